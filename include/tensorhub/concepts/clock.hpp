@@ -1,0 +1,24 @@
+#pragma once
+/// \file clock.hpp
+/// Concept `clock`: where a shell gets the time that it hands to the cores.
+
+#include <concepts>
+
+#include "tensorhub/types/units.hpp"
+
+namespace tensorhub {
+
+/// Opt-in: `using concept_tag = clock_tag;`
+struct clock_tag {};
+
+// | expression   | type         | means |
+// |--------------|--------------|-----------------------------------------------------------------------------|
+// | C::concept_tag | clock_tag  | the author has read this table | | c.now()      | time_point   | monotonic,
+// never goes backwards; noexcept; callable from every thread       |
+template <typename C>
+concept clock = std::same_as<typename C::concept_tag, clock_tag> && requires(const C& c) {
+  { c.now() }
+  noexcept->std::same_as<time_point>;
+};
+
+}  // namespace tensorhub

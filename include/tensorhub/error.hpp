@@ -1,0 +1,137 @@
+#pragma once
+/// \file error.hpp
+/// The one exception of the control path, and the codes that also travel in control messages.
+///
+/// The data path never throws: it reports `completion_status` (types/completion.hpp). What a caller can do
+/// about an error is part of its sentence; `error::context()` holds the same facts for programs.
+///
+/// Thread safety: values, no shared state.
+
+#include <cstdint>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+
+namespace tensorhub {
+
+/// What went wrong. The numbers are part of the control protocol: append, never renumber.
+enum class errc : std::uint16_t {
+  ok = 0,
+  invalid_argument = 1,   ///< the call itself is wrong: null memory, overlap, duplicate name, bad option
+  limit_exceeded = 2,     ///< a size is over its bound (config.hpp)
+  layout_mismatch = 3,    ///< the tensors differ from the model's layout
+  policy_mismatch = 4,    ///< this client's policies do not fit the server's
+  protocol_mismatch = 5,  ///< the peer speaks another protocol or is something else
+  version_conflict = 6,   ///< version goes backwards, or was published with other bytes
+  not_found = 7,          ///< no such model or version, and waiting cannot help
+  unavailable = 8,        ///< the version existed and nobody (any more) holds it
+  timed_out = 9,          ///< a deadline passed; the sentence names what was waited for
+  busy = 10,              ///< another operation of the same worker is running
+  torn = 11,              ///< this replica's in-place update failed; the next update repairs it
+  group_failed = 12,      ///< another shard of the replica failed, disagreed or did not arrive
+  contract_broken = 13,   ///< a source changed bytes while they were published
+  corrupt = 14,           ///< bytes do not match their digest
+  source_lost = 15,       ///< connection to the source broke
+  disconnected = 16,      ///< the reference server cannot be reached
+  replaced = 17,          ///< this incarnation was declared dead or replaced by a newer process
+  cancelled = 18,         ///< the caller cancelled the operation
+  transport_failed = 19,  ///< registration, listening or connecting failed
+  system_failed = 20,     ///< an operating-system call failed
+};
+
+[[nodiscard]] constexpr std::string_view to_string(errc code) noexcept {
+  switch (code) {
+    case errc::ok:
+      return "ok";
+    case errc::invalid_argument:
+      return "invalid_argument";
+    case errc::limit_exceeded:
+      return "limit_exceeded";
+    case errc::layout_mismatch:
+      return "layout_mismatch";
+    case errc::policy_mismatch:
+      return "policy_mismatch";
+    case errc::protocol_mismatch:
+      return "protocol_mismatch";
+    case errc::version_conflict:
+      return "version_conflict";
+    case errc::not_found:
+      return "not_found";
+    case errc::unavailable:
+      return "unavailable";
+    case errc::timed_out:
+      return "timed_out";
+    case errc::busy:
+      return "busy";
+    case errc::torn:
+      return "torn";
+    case errc::group_failed:
+      return "group_failed";
+    case errc::contract_broken:
+      return "contract_broken";
+    case errc::corrupt:
+      return "corrupt";
+    case errc::source_lost:
+      return "source_lost";
+    case errc::disconnected:
+      return "disconnected";
+    case errc::replaced:
+      return "replaced";
+    case errc::cancelled:
+      return "cancelled";
+    case errc::transport_failed:
+      return "transport_failed";
+    case errc::system_failed:
+      return "system_failed";
+  }
+  return "unknown";
+}
+
+/// What an error is about. Empty fields are unknown or do not apply.
+struct error_context {
+  std::string model;
+  std::string replica;
+  std::optional<std::uint32_t> shard;
+  std::optional<std::uint64_t> version;
+  std::string peer;  ///< the other side: a source, a reader or the server, as text
+  std::optional<std::uint64_t> chunk;
+};
+
+/// Thrown by every control-path function. `what()` is `<sentence> [code; model m, replica r, shard s, ...]`.
+class error : public std::runtime_error {
+ public:
+  error(errc code, std::string_view sentence, error_context context = {})
+      : std::runtime_error(compose(code, sentence, context)),
+        code_{code},
+        sentence_{sentence},
+        context_{std::move(context)} {}
+
+  [[nodiscard]] errc code() const noexcept { return code_; }
+  [[nodiscard]] const std::string& sentence() const noexcept { return sentence_; }
+  [[nodiscard]] const error_context& context() const noexcept { return context_; }
+
+ private:
+  static std::string compose(errc code, std::string_view sentence, const error_context& context) {
+    std::string text{sentence};
+    text += " [";
+    text += to_string(code);
+    const auto add = [&text](std::string_view word, const std::string& value) {
+      if (!value.empty()) text.append(text.back() == ';' ? " " : "; ").append(word).append(" ").append(value);
+    };
+    add("model", context.model);
+    add("version", context.version ? std::to_string(*context.version) : std::string{});
+    add("replica", context.replica);
+    add("shard", context.shard ? std::to_string(*context.shard) : std::string{});
+    add("peer", context.peer);
+    add("chunk", context.chunk ? std::to_string(*context.chunk) : std::string{});
+    text += "]";
+    return text;
+  }
+
+  errc code_;
+  std::string sentence_;
+  error_context context_;
+};
+
+}  // namespace tensorhub

@@ -1,0 +1,29 @@
+#pragma once
+/// \file digest.hpp
+/// A 128-bit digest as a value. How it is made is the integrity policy's business (policy/integrity/).
+
+#include <compare>
+#include <cstdint>
+#include <string>
+
+namespace tensorhub {
+
+struct digest128 {
+  std::uint64_t low = 0;
+  std::uint64_t high = 0;
+  constexpr auto operator<=>(const digest128&) const = default;
+  /// All zero means "no digest": what the policy `no_integrity` makes.
+  [[nodiscard]] constexpr explicit operator bool() const noexcept { return (low | high) != 0; }
+};
+
+[[nodiscard]] inline std::string to_hex(digest128 digest) {
+  static constexpr char digits[] = "0123456789abcdef";
+  std::string text(32, '0');
+  for (unsigned i = 0; i < 16; ++i) {
+    text[15 - i] = digits[(digest.high >> (4 * i)) & 15u];
+    text[31 - i] = digits[(digest.low >> (4 * i)) & 15u];
+  }
+  return text;
+}
+
+}  // namespace tensorhub

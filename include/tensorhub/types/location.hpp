@@ -1,0 +1,50 @@
+#pragma once
+/// \file location.hpp
+/// Where a worker runs. The scheduler compares places; nothing else interprets them.
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace tensorhub {
+
+/// Names are the user's own. Empty means "unknown", and an unknown part is never equal to another unknown
+/// part except for the datacenter: two workers that name none are taken to be in the same one.
+struct location {
+  std::string datacenter{};
+  std::string rack{};
+  std::string host{};    ///< filled with the machine's name when left empty (worker.hpp)
+  std::string device{};  ///< for instance "gpu0"; not compared between hosts
+  bool operator==(const location&) const = default;
+};
+
+/// How far two workers are from each other, nearest first.
+enum class locality : std::uint8_t {
+  same_host = 0,
+  same_rack = 1,
+  same_datacenter = 2,
+  other_datacenter = 3
+};
+
+[[nodiscard]] inline locality locality_between(const location& a, const location& b) noexcept {
+  if (a.datacenter != b.datacenter) return locality::other_datacenter;
+  if (!a.host.empty() && a.host == b.host) return locality::same_host;
+  if (!a.rack.empty() && a.rack == b.rack) return locality::same_rack;
+  return locality::same_datacenter;
+}
+
+[[nodiscard]] constexpr std::string_view to_string(locality distance) noexcept {
+  switch (distance) {
+    case locality::same_host:
+      return "same host";
+    case locality::same_rack:
+      return "same rack";
+    case locality::same_datacenter:
+      return "same datacenter";
+    case locality::other_datacenter:
+      return "other datacenter";
+  }
+  return "unknown";
+}
+
+}  // namespace tensorhub

@@ -1,0 +1,72 @@
+#pragma once
+/// \file memory.hpp
+/// Local memory as transports see it, and remote memory as it travels in messages.
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "tensorhub/config.hpp"
+
+namespace tensorhub {
+
+/// Which processor may follow a pointer.
+enum class memory_kind : std::uint8_t { host = 0, cuda_device = 1, cuda_pinned = 2, cuda_managed = 3 };
+
+/// A run of local memory and, where it is known, the file behind it.
+///
+/// `backing_fd` is a memfd (or other file) mapped shared at `data`, `backing_offset` bytes into the file; -1
+/// when there is none. A transport may use it to send without copying. The descriptor is borrowed: the memory
+/// space keeps it open for as long as the memory lives.
+struct memory_range {
+  std::byte* data = nullptr;
+  std::uint64_t bytes = 0;
+  memory_kind kind = memory_kind::host;
+  int backing_fd = -1;
+  std::uint64_t backing_offset = 0;
+};
+
+/// What may be done with a registered region.
+enum class region_access : std::uint8_t {
+  local_write = 0,  ///< target of this process's own reads
+  remote_read = 1,  ///< may be read by peers; need not be writable
+  both = 2,
+};
+
+/// Opaque bytes that let a peer read one registered region; meaning and size belong to the transport.
+struct remote_key {
+  std::array<std::byte, limits::remote_key_bytes> bytes{};
+  std::uint8_t used_bytes = 0;
+  [[nodiscard]] std::span<const std::byte> view() const noexcept { return {bytes.data(), used_bytes}; }
+  bool operator==(const remote_key&) const = default;
+};
+
+/// A registered region of another process, as it travels in messages.
+/// `base` is the transport's name for the first byte (an address or an offset); readers add to it and do not
+/// interpret it.
+struct remote_region {
+  std::uint64_t base = 0;
+  std::uint64_t bytes = 0;
+  remote_key key{};
+  bool operator==(const remote_region&) const = default;
+};
+
+/// `bytes` bytes at `offset` of a remote region: what one read asks for. Borrowed: the region must outlive
+/// the call.
+struct remote_slice {
+  const remote_region* region = nullptr;
+  std::uint64_t offset = 0;
+  std::uint64_t bytes = 0;
+};
+
+/// Where a process can be reached by a transport: text, opaque to everybody but that transport
+/// ("tcp://10.0.0.1:4711").
+struct transport_address {
+  std::string text{};
+  bool operator==(const transport_address&) const = default;
+};
+
+}  // namespace tensorhub

@@ -1,0 +1,125 @@
+#pragma once
+/// \file tensor.hpp
+/// What the library knows of a tensor: its name, element type, shape and size. Never its values.
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tensorhub {
+
+/// Element types, named as in safetensors. The numbers are part of the control protocol: append, never
+/// renumber.
+enum class dtype : std::uint8_t {
+  u8 = 0,
+  i8 = 1,
+  i16 = 2,
+  u16 = 3,
+  f16 = 4,
+  bf16 = 5,
+  i32 = 6,
+  u32 = 7,
+  f32 = 8,
+  i64 = 9,
+  u64 = 10,
+  f64 = 11,
+  boolean = 12,
+  f8_e4m3 = 13,
+  f8_e5m2 = 14
+};
+
+[[nodiscard]] constexpr std::size_t size_bytes(dtype type) noexcept {
+  switch (type) {
+    case dtype::u8:
+    case dtype::i8:
+    case dtype::boolean:
+    case dtype::f8_e4m3:
+    case dtype::f8_e5m2:
+      return 1;
+    case dtype::i16:
+    case dtype::u16:
+    case dtype::f16:
+    case dtype::bf16:
+      return 2;
+    case dtype::i32:
+    case dtype::u32:
+    case dtype::f32:
+      return 4;
+    case dtype::i64:
+    case dtype::u64:
+    case dtype::f64:
+      return 8;
+  }
+  return 0;
+}
+
+[[nodiscard]] constexpr std::string_view to_string(dtype type) noexcept {
+  switch (type) {
+    case dtype::u8:
+      return "u8";
+    case dtype::i8:
+      return "i8";
+    case dtype::i16:
+      return "i16";
+    case dtype::u16:
+      return "u16";
+    case dtype::f16:
+      return "f16";
+    case dtype::bf16:
+      return "bf16";
+    case dtype::i32:
+      return "i32";
+    case dtype::u32:
+      return "u32";
+    case dtype::f32:
+      return "f32";
+    case dtype::i64:
+      return "i64";
+    case dtype::u64:
+      return "u64";
+    case dtype::f64:
+      return "f64";
+    case dtype::boolean:
+      return "boolean";
+    case dtype::f8_e4m3:
+      return "f8_e4m3";
+    case dtype::f8_e5m2:
+      return "f8_e5m2";
+  }
+  return "unknown";
+}
+
+/// One tensor of a shard.
+struct tensor_spec {
+  std::string name;
+  dtype type = dtype::u8;
+  std::vector<std::uint64_t> shape{};  ///< empty: a scalar
+
+  bool operator==(const tensor_spec&) const = default;
+
+  /// Product of the shape times the element size; empty if it overflows 64 bits or the type is unknown.
+  [[nodiscard]] std::optional<std::uint64_t> bytes() const noexcept {
+    std::uint64_t total = size_bytes(type);
+    if (total == 0) return std::nullopt;
+    for (const std::uint64_t dimension : shape) {
+      if (__builtin_mul_overflow(total, dimension, &total)) return std::nullopt;
+    }
+    return total;
+  }
+};
+
+/// "f32 [4096, 4096]"
+[[nodiscard]] inline std::string describe(const tensor_spec& tensor) {
+  std::string text{to_string(tensor.type)};
+  text += " [";
+  for (std::size_t i = 0; i < tensor.shape.size(); ++i) {
+    if (i != 0) text += ", ";
+    text += std::to_string(tensor.shape[i]);
+  }
+  return text + "]";
+}
+
+}  // namespace tensorhub

@@ -1,0 +1,66 @@
+#pragma once
+/// \file version_number.hpp
+/// Version numbers of a model, and the ways to ask for one.
+
+#include <compare>
+#include <cstdint>
+#include <string>
+
+namespace tensorhub {
+
+/// A version of a model; increasing per model, chosen by the trainer. Zero is "no version" and cannot be
+/// published.
+struct version_number {
+  std::uint64_t value = 0;
+  constexpr version_number() = default;
+  constexpr version_number(std::uint64_t number)
+      : value{number} {}  // implicit: publish(step) is the usual call
+  constexpr auto operator<=>(const version_number&) const = default;
+  [[nodiscard]] constexpr explicit operator bool() const noexcept { return value != 0; }
+};
+
+[[nodiscard]] inline std::string to_string(version_number version) {
+  return std::to_string(version.value);
+}
+
+/// Which version an update asks for.
+///
+/// | selector      | means                                                          | if it is not there |
+/// |---------------|----------------------------------------------------------------|--------------------------------------------|
+/// | latest        | the highest version that some replica holds completely         | waits for the first one
+/// until the deadline | | exactly(v)    | v                                                              |
+/// future v: waits; past v: `unavailable`     | | at_least(v)   | the latest one, if it is v or higher |
+/// waits until the deadline                   |
+struct version_selector {
+  enum class kind_type : std::uint8_t { latest = 0, exactly = 1, at_least = 2 };
+  kind_type kind = kind_type::latest;
+  version_number version{};
+
+  constexpr version_selector() = default;
+  constexpr version_selector(kind_type which, version_number number) : kind{which}, version{number} {}
+  constexpr version_selector(version_number number)
+      : kind{kind_type::exactly}, version{number} {}  // update(v)
+  constexpr bool operator==(const version_selector&) const = default;
+};
+
+inline constexpr version_selector latest{};
+[[nodiscard]] constexpr version_selector exactly(version_number version) {
+  return {version_selector::kind_type::exactly, version};
+}
+[[nodiscard]] constexpr version_selector at_least(version_number version) {
+  return {version_selector::kind_type::at_least, version};
+}
+
+[[nodiscard]] inline std::string to_string(const version_selector& selector) {
+  switch (selector.kind) {
+    case version_selector::kind_type::latest:
+      return "latest";
+    case version_selector::kind_type::exactly:
+      return "exactly " + to_string(selector.version);
+    case version_selector::kind_type::at_least:
+      return "at least " + to_string(selector.version);
+  }
+  return "unknown";
+}
+
+}  // namespace tensorhub

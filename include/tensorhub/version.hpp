@@ -1,0 +1,22 @@
+#pragma once
+/// \file version.hpp
+/// The version of the library and of the two protocols it speaks.
+///
+/// `control_protocol` changes when a control message changes its bytes; server and workers must agree on it
+/// and a mismatch is refused with a sentence. A data protocol number belongs to each transport.
+
+#include <cstdint>
+#include <string_view>
+
+#define TENSORHUB_VERSION_MAJOR 0
+#define TENSORHUB_VERSION_MINOR 1
+#define TENSORHUB_VERSION_PATCH 0
+
+namespace tensorhub {
+
+inline constexpr std::string_view version_string = "0.1.0";
+
+/// Number in the frame header of every control message (service/codec.hpp).
+inline constexpr std::uint16_t control_protocol = 1;
+
+}  // namespace tensorhub
