@@ -14,10 +14,10 @@ enum class completion_status : std::uint8_t {
   ok = 0,             ///< all bytes are in the target memory and visible
   access_denied = 1,  ///< unknown, stale or revoked key, or a read outside of its region; the endpoint stays
                       ///< usable where the transport can tell (capabilities::survives_access_errors)
-  peer_lost = 2,    ///< connection broken, or the peer was silent for the peer time-out
-  cut_off = 3,      ///< the source closed the connection to this reader on purpose
-  local_error = 4,  ///< the target memory or the local device failed
-  cancelled = 5,    ///< the endpoint or queue was destroyed or closed by its owner
+  peer_lost = 2,      ///< connection broken, or the peer was silent for the peer time-out
+  cut_off = 3,        ///< the source closed the connection to this reader on purpose
+  local_error = 4,    ///< the target memory or the local device failed
+  cancelled = 5,      ///< the endpoint or queue was destroyed or closed by its owner
 };
 
 [[nodiscard]] constexpr std::string_view to_string(completion_status status) noexcept {

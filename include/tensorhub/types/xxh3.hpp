@@ -27,6 +27,11 @@ namespace tensorhub::detail {
   return {hash.low64, hash.high64};
 }
 
+/// Zero is reserved for "no digest".
+[[nodiscard]] constexpr digest128 never_zero(digest128 digest) noexcept {
+  return digest ? digest : digest128{1, 0};
+}
+
 [[nodiscard]] inline std::uint64_t xxh3_64(std::string_view text, std::uint64_t seed) noexcept {
   return XXH3_64bits_withSeed(text.data(), text.size(), seed);
 }

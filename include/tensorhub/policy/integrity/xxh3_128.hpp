@@ -1,0 +1,39 @@
+#pragma once
+/// \file xxh3_128.hpp
+/// The default integrity policy: XXH3-128 per chunk (see types/xxh3.hpp).
+///
+/// Not a cryptographic digest: it finds torn, mixed and damaged bytes, not forgeries.
+
+#include <bit>
+#include <string>
+
+#include "tensorhub/concepts/integrity.hpp"
+#include "tensorhub/types/xxh3.hpp"
+
+namespace tensorhub {
+
+struct xxh3_128 {
+  using concept_tag = integrity_tag;
+  static constexpr std::string_view name = "xxh3_128";
+  static constexpr bool enabled = true;
+
+  [[nodiscard]] static std::uint64_t bind(std::string_view model, version_number version,
+                                          shard_of shard) noexcept {
+    std::uint64_t seed = detail::xxh3_64(model, version.value);
+    const std::uint64_t place[3] = {seed, shard.index, shard.count};
+    return detail::xxh3_128(std::as_bytes(std::span{place}), version.value).low;
+  }
+
+  [[nodiscard]] static digest128 chunk_digest(std::uint64_t seed, std::uint64_t chunk,
+                                              std::span<const std::byte> bytes) noexcept {
+    // A chunk's own seed: multiplication by an odd constant keeps different chunks different for every seed.
+    return detail::never_zero(detail::xxh3_128(bytes, seed ^ ((chunk + 1) * 0x9e3779b97f4a7c15ull)));
+  }
+
+  [[nodiscard]] static digest128 root(std::uint64_t seed, std::span<const digest128> table) noexcept {
+    return detail::never_zero(detail::xxh3_128(std::as_bytes(table), ~seed));
+  }
+};
+static_assert(integrity<xxh3_128>);
+
+}  // namespace tensorhub
