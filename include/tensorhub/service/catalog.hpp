@@ -1,21 +1,26 @@
 #pragma once
 /// \file catalog.hpp
-/// All decisions of the reference server, as a pure state machine: messages and time in, messages and log lines out.
+/// All decisions of the reference server, as a pure state machine: messages and time in, messages and log
+/// lines out.
 ///
-/// The catalog knows who holds which version in place, counts leases, decides one version per group operation, chooses
-/// sources through the scheduler and declares silent workers dead. It has no thread, socket or clock; service/server.hpp runs
-/// it over ZeroMQ, testing/simulation runs it in virtual time.
+/// The catalog knows who holds which version in place, counts leases, decides one version per group
+/// operation, chooses sources through the scheduler and declares silent workers dead. It has no thread,
+/// socket or clock; service/server.hpp runs it over ZeroMQ, testing/simulation runs it in virtual time.
 ///
 /// Rules it keeps (DESIGN section 2):
-///  - A lease counts from its assignment, also while it is only reserved for a shard that has not called yet. An unpublish is
+///  - A lease counts from its assignment, also while it is only reserved for a shard that has not called yet.
+///  An unpublish is
 ///    answered when no lease is left.
-///  - From the decision of an update on, the replica's own old references accept no reader. A lease is therefore only ever
+///  - From the decision of an update on, the replica's own old references accept no reader. A lease is
+///  therefore only ever
 ///    given on a worker that reads from nobody, and leases can form no cycle.
 ///  - A dead reader's lease ends when its source has confirmed the cut-off, or is gone itself.
-///  - Under a policy that completes per group, a replica serves a version only when all its shards hold it; after a failed
+///  - Under a policy that completes per group, a replica serves a version only when all its shards hold it;
+///  after a failed
 ///    update that changed bytes it is torn and serves nothing until all its shards hold one version again.
 ///
-/// Thread safety: none; one thread at a time. Bad input never throws; it is answered with a status or ignored with a log line.
+/// Thread safety: none; one thread at a time. Bad input never throws; it is answered with a status or ignored
+/// with a log line.
 
 #include <algorithm>
 #include <chrono>
@@ -36,8 +41,10 @@ namespace tensorhub {
 
 struct catalog_options {
   std::chrono::milliseconds heartbeat_interval = defaults::heartbeat_interval;
-  std::chrono::milliseconds worker_timeout = defaults::worker_timeout;  ///< silence after which a worker is dead
-  std::chrono::milliseconds group_timeout = defaults::group_timeout;    ///< from the decision until all shards have called
+  std::chrono::milliseconds worker_timeout =
+      defaults::worker_timeout;  ///< silence after which a worker is dead
+  std::chrono::milliseconds group_timeout =
+      defaults::group_timeout;         ///< from the decision until all shards have called
   std::size_t retained_versions = 16;  ///< version records (digests) kept beyond those that somebody holds
   std::string transport{};             ///< policy names that workers must have; empty: any
   std::string integrity{};
@@ -61,7 +68,8 @@ class catalog {
   using phase = member_state::phase_type;
 
  public:
-  catalog(catalog_options options, server_epoch epoch, Scheduler scheduler = Scheduler{typename Scheduler::options{}},
+  catalog(catalog_options options, server_epoch epoch,
+          Scheduler scheduler = Scheduler{typename Scheduler::options{}},
           Consistency consistency = Consistency{typename Consistency::options{}})
       : options_{std::move(options)},
         epoch_{epoch},
@@ -73,8 +81,10 @@ class catalog {
     now_ = now;
     const incarnation from{envelope.sender};
     if (!from) return;
-    if (const auto* join = std::get_if<messages::join_request>(&envelope.body)) return on_join(from, envelope.sequence, *join);
-    if (const auto* list = std::get_if<messages::list_request>(&envelope.body)) return on_list(from, envelope.sequence, *list);
+    if (const auto* join = std::get_if<messages::join_request>(&envelope.body))
+      return on_join(from, envelope.sequence, *join);
+    if (const auto* list = std::get_if<messages::list_request>(&envelope.body))
+      return on_list(from, envelope.sequence, *list);
     if (const auto* ask = std::get_if<messages::describe_request>(&envelope.body)) {
       return on_describe(from, envelope.sequence, *ask);
     }
@@ -86,7 +96,8 @@ class catalog {
       return send(from, {}, messages::heartbeat_reply{epoch_, worker->model->latest_ever});
     }
     if (!envelope.sequence || envelope.sequence.value <= worker->acknowledged) return;
-    if (worker->answers.size() >= limits::worker_requests_in_flight && !worker->answers.contains(envelope.sequence.value)) {
+    if (worker->answers.size() >= limits::worker_requests_in_flight &&
+        !worker->answers.contains(envelope.sequence.value)) {
       return log(log_level::warning, who(*worker) + " has too many requests in flight; one was dropped");
     }
     const auto [answer, fresh] = worker->answers.try_emplace(envelope.sequence.value, std::nullopt);
@@ -97,7 +108,8 @@ class catalog {
     dispatch(*worker, envelope.sequence, envelope.body);
   }
 
-  /// Timers: deadlines of waiting requests, silent workers, repeated cut-offs. Call at or after `next_deadline()`.
+  /// Timers: deadlines of waiting requests, silent workers, repeated cut-offs. Call at or after
+  /// `next_deadline()`.
   void advance(time_point now) {
     now_ = now;
     if (now >= next_tick_) {
@@ -132,7 +144,8 @@ class catalog {
   static constexpr std::uint32_t retries_of_one_source = 3;
   static constexpr std::uint64_t operations_remembered = 16;
 
-  // ---- joining and leaving ------------------------------------------------------------------------------------------
+  // ---- joining and leaving
+  // ------------------------------------------------------------------------------------------
 
   void on_join(incarnation from, request_sequence sequence, const messages::join_request& join) {
     if (dead_.contains(from)) return say_goodbye(from);
@@ -148,27 +161,33 @@ class catalog {
       reply.operation = worker.replica->closed_operation;
       reply.latest = worker.model->latest_ever;
     }
-    if (!reply.result.ok()) log(log_level::warning, "refused " + join.model + "/" + join.replica + ": " + reply.result.sentence);
+    if (!reply.result.ok())
+      log(log_level::warning, "refused " + join.model + "/" + join.replica + ": " + reply.result.sentence);
     send(from, sequence, std::move(reply));
   }
 
   [[nodiscard]] messages::status check_join(const messages::join_request& join) const {
-    const auto refuse = [](errc code, std::string sentence) { return messages::status{code, std::move(sentence)}; };
+    const auto refuse = [](errc code, std::string sentence) {
+      return messages::status{code, std::move(sentence)};
+    };
     if (join.model.empty() || join.replica.empty()) {
       return refuse(errc::invalid_argument, "a worker needs the name of a model and of a replica");
     }
     if (join.shard.count == 0 || join.shard.count > limits::shards || join.shard.index >= join.shard.count) {
-      return refuse(errc::invalid_argument, "shard " + to_string(join.shard) + " does not exist: the index must be below the count");
+      return refuse(errc::invalid_argument,
+                    "shard " + to_string(join.shard) + " does not exist: the index must be below the count");
     }
     if (join.consistency != Consistency::name) {
       return refuse(errc::policy_mismatch, "this worker uses the consistency policy '" + join.consistency +
                                                "', the server uses '" + std::string{Consistency::name} +
                                                "': build both with the same hub type");
     }
-    const auto differs = [](const std::string& wanted, const std::string& given) { return !wanted.empty() && wanted != given; };
+    const auto differs = [](const std::string& wanted, const std::string& given) {
+      return !wanted.empty() && wanted != given;
+    };
     if (differs(options_.transport, join.transport)) {
-      return refuse(errc::policy_mismatch, "this worker uses the transport '" + join.transport + "', the server asks for '" +
-                                               options_.transport + "'");
+      return refuse(errc::policy_mismatch, "this worker uses the transport '" + join.transport +
+                                               "', the server asks for '" + options_.transport + "'");
     }
     if (differs(options_.integrity, join.integrity)) {
       return refuse(errc::policy_mismatch, "this worker uses the integrity policy '" + join.integrity +
@@ -177,14 +196,17 @@ class catalog {
     const auto model = models_.find(join.model);
     if (model == models_.end()) return {};
     if (model->second.shards != join.shard.count) {
-      return refuse(errc::layout_mismatch, "model '" + join.model + "' has " + std::to_string(model->second.shards) +
-                                               " shards, this worker says " + std::to_string(join.shard.count));
+      return refuse(errc::layout_mismatch,
+                    "model '" + join.model + "' has " + std::to_string(model->second.shards) +
+                        " shards, this worker says " + std::to_string(join.shard.count));
     }
     for (const auto& [name, replica] : model->second.replicas) {
       for (const worker_state* worker : replica->workers) {
-        if (worker != nullptr && (worker->integrity != join.integrity || worker->transport != join.transport)) {
-          return refuse(errc::policy_mismatch, "the workers of model '" + join.model + "' use '" + worker->transport + "' and '" +
-                                                   worker->integrity + "', this one '" + join.transport + "' and '" +
+        if (worker != nullptr &&
+            (worker->integrity != join.integrity || worker->transport != join.transport)) {
+          return refuse(errc::policy_mismatch, "the workers of model '" + join.model + "' use '" +
+                                                   worker->transport + "' and '" + worker->integrity +
+                                                   "', this one '" + join.transport + "' and '" +
                                                    join.integrity + "': all must agree");
         }
         if (worker != nullptr) return {};
@@ -208,9 +230,9 @@ class catalog {
         return {errc::layout_mismatch, "the layout does not have the digest that was announced with it"};
       }
       if (known) {
-        return {errc::layout_mismatch, "the layout differs from that of model '" + join.model + "', shard " +
-                                           to_string(join.shard) + ", at " +
-                                           first_difference(offered, *model->second.layouts[join.shard.index])};
+        return {errc::layout_mismatch,
+                "the layout differs from that of model '" + join.model + "', shard " + to_string(join.shard) +
+                    ", at " + first_difference(offered, *model->second.layouts[join.shard.index])};
       }
       model_state& state = models_[join.model];
       if (state.shards == 0) {
@@ -306,9 +328,10 @@ class catalog {
     remove(worker, {errc::group_failed, sentence}, false);
     messages::goodbye_push goodbye;
     goodbye.epoch = epoch_;
-    goodbye.reason = {errc::replaced, replaced ? "a newer process has taken this worker's place"
-                                               : "the server did not hear from this worker and declared it dead; "
-                                                 "construct a new one to join again"};
+    goodbye.reason = {errc::replaced, replaced
+                                          ? "a newer process has taken this worker's place"
+                                          : "the server did not hear from this worker and declared it dead; "
+                                            "construct a new one to join again"};
     send(id, {}, std::move(goodbye));
   }
 
@@ -317,7 +340,8 @@ class catalog {
     goodbye.epoch = epoch_;
     goodbye.rejoin = !dead_.contains(id);
     if (!goodbye.rejoin) {
-      goodbye.reason = {errc::replaced, "this worker was declared dead or replaced; construct a new one to join again"};
+      goodbye.reason = {errc::replaced,
+                        "this worker was declared dead or replaced; construct a new one to join again"};
     }
     send(id, {}, std::move(goodbye));
   }
@@ -346,7 +370,8 @@ class catalog {
     for (auto& [key, operation] : replica.operations) {
       if (operation.closed || operation.is_publish) continue;
       const member_state* member = member_of(operation, worker.shard.index);
-      if (member != nullptr && (operation.decided || member->phase != phase::absent)) close_failed(operation, reason);
+      if (member != nullptr && (operation.decided || member->phase != phase::absent))
+        close_failed(operation, reason);
     }
     replica.workers[worker.shard.index] = nullptr;
     refresh(replica);
@@ -363,7 +388,8 @@ class catalog {
     }
   }
 
-  // ---- publishing and draining --------------------------------------------------------------------------------------
+  // ---- publishing and draining
+  // --------------------------------------------------------------------------------------
 
   void on(worker_state& worker, request_sequence sequence, const messages::publish_request& request) {
     answer(worker, sequence, messages::status_reply{publish(worker, request)});
@@ -375,7 +401,8 @@ class catalog {
     if (!version) return {errc::invalid_argument, "version 0 cannot be published: count from 1"};
     if (worker.overwriting) return {errc::busy, "an update of this worker is running"};
     if (worker.held && (worker.held->version != version || worker.withdrawn)) {
-      return {errc::busy, "version " + to_string(worker.held->version) + " is still published: call unpublish() first"};
+      return {errc::busy,
+              "version " + to_string(worker.held->version) + " is still published: call unpublish() first"};
     }
     const auto record = model.versions.find(version);
     if (record == model.versions.end() && version <= model.latest_seen) {
@@ -385,8 +412,9 @@ class catalog {
     if (record != model.versions.end()) {
       const digest128 root = record->second.roots[worker.shard.index];
       if (root && request.held.root && root != request.held.root) {
-        return {errc::version_conflict, "version " + to_string(version) + " was published with other bytes in shard " +
-                                            to_string(worker.shard) + ": the same version has the same bytes for ever"};
+        return {errc::version_conflict,
+                "version " + to_string(version) + " was published with other bytes in shard " +
+                    to_string(worker.shard) + ": the same version has the same bytes for ever"};
       }
     }
     if (const auto agreed = agree_on_publish(worker, request); !agreed.ok()) return agreed;
@@ -399,31 +427,37 @@ class catalog {
   }
 
   /// The shards of a replica publish the same version in the same call.
-  [[nodiscard]] messages::status agree_on_publish(worker_state& worker, const messages::publish_request& request) {
+  [[nodiscard]] messages::status agree_on_publish(worker_state& worker,
+                                                  const messages::publish_request& request) {
     if constexpr (!Consistency::decides_per_group) return {};
     operation_state& operation = operation_for(worker, request.operation, true);
     member_state& member = *member_of(operation, worker.shard.index);
     if (!operation.is_publish || (operation.decided && operation.version != request.held.version)) {
-      return {errc::group_failed, "another shard of replica '" + worker.replica->name + "' " +
-                                      (operation.is_publish ? "published version " + to_string(operation.version)
-                                                            : std::string{"called update()"}) +
-                                      " in this operation: all shards must make the same calls in the same order"};
+      return {errc::group_failed,
+              "another shard of replica '" + worker.replica->name + "' " +
+                  (operation.is_publish ? "published version " + to_string(operation.version)
+                                        : std::string{"called update()"}) +
+                  " in this operation: all shards must make the same calls in the same order"};
     }
     operation.decided = true;
     operation.version = request.held.version;
     member.phase = phase::finished;
-    if (std::ranges::all_of(operation.members, [](const member_state& m) { return m.phase == phase::finished; })) {
+    if (std::ranges::all_of(operation.members,
+                            [](const member_state& m) { return m.phase == phase::finished; })) {
       close(operation);
     }
     return {};
   }
 
   void on(worker_state& worker, request_sequence sequence, const messages::unpublish_request& request) {
-    if (!worker.held || worker.held->version != request.version) return answer(worker, sequence, messages::drained_reply{});
+    if (!worker.held || worker.held->version != request.version)
+      return answer(worker, sequence, messages::drained_reply{});
     if (worker.drain) {
-      return answer(worker, sequence, messages::drained_reply{{errc::busy, "another unpublish() of this worker is running"}});
+      return answer(worker, sequence,
+                    messages::drained_reply{{errc::busy, "another unpublish() of this worker is running"}});
     }
-    // A shard that was told to read has a hidden reference already, and only waits for its readers before it overwrites.
+    // A shard that was told to read has a hidden reference already, and only waits for its readers before it
+    // overwrites.
     if (!is_reading(worker)) {
       worker.withdrawn = true;
       reindex(worker);
@@ -456,8 +490,8 @@ class catalog {
     for (const lease_id id : std::vector<lease_id>{source.readers}) move_reader(source, id);
   }
 
-  /// Gives the reader behind a lease another source, if there is one. A reserved lease moves at once; a running one stays
-  /// until its reader has released it.
+  /// Gives the reader behind a lease another source, if there is one. A reserved lease moves at once; a
+  /// running one stays until its reader has released it.
   void move_reader(worker_state& source, lease_id id) {
     const lease_state old = leases_.at(id);
     if (old.cutting_off || old.moving) return;
@@ -465,13 +499,15 @@ class catalog {
     member_state* member = operation != nullptr ? member_of(*operation, old.shard) : nullptr;
     if (member == nullptr || member->lease != id || operation->closed) return;
     worker_state* reader = operation->replica->workers[old.shard];
-    worker_state* target = choose_source(*operation->replica, old.version, old.shard, reader, member->excluded, &source);
+    worker_state* target =
+        choose_source(*operation->replica, old.version, old.shard, reader, member->excluded, &source);
     if (target == nullptr) return;
     lease_state& lease = grant(*target, *operation, old.shard, reader, old.reserved);
     member->lease = lease.id;
     if (old.reserved) return end_lease(id, &catalog_detail::drain_state::moved);
     leases_.at(id).moving = true;
-    send(old.reader, {}, messages::reassign_push{id, assignment_of(*operation, leases_.at(member->lease), *reader)});
+    send(old.reader, {},
+         messages::reassign_push{id, assignment_of(*operation, leases_.at(member->lease), *reader)});
   }
 
   void on(worker_state& worker, request_sequence sequence, const messages::lease_released_request& request) {
@@ -492,18 +528,21 @@ class catalog {
     answer(worker, sequence, messages::status_reply{});
   }
 
-  // ---- group operations ---------------------------------------------------------------------------------------------
+  // ---- group operations
+  // ---------------------------------------------------------------------------------------------
 
   void on(worker_state& worker, request_sequence sequence, const messages::update_request& request) {
     const auto fail = [&](errc code, std::string sentence) {
       answer(worker, sequence, messages::update_reply{{code, std::move(sentence)}, false, {}, {}});
     };
-    if (worker.drain || worker.withdrawn) return fail(errc::busy, "unpublish() of this worker has not returned");
+    if (worker.drain || worker.withdrawn)
+      return fail(errc::busy, "unpublish() of this worker has not returned");
     operation_state& operation = operation_for(worker, request.operation, false);
     member_state& member = *member_of(operation, worker.shard.index);
     if (operation.is_publish) {
-      return fail(errc::group_failed, "another shard of replica '" + worker.replica->name +
-                                          "' called publish() in this operation: all shards must make the same calls");
+      return fail(errc::group_failed,
+                  "another shard of replica '" + worker.replica->name +
+                      "' called publish() in this operation: all shards must make the same calls");
     }
     if (operation.closed) return answer_from_closed(worker, sequence, operation);
     if (member.phase != phase::absent) return fail(errc::busy, "this operation was called already");
@@ -522,9 +561,10 @@ class catalog {
     reply.version = operation.version;
     reply.keep = keeps;
     if (!keeps) {
-      reply.result = operation.failure.ok()
-                         ? messages::status{errc::group_failed, "this operation of the replica has ended already"}
-                         : operation.failure;
+      reply.result =
+          operation.failure.ok()
+              ? messages::status{errc::group_failed, "this operation of the replica has ended already"}
+              : operation.failure;
     }
     answer(worker, sequence, std::move(reply));
   }
@@ -533,16 +573,21 @@ class catalog {
     const version_view view = view_for(operation, selector);
     const version_decision decision = consistency_.decide(selector, view);
     switch (decision.kind) {
-      case version_decision::kind_type::wait: return;
+      case version_decision::kind_type::wait:
+        return;
       case version_decision::kind_type::refuse:
-        return close_failed(operation, {decision.reason, "version " + to_string(selector.version) + " of model '" +
-                                                             operation.replica->model->name + "' is held by nobody any more"});
-      case version_decision::kind_type::keep: return close_kept(operation, decision.version);
-      case version_decision::kind_type::take: return start(operation, decision.version);
+        return close_failed(operation, {decision.reason, "version " + to_string(selector.version) +
+                                                             " of model '" + operation.replica->model->name +
+                                                             "' is held by nobody any more"});
+      case version_decision::kind_type::keep:
+        return close_kept(operation, decision.version);
+      case version_decision::kind_type::take:
+        return start(operation, decision.version);
     }
   }
 
-  [[nodiscard]] version_view view_for(const operation_state& operation, const version_selector& selector) const {
+  [[nodiscard]] version_view view_for(const operation_state& operation,
+                                      const version_selector& selector) const {
     const replica_state& replica = *operation.replica;
     const model_state& model = *replica.model;
     version_view view;
@@ -556,16 +601,19 @@ class catalog {
     for (const auto& [version, state] : model.versions) {
       if (!is_available(state, operation.only_shard)) continue;
       view.latest_available = version;
-      if (selector.kind == version_selector::kind_type::exactly && version == selector.version) view.wanted_available = true;
+      if (selector.kind == version_selector::kind_type::exactly && version == selector.version)
+        view.wanted_available = true;
     }
     return view;
   }
 
-  [[nodiscard]] static bool is_available(const version_state& state, std::optional<std::uint32_t> only_shard) {
+  [[nodiscard]] static bool is_available(const version_state& state,
+                                         std::optional<std::uint32_t> only_shard) {
     return only_shard ? !state.holders[*only_shard].empty() : state.complete_replicas > 0;
   }
 
-  /// Reads `version`: reserves one lease per shard, hides what the replica held, and tells the shards that have called.
+  /// Reads `version`: reserves one lease per shard, hides what the replica held, and tells the shards that
+  /// have called.
   void start(operation_state& operation, version_number version) {
     replica_state& replica = *operation.replica;
     operation.version = version;
@@ -605,13 +653,15 @@ class catalog {
     if (member.keeps) {
       member.phase = phase::finished;
       if (!Consistency::completes_per_group) {
-        answer(worker, std::exchange(member.sequence, {}), messages::update_reply{{}, true, operation.version, {}});
+        answer(worker, std::exchange(member.sequence, {}),
+               messages::update_reply{{}, true, operation.version, {}});
       }
       return close_if_finished(operation);
     }
     auto lease = leases_.find(member.lease);
     if (lease == leases_.end()) {
-      worker_state* source = choose_source(*operation.replica, operation.version, worker.shard.index, &worker, {}, nullptr);
+      worker_state* source =
+          choose_source(*operation.replica, operation.version, worker.shard.index, &worker, {}, nullptr);
       if (source == nullptr) return close_failed(operation, nobody_left(operation, worker, {}));
       member.lease = grant(*source, operation, worker.shard.index, &worker, false).id;
       lease = leases_.find(member.lease);
@@ -624,34 +674,38 @@ class catalog {
     reindex(worker);
     member.phase = phase::assigned;
     answer(worker, std::exchange(member.sequence, {}),
-           messages::update_reply{{}, false, operation.version, assignment_of(operation, lease->second, worker)});
+           messages::update_reply{
+               {}, false, operation.version, assignment_of(operation, lease->second, worker)});
   }
 
   void on(worker_state& worker, request_sequence sequence, const messages::source_failed_request& request) {
     operation_state* operation = find_operation(*worker.replica, request.operation, worker.shard.index);
     member_state* member = operation != nullptr ? member_of(*operation, worker.shard.index) : nullptr;
     if (member == nullptr || operation->closed || member->phase != phase::assigned) {
-      const messages::status reason = operation != nullptr && !operation->failure.ok()
-                                          ? operation->failure
-                                          : messages::status{errc::unavailable, "this operation is not known any more"};
+      const messages::status reason =
+          operation != nullptr && !operation->failure.ok()
+              ? operation->failure
+              : messages::status{errc::unavailable, "this operation is not known any more"};
       return answer(worker, sequence, messages::update_reply{reason, false, {}, {}});
     }
     incarnation failed{};
     if (const auto lease = leases_.find(request.lease); lease != leases_.end()) failed = lease->second.source;
-    log(log_level::warning, who(worker) + " lost its source " + to_hex(failed) + ": " + std::string{to_string(request.reason)} +
-                                " " + request.detail);
+    log(log_level::warning, who(worker) + " lost its source " + to_hex(failed) + ": " +
+                                std::string{to_string(request.reason)} + " " + request.detail);
     if (failed) member->excluded.push_back(failed);
     end_leases_of_reader(worker);
-    worker_state* source =
-        choose_source(*operation->replica, operation->version, worker.shard.index, &worker, member->excluded, nullptr);
+    worker_state* source = choose_source(*operation->replica, operation->version, worker.shard.index, &worker,
+                                         member->excluded, nullptr);
     const bool may_retry = request.reason == errc::source_lost || request.reason == errc::timed_out ||
                            request.reason == errc::unavailable;
     if (source == nullptr && may_retry && member->retries < retries_of_one_source) {
       ++member->retries;
-      source = choose_source(*operation->replica, operation->version, worker.shard.index, &worker, {}, nullptr);
+      source =
+          choose_source(*operation->replica, operation->version, worker.shard.index, &worker, {}, nullptr);
     }
     if (source == nullptr) {
-      return answer(worker, sequence, messages::update_reply{nobody_left(*operation, worker, request.detail), false, {}, {}});
+      return answer(worker, sequence,
+                    messages::update_reply{nobody_left(*operation, worker, request.detail), false, {}, {}});
     }
     lease_state& lease = grant(*source, *operation, worker.shard.index, &worker, false);
     member->lease = lease.id;
@@ -674,14 +728,16 @@ class catalog {
     if (member == nullptr || known->closed) {
       refresh(*worker.replica);
       const bool failed_group = request.result.ok() && known != nullptr && !known->failure.ok();
-      return answer(worker, sequence, messages::status_reply{failed_group ? known->failure : messages::status{}});
+      return answer(worker, sequence,
+                    messages::status_reply{failed_group ? known->failure : messages::status{}});
     }
     if (!request.result.ok()) {
       member->phase = phase::failed;
       member->intact = request.intact;
       answer(worker, sequence, messages::status_reply{});
-      return close_failed(*known, {request.result.code, "shard " + to_string(worker.shard) + " of replica '" +
-                                                            worker.replica->name + "' failed: " + request.result.sentence});
+      return close_failed(
+          *known, {request.result.code, "shard " + to_string(worker.shard) + " of replica '" +
+                                            worker.replica->name + "' failed: " + request.result.sentence});
     }
     member->phase = phase::finished;
     if (Consistency::completes_per_group) {
@@ -706,16 +762,21 @@ class catalog {
 
   void close_if_finished(operation_state& operation) {
     if (operation.closed) return;
-    if (!std::ranges::all_of(operation.members, [](const member_state& m) { return m.phase == phase::finished; })) return;
+    if (!std::ranges::all_of(operation.members,
+                             [](const member_state& m) { return m.phase == phase::finished; }))
+      return;
     for (std::size_t i = 0; i < operation.members.size(); ++i) {
       member_state& member = operation.members[i];
-      worker_state& worker = *operation.replica->workers[operation.only_shard.value_or(static_cast<std::uint32_t>(i))];
+      worker_state& worker =
+          *operation.replica->workers[operation.only_shard.value_or(static_cast<std::uint32_t>(i))];
       worker.group_pending = false;
       reindex(worker);
       if (!member.sequence) continue;
       const request_sequence sequence = std::exchange(member.sequence, {});
-      if (member.keeps) answer(worker, sequence, messages::update_reply{{}, true, operation.version, {}});
-      else answer(worker, sequence, messages::status_reply{});
+      if (member.keeps)
+        answer(worker, sequence, messages::update_reply{{}, true, operation.version, {}});
+      else
+        answer(worker, sequence, messages::status_reply{});
     }
     close(operation);
     refresh(*operation.replica);
@@ -728,24 +789,28 @@ class catalog {
       member_state& member = operation.members[i];
       if (member.phase != phase::waiting) continue;
       member.phase = phase::finished;
-      worker_state& worker = *operation.replica->workers[operation.only_shard.value_or(static_cast<std::uint32_t>(i))];
+      worker_state& worker =
+          *operation.replica->workers[operation.only_shard.value_or(static_cast<std::uint32_t>(i))];
       answer(worker, std::exchange(member.sequence, {}), messages::update_reply{{}, true, version, {}});
     }
     close(operation);
   }
 
   void close_disagreed(operation_state& operation, shard_of shard) {
-    close_failed(operation, {errc::group_failed, "shard " + to_string(shard) + " of replica '" + operation.replica->name +
-                                                     "' asked for another version than the " + to_string(operation.version) +
-                                                     " that was decided for this operation"});
+    close_failed(operation, {errc::group_failed,
+                             "shard " + to_string(shard) + " of replica '" + operation.replica->name +
+                                 "' asked for another version than the " + to_string(operation.version) +
+                                 " that was decided for this operation"});
   }
 
-  /// Ends a group operation for all its shards. Those that are still reading are told to stop and will report.
+  /// Ends a group operation for all its shards. Those that are still reading are told to stop and will
+  /// report.
   void close_failed(operation_state& operation, messages::status reason) {
     if (operation.closed) return;
     replica_state& replica = *operation.replica;
     const bool changed = std::ranges::any_of(operation.members, [](const member_state& m) {
-      return m.phase == phase::assigned || (m.phase == phase::finished && !m.keeps) || (m.phase == phase::failed && !m.intact);
+      return m.phase == phase::assigned || (m.phase == phase::finished && !m.keeps) ||
+             (m.phase == phase::failed && !m.intact);
     });
     if (Consistency::completes_per_group && changed && operation.members.size() > 1) {
       replica.torn = true;
@@ -754,8 +819,8 @@ class catalog {
     }
     operation.failure = reason;
     close(operation);
-    log(log_level::warning, "operation " + std::to_string(operation.counter.value) + " of " + replica.model->name + "/" +
-                                replica.name + " failed: " + reason.sentence);
+    log(log_level::warning, "operation " + std::to_string(operation.counter.value) + " of " +
+                                replica.model->name + "/" + replica.name + " failed: " + reason.sentence);
     release_reserved(operation);
     for (std::size_t i = 0; i < operation.members.size(); ++i) {
       member_state& member = operation.members[i];
@@ -788,7 +853,8 @@ class catalog {
   void release_reserved(operation_state& operation) {
     for (member_state& member : operation.members) {
       const auto lease = leases_.find(member.lease);
-      if (lease != leases_.end() && lease->second.reserved) end_lease(lease->first, &catalog_detail::drain_state::finished);
+      if (lease != leases_.end() && lease->second.reserved)
+        end_lease(lease->first, &catalog_detail::drain_state::finished);
     }
   }
 
@@ -824,13 +890,16 @@ class catalog {
     return *operation.only_shard == shard ? &operation.members.front() : nullptr;
   }
 
-  [[nodiscard]] operation_state* find_operation(replica_state& replica, operation_counter counter, std::uint32_t shard) {
-    const auto found = replica.operations.find({counter.value, Consistency::decides_per_group ? all_shards : shard});
+  [[nodiscard]] operation_state* find_operation(replica_state& replica, operation_counter counter,
+                                                std::uint32_t shard) {
+    const auto found =
+        replica.operations.find({counter.value, Consistency::decides_per_group ? all_shards : shard});
     return found == replica.operations.end() ? nullptr : &found->second;
   }
   [[nodiscard]] operation_state* find_operation(model_state& model, const lease_state& lease) {
     const auto replica = model.replicas.find(lease.replica);
-    return replica == model.replicas.end() ? nullptr : find_operation(*replica->second, lease.operation, lease.shard);
+    return replica == model.replicas.end() ? nullptr
+                                           : find_operation(*replica->second, lease.operation, lease.shard);
   }
 
   [[nodiscard]] static bool accepts(const version_selector& selector, version_number version) noexcept {
@@ -845,11 +914,13 @@ class catalog {
                                    (detail.empty() ? std::string{} : " (the last source: " + detail + ")")};
   }
 
-  // ---- leases -------------------------------------------------------------------------------------------------------
+  // ---- leases
+  // -------------------------------------------------------------------------------------------------------
 
   /// Asks the scheduler. `without` and `excluded` are not offered; neither is the reader itself.
-  [[nodiscard]] worker_state* choose_source(const replica_state& replica, version_number version, std::uint32_t shard,
-                                            const worker_state* reader, const std::vector<incarnation>& excluded,
+  [[nodiscard]] worker_state* choose_source(const replica_state& replica, version_number version,
+                                            std::uint32_t shard, const worker_state* reader,
+                                            const std::vector<incarnation>& excluded,
                                             const worker_state* without) {
     const auto record = replica.model->versions.find(version);
     if (record == replica.model->versions.end()) return nullptr;
@@ -859,21 +930,24 @@ class catalog {
     const auto& known = replica.model->layouts[shard];
     const std::uint64_t chunks = known ? known->chunk_count() : 0;
     for (worker_state* holder : holders) {
-      if (holder == reader || holder == without || std::ranges::find(excluded, holder->id) != excluded.end()) continue;
-      candidates_.push_back({holder->id, &holder->place, static_cast<std::uint32_t>(holder->readers.size()), chunks, chunks,
-                             holder->spot, holder->publisher});
+      if (holder == reader || holder == without || std::ranges::find(excluded, holder->id) != excluded.end())
+        continue;
+      candidates_.push_back({holder->id, &holder->place, static_cast<std::uint32_t>(holder->readers.size()),
+                             chunks, chunks, holder->spot, holder->publisher});
       candidate_workers_.push_back(holder);
     }
     static const location nowhere{};
-    const source_choice choice =
-        scheduler_.choose({reader != nullptr ? reader->id : incarnation{}, reader != nullptr ? &reader->place : &nowhere,
-                           version, {shard, replica.model->shards}},
-                          candidates_);
-    return choice.index && *choice.index < candidate_workers_.size() ? candidate_workers_[*choice.index] : nullptr;
+    const source_choice choice = scheduler_.choose({reader != nullptr ? reader->id : incarnation{},
+                                                    reader != nullptr ? &reader->place : &nowhere,
+                                                    version,
+                                                    {shard, replica.model->shards}},
+                                                   candidates_);
+    return choice.index && *choice.index < candidate_workers_.size() ? candidate_workers_[*choice.index]
+                                                                     : nullptr;
   }
 
-  lease_state& grant(worker_state& source, const operation_state& operation, std::uint32_t shard, worker_state* reader,
-                     bool reserved) {
+  lease_state& grant(worker_state& source, const operation_state& operation, std::uint32_t shard,
+                     worker_state* reader, bool reserved) {
     const lease_id id = next_lease();
     lease_state& lease = leases_[id];
     lease.id = id;
@@ -903,7 +977,8 @@ class catalog {
   }
 
   void end_leases_of_reader(worker_state& reader) {
-    for (const lease_id id : std::vector<lease_id>{reader.reading}) end_lease(id, &catalog_detail::drain_state::finished);
+    for (const lease_id id : std::vector<lease_id>{reader.reading})
+      end_lease(id, &catalog_detail::drain_state::finished);
   }
 
   /// Pre-condition: the lease's source has joined.
@@ -925,7 +1000,8 @@ class catalog {
     return out;
   }
 
-  // ---- references and versions --------------------------------------------------------------------------------------
+  // ---- references and versions
+  // --------------------------------------------------------------------------------------
 
   void hold(worker_state& worker, const messages::reference& reference, bool publisher) {
     worker.held = reference;
@@ -1024,21 +1100,25 @@ class catalog {
     }
   }
 
-  /// Keeps the records of versions that somebody holds, and of the newest few others (for `version_conflict`).
+  /// Keeps the records of versions that somebody holds, and of the newest few others (for
+  /// `version_conflict`).
   void forget_old_versions(model_state& model) {
     std::size_t others = 0;
     for (auto version = model.versions.end(); version != model.versions.begin();) {
       --version;
-      const bool held = std::ranges::any_of(version->second.holders, [](const auto& list) { return !list.empty(); });
+      const bool held =
+          std::ranges::any_of(version->second.holders, [](const auto& list) { return !list.empty(); });
       if (held || version->second.complete_replicas > 0 || is_used(model, version->first)) continue;
       if (++others > options_.retained_versions) version = model.versions.erase(version);
     }
   }
   [[nodiscard]] bool is_used(const model_state& model, version_number version) const {
-    return std::ranges::any_of(model.open_operations, [&](const operation_state* o) { return o->version == version; });
+    return std::ranges::any_of(model.open_operations,
+                               [&](const operation_state* o) { return o->version == version; });
   }
 
-  // ---- questions ----------------------------------------------------------------------------------------------------
+  // ---- questions
+  // ----------------------------------------------------------------------------------------------------
 
   void on(worker_state& worker, request_sequence sequence, const messages::wait_request& request) {
     catalog_detail::waiter_state waiter{worker.id, sequence, request.selector,
@@ -1060,9 +1140,10 @@ class catalog {
       answer(*worker, waiter.sequence, messages::version_reply{{}, best});
     } else if (now_ >= waiter.deadline) {
       answer(*worker, waiter.sequence,
-             messages::version_reply{{errc::timed_out, "no version (" + to_string(waiter.selector) + ") of model '" + model.name +
-                                                           "' appeared; the latest was " + to_string(model.latest_ever)},
-                                     {}});
+             messages::version_reply{
+                 {errc::timed_out, "no version (" + to_string(waiter.selector) + ") of model '" + model.name +
+                                       "' appeared; the latest was " + to_string(model.latest_ever)},
+                 {}});
     } else {
       return false;
     }
@@ -1102,8 +1183,10 @@ class catalog {
   void on_describe(incarnation from, request_sequence sequence, const messages::describe_request& request) {
     messages::describe_reply reply;
     const auto model = models_.find(request.model);
-    if (model == models_.end() || request.shard >= model->second.shards || !model->second.layouts[request.shard]) {
-      reply.result = {errc::not_found, "the layout of model '" + request.model + "', shard " + std::to_string(request.shard) +
+    if (model == models_.end() || request.shard >= model->second.shards ||
+        !model->second.layouts[request.shard]) {
+      reply.result = {errc::not_found, "the layout of model '" + request.model + "', shard " +
+                                           std::to_string(request.shard) +
                                            ", is not known: no worker with it has joined"};
     } else {
       const layout& known = *model->second.layouts[request.shard];
@@ -1114,7 +1197,8 @@ class catalog {
     send(from, sequence, std::move(reply));
   }
 
-  // ---- time ---------------------------------------------------------------------------------------------------------
+  // ---- time
+  // ---------------------------------------------------------------------------------------------------------
 
   void expire_waiting() {
     if (open_count_ + waiter_count_ == 0) return;
@@ -1139,13 +1223,16 @@ class catalog {
       const member_state& member = operation.members[i];
       const std::string shard = std::to_string(operation.only_shard.value_or(static_cast<std::uint32_t>(i)));
       if (!operation.decided && member.phase == phase::waiting && now_ >= member.deadline) {
-        return close_failed(operation, {errc::timed_out, "no version (" + to_string(member.selector) + ") of model '" +
-                                                             operation.replica->model->name + "' became available; the latest was " +
-                                                             to_string(operation.replica->model->latest_ever)});
+        return close_failed(
+            operation,
+            {errc::timed_out, "no version (" + to_string(member.selector) + ") of model '" +
+                                  operation.replica->model->name + "' became available; the latest was " +
+                                  to_string(operation.replica->model->latest_ever)});
       }
       if (operation.decided && member.phase == phase::absent && now_ >= operation.arrival_deadline) {
-        return close_failed(operation, {errc::group_failed, "shard " + shard + " of replica '" + operation.replica->name +
-                                                                "' did not call update() in time"});
+        return close_failed(
+            operation, {errc::group_failed, "shard " + shard + " of replica '" + operation.replica->name +
+                                                "' did not call update() in time"});
       }
     }
   }
@@ -1172,7 +1259,8 @@ class catalog {
     }
   }
 
-  // ---- small things -------------------------------------------------------------------------------------------------
+  // ---- small things
+  // -------------------------------------------------------------------------------------------------
 
   void dispatch(worker_state& worker, request_sequence sequence, const messages::message& body) {
     std::visit(
@@ -1198,8 +1286,9 @@ class catalog {
     if (acknowledged <= worker.acknowledged) return;
     worker.acknowledged = acknowledged;
     // Deferred answers stay: a worker cannot have seen them.
-    std::erase_if(worker.answers,
-                  [acknowledged](const auto& entry) { return entry.first <= acknowledged && entry.second.has_value(); });
+    std::erase_if(worker.answers, [acknowledged](const auto& entry) {
+      return entry.first <= acknowledged && entry.second.has_value();
+    });
   }
 
   void send(incarnation to, request_sequence sequence, messages::message body) {
@@ -1214,8 +1303,8 @@ class catalog {
   [[nodiscard]] lease_id next_lease() noexcept { return {++last_lease_}; }
 
   [[nodiscard]] static std::string who(const worker_state& worker) {
-    return "worker " + worker.model->name + "/" + worker.replica->name + "/" + to_string(worker.shard) + " (" +
-           to_hex(worker.id) + ")";
+    return "worker " + worker.model->name + "/" + worker.replica->name + "/" + to_string(worker.shard) +
+           " (" + to_hex(worker.id) + ")";
   }
   [[nodiscard]] static std::uint32_t milliseconds(std::chrono::milliseconds value) noexcept {
     return static_cast<std::uint32_t>(std::clamp<std::int64_t>(value.count(), 0, UINT32_MAX));

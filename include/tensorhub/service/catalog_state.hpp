@@ -26,18 +26,18 @@ namespace tensorhub::catalog_detail {
 struct model_state;
 struct replica_state;
 
-/// A reader's permission to read one source. Counted from its assignment; ends when the reader says so, or when the source
-/// has confirmed that the reader is cut off.
+/// A reader's permission to read one source. Counted from its assignment; ends when the reader says so, or
+/// when the source has confirmed that the reader is cut off.
 struct lease_state {
   lease_id id{};
   incarnation source{};
   incarnation reader{};  ///< zero while reserved for a shard whose worker has not joined
   version_number version{};
-  std::string replica{};   ///< of the reader
+  std::string replica{};  ///< of the reader
   std::uint32_t shard = 0;
-  bool reserved = true;    ///< the reader has not been told yet
+  bool reserved = true;      ///< the reader has not been told yet
   bool cutting_off = false;  ///< the reader was declared dead; ends when the source confirms
-  bool moving = false;      ///< the reader was given another source and has not released this one yet
+  bool moving = false;       ///< the reader was given another source and has not released this one yet
   operation_counter operation{};
 };
 
@@ -62,16 +62,17 @@ struct worker_state {
   time_point last_heard{};
 
   std::optional<messages::reference> held{};
-  bool publisher = false;      ///< published `held` itself
-  bool withdrawn = false;      ///< unpublish has begun
-  bool overwriting = false;    ///< was told to read into its memory: `held` may be gone at any time
-  bool group_pending = false;  ///< has finished an update that its group has not
-  bool indexed = false;        ///< is in version_state::holders
+  bool publisher = false;           ///< published `held` itself
+  bool withdrawn = false;           ///< unpublish has begun
+  bool overwriting = false;         ///< was told to read into its memory: `held` may be gone at any time
+  bool group_pending = false;       ///< has finished an update that its group has not
+  bool indexed = false;             ///< is in version_state::holders
   std::vector<lease_id> readers{};  ///< leases on it
   std::vector<lease_id> reading{};  ///< leases that it has on others
   std::optional<drain_state> drain{};
 
-  /// Answers by sequence number; an empty one is deferred. Up to `acknowledged` they are forgotten and never made again.
+  /// Answers by sequence number; an empty one is deferred. Up to `acknowledged` they are forgotten and never
+  /// made again.
   std::map<std::uint64_t, std::optional<messages::message>> answers{};
   std::uint64_t acknowledged = 0;
 
@@ -93,7 +94,8 @@ struct member_state {
   std::uint32_t retries = 0;
 };
 
-/// One call of update() by all shards of a replica (or by one worker, if the consistency policy decides per worker).
+/// One call of update() by all shards of a replica (or by one worker, if the consistency policy decides per
+/// worker).
 struct operation_state {
   operation_counter counter{};
   replica_state* replica = nullptr;
@@ -118,7 +120,7 @@ struct replica_state {
 };
 
 struct version_state {
-  std::vector<digest128> roots{};                    ///< by shard; zero: unknown
+  std::vector<digest128> roots{};                     ///< by shard; zero: unknown
   std::vector<std::vector<worker_state*>> holders{};  ///< by shard: who accepts readers now
   std::uint32_t complete_replicas = 0;
   bool ever_complete = false;

@@ -1,16 +1,17 @@
 #pragma once
 /// \file session.hpp
-/// A worker's side of the control protocol, as a pure state machine: calls, messages and time in; messages and actions out.
+/// A worker's side of the control protocol, as a pure state machine: calls, messages and time in; messages
+/// and actions out.
 ///
-/// The session joins (and joins again when a new server does not know it), keeps the heart beating, repeats requests until
-/// they are answered, and takes one publish, unpublish or update at a time through its steps:
+/// The session joins (and joins again when a new server does not know it), keeps the heart beating, repeats
+/// requests until they are answered, and takes one publish, unpublish or update at a time through its steps:
 ///
 ///     update:  waiting --> draining --> pulling <--> resourcing --> finishing --> done
 ///                 |  keep      (own old readers)  (another source)   (rest of the group)
 ///
-/// The shell (worker.hpp, or the simulator) performs the actions in their order and reports back. An action is an order, not
-/// a request: the session has no way to hear "no". Every call ends in exactly one `session_result` with its ticket, at its
-/// deadline at the latest.
+/// The shell (worker.hpp, or the simulator) performs the actions in their order and reports back. An action
+/// is an order, not a request: the session has no way to hear "no". Every call ends in exactly one
+/// `session_result` with its ticket, at its deadline at the latest.
 ///
 /// Thread safety: none; the shell serialises.
 
@@ -41,7 +42,8 @@ struct session_options {
   std::string integrity{};
   transport_address address{};
   std::chrono::milliseconds request_retry = defaults::request_retry;
-  std::chrono::milliseconds drain_timeout = defaults::drain_timeout;  ///< of the drain that precedes an update
+  std::chrono::milliseconds drain_timeout =
+      defaults::drain_timeout;  ///< of the drain that precedes an update
 };
 
 /// What the shell must do, in order.
@@ -58,8 +60,8 @@ struct restore {
 struct start_pull {
   messages::assignment source{};
 };
-/// Go on with another source. Keep what was received. When no read of the old source is outstanding any more, report
-/// `source_released(released)`, if `released` is set.
+/// Go on with another source. Keep what was received. When no read of the old source is outstanding any more,
+/// report `source_released(released)`, if `released` is set.
 struct switch_source {
   messages::assignment source{};
   lease_id released{};
@@ -96,13 +98,62 @@ struct session_result {
   messages::describe_reply description{};
 };
 
+namespace session_detail {
+
+enum class step : std::uint8_t {
+  publishing,
+  unpublishing,
+  waiting,
+  draining,
+  pulling,
+  resourcing,
+  stopping,
+  finishing,
+  failing
+};
+enum class purpose : std::uint8_t {
+  join,
+  publish,
+  drain,
+  update,
+  source_failed,
+  finish,
+  notice,
+  question,
+  leave
+};
+
+struct running {
+  session_ticket ticket = 0;
+  step at = step::waiting;
+  time_point deadline = time_point::never();
+  time_point drain_deadline = time_point::never();
+  version_selector selector{};
+  messages::reference target{};  ///< publish: what is being published
+  messages::assignment source{};
+  std::optional<messages::reference> previous{};  ///< update: what was held before
+  std::optional<messages::status> abort{};
+  messages::status failure{};
+};
+struct pending_request {
+  messages::message body{};
+  purpose why = purpose::notice;
+  session_ticket ticket = 0;
+  time_point next_send{};
+  time_point deadline = time_point::never();
+  bool without_joining = false;
+};
+
+}  // namespace session_detail
+
 class session {
  public:
   /// `shape` is borrowed and must outlive the session.
   session(session_options options, incarnation self, const layout& shape)
       : options_{std::move(options)}, self_{self}, layout_{&shape} {}
 
-  // ---- calls --------------------------------------------------------------------------------------------------------
+  // ---- calls
+  // --------------------------------------------------------------------------------------------------------
 
   session_ticket join(time_point now, time_point deadline) {
     const session_ticket ticket = new_ticket();
@@ -123,7 +174,8 @@ class session {
     ++counter_.value;
     if (!admit(ticket)) return ticket;
     if (held_) {
-      finish(ticket, {errc::busy, "version " + to_string(held_->version) + " is still published: call unpublish() first"});
+      finish(ticket, {errc::busy, "version " + to_string(held_->version) +
+                                      " is still published: call unpublish() first"});
       return ticket;
     }
     begin(ticket, step::publishing, deadline);
@@ -132,7 +184,8 @@ class session {
     return ticket;
   }
 
-  /// Ends when no reader is left, by force at the deadline: then memory is given back all the same, and late readers fail.
+  /// Ends when no reader is left, by force at the deadline: then memory is given back all the same, and late
+  /// readers fail.
   session_ticket unpublish(time_point now, time_point deadline) {
     const session_ticket ticket = new_ticket();
     if (fatal_ && !operation_) {  // everybody was cut off when the session ended
@@ -145,7 +198,7 @@ class session {
       return ticket;
     }
     begin(ticket, step::unpublishing, deadline);
-    drain_sequence_ = request(now, messages::unpublish_request{held_->version}, purpose::drain);
+    request(now, messages::unpublish_request{held_->version}, purpose::drain);
     return ticket;
   }
 
@@ -155,7 +208,8 @@ class session {
     if (!admit(ticket)) return ticket;
     begin(ticket, step::waiting, deadline);
     operation_->selector = selector;
-    request(now, messages::update_request{counter_, selector, milliseconds_until(now, deadline)}, purpose::update);
+    request(now, messages::update_request{counter_, selector, milliseconds_until(now, deadline)},
+            purpose::update);
     return ticket;
   }
 
@@ -175,7 +229,8 @@ class session {
     const session_ticket ticket = new_ticket();
     if (!admit(ticket)) return ticket;
     if (held_) {
-      finish(ticket, {errc::busy, "version " + to_string(held_->version) + " is still published: call unpublish() first"});
+      finish(ticket, {errc::busy, "version " + to_string(held_->version) +
+                                      " is still published: call unpublish() first"});
       return ticket;
     }
     if (!joined_) {
@@ -188,12 +243,14 @@ class session {
 
   /// Ends a running update with `cancelled`; any other ticket is ignored.
   void cancel(time_point now, session_ticket ticket) {
-    if (operation_ && operation_->ticket == ticket && operation_->at != step::publishing && operation_->at != step::unpublishing) {
+    if (operation_ && operation_->ticket == ticket && operation_->at != step::publishing &&
+        operation_->at != step::unpublishing) {
       abort(now, {errc::cancelled, "the caller cancelled the update"});
     }
   }
 
-  // ---- reports of the shell -----------------------------------------------------------------------------------------
+  // ---- reports of the shell
+  // -----------------------------------------------------------------------------------------
 
   /// All bytes of the assigned version are there and verified, and the control block shows them at `epoch()`.
   void pull_finished(time_point now, const remote_region& control) {
@@ -202,7 +259,8 @@ class session {
     const messages::assignment& source = operation_->source;
     held_ = messages::reference{source.version, epoch_, source.root, control};
     operation_->at = step::finishing;
-    request(now, messages::finish_request{counter_, source.version, {}, false, held_, source.lease}, purpose::finish);
+    request(now, messages::finish_request{counter_, source.version, {}, false, held_, source.lease},
+            purpose::finish);
   }
 
   /// No read is outstanding any more. `intact`: no byte of the weights was written.
@@ -216,7 +274,8 @@ class session {
   void source_failed(time_point now, lease_id lease, errc reason, std::string detail) {
     if (!operation_ || operation_->at != step::pulling || operation_->source.lease != lease) return;
     operation_->at = step::resourcing;
-    request(now, messages::source_failed_request{counter_, lease, reason, std::move(detail)}, purpose::source_failed);
+    request(now, messages::source_failed_request{counter_, lease, reason, std::move(detail)},
+            purpose::source_failed);
   }
 
   void source_released(time_point now, lease_id lease) {
@@ -226,7 +285,8 @@ class session {
     request(now, messages::cut_off_done_request{reader}, purpose::notice);
   }
 
-  // ---- messages and time --------------------------------------------------------------------------------------------
+  // ---- messages and time
+  // --------------------------------------------------------------------------------------------
 
   void receive(time_point now, const messages::envelope& envelope) {
     last_heard_ = now;
@@ -277,7 +337,8 @@ class session {
   [[nodiscard]] std::vector<session_action> take_actions() { return std::exchange(actions_, {}); }
   [[nodiscard]] std::vector<session_result> take_results() { return std::exchange(results_, {}); }
 
-  // ---- state --------------------------------------------------------------------------------------------------------
+  // ---- state
+  // --------------------------------------------------------------------------------------------------------
 
   [[nodiscard]] bool joined() const noexcept { return joined_; }
   [[nodiscard]] incarnation self() const noexcept { return self_; }
@@ -291,31 +352,13 @@ class session {
   [[nodiscard]] bool busy() const noexcept { return operation_.has_value(); }
 
  private:
-  enum class step : std::uint8_t { publishing, unpublishing, waiting, draining, pulling, resourcing, stopping, finishing, failing };
-  enum class purpose : std::uint8_t { join, publish, drain, update, source_failed, finish, notice, question, leave };
+  using step = session_detail::step;
+  using purpose = session_detail::purpose;
+  using running = session_detail::running;
+  using pending_request = session_detail::pending_request;
 
-  struct running {
-    session_ticket ticket = 0;
-    step at = step::waiting;
-    time_point deadline = time_point::never();
-    time_point drain_deadline = time_point::never();
-    version_selector selector{};
-    messages::reference target{};  ///< publish: what is being published
-    messages::assignment source{};
-    std::optional<messages::reference> previous{};  ///< update: what was held before
-    std::optional<messages::status> abort{};
-    messages::status failure{};
-  };
-  struct pending_request {
-    messages::message body{};
-    purpose why = purpose::notice;
-    session_ticket ticket = 0;
-    time_point next_send{};
-    time_point deadline = time_point::never();
-    bool without_joining = false;
-  };
-
-  // ---- requests -----------------------------------------------------------------------------------------------------
+  // ---- requests
+  // -----------------------------------------------------------------------------------------------------
 
   request_sequence request(time_point now, messages::message body, purpose why, session_ticket ticket = 0,
                            time_point deadline = time_point::never()) {
@@ -325,7 +368,8 @@ class session {
     pending.why = why;
     pending.ticket = ticket;
     pending.deadline = deadline;
-    pending.without_joining = why == purpose::join || std::holds_alternative<messages::list_request>(pending.body) ||
+    pending.without_joining = why == purpose::join ||
+                              std::holds_alternative<messages::list_request>(pending.body) ||
                               std::holds_alternative<messages::describe_request>(pending.body);
     if (joined_ || pending.without_joining) transmit(now, sequence, pending);
     return sequence;
@@ -343,8 +387,10 @@ class session {
 
   session_ticket ask(time_point now, messages::message body, time_point deadline) {
     const session_ticket ticket = new_ticket();
-    if (fatal_) finish(ticket, *fatal_);
-    else request(now, std::move(body), purpose::question, ticket, deadline);
+    if (fatal_)
+      finish(ticket, *fatal_);
+    else
+      request(now, std::move(body), purpose::question, ticket, deadline);
     return ticket;
   }
 
@@ -383,7 +429,8 @@ class session {
     request(now, std::move(join), purpose::join);
   }
 
-  // ---- answers ------------------------------------------------------------------------------------------------------
+  // ---- answers
+  // ------------------------------------------------------------------------------------------------------
 
   template <typename Body>
   void on_answer(time_point now, const messages::envelope& envelope, const Body& body) {
@@ -407,7 +454,8 @@ class session {
     joined_ = true;
     counter_ = std::max(counter_, reply.operation);
     latest_ = std::max(latest_, reply.latest);
-    heartbeat_interval_ = std::chrono::milliseconds{std::clamp<std::uint32_t>(reply.heartbeat_interval_ms, 1, 60'000)};
+    heartbeat_interval_ =
+        std::chrono::milliseconds{std::clamp<std::uint32_t>(reply.heartbeat_interval_ms, 1, 60'000)};
     next_heartbeat_ = now + heartbeat_interval_;
     if (join_ticket_ != 0) finish(std::exchange(join_ticket_, 0), {});
     for (auto& [sequence, request] : requests_) transmit(now, sequence, request);
@@ -427,12 +475,15 @@ class session {
       case purpose::finish:
         if (!operation_) return;
         if (operation_->at == step::failing) return conclude(operation_->failure, {});
-        if (operation_->at == step::finishing) return conclude(reply.result, held_ ? held_->version : version_number{});
+        if (operation_->at == step::finishing)
+          return conclude(reply.result, held_ ? held_->version : version_number{});
         return;
       case purpose::leave:
         joined_ = false;
         return finish(pending.ticket, reply.result);
-      default: (void)now; return;
+      default:
+        (void)now;
+        return;
     }
   }
 
@@ -464,7 +515,8 @@ class session {
       return stop_pull(reply.result);
     }
     if (reply.keep) return first ? conclude_kept(reply.version) : void();
-    if (!reply.source) return first ? conclude({errc::protocol_mismatch, "the server's answer names no source"}, {}) : void();
+    if (!reply.source)
+      return first ? conclude({errc::protocol_mismatch, "the server's answer names no source"}, {}) : void();
     operation_->source = *reply.source;
     if (next) {
       operation_->at = step::pulling;
@@ -475,7 +527,7 @@ class session {
     if (held_ && !reply.source->drained) {
       operation_->at = step::draining;
       operation_->drain_deadline = now + options_.drain_timeout;
-      drain_sequence_ = request(now, messages::unpublish_request{held_->version}, purpose::drain);
+      request(now, messages::unpublish_request{held_->version}, purpose::drain);
       return;
     }
     start_pull(now);
@@ -503,11 +555,14 @@ class session {
     results_.push_back(std::move(result));
   }
 
-  // ---- pushes -------------------------------------------------------------------------------------------------------
+  // ---- pushes
+  // -------------------------------------------------------------------------------------------------------
 
   void on_push(time_point, const messages::version_push& push) { latest_ = std::max(latest_, push.version); }
 
-  void on_push(time_point, const messages::heartbeat_reply& reply) { latest_ = std::max(latest_, reply.latest); }
+  void on_push(time_point, const messages::heartbeat_reply& reply) {
+    latest_ = std::max(latest_, reply.latest);
+  }
 
   void on_push(time_point now, const messages::reassign_push& push) {
     const bool mine = operation_ && operation_->at == step::pulling && !operation_->abort &&
@@ -527,11 +582,8 @@ class session {
 
   void on_push(time_point now, const messages::goodbye_push& push) {
     if (!push.rejoin) return end(push.reason);
-    if (leaving_ || !joined_ || push.epoch == server_) {
-      // Unknown to the server that we joined: it has taken us out at our own wish.
-      if (leaving_) finish_leaving();
-      if (leaving_ || !joined_) return;
-    }
+    if (leaving_) return finish_leaving();  // unknown to the server because it has taken us out already
+    if (!joined_) return;                   // a join is on its way
     joined_ = false;
     send_join(now);
   }
@@ -546,11 +598,14 @@ class session {
     }
   }
 
-  // ---- steps of an operation ----------------------------------------------------------------------------------------
+  // ---- steps of an operation
+  // ----------------------------------------------------------------------------------------
 
   [[nodiscard]] bool admit(session_ticket ticket) {
-    if (fatal_) finish(ticket, *fatal_);
-    else if (operation_) finish(ticket, {errc::busy, "another publish, unpublish or update of this worker is running"});
+    if (fatal_)
+      finish(ticket, *fatal_);
+    else if (operation_)
+      finish(ticket, {errc::busy, "another publish, unpublish or update of this worker is running"});
     return !fatal_ && !operation_;
   }
   void begin(session_ticket ticket, step at, time_point deadline) {
@@ -561,7 +616,8 @@ class session {
   }
 
   [[nodiscard]] bool is_pulling() const noexcept {
-    return operation_->at == step::pulling || operation_->at == step::resourcing || operation_->at == step::stopping;
+    return operation_->at == step::pulling || operation_->at == step::resourcing ||
+           operation_->at == step::stopping;
   }
 
   void raise_epoch() { actions_.push_back(session_actions::raise_epoch{++epoch_}); }
@@ -592,9 +648,11 @@ class session {
       case step::resourcing:
         operation_->abort = reason;
         return stop_pull(reason);
-      case step::stopping: return;
+      case step::stopping:
+        return;
       case step::waiting:
-      case step::draining: return report_failure(now, std::move(reason), true);
+      case step::draining:
+        return report_failure(now, std::move(reason), true);
       case step::finishing: {
         // What was received stays; only the group has not come to its end.
         const auto held = held_;
@@ -604,7 +662,8 @@ class session {
       }
       case step::publishing:
       case step::unpublishing:
-      case step::failing: return;
+      case step::failing:
+        return;
     }
   }
 
@@ -625,8 +684,11 @@ class session {
     });
     operation_->failure = reason;
     operation_->at = step::failing;
-    operation_->deadline = std::max(operation_->deadline, now + options_.request_retry + options_.request_retry);
-    request(now, messages::finish_request{counter_, source.version, std::move(reason), intact, still_held, source.lease},
+    operation_->deadline =
+        std::max(operation_->deadline, now + options_.request_retry + options_.request_retry);
+    request(now,
+            messages::finish_request{counter_, source.version, std::move(reason), intact, still_held,
+                                     source.lease},
             purpose::finish);
   }
 
@@ -648,23 +710,31 @@ class session {
         results_.push_back(std::move(result));
         return;
       }
-      case step::failing: return conclude(operation_->failure, {});
-      case step::stopping: operation_->deadline = time_point::never(); return;  // the shell is about to report
-      case step::waiting: return abort(now, late(now, "a version (" + to_string(operation_->selector) + ")"));
-      case step::draining: return abort(now, late(now, "the readers of the version held before"));
+      case step::failing:
+        return conclude(operation_->failure, {});
+      case step::stopping:
+        operation_->deadline = time_point::never();
+        return;  // the shell is about to report
+      case step::waiting:
+        return abort(now, late(now, "a version (" + to_string(operation_->selector) + ")"));
+      case step::draining:
+        return abort(now, late(now, "the readers of the version held before"));
       case step::pulling:
       case step::resourcing:
-        return abort(now, late(now, "the bytes of version " + to_string(operation_->source.version) + " from " +
-                                        operation_->source.source_replica + " at " + operation_->source.address.text));
-      case step::finishing: return abort(now, late(now, "the other shards of the replica"));
+        return abort(
+            now, late(now, "the bytes of version " + to_string(operation_->source.version) + " from " +
+                               operation_->source.source_replica + " at " + operation_->source.address.text));
+      case step::finishing:
+        return abort(now, late(now, "the other shards of the replica"));
     }
   }
 
   [[nodiscard]] messages::status late(time_point now, const std::string& what) const {
     const bool silent = now - last_heard_ > std::chrono::nanoseconds{4 * options_.request_retry} || !joined_;
     if (silent) {
-      return {errc::disconnected, "the deadline passed while waiting for " + what + ", and the reference server at " +
-                                      options_.server + " does not answer"};
+      return {errc::disconnected, "the deadline passed while waiting for " + what +
+                                      ", and the reference server at " + options_.server +
+                                      " does not answer"};
     }
     return {errc::timed_out, "the deadline passed while waiting for " + what};
   }
@@ -736,7 +806,6 @@ class session {
   std::uint64_t last_sequence_ = 0;
   std::uint64_t last_ticket_ = 0;
   std::map<request_sequence, pending_request> requests_;
-  request_sequence drain_sequence_{};
 
   operation_counter counter_{};
   std::optional<running> operation_;

@@ -1,0 +1,212 @@
+#pragma once
+/// \file control_block.hpp
+/// What a source shows of itself in registered memory, so that readers need nobody else to know whether bytes
+/// are right.
+///
+///     offset 0     header (128 bytes): who, which epoch, which version, which layout
+///     128          chunk bitmap: one bit per chunk that is held, 64-bit words
+///     then         chunk digests: 16 bytes each
+///     then         segments: one fixed-size record per layout segment with its remote region
+///
+/// It is a seqlock over one-sided reads (after Boehm, "Can seqlocks get along with programming language
+/// memory models?", MSPC 2012, with the network in the place of the second thread): the holder raises `epoch`
+/// *before* any byte of its weights may change; a reader reads the header again *after* a chunk's bytes have
+/// arrived, and accepts the chunk only if incarnation, epoch, version and state are those of its lease. The
+/// opposite order of the two reads and the two writes is what makes it sound; transports promise that a
+/// completed read is visible and a later read sees later memory.
+///
+/// Both ends are little-endian (checked at compile time). Words are stored atomically, whole-block updates
+/// happen while no version is shown.
+///
+/// Thread safety: one writer at a time; any number of remote readers.
+
+#include <array>
+#include <atomic>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "tensorhub/types/digest.hpp"
+#include "tensorhub/types/ids.hpp"
+#include "tensorhub/types/layout.hpp"
+#include "tensorhub/types/memory.hpp"
+#include "tensorhub/types/version_number.hpp"
+
+namespace tensorhub {
+
+static_assert(std::endian::native == std::endian::little,
+              "control blocks are read by other machines as they are");
+
+enum class control_state : std::uint64_t { empty = 0, shown = 1 };
+
+/// The first bytes of every control block. Read again after each batch of chunks.
+struct control_header {
+  static constexpr std::uint64_t magic_number = 0x3142'4355'4248'5455ull;  ///< "UTHBUCB1"
+  std::uint64_t magic = magic_number;
+  std::uint64_t holder = 0;  ///< incarnation
+  std::uint64_t epoch = 0;
+  std::uint64_t version = 0;
+  std::uint64_t state = 0;  ///< control_state
+  std::uint64_t layout_low = 0;
+  std::uint64_t layout_high = 0;
+  std::uint64_t chunk_count = 0;
+  std::uint64_t segment_count = 0;
+  std::array<std::uint64_t, 7> reserved{};
+};
+static_assert(sizeof(control_header) == 128);
+
+/// One layout segment's remote region, fixed size so that it can be found without parsing.
+struct control_segment {
+  std::uint64_t base = 0;
+  std::uint64_t bytes = 0;
+  std::uint64_t key_bytes = 0;
+  std::array<std::byte, limits::remote_key_bytes> key{};
+};
+static_assert(sizeof(control_segment) == 24 + limits::remote_key_bytes);
+
+/// Where the parts of a control block lie, for a layout.
+struct control_offsets {
+  std::uint64_t bitmap = 0;
+  std::uint64_t digests = 0;
+  std::uint64_t segments = 0;
+  std::uint64_t total_bytes = 0;
+
+  [[nodiscard]] static control_offsets of(const layout& shape) noexcept {
+    control_offsets at;
+    at.bitmap = sizeof(control_header);
+    at.digests = at.bitmap + (shape.chunk_count() + 63) / 64 * 8;
+    at.segments = at.digests + shape.chunk_count() * sizeof(digest128);
+    at.total_bytes = at.segments + shape.segments().size() * sizeof(control_segment);
+    return at;
+  }
+};
+
+/// The holder's side. The memory never moves; register it once.
+class control_block {
+ public:
+  control_block(incarnation holder, const layout& shape)
+      : offsets_{control_offsets::of(shape)},
+        chunk_count_{shape.chunk_count()},
+        segment_count_{shape.segments().size()},
+        words_((offsets_.total_bytes + 7) / 8) {
+    control_header header;
+    header.holder = holder.value;
+    header.layout_low = shape.digest().low;
+    header.layout_high = shape.digest().high;
+    header.chunk_count = chunk_count_;
+    header.segment_count = segment_count_;
+    std::memcpy(words_.data(), &header, sizeof header);
+  }
+
+  [[nodiscard]] std::span<std::byte> memory() noexcept {
+    return std::as_writable_bytes(std::span{words_}).first(offsets_.total_bytes);
+  }
+
+  /// Bytes may change after this returns. Nothing is shown.
+  void raise_epoch(std::uint64_t epoch) noexcept {
+    store(word_of(&control_header::state), static_cast<std::uint64_t>(control_state::empty));
+    store(word_of(&control_header::epoch), epoch);
+    // Later writes to the weights must not become visible before the epoch.
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+  }
+
+  /// Shows `version`, held completely. Digests and segments must be set before.
+  void show(version_number version, std::uint64_t epoch) noexcept {
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    for (std::uint64_t i = 0; i < (chunk_count_ + 63) / 64; ++i) {
+      const std::uint64_t left = chunk_count_ - i * 64;
+      store(offsets_.bitmap / 8 + i, left >= 64 ? ~0ull : (1ull << left) - 1);
+    }
+    store(word_of(&control_header::version), version.value);
+    store(word_of(&control_header::epoch), epoch);
+    store(word_of(&control_header::state), static_cast<std::uint64_t>(control_state::shown));
+  }
+
+  /// One digest per chunk; an empty table (integrity off) leaves zeros.
+  void set_digests(std::span<const digest128> table) noexcept {
+    for (std::uint64_t i = 0; i < chunk_count_; ++i) {
+      const digest128 digest = i < table.size() ? table[i] : digest128{};
+      store(offsets_.digests / 8 + 2 * i, digest.low);
+      store(offsets_.digests / 8 + 2 * i + 1, digest.high);
+    }
+  }
+
+  void set_segment(std::size_t segment, const remote_region& region) noexcept {
+    control_segment record{region.base, region.bytes, region.key.used_bytes, region.key.bytes};
+    std::array<std::uint64_t, sizeof record / 8> raw{};
+    std::memcpy(raw.data(), &record, sizeof record);
+    const std::size_t first = (offsets_.segments + segment * sizeof record) / 8;
+    for (std::size_t i = 0; i < raw.size(); ++i) store(first + i, raw[i]);
+  }
+
+  [[nodiscard]] std::vector<digest128> digests() const {
+    std::vector<digest128> table(chunk_count_);
+    std::memcpy(static_cast<void*>(table.data()), words_.data() + offsets_.digests / 8,
+                chunk_count_ * sizeof(digest128));
+    return table;
+  }
+
+ private:
+  [[nodiscard]] static std::size_t word_of(std::uint64_t control_header::*member) noexcept {
+    control_header probe;
+    return static_cast<std::size_t>(&(probe.*member) - &probe.magic);
+  }
+
+  /// Every word that a remote reader may look at is written here, and here alone: the other side of this race
+  /// is a network device or the kernel, which no thread sanitizer can see as ordered.
+  void store(std::size_t word, std::uint64_t value) noexcept {
+    std::atomic_ref{words_[word]}.store(value, std::memory_order_release);
+  }
+
+  control_offsets offsets_;
+  std::uint64_t chunk_count_;
+  std::size_t segment_count_;
+  std::vector<std::uint64_t> words_;
+};
+
+/// Reads the header out of bytes that came from a peer. Empty: not a control block.
+[[nodiscard]] inline std::optional<control_header> read_control_header(
+    std::span<const std::byte> bytes) noexcept {
+  control_header header;
+  if (bytes.size() < sizeof header) return std::nullopt;
+  std::memcpy(&header, bytes.data(), sizeof header);
+  if (header.magic != control_header::magic_number) return std::nullopt;
+  return header;
+}
+
+/// Reads the digest table out of a whole control block. Pre-condition: `bytes` has
+/// control_offsets::total_bytes.
+[[nodiscard]] inline std::vector<digest128> read_control_digests(std::span<const std::byte> bytes,
+                                                                 const layout& shape) {
+  std::vector<digest128> table(shape.chunk_count());
+  std::memcpy(static_cast<void*>(table.data()), bytes.data() + control_offsets::of(shape).digests,
+              table.size() * sizeof(digest128));
+  return table;
+}
+
+/// Reads the segments' regions. Empty: a record does not fit the layout.
+[[nodiscard]] inline std::optional<std::vector<remote_region>> read_control_segments(
+    std::span<const std::byte> bytes, const layout& shape) {
+  std::vector<remote_region> regions;
+  regions.reserve(shape.segments().size());
+  const std::byte* at = bytes.data() + control_offsets::of(shape).segments;
+  for (const layout_segment& segment : shape.segments()) {
+    control_segment record;
+    std::memcpy(&record, at, sizeof record);
+    at += sizeof record;
+    if (record.key_bytes > limits::remote_key_bytes || record.bytes < segment.bytes) return std::nullopt;
+    remote_region region;
+    region.base = record.base;
+    region.bytes = record.bytes;
+    region.key.bytes = record.key;
+    region.key.used_bytes = static_cast<std::uint8_t>(record.key_bytes);
+    regions.push_back(region);
+  }
+  return regions;
+}
+
+}  // namespace tensorhub
