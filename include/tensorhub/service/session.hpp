@@ -255,7 +255,10 @@ class session {
   /// All bytes of the assigned version are there and verified, and the control block shows them at `epoch()`.
   void pull_finished(time_point now, const remote_region& control) {
     if (!operation_ || !is_pulling()) return;
-    if (operation_->abort) return pull_failed(now, *operation_->abort, false);
+    if (operation_->abort) {
+      raise_epoch();  // it is shown already
+      return pull_failed(now, *operation_->abort, false);
+    }
     const messages::assignment& source = operation_->source;
     held_ = messages::reference{source.version, epoch_, source.root, control};
     operation_->at = step::finishing;

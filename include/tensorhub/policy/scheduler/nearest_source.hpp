@@ -13,6 +13,11 @@
 namespace tensorhub {
 
 class nearest_source {
+  static auto cost(const source_query& query, const source_candidate& c) noexcept {
+    return std::tuple{locality_between(*query.place, *c.place), c.leases, c.publisher,
+                      c.chunks - c.chunks_held, c.worker.value};
+  }
+
  public:
   using concept_tag = scheduler_tag;
   static constexpr std::string_view name = "nearest_source";
@@ -29,12 +34,6 @@ class nearest_source {
     }
     best.reason = best.index ? "nearest, then least loaded" : "no candidate";
     return best;
-  }
-
- private:
-  static auto cost(const source_query& query, const source_candidate& c) noexcept {
-    return std::tuple{locality_between(*query.place, *c.place), c.leases, c.publisher,
-                      c.chunks - c.chunks_held, c.worker.value};
   }
 };
 static_assert(scheduler<nearest_source>);

@@ -1,0 +1,39 @@
+#pragma once
+/// \file hub.hpp
+/// One name for a matching set of policies.
+///
+///     using hub = tensorhub::hub<tensorhub::transports::tcp>;
+///     hub::publisher   trainer{{.server = ..., .model = "policy", .replica = "trainer-0", .shard = {rank,
+///     world}}}; hub::subscriber  rollout{{.server = ..., .model = "policy", .replica = "rollout-17", .shard
+///     = {rank, world}}}; hub::reference_server server{{.address = "tcp://127.0.0.1:5570"}};
+///
+/// A worker whose consistency policy is not the server's, or whose transport or integrity policy is not that
+/// of the model's other workers, is refused when it joins, with a sentence.
+
+#include "tensorhub/fwd.hpp"
+#include "tensorhub/policy/consistency/group_consistent.hpp"
+#include "tensorhub/policy/integrity/xxh3_128.hpp"
+#include "tensorhub/policy/scheduler/nearest_source.hpp"
+#include "tensorhub/publisher.hpp"
+#include "tensorhub/service/server.hpp"
+#include "tensorhub/subscriber.hpp"
+
+namespace tensorhub {
+
+template <typename Transport, typename Scheduler, typename Consistency, typename Integrity>
+struct hub {
+  static_assert(transport<Transport>,
+                "the first argument of hub must model tensorhub::transport (concepts/transport.hpp)");
+  static_assert(scheduler<Scheduler>,
+                "the second argument of hub must model tensorhub::scheduler (concepts/scheduler.hpp)");
+  static_assert(consistency<Consistency>,
+                "the third argument of hub must model tensorhub::consistency (concepts/consistency.hpp)");
+  static_assert(integrity<Integrity>,
+                "the fourth argument of hub must model tensorhub::integrity (concepts/integrity.hpp)");
+
+  using publisher = tensorhub::publisher<Transport, Consistency, Integrity>;
+  using subscriber = tensorhub::subscriber<Transport, Consistency, Integrity>;
+  using reference_server = tensorhub::reference_server<Scheduler, Consistency>;
+};
+
+}  // namespace tensorhub

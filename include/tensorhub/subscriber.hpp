@@ -1,0 +1,35 @@
+#pragma once
+/// \file subscriber.hpp
+/// The rollout's door of a worker: versions are read into its memory, in place, and served on to others.
+
+#include "tensorhub/worker.hpp"
+
+namespace tensorhub {
+
+/// Everything is documented at `worker`. A subscriber is a source from a successful `update` until the next
+/// one begins.
+template <transport Transport, consistency Consistency = group_consistent, integrity Integrity = xxh3_128>
+class subscriber : private worker<Transport, Consistency, Integrity> {
+  using base = worker<Transport, Consistency, Integrity>;
+
+ public:
+  using base::base;
+  using update_handle = typename base::update_handle;
+
+  using base::add;
+  using base::cost;
+  using base::describe_model;
+  using base::held_version;
+  using base::join;
+  using base::leave;
+  using base::list;
+  using base::newer;
+  using base::self;
+  using base::shape;
+  using base::unpublish;
+  using base::update;
+  using base::update_async;
+  using base::wait;
+};
+
+}  // namespace tensorhub

@@ -1,0 +1,21 @@
+#pragma once
+/// \file tensorhub.hpp
+/// Everything of the core library. Transports are included separately: <tensorhub/transports/tcp.hpp> and its
+/// siblings.
+
+#include "tensorhub/config.hpp"
+#include "tensorhub/error.hpp"
+#include "tensorhub/hub.hpp"
+#include "tensorhub/memory/host.hpp"
+#include "tensorhub/policy/consistency/bounded_staleness.hpp"
+#include "tensorhub/policy/consistency/group_consistent.hpp"
+#include "tensorhub/policy/consistency/independent.hpp"
+#include "tensorhub/policy/integrity/none.hpp"
+#include "tensorhub/policy/integrity/xxh3_128.hpp"
+#include "tensorhub/policy/scheduler/least_loaded.hpp"
+#include "tensorhub/policy/scheduler/nearest_source.hpp"
+#include "tensorhub/policy/scheduler/round_robin.hpp"
+#include "tensorhub/publisher.hpp"
+#include "tensorhub/service/server.hpp"
+#include "tensorhub/subscriber.hpp"
+#include "tensorhub/version.hpp"
