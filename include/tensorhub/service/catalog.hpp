@@ -286,6 +286,7 @@ class catalog {
     worker.integrity = join.integrity;
     worker.address = join.address;
     worker.last_heard = now_;
+    worker.called = worker.called || join.operation.value != 0;
     replica.closed_operation = std::max(replica.closed_operation, join.operation);
     if (join.reading) adopt_lease(worker, *join.reading);
     if (join.held && !worker.held) hold(worker, *join.held, false);
@@ -392,18 +393,17 @@ class catalog {
   // --------------------------------------------------------------------------------------
 
   void on(worker_state& worker, request_sequence sequence, const messages::publish_request& request) {
-    answer(worker, sequence, messages::status_reply{publish(worker, request)});
+    operation_counter counter = request.operation;
+    messages::status result = publish(worker, request, counter);
+    answer(worker, sequence, messages::status_reply{std::move(result), counter});
   }
 
-  [[nodiscard]] messages::status publish(worker_state& worker, const messages::publish_request& request) {
+  [[nodiscard]] messages::status publish(worker_state& worker, const messages::publish_request& request,
+                                         operation_counter& counter) {
     const version_number version = request.held.version;
     model_state& model = *worker.model;
     if (!version) return {errc::invalid_argument, "version 0 cannot be published: count from 1"};
     if (worker.overwriting) return {errc::busy, "an update of this worker is running"};
-    if (worker.held && (worker.held->version != version || worker.withdrawn)) {
-      return {errc::busy,
-              "version " + to_string(worker.held->version) + " is still published: call unpublish() first"};
-    }
     const auto record = model.versions.find(version);
     if (record == model.versions.end() && version <= model.latest_seen) {
       return {errc::version_conflict, "version " + to_string(version) + " goes backwards: version " +
@@ -417,8 +417,9 @@ class catalog {
                     to_string(worker.shard) + ": the same version has the same bytes for ever"};
       }
     }
-    if (const auto agreed = agree_on_publish(worker, request); !agreed.ok()) return agreed;
+    if (const auto agreed = agree_on_publish(worker, request, counter); !agreed.ok()) return agreed;
     model.latest_seen = std::max(model.latest_seen, version);
+    forget_drain(worker);
     drop_held(worker);
     hold(worker, request.held, true);
     refresh(*worker.replica);
@@ -428,9 +429,11 @@ class catalog {
 
   /// The shards of a replica publish the same version in the same call.
   [[nodiscard]] messages::status agree_on_publish(worker_state& worker,
-                                                  const messages::publish_request& request) {
+                                                  const messages::publish_request& request,
+                                                  operation_counter& counter) {
     if constexpr (!Consistency::decides_per_group) return {};
-    operation_state& operation = operation_for(worker, request.operation, true);
+    counter = count(worker, request.operation, request.held.version);
+    operation_state& operation = operation_for(worker, counter, true);
     member_state& member = *member_of(operation, worker.shard.index);
     if (!operation.is_publish || (operation.decided && operation.version != request.held.version)) {
       return {errc::group_failed,
@@ -450,15 +453,19 @@ class catalog {
   }
 
   void on(worker_state& worker, request_sequence sequence, const messages::unpublish_request& request) {
-    if (!worker.held || worker.held->version != request.version)
+    const bool current =
+        worker.held && worker.held->version == request.version && worker.held->epoch == request.epoch;
+    // The drain before an update does not withdraw anything: the update's decision has hidden the reference,
+    // and if the operation has failed meanwhile the worker keeps what it holds.
+    const bool before_update = request.operation.value != 0;
+    if (!current || (before_update && !is_reading(worker, request.operation))) {
       return answer(worker, sequence, messages::drained_reply{});
+    }
     if (worker.drain) {
       return answer(worker, sequence,
                     messages::drained_reply{{errc::busy, "another unpublish() of this worker is running"}});
     }
-    // A shard that was told to read has a hidden reference already, and only waits for its readers before it
-    // overwrites.
-    if (!is_reading(worker)) {
+    if (!before_update) {
       worker.withdrawn = true;
       reindex(worker);
       refresh(*worker.replica);
@@ -468,9 +475,9 @@ class catalog {
     check_drained(worker);
   }
 
-  [[nodiscard]] static bool is_reading(const worker_state& worker) {
+  [[nodiscard]] static bool is_reading(const worker_state& worker, operation_counter counter) {
     return std::ranges::any_of(worker.model->open_operations, [&](operation_state* operation) {
-      if (operation->replica != worker.replica) return false;
+      if (operation->replica != worker.replica || operation->counter != counter) return false;
       const member_state* member = member_of(*operation, worker.shard.index);
       return member != nullptr && member->phase == phase::assigned;
     });
@@ -484,6 +491,15 @@ class catalog {
       worker.withdrawn = false;
     }
     answer(worker, drain.sequence, messages::drained_reply{{}, drain.finished, drain.moved, drain.cut_off});
+  }
+
+  /// A worker that starts something new holds nothing of the old any more: it has cut off its readers itself,
+  /// and the message that said so was lost or is late.
+  void forget_drain(worker_state& worker) {
+    for (const lease_id id : std::vector<lease_id>{worker.readers})
+      end_lease(id, &catalog_detail::drain_state::cut_off);
+    check_drained(worker);
+    worker.withdrawn = false;
   }
 
   void move_readers(worker_state& source) {
@@ -533,11 +549,13 @@ class catalog {
 
   void on(worker_state& worker, request_sequence sequence, const messages::update_request& request) {
     const auto fail = [&](errc code, std::string sentence) {
-      answer(worker, sequence, messages::update_reply{{code, std::move(sentence)}, false, {}, {}});
+      answer(worker, sequence, messages::update_reply{{code, std::move(sentence)}, {}, false, {}, {}});
     };
-    if (worker.drain || worker.withdrawn)
-      return fail(errc::busy, "unpublish() of this worker has not returned");
-    operation_state& operation = operation_for(worker, request.operation, false);
+    if (worker.drain || worker.withdrawn) {
+      forget_drain(worker);
+      drop_held(worker);
+    }
+    operation_state& operation = operation_for(worker, count(worker, request.operation, std::nullopt), false);
     member_state& member = *member_of(operation, worker.shard.index);
     if (operation.is_publish) {
       return fail(errc::group_failed,
@@ -558,6 +576,7 @@ class catalog {
   void answer_from_closed(worker_state& worker, request_sequence sequence, const operation_state& operation) {
     const bool keeps = operation.failure.ok() && worker.holds() && worker.held->version == operation.version;
     messages::update_reply reply;
+    reply.operation = operation.counter;
     reply.version = operation.version;
     reply.keep = keeps;
     if (!keeps) {
@@ -654,7 +673,7 @@ class catalog {
       member.phase = phase::finished;
       if (!Consistency::completes_per_group) {
         answer(worker, std::exchange(member.sequence, {}),
-               messages::update_reply{{}, true, operation.version, {}});
+               messages::update_reply{{}, operation.counter, true, operation.version, {}});
       }
       return close_if_finished(operation);
     }
@@ -674,8 +693,11 @@ class catalog {
     reindex(worker);
     member.phase = phase::assigned;
     answer(worker, std::exchange(member.sequence, {}),
-           messages::update_reply{
-               {}, false, operation.version, assignment_of(operation, lease->second, worker)});
+           messages::update_reply{{},
+                                  operation.counter,
+                                  false,
+                                  operation.version,
+                                  assignment_of(operation, lease->second, worker)});
   }
 
   void on(worker_state& worker, request_sequence sequence, const messages::source_failed_request& request) {
@@ -686,7 +708,7 @@ class catalog {
           operation != nullptr && !operation->failure.ok()
               ? operation->failure
               : messages::status{errc::unavailable, "this operation is not known any more"};
-      return answer(worker, sequence, messages::update_reply{reason, false, {}, {}});
+      return answer(worker, sequence, messages::update_reply{reason, {}, false, {}, {}});
     }
     incarnation failed{};
     if (const auto lease = leases_.find(request.lease); lease != leases_.end()) failed = lease->second.source;
@@ -705,12 +727,14 @@ class catalog {
     }
     if (source == nullptr) {
       return answer(worker, sequence,
-                    messages::update_reply{nobody_left(*operation, worker, request.detail), false, {}, {}});
+                    messages::update_reply{
+                        nobody_left(*operation, worker, request.detail), operation->counter, false, {}, {}});
     }
     lease_state& lease = grant(*source, *operation, worker.shard.index, &worker, false);
     member->lease = lease.id;
     answer(worker, sequence,
-           messages::update_reply{{}, false, operation->version, assignment_of(*operation, lease, worker)});
+           messages::update_reply{
+               {}, operation->counter, false, operation->version, assignment_of(*operation, lease, worker)});
   }
 
   void on(worker_state& worker, request_sequence sequence, const messages::finish_request& request) {
@@ -774,7 +798,7 @@ class catalog {
       if (!member.sequence) continue;
       const request_sequence sequence = std::exchange(member.sequence, {});
       if (member.keeps)
-        answer(worker, sequence, messages::update_reply{{}, true, operation.version, {}});
+        answer(worker, sequence, messages::update_reply{{}, operation.counter, true, operation.version, {}});
       else
         answer(worker, sequence, messages::status_reply{});
     }
@@ -791,7 +815,8 @@ class catalog {
       member.phase = phase::finished;
       worker_state& worker =
           *operation.replica->workers[operation.only_shard.value_or(static_cast<std::uint32_t>(i))];
-      answer(worker, std::exchange(member.sequence, {}), messages::update_reply{{}, true, version, {}});
+      answer(worker, std::exchange(member.sequence, {}),
+             messages::update_reply{{}, operation.counter, true, version, {}});
     }
     close(operation);
   }
@@ -827,10 +852,12 @@ class catalog {
       worker_state* worker = replica.workers[operation.only_shard.value_or(static_cast<std::uint32_t>(i))];
       if (worker == nullptr) continue;
       worker->group_pending = false;
+      if (!worker->withdrawn)
+        worker->drain.reset();  // the drain before this update is not waited for any more
       const request_sequence sequence = std::exchange(member.sequence, {});
       if (member.phase == phase::waiting || (member.phase == phase::finished && member.keeps && sequence)) {
         if (!member.keeps) worker->overwriting = false;
-        answer(*worker, sequence, messages::update_reply{reason, false, {}, {}});
+        answer(*worker, sequence, messages::update_reply{reason, operation.counter, false, {}, {}});
       } else if (member.phase == phase::absent) {
         if (operation.decided && !member.keeps) worker->overwriting = false;
       } else if (member.phase == phase::finished && sequence) {
@@ -856,6 +883,25 @@ class catalog {
       if (lease != leases_.end() && lease->second.reserved)
         end_lease(lease->first, &catalog_detail::drain_state::finished);
     }
+  }
+
+  /// The number of a worker's call. Shards count alike from their start; a process that has taken a dead
+  /// one's place does not know how far the others have counted, so its first call is the operation that waits
+  /// for its shard, or the next.
+  [[nodiscard]] operation_counter count(worker_state& worker, operation_counter asked,
+                                        std::optional<version_number> publishes) {
+    if (!Consistency::decides_per_group || std::exchange(worker.called, true)) return asked;
+    replica_state& replica = *worker.replica;
+    operation_counter next = std::max(asked, operation_counter{replica.closed_operation.value + 1});
+    for (auto& [key, operation] : replica.operations) {
+      const bool waits =
+          !operation.closed && member_of(operation, worker.shard.index)->phase == phase::absent;
+      const bool fits =
+          operation.is_publish == publishes.has_value() && (!publishes || operation.version == *publishes);
+      if (waits && fits) return operation.counter;
+      next = std::max(next, operation_counter{operation.counter.value + 1});
+    }
+    return next;
   }
 
   operation_state& operation_for(worker_state& worker, operation_counter counter, bool is_publish) {

@@ -66,6 +66,7 @@ struct worker_state {
   bool withdrawn = false;           ///< unpublish has begun
   bool overwriting = false;         ///< was told to read into its memory: `held` may be gone at any time
   bool group_pending = false;       ///< has finished an update that its group has not
+  bool called = false;         ///< has made a group call since it joined
   bool indexed = false;             ///< is in version_state::holders
   std::vector<lease_id> readers{};  ///< leases on it
   std::vector<lease_id> reading{};  ///< leases that it has on others

@@ -117,6 +117,8 @@ struct publish_request {
 };
 struct unpublish_request {
   version_number version{};
+  std::uint64_t epoch = 0;        ///< of the reference: a late repetition must not hit a later one
+  operation_counter operation{};  ///< set: the drain before that update, the reference is hidden already
 };
 struct drained_reply {
   status result{};
@@ -132,7 +134,8 @@ struct update_request {
 };
 struct update_reply {
   status result{};
-  bool keep = false;  ///< what is held already satisfies the request: `version`, nothing to read
+  operation_counter operation{};  ///< as the server counts it: a restarted worker counts on from here
+  bool keep = false;              ///< what is held already satisfies the request: `version`, nothing to read
   version_number version{};
   std::optional<assignment> source{};
 };
@@ -208,6 +211,7 @@ struct heartbeat_reply {
 };
 struct status_reply {
   status result{};
+  operation_counter operation{};  ///< of a publish: as the server counts it; otherwise zero
 };
 
 struct version_push {

@@ -198,7 +198,7 @@ class session {
       return ticket;
     }
     begin(ticket, step::unpublishing, deadline);
-    request(now, messages::unpublish_request{held_->version}, purpose::drain);
+    request(now, messages::unpublish_request{held_->version, held_->epoch, {}}, purpose::drain);
     return ticket;
   }
 
@@ -468,6 +468,7 @@ class session {
     switch (pending.why) {
       case purpose::publish:
         if (!operation_ || operation_->at != step::publishing) return;
+        if (reply.operation) counter_ = reply.operation;
         if (reply.result.ok()) {
           held_ = operation_->target;
           latest_ = std::max(latest_, held_->version);
@@ -511,6 +512,7 @@ class session {
     const bool first = pending.why == purpose::update && operation_->at == step::waiting;
     const bool next = pending.why == purpose::source_failed && operation_->at == step::resourcing;
     if (!first && !next) return;
+    if (reply.operation) counter_ = reply.operation;
     if (!reply.result.ok()) {
       if (first) return conclude(reply.result, {});
       operation_->at = step::pulling;
@@ -523,14 +525,14 @@ class session {
     operation_->source = *reply.source;
     if (next) {
       operation_->at = step::pulling;
-      actions_.push_back(session_actions::switch_source{*reply.source, {}});
+      act(session_actions::switch_source{*reply.source, {}});
       return;
     }
     operation_->previous = held_;
     if (held_ && !reply.source->drained) {
       operation_->at = step::draining;
       operation_->drain_deadline = now + options_.drain_timeout;
-      request(now, messages::unpublish_request{held_->version}, purpose::drain);
+      request(now, messages::unpublish_request{held_->version, held_->epoch, counter_}, purpose::drain);
       return;
     }
     start_pull(now);
@@ -572,11 +574,11 @@ class session {
                       operation_->source.lease == push.old_lease;
     if (!mine) return source_released(now, push.source.lease);
     operation_->source = push.source;
-    actions_.push_back(session_actions::switch_source{push.source, push.old_lease});
+    act(session_actions::switch_source{push.source, push.old_lease});
   }
 
   void on_push(time_point, const messages::cut_off_push& push) {
-    actions_.push_back(session_actions::cut_off_reader{push.reader});
+    act(session_actions::cut_off_reader{push.reader});
   }
 
   void on_push(time_point now, const messages::abort_push& push) {
@@ -623,23 +625,31 @@ class session {
            operation_->at == step::stopping;
   }
 
-  void raise_epoch() { actions_.push_back(session_actions::raise_epoch{++epoch_}); }
+  /// In place: moving a temporary variant makes g++ 12 see uninitialised members that are not there.
+  template <typename Action>
+  void act(Action action) {
+    actions_.emplace_back(std::in_place_type<Action>, std::move(action));
+  }
+
+  void raise_epoch() { act(session_actions::raise_epoch{++epoch_}); }
 
   void start_pull(time_point) {
     if (held_) raise_epoch();
     held_.reset();
     operation_->at = step::pulling;
-    actions_.push_back(session_actions::start_pull{operation_->source});
+    act(session_actions::start_pull{operation_->source});
   }
   void stop_pull(const messages::status& reason) {
     operation_->at = step::stopping;
-    actions_.push_back(session_actions::stop_pull{reason});
+    act(session_actions::stop_pull{reason});
   }
 
   /// Readers that did not end in time lose their permission here and now.
   void force_drain(time_point now) {
-    std::erase_if(requests_, [](const auto& entry) { return entry.second.why == purpose::drain; });
-    actions_.push_back(session_actions::cut_off_all{});
+    for (auto& [sequence, pending] : requests_) {
+      if (pending.why == purpose::drain) pending.why = purpose::notice;  // the server must still hear it
+    }
+    act(session_actions::cut_off_all{});
     cut_off_done(now, {});
     if (operation_->at == step::draining) start_pull(now);
   }
@@ -678,7 +688,7 @@ class session {
       still_held = operation_->previous;
       still_held->epoch = epoch_;
       held_ = still_held;
-      actions_.push_back(session_actions::restore{*still_held});
+      act(session_actions::restore{*still_held});
     }
     const messages::assignment& source = operation_->source;
     std::erase_if(requests_, [](const auto& entry) {
@@ -700,7 +710,8 @@ class session {
       case step::publishing:
         std::erase_if(requests_, [](const auto& entry) { return entry.second.why == purpose::publish; });
         raise_epoch();
-        request(now, messages::unpublish_request{operation_->target.version}, purpose::notice);
+        request(now, messages::unpublish_request{operation_->target.version, operation_->target.epoch, {}},
+                purpose::notice);
         return conclude(late(now, "the server's answer to publish()"), {});
       case step::unpublishing: {
         force_drain(now);
@@ -765,10 +776,10 @@ class session {
     fatal_ = reason;
     joined_ = false;
     if (operation_ && is_pulling()) {
-      actions_.push_back(session_actions::stop_pull{reason});
+      act(session_actions::stop_pull{reason});
     }
     if (held_ || operation_) {
-      actions_.push_back(session_actions::cut_off_all{});
+      act(session_actions::cut_off_all{});
       raise_epoch();
     }
     held_.reset();
