@@ -137,6 +137,8 @@ class catalog {
     for (const auto& [id, lease] : leases_) visit(lease);
   }
   [[nodiscard]] std::size_t worker_count() const noexcept { return workers_.size(); }
+  /// Joined, and neither left nor declared dead.
+  [[nodiscard]] bool knows(incarnation worker) const { return workers_.contains(worker); }
 
  private:
   static constexpr std::chrono::milliseconds tick_interval{20};
