@@ -15,39 +15,41 @@ namespace tensorhub {
 /// Bounds on what a peer may ask for.
 namespace limits {
 inline constexpr std::size_t name_bytes = 512;  ///< model, replica, tensor, datacenter, rack, host, device
-inline constexpr std::size_t address_bytes = 1024;        ///< one transport address
-inline constexpr std::size_t remote_key_bytes = 64;       ///< opaque key of a remote region
-inline constexpr std::size_t tensors = 1u << 20;          ///< tensors of one shard
-inline constexpr std::size_t tensor_dimensions = 16;      ///< dimensions of one tensor
-inline constexpr std::uint32_t shards = 1u << 16;         ///< shards of one model
-inline constexpr std::uint64_t shard_bytes = 1ull << 46;  ///< flat bytes of one shard (64 TiB)
-inline constexpr std::uint64_t chunks = 1ull << 26;       ///< chunks of one shard
-inline constexpr std::size_t frame_bytes = 64u << 20;     ///< one control message
-inline constexpr std::size_t text_bytes = 8192;           ///< one sentence in a control message
-inline constexpr std::size_t worker_requests_in_flight =
-    64;  ///< unanswered requests of one worker at the server
+inline constexpr std::size_t address_bytes = 1024;            ///< one transport address
+inline constexpr std::size_t remote_key_bytes = 64;           ///< opaque key of a remote region
+inline constexpr std::size_t tensors = 1u << 20;              ///< tensors of one shard
+inline constexpr std::size_t tensor_dimensions = 16;          ///< dimensions of one tensor
+inline constexpr std::uint32_t shards = 1u << 16;             ///< shards of one model
+inline constexpr std::uint64_t shard_bytes = 1ull << 46;      ///< flat bytes of one shard (64 TiB)
+inline constexpr std::uint64_t chunks = 1ull << 26;           ///< chunks of one shard
+inline constexpr std::size_t frame_bytes = 64u << 20;         ///< one control message
+inline constexpr std::size_t text_bytes = 8192;               ///< one sentence in a control message
+inline constexpr std::size_t worker_requests_in_flight = 64;  ///< unanswered requests of one worker
 }  // namespace limits
 
 /// Default time-outs and intervals; all are options of the object that uses them.
 namespace defaults {
 using namespace std::chrono_literals;
-inline constexpr std::chrono::milliseconds heartbeat_interval = 500ms;  ///< worker to server, and its answer
-inline constexpr std::chrono::milliseconds worker_timeout =
-    5000ms;  ///< silence after which a worker is declared dead
-inline constexpr std::chrono::milliseconds request_retry =
-    1000ms;  ///< a control request without answer is sent again
-inline constexpr std::chrono::milliseconds connect_timeout = 5000ms;  ///< data connection to a source
-inline constexpr std::chrono::milliseconds peer_timeout =
-    5000ms;  ///< no byte from a source with reads outstanding
-inline constexpr std::chrono::milliseconds join_timeout = 30000ms;  ///< first answer of the reference server
-inline constexpr std::chrono::milliseconds update_timeout =
-    120000ms;  ///< one update, waiting for the version included
-inline constexpr std::chrono::milliseconds drain_timeout =
-    30000ms;  ///< unpublish, and the drain before an update
-inline constexpr std::chrono::milliseconds group_timeout =
-    30000ms;  ///< all shards of a replica must have called
-inline constexpr std::uint64_t chunk_bytes =
-    1u << 20;  ///< unit of progress and integrity; fits a core's L2 cache
+/// Worker to server, and its answer.
+inline constexpr std::chrono::milliseconds heartbeat_interval = 500ms;
+/// Silence after which a worker is declared dead.
+inline constexpr std::chrono::milliseconds worker_timeout = 5000ms;
+/// A control request without answer is sent again.
+inline constexpr std::chrono::milliseconds request_retry = 1000ms;
+/// Data connection to a source.
+inline constexpr std::chrono::milliseconds connect_timeout = 5000ms;
+/// No byte from a source with reads outstanding.
+inline constexpr std::chrono::milliseconds peer_timeout = 5000ms;
+/// First answer of the reference server.
+inline constexpr std::chrono::milliseconds join_timeout = 30000ms;
+/// One update, waiting for the version included.
+inline constexpr std::chrono::milliseconds update_timeout = 120000ms;
+/// Unpublish, and the drain before an update.
+inline constexpr std::chrono::milliseconds drain_timeout = 30000ms;
+/// All shards of a replica must have called.
+inline constexpr std::chrono::milliseconds group_timeout = 30000ms;
+/// Unit of progress and integrity; fits a core's L2 cache.
+inline constexpr std::uint64_t chunk_bytes = 1u << 20;
 }  // namespace defaults
 
 }  // namespace tensorhub

@@ -3,9 +3,11 @@
 /// One name for a matching set of policies.
 ///
 ///     using hub = tensorhub::hub<tensorhub::transports::tcp>;
-///     hub::publisher   trainer{{.server = ..., .model = "policy", .replica = "trainer-0", .shard = {rank,
-///     world}}}; hub::subscriber  rollout{{.server = ..., .model = "policy", .replica = "rollout-17", .shard
-///     = {rank, world}}}; hub::reference_server server{{.address = "tcp://127.0.0.1:5570"}};
+///     hub::publisher trainer{{.server = "tcp://10.0.0.1:5570", .model = "policy", .replica = "trainer-0",
+///                             .shard = {rank, world}}};
+///     hub::subscriber rollout{{.server = "tcp://10.0.0.1:5570", .model = "policy", .replica = "rollout-17",
+///                              .shard = {rank, world}}};
+///     hub::reference_server server{{.address = "tcp://127.0.0.1:5570"}};
 ///
 /// A worker whose consistency policy is not the server's, or whose transport or integrity policy is not that
 /// of the model's other workers, is refused when it joins, with a sentence.

@@ -446,8 +446,7 @@ class worker {
     return table;
   }
 
-  // ---- update
-  // -------------------------------------------------------------------------------------------------------
+  // ---- update -------------------------------------------------------------------------------------------
 
   update_report run_update(const version_selector& selector, std::chrono::milliseconds timeout,
                            typename update_handle::shared* handle) {
@@ -559,8 +558,7 @@ class worker {
     return out;
   }
 
-  // ---- the session's actions (client thread or a caller's thread; the core's mutex is held)
-  // -----------------------------
+  // ---- the session's actions (client thread or a caller's thread; the core's mutex is held) -------------
 
   void after_step(session& core) {
     for (session_action& action : core.take_actions()) {
@@ -614,8 +612,7 @@ class worker {
             source.source_replica + "/" + std::to_string(source.source_shard)};
   }
 
-  // ---- results and errors
-  // ---------------------------------------------------------------------------------------------
+  // ---- results and errors -------------------------------------------------------------------------------
 
   /// Pre-condition: results_mutex_ is held and the result is there.
   [[nodiscard]] session_result take_result(session_ticket ticket) {

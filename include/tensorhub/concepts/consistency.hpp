@@ -37,26 +37,32 @@ struct version_decision {
   errc reason = errc::ok;
 };
 
-// | expression                 | type             | means |
-// |----------------------------|------------------|----------------------------------------------------------------------|
-// | C::concept_tag             | consistency_tag  | the author has read this table | | C::name | string_view
-// | compared by the server with its own                                  | | C::options, C{options}     |
-// aggregate        | default-constructible                                                | |
-// C::decides_per_group       | constexpr bool   | true: the first shard's call decides for all shards of the
-// replica   | | C::completes_per_group     | constexpr bool   | true: an update succeeds for all shards of a
-// replica or for none     | | c.decide(selector, view)   | version_decision | pure, noexcept. `take` names an
-// available version; a version that is | |                            |                  | held is never
-// taken again; `exactly(v)` yields v or nothing          |
+// | expression               | type             | means                                                     |
+// |--------------------------|------------------|-----------------------------------------------------------|
+// | C::concept_tag           | consistency_tag  | the author has read this table                            |
+// | C::name                  | string_view      | compared by the server with its own                       |
+// | C::options, C{options}   | aggregate        | default-constructible                                     |
+// | C::decides_per_group     | constexpr bool   | true: the first shard's call decides for all shards of    |
+// |                          |                  | the replica                                               |
+// | C::completes_per_group   | constexpr bool   | true: an update succeeds for all shards of a replica or   |
+// |                          |                  | for none                                                  |
+// | c.decide(selector, view) | version_decision | pure, noexcept. `take` names an available version; a      |
+// |                          |                  | version that is held is never taken again; `exactly(v)`   |
+// |                          |                  | yields v or nothing                                       |
+//
+// (Laid out by hand: clang-format 14 cannot lay out requires-expressions.)
+// clang-format off
 template <typename C>
 concept consistency =
     std::same_as<typename C::concept_tag, consistency_tag> &&
-    std::default_initializable<typename C::options> && std::constructible_from<C, typename C::options> &&
-    std::same_as < std::remove_cv_t<decltype(C::decides_per_group)>,
-bool > &&std::same_as<std::remove_cv_t<decltype(C::completes_per_group)>, bool>&& requires(
-           const C& c, const version_selector& selector, const version_view& view) {
-  { C::name } -> std::convertible_to<std::string_view>;
-  { c.decide(selector, view) }
-  noexcept->std::same_as<version_decision>;
-};
+    std::default_initializable<typename C::options> &&
+    std::constructible_from<C, typename C::options> &&
+    std::same_as<std::remove_cv_t<decltype(C::decides_per_group)>, bool> &&
+    std::same_as<std::remove_cv_t<decltype(C::completes_per_group)>, bool> &&
+    requires(const C& c, const version_selector& selector, const version_view& view) {
+      { C::name } -> std::convertible_to<std::string_view>;
+      { c.decide(selector, view) } noexcept -> std::same_as<version_decision>;
+    };
+// clang-format on
 
 }  // namespace tensorhub

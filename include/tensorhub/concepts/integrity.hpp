@@ -21,27 +21,32 @@ namespace tensorhub {
 /// Opt-in: `using concept_tag = integrity_tag;`
 struct integrity_tag {};
 
-// | expression                       | type             | means |
-// |----------------------------------|------------------|----------------------------------------------------------------|
-// | I::concept_tag                   | integrity_tag    | the author has read this table | | I::name |
-// string_view      | compared by the server: workers of one model must agree        | | I::enabled |
-// constexpr bool   | false: no table is made, sent or checked                       | | I::bind(model,
-// version, shard)   | std::uint64_t    | seed that stands for "these bytes belong to"; deterministic    | |
-// I::chunk_digest(seed, chunk, b)  | digest128        | digest of the chunk's bytes; noexcept; never zero if
-// enabled   | | I::root(seed, table)             | digest128        | digest of the table of all chunk
-// digests; noexcept, as above   |
+// | expression                      | type           | means                                                |
+// |---------------------------------|----------------|------------------------------------------------------|
+// | I::concept_tag                  | integrity_tag  | the author has read this table                       |
+// | I::name                         | string_view    | compared by the server: workers of one model must    |
+// |                                 |                | agree                                                |
+// | I::enabled                      | constexpr bool | false: no table is made, sent or checked             |
+// | I::bind(model, version, shard)  | std::uint64_t  | seed that stands for "these bytes belong to";        |
+// |                                 |                | deterministic, noexcept                              |
+// | I::chunk_digest(seed, chunk, b) | digest128      | digest of the chunk's bytes; noexcept; never zero if |
+// |                                 |                | enabled                                              |
+// | I::root(seed, table)            | digest128      | digest of the table of all chunk digests; noexcept,  |
+// |                                 |                | as above                                             |
+//
+// (Laid out by hand: clang-format 14 cannot lay out requires-expressions.)
+// clang-format off
 template <typename I>
-concept integrity = std::same_as<typename I::concept_tag, integrity_tag> &&
-                    std::same_as < std::remove_cv_t<decltype(I::enabled)>,
-bool > &&requires(std::string_view model, version_number version, shard_of shard, std::uint64_t seed,
-                  std::uint64_t chunk, std::span<const std::byte> bytes, std::span<const digest128> table) {
-  { I::name } -> std::convertible_to<std::string_view>;
-  { I::bind(model, version, shard) }
-  noexcept->std::same_as<std::uint64_t>;
-  { I::chunk_digest(seed, chunk, bytes) }
-  noexcept->std::same_as<digest128>;
-  { I::root(seed, table) }
-  noexcept->std::same_as<digest128>;
-};
+concept integrity =
+    std::same_as<typename I::concept_tag, integrity_tag> &&
+    std::same_as<std::remove_cv_t<decltype(I::enabled)>, bool> &&
+    requires(std::string_view model, version_number version, shard_of shard, std::uint64_t seed,
+             std::uint64_t chunk, std::span<const std::byte> bytes, std::span<const digest128> table) {
+      { I::name } -> std::convertible_to<std::string_view>;
+      { I::bind(model, version, shard) } noexcept -> std::same_as<std::uint64_t>;
+      { I::chunk_digest(seed, chunk, bytes) } noexcept -> std::same_as<digest128>;
+      { I::root(seed, table) } noexcept -> std::same_as<digest128>;
+    };
+// clang-format on
 
 }  // namespace tensorhub

@@ -46,22 +46,28 @@ struct source_choice {
   std::string_view reason{};
 };
 
-// | expression                    | type            | means |
-// |-------------------------------|-----------------|--------------------------------------------------------------------|
-// | S::concept_tag                | scheduler_tag   | the author has read this table | | S::name |
-// string_view     | shown by `list` and in logs                                        | | S::options,
-// S{options}        | aggregate       | default-constructible                                              |
-// | s.choose(query, candidates)   | source_choice   | deterministic in its arguments and earlier calls;
-// noexcept; an     | |                               |                 | index is inside the candidates; no
-// candidates: no index            |
+// | expression                  | type          | means                                                     |
+// |-----------------------------|---------------|-----------------------------------------------------------|
+// | S::concept_tag              | scheduler_tag | the author has read this table                            |
+// | S::name                     | string_view   | shown by `list` and in logs                               |
+// | S::options, S{options}      | aggregate     | default-constructible                                     |
+// | S                           |               | movable                                                   |
+// | s.choose(query, candidates) | source_choice | deterministic in its arguments and earlier calls;         |
+// |                             |               | noexcept; an index is inside the candidates; no           |
+// |                             |               | candidates: no index                                      |
+//
+// (Laid out by hand: clang-format 14 cannot lay out requires-expressions.)
+// clang-format off
 template <typename S>
-concept scheduler = std::same_as<typename S::concept_tag, scheduler_tag> &&
-    std::default_initializable<typename S::options> && std::constructible_from<S, typename S::options> &&
+concept scheduler =
+    std::same_as<typename S::concept_tag, scheduler_tag> &&
+    std::default_initializable<typename S::options> &&
+    std::constructible_from<S, typename S::options> &&
     std::movable<S> &&
     requires(S& s, const source_query& query, std::span<const source_candidate> candidates) {
-  { S::name } -> std::convertible_to<std::string_view>;
-  { s.choose(query, candidates) }
-  noexcept->std::same_as<source_choice>;
-};
+      { S::name } -> std::convertible_to<std::string_view>;
+      { s.choose(query, candidates) } noexcept -> std::same_as<source_choice>;
+    };
+// clang-format on
 
 }  // namespace tensorhub

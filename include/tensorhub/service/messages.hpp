@@ -8,31 +8,34 @@
 /// may be lost with a connection; each is either repeated until confirmed or implied by a later answer (said
 /// at each).
 ///
-/// | worker -> server        | answer           | when      |
-/// |-------------------------|------------------|-----------|
-/// | join_request            | join_reply       | at once   |
-/// | publish_request         | status_reply     | at once   |
-/// | unpublish_request       | drained_reply    | *later*: no lease on the reference is left |
-/// | update_request          | update_reply     | *later*: a version was decided and a source found |
-/// | source_failed_request   | update_reply     | at once: another source, or why there is none |
-/// | lease_released_request  | status_reply     | at once   |
-/// | finish_request          | status_reply     | *later*: all shards of the replica have finished |
-/// | cut_off_done_request    | status_reply     | at once   |
-/// | wait_request            | version_reply    | *later*: such a version is available |
-/// | list_request            | list_reply       | at once   |
-/// | describe_request        | describe_reply   | at once   |
-/// | leave_request           | status_reply     | at once   |
-/// | heartbeat_request       | heartbeat_reply  | at once; sequence zero, not stored |
+/// | worker -> server       | answer          | when                                              |
+/// |------------------------|-----------------|---------------------------------------------------|
+/// | join_request           | join_reply      | at once                                           |
+/// | publish_request        | status_reply    | at once                                           |
+/// | unpublish_request      | drained_reply   | *later*: no lease on the reference is left        |
+/// | update_request         | update_reply    | *later*: a version was decided and a source found |
+/// | source_failed_request  | update_reply    | at once: another source, or why there is none     |
+/// | lease_released_request | status_reply    | at once                                           |
+/// | finish_request         | status_reply    | *later*: all shards of the replica have finished  |
+/// | cut_off_done_request   | status_reply    | at once                                           |
+/// | wait_request           | version_reply   | *later*: such a version is available              |
+/// | list_request           | list_reply      | at once                                           |
+/// | describe_request       | describe_reply  | at once                                           |
+/// | leave_request          | status_reply    | at once                                           |
+/// | heartbeat_request      | heartbeat_reply | at once; sequence zero, not stored                |
 ///
-/// | server -> worker (push) | means |
-/// |-------------------------|-----------------------------------------------------------------------------------------|
-/// | version_push            | a newer version is available (also in every heartbeat_reply) | | reassign_push
-/// | read the rest from another source, then release the old lease (lost: the drain's        | | | deadline
-/// ends the lease)                                                                | | cut_off_push | this
-/// reader was declared dead: cut it off, then confirm (repeated until confirmed)      | | abort_push | the
-/// group operation failed in another shard (lost: the finish_request is answered so)   | | goodbye_push |
-/// this incarnation is not (any more) known: `rejoin` says whether to announce everything   | | | again (new
-/// server) or to give up (declared dead, or replaced by a newer process)        |
+/// | server -> worker (push) | means                                                                        |
+/// |-------------------------|------------------------------------------------------------------------------|
+/// | version_push            | a newer version is available (also in every heartbeat_reply)                 |
+/// | reassign_push           | read the rest from another source, then release the old lease (lost: the     |
+/// |                         | drain's deadline ends the lease)                                             |
+/// | cut_off_push            | this reader was declared dead: cut it off, then confirm (repeated until      |
+/// |                         | confirmed)                                                                   |
+/// | abort_push              | the group operation failed in another shard (lost: the finish_request is     |
+/// |                         | answered so)                                                                 |
+/// | goodbye_push            | this incarnation is not (any more) known: `rejoin` says whether to announce  |
+/// |                         | everything again (new server) or to give up (declared dead, or replaced by a |
+/// |                         | newer process)                                                               |
 
 #include <cstdint>
 #include <optional>
@@ -246,8 +249,8 @@ using message =
 struct envelope {
   std::uint64_t sender = 0;     ///< a worker's incarnation, or the server's epoch
   request_sequence sequence{};  ///< of the request; zero for heartbeats and pushes
-  request_sequence
-      acknowledged{};  ///< worker -> server: answers up to here have arrived and may be forgotten
+  /// Worker -> server: answers up to here have arrived and may be forgotten.
+  request_sequence acknowledged{};
   message body{};
 };
 

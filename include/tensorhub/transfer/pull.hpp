@@ -83,8 +83,7 @@ class pull {
     unseen_ = shape.chunk_count();
   }
 
-  // ---- sources and channels
-  // -----------------------------------------------------------------------------------------
+  // ---- sources and channels -----------------------------------------------------------------------------
 
   source_slot add_source(const pull_source& source) {
     sources_.push_back({source, source_state::unknown, {}});
@@ -117,8 +116,7 @@ class pull {
     return static_cast<channel_id>(channels_.size() - 1);
   }
 
-  // ---- tasks
-  // --------------------------------------------------------------------------------------------------------
+  // ---- tasks --------------------------------------------------------------------------------------------
 
   /// The next task for a channel, or empty: nothing to post now (ask again after any report on any channel).
   [[nodiscard]] std::optional<pull_task> next(channel_id id) {
@@ -165,8 +163,7 @@ class pull {
     }
   }
 
-  // ---- reports
-  // ------------------------------------------------------------------------------------------------------
+  // ---- reports ------------------------------------------------------------------------------------------
 
   /// `block`: the source's whole control block. `root`: digest over its digest table, made by the integrity
   /// policy (zero if the policy makes none). True: the source is believed, `segments(slot)` is set.
@@ -242,8 +239,7 @@ class pull {
     c.confirming.clear();
   }
 
-  // ---- state
-  // --------------------------------------------------------------------------------------------------------
+  // ---- state --------------------------------------------------------------------------------------------
 
   [[nodiscard]] bool done() const noexcept { return confirmed_ == states_.size(); }
   [[nodiscard]] std::uint64_t confirmed_chunks() const noexcept { return confirmed_; }

@@ -13,8 +13,8 @@ namespace tensorhub {
 struct version_number {
   std::uint64_t value = 0;
   constexpr version_number() = default;
-  constexpr version_number(std::uint64_t number)
-      : value{number} {}  // implicit: publish(step) is the usual call
+  /// Implicit: `publish(step)` is the usual call.
+  constexpr version_number(std::uint64_t number) : value{number} {}
   constexpr auto operator<=>(const version_number&) const = default;
   [[nodiscard]] constexpr explicit operator bool() const noexcept { return value != 0; }
 };
@@ -25,12 +25,12 @@ struct version_number {
 
 /// Which version an update asks for.
 ///
-/// | selector      | means                                                          | if it is not there |
-/// |---------------|----------------------------------------------------------------|--------------------------------------------|
-/// | latest        | the highest version that some replica holds completely         | waits for the first one
-/// until the deadline | | exactly(v)    | v                                                              |
-/// future v: waits; past v: `unavailable`     | | at_least(v)   | the latest one, if it is v or higher |
-/// waits until the deadline                   |
+/// | selector    | means                                        | if it is not there                        |
+/// |-------------|----------------------------------------------|-------------------------------------------|
+/// | latest      | the highest version that some replica holds  | waits for the first one until the         |
+/// |             | completely                                   | deadline                                  |
+/// | exactly(v)  | v                                            | future v: waits; past v: `unavailable`    |
+/// | at_least(v) | the latest one, if it is v or higher         | waits until the deadline                  |
 struct version_selector {
   enum class kind_type : std::uint8_t { latest = 0, exactly = 1, at_least = 2 };
   kind_type kind = kind_type::latest;
@@ -38,8 +38,8 @@ struct version_selector {
 
   constexpr version_selector() = default;
   constexpr version_selector(kind_type which, version_number number) : kind{which}, version{number} {}
-  constexpr version_selector(version_number number)
-      : kind{kind_type::exactly}, version{number} {}  // update(v)
+  /// Implicit: `update(v)` means exactly v.
+  constexpr version_selector(version_number number) : kind{kind_type::exactly}, version{number} {}
   constexpr bool operator==(const version_selector&) const = default;
 };
 

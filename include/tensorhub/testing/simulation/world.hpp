@@ -159,8 +159,7 @@ class simulation {
                           std::to_string(to_seconds(events_.now() - time_point{})) + " s: " + what);
   }
 
-  // ---- processes
-  // ----------------------------------------------------------------------------------------------------
+  // ---- processes ----------------------------------------------------------------------------------------
 
   std::size_t spawn(const std::string& replica, std::uint32_t shard, bool rollout) {
     session_options options;
@@ -237,8 +236,7 @@ class simulation {
                   });
   }
 
-  // ---- calls
-  // --------------------------------------------------------------------------------------------------------
+  // ---- calls --------------------------------------------------------------------------------------------
 
   template <typename Start>
   void call(worker_type& worker, std::string what, duration timeout, Start&& start,
@@ -268,8 +266,7 @@ class simulation {
     }
   }
 
-  // ---- the trainer
-  // ----------------------------------------------------------------------------------------------------
+  // ---- the trainer --------------------------------------------------------------------------------------
 
   /// Publishes `version`, lets it be read for a while, takes it back, changes every byte, and meets the other
   /// shards.
@@ -328,8 +325,7 @@ class simulation {
     }
   }
 
-  // ---- the rollouts
-  // ---------------------------------------------------------------------------------------------------
+  // ---- the rollouts -------------------------------------------------------------------------------------
 
   /// All shards of a replica call update() with the same selector, at different moments.
   void next_round(const std::string& replica) {
@@ -405,8 +401,7 @@ class simulation {
     }
   }
 
-  // ---- the control network
-  // ----------------------------------------------------------------------------------------------
+  // ---- the control network ------------------------------------------------------------------------------
 
   void to_server(worker_type& from, messages::envelope message) {
     const incarnation id = from.core().self();
