@@ -42,6 +42,7 @@ struct version_decision {
 // | C::concept_tag           | consistency_tag  | the author has read this table                            |
 // | C::name                  | string_view      | compared by the server with its own                       |
 // | C::options, C{options}   | aggregate        | default-constructible                                     |
+// | C                        |                  | movable                                                   |
 // | C::decides_per_group     | constexpr bool   | true: the first shard's call decides for all shards of    |
 // |                          |                  | the replica                                               |
 // | C::completes_per_group   | constexpr bool   | true: an update succeeds for all shards of a replica or   |
@@ -57,6 +58,7 @@ concept consistency =
     std::same_as<typename C::concept_tag, consistency_tag> &&
     std::default_initializable<typename C::options> &&
     std::constructible_from<C, typename C::options> &&
+    std::movable<C> &&
     std::same_as<std::remove_cv_t<decltype(C::decides_per_group)>, bool> &&
     std::same_as<std::remove_cv_t<decltype(C::completes_per_group)>, bool> &&
     requires(const C& c, const version_selector& selector, const version_view& view) {
