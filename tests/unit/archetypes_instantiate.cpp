@@ -1,0 +1,44 @@
+/// \file archetypes_instantiate.cpp
+/// The library's templates compile with the archetypes: they ask for nothing that a concept does not name.
+
+#include <doctest/doctest.h>
+
+#include <string>
+#include <variant>
+
+#include "tensorhub/memory/host.hpp"
+#include "tensorhub/policy/consistency/group_consistent.hpp"
+#include "tensorhub/service/catalog.hpp"
+#include "tensorhub/testing/archetypes.hpp"
+#include "tensorhub/transfer/pull_driver.hpp"
+#include "tensorhub/transfer/shard_memory.hpp"
+
+namespace tensorhub {
+
+template class catalog<testing::scheduler_archetype, testing::consistency_archetype>;
+template class pull_driver<testing::transport_archetype, testing::integrity_archetype>;
+template class shard_memory<testing::transport_archetype, host_memory>;
+
+}  // namespace tensorhub
+
+using namespace tensorhub;
+
+TEST_CASE("a catalog of archetypes works: it refuses a worker of another consistency policy by name") {
+  catalog<testing::scheduler_archetype, testing::consistency_archetype> core{{}, server_epoch{1}};
+  messages::join_request join;
+  join.model = "policy";
+  join.replica = "rollout-0";
+  join.consistency = group_consistent::name;
+  messages::envelope envelope;
+  envelope.sender = 42;
+  envelope.sequence = request_sequence{1};
+  envelope.body = join;
+  core.receive(time_point{0}, envelope);
+
+  const auto output = core.take_output();
+  REQUIRE(output.size() == 1);
+  const auto* reply = std::get_if<messages::join_reply>(&output[0].message.body);
+  REQUIRE(reply != nullptr);
+  CHECK(reply->result.code == errc::policy_mismatch);
+  CHECK(reply->result.sentence.find("'archetype'") != std::string::npos);
+}
