@@ -627,7 +627,7 @@ class worker {
     if (!there) throw failure(errc::timed_out, "the worker's control thread does not answer");
     return take_result(ticket);
   }
-  [[nodiscard]] session_result checked(session_result result) const {
+  session_result checked(session_result result) const {
     if (!result.outcome.ok()) throw failure(result.outcome, {});
     return result;
   }

@@ -17,7 +17,10 @@
 ///  4. `queue_full` posts nothing: the read has no completion.
 ///  5. When `~memory_region`, `revoke` or `cut_off` has returned, no read that it covers can deliver bytes
 ///     that change after the return. (Bytes taken before may still arrive: the reader's check of the control
-///     block rejects them.)
+///     block rejects them.) Second form, for transports that send by reference (pages on their way are read
+///     when they are delivered): a read that is outstanding at that moment may end `ok` with later bytes, but
+///     on that endpoint no read that is posted after its completion ends `ok`. The reader's check of the
+///     control block, which is such a read, therefore fails.
 ///  6. Registration is all or nothing.
 ///  7. An endpoint reaches exactly the incarnation it was connected to; another process at the same address
 ///     refuses it.
@@ -48,6 +51,7 @@ struct transport_capabilities {
   bool crosses_hosts = false;                   ///< reaches processes on other machines
   bool reads_device_memory = false;             ///< regions may be CUDA device memory
   bool uses_backing_file = false;               ///< memory_range::backing_fd makes the source's side cheaper
+  bool sends_by_reference = false;              ///< promise 5 holds in its second form
 };
 
 // | expression                             | type                   | means                                 |

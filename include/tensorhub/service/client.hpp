@@ -1,0 +1,167 @@
+#pragma once
+/// \file client.hpp
+/// A worker's side of the control connection: one DEALER socket and one thread around a pure core.
+///
+/// The shell moves messages and time; it decides nothing. `Core` is `session`, or in tests anything with its
+/// `receive`, `advance`, `next_deadline` and `take_output`.
+///
+/// Thread safety: `with` may be called from any thread; the core runs under one mutex. `after_step` runs under
+/// it too, in whichever thread stepped the core: it must be short, and must not call `with`.
+
+#include <functional>
+#include <mutex>
+#include <stop_token>
+#include <string>
+#include <thread>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "tensorhub/policy/steady_clock.hpp"
+#include "tensorhub/service/codec.hpp"
+#include "tensorhub/service/messages.hpp"
+#include "tensorhub/service/zmq_socket.hpp"
+
+namespace tensorhub {
+
+template <typename Core>
+class client_shell {
+ public:
+  /// Connects in the background, for ever; whether anybody is there is the core's business. `after_step` runs
+  /// after every step of the core and before its messages are sent. Throws `invalid_argument` for an address
+  /// that is none.
+  client_shell(std::string address, Core core, std::function<void(Core&)> after_step)
+      : address_{std::move(address)},
+        core_{std::move(core)},
+        after_step_{std::move(after_step)},
+        context_{detail::shared_context()},
+        socket_{detail::bounded_socket(*context_, zmq::socket_type::dealer)} {
+    try {
+      socket_.set(zmq::sockopt::reconnect_ivl, 50);
+      socket_.set(zmq::sockopt::reconnect_ivl_max, 1000);
+      socket_.connect(address_);
+    } catch (const zmq::error_t& e) {
+      throw error(errc::invalid_argument, "'" + address_ + "' is no address of a reference server (" + e.what() +
+                                              "): it looks like tcp://host:port");
+    }
+    thread_ = std::jthread{[this](const std::stop_token& stop) { run(stop); }};
+  }
+  ~client_shell() {
+    thread_.request_stop();
+    signal_.raise();
+  }
+  client_shell(const client_shell&) = delete;
+  client_shell& operator=(const client_shell&) = delete;
+
+  /// Runs `call(core, now)` and returns what it returns.
+  template <typename Call>
+  auto with(Call&& call) {
+    const std::lock_guard lock{mutex_};
+    const time_point now = clock_.now();
+    if constexpr (std::is_void_v<std::invoke_result_t<Call, Core&, time_point>>) {
+      std::forward<Call>(call)(core_, now);
+      settle();
+    } else {
+      auto value = std::forward<Call>(call)(core_, now);
+      settle();
+      return value;
+    }
+  }
+
+ private:
+  /// Pre-condition: mutex_ is held.
+  void settle() {
+    after_step_(core_);
+    auto output = core_.take_output();
+    const bool wake = !output.empty() || core_.next_deadline() < sleeps_until_;
+    if (outbox_.empty())
+      outbox_ = std::move(output);
+    else
+      for (auto& message : output) outbox_.push_back(std::move(message));
+    if (wake && std::this_thread::get_id() != thread_.get_id()) signal_.raise();
+  }
+
+  void run(const std::stop_token& stop) {
+    while (!stop.stop_requested()) {
+      receive_all();
+      time_point until;
+      {
+        const std::lock_guard lock{mutex_};
+        const time_point now = clock_.now();
+        if (now >= core_.next_deadline()) core_.advance(now);
+        settle();
+        sending_.swap(outbox_);
+        until = sleeps_until_ = core_.next_deadline();
+      }
+      send_all();
+      detail::wait_for_input(socket_, signal_, clock_.now(), until);
+    }
+  }
+
+  void receive_all() {
+    // Bounded, so that a flood does not starve the timers.
+    for (int taken = 0; taken < 256; ++taken) {
+      zmq::message_t frame;
+      try {
+        if (!socket_.recv(frame, zmq::recv_flags::dontwait)) return;
+      } catch (const zmq::error_t&) {
+        return;
+      }
+      const decode_result decoded = decoder_.decode({static_cast<const std::byte*>(frame.data()), frame.size()});
+      const std::lock_guard lock{mutex_};
+      if (decoded.ok())
+        core_.receive(clock_.now(), decoded.message);
+      else
+        refuse(decoded);
+      settle();
+    }
+  }
+
+  /// Somebody answers who is no TensorHub server of our protocol: the core is told once, as by a goodbye.
+  /// Pre-condition: mutex_ is held.
+  void refuse(const decode_result& decoded) {
+    if (decoded.fault != decode_fault::other_protocol && decoded.fault != decode_fault::wrong_magic) return;
+    messages::goodbye_push goodbye;
+    goodbye.reason.code = errc::protocol_mismatch;
+    goodbye.reason.sentence =
+        decoded.fault == decode_fault::wrong_magic
+            ? "what answers at " + address_ + " is no TensorHub reference server: check the address"
+            : "the reference server at " + address_ + " speaks control protocol " +
+                  std::to_string(decoded.protocol) + ", this process speaks " + std::to_string(control_protocol) +
+                  ": use the same TensorHub release for both";
+    messages::envelope envelope;
+    envelope.body = std::move(goodbye);
+    core_.receive(clock_.now(), envelope);
+  }
+
+  void send_all() {
+    for (const messages::envelope& message : sending_) {
+      try {
+        const auto frame = encoder_.encode(message);
+        // A full socket loses the message like a broken connection does; the core repeats what matters.
+        static_cast<void>(
+            socket_.send(zmq::const_buffer{frame.data(), frame.size()}, zmq::send_flags::dontwait));
+      } catch (const zmq::error_t&) {  // the connection is gone: as above
+      } catch (const error&) {  // a message over its limits cannot be sent; its call ends at its deadline
+      }
+    }
+    sending_.clear();
+  }
+
+  std::string address_;
+  steady_clock clock_;
+  std::mutex mutex_;
+  Core core_;
+  std::function<void(Core&)> after_step_;
+  std::vector<messages::envelope> outbox_;            ///< guarded by mutex_
+  time_point sleeps_until_ = time_point::never();     ///< guarded by mutex_
+  std::vector<messages::envelope> sending_;           ///< the thread's own, as all that follows
+  std::shared_ptr<zmq::context_t> context_;
+  zmq::socket_t socket_;
+  encoder encoder_;
+  decoder decoder_;
+  detail::wake_signal signal_;
+  std::jthread thread_;  ///< last: uses everything above
+};
+
+}  // namespace tensorhub
