@@ -1,0 +1,498 @@
+#pragma once
+/// \file memory_transport.hpp
+/// Transport `memory`: several "processes" in one process, for tests and as the model of the concept.
+///
+/// Every transport object is one process. It is found under "memory://N" in a registry of the real process. A
+/// read is done when the reading queue is polled, in the order of posting, by one memcpy under the locks of
+/// both sides: nothing happens in the background, so a single-threaded test is deterministic, and promise 5 of
+/// concepts/transport.hpp holds because `~memory_region`, `revoke` and `cut_off` take the same lock.
+///
+/// Beyond the concept: `kill` (the process died), `stall` and `resume` (it is stopped; SIGSTOP).
+///
+/// Thread safety: as the concept says; `kill`, `stall` and `resume` may be called from any thread. Regions,
+/// queues and endpoints may outlive the transport.
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <set>
+#include <span>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "tensorhub/concepts/transport.hpp"
+#include "tensorhub/config.hpp"
+#include "tensorhub/error.hpp"
+
+namespace tensorhub::testing {
+
+struct memory_transport_options {
+  std::chrono::milliseconds peer_timeout = defaults::peer_timeout;  ///< silence of a stalled peer
+  std::uint64_t max_read_bytes = UINT64_MAX;  ///< larger reads end in `local_error`; to play a smaller device
+};
+
+namespace memory_detail {
+
+using key_bytes = std::array<std::byte, 16>;
+using clock = std::chrono::steady_clock;
+
+struct node;
+
+/// One registered region. Everything but `owner` is guarded by the owner's mutex.
+struct region_state {
+  std::shared_ptr<node> owner;
+  memory_range range{};
+  region_access access = region_access::both;
+  key_bytes key{};
+  bool registered = false;
+};
+
+/// One "process": what its peers reach.
+struct node {
+  mutable std::mutex mutex;
+  incarnation self{};
+  std::string address;
+  bool alive = true;
+  bool stalled = false;
+  clock::time_point stalled_since{};
+  std::uint64_t registered_bytes = 0;
+  std::map<key_bytes, region_state*> regions;
+  std::set<incarnation> refused;
+  std::mt19937_64 random{std::random_device{}()};
+
+  /// Called with the mutex held.
+  [[nodiscard]] key_bytes new_key() noexcept {
+    const std::array<std::uint64_t, 2> words{random(), random()};
+    key_bytes key{};
+    std::memcpy(key.data(), words.data(), key.size());
+    return key;
+  }
+};
+
+/// Who listens where, in this process.
+class registry {
+ public:
+  [[nodiscard]] static registry& instance() {
+    static registry all;
+    return all;
+  }
+  void insert(const std::shared_ptr<node>& process) {
+    const std::lock_guard lock{mutex_};
+    process->address = "memory://" + std::to_string(++last_number_);
+    nodes_[process->address] = process;
+  }
+  void erase(const std::string& address) noexcept {
+    const std::lock_guard lock{mutex_};
+    nodes_.erase(address);
+  }
+  [[nodiscard]] std::shared_ptr<node> find(const std::string& address) const {
+    const std::lock_guard lock{mutex_};
+    const auto found = nodes_.find(address);
+    return found == nodes_.end() ? nullptr : found->second;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::map<std::string, std::shared_ptr<node>> nodes_;
+  std::uint64_t last_number_ = 0;
+};
+
+/// Reader's end of a connection. The flags are guarded by the queue's mutex.
+struct endpoint_state {
+  std::shared_ptr<node> source;
+  incarnation peer{};
+  incarnation reader{};
+  bool broken = false;
+  bool closed = false;
+};
+
+struct posted_read {
+  request_id id = 0;
+  std::shared_ptr<endpoint_state> endpoint;
+  std::shared_ptr<region_state> into;
+  std::uint64_t offset = 0;
+  remote_region from{};
+  std::uint64_t from_offset = 0;
+  std::uint64_t bytes = 0;
+  clock::time_point posted_at{};
+  bool dead_on_arrival = false;  ///< the endpoint was broken when it was posted
+};
+
+struct queue_state {
+  mutable std::mutex mutex;
+  std::condition_variable woken_up;
+  bool woken = false;
+  std::size_t depth = 0;
+  std::shared_ptr<node> reader;
+  memory_transport_options options{};
+  std::vector<posted_read> reads;  ///< in the order of posting; room for `depth` is reserved
+};
+
+/// [offset, offset + bytes) lies within `size` bytes.
+[[nodiscard]] inline bool fits(std::uint64_t offset, std::uint64_t bytes, std::uint64_t size) noexcept {
+  return offset <= size && bytes <= size - offset;
+}
+
+/// The region that the key opens, if it covers the whole slice. Called with the source's mutex held.
+[[nodiscard]] inline const region_state* opened_by(const node& source, const posted_read& read) noexcept {
+  key_bytes key{};
+  if (read.from.key.used_bytes != key.size()) return nullptr;
+  std::memcpy(key.data(), read.from.key.bytes.data(), key.size());
+  const auto found = source.regions.find(key);
+  if (found == source.regions.end()) return nullptr;
+  const region_state& region = *found->second;
+  const bool described = read.from.base == reinterpret_cast<std::uintptr_t>(region.range.data) &&
+                         read.from.bytes == region.range.bytes;
+  if (!described || region.access == region_access::local_write) return nullptr;
+  return fits(read.from_offset, read.bytes, region.range.bytes) ? &region : nullptr;
+}
+
+/// Does the read, or finds that it cannot be done now (false). Called with the queue's mutex held.
+[[nodiscard]] inline bool finish(queue_state& queue, posted_read& read, completion_status& status) noexcept {
+  endpoint_state& endpoint = *read.endpoint;
+  const auto ends = [&status](completion_status how) {
+    status = how;
+    return true;
+  };
+  const auto breaks = [&](completion_status how) {
+    endpoint.broken = true;
+    return ends(how);
+  };
+  if (endpoint.closed) return ends(completion_status::cancelled);
+  if (read.dead_on_arrival) return ends(completion_status::peer_lost);
+
+  std::unique_lock source_lock{endpoint.source->mutex, std::defer_lock};
+  std::unique_lock reader_lock{queue.reader->mutex, std::defer_lock};
+  if (endpoint.source == queue.reader) {
+    source_lock.lock();
+  } else {
+    std::lock(source_lock, reader_lock);
+  }
+  const node& source = *endpoint.source;
+  const region_state& into = *read.into;
+  if (!into.registered || into.owner != queue.reader || into.access == region_access::remote_read ||
+      !fits(read.offset, read.bytes, into.range.bytes) || read.bytes > queue.options.max_read_bytes) {
+    return ends(completion_status::local_error);
+  }
+  if (!source.alive) return breaks(completion_status::peer_lost);
+  if (source.refused.contains(endpoint.reader)) return breaks(completion_status::cut_off);
+  if (source.stalled) {
+    const auto silent_since = std::max(read.posted_at, source.stalled_since);
+    if (clock::now() - silent_since < queue.options.peer_timeout) return false;
+    return breaks(completion_status::peer_lost);
+  }
+  const region_state* const from = opened_by(source, read);
+  if (from == nullptr) return ends(completion_status::access_denied);
+  if (read.bytes > 0) {
+    std::memmove(into.range.data + read.offset, from->range.data + read.from_offset, read.bytes);
+  }
+  return ends(completion_status::ok);
+}
+
+}  // namespace memory_detail
+
+/// Model of `transport` (concepts/transport.hpp).
+class memory_transport {
+  using region_state = memory_detail::region_state;
+  using endpoint_state = memory_detail::endpoint_state;
+  using queue_state = memory_detail::queue_state;
+
+ public:
+  using concept_tag = transport_tag;
+  static constexpr std::string_view name = "memory";
+  static constexpr transport_capabilities capabilities{
+      .max_read_bytes = UINT64_MAX,
+      .max_region_bytes = UINT64_MAX,
+      .survives_access_errors = true,
+      .crosses_hosts = false,
+      .reads_device_memory = false,
+      .uses_backing_file = false,
+  };
+  using options = memory_transport_options;
+
+  class memory_region {
+   public:
+    memory_region(memory_region&& other) noexcept = default;
+    memory_region& operator=(memory_region&& other) noexcept {
+      if (this != &other) {
+        deregister();
+        state_ = std::move(other.state_);
+      }
+      return *this;
+    }
+    ~memory_region() { deregister(); }
+    [[nodiscard]] memory_range range() const noexcept { return state_ ? state_->range : memory_range{}; }
+
+   private:
+    friend class memory_transport;
+    explicit memory_region(std::shared_ptr<region_state> state) noexcept : state_{std::move(state)} {}
+    void deregister() noexcept {
+      if (!state_) return;
+      memory_detail::node& owner = *state_->owner;
+      {
+        const std::lock_guard lock{owner.mutex};
+        owner.regions.erase(state_->key);
+        owner.registered_bytes -= state_->range.bytes;
+        state_->registered = false;
+      }
+      state_.reset();
+    }
+    std::shared_ptr<region_state> state_;
+  };
+
+  class endpoint {
+   public:
+    endpoint(endpoint&&) noexcept = default;
+    endpoint& operator=(endpoint&& other) noexcept {
+      if (this != &other) {
+        close();
+        queue_ = std::move(other.queue_);
+        state_ = std::move(other.state_);
+      }
+      return *this;
+    }
+    ~endpoint() { close(); }
+    [[nodiscard]] incarnation peer() const noexcept { return state_ ? state_->peer : incarnation{}; }
+    [[nodiscard]] bool usable() const noexcept {
+      if (!state_) return false;
+      const std::lock_guard lock{queue_->mutex};
+      return !state_->broken;
+    }
+
+   private:
+    friend class memory_transport;
+    endpoint(std::shared_ptr<queue_state> queue, std::shared_ptr<endpoint_state> state) noexcept
+        : queue_{std::move(queue)}, state_{std::move(state)} {}
+    void close() noexcept {
+      if (!state_) return;
+      const std::lock_guard lock{queue_->mutex};
+      state_->closed = true;
+    }
+    std::shared_ptr<queue_state> queue_;
+    std::shared_ptr<endpoint_state> state_;
+  };
+
+  class queue {
+   public:
+    queue(queue&&) noexcept = default;
+    queue& operator=(queue&& other) noexcept {
+      if (this != &other) {
+        close();
+        state_ = std::move(other.state_);
+      }
+      return *this;
+    }
+    ~queue() { close(); }
+
+    post_result post_read(endpoint& through, const memory_region& into, std::uint64_t offset,
+                          const remote_slice& from, request_id id) noexcept {
+      const std::lock_guard lock{state_->mutex};
+      if (state_->reads.size() >= state_->depth) return post_result::queue_full;
+      state_->reads.push_back({id, through.state_, into.state_, offset, *from.region, from.offset, from.bytes,
+                               memory_detail::clock::now(), through.state_->broken});
+      return post_result::posted;
+    }
+
+    /// Does the reads that can be done, oldest first, until the span is full.
+    std::size_t poll(std::span<completion> completions) noexcept {
+      const std::lock_guard lock{state_->mutex};
+      std::vector<memory_detail::posted_read>& reads = state_->reads;
+      std::size_t filled = 0;
+      std::size_t kept = 0;
+      for (std::size_t i = 0; i < reads.size(); ++i) {
+        completion_status status{};
+        if (filled < completions.size() && memory_detail::finish(*state_, reads[i], status)) {
+          completions[filled++] = {reads[i].id, status};
+        } else {
+          if (kept != i) reads[kept] = std::move(reads[i]);
+          ++kept;
+        }
+      }
+      reads.erase(reads.begin() + static_cast<std::ptrdiff_t>(kept), reads.end());
+      return filled;
+    }
+
+    void wait(duration timeout) noexcept {
+      std::unique_lock lock{state_->mutex};
+      // Whatever is outstanding is done by `poll`; only a stalled peer makes it wait, and then `wait` must not
+      // spin.
+      duration longest = std::min<duration>(timeout, std::chrono::hours{1});
+      if (!state_->reads.empty()) longest = std::min<duration>(longest, std::chrono::microseconds{200});
+      state_->woken_up.wait_for(lock, longest, [this] { return state_->woken || any_ready(); });
+      state_->woken = false;
+    }
+
+    void wake() noexcept {
+      const std::lock_guard lock{state_->mutex};
+      state_->woken = true;
+      state_->woken_up.notify_all();
+    }
+
+    [[nodiscard]] std::size_t outstanding() const noexcept {
+      if (!state_) return 0;
+      const std::lock_guard lock{state_->mutex};
+      return state_->reads.size();
+    }
+
+   private:
+    friend class memory_transport;
+    explicit queue(std::shared_ptr<queue_state> state) noexcept : state_{std::move(state)} {}
+    void close() noexcept {
+      if (!state_) return;
+      const std::lock_guard lock{state_->mutex};
+      state_->reads.clear();
+    }
+    [[nodiscard]] bool any_ready() const noexcept {
+      return std::any_of(state_->reads.begin(), state_->reads.end(), [](const auto& read) {
+        if (read.endpoint->closed || read.dead_on_arrival) return true;
+        const std::lock_guard lock{read.endpoint->source->mutex};
+        return !read.endpoint->source->stalled;
+      });
+    }
+    std::shared_ptr<queue_state> state_;
+  };
+
+  memory_transport(options chosen, incarnation self) : options_{chosen} {
+    node_->self = self;
+    memory_detail::registry::instance().insert(node_);
+  }
+  ~memory_transport() { kill(); }
+  memory_transport(const memory_transport&) = delete;
+  memory_transport& operator=(const memory_transport&) = delete;
+
+  [[nodiscard]] transport_address address() const { return {node_->address}; }
+
+  [[nodiscard]] std::vector<memory_region> register_memory(std::span<const memory_range> ranges,
+                                                           region_access access) {
+    for (std::size_t i = 0; i < ranges.size(); ++i) {
+      const std::string which = "range " + std::to_string(i) + " of " + std::to_string(ranges.size());
+      if (ranges[i].bytes == 0) throw error{errc::invalid_argument, which + " has no bytes to register"};
+      if (ranges[i].data == nullptr) throw error{errc::invalid_argument, which + " has no memory"};
+      if (ranges[i].kind != memory_kind::host)
+        throw error{errc::transport_failed,
+                    which + " is not host memory: the memory transport cannot read it"};
+    }
+    std::vector<memory_region> regions;
+    regions.reserve(ranges.size());
+    for (const memory_range& range : ranges) {
+      auto state = std::make_shared<region_state>();
+      state->owner = node_;
+      state->range = range;
+      state->access = access;
+      state->registered = true;
+      {
+        const std::lock_guard lock{node_->mutex};
+        do {
+          state->key = node_->new_key();
+        } while (!node_->regions.emplace(state->key, state.get()).second);
+        node_->registered_bytes += range.bytes;
+      }
+      regions.push_back(memory_region{std::move(state)});
+    }
+    return regions;
+  }
+
+  [[nodiscard]] std::uint64_t registered_bytes() const noexcept {
+    const std::lock_guard lock{node_->mutex};
+    return node_->registered_bytes;
+  }
+
+  [[nodiscard]] remote_region describe(const memory_region& region) const {
+    const std::lock_guard lock{node_->mutex};
+    const region_state& state = *region.state_;
+    remote_region described{reinterpret_cast<std::uintptr_t>(state.range.data), state.range.bytes, {}};
+    std::memcpy(described.key.bytes.data(), state.key.data(), state.key.size());
+    described.key.used_bytes = static_cast<std::uint8_t>(state.key.size());
+    return described;
+  }
+
+  void revoke(memory_region& region) noexcept {
+    const std::lock_guard lock{node_->mutex};
+    region_state& state = *region.state_;
+    auto entry = node_->regions.extract(state.key);
+    do {
+      state.key = node_->new_key();
+    } while (node_->regions.contains(state.key));
+    entry.key() = state.key;
+    node_->regions.insert(std::move(entry));
+  }
+
+  void cut_off(incarnation peer) noexcept {
+    const std::lock_guard lock{node_->mutex};
+    node_->refused.insert(peer);
+  }
+
+  [[nodiscard]] queue make_queue(std::size_t depth) {
+    if (depth == 0) throw error{errc::invalid_argument, "a queue needs room for one read at least"};
+    auto state = std::make_shared<queue_state>();
+    state->depth = depth;
+    state->reader = node_;
+    state->options = options_;
+    state->reads.reserve(depth);
+    return queue{std::move(state)};
+  }
+
+  [[nodiscard]] endpoint connect(queue& through, const transport_address& address, incarnation peer,
+                                 duration timeout) {
+    const std::shared_ptr<memory_detail::node> source =
+        memory_detail::registry::instance().find(address.text);
+    error_context about;
+    about.peer = to_hex(peer) + " at " + address.text;
+    if (!source) throw error{errc::transport_failed, "nobody listens at this address", about};
+    const auto give_up = memory_detail::clock::now() + std::min<duration>(timeout, std::chrono::hours{1});
+    for (;;) {
+      {
+        const std::lock_guard lock{source->mutex};
+        if (!source->alive) throw error{errc::transport_failed, "the peer is gone", about};
+        if (source->refused.contains(node_->self)) {
+          throw error{errc::transport_failed, "the peer has cut this process off", about};
+        }
+        if (source->self != peer) {
+          throw error{errc::transport_failed, "another process is at this address: " + to_hex(source->self),
+                      about};
+        }
+        if (!source->stalled) break;
+      }
+      if (memory_detail::clock::now() >= give_up)
+        throw error{errc::timed_out, "the peer did not answer a connection", about};
+      std::this_thread::sleep_for(std::chrono::microseconds{200});
+    }
+    return endpoint{through.state_, std::make_shared<endpoint_state>(
+                                        endpoint_state{source, peer, node_->self, false, false})};
+  }
+
+  /// As if the process had died: its address is gone and reads from it end in `peer_lost`. Noexcept.
+  void kill() noexcept {
+    memory_detail::registry::instance().erase(node_->address);
+    const std::lock_guard lock{node_->mutex};
+    node_->alive = false;
+  }
+  /// As if the process had been stopped: its peers wait, up to their time-outs.
+  void stall() noexcept {
+    const std::lock_guard lock{node_->mutex};
+    node_->stalled = true;
+    node_->stalled_since = memory_detail::clock::now();
+  }
+  void resume() noexcept {
+    const std::lock_guard lock{node_->mutex};
+    node_->stalled = false;
+  }
+
+ private:
+  options options_;
+  std::shared_ptr<memory_detail::node> node_ = std::make_shared<memory_detail::node>();
+};
+static_assert(transport<memory_transport>);
+
+}  // namespace tensorhub::testing
