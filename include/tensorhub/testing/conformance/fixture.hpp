@@ -1,0 +1,387 @@
+#pragma once
+/// \file fixture.hpp
+/// What the rules of the transport conformance suite are made of: processes, guarded memory, a reader.
+///
+/// Every wait ends at the rule's deadline, or earlier when the transport says that nothing is outstanding. No
+/// rule passes or fails by time, except that the deadline itself is a failure.
+///
+/// Thread safety: a fixture belongs to the thread that runs the rule; a `reader` to the thread that uses it.
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <random>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tensorhub/concepts/transport.hpp"
+#include "tensorhub/detail/unique_fd.hpp"
+#include "tensorhub/error.hpp"
+
+namespace tensorhub::testing {
+
+/// How the suite makes and ends processes of a transport.
+template <transport T>
+struct conformance_subject {
+  /// A new process. Required.
+  std::function<std::unique_ptr<T>(incarnation)> make = [](incarnation self) {
+    return std::make_unique<T>(typename T::options{}, self);
+  };
+  /// Its death. The suite has destroyed its regions before; the object itself is destroyed afterwards, so that
+  /// the default may be empty.
+  std::function<void(T&)> kill = [](T&) {};
+  /// It is stopped and answers nothing (SIGSTOP), until it is destroyed. Empty: the rule for silent peers does
+  /// not apply. `make` should then give a short peer time-out.
+  std::function<void(T&)> stall{};
+};
+
+struct conformance_options {
+  std::chrono::milliseconds deadline{20'000};   ///< of each rule
+  std::uint64_t largest_read_bytes = 4u << 20;  ///< where the transport has no smaller limit
+  std::size_t rounds = 6;                       ///< of the rules that look for races
+  bool concurrent_overwrites = true;  ///< false: no rule whose failure is a data race (mutants under TSan)
+};
+
+/// What is wrong, found by one rule.
+class findings {
+ public:
+  /// Notes the sentence if the requirement does not hold; returns whether it does.
+  bool require(bool holds, const std::string& otherwise) {
+    if (!holds && sentences_.size() < most) sentences_.push_back(otherwise);
+    return holds;
+  }
+  void add(const std::vector<std::string>& sentences) {
+    for (const std::string& each : sentences) require(false, each);
+  }
+  [[nodiscard]] bool empty() const noexcept { return sentences_.empty(); }
+  [[nodiscard]] std::vector<std::string> take() { return std::move(sentences_); }
+
+ private:
+  static constexpr std::size_t most = 16;
+  std::vector<std::string> sentences_;
+};
+
+/// Eight bytes of pattern `seed`: they say which pattern they are of, and where in it they are.
+[[nodiscard]] constexpr std::uint64_t pattern_word(std::uint64_t seed, std::uint64_t index) noexcept {
+  std::uint64_t word = seed * 0x9e3779b97f4a7c15u + index * 0xd1342543de82ef95u + 0x2545f4914f6cdd1du;
+  word = (word ^ (word >> 32)) * 0xbf58476d1ce4e5b9u;
+  word = (word ^ (word >> 29)) * 0x94d049bb133111ebu;
+  return word ^ (word >> 31);
+}
+
+/// Calls `piece(bytes, position)` with the pattern's bytes [first, first + bytes), in pieces.
+template <typename Piece>
+void for_pattern(std::uint64_t seed, std::uint64_t first, std::uint64_t bytes, Piece&& piece) {
+  std::array<std::uint64_t, 512> words{};
+  for (std::uint64_t done = 0; done < bytes;) {
+    const std::uint64_t at = first + done;
+    const std::uint64_t skipped = at & 7;
+    const std::uint64_t count = std::min<std::uint64_t>(bytes - done, sizeof words - skipped);
+    for (std::uint64_t i = 0; i * 8 < skipped + count; ++i) words[i] = pattern_word(seed, (at >> 3) + i);
+    const auto* const raw = reinterpret_cast<const std::byte*>(words.data());
+    piece(std::span{raw + skipped, count}, done);
+    done += count;
+  }
+}
+
+/// Pages with known bytes before and behind the part that a rule registers, so that a transport that goes
+/// outside is seen (and does no harm). Shared memory with a file where asked for, else private.
+class guarded_memory {
+ public:
+  static constexpr std::uint64_t margin_bytes = 64u << 10;
+
+  explicit guarded_memory(std::uint64_t bytes, bool with_file = false) : bytes_{bytes} {
+    if (with_file) {
+      descriptor_.reset(::memfd_create("conformance", MFD_CLOEXEC));
+      if (!descriptor_ || ::ftruncate(descriptor_.get(), static_cast<off_t>(whole_bytes())) != 0)
+        throw error{errc::system_failed, "no memfd for the conformance suite"};
+    }
+    void* const memory = ::mmap(nullptr, whole_bytes(), PROT_READ | PROT_WRITE,
+                                with_file ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS, descriptor_.get(), 0);
+    if (memory == MAP_FAILED) throw error{errc::system_failed, "no memory for the conformance suite"};
+    whole_ = static_cast<std::byte*>(memory);
+    fill(0);
+  }
+  ~guarded_memory() { ::munmap(whole_, whole_bytes()); }
+  guarded_memory(const guarded_memory&) = delete;
+  guarded_memory& operator=(const guarded_memory&) = delete;
+
+  /// Pattern over everything, margins too; its index 0 is the first byte of the first margin.
+  void fill(std::uint64_t seed) noexcept {
+    seed_ = seed;
+    for_pattern(seed, 0, whole_bytes(), [this](std::span<const std::byte> piece, std::uint64_t position) {
+      std::memcpy(whole_ + position, piece.data(), piece.size());
+    });
+  }
+  [[nodiscard]] std::byte* data() const noexcept { return whole_ + margin_bytes; }
+  [[nodiscard]] std::uint64_t bytes() const noexcept { return bytes_; }
+  /// [offset, offset + bytes) without the margins; offsets may not reach behind `bytes()`.
+  [[nodiscard]] memory_range range(std::uint64_t offset, std::uint64_t bytes) const noexcept {
+    memory_range part{data() + offset, bytes};
+    if (descriptor_) {
+      part.backing_fd = descriptor_.get();
+      part.backing_offset = margin_bytes + offset;
+    }
+    return part;
+  }
+  [[nodiscard]] memory_range range() const noexcept { return range(0, bytes_); }
+
+  /// Bytes [offset, offset + bytes) are those that pattern `seed` gives another guarded_memory at
+  /// `seed_offset`.
+  [[nodiscard]] bool holds(std::uint64_t offset, std::uint64_t bytes, std::uint64_t seed,
+                           std::uint64_t seed_offset) const noexcept {
+    return matches(margin_bytes + offset, bytes, seed, margin_bytes + seed_offset);
+  }
+  /// Everything outside of [offset, offset + bytes) is as `fill` left it, margins included.
+  [[nodiscard]] bool untouched_outside(std::uint64_t offset, std::uint64_t bytes) const noexcept {
+    const std::uint64_t behind = margin_bytes + offset + bytes;
+    return matches(0, margin_bytes + offset, seed_, 0) &&
+           matches(behind, whole_bytes() - behind, seed_, behind);
+  }
+  [[nodiscard]] bool untouched() const noexcept { return untouched_outside(0, 0); }
+  /// Eight bytes in a row of [0, bytes) are those that pattern `seed` gives another guarded_memory there, when
+  /// the first byte was read from `seed_offset` (which may lie in a margin: negative).
+  [[nodiscard]] bool has_bytes_of(std::uint64_t bytes, std::uint64_t seed,
+                                  std::int64_t seed_offset) const noexcept {
+    std::uint64_t in_a_row = 0;
+    bool seen = false;
+    const std::uint64_t first = margin_bytes + static_cast<std::uint64_t>(seed_offset);
+    for_pattern(seed, first, bytes, [&](std::span<const std::byte> piece, std::uint64_t position) {
+      for (std::size_t i = 0; i < piece.size(); ++i) {
+        in_a_row = data()[position + i] == piece[i] ? in_a_row + 1 : 0;
+        seen = seen || in_a_row == 8;
+      }
+    });
+    return seen;
+  }
+
+ private:
+  [[nodiscard]] std::uint64_t whole_bytes() const noexcept { return bytes_ + 2 * margin_bytes; }
+  [[nodiscard]] bool matches(std::uint64_t at, std::uint64_t bytes, std::uint64_t seed,
+                             std::uint64_t index) const noexcept {
+    bool same = true;
+    for_pattern(seed, index, bytes, [&](std::span<const std::byte> piece, std::uint64_t position) {
+      same = same && std::memcmp(whole_ + at + position, piece.data(), piece.size()) == 0;
+    });
+    return same;
+  }
+  std::uint64_t bytes_;
+  std::uint64_t seed_ = 0;
+  detail::unique_fd descriptor_;
+  std::byte* whole_ = nullptr;
+};
+
+/// One rule's surroundings.
+template <transport T>
+class conformance_fixture {
+ public:
+  using region = typename T::memory_region;
+  static constexpr transport_capabilities capabilities = T::capabilities;
+
+  conformance_fixture(const conformance_subject<T>& subject, const conformance_options& options)
+      : subject_{subject}, options_{options} {}
+
+  /// A process of its own. Members are destroyed in the right order: regions before the transport.
+  struct process {
+    incarnation self{};
+    std::unique_ptr<T> transport;
+    std::vector<region> regions;
+
+    T* operator->() const noexcept { return transport.get(); }
+    T& operator*() const noexcept { return *transport; }
+    /// Registers and keeps; returns the index in `regions`.
+    std::size_t add(const memory_range& range, region_access access = region_access::both) {
+      for (region& each : transport->register_memory(std::span{&range, 1}, access))
+        regions.push_back(std::move(each));
+      return regions.size() - 1;
+    }
+    [[nodiscard]] remote_region describe(std::size_t index) const {
+      return transport->describe(regions.at(index));
+    }
+  };
+
+  [[nodiscard]] process start() {
+    const incarnation self{random_() | 1u};
+    return {self, subject_.make(self), {}};
+  }
+  [[nodiscard]] process start_as(incarnation self) { return {self, subject_.make(self), {}}; }
+  /// The process dies: its regions, then the object.
+  void kill(process& victim) {
+    victim.regions.clear();
+    subject_.kill(*victim.transport);
+    victim.transport.reset();
+  }
+  [[nodiscard]] bool can_stall() const noexcept { return static_cast<bool>(subject_.stall); }
+  void stall(process& victim) { subject_.stall(*victim.transport); }
+
+  [[nodiscard]] const conformance_options& options() const noexcept { return options_; }
+  /// What is left of the rule's time; at least one millisecond.
+  [[nodiscard]] duration left() const noexcept {
+    return std::max<duration>(until_ - std::chrono::steady_clock::now(), std::chrono::milliseconds{1});
+  }
+  [[nodiscard]] bool overdue() const noexcept { return std::chrono::steady_clock::now() >= until_; }
+  /// Largest read that the rules use: the transport's limit, or the suite's.
+  [[nodiscard]] std::uint64_t largest() const noexcept {
+    return std::min(capabilities.max_read_bytes, options_.largest_read_bytes);
+  }
+  /// With and without a file behind the source's memory, where that matters to the transport.
+  [[nodiscard]] static std::vector<bool> backings() {
+    return capabilities.uses_backing_file ? std::vector<bool>{false, true} : std::vector<bool>{false};
+  }
+  /// The rule does not apply to this subject, for this reason.
+  void skip(const std::string& reason) { skipped_ = reason; }
+  [[nodiscard]] const std::string& skipped() const noexcept { return skipped_; }
+  [[nodiscard]] std::uint64_t random() noexcept { return random_(); }
+
+ private:
+  const conformance_subject<T>& subject_;
+  const conformance_options& options_;
+  std::chrono::steady_clock::time_point until_ = std::chrono::steady_clock::now() + options_.deadline;
+  std::mt19937_64 random_{std::random_device{}()};  // incarnations must differ between processes
+  std::string skipped_;
+};
+
+/// A queue, an endpoint on it, and a count of what was posted and came back.
+template <transport T>
+class conformance_reader {
+ public:
+  using fixture = conformance_fixture<T>;
+
+  conformance_reader(fixture& about, T& own, std::size_t depth) : about_{about}, own_{own}, depth_{depth} {
+    queue_.emplace(own.make_queue(depth));
+  }
+  conformance_reader(fixture& about, T& own, std::size_t depth, const typename fixture::process& source)
+      : conformance_reader{about, own, depth} {
+    connect(source);
+  }
+
+  void connect(const typename fixture::process& source) { connect(source->address(), source.self); }
+  void connect(const transport_address& address, incarnation peer) {
+    endpoint_.reset();
+    endpoint_.emplace(own_.connect(*queue_, address, peer, about_.left()));
+  }
+
+  [[nodiscard]] typename T::queue& queue() noexcept { return *queue_; }
+  [[nodiscard]] typename T::endpoint& endpoint() noexcept { return *endpoint_; }
+  void close_endpoint() noexcept { endpoint_.reset(); }
+  void close_queue() noexcept {
+    endpoint_.reset();
+    queue_.reset();
+  }
+  [[nodiscard]] std::size_t depth() const noexcept { return depth_; }
+
+  /// Posts under a new id; nothing if the queue is full.
+  [[nodiscard]] std::optional<request_id> post(const typename T::memory_region& into, std::uint64_t offset,
+                                               const remote_slice& from) {
+    const request_id id = next_id_++;
+    if (queue_->post_read(*endpoint_, into, offset, from, id) == post_result::queue_full) return std::nullopt;
+    posted_.push_back(id);
+    return id;
+  }
+
+  /// Takes what has come; calls `each(completion)` for every one.
+  template <typename Each>
+  std::size_t take(Each&& each) {
+    std::array<completion, 64> batch{};
+    const std::size_t count = queue_->poll(batch);
+    for (std::size_t i = 0; i < count && i < batch.size(); ++i) {
+      statuses_[batch[i].id].push_back(batch[i].status);
+      each(batch[i]);
+    }
+    return count;
+  }
+
+  /// Takes completions until as many came as reads were posted, nothing is outstanding, or it is overdue. Then
+  /// looks a little longer, for completions that should not be.
+  template <typename Each>
+  void drain(Each&& each) {
+    while (statuses_.size() < posted_.size() && !about_.overdue()) {
+      if (take(each) > 0) continue;
+      if (queue_->outstanding() == 0) break;
+      queue_->wait(std::min<duration>(about_.left(), std::chrono::milliseconds{50}));
+    }
+    for (int i = 0; i < 3; ++i) {
+      queue_->wait(std::chrono::milliseconds{1});
+      take(each);
+    }
+  }
+  void drain() {
+    drain([](const completion&) {});
+  }
+
+  /// One read, alone. Nothing: it did not complete, or was not posted.
+  [[nodiscard]] std::optional<completion_status> read(const typename T::memory_region& into,
+                                                      std::uint64_t offset, const remote_slice& from) {
+    const auto id = post(into, offset, from);
+    if (!id) return std::nullopt;
+    std::optional<completion_status> status;
+    while (!status && !about_.overdue()) {
+      const std::size_t count = take([&](const completion& done) {
+        if (done.id == *id) status = done.status;
+      });
+      if (count > 0 || status) continue;
+      if (queue_->outstanding() == 0) break;
+      queue_->wait(std::min<duration>(about_.left(), std::chrono::milliseconds{50}));
+    }
+    return status;
+  }
+
+  /// Status of a read that has completed.
+  [[nodiscard]] std::optional<completion_status> status_of(request_id id) const {
+    const auto found = statuses_.find(id);
+    if (found == statuses_.end() || found->second.empty()) return std::nullopt;
+    return found->second.front();
+  }
+
+  /// Promise 1: whatever was posted came back once, and nothing else came back.
+  void require_each_once(findings& found, const std::string& when) const {
+    std::map<request_id, std::size_t> expected;
+    for (const request_id id : posted_) expected[id] = 1;
+    for (const auto& [id, statuses] : statuses_) {
+      const std::size_t wanted = expected.contains(id) ? 1 : 0;
+      found.require(statuses.size() <= wanted, when + ": read " + std::to_string(id) + " completed " +
+                                                   std::to_string(statuses.size()) + " times instead of " +
+                                                   std::to_string(wanted));
+      expected.erase(id);
+    }
+    for (const auto& [id, count] : expected) {
+      found.require(false, when + ": read " + std::to_string(id) + " was posted and never completed");
+    }
+    found.require(queue_->outstanding() == 0,
+                  when + ": outstanding() says " + std::to_string(queue_->outstanding()) + " after all came");
+  }
+
+ private:
+  fixture& about_;
+  T& own_;
+  std::size_t depth_;
+  std::optional<typename T::queue> queue_;
+  std::optional<typename T::endpoint> endpoint_;
+  request_id next_id_ = 1000;
+  std::vector<request_id> posted_;
+  std::map<request_id, std::vector<completion_status>> statuses_;
+};
+
+/// "completed with access denied", "did not complete".
+[[nodiscard]] inline std::string describe_status(const std::optional<completion_status>& status) {
+  return status ? "completed with '" + std::string{to_string(*status)} + "'" : "did not complete";
+}
+
+/// Promise 3: how a read without permission may end.
+[[nodiscard]] inline bool is_denial(const std::optional<completion_status>& status) noexcept {
+  return status == completion_status::access_denied || status == completion_status::peer_lost;
+}
+
+}  // namespace tensorhub::testing
