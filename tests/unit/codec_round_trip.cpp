@@ -1,0 +1,208 @@
+/// \file codec_round_trip.cpp
+/// Every message type survives the wire, and the bytes are those that the protocol promises.
+
+#include <doctest/doctest.h>
+
+#include <cereal/archives/portable_binary.hpp>
+#include <cstring>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "message_samples.hpp"
+#include "tensorhub/service/codec.hpp"
+
+namespace {
+
+using namespace tensorhub;
+using message_samples::filler;
+
+constexpr std::size_t types = std::variant_size_v<messages::message>;
+
+std::vector<std::byte> copy(std::span<const std::byte> frame) {
+  return {frame.begin(), frame.end()};
+}
+
+std::string hex(std::span<const std::byte> bytes) {
+  static constexpr char digits[] = "0123456789abcdef";
+  std::string out;
+  for (const std::byte b : bytes) {
+    out += digits[static_cast<unsigned>(b) >> 4];
+    out += digits[static_cast<unsigned>(b) & 15u];
+  }
+  return out;
+}
+
+/// The payload as cereal's own archive writes it.
+std::string by_cereal(const messages::message& body) {
+  std::ostringstream stream;
+  {
+    cereal::PortableBinaryOutputArchive archive{stream,
+                                                cereal::PortableBinaryOutputArchive::Options::LittleEndian()};
+    std::visit([&](const auto& message) { archive(message); }, body);
+  }
+  return stream.str();
+}
+
+TEST_CASE("codec: every message type survives the wire") {
+  encoder out;
+  decoder in;
+  filler random{7};
+  for (std::size_t type = 0; type < types; ++type) {
+    CAPTURE(type);
+    for (int round = 0; round < 200; ++round) {
+      messages::envelope sent = random.sample(type);
+      REQUIRE(sent.body.index() == type);
+      const auto frame = copy(out.encode(sent));
+      decode_result got = in.decode(frame);
+      REQUIRE(got.fault == decode_fault::none);
+      CHECK(got.protocol == control_protocol);
+      REQUIRE(message_samples::equal(sent, got.message));
+      CHECK(copy(out.encode(got.message)) == frame);
+    }
+  }
+}
+
+TEST_CASE("codec: a payload has exactly the bytes of cereal's portable-binary archive") {
+  encoder out;
+  filler random{8};
+  for (std::size_t type = 0; type < types; ++type) {
+    CAPTURE(type);
+    for (int round = 0; round < 50; ++round) {
+      const messages::envelope sent = random.sample(type);
+      const auto frame = copy(out.encode(sent));
+      const std::string expected = by_cereal(sent.body);
+      REQUIRE(frame.size() == 40 + expected.size());
+      CHECK(std::memcmp(frame.data() + 40, expected.data(), expected.size()) == 0);
+    }
+  }
+}
+
+TEST_CASE("codec: golden frames of protocol 1") {
+  encoder out;
+  const std::string header =
+      "54485542"
+      "0100";
+  SUBCASE("heartbeat_request") {
+    const messages::envelope m{0x1122334455667788, {}, {9}, messages::heartbeat_request{}};
+    CHECK(hex(out.encode(m)) == header +
+                                    "1200"
+                                    "01000000"
+                                    "00000000"
+                                    "8877665544332211"
+                                    "0000000000000000"
+                                    "0900000000000000"
+                                    "01");
+  }
+  SUBCASE("update_request") {
+    const messages::envelope m{1, {2}, {1}, messages::update_request{{3}, exactly(7), 500}};
+    CHECK(hex(out.encode(m)) == header +
+                                    "0500"
+                                    "16000000"
+                                    "00000000"
+                                    "0100000000000000"
+                                    "0200000000000000"
+                                    "0100000000000000"
+                                    "01"
+                                    "0300000000000000"
+                                    "01"
+                                    "0700000000000000"
+                                    "f4010000");
+  }
+  SUBCASE("update_reply without a source") {
+    messages::update_reply reply;
+    reply.result = {errc::timed_out, "late"};
+    reply.version = 258;
+    const messages::envelope m{1, {2}, {}, reply};
+    CHECK(hex(out.encode(m)) == header +
+                                    "0600"
+                                    "21000000"
+                                    "00000000"
+                                    "0100000000000000"
+                                    "0200000000000000"
+                                    "0000000000000000"
+                                    "01"
+                                    "0900"
+                                    "0400000000000000"
+                                    "6c617465"
+                                    "0000000000000000"
+                                    "00"
+                                    "0201000000000000"
+                                    "01");
+  }
+  SUBCASE("describe_reply with one tensor") {
+    messages::describe_reply reply;
+    reply.shards = 2;
+    reply.chunk_bytes = 1 << 20;
+    reply.tensors.push_back({"wq", dtype::bf16, {4, 5}});
+    const messages::envelope m{1, {2}, {}, reply};
+    CHECK(hex(out.encode(m)) == header +
+                                    "1000"
+                                    "42000000"
+                                    "00000000"
+                                    "0100000000000000"
+                                    "0200000000000000"
+                                    "0000000000000000"
+                                    "01"
+                                    "0000"
+                                    "0000000000000000"
+                                    "02000000"
+                                    "0000100000000000"
+                                    "0100000000000000"
+                                    "0200000000000000"
+                                    "7771"
+                                    "05"
+                                    "0200000000000000"
+                                    "0400000000000000"
+                                    "0500000000000000");
+  }
+  SUBCASE("goodbye_push keeps number 25") {
+    const messages::envelope m{1, {}, {}, messages::goodbye_push{{4}, true, {}}};
+    CHECK(hex(out.encode(m)).substr(12, 4) == "1900");
+  }
+}
+
+TEST_CASE("codec: the encoder keeps to the limits that the decoder checks") {
+  encoder out;
+  decoder in;
+  SUBCASE("a sentence is cut short, between characters") {
+    messages::status_reply reply{{errc::busy, std::string(limits::text_bytes - 1, 'x') + "\xc3\xa9" + "tail"},
+                                 {}};
+    const decode_result got = in.decode(out.encode({1, {1}, {}, reply}));
+    REQUIRE(got.ok());
+    CHECK(std::get<messages::status_reply>(got.message.body).result.sentence ==
+          std::string(limits::text_bytes - 1, 'x'));
+  }
+  SUBCASE("a sentence of exactly the limit stays whole") {
+    const std::string text(limits::text_bytes, 'y');
+    const decode_result got =
+        in.decode(out.encode({1, {1}, {}, messages::status_reply{{errc::busy, text}, {}}}));
+    REQUIRE(got.ok());
+    CHECK(std::get<messages::status_reply>(got.message.body).result.sentence == text);
+  }
+  const auto refused = [&](const messages::message& body, const char* words) {
+    try {
+      (void)out.encode({1, {1}, {}, body});
+      FAIL("was not refused");
+    } catch (const error& e) {
+      CHECK(e.code() == errc::limit_exceeded);
+      CHECK(e.sentence().find(words) != std::string::npos);
+    }
+  };
+  SUBCASE("a long name is refused") {
+    refused(messages::list_request{std::string(limits::name_bytes + 1, 'n')}, "more than 512 bytes: nnn");
+  }
+  SUBCASE("too many dimensions are refused") {
+    messages::describe_reply reply;
+    reply.tensors.push_back({"t", dtype::u8, std::vector<std::uint64_t>(limits::tensor_dimensions + 1, 1)});
+    refused(reply, "17 entries");
+  }
+  SUBCASE("a frame over the limit is refused, and the next one is fine") {
+    messages::describe_reply reply;
+    reply.tensors.assign(200'000, {std::string(400, 'n'), dtype::u8, {}});
+    refused(reply, "longer than");
+    CHECK(in.decode(out.encode({1, {}, {}, messages::heartbeat_request{}})).ok());
+  }
+}
+
+}  // namespace
