@@ -34,7 +34,7 @@ class scheduler_archetype {
 static_assert(scheduler<scheduler_archetype>);
 static_assert(!std::copyable<scheduler_archetype> && !std::default_initializable<scheduler_archetype>);
 
-/// Takes the version that was asked for, or the latest, when it is available; otherwise waits. Never refuses.
+/// Takes the version that was asked for, or the latest, as soon as it is available.
 class consistency_archetype {
  public:
   using concept_tag = consistency_tag;
@@ -48,18 +48,15 @@ class consistency_archetype {
   consistency_archetype& operator=(consistency_archetype&&) noexcept = default;
 
   version_decision decide(const version_selector& selector, const version_view& view) const noexcept {
+    using kind = version_decision::kind_type;
     const bool exact = selector.kind == version_selector::kind_type::exactly;
-    const version_number wanted = exact ? selector.version : view.latest_available;
-    const bool available = exact ? view.wanted_available : static_cast<bool>(wanted);
-    if (view.held && (wanted == view.held || (!exact && view.held > wanted && view.held >= lowest(selector))))
-      return {version_decision::kind_type::keep, view.held, errc::ok};
-    if (!available || wanted < lowest(selector)) return {};
-    return {version_decision::kind_type::take, wanted, errc::ok};
-  }
-
- private:
-  static version_number lowest(const version_selector& selector) noexcept {
-    return selector.kind == version_selector::kind_type::at_least ? selector.version : version_number{};
+    const version_number best = view.held > view.latest_available ? view.held : view.latest_available;
+    const version_number wanted = exact ? selector.version : best;
+    const bool there = exact ? view.wanted_available || wanted == view.held
+                             : static_cast<bool>(best) && best >= selector.version;
+    if (there) return {wanted == view.held ? kind::keep : kind::take, wanted, errc::ok};
+    if (exact && wanted <= view.latest_ever) return {kind::refuse, {}, errc::unavailable};
+    return {kind::wait, {}, errc::ok};
   }
 };
 static_assert(consistency<consistency_archetype>);

@@ -1,0 +1,176 @@
+#pragma once
+/// \file scheduler.hpp
+/// Rules for every scheduler. Whether a choice is a good one is each policy's own business; here is only what
+/// the catalog relies on: an index it can use, and the same answer to the same history.
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tensorhub/concepts/scheduler.hpp"
+#include "tensorhub/testing/policy_conformance/rule.hpp"
+
+namespace tensorhub::testing {
+
+/// One call of `choose` with its own copies of everything it points to. Not copyable: `place`s are inside;
+/// `clone` makes the same call at other addresses.
+class scheduler_call {
+ public:
+  scheduler_call() = default;
+  scheduler_call(const scheduler_call&) = delete;
+  scheduler_call& operator=(const scheduler_call&) = delete;
+
+  source_query query{};
+  std::vector<source_candidate> candidates{};
+
+  void read_from(incarnation reader, location place) {
+    query.reader = reader;
+    query.place = &places_.emplace_back(std::move(place));
+    query.version = 1;
+  }
+  void offer(source_candidate candidate, location place) {
+    candidate.place = &places_.emplace_back(std::move(place));
+    candidates.push_back(candidate);
+  }
+  void clone(scheduler_call& into) const {
+    into.query = query;
+    into.read_from(query.reader, *query.place);
+    into.query.version = query.version;
+    for (const source_candidate& candidate : candidates) into.offer(candidate, *candidate.place);
+  }
+
+  /// Histories of a small cluster, fixed by the seed: 2 datacenters of 2 racks of 3 hosts, some of them
+  /// unnamed; 0 to 9 candidates with distinct incarnations; load, progress and reliability at random.
+  static void fill(scheduler_call& call, std::uint64_t seed) {
+    detail::suite_random random{seed};
+    call.read_from(incarnation{1000}, some_place(random));
+    const std::uint64_t count = random.below(10);
+    for (std::uint64_t i = 0; i < count; ++i) {
+      source_candidate candidate;
+      candidate.worker = incarnation{1 + i * 100 + random.below(100)};
+      candidate.leases = static_cast<std::uint32_t>(random.below(4));
+      candidate.chunks = 64;
+      candidate.chunks_held = 1 + random.below(64);
+      candidate.spot = random.below(3) == 0;
+      candidate.publisher = random.below(3) == 0;
+      call.offer(candidate, some_place(random));
+    }
+  }
+
+ private:
+  static location some_place(detail::suite_random& random) {
+    location place;
+    place.datacenter = "d" + std::to_string(random.below(2));
+    if (random.below(5) != 0) place.rack = place.datacenter + "-r" + std::to_string(random.below(2));
+    if (random.below(5) != 0) place.host = place.rack + "-h" + std::to_string(random.below(3));
+    return place;
+  }
+
+  std::deque<location> places_;  // a deque: addresses stay
+};
+
+/// `Make` makes a fresh scheduler; two fresh ones must behave alike.
+template <scheduler S, typename Make>
+struct scheduler_rules {
+  static constexpr std::uint64_t histories = 300;
+  static constexpr std::uint64_t calls_per_history = 6;
+
+  /// "An index is inside the candidates."
+  static violations index_is_inside(const Make& make) {
+    violations seen;
+    for (std::uint64_t history = 0; history < histories; ++history) {
+      S policy = make();
+      for (std::uint64_t i = 0; i < calls_per_history; ++i) {
+        scheduler_call call;
+        scheduler_call::fill(call, history * calls_per_history + i);
+        const source_choice choice = policy.choose(call.query, call.candidates);
+        if (choice.index && *choice.index >= call.candidates.size() && !call.candidates.empty()) {
+          seen.add("index " + std::to_string(*choice.index) + " of " +
+                   std::to_string(call.candidates.size()) + " candidates (seed " +
+                   std::to_string(history * calls_per_history + i) + ")");
+        }
+      }
+    }
+    return seen;
+  }
+
+  /// "No candidates: no index." At first, and after other calls.
+  static violations nobody_is_chosen_of_none(const Make& make) {
+    violations seen;
+    S policy = make();
+    for (std::uint64_t seed = 0; seed < histories; ++seed) {
+      scheduler_call call;
+      scheduler_call::fill(call, seed);
+      seen.require(!policy.choose(call.query, {}).index, "an index although there is no candidate");
+      static_cast<void>(policy.choose(call.query, call.candidates));
+    }
+    return seen;
+  }
+
+  /// "Deterministic in its arguments and earlier calls": two fresh schedulers with the same history answer
+  /// the same, wherever the arguments lie in memory, and whatever a third one was asked between.
+  static violations same_history_same_choice(const Make& make) {
+    violations seen;
+    for (std::uint64_t history = 0; history < histories; ++history) {
+      S one = make();
+      S other = make();
+      S noise = make();
+      for (std::uint64_t i = 0; i < calls_per_history; ++i) {
+        scheduler_call call;
+        scheduler_call moved;
+        scheduler_call between;
+        scheduler_call::fill(call, history * calls_per_history + i);
+        scheduler_call::fill(between, ~(history * calls_per_history + i));
+        call.clone(moved);
+        const source_choice first = one.choose(call.query, call.candidates);
+        static_cast<void>(noise.choose(between.query, between.candidates));
+        const source_choice second = other.choose(moved.query, moved.candidates);
+        seen.require(first.index == second.index,
+                     "two choices for call " + std::to_string(i) + " of history " + std::to_string(history));
+        seen.require(first.reason == second.reason,
+                     "two reasons for call " + std::to_string(i) + " of history " + std::to_string(history));
+      }
+    }
+    return seen;
+  }
+
+  /// A scheduler that was moved goes on where it was.
+  static violations moving_changes_nothing(const Make& make) {
+    violations seen;
+    for (std::uint64_t history = 0; history < histories; ++history) {
+      S stays = make();
+      S moves = make();
+      for (std::uint64_t i = 0; i < calls_per_history; ++i) {
+        scheduler_call call;
+        scheduler_call::fill(call, history * calls_per_history + i);
+        S elsewhere = std::move(moves);
+        seen.require(stays.choose(call.query, call.candidates).index ==
+                         elsewhere.choose(call.query, call.candidates).index,
+                     "another choice after a move, in history " + std::to_string(history));
+        moves = std::move(elsewhere);
+      }
+    }
+    return seen;
+  }
+};
+
+/// Runs all rules.
+template <scheduler S, typename Make>
+[[nodiscard]] std::vector<rule_result> check_scheduler(const Make& make) {
+  using rules = scheduler_rules<S, Make>;
+  std::vector<rule_result> results;
+  results.push_back({"index_is_inside", rules::index_is_inside(make)});
+  results.push_back({"nobody_is_chosen_of_none", rules::nobody_is_chosen_of_none(make)});
+  results.push_back({"same_history_same_choice", rules::same_history_same_choice(make)});
+  results.push_back({"moving_changes_nothing", rules::moving_changes_nothing(make)});
+  return results;
+}
+template <scheduler S>
+[[nodiscard]] std::vector<rule_result> check_scheduler() {
+  return check_scheduler<S>([] { return S{typename S::options{}}; });
+}
+
+}  // namespace tensorhub::testing
