@@ -41,8 +41,8 @@ class client_shell {
       socket_.set(zmq::sockopt::reconnect_ivl_max, 1000);
       socket_.connect(address_);
     } catch (const zmq::error_t& e) {
-      throw error(errc::invalid_argument, "'" + address_ + "' is no address of a reference server (" + e.what() +
-                                              "): it looks like tcp://host:port");
+      throw error(errc::invalid_argument, "'" + address_ + "' is no address of a reference server (" +
+                                              e.what() + "): it looks like tcp://host:port");
     }
     thread_ = std::jthread{[this](const std::stop_token& stop) { run(stop); }};
   }
@@ -107,7 +107,8 @@ class client_shell {
       } catch (const zmq::error_t&) {
         return;
       }
-      const decode_result decoded = decoder_.decode({static_cast<const std::byte*>(frame.data()), frame.size()});
+      const decode_result decoded =
+          decoder_.decode({static_cast<const std::byte*>(frame.data()), frame.size()});
       const std::lock_guard lock{mutex_};
       if (decoded.ok())
         core_.receive(clock_.now(), decoded.message);
@@ -127,8 +128,8 @@ class client_shell {
         decoded.fault == decode_fault::wrong_magic
             ? "what answers at " + address_ + " is no TensorHub reference server: check the address"
             : "the reference server at " + address_ + " speaks control protocol " +
-                  std::to_string(decoded.protocol) + ", this process speaks " + std::to_string(control_protocol) +
-                  ": use the same TensorHub release for both";
+                  std::to_string(decoded.protocol) + ", this process speaks " +
+                  std::to_string(control_protocol) + ": use the same TensorHub release for both";
     messages::envelope envelope;
     envelope.body = std::move(goodbye);
     core_.receive(clock_.now(), envelope);
@@ -153,9 +154,9 @@ class client_shell {
   std::mutex mutex_;
   Core core_;
   std::function<void(Core&)> after_step_;
-  std::vector<messages::envelope> outbox_;            ///< guarded by mutex_
-  time_point sleeps_until_ = time_point::never();     ///< guarded by mutex_
-  std::vector<messages::envelope> sending_;           ///< the thread's own, as all that follows
+  std::vector<messages::envelope> outbox_;         ///< guarded by mutex_
+  time_point sleeps_until_ = time_point::never();  ///< guarded by mutex_
+  std::vector<messages::envelope> sending_;        ///< the thread's own, as all that follows
   std::shared_ptr<zmq::context_t> context_;
   zmq::socket_t socket_;
   encoder encoder_;

@@ -51,8 +51,7 @@ class reference_server {
   using options = reference_server_options;
 
   /// Listens at once. Throws `transport_failed` if the address cannot be bound.
-  explicit reference_server(options how = {},
-                            Scheduler choosing = Scheduler{typename Scheduler::options{}},
+  explicit reference_server(options how = {}, Scheduler choosing = Scheduler{typename Scheduler::options{}},
                             Consistency deciding = Consistency{typename Consistency::options{}})
       : options_{std::move(how)},
         epoch_{random_epoch()},
@@ -63,8 +62,8 @@ class reference_server {
       socket_.bind(options_.address);
       address_ = socket_.get(zmq::sockopt::last_endpoint);
     } catch (const zmq::error_t& e) {
-      throw error(errc::transport_failed, "the reference server cannot listen at '" + options_.address +
-                                              "': " + e.what());
+      throw error(errc::transport_failed,
+                  "the reference server cannot listen at '" + options_.address + "': " + e.what());
     }
     thread_ = std::jthread{[this](const std::stop_token& stop) { run(stop); }};
   }
@@ -137,7 +136,8 @@ class reference_server {
   }
 
   void accept() {
-    const decode_result decoded = decoder_.decode({static_cast<const std::byte*>(frame_.data()), frame_.size()});
+    const decode_result decoded =
+        decoder_.decode({static_cast<const std::byte*>(frame_.data()), frame_.size()});
     const std::string_view from = identity_.to_string_view();
     if (!decoded.ok()) {
       count_bad();
@@ -156,18 +156,17 @@ class reference_server {
     route& known = routes_[sender];
     if (known != from) known.assign(from);
     if (routes_.size() > 2 * catalog_.worker_count() + 1024) {
-      std::erase_if(routes_, [&](const auto& entry) {
-        return entry.first != sender && !catalog_.knows(entry.first);
-      });
+      std::erase_if(routes_,
+                    [&](const auto& entry) { return entry.first != sender && !catalog_.knows(entry.first); });
     }
   }
 
   void explain_protocol(std::string_view to, std::uint16_t theirs) {
     messages::goodbye_push goodbye;
     goodbye.epoch = epoch_;
-    goodbye.reason = {errc::protocol_mismatch,
-                      "this reference server speaks control protocol " + std::to_string(control_protocol) +
-                          ", the worker speaks " + std::to_string(theirs)};
+    goodbye.reason = {errc::protocol_mismatch, "this reference server speaks control protocol " +
+                                                   std::to_string(control_protocol) + ", the worker speaks " +
+                                                   std::to_string(theirs)};
     messages::envelope envelope;
     envelope.sender = epoch_.value;
     envelope.body = std::move(goodbye);

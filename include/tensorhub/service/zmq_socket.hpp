@@ -55,8 +55,7 @@ namespace tensorhub::detail {
 class wake_signal {
  public:
   wake_signal() : descriptor_{::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)} {
-    if (!descriptor_)
-      throw error(errc::system_failed, std::string{"no eventfd: "} + std::strerror(errno));
+    if (!descriptor_) throw error(errc::system_failed, std::string{"no eventfd: "} + std::strerror(errno));
   }
   void raise() noexcept {
     const std::uint64_t one = 1;
@@ -78,7 +77,8 @@ inline void wait_for_input(zmq::socket_t& socket, wake_signal& signal, time_poin
   constexpr std::int64_t longest_ms = 1000;
   const std::int64_t left_ms =
       until <= now ? 0 : std::min<std::int64_t>((until - now).count() / 1'000'000 + 1, longest_ms);
-  zmq::pollitem_t items[] = {{socket.handle(), 0, ZMQ_POLLIN, 0}, {nullptr, signal.descriptor(), ZMQ_POLLIN, 0}};
+  zmq::pollitem_t items[] = {{socket.handle(), 0, ZMQ_POLLIN, 0},
+                             {nullptr, signal.descriptor(), ZMQ_POLLIN, 0}};
   try {
     zmq::poll(items, 2, std::chrono::milliseconds{left_ms});
   } catch (const zmq::error_t&) {  // interrupted by a signal: the caller looks again

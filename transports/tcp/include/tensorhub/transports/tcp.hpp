@@ -118,7 +118,8 @@ class tcp {
 
   explicit tcp(options how = {}, incarnation self = {})
       : options_{std::move(how)}, self_{self}, source_{options_, self} {
-    const std::string& host = options_.advertised_host.empty() ? options_.listen_host : options_.advertised_host;
+    const std::string& host =
+        options_.advertised_host.empty() ? options_.listen_host : options_.advertised_host;
     const bool is_v6 = host.find(':') != std::string::npos;
     address_.text = "tcp://" + (is_v6 ? "[" + host + "]" : host) + ":" + std::to_string(source_.port());
   }
@@ -129,9 +130,9 @@ class tcp {
                                                            region_access access) {
     for (std::size_t i = 0; i < ranges.size(); ++i) {
       if (ranges[i].data != nullptr && ranges[i].bytes > 0 && ranges[i].kind == memory_kind::host) continue;
-      throw error(errc::invalid_argument,
-                  "tcp: range " + std::to_string(i) + " of " + std::to_string(ranges.size()) +
-                      " cannot be registered: it is null, empty or not host memory");
+      throw error(errc::invalid_argument, "tcp: range " + std::to_string(i) + " of " +
+                                              std::to_string(ranges.size()) +
+                                              " cannot be registered: it is null, empty or not host memory");
     }
     std::vector<memory_region> regions;
     regions.reserve(ranges.size());
@@ -181,7 +182,8 @@ class tcp {
     greeting.reader = self_.value;
     greeting.source = peer.value;
     // The send buffer of a new connection is empty: this is taken whole or not at all.
-    if (::send(socket.get(), &greeting, sizeof greeting, MSG_NOSIGNAL) != static_cast<ssize_t>(sizeof greeting))
+    if (::send(socket.get(), &greeting, sizeof greeting, MSG_NOSIGNAL) !=
+        static_cast<ssize_t>(sizeof greeting))
       throw error(errc::transport_failed, "tcp: " + address + " closed the connection at once");
     tcp_detail::welcome answer;
     std::size_t have = 0;
@@ -189,8 +191,8 @@ class tcp {
       if (!tcp_detail::wait_ready(socket.get(), POLLIN, until)) {
         throw error(errc::timed_out, "tcp: " + address + " accepted the connection and said nothing");
       }
-      const auto taken =
-          ::recv(socket.get(), reinterpret_cast<std::byte*>(&answer) + have, sizeof answer - have, MSG_DONTWAIT);
+      const auto taken = ::recv(socket.get(), reinterpret_cast<std::byte*>(&answer) + have,
+                                sizeof answer - have, MSG_DONTWAIT);
       if (taken == 0 || (taken < 0 && errno != EAGAIN && errno != EINTR)) {
         throw error(errc::transport_failed, "tcp: " + address + " closed the connection instead of greeting");
       }

@@ -63,9 +63,9 @@ class connection {
     input_end_ = 0;
     welcome answer;
     answer.source = self.value;
-    answer.status = greeting.protocol != data_protocol    ? welcome_status::other_protocol
-                    : greeting.source != self.value ? welcome_status::other_process
-                                                    : judge(std::as_const(greeting));
+    answer.status = greeting.protocol != data_protocol ? welcome_status::other_protocol
+                    : greeting.source != self.value    ? welcome_status::other_process
+                                                       : judge(std::as_const(greeting));
     // The send buffer of a new connection is empty: this is taken whole or not at all.
     const auto sent = ::send(socket(), &answer, sizeof answer, MSG_NOSIGNAL);
     if (sent != static_cast<ssize_t>(sizeof answer) || answer.status != welcome_status::accepted)
@@ -148,7 +148,8 @@ class connection {
     } else {
       auto* const header = reinterpret_cast<std::byte*>(&header_) + header_sent_;
       const std::size_t header_bytes = sizeof header_ - header_sent_;
-      std::array<iovec, 2> pieces{iovec{header, header_bytes}, iovec{part_.data, from_file_ ? 0 : part_bytes}};
+      std::array<iovec, 2> pieces{iovec{header, header_bytes},
+                                  iovec{part_.data, from_file_ ? 0 : part_bytes}};
       msghdr message{};
       message.msg_iov = pieces.data();
       message.msg_iovlen = pieces.size();

@@ -26,8 +26,8 @@ struct tcp_options {
   std::size_t send_buffer_bytes = 0;     ///< 0: the kernel tunes it. Else 1-2 bandwidth-delay products
   std::size_t receive_buffer_bytes = 0;  ///< ditto
 
-  bool send_from_file = true;            ///< sendfile from regions that have a backing file
-  std::size_t max_connections = 16384;   ///< of readers; more are turned away
+  bool send_from_file = true;           ///< sendfile from regions that have a backing file
+  std::size_t max_connections = 16384;  ///< of readers; more are turned away
 
   std::chrono::milliseconds peer_timeout = defaults::peer_timeout;  ///< silence with reads outstanding
 };

@@ -18,7 +18,8 @@
 
 namespace tensorhub::transports::tcp_detail {
 
-static_assert(std::endian::native == std::endian::little, "the data protocol is that of little-endian machines");
+static_assert(std::endian::native == std::endian::little,
+              "the data protocol is that of little-endian machines");
 
 inline constexpr std::uint64_t hello_magic = 0x3144425548544854;    // "THTHUBD1"
 inline constexpr std::uint64_t welcome_magic = 0x3157425548544854;  // "THTHUBW1"

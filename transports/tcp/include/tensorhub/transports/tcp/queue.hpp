@@ -128,8 +128,8 @@ class queue_core {
       }
     }
     const duration longest = std::min(timeout, until_silence());
-    take_events(static_cast<int>(
-        std::clamp<std::int64_t>((longest.count() + 999'999) / 1'000'000, 0, 1'000'000)));
+    take_events(
+        static_cast<int>(std::clamp<std::int64_t>((longest.count() + 999'999) / 1'000'000, 0, 1'000'000)));
     woken_ = false;
   }
 
@@ -148,8 +148,7 @@ class queue_core {
 
   void take_events(int timeout_ms) noexcept {
     std::array<epoll_event, 16> events{};
-    const int count =
-        ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), timeout_ms);
+    const int count = ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), timeout_ms);
     for (int i = 0; i < count; ++i) {
       const epoll_event& event = events[static_cast<std::size_t>(i)];
       if (event.data.ptr == nullptr) {

@@ -70,8 +70,8 @@ class region_table {
     const auto found = entries_.find(request.key.region);
     if (found == entries_.end() || found->second.access == region_access::local_write) return std::nullopt;
     const region_entry& entry = found->second;
-    const std::uint64_t difference = (entry.secret[0] ^ request.key.secret[0]) |
-                                     (entry.secret[1] ^ request.key.secret[1]);
+    const std::uint64_t difference =
+        (entry.secret[0] ^ request.key.secret[0]) | (entry.secret[1] ^ request.key.secret[1]);
     if (difference != 0) return std::nullopt;
     if (request.offset > entry.range.bytes || request.bytes > entry.range.bytes - request.offset)
       return std::nullopt;

@@ -160,7 +160,8 @@ inline void size_buffers(int socket, const tcp_options& options) noexcept {
                                                   deadline until) {
   const auto where = parse_address(address);
   if (!where) {
-    throw error(errc::transport_failed, "tcp: '" + address.substr(0, 128) + "' is no address of this transport");
+    throw error(errc::transport_failed,
+                "tcp: '" + address.substr(0, 128) + "' is no address of this transport");
   }
   const auto addresses = resolve(where->host, where->port, AI_ADDRCONFIG);
   std::string trouble = "no address";

@@ -249,7 +249,7 @@ class source {
   bool refuse_all_ = false;
   std::atomic<bool> stopping_ = false;
   std::atomic<std::size_t> connection_count_ = 0;
-  std::size_t next_loop_ = 0;            ///< the first thread's own, as the next
+  std::size_t next_loop_ = 0;  ///< the first thread's own, as the next
   std::uint64_t last_connection_ = 0;
   std::vector<std::unique_ptr<loop>> loops_;
 };

@@ -98,7 +98,8 @@ class stream {
         pieces[used++] = {reads_[first_].target + body_have_, body_bytes};
         if (count_ > 1) pieces[used++] = {next_header_.data(), sizeof header_};
       } else {
-        pieces[used++] = {reinterpret_cast<std::byte*>(&header_) + header_have_, sizeof header_ - header_have_};
+        pieces[used++] = {reinterpret_cast<std::byte*>(&header_) + header_have_,
+                          sizeof header_ - header_have_};
       }
       msghdr message{};
       message.msg_iov = pieces.data();
@@ -135,7 +136,8 @@ class stream {
   [[nodiscard]] bool header_is_sane() const noexcept {
     if (header_.status == static_cast<std::uint64_t>(completion_status::ok))
       return header_.bytes == reads_[first_].bytes;
-    return header_.status == static_cast<std::uint64_t>(completion_status::access_denied) && header_.bytes == 0;
+    return header_.status == static_cast<std::uint64_t>(completion_status::access_denied) &&
+           header_.bytes == 0;
   }
   [[nodiscard]] std::uint64_t body_left() const noexcept { return header_.bytes - body_have_; }
 

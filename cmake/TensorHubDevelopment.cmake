@@ -1,0 +1,17 @@
+# What our own tests, examples and benchmarks are built with. None of it reaches a consumer.
+add_library(tensorhub_development INTERFACE)
+target_compile_options(tensorhub_development INTERFACE -Wall -Wextra -Wpedantic -Wconversion -Wshadow -Werror)
+if(TENSORHUB_SANITIZE)
+  target_compile_options(tensorhub_development INTERFACE -fsanitize=${TENSORHUB_SANITIZE} -fno-omit-frame-pointer
+                                                         -fno-sanitize-recover=all)
+  target_link_options(tensorhub_development INTERFACE -fsanitize=${TENSORHUB_SANITIZE})
+endif()
+if(PROJECT_IS_TOP_LEVEL AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  find_program(TENSORHUB_CCACHE ccache)
+  if(TENSORHUB_CCACHE)
+    set(CMAKE_CXX_COMPILER_LAUNCHER "${TENSORHUB_CCACHE}")
+  endif()
+endif()
+if(PROJECT_IS_TOP_LEVEL AND NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
+  set(CMAKE_BUILD_TYPE Release)
+endif()

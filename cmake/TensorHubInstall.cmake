@@ -1,0 +1,26 @@
+# Installs the headers and one export set per component; TensorHubConfig.cmake loads the components asked for.
+include(GNUInstallDirs)
+include(CMakePackageConfigHelpers)
+
+set(package_folder ${CMAKE_INSTALL_LIBDIR}/cmake/TensorHub)
+get_property(components GLOBAL PROPERTY TENSORHUB_COMPONENTS)
+get_property(include_folders GLOBAL PROPERTY TENSORHUB_INCLUDE_FOLDERS)
+
+foreach(folder IN LISTS include_folders)
+  install(DIRECTORY ${folder}/tensorhub DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+endforeach()
+foreach(component IN LISTS components)
+  install(TARGETS tensorhub_${component} EXPORT TensorHub_${component})
+  install(
+    EXPORT TensorHub_${component}
+    NAMESPACE TensorHub::
+    DESTINATION ${package_folder}
+    FILE TensorHub_${component}.cmake)
+endforeach()
+
+configure_package_config_file(cmake/TensorHubConfig.cmake.in ${PROJECT_BINARY_DIR}/TensorHubConfig.cmake
+                              INSTALL_DESTINATION ${package_folder})
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/TensorHubConfigVersion.cmake
+                                 COMPATIBILITY SameMinorVersion ARCH_INDEPENDENT)
+install(FILES ${PROJECT_BINARY_DIR}/TensorHubConfig.cmake ${PROJECT_BINARY_DIR}/TensorHubConfigVersion.cmake
+              cmake/FindZeroMQ.cmake cmake/FindxxHash.cmake DESTINATION ${package_folder})

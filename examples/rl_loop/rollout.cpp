@@ -1,0 +1,95 @@
+// One shard of a rollout replica: hold a version, play with it, take the next one as soon as there is one.
+//
+// Lines that exist because of TensorHub are marked [hub]: `grep -c '\[hub\]' rollout.cpp` counts them.
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "episode_channel.hpp"
+#include "exchange.hpp"
+#include "fingerprint.hpp"
+#include "link.hpp"
+#include "player.hpp"
+#include "policy.hpp"
+#include "process.hpp"
+#include "roles.hpp"
+
+namespace rl_loop {
+namespace {
+
+constexpr std::size_t environments = 8;
+
+/// What both shards do next; the first one decides.
+struct orders {
+  std::uint64_t update_to = 0;  // take this version or a later one; zero: keep what is held
+  bool play = false;
+  bool stop = false;
+};
+
+}  // namespace
+
+void run_rollout(const options& given) {
+  link launcher{descriptor{link_fd}};
+  exchange shards{descriptor{peer_fd}, given.rank};
+  std::optional<episode_outbox> outbox;
+  if (shards.first()) outbox.emplace(given.episode_port);
+
+  const std::size_t units = policy_shard::units_of(given.hidden, shard_count);
+  const std::size_t bytes = policy_shard::float_count(units) * sizeof(float);
+  tensorhub::host_memory space;                                               // [hub]
+  const auto memory = space.allocate(bytes);                                  // [hub]
+  policy_shard policy{reinterpret_cast<float*>(memory.range().data), units};  // [hub]
+  player playing{policy, given.seed + std::hash<std::string>{}(given.name), environments};
+
+  hub::subscriber rollout{{                                                      // [hub]
+                           .server = given.server,                               // [hub]
+                           .model = "policy",                                    // [hub]
+                           .replica = given.name,                                // [hub]
+                           .shard = {given.rank, shard_count},                   // [hub]
+                           .spot = true}};                                       // [hub]
+  for (const auto& tensor : policy.tensors()) {                                  // [hub]
+    rollout.add(tensor.name, tensor.data, tensor.shape, tensorhub::dtype::f32);  // [hub]
+  }                                                                              // [hub]
+
+  for (std::uint64_t held = 0;;) {
+    orders next;
+    if (shards.first()) {
+      if (const auto newer = rollout.newer()) next.update_to = newer->value;  // [hub]
+      if (held == 0) next.update_to = 1;  // [hub] at the start: whatever there is, once there is any
+      if (const auto command = launcher.hear()) {
+        next.stop = true;
+        next.update_to = command->count("version");  // "finish" names the last version, "leave" names none
+      }
+      next.play = !next.stop && outbox->ready(std::chrono::milliseconds{5});
+    }
+    next = shards.agree(next);
+
+    if (next.update_to != 0) {
+      const auto done = rollout.update(tensorhub::at_least(next.update_to));  // [hub] in place
+      held = done.version.value;  // [hub] from here this process is a source itself
+      std::string sources;
+      for (const auto& source : done.sources) sources += (sources.empty() ? "" : ",") + source;  // [hub]
+      launcher.say(report{"update"}
+                       .with("version", held)
+                       .with("sources", sources)
+                       .with("bytes", done.bytes)          // [hub]
+                       .with("seconds", done.seconds)      // [hub]
+                       .with("pull_s", done.pull_seconds)  // [hub]
+                       .with("fingerprint", fingerprint(std::as_bytes(policy.all()))));
+    }
+    if (next.stop) {
+      launcher.say(
+          report{"left"}.with("version", held).with("fingerprint", fingerprint(std::as_bytes(policy.all()))));
+      rollout.leave();  // [hub] readers of this replica finish or are moved first
+      return;
+    }
+    if (next.play) {
+      const wave played = playing.play(held, shards);
+      if (shards.first()) outbox->send(played);
+    }
+  }
+}
+
+}  // namespace rl_loop

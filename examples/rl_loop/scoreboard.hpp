@@ -1,0 +1,256 @@
+#pragma once
+/// \file scoreboard.hpp
+/// What the launcher makes of its children's reports: the live table, the closing summary and the verdict.
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "link.hpp"
+
+namespace rl_loop {
+
+/// A shard of a replica: one process.
+struct place {
+  std::string replica;
+  std::uint32_t rank = 0;
+  auto operator<=>(const place&) const = default;
+};
+
+class scoreboard {
+ public:
+  scoreboard(bool quiet, bool learning_required) : quiet_{quiet}, learning_required_{learning_required} {
+    if (!quiet_) {
+      std::printf("   time version   mean   versions  trainer   rollouts            who pulled from whom\n");
+      std::printf("      s          return  behind   stall ms  stall ms    GB/s   (since the line above)\n");
+    }
+  }
+
+  void hear(const place& from, const report& what) {
+    if (what.word() == "published") {
+      published_[{from.rank, what.count("version")}] = what.text("fingerprint");
+    } else if (what.word() == "learned") {
+      learned(what);
+    } else if (what.word() == "update") {
+      updated(from, what);
+    } else if (what.word() == "left") {
+      last_[from] = {what.count("version"), what.text("fingerprint")};
+    } else if (what.word() == "final") {
+      final_version_ = what.count("version");
+    }
+  }
+
+  void note(const std::string& text) {
+    if (!quiet_) std::printf("%7.1f  %s\n", elapsed(), text.c_str());
+    std::fflush(stdout);
+  }
+
+  [[nodiscard]] std::uint64_t final_version() const { return final_version_; }
+  [[nodiscard]] std::size_t versions_learned() const { return returns_.size(); }
+
+  /// Prints the summary. `replicas`: name, and whether it stayed to the end. True: all is as it should be.
+  [[nodiscard]] bool summarise(const std::vector<std::pair<std::string, bool>>& replicas,
+                               std::uint32_t shards) const {
+    bool good = true;
+    std::printf("\nsummary after %.1f s: %zu versions learnt from, last version %llu\n", elapsed(),
+                returns_.size(), static_cast<unsigned long long>(final_version_));
+    std::printf("  replica      last version  updates  update ms    GB/s  fingerprint of shard 0, 1\n");
+    for (const auto& [name, stayed] : replicas) good &= summarise_replica(name, stayed, shards);
+    good &= summarise_updates();
+    good &= summarise_learning();
+    std::printf("  %s\n", good ? "PASSED: all of the above holds" : "FAILED: see above");
+    std::fflush(stdout);
+    return good;
+  }
+
+ private:
+  struct returns {
+    double mean;
+    double episodes;
+  };
+  /// One replica's update to one version: its shards side by side.
+  struct pull {
+    double bytes = 0;
+    double seconds = 0;
+    double pull_seconds = 0;
+    std::set<std::string> sources;
+  };
+  struct total {
+    std::size_t updates = 0;
+    double bytes = 0;
+    double seconds = 0;
+    double pull_seconds = 0;
+  };
+
+  [[nodiscard]] double elapsed() const {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - started_).count();
+  }
+
+  void learned(const report& what) {
+    returns_.push_back({what.number("mean_return"), what.number("episodes")});
+    trainer_stall_s_ += what.number("stall_s");
+    ++line_versions_;
+    line_stall_s_ += what.number("stall_s");
+    line_return_ += what.number("mean_return");
+    line_behind_ += what.number("behind");
+    if (quiet_ || elapsed() - last_line_s_ < 1.0) return;
+    last_line_s_ = elapsed();
+    double bytes = 0, seconds = 0, pull_seconds = 0;
+    std::string who;
+    std::map<std::string, std::map<std::string, int>> by_reader;
+    for (const auto& [key, one] : line_pulls_) {
+      bytes += one.bytes;
+      seconds += one.seconds;
+      pull_seconds += one.pull_seconds;
+      for (const auto& source : one.sources) ++by_reader[key.first][source];
+    }
+    for (const auto& [reader, sources] : by_reader) {
+      who += (who.empty() ? "" : "  ") + short_name(reader) + "<-";
+      for (auto s = sources.begin(); s != sources.end(); ++s) {
+        who += (s == sources.begin() ? "" : ",") + short_name(s->first);
+        if (s->second > 1) who += "*" + std::to_string(s->second);
+      }
+    }
+    const double pulls = std::max<double>(1.0, static_cast<double>(line_pulls_.size()));
+    std::printf("%7.1f %7llu %7.1f %8.1f %9.1f %9.1f %8.2f   %s\n", last_line_s_,
+                static_cast<unsigned long long>(what.count("version")), line_return_ / line_versions_,
+                line_behind_ / line_versions_, 1e3 * line_stall_s_ / line_versions_, 1e3 * seconds / pulls,
+                pull_seconds > 0 ? bytes / pull_seconds * 1e-9 : 0.0, who.c_str());
+    std::fflush(stdout);
+    line_pulls_.clear();
+    line_versions_ = line_stall_s_ = line_return_ = line_behind_ = 0;
+  }
+
+  void updated(const place& from, const report& what) {
+    const std::uint64_t version = what.count("version");
+    claims_.push_back({from, version, what.text("fingerprint")});
+    if (what.number("bytes") == 0) return;  // it was held already
+    pull& one = line_pulls_[{from.replica, version}];
+    one.bytes += what.number("bytes");
+    one.seconds = std::max(one.seconds, what.number("seconds"));
+    one.pull_seconds = std::max(one.pull_seconds, what.number("pull_s"));
+    std::string names = what.text("sources") + ",";
+    for (std::size_t comma; (comma = names.find(',')) != std::string::npos; names.erase(0, comma + 1)) {
+      one.sources.insert(names.substr(0, names.rfind('/', comma)));
+    }
+    total& sum = totals_[from];
+    ++sum.updates;
+    sum.bytes += what.number("bytes");
+    sum.seconds += what.number("seconds");
+    sum.pull_seconds += what.number("pull_s");
+  }
+
+  /// "rollout-3" -> "r3", "trainer-0" -> "trainer": the table is narrow.
+  [[nodiscard]] static std::string short_name(const std::string& replica) {
+    return replica.rfind("rollout-", 0) == 0 ? "r" + replica.substr(8) : replica.substr(0, replica.find('-'));
+  }
+
+  [[nodiscard]] std::string published(std::uint32_t rank, std::uint64_t version) const {
+    const auto found = published_.find({rank, version});
+    return found == published_.end() ? "none" : found->second;
+  }
+
+  [[nodiscard]] bool summarise_replica(const std::string& name, bool stayed, std::uint32_t shards) const {
+    bool good = true;
+    std::uint64_t version = 0;
+    total sum;
+    std::string prints;
+    for (std::uint32_t rank = 0; rank < shards; ++rank) {
+      const auto last = last_.find({name, rank});
+      if (last == last_.end()) {
+        prints += " missing";
+        good = false;
+        continue;
+      }
+      if (rank != 0 && version != last->second.first) good = false;  // shards of one replica differ
+      version = last->second.first;
+      const bool same = last->second.second == published(rank, version);
+      prints += " " + last->second.second + (same ? " =" : " DIFFERS");
+      good &= same;
+      if (const auto found = totals_.find({name, rank}); found != totals_.end()) {
+        sum.updates = found->second.updates;  // a group operation: the same count in every shard
+        sum.bytes += found->second.bytes;
+        sum.seconds = std::max(sum.seconds, found->second.seconds);
+        sum.pull_seconds = std::max(sum.pull_seconds, found->second.pull_seconds);
+      }
+    }
+    const bool rollout = name.rfind("rollout", 0) == 0;
+    if (stayed && version != final_version_) good = false;
+    if (rollout && sum.updates == 0) good = false;
+    if (rollout) {
+      std::printf("  %-12s %12llu %8zu %10.1f %7.2f %s%s\n", name.c_str(),
+                  static_cast<unsigned long long>(version), sum.updates,
+                  1e3 * sum.seconds / std::max<double>(1.0, static_cast<double>(sum.updates)),
+                  sum.pull_seconds > 0 ? sum.bytes / sum.pull_seconds * 1e-9 : 0.0, prints.c_str(),
+                  stayed ? "" : "  (left before the end)");
+    } else {
+      std::printf("  %-12s %12llu        -          -       - %s\n", name.c_str(),
+                  static_cast<unsigned long long>(version), prints.c_str());
+    }
+    if (!good) std::printf("  %s: WRONG: version or bytes are not the trainer's\n", name.c_str());
+    return good;
+  }
+
+  [[nodiscard]] bool summarise_updates() const {
+    const auto wrong = std::ranges::count_if(
+        claims_, [this](const claim& c) { return c.fingerprint != published(c.from.rank, c.version); });
+    std::printf("  %zu updates compared with what the trainer published: %td differ\n", claims_.size(),
+                wrong);
+    std::printf("  trainer stalled %.1f ms per version in publish and unpublish\n",
+                1e3 * trainer_stall_s_ / std::max<double>(1.0, static_cast<double>(returns_.size())));
+    return wrong == 0 && !claims_.empty();
+  }
+
+  /// Learning is judged by what it consists of, versions, so that a slow machine does not make it fail.
+  [[nodiscard]] bool summarise_learning() const {
+    constexpr std::size_t enough_versions = 30, ends = 4;
+    const auto mean = [](auto from, auto to) {
+      double sum = 0, episodes = 0;
+      for (; from != to; ++from) {
+        sum += from->mean * from->episodes;
+        episodes += from->episodes;
+      }
+      return episodes > 0 ? sum / episodes : 0.0;
+    };
+    const auto count = static_cast<std::ptrdiff_t>(std::min(returns_.size(), ends));
+    const double first = returns_.empty() ? 0.0 : returns_.front().mean;
+    const double last = mean(returns_.end() - count, returns_.end());
+    const bool risen = last >= 100.0 && last >= 3.0 * first;
+    std::printf("  mean return: %.1f with the first version, %.1f over the last %td", first, last, count);
+    if (returns_.size() >= enough_versions || learning_required_) {
+      std::printf(": %s\n", risen ? "clearly risen" : "NOT clearly risen");
+      return risen;
+    }
+    std::printf(" (not judged: %zu versions are too few to learn in)\n", returns_.size());
+    return true;
+  }
+
+  struct claim {
+    place from;
+    std::uint64_t version;
+    std::string fingerprint;
+  };
+
+  bool quiet_;
+  bool learning_required_;
+  std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();
+  std::map<std::pair<std::uint32_t, std::uint64_t>, std::string> published_;  // (rank, version): fingerprint
+  std::map<place, std::pair<std::uint64_t, std::string>> last_;               // version and fingerprint
+  std::map<place, total> totals_;
+  std::vector<claim> claims_;
+  std::vector<returns> returns_;
+  double trainer_stall_s_ = 0;
+  std::uint64_t final_version_ = 0;
+  // Since the last line of the table.
+  double last_line_s_ = -1.0;
+  double line_versions_ = 0, line_stall_s_ = 0, line_return_ = 0, line_behind_ = 0;
+  std::map<std::pair<std::string, std::uint64_t>, pull> line_pulls_;  // (reader, version)
+};
+
+}  // namespace rl_loop

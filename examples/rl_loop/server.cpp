@@ -1,0 +1,17 @@
+// The reference server in a process of its own.
+
+#include "link.hpp"
+#include "process.hpp"
+#include "roles.hpp"
+
+namespace rl_loop {
+
+void run_server(const options&) {
+  link launcher{descriptor{link_fd}};
+  hub::reference_server server{{.address = "tcp://127.0.0.1:0"}};
+  launcher.say(report{"serving"}.with("address", server.address()));
+  while (!launcher.hear(std::chrono::hours{1})) {
+  }
+}
+
+}  // namespace rl_loop
