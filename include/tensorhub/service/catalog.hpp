@@ -549,9 +549,31 @@ class catalog {
   // ---- group operations
   // ---------------------------------------------------------------------------------------------
 
+  [[nodiscard]] static messages::update_reply refused(messages::status why, operation_counter counter = {}) {
+    messages::update_reply reply;
+    reply.result = std::move(why);
+    reply.operation = counter;
+    return reply;
+  }
+  [[nodiscard]] static messages::update_reply kept(operation_counter counter, version_number version) {
+    messages::update_reply reply;
+    reply.operation = counter;
+    reply.keep = true;
+    reply.version = version;
+    return reply;
+  }
+  [[nodiscard]] static messages::update_reply assigned(const operation_state& operation,
+                                                       messages::assignment source) {
+    messages::update_reply reply;
+    reply.operation = operation.counter;
+    reply.version = operation.version;
+    reply.source = std::move(source);
+    return reply;
+  }
+
   void on(worker_state& worker, request_sequence sequence, const messages::update_request& request) {
     const auto fail = [&](errc code, std::string sentence) {
-      answer(worker, sequence, messages::update_reply{{code, std::move(sentence)}, {}, false, {}, {}});
+      answer(worker, sequence, refused({code, std::move(sentence)}));
     };
     if (worker.drain || worker.withdrawn) {
       forget_drain(worker);
@@ -674,8 +696,7 @@ class catalog {
     if (member.keeps) {
       member.phase = phase::finished;
       if (!Consistency::completes_per_group) {
-        answer(worker, std::exchange(member.sequence, {}),
-               messages::update_reply{{}, operation.counter, true, operation.version, {}});
+        answer(worker, std::exchange(member.sequence, {}), kept(operation.counter, operation.version));
       }
       return close_if_finished(operation);
     }
@@ -695,11 +716,7 @@ class catalog {
     reindex(worker);
     member.phase = phase::assigned;
     answer(worker, std::exchange(member.sequence, {}),
-           messages::update_reply{{},
-                                  operation.counter,
-                                  false,
-                                  operation.version,
-                                  assignment_of(operation, lease->second, worker)});
+           assigned(operation, assignment_of(operation, lease->second, worker)));
   }
 
   void on(worker_state& worker, request_sequence sequence, const messages::source_failed_request& request) {
@@ -710,7 +727,7 @@ class catalog {
           operation != nullptr && !operation->failure.ok()
               ? operation->failure
               : messages::status{errc::unavailable, "this operation is not known any more"};
-      return answer(worker, sequence, messages::update_reply{reason, {}, false, {}, {}});
+      return answer(worker, sequence, refused(reason));
     }
     incarnation failed{};
     if (const auto lease = leases_.find(request.lease); lease != leases_.end()) failed = lease->second.source;
@@ -729,14 +746,11 @@ class catalog {
     }
     if (source == nullptr) {
       return answer(worker, sequence,
-                    messages::update_reply{
-                        nobody_left(*operation, worker, request.detail), operation->counter, false, {}, {}});
+                    refused(nobody_left(*operation, worker, request.detail), operation->counter));
     }
     lease_state& lease = grant(*source, *operation, worker.shard.index, &worker, false);
     member->lease = lease.id;
-    answer(worker, sequence,
-           messages::update_reply{
-               {}, operation->counter, false, operation->version, assignment_of(*operation, lease, worker)});
+    answer(worker, sequence, assigned(*operation, assignment_of(*operation, lease, worker)));
   }
 
   void on(worker_state& worker, request_sequence sequence, const messages::finish_request& request) {
@@ -800,7 +814,7 @@ class catalog {
       if (!member.sequence) continue;
       const request_sequence sequence = std::exchange(member.sequence, {});
       if (member.keeps)
-        answer(worker, sequence, messages::update_reply{{}, operation.counter, true, operation.version, {}});
+        answer(worker, sequence, kept(operation.counter, operation.version));
       else
         answer(worker, sequence, messages::status_reply{});
     }
@@ -817,8 +831,7 @@ class catalog {
       member.phase = phase::finished;
       worker_state& worker =
           *operation.replica->workers[operation.only_shard.value_or(static_cast<std::uint32_t>(i))];
-      answer(worker, std::exchange(member.sequence, {}),
-             messages::update_reply{{}, operation.counter, true, version, {}});
+      answer(worker, std::exchange(member.sequence, {}), kept(operation.counter, version));
     }
     close(operation);
   }
@@ -859,7 +872,7 @@ class catalog {
       const request_sequence sequence = std::exchange(member.sequence, {});
       if (member.phase == phase::waiting || (member.phase == phase::finished && member.keeps && sequence)) {
         if (!member.keeps) worker->overwriting = false;
-        answer(*worker, sequence, messages::update_reply{reason, operation.counter, false, {}, {}});
+        answer(*worker, sequence, refused(reason, operation.counter));
       } else if (member.phase == phase::absent) {
         if (operation.decided && !member.keeps) worker->overwriting = false;
       } else if (member.phase == phase::finished && sequence) {
