@@ -1,4 +1,5 @@
-// reference_server: the small process that knows who holds which version. One per cluster; it stores no weights.
+// reference_server: the small process that knows who holds which version. One per cluster; it stores no
+// weights.
 //
 //     reference_server --address tcp://0.0.0.0:5570
 

@@ -1,7 +1,7 @@
 #pragma once
 /// \file safetensors.hpp
-/// The header of a safetensors file: an 8-byte little-endian length, then JSON with each tensor's element type,
-/// shape and place in the data that follows. Format: https://huggingface.co/docs/safetensors
+/// The header of a safetensors file: an 8-byte little-endian length, then JSON with each tensor's element
+/// type, shape and place in the data that follows. Format: https://huggingface.co/docs/safetensors
 
 #include <algorithm>
 #include <cstddef>

@@ -1,6 +1,6 @@
 /// \file codec_fuzz.cpp
-/// Seeded mutations of every message type. The same seed gives the same frames everywhere; more rounds per type:
-/// TENSORHUB_CODEC_FUZZ_ROUNDS.
+/// Seeded mutations of every message type. The same seed gives the same frames everywhere; more rounds per
+/// type: TENSORHUB_CODEC_FUZZ_ROUNDS.
 
 #include <doctest/doctest.h>
 

@@ -5,8 +5,8 @@
 /// The shell moves messages and time; it decides nothing. `Core` is `session`, or in tests anything with its
 /// `receive`, `advance`, `next_deadline` and `take_output`.
 ///
-/// Thread safety: `with` may be called from any thread; the core runs under one mutex. `after_step` runs under
-/// it too, in whichever thread stepped the core: it must be short, and must not call `with`.
+/// Thread safety: `with` may be called from any thread; the core runs under one mutex. `after_step` runs
+/// under it too, in whichever thread stepped the core: it must be short, and must not call `with`.
 
 #include <functional>
 #include <mutex>

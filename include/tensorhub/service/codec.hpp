@@ -13,8 +13,8 @@
 ///         32      8  acknowledged
 ///         40         payload              the message in cereal's portable-binary format
 ///
-/// The first 16 bytes keep their meaning in every future protocol: whoever reads a frame of another one can say
-/// which. A server answers such a worker with a `goodbye_push`, whose type number never changes either.
+/// The first 16 bytes keep their meaning in every future protocol: whoever reads a frame of another one can
+/// say which. A server answers such a worker with a `goodbye_push`, whose type number never changes either.
 ///
 /// Thread safety: encoder and decoder are for one thread at a time.
 

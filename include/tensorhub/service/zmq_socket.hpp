@@ -3,8 +3,8 @@
 /// What the client and the server shell share of ZeroMQ: one context per process, bounded sockets, a way to
 /// wake a thread that polls one.
 ///
-/// Thread safety: `shared_context` and `wake_signal::raise` may be called from any thread; a socket belongs to
-/// one thread.
+/// Thread safety: `shared_context` and `wake_signal::raise` may be called from any thread; a socket belongs
+/// to one thread.
 
 #include <poll.h>
 #include <sys/eventfd.h>

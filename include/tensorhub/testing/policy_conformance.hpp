@@ -2,7 +2,8 @@
 /// \file policy_conformance.hpp
 /// Conformance suites for policies: what the requirement tables of concepts/ say beyond what a compiler sees.
 ///
-///     for (const auto& result : check_scheduler<my_scheduler>()) CHECK_MESSAGE(result.ok(), to_string(result));
+///     for (const rule_result& result : check_scheduler<my_scheduler>())
+///       CHECK_MESSAGE(result.ok(), to_string(result));
 ///
 /// A suite is a list of rules. Each rule is a function of its own that returns what it saw violated, in
 /// sentences, so that a suite can be run by any test framework, and a lying policy (a mutant) can be shown to

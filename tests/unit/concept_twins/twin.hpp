@@ -2,8 +2,8 @@
 /// \file twin.hpp
 /// What the broken twins share.
 ///
-/// A twin is a class template over an enumeration of flaws. `twin<flaw::none>` models the concept; every other
-/// one differs from it in one place, so it can be refused for that reason only.
+/// A twin is a class template over an enumeration of flaws. `twin<flaw::none>` models the concept; every
+/// other one differs from it in one place, so it can be refused for that reason only.
 
 #include <cstddef>
 #include <string_view>

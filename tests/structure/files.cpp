@@ -1,0 +1,196 @@
+/// \file files.cpp
+/// Rules about single files: length, heads of headers, paths of machines, unfinished work, names. Each
+/// checker is shown a bad text that it must find.
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+#include "layers.hpp"
+#include "source_tree.hpp"
+
+using namespace structure;
+
+namespace {
+
+constexpr std::size_t line_limit = 700;
+
+complaints check_length(const source_file& file) {
+  const std::size_t lines = lines_of(file.text).size();
+  if (lines < line_limit) return {};
+  return {file.path + " has " + std::to_string(lines) + " lines: split it, one job per file"};
+}
+
+complaints check_head(const source_file& file) {
+  complaints found;
+  if (!file.text.starts_with("#pragma once\n"))
+    found.push_back(file.path + " does not start with #pragma once");
+  const std::string name = file.path.substr(file.path.rfind('/') + 1);
+  const std::string head = "/// \\file " + name + "\n/// ";
+  if (file.text.find(head) == std::string::npos)
+    found.push_back(file.path + " has no comment \"\\file " + name + "\" that says what it is for");
+  return found;
+}
+
+/// Complaints about each line that has one of the words. The words are put together here, so that this file
+/// does not contain them.
+template <std::size_t N>
+complaints check_words(const source_file& file, const std::array<std::string, N>& words, const char* why) {
+  complaints found;
+  std::size_t number = 0;
+  for (const std::string_view line : lines_of(file.text)) {
+    ++number;
+    for (const std::string& word : words) {
+      if (line.find(word) != std::string_view::npos)
+        found.push_back(file.path + ":" + std::to_string(number) + " has \"" + word + "\": " + why);
+    }
+  }
+  return found;
+}
+
+complaints check_machine_paths(const source_file& file) {
+  const std::string slash = "/";
+  const char* const why = "no file of ours knows a machine";
+  complaints found = check_words(
+      file, std::array{slash + "work" + slash, slash + "home" + slash, slash + "root" + slash}, why);
+  if (!file.path.starts_with("tests/")) {
+    for (std::string& complaint : check_words(file, std::array{slash + "tmp" + slash}, why))
+      found.push_back(std::move(complaint));
+  }
+  return found;
+}
+
+complaints check_unfinished(const source_file& file) {
+  return check_words(file,
+                     std::array{std::string{"TO"} + "DO", std::string{"FIX"} + "ME", std::string{"XX"} + "X",
+                                std::string{"HA"} + "CK"},
+                     "finish it, or say what is missing");
+}
+
+complaints check_line_length(const source_file& file) {
+  complaints found;
+  std::size_t number = 0;
+  for (const std::string_view line : lines_of(file.text)) {
+    ++number;
+    // Characters, not bytes: continuation bytes of UTF-8 do not count.
+    const auto columns = std::count_if(line.begin(), line.end(),
+                                       [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; });
+    if (columns > 110)
+      found.push_back(file.path + ":" + std::to_string(number) + " is wider than 110 columns");
+  }
+  return found;
+}
+
+/// Words of DESIGN's list of names, where the word alone is wrong whatever it is used for. (Others, such as
+/// `buffer` or `epoch`, are wrong for one meaning only; a reader has to see that.)
+complaints check_names(const source_file& file) {
+  struct forbidden_word {
+    std::string_view word;
+    std::string_view instead;
+  };
+  static constexpr std::array<forbidden_word, 5> forbidden{{{"src", "source"},
+                                                            {"dst", "target"},
+                                                            {"dest", "target"},
+                                                            {"plugin", "policy"},
+                                                            {"strategy", "policy"}}};
+  complaints found;
+  std::size_t number = 0;
+  const std::string code = code_only(file.text);
+  for (const std::string_view line : lines_of(code)) {
+    ++number;
+    if (line.find("#include") != std::string_view::npos) continue;
+    // Parts of identifiers: `src_bytes` has the parts `src` and `bytes`.
+    std::size_t at = 0;
+    while (at < line.size()) {
+      std::size_t end = at;
+      while (end < line.size() && std::isalnum(static_cast<unsigned char>(line[end])) != 0) ++end;
+      for (const forbidden_word& name : forbidden) {
+        if (line.substr(at, end - at) == name.word) {
+          found.push_back(file.path + ":" + std::to_string(number) + " uses \"" + std::string{name.word} +
+                          "\" in a name: say " + std::string{name.instead});
+        }
+      }
+      at = end + 1;
+    }
+  }
+  return found;
+}
+
+void nothing_is_found(bool (*applies)(std::string_view), complaints (*check)(const source_file&)) {
+  std::size_t count = 0;
+  const complaints found = check_files(source_tree(), applies, check, &count);
+  REQUIRE(count > 30);
+  CHECK_MESSAGE(found.empty(), to_string(found));
+}
+
+bool every_file(std::string_view) {
+  return true;
+}
+
+}  // namespace
+
+TEST_CASE("files are short") {
+  nothing_is_found(is_cpp, check_length);
+}
+TEST_CASE("lines are at most 110 columns wide") {
+  nothing_is_found(is_cpp, check_line_length);
+}
+TEST_CASE("every public header says what it is") {
+  nothing_is_found(is_public_header, check_head);
+}
+TEST_CASE("no file knows a machine") {
+  nothing_is_found(every_file, check_machine_paths);
+}
+TEST_CASE("nothing is left unfinished") {
+  nothing_is_found(is_cpp, check_unfinished);
+}
+TEST_CASE("names are the design's") {
+  nothing_is_found(is_cpp, check_names);
+}
+
+TEST_CASE("the checkers of single files find planted faults") {
+  std::string lines;
+  for (std::size_t i = 0; i + 1 < line_limit; ++i) lines += "int a;\n";
+  CHECK(check_length({"a.hpp", lines}).empty());
+  CHECK(check_length({"a.hpp", lines + "int b;\n"}).size() == 1);
+
+  CHECK(check_line_length({"a.hpp", std::string(110, 'a') + "\n"}).empty());
+  CHECK(check_line_length({"a.hpp", "\n" + std::string(111, 'a')}).size() == 1);
+
+  const std::string head = "#pragma once\n/// \\file a.hpp\n/// What it is for.\n";
+  CHECK(check_head({"include/tensorhub/a.hpp", head}).empty());
+  CHECK(check_head({"include/tensorhub/b.hpp", head}).size() == 1);
+  CHECK(check_head({"include/tensorhub/a.hpp", "\n" + head}).size() == 1);
+  CHECK(check_head({"include/tensorhub/a.hpp", "#ifndef A\n#define A\n#endif\n"}).size() == 2);
+
+  const std::string slash = "/";
+  CHECK(check_machine_paths({"tests/a.cpp", "\"" + slash + "work" + slash + "b\""}).size() == 1);
+  CHECK(check_machine_paths({"README.md", "cd " + slash + "home" + slash + "me"}).size() == 1);
+  CHECK(check_machine_paths({"bench/a.cpp", "\"" + slash + "tmp" + slash + "b\""}).size() == 1);
+  CHECK(check_machine_paths({"tests/a.cpp", "\"" + slash + "tmp" + slash + "b\""}).empty());
+
+  CHECK(check_unfinished({"a.cpp", std::string{"int a;  // TO"} + "DO: b\n"}).size() == 1);
+  CHECK(check_unfinished({"a.cpp", std::string{"int a;  // FIX"} + "ME\n"}).size() == 1);
+}
+
+TEST_CASE("the checker of names finds parts of identifiers, but not words in comments and literals") {
+  const auto faults = [](std::string text) { return check_names({"a.hpp", std::move(text)}).size(); };
+  CHECK(faults("void copy(char* dst, const char* src);") == 2);
+  CHECK(faults("std::size_t src_bytes = my_dst_;") == 2);
+  CHECK(faults("struct plugin {};\nenum class strategy {};") == 2);
+  CHECK(faults("int srcs, dstance; // src\n/* dst */ auto a = \"src\"; auto b = R\"x(dst)\" src)x\";") == 0);
+  CHECK(faults("int n = 1'000; char c = 's'; char d = '\\''; int src;") == 1);
+  CHECK(faults("#include \"src/a.hpp\"\nint a;") == 0);
+}
+
+TEST_CASE("code_only keeps code and line numbers, and drops the rest") {
+  CHECK(code_only("a // b\nc") == "a  \nc");
+  CHECK(code_only("a /* b\n\n */ c") == "a  \n\n c");
+  CHECK(code_only("f(\"x\\\"y\", 'z')") == "f( ,  )");
+  CHECK(code_only("1'000'000") == "1'000'000");
+}

@@ -1,0 +1,160 @@
+#pragma once
+/// \file layers.hpp
+/// The layer table as code: which header may include which.
+
+#include <algorithm>
+#include <cstddef>
+#include <functional>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "source_tree.hpp"
+
+namespace structure {
+
+/// Place of a header in the table. Headers of one layer may include each other when they are of one `group`
+/// (a folder; the few headers at the top of include/tensorhub/ are one group per layer).
+struct layer_place {
+  int layer = 0;
+  std::string group;
+};
+
+inline constexpr int layer_testing = 100;    ///< above everything: nobody may include it
+inline constexpr int layer_transport = 101;  ///< likewise; itself it may include layers 0 to 2
+
+/// Of a header by the name it is included with ("tensorhub/types/ids.hpp"); empty: not in the table.
+inline std::optional<layer_place> place_of(std::string_view name) {
+  if (!name.starts_with("tensorhub/")) return std::nullopt;
+  name.remove_prefix(10);
+  const std::size_t slash = name.find('/');
+  if (slash == std::string_view::npos) {
+    static const std::map<std::string_view, int> top{
+        {"version.hpp", 0},   {"config.hpp", 0},     {"error.hpp", 0}, {"fwd.hpp", 0},      {"worker.hpp", 5},
+        {"publisher.hpp", 5}, {"subscriber.hpp", 5}, {"hub.hpp", 5},   {"tensorhub.hpp", 6}};
+    const auto found = top.find(name);
+    if (found == top.end()) return std::nullopt;
+    return layer_place{found->second, ""};
+  }
+  const std::string_view folder = name.substr(0, slash);
+  if (folder == "detail") return layer_place{0, ""};
+  if (folder == "transports") {
+    std::string_view library = name.substr(slash + 1);
+    library = library.substr(0, library.find_first_of("/."));
+    return layer_place{layer_transport, "transports/" + std::string{library}};
+  }
+  static const std::map<std::string_view, int> folders{
+      {"types", 1},   {"concepts", 2},           {"policy", 3}, {"transfer", 3}, {"memory", 3},
+      {"service", 4}, {"testing", layer_testing}};
+  const auto found = folders.find(folder);
+  if (found == folders.end()) return std::nullopt;
+  return layer_place{found->second, std::string{folder}};
+}
+
+/// The name that a public header is included with: what follows the last include/ of its path.
+inline std::string include_name(std::string_view path) {
+  const std::size_t at = path.rfind("include/");
+  return at == std::string_view::npos ? std::string{} : std::string{path.substr(at + 8)};
+}
+
+inline bool is_public_header(std::string_view path) {
+  return path.ends_with(".hpp") &&
+         (path.starts_with("include/tensorhub/") ||
+          (path.starts_with("transports/") && path.find("/include/tensorhub/") != std::string_view::npos));
+}
+
+inline complaints check_layers(const source_file& file) {
+  complaints found;
+  const std::optional<layer_place> self = place_of(include_name(file.path));
+  if (!self) return {file.path + " has no place in the layer table"};
+  for (const include_line& include : includes_of(file.text)) {
+    const std::string where = file.path + ":" + std::to_string(include.line) + " includes " + include.name;
+    if (include.name.starts_with("tensorhub/")) {
+      const std::optional<layer_place> other = place_of(include.name);
+      if (!other) {
+        found.push_back(where + ", which has no place in the layer table");
+      } else if (self->layer == other->layer && self->group == other->group) {
+        continue;
+      } else if (self->layer == layer_transport && other->layer > 2) {
+        found.push_back(where + ": a transport may include layers 0 to 2 and its own headers");
+      } else if (self->layer == layer_testing && other->layer > 5) {
+        found.push_back(where + ": testing may include layers 0 to 5");
+      } else if (other->layer >= self->layer) {
+        found.push_back(where + ": layer " + std::to_string(self->layer) + " may not include layer " +
+                        std::to_string(other->layer));
+      }
+      continue;
+    }
+    const bool core = file.path.starts_with("include/");
+    if (core && starts_with_any(include.name, {"infiniband/", "rdma/", "cuda", "nccl", "ucp/", "ucs/"}))
+      found.push_back(where + ": no core header includes a device's library");
+    if (starts_with_any(include.name, {"zmq", "cereal/"}) && (self->layer < 4 || self->layer > 6))
+      found.push_back(where + ": ZeroMQ and cereal belong to the service, layer 4");
+    if (core && starts_with_any(include.name, {"doctest", "gtest", "catch2"}))
+      found.push_back(where + ": no header of ours includes a test framework");
+    if (include.name.find('/') == std::string::npos && include.name.ends_with(".hpp") &&
+        !starts_with_any(include.name, {"zmq"}))
+      found.push_back(where + ": own headers are named from the root, \"tensorhub/...\"");
+  }
+  return found;
+}
+
+/// The state machines: no socket, no thread, no clock, not even through another header of ours.
+inline bool is_pure(std::string_view name) {
+  return starts_with_any(
+      name, {"tensorhub/service/catalog", "tensorhub/service/session", "tensorhub/service/messages",
+             "tensorhub/service/codec", "tensorhub/service/log.hpp", "tensorhub/transfer/pull.hpp",
+             "tensorhub/transfer/control_block.hpp", "tensorhub/policy/scheduler/",
+             "tensorhub/policy/consistency/"});
+}
+
+/// Follows the includes of every pure header through the whole tree.
+inline complaints check_pure_headers(const std::vector<source_file>& files) {
+  static const std::set<std::string, std::less<>> shells{
+      "zmq.h",  "zmq.hpp",      "thread", "mutex",       "condition_variable",
+      "future", "sys/socket.h", "poll.h", "sys/epoll.h", "unistd.h"};
+  std::map<std::string, std::vector<include_line>, std::less<>> graph;
+  for (const source_file& file : files) {
+    if (is_public_header(file.path)) graph[include_name(file.path)] = includes_of(file.text);
+  }
+  complaints found;
+  for (const auto& [name, lines] : graph) {
+    if (!is_pure(name)) continue;
+    std::set<std::string, std::less<>> seen{name};
+    std::vector<std::string> open{name};
+    while (!open.empty()) {
+      const std::string at = std::move(open.back());
+      open.pop_back();
+      const auto here = graph.find(at);
+      if (here == graph.end()) continue;
+      for (const include_line& include : here->second) {
+        if (shells.contains(include.name))
+          found.push_back(name + " is pure, but " + at + " includes " + include.name);
+        if (seen.insert(include.name).second) open.push_back(include.name);
+      }
+    }
+  }
+  return found;
+}
+
+/// Examples show the public face. What a user includes is tensorhub.hpp, any header that it names, types/ and
+/// transports.
+inline complaints check_example(const source_file& file, const source_file& umbrella) {
+  const std::vector<include_line> named = includes_of(umbrella.text);
+  complaints found;
+  for (const include_line& include : includes_of(file.text)) {
+    if (!include.name.starts_with("tensorhub/")) continue;
+    if (include.name == "tensorhub/tensorhub.hpp") continue;
+    if (starts_with_any(include.name, {"tensorhub/transports/", "tensorhub/types/"})) continue;
+    if (std::any_of(named.begin(), named.end(), [&](const auto& n) { return n.name == include.name; }))
+      continue;
+    found.push_back(file.path + ":" + std::to_string(include.line) + " includes " + include.name +
+                    ": examples use what <tensorhub/tensorhub.hpp> names, types/ and transports");
+  }
+  return found;
+}
+
+}  // namespace structure
