@@ -1,0 +1,325 @@
+#pragma once
+/// \file read_rules.hpp
+/// Rules of the transport conformance suite: what is posted, comes, once and whole (promises 1, 2 and 4).
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <map>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tensorhub/testing/conformance/scene.hpp"
+
+namespace tensorhub::testing::conformance_rules {
+
+/// Sizes from nothing to the largest, from odd offsets to odd offsets: exact contents, nothing beside them.
+template <transport T>
+std::vector<std::string> every_size_arrives(conformance_fixture<T>& about) {
+  findings found;
+  for (const bool with_file : about.backings()) {
+    for (const std::uint64_t bytes :
+         {std::uint64_t{0}, std::uint64_t{1}, std::uint64_t{63}, std::uint64_t{4096}, std::uint64_t{65'537},
+          about.largest() - 1, about.largest()}) {
+      if (bytes > about.largest()) continue;
+      const std::string when = std::to_string(bytes) + " bytes" + (with_file ? " of a file" : "");
+      constexpr std::uint64_t source_offset = 29;
+      constexpr std::uint64_t target_offset = 13;
+      conformance_scene<T> scene{about, bytes + 77, bytes + 55, 4, with_file};
+      const auto status =
+          scene.reader.read(scene.into(), target_offset, {&scene.remote, source_offset, bytes});
+      found.require(status == completion_status::ok, when + ": the read " + describe_status(status));
+      found.require(scene.to.holds(target_offset, bytes, scene.from_seed, source_offset),
+                    when + ": wrong bytes at the moment of completion");
+      found.require(scene.to.untouched_outside(target_offset, bytes),
+                    when + ": bytes beside the target changed");
+      scene.reader.drain();
+      scene.reader.require_each_once(found, when);
+      found.require(scene.from.untouched(), when + ": the source's memory changed");
+    }
+  }
+  return found.take();
+}
+
+/// A transport with a limit serves it, and says so when a read is larger (or serves that too).
+template <transport T>
+std::vector<std::string> reads_at_the_limit(conformance_fixture<T>& about) {
+  constexpr std::uint64_t limit = T::capabilities.max_read_bytes;
+  if (limit > (64u << 20)) {
+    about.skip("the largest read is not limited, or too large to be tried");
+    return {};
+  }
+  findings found;
+  conformance_scene<T> scene{about, limit + 1, limit + 1, 2};
+  for (const std::uint64_t bytes : {limit - 1, limit, limit + 1}) {
+    const std::string when = std::to_string(bytes) + " bytes, limit " + std::to_string(limit);
+    scene.to.fill(scene.to_seed);
+    const auto status = scene.read(scene.remote, 0, bytes);
+    found.require(status.has_value(), when + ": the read did not complete");
+    found.require(bytes > limit || status == completion_status::ok,
+                  when + ": the read " + describe_status(status));
+    found.require(status != completion_status::ok || scene.to.holds(0, bytes, scene.from_seed, 0),
+                  when + ": the read ended ok and brought wrong bytes");
+  }
+  scene.reader.drain();
+  scene.reader.require_each_once(found, "reads at the limit");
+  return found.take();
+}
+
+/// Many small reads through a queue that is always full: each completes once, its bytes are there when it does,
+/// and `outstanding` counts right.
+template <transport T>
+std::vector<std::string> many_reads_complete_once(conformance_fixture<T>& about) {
+  constexpr std::size_t count = 500;
+  constexpr std::uint64_t slot_bytes = 3001;
+  constexpr std::size_t depth = 16;
+  findings found;
+  conformance_scene<T> scene{about, 4 * slot_bytes, count * slot_bytes, depth};
+  struct wanted {
+    std::uint64_t source_offset = 0;
+    std::uint64_t target_offset = 0;
+    std::uint64_t bytes = 0;
+  };
+  std::map<request_id, wanted> open;
+  const auto check = [&](const completion& done) {
+    const std::string which = "read " + std::to_string(done.id);
+    const auto entry = open.find(done.id);
+    if (!found.require(entry != open.end(), which + " completed and was not outstanding")) return;
+    const wanted read = entry->second;
+    open.erase(entry);
+    found.require(done.status == completion_status::ok, which + " " + describe_status(done.status));
+    found.require(scene.to.holds(read.target_offset, read.bytes, scene.from_seed, read.source_offset),
+                  which + ": its bytes are not there at the moment of completion");
+  };
+  std::size_t posted = 0;
+  while (posted < count && !about.overdue() && found.empty()) {
+    const wanted next{.source_offset = pattern_word(1, posted) % slot_bytes,
+                      .target_offset = posted * slot_bytes,
+                      .bytes = 1 + pattern_word(2, posted) % (slot_bytes - 1)};
+    const std::size_t before = open.size();
+    const auto id =
+        scene.reader.post(scene.into(), next.target_offset, {&scene.remote, next.source_offset, next.bytes});
+    found.require(id.has_value() == (before < depth),
+                  "with " + std::to_string(before) + " of " + std::to_string(depth) +
+                      " reads outstanding, post_read said " + (id ? "posted" : "queue full"));
+    if (id) {
+      open[*id] = next;
+      ++posted;
+    }
+    found.require(scene.reader.queue().outstanding() == open.size(),
+                  "outstanding() says " + std::to_string(scene.reader.queue().outstanding()) + " of " +
+                      std::to_string(open.size()));
+    if (open.size() < depth) continue;
+    if (scene.reader.take(check) == 0) {
+      if (!found.require(scene.reader.queue().outstanding() == open.size(), "reads went away unseen")) break;
+      scene.reader.queue().wait(std::chrono::milliseconds{50});
+    }
+  }
+  scene.reader.drain(check);
+  scene.reader.require_each_once(found, "500 reads, depth 16");
+  return found.take();
+}
+
+/// Promise 4: the read that finds the queue full does not happen; the queue is good for more afterwards.
+template <transport T>
+std::vector<std::string> queue_full_posts_nothing(conformance_fixture<T>& about) {
+  constexpr std::uint64_t slot_bytes = 1000;
+  findings found;
+  for (const std::size_t depth : {std::size_t{1}, std::size_t{5}}) {
+    const std::string when = "depth " + std::to_string(depth);
+    conformance_scene<T> scene{about, slot_bytes, (depth + 3) * slot_bytes, depth};
+    for (std::size_t i = 0; i < depth + 3; ++i) {
+      const auto id = scene.reader.post(scene.into(), i * slot_bytes, {&scene.remote, 0, slot_bytes});
+      found.require(id.has_value() == (i < depth), when + ": read number " + std::to_string(i + 1) +
+                                                       (id ? " was posted" : " found the queue full"));
+    }
+    scene.reader.drain();
+    scene.reader.require_each_once(found, when);
+    found.require(scene.to.untouched_outside(0, depth * slot_bytes),
+                  when + ": a read that was not posted brought bytes");
+    scene.require_readable(found, scene.remote, when + ", after it was full");
+  }
+  return found.take();
+}
+
+/// Promise 1 for reads that go wrong, between reads that do not.
+template <transport T>
+std::vector<std::string> errors_complete_once(conformance_fixture<T>& about) {
+  constexpr std::uint64_t bytes = 512;
+  constexpr std::size_t rounds = 12;
+  findings found;
+  conformance_scene<T> scene{about, bytes, rounds * bytes, 4 * rounds};
+  remote_region forged = scene.remote;
+  forged.key.bytes[0] ^= std::byte{0x5a};
+  std::map<request_id, std::size_t> good;
+  for (std::size_t i = 0; i < rounds; ++i) {
+    if (const auto id = scene.reader.post(scene.into(), i * bytes, {&scene.remote, 0, bytes})) good[*id] = i;
+    static_cast<void>(scene.reader.post(scene.into(), 0, {&forged, 0, 0}));
+    static_cast<void>(scene.reader.post(scene.into(), 0, {&scene.remote, bytes + 1, 0}));
+    static_cast<void>(scene.reader.post(scene.into(), rounds * bytes, {&scene.remote, 0, 1}));
+  }
+  scene.reader.drain([&](const completion& done) {
+    const auto entry = good.find(done.id);
+    if (entry == good.end()) return;
+    found.require(done.status == completion_status::ok || (!T::capabilities.survives_access_errors &&
+                                                           done.status == completion_status::peer_lost),
+                  "a good read between bad ones " + describe_status(done.status));
+    found.require(done.status != completion_status::ok ||
+                      scene.to.holds(entry->second * bytes, bytes, scene.from_seed, 0),
+                  "a good read between bad ones brought wrong bytes");
+  });
+  scene.reader.require_each_once(found, "good and bad reads mixed");
+  return found.take();
+}
+
+/// A read that does not fit the local region ends in `local_error` and writes nothing.
+template <transport T>
+std::vector<std::string> misfit_is_local_error(conformance_fixture<T>& about) {
+  findings found;
+  conformance_scene<T> scene{about, 4096, 1024, 4};
+  const std::array<std::pair<std::uint64_t, std::uint64_t>, 5> cases{
+      {{1024, 1}, {1, 1024}, {0, 4096}, {UINT64_MAX - 7, 16}, {UINT64_MAX, 1}}};
+  for (const auto& [offset, bytes] : cases) {
+    const std::string when =
+        std::to_string(bytes) + " bytes to offset " + std::to_string(offset) + " of 1024";
+    scene.to.fill(scene.to_seed);
+    scene.reconnect_if_broken();
+    const auto status = scene.reader.read(scene.into(), offset, {&scene.remote, 0, bytes});
+    found.require(status == completion_status::local_error, when + ": the read " + describe_status(status));
+    found.require(scene.to.untouched(), when + ": memory changed");
+  }
+  scene.require_readable(found, scene.remote, "after local errors");
+  scene.reader.drain();
+  scene.reader.require_each_once(found, "reads that do not fit");
+  return found.take();
+}
+
+/// `poll` fills at most the span, and loses nothing when the span is small or empty.
+template <transport T>
+std::vector<std::string> poll_respects_the_span(conformance_fixture<T>& about) {
+  constexpr std::size_t count = 11;
+  findings found;
+  conformance_scene<T> scene{about, 64, 64 * count, count};
+  auto& queue = scene.reader.queue();
+  for (request_id id = 0; id < count; ++id) {
+    found.require(queue.post_read(scene.reader.endpoint(), scene.into(), 64 * id, {&scene.remote, 0, 64},
+                                  id) == post_result::posted,
+                  "a queue with room is full");
+  }
+  std::map<request_id, std::size_t> came;
+  for (std::size_t total = 0; total < count && !about.overdue();) {
+    constexpr completion untouched{request_id{424'242}, completion_status::cut_off};
+    std::array<completion, 6> batch{};
+    batch.fill(untouched);
+    found.require(queue.poll({}) == 0, "poll of an empty span returned something");
+    const std::size_t filled = queue.poll(std::span{batch}.first(3));
+    if (!found.require(filled <= 3, "poll of 3 returned " + std::to_string(filled))) break;
+    for (std::size_t i = filled; i < batch.size(); ++i) {
+      found.require(batch[i].id == untouched.id && (i < 3 || batch[i].status == untouched.status),
+                    "poll wrote behind the completions that it returned");
+    }
+    for (std::size_t i = 0; i < filled; ++i) ++came[batch[i].id];
+    total += filled;
+    if (filled > 0) continue;
+    if (queue.outstanding() == 0) break;
+    queue.wait(std::chrono::milliseconds{50});
+  }
+  for (request_id id = 0; id < count; ++id) {
+    found.require(came[id] == 1,
+                  "read " + std::to_string(id) + " completed " + std::to_string(came[id]) + " times");
+  }
+  found.require(came.size() == count, "completions of reads that were not posted");
+  return found.take();
+}
+
+/// `wait` ends when a read completes: no other event is needed.
+template <transport T>
+std::vector<std::string> wait_ends_with_a_completion(conformance_fixture<T>& about) {
+  findings found;
+  const std::uint64_t bytes = about.largest();
+  conformance_scene<T> scene{about, bytes, bytes, 1};
+  for (std::size_t round = 0; round < about.options().rounds; ++round) {
+    found.require(scene.reader.post(scene.into(), 0, {&scene.remote, 0, bytes}).has_value(),
+                  "an empty queue is full");
+    std::size_t came = 0;
+    while (came == 0 && scene.reader.queue().outstanding() > 0 && !about.overdue()) {
+      scene.reader.queue().wait(about.left());
+      came = scene.reader.take([](const completion&) {});
+    }
+    if (!found.require(came == 1, "no completion after wait")) break;
+  }
+  found.require(!about.overdue(), "wait did not end although the read was complete");
+  return found.take();
+}
+
+/// `wake` ends a wait that has begun, and one that begins later.
+template <transport T>
+std::vector<std::string> wake_ends_wait(conformance_fixture<T>& about) {
+  findings found;
+  const auto process = about.start();
+  auto queue = process->make_queue(1);
+  queue.wake();
+  queue.wait(about.left());
+  found.require(!about.overdue(), "wait did not end by the wake before it");
+  for (std::size_t round = 0; round < about.options().rounds && !about.overdue(); ++round) {
+    std::jthread other{[&queue] {
+      std::this_thread::sleep_for(std::chrono::milliseconds{3});
+      queue.wake();
+    }};
+    queue.wait(about.left());
+  }
+  found.require(!about.overdue(), "wait did not end by the wake of another thread");
+  return found.take();
+}
+
+/// Two threads, each with a queue of its own, read the same source at once.
+template <transport T>
+std::vector<std::string> queues_of_two_threads(conformance_fixture<T>& about) {
+  constexpr std::uint64_t slot_bytes = 10'007;
+  constexpr std::size_t slots = 8;
+  findings found;
+  guarded_memory from{slot_bytes * slots};
+  from.fill(31);
+  std::array<guarded_memory, 2> to{guarded_memory{slot_bytes * slots}, guarded_memory{slot_bytes * slots}};
+  auto source = about.start();
+  auto target = about.start();
+  const remote_region remote = source.describe(source.add(from.range(), region_access::remote_read));
+  for (const guarded_memory& each : to) target.add(each.range(), region_access::local_write);
+
+  std::array<findings, 2> parts;
+  const auto work = [&](std::size_t mine) {
+    try {
+      conformance_reader<T> reader{about, *target, slots, source};
+      for (std::size_t round = 0; round < 20 && parts[mine].empty() && !about.overdue(); ++round) {
+        to[mine].fill(40 + round);
+        for (std::size_t slot = 0; slot < slots; ++slot) {
+          static_cast<void>(reader.post(target.regions[mine], slot * slot_bytes,
+                                        {&remote, ((slot + round) % slots) * slot_bytes, slot_bytes}));
+        }
+        reader.drain([&](const completion& done) {
+          parts[mine].require(done.status == completion_status::ok, "a read " + describe_status(done.status));
+        });
+        reader.require_each_once(parts[mine], "thread " + std::to_string(mine));
+        for (std::size_t slot = 0; slot < slots; ++slot) {
+          parts[mine].require(
+              to[mine].holds(slot * slot_bytes, slot_bytes, 31, ((slot + round) % slots) * slot_bytes),
+              "thread " + std::to_string(mine) + " has wrong bytes");
+        }
+      }
+    } catch (const std::exception& thrown) {
+      parts[mine].require(false, std::string{"thrown: "} + thrown.what());
+    }
+  };
+  {
+    std::jthread first{work, 0};
+    std::jthread second{work, 1};
+  }
+  for (findings& each : parts) found.add(each.take());
+  return found.take();
+}
+
+}  // namespace tensorhub::testing::conformance_rules
