@@ -1,6 +1,6 @@
 #pragma once
-/// \file catalog_state.hpp
-/// What the catalog remembers: plain state without decisions (those are in catalog.hpp).
+/// \file state.hpp
+/// What the catalog remembers: plain state and look-ups, no decisions.
 ///
 ///     model --< replica --< worker >-- held reference          lease: reader -> source
 ///       \--< version: roots and holders per shard              operation: one call of a replica's shards
@@ -66,7 +66,7 @@ struct worker_state {
   bool withdrawn = false;           ///< unpublish has begun
   bool overwriting = false;         ///< was told to read into its memory: `held` may be gone at any time
   bool group_pending = false;       ///< has finished an update that its group has not
-  bool called = false;         ///< has made a group call since it joined
+  bool called = false;              ///< has made a group call since it joined
   bool indexed = false;             ///< is in version_state::holders
   std::vector<lease_id> readers{};  ///< leases on it
   std::vector<lease_id> reading{};  ///< leases that it has on others
@@ -166,5 +166,43 @@ class dead_list {
   std::unordered_set<incarnation> set_;
   std::deque<incarnation> order_;
 };
+
+// ---- look-ups
+
+using phase = member_state::phase_type;
+
+/// Second part of an operation's key when it is the call of all shards.
+inline constexpr std::uint32_t all_shards = UINT32_MAX;
+
+/// Null: the operation is another shard's own.
+[[nodiscard]] inline member_state* member_of(operation_state& operation, std::uint32_t shard) {
+  if (!operation.only_shard) return &operation.members[shard];
+  return *operation.only_shard == shard ? &operation.members.front() : nullptr;
+}
+
+/// The operation that this shard takes part in under this number: the replica's, or its own.
+[[nodiscard]] inline operation_state* find_operation(replica_state& replica, operation_counter counter,
+                                                     std::uint32_t shard) {
+  auto found = replica.operations.find({counter.value, all_shards});
+  if (found == replica.operations.end()) found = replica.operations.find({counter.value, shard});
+  return found == replica.operations.end() ? nullptr : &found->second;
+}
+/// The operation for which a lease was given.
+[[nodiscard]] inline operation_state* find_operation(model_state& model, const lease_state& lease) {
+  const auto replica = model.replicas.find(lease.replica);
+  return replica == model.replicas.end() ? nullptr
+                                         : find_operation(*replica->second, lease.operation, lease.shard);
+}
+
+[[nodiscard]] inline bool accepts(const version_selector& selector, version_number version) noexcept {
+  if (selector.kind == version_selector::kind_type::exactly) return version == selector.version;
+  return selector.kind == version_selector::kind_type::latest || version >= selector.version;
+}
+
+/// For sentences and log lines.
+[[nodiscard]] inline std::string who(const worker_state& worker) {
+  return "worker " + worker.model->name + "/" + worker.replica->name + "/" + to_string(worker.shard) + " (" +
+         to_hex(worker.id) + ")";
+}
 
 }  // namespace tensorhub::catalog_detail

@@ -1,0 +1,107 @@
+#pragma once
+/// \file admission.hpp
+/// Whether a worker fits: its shard, its policies, its layout. Every refusal is a sentence that its user will
+/// read.
+
+#include <algorithm>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "tensorhub/service/catalog/core.hpp"
+#include "tensorhub/types/layout.hpp"
+
+namespace tensorhub::catalog_detail {
+
+class admission {
+ public:
+  /// `consistency`: name of the server's policy; static text.
+  admission(core& shared, std::string_view consistency) : core_{shared}, consistency_{consistency} {}
+
+  [[nodiscard]] messages::status check_join(const messages::join_request& join) const {
+    const auto refuse = [](errc code, std::string sentence) {
+      return messages::status{code, std::move(sentence)};
+    };
+    if (join.model.empty() || join.replica.empty()) {
+      return refuse(errc::invalid_argument, "a worker needs the name of a model and of a replica");
+    }
+    if (join.shard.count == 0 || join.shard.count > limits::shards || join.shard.index >= join.shard.count) {
+      return refuse(errc::invalid_argument,
+                    "shard " + to_string(join.shard) + " does not exist: the index must be below the count");
+    }
+    if (join.consistency != consistency_) {
+      return refuse(errc::policy_mismatch, "this worker uses the consistency policy '" + join.consistency +
+                                               "', the server uses '" + std::string{consistency_} +
+                                               "': build both with the same hub type");
+    }
+    const auto differs = [](const std::string& wanted, const std::string& given) {
+      return !wanted.empty() && wanted != given;
+    };
+    if (differs(core_.options.transport, join.transport)) {
+      return refuse(errc::policy_mismatch, "this worker uses the transport '" + join.transport +
+                                               "', the server asks for '" + core_.options.transport + "'");
+    }
+    if (differs(core_.options.integrity, join.integrity)) {
+      return refuse(errc::policy_mismatch, "this worker uses the integrity policy '" + join.integrity +
+                                               "', the server asks for '" + core_.options.integrity + "'");
+    }
+    const auto model = core_.models.find(join.model);
+    if (model == core_.models.end()) return {};
+    if (model->second.shards != join.shard.count) {
+      return refuse(errc::layout_mismatch,
+                    "model '" + join.model + "' has " + std::to_string(model->second.shards) +
+                        " shards, this worker says " + std::to_string(join.shard.count));
+    }
+    for (const auto& [name, replica] : model->second.replicas) {
+      for (const worker_state* worker : replica->workers) {
+        if (worker != nullptr &&
+            (worker->integrity != join.integrity || worker->transport != join.transport)) {
+          return refuse(errc::policy_mismatch, "the workers of model '" + join.model + "' use '" +
+                                                   worker->transport + "' and '" + worker->integrity +
+                                                   "', this one '" + join.transport + "' and '" +
+                                                   join.integrity + "': all must agree");
+        }
+        if (worker != nullptr) return {};
+      }
+    }
+    return {};
+  }
+
+  /// Sets `wants_layout` if the decision needs the tensors and they were not sent.
+  [[nodiscard]] messages::status check_layout(const messages::join_request& join, bool& wants_layout) {
+    const auto model = core_.models.find(join.model);
+    const bool known = model != core_.models.end() && model->second.layouts[join.shard.index].has_value();
+    if (known && model->second.layouts[join.shard.index]->digest() == join.layout_digest) return {};
+    if (join.tensors.empty()) {
+      wants_layout = true;
+      return {};
+    }
+    try {
+      layout offered{join.tensors, join.chunk_bytes};
+      if (offered.digest() != join.layout_digest || offered.chunk_count() != join.chunk_count) {
+        return {errc::layout_mismatch, "the layout does not have the digest that was announced with it"};
+      }
+      if (known) {
+        return {errc::layout_mismatch,
+                "the layout differs from that of model '" + join.model + "', shard " + to_string(join.shard) +
+                    ", at " + first_difference(offered, *model->second.layouts[join.shard.index])};
+      }
+      model_state& state = core_.models[join.model];
+      if (state.shards == 0) {
+        state.name = join.model;
+        state.shards = join.shard.count;
+        state.layouts.resize(join.shard.count);
+      }
+      state.layouts[join.shard.index] = std::move(offered);
+    } catch (const error& e) {
+      return {e.code(), e.sentence()};
+    }
+    return {};
+  }
+
+ private:
+  core& core_;
+  std::string_view consistency_;
+};
+
+}  // namespace tensorhub::catalog_detail

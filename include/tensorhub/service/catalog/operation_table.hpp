@@ -1,0 +1,80 @@
+#pragma once
+/// \file operation_table.hpp
+/// Which call of a replica's shards is which operation: opened by the first shard that calls, closed once, and
+/// remembered for a while so that late shards hear how it ended.
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "tensorhub/concepts/consistency.hpp"
+#include "tensorhub/service/catalog/core.hpp"
+
+namespace tensorhub::catalog_detail {
+
+template <consistency Consistency>
+class operation_table {
+ public:
+  /// The number of a worker's call. Shards count alike from their start; a process that has taken a dead
+  /// one's place does not know how far the others have counted, so its first call is the operation that waits
+  /// for its shard, or the next.
+  [[nodiscard]] operation_counter count(worker_state& worker, operation_counter asked,
+                                        std::optional<version_number> publishes) {
+    if (!Consistency::decides_per_group || std::exchange(worker.called, true)) return asked;
+    replica_state& replica = *worker.replica;
+    operation_counter next = std::max(asked, operation_counter{replica.closed_operation.value + 1});
+    for (auto& [key, operation] : replica.operations) {
+      const bool waits =
+          !operation.closed && member_of(operation, worker.shard.index)->phase == phase::absent;
+      const bool fits =
+          operation.is_publish == publishes.has_value() && (!publishes || operation.version == *publishes);
+      if (waits && fits) return operation.counter;
+      next = std::max(next, operation_counter{operation.counter.value + 1});
+    }
+    return next;
+  }
+
+  operation_state& open(worker_state& worker, operation_counter counter, bool is_publish) {
+    replica_state& replica = *worker.replica;
+    const std::uint32_t scope = Consistency::decides_per_group ? all_shards : worker.shard.index;
+    const auto [position, fresh] = replica.operations.try_emplace({counter.value, scope});
+    operation_state& operation = position->second;
+    if (!fresh) return operation;
+    operation.counter = counter;
+    operation.replica = &replica;
+    operation.is_publish = is_publish;
+    if (!Consistency::decides_per_group) operation.only_shard = worker.shard.index;
+    operation.members.resize(Consistency::decides_per_group ? replica.workers.size() : 1);
+    replica.model->open_operations.push_back(&operation);
+    ++open_count_;
+    forget_old(replica, counter);
+    return operation;
+  }
+
+  void close(operation_state& operation) {
+    operation.closed = true;
+    --open_count_;
+    replica_state& replica = *operation.replica;
+    replica.closed_operation = std::max(replica.closed_operation, operation.counter);
+    std::erase(replica.model->open_operations, &operation);
+  }
+
+  [[nodiscard]] std::size_t open_count() const noexcept { return open_count_; }
+
+ private:
+  void forget_old(replica_state& replica, operation_counter newest) {
+    while (!replica.operations.empty()) {
+      operation_state& oldest = replica.operations.begin()->second;
+      if (oldest.counter.value + operations_remembered >= newest.value) return;
+      if (!oldest.closed && !oldest.is_publish) return;
+      if (!oldest.closed) close(oldest);
+      replica.operations.erase(replica.operations.begin());
+    }
+  }
+
+  static constexpr std::uint64_t operations_remembered = 16;
+
+  std::size_t open_count_ = 0;
+};
+
+}  // namespace tensorhub::catalog_detail

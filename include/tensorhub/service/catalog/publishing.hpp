@@ -1,0 +1,145 @@
+#pragma once
+/// \file publishing.hpp
+/// A holder's own requests about its reference: publish it, take it back, and what becomes of its readers.
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tensorhub/concepts/consistency.hpp"
+#include "tensorhub/concepts/scheduler.hpp"
+#include "tensorhub/service/catalog/core.hpp"
+#include "tensorhub/service/catalog/leases.hpp"
+#include "tensorhub/service/catalog/operation_table.hpp"
+#include "tensorhub/service/catalog/updates.hpp"
+#include "tensorhub/service/catalog/versions.hpp"
+
+namespace tensorhub::catalog_detail {
+
+template <scheduler Scheduler, consistency Consistency>
+class publishing {
+ public:
+  publishing(core& shared, versions<Consistency>& known, leases<Scheduler, Consistency>& given,
+             operation_table<Consistency>& table, updates<Scheduler, Consistency>& running)
+      : core_{shared}, versions_{known}, leases_{given}, table_{table}, updates_{running} {}
+
+  void on(worker_state& worker, request_sequence sequence, const messages::publish_request& request) {
+    operation_counter counter = request.operation;
+    messages::status result = publish(worker, request, counter);
+    core_.answer(worker, sequence, messages::status_reply{std::move(result), counter});
+  }
+
+  void on(worker_state& worker, request_sequence sequence, const messages::unpublish_request& request) {
+    const bool current =
+        worker.held && worker.held->version == request.version && worker.held->epoch == request.epoch;
+    // The drain before an update does not withdraw anything: the update's decision has hidden the reference,
+    // and if the operation has failed meanwhile the worker keeps what it holds.
+    const bool before_update = request.operation.value != 0;
+    if (!current || (before_update && !is_reading(worker, request.operation))) {
+      return core_.answer(worker, sequence, messages::drained_reply{});
+    }
+    if (worker.drain) {
+      return core_.answer(
+          worker, sequence,
+          messages::drained_reply{{errc::busy, "another unpublish() of this worker is running"}});
+    }
+    if (!before_update) {
+      worker.withdrawn = true;
+      versions_.reindex(worker);
+      updates_.refresh(*worker.replica);
+    }
+    worker.drain = drain_state{.sequence = sequence};
+    leases_.move_readers(worker);
+    leases_.check_drained(worker);
+  }
+
+  void on(worker_state& worker, request_sequence sequence, const messages::lease_released_request& request) {
+    const auto lease = core_.leases.find(request.lease);
+    if (lease != core_.leases.end() && lease->second.reader == worker.id) {
+      leases_.end(request.lease, &drain_state::moved);
+    }
+    core_.answer(worker, sequence, messages::status_reply{});
+  }
+
+  void on(worker_state& worker, request_sequence sequence, const messages::cut_off_done_request& request) {
+    for (const lease_id id : std::vector<lease_id>{worker.readers}) {
+      const lease_state& lease = core_.leases.at(id);
+      if (!request.reader || (lease.cutting_off && lease.reader == request.reader)) {
+        leases_.end(id, &drain_state::cut_off);
+      }
+    }
+    core_.answer(worker, sequence, messages::status_reply{});
+  }
+
+ private:
+  [[nodiscard]] messages::status publish(worker_state& worker, const messages::publish_request& request,
+                                         operation_counter& counter) {
+    const version_number version = request.held.version;
+    model_state& model = *worker.model;
+    if (!version) return {errc::invalid_argument, "version 0 cannot be published: count from 1"};
+    if (worker.overwriting) return {errc::busy, "an update of this worker is running"};
+    const auto record = model.versions.find(version);
+    if (record == model.versions.end() && version <= model.latest_seen) {
+      return {errc::version_conflict, "version " + to_string(version) + " goes backwards: version " +
+                                          to_string(model.latest_seen) + " was published already"};
+    }
+    if (record != model.versions.end()) {
+      const digest128 root = record->second.roots[worker.shard.index];
+      if (root && request.held.root && root != request.held.root) {
+        return {errc::version_conflict,
+                "version " + to_string(version) + " was published with other bytes in shard " +
+                    to_string(worker.shard) + ": the same version has the same bytes for ever"};
+      }
+    }
+    if (const auto agreed = agree_on_publish(worker, request, counter); !agreed.ok()) return agreed;
+    model.latest_seen = std::max(model.latest_seen, version);
+    leases_.forget_drain(worker);
+    versions_.drop(worker);
+    versions_.hold(worker, request.held, true);
+    updates_.refresh(*worker.replica);
+    versions_.forget_old(model);
+    return {};
+  }
+
+  /// The shards of a replica publish the same version in the same call.
+  [[nodiscard]] messages::status agree_on_publish(worker_state& worker,
+                                                  const messages::publish_request& request,
+                                                  operation_counter& counter) {
+    if constexpr (!Consistency::decides_per_group) return {};
+    counter = table_.count(worker, request.operation, request.held.version);
+    operation_state& operation = table_.open(worker, counter, true);
+    member_state& member = *member_of(operation, worker.shard.index);
+    if (!operation.is_publish || (operation.decided && operation.version != request.held.version)) {
+      return {errc::group_failed,
+              "another shard of replica '" + worker.replica->name + "' " +
+                  (operation.is_publish ? "published version " + to_string(operation.version)
+                                        : std::string{"called update()"}) +
+                  " in this operation: all shards must make the same calls in the same order"};
+    }
+    operation.decided = true;
+    operation.version = request.held.version;
+    member.phase = phase::finished;
+    if (std::ranges::all_of(operation.members,
+                            [](const member_state& m) { return m.phase == phase::finished; })) {
+      table_.close(operation);
+    }
+    return {};
+  }
+
+  [[nodiscard]] static bool is_reading(const worker_state& worker, operation_counter counter) {
+    return std::ranges::any_of(worker.model->open_operations, [&](operation_state* operation) {
+      if (operation->replica != worker.replica || operation->counter != counter) return false;
+      const member_state* member = member_of(*operation, worker.shard.index);
+      return member != nullptr && member->phase == phase::assigned;
+    });
+  }
+
+  core& core_;
+  versions<Consistency>& versions_;
+  leases<Scheduler, Consistency>& leases_;
+  operation_table<Consistency>& table_;
+  updates<Scheduler, Consistency>& updates_;
+};
+
+}  // namespace tensorhub::catalog_detail
