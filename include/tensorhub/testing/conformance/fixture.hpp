@@ -258,6 +258,8 @@ template <transport T>
 class conformance_reader {
  public:
   using fixture = conformance_fixture<T>;
+  /// Ids count up from here, in the order of `post`.
+  static constexpr request_id first_id = 1000;
 
   conformance_reader(fixture& about, T& own, std::size_t depth) : about_{about}, own_{own}, depth_{depth} {
     queue_.emplace(own.make_queue(depth));
@@ -369,7 +371,7 @@ class conformance_reader {
   std::size_t depth_;
   std::optional<typename T::queue> queue_;
   std::optional<typename T::endpoint> endpoint_;
-  request_id next_id_ = 1000;
+  request_id next_id_ = first_id;
   std::vector<request_id> posted_;
   std::map<request_id, std::vector<completion_status>> statuses_;
 };

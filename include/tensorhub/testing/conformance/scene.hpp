@@ -19,7 +19,6 @@ struct conformance_scene {
   static constexpr std::uint64_t from_seed = 11;
   static constexpr std::uint64_t to_seed = 22;
 
-  conformance_fixture<T>& about;
   guarded_memory from;  // memory first: it is destroyed last
   guarded_memory to;
   typename conformance_fixture<T>::process source;
@@ -29,8 +28,7 @@ struct conformance_scene {
 
   conformance_scene(conformance_fixture<T>& fixture, std::uint64_t from_bytes, std::uint64_t to_bytes,
                     std::size_t depth, bool with_file = false)
-      : about{fixture},
-        from{from_bytes, with_file},
+      : from{from_bytes, with_file},
         to{to_bytes},
         source{fixture.start()},
         target{fixture.start()},
