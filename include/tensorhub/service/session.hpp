@@ -17,7 +17,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <map>
 #include <optional>
 #include <string>
 #include <utility>
@@ -25,135 +24,21 @@
 #include <vector>
 
 #include "tensorhub/service/messages.hpp"
+#include "tensorhub/service/session/actions.hpp"
+#include "tensorhub/service/session/operation.hpp"
+#include "tensorhub/service/session/outbox.hpp"
 #include "tensorhub/types/layout.hpp"
 #include "tensorhub/types/units.hpp"
 
 namespace tensorhub {
 
-struct session_options {
-  std::string server{};  ///< its address, for sentences
-  std::string model{};
-  std::string replica{};
-  shard_of shard{};
-  location place{};
-  bool spot = false;
-  std::string transport{};
-  std::string consistency{};
-  std::string integrity{};
-  transport_address address{};
-  std::chrono::milliseconds request_retry = defaults::request_retry;
-  std::chrono::milliseconds drain_timeout =
-      defaults::drain_timeout;  ///< of the drain that precedes an update
-};
-
-/// What the shell must do, in order.
-namespace session_actions {
-/// Bytes may change from now on: the control block must show `epoch` and no version before this returns.
-struct raise_epoch {
-  std::uint64_t epoch = 0;
-};
-/// The bytes of `held.version` are still there: show it again, at the (new) epoch in `held`.
-struct restore {
-  messages::reference held{};
-};
-/// Read the shard from this source.
-struct start_pull {
-  messages::assignment source{};
-};
-/// Go on with another source. Keep what was received. When no read of the old source is outstanding any more,
-/// report `source_released(released)`, if `released` is set.
-struct switch_source {
-  messages::assignment source{};
-  lease_id released{};
-};
-/// Stop reading; report `pull_failed` when no read is outstanding any more.
-struct stop_pull {
-  messages::status reason{};
-};
-/// Close this reader's connections and refuse it from now on, then report `cut_off_done`.
-struct cut_off_reader {
-  incarnation reader{};
-};
-/// Make all keys given out so far invalid; nobody may read when this returns.
-struct cut_off_all {};
-}  // namespace session_actions
-
-using session_action =
-    std::variant<session_actions::raise_epoch, session_actions::restore, session_actions::start_pull,
-                 session_actions::switch_source, session_actions::stop_pull, session_actions::cut_off_reader,
-                 session_actions::cut_off_all>;
-
-/// Names one call; zero is none.
-using session_ticket = std::uint64_t;
-
-/// How a call ended.
-struct session_result {
-  session_ticket ticket = 0;
-  messages::status outcome{};
-  version_number version{};
-  bool kept = false;    ///< update: the version was held already
-  bool forced = false;  ///< unpublish: the deadline came and the remaining readers were cut off
-  messages::drained_reply drained{};
-  messages::list_reply list{};
-  messages::describe_reply description{};
-};
-
-namespace session_detail {
-
-enum class step : std::uint8_t {
-  publishing,
-  unpublishing,
-  waiting,
-  draining,
-  pulling,
-  resourcing,
-  stopping,
-  finishing,
-  failing
-};
-enum class purpose : std::uint8_t {
-  join,
-  publish,
-  drain,
-  update,
-  source_failed,
-  finish,
-  notice,
-  question,
-  leave
-};
-
-struct running {
-  session_ticket ticket = 0;
-  step at = step::waiting;
-  time_point deadline = time_point::never();
-  time_point drain_deadline = time_point::never();
-  version_selector selector{};
-  messages::reference target{};  ///< publish: what is being published
-  messages::assignment source{};
-  std::optional<messages::reference> previous{};  ///< update: what was held before
-  std::optional<messages::status> abort{};
-  messages::status failure{};
-};
-struct pending_request {
-  messages::message body{};
-  purpose why = purpose::notice;
-  session_ticket ticket = 0;
-  time_point next_send{};
-  time_point deadline = time_point::never();
-  bool without_joining = false;
-};
-
-}  // namespace session_detail
-
 class session {
  public:
   /// `shape` is borrowed and must outlive the session.
   session(session_options options, incarnation self, const layout& shape)
-      : options_{std::move(options)}, self_{self}, layout_{&shape} {}
+      : options_{std::move(options)}, self_{self}, layout_{&shape}, outbox_{self, options_.request_retry} {}
 
   // ---- calls
-  // --------------------------------------------------------------------------------------------------------
 
   session_ticket join(time_point now, time_point deadline) {
     const session_ticket ticket = new_ticket();
@@ -250,11 +135,10 @@ class session {
   }
 
   // ---- reports of the shell
-  // -----------------------------------------------------------------------------------------
 
   /// All bytes of the assigned version are there and verified, and the control block shows them at `epoch()`.
   void pull_finished(time_point now, const remote_region& control) {
-    if (!operation_ || !is_pulling()) return;
+    if (!operation_ || !operation_->is_pulling()) return;
     if (operation_->abort) {
       raise_epoch();  // it is shown already
       return pull_failed(now, *operation_->abort, false);
@@ -268,7 +152,7 @@ class session {
 
   /// No read is outstanding any more. `intact`: no byte of the weights was written.
   void pull_failed(time_point now, messages::status reason, bool intact) {
-    if (!operation_ || !is_pulling()) return;
+    if (!operation_ || !operation_->is_pulling()) return;
     if (operation_->abort) reason = *operation_->abort;
     report_failure(now, std::move(reason), intact);
   }
@@ -289,7 +173,6 @@ class session {
   }
 
   // ---- messages and time
-  // --------------------------------------------------------------------------------------------
 
   void receive(time_point now, const messages::envelope& envelope) {
     last_heard_ = now;
@@ -310,38 +193,34 @@ class session {
       finish(ticket, {errc::disconnected, "no answer from the reference server at " + options_.server +
                                               ": is it running there, and is it a TensorHub server?"});
     }
-    for (auto& [sequence, pending] : requests_) {
-      if (now >= pending.next_send && (joined_ || pending.without_joining)) transmit(now, sequence, pending);
+    outbox_.repeat(now, joined_);
+    for (const session_ticket ticket : outbox_.take_expired(now)) {
+      finish(ticket, late(now, "an answer of the reference server"));
     }
-    expire_questions(now);
     if (operation_ && now >= operation_->deadline) expire_operation(now);
     if (operation_ && operation_->at == step::draining && now >= operation_->drain_deadline) force_drain(now);
     if (joined_ && now >= next_heartbeat_) {
       next_heartbeat_ = now + heartbeat_interval_;
-      output_.push_back({self_.value, {}, acknowledged(), messages::heartbeat_request{}});
+      outbox_.heartbeat();
     }
   }
 
   [[nodiscard]] time_point next_deadline() const noexcept {
-    time_point next = joined_ ? next_heartbeat_ : time_point::never();
+    time_point next = outbox_.next_deadline(joined_);
+    if (joined_) next = std::min(next, next_heartbeat_);
     if (join_ticket_ != 0) next = std::min(next, join_deadline_);
     if (operation_) {
       next = std::min(next, operation_->deadline);
       if (operation_->at == step::draining) next = std::min(next, operation_->drain_deadline);
     }
-    for (const auto& [sequence, pending] : requests_) {
-      next = std::min(next, pending.deadline);
-      if (joined_ || pending.without_joining) next = std::min(next, pending.next_send);
-    }
     return next;
   }
 
-  [[nodiscard]] std::vector<messages::envelope> take_output() { return std::exchange(output_, {}); }
+  [[nodiscard]] std::vector<messages::envelope> take_output() { return outbox_.take_output(); }
   [[nodiscard]] std::vector<session_action> take_actions() { return std::exchange(actions_, {}); }
   [[nodiscard]] std::vector<session_result> take_results() { return std::exchange(results_, {}); }
 
   // ---- state
-  // --------------------------------------------------------------------------------------------------------
 
   [[nodiscard]] bool joined() const noexcept { return joined_; }
   [[nodiscard]] incarnation self() const noexcept { return self_; }
@@ -361,31 +240,10 @@ class session {
   using pending_request = session_detail::pending_request;
 
   // ---- requests
-  // -----------------------------------------------------------------------------------------------------
 
-  request_sequence request(time_point now, messages::message body, purpose why, session_ticket ticket = 0,
-                           time_point deadline = time_point::never()) {
-    const request_sequence sequence{++last_sequence_};
-    pending_request& pending = requests_[sequence];
-    pending.body = std::move(body);
-    pending.why = why;
-    pending.ticket = ticket;
-    pending.deadline = deadline;
-    pending.without_joining = why == purpose::join ||
-                              std::holds_alternative<messages::list_request>(pending.body) ||
-                              std::holds_alternative<messages::describe_request>(pending.body);
-    if (joined_ || pending.without_joining) transmit(now, sequence, pending);
-    return sequence;
-  }
-
-  void transmit(time_point now, request_sequence sequence, pending_request& pending) {
-    pending.next_send = now + options_.request_retry;
-    output_.push_back({self_.value, sequence, acknowledged(), pending.body});
-  }
-
-  /// All answers below the oldest open request have arrived.
-  [[nodiscard]] request_sequence acknowledged() const {
-    return {requests_.empty() ? last_sequence_ : requests_.begin()->first.value - 1};
+  void request(time_point now, messages::message body, purpose why, session_ticket ticket = 0,
+               time_point deadline = time_point::never()) {
+    outbox_.request(now, joined_, std::move(body), why, ticket, deadline);
   }
 
   session_ticket ask(time_point now, messages::message body, time_point deadline) {
@@ -397,20 +255,8 @@ class session {
     return ticket;
   }
 
-  void expire_questions(time_point now) {
-    for (auto request = requests_.begin(); request != requests_.end();) {
-      if (now < request->second.deadline) {
-        ++request;
-        continue;
-      }
-      const session_ticket ticket = request->second.ticket;
-      request = requests_.erase(request);
-      finish(ticket, late(now, "an answer of the reference server"));
-    }
-  }
-
   void send_join(time_point now) {
-    std::erase_if(requests_, [](const auto& entry) { return entry.second.why == purpose::join; });
+    outbox_.forget({purpose::join});
     messages::join_request join;
     join.model = options_.model;
     join.replica = options_.replica;
@@ -428,21 +274,16 @@ class session {
     join.held = held_;
     // A call that the old server has not answered is made again, so it is not finished.
     join.operation = {operation_ && counter_.value > 0 ? counter_.value - 1 : counter_.value};
-    if (operation_ && is_pulling()) join.reading = operation_->source;
+    if (operation_ && operation_->is_pulling()) join.reading = operation_->source;
     request(now, std::move(join), purpose::join);
   }
 
   // ---- answers
-  // ------------------------------------------------------------------------------------------------------
 
   template <typename Body>
   void on_answer(time_point now, const messages::envelope& envelope, const Body& body) {
-    const auto found = requests_.find(envelope.sequence);
-    if (found == requests_.end()) return;
-    const pending_request pending = found->second;
-    if constexpr (requires { this->handle(now, pending, body); }) {
-      requests_.erase(found);
-      handle(now, pending, body);
+    if constexpr (requires(const pending_request& pending) { this->handle(now, pending, body); }) {
+      if (const auto pending = outbox_.take(envelope.sequence)) handle(now, *pending, body);
     }
   }
 
@@ -461,7 +302,7 @@ class session {
         std::chrono::milliseconds{std::clamp<std::uint32_t>(reply.heartbeat_interval_ms, 1, 60'000)};
     next_heartbeat_ = now + heartbeat_interval_;
     if (join_ticket_ != 0) finish(std::exchange(join_ticket_, 0), {});
-    for (auto& [sequence, request] : requests_) transmit(now, sequence, request);
+    outbox_.repeat_all(now);
   }
 
   void handle(time_point now, const pending_request& pending, const messages::status_reply& reply) {
@@ -497,11 +338,9 @@ class session {
       raise_epoch();
       held_.reset();
       session_result result;
-      result.ticket = operation_->ticket;
       result.outcome = reply.result;
       result.drained = reply;
-      operation_.reset();
-      results_.push_back(std::move(result));
+      conclude(std::move(result));
     } else if (operation_->at == step::draining) {
       start_pull(now);
     }
@@ -561,7 +400,6 @@ class session {
   }
 
   // ---- pushes
-  // -------------------------------------------------------------------------------------------------------
 
   void on_push(time_point, const messages::version_push& push) { latest_ = std::max(latest_, push.version); }
 
@@ -594,17 +432,13 @@ class session {
   }
 
   void finish_leaving() {
-    for (auto request = requests_.begin(); request != requests_.end(); ++request) {
-      if (request->second.why != purpose::leave) continue;
-      const session_ticket ticket = request->second.ticket;
-      requests_.erase(request);
-      joined_ = false;
-      return finish(ticket, {});
-    }
+    const auto pending = outbox_.take(purpose::leave);
+    if (!pending) return;
+    joined_ = false;
+    finish(pending->ticket, {});
   }
 
   // ---- steps of an operation
-  // ----------------------------------------------------------------------------------------
 
   [[nodiscard]] bool admit(session_ticket ticket) {
     if (fatal_)
@@ -618,11 +452,6 @@ class session {
     operation_->ticket = ticket;
     operation_->at = at;
     operation_->deadline = deadline;
-  }
-
-  [[nodiscard]] bool is_pulling() const noexcept {
-    return operation_->at == step::pulling || operation_->at == step::resourcing ||
-           operation_->at == step::stopping;
   }
 
   /// In place: moving a temporary variant makes g++ 12 see uninitialised members that are not there.
@@ -646,9 +475,7 @@ class session {
 
   /// Readers that did not end in time lose their permission here and now.
   void force_drain(time_point now) {
-    for (auto& [sequence, pending] : requests_) {
-      if (pending.why == purpose::drain) pending.why = purpose::notice;  // the server must still hear it
-    }
+    outbox_.make_notice(purpose::drain);
     act(session_actions::cut_off_all{});
     cut_off_done(now, {});
     if (operation_->at == step::draining) start_pull(now);
@@ -683,7 +510,7 @@ class session {
   /// Tells the server that this shard's update failed; the call ends with its answer.
   void report_failure(time_point now, messages::status reason, bool intact) {
     std::optional<messages::reference> still_held;
-    const bool pulled = is_pulling();
+    const bool pulled = operation_->is_pulling();
     if (intact && pulled && operation_->previous) {
       still_held = operation_->previous;
       still_held->epoch = epoch_;
@@ -691,10 +518,7 @@ class session {
       act(session_actions::restore{*still_held});
     }
     const messages::assignment& source = operation_->source;
-    std::erase_if(requests_, [](const auto& entry) {
-      return entry.second.why == purpose::update || entry.second.why == purpose::drain ||
-             entry.second.why == purpose::source_failed || entry.second.why == purpose::finish;
-    });
+    outbox_.forget({purpose::update, purpose::drain, purpose::source_failed, purpose::finish});
     operation_->failure = reason;
     operation_->at = step::failing;
     operation_->deadline =
@@ -708,7 +532,7 @@ class session {
   void expire_operation(time_point now) {
     switch (operation_->at) {
       case step::publishing:
-        std::erase_if(requests_, [](const auto& entry) { return entry.second.why == purpose::publish; });
+        outbox_.forget({purpose::publish});
         raise_epoch();
         request(now, messages::unpublish_request{operation_->target.version, operation_->target.epoch, {}},
                 purpose::notice);
@@ -718,11 +542,8 @@ class session {
         raise_epoch();
         held_.reset();
         session_result result;
-        result.ticket = operation_->ticket;
         result.forced = true;
-        operation_.reset();
-        results_.push_back(std::move(result));
-        return;
+        return conclude(std::move(result));
       }
       case step::failing:
         return conclude(operation_->failure, {});
@@ -753,21 +574,23 @@ class session {
     return {errc::timed_out, "the deadline passed while waiting for " + what};
   }
 
-  void conclude(messages::status outcome, version_number version) {
-    session_result result;
+  /// The running call ends.
+  void conclude(session_result result) {
     result.ticket = operation_->ticket;
-    result.outcome = std::move(outcome);
-    result.version = version;
     operation_.reset();
     results_.push_back(std::move(result));
   }
+  void conclude(messages::status outcome, version_number version) {
+    session_result result;
+    result.outcome = std::move(outcome);
+    result.version = version;
+    conclude(std::move(result));
+  }
   void conclude_kept(version_number version) {
     session_result result;
-    result.ticket = operation_->ticket;
     result.version = version;
     result.kept = true;
-    operation_.reset();
-    results_.push_back(std::move(result));
+    conclude(std::move(result));
   }
 
   /// The server does not want this worker (any more): everything ends, nobody may read from it.
@@ -775,7 +598,7 @@ class session {
     if (fatal_) return;
     fatal_ = reason;
     joined_ = false;
-    if (operation_ && is_pulling()) {
+    if (operation_ && operation_->is_pulling()) {
       act(session_actions::stop_pull{reason});
     }
     if (held_ || operation_) {
@@ -785,7 +608,7 @@ class session {
     held_.reset();
     if (operation_) conclude(operation_->at == step::unpublishing ? messages::status{} : reason, {});
     if (join_ticket_ != 0) finish(std::exchange(join_ticket_, 0), reason);
-    for (const auto& [sequence, request] : std::exchange(requests_, {})) {
+    for (const auto& [sequence, request] : outbox_.take_all()) {
       if (request.ticket != 0) finish(request.ticket, reason);
     }
   }
@@ -817,9 +640,8 @@ class session {
   session_ticket join_ticket_ = 0;
   time_point join_deadline_ = time_point::never();
 
-  std::uint64_t last_sequence_ = 0;
+  session_detail::outbox outbox_;
   std::uint64_t last_ticket_ = 0;
-  std::map<request_sequence, pending_request> requests_;
 
   operation_counter counter_{};
   std::optional<running> operation_;
@@ -827,7 +649,6 @@ class session {
   version_number latest_{};
   std::uint64_t epoch_ = 1;
 
-  std::vector<messages::envelope> output_;
   std::vector<session_action> actions_;
   std::vector<session_result> results_;
 };
