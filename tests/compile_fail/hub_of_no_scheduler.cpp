@@ -1,0 +1,13 @@
+// expect: the second argument of hub must model tensorhub::scheduler
+#include "tensorhub/tensorhub.hpp"
+#include "tensorhub/testing/archetypes.hpp"
+
+using tensorhub::testing::transport_archetype;
+
+#ifdef TENSORHUB_TWIN
+using chosen = tensorhub::round_robin;
+#else
+using chosen = tensorhub::group_consistent;
+#endif
+
+template struct tensorhub::hub<transport_archetype, chosen>;

@@ -1,0 +1,2 @@
+// expect: this fails
+static_assert(sizeof(int) == 0, "this fails");

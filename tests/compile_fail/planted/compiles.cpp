@@ -1,0 +1,2 @@
+// expect: anything
+int a = 0;

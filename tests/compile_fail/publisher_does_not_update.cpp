@@ -1,0 +1,15 @@
+// expect: inaccessible|is a private member|cannot cast .* to its private base class|no member named
+#include "tensorhub/publisher.hpp"
+#include "tensorhub/testing/archetypes.hpp"
+
+using publisher = tensorhub::publisher<tensorhub::testing::transport_archetype>;
+
+#ifdef TENSORHUB_TWIN
+void run(publisher& trainer) {
+  trainer.publish(3);
+}
+#else
+void run(publisher& trainer) {
+  trainer.update(tensorhub::latest);
+}
+#endif

@@ -1,0 +1,26 @@
+// expect: constraints not satisfied|does not satisfy|constraint failure
+#include "tensorhub/service/catalog.hpp"
+
+struct first_candidate {
+  using concept_tag = tensorhub::scheduler_tag;
+  static constexpr std::string_view name = "first_candidate";
+  struct options {};
+  explicit first_candidate(options) {}
+
+#ifdef TENSORHUB_TWIN
+  tensorhub::source_choice choose(const tensorhub::source_query&,
+                                  std::span<const tensorhub::source_candidate> candidates) noexcept {
+#else
+  tensorhub::source_choice choose(const tensorhub::source_query&,
+                                  std::span<const tensorhub::source_candidate> candidates) {
+#endif
+      if (candidates.empty()) return {};
+  return {0, "the first"};
+}
+}
+;
+
+using catalog = tensorhub::catalog<first_candidate>;
+catalog make() {
+  return catalog{{}, tensorhub::server_epoch{1}};
+}

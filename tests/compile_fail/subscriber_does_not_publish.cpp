@@ -1,0 +1,15 @@
+// expect: inaccessible|is a private member|cannot cast .* to its private base class|no member named
+#include "tensorhub/subscriber.hpp"
+#include "tensorhub/testing/archetypes.hpp"
+
+using subscriber = tensorhub::subscriber<tensorhub::testing::transport_archetype>;
+
+#ifdef TENSORHUB_TWIN
+void run(subscriber& rollout) {
+  rollout.update(tensorhub::latest);
+}
+#else
+void run(subscriber& rollout) {
+  rollout.publish(3);
+}
+#endif

@@ -1,0 +1,15 @@
+// expect: deleted
+#include "tensorhub/subscriber.hpp"
+#include "tensorhub/testing/archetypes.hpp"
+
+using subscriber = tensorhub::subscriber<tensorhub::testing::transport_archetype>;
+
+#ifdef TENSORHUB_TWIN
+subscriber& second(subscriber& first) {
+  return first;
+}
+#else
+subscriber second(subscriber& first) {
+  return first;
+}
+#endif
