@@ -6,9 +6,11 @@
 #include <string>
 #include <variant>
 
+#include "tensorhub/hub.hpp"
 #include "tensorhub/memory/host.hpp"
 #include "tensorhub/policy/consistency/group_consistent.hpp"
 #include "tensorhub/service/catalog.hpp"
+#include "tensorhub/service/server.hpp"
 #include "tensorhub/testing/archetypes.hpp"
 #include "tensorhub/transfer/pull_driver.hpp"
 #include "tensorhub/transfer/shard_memory.hpp"
@@ -17,6 +19,11 @@ namespace tensorhub {
 
 template class catalog<testing::scheduler_archetype, testing::consistency_archetype>;
 template class pull_driver<testing::transport_archetype, testing::integrity_archetype>;
+template class reference_server<testing::scheduler_archetype, testing::consistency_archetype>;
+template class worker<testing::transport_archetype, testing::consistency_archetype,
+                      testing::integrity_archetype>;
+template struct hub<testing::transport_archetype, testing::scheduler_archetype,
+                    testing::consistency_archetype, testing::integrity_archetype>;
 template class shard_memory<testing::transport_archetype, host_memory>;
 
 }  // namespace tensorhub
