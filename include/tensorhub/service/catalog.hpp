@@ -170,13 +170,11 @@ class catalog {
         body);
   }
 
+  /// The worker waits for none of these any more: it has their answers, or has given them up.
   static void forget_answers(worker_state& worker, std::uint64_t acknowledged) {
     if (acknowledged <= worker.acknowledged) return;
     worker.acknowledged = acknowledged;
-    // Deferred answers stay: a worker cannot have seen them.
-    std::erase_if(worker.answers, [acknowledged](const auto& entry) {
-      return entry.first <= acknowledged && entry.second.has_value();
-    });
+    worker.answers.erase(worker.answers.begin(), worker.answers.upper_bound(acknowledged));
   }
 
   [[nodiscard]] bool somebody_waits() const noexcept {

@@ -44,7 +44,8 @@ class membership {
     reply.heartbeat_interval_ms = milliseconds(core_.options.heartbeat_interval);
     reply.worker_timeout_ms = milliseconds(core_.options.worker_timeout);
     reply.group_timeout_ms = milliseconds(core_.options.group_timeout);
-    reply.result = admission_.check_join(join);
+    reply.result = check_place(from, join);
+    if (reply.result.ok()) reply.result = admission_.check_join(join);
     if (reply.result.ok()) reply.result = admission_.check_layout(join, reply.wants_layout);
     if (reply.result.ok() && !reply.wants_layout) {
       worker_state& worker = admit(from, join);
@@ -98,6 +99,17 @@ class membership {
   }
 
  private:
+  /// An incarnation has one place for all its life.
+  [[nodiscard]] messages::status check_place(incarnation from, const messages::join_request& join) const {
+    const worker_state* present = core_.find(from);
+    if (present == nullptr || (present->model->name == join.model && present->replica->name == join.replica &&
+                               present->shard == join.shard)) {
+      return {};
+    }
+    return {errc::invalid_argument,
+            "this worker has joined already, as " + who(*present) + ": it cannot join as another one too"};
+  }
+
   worker_state& admit(incarnation id, const messages::join_request& join) {
     model_state& model = core_.models.at(join.model);
     auto& slot = model.replicas[join.replica];

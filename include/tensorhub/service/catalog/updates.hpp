@@ -112,6 +112,8 @@ class updates {
     operation_state* known = find_operation(*worker.replica, request.operation, worker.shard.index);
     if (known == nullptr && request.result.ok()) known = &adopt_operation(worker, request);
     worker.overwriting = false;
+    // Who has overwritten its memory has cut off its readers before; that message may be late.
+    if (!request.intact) leases_.forget_drain(worker);
     if (request.held) {
       versions_.drop(worker);
       versions_.hold(worker, *request.held, false);

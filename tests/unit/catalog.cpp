@@ -1,0 +1,441 @@
+/// \file catalog.cpp
+/// The catalog, message by message: joining, idempotence, publishing, questions, silence. Updates and leases:
+/// catalog_updates.cpp.
+
+#include "catalog_driver.hpp"
+
+using namespace catalog_test;
+
+namespace {
+
+// ---- joining
+
+TEST_CASE("catalog: a layout that differs is refused with the first tensor that differs") {
+  driver server;
+  server.join(1, "trainer");
+  auto join = server.join_message("rollout");
+  server.set_layout(
+      join, layout{{{"wq", dtype::f32, {8, 8}}, {"wk", dtype::f32, {8, 9}}, {"norm", dtype::u8, {1}}}, 1024});
+  const auto reply = server.ask<messages::join_reply>({2}, join);
+  CHECK(reply.result.code == errc::layout_mismatch);
+  CHECK(reply.result.sentence ==
+        "the layout differs from that of model 'policy', shard 0/1, at tensor 1: 'wk' f32 [8, 9] here, 'wk' "
+        "f32 "
+        "[8, 8] there");
+  CHECK_FALSE(server.core.knows({2}));
+}
+
+TEST_CASE("catalog: a wrong shard count is refused with both counts") {
+  driver server;
+  server.join(1, "trainer", {0, 2});
+  const auto reply = server.ask<messages::join_reply>({2}, server.join_message("rollout", {0, 3}));
+  CHECK(reply.result.code == errc::layout_mismatch);
+  CHECK(reply.result.sentence == "model 'policy' has 2 shards, this worker says 3");
+}
+
+TEST_CASE("catalog: a shard beyond the count, and a worker without names, are refused") {
+  driver server;
+  CHECK(server.ask<messages::join_reply>({1}, server.join_message("r", {2, 2})).result.sentence ==
+        "shard 2/2 does not exist: the index must be below the count");
+  CHECK(server.ask<messages::join_reply>({1}, server.join_message("r", {0, 0})).result.code ==
+        errc::invalid_argument);
+  CHECK(server.ask<messages::join_reply>({1}, server.join_message("")).result.code == errc::invalid_argument);
+  CHECK(server.core.worker_count() == 0);
+}
+
+TEST_CASE("catalog: another consistency policy is refused by name") {
+  driver server;
+  auto join = server.join_message("rollout");
+  join.consistency = "independent";
+  const auto reply = server.ask<messages::join_reply>({1}, join);
+  CHECK(reply.result.code == errc::policy_mismatch);
+  CHECK(
+      reply.result.sentence ==
+      "this worker uses the consistency policy 'independent', the server uses 'group_consistent': build both "
+      "with the same hub type");
+}
+
+TEST_CASE(
+    "catalog: transport and integrity must be those that the server asks for, and those of the others") {
+  SUBCASE("the server's") {
+    catalog_options options;
+    options.transport = "verbs";
+    driver server{options};
+    const auto reply = server.ask<messages::join_reply>({1}, server.join_message("rollout"));
+    CHECK(reply.result.code == errc::policy_mismatch);
+    CHECK(reply.result.sentence == "this worker uses the transport 'tcp', the server asks for 'verbs'");
+  }
+  SUBCASE("the others'") {
+    driver server;
+    server.join(1, "trainer");
+    auto join = server.join_message("rollout");
+    join.integrity = "none";
+    const auto reply = server.ask<messages::join_reply>({2}, join);
+    CHECK(reply.result.code == errc::policy_mismatch);
+    CHECK(reply.result.sentence.find("use 'tcp' and 'xxh3_128', this one 'tcp' and 'none'") !=
+          std::string::npos);
+  }
+}
+
+TEST_CASE("catalog: a layout travels once per shard") {
+  driver server;
+  auto bare = server.join_message("trainer", {0, 2});
+  bare.tensors.clear();
+  CHECK(server.ask<messages::join_reply>({1}, bare).wants_layout);
+  CHECK(server.core.worker_count() == 0);  // asking joins nobody
+  server.join(1, "trainer", {0, 2});
+  bare.replica = "rollout";
+  const auto second = server.ask<messages::join_reply>({2}, bare);
+  CHECK(second.result.ok());
+  CHECK_FALSE(second.wants_layout);
+  CHECK(server.core.knows({2}));
+  bare.shard = {1, 2};
+  CHECK(server.ask<messages::join_reply>({3}, bare).wants_layout);  // another shard has a layout of its own
+}
+
+TEST_CASE("catalog: tensors that do not have the announced digest are refused") {
+  driver server;
+  auto join = server.join_message("trainer");
+  join.tensors.pop_back();
+  const auto reply = server.ask<messages::join_reply>({1}, join);
+  CHECK(reply.result.code == errc::layout_mismatch);
+  CHECK(server.core.worker_count() == 0);
+}
+
+TEST_CASE("catalog: a join that is repeated joins once") {
+  driver server;
+  server.join(1, "trainer");
+  REQUIRE(server.publish({1}, 1).ok());
+  CHECK(server.ask<messages::join_reply>({1}, server.join_message("trainer")).result.ok());
+  CHECK(server.core.worker_count() == 1);
+  CHECK(server.available() == versions{1});
+}
+
+TEST_CASE("catalog: an incarnation has one place") {
+  driver server;
+  server.join(1, "trainer");
+  for (const auto& [replica, shard] : {std::pair{"rollout", shard_of{0, 1}}, {"trainer", shard_of{1, 2}}}) {
+    auto join = server.join_message(replica, shard);
+    if (shard.count == 2) join.model = "other";
+    const auto reply = server.ask<messages::join_reply>({1}, join);
+    CHECK(reply.result.code == errc::invalid_argument);
+    CHECK(reply.result.sentence.find("has joined already, as worker policy/trainer/0/1") !=
+          std::string::npos);
+  }
+  CHECK(server.core.worker_count() == 1);
+  CHECK(server.publish({1}, 1).ok());
+}
+
+TEST_CASE("catalog: a newer process takes the place of an older one, which is told so for ever") {
+  driver server;
+  server.join(1, "trainer");
+  REQUIRE(server.publish({1}, 1).ok());
+  server.join(2, "trainer");
+  const auto goodbye = server.push<messages::goodbye_push>({1});
+  REQUIRE(goodbye.has_value());
+  CHECK(goodbye->reason.code == errc::replaced);
+  CHECK(goodbye->reason.sentence == "a newer process has taken this worker's place");
+  CHECK_FALSE(goodbye->rejoin);
+  CHECK(server.available().empty());  // its memory is gone with it
+  server.send({1}, messages::publish_request{{2}, server.reference(2)});
+  CHECK_FALSE(server.push<messages::goodbye_push>({1}).value().rejoin);
+  server.send({1}, server.join_message("trainer"));
+  CHECK_FALSE(server.push<messages::goodbye_push>({1}).value().rejoin);
+  CHECK(server.core.knows({2}));
+}
+
+TEST_CASE("catalog: an unknown incarnation is told to join") {
+  driver server;
+  server.send({5}, messages::publish_request{{1}, server.reference(1)});
+  const auto goodbye = server.push<messages::goodbye_push>({5});
+  REQUIRE(goodbye.has_value());
+  CHECK(goodbye->rejoin);
+  CHECK(goodbye->epoch == server_epoch{77});
+}
+
+TEST_CASE("catalog: a new server learns from its workers what is held, and adopts running leases") {
+  driver server;
+  auto holder = server.join_message("trainer");
+  holder.held = server.reference(7);
+  holder.operation = {12};
+  const auto reply = server.ask<messages::join_reply>({1}, holder);
+  CHECK(reply.latest == version_number{7});
+  CHECK(reply.operation == operation_counter{12});
+  CHECK(server.available() == versions{7});
+
+  auto reader = server.join_message("rollout");
+  messages::assignment reading;
+  reading.operation = {3};
+  reading.lease = {41};
+  reading.version = 7;
+  reading.source = {1};
+  reader.reading = reading;
+  REQUIRE(server.ask<messages::join_reply>({2}, reader).result.ok());
+  const auto sequence = server.unpublish({1}, 7);
+  CHECK_FALSE(server.answer<messages::drained_reply>({1}, sequence).has_value());
+  server.finish({2}, reading);
+  CHECK(server.answer<messages::drained_reply>({1}, sequence).has_value());
+}
+
+// ---- requests
+
+TEST_CASE("catalog: a retry gets the stored answer and does nothing again") {
+  driver server;
+  server.join(1, "trainer");
+  const messages::publish_request publish{{1}, server.reference(1)};
+  server.send_as({1}, 10, publish);
+  REQUIRE(server.answer<messages::status_reply>({1}, 10).value().result.ok());
+  server.send_as({1}, 11, messages::unpublish_request{1, 1, {}});
+  REQUIRE(server.answer<messages::drained_reply>({1}, 11).has_value());
+  server.send_as({1}, 10, publish);
+  CHECK(server.answer<messages::status_reply>({1}, 10).value().result.ok());
+  CHECK(server.available().empty());
+}
+
+TEST_CASE("catalog: a deferred request is answered once, however often it is repeated") {
+  driver server;
+  server.join(1, "rollout");
+  server.join(2, "trainer");
+  const messages::wait_request wait{at_least(1), 10'000};
+  for (int i = 0; i < 3; ++i) server.send_as({1}, 10, wait);
+  REQUIRE(server.publish({2}, 1).ok());
+  CHECK(server.answer<messages::version_reply>({1}, 10).value().version == version_number{1});
+  CHECK_FALSE(server.answer<messages::version_reply>({1}, 10).has_value());
+}
+
+TEST_CASE("catalog: what was acknowledged is never done again") {
+  driver server;
+  server.join(1, "trainer");
+  const messages::publish_request publish{{1}, server.reference(1)};
+  server.send_as({1}, 10, publish);
+  server.send_as({1}, 11, messages::unpublish_request{1, 1, {}}, 10);
+  server.clear();
+  server.send_as({1}, 10, publish, 10);  // a late repetition
+  CHECK(server.waiting_messages({1}) == 0);
+  CHECK(server.available().empty());
+}
+
+TEST_CASE("catalog: requests in flight are bounded per worker") {
+  driver server;
+  server.join(1, "rollout");
+  server.join(2, "trainer");
+  for (std::size_t i = 0; i < limits::worker_requests_in_flight + 5; ++i) {
+    server.send_as({1}, 100 + i, messages::wait_request{at_least(1), 10'000});
+  }
+  server.clear();
+  REQUIRE(server.publish({2}, 1).ok());
+  std::size_t answered = 0;
+  for (std::size_t i = 0; i < limits::worker_requests_in_flight + 5; ++i) {
+    answered += server.answer<messages::version_reply>({1}, 100 + i) ? 1 : 0;
+  }
+  CHECK(answered == limits::worker_requests_in_flight);
+}
+
+TEST_CASE("catalog: a request that its worker has given up does not count against it") {
+  driver server;
+  server.join(1, "rollout");
+  std::uint64_t last = 0;
+  const auto send = [&](messages::message body) {
+    server.send_as({1}, last + 1, std::move(body), last);
+    ++last;
+  };
+  std::size_t answered = 0;
+  for (std::size_t i = 0; i < 2 * limits::worker_requests_in_flight; ++i) {
+    send(messages::update_request{{i + 1}, latest, 60'000});  // never answered: no version comes
+    send(messages::finish_request{{i + 1}, {}, {errc::cancelled, "cancelled"}, true, std::nullopt, {}});
+    answered += server.answer<messages::status_reply>({1}, last) ? 1 : 0;
+  }
+  CHECK(answered == 2 * limits::worker_requests_in_flight);
+}
+
+TEST_CASE("catalog: a server's message from a worker is ignored, with a line in the log") {
+  driver server;
+  server.join(1, "trainer");
+  static_cast<void>(server.core.take_log());
+  server.send({1}, messages::join_reply{});
+  CHECK(server.waiting_messages({1}) == 0);
+  const auto lines = server.core.take_log();
+  REQUIRE(lines.size() == 1);
+  CHECK(lines.front().text.find("only a server sends") != std::string::npos);
+}
+
+// ---- publishing
+
+TEST_CASE("catalog: a version is announced to everybody when all shards hold it, not before") {
+  driver server;
+  server.join(1, "trainer", {0, 2});
+  server.join(2, "trainer", {1, 2});
+  server.join(3, "rollout", {0, 2});
+  REQUIRE(server.publish({1}, 1).ok());
+  CHECK(server.available().empty());
+  CHECK_FALSE(server.push<messages::version_push>({3}).has_value());
+  REQUIRE(server.publish({2}, 1).ok());
+  CHECK(server.available() == versions{1});
+  CHECK(server.push<messages::version_push>({3}).value().version == version_number{1});
+}
+
+TEST_CASE("catalog: versions do not go backwards and do not start at zero") {
+  driver server;
+  server.join(1, "trainer");
+  CHECK(server.publish({1}, 0).code == errc::invalid_argument);
+  REQUIRE(server.publish({1}, 5).ok());
+  server.unpublish({1}, 5);
+  const auto backwards = server.publish({1}, 4);
+  CHECK(backwards.code == errc::version_conflict);
+  CHECK(backwards.sentence == "version 4 goes backwards: version 5 was published already");
+  CHECK(server.publish({1}, 6).ok());
+}
+
+TEST_CASE("catalog: the same version has the same bytes for ever") {
+  driver server;
+  server.join(1, "trainer");
+  REQUIRE(server.publish({1}, 5).ok());
+  server.unpublish({1}, 5);
+  auto other = server.reference(5);
+  other.root = root_of(99);
+  const auto conflict = server.publish({1}, other);
+  CHECK(conflict.code == errc::version_conflict);
+  CHECK(conflict.sentence.find("version 5 was published with other bytes in shard 0/1") != std::string::npos);
+  CHECK(server.available().empty());
+  CHECK(server.publish({1}, 5).ok());  // with the same root it may come back
+  CHECK(server.available() == versions{5});
+}
+
+TEST_CASE("catalog: publishing the next version without unpublish ends the one before and its leases") {
+  driver server;
+  server.join(1, "trainer");
+  server.join(2, "rollout");
+  REQUIRE(server.publish({1}, 1).ok());
+  server.start_update({2});
+  REQUIRE(server.leases_on({1}) == 1);
+  REQUIRE(server.publish({1}, 2).ok());
+  CHECK(server.available() == versions{2});
+  CHECK(server.leases_on({1}) == 0);
+}
+
+TEST_CASE("catalog: the shards of a replica publish one version per call") {
+  driver server;
+  server.join(1, "trainer", {0, 2});
+  server.join(2, "trainer", {1, 2});
+  for (const incarnation worker : {incarnation{1}, incarnation{2}}) {
+    REQUIRE(server.publish(worker, 1).ok());
+    server.unpublish(worker, 1);
+  }
+  REQUIRE(server.publish({1}, 2).ok());
+  const auto other = server.publish({2}, 3);
+  CHECK(other.code == errc::group_failed);
+  CHECK(other.sentence.find("another shard of replica 'trainer' published version 2 in this operation") !=
+        std::string::npos);
+  CHECK(server.available().empty());
+}
+
+TEST_CASE("catalog: an unpublish that comes late does not hit a later reference") {
+  driver server;
+  server.join(1, "trainer");
+  REQUIRE(server.publish({1}, 1).ok());
+  auto again = server.reference(1);
+  again.epoch = 2;
+  REQUIRE(server.publish({1}, again).ok());
+  CHECK(server.answer<messages::drained_reply>({1}, server.unpublish({1}, 1)).has_value());  // of epoch 1
+  CHECK(server.available() == versions{1});
+}
+
+// ---- questions
+
+TEST_CASE("catalog: wait is answered at once, when the version comes, or at the deadline with a sentence") {
+  driver server;
+  server.join(1, "trainer");
+  server.join(2, "rollout");
+  const auto first = server.send({2}, messages::wait_request{latest, 10'000});
+  CHECK_FALSE(server.answer<messages::version_reply>({2}, first).has_value());
+  REQUIRE(server.publish({1}, 3).ok());
+  CHECK(server.answer<messages::version_reply>({2}, first).value().version == version_number{3});
+  CHECK(server.ask<messages::version_reply>({2}, messages::wait_request{at_least(2), 0}).version ==
+        version_number{3});
+  const auto late = server.send({2}, messages::wait_request{at_least(4), 300});
+  server.pass(200ms);
+  CHECK_FALSE(server.answer<messages::version_reply>({2}, late).has_value());
+  server.pass(200ms);
+  const auto reply = server.answer<messages::version_reply>({2}, late);
+  REQUIRE(reply.has_value());
+  CHECK(reply->result.code == errc::timed_out);
+  CHECK(reply->result.sentence == "no version (at least 4) of model 'policy' appeared; the latest was 3");
+}
+
+TEST_CASE("catalog: list and describe answer anybody, and name what they do not know") {
+  driver server;
+  const incarnation stranger{50};
+  CHECK(server.ask<messages::list_reply>(stranger, messages::list_request{"policy"}).result.sentence ==
+        "no worker of a model 'policy' has joined");
+  CHECK(server.ask<messages::describe_reply>(stranger, messages::describe_request{"policy", 0}).result.code ==
+        errc::not_found);
+  server.join(1, "trainer", {0, 2});
+  REQUIRE(server.publish({1}, 1).ok());
+  const auto entry = server.entry();
+  CHECK(entry.shards == 2);
+  CHECK(entry.bytes == small_layout().bytes());
+  CHECK(server.entry("trainer").shards_joined == 1);
+  CHECK(server.entry("trainer").version == version_number{});
+  const auto known = server.ask<messages::describe_reply>(stranger, messages::describe_request{"policy", 0});
+  CHECK(known.result.ok());
+  CHECK(known.chunk_bytes == 1024);
+  REQUIRE(known.tensors.size() == 3);
+  CHECK(known.tensors[1].name == "wk");
+  CHECK(server.ask<messages::describe_reply>(stranger, messages::describe_request{"policy", 1})
+            .result.sentence ==
+        "the layout of model 'policy', shard 1, is not known: no worker with it has joined");
+}
+
+TEST_CASE("catalog: heartbeats are answered with the latest version") {
+  driver server;
+  server.join(1, "trainer");
+  REQUIRE(server.publish({1}, 4).ok());
+  server.send_as({1}, 0, messages::heartbeat_request{});
+  const auto reply = server.push<messages::heartbeat_reply>({1});
+  REQUIRE(reply.has_value());
+  CHECK(reply->latest == version_number{4});
+  CHECK(reply->epoch == server_epoch{77});
+}
+
+// ---- silence and leaving
+
+TEST_CASE("catalog: a silent worker is declared dead and told so; one that beats lives") {
+  driver server;
+  server.join(1, "trainer");
+  server.join(2, "rollout");
+  server.clear();
+  server.pass_alive(6000ms, {{2}});
+  CHECK_FALSE(server.core.knows({1}));
+  CHECK(server.core.knows({2}));
+  const auto goodbye = server.push<messages::goodbye_push>({1});
+  REQUIRE(goodbye.has_value());
+  CHECK(goodbye->reason.code == errc::replaced);
+  CHECK_FALSE(goodbye->rejoin);
+  server.send_as({1}, 0, messages::heartbeat_request{});
+  CHECK_FALSE(server.push<messages::goodbye_push>({1}).value().rejoin);
+}
+
+TEST_CASE("catalog: who leaves holds nothing any more; with the last worker the model is forgotten") {
+  driver server;
+  server.join(1, "trainer");
+  server.join(2, "rollout");
+  REQUIRE(server.publish({1}, 1).ok());
+  CHECK(server.ask<messages::status_reply>({1}, messages::leave_request{}).result.ok());
+  CHECK_FALSE(server.core.knows({1}));
+  CHECK(server.available().empty());
+  server.ask<messages::status_reply>({2}, messages::leave_request{});
+  CHECK(server.ask<messages::list_reply>({3}, messages::list_request{}).models.empty());
+  server.join(3, "other-trainer", {0, 4});  // another shard count is another model now
+}
+
+TEST_CASE("catalog: timers are due only while somebody waits") {
+  driver server;
+  server.join(1, "rollout");
+  server.pass(1ms);
+  const time_point idle = server.core.next_deadline();
+  CHECK(idle - server.now >= 400ms);
+  server.update({1});
+  CHECK(server.core.next_deadline() - server.now <= 20ms);
+}
+
+}  // namespace

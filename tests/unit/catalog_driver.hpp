@@ -1,0 +1,203 @@
+#pragma once
+/// \file catalog_driver.hpp
+/// Speaks to a catalog as workers do, without network and simulator: one call, one look at the answers.
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tensorhub/policy/consistency/independent.hpp"
+#include "tensorhub/service/catalog.hpp"
+
+namespace catalog_test {
+
+using namespace tensorhub;
+using namespace std::chrono_literals;
+
+[[nodiscard]] inline layout small_layout() {
+  return layout{{{"wq", dtype::f32, {8, 8}}, {"wk", dtype::f32, {8, 8}}, {"norm", dtype::f32, {8}}}, 1024};
+}
+
+/// Digest that stands for the bytes of a version.
+[[nodiscard]] inline digest128 root_of(version_number version) {
+  return {version.value, 0xabcdefull};
+}
+
+template <typename Catalog = catalog<>>
+class driver {
+ public:
+  explicit driver(catalog_options options = {}) : core{std::move(options), server_epoch{77}} {}
+
+  // ---- messages
+
+  /// Sends under the worker's next sequence number, which is returned.
+  std::uint64_t send(incarnation worker, messages::message body) {
+    const std::uint64_t sequence = ++sequences_[worker];
+    send_as(worker, sequence, std::move(body));
+    return sequence;
+  }
+  void send_as(incarnation worker, std::uint64_t sequence, messages::message body,
+               std::uint64_t acknowledged = 0) {
+    core.receive(now, {worker.value, {sequence}, {acknowledged}, std::move(body)});
+    collect();
+  }
+  void pass(std::chrono::milliseconds time) {
+    now = now + time;
+    core.advance(now);
+    collect();
+  }
+  /// The same, with everybody's heart beating, so that nobody is declared dead.
+  void pass_alive(std::chrono::milliseconds time, std::vector<incarnation> workers) {
+    for (auto left = time; left > 0ms; left -= 100ms) {
+      for (const incarnation worker : workers) send_as(worker, 0, messages::heartbeat_request{});
+      pass(std::min(left, 100ms));
+    }
+  }
+
+  /// The answer to a request, if there is one of this type; it is taken out of the inbox.
+  template <typename Answer>
+  [[nodiscard]] std::optional<Answer> answer(incarnation worker, std::uint64_t sequence) {
+    auto& inbox = inboxes_[worker];
+    for (auto at = inbox.begin(); at != inbox.end(); ++at) {
+      if (at->sequence.value != sequence || !std::holds_alternative<Answer>(at->body)) continue;
+      Answer out = std::get<Answer>(at->body);
+      inbox.erase(at);
+      return out;
+    }
+    return std::nullopt;
+  }
+  /// The oldest push of this type.
+  template <typename Push>
+  [[nodiscard]] std::optional<Push> push(incarnation worker) {
+    return answer<Push>(worker, 0);
+  }
+  [[nodiscard]] std::size_t waiting_messages(incarnation worker) { return inboxes_[worker].size(); }
+  void clear() { inboxes_.clear(); }
+
+  template <typename Answer>
+  Answer ask(incarnation worker, messages::message body) {
+    auto out = answer<Answer>(worker, send(worker, std::move(body)));
+    REQUIRE(out.has_value());
+    return *std::move(out);
+  }
+
+  // ---- calls
+
+  [[nodiscard]] messages::join_request join_message(std::string replica, shard_of shard = {0, 1}) const {
+    messages::join_request join;
+    join.model = "policy";
+    join.replica = std::move(replica);
+    join.shard = shard;
+    join.transport = "tcp";
+    join.consistency = consistency_name;
+    join.integrity = "xxh3_128";
+    join.address.text = "tcp://" + join.replica + ":" + std::to_string(shard.index);
+    set_layout(join, small_layout());
+    return join;
+  }
+  static void set_layout(messages::join_request& join, const layout& shape) {
+    join.layout_digest = shape.digest();
+    join.chunk_bytes = shape.chunk_bytes();
+    join.chunk_count = shape.chunk_count();
+    join.tensors.assign(shape.tensors().begin(), shape.tensors().end());
+  }
+  incarnation join(std::uint64_t id, std::string replica, shard_of shard = {0, 1}) {
+    const incarnation worker{id};
+    const auto reply = ask<messages::join_reply>(worker, join_message(std::move(replica), shard));
+    REQUIRE(reply.result.ok());
+    REQUIRE_FALSE(reply.wants_layout);
+    return worker;
+  }
+
+  [[nodiscard]] messages::reference reference(version_number version) const {
+    messages::reference out;
+    out.version = version;
+    out.epoch = 1;
+    out.root = root_of(version);
+    out.control.bytes = 4096;
+    return out;
+  }
+  /// Counts as a worker does: every publish and every update is an operation.
+  messages::status publish(incarnation worker, version_number version) {
+    return publish(worker, reference(version));
+  }
+  messages::status publish(incarnation worker, const messages::reference& held) {
+    return ask<messages::status_reply>(worker, messages::publish_request{{++operations_[worker]}, held})
+        .result;
+  }
+  std::uint64_t unpublish(incarnation worker, version_number version) {
+    return send(worker, messages::unpublish_request{version, 1, {}});
+  }
+  std::uint64_t update(incarnation worker, version_selector selector = latest,
+                       std::chrono::milliseconds timeout = 1000ms) {
+    return send(worker, messages::update_request{
+                            {++operations_[worker]}, selector, static_cast<std::uint32_t>(timeout.count())});
+  }
+  /// An update that is answered at once with a source.
+  messages::assignment start_update(incarnation worker, version_selector selector = latest) {
+    const auto reply = answer<messages::update_reply>(worker, update(worker, selector));
+    REQUIRE(reply.has_value());
+    REQUIRE_MESSAGE(reply->result.ok(), reply->result.sentence);
+    REQUIRE(reply->source.has_value());
+    return *reply->source;
+  }
+  std::uint64_t finish(incarnation worker, const messages::assignment& source) {
+    return send(worker,
+                messages::finish_request{
+                    source.operation, source.version, {}, false, reference(source.version), source.lease});
+  }
+  std::uint64_t fail(incarnation worker, const messages::assignment& source, messages::status reason,
+                     bool intact) {
+    return send(worker, messages::finish_request{source.operation, source.version, std::move(reason), intact,
+                                                 std::nullopt, source.lease});
+  }
+  messages::update_reply lose_source(incarnation worker, const messages::assignment& source,
+                                     errc reason = errc::source_lost) {
+    return ask<messages::update_reply>(
+        worker, messages::source_failed_request{source.operation, source.lease, reason, "connection reset"});
+  }
+  [[nodiscard]] operation_counter operation_of(incarnation worker) { return {operations_[worker]}; }
+
+  [[nodiscard]] messages::model_entry entry() {
+    const auto reply = ask<messages::list_reply>(incarnation{9999}, messages::list_request{"policy"});
+    REQUIRE(reply.models.size() == 1);
+    return reply.models.front();
+  }
+  [[nodiscard]] messages::replica_entry entry(const std::string& replica) {
+    for (const auto& row : entry().replicas) {
+      if (row.name == replica) return row;
+    }
+    FAIL("no such replica");
+    return {};
+  }
+  [[nodiscard]] std::vector<version_number> available() { return entry().available; }
+  [[nodiscard]] std::size_t leases_on(incarnation source) const {
+    std::size_t count = 0;
+    core.for_each_lease([&](const auto& lease) { count += lease.source == source ? 1 : 0; });
+    return count;
+  }
+
+  Catalog core;
+  time_point now{1'000'000'000};
+  std::string consistency_name = "group_consistent";
+
+ private:
+  void collect() {
+    for (outgoing& out : core.take_output()) inboxes_[out.to].push_back(std::move(out.message));
+  }
+
+  std::map<incarnation, std::uint64_t> sequences_;
+  std::map<incarnation, std::uint64_t> operations_;
+  std::map<incarnation, std::vector<messages::envelope>> inboxes_;
+};
+
+using versions = std::vector<version_number>;
+
+}  // namespace catalog_test

@@ -1,0 +1,464 @@
+/// \file catalog_updates.cpp
+/// The catalog, message by message: updates of single workers and of groups, leases, drains, failures.
+
+#include "catalog_driver.hpp"
+
+using namespace catalog_test;
+
+namespace {
+
+/// A trainer that has published version 1, and rollouts of one shard.
+struct scene {
+  driver<> server{};
+  incarnation trainer = server.join(1, "trainer");
+  incarnation a = server.join(2, "rollout-a");
+  incarnation b = server.join(3, "rollout-b");
+  scene() {
+    REQUIRE(server.publish(trainer, 1).ok());
+    server.clear();
+  }
+  /// Version 1 is at `reader` too.
+  void give(incarnation reader) {
+    server.finish(reader, server.start_update(reader));
+    server.clear();
+  }
+};
+
+/// A trainer and a rollout replica of two shards each; version 1 is published, and each shard has made a call.
+struct group_scene {
+  driver<> server{};
+  incarnation trainer0 = server.join(1, "trainer", {0, 2});
+  incarnation trainer1 = server.join(2, "trainer", {1, 2});
+  incarnation rollout0 = server.join(3, "rollout", {0, 2});
+  incarnation rollout1 = server.join(4, "rollout", {1, 2});
+  group_scene() {
+    publish(1);
+    server.clear();
+  }
+  void publish(version_number version) {
+    REQUIRE(server.publish(trainer0, version).ok());
+    REQUIRE(server.publish(trainer1, version).ok());
+  }
+  void update_all() {
+    const auto source0 = server.start_update(rollout0);
+    const auto source1 = server.start_update(rollout1);
+    server.finish(rollout0, source0);
+    server.finish(rollout1, source1);
+    server.clear();
+  }
+  [[nodiscard]] std::vector<incarnation> everybody() const {
+    return {trainer0, trainer1, rollout0, rollout1};
+  }
+};
+
+// ---- which version
+
+TEST_CASE("catalog: an update gets a source and all that is needed to read it") {
+  scene s;
+  const auto source = s.server.start_update(s.a);
+  CHECK(source.version == version_number{1});
+  CHECK(source.root == root_of(1));
+  CHECK(source.source == s.trainer);
+  CHECK(source.source_replica == "trainer");
+  CHECK(source.address.text == "tcp://trainer:0");
+  CHECK(source.control == s.server.reference(1).control);
+  CHECK(source.epoch == 1);
+  CHECK(source.drained);
+  CHECK(source.lease);
+  const auto done = s.server.answer<messages::status_reply>(s.a, s.server.finish(s.a, source));
+  REQUIRE(done.has_value());
+  CHECK(done->result.ok());
+  CHECK(s.server.entry("rollout-a").version == version_number{1});
+}
+
+TEST_CASE("catalog: what is held already is kept") {
+  scene s;
+  s.give(s.a);
+  const auto reply = s.server.answer<messages::update_reply>(s.a, s.server.update(s.a));
+  REQUIRE(reply.has_value());
+  CHECK(reply->keep);
+  CHECK(reply->version == version_number{1});
+  CHECK_FALSE(reply->source.has_value());
+  CHECK(s.server.leases_on(s.trainer) == 0);
+  CHECK(s.server.entry("rollout-a").version == version_number{1});
+}
+
+TEST_CASE("catalog: selectors: exactly a past version is refused by name, at_least waits, latest takes") {
+  scene s;
+  s.server.unpublish(s.trainer, 1);
+  REQUIRE(s.server.publish(s.trainer, 5).ok());
+  SUBCASE("exactly, gone") {
+    const auto reply = s.server.answer<messages::update_reply>(s.a, s.server.update(s.a, exactly(1)));
+    REQUIRE(reply.has_value());
+    CHECK(reply->result.code == errc::unavailable);
+    CHECK(reply->result.sentence == "version 1 of model 'policy' is held by nobody any more");
+  }
+  SUBCASE("exactly, present") {
+    CHECK(s.server.start_update(s.a, exactly(5)).version == version_number{5});
+  }
+  SUBCASE("exactly, future") {
+    const auto sequence = s.server.update(s.a, exactly(6));
+    CHECK_FALSE(s.server.answer<messages::update_reply>(s.a, sequence).has_value());
+    REQUIRE(s.server.publish(s.trainer, 6).ok());
+    CHECK(s.server.answer<messages::update_reply>(s.a, sequence).value().version == version_number{6});
+  }
+  SUBCASE("at least, future") {
+    const auto sequence = s.server.update(s.a, at_least(6));
+    CHECK_FALSE(s.server.answer<messages::update_reply>(s.a, sequence).has_value());
+    REQUIRE(s.server.publish(s.trainer, 8).ok());
+    CHECK(s.server.answer<messages::update_reply>(s.a, sequence).value().version == version_number{8});
+  }
+  SUBCASE("at least, past") {
+    CHECK(s.server.start_update(s.a, at_least(2)).version == version_number{5});
+  }
+  SUBCASE("latest") {
+    CHECK(s.server.start_update(s.a, latest).version == version_number{5});
+  }
+}
+
+TEST_CASE("catalog: an update whose version does not come is answered with what it waited for") {
+  scene s;
+  const auto sequence = s.server.update(s.a, at_least(9), 300ms);
+  s.server.pass_alive(200ms, {s.a, s.trainer});
+  CHECK_FALSE(s.server.answer<messages::update_reply>(s.a, sequence).has_value());
+  s.server.pass_alive(200ms, {s.a, s.trainer});
+  const auto reply = s.server.answer<messages::update_reply>(s.a, sequence);
+  REQUIRE(reply.has_value());
+  CHECK(reply->result.code == errc::timed_out);
+  CHECK(reply->result.sentence ==
+        "no version (at least 9) of model 'policy' became available; the latest was 1");
+}
+
+// ---- groups
+
+TEST_CASE("catalog: a group gets one version although a newer one appears in between") {
+  group_scene s;
+  const incarnation other0 = s.server.join(11, "trainer-b", {0, 2});
+  const incarnation other1 = s.server.join(12, "trainer-b", {1, 2});
+  CHECK(s.server.start_update(s.rollout0).version == version_number{1});
+  REQUIRE(s.server.publish(other0, 2).ok());
+  REQUIRE(s.server.publish(other1, 2).ok());
+  REQUIRE(s.server.available() == versions{1, 2});
+  CHECK(s.server.start_update(s.rollout1).version == version_number{1});
+}
+
+TEST_CASE("catalog: a group's update ends for all its shards together") {
+  group_scene s;
+  const auto source0 = s.server.start_update(s.rollout0);
+  const auto source1 = s.server.start_update(s.rollout1);
+  CHECK(source0.source == s.trainer0);
+  CHECK(source1.source == s.trainer1);
+  const auto first = s.server.finish(s.rollout0, source0);
+  CHECK_FALSE(s.server.answer<messages::status_reply>(s.rollout0, first).has_value());
+  CHECK(s.server.entry("rollout").version == version_number{});
+  const auto second = s.server.finish(s.rollout1, source1);
+  CHECK(s.server.answer<messages::status_reply>(s.rollout0, first).value().result.ok());
+  CHECK(s.server.answer<messages::status_reply>(s.rollout1, second).value().result.ok());
+  CHECK(s.server.entry("rollout").version == version_number{1});
+}
+
+TEST_CASE("catalog: a shard that does not call in time fails the group by name") {
+  group_scene s;
+  s.update_all();
+  s.publish(2);
+  const auto source = s.server.start_update(s.rollout0);
+  s.server.pass_alive(std::chrono::duration_cast<std::chrono::milliseconds>(defaults::group_timeout) + 100ms,
+                      s.everybody());
+  const auto abort = s.server.push<messages::abort_push>(s.rollout0);
+  REQUIRE(abort.has_value());
+  CHECK(abort->operation == source.operation);
+  CHECK(abort->reason.sentence.find("shard 1 of replica 'rollout' did not call update() in time") == 0);
+  const auto late = s.server.answer<messages::update_reply>(s.rollout1, s.server.update(s.rollout1));
+  REQUIRE(late.has_value());
+  CHECK(late->result.sentence == abort->reason.sentence);
+}
+
+TEST_CASE("catalog: shards that ask for different versions fail their group by name") {
+  group_scene s;
+  s.server.start_update(s.rollout0, exactly(1));
+  const auto reply =
+      s.server.answer<messages::update_reply>(s.rollout1, s.server.update(s.rollout1, at_least(2)));
+  REQUIRE(reply.has_value());
+  CHECK(reply->result.sentence.find("shard 1/2 of replica 'rollout' asked for another version than the 1") ==
+        0);
+  CHECK(s.server.push<messages::abort_push>(s.rollout0).has_value());
+}
+
+TEST_CASE("catalog: a shard that fails after changing bytes tears its replica; the next update repairs it") {
+  group_scene s;
+  s.update_all();
+  s.publish(2);
+  const auto source0 = s.server.start_update(s.rollout0);
+  const auto source1 = s.server.start_update(s.rollout1);
+  const auto first = s.server.finish(s.rollout0, source0);
+  s.server.fail(s.rollout1, source1, {errc::source_lost, "connection reset"}, false);
+  const auto reply = s.server.answer<messages::status_reply>(s.rollout0, first);
+  REQUIRE(reply.has_value());
+  CHECK(reply->result.sentence ==
+        "shard 1/2 of replica 'rollout' failed: connection reset; replica 'rollout' is torn until its next "
+        "update");
+  CHECK(s.server.entry("rollout").torn);
+  CHECK(s.server.entry("rollout").version == version_number{});
+  // Shard 0 has version 2, but a torn replica is nobody's source.
+  s.server.unpublish(s.trainer0, 2);
+  s.server.unpublish(s.trainer1, 2);
+  CHECK(s.server.available().empty());
+  s.publish(3);
+  s.update_all();
+  CHECK_FALSE(s.server.entry("rollout").torn);
+  CHECK(s.server.entry("rollout").version == version_number{3});
+}
+
+TEST_CASE("catalog: shards that fail before changing bytes keep what they held") {
+  scene s;
+  s.give(s.a);
+  REQUIRE(s.server.publish(s.trainer, 2).ok());
+  const auto source = s.server.start_update(s.a);
+  CHECK(s.server.available() == versions{2});  // hidden while it may be overwritten
+  auto kept = s.server.reference(1);
+  kept.epoch = 3;
+  s.server.send(s.a, messages::finish_request{
+                         source.operation, 2, {errc::cancelled, "cancelled"}, true, kept, source.lease});
+  CHECK(s.server.available() == versions{1, 2});
+  CHECK_FALSE(s.server.entry("rollout-a").torn);
+  CHECK(s.server.start_update(s.b, exactly(1)).epoch == 3);
+}
+
+TEST_CASE("catalog: a worker of a group that dies fails the operation of the others") {
+  group_scene s;
+  const auto source = s.server.start_update(s.rollout0);
+  s.server.start_update(s.rollout1);
+  s.server.join(40, "rollout", {1, 2});
+  const auto abort = s.server.push<messages::abort_push>(s.rollout0);
+  REQUIRE(abort.has_value());
+  CHECK(abort->operation == source.operation);
+  CHECK(abort->reason.sentence.find("was replaced by a newer process") != std::string::npos);
+}
+
+TEST_CASE("catalog: a process that takes a dead one's place joins the call that waits for its shard") {
+  group_scene s;
+  s.update_all();
+  s.publish(2);
+  s.server.start_update(s.rollout0);
+  const incarnation young = s.server.join(40, "rollout", {1, 2});
+  // It counts from one again, the group is further: the server tells it the number.
+  const auto reply = s.server.answer<messages::update_reply>(
+      young, s.server.send(young, messages::update_request{{1}, latest, 1000}));
+  REQUIRE(reply.has_value());
+  CHECK(reply->operation > s.server.operation_of(s.rollout0));  // that operation failed with the old process
+  CHECK(reply->version == version_number{2});
+}
+
+TEST_CASE("catalog: an independent policy decides for each worker") {
+  driver<catalog<nearest_source, independent>> server;
+  server.consistency_name = "independent";
+  server.join(1, "trainer", {0, 2});
+  server.join(2, "trainer", {1, 2});
+  server.join(3, "rollout", {0, 2});
+  server.join(4, "rollout", {1, 2});
+  REQUIRE(server.publish({1}, 1).ok());
+  const auto source = server.start_update({3});  // does not wait for shard 1
+  CHECK(source.version == version_number{1});
+  CHECK(server.answer<messages::status_reply>({3}, server.finish({3}, source)).has_value());
+  REQUIRE(server.publish({2}, 2).ok());
+  CHECK(server.start_update({4}).version == version_number{2});
+}
+
+// ---- leases and drains
+
+TEST_CASE("catalog: a lease counts from its assignment and holds unpublish back until it ends") {
+  scene s;
+  const auto source = s.server.start_update(s.a);
+  const auto sequence = s.server.unpublish(s.trainer, 1);
+  CHECK(s.server.available().empty());  // hidden at once
+  CHECK_FALSE(s.server.answer<messages::drained_reply>(s.trainer, sequence).has_value());
+  CHECK(s.server.update(s.b) != 0);
+  CHECK(s.server.leases_on(s.trainer) == 1);  // no new lease starts
+  s.server.finish(s.a, source);
+  const auto drained = s.server.answer<messages::drained_reply>(s.trainer, sequence);
+  REQUIRE(drained.has_value());
+  CHECK(drained->result.ok());
+  CHECK(drained->finished == 1);
+  CHECK(drained->moved + drained->cut_off == 0);
+}
+
+TEST_CASE("catalog: the lease of a shard that has not called yet counts too") {
+  group_scene s;
+  s.server.start_update(s.rollout0);
+  const auto sequence = s.server.unpublish(s.trainer1, 1);
+  CHECK_FALSE(s.server.answer<messages::drained_reply>(s.trainer1, sequence).has_value());
+  const auto source = s.server.start_update(s.rollout1);
+  CHECK(source.source == s.trainer1);
+  s.server.finish(s.rollout1, source);
+  CHECK(s.server.answer<messages::drained_reply>(s.trainer1, sequence).has_value());
+}
+
+TEST_CASE("catalog: an unpublish moves readers to another holder") {
+  scene s;
+  s.give(s.b);
+  // The least loaded is chosen: the trainer, once the other holder has a reader.
+  const incarnation c = s.server.join(4, "rollout-c");
+  auto first = s.server.start_update(s.a);
+  const auto second = s.server.start_update(c);
+  REQUIRE(first.source != second.source);
+  const incarnation reader = first.source == s.trainer ? s.a : c;
+  const auto source = first.source == s.trainer ? first : second;
+  const auto sequence = s.server.unpublish(s.trainer, 1);
+  const auto moved = s.server.push<messages::reassign_push>(reader);
+  REQUIRE(moved.has_value());
+  CHECK(moved->old_lease == source.lease);
+  CHECK(moved->source.source == s.b);
+  CHECK(moved->source.version == version_number{1});
+  CHECK_FALSE(s.server.answer<messages::drained_reply>(s.trainer, sequence).has_value());
+  s.server.send(reader, messages::lease_released_request{source.lease});
+  const auto drained = s.server.answer<messages::drained_reply>(s.trainer, sequence);
+  REQUIRE(drained.has_value());
+  CHECK(drained->moved == 1);
+  CHECK(s.server.leases_on(s.b) == 2);
+}
+
+TEST_CASE("catalog: only its reader can release a lease") {
+  scene s;
+  const auto source = s.server.start_update(s.a);
+  s.server.send(s.b, messages::lease_released_request{source.lease});
+  CHECK(s.server.leases_on(s.trainer) == 1);
+}
+
+TEST_CASE("catalog: a dead reader's lease ends when its source has cut it off, not before") {
+  scene s;
+  s.server.start_update(s.a);
+  s.server.join(20, "rollout-a");  // takes the place of `a`
+  CHECK(s.server.push<messages::cut_off_push>(s.trainer).value().reader == s.a);
+  const auto sequence = s.server.unpublish(s.trainer, 1);
+  CHECK_FALSE(s.server.answer<messages::drained_reply>(s.trainer, sequence).has_value());
+  s.server.pass_alive(1000ms, {s.trainer});
+  CHECK(s.server.push<messages::cut_off_push>(s.trainer).value().reader == s.a);  // repeated until confirmed
+  s.server.send(s.trainer, messages::cut_off_done_request{s.b});                  // somebody else
+  CHECK_FALSE(s.server.answer<messages::drained_reply>(s.trainer, sequence).has_value());
+  s.server.send(s.trainer, messages::cut_off_done_request{s.a});
+  const auto drained = s.server.answer<messages::drained_reply>(s.trainer, sequence);
+  REQUIRE(drained.has_value());
+  CHECK(drained->cut_off == 1);
+}
+
+TEST_CASE("catalog: a source that has cut off everybody has no lease left") {
+  scene s;
+  s.server.start_update(s.a);
+  s.server.start_update(s.b);
+  const auto sequence = s.server.unpublish(s.trainer, 1);
+  s.server.send(s.trainer, messages::cut_off_done_request{});
+  CHECK(s.server.answer<messages::drained_reply>(s.trainer, sequence).value().cut_off == 2);
+  CHECK(s.server.leases_on(s.trainer) == 0);
+}
+
+TEST_CASE("catalog: a holder that begins an update accepts no reader from its decision on") {
+  scene s;
+  s.give(s.a);
+  REQUIRE(s.server.publish(s.trainer, 2).ok());
+  s.server.start_update(s.a);
+  const auto reply = s.server.answer<messages::update_reply>(s.b, s.server.update(s.b, exactly(1)));
+  REQUIRE(reply.has_value());
+  CHECK(reply->result.code == errc::unavailable);
+  CHECK(s.server.leases_on(s.a) == 0);
+}
+
+TEST_CASE("catalog: a holder with readers is not told to overwrite before they have ended") {
+  scene s;
+  s.give(s.a);
+  s.server.unpublish(s.trainer, 1);
+  const auto reading = s.server.start_update(s.b);
+  REQUIRE(reading.source == s.a);
+  REQUIRE(s.server.publish(s.trainer, 2).ok());
+  const auto source = s.server.start_update(s.a);
+  CHECK_FALSE(source.drained);
+  const auto drain = s.server.send(s.a, messages::unpublish_request{1, 1, source.operation});
+  CHECK_FALSE(s.server.answer<messages::drained_reply>(s.a, drain).has_value());
+  s.server.finish(s.b, reading);
+  CHECK(s.server.answer<messages::drained_reply>(s.a, drain).has_value());
+}
+
+TEST_CASE("catalog: a reader whose place was overwritten meanwhile gets another source, or is told") {
+  // `a` cuts off everybody and overwrites; that it said so is lost. A shard that calls only now must not be
+  // sent to memory that has changed.
+  group_scene s;
+  s.update_all();
+  const incarnation late0 = s.server.join(21, "late", {0, 2});
+  const incarnation late1 = s.server.join(22, "late", {1, 2});
+  s.server.unpublish(s.trainer0, 1);
+  s.server.unpublish(s.trainer1, 1);
+  const auto reading = s.server.start_update(late0);
+  REQUIRE(reading.source == s.rollout0);
+  s.publish(2);
+  s.server.start_update(s.rollout0);
+  const auto source1 = s.server.start_update(s.rollout1);
+  CHECK_FALSE(source1.drained);
+  s.server.fail(s.rollout1, source1, {errc::source_lost, "connection reset"}, false);
+  const auto reply = s.server.answer<messages::update_reply>(late1, s.server.update(late1));
+  REQUIRE(reply.has_value());
+  CHECK_FALSE(reply->result.ok());
+  CHECK(reply->result.sentence.find("nobody is left from whom shard 1/2 of version 1 could be read") == 0);
+}
+
+// ---- sources that fail
+
+TEST_CASE("catalog: a reader that lost its source gets another one") {
+  scene s;
+  s.give(s.b);
+  const auto source = s.server.start_update(s.a);
+  const auto next = s.server.lose_source(s.a, source);
+  REQUIRE(next.source.has_value());
+  CHECK(next.source->source != source.source);
+  CHECK(next.version == version_number{1});
+  CHECK(s.server.leases_on(source.source) == 0);
+}
+
+TEST_CASE(
+    "catalog: the only source is tried again a few times after a lost connection, never after bad bytes") {
+  scene s;
+  auto source = s.server.start_update(s.a);
+  SUBCASE("lost") {
+    int again = 0;
+    for (messages::update_reply reply = s.server.lose_source(s.a, source); reply.source;
+         reply = s.server.lose_source(s.a, source)) {
+      source = *reply.source;
+      REQUIRE(++again < 10);
+    }
+    CHECK(again == 3);
+  }
+  SUBCASE("corrupt") {
+    const auto reply = s.server.lose_source(s.a, source, errc::corrupt);
+    CHECK(reply.result.code == errc::unavailable);
+    CHECK_FALSE(reply.source.has_value());
+  }
+  CHECK(s.server.leases_on(s.trainer) == 0);
+}
+
+TEST_CASE("catalog: when the last holder has died its readers are told so by name") {
+  scene s;
+  const auto source = s.server.start_update(s.a);
+  s.server.pass_alive(6000ms, {s.a, s.b});
+  REQUIRE_FALSE(s.server.core.knows(s.trainer));
+  const auto reply = s.server.lose_source(s.a, source);
+  CHECK(reply.result.code == errc::unavailable);
+  CHECK(reply.result.sentence ==
+        "nobody is left from whom shard 0/1 of version 1 could be read (the last source: connection reset)");
+  const auto other = s.server.answer<messages::update_reply>(s.b, s.server.update(s.b, exactly(1)));
+  REQUIRE(other.has_value());
+  CHECK(other->result.code == errc::unavailable);
+  CHECK(other->result.sentence == "version 1 of model 'policy' is held by nobody any more");
+}
+
+TEST_CASE("catalog: a dead source's readers are moved to another holder") {
+  scene s;
+  s.give(s.b);
+  const incarnation c = s.server.join(4, "rollout-c");
+  const auto first = s.server.start_update(s.a);
+  const auto second = s.server.start_update(c);
+  const incarnation reader = first.source == s.trainer ? s.a : c;
+  REQUIRE((first.source == s.trainer || second.source == s.trainer));
+  s.server.pass_alive(6000ms, {s.a, s.b, c});
+  REQUIRE_FALSE(s.server.core.knows(s.trainer));
+  CHECK(s.server.push<messages::reassign_push>(reader).value().source.source == s.b);
+}
+
+}  // namespace
