@@ -237,11 +237,15 @@ std::vector<std::string> no_later_bytes_while_reading(conformance_fixture<T>& ab
             try {
               for (bool denied = false; !denied && !about.overdue() && seen.empty(); ++sweeps) {
                 bool late = false;
+                std::size_t came = 0;
                 scene.post_all();
                 scene.reader.drain([&](const completion& done) {
+                  ++came;
                   denied = denied || done.status != completion_status::ok;
                   late = late || (done.status == completion_status::ok && !scene.is_as_before(done.id));
                 });
+                seen.require(came == scene.slots, when + ": " + std::to_string(came) + " of " +
+                                                      std::to_string(scene.slots) + " reads completed");
                 scene.require_promise(seen, late, when);
                 if (!late) static_cast<void>(scene.read_control());
               }

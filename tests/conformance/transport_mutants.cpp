@@ -1,0 +1,177 @@
+/// The conformance suite on broken transports: each fails exactly the rules that name its fault, and every rule
+/// is failed by one of them at least.
+
+#include "tensorhub/testing/transport_mutants.hpp"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <iostream>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "tensorhub/testing/memory_transport.hpp"
+#include "tensorhub/testing/transport_conformance.hpp"
+
+using namespace tensorhub;
+using namespace tensorhub::testing;
+
+namespace {
+
+#if defined(__SANITIZE_THREAD__)
+constexpr bool under_thread_sanitizer = true;
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+constexpr bool under_thread_sanitizer = true;
+#else
+constexpr bool under_thread_sanitizer = false;
+#endif
+#else
+constexpr bool under_thread_sanitizer = false;
+#endif
+
+using rule_names = std::set<std::string>;
+
+/// The one rule in which a mutant's fault may be a data race of the test itself.
+const std::string racing_rule = "no_later_bytes_while_reading";
+
+/// Rules that some mutant has failed so far.
+rule_names& failed_by_some() {
+  static rule_names names;
+  return names;
+}
+
+std::string joined(const rule_names& names) {
+  std::string text;
+  for (const std::string& each : names) text += (text.empty() ? "" : ", ") + each;
+  return text.empty() ? "nothing" : text;
+}
+
+/// Runs all rules on the mutant; requires that the expected ones fail and no other. `deadline` is for the
+/// expected rules: a fault that shows as a wait without end should not take the usual one.
+template <mutant_claim claim = mutant_claim::none>
+void expect_failures(fault kind, const char* what, const rule_names& expected,
+                     std::chrono::milliseconds deadline = conformance_options{}.deadline) {
+  using broken = mutant<memory_transport, claim>;
+  static_assert(transport<broken>);
+  conformance_subject<broken> subject;
+  subject.make = [kind](incarnation self) {
+    typename broken::options options;
+    options.kind = kind;
+    options.base.peer_timeout = std::chrono::milliseconds{50};
+    return std::make_unique<broken>(options, self);
+  };
+  subject.kill = [](broken& victim) { victim.base().kill(); };
+  subject.stall = [](broken& victim) { victim.base().stall(); };
+
+  rule_names failed;
+  std::string first;
+  for (const auto& rule : transport_rules<broken>()) {
+    const std::string name{rule.name};
+    conformance_options options;
+    options.largest_read_bytes = 256u << 10;
+    options.concurrent_overwrites = !under_thread_sanitizer;
+    if (expected.contains(name)) options.deadline = deadline;
+    const rule_result result = check_rule(rule, subject, options);
+    if (result.sentences.empty()) continue;
+    failed.insert(name);
+    if (first.empty() || !expected.contains(name)) first = name + ": " + result.sentences.front();
+  }
+  rule_names wanted = expected;
+  if (under_thread_sanitizer) wanted.erase(racing_rule);
+  std::cout << "mutant " << what << " -> " << joined(failed) << "\n";
+  failed_by_some().insert(failed.begin(), failed.end());
+  if (failed != wanted) MESSAGE(what << " failed " << joined(failed) << "; " << first);
+  CHECK(failed == wanted);
+}
+
+}  // namespace
+
+#define EXPECT_FAILURES(kind, ...) expect_failures(fault::kind, #kind, __VA_ARGS__)
+
+TEST_CASE("mutants that conform fail nothing") {
+  EXPECT_FAILURES(none, {});
+  expect_failures<mutant_claim::limited>(fault::none, "none, limited", {});
+  expect_failures<mutant_claim::sends_by_reference>(fault::none, "none, by reference", {});
+}
+
+TEST_CASE("every mutant fails the rules that name its fault, and every rule is failed by a mutant") {
+  expect_failures<mutant_claim::limited>(fault::cut_at_limit, "cut_at_limit",
+                                         {"every_size_arrives", "reads_at_the_limit"});
+  EXPECT_FAILURES(
+      drops_completions,
+      {"many_reads_complete_once", "errors_complete_once", "poll_respects_the_span", "queues_of_two_threads",
+       "dead_peer_ends_reads", "silent_peer_ends_reads", "closed_endpoint_cancels", "out_of_bounds_is_denied",
+       "changed_description_is_denied", "forged_key_is_denied", "stale_key_is_denied", "no_later_bytes",
+       "no_later_bytes_while_reading", "cut_off_is_final"});
+  EXPECT_FAILURES(
+      doubles_completions,
+      {"many_reads_complete_once", "errors_complete_once", "poll_respects_the_span", "queues_of_two_threads",
+       "dead_peer_ends_reads", "silent_peer_ends_reads", "closed_endpoint_cancels", "no_later_bytes",
+       "no_later_bytes_while_reading", "cut_off_is_final"});
+  EXPECT_FAILURES(
+      drops_errors,
+      {"errors_complete_once", "misfit_is_local_error", "dead_peer_ends_reads", "silent_peer_ends_reads",
+       "closed_endpoint_cancels", "out_of_bounds_is_denied", "changed_description_is_denied",
+       "forged_key_is_denied", "foreign_key_is_denied", "stale_key_is_denied", "deregistered_is_denied",
+       "local_region_is_denied", "endpoint_after_access_errors", "no_later_bytes",
+       "no_later_bytes_while_reading", "cut_off_is_final"});
+  EXPECT_FAILURES(drops_peer_lost, {"dead_peer_ends_reads", "silent_peer_ends_reads", "no_later_bytes",
+                                    "no_later_bytes_while_reading", "cut_off_is_final"});
+  EXPECT_FAILURES(loses_overflow, {"poll_respects_the_span"});
+  EXPECT_FAILURES(
+      completes_early,
+      {"every_size_arrives", "many_reads_complete_once", "errors_complete_once", "misfit_is_local_error",
+       "dead_peer_ends_reads", "silent_peer_ends_reads", "closed_endpoint_cancels", "out_of_bounds_is_denied",
+       "changed_description_is_denied", "forged_key_is_denied", "foreign_key_is_denied",
+       "stale_key_is_denied", "deregistered_is_denied", "local_region_is_denied",
+       "endpoint_after_access_errors", "queue_full_posts_nothing", "no_later_bytes",
+       "no_later_bytes_while_reading", "cut_off_is_final"});
+  EXPECT_FAILURES(tears, {"every_size_arrives", "many_reads_complete_once", "errors_complete_once",
+                          "queues_of_two_threads", "misfit_is_local_error", "silent_peer_ends_reads",
+                          "out_of_bounds_is_denied", "changed_description_is_denied", "forged_key_is_denied",
+                          "foreign_key_is_denied", "stale_key_is_denied", "deregistered_is_denied",
+                          "local_region_is_denied", "queue_full_posts_nothing", "no_later_bytes",
+                          "no_later_bytes_while_reading"});
+  EXPECT_FAILURES(writes_beside, {"every_size_arrives", "errors_complete_once", "queues_of_two_threads",
+                                  "closed_endpoint_cancels", "queue_full_posts_nothing", "no_later_bytes",
+                                  "no_later_bytes_while_reading"});
+  EXPECT_FAILURES(misses_target_bounds, {"misfit_is_local_error"});
+  EXPECT_FAILURES(ignores_wake, {"wake_ends_wait"}, std::chrono::milliseconds{1000});
+  EXPECT_FAILURES(sleeps_through, {"wait_ends_with_a_completion", "wake_ends_wait"},
+                  std::chrono::milliseconds{1000});
+  EXPECT_FAILURES(mixes_queues, {"queues_of_two_threads"});
+  EXPECT_FAILURES(ignores_keys, {"forged_key_is_denied", "foreign_key_is_denied", "stale_key_is_denied",
+                                 "deregistered_is_denied", "endpoint_after_access_errors", "no_later_bytes",
+                                 "no_later_bytes_while_reading"});
+  EXPECT_FAILURES(ignores_bounds, {"out_of_bounds_is_denied", "changed_description_is_denied",
+                                   "foreign_key_is_denied", "endpoint_after_access_errors"});
+  EXPECT_FAILURES(reads_local_regions, {"local_region_is_denied"});
+  EXPECT_FAILURES(breaks_on_denial, {"endpoint_after_access_errors"});
+  EXPECT_FAILURES(leaks_count, {"registered_bytes_add_up"});
+  EXPECT_FAILURES(leaks_access, {"deregistered_is_denied", "no_later_bytes", "no_later_bytes_while_reading"});
+  EXPECT_FAILURES(revoke_does_nothing,
+                  {"stale_key_is_denied", "no_later_bytes", "no_later_bytes_while_reading"});
+  EXPECT_FAILURES(revoke_keeps_old,
+                  {"stale_key_is_denied", "no_later_bytes", "no_later_bytes_while_reading"});
+  expect_failures<mutant_claim::sends_by_reference>(
+      fault::revoke_does_nothing, "revoke_does_nothing, by reference",
+      {"stale_key_is_denied", "no_later_bytes", "no_later_bytes_while_reading"});
+  EXPECT_FAILURES(ignores_cut_off, {"no_later_bytes", "no_later_bytes_while_reading", "cut_off_is_final"});
+  EXPECT_FAILURES(cuts_off_new_only, {"no_later_bytes", "no_later_bytes_while_reading", "cut_off_is_final"});
+  EXPECT_FAILURES(posts_when_full, {"queue_full_posts_nothing"});
+  EXPECT_FAILURES(no_rollback, {"registration_is_all_or_nothing"});
+  EXPECT_FAILURES(any_incarnation, {"other_incarnation_is_refused"});
+  EXPECT_FAILURES(connects_to_nobody, {"dead_address_is_refused"});
+  EXPECT_FAILURES(forgets_cancelled, {"closed_endpoint_cancels"});
+  EXPECT_FAILURES(writes_after_cancel, {"closed_endpoint_cancels"});
+  EXPECT_FAILURES(writes_after_queue, {"closed_queue_writes_nothing"});
+  for (const auto& rule : transport_rules<memory_transport>()) {
+    const std::string name{rule.name};
+    if (under_thread_sanitizer && name == racing_rule) continue;
+    CHECK_MESSAGE(failed_by_some().contains(name), name << " was failed by no mutant");
+  }
+}
