@@ -13,6 +13,7 @@ class publisher : private worker<Transport, Consistency, Integrity> {
 
  public:
   using base::base;
+  using typename base::transport_options;
 
   using base::add;
   using base::cost;

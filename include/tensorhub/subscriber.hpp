@@ -14,6 +14,7 @@ class subscriber : private worker<Transport, Consistency, Integrity> {
 
  public:
   using base::base;
+  using typename base::transport_options;
   using update_handle = typename base::update_handle;
 
   using base::add;

@@ -127,7 +127,7 @@ class worker {
   /// Tells of one tensor: `data` stays the user's, must not move, and must outlive the worker. All tensors
   /// are added, in the same order in every worker of the shard, before the first other call.
   void add(std::string name, const void* data, std::span<const std::uint64_t> shape, dtype type) {
-    const std::lock_guard busy{operation_mutex_};
+    const operation_guard busy{*this};
     if (prepared_)
       throw failure(errc::invalid_argument,
                     "tensor '" + name + "' was added after the first publish or update");
@@ -193,7 +193,7 @@ class worker {
   /// held already is returned at once.
   update_report update(version_selector selector = latest,
                        std::chrono::milliseconds timeout = defaults::update_timeout) {
-    return run_update(selector, timeout, nullptr);
+    return run_update(operation_guard{*this}, selector, timeout, nullptr);
   }
 
   /// A running update. Destroying it cancels and waits.
@@ -238,17 +238,18 @@ class worker {
     std::jthread thread_;
   };
 
-  /// Like `update`, in a thread of its own. The worker must outlive the handle.
+  /// Like `update`, in a thread of its own; the operation has begun when this returns. The worker must outlive
+  /// the handle.
   [[nodiscard]] update_handle update_async(version_selector selector = latest,
                                            std::chrono::milliseconds timeout = defaults::update_timeout) {
     auto state = std::make_shared<typename update_handle::shared>();
     state->owner = this;
     update_handle handle{state};
-    handle.thread_ = std::jthread{[this, state, selector, timeout] {
+    handle.thread_ = std::jthread{[this, state, selector, timeout, busy = operation_guard{*this}]() mutable {
       update_report report;
       std::exception_ptr failed;
       try {
-        report = run_update(selector, timeout, state.get());
+        report = run_update(std::move(busy), selector, timeout, state.get());
       } catch (...) {
         failed = std::current_exception();
       }
@@ -335,19 +336,24 @@ class worker {
 
   static constexpr std::chrono::milliseconds answer_margin{2000};
 
-  /// Publish, unpublish, update, leave: one at a time.
+  /// Publish, unpublish, update, leave: one at a time. Movable, so that a call can go on in another thread.
   class operation_guard {
    public:
-    explicit operation_guard(worker& owner) : lock_{owner.operation_mutex_, std::try_to_lock} {
-      if (!lock_)
+    explicit operation_guard(worker& owner) : owner_{&owner} {
+      if (owner.operating_.exchange(true)) {
+        owner_.release();
         throw owner.failure(errc::busy,
                             "another publish, unpublish, update or leave of this worker is running");
+      }
       if (owner.left_)
         throw owner.failure(errc::invalid_argument, "this worker has left its model: construct a new one");
     }
 
    private:
-    std::unique_lock<std::mutex> lock_;
+    struct end_operation {
+      void operator()(worker* owner) const noexcept { owner->operating_ = false; }
+    };
+    std::unique_ptr<worker, end_operation> owner_;
   };
 
   [[nodiscard]] static worker_options check(worker_options options) {
@@ -448,10 +454,9 @@ class worker {
 
   // ---- update -------------------------------------------------------------------------------------------
 
-  update_report run_update(const version_selector& selector, std::chrono::milliseconds timeout,
-                           typename update_handle::shared* handle) {
+  update_report run_update([[maybe_unused]] operation_guard busy, const version_selector& selector,
+                           std::chrono::milliseconds timeout, typename update_handle::shared* handle) {
     const auto started = clock_.now();
-    const operation_guard busy{*this};
     ensure_joined();
     const session_ticket ticket = client_.with(
         [&](session& core, time_point now) { return core.update(now, selector, now + timeout); });
@@ -661,7 +666,7 @@ class worker {
   std::optional<control_block> control_;
   std::vector<region_type> control_regions_;
 
-  std::mutex operation_mutex_;
+  std::atomic<bool> operating_ = false;
   bool prepared_ = false;
   std::atomic<bool> joined_ = false;
   std::atomic<bool> left_ = false;

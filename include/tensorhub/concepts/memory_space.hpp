@@ -17,6 +17,7 @@ struct memory_space_tag {};
 // | expression              | type             | means                                                      |
 // |-------------------------|------------------|------------------------------------------------------------|
 // | M::concept_tag          | memory_space_tag | the author has read this table                             |
+// | M{}                     | M                | default-constructible: every worker has its own            |
 // | M::allocation           | movable RAII     | memory of this space; not copyable                         |
 // | m.allocate(bytes)       | M::allocation    | zero-filled, aligned to a page; throws `system_failed`     |
 // | a.range()               | memory_range     | the allocation's memory with its backing file, if there is |
@@ -32,7 +33,7 @@ struct memory_space_tag {};
 // clang-format off
 template <typename M>
 concept memory_space =
-    std::same_as<typename M::concept_tag, memory_space_tag> &&
+    std::same_as<typename M::concept_tag, memory_space_tag> && std::default_initializable<M> &&
     std::movable<typename M::allocation> && !std::copy_constructible<typename M::allocation> &&
     std::same_as<std::remove_cv_t<decltype(M::host_accessible)>, bool> &&
     requires(M& m, const typename M::allocation& a, void* to, const void* from, std::uint64_t bytes) {

@@ -40,6 +40,7 @@ struct version_selector {
   constexpr version_selector(kind_type which, version_number number) : kind{which}, version{number} {}
   /// Implicit: `update(v)` means exactly v.
   constexpr version_selector(version_number number) : kind{kind_type::exactly}, version{number} {}
+  constexpr version_selector(std::uint64_t number) : kind{kind_type::exactly}, version{number} {}
   constexpr bool operator==(const version_selector&) const = default;
 };
 

@@ -13,6 +13,7 @@ enum class memory_flaw {
   none,
   no_tag,
   wrong_tag,
+  no_default,
   no_allocation,
   allocation_is_copyable,
   allocation_is_immovable,
@@ -60,6 +61,7 @@ struct memory_space_twin
       unless<F == memory_flaw::no_host_accessible,
              with_host_accessible<unless<F == memory_flaw::host_accessible_is_a_number, bool, int>>,
              nothing<2>> {
+  memory_space_twin() requires(F != memory_flaw::no_default);
   unless<F == memory_flaw::allocate_gives_a_pointer, twin_allocation<F>, void*> allocate(
       std::uint64_t bytes) requires(F != memory_flaw::no_allocate);
   unless<F == memory_flaw::describe_gives_a_bool, memory_range, bool> describe(

@@ -55,7 +55,7 @@ class memory_space_archetype {
     memory_range range_{};
   };
 
-  explicit memory_space_archetype(int) noexcept {}
+  memory_space_archetype() noexcept {}
   memory_space_archetype(const memory_space_archetype&) = delete;
   memory_space_archetype& operator=(const memory_space_archetype&) = delete;
 

@@ -216,7 +216,6 @@ class conformance_fixture {
     const incarnation self{random_() | 1u};
     return {self, subject_.make(self), {}};
   }
-  [[nodiscard]] process start_as(incarnation self) { return {self, subject_.make(self), {}}; }
   /// The process dies: its regions, then the object.
   void kill(process& victim) {
     victim.regions.clear();

@@ -1,0 +1,174 @@
+#pragma once
+/// \file harness.hpp
+/// How the comparisons are made: contenders take turns within one run, round after round, each doing the same
+/// work; a figure is the median over the rounds, a ratio the median of the rounds' own ratios.
+
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <fstream>
+#include <functional>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace bench {
+
+struct arguments {
+  bool smoke = false;       ///< tiny work: shows that everything runs, measures nothing
+  std::string json_path{};  ///< empty: none
+};
+[[nodiscard]] inline arguments parse(int argc, char** argv) {
+  arguments out;
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view word = argv[i];
+    if (word == "--smoke") out.smoke = true;
+    if (word == "--json" && i + 1 < argc) out.json_path = argv[++i];
+  }
+  return out;
+}
+
+[[nodiscard]] inline double now_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+/// Of this process, all threads, user and system.
+[[nodiscard]] inline double cpu_seconds() {
+  rusage usage{};
+  ::getrusage(RUSAGE_SELF, &usage);
+  const auto seconds = [](const timeval& t) {
+    return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_usec) * 1e-6;
+  };
+  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+}
+[[nodiscard]] inline double median(std::vector<double> values) {
+  if (values.empty()) return 0;
+  std::ranges::sort(values);
+  const std::size_t half = values.size() / 2;
+  return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
+}
+[[nodiscard]] inline double percentile(std::vector<double> values, double fraction) {
+  if (values.empty()) return 0;
+  std::ranges::sort(values);
+  return values[std::min(values.size() - 1,
+                         static_cast<std::size_t>(fraction * static_cast<double>(values.size())))];
+}
+
+/// One turn of one contender: named figures, at least "seconds" or "rate".
+using figures = std::map<std::string, double>;
+
+struct contender {
+  std::string name{};
+  std::function<figures()> run{};
+};
+
+class comparison {
+ public:
+  comparison(std::string title, std::string method) : title_{std::move(title)}, method_{std::move(method)} {
+    std::printf("\n== %s\nmethod: %s\n", title_.c_str(), method_.c_str());
+    std::fflush(stdout);
+  }
+
+  void add(std::string name, std::function<figures()> run) {
+    contenders_.push_back({std::move(name), std::move(run)});
+  }
+
+  /// One warming round, then `rounds` that count; each round starts with another contender.
+  void run(std::size_t rounds) {
+    for (std::size_t round = 0; round <= rounds; ++round) {
+      for (std::size_t i = 0; i < contenders_.size(); ++i) {
+        const contender& turn = contenders_[(i + round) % contenders_.size()];
+        figures seen = turn.run();
+        if (round == 0) continue;
+        for (const auto& [name, value] : seen) taken_[turn.name][name].push_back(value);
+      }
+    }
+  }
+
+  [[nodiscard]] double figure(const std::string& name, const std::string& which) const {
+    const auto row = taken_.find(name);
+    if (row == taken_.end() || !row->second.contains(which)) return 0;
+    return median(row->second.at(which));
+  }
+
+  /// Median of the rounds' ratios; of several rivals, the best one of each round counts.
+  [[nodiscard]] double ratio(const std::string& name, const std::vector<std::string>& rivals,
+                             const std::string& which, bool larger_is_better) const {
+    const auto& ours = taken_.at(name).at(which);
+    std::vector<double> ratios;
+    for (std::size_t i = 0; i < ours.size(); ++i) {
+      double best = 0;
+      for (const auto& rival : rivals) {
+        const double theirs = taken_.at(rival).at(which)[i];
+        if (best == 0 || (larger_is_better ? theirs > best : theirs < best)) best = theirs;
+      }
+      ratios.push_back(larger_is_better ? ours[i] / best : best / ours[i]);
+    }
+    return median(ratios);
+  }
+
+  void print(const std::vector<std::string>& columns) const {
+    std::printf("%-46s", "");
+    for (const auto& column : columns) std::printf(" %16s", column.c_str());
+    std::printf("\n");
+    for (const auto& row : contenders_) {
+      std::printf("%-46s", row.name.c_str());
+      for (const auto& column : columns) {
+        const bool known = taken_.contains(row.name) && taken_.at(row.name).contains(column);
+        known ? std::printf(" %16.4g", figure(row.name, column)) : std::printf(" %16s", "-");
+      }
+      std::printf("\n");
+    }
+    std::fflush(stdout);
+  }
+
+  /// A promise of the library about speed, and whether this run keeps it. Ratios above one: we are faster.
+  void goal(const std::string& what, double ratio, double at_least) {
+    std::printf("goal: %-62s %.3f (at least %.2f) %s\n", what.c_str(), ratio, at_least,
+                ratio >= at_least ? "reached" : "MISSED");
+    std::fflush(stdout);
+    goals_.push_back({what, ratio, at_least});
+  }
+
+  void write_json(const std::string& path) const {
+    if (path.empty()) return;
+    std::ofstream out{path};
+    out << "{\"title\": \"" << title_ << "\", \"method\": \"" << method_ << "\", \"medians\": {";
+    std::string_view comma;
+    for (const auto& [name, columns] : taken_) {
+      out << comma << "\"" << name << "\": {";
+      std::string_view inner;
+      for (const auto& [column, values] : columns) {
+        out << inner << "\"" << column << "\": " << median(values);
+        inner = ", ";
+      }
+      out << "}";
+      comma = ", ";
+    }
+    out << "}, \"goals\": [";
+    comma = "";
+    for (const auto& each : goals_) {
+      out << comma << "{\"what\": \"" << each.what << "\", \"ratio\": " << each.ratio
+          << ", \"at_least\": " << each.at_least << "}";
+      comma = ", ";
+    }
+    out << "]}\n";
+  }
+
+ private:
+  struct promise {
+    std::string what;
+    double ratio;
+    double at_least;
+  };
+  std::string title_;
+  std::string method_;
+  std::vector<contender> contenders_;
+  std::map<std::string, std::map<std::string, std::vector<double>>> taken_;
+  std::vector<promise> goals_;
+};
+
+}  // namespace bench

@@ -1,0 +1,121 @@
+#pragma once
+/// \file gated.hpp
+/// A transport whose reads stop at a gate: a test can hold a transfer in the middle, for as long as it likes.
+///
+///     auto gate = std::make_shared<testing::read_gate>(8_MiB);
+///     hub<testing::gated<transports::tcp>>::subscriber reader{{...}, {.gate = gate}};
+///     auto running = reader.update_async();
+///     gate->wait_until_shut(10s);      // 8 MiB were asked for, and more is wanted
+///     ...                              // whatever a test does in the middle of a transfer
+///     gate->open();
+///
+/// It speaks the inner transport's protocol and carries its name, so its peers may use that transport as it is.
+
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "tensorhub/concepts/transport.hpp"
+
+namespace tensorhub::testing {
+
+/// Lets reads of `allowance_bytes` through, then none until it is opened. Any thread.
+class read_gate {
+ public:
+  explicit read_gate(std::uint64_t allowance_bytes) : left_bytes_{allowance_bytes} {}
+
+  /// False: not now.
+  [[nodiscard]] bool pass(std::uint64_t bytes) noexcept {
+    const std::lock_guard lock{mutex_};
+    if (open_) return true;
+    if (bytes > left_bytes_) {
+      left_bytes_ = 0;
+      shut_ = true;
+      changed_.notify_all();
+      return false;
+    }
+    left_bytes_ -= bytes;
+    return true;
+  }
+  void open() noexcept {
+    const std::lock_guard lock{mutex_};
+    open_ = true;
+  }
+  /// True: a read was turned away.
+  [[nodiscard]] bool wait_until_shut(duration timeout) {
+    std::unique_lock lock{mutex_};
+    return changed_.wait_for(lock, timeout, [this] { return shut_; });
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::uint64_t left_bytes_;
+  bool shut_ = false;
+  bool open_ = false;
+};
+
+template <transport Inner>
+class gated {
+ public:
+  using concept_tag = transport_tag;
+  static constexpr std::string_view name = Inner::name;
+  static constexpr transport_capabilities capabilities = Inner::capabilities;
+  struct options {
+    typename Inner::options inner{};
+    std::shared_ptr<read_gate> gate{};  ///< null: always open
+  };
+  using memory_region = typename Inner::memory_region;
+  using endpoint = typename Inner::endpoint;
+
+  class queue {
+   public:
+    [[nodiscard]] post_result post_read(endpoint& through, const memory_region& into, std::uint64_t offset,
+                                        const remote_slice& from, request_id id) noexcept {
+      if (gate_ && !gate_->pass(from.bytes)) return post_result::queue_full;
+      return inner_.post_read(through, into, offset, from, id);
+    }
+    [[nodiscard]] std::size_t poll(std::span<completion> completions) noexcept {
+      return inner_.poll(completions);
+    }
+    void wait(duration timeout) noexcept { inner_.wait(timeout); }
+    void wake() noexcept { inner_.wake(); }
+    [[nodiscard]] std::size_t outstanding() const noexcept { return inner_.outstanding(); }
+
+   private:
+    friend class gated;
+    queue(typename Inner::queue inner, std::shared_ptr<read_gate> gate)
+        : inner_{std::move(inner)}, gate_{std::move(gate)} {}
+    typename Inner::queue inner_;
+    std::shared_ptr<read_gate> gate_;
+  };
+
+  explicit gated(options how = {}, incarnation self = {})
+      : gate_{std::move(how.gate)}, inner_{std::move(how.inner), self} {}
+
+  [[nodiscard]] transport_address address() const { return inner_.address(); }
+  [[nodiscard]] std::vector<memory_region> register_memory(std::span<const memory_range> ranges,
+                                                           region_access access) {
+    return inner_.register_memory(ranges, access);
+  }
+  [[nodiscard]] std::uint64_t registered_bytes() const noexcept { return inner_.registered_bytes(); }
+  [[nodiscard]] remote_region describe(const memory_region& region) const { return inner_.describe(region); }
+  void revoke(memory_region& region) noexcept { inner_.revoke(region); }
+  void cut_off(incarnation peer) noexcept { inner_.cut_off(peer); }
+  [[nodiscard]] queue make_queue(std::size_t depth) { return {inner_.make_queue(depth), gate_}; }
+  [[nodiscard]] endpoint connect(queue& on, const transport_address& where, incarnation peer,
+                                 duration timeout) {
+    return inner_.connect(on.inner_, where, peer, timeout);
+  }
+
+ private:
+  std::shared_ptr<read_gate> gate_;
+  Inner inner_;
+};
+
+}  // namespace tensorhub::testing

@@ -1,0 +1,49 @@
+/// The conformance suite on the TCP transport: over one connection per endpoint and over several, with and
+/// without `sendfile`.
+
+#include <doctest/doctest.h>
+
+#include <chrono>
+#include <memory>
+#include <tensorhub/transports/tcp.hpp>
+#include <utility>
+
+#include "run_rules.hpp"
+
+using namespace tensorhub;
+using namespace tensorhub::testing;
+using tensorhub::transports::tcp;
+
+namespace {
+
+conformance_subject<tcp> subject_with(const tcp::options& options) {
+  conformance_subject<tcp> subject;
+  subject.make = [options](incarnation self) { return std::make_unique<tcp>(options, self); };
+  return subject;
+}
+
+}  // namespace
+
+TEST_CASE("tcp: every rule, as it comes") {
+  run_rules(conformance_subject<tcp>{});
+}
+
+TEST_CASE("tcp: every rule, three streams and two I/O threads") {
+  tcp::options options;
+  options.streams = 3;
+  options.io_threads = 2;
+  run_rules(subject_with(options));
+}
+
+TEST_CASE("tcp: every rule, copying from files too") {
+  tcp::options options;
+  options.send_from_file = false;
+  run_rules(subject_with(options));
+}
+
+TEST_CASE("tcp: every rule, small socket buffers") {
+  tcp::options options;
+  options.send_buffer_bytes = 16'384;
+  options.receive_buffer_bytes = 16'384;
+  run_rules(subject_with(options));
+}

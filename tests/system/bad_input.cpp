@@ -1,0 +1,309 @@
+#include <doctest/doctest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <random>
+#include <thread>
+#include <zmq.hpp>
+
+#include "hub.hpp"
+
+using namespace system_tests;
+
+TEST_CASE("a layout that differs is refused, and the first differing tensor is named") {
+  hub::reference_server server;
+  trainer source{who(server.address(), "trainer-0")};
+  source.memory.fill(1);
+  source.worker.publish(1);
+  std::vector<float> data(64);
+  hub::subscriber other{who(server.address(), "rollout-0")};
+  other.add("mapped", data.data(), {8, 8}, tensorhub::dtype::f32);
+  std::string sentence;
+  CHECK(code_of([&] { other.join(); }, &sentence) == errc::layout_mismatch);
+  CHECK(contains(sentence, "'mapped'"));
+  CHECK(contains(sentence, "f32"));
+  CHECK(contains(sentence, "replica rollout-0"));
+  rollout fits{who(server.address(), "rollout-1")};
+  CHECK(fits.worker.update().version == 1);
+}
+
+TEST_CASE("another number of shards is refused") {
+  hub::reference_server server;
+  trainer source{who(server.address(), "trainer-0", {0, 2})};
+  source.worker.join();
+  rollout reader{who(server.address(), "rollout-0", {0, 3})};
+  std::string sentence;
+  CHECK(code_of([&] { reader.worker.join(); }, &sentence) == errc::layout_mismatch);
+  CHECK(contains(sentence, "2 shards"));
+  CHECK(contains(sentence, "3"));
+}
+
+TEST_CASE("wrong options are refused before anything starts") {
+  const auto refused = [](tensorhub::worker_options options) {
+    return code_of([&] { const hub::publisher refused_worker{options}; });
+  };
+  auto options = who("tcp://127.0.0.1:1", "trainer-0");
+  options.server.clear();
+  CHECK(refused(options) == errc::invalid_argument);
+  options = who("not an address", "trainer-0");
+  CHECK(refused(options) == errc::invalid_argument);
+  options = who("tcp://127.0.0.1:1", "");
+  CHECK(refused(options) == errc::invalid_argument);
+  options = who("tcp://127.0.0.1:1", "trainer-0", {2, 2});
+  CHECK(refused(options) == errc::invalid_argument);
+  options = who("tcp://127.0.0.1:1", std::string(10'000, 'x'));
+  CHECK(refused(options) == errc::limit_exceeded);
+  options = who("tcp://127.0.0.1:1", "trainer-0");
+  options.chunk_bytes = 0;
+  hub::publisher worker{options};
+  std::vector<float> data(8);
+  worker.add("w", data.data(), {8}, tensorhub::dtype::f32);
+  CHECK(code_of([&] { worker.join(); }) == errc::invalid_argument);
+}
+
+TEST_CASE("tensors that cannot be: duplicate name, null, overlap, too late, none") {
+  hub::reference_server server;
+  std::vector<float> data(64);
+  hub::publisher worker{who(server.address(), "trainer-0")};
+  std::string sentence;
+  CHECK(code_of([&] { worker.publish(1); }, &sentence) == errc::invalid_argument);
+  CHECK(contains(sentence, "add()"));
+  worker.add("a", data.data(), {32}, tensorhub::dtype::f32);
+  CHECK(code_of([&] { worker.add("a", data.data() + 32, {32}, tensorhub::dtype::f32); }, &sentence) ==
+        errc::invalid_argument);
+  CHECK(contains(sentence, "'a'"));
+  CHECK(code_of([&] { worker.add("b", nullptr, {4}, tensorhub::dtype::f32); }) == errc::invalid_argument);
+  CHECK(code_of([&] {
+          worker.add("c", data.data(), {1ull << 62, 8}, tensorhub::dtype::f32);
+        }) == errc::limit_exceeded);
+  worker.add("d", data.data() + 31, {4}, tensorhub::dtype::f32);
+  CHECK(code_of([&] { worker.join(); }, &sentence) == errc::invalid_argument);
+  CHECK(contains(sentence, "'a' and 'd' overlap"));
+
+  trainer good{who(server.address(), "trainer-1")};
+  good.worker.join();
+  CHECK(code_of([&] { good.worker.add("late", data.data(), {4}, tensorhub::dtype::f32); }) ==
+        errc::invalid_argument);
+}
+
+TEST_CASE("an update without tensors is refused") {
+  hub::reference_server server;
+  hub::subscriber reader{who(server.address(), "rollout-0")};
+  CHECK(code_of([&] { reader.update(latest, 1s); }) == errc::invalid_argument);
+}
+
+TEST_CASE("versions: zero, backwards, published twice, re-published with other bytes") {
+  hub::reference_server server;
+  trainer source{who(server.address(), "trainer-0")};
+  source.memory.fill(5);
+  CHECK(code_of([&] { source.worker.publish(0); }) == errc::invalid_argument);
+  source.worker.publish(5);
+  std::string sentence;
+  CHECK(code_of([&] { source.worker.publish(6); }, &sentence) == errc::busy);
+  CHECK(contains(sentence, "unpublish()"));
+  source.worker.unpublish();
+  CHECK(code_of([&] { source.worker.publish(4); }, &sentence) == errc::version_conflict);
+  CHECK(contains(sentence, "version 4"));
+  source.worker.publish(5);  // the same bytes: welcome
+  source.worker.unpublish();
+  source.memory.mapped_word(7) ^= 1;
+  CHECK(code_of([&] { source.worker.publish(5); }, &sentence) == errc::version_conflict);
+  CHECK(contains(sentence, "other bytes"));
+  source.worker.publish(6);
+  rollout reader{who(server.address(), "rollout-0")};
+  CHECK(reader.worker.update().version == 6);
+}
+
+TEST_CASE("publishing while this worker updates is refused, and the update goes on") {
+  using both_doors = tensorhub::worker<tensorhub::transports::tcp>;
+  hub::reference_server server;
+  trainer source{who(server.address(), "trainer-0")};
+  member<both_doors> worker{who(server.address(), "rollout-0")};
+  auto pending = worker.worker.update_async(latest, 20s);
+  CHECK(code_of([&] { worker.worker.publish(9); }) == errc::busy);
+  source.memory.fill(1);
+  source.worker.publish(1);
+  CHECK(pending.wait(20s).version == 1);
+}
+
+TEST_CASE("nobody at the server's address: a sentence within the join time-out") {
+  auto options = who("tcp://127.0.0.1:1", "trainer-0");
+  options.join_timeout = 300ms;
+  trainer source{options};
+  std::string sentence;
+  CHECK(code_of([&] { source.worker.publish(1); }, &sentence) == errc::disconnected);
+  CHECK(contains(sentence, "tcp://127.0.0.1:1"));
+}
+
+TEST_CASE("what listens at the server's address is something else") {
+  SUBCASE("a process that speaks ZeroMQ, but no TensorHub") {
+    zmq::context_t context;
+    zmq::socket_t other{context, zmq::socket_type::router};
+    other.bind("tcp://127.0.0.1:*");
+    const auto address = other.get(zmq::sockopt::last_endpoint);
+    std::jthread answer{[&] {
+      zmq::message_t identity, frame;
+      static_cast<void>(other.recv(identity));
+      static_cast<void>(other.recv(frame));
+      other.send(identity, zmq::send_flags::sndmore);
+      other.send(zmq::str_buffer("I sell weather reports to everybody who asks"), zmq::send_flags::none);
+    }};
+    trainer source{who(address, "trainer-0")};
+    std::string sentence;
+    CHECK(code_of([&] { source.worker.join(); }, &sentence) == errc::protocol_mismatch);
+    CHECK(contains(sentence, "no TensorHub reference server"));
+  }
+  SUBCASE("a plain TCP server") {
+    const tensorhub::detail::unique_fd listener{::socket(AF_INET, SOCK_STREAM, 0)};
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t length = sizeof address;
+    REQUIRE(::bind(listener.get(), reinterpret_cast<sockaddr*>(&address), length) == 0);
+    REQUIRE(::listen(listener.get(), 8) == 0);
+    REQUIRE(::getsockname(listener.get(), reinterpret_cast<sockaddr*>(&address), &length) == 0);
+    auto options = who("tcp://127.0.0.1:" + std::to_string(ntohs(address.sin_port)), "trainer-0");
+    options.join_timeout = 500ms;
+    trainer source{options};
+    CHECK(code_of([&] { source.worker.join(); }) == errc::disconnected);
+  }
+}
+
+TEST_CASE("a server of another protocol is named by its number") {
+  zmq::context_t context;
+  zmq::socket_t other{context, zmq::socket_type::router};
+  other.bind("tcp://127.0.0.1:*");
+  const auto address = other.get(zmq::sockopt::last_endpoint);
+  std::jthread answer{[&] {
+    zmq::message_t identity, frame;
+    static_cast<void>(other.recv(identity));
+    static_cast<void>(other.recv(frame));
+    const std::uint16_t number = 77;
+    std::memcpy(static_cast<std::byte*>(frame.data()) + 4, &number, sizeof number);
+    other.send(identity, zmq::send_flags::sndmore);
+    other.send(frame, zmq::send_flags::none);
+  }};
+  trainer source{who(address, "trainer-0")};
+  std::string sentence;
+  CHECK(code_of([&] { source.worker.join(); }, &sentence) == errc::protocol_mismatch);
+  CHECK(contains(sentence, "77"));
+}
+
+TEST_CASE("a worker of another protocol gets an answer that says so") {
+  hub::reference_server server;
+  zmq::context_t context;
+  zmq::socket_t worker{context, zmq::socket_type::dealer};
+  worker.set(zmq::sockopt::rcvtimeo, 10'000);
+  worker.connect(server.address());
+  tensorhub::encoder encoder;
+  tensorhub::messages::envelope envelope;
+  envelope.sender = 42;
+  envelope.sequence = {1};
+  envelope.body = tensorhub::messages::list_request{};
+  const auto frame = encoder.encode(envelope);
+  std::vector<std::byte> bytes{frame.begin(), frame.end()};
+  const std::uint16_t number = 78;
+  std::memcpy(bytes.data() + 4, &number, sizeof number);
+  worker.send(zmq::const_buffer{bytes.data(), bytes.size()}, zmq::send_flags::none);
+  zmq::message_t answer;
+  REQUIRE(worker.recv(answer));
+  tensorhub::decoder decoder;
+  const auto decoded = decoder.decode({static_cast<const std::byte*>(answer.data()), answer.size()});
+  REQUIRE(decoded.ok());
+  const auto* goodbye = std::get_if<tensorhub::messages::goodbye_push>(&decoded.message.body);
+  REQUIRE(goodbye != nullptr);
+  CHECK(goodbye->reason.code == errc::protocol_mismatch);
+  CHECK(contains(goodbye->reason.sentence, "78"));
+}
+
+TEST_CASE("policies that do not fit are refused with a sentence") {
+  using independent_hub =
+      tensorhub::hub<tensorhub::transports::tcp, tensorhub::nearest_source, tensorhub::independent>;
+  hub::reference_server server;
+  std::string sentence;
+  member<independent_hub::publisher> other{who(server.address(), "trainer-0")};
+  CHECK(code_of([&] { other.worker.join(); }, &sentence) == errc::policy_mismatch);
+  CHECK(contains(sentence, "independent"));
+  trainer source{who(server.address(), "trainer-0")};
+  source.worker.join();
+  member<unchecked_hub::subscriber> unchecked{who(server.address(), "rollout-0")};
+  CHECK(code_of([&] { unchecked.worker.join(); }, &sentence) == errc::policy_mismatch);
+}
+
+TEST_CASE("garbage at the server: it is counted, dropped, and the service goes on") {
+  hub::reference_server server;
+  zmq::context_t context;
+  zmq::socket_t stranger{context, zmq::socket_type::dealer};
+  stranger.set(zmq::sockopt::linger, 0);
+  stranger.connect(server.address());
+  std::mt19937_64 random{7};
+  for (int i = 0; i < 500; ++i) {
+    std::string frame(random() % 300, '\0');
+    for (char& c : frame) c = static_cast<char>(random());
+    if (i % 3 == 0 && frame.size() > 8) frame.replace(0, 4, "THUB");
+    if (i % 5 == 0) stranger.send(zmq::buffer(frame), zmq::send_flags::sndmore);
+    stranger.send(zmq::buffer(frame), zmq::send_flags::none);
+  }
+  while (server.statistics().bad_frames < 500) std::this_thread::sleep_for(5ms);
+  CHECK(server.statistics().messages == 0);
+  trainer source{who(server.address(), "trainer-0")};
+  rollout reader{who(server.address(), "rollout-0")};
+  source.memory.fill(1);
+  source.worker.publish(1);
+  CHECK(reader.worker.update().version == 1);
+}
+
+TEST_CASE("an oversized frame costs its sender the connection, nobody else anything") {
+  hub::reference_server server;
+  trainer source{who(server.address(), "trainer-0")};
+  source.memory.fill(1);
+  source.worker.publish(1);
+  zmq::context_t context;
+  zmq::socket_t stranger{context, zmq::socket_type::dealer};
+  zmq::socket_t monitor{context, zmq::socket_type::pair};
+  stranger.set(zmq::sockopt::linger, 0);
+  REQUIRE(::zmq_socket_monitor(stranger.handle(), "inproc://events", ZMQ_EVENT_DISCONNECTED) == 0);
+  monitor.set(zmq::sockopt::rcvtimeo, 30'000);
+  monitor.connect("inproc://events");
+  stranger.connect(server.address());
+  const std::string large(tensorhub::limits::frame_bytes + 1, 'x');
+  stranger.send(zmq::buffer(large), zmq::send_flags::none);
+  zmq::message_t event;
+  CHECK(monitor.recv(event).has_value());
+  rollout reader{who(server.address(), "rollout-0")};
+  CHECK(reader.worker.update().version == 1);
+  ::zmq_socket_monitor(stranger.handle(), nullptr, 0);
+}
+
+TEST_CASE("garbage at the data port: the connection ends, the readers go on") {
+  hub::reference_server server;
+  trainer source{who(server.address(), "trainer-0")};
+  source.memory.fill(1);
+  source.worker.publish(1);
+  rollout reader{who(server.address(), "rollout-0")};
+
+  tensorhub::transports::tcp through{{}, tensorhub::incarnation{1}};
+  const auto where = tensorhub::transports::tcp_detail::parse_address(through.address().text);
+  REQUIRE(where);
+  std::mt19937_64 random{11};
+  for (int i = 0; i < 50; ++i) {
+    const auto until = std::chrono::steady_clock::now() + 5s;
+    const auto socket = tensorhub::transports::tcp_detail::connect_to(through.address().text, {}, until);
+    std::string garbage(100 + random() % 5000, '\0');
+    for (char& c : garbage) c = static_cast<char>(random());
+    if (i % 2 == 0) {  // a good greeting, then garbage for requests
+      const tensorhub::transports::tcp_detail::hello greeting{.reader = 5, .source = 1};
+      std::memcpy(garbage.data(), &greeting, sizeof greeting);
+    }
+    static_cast<void>(::send(socket.get(), garbage.data(), garbage.size(), MSG_NOSIGNAL));
+    if (i % 2 == 0) continue;
+    pollfd entry{socket.get(), POLLIN, 0};
+    REQUIRE(::poll(&entry, 1, 10'000) == 1);
+    char byte = 0;
+    CHECK_MESSAGE(::recv(socket.get(), &byte, 1, 0) <= 0, "the data port answers garbage");
+  }
+  auto queue = through.make_queue(4);
+  auto endpoint = through.connect(queue, through.address(), tensorhub::incarnation{1}, 5s);
+  CHECK(endpoint.usable());
+  CHECK(reader.worker.update().version == 1);
+}

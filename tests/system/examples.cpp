@@ -1,0 +1,131 @@
+// The example programs, as a user runs them.
+
+#include <doctest/doctest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <random>
+#include <sstream>
+
+#include "hub.hpp"
+#include "process.hpp"
+
+#ifdef TENSORHUB_RL_LOOP
+
+using namespace system_tests;
+
+namespace {
+
+/// A folder of the test's own, removed with it.
+struct scratch_folder {
+  std::filesystem::path path;
+  scratch_folder() {
+    std::string name = (std::filesystem::temp_directory_path() / "tensorhub-XXXXXX").string();
+    REQUIRE(::mkdtemp(name.data()) != nullptr);
+    path = name;
+  }
+  ~scratch_folder() { std::filesystem::remove_all(path); }
+};
+
+std::string content(const std::filesystem::path& path) {
+  std::ifstream in{path, std::ios::binary};
+  return {std::istreambuf_iterator<char>{in}, {}};
+}
+
+/// Many small tensors and few large ones, one without bytes, one without dimensions, one of odd length.
+void write_safetensors(const std::filesystem::path& path) {
+  std::ostringstream header;
+  std::uint64_t offset = 0;
+  header << "{\"__metadata__\":{\"format\":\"pt\"}";
+  const auto add = [&](const std::string& name, const std::string& type, const std::string& shape,
+                       std::uint64_t bytes) {
+    header << ",\"" << name << "\":{\"dtype\":\"" << type << "\",\"shape\":[" << shape
+           << "],\"data_offsets\":[" << offset << "," << offset + bytes << "]}";
+    offset += bytes;
+  };
+  for (std::uint64_t i = 0; i < 400; ++i)
+    add("layers." + std::to_string(i) + ".norm", "F32", std::to_string(i + 1), (i + 1) * 4);
+  add("empty", "F32", "0,4", 0);
+  add("scalar", "F64", "", 8);
+  add("odd", "U8", "1000003", 1'000'003);
+  for (int i = 0; i < 3; ++i) add("large." + std::to_string(i), "BF16", "2048,1024", 4u << 20);
+  add("of a newer type", "F4", "77", 77);
+  header << "}";
+  const std::string text = header.str();
+  const std::uint64_t length = text.size();
+  std::mt19937_64 random{5};
+  std::string data(offset, '\0');
+  for (char& c : data) c = static_cast<char>(random());
+  std::ofstream out{path, std::ios::binary};
+  out.write(reinterpret_cast<const char*>(&length), sizeof length);
+  out << text << data;
+}
+
+}  // namespace
+
+TEST_CASE("serve_file: a model file arrives identical, also from another puller") {
+  const scratch_folder folder;
+  const std::string file = folder.path / "model.safetensors";
+  write_safetensors(file);
+  process publisher{{TENSORHUB_SERVE_FILE, "publish", file, "--listen", "tcp://127.0.0.1:*"}};
+  const std::string said = publisher.line();
+  const std::string address = said.substr(said.rfind(' ') + 1);
+  REQUIRE_MESSAGE(contains(said, "serving 406 tensors"), said);
+  process first{{TENSORHUB_SERVE_FILE, "pull", folder.path / "first", "--server", address, "--hold"}};
+  CHECK(contains(first.line(), "from publisher/0"));
+  process second{{TENSORHUB_SERVE_FILE, "pull", folder.path / "second", "--server", address}};
+  CHECK(contains(second.line(), "version 1"));
+  CHECK(second.wait() == 0);
+  first.kill(SIGTERM);
+  CHECK(first.wait() == 0);
+  publisher.kill(SIGTERM);
+  CHECK(publisher.wait() == 0);
+  CHECK(content(file) == content(folder.path / "first"));
+  CHECK(content(file) == content(folder.path / "second"));
+}
+
+TEST_CASE("serve_file: what is no model file is refused") {
+  const scratch_folder folder;
+  const std::string file = folder.path / "noise";
+  std::ofstream{file} << "\xff\xff\xff\xff\xff\xff\xff\xff{}";
+  process noise{{TENSORHUB_SERVE_FILE, "publish", file, "--listen", "tcp://127.0.0.1:*"}};
+  CHECK(noise.wait() == 1);
+  process missing{
+      {TENSORHUB_SERVE_FILE, "publish", folder.path / "nothing", "--listen", "tcp://127.0.0.1:*"}};
+  CHECK(missing.wait() == 1);
+}
+
+TEST_CASE("reference_server: serves, and ends when it is asked to") {
+  process program{{TENSORHUB_REFERENCE_SERVER, "--address", "tcp://127.0.0.1:*", "--heartbeat-ms", "200",
+                   "--retain", "3", "--log-level", "warning"}};
+  const std::string said = program.line();
+  REQUIRE(contains(said, "serving at tcp://127.0.0.1:"));
+  const std::string address = said.substr(said.rfind(' ') + 1);
+  trainer source{who(address, "trainer-0")};
+  rollout reader{who(address, "rollout-0")};
+  source.memory.fill(1);
+  source.worker.publish(1);
+  CHECK(reader.worker.update().version == 1);
+  CHECK(reader.memory.holds(1));
+  program.kill(SIGTERM);
+  CHECK(program.wait() == 0);
+}
+
+TEST_CASE("reference_server: options that make no sense end it with status 2") {
+  for (const std::vector<std::string>& options : {std::vector<std::string>{"--worker-timeout-ms", "soon"},
+                                                  {"--scheduler", "dice"},
+                                                  {"--nonsense", "1"}}) {
+    std::vector<std::string> command{TENSORHUB_REFERENCE_SERVER};
+    command.insert(command.end(), options.begin(), options.end());
+    process program{command};
+    CHECK(program.wait() == 2);
+  }
+}
+
+TEST_CASE("rl_loop: every replica ends with the trainer's bytes") {
+  process loop{{TENSORHUB_RL_LOOP, "--seconds", "8", "--rollouts", "2", "--hidden", "2048", "--quiet"}};
+  CHECK(loop.wait(std::chrono::seconds{200}) == 0);
+}
+
+#endif

@@ -1,0 +1,228 @@
+#include <doctest/doctest.h>
+
+#include <atomic>
+#include <iostream>
+#include <thread>
+
+#include "hub.hpp"
+#include "process.hpp"
+
+using namespace system_tests;
+
+namespace {
+
+constexpr std::size_t large_words = 4u << 20;  // 32 MiB, and half of it again in plain memory
+
+/// The server's address reaches a process that was forked before the server was started.
+struct address_pipe {
+  int ends[2];
+  address_pipe() { REQUIRE(::pipe(ends) == 0); }
+  void tell(const std::string& address) const {
+    REQUIRE(::write(ends[1], address.c_str(), address.size() + 1) ==
+            static_cast<ssize_t>(address.size() + 1));
+  }
+  [[nodiscard]] std::string hear() const {
+    std::string text;
+    for (char c = 0; ::read(ends[0], &c, 1) == 1 && c != '\0';) text += c;
+    return text;
+  }
+};
+
+/// Says "reading" in the middle of the transfer, goes on when it gets SIGCONT, then says how the update ended.
+int read_and_tell(const std::string& server, const std::string& replica) {
+  const auto gate = std::make_shared<tensorhub::testing::read_gate>(8u << 20);
+  gated_rollout reader{who(server, replica), large_words, {.gate = gate}};
+  auto running = reader.worker.update_async(latest, 60s);
+  if (!gate->wait_until_shut(30s)) return 4;
+  std::cout << "reading" << std::endl;
+  ::raise(SIGSTOP);
+  gate->open();
+  const auto done = running.wait(60s);
+  std::cout << "version " << done.version.value
+            << (reader.memory.holds(done.version.value) ? " whole" : " WRONG") << std::endl;
+  return reader.memory.holds(done.version.value) ? 0 : 3;
+}
+
+}  // namespace
+
+TEST_CASE("a reader that dies while the trainer unpublishes does not hold it up for ever") {
+  bool killed = false;
+  SUBCASE("killed") {
+    killed = true;
+  }
+  SUBCASE("stopped") {}
+  address_pipe pipe;
+  process reader{[&] { return read_and_tell(pipe.hear(), "rollout-0"); }};
+  tensorhub::reference_server_options how;
+  how.catalog.worker_timeout = 1500ms;
+  how.catalog.heartbeat_interval = 200ms;
+  hub::reference_server server{how};
+  trainer source{who(server.address(), "trainer-0"), large_words};
+  source.memory.fill(1);
+  source.worker.publish(1);
+  pipe.tell(server.address());
+  REQUIRE(reader.line() == "reading");
+  if (killed) reader.kill(SIGKILL);
+  const auto started = std::chrono::steady_clock::now();
+  const auto report = source.worker.unpublish(20s);
+  CHECK(std::chrono::steady_clock::now() - started < 20s);
+  CHECK(!report.forced);
+  source.memory.fill(2);
+  source.worker.publish(2);
+  rollout other{who(server.address(), "rollout-1"), large_words};
+  CHECK(other.worker.update().version == 2);
+  CHECK(other.memory.holds(2));
+}
+
+TEST_CASE("a stopped reader is cut off at the deadline of unpublish") {
+  address_pipe pipe;
+  process reader{[&] { return read_and_tell(pipe.hear(), "rollout-0"); }};
+  hub::reference_server server;  // its worker time-out is longer than this test's deadline
+  trainer source{who(server.address(), "trainer-0"), large_words};
+  source.memory.fill(1);
+  source.worker.publish(1);
+  pipe.tell(server.address());
+  REQUIRE(reader.line() == "reading");
+  const auto report = source.worker.unpublish(500ms);
+  CHECK(report.forced);
+  source.memory.fill(2);  // the memory is ours again
+  source.worker.publish(2);
+  reader.kill(SIGCONT);
+  const std::string outcome = reader.line(60s);
+  CHECK_MESSAGE((outcome == "version 2 whole" || contains(outcome, "exception:")), outcome);
+}
+
+TEST_CASE(
+    "the only source dies during an update: the reader is told, by name, and is torn until the next one") {
+  address_pipe pipe;
+  process source{[&] {
+    trainer own{who(pipe.hear(), "trainer-0"), large_words};
+    own.memory.fill(1);
+    own.worker.publish(1);
+    std::cout << "published" << std::endl;
+    std::this_thread::sleep_for(60s);
+    return 0;
+  }};
+  tensorhub::reference_server_options how;
+  how.catalog.worker_timeout = 1500ms;
+  how.catalog.heartbeat_interval = 200ms;
+  hub::reference_server server{how};
+  pipe.tell(server.address());
+  REQUIRE(source.line() == "published");
+  const auto gate = std::make_shared<tensorhub::testing::read_gate>(8u << 20);
+  gated_rollout reader{who(server.address(), "rollout-0"), large_words, {.gate = gate}};
+  auto running = reader.worker.update_async(latest, 30s);
+  REQUIRE(gate->wait_until_shut(20s));
+  source.kill(SIGKILL);
+  gate->open();
+  std::string sentence;
+  const errc code = code_of([&] { static_cast<void>(running.wait(30s)); }, &sentence);
+  CHECK_MESSAGE((code == errc::unavailable || code == errc::source_lost), sentence);
+  CHECK(contains(sentence, "trainer-0"));
+  CHECK(contains(sentence, "replica rollout-0"));
+  CHECK(reader.worker.held_version() == 0);
+  trainer next{who(server.address(), "trainer-1"), large_words};
+  next.memory.fill(2);
+  next.worker.publish(2);
+  CHECK(reader.worker.update(at_least(2), 30s).version == 2);
+  CHECK(reader.memory.holds(2));
+}
+
+TEST_CASE("one of two sources dies: the readers finish with the other") {
+  address_pipe pipe;
+  process doomed{[&] {
+    rollout own{who(pipe.hear(), "rollout-0"), large_words};
+    own.worker.update(latest, 30s);
+    std::cout << "held" << std::endl;
+    std::this_thread::sleep_for(60s);
+    return 0;
+  }};
+  hub::reference_server server;
+  trainer source{who(server.address(), "trainer-0"), large_words};
+  source.memory.fill(1);
+  source.worker.publish(1);
+  pipe.tell(server.address());
+  REQUIRE(doomed.line() == "held");
+  std::atomic<int> whole = 0;
+  std::vector<std::shared_ptr<tensorhub::testing::read_gate>> gates;
+  for (int i = 0; i < 3; ++i) gates.push_back(std::make_shared<tensorhub::testing::read_gate>(8u << 20));
+  {
+    std::vector<std::jthread> readers;
+    for (std::size_t i = 0; i < 3; ++i) {
+      readers.emplace_back([&, i] {
+        const auto options = who(server.address(), "rollout-" + std::to_string(i + 1));
+        gated_rollout reader{options, large_words, {.gate = gates[i]}};
+        if (reader.worker.update(latest, 60s).version == 1 && reader.memory.holds(1)) ++whole;
+      });
+    }
+    for (const auto& gate : gates) CHECK(gate->wait_until_shut(30s));
+    doomed.kill(SIGKILL);
+    for (const auto& gate : gates) gate->open();
+  }
+  CHECK(whole == 3);
+}
+
+namespace {
+
+/// Readers update as fast as they can while `write` makes versions; every update that succeeds must have
+/// brought the bytes of one version only.
+template <typename Hub>
+void overwrite_under_load(const std::function<void(member<typename Hub::publisher>&, std::uint64_t)>& write) {
+  typename Hub::reference_server server;
+  member<typename Hub::publisher> source{who(server.address(), "trainer-0"), large_words / 8};
+  std::atomic<bool> over = false;
+  std::atomic<std::uint64_t> good = 0, refused = 0, mixed = 0;
+  std::vector<std::jthread> readers;
+  for (int i = 0; i < 2; ++i) {
+    readers.emplace_back([&, i] {
+      auto options = who(server.address(), "rollout-" + std::to_string(i));
+      options.drain_timeout = 200ms;
+      member<typename Hub::subscriber> reader{options, large_words / 8};
+      while (!over) {
+        try {
+          const auto done = reader.worker.update(latest, 300ms);
+          reader.memory.holds(done.version.value) ? ++good : ++mixed;
+          reader.worker.unpublish(200ms);  // always read from the trainer, who breaks the rules
+        } catch (const error&) {
+          ++refused;
+        }
+      }
+    });
+  }
+  const auto until = std::chrono::steady_clock::now() + 4s;
+  std::uint64_t version = 0;
+  while (std::chrono::steady_clock::now() < until) write(source, ++version);
+  over = true;
+  readers.clear();
+  MESSAGE(version << " versions, " << good.load() << " whole updates, " << refused.load() << " refused");
+  CHECK(mixed == 0);
+  CHECK(version > 5);
+  CHECK_MESSAGE(refused > 0, "nobody was disturbed: this test tests nothing");
+}
+
+}  // namespace
+
+TEST_CASE("a trainer that gives its readers no time: they get an error, never mixed bytes") {
+  const auto write = [](auto& source, std::uint64_t version) {
+    source.memory.fill(version);
+    source.worker.publish(version);
+    std::this_thread::sleep_for(std::chrono::milliseconds{version % 7 * 3});
+    source.worker.unpublish(0ms);  // forced: what is being read is cut off
+  };
+  SUBCASE("with digests") {
+    overwrite_under_load<hub>(write);
+  }
+  SUBCASE("without digests") {
+    overwrite_under_load<unchecked_hub>(write);
+  }
+}
+
+TEST_CASE("a trainer that overwrites what it has published: readers get an error, never mixed bytes") {
+  overwrite_under_load<hub>([](auto& source, std::uint64_t version) {
+    source.memory.fill(version);
+    source.worker.publish(version);
+    std::this_thread::sleep_for(std::chrono::milliseconds{version % 5 * 2});
+    source.memory.fill(version + 1'000'000);  // breaks the contract
+    source.worker.unpublish(100ms);
+  });
+}

@@ -1,0 +1,129 @@
+#pragma once
+// The hub that the system tests use, instantiated once (hub.cpp), and a worker's memory to go with it.
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <tensorhub/tensorhub.hpp>
+#include <tensorhub/testing/gated.hpp>
+#include <tensorhub/transports/tcp.hpp>
+#include <vector>
+
+extern template class tensorhub::worker<tensorhub::transports::tcp>;
+extern template class tensorhub::worker<tensorhub::transports::tcp, tensorhub::group_consistent,
+                                        tensorhub::no_integrity>;
+extern template class tensorhub::worker<tensorhub::testing::gated<tensorhub::transports::tcp>>;
+extern template class tensorhub::reference_server<>;
+
+namespace system_tests {
+
+using namespace std::chrono_literals;
+using tensorhub::at_least;
+using tensorhub::errc;
+using tensorhub::error;
+using tensorhub::exactly;
+using tensorhub::latest;
+
+using hub = tensorhub::hub<tensorhub::transports::tcp>;
+using unchecked_hub = tensorhub::hub<tensorhub::transports::tcp, tensorhub::nearest_source,
+                                     tensorhub::group_consistent, tensorhub::no_integrity>;
+
+/// Readers that a test can stop in the middle of a transfer.
+using gated_hub = tensorhub::hub<tensorhub::testing::gated<tensorhub::transports::tcp>>;
+
+/// Some tensors of a shard: one large in a memfd, one large in plain memory, small ones, one with no bytes.
+struct weights {
+  explicit weights(std::size_t large_words = 300'001)
+      : mapped{large_words * sizeof(std::uint64_t)}, plain(large_words / 2 + 1), bias(17), norm(3) {}
+
+  /// All words become a function of version, shard and place.
+  void fill(std::uint64_t version, std::uint64_t shard = 0) {
+    const auto word = [&](std::uint64_t place) { return value(version, shard, place); };
+    for (std::size_t i = 0; i < words(); ++i) mapped_word(i) = word(i);
+    for (std::size_t i = 0; i < plain.size(); ++i) plain[i] = word(i + 1);
+    for (std::size_t i = 0; i < bias.size(); ++i) bias[i] = static_cast<std::uint16_t>(word(i + 2));
+    for (std::size_t i = 0; i < norm.size(); ++i) norm[i] = static_cast<std::uint8_t>(word(i + 3));
+  }
+  [[nodiscard]] bool holds(std::uint64_t version, std::uint64_t shard = 0) const {
+    const auto word = [&](std::uint64_t place) { return value(version, shard, place); };
+    for (std::size_t i = 0; i < words(); ++i)
+      if (mapped_word(i) != word(i)) return false;
+    for (std::size_t i = 0; i < plain.size(); ++i)
+      if (plain[i] != word(i + 1)) return false;
+    for (std::size_t i = 0; i < bias.size(); ++i)
+      if (bias[i] != static_cast<std::uint16_t>(word(i + 2))) return false;
+    for (std::size_t i = 0; i < norm.size(); ++i)
+      if (norm[i] != static_cast<std::uint8_t>(word(i + 3))) return false;
+    return true;
+  }
+
+  template <typename Worker>
+  void add_to(Worker& worker) {
+    worker.add("mapped", mapped.data(), {words()}, tensorhub::dtype::u64);
+    worker.add("bias", bias.data(), {bias.size()}, tensorhub::dtype::u16);
+    worker.add("plain", plain.data(), {plain.size(), 1}, tensorhub::dtype::u64);
+    worker.add("norm", norm.data(), {norm.size()}, tensorhub::dtype::u8);
+    worker.add("nothing", nullptr, {0}, tensorhub::dtype::f32);
+  }
+
+  [[nodiscard]] std::size_t words() const { return mapped.range().bytes / sizeof(std::uint64_t); }
+  [[nodiscard]] std::uint64_t& mapped_word(std::size_t i) const {
+    return reinterpret_cast<std::uint64_t*>(mapped.data())[i];
+  }
+
+  tensorhub::host_memory::allocation mapped;
+  std::vector<std::uint64_t> plain;
+  std::vector<std::uint16_t> bias;
+  std::vector<std::uint8_t> norm;
+
+ private:
+  [[nodiscard]] static std::uint64_t value(std::uint64_t version, std::uint64_t shard, std::uint64_t place) {
+    return (version * 1'000'003 + shard * 101 + place) * 0x9e3779b97f4a7c15ull;
+  }
+};
+
+[[nodiscard]] inline tensorhub::worker_options who(const std::string& server, std::string replica,
+                                                   tensorhub::shard_of shard = {}) {
+  tensorhub::worker_options options;
+  options.server = server;
+  options.model = "policy";
+  options.replica = std::move(replica);
+  options.shard = shard;
+  options.join_timeout = 10s;
+  options.connect_timeout = 3s;
+  return options;
+}
+
+/// A worker with its weights.
+template <typename Worker>
+struct member {
+  weights memory;
+  Worker worker;
+  explicit member(const tensorhub::worker_options& options, std::size_t large_words = 300'001,
+                  typename Worker::transport_options through = {})
+      : memory{large_words}, worker{options, std::move(through)} {
+    memory.add_to(worker);
+  }
+};
+using trainer = member<hub::publisher>;
+using rollout = member<hub::subscriber>;
+using gated_rollout = member<gated_hub::subscriber>;
+
+/// The code of the error that a call ends with; `ok` if it ends well. `sentence` gets its words.
+template <typename Call>
+[[nodiscard]] errc code_of(Call&& call, std::string* sentence = nullptr) {
+  try {
+    call();
+  } catch (const error& e) {
+    if (sentence != nullptr) *sentence = e.what();
+    return e.code();
+  }
+  return errc::ok;
+}
+
+[[nodiscard]] inline bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+}  // namespace system_tests
