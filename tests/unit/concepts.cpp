@@ -52,7 +52,7 @@ static_assert(!transport<int> && !scheduler<int> && !consistency<void> && !integ
 }  // namespace
 
 TEST_CASE("the memory archetype keeps the table of memory_space") {
-  memory_space_archetype space{0};
+  memory_space_archetype space;
   auto memory = space.allocate(10000);
   const memory_range range = memory.range();
   REQUIRE(range.bytes == 10000);
