@@ -24,6 +24,28 @@
 
 namespace tensorhub::catalog_detail {
 
+[[nodiscard]] inline messages::update_reply refused(messages::status why, operation_counter counter = {}) {
+  messages::update_reply reply;
+  reply.result = std::move(why);
+  reply.operation = counter;
+  return reply;
+}
+[[nodiscard]] inline messages::update_reply kept(operation_counter counter, version_number version) {
+  messages::update_reply reply;
+  reply.operation = counter;
+  reply.keep = true;
+  reply.version = version;
+  return reply;
+}
+[[nodiscard]] inline messages::update_reply assigned(const operation_state& operation,
+                                                     messages::assignment source) {
+  messages::update_reply reply;
+  reply.operation = operation.counter;
+  reply.version = operation.version;
+  reply.source = std::move(source);
+  return reply;
+}
+
 template <scheduler Scheduler, consistency Consistency>
 class updates {
  public:
@@ -40,7 +62,7 @@ class updates {
 
   void on(worker_state& worker, request_sequence sequence, const messages::update_request& request) {
     const auto fail = [&](errc code, std::string sentence) {
-      core_.answer(worker, sequence, messages::update_reply{{code, std::move(sentence)}, {}, false, {}, {}});
+      core_.answer(worker, sequence, refused({code, std::move(sentence)}));
     };
     if (worker.drain || worker.withdrawn) {
       leases_.forget_drain(worker);
@@ -73,7 +95,7 @@ class updates {
           operation != nullptr && !operation->failure.ok()
               ? operation->failure
               : messages::status{errc::unavailable, "this operation is not known any more"};
-      return core_.answer(worker, sequence, messages::update_reply{reason, {}, false, {}, {}});
+      return core_.answer(worker, sequence, refused(reason));
     }
     incarnation failed{};
     if (const auto lease = core_.leases.find(request.lease); lease != core_.leases.end())
@@ -92,19 +114,12 @@ class updates {
                                      nullptr);
     }
     if (source == nullptr) {
-      return core_.answer(
-          worker, sequence,
-          messages::update_reply{
-              nobody_left(*operation, worker, request.detail), operation->counter, false, {}, {}});
+      return core_.answer(worker, sequence,
+                          refused(nobody_left(*operation, worker, request.detail), operation->counter));
     }
     lease_state& lease = leases_.grant(*source, *operation, worker.shard.index, &worker, false);
     member->lease = lease.id;
-    core_.answer(worker, sequence,
-                 messages::update_reply{{},
-                                        operation->counter,
-                                        false,
-                                        operation->version,
-                                        leases_.assignment_of(*operation, lease, worker)});
+    core_.answer(worker, sequence, assigned(*operation, leases_.assignment_of(*operation, lease, worker)));
   }
 
   void on(worker_state& worker, request_sequence sequence, const messages::finish_request& request) {
@@ -112,8 +127,8 @@ class updates {
     operation_state* known = find_operation(*worker.replica, request.operation, worker.shard.index);
     if (known == nullptr && request.result.ok()) known = &adopt_operation(worker, request);
     worker.overwriting = false;
-    // Who has overwritten its memory has cut off its readers before; that message may be late.
-    if (!request.intact) leases_.forget_drain(worker);
+    if (!request.intact)
+      leases_.end_overwritten(worker, request.held ? request.held->version : version_number{});
     if (request.held) {
       versions_.drop(worker);
       versions_.hold(worker, *request.held, false);
@@ -184,7 +199,7 @@ class updates {
       const request_sequence sequence = std::exchange(member.sequence, {});
       if (member.phase == phase::waiting || (member.phase == phase::finished && member.keeps && sequence)) {
         if (!member.keeps) worker->overwriting = false;
-        core_.answer(*worker, sequence, messages::update_reply{reason, operation.counter, false, {}, {}});
+        core_.answer(*worker, sequence, refused(reason, operation.counter));
       } else if (member.phase == phase::absent) {
         if (operation.decided && !member.keeps) worker->overwriting = false;
       } else if (member.phase == phase::finished && sequence) {
@@ -290,8 +305,7 @@ class updates {
     if (member.keeps) {
       member.phase = phase::finished;
       if (!Consistency::completes_per_group) {
-        core_.answer(worker, std::exchange(member.sequence, {}),
-                     messages::update_reply{{}, operation.counter, true, operation.version, {}});
+        core_.answer(worker, std::exchange(member.sequence, {}), kept(operation.counter, operation.version));
       }
       return close_if_finished(operation);
     }
@@ -311,11 +325,7 @@ class updates {
     versions_.reindex(worker);
     member.phase = phase::assigned;
     core_.answer(worker, std::exchange(member.sequence, {}),
-                 messages::update_reply{{},
-                                        operation.counter,
-                                        false,
-                                        operation.version,
-                                        leases_.assignment_of(operation, lease->second, worker)});
+                 assigned(operation, leases_.assignment_of(operation, lease->second, worker)));
   }
 
   // ---- end
@@ -358,8 +368,7 @@ class updates {
       if (!member.sequence) continue;
       const request_sequence sequence = std::exchange(member.sequence, {});
       if (member.keeps)
-        core_.answer(worker, sequence,
-                     messages::update_reply{{}, operation.counter, true, operation.version, {}});
+        core_.answer(worker, sequence, kept(operation.counter, operation.version));
       else
         core_.answer(worker, sequence, messages::status_reply{});
     }
@@ -376,8 +385,7 @@ class updates {
       member.phase = phase::finished;
       worker_state& worker =
           *operation.replica->workers[operation.only_shard.value_or(static_cast<std::uint32_t>(i))];
-      core_.answer(worker, std::exchange(member.sequence, {}),
-                   messages::update_reply{{}, operation.counter, true, version, {}});
+      core_.answer(worker, std::exchange(member.sequence, {}), kept(operation.counter, version));
     }
     table_.close(operation);
   }
