@@ -399,6 +399,40 @@ TEST_CASE("catalog: a reader whose place was overwritten meanwhile gets another 
   CHECK(reply->result.sentence.find("nobody is left from whom shard 1/2 of version 1 could be read") == 0);
 }
 
+TEST_CASE("catalog: a holder that gives up waiting for a group that has just finished keeps its readers") {
+  scene s;
+  const auto source = s.server.start_update(s.a);
+  s.server.finish(s.a, source);
+  s.server.unpublish(s.trainer, 1);
+  REQUIRE(s.server.start_update(s.b).source == s.a);
+  // The answer to the success has crossed this on its way.
+  s.server.send(
+      s.a,
+      messages::finish_request{
+          source.operation, 1, {errc::cancelled, "cancelled"}, false, s.server.reference(1), source.lease});
+  CHECK(s.server.leases_on(s.a) == 1);
+  CHECK(s.server.available() == versions{1});
+  const auto drain = s.server.unpublish(s.a, 1);
+  CHECK_FALSE(s.server.answer<messages::drained_reply>(s.a, drain).has_value());
+}
+
+TEST_CASE("catalog: a cancelled update whose bytes have all arrived is known as what it is") {
+  scene s;
+  s.give(s.a);
+  s.server.unpublish(s.trainer, 1);
+  REQUIRE(s.server.publish(s.trainer, 2).ok());
+  const auto source = s.server.start_update(s.a);
+  // The report of the success was lost, this one is not.
+  s.server.send(
+      s.a,
+      messages::finish_request{
+          source.operation, 2, {errc::cancelled, "cancelled"}, false, s.server.reference(2), source.lease});
+  CHECK(s.server.entry("rollout-a").version == version_number{2});
+  const auto reply = s.server.answer<messages::update_reply>(s.a, s.server.update(s.a, exactly(1)));
+  REQUIRE(reply.has_value());
+  CHECK(reply->result.code == errc::unavailable);  // not: kept
+}
+
 // ---- sources that fail
 
 TEST_CASE("catalog: a reader that lost its source gets another one") {

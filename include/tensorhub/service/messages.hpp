@@ -156,8 +156,9 @@ struct finish_request {
   version_number version{};
   status result{};
   bool intact = false;  ///< of a failure: no byte of the memory was overwritten, what was held is still held
-  std::optional<reference> held{};  ///< of a success
-  lease_id lease{};                 ///< ends with this message
+  /// What the memory holds now: of a success, and of a failure that does not leave the server's record right.
+  std::optional<reference> held{};
+  lease_id lease{};  ///< ends with this message
 };
 struct cut_off_done_request {
   incarnation reader{};  ///< zero: every reader of this worker

@@ -154,7 +154,12 @@ class session {
   void pull_failed(time_point now, messages::status reason, bool intact) {
     if (!operation_ || !operation_->is_pulling()) return;
     if (operation_->abort) reason = *operation_->abort;
-    report_failure(now, std::move(reason), intact);
+    if (intact && operation_->previous) {
+      held_ = operation_->previous;
+      held_->epoch = epoch_;
+      act(session_actions::restore{*held_});
+    }
+    report_failure(now, std::move(reason), intact, held_);
   }
 
   /// The current source cannot be used any more; what was received is kept.
@@ -492,14 +497,10 @@ class session {
         return;
       case step::waiting:
       case step::draining:
-        return report_failure(now, std::move(reason), true);
-      case step::finishing: {
-        // What was received stays; only the group has not come to its end.
-        const auto held = held_;
-        report_failure(now, std::move(reason), true);
-        held_ = held;
-        return;
-      }
+        return report_failure(now, std::move(reason), true, {});
+      case step::finishing:
+        // What was received stays; only the group has not come to its end. The report of it may be lost.
+        return report_failure(now, std::move(reason), false, held_);
       case step::publishing:
       case step::unpublishing:
       case step::failing:
@@ -507,16 +508,10 @@ class session {
     }
   }
 
-  /// Tells the server that this shard's update failed; the call ends with its answer.
-  void report_failure(time_point now, messages::status reason, bool intact) {
-    std::optional<messages::reference> still_held;
-    const bool pulled = operation_->is_pulling();
-    if (intact && pulled && operation_->previous) {
-      still_held = operation_->previous;
-      still_held->epoch = epoch_;
-      held_ = still_held;
-      act(session_actions::restore{*still_held});
-    }
+  /// Tells the server that this shard's update failed; the call ends with its answer. `held`: what the memory
+  /// holds now, if the server may think otherwise.
+  void report_failure(time_point now, messages::status reason, bool intact,
+                      std::optional<messages::reference> held) {
     const messages::assignment& source = operation_->source;
     outbox_.forget({purpose::update, purpose::drain, purpose::source_failed, purpose::finish});
     operation_->failure = reason;
@@ -524,7 +519,7 @@ class session {
     operation_->deadline =
         std::max(operation_->deadline, now + options_.request_retry + options_.request_retry);
     request(now,
-            messages::finish_request{counter_, source.version, std::move(reason), intact, still_held,
+            messages::finish_request{counter_, source.version, std::move(reason), intact, std::move(held),
                                      source.lease},
             purpose::finish);
   }

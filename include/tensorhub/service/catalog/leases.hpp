@@ -155,6 +155,14 @@ class leases {
     worker.withdrawn = false;
   }
 
+  /// A worker that has overwritten its memory has cut off the readers of what was there before, even if the
+  /// message that said so is late. Leases on `now_there` are not touched.
+  void end_overwritten(worker_state& worker, version_number now_there) {
+    for (const lease_id id : std::vector<lease_id>{worker.readers}) {
+      if (core_.leases.at(id).version != now_there) end(id, &drain_state::cut_off);
+    }
+  }
+
   void move_readers(worker_state& source) {
     for (const lease_id id : std::vector<lease_id>{source.readers}) move_reader(source, id);
   }

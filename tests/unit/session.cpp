@@ -1,0 +1,574 @@
+/// \file session.cpp
+/// The session, message by message and action by action.
+
+#include "session_driver.hpp"
+
+using namespace session_test;
+
+namespace {
+
+// ---- joining
+
+TEST_CASE("session: a request is repeated under its number until it is answered") {
+  driver worker;
+  const auto ticket = worker.core.join(worker.now, worker.in(30s));
+  const auto first = worker.sent<messages::join_request>();
+  REQUIRE(first.has_value());
+  CHECK(first->sender == 42);
+  worker.pass(900ms);
+  CHECK(worker.silent());
+  worker.pass(100ms);
+  const auto second = worker.sent<messages::join_request>();
+  REQUIRE(second.has_value());
+  CHECK(second->sequence == first->sequence);
+  worker.answer(first->sequence, driver::joined_reply());
+  CHECK(worker.result(ticket).value().outcome.ok());
+  CHECK(worker.core.joined());
+  worker.answer(first->sequence, driver::joined_reply());  // the answer to the repetition
+  CHECK(worker.result(ticket).has_value());
+  worker.pass(5000ms);
+  CHECK_FALSE(worker.sent<messages::join_request>().has_value());
+}
+
+TEST_CASE("session: the layout is sent when the server asks for it, as another request") {
+  driver worker;
+  worker.core.join(worker.now, worker.in(30s));
+  CHECK(worker.sent_body<messages::join_request>().tensors.empty());
+  const auto first = worker.last_sequence;
+  messages::join_reply wants;
+  wants.wants_layout = true;
+  worker.answer(wants);
+  CHECK_FALSE(worker.core.joined());
+  const auto join = worker.sent_body<messages::join_request>();
+  REQUIRE(join.tensors.size() == 2);
+  CHECK(join.tensors[1].name == "norm");
+  CHECK(worker.last_sequence != first);
+}
+
+TEST_CASE("session: a refused join ends with the server's sentence, and so does every later call") {
+  driver worker;
+  const auto ticket = worker.core.join(worker.now, worker.in(30s));
+  static_cast<void>(worker.sent_body<messages::join_request>());
+  messages::join_reply refused;
+  refused.result = {errc::layout_mismatch, "tensor 1 differs"};
+  worker.answer(refused);
+  CHECK(worker.result(ticket).value().outcome.sentence == "tensor 1 differs");
+  const auto later = worker.core.update(worker.now, latest, worker.in(1s));
+  CHECK(worker.result(later).value().outcome.code == errc::layout_mismatch);
+  CHECK(worker.core.fatal().has_value());
+}
+
+TEST_CASE("session: a server that does not answer is named at the deadline of the join") {
+  driver worker;
+  const auto ticket = worker.core.join(worker.now, worker.in(2s));
+  worker.pass(1999ms);
+  CHECK_FALSE(worker.result(ticket).has_value());
+  worker.pass(1ms);
+  const auto result = worker.result(ticket);
+  REQUIRE(result.has_value());
+  CHECK(result->outcome.code == errc::disconnected);
+  CHECK(result->outcome.sentence.find("no answer from the reference server at tcp://server:5570") == 0);
+}
+
+TEST_CASE("session: hearts beat at the server's interval, with what has been acknowledged") {
+  driver worker;
+  worker.join();
+  worker.pass(499ms);
+  CHECK(worker.silent());
+  worker.pass(1ms);
+  const auto beat = worker.sent<messages::heartbeat_request>();
+  REQUIRE(beat.has_value());
+  CHECK(beat->sequence == request_sequence{});
+  CHECK(beat->acknowledged == worker.last_sequence);
+  worker.core.list(worker.now, "", worker.in(10s));  // an open request holds the acknowledgement back
+  worker.clear_output();
+  worker.pass(500ms);
+  CHECK(worker.sent<messages::heartbeat_request>().value().acknowledged == worker.last_sequence);
+}
+
+TEST_CASE("session: the latest version does not go backwards") {
+  driver worker;
+  worker.join();
+  worker.push(messages::version_push{7});
+  CHECK(worker.core.latest() == version_number{7});
+  worker.push(messages::heartbeat_reply{server_epoch{77}, 6});
+  CHECK(worker.core.latest() == version_number{7});
+  worker.push(messages::heartbeat_reply{server_epoch{77}, 8});
+  CHECK(worker.core.latest() == version_number{8});
+}
+
+// ---- publish and unpublish
+
+TEST_CASE("session: publish holds the version; a second one before unpublish is busy by name") {
+  driver worker;
+  worker.join();
+  worker.hold(3);
+  const auto ticket = worker.core.publish(worker.now, 4, {}, driver::control(), worker.in(1s));
+  const auto result = worker.result(ticket);
+  REQUIRE(result.has_value());
+  CHECK(result->outcome.code == errc::busy);
+  CHECK(result->outcome.sentence == "version 3 is still published: call unpublish() first");
+  CHECK(worker.core.held()->version == version_number{3});
+  CHECK_FALSE(worker.sent<messages::publish_request>().has_value());
+}
+
+TEST_CASE("session: a refused publish holds nothing and raises the epoch that was shown already") {
+  driver worker;
+  worker.join();
+  const auto ticket = worker.core.publish(worker.now, 3, {}, driver::control(), worker.in(1s));
+  const auto before = worker.core.epoch();
+  CHECK(worker.sent_body<messages::publish_request>().held.epoch == before);
+  worker.answer(messages::status_reply{{errc::version_conflict, "version 3 goes backwards"}, {}});
+  CHECK(worker.result(ticket).value().outcome.code == errc::version_conflict);
+  CHECK_FALSE(worker.core.held().has_value());
+  CHECK(worker.action<session_actions::raise_epoch>().epoch == before + 1);
+}
+
+TEST_CASE("session: a publish without an answer is taken back at the deadline, with the reason") {
+  driver worker;
+  worker.join();
+  SUBCASE("the server is there") {
+    const auto ticket = worker.core.publish(worker.now, 3, {}, driver::control(), worker.in(2s));
+    worker.pass_heard(2000ms);
+    CHECK(worker.result(ticket).value().outcome.code == errc::timed_out);
+    CHECK(worker.result(ticket).value().outcome.sentence ==
+          "the deadline passed while waiting for the server's answer to publish()");
+  }
+  SUBCASE("the server is silent") {
+    const auto ticket = worker.core.publish(worker.now, 3, {}, driver::control(), worker.in(10s));
+    worker.pass(10s);
+    CHECK(worker.result(ticket).value().outcome.code == errc::disconnected);
+    CHECK(worker.result(ticket).value().outcome.sentence.find("tcp://server:5570 does not answer") !=
+          std::string::npos);
+  }
+  static_cast<void>(worker.action<session_actions::raise_epoch>());
+  CHECK(worker.sent_body<messages::unpublish_request>().version == version_number{3});
+  CHECK_FALSE(worker.core.held().has_value());
+}
+
+TEST_CASE("session: unpublish ends when the server says that no reader is left, then raises the epoch") {
+  driver worker;
+  worker.join();
+  worker.hold(3);
+  const auto before = worker.core.epoch();
+  const auto ticket = worker.core.unpublish(worker.now, worker.in(10s));
+  CHECK(worker.sent_body<messages::unpublish_request>().epoch == before);
+  CHECK(worker.no_action());
+  CHECK_FALSE(worker.result(ticket).has_value());
+  worker.answer(messages::drained_reply{{}, 2, 1, 0});
+  const auto result = worker.result(ticket);
+  REQUIRE(result.has_value());
+  CHECK(result->outcome.ok());
+  CHECK_FALSE(result->forced);
+  CHECK(result->drained.finished == 2);
+  CHECK(worker.action<session_actions::raise_epoch>().epoch == before + 1);
+  CHECK_FALSE(worker.core.held().has_value());
+}
+
+TEST_CASE("session: an unpublish that is forced by its deadline cuts everybody off before the epoch rises") {
+  driver worker;
+  worker.join();
+  worker.hold(3);
+  const auto before = worker.core.epoch();
+  const auto ticket = worker.core.unpublish(worker.now, worker.in(2s));
+  static_cast<void>(worker.sent_body<messages::unpublish_request>());
+  worker.pass(2s);
+  static_cast<void>(worker.action<session_actions::cut_off_all>());
+  CHECK(worker.action<session_actions::raise_epoch>().epoch == before + 1);
+  const auto result = worker.result(ticket);
+  REQUIRE(result.has_value());
+  CHECK(result->outcome.ok());
+  CHECK(result->forced);
+  CHECK_FALSE(worker.core.held().has_value());
+  CHECK(worker.sent_body<messages::cut_off_done_request>().reader == incarnation{});
+  worker.clear_output();
+  worker.pass(1s);  // and the server must still hear of the unpublish itself
+  CHECK(worker.sent<messages::unpublish_request>().has_value());
+}
+
+TEST_CASE("session: unpublish of nothing ends at once") {
+  driver worker;
+  worker.join();
+  const auto ticket = worker.core.unpublish(worker.now, worker.in(1s));
+  CHECK(worker.result(ticket).value().outcome.ok());
+  CHECK(worker.silent());
+}
+
+// ---- update
+
+TEST_CASE("session: an update pulls, reports, and ends with the group") {
+  driver worker;
+  worker.join();
+  const auto ticket = worker.core.update(worker.now, at_least(3), worker.in(60s));
+  const auto request = worker.sent_body<messages::update_request>();
+  CHECK(request.selector == at_least(3));
+  CHECK(request.timeout_ms == 60'000);
+  worker.answer(driver::assign(driver::source(3)));
+  CHECK(worker.action<session_actions::start_pull>().source.lease == lease_id{5});
+  worker.core.pull_finished(worker.now, driver::control());
+  const auto finish = worker.sent_body<messages::finish_request>();
+  CHECK(finish.result.ok());
+  CHECK(finish.lease == lease_id{5});
+  REQUIRE(finish.held.has_value());
+  CHECK(finish.held->version == version_number{3});
+  CHECK(finish.held->root == driver::source(3).root);
+  CHECK(finish.held->epoch == worker.core.epoch());
+  CHECK_FALSE(worker.result(ticket).has_value());
+  worker.answer(messages::status_reply{});
+  CHECK(worker.result(ticket).value().version == version_number{3});
+  CHECK(worker.core.held()->version == version_number{3});
+}
+
+TEST_CASE("session: a version that is held already is kept without any action") {
+  driver worker;
+  worker.join();
+  worker.hold(3);
+  const auto ticket = worker.core.update(worker.now, latest, worker.in(60s));
+  static_cast<void>(worker.sent_body<messages::update_request>());
+  worker.answer(messages::update_reply{{}, {}, true, 3, {}});
+  CHECK(worker.result(ticket).value().kept);
+  CHECK(worker.no_action());
+  CHECK(worker.core.held()->version == version_number{3});
+}
+
+TEST_CASE("session: a call while another runs is busy") {
+  driver worker;
+  worker.join();
+  const auto running = worker.start_update(3);
+  for (const auto ticket : {worker.core.update(worker.now, latest, worker.in(1s)),
+                            worker.core.unpublish(worker.now, worker.in(1s)),
+                            worker.core.publish(worker.now, 9, {}, driver::control(), worker.in(1s)),
+                            worker.core.leave(worker.now, worker.in(1s))}) {
+    CHECK(worker.result(ticket).value().outcome.code == errc::busy);
+  }
+  CHECK_FALSE(worker.result(running).has_value());
+  CHECK(worker.no_action());
+}
+
+TEST_CASE("session: own readers are drained before the bytes are overwritten") {
+  driver worker;
+  worker.join();
+  worker.hold(1);
+  const auto before = worker.core.epoch();
+  worker.core.update(worker.now, latest, worker.in(60s));
+  static_cast<void>(worker.sent_body<messages::update_request>());
+  worker.answer(driver::assign(driver::source(2, 5, false)));
+  CHECK(worker.sent_body<messages::unpublish_request>().operation);
+  CHECK(worker.no_action());
+  SUBCASE("they end") {
+    worker.answer(messages::drained_reply{});
+  }
+  SUBCASE("they do not: they are cut off") {
+    worker.pass_heard(5000ms);
+    static_cast<void>(worker.action<session_actions::cut_off_all>());
+    CHECK(worker.sent<messages::cut_off_done_request>().has_value());
+  }
+  CHECK(worker.action<session_actions::raise_epoch>().epoch == before + 1);
+  CHECK(worker.action<session_actions::start_pull>().source.version == version_number{2});
+}
+
+TEST_CASE(
+    "session: a source that fails is replaced; when there is none the pull is stopped with the reason") {
+  driver worker;
+  worker.join();
+  const auto ticket = worker.start_update(3);
+  worker.core.source_failed(worker.now, {4}, errc::source_lost, "an earlier lease");
+  CHECK(worker.silent());
+  worker.core.source_failed(worker.now, {5}, errc::source_lost, "connection reset");
+  CHECK(worker.sent_body<messages::source_failed_request>().lease == lease_id{5});
+  worker.answer(driver::assign(driver::source(3, 6)));
+  const auto order = worker.action<session_actions::switch_source>();
+  CHECK(order.source.lease == lease_id{6});
+  CHECK_FALSE(order.released);  // the server has ended the old lease itself
+  worker.core.source_failed(worker.now, {6}, errc::source_lost, "connection reset");
+  static_cast<void>(worker.sent_body<messages::source_failed_request>());
+  worker.answer(messages::update_reply{{errc::unavailable, "nobody is left"}, {}, false, {}, {}});
+  CHECK(worker.action<session_actions::stop_pull>().reason.sentence == "nobody is left");
+  worker.core.pull_failed(worker.now, {errc::source_lost, "stopped"}, false);
+  const auto finish = worker.sent_body<messages::finish_request>();
+  CHECK(finish.result.code == errc::unavailable);
+  CHECK_FALSE(finish.intact);
+  CHECK_FALSE(worker.result(ticket).has_value());
+  worker.answer(messages::status_reply{});
+  CHECK(worker.result(ticket).value().outcome.sentence == "nobody is left");
+}
+
+TEST_CASE("session: a reassignment switches the source and releases the old lease when nothing of it runs") {
+  driver worker;
+  worker.join();
+  worker.start_update(3);
+  worker.push(messages::reassign_push{{5}, driver::source(3, 6)});
+  const auto order = worker.action<session_actions::switch_source>();
+  CHECK(order.source.lease == lease_id{6});
+  CHECK(order.released == lease_id{5});
+  CHECK(worker.silent());
+  worker.core.source_released(worker.now, order.released);
+  CHECK(worker.sent_body<messages::lease_released_request>().lease == lease_id{5});
+  worker.push(messages::reassign_push{{5}, driver::source(3, 7)});  // of a lease that is not used any more
+  CHECK(worker.no_action());
+  CHECK(worker.sent_body<messages::lease_released_request>().lease == lease_id{7});
+}
+
+TEST_CASE("session: the deadline of an update names what was waited for") {
+  driver worker;
+  worker.join();
+  SUBCASE("a version") {
+    const auto ticket = worker.core.update(worker.now, at_least(9), worker.in(2s));
+    static_cast<void>(worker.sent_body<messages::update_request>());
+    worker.pass_heard(2000ms);
+    const auto finish = worker.sent_body<messages::finish_request>();
+    CHECK(finish.intact);
+    worker.answer(messages::status_reply{});
+    CHECK(worker.result(ticket).value().outcome.code == errc::timed_out);
+    CHECK(worker.result(ticket).value().outcome.sentence ==
+          "the deadline passed while waiting for a version (at least 9)");
+  }
+  SUBCASE("bytes") {
+    const auto ticket = worker.start_update(3, 2000ms);
+    worker.pass_heard(2000ms);
+    CHECK(worker.action<session_actions::stop_pull>().reason.sentence ==
+          "the deadline passed while waiting for the bytes of version 3 from trainer at tcp://trainer:1");
+    worker.core.pull_failed(worker.now, {}, false);
+    static_cast<void>(worker.sent_body<messages::finish_request>());
+    worker.answer(messages::status_reply{});
+    CHECK(worker.result(ticket).value().outcome.code == errc::timed_out);
+  }
+  SUBCASE("the group, and the server says nothing more") {
+    const auto ticket = worker.start_update(3, 2000ms);
+    worker.core.pull_finished(worker.now, driver::control());
+    worker.pass_heard(2000ms);
+    CHECK_FALSE(worker.result(ticket).has_value());
+    worker.pass_heard(2000ms);  // two retry intervals for the report itself
+    CHECK(worker.result(ticket).value().outcome.sentence ==
+          "the deadline passed while waiting for the other shards of the replica");
+  }
+}
+
+TEST_CASE("session: cancel ends an update, and only that") {
+  driver worker;
+  worker.join();
+  SUBCASE("while waiting") {
+    const auto ticket = worker.core.update(worker.now, at_least(9), worker.in(60s));
+    worker.core.cancel(worker.now, ticket + 1);
+    CHECK_FALSE(worker.sent<messages::finish_request>().has_value());
+    worker.core.cancel(worker.now, ticket);
+    CHECK(worker.sent_body<messages::finish_request>().intact);
+    worker.answer(messages::status_reply{});
+    CHECK(worker.result(ticket).value().outcome.code == errc::cancelled);
+    CHECK(worker.no_action());
+  }
+  SUBCASE("while pulling, before a byte was written: what was held is shown again") {
+    worker.hold(1);
+    const auto ticket = worker.start_update(3);
+    worker.core.cancel(worker.now, ticket);
+    static_cast<void>(worker.action<session_actions::stop_pull>());
+    worker.core.pull_failed(worker.now, {errc::source_lost, "stopped"}, true);
+    const auto restored = worker.action<session_actions::restore>();
+    CHECK(restored.held.version == version_number{1});
+    CHECK(restored.held.epoch == worker.core.epoch());
+    const auto finish = worker.sent_body<messages::finish_request>();
+    CHECK(finish.result.code == errc::cancelled);
+    CHECK(finish.intact);
+    CHECK(finish.held.value().version == version_number{1});
+    worker.answer(messages::status_reply{});
+    CHECK(worker.result(ticket).value().outcome.code == errc::cancelled);
+    CHECK(worker.core.held()->version == version_number{1});
+  }
+  SUBCASE("while pulling, afterwards: nothing is held") {
+    worker.hold(1);
+    const auto ticket = worker.start_update(3);
+    worker.core.cancel(worker.now, ticket);
+    static_cast<void>(worker.action<session_actions::stop_pull>());
+    worker.core.pull_failed(worker.now, {errc::source_lost, "stopped"}, false);
+    CHECK(worker.no_action());
+    CHECK_FALSE(worker.sent_body<messages::finish_request>().held.has_value());
+    CHECK_FALSE(worker.core.held().has_value());
+  }
+  SUBCASE("a publish is not cancelled") {
+    const auto ticket = worker.core.publish(worker.now, 3, {}, driver::control(), worker.in(10s));
+    worker.core.cancel(worker.now, ticket);
+    CHECK_FALSE(worker.result(ticket).has_value());
+    static_cast<void>(worker.sent_body<messages::publish_request>());
+    worker.answer(messages::status_reply{});
+    CHECK(worker.result(ticket).value().outcome.ok());
+  }
+}
+
+TEST_CASE(
+    "session: an update that is cancelled while it waits for its group tells what the memory holds now") {
+  driver worker;
+  worker.join();
+  worker.hold(1);
+  const auto ticket = worker.start_update(3);
+  worker.core.pull_finished(worker.now, driver::control());
+  worker.clear_output();  // the report of success is lost
+  worker.core.cancel(worker.now, ticket);
+  const auto finish = worker.sent_body<messages::finish_request>();
+  CHECK(finish.result.code == errc::cancelled);
+  CHECK_FALSE(finish.intact);  // version 1 is gone
+  REQUIRE(finish.held.has_value());
+  CHECK(finish.held->version == version_number{3});
+  worker.answer(messages::status_reply{});
+  CHECK(worker.result(ticket).value().outcome.code == errc::cancelled);
+  CHECK(worker.core.held()->version == version_number{3});
+}
+
+TEST_CASE("session: an abort of the group stops its own operation only") {
+  driver worker;
+  worker.join();
+  const auto ticket = worker.start_update(3);
+  worker.push(messages::abort_push{{99}, {errc::group_failed, "of another one"}});
+  CHECK(worker.no_action());
+  worker.push(messages::abort_push{{1}, {errc::group_failed, "shard 1/2 failed"}});
+  CHECK(worker.action<session_actions::stop_pull>().reason.sentence == "shard 1/2 failed");
+  worker.core.pull_failed(worker.now, {}, false);
+  static_cast<void>(worker.sent_body<messages::finish_request>());
+  worker.answer(messages::status_reply{});
+  CHECK(worker.result(ticket).value().outcome.code == errc::group_failed);
+}
+
+TEST_CASE("session: operations are counted as the server counts them") {
+  driver worker;
+  worker.core.join(worker.now, worker.in(30s));
+  static_cast<void>(worker.sent_body<messages::join_request>());
+  auto reply = driver::joined_reply();
+  reply.operation = {20};
+  worker.answer(reply);
+  const auto ticket = worker.core.update(worker.now, latest, worker.in(60s));
+  CHECK(worker.sent_body<messages::update_request>().operation == operation_counter{21});
+  auto answer = driver::assign(driver::source(3));
+  answer.operation = {25};
+  worker.answer(answer);
+  worker.core.pull_finished(worker.now, driver::control());
+  CHECK(worker.sent_body<messages::finish_request>().operation == operation_counter{25});
+  CHECK_FALSE(worker.result(ticket).has_value());
+}
+
+// ---- cut-offs and goodbyes
+
+TEST_CASE("session: a reader is cut off on the server's word, and that is confirmed") {
+  driver worker;
+  worker.join();
+  worker.push(messages::cut_off_push{{9}});
+  CHECK(worker.action<session_actions::cut_off_reader>().reader == incarnation{9});
+  CHECK(worker.silent());
+  worker.core.cut_off_done(worker.now, {9});
+  CHECK(worker.sent_body<messages::cut_off_done_request>().reader == incarnation{9});
+}
+
+TEST_CASE("session: a new server is told everything again, and open requests keep their numbers") {
+  driver worker;
+  worker.join();
+  worker.hold(3);
+  const auto ticket = worker.core.update(worker.now, at_least(9), worker.in(60s));
+  static_cast<void>(worker.sent_body<messages::update_request>());
+  const auto number = worker.last_sequence;
+  worker.push(messages::goodbye_push{server_epoch{78}, true, {}});
+  CHECK_FALSE(worker.core.joined());
+  const auto join = worker.sent_body<messages::join_request>();
+  CHECK(join.held.value().version == version_number{3});
+  CHECK(join.operation == operation_counter{1});  // the second one is not finished
+  CHECK_FALSE(worker.sent<messages::update_request>().has_value());
+  auto reply = driver::joined_reply();
+  reply.epoch = server_epoch{78};
+  worker.answer(reply);
+  CHECK(worker.core.server() == server_epoch{78});
+  CHECK(worker.sent<messages::update_request>().value().sequence == number);
+  CHECK_FALSE(worker.result(ticket).has_value());
+}
+
+TEST_CASE("session: a lease in use is announced to a new server") {
+  driver worker;
+  worker.join();
+  worker.start_update(3);
+  worker.push(messages::goodbye_push{server_epoch{78}, true, {}});
+  CHECK(worker.sent_body<messages::join_request>().reading.value().lease == lease_id{5});
+  CHECK(worker.no_action());  // losing the server stops nothing in flight
+}
+
+TEST_CASE("session: who was declared dead ends every call and lets nobody read any more") {
+  driver worker;
+  worker.join();
+  worker.hold(1);
+  const auto ticket = worker.start_update(3);
+  const auto question = worker.core.list(worker.now, "", worker.in(10s));
+  const auto before = worker.core.epoch();
+  worker.push(messages::goodbye_push{server_epoch{77}, false, {errc::replaced, "declared dead"}});
+  static_cast<void>(worker.action<session_actions::stop_pull>());
+  static_cast<void>(worker.action<session_actions::cut_off_all>());
+  CHECK(worker.action<session_actions::raise_epoch>().epoch == before + 1);
+  CHECK(worker.result(ticket).value().outcome.sentence == "declared dead");
+  CHECK(worker.result(question).value().outcome.code == errc::replaced);
+  CHECK_FALSE(worker.core.joined());
+  worker.clear_output();
+  worker.pass(10s);
+  CHECK(worker.silent());
+}
+
+// ---- questions and leaving
+
+TEST_CASE("session: questions end with their answer or at their deadline") {
+  driver worker;
+  worker.join();
+  const auto wait = worker.core.wait(worker.now, at_least(4), worker.in(3s));
+  CHECK(worker.sent_body<messages::wait_request>().timeout_ms == 3000);
+  worker.answer(messages::version_reply{{}, 4});
+  CHECK(worker.result(wait).value().version == version_number{4});
+  const auto describe = worker.core.describe(worker.now, 0, worker.in(3s));
+  worker.pass_heard(2999ms);
+  CHECK_FALSE(worker.result(describe).has_value());
+  worker.pass_heard(1ms);
+  CHECK(worker.result(describe).value().outcome.sentence ==
+        "the deadline passed while waiting for an answer of the reference server");
+}
+
+TEST_CASE("session: list and describe need no join, other requests wait for it") {
+  driver worker;
+  worker.core.list(worker.now, "", worker.in(10s));
+  CHECK(worker.sent<messages::list_request>().has_value());
+  worker.core.wait(worker.now, latest, worker.in(10s));
+  CHECK(worker.silent());
+  worker.pass(3s);
+  CHECK_FALSE(worker.sent<messages::wait_request>().has_value());
+  worker.core.join(worker.now, worker.in(30s));
+  static_cast<void>(worker.sent_body<messages::join_request>());
+  worker.answer(driver::joined_reply());
+  CHECK(worker.sent<messages::wait_request>().has_value());
+}
+
+TEST_CASE("session: leaving needs nothing published; being unknown afterwards means that it was heard") {
+  driver worker;
+  worker.join();
+  worker.hold(2);
+  CHECK(worker.result(worker.core.leave(worker.now, worker.in(5s))).value().outcome.code == errc::busy);
+  worker.core.unpublish(worker.now, worker.in(5s));
+  static_cast<void>(worker.sent_body<messages::unpublish_request>());
+  worker.answer(messages::drained_reply{});
+  const auto ticket = worker.core.leave(worker.now, worker.in(5s));
+  static_cast<void>(worker.sent_body<messages::leave_request>());
+  SUBCASE("answered") {
+    worker.answer(messages::status_reply{});
+  }
+  SUBCASE("the answer was lost") {
+    worker.push(messages::goodbye_push{server_epoch{77}, true, {}});
+  }
+  CHECK(worker.result(ticket).value().outcome.ok());
+  CHECK_FALSE(worker.core.joined());
+  worker.clear_output();
+  worker.pass(10s);
+  CHECK(worker.silent());  // no heartbeat, no repetition
+}
+
+TEST_CASE("session: the next deadline is that of what comes first") {
+  driver worker;
+  CHECK(worker.core.next_deadline() == time_point::never());
+  worker.join();
+  CHECK(worker.core.next_deadline() == worker.in(500ms));  // heartbeat
+  const auto ticket = worker.core.wait(worker.now, latest, worker.in(200ms));
+  CHECK(worker.core.next_deadline() == worker.in(200ms));
+  worker.pass(200ms);
+  CHECK(worker.result(ticket).has_value());
+  CHECK(worker.core.next_deadline() == worker.in(300ms));
+}
+
+}  // namespace
