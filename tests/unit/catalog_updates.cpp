@@ -24,7 +24,7 @@ struct scene {
   }
 };
 
-/// A trainer and a rollout replica of two shards each; version 1 is published, and each shard has made a call.
+/// A trainer and a rollout replica of two shards each; version 1 is published.
 struct group_scene {
   driver<> server{};
   incarnation trainer0 = server.join(1, "trainer", {0, 2});

@@ -1,18 +1,19 @@
 #pragma once
 /// \file catalog.hpp
-/// All decisions of the reference server, as a pure state machine: messages and time in, messages and log lines
-/// out.
+/// All decisions of the reference server, as a pure state machine: messages and time in, messages and log
+/// lines out.
 ///
-/// The catalog knows who holds which version in place, counts leases, decides one version per group operation,
-/// chooses sources through the scheduler and declares silent workers dead. It has no thread, socket or clock;
-/// service/server.hpp runs it over ZeroMQ, testing/simulation runs it in virtual time. The decisions are in its
-/// parts (service/catalog/; core.hpp lists them); here are the idempotence of requests and the timers.
+/// The catalog knows who holds which version in place, counts leases, decides one version per group
+/// operation, chooses sources through the scheduler and declares silent workers dead. It has no thread,
+/// socket or clock; service/server.hpp runs it over ZeroMQ, testing/simulation runs it in virtual time. The
+/// decisions are in its parts (service/catalog/; core.hpp lists them); here are the idempotence of requests
+/// and the timers.
 ///
 /// Rules it keeps (DESIGN section 2):
 ///  - A lease counts from its assignment, also while it is only reserved for a shard that has not called yet.
 ///    An unpublish is answered when no lease is left.
-///  - From the decision of an update on, the replica's own old references accept no reader. A lease is therefore
-///    only ever given on a worker that reads from nobody, and leases can form no cycle.
+///  - From the decision of an update on, the replica's own old references accept no reader. A lease is
+///    therefore only ever given on a worker that reads from nobody, and leases can form no cycle.
 ///  - A dead reader's lease ends when its source has confirmed the cut-off, or is gone itself.
 ///  - Under a policy that completes per group, a replica serves a version only when all its shards hold it;
 ///    after a failed update that changed bytes it is torn and serves nothing until all its shards hold one

@@ -1,19 +1,19 @@
 #pragma once
 /// \file core.hpp
-/// What all parts of the catalog share: its memory, the time of the event at hand, and the way out for messages
-/// and log lines.
+/// What all parts of the catalog share: its memory, the time of the event at hand, and the way out for
+/// messages and log lines.
 ///
 /// The parts, each of which knows only those above it:
 ///
-///     core             state, answers and messages
-///     versions         who holds what, what is available          questions    wait, list, describe
-///     leases           sources, permissions, drains               operation_table   which call is which operation
-///     updates          the course of an update
-///     publishing       publish, unpublish                         admission    whether a worker fits
-///     membership       join, leave, silence
+///     core          state, answers and messages
+///     versions      who holds what, what is available     questions         wait, list, describe
+///     leases        sources, permissions, drains          operation_table   which call is which operation
+///     updates       the course of an update
+///     publishing    publish, unpublish                    admission         whether a worker fits
+///     membership    join, leave, silence
 ///
-/// `catalog` (service/catalog.hpp) owns them, hands each message to the part that understands it, and keeps the
-/// timers.
+/// `catalog` (service/catalog.hpp) owns them, hands each message to the part that understands it, and keeps
+/// the timers.
 
 #include <chrono>
 #include <map>

@@ -2,8 +2,8 @@
 /// \file leases.hpp
 /// Permissions to read, from their assignment to their end, and the drains that wait for that end.
 ///
-/// The source is chosen by the scheduler. A lease counts from its assignment, also while it is only reserved for
-/// a shard that has not called yet; a drain is answered when no lease on its worker is left.
+/// The source is chosen by the scheduler. A lease counts from its assignment, also while it is only reserved
+/// for a shard that has not called yet; a drain is answered when no lease on its worker is left.
 
 #include <algorithm>
 #include <utility>

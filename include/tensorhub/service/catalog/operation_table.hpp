@@ -1,7 +1,7 @@
 #pragma once
 /// \file operation_table.hpp
-/// Which call of a replica's shards is which operation: opened by the first shard that calls, closed once, and
-/// remembered for a while so that late shards hear how it ended.
+/// Which call of a replica's shards is which operation: opened by the first shard that calls, closed once,
+/// and remembered for a while so that late shards hear how it ended.
 
 #include <algorithm>
 #include <optional>

@@ -1,12 +1,13 @@
 #pragma once
 /// \file updates.hpp
-/// The course of an update: one decision per operation, a source for every shard, and one end for all of them.
+/// The course of an update: one decision per operation, a source for every shard, and one end for all of
+/// them.
 ///
 ///     update_request --> waiting --decided--> assigned --finish_request--> finished --all--> closed
 ///                           |  timed out         |  failed, or another shard did             (or torn)
 ///
-/// From the decision on, the replica's own old references accept no reader. A lease is therefore only ever given
-/// on a worker that reads from nobody, and leases can form no cycle.
+/// From the decision on, the replica's own old references accept no reader. A lease is therefore only ever
+/// given on a worker that reads from nobody, and leases can form no cycle.
 
 #include <algorithm>
 #include <chrono>

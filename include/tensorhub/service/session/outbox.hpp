@@ -3,8 +3,8 @@
 /// A worker's requests on their way: numbered, repeated until they are answered, and acknowledged in order.
 ///
 /// A request that is not answered within the retry interval is sent again under its number, so the server can
-/// tell a repetition from a second call. Before the worker has joined only what the server answers to anybody is
-/// sent (join, list, describe); the rest waits here.
+/// tell a repetition from a second call. Before the worker has joined only what the server answers to anybody
+/// is sent (join, list, describe); the rest waits here.
 ///
 /// Thread safety: none.
 

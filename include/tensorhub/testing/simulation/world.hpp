@@ -6,13 +6,14 @@
 ///
 ///     tensorhub::testing::simulation<> history{{.seed = 17}};
 ///     history.run();
-///     for (const std::string& broken : history.violations()) ...  // each names the seed, the time and the rule
+///     for (const std::string& broken : history.violations()) ...  // each names seed, time and rule
 ///
 /// What is checked (numbers of DESIGN section 2):
 ///   1  an unforced unpublish ends with no lease left on the worker; bytes of a worker change only after its
 ///      epoch was raised
 ///   2  every accepted chunk has its version's bytes; whoever shows a version holds exactly its bytes
-///   3  the shards of a replica get one version per operation, and an update succeeds for all of them or for none
+///   3  the shards of a replica get one version per operation, and an update succeeds for all of them or for
+///      none
 ///   6  every call ends by its deadline (and the time that one answer needs)
 /// and that no worker both serves new readers and reads, so that leases form no cycle.
 
