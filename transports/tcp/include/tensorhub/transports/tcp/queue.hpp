@@ -159,6 +159,7 @@ class queue_core {
       }
       auto& each = *static_cast<stream*>(event.data.ptr);
       if ((event.events & ~static_cast<std::uint32_t>(EPOLLOUT)) != 0) each.readable = true;
+      if ((event.events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0) each.closing = true;
       // A failure to send shows as one to receive.
       if ((event.events & EPOLLOUT) != 0 && !each.flush()) each.readable = true;
     }

@@ -50,6 +50,8 @@ class stream {
 
   /// Set by the queue: there may be something to receive.
   bool readable = false;
+  /// Set by the queue: the peer has closed. There will be no further event, so receive up to the very end.
+  bool closing = false;
 
   /// Pre-condition: outstanding() < depth. False: the connection is broken.
   [[nodiscard]] bool post(const pending_read& read, const read_request& request) noexcept {
@@ -117,7 +119,7 @@ class stream {
       body_have_ += of_body;
       got -= of_body;
       next_header_have_ = got;
-      if (of_body < body_bytes) return receive_outcome::drained;
+      if (of_body < body_bytes && !closing) return receive_outcome::drained;
     }
   }
 
