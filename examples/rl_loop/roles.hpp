@@ -2,14 +2,9 @@
 /// \file roles.hpp
 /// What one process of the loop does, until the launcher says otherwise. Each throws when it cannot go on.
 
-#include <tensorhub/tensorhub.hpp>
-#include <tensorhub/transports/tcp.hpp>
-
 #include "options.hpp"
 
 namespace rl_loop {
-
-using hub = tensorhub::hub<tensorhub::transports::tcp>;
 
 void run_server(const options& given);   // server.cpp
 void run_trainer(const options& given);  // trainer.cpp

@@ -1,6 +1,6 @@
 // One shard of a rollout replica: hold a version, play with it, take the next one as soon as there is one.
 //
-// Lines that exist because of TensorHub are marked [hub]: `grep -c '\[hub\]' rollout.cpp` counts them.
+// Lines that exist because of TensorHub are marked [hub]: `grep -c '// \[hub\]' rollout.cpp` counts them.
 
 #include <chrono>
 #include <cstdint>
@@ -15,6 +15,7 @@
 #include "policy.hpp"
 #include "process.hpp"
 #include "roles.hpp"
+#include "weights_hub.hpp"
 
 namespace rl_loop {
 namespace {

@@ -3,6 +3,7 @@
 #include "link.hpp"
 #include "process.hpp"
 #include "roles.hpp"
+#include "weights_hub.hpp"
 
 namespace rl_loop {
 

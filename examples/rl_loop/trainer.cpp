@@ -1,6 +1,6 @@
 // One shard of the trainer: publish in place, collect episodes, take the weights back, improve them.
 //
-// Lines that exist because of TensorHub are marked [hub]: `grep -c '\[hub\]' trainer.cpp` counts them.
+// Lines that exist because of TensorHub are marked [hub]: `grep -c '// \[hub\]' trainer.cpp` counts them.
 
 #include <chrono>
 #include <cstddef>
@@ -15,6 +15,7 @@
 #include "policy.hpp"
 #include "process.hpp"
 #include "roles.hpp"
+#include "weights_hub.hpp"
 
 namespace rl_loop {
 namespace {

@@ -26,10 +26,12 @@ template <typename Transport, typename Scheduler, typename Consistency, typename
 struct hub {
   static_assert(transport<Transport>,
                 "the first argument of hub must model tensorhub::transport (concepts/transport.hpp)");
-  static_assert(scheduler<Scheduler>,
-                "the second argument of hub must model tensorhub::scheduler (concepts/scheduler.hpp); is its header included?");
-  static_assert(consistency<Consistency>,
-                "the third argument of hub must model tensorhub::consistency (concepts/consistency.hpp); is its header included?");
+  static_assert(
+      scheduler<Scheduler>,
+      "the second argument of hub must model scheduler (concepts/scheduler.hpp): is its header included?");
+  static_assert(
+      consistency<Consistency>,
+      "the third argument of hub must model consistency (concepts/consistency.hpp): is its header included?");
   static_assert(integrity<Integrity>,
                 "the fourth argument of hub must model tensorhub::integrity (concepts/integrity.hpp)");
 

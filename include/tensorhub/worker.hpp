@@ -238,8 +238,8 @@ class worker {
     std::jthread thread_;
   };
 
-  /// Like `update`, in a thread of its own; the operation has begun when this returns. The worker must outlive
-  /// the handle.
+  /// Like `update`, in a thread of its own; the operation has begun when this returns. The worker must
+  /// outlive the handle.
   [[nodiscard]] update_handle update_async(version_selector selector = latest,
                                            std::chrono::milliseconds timeout = defaults::update_timeout) {
     auto state = std::make_shared<typename update_handle::shared>();

@@ -1,4 +1,4 @@
-// expect: (cannot|could not) convert|no known conversion|no matching|no viable conversion
+// expect: cannot convert|could not convert|no known|no (matching|viable)|invalid conversion|cannot initialize
 #include "tensorhub/subscriber.hpp"
 #include "tensorhub/testing/archetypes.hpp"
 

@@ -1,5 +1,5 @@
-/// The conformance suite on broken transports: each fails exactly the rules that name its fault, and every rule
-/// is failed by one of them at least.
+/// The conformance suite on broken transports: each fails exactly the rules that name its fault, and every
+/// rule is failed by one of them at least.
 
 #include "tensorhub/testing/transport_mutants.hpp"
 

@@ -28,7 +28,8 @@ struct address_pipe {
   }
 };
 
-/// Says "reading" in the middle of the transfer, goes on when it gets SIGCONT, then says how the update ended.
+/// Says "reading" in the middle of the transfer, goes on when it gets SIGCONT, then says how the update
+/// ended.
 int read_and_tell(const std::string& server, const std::string& replica) {
   const auto gate = std::make_shared<tensorhub::testing::read_gate>(8u << 20);
   gated_rollout reader{who(server, replica), large_words, {.gate = gate}};

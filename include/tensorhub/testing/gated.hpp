@@ -9,7 +9,8 @@
 ///     ...                              // whatever a test does in the middle of a transfer
 ///     gate->open();
 ///
-/// It speaks the inner transport's protocol and carries its name, so its peers may use that transport as it is.
+/// It speaks the inner transport's protocol and carries its name, so its peers may use that transport as it
+/// is.
 
 #include <condition_variable>
 #include <cstdint>

@@ -4,8 +4,8 @@
 ///
 /// Every transport object is one process. It is found under "memory://N" in a registry of the real process. A
 /// read is done when the reading queue is polled, in the order of posting, by one memcpy under the locks of
-/// both sides: nothing happens in the background, so a single-threaded test is deterministic, and promise 5 of
-/// concepts/transport.hpp holds because `~memory_region`, `revoke` and `cut_off` take the same lock.
+/// both sides: nothing happens in the background, so a single-threaded test is deterministic, and promise 5
+/// of concepts/transport.hpp holds because `~memory_region`, `revoke` and `cut_off` take the same lock.
 ///
 /// Beyond the concept: `kill` (the process died), `stall` and `resume` (it is stopped; SIGSTOP).
 ///
@@ -325,8 +325,8 @@ class memory_transport {
 
     void wait(duration timeout) noexcept {
       std::unique_lock lock{state_->mutex};
-      // Whatever is outstanding is done by `poll`; only a stalled peer makes it wait, and then `wait` must not
-      // spin.
+      // Whatever is outstanding is done by `poll`; only a stalled peer makes it wait, and then `wait` must
+      // not spin.
       duration longest = std::min<duration>(timeout, std::chrono::hours{1});
       if (!state_->reads.empty()) longest = std::min<duration>(longest, std::chrono::microseconds{200});
       state_->woken_up.wait_for(lock, longest, [this] { return state_->woken || any_ready(); });

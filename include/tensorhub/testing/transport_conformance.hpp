@@ -9,12 +9,13 @@
 ///       for (const std::string& sentence : result.sentences) ...; // empty: the rule holds
 ///     }
 ///
-/// or `check_transport(subject)` for all at once. No test framework is needed; with one, make each rule a case
-/// of its own (tests/conformance/memory_transport.cpp). The suite itself is checked by mutants
+/// or `check_transport(subject)` for all at once. No test framework is needed; with one, make each rule a
+/// case of its own (tests/conformance/memory_transport.cpp). The suite itself is checked by mutants
 /// (transport_mutants.hpp): broken transports, each of which must fail the rule that names its fault.
 ///
-/// What the rules cannot see: what other processes of the system see (all of the suite's processes are objects
-/// in one process), performance, and bytes that a device writes later than the traffic that they wait for.
+/// What the rules cannot see: what other processes of the system see (all of the suite's processes are
+/// objects in one process), performance, and bytes that a device writes later than the traffic that they wait
+/// for.
 ///
 /// Thread safety: rules start threads of their own where they need them; one rule at a time per subject.
 

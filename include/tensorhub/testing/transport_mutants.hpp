@@ -2,12 +2,12 @@
 /// \file transport_mutants.hpp
 /// Broken transports, each with one fault, to show that the conformance suite can fail.
 ///
-/// `mutant<T>` wraps a transport that conforms, in the way that a plausible mistake would break it; its options
-/// say which. The test (tests/conformance/transport_mutants.cpp) requires that each fails the rules that name its fault, and
-/// that every rule is failed by some mutant.
+/// `mutant<T>` wraps a transport that conforms, in the way that a plausible mistake would break it; its
+/// options say which. The test (tests/conformance/transport_mutants.cpp) requires that each fails the rules
+/// that name its fault, and that every rule is failed by some mutant.
 ///
-/// `T` must be one whose `remote_region::base` is the address of the first byte and whose peers are objects of
-/// this process: testing/memory_transport.hpp. Thread safety: as `T`.
+/// `T` must be one whose `remote_region::base` is the address of the first byte and whose peers are objects
+/// of this process: testing/memory_transport.hpp. Thread safety: as `T`.
 
 #include <algorithm>
 #include <array>
@@ -71,8 +71,8 @@ enum class fault {
 
 inline constexpr std::uint64_t mutant_limit_bytes = 100'000;
 
-/// What a mutant says of itself, besides what its base says: capabilities are constants of the type, faults are
-/// not, so that the suite is compiled once for most mutants.
+/// What a mutant says of itself, besides what its base says: capabilities are constants of the type, faults
+/// are not, so that the suite is compiled once for most mutants.
 enum class mutant_claim { none, limited, sends_by_reference };
 
 template <transport T, mutant_claim claim = mutant_claim::none>

@@ -60,8 +60,8 @@ class layout {
 
   layout() = default;
 
-  /// Throws `invalid_argument` (empty or duplicate name, no bytes at all, chunk size zero) or
-  /// `limit_exceeded`.
+  /// Throws `invalid_argument` (empty or duplicate name, chunk size zero) or `limit_exceeded`. A shard may be
+  /// without bytes: it has no segment and no chunk.
   explicit layout(std::vector<tensor_spec> tensors, std::uint64_t chunk_bytes = defaults::chunk_bytes)
       : tensors_{std::move(tensors)}, chunk_bytes_{chunk_bytes} {
     if (chunk_bytes_ == 0) throw error(errc::invalid_argument, "chunk_bytes must not be zero");
@@ -127,6 +127,7 @@ class layout {
       if (bytes >= chunk_bytes_) continue;
       packed_offsets_[i] = packed;
       packed += (bytes + packed_alignment_bytes - 1) / packed_alignment_bytes * packed_alignment_bytes;
+      if (packed > limits::shard_bytes) refuse_size();  // here, before the sum can wrap
     }
     if (packed != 0) append_segment(packed, std::nullopt);
     for (std::size_t i = 0; i < tensors_.size(); ++i) {
@@ -135,14 +136,16 @@ class layout {
   }
 
   void append_segment(std::uint64_t bytes, std::optional<std::uint32_t> tensor) {
-    const std::uint64_t chunks = (bytes + chunk_bytes_ - 1) / chunk_bytes_;
+    const std::uint64_t chunks = bytes / chunk_bytes_ + (bytes % chunk_bytes_ != 0 ? 1 : 0);
     segments_.push_back({bytes, chunk_count_, chunks, tensor});
     chunk_count_ += chunks;
     bytes_ += bytes;
-    if (bytes_ > limits::shard_bytes || chunk_count_ > limits::chunks) {
-      throw error(errc::limit_exceeded,
-                  "the shard is too large: raise chunk_bytes or split it into more shards");
-    }
+    if (bytes_ > limits::shard_bytes || chunk_count_ > limits::chunks) refuse_size();
+  }
+
+  [[noreturn]] static void refuse_size() {
+    throw error(errc::limit_exceeded,
+                "the shard is too large: raise chunk_bytes or split it into more shards");
   }
 
   [[nodiscard]] digest128 make_digest() const {

@@ -39,11 +39,11 @@ struct conformance_subject {
   std::function<std::unique_ptr<T>(incarnation)> make = [](incarnation self) {
     return std::make_unique<T>(typename T::options{}, self);
   };
-  /// Its death. The suite has destroyed its regions before; the object itself is destroyed afterwards, so that
-  /// the default may be empty.
+  /// Its death. The suite has destroyed its regions before; the object itself is destroyed afterwards, so
+  /// that the default may be empty.
   std::function<void(T&)> kill = [](T&) {};
-  /// It is stopped and answers nothing (SIGSTOP), until it is destroyed. Empty: the rule for silent peers does
-  /// not apply. `make` should then give a short peer time-out.
+  /// It is stopped and answers nothing (SIGSTOP), until it is destroyed. Empty: the rule for silent peers
+  /// does not apply. `make` should then give a short peer time-out.
   std::function<void(T&)> stall{};
 };
 
@@ -151,8 +151,8 @@ class guarded_memory {
            matches(behind, whole_bytes() - behind, seed_, behind);
   }
   [[nodiscard]] bool untouched() const noexcept { return untouched_outside(0, 0); }
-  /// Eight bytes in a row of [0, bytes) are those that pattern `seed` gives another guarded_memory there, when
-  /// the first byte was read from `seed_offset` (which may lie in a margin: negative).
+  /// Eight bytes in a row of [0, bytes) are those that pattern `seed` gives another guarded_memory there,
+  /// when the first byte was read from `seed_offset` (which may lie in a margin: negative).
   [[nodiscard]] bool has_bytes_of(std::uint64_t bytes, std::uint64_t seed,
                                   std::int64_t seed_offset) const noexcept {
     std::uint64_t in_a_row = 0;
@@ -304,8 +304,8 @@ class conformance_reader {
     return count;
   }
 
-  /// Takes completions until as many came as reads were posted, nothing is outstanding, or it is overdue. Then
-  /// looks a little longer, for completions that should not be.
+  /// Takes completions until as many came as reads were posted, nothing is outstanding, or it is overdue.
+  /// Then looks a little longer, for completions that should not be.
   template <typename Each>
   void drain(Each&& each) {
     while (statuses_.size() < posted_.size() && !about_.overdue()) {

@@ -2,8 +2,8 @@
 /// \file key_rules.hpp
 /// Rules of the transport conformance suite: who may read what (promise 3).
 ///
-/// The forbidden memory is always mapped and has a known pattern, so that a transport that reads it anyway does
-/// not crash but is found out.
+/// The forbidden memory is always mapped and has a known pattern, so that a transport that reads it anyway
+/// does not crash but is found out.
 
 #include <cstddef>
 #include <cstdint>
@@ -198,8 +198,8 @@ std::vector<std::string> local_region_is_denied(conformance_fixture<T>& about) {
   return found.take();
 }
 
-/// Where `survives_access_errors` is promised, denied reads end in `access_denied` and the endpoint goes on. In
-/// any case `usable` tells the truth: what it calls usable reads, what it does not ends in `peer_lost`.
+/// Where `survives_access_errors` is promised, denied reads end in `access_denied` and the endpoint goes on.
+/// In any case `usable` tells the truth: what it calls usable reads, what it does not ends in `peer_lost`.
 template <transport T>
 std::vector<std::string> endpoint_after_access_errors(conformance_fixture<T>& about) {
   findings found;

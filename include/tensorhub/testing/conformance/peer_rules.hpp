@@ -97,7 +97,8 @@ std::vector<std::string> silent_peer_ends_reads(conformance_fixture<T>& about) {
   return found.take();
 }
 
-/// Promise 1 when the endpoint is destroyed: the rest is cancelled, once each, and the queue is good for more.
+/// Promise 1 when the endpoint is destroyed: the rest is cancelled, once each, and the queue is good for
+/// more.
 template <transport T>
 std::vector<std::string> closed_endpoint_cancels(conformance_fixture<T>& about) {
   constexpr std::size_t depth = 16;

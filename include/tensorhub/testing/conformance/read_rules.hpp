@@ -70,8 +70,8 @@ std::vector<std::string> reads_at_the_limit(conformance_fixture<T>& about) {
   return found.take();
 }
 
-/// Many small reads through a queue that is always full: each completes once, its bytes are there when it does,
-/// and `outstanding` counts right.
+/// Many small reads through a queue that is always full: each completes once, its bytes are there when it
+/// does, and `outstanding` counts right.
 template <transport T>
 std::vector<std::string> many_reads_complete_once(conformance_fixture<T>& about) {
   constexpr std::size_t count = 500;

@@ -61,7 +61,8 @@ std::vector<std::string> registration_is_all_or_nothing(conformance_fixture<T>& 
   return found.take();
 }
 
-/// `registered_bytes` is the sum over live regions, through moves and revokes; `range` is what was registered.
+/// `registered_bytes` is the sum over live regions, through moves and revokes; `range` is what was
+/// registered.
 template <transport T>
 std::vector<std::string> registered_bytes_add_up(conformance_fixture<T>& about) {
   findings found;
@@ -181,7 +182,8 @@ struct overwrite_scene : conformance_scene<T> {
   }
 };
 
-/// Promise 5, step by step: reads are outstanding, the permission ends, the memory changes, the reads complete.
+/// Promise 5, step by step: reads are outstanding, the permission ends, the memory changes, the reads
+/// complete.
 template <transport T>
 std::vector<std::string> no_later_bytes(conformance_fixture<T>& about) {
   findings found;
