@@ -1,0 +1,115 @@
+// The TCP transport against a source in another process, which is killed, or stopped, with reads outstanding.
+
+#include <doctest/doctest.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <chrono>
+#include <map>
+#include <tensorhub/memory/host.hpp>
+#include <tensorhub/transports/tcp.hpp>
+#include <vector>
+
+namespace {
+
+using namespace std::chrono_literals;
+using tensorhub::completion;
+using tensorhub::completion_status;
+using tensorhub::incarnation;
+using tensorhub::transports::tcp;
+
+constexpr std::uint64_t region_bytes = 64u << 20;
+constexpr incarnation source_id{21};
+constexpr incarnation reader_id{22};
+
+/// A process that serves one region, until it is killed.
+struct source_process {
+  pid_t id = -1;
+  tensorhub::transport_address address{};
+  tensorhub::remote_region region{};
+
+  source_process() {
+    int ends[2];
+    REQUIRE(::pipe(ends) == 0);
+    id = ::fork();
+    if (id == 0) {
+      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+      const tensorhub::host_memory::allocation memory{region_bytes};
+      tcp through{{}, source_id};
+      const auto range = memory.range();
+      const auto regions =
+          through.register_memory(std::span{&range, 1}, tensorhub::region_access::remote_read);
+      const auto described = through.describe(regions.front());
+      std::array<char, 256> text{};
+      through.address().text.copy(text.data(), text.size() - 1);
+      static_cast<void>(::write(ends[1], text.data(), text.size()));
+      static_cast<void>(::write(ends[1], &described, sizeof described));
+      for (;;) ::pause();
+    }
+    ::close(ends[1]);
+    std::array<char, 256> text{};
+    REQUIRE(::read(ends[0], text.data(), text.size()) == static_cast<ssize_t>(text.size()));
+    REQUIRE(::read(ends[0], &region, sizeof region) == static_cast<ssize_t>(sizeof region));
+    ::close(ends[0]);
+    address.text = text.data();
+  }
+  ~source_process() {
+    ::kill(id, SIGKILL);
+    ::waitpid(id, nullptr, 0);
+  }
+};
+
+/// Posts reads, does something to the source, and counts how each of them ends.
+std::map<completion_status, std::size_t> end_while_reading(int signal, bool ends_at_once) {
+  const source_process source;
+  tcp through{{.peer_timeout = 700ms}, reader_id};
+  const tensorhub::host_memory::allocation target{region_bytes};
+  const auto range = target.range();
+  const auto into = through.register_memory(std::span{&range, 1}, tensorhub::region_access::local_write);
+  constexpr std::size_t reads = 8;
+  auto queue = through.make_queue(reads);
+  auto endpoint = through.connect(queue, source.address, source_id, 5s);
+  if (ends_at_once) ::kill(source.id, signal);
+  for (std::size_t i = 0; i < reads; ++i) {
+    REQUIRE(queue.post_read(endpoint, into.front(), 0, {&source.region, 0, region_bytes}, i) ==
+            tensorhub::post_result::posted);
+  }
+  if (!ends_at_once) ::kill(source.id, signal);
+  std::map<completion_status, std::size_t> ended;
+  std::vector<std::size_t> times(reads);
+  const auto until = std::chrono::steady_clock::now() + 30s;
+  while (queue.outstanding() > 0 && std::chrono::steady_clock::now() < until) {
+    std::array<completion, reads> done;
+    const std::size_t count = queue.poll(done);
+    for (std::size_t i = 0; i < count; ++i) {
+      ++ended[done[i].status];
+      ++times.at(done[i].id);
+    }
+    if (count == 0) queue.wait(1s);
+  }
+  CHECK(queue.outstanding() == 0);
+  for (const std::size_t count : times) CHECK(count == 1);
+  std::array<completion, 4> more;
+  CHECK(queue.poll(more) == 0);
+  CHECK(!endpoint.usable());
+  return ended;
+}
+
+}  // namespace
+
+TEST_CASE("a killed source: every outstanding read ends once, as peer_lost") {
+  const auto ended = end_while_reading(SIGKILL, false);
+  CHECK(ended.contains(completion_status::peer_lost));
+  CHECK(!ended.contains(completion_status::access_denied));
+}
+
+TEST_CASE("a source that is dead already: the same") {
+  CHECK(end_while_reading(SIGKILL, true).at(completion_status::peer_lost) == 8);
+}
+
+TEST_CASE("a stopped source says nothing: the peer time-out ends the reads") {
+  CHECK(end_while_reading(SIGSTOP, true).at(completion_status::peer_lost) == 8);
+}
