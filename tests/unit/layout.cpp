@@ -1,0 +1,304 @@
+/// \file layout.cpp
+/// Tensors to segments to chunks: where every byte of a shard lies, and what a layout refuses.
+
+#include "tensorhub/types/layout.hpp"
+
+#include <doctest/doctest.h>
+
+#include <cstdint>
+#include <limits>
+#include <random>
+#include <string>
+#include <vector>
+
+using namespace tensorhub;
+
+namespace {
+
+constexpr std::uint64_t chunk = 1024;
+
+[[nodiscard]] tensor_spec bytes_tensor(std::string name, std::uint64_t bytes) {
+  return {std::move(name), dtype::u8, {bytes}};
+}
+
+/// The code of the error that a layout of these ends with; its sentence must name `part`.
+[[nodiscard]] errc refused(std::vector<tensor_spec> tensors, std::uint64_t chunk_bytes,
+                           const std::string& part) {
+  try {
+    const layout made{std::move(tensors), chunk_bytes};
+  } catch (const error& e) {
+    CHECK_MESSAGE(e.sentence().find(part) != std::string::npos, e.sentence());
+    return e.code();
+  }
+  return errc::ok;
+}
+
+/// Every byte of every segment lies in exactly one chunk, chunks are numbered through, and none is too long.
+void require_partition(const layout& shape) {
+  std::vector<std::uint64_t> reached(shape.segments().size(), 0);
+  std::uint64_t total = 0;
+  std::uint32_t last_segment = 0;
+  for (chunk_index i = 0; i < shape.chunk_count(); ++i) {
+    const chunk_slice slice = shape.slice(i);
+    REQUIRE(slice.segment < shape.segments().size());
+    REQUIRE(slice.segment >= last_segment);
+    REQUIRE(slice.bytes > 0);
+    REQUIRE(slice.bytes <= shape.chunk_bytes());
+    REQUIRE(slice.offset == reached[slice.segment]);  // in order, no gap, no overlap
+    REQUIRE(slice.offset % shape.chunk_bytes() == 0);
+    reached[slice.segment] += slice.bytes;
+    total += slice.bytes;
+    last_segment = slice.segment;
+  }
+  for (std::size_t i = 0; i < reached.size(); ++i) REQUIRE(reached[i] == shape.segments()[i].bytes);
+  REQUIRE(total == shape.bytes());
+}
+
+// ---- one tensor
+
+TEST_CASE("tensor: element sizes are those of the names, and an unknown type has none") {
+  const std::vector<std::pair<dtype, std::size_t>> sizes{
+      {dtype::u8, 1},   {dtype::i8, 1},  {dtype::i16, 2},     {dtype::u16, 2},     {dtype::f16, 2},
+      {dtype::bf16, 2}, {dtype::i32, 4}, {dtype::u32, 4},     {dtype::f32, 4},     {dtype::i64, 8},
+      {dtype::u64, 8},  {dtype::f64, 8}, {dtype::boolean, 1}, {dtype::f8_e4m3, 1}, {dtype::f8_e5m2, 1}};
+  for (const auto& entry : sizes) {
+    const dtype type = entry.first;
+    const std::size_t bytes = entry.second;
+    CAPTURE(to_string(type));
+    CHECK(size_bytes(type) == bytes);
+    CHECK(tensor_spec{"t", type, {3, 5}}.bytes() == 15 * bytes);
+    CHECK(tensor_spec{"t", type, {}}.bytes() == bytes);  // a scalar
+  }
+  const auto unknown = static_cast<dtype>(200);
+  CHECK(size_bytes(unknown) == 0);
+  CHECK(to_string(unknown) == "unknown");
+  CHECK_FALSE(tensor_spec{"t", unknown, {1}}.bytes().has_value());
+}
+
+TEST_CASE("tensor: a product over 64 bits is no size") {
+  const std::uint64_t half = 1ull << 32;
+  CHECK(tensor_spec{"t", dtype::u8, {half, half - 1}}.bytes() == half * (half - 1));
+  CHECK_FALSE(tensor_spec{"t", dtype::u8, {half, half}}.bytes().has_value());
+  CHECK_FALSE(tensor_spec{"t", dtype::f64, {1ull << 61}}.bytes().has_value());
+  CHECK(tensor_spec{"t", dtype::f32, {1ull << 61}}.bytes() == 1ull << 63);
+  CHECK(tensor_spec{"t", dtype::f32, {7, 0, 9}}.bytes() == 0);
+}
+
+TEST_CASE("tensor: described as type and shape") {
+  CHECK(describe({"t", dtype::f32, {4096, 17}}) == "f32 [4096, 17]");
+  CHECK(describe({"t", dtype::bf16, {}}) == "bf16 []");
+}
+
+// ---- segments
+
+TEST_CASE("layout: tensors below chunk_bytes are packed, at and above are segments of their own") {
+  const layout shape{{bytes_tensor("below", chunk - 1), bytes_tensor("at", chunk),
+                      bytes_tensor("above", chunk + 1), bytes_tensor("one", 1)},
+                     chunk};
+  REQUIRE(shape.segments().size() == 3);
+  CHECK_FALSE(shape.segments()[0].tensor.has_value());
+  CHECK(shape.segments()[1].tensor == 1u);
+  CHECK(shape.segments()[2].tensor == 2u);
+  CHECK(shape.segments()[0].bytes == chunk + 64);
+  CHECK(shape.packed_bytes() == chunk + 64);
+  CHECK(shape.segments()[1].bytes == chunk);
+  CHECK(shape.segments()[2].bytes == chunk + 1);
+  CHECK(shape.packed_offset(0) == 0u);
+  CHECK_FALSE(shape.packed_offset(1).has_value());
+  CHECK_FALSE(shape.packed_offset(2).has_value());
+  CHECK(shape.packed_offset(3) == chunk);
+  CHECK(shape.bytes() == chunk + 64 + chunk + chunk + 1);
+
+  CHECK(shape.segments()[0].chunk_count == 2);
+  CHECK(shape.segments()[1].chunk_count == 1);
+  CHECK(shape.segments()[2].chunk_count == 2);
+  CHECK(shape.segments()[0].first_chunk == 0);
+  CHECK(shape.segments()[1].first_chunk == 2);
+  CHECK(shape.segments()[2].first_chunk == 3);
+  CHECK(shape.chunk_count() == 5);
+  require_partition(shape);
+
+  const chunk_slice last = shape.slice(4);
+  CHECK(last.segment == 2);
+  CHECK(last.offset == chunk);
+  CHECK(last.bytes == 1);
+}
+
+TEST_CASE("layout: packed tensors lie at multiples of 64, in the order of adding, beside each other") {
+  const layout shape{{bytes_tensor("a", 1), bytes_tensor("b", 64), bytes_tensor("big", 5000),
+                      bytes_tensor("c", 65), bytes_tensor("d", 128), bytes_tensor("e", 3)},
+                     chunk};
+  CHECK(shape.packed_offset(0) == 0u);
+  CHECK(shape.packed_offset(1) == 64u);
+  CHECK(shape.packed_offset(3) == 128u);
+  CHECK(shape.packed_offset(4) == 256u);
+  CHECK(shape.packed_offset(5) == 384u);
+  CHECK(shape.packed_bytes() == 448);
+  CHECK(shape.segments()[0].chunk_count == 1);
+  require_partition(shape);
+}
+
+TEST_CASE("layout: no packed segment without small tensors, nothing else without large ones") {
+  const layout large{{bytes_tensor("a", 2 * chunk), bytes_tensor("b", chunk)}, chunk};
+  REQUIRE(large.segments().size() == 2);
+  CHECK(large.segments()[0].tensor == 0u);
+  CHECK(large.packed_bytes() == 0);
+  CHECK(large.chunk_count() == 3);
+  require_partition(large);
+
+  const layout small{{bytes_tensor("a", 2), bytes_tensor("b", 3)}, chunk};
+  REQUIRE(small.segments().size() == 1);
+  CHECK_FALSE(small.segments()[0].tensor.has_value());
+  CHECK(small.bytes() == 128);
+  CHECK(small.chunk_count() == 1);
+  require_partition(small);
+}
+
+TEST_CASE("layout: tensors without bytes take no room and make no segment") {
+  const layout shape{
+      {bytes_tensor("none", 0), bytes_tensor("a", 7), {"none too", dtype::f32, {4, 0}}, bytes_tensor("b", 9)},
+      chunk};
+  REQUIRE(shape.segments().size() == 1);
+  CHECK(shape.packed_bytes() == 128);
+  CHECK(shape.packed_offset(0) == 0u);
+  CHECK(shape.packed_offset(1) == 0u);
+  CHECK(shape.packed_offset(2) == 64u);
+  CHECK(shape.packed_offset(3) == 64u);
+
+  const layout nothing{{bytes_tensor("none", 0)}, chunk};
+  CHECK(nothing.segments().empty());
+  CHECK(nothing.chunk_count() == 0);
+  CHECK(nothing.bytes() == 0);
+  CHECK(nothing.packed_bytes() == 0);
+  CHECK(nothing.digest());
+  CHECK(layout{}.chunk_count() == 0);
+}
+
+TEST_CASE("layout: chunks cover every byte of every segment exactly once, whatever the sizes") {
+  std::mt19937_64 random{20260101};
+  for (int round = 0; round < 200; ++round) {
+    CAPTURE(round);
+    const std::uint64_t chunk_bytes = random() % 300 + 1;
+    std::vector<tensor_spec> tensors(random() % 20);
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      tensors[i] = {
+          "t" + std::to_string(i), static_cast<dtype>(random() % 15), {random() % 40, random() % 9}};
+    }
+    const layout shape{tensors, chunk_bytes};
+    require_partition(shape);
+    std::uint64_t large = 0;
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      const std::uint64_t bytes = *tensors[i].bytes();
+      REQUIRE(shape.packed_offset(i).has_value() == (bytes < chunk_bytes));
+      if (shape.packed_offset(i)) {
+        REQUIRE(*shape.packed_offset(i) % layout::packed_alignment_bytes == 0);
+        REQUIRE(*shape.packed_offset(i) + bytes <= shape.packed_bytes());
+      } else {
+        large += bytes;
+      }
+    }
+    REQUIRE(shape.bytes() == shape.packed_bytes() + large);
+  }
+}
+
+// ---- agreement
+
+TEST_CASE("layout: the digest covers names, types, shapes, order and chunk size, and nothing else") {
+  const std::vector<tensor_spec> tensors{{"wq", dtype::f32, {8, 4}}, {"wk", dtype::f32, {8, 4}}};
+  const auto digest = [](std::vector<tensor_spec> list, std::uint64_t chunk_bytes = chunk) {
+    return layout{std::move(list), chunk_bytes}.digest();
+  };
+  const digest128 same = digest(tensors);
+  CHECK(same);
+  CHECK(digest(tensors) == same);
+  CHECK(digest(tensors, chunk + 1) != same);
+  CHECK(digest({tensors[1], tensors[0]}) != same);
+  CHECK(digest({tensors[0]}) != same);
+  CHECK(digest({{"wQ", dtype::f32, {8, 4}}, tensors[1]}) != same);
+  CHECK(digest({{"wq", dtype::i32, {8, 4}}, tensors[1]}) != same);
+  CHECK(digest({{"wq", dtype::f32, {4, 8}}, tensors[1]}) != same);
+  CHECK(digest({{"wq", dtype::f32, {32}}, tensors[1]}) != same);
+  CHECK(digest({{"wq", dtype::f32, {8, 4, 1}}, tensors[1]}) != same);
+  CHECK(digest({tensors[0], tensors[1], bytes_tensor("none", 0)}) != same);
+}
+
+TEST_CASE("layout: the digest knows where a name ends and how many dimensions there are") {
+  using namespace std::string_literals;
+  const auto digest = [](std::vector<tensor_spec> list) { return layout{std::move(list), chunk}.digest(); };
+  const std::string zeros(8, '\0');
+  // Without its length, the second name would swallow the first one's type number.
+  CHECK(digest({{"n", dtype::u8, {1, 7}}}) != digest({{"n" + zeros, dtype::i16, {7}}}));
+  // Without the number of dimensions, the second's last one would be the length of the first's next name.
+  CHECK(digest({{"a", dtype::u8, {1}}, {"\x08\0\0\0\0\0\0\0"s, dtype::u8, {0, 5}}}) !=
+        digest({{"a", dtype::u8, {1, 8}}, {zeros, dtype::u8, {5}}}));
+}
+
+TEST_CASE("layout: the first difference is a sentence that names it") {
+  const layout here{{{"wq", dtype::f32, {8, 8}}, {"norm", dtype::f32, {8}}}, chunk};
+  CHECK(first_difference(here, here).empty());
+  CHECK(
+      first_difference(here, layout{{{"wq", dtype::f32, {8, 8}}, {"norm", dtype::f32, {8}}}, chunk}).empty());
+  CHECK(first_difference(here, layout{{{"wq", dtype::f32, {8, 8}}, {"norm", dtype::f32, {8}}}, 2048}) ==
+        "chunk_bytes is 1024 here, 2048 there");
+  CHECK(first_difference(here, layout{{{"wq", dtype::f32, {8, 8}}, {"bias", dtype::bf16, {9}}}, chunk}) ==
+        "tensor 1: 'norm' f32 [8] here, 'bias' bf16 [9] there");
+  CHECK(first_difference(here, layout{{{"wq", dtype::f32, {8, 8}}}, chunk}) ==
+        "tensor 1: 'norm' f32 [8] here, nothing there");
+  CHECK(first_difference(layout{{{"wq", dtype::f32, {8, 8}}}, chunk}, here) ==
+        "tensor 1: nothing here, 'norm' f32 [8] there");
+}
+
+// ---- limits
+
+TEST_CASE("layout: what is wrong is refused by name") {
+  CHECK(refused({bytes_tensor("a", 1)}, 0, "chunk_bytes") == errc::invalid_argument);
+  CHECK(refused({bytes_tensor("", 1)}, chunk, "no name") == errc::invalid_argument);
+  CHECK(refused({bytes_tensor("a", 1), bytes_tensor("b", 1), bytes_tensor("a", 2)}, chunk, "'a'") ==
+        errc::invalid_argument);
+  CHECK(refused({{"odd", static_cast<dtype>(99), {1}}}, chunk, "'odd'") == errc::limit_exceeded);
+}
+
+TEST_CASE("layout: names, dimensions, counts and sizes are bounded, and may reach their bounds") {
+  const std::string longest(limits::name_bytes, 'n');
+  CHECK(refused({bytes_tensor(longest, 1)}, chunk, "") == errc::ok);
+  CHECK(refused({bytes_tensor(longest + "n", 1)}, chunk, "too long") == errc::limit_exceeded);
+
+  const std::vector<std::uint64_t> dimensions(limits::tensor_dimensions, 1);
+  auto more = dimensions;
+  more.push_back(1);
+  CHECK(refused({{"deep", dtype::u8, dimensions}}, chunk, "") == errc::ok);
+  CHECK(refused({{"deep", dtype::u8, more}}, chunk, "'deep'") == errc::limit_exceeded);
+
+  CHECK(refused(std::vector<tensor_spec>(limits::tensors + 1), chunk, "too many") == errc::limit_exceeded);
+
+  CHECK(refused({bytes_tensor("huge", limits::shard_bytes)}, 1ull << 30, "") == errc::ok);
+  CHECK(refused({bytes_tensor("huge", limits::shard_bytes + 1)}, 1ull << 30, "'huge'") ==
+        errc::limit_exceeded);
+  CHECK(refused({{"wraps", dtype::u8, {1ull << 32, 1ull << 32}}}, chunk, "'wraps'") == errc::limit_exceeded);
+  CHECK(refused({bytes_tensor("a", limits::shard_bytes), bytes_tensor("b", 1ull << 30)}, 1ull << 30,
+                "too large") == errc::limit_exceeded);
+
+  CHECK(refused({bytes_tensor("many", limits::chunks)}, 1, "") == errc::ok);
+  CHECK(refused({bytes_tensor("many", limits::chunks + 1)}, 1, "raise chunk_bytes") == errc::limit_exceeded);
+}
+
+TEST_CASE("layout: an endless chunk size is one chunk, not none") {
+  const layout shape{{bytes_tensor("a", 7), bytes_tensor("b", 5000)},
+                     std::numeric_limits<std::uint64_t>::max()};
+  REQUIRE(shape.segments().size() == 1);
+  REQUIRE(shape.chunk_count() == 1);
+  CHECK(shape.slice(0).bytes == shape.bytes());
+  require_partition(shape);
+}
+
+TEST_CASE("layout: packed tensors are bounded together, also where their sum wraps") {
+  const std::uint64_t endless = std::numeric_limits<std::uint64_t>::max();
+  std::vector<tensor_spec> tensors;
+  for (std::size_t i = 0; i < (1u << 18); ++i)
+    tensors.push_back(bytes_tensor(std::to_string(i), limits::shard_bytes));  // 2^64 bytes in all
+  CHECK(refused(tensors, endless, "too large") == errc::limit_exceeded);
+  CHECK(refused({bytes_tensor("a", limits::shard_bytes), bytes_tensor("b", 1)}, endless, "too large") ==
+        errc::limit_exceeded);
+}
+
+}  // namespace
