@@ -76,9 +76,13 @@ class comparison {
     contenders_.push_back({std::move(name), std::move(run)});
   }
 
+  /// Runs before each round, outside of every measurement.
+  void before_round(std::function<void()> work) { prepare_ = std::move(work); }
+
   /// One warming round, then `rounds` that count; each round starts with another contender.
   void run(std::size_t rounds) {
     for (std::size_t round = 0; round <= rounds; ++round) {
+      if (prepare_) prepare_();
       for (std::size_t i = 0; i < contenders_.size(); ++i) {
         const contender& turn = contenders_[(i + round) % contenders_.size()];
         figures seen = turn.run();
@@ -167,6 +171,7 @@ class comparison {
   std::string title_;
   std::string method_;
   std::vector<contender> contenders_;
+  std::function<void()> prepare_;
   std::map<std::string, std::map<std::string, std::vector<double>>> taken_;
   std::vector<promise> goals_;
 };

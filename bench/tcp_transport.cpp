@@ -12,6 +12,7 @@
 #include "bare_tcp.hpp"
 #include "child.hpp"
 #include "harness.hpp"
+#include "region_text.hpp"
 
 namespace {
 
@@ -22,26 +23,6 @@ using transport = tensorhub::transports::tcp;
 
 constexpr incarnation source_id{11};
 constexpr incarnation reader_id{12};
-
-/// Text form of what a reader needs of a region.
-std::string to_text(const tensorhub::remote_region& region) {
-  std::ostringstream out;
-  out << region.base << " " << region.bytes << " " << static_cast<unsigned>(region.key.used_bytes);
-  for (const std::byte b : region.key.bytes) out << " " << std::to_integer<unsigned>(b);
-  return out.str();
-}
-tensorhub::remote_region from_text(std::istream& in) {
-  tensorhub::remote_region region;
-  unsigned used = 0;
-  in >> region.base >> region.bytes >> used;
-  region.key.used_bytes = static_cast<std::uint8_t>(used);
-  for (std::byte& b : region.key.bytes) {
-    unsigned value = 0;
-    in >> value;
-    b = static_cast<std::byte>(value);
-  }
-  return region;
-}
 
 void serve(bench::line_channel& line, std::uint64_t bytes) {
   const tensorhub::host_memory::allocation memory{bytes};
@@ -57,8 +38,8 @@ void serve(bench::line_channel& line, std::uint64_t bytes) {
   auto plain_regions = through.register_memory(std::span{&plain, 1}, tensorhub::region_access::remote_read);
   std::ostringstream facts;
   facts << by_send.port() << " " << by_sendfile.port() << " " << through.address().text << " "
-        << to_text(through.describe(regions.front())) << " "
-        << to_text(through.describe(plain_regions.front()));
+        << bench::to_text(through.describe(regions.front())) << " "
+        << bench::to_text(through.describe(plain_regions.front()));
   line.say(facts.str());
   for (;;) {
     static_cast<void>(line.hear());
@@ -147,8 +128,8 @@ int main(int argc, char** argv) {
   std::uint16_t sendfile_port = 0;
   tensorhub::transport_address address;
   facts >> send_port >> sendfile_port >> address.text;
-  const auto file_region = from_text(facts);
-  const auto plain_region = from_text(facts);
+  const auto file_region = bench::from_text(facts);
+  const auto plain_region = bench::from_text(facts);
 
   const tensorhub::host_memory::allocation target{bytes};
   std::memset(target.data(), 0, bytes);
