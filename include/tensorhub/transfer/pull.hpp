@@ -22,6 +22,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <optional>
 #include <span>
 #include <string>
@@ -108,7 +109,7 @@ class pull {
       c.unconfirmed.clear();
       c.confirming.clear();
     }
-    if (!lost.retiring) failure_ = source_failure{slot, lost.facts.lease, reason, std::move(detail), chunk};
+    if (!lost.retiring) failures_.push_back({slot, lost.facts.lease, reason, std::move(detail), chunk});
   }
 
   channel_id open_channel(source_slot slot) {
@@ -127,6 +128,7 @@ class pull {
       case source_state::asked:
         return std::nullopt;
       case source_state::unknown:
+        if (from.retiring) return std::nullopt;
         from.state = source_state::asked;
         return pull_task{pull_task::kind_type::block, 0};
       case source_state::believed:
@@ -258,12 +260,18 @@ class pull {
   }
   [[nodiscard]] std::span<const digest128> table() const noexcept { return table_; }
 
-  /// The source that was given up, once per failure: the shell asks the session for another one.
-  [[nodiscard]] std::optional<source_failure> take_failure() { return std::exchange(failure_, std::nullopt); }
+  /// A source that was given up, each once, the first one first: the shell asks the session for another one.
+  [[nodiscard]] std::optional<source_failure> take_failure() {
+    if (failures_.empty()) return std::nullopt;
+    source_failure first = std::move(failures_.front());
+    failures_.pop_front();
+    return first;
+  }
 
   /// Nothing of this source is outstanding or waits for a header, and nothing will be taken any more.
   [[nodiscard]] bool is_idle(source_slot slot) const noexcept {
     const source_record& from = sources_[slot];
+    if (from.state == source_state::asked) return false;
     if (from.state != source_state::lost && !from.retiring) return false;
     return std::ranges::all_of(channels_, [slot](const channel_record& c) {
       return c.slot != slot || (c.in_flight == 0 && !c.header_asked && c.unconfirmed.empty());
@@ -344,7 +352,7 @@ class pull {
   std::vector<source_record> sources_;
   std::vector<channel_record> channels_;
   std::vector<digest128> table_;
-  std::optional<source_failure> failure_;
+  std::deque<source_failure> failures_;  ///< not taken yet
 };
 
 }  // namespace tensorhub

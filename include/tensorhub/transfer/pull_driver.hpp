@@ -337,11 +337,11 @@ class pull_driver {
 
   /// Tells the session what the core has found out.
   void report(lane_state& self) {
-    std::optional<source_failure> failed;
+    std::vector<source_failure> failed;
     std::vector<lease_id> released;
     {
       const std::lock_guard lock{mutex_};
-      failed = core_.take_failure();
+      while (auto failure = core_.take_failure()) failed.push_back(*std::move(failure));
       for (source_slot slot = 0; slot < sources_.size(); ++slot) {
         if (!sources_[slot].report_release || !core_.is_idle(slot)) continue;
         sources_[slot].report_release = false;
@@ -351,7 +351,9 @@ class pull_driver {
         if (channel.endpoint && core_.is_lost(channel.slot)) channel.endpoint.reset();
       }
     }
-    if (failed && handlers_.source_failed) handlers_.source_failed(*failed);
+    if (handlers_.source_failed) {
+      for (const source_failure& failure : failed) handlers_.source_failed(failure);
+    }
     if (handlers_.source_released) {
       for (const lease_id lease : released) handlers_.source_released(lease);
     }
