@@ -43,13 +43,15 @@ struct shard {
                  tensorhub::dtype::u8);
     }
     for (std::size_t i = 0; with_small && i < small_tensors; ++i)
-      worker.add("small." + std::to_string(i), small.data() + i * small_bytes, {small_bytes}, tensorhub::dtype::u8);
+      worker.add("small." + std::to_string(i), small.data() + i * small_bytes, {small_bytes},
+                 tensorhub::dtype::u8);
   }
   tensorhub::host_memory::allocation large;
   std::vector<std::byte> small;
 };
 
-tensorhub::worker_options who(const std::string& server, const std::string& model, const std::string& replica) {
+tensorhub::worker_options who(const std::string& server, const std::string& model,
+                              const std::string& replica) {
   tensorhub::worker_options options;
   options.server = server;
   options.model = model;
@@ -72,7 +74,8 @@ void serve(bench::line_channel& line, std::uint64_t bytes) {
   const auto range = memory.large.range();
   auto regions = through.register_memory(std::span{&range, 1}, tensorhub::region_access::remote_read);
   std::ostringstream facts;
-  facts << server.address() << " " << through.address().text << " " << bench::to_text(through.describe(regions.front()));
+  facts << server.address() << " " << through.address().text << " "
+        << bench::to_text(through.describe(regions.front()));
   line.say(facts.str());
   for (std::uint64_t version = 1;; ++version) {
     for (std::string word = line.hear(); word != "next"; word = line.hear())
@@ -88,8 +91,9 @@ void serve(bench::line_channel& line, std::uint64_t bytes) {
 }
 
 /// The same bytes by the transport alone, with connections made anew as an update makes them.
-void read_bare(transport& through, const tensorhub::transport_address& source, const transport::memory_region& into,
-               const tensorhub::remote_region& from, std::uint64_t bytes, std::uint64_t chunk_bytes) {
+void read_bare(transport& through, const tensorhub::transport_address& source,
+               const transport::memory_region& into, const tensorhub::remote_region& from,
+               std::uint64_t bytes, std::uint64_t chunk_bytes) {
   const std::uint64_t part = bytes / lanes;
   const auto read_part = [&](std::uint64_t begin) {
     auto queue = through.make_queue(4);
@@ -100,7 +104,8 @@ void read_bare(transport& through, const tensorhub::transport_address& source, c
     while (done < part) {
       while (asked < part && queue.outstanding() < 4) {
         const std::uint64_t length = std::min(chunk_bytes, part - asked);
-        static_cast<void>(queue.post_read(endpoint, into, begin + asked, {&from, begin + asked, length}, length));
+        static_cast<void>(
+            queue.post_read(endpoint, into, begin + asked, {&from, begin + asked, length}, length));
         asked += length;
       }
       const std::size_t count = queue.poll(completions);
@@ -142,8 +147,10 @@ int main(int argc, char** argv) {
   bench::comparison rivals{
       "update() of a shard against the bare transport",
       std::to_string(bytes >> 20) +
-          " MiB in 64 MiB tensors, from another process's memfd over loopback, 2 lanes, window 4; the bare transport "
-          "connects anew each time, as an update does, and reads chunks of 1 MiB or 8 MiB; publishing is not timed; "
+          " MiB in 64 MiB tensors, from another process's memfd over loopback, 2 lanes, window 4; the bare "
+          "transport "
+          "connects anew each time, as an update does, and reads chunks of 1 MiB or 8 MiB; publishing is not "
+          "timed; "
           "1 warming round, then 9, order rotates; medians; with small tensors: 2000 of 8 KiB besides"};
   std::uint64_t version = 0;
   const auto timed = [&](std::uint64_t moved, const std::function<void()>& work) {
@@ -161,8 +168,10 @@ int main(int argc, char** argv) {
     };
   };
   const std::vector<std::string> bare{"bare transport, 1 MiB chunks", "bare transport, 8 MiB chunks"};
-  rivals.add(bare[0], timed(bytes, [&] { read_bare(through, address, into.front(), region, bytes, 1u << 20); }));
-  rivals.add(bare[1], timed(bytes, [&] { read_bare(through, address, into.front(), region, bytes, 8u << 20); }));
+  rivals.add(bare[0],
+             timed(bytes, [&] { read_bare(through, address, into.front(), region, bytes, 1u << 20); }));
+  rivals.add(bare[1],
+             timed(bytes, [&] { read_bare(through, address, into.front(), region, bytes, 8u << 20); }));
   const auto update = [&](auto& subscriber) {
     return [&subscriber, &version] {
       if (subscriber.update(tensorhub::exactly(version)).kept) throw std::runtime_error("nothing was read");
@@ -178,10 +187,10 @@ int main(int argc, char** argv) {
   });
   rivals.run(given.smoke ? 1 : 9);
   rivals.print({"s", "GB/s", "reader cpu s/GB", "source cpu s/GB"});
-  rivals.goal("update() with digests / bare transport", rivals.ratio("update(), xxh3-128 digests", bare, "GB/s", true),
-              0.85);
-  rivals.goal("update() without digests / bare transport", rivals.ratio("update(), no digests", bare, "GB/s", true),
-              0.95);
+  rivals.goal("update() with digests / bare transport",
+              rivals.ratio("update(), xxh3-128 digests", bare, "GB/s", true), 0.85);
+  rivals.goal("update() without digests / bare transport",
+              rivals.ratio("update(), no digests", bare, "GB/s", true), 0.95);
   rivals.goal("update() with 2000 small tensors / bare transport",
               rivals.ratio("update(), digests, 2000 small tensors more", bare, "GB/s", true), 0.80);
   rivals.write_json(given.json_path);

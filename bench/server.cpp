@@ -1,0 +1,328 @@
+// The reference server against a bare ROUTER loop: updates per second with many connected workers.
+//
+// One update is three exchanges: update (answered with a source), finish, unpublish. The same client process
+// drives both; the bare server answers each request with an answer of the same type and size that was made
+// before, so the difference is the catalog and the codec.
+
+#include <sys/epoll.h>
+
+#include <array>
+#include <cstring>
+#include <optional>
+#include <sstream>
+#include <tensorhub/service/codec.hpp>
+#include <tensorhub/service/server.hpp>
+#include <tensorhub/types/layout.hpp>
+#include <zmq.hpp>
+
+#include "child.hpp"
+#include "harness.hpp"
+
+namespace {
+
+namespace messages = tensorhub::messages;
+using tensorhub::incarnation;
+
+/// The layout that all workers of the benchmark have.
+std::vector<tensorhub::tensor_spec> tensors() {
+  return {{"w", tensorhub::dtype::f32, {1024, 1024}}, {"b", tensorhub::dtype::f32, {1024}}};
+}
+
+/// One worker: a DEALER socket and where it is in its update.
+class client {
+ public:
+  client(zmq::context_t& context, const std::string& address, std::uint64_t number,
+         const tensorhub::layout& shape)
+      : socket_{context, zmq::socket_type::dealer}, id_{number}, shape_{&shape} {
+    socket_.set(zmq::sockopt::linger, 0);
+    socket_.connect(address);
+  }
+
+  [[nodiscard]] zmq::socket_t& socket() { return socket_; }
+  [[nodiscard]] std::uint64_t updates() const { return updates_; }
+  [[nodiscard]] bool joined() const { return joined_; }
+
+  void join(bool with_layout) {
+    messages::join_request join;
+    join.model = "model";
+    join.replica = "replica-" + std::to_string(id_);
+    join.place.host = "host-" + std::to_string(id_ % 16);
+    join.spot = true;
+    join.transport = "tcp";
+    join.consistency = tensorhub::group_consistent::name;
+    join.integrity = "xxh3_128";
+    join.address.text = "tcp://127.0.0.1:" + std::to_string(10'000 + id_);
+    join.layout_digest = shape_->digest();
+    join.chunk_bytes = shape_->chunk_bytes();
+    join.chunk_count = shape_->chunk_count();
+    if (with_layout) join.tensors = tensors();
+    send(std::move(join));
+  }
+  void publish() { send(messages::publish_request{{1}, reference(1)}); }
+  void update() {
+    ++operation_;
+    send(messages::update_request{{operation_}, tensorhub::latest, 600'000});
+  }
+  void heartbeat() {
+    tensorhub::messages::envelope envelope{id_, {}, {sequence_}, messages::heartbeat_request{}};
+    send_frame(envelope);
+  }
+
+  /// Takes one answer and goes on with the update; false: there was none.
+  bool step() {
+    zmq::message_t frame;
+    if (!socket_.recv(frame, zmq::recv_flags::dontwait)) return false;
+    const auto decoded = decoder_.decode({static_cast<const std::byte*>(frame.data()), frame.size()});
+    if (!decoded.ok()) throw std::runtime_error("bad frame from the server");
+    const messages::message& body = decoded.message.body;
+    if (const auto* joined = std::get_if<messages::join_reply>(&body)) {
+      if (!joined->result.ok()) throw std::runtime_error("not joined: " + joined->result.sentence);
+      joined_ = !joined->wants_layout;
+      if (!joined_) join(true);
+    } else if (const auto* source = std::get_if<messages::update_reply>(&body)) {
+      if (!source->source) throw std::runtime_error("no source: " + source->result.sentence);
+      messages::finish_request finish;
+      finish.operation = {operation_};
+      finish.version = source->version;
+      finish.held = reference(source->version.value);
+      finish.lease = source->source->lease;
+      expects_finish_ = true;
+      send(std::move(finish));
+    } else if (std::holds_alternative<messages::status_reply>(body)) {
+      if (std::exchange(expects_finish_, false))
+        send(messages::unpublish_request{{1}, operation_, {}});
+      else
+        published_ = true;
+    } else if (std::holds_alternative<messages::drained_reply>(body)) {
+      ++updates_;
+      if (!paused_) update();
+    }
+    return true;
+  }
+  [[nodiscard]] bool published() const { return published_; }
+  void pause(bool paused) { paused_ = paused; }
+
+ private:
+  messages::reference reference(std::uint64_t version) const {
+    messages::reference held;
+    held.version = {version};
+    held.epoch = operation_;
+    held.root = {7, 7};
+    held.control = {0, 4096, {}};
+    held.control.key.used_bytes = 24;
+    return held;
+  }
+  void send(messages::message body) {
+    // Everything before this request has been answered: a worker of this benchmark has one at a time.
+    const tensorhub::request_sequence before{sequence_};
+    messages::envelope envelope{id_, {++sequence_}, before, std::move(body)};
+    send_frame(envelope);
+  }
+  void send_frame(const messages::envelope& envelope) {
+    const auto frame = encoder_.encode(envelope);
+    socket_.send(zmq::const_buffer{frame.data(), frame.size()}, zmq::send_flags::none);
+  }
+
+  zmq::socket_t socket_;
+  std::uint64_t id_;
+  const tensorhub::layout* shape_;
+  tensorhub::encoder encoder_;
+  tensorhub::decoder decoder_;
+  std::uint64_t sequence_ = 0;
+  std::uint64_t operation_ = 0;
+  std::uint64_t updates_ = 0;
+  bool joined_ = false;
+  bool published_ = false;
+  bool expects_finish_ = false;
+  bool paused_ = false;
+};
+
+/// Answers every request with a canned answer of the right type and of the size that the catalog's would have.
+class bare_server {
+ public:
+  explicit bare_server(zmq::context_t& context) : socket_{context, zmq::socket_type::router} {
+    socket_.bind("tcp://127.0.0.1:*");
+    tensorhub::encoder encoder;
+    const auto can = [&](messages::message body) {
+      const auto frame = encoder.encode({99, {1}, {}, std::move(body)});
+      return std::vector<std::byte>{frame.begin(), frame.end()};
+    };
+    messages::update_reply update;
+    update.version = {1};
+    messages::assignment source;
+    source.source_replica = "replica-0";
+    source.address.text = "tcp://127.0.0.1:10000";
+    source.control.key.used_bytes = 24;
+    update.source = source;
+    status_ = can(messages::status_reply{});
+    update_ = can(update);
+    drained_ = can(messages::drained_reply{});
+    join_ = can(messages::join_reply{});
+    heartbeat_ = can(messages::heartbeat_reply{});
+  }
+  [[nodiscard]] std::string address() { return socket_.get(zmq::sockopt::last_endpoint); }
+
+  void run() {
+    zmq::message_t identity;
+    zmq::message_t frame;
+    for (;;) {
+      static_cast<void>(socket_.recv(identity));
+      static_cast<void>(socket_.recv(frame));
+      std::uint16_t type = 0;
+      std::memcpy(&type, static_cast<const std::byte*>(frame.data()) + 6, sizeof type);
+      const auto is = [&]<typename Body>(const Body& body) {
+        return type == messages::message{body}.index();
+      };
+      const std::vector<std::byte>& answer = is(messages::update_request{})      ? update_
+                                             : is(messages::unpublish_request{}) ? drained_
+                                             : is(messages::join_request{})      ? join_
+                                             : is(messages::heartbeat_request{}) ? heartbeat_
+                                                                                 : status_;
+      socket_.send(identity, zmq::send_flags::sndmore);
+      socket_.send(zmq::const_buffer{answer.data(), answer.size()}, zmq::send_flags::none);
+    }
+  }
+
+ private:
+  zmq::socket_t socket_;
+  std::vector<std::byte> status_, update_, drained_, join_, heartbeat_;
+};
+
+/// All workers of one server, in one thread: they sleep in one epoll set over the sockets' descriptors.
+class crowd {
+ public:
+  crowd(const std::string& address, std::size_t workers) : shape_{tensors()} {
+    context_.set(zmq::ctxopt::max_sockets, 4096);
+    for (std::size_t i = 0; i <= workers; ++i) {  // number 0 publishes
+      clients_.push_back(std::make_unique<client>(context_, address, i + 1, shape_));
+      epoll_event wanted{};
+      wanted.events = EPOLLIN;
+      wanted.data.u64 = i;
+      ::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, clients_.back()->socket().get(zmq::sockopt::fd), &wanted);
+    }
+    clients_.front()->join(true);
+    work_until([&] { return clients_.front()->joined(); });
+    clients_.front()->publish();
+    work_until([&] { return clients_.front()->published(); });
+    for (auto& each : clients_)
+      if (each != clients_.front()) each->join(false);
+    work_until(
+        [&] { return std::ranges::all_of(clients_, [](const auto& each) { return each->joined(); }); });
+  }
+
+  /// Every worker updates again and again for so long: updates per second.
+  double run(double seconds) {
+    const std::uint64_t before = updates();
+    const double started = bench::now_seconds();
+    for (auto& each : clients_) {
+      each->pause(false);
+      if (each != clients_.front()) each->update();
+    }
+    double next_heartbeat = started;
+    work_until([&] {
+      const double now = bench::now_seconds();
+      if (now > next_heartbeat) {
+        next_heartbeat = now + 1;
+        for (auto& each : clients_) each->heartbeat();
+      }
+      return now > started + seconds;
+    });
+    const double rate = static_cast<double>(updates() - before) / (bench::now_seconds() - started);
+    for (auto& each : clients_) each->pause(true);
+    const double until = bench::now_seconds() + 0.2;
+    work_until([&] { return bench::now_seconds() > until; });
+    return rate;
+  }
+
+ private:
+  [[nodiscard]] std::uint64_t updates() const {
+    std::uint64_t sum = 0;
+    for (const auto& each : clients_) sum += each->updates();
+    return sum;
+  }
+  void work_until(const std::function<bool()>& done) {
+    std::array<epoll_event, 256> events{};
+    const double deadline = bench::now_seconds() + 60;
+    while (!done()) {
+      if (bench::now_seconds() > deadline) throw std::runtime_error("the server does not answer");
+      const int count = ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), 1);
+      for (int i = 0; i < count; ++i) drain(*clients_[events[static_cast<std::size_t>(i)].data.u64]);
+      // ZeroMQ's descriptor is edge-triggered: what was signalled while a socket was sending is found here.
+      if (count == 0)
+        for (auto& each : clients_) drain(*each);
+    }
+  }
+  static void drain(client& each) {
+    while ((each.socket().get(zmq::sockopt::events) & ZMQ_POLLIN) != 0 && each.step()) {
+    }
+  }
+
+  tensorhub::layout shape_;
+  zmq::context_t context_;
+  tensorhub::detail::unique_fd epoll_{::epoll_create1(EPOLL_CLOEXEC)};
+  std::vector<std::unique_ptr<client>> clients_;
+};
+
+std::unique_ptr<bench::child> start(bool bare) {
+  return std::make_unique<bench::child>([bare](bench::line_channel& line) {
+    const auto answer_questions = [&line] {
+      for (;;) {
+        static_cast<void>(line.hear());
+        line.say(std::to_string(bench::cpu_seconds()));
+      }
+    };
+    if (bare) {
+      zmq::context_t context;
+      bare_server server{context};
+      line.say(server.address());
+      std::jthread loop{[&server] { server.run(); }};
+      answer_questions();
+    } else {
+      tensorhub::reference_server_options how;
+      how.catalog.worker_timeout = std::chrono::seconds{60};
+      tensorhub::reference_server<> server{how};
+      line.say(server.address());
+      answer_questions();
+    }
+  });
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const bench::arguments given = bench::parse(argc, argv);
+  const double seconds = given.smoke ? 0.1 : 1.0;
+  const std::vector<std::size_t> sizes =
+      given.smoke ? std::vector<std::size_t>{10} : std::vector<std::size_t>{100, 1000};
+  std::vector<std::unique_ptr<bench::child>> servers;
+  for (std::size_t i = 0; i < sizes.size() * 2; ++i) servers.push_back(start(i % 2 == 0));
+  bench::comparison rivals{
+      "reference server against a bare ROUTER loop",
+      "one update is three exchanges (update, finish, unpublish); every worker has one DEALER connection and "
+      "starts "
+      "its next update at once; the same client thread drives both; the bare loop answers with canned frames "
+      "of the "
+      "same sizes; turns of 1 s, 1 warming round, then 7; medians; CPU of the server process by getrusage"};
+  std::vector<std::unique_ptr<crowd>> crowds;
+  for (std::size_t i = 0; i < servers.size(); ++i) {
+    const std::size_t workers = sizes[i / 2];
+    crowds.push_back(std::make_unique<crowd>(servers[i]->line().hear(), workers));
+    rivals.add((i % 2 == 0 ? "bare ROUTER, " : "reference server, ") + std::to_string(workers) + " workers",
+               [&, i, seconds] {
+                 const double cpu = servers[i]->cpu();
+                 const double rate = crowds[i]->run(seconds);
+                 return bench::figures{
+                     {"updates/s", rate},
+                     {"server cpu us/update", (servers[i]->cpu() - cpu) / (rate * seconds) * 1e6}};
+               });
+  }
+  rivals.run(given.smoke ? 1 : 7);
+  rivals.print({"updates/s", "server cpu us/update"});
+  for (const std::size_t workers : sizes) {
+    const std::string suffix = std::to_string(workers) + " workers";
+    rivals.goal("updates per second, " + suffix + ", of the bare ROUTER's",
+                rivals.ratio("reference server, " + suffix, {"bare ROUTER, " + suffix}, "updates/s", true),
+                0.7);
+  }
+  rivals.write_json(given.json_path);
+}
