@@ -333,23 +333,14 @@ TEST_CASE(
 }
 
 TEST_CASE("pull: a header that cannot be read confirms nothing") {
-  driver d;
+  driver d{{.window_chunks = 1, .confirm_every = 1}};
   holder source{d.shape, 1};
-  const channel_id channel = d.open(source);
-  std::deque<chunk_index> chunks;
-  while (const auto task = d.core.next(channel)) {
-    REQUIRE(task->kind == kind::chunk);
-    d.arrive(channel, task->chunk);
-    if (d.core.next(channel)) break;
-  }
-  d.drain(channel, source);
-  driver e{{.window_chunks = 1, .confirm_every = 1}};
-  const channel_id again = e.open(source);
-  e.arrive(again, e.take(again, kind::chunk));
-  e.take(again, kind::header);
-  e.core.header_arrived(again, completion_status::cut_off, source.header());  // bytes of an error are none
-  CHECK(e.core.confirmed_chunks() == 0);
-  const source_failure failed = e.failure();
+  const channel_id again = d.open(source);
+  d.arrive(again, d.take(again, kind::chunk));
+  d.take(again, kind::header);
+  d.core.header_arrived(again, completion_status::cut_off, source.header());  // bytes of an error are none
+  CHECK(d.core.confirmed_chunks() == 0);
+  const source_failure failed = d.failure();
   CHECK(failed.reason == errc::source_lost);
   CHECK(failed.detail.find("cut off") != std::string::npos);
 }
@@ -483,6 +474,22 @@ TEST_CASE(
   CHECK(std::ranges::count(read, unconfirmed) == 1);
   CHECK(read.size() == 7);
   CHECK(d.core.done());
+}
+
+TEST_CASE("pull: what was confirmed before its source was lost stays confirmed") {
+  driver d{{.window_chunks = 1, .confirm_every = 1}};
+  holder first{d.shape, 1};
+  holder second{d.shape, 2};
+  const channel_id one = d.open(first);
+  const chunk_index chunk = d.take(one, kind::chunk);
+  d.arrive(one, chunk);
+  d.confirm(one, first);
+  d.core.lose_source(0, errc::source_lost, "gone");
+  CHECK(d.core.is_confirmed(chunk));
+  const auto read = d.drain(d.core.open_channel(d.core.add_source(second.facts)), second);
+  CHECK(read.size() == 8);
+  CHECK(std::ranges::count(read, chunk) == 0);
+  CHECK(d.core.confirmed_chunks() == 9);
 }
 
 TEST_CASE("pull: a switch of source keeps what is confirmed and reads only the rest") {
