@@ -144,18 +144,21 @@ struct queue_state {
   return offset <= size && bytes <= size - offset;
 }
 
-/// The region that the key opens, if it covers the whole slice. Called with the source's mutex held.
-[[nodiscard]] inline const region_state* opened_by(const node& source, const posted_read& read) noexcept {
+/// The first byte that the read asks for, if its key opens a region that covers the whole slice; a described
+/// region may be a part of the registered one. Called with the source's mutex held.
+[[nodiscard]] inline const std::byte* opened_by(const node& source, const posted_read& read) noexcept {
   key_bytes key{};
   if (read.from.key.used_bytes != key.size()) return nullptr;
   std::memcpy(key.data(), read.from.key.bytes.data(), key.size());
   const auto found = source.regions.find(key);
   if (found == source.regions.end()) return nullptr;
   const region_state& region = *found->second;
-  const bool described = read.from.base == reinterpret_cast<std::uintptr_t>(region.range.data) &&
-                         read.from.bytes == region.range.bytes;
-  if (!described || region.access == region_access::local_write) return nullptr;
-  return fits(read.from_offset, read.bytes, region.range.bytes) ? &region : nullptr;
+  const auto first = reinterpret_cast<std::uintptr_t>(region.range.data);
+  if (region.access == region_access::local_write || read.from.base < first) return nullptr;
+  const std::uint64_t begin = read.from.base - first;
+  if (!fits(begin, read.from.bytes, region.range.bytes)) return nullptr;
+  if (!fits(read.from_offset, read.bytes, read.from.bytes)) return nullptr;
+  return region.range.data + begin + read.from_offset;
 }
 
 /// Does the read, or finds that it cannot be done now (false). Called with the queue's mutex held.
@@ -192,10 +195,10 @@ struct queue_state {
     if (clock::now() - silent_since < queue.options.peer_timeout) return false;
     return breaks(completion_status::peer_lost);
   }
-  const region_state* const from = opened_by(source, read);
+  const std::byte* const from = opened_by(source, read);
   if (from == nullptr) return ends(completion_status::access_denied);
   if (read.bytes > 0) {
-    std::memmove(into.range.data + read.offset, from->range.data + read.from_offset, read.bytes);
+    std::memmove(into.range.data + read.offset, from, read.bytes);
   }
   return ends(completion_status::ok);
 }

@@ -150,13 +150,15 @@ class shard_memory {
   }
 
   void check_overlap(const error_context& context) const {
-    std::vector<std::size_t> order(ranges_.size());
-    for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
+    std::vector<std::size_t> order;
+    for (std::size_t i = 0; i < ranges_.size(); ++i) {
+      if (ranges_[i].bytes > 0) order.push_back(i);
+    }
     std::ranges::sort(order, {}, [&](std::size_t i) { return ranges_[i].data; });
     for (std::size_t i = 1; i < order.size(); ++i) {
       const memory_range& a = ranges_[order[i - 1]];
       const memory_range& b = ranges_[order[i]];
-      if (a.bytes > 0 && b.bytes > 0 && a.data + a.bytes > b.data) {
+      if (a.data + a.bytes > b.data) {
         throw error(errc::invalid_argument,
                     "the memory of tensors '" + specs_[order[i - 1]].name + "' and '" +
                         specs_[order[i]].name + "' overlaps",
