@@ -98,19 +98,20 @@ class comparison {
     return median(row->second.at(which));
   }
 
-  /// Median of the rounds' ratios; of several rivals, the best one of each round counts.
+  /// Median of the rounds' ratios to the rival that is best by its median.
   [[nodiscard]] double ratio(const std::string& name, const std::vector<std::string>& rivals,
                              const std::string& which, bool larger_is_better) const {
-    const auto& ours = taken_.at(name).at(which);
-    std::vector<double> ratios;
-    for (std::size_t i = 0; i < ours.size(); ++i) {
-      double best = 0;
-      for (const auto& rival : rivals) {
-        const double theirs = taken_.at(rival).at(which)[i];
-        if (best == 0 || (larger_is_better ? theirs > best : theirs < best)) best = theirs;
-      }
-      ratios.push_back(larger_is_better ? ours[i] / best : best / ours[i]);
+    std::string best;
+    for (const auto& rival : rivals) {
+      const double theirs = figure(rival, which);
+      if (best.empty() || (larger_is_better ? theirs > figure(best, which) : theirs < figure(best, which)))
+        best = rival;
     }
+    const auto& ours = taken_.at(name).at(which);
+    const auto& theirs = taken_.at(best).at(which);
+    std::vector<double> ratios;
+    for (std::size_t i = 0; i < ours.size(); ++i)
+      ratios.push_back(larger_is_better ? ours[i] / theirs[i] : theirs[i] / ours[i]);
     return median(ratios);
   }
 

@@ -3,11 +3,12 @@
 /// The reading side of the TCP transport: queues, and the endpoints on them.
 ///
 /// All work is done by the thread that polls: it takes bytes out of the sockets straight into the targets. A
-/// queue sleeps in one epoll set over its endpoints' streams.
+/// queue sleeps in poll(2) over its streams. It has few of them, and poll costs nothing while it does not
+/// sleep; an epoll set would be told of every segment that arrives.
 ///
 /// Thread safety: a queue and its endpoints belong to one thread at a time; only `wake` is for any thread.
 
-#include <sys/epoll.h>
+#include <poll.h>
 #include <sys/eventfd.h>
 
 #include <algorithm>
@@ -58,12 +59,10 @@ class queue_core {
   queue_core(std::size_t depth, duration peer_timeout)
       : depth_{std::max<std::size_t>(1, depth)},
         peer_timeout_{peer_timeout},
-        epoll_{::epoll_create1(EPOLL_CLOEXEC)},
         event_{::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)},
         finished_(depth_) {
-    if (!epoll_ || !event_)
-      throw error(errc::system_failed, std::string{"tcp: no epoll: "} + std::strerror(errno));
-    watch(event_.get(), EPOLLIN, nullptr);
+    if (!event_) throw error(errc::system_failed, std::string{"tcp: no eventfd: "} + std::strerror(errno));
+    reserve_waits(0);
   }
   queue_core(const queue_core&) = delete;
   queue_core& operator=(const queue_core&) = delete;
@@ -73,9 +72,10 @@ class queue_core {
 
   void attach(endpoint_core& endpoint) { endpoints_.push_back(&endpoint); }
   void add_stream(endpoint_core& endpoint, detail::unique_fd socket) {
+    std::size_t streams = 1;
+    for (const endpoint_core* each : endpoints_) streams += each->streams_.size();
+    reserve_waits(streams);
     endpoint.streams_.push_back(std::make_unique<stream>(std::move(socket), depth_));
-    stream& added = *endpoint.streams_.back();
-    watch(added.socket(), EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, &added);
   }
   void detach(endpoint_core& endpoint) noexcept {
     give_up(endpoint, completion_status::cancelled);
@@ -106,10 +106,7 @@ class queue_core {
 
   [[nodiscard]] std::size_t poll(std::span<completion> completions) noexcept {
     if (completions.empty()) return 0;
-    if (finished_count_ == 0 && !receive_from_readable()) {
-      take_events(0);
-      if (!receive_from_readable()) check_silence();
-    }
+    if (finished_count_ == 0) receive();
     std::size_t count = 0;
     while (count < completions.size() && finished_count_ > 0) {
       completions[count++] = finished_[finished_first_];
@@ -121,16 +118,25 @@ class queue_core {
   }
 
   void wait(duration timeout) noexcept {
-    if (finished_count_ > 0 || std::exchange(woken_, false)) return;
+    if (finished_count_ > 0) return;
+    waits_.clear();
+    waits_.push_back({event_.get(), POLLIN, 0});
+    duration longest = std::min<duration>(timeout, std::chrono::hours{1});
+    const auto now = stream::clock::now();
     for (const endpoint_core* endpoint : endpoints_) {
       for (const auto& each : endpoint->streams_) {
-        if (each->readable && each->outstanding() > 0) return;
+        if (each->outstanding() == 0) continue;
+        const short unsent = each->has_unsent() ? POLLOUT : 0;
+        waits_.push_back({each->socket(), static_cast<short>(POLLIN | unsent), 0});
+        longest = std::min<duration>(longest, each->last_progress() + peer_timeout_ - now);
       }
     }
-    const duration longest = std::min(timeout, until_silence());
-    take_events(
-        static_cast<int>(std::clamp<std::int64_t>((longest.count() + 999'999) / 1'000'000, 0, 1'000'000)));
-    woken_ = false;
+    const timespec limit = to_timespec(std::max(longest, duration::zero()));
+    static_cast<void>(::ppoll(waits_.data(), waits_.size(), &limit, nullptr));
+    if ((waits_.front().revents & POLLIN) != 0) {
+      std::uint64_t signals = 0;
+      [[maybe_unused]] const auto taken = ::read(event_.get(), &signals, sizeof signals);
+    }
   }
 
   void wake() noexcept {
@@ -139,74 +145,32 @@ class queue_core {
   }
 
  private:
-  void watch(int descriptor, std::uint32_t events, stream* which) const noexcept {
-    epoll_event wanted{};
-    wanted.events = events;
-    wanted.data.ptr = which;
-    static_cast<void>(::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, descriptor, &wanted));
+  /// `wait` must not allocate.
+  void reserve_waits(std::size_t streams) { waits_.reserve(streams + 1); }
+
+  [[nodiscard]] static timespec to_timespec(duration time) noexcept {
+    return {static_cast<time_t>(time.count() / 1'000'000'000),
+            static_cast<long>(time.count() % 1'000'000'000)};
   }
 
-  void take_events(int timeout_ms) noexcept {
-    std::array<epoll_event, 16> events{};
-    const int count = ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), timeout_ms);
-    for (int i = 0; i < count; ++i) {
-      const epoll_event& event = events[static_cast<std::size_t>(i)];
-      if (event.data.ptr == nullptr) {
-        std::uint64_t signals = 0;
-        [[maybe_unused]] const auto taken = ::read(event_.get(), &signals, sizeof signals);
-        woken_ = true;
-        continue;
-      }
-      auto& each = *static_cast<stream*>(event.data.ptr);
-      if ((event.events & ~static_cast<std::uint32_t>(EPOLLOUT)) != 0) each.readable = true;
-      if ((event.events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0) each.closing = true;
-      // A failure to send shows as one to receive.
-      if ((event.events & EPOLLOUT) != 0 && !each.flush()) each.readable = true;
-    }
-  }
-
-  /// Takes at most one read off each stream, so that its bytes are still in the cache when the caller looks
-  /// at them. True: something finished.
-  [[nodiscard]] bool receive_from_readable() noexcept {
-    bool finished = false;
+  /// Takes at most one read off each stream, so that its bytes are still in the cache when the caller looks at
+  /// them. Gives up what is broken or has been silent for too long.
+  void receive() noexcept {
     for (endpoint_core* endpoint : endpoints_) {
       for (const auto& each : endpoint->streams_) {
-        if (!each->readable || each->outstanding() == 0) continue;
+        if (each->outstanding() == 0) continue;
         completion done;
-        const receive_outcome outcome = each->receive(done);
-        if (outcome == receive_outcome::drained) each->readable = false;
+        receive_outcome outcome = each->flush() ? each->receive(done) : receive_outcome::broken;
         if (outcome == receive_outcome::finished_one) finish(done);
-        if (outcome != receive_outcome::drained) finished = true;
+        if (outcome == receive_outcome::nothing &&
+            stream::clock::now() - each->last_progress() > peer_timeout_)
+          outcome = receive_outcome::broken;
         if (outcome == receive_outcome::broken) {
           give_up(*endpoint, completion_status::peer_lost);
           break;
         }
       }
     }
-    return finished;
-  }
-
-  void check_silence() noexcept {
-    const auto now = stream::clock::now();
-    for (endpoint_core* endpoint : endpoints_) {
-      const bool silent = std::ranges::any_of(endpoint->streams_, [&](const auto& each) {
-        return each->outstanding() > 0 && now - each->last_progress() > peer_timeout_;
-      });
-      if (silent) give_up(*endpoint, completion_status::peer_lost);
-    }
-  }
-
-  [[nodiscard]] duration until_silence() const noexcept {
-    duration nearest = std::chrono::hours{1};
-    const auto now = stream::clock::now();
-    for (const endpoint_core* endpoint : endpoints_) {
-      for (const auto& each : endpoint->streams_) {
-        if (each->outstanding() == 0) continue;
-        const duration left = each->last_progress() + peer_timeout_ - now + std::chrono::milliseconds{1};
-        nearest = std::clamp(left, duration::zero(), nearest);
-      }
-    }
-    return nearest;
   }
 
   /// Ends all of its reads and closes its connections.
@@ -227,14 +191,13 @@ class queue_core {
 
   std::size_t depth_;
   duration peer_timeout_;
-  detail::unique_fd epoll_;
   detail::unique_fd event_;
   std::vector<completion> finished_;
   std::size_t finished_first_ = 0;
   std::size_t finished_count_ = 0;
   std::size_t outstanding_ = 0;
-  bool woken_ = false;
   std::vector<endpoint_core*> endpoints_;
+  std::vector<pollfd> waits_;
 };
 
 inline endpoint_core::~endpoint_core() {

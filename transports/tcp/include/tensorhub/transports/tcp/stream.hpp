@@ -32,8 +32,9 @@ struct pending_read {
   std::uint64_t bytes = 0;
 };
 
-/// What one step of receiving led to.
-enum class receive_outcome : std::uint8_t { finished_one, drained, broken };
+/// What one step of receiving led to: a read has ended, some bytes have come, none have, or the connection is
+/// no more.
+enum class receive_outcome : std::uint8_t { finished_one, progress, nothing, broken };
 
 class stream {
  public:
@@ -47,11 +48,6 @@ class stream {
   [[nodiscard]] std::size_t outstanding() const noexcept { return count_; }
   [[nodiscard]] std::uint64_t outstanding_bytes() const noexcept { return outstanding_bytes_; }
   [[nodiscard]] clock::time_point last_progress() const noexcept { return last_progress_; }
-
-  /// Set by the queue: there may be something to receive.
-  bool readable = false;
-  /// Set by the queue: the peer has closed. There will be no further event, so receive up to the very end.
-  bool closing = false;
 
   /// Pre-condition: outstanding() < depth. False: the connection is broken.
   [[nodiscard]] bool post(const pending_read& read, const read_request& request) noexcept {
@@ -81,10 +77,12 @@ class stream {
     return true;
   }
 
-  /// Receives until one read is finished (then `done` is it), or nothing more is there. Pre-condition:
+  [[nodiscard]] bool has_unsent() const noexcept { return unsent_begin_ < unsent_end_; }
+
+  /// Receives until one read is finished (then `done` is it), or the socket has given what it had. Pre-condition:
   /// outstanding() > 0.
   [[nodiscard]] receive_outcome receive(completion& done) noexcept {
-    for (;;) {
+    for (bool progress = false;; progress = true) {
       if (header_have_ == sizeof header_) {
         if (!header_is_sane()) return receive_outcome::broken;
         if (body_left() == 0) {
@@ -108,7 +106,8 @@ class stream {
       message.msg_iovlen = used;
       const auto taken = ::recvmsg(socket(), &message, MSG_DONTWAIT);
       if (taken == 0) return receive_outcome::broken;
-      if (taken < 0) return would_block() ? receive_outcome::drained : receive_outcome::broken;
+      if (taken < 0 && !would_block()) return receive_outcome::broken;
+      if (taken < 0) return progress ? receive_outcome::progress : receive_outcome::nothing;
       last_progress_ = clock::now();
       auto got = static_cast<std::uint64_t>(taken);
       if (body_bytes == 0) {
@@ -119,7 +118,7 @@ class stream {
       body_have_ += of_body;
       got -= of_body;
       next_header_have_ = got;
-      if (of_body < body_bytes && !closing) return receive_outcome::drained;
+      if (of_body < body_bytes) return receive_outcome::progress;
     }
   }
 
