@@ -1,0 +1,427 @@
+/// \file service_shells.cpp
+/// The two shells over real sockets on the loopback interface: messages, deadlines, routes, ends.
+
+#include <doctest/doctest.h>
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <random>
+#include <set>
+#include <string>
+#include <thread>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "tensorhub/service/client.hpp"
+#include "tensorhub/service/server.hpp"
+#include "tensorhub/service/session.hpp"
+
+using namespace tensorhub;
+using namespace std::chrono_literals;
+
+namespace {
+
+constexpr auto patience = 30s;
+
+/// Asks until the answer is yes; false: it never was.
+template <typename Question>
+[[nodiscard]] bool eventually(Question&& question) {
+  const auto give_up = std::chrono::steady_clock::now() + patience;
+  while (!question()) {
+    if (std::chrono::steady_clock::now() > give_up) return false;
+    std::this_thread::sleep_for(1ms);
+  }
+  return true;
+}
+
+template <typename Call>
+[[nodiscard]] errc code_of(Call&& call) {
+  try {
+    call();
+  } catch (const error& e) {
+    return e.code();
+  }
+  return errc::ok;
+}
+
+[[nodiscard]] messages::envelope request(std::uint64_t sender, std::uint64_t sequence,
+                                         messages::message body) {
+  return {sender, {sequence}, {}, std::move(body)};
+}
+
+/// Remembers what its shell does with it.
+struct fake_core {
+  std::vector<messages::envelope> received;
+  std::vector<messages::envelope> output;
+  time_point deadline = time_point::never();
+  time_point last_time{};
+  int advances = 0;
+  int steps = 0;
+  bool early = false;      ///< advanced before the deadline
+  bool backwards = false;  ///< time went backwards
+  bool chatty = false;     ///< asks again after every answer, and always wants to be advanced
+
+  void note(time_point now) {
+    backwards = backwards || now < last_time;
+    last_time = now;
+  }
+  void receive(time_point now, const messages::envelope& message) {
+    note(now);
+    received.push_back(message);
+    if (chatty) output.push_back(request(7, received.size() + 1, messages::list_request{}));
+  }
+  void advance(time_point now) {
+    note(now);
+    early = early || now < deadline;
+    ++advances;
+    if (!chatty) deadline = time_point::never();
+  }
+  [[nodiscard]] time_point next_deadline() const noexcept { return deadline; }
+  [[nodiscard]] std::vector<messages::envelope> take_output() { return std::exchange(output, {}); }
+};
+
+using fake_client = client_shell<fake_core>;
+
+[[nodiscard]] std::size_t received(fake_client& client) {
+  return client.with([](fake_core& core, time_point) { return core.received.size(); });
+}
+void count_step(fake_core& core) {
+  ++core.steps;
+}
+
+/// A socket without any core behind it.
+class raw_worker {
+ public:
+  explicit raw_worker(const std::string& address)
+      : context_{detail::shared_context()},
+        socket_{detail::bounded_socket(*context_, zmq::socket_type::dealer)} {
+    socket_.set(zmq::sockopt::rcvtimeo, static_cast<int>(std::chrono::milliseconds{patience}.count()));
+    socket_.connect(address);
+  }
+  void send(const messages::envelope& message) {
+    const auto frame = encoder_.encode(message);
+    send_bytes({reinterpret_cast<const char*>(frame.data()), frame.size()});
+  }
+  void send_bytes(const std::string& bytes, bool more = false) {
+    REQUIRE(socket_.send(zmq::const_buffer{bytes.data(), bytes.size()},
+                         more ? zmq::send_flags::sndmore : zmq::send_flags::none));
+  }
+  [[nodiscard]] messages::envelope receive() {
+    zmq::message_t frame;
+    REQUIRE(socket_.recv(frame).has_value());
+    const decode_result decoded =
+        decoder_.decode({static_cast<const std::byte*>(frame.data()), frame.size()});
+    REQUIRE(decoded.ok());
+    return decoded.message;
+  }
+
+ private:
+  std::shared_ptr<zmq::context_t> context_;
+  zmq::socket_t socket_;
+  encoder encoder_;
+  decoder decoder_;
+};
+
+/// A whole worker as far as the control plane goes.
+class worker_process {
+ public:
+  worker_process(const std::string& server, std::uint64_t self, const std::string& replica)
+      : shell_{server, session{options(replica), incarnation{self}, shape_}, [this](session& core) {
+                 for (auto& one : core.take_results()) results_.push_back(std::move(one));
+                 static_cast<void>(core.take_actions());
+               }} {}
+
+  template <typename Call>
+  session_ticket call(Call&& start) {
+    return shell_.with([&](session& core, time_point now) { return start(core, now, now + patience); });
+  }
+  [[nodiscard]] session_ticket join() {
+    return call([](session& core, time_point now, time_point end) { return core.join(now, end); });
+  }
+  [[nodiscard]] session_ticket publish(version_number version) {
+    return call([&](session& core, time_point now, time_point end) {
+      remote_region control;
+      control.bytes = 4096;
+      return core.publish(now, version, {version.value, 1}, control, end);
+    });
+  }
+  [[nodiscard]] session_ticket wait(version_number version) {
+    return call(
+        [&](session& core, time_point now, time_point end) { return core.wait(now, exactly(version), end); });
+  }
+  [[nodiscard]] bool ended(session_ticket ticket) {
+    return shell_.with([&](session&, time_point) { return find(ticket) != nullptr; });
+  }
+  /// How a call ended, once it has.
+  [[nodiscard]] session_result result(session_ticket ticket) {
+    REQUIRE(eventually([&] { return ended(ticket); }));
+    return shell_.with([&](session&, time_point) { return *find(ticket); });
+  }
+
+ private:
+  [[nodiscard]] static session_options options(const std::string& replica) {
+    session_options out;
+    out.model = "policy";
+    out.replica = replica;
+    out.consistency = "group_consistent";
+    return out;
+  }
+  [[nodiscard]] const session_result* find(session_ticket ticket) const {
+    for (const session_result& one : results_)
+      if (one.ticket == ticket) return &one;
+    return nullptr;
+  }
+  layout shape_{{{"wq", dtype::f32, {8, 8}}, {"norm", dtype::f32, {8}}}, 1024};
+  std::vector<session_result> results_;  ///< guarded by the shell
+  client_shell<session> shell_;
+};
+
+// ---- the client's shell
+
+TEST_CASE("client shell: with runs in the core, returns what it returns, and is followed by after_step") {
+  const reference_server<> server;
+  fake_client client{server.address(), {}, count_step};
+  const int before = client.with([](fake_core& core, time_point) { return core.steps; });
+  client.with([](fake_core& core, time_point now) { core.note(now); });
+  CHECK(client.with([](fake_core& core, time_point) { return core.steps; }) >= before + 2);
+  CHECK(client.with([](fake_core&, time_point now) { return std::to_string(now.nanoseconds > 0); }) == "1");
+  CHECK_FALSE(client.with([](fake_core& core, time_point) { return core.backwards; }));
+}
+
+TEST_CASE("client shell: what the core says is sent, what is answered is received") {
+  const reference_server<> server;
+  fake_client client{server.address(), {}, count_step};
+  client.with([](fake_core& core, time_point) {
+    core.output.push_back(request(7, 1, messages::list_request{}));
+    core.output.push_back(request(7, 2, messages::list_request{"nobody's"}));
+  });
+  REQUIRE(eventually([&] { return received(client) == 2; }));
+  const auto answers = client.with([](fake_core& core, time_point) { return core.received; });
+  CHECK(answers[0].sequence == request_sequence{1});
+  CHECK(answers[0].sender == server.epoch().value);
+  REQUIRE(std::holds_alternative<messages::list_reply>(answers[0].body));
+  CHECK(std::get<messages::list_reply>(answers[0].body).result.ok());
+  REQUIRE(std::holds_alternative<messages::list_reply>(answers[1].body));
+  CHECK(std::get<messages::list_reply>(answers[1].body).result.code == errc::not_found);
+}
+
+TEST_CASE("client shell: deadlines are honoured, never early, also one that comes nearer") {
+  const reference_server<> server;
+  fake_client client{server.address(), {}, count_step};
+  const auto advances = [&] {
+    return client.with([](fake_core& core, time_point) { return core.advances; });
+  };
+  client.with([](fake_core& core, time_point now) { core.deadline = now + 1h; });
+  client.with([](fake_core& core, time_point now) { core.deadline = now + 30ms; });
+  REQUIRE(eventually([&] { return advances() == 1; }));
+  client.with([](fake_core& core, time_point now) { core.deadline = now; });
+  REQUIRE(eventually([&] { return advances() == 2; }));
+  CHECK_FALSE(client.with([](fake_core& core, time_point) { return core.early; }));
+  CHECK_FALSE(client.with([](fake_core& core, time_point) { return core.backwards; }));
+}
+
+TEST_CASE("client shell: what was said before there was a server arrives when there is one") {
+  std::string address;
+  {
+    const reference_server<> first;  // finds a free port
+    address = first.address();
+  }
+  fake_client client{address, {}, count_step};
+  client.with(
+      [](fake_core& core, time_point) { core.output.push_back(request(7, 1, messages::list_request{})); });
+  std::optional<reference_server<>> server;
+  reference_server_options options;
+  options.address = address;
+  // ZeroMQ closes the first one's socket in the background.
+  REQUIRE(eventually([&] { return code_of([&] { server.emplace(options); }) == errc::ok; }));
+  CHECK(eventually([&] { return received(client) == 1; }));
+  CHECK(eventually([&] { return server->statistics().messages == 1; }));
+}
+
+TEST_CASE("client shell: it ends while it is busy, and while nobody is there") {
+  const reference_server<> server;
+  for (int round = 0; round < 5; ++round) {
+    fake_client client{server.address(), {}, count_step};
+    client.with([](fake_core& core, time_point now) {
+      core.chatty = true;
+      core.deadline = now;
+      core.output.push_back(request(7, 1, messages::list_request{}));
+    });
+    REQUIRE(eventually([&] { return received(client) > 20; }));
+  }
+  fake_client alone{"tcp://127.0.0.1:1", {}, count_step};
+  alone.with(
+      [](fake_core& core, time_point) { core.output.push_back(request(7, 1, messages::list_request{})); });
+}
+
+TEST_CASE("client shell: no address is refused at once") {
+  CHECK(code_of([] { fake_client client{"not an address", {}, count_step}; }) == errc::invalid_argument);
+}
+
+TEST_CASE("client shell: who is no server of ours is told to the core, other garbage is not") {
+  const auto context = detail::shared_context();
+  zmq::socket_t stranger = detail::bounded_socket(*context, zmq::socket_type::router);
+  stranger.set(zmq::sockopt::rcvtimeo, static_cast<int>(std::chrono::milliseconds{patience}.count()));
+  stranger.bind("tcp://127.0.0.1:*");
+  fake_client client{stranger.get(zmq::sockopt::last_endpoint), {}, count_step};
+  client.with(
+      [](fake_core& core, time_point) { core.output.push_back(request(7, 1, messages::list_request{})); });
+  zmq::message_t route;
+  zmq::message_t frame;
+  REQUIRE(stranger.recv(route).has_value());
+  REQUIRE(stranger.recv(frame).has_value());
+  const auto answer = [&](const std::string& bytes) {
+    REQUIRE(stranger.send(zmq::const_buffer{route.data(), route.size()}, zmq::send_flags::sndmore));
+    REQUIRE(stranger.send(zmq::const_buffer{bytes.data(), bytes.size()}, zmq::send_flags::none));
+  };
+  const std::string good = frame.to_string();
+  std::string other_protocol = good;
+  other_protocol[4] = static_cast<char>(control_protocol + 1);
+  answer("short");
+  answer(good.substr(0, good.size() - 1));
+  answer("HTTP/1.1 400 Bad Request, and some more bytes");
+  answer(other_protocol);
+  answer(good);  // itself a message, though no server would send it
+  REQUIRE(eventually([&] { return received(client) == 3; }));
+  const auto told = client.with([](fake_core& core, time_point) { return core.received; });
+  for (std::size_t i = 0; i < 2; ++i) {
+    REQUIRE(std::holds_alternative<messages::goodbye_push>(told[i].body));
+    CHECK(std::get<messages::goodbye_push>(told[i].body).reason.code == errc::protocol_mismatch);
+  }
+  const auto sentence = std::get<messages::goodbye_push>(told[1].body).reason.sentence;
+  CHECK(sentence.find("protocol " + std::to_string(control_protocol + 1)) != std::string::npos);
+  CHECK(std::holds_alternative<messages::list_request>(told[2].body));
+}
+
+// ---- the server's shell
+
+TEST_CASE("server shell: it counts what it understands, what it drops, and who has joined") {
+  const reference_server<> server;
+  raw_worker peer{server.address()};
+  peer.send_bytes("garbage");
+  peer.send_bytes("");
+  peer.send_bytes("two", true);
+  peer.send_bytes("parts", true);
+  peer.send_bytes("too many");
+  peer.send(request(0, 1, messages::list_request{}));  // nobody's
+  peer.send(request(7, 1, messages::list_request{}));
+  CHECK(peer.receive().sequence == request_sequence{1});  // all before it has been looked at
+  CHECK(server.statistics().bad_frames == 4);
+  CHECK(server.statistics().messages == 1);
+  CHECK(server.statistics().workers == 0);
+  {
+    worker_process worker{server.address(), 8, "trainer"};
+    CHECK(worker.result(worker.join()).outcome.ok());
+    CHECK(eventually([&] { return server.statistics().workers == 1; }));
+  }
+}
+
+TEST_CASE("server shell: a worker of another protocol is told so, by a message that it can read") {
+  const reference_server<> server;
+  raw_worker peer{server.address()};
+  encoder bytes;
+  const auto frame = bytes.encode(request(7, 1, messages::list_request{}));
+  std::string other{reinterpret_cast<const char*>(frame.data()), frame.size()};
+  other[4] = static_cast<char>(control_protocol + 1);
+  peer.send_bytes(other);
+  const auto answer = peer.receive();
+  CHECK(answer.sender == server.epoch().value);
+  REQUIRE(std::holds_alternative<messages::goodbye_push>(answer.body));
+  CHECK(std::get<messages::goodbye_push>(answer.body).reason.code == errc::protocol_mismatch);
+}
+
+TEST_CASE("server shell: an address that is taken or none is refused") {
+  const reference_server<> server;
+  reference_server_options options;
+  options.address = server.address();
+  CHECK(code_of([&] { const reference_server<> second{options}; }) == errc::transport_failed);
+  options.address = "nowhere";
+  CHECK(code_of([&] { const reference_server<> none{options}; }) == errc::transport_failed);
+}
+
+TEST_CASE("server shell: two workers, one waits for what the other publishes") {
+  const reference_server<> server;
+  worker_process trainer{server.address(), 8, "trainer"};
+  worker_process rollout{server.address(), 9, "rollout"};
+  const auto joining = trainer.join();
+  REQUIRE(rollout.result(rollout.join()).outcome.ok());
+  REQUIRE(trainer.result(joining).outcome.ok());
+  CHECK(eventually([&] { return server.statistics().workers == 2; }));
+  const auto waiting = rollout.wait(3);
+  REQUIRE(trainer.result(trainer.publish(3)).outcome.ok());
+  const session_result seen = rollout.result(waiting);
+  CHECK(seen.outcome.ok());
+  CHECK(seen.version == version_number{3});
+}
+
+TEST_CASE("server shell: thousands of strangers are answered, and no worker loses its route to them") {
+  const reference_server<> server;
+  worker_process early{server.address(), 8, "rollout"};
+  REQUIRE(early.result(early.join()).outcome.ok());
+  const auto waiting = early.wait(3);  // is answered after the strangers
+
+  raw_worker strangers{server.address()};
+  std::mt19937_64 random{20260104};
+  std::uint64_t first_stranger = 0;
+  for (int batch = 0; batch < 30; ++batch) {
+    std::set<std::uint64_t> asked;
+    for (std::uint64_t i = 0; i < 100; ++i) {
+      const std::uint64_t sequence = static_cast<std::uint64_t>(batch) * 100 + i + 1;
+      const std::uint64_t stranger = random() | 1;
+      if (first_stranger == 0) first_stranger = stranger;
+      strangers.send(request(stranger, sequence, messages::list_request{}));
+      asked.insert(sequence);
+    }
+    for (int i = 0; i < 100; ++i) CHECK(asked.erase(strangers.receive().sequence.value) == 1);
+  }
+  CHECK(server.statistics().messages >= 3000);
+  strangers.send(request(first_stranger, 5000, messages::list_request{}));  // forgotten, and answered
+  CHECK(strangers.receive().sequence == request_sequence{5000});
+
+  CHECK_FALSE(early.ended(waiting));
+  worker_process late{server.address(), 9, "trainer"};
+  REQUIRE(late.result(late.join()).outcome.ok());
+  REQUIRE(late.result(late.publish(3)).outcome.ok());
+  CHECK(early.result(waiting).version == version_number{3});
+}
+
+TEST_CASE("server shell: a worker that connects anew is answered on its new connection") {
+  const reference_server<> server;
+  auto first = std::make_unique<raw_worker>(server.address());
+  first->send(request(7, 1, messages::list_request{}));
+  CHECK(first->receive().sequence == request_sequence{1});
+  raw_worker second{server.address()};
+  second.send(request(7, 2, messages::list_request{}));
+  CHECK(second.receive().sequence == request_sequence{2});
+  first.reset();
+  second.send(request(7, 3, messages::list_request{}));
+  CHECK(second.receive().sequence == request_sequence{3});
+}
+
+TEST_CASE("server shell: a server says what happens, at the chosen level, and ends with workers connected") {
+  std::mutex mutex;
+  std::vector<log_line> lines;
+  reference_server_options options;
+  options.level = log_level::info;
+  options.log = [&](const log_line& line) {
+    const std::lock_guard lock{mutex};
+    lines.push_back(line);
+  };
+  std::optional<reference_server<>> server{options};
+  worker_process worker{server->address(), 8, "trainer"};
+  REQUIRE(worker.result(worker.join()).outcome.ok());
+  server.reset();
+  const std::lock_guard lock{mutex};
+  bool told = false;
+  for (const log_line& line : lines) {
+    CHECK(line.level <= log_level::info);
+    told = told || line.text.find("trainer") != std::string::npos;
+  }
+  CHECK(told);
+}
+
+}  // namespace
