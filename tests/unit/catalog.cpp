@@ -415,6 +415,18 @@ TEST_CASE("catalog: a silent worker is declared dead and told so; one that beats
   CHECK_FALSE(server.push<messages::goodbye_push>({1}).value().rejoin);
 }
 
+TEST_CASE(
+    "catalog: who has left has left: a late repetition of its join does not take its successor's place") {
+  driver server;
+  server.join(1, "trainer");
+  REQUIRE(server.ask<messages::status_reply>({1}, messages::leave_request{}).result.ok());
+  server.join(2, "trainer");
+  server.send({1}, server.join_message("trainer"));
+  CHECK_FALSE(server.push<messages::goodbye_push>({1}).value().rejoin);
+  CHECK(server.core.knows({2}));
+  CHECK_FALSE(server.core.knows({1}));
+}
+
 TEST_CASE("catalog: who leaves holds nothing any more; with the last worker the model is forgotten") {
   driver server;
   server.join(1, "trainer");

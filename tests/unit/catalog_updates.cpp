@@ -249,6 +249,69 @@ TEST_CASE("catalog: a process that takes a dead one's place joins the call that 
   CHECK(reply->version == version_number{2});
 }
 
+TEST_CASE("catalog: a worker that gives up a call before it knows its number gives up that call") {
+  group_scene s;
+  s.update_all();
+  const incarnation young = s.server.join(40, "rollout", {1, 2});
+  s.server.send(young, messages::update_request{{}, at_least(2), 60'000});
+  s.server.send(young,
+                messages::finish_request{{}, {}, {errc::cancelled, "cancelled"}, true, std::nullopt, {}});
+  s.publish(2);
+  // The next one is another operation, that the other shard hears of too.
+  const auto reply = s.server.answer<messages::update_reply>(
+      young, s.server.send(young, messages::update_request{{}, latest, 60'000}));
+  REQUIRE(reply.has_value());
+  CHECK(reply->version == version_number{2});
+  CHECK(reply->operation.value == s.server.operation_of(s.rollout0).value + 2);
+}
+
+TEST_CASE("catalog: a process that was counted one call ahead comes into step again") {
+  // The old process dies in the middle of a call. The young one calls in time for the same round of its
+  // group, but that operation has failed: it is counted as the next one, and the other shard is one behind.
+  group_scene s;
+  s.update_all();
+  s.publish(2);
+  s.server.start_update(s.rollout0);
+  const incarnation young = s.server.join(40, "rollout", {1, 2});
+  operation_counter young_counts{};
+  operation_counter old_counts = s.server.operation_of(s.rollout0);
+  for (int round = 0;; ++round) {
+    REQUIRE(round < 4);
+    const auto ahead = s.server.send(young, messages::update_request{young_counts, latest, 60'000});
+    const auto behind =
+        s.server.send(s.rollout0, messages::update_request{{++old_counts.value}, latest, 60'000});
+    auto young_reply = s.server.answer<messages::update_reply>(young, ahead);
+    auto old_reply = s.server.answer<messages::update_reply>(s.rollout0, behind);
+    REQUIRE(young_reply.has_value());
+    REQUIRE(old_reply.has_value());
+    if (young_reply->operation == old_reply->operation && old_reply->result.ok()) break;
+    if (young_reply->source) s.server.fail(young, *young_reply->source, {errc::timed_out, "late"}, true);
+    if (old_reply->source) s.server.fail(s.rollout0, *old_reply->source, {errc::timed_out, "late"}, true);
+    young_counts = {young_reply->operation.value + 1};
+    old_counts = old_reply->operation;
+  }
+}
+
+TEST_CASE("catalog: a drain before an update that fails is answered") {
+  group_scene s;
+  s.update_all();
+  const incarnation late0 = s.server.join(21, "late", {0, 2});
+  s.server.join(22, "late", {1, 2});
+  s.server.unpublish(s.trainer0, 1);
+  s.server.unpublish(s.trainer1, 1);
+  REQUIRE(s.server.start_update(late0).source == s.rollout0);
+  s.publish(2);
+  const auto source0 = s.server.start_update(s.rollout0);
+  const auto source1 = s.server.start_update(s.rollout1);
+  REQUIRE_FALSE(source0.drained);
+  const auto drain = s.server.send(s.rollout0, messages::unpublish_request{1, 1, source0.operation});
+  CHECK_FALSE(s.server.answer<messages::drained_reply>(s.rollout0, drain).has_value());
+  s.server.fail(s.rollout1, source1, {errc::source_lost, "connection reset"}, true);
+  const auto answer = s.server.answer<messages::drained_reply>(s.rollout0, drain);
+  REQUIRE(answer.has_value());
+  CHECK_FALSE(answer->result.ok());
+}
+
 TEST_CASE("catalog: an independent policy decides for each worker") {
   driver<catalog<nearest_source, independent>> server;
   server.consistency_name = "independent";

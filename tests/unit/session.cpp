@@ -435,13 +435,67 @@ TEST_CASE("session: operations are counted as the server counts them") {
   reply.operation = {20};
   worker.answer(reply);
   const auto ticket = worker.core.update(worker.now, latest, worker.in(60s));
-  CHECK(worker.sent_body<messages::update_request>().operation == operation_counter{21});
+  CHECK(worker.sent_body<messages::update_request>().operation == operation_counter{});  // not known yet
   auto answer = driver::assign(driver::source(3));
   answer.operation = {25};
   worker.answer(answer);
   worker.core.pull_finished(worker.now, driver::control());
   CHECK(worker.sent_body<messages::finish_request>().operation == operation_counter{25});
-  CHECK_FALSE(worker.result(ticket).has_value());
+  worker.answer(messages::status_reply{});
+  CHECK(worker.result(ticket).value().operation == operation_counter{25});
+  worker.core.update(worker.now, latest, worker.in(60s));
+  CHECK(worker.sent_body<messages::update_request>().operation == operation_counter{26});
+}
+
+TEST_CASE("session: a call that is given up before it was answered does not make up a number") {
+  driver worker;
+  worker.join();
+  const auto ticket = worker.core.update(worker.now, latest, worker.in(60s));
+  worker.core.cancel(worker.now, ticket);
+  CHECK(worker.sent_body<messages::finish_request>().operation == operation_counter{});
+  worker.answer(messages::status_reply{});
+  CHECK(worker.result(ticket).value().operation == operation_counter{});
+  worker.core.update(worker.now, latest, worker.in(60s));
+  worker.clear_output();
+  worker.pass(1000ms);
+  CHECK(worker.sent_body<messages::update_request>().operation == operation_counter{});
+}
+
+TEST_CASE("session: the next update waits until the server has heard how the last one ended") {
+  driver worker;
+  worker.join();
+  const auto first = worker.core.update(worker.now, latest, worker.in(1s));
+  worker.core.cancel(worker.now, first);
+  static_cast<void>(worker.sent_body<messages::finish_request>());
+  const auto report = worker.last_sequence;
+  worker.pass(2s);  // nobody answers
+  REQUIRE(worker.result(first).has_value());
+  worker.clear_output();
+  const auto second = worker.core.update(worker.now, latest, worker.in(60s));
+  CHECK(worker.silent());
+  worker.pass(1000ms);
+  CHECK(worker.sent<messages::finish_request>().has_value());
+  CHECK_FALSE(worker.sent<messages::update_request>().has_value());
+  worker.answer(report, messages::status_reply{});
+  CHECK_FALSE(worker.result(second).has_value());  // that was the first one's answer
+  worker.pass(0ms);
+  CHECK(worker.sent<messages::update_request>().has_value());
+}
+
+TEST_CASE("session: a drain that ends because the group has failed starts no reading") {
+  driver worker;
+  worker.join();
+  worker.hold(1);
+  const auto ticket = worker.core.update(worker.now, latest, worker.in(60s));
+  static_cast<void>(worker.sent_body<messages::update_request>());
+  worker.answer(driver::assign(driver::source(3, 5, false)));
+  static_cast<void>(worker.sent_body<messages::unpublish_request>());
+  worker.answer(messages::drained_reply{{errc::group_failed, "shard 1/2 failed"}});
+  CHECK(worker.no_action());
+  CHECK(worker.sent_body<messages::finish_request>().intact);
+  worker.answer(messages::status_reply{});
+  CHECK(worker.result(ticket).value().outcome.sentence == "shard 1/2 failed");
+  CHECK(worker.core.held()->version == version_number{1});
 }
 
 // ---- cut-offs and goodbyes
@@ -550,7 +604,10 @@ TEST_CASE("session: leaving needs nothing published; being unknown afterwards me
     worker.answer(messages::status_reply{});
   }
   SUBCASE("the answer was lost") {
-    worker.push(messages::goodbye_push{server_epoch{77}, true, {}});
+    worker.push(messages::goodbye_push{server_epoch{77}, false, {errc::replaced, "declared dead"}});
+  }
+  SUBCASE("the answer was lost, and so was the server") {
+    worker.push(messages::goodbye_push{server_epoch{78}, true, {}});
   }
   CHECK(worker.result(ticket).value().outcome.ok());
   CHECK_FALSE(worker.core.joined());

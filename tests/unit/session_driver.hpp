@@ -129,7 +129,7 @@ class driver {
   void hold(version_number version) {
     const auto ticket = core.publish(now, version, {1, 2}, control(), in(1s));
     static_cast<void>(sent_body<messages::publish_request>());
-    answer(messages::status_reply{});
+    answer(messages::status_reply{{}, {1}});
     REQUIRE(result(ticket).value().outcome.ok());
     REQUIRE(core.held()->version == version);
   }

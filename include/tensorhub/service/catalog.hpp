@@ -116,6 +116,10 @@ class catalog {
     for (const auto& [id, lease] : core().leases) visit(lease);
   }
   [[nodiscard]] std::size_t worker_count() const noexcept { return core().workers.size(); }
+  /// What is believed of a worker, for the same checks; null: not joined.
+  [[nodiscard]] const catalog_detail::worker_state* record_of(incarnation worker) const {
+    return core().find(worker);
+  }
   /// Joined, and neither left nor declared dead.
   [[nodiscard]] bool knows(incarnation worker) const { return core().workers.contains(worker); }
 

@@ -114,6 +114,8 @@ struct join_reply {
   version_number latest{};
 };
 
+/// Zero in `operation` of this and the following: the server has not told yet what this worker's calls count
+/// as, and counts this one.
 struct publish_request {
   operation_counter operation{};
   reference held{};

@@ -65,7 +65,7 @@ class session {
     }
     begin(ticket, step::publishing, deadline);
     operation_->target = {version, epoch_, root, control};
-    request(now, messages::publish_request{counter_, operation_->target}, purpose::publish);
+    request(now, messages::publish_request{known_counter(), operation_->target}, purpose::publish);
     return ticket;
   }
 
@@ -93,7 +93,7 @@ class session {
     if (!admit(ticket)) return ticket;
     begin(ticket, step::waiting, deadline);
     operation_->selector = selector;
-    request(now, messages::update_request{counter_, selector, milliseconds_until(now, deadline)},
+    request(now, messages::update_request{known_counter(), selector, milliseconds_until(now, deadline)},
             purpose::update);
     return ticket;
   }
@@ -229,6 +229,7 @@ class session {
 
   [[nodiscard]] bool joined() const noexcept { return joined_; }
   [[nodiscard]] incarnation self() const noexcept { return self_; }
+  [[nodiscard]] const session_options& options() const noexcept { return options_; }
   /// Epoch of the control block. Whoever raises it is this session (action `raise_epoch`).
   [[nodiscard]] std::uint64_t epoch() const noexcept { return epoch_; }
   [[nodiscard]] const std::optional<messages::reference>& held() const noexcept { return held_; }
@@ -237,6 +238,8 @@ class session {
   /// Set once the server has declared this worker dead, or refused it: nothing works any more.
   [[nodiscard]] const std::optional<messages::status>& fatal() const noexcept { return fatal_; }
   [[nodiscard]] bool busy() const noexcept { return operation_.has_value(); }
+  /// Joined, and the server has answered all that this worker has ever told it: both know the same.
+  [[nodiscard]] bool at_rest() const noexcept { return joined_ && !operation_ && outbox_.empty(); }
 
  private:
   using step = session_detail::step;
@@ -278,7 +281,7 @@ class session {
     if (layout_wanted_) join.tensors.assign(layout_->tensors().begin(), layout_->tensors().end());
     join.held = held_;
     // A call that the old server has not answered is made again, so it is not finished.
-    join.operation = {operation_ && counter_.value > 0 ? counter_.value - 1 : counter_.value};
+    if (counted_) join.operation = {operation_ ? counter_.value - 1 : counter_.value};
     if (operation_ && operation_->is_pulling()) join.reading = operation_->source;
     request(now, std::move(join), purpose::join);
   }
@@ -314,7 +317,7 @@ class session {
     switch (pending.why) {
       case purpose::publish:
         if (!operation_ || operation_->at != step::publishing) return;
-        if (reply.operation) counter_ = reply.operation;
+        learn_counter(reply.operation);
         if (reply.result.ok()) {
           held_ = operation_->target;
           latest_ = std::max(latest_, held_->version);
@@ -347,6 +350,7 @@ class session {
       result.drained = reply;
       conclude(std::move(result));
     } else if (operation_->at == step::draining) {
+      if (!reply.result.ok()) return abort(now, reply.result);
       start_pull(now);
     }
   }
@@ -356,7 +360,7 @@ class session {
     const bool first = pending.why == purpose::update && operation_->at == step::waiting;
     const bool next = pending.why == purpose::source_failed && operation_->at == step::resourcing;
     if (!first && !next) return;
-    if (reply.operation) counter_ = reply.operation;
+    learn_counter(reply.operation);
     if (!reply.result.ok()) {
       if (first) return conclude(reply.result, {});
       operation_->at = step::pulling;
@@ -429,9 +433,9 @@ class session {
   }
 
   void on_push(time_point now, const messages::goodbye_push& push) {
-    if (!push.rejoin) return end(push.reason);
     if (leaving_) return finish_leaving();  // unknown to the server because it has taken us out already
-    if (!joined_) return;                   // a join is on its way
+    if (!push.rejoin) return end(push.reason);
+    if (!joined_) return;  // a join is on its way
     joined_ = false;
     send_join(now);
   }
@@ -519,8 +523,8 @@ class session {
     operation_->deadline =
         std::max(operation_->deadline, now + options_.request_retry + options_.request_retry);
     request(now,
-            messages::finish_request{counter_, source.version, std::move(reason), intact, std::move(held),
-                                     source.lease},
+            messages::finish_request{known_counter(), source.version, std::move(reason), intact,
+                                     std::move(held), source.lease},
             purpose::finish);
   }
 
@@ -541,6 +545,7 @@ class session {
         return conclude(std::move(result));
       }
       case step::failing:
+        outbox_.make_notice(purpose::finish);
         return conclude(operation_->failure, {});
       case step::stopping:
         operation_->deadline = time_point::never();
@@ -572,6 +577,7 @@ class session {
   /// The running call ends.
   void conclude(session_result result) {
     result.ticket = operation_->ticket;
+    result.operation = known_counter();
     operation_.reset();
     results_.push_back(std::move(result));
   }
@@ -608,6 +614,16 @@ class session {
     }
   }
 
+  /// The number of the running call; zero while the server has not told what it counts as.
+  [[nodiscard]] operation_counter known_counter() const noexcept {
+    return counted_ ? counter_ : operation_counter{};
+  }
+  void learn_counter(operation_counter number) noexcept {
+    if (!number) return;
+    counter_ = number;
+    counted_ = true;
+  }
+
   [[nodiscard]] session_ticket new_ticket() noexcept { return ++last_ticket_; }
   void finish(session_ticket ticket, messages::status outcome) {
     session_result result;
@@ -639,6 +655,7 @@ class session {
   std::uint64_t last_ticket_ = 0;
 
   operation_counter counter_{};
+  bool counted_ = false;  ///< `counter_` is what the server counts: some call was answered
   std::optional<running> operation_;
   std::optional<messages::reference> held_;
   version_number latest_{};

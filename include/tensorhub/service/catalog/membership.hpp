@@ -61,6 +61,7 @@ class membership {
   void on(worker_state& worker, request_sequence sequence, const messages::leave_request&) {
     const incarnation id = worker.id;
     core_.log(log_level::info, who(worker) + " left");
+    dead_.insert(id);  // for good: a late repetition of its join must not take a successor's place
     remove(worker, {errc::group_failed, who(worker) + " left"}, true);
     core_.send(id, sequence, messages::status_reply{});
   }

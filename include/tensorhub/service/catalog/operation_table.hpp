@@ -2,6 +2,11 @@
 /// \file operation_table.hpp
 /// Which call of a replica's shards is which operation: opened by the first shard that calls, closed once,
 /// and remembered for a while so that late shards hear how it ended.
+///
+/// All shards count their calls, and the same number is the same operation. A process that takes a dead one's
+/// place has to guess (`count`), and may be one call ahead or behind then: each operation would fail for want
+/// of a shard that takes part in another. So whoever finds twice in a row that the others have gone on
+/// without it, or has ended the operation under another number, is counted anew.
 
 #include <algorithm>
 #include <optional>
@@ -17,15 +22,16 @@ class operation_table {
  public:
   /// The number of a worker's call. Shards count alike from their start; a process that has taken a dead
   /// one's place does not know how far the others have counted, so its first call is the operation that waits
-  /// for its shard, or the next.
+  /// for its shard, or the next. `asked` is zero as long as it has not heard that number.
   [[nodiscard]] operation_counter count(worker_state& worker, operation_counter asked,
                                         std::optional<version_number> publishes) {
-    if (!Consistency::decides_per_group || std::exchange(worker.called, true)) return asked;
     replica_state& replica = *worker.replica;
+    const bool counted = std::exchange(worker.called, true) || !Consistency::decides_per_group;
+    if (counted && asked && !is_out_of_step(worker, asked)) return asked;
     operation_counter next = std::max(asked, operation_counter{replica.closed_operation.value + 1});
     for (auto& [key, operation] : replica.operations) {
-      const bool waits =
-          !operation.closed && member_of(operation, worker.shard.index)->phase == phase::absent;
+      const member_state* member = member_of(operation, worker.shard.index);
+      const bool waits = !operation.closed && member != nullptr && member->phase == phase::absent;
       const bool fits =
           operation.is_publish == publishes.has_value() && (!publishes || operation.version == *publishes);
       if (waits && fits) return operation.counter;
@@ -62,6 +68,18 @@ class operation_table {
   [[nodiscard]] std::size_t open_count() const noexcept { return open_count_; }
 
  private:
+  [[nodiscard]] bool is_out_of_step(worker_state& worker, operation_counter asked) const {
+    replica_state& replica = *worker.replica;
+    operation_state* operation = find_operation(replica, asked, worker.shard.index);
+    if (operation == nullptr) return Consistency::decides_per_group && asked <= replica.closed_operation;
+    if (!operation->closed) return false;
+    if (member_of(*operation, worker.shard.index)->phase != phase::absent)
+      return true;  // under another number
+    if (operation->failure.ok()) return !(worker.holds() && worker.held->version == operation->version);
+    // Who calls a moment after a failure is in step: only what had waited for it, or is long over, counts.
+    const bool left_behind = operation->decided || replica.closed_operation.value > asked.value + 1;
+    return std::exchange(worker.missed, left_behind) && left_behind;
+  }
   void forget_old(replica_state& replica, operation_counter newest) {
     while (!replica.operations.empty()) {
       operation_state& oldest = replica.operations.begin()->second;

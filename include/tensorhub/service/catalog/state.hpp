@@ -67,6 +67,7 @@ struct worker_state {
   bool overwriting = false;         ///< was told to read into its memory: `held` may be gone at any time
   bool group_pending = false;       ///< has finished an update that its group has not
   bool called = false;              ///< has made a group call since it joined
+  bool missed = false;              ///< its last call came after its operation had failed
   bool indexed = false;             ///< is in version_state::holders
   std::vector<lease_id> readers{};  ///< leases on it
   std::vector<lease_id> reading{};  ///< leases that it has on others
@@ -86,6 +87,7 @@ struct member_state {
   enum class phase_type : std::uint8_t { absent, waiting, assigned, finished, failed };
   phase_type phase = phase_type::absent;
   request_sequence sequence{};  ///< the unanswered request, if there is one
+  request_sequence called{};    ///< the request that began it
   version_selector selector{};
   bool keeps = false;   ///< holds the decided version already
   bool intact = false;  ///< failed without having overwritten anything
@@ -186,6 +188,16 @@ inline constexpr std::uint32_t all_shards = UINT32_MAX;
   auto found = replica.operations.find({counter.value, all_shards});
   if (found == replica.operations.end()) found = replica.operations.find({counter.value, shard});
   return found == replica.operations.end() ? nullptr : &found->second;
+}
+/// The oldest operation that this shard had called when it sent `before`, and has not ended.
+[[nodiscard]] inline operation_state* unfinished_operation(replica_state& replica, std::uint32_t shard,
+                                                           request_sequence before) {
+  for (auto& [key, operation] : replica.operations) {
+    const member_state* member = member_of(operation, shard);
+    if (operation.closed || member == nullptr || member->called >= before) continue;
+    if (member->phase != phase::absent && member->phase != phase::failed) return &operation;
+  }
+  return nullptr;
 }
 /// The operation for which a lease was given.
 [[nodiscard]] inline operation_state* find_operation(model_state& model, const lease_state& lease) {

@@ -62,15 +62,15 @@ class updates {
   // ---- requests
 
   void on(worker_state& worker, request_sequence sequence, const messages::update_request& request) {
-    const auto fail = [&](errc code, std::string sentence) {
-      core_.answer(worker, sequence, refused({code, std::move(sentence)}));
-    };
     if (worker.drain || worker.withdrawn) {
       leases_.forget_drain(worker);
       versions_.drop(worker);
     }
-    operation_state& operation =
-        table_.open(worker, table_.count(worker, request.operation, std::nullopt), false);
+    const operation_counter counter = table_.count(worker, request.operation, std::nullopt);
+    const auto fail = [&](errc code, std::string sentence) {
+      core_.answer(worker, sequence, refused({code, std::move(sentence)}, counter));
+    };
+    operation_state& operation = table_.open(worker, counter, false);
     member_state& member = *member_of(operation, worker.shard.index);
     if (operation.is_publish) {
       return fail(errc::group_failed,
@@ -81,6 +81,7 @@ class updates {
     if (member.phase != phase::absent) return fail(errc::busy, "this operation was called already");
     member.phase = phase::waiting;
     member.sequence = sequence;
+    member.called = sequence;
     member.selector = request.selector;
     member.deadline = core_.now + std::chrono::milliseconds{request.timeout_ms};
     if (!operation.decided) return try_decide(operation, request.selector);
@@ -125,7 +126,10 @@ class updates {
 
   void on(worker_state& worker, request_sequence sequence, const messages::finish_request& request) {
     leases_.end_all_of(worker);
-    operation_state* known = find_operation(*worker.replica, request.operation, worker.shard.index);
+    // Who gives up may not have heard what its call was counted as.
+    operation_state* known =
+        request.result.ok() ? nullptr : unfinished_operation(*worker.replica, worker.shard.index, sequence);
+    if (known == nullptr) known = find_operation(*worker.replica, request.operation, worker.shard.index);
     if (known == nullptr && request.result.ok()) known = &adopt_operation(worker, request);
     worker.overwriting = false;
     if (!request.intact)
@@ -195,8 +199,9 @@ class updates {
       worker_state* worker = replica.workers[operation.only_shard.value_or(static_cast<std::uint32_t>(i))];
       if (worker == nullptr) continue;
       worker->group_pending = false;
-      if (!worker->withdrawn)
-        worker->drain.reset();  // the drain before this update is not waited for any more
+      if (const auto drain = worker->withdrawn ? std::nullopt : std::exchange(worker->drain, std::nullopt))
+        core_.answer(*worker, drain->sequence,
+                     messages::drained_reply{reason});  // the one before this update
       const request_sequence sequence = std::exchange(member.sequence, {});
       if (member.phase == phase::waiting || (member.phase == phase::finished && member.keeps && sequence)) {
         if (!member.keeps) worker->overwriting = false;

@@ -74,6 +74,7 @@ using session_ticket = std::uint64_t;
 struct session_result {
   session_ticket ticket = 0;
   messages::status outcome{};
+  operation_counter operation{};  ///< publish, update: as the server counts it; zero: it has not told
   version_number version{};
   bool kept = false;    ///< update: the version was held already
   bool forced = false;  ///< unpublish: the deadline came and the remaining readers were cut off

@@ -4,7 +4,8 @@
 ///
 /// A request that is not answered within the retry interval is sent again under its number, so the server can
 /// tell a repetition from a second call. Before the worker has joined only what the server answers to anybody
-/// is sent (join, list, describe); the rest waits here.
+/// is sent (join, list, describe); the rest waits here. A new publish or update also waits until the server
+/// has heard all that earlier ones had to report: it must decide on what is true now.
 ///
 /// Thread safety: none.
 
@@ -61,7 +62,7 @@ class outbox {
     pending.without_joining = why == purpose::join ||
                               std::holds_alternative<messages::list_request>(pending.body) ||
                               std::holds_alternative<messages::describe_request>(pending.body);
-    if (joined || pending.without_joining) transmit(now, sequence, pending);
+    if (may_send(sequence, pending, joined)) transmit(now, sequence, pending);
   }
   /// Not numbered and not repeated.
   void heartbeat() { output_.push_back({self_.value, {}, acknowledged(), messages::heartbeat_request{}}); }
@@ -69,12 +70,14 @@ class outbox {
   /// Sends what is due again.
   void repeat(time_point now, bool joined) {
     for (auto& [sequence, pending] : open_) {
-      if (now >= pending.next_send && (joined || pending.without_joining)) transmit(now, sequence, pending);
+      if (now >= pending.next_send && may_send(sequence, pending, joined)) transmit(now, sequence, pending);
     }
   }
   /// After a join: what has waited for it, and what another server may not have heard.
   void repeat_all(time_point now) {
-    for (auto& [sequence, pending] : open_) transmit(now, sequence, pending);
+    for (auto& [sequence, pending] : open_) {
+      if (may_send(sequence, pending, true)) transmit(now, sequence, pending);
+    }
   }
 
   /// Ends the request that an answer belongs to; empty: it is not waited for (any more).
@@ -120,14 +123,24 @@ class outbox {
     time_point next = time_point::never();
     for (const auto& [sequence, pending] : open_) {
       next = std::min(next, pending.deadline);
-      if (joined || pending.without_joining) next = std::min(next, pending.next_send);
+      if (may_send(sequence, pending, joined)) next = std::min(next, pending.next_send);
     }
     return next;
   }
 
+  /// No request is without an answer.
+  [[nodiscard]] bool empty() const noexcept { return open_.empty(); }
   [[nodiscard]] std::vector<messages::envelope> take_output() { return std::exchange(output_, {}); }
 
  private:
+  [[nodiscard]] bool may_send(request_sequence sequence, const pending_request& pending,
+                              bool joined) const noexcept {
+    if (!joined && !pending.without_joining) return false;
+    if (pending.why != purpose::publish && pending.why != purpose::update) return true;
+    return std::none_of(open_.begin(), open_.find(sequence), [](const auto& earlier) {
+      return earlier.second.why == purpose::finish || earlier.second.why == purpose::notice;
+    });
+  }
   void transmit(time_point now, request_sequence sequence, pending_request& pending) {
     pending.next_send = now + retry_;
     output_.push_back({self_.value, sequence, acknowledged(), pending.body});
