@@ -61,6 +61,7 @@ class simulated_worker {
   }
 
   [[nodiscard]] session& core() noexcept { return core_; }
+  [[nodiscard]] const session& core() const noexcept { return core_; }
   [[nodiscard]] const std::string& name() const noexcept { return name_; }
   [[nodiscard]] shard_of shard() const noexcept { return shard_; }
   [[nodiscard]] bool alive() const noexcept { return alive_; }
@@ -116,7 +117,10 @@ class simulated_worker {
     for (;;) {
       auto actions = core_.take_actions();
       for (auto& action : actions) std::visit([&](auto& order) { perform(order); }, action);
-      for (auto& message : core_.take_output()) world_.send(*this, std::move(message));
+      for (auto& message : core_.take_output()) {
+        if (faults.forgets_success) forget_success(message.body);
+        world_.send(*this, std::move(message));
+      }
       const auto results = core_.take_results();
       for (const auto& result : results) world_.result(*this, result);
       if (actions.empty() && results.empty()) break;
@@ -161,8 +165,9 @@ class simulated_worker {
   struct planted {
     bool skip_header_check = false;  ///< accept chunks without reading the header again
     bool skip_digests = false;
-    bool no_epoch = false;    ///< let go without raising the epoch
-    bool no_cut_off = false;  ///< confirm cut-offs without doing them
+    bool no_epoch = false;         ///< let go without raising the epoch
+    bool no_cut_off = false;       ///< confirm cut-offs without doing them
+    bool forgets_success = false;  ///< who gives up after the last byte says that nothing was overwritten
   } faults;
 
  private:
@@ -198,6 +203,13 @@ class simulated_worker {
   }
 
   // ---- actions ----
+
+  static void forget_success(messages::message& body) {
+    auto* finish = std::get_if<messages::finish_request>(&body);
+    if (finish == nullptr || finish->result.ok() || finish->intact || !finish->held) return;
+    finish->intact = true;
+    finish->held.reset();
+  }
 
   void perform(const session_actions::raise_epoch& order) {
     if (!faults.no_epoch) control_.raise_epoch(order.epoch);

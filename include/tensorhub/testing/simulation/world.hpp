@@ -1,8 +1,8 @@
 #pragma once
 /// \file world.hpp
 /// One simulated history: a reference server, a trainer group and rollout replicas, with seeded delays,
-/// reordering between connections, lost connections and killed processes; the contract is checked after every
-/// event.
+/// faults of the control network, processes that die and callers that change their minds; the contract is
+/// checked after every event.
 ///
 ///     tensorhub::testing::simulation<> history{{.seed = 17}};
 ///     history.run();
@@ -11,62 +11,35 @@
 /// What is checked (numbers of DESIGN section 2):
 ///   1  an unforced unpublish ends with no lease left on the worker; bytes of a worker change only after its
 ///      epoch was raised
-///   2  every accepted chunk has its version's bytes; whoever shows a version holds exactly its bytes
+///   2  every accepted chunk has its version's bytes; whoever shows or keeps a version, or holds one after a
+///      call that failed, has exactly its bytes
 ///   3  the shards of a replica get one version per operation, and an update succeeds for all of them or for
 ///      none
 ///   6  every call ends by its deadline (and the time that one answer needs)
-/// and that no worker both serves new readers and reads, so that leases form no cycle.
+/// and the rules of rules.hpp. A history ends with a finale without faults, in which every replica must get
+/// the last version, and no lease may be left.
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "tensorhub/policy/integrity/xxh3_128.hpp"
 #include "tensorhub/service/catalog.hpp"
+#include "tensorhub/testing/simulation/control_network.hpp"
+#include "tensorhub/testing/simulation/options.hpp"
+#include "tensorhub/testing/simulation/rules.hpp"
 #include "tensorhub/testing/simulation/worker.hpp"
 
 namespace tensorhub::testing {
 
-struct simulation_options {
-  std::uint64_t seed = 1;
-  std::uint32_t shards = 2;
-  std::size_t rollouts = 3;
-  duration length = std::chrono::seconds{3};  ///< of virtual time during which calls are started
-  double connection_losses_per_second = 1.0;  ///< over all control connections
-  double kills_per_second = 0.3;  ///< of rollout workers; a new process takes the place after a while
-  double careless_trainer = 0.0;  ///< chance per version that a trainer overwrites without unpublish
-  duration unpublish_timeout = std::chrono::milliseconds{100};
-};
-
-struct simulation_statistics {
-  std::uint64_t events = 0;
-  std::uint64_t versions = 0;
-  std::uint64_t updates = 0;  ///< successful calls that moved bytes
-  std::uint64_t kept = 0;
-  std::uint64_t failed = 0;  ///< calls that ended in a named error
-  std::uint64_t forced_drains = 0;
-  std::uint64_t chunks = 0;
-  std::uint64_t kills = 0;
-  std::uint64_t lost_connections = 0;
-  simulation_statistics& operator+=(const simulation_statistics& other) {
-    events += other.events;
-    versions += other.versions;
-    updates += other.updates;
-    kept += other.kept;
-    failed += other.failed;
-    forced_drains += other.forced_drains;
-    chunks += other.chunks;
-    kills += other.kills;
-    lost_connections += other.lost_connections;
-    return *this;
-  }
-};
-
+/// `Server`: the catalog, or a broken one that the rules must catch.
 template <scheduler Scheduler = nearest_source, consistency Consistency = group_consistent,
-          integrity Integrity = xxh3_128>
+          integrity Integrity = xxh3_128, typename Server = catalog<Scheduler, Consistency>>
 class simulation {
  public:
   using worker_type = simulated_worker<Integrity>;
@@ -80,28 +53,37 @@ class simulation {
                 {"wk", dtype::f32, {130}},
                 {"gate", dtype::u8, {256}}},
                256},
-        server_{catalog_settings(), server_epoch{options.seed + 1}} {
+        network_{events_, options_, statistics_},
+        server_{catalog_settings(), server_epoch{options.seed + 1}},
+        rules_{server_, catalog_settings(), statistics_, [this](const std::string& what) { violate(what); }} {
+    network_.connect({[this](const messages::envelope& message) { at_server(message); },
+                      [this](incarnation id, const messages::envelope& message) { at_worker(id, message); }});
     for (std::uint32_t shard = 0; shard < options_.shards; ++shard) {
-      const std::size_t slot = spawn("trainer", shard, false);
-      events_.after(delay(), [this, slot] { train(slot, version_number{1}); });
+      spawn({trainer, shard});
+      events_.after(network_.delay(), [this, shard] { train(shard, version_number{1}, false); });
     }
     for (std::size_t i = 0; i < options_.rollouts; ++i) {
       const std::string replica = "rollout-" + std::to_string(i);
-      for (std::uint32_t shard = 0; shard < options_.shards; ++shard) spawn(replica, shard, true);
-      events_.after(delay(), [this, replica] { next_round(replica); });
+      for (std::uint32_t shard = 0; shard < options_.shards; ++shard) {
+        rollouts_.push_back({replica, shard});
+        if (events_.chance(options_.late_starters))
+          spawn_later({replica, shard}, std::chrono::milliseconds{500});
+        else
+          spawn({replica, shard});
+      }
+      events_.after(network_.delay(), [this, replica] { next_round(replica); });
     }
-    if (options_.connection_losses_per_second > 0) schedule_loss();
-    if (options_.kills_per_second > 0) schedule_kill();
+    repeat(options_.connection_losses_per_second, [this] { network_.lose_one(); });
+    repeat(options_.kills_per_second, [this] { kill(rollouts_[events_.below(rollouts_.size())]); });
+    repeat(options_.double_joins_per_second, [this] { join_twice(); });
     tick_server();
   }
 
   /// Runs the history to its end; afterwards every call must have ended.
   void run() {
     const time_point end = time_point{} + options_.length + grace;
-    while (violations_.empty() && events_.step(end)) check_calls();
-    for (const auto& [key, call] : calls_) {
-      if (find(key.first) != nullptr) violate(call.what + " of " + call.who + " never ended");
-    }
+    while (violations_.empty() && !is_at_rest() && events_.step(end)) check_calls();
+    if (violations_.empty()) check_end();
     statistics_.events = events_.executed();
     for (const auto& worker : workers_) statistics_.chunks += worker->confirmed_chunks();
   }
@@ -122,12 +104,12 @@ class simulation {
  private:
   static constexpr duration grace = std::chrono::seconds{12};
   static constexpr duration answer_time = std::chrono::milliseconds{600};
+  /// After the last fault: everybody who is going to be declared dead has been, and is replaced.
+  static constexpr duration settling = std::chrono::milliseconds{1500};
+  static constexpr const char* trainer = "trainer";
 
-  struct connection_state {
-    std::uint64_t generation = 0;
-    time_point to_server{};
-    time_point to_worker{};
-  };
+  using place = std::pair<std::string, std::uint32_t>;  ///< replica and shard
+
   struct call_state {
     std::string who{};
     std::string what{};
@@ -135,7 +117,14 @@ class simulation {
     std::function<void(const session_result&)> done{};
   };
   struct round_state {
+    std::string replica{};
     std::size_t open = 0;
+    bool last = false;  ///< of the finale
+    bool all_succeeded = true;
+    std::string failures{};
+  };
+  /// How the shards' calls of one operation have ended.
+  struct operation_outcome {
     version_number version{};
     bool some_succeeded = false;
     bool some_failed = false;
@@ -150,25 +139,34 @@ class simulation {
     return out;
   }
 
-  [[nodiscard]] duration delay() {
-    return events_.between(std::chrono::microseconds{30}, std::chrono::microseconds{900});
-  }
   [[nodiscard]] bool over() const { return events_.now() > time_point{} + options_.length; }
+  [[nodiscard]] bool settled() const { return events_.now() > time_point{} + options_.length + settling; }
 
   void violate(const std::string& what) {
     violations_.push_back("seed " + std::to_string(options_.seed) + ", " +
                           std::to_string(to_seconds(events_.now() - time_point{})) + " s: " + what);
   }
 
+  /// Again and again until the faults end, `per_second` times a second on average.
+  void repeat(double per_second, std::function<void()> what) {
+    if (per_second <= 0) return;
+    const double seconds = (0.5 + static_cast<double>(events_.below(1000)) / 1000.0) / per_second;
+    events_.after(duration{static_cast<std::int64_t>(seconds * 1e9)}, [this, per_second, what] {
+      if (over()) return;
+      what();
+      repeat(per_second, what);
+    });
+  }
+
   // ---- processes ----------------------------------------------------------------------------------------
 
-  std::size_t spawn(const std::string& replica, std::uint32_t shard, bool rollout) {
+  void spawn(const place& where) {
     session_options options;
     options.server = "simulated";
     options.model = "policy";
-    options.replica = replica;
-    options.shard = {shard, options_.shards};
-    options.place.host = replica;
+    options.replica = where.first;
+    options.shard = {where.second, options_.shards};
+    options.place.host = where.first;
     options.consistency = Consistency::name;
     options.integrity = Integrity::name;
     options.transport = "simulated";
@@ -176,77 +174,107 @@ class simulation {
     options.drain_timeout = std::chrono::milliseconds{150};
     typename worker_type::services world;
     world.send = [this](worker_type& from, messages::envelope message) {
-      to_server(from, std::move(message));
+      network_.to_server(from.core().self(), std::move(message));
     };
     world.find = [this](incarnation id) { return find(id); };
     world.violation = [this](const std::string& what) { violate(what); };
     world.result = [this](worker_type& worker, const session_result& result) { on_result(worker, result); };
     const incarnation self{++last_incarnation_};
-    const std::size_t slot = workers_.size();
     workers_.push_back(
         std::make_unique<worker_type>(events_, std::move(world), std::move(options), self, shape_));
-    by_id_[self] = workers_.back().get();
-    if (rollout) places_[{replica, shard}] = slot;
-    if (on_spawn) on_spawn(*workers_.back());
+    worker_type& worker = *workers_.back();
+    by_id_[self] = &worker;
+    places_[where] = &worker;
+    if (on_spawn) on_spawn(worker);
     call(
-        *workers_.back(), "join", std::chrono::seconds{5},
+        worker, "join", std::chrono::seconds{5},
         [](session& core, time_point now, time_point deadline) { return core.join(now, deadline); },
         [](const auto&) {});
-    return slot;
+  }
+  void spawn_later(const place& where, duration at_most) {
+    events_.after(events_.between(std::chrono::milliseconds{1}, at_most), [this, where] {
+      if (at(where) == nullptr) spawn(where);
+    });
   }
 
+  /// Null: dead, or unknown.
   [[nodiscard]] worker_type* find(incarnation id) const {
     const auto found = by_id_.find(id);
     return found == by_id_.end() || !found->second->alive() ? nullptr : found->second;
   }
-
-  void schedule_kill() {
-    const auto mean = 1.0 / options_.kills_per_second;
-    events_.after(duration{static_cast<std::int64_t>(
-                      mean * 1e9 * (0.5 + static_cast<double>(events_.below(1000)) / 1000.0))},
-                  [this] {
-                    if (over()) return;
-                    kill_one();
-                    schedule_kill();
-                  });
+  /// Null: nobody is there now.
+  [[nodiscard]] worker_type* at(const place& where) const {
+    const auto found = places_.find(where);
+    return found == places_.end() || !found->second->alive() ? nullptr : found->second;
+  }
+  [[nodiscard]] static place place_of(const session& core) {
+    return {core.options().replica, core.options().shard.index};
   }
 
-  void kill_one() {
-    auto place = places_.begin();
-    std::advance(place, static_cast<std::ptrdiff_t>(events_.below(places_.size())));
-    const auto [replica, shard] = place->first;
-    worker_type& victim = *workers_[place->second];
-    if (!victim.alive()) return;
+  void kill(const place& where) {
+    worker_type* victim = at(where);
+    if (victim == nullptr) return;
     ++statistics_.kills;
+    end_process(*victim);
+    spawn_later(where, std::chrono::milliseconds{700});
+  }
+
+  /// Its calls end with it.
+  void end_process(worker_type& victim) {
     victim.kill();
-    // Its calls end with it.
+    std::vector<std::function<void(const session_result&)>> ended;
     for (auto call = calls_.begin(); call != calls_.end();) {
       if (call->first.first != victim.core().self()) {
         ++call;
         continue;
       }
-      auto done = std::move(call->second.done);
+      ended.push_back(std::move(call->second.done));
       call = calls_.erase(call);
-      session_result gone;
-      gone.outcome = {errc::replaced, "killed"};
-      done(gone);
     }
-    events_.after(events_.between(std::chrono::milliseconds{1}, std::chrono::milliseconds{700}),
-                  [this, replica = replica, shard = shard] {
-                    if (!over()) spawn(replica, shard, true);
-                  });
+    for (const auto& done : ended) done(gone());
+  }
+  [[nodiscard]] static session_result gone() {
+    session_result out;
+    out.outcome = {errc::replaced, "killed"};
+    return out;
+  }
+
+  /// Somebody who has joined asks to join as another worker too, as one that mixes up its options would.
+  void join_twice() {
+    auto who = places_.begin();
+    std::advance(who, static_cast<std::ptrdiff_t>(events_.below(places_.size())));
+    const place& other = rollouts_[events_.below(rollouts_.size())];
+    worker_type* worker = at(who->first);
+    if (worker == nullptr || !worker->core().joined() || other == who->first) return;
+    ++statistics_.double_joins;
+    messages::join_request join;
+    join.model = "policy";
+    join.replica = other.first;
+    join.shard = {other.second, options_.shards};
+    join.transport = "simulated";
+    join.consistency = Consistency::name;
+    join.integrity = Integrity::name;
+    join.layout_digest = shape_.digest();
+    join.chunk_bytes = shape_.chunk_bytes();
+    join.chunk_count = shape_.chunk_count();
+    join.tensors.assign(shape_.tensors().begin(), shape_.tensors().end());
+    const messages::envelope message{worker->core().self().value, rules_type::double_join, {}, join};
+    events_.after(network_.delay(), [this, message] {
+      if (server_.knows(incarnation{message.sender})) at_server(message);
+    });
   }
 
   // ---- calls --------------------------------------------------------------------------------------------
 
   template <typename Start>
-  void call(worker_type& worker, std::string what, duration timeout, Start&& start,
-            std::function<void(const session_result&)> done) {
+  session_ticket call(worker_type& worker, std::string what, duration timeout, Start&& start,
+                      std::function<void(const session_result&)> done) {
     const time_point deadline = events_.now() + timeout;
     const session_ticket ticket = start(worker.core(), events_.now(), deadline);
     calls_[{worker.core().self(), ticket}] = {worker.name(), std::move(what), deadline + answer_time,
                                               std::move(done)};
     worker.settle();
+    return ticket;
   }
 
   void on_result(worker_type& worker, const session_result& result) {
@@ -270,59 +298,81 @@ class simulation {
   // ---- the trainer --------------------------------------------------------------------------------------
 
   /// Publishes `version`, lets it be read for a while, takes it back, changes every byte, and meets the other
-  /// shards.
-  void train(std::size_t slot, version_number version) {
-    worker_type& worker = *workers_[slot];
-    if (over()) return;
-    worker.write_version(version);
-    const session_ticket ticket = worker.publish(version, std::chrono::seconds{2});
-    if (worker.shard().index == 0) ++statistics_.versions;
-    calls_[{worker.core().self(), ticket}] = {
-        worker.name(), "publish", events_.now() + std::chrono::seconds{2} + answer_time,
-        [this, slot, version](const session_result& result) {
+  /// shards. `last`: leaves it published.
+  void train(std::uint32_t shard, version_number version, bool last) {
+    worker_type* worker = at({trainer, shard});
+    if (worker == nullptr) return meet(shard, version);  // the others publish without it
+    worker->write_version(version);
+    if (shard == 0) ++statistics_.versions;
+    call(
+        *worker, "publish", std::chrono::seconds{2},
+        [&](session&, time_point, time_point) { return worker->publish(version, std::chrono::seconds{2}); },
+        [this, worker, shard, version, last](const session_result& result) {
           if (!result.outcome.ok()) {
-            violate("publish failed: " + result.outcome.sentence);
+            if (result.outcome.code != errc::replaced) violate("publish failed: " + result.outcome.sentence);
+            return meet(shard, version);
+          }
+          if (last) {
+            final_version_ = version;
             return;
           }
           events_.after(events_.between(std::chrono::milliseconds{1}, std::chrono::milliseconds{60}),
-                        [this, slot, version] { take_back(slot, version); });
-        }};
-    worker.settle();
-  }
-
-  void take_back(std::size_t slot, version_number version) {
-    worker_type& worker = *workers_[slot];
-    if (events_.chance(options_.careless_trainer))
-      worker.scribble();  // breaks the contract: readers must notice
-    call(
-        worker, "unpublish", options_.unpublish_timeout,
-        [](session& core, time_point now, time_point deadline) { return core.unpublish(now, deadline); },
-        [this, slot, version](const session_result& result) {
-          worker_type& self = *workers_[slot];
-          if (!result.outcome.ok()) violate("unpublish failed: " + result.outcome.sentence);
-          if (result.forced)
-            ++statistics_.forced_drains;
-          else
-            check_no_lease_on(self);
-          self.scribble();
-          meet(slot, version);
+                        [this, worker, shard, version] { take_back(*worker, shard, version); });
         });
   }
 
-  void check_no_lease_on(const worker_type& worker) {
-    const incarnation self = const_cast<worker_type&>(worker).core().self();
-    server_.for_each_lease([&](const auto& lease) {
-      if (lease.source == self)
-        violate("unpublish of " + worker.name() + " returned although a lease is left on it");
-    });
+  void take_back(worker_type& worker, std::uint32_t shard, version_number version) {
+    if (!worker.alive()) return meet(shard, version);
+    if (events_.chance(options_.careless_trainer))
+      worker.scribble();  // breaks the contract: readers must notice
+    const bool exits = !over() && events_.chance(options_.trainer_exits);
+    const bool politely = exits && events_.chance(0.5);
+    if (exits && !politely) {
+      events_.after(events_.between(duration{0}, std::chrono::milliseconds{4}), [this, &worker] {
+        ++statistics_.exits;
+        if (worker.alive()) kill(place_of(worker.core()));
+      });
+    }
+    call(
+        worker, "unpublish", options_.unpublish_timeout,
+        [](session& core, time_point now, time_point deadline) { return core.unpublish(now, deadline); },
+        [this, &worker, shard, version, politely](const session_result& result) {
+          if (!worker.alive()) return meet(shard, version);
+          if (!result.outcome.ok()) violate("unpublish failed: " + result.outcome.sentence);
+          if (result.forced)
+            ++statistics_.forced_drains;
+          else if (!worker.core().fatal())
+            rules_.check_drained(worker.core(), worker.name());
+          worker.scribble();
+          if (politely) return leave(worker, shard, version);
+          meet(shard, version);
+        });
+  }
+
+  /// The process says goodbye and ends, perhaps while the other shards still drain; another one goes on.
+  void leave(worker_type& worker, std::uint32_t shard, version_number version) {
+    ++statistics_.exits;
+    call(
+        worker, "leave", std::chrono::milliseconds{500},
+        [](session& core, time_point now, time_point deadline) { return core.leave(now, deadline); },
+        [this, &worker, shard, version](const session_result&) {
+          if (worker.alive()) {
+            events_.after(duration{0}, [this, &worker] { end_process(worker); });
+            spawn_later({trainer, shard}, std::chrono::milliseconds{200});
+          }
+          meet(shard, version);
+        });
   }
 
   /// A trainer group is synchronous: all shards finish a step before the next begins.
-  void meet(std::size_t slot, version_number version) {
-    waiting_trainers_.push_back(slot);
+  void meet(std::uint32_t shard, version_number version) {
+    waiting_trainers_.push_back(shard);
     if (waiting_trainers_.size() < options_.shards) return;
-    for (const std::size_t each : std::exchange(waiting_trainers_, {})) {
-      events_.after(delay(), [this, each, version] { train(each, version_number{version.value + 1}); });
+    const bool last = over();
+    const duration pause = last && !settled() ? settling : duration{0};
+    for (const std::uint32_t each : std::exchange(waiting_trainers_, {})) {
+      events_.after(pause + network_.delay(),
+                    [this, each, version, last] { train(each, version_number{version.value + 1}, last); });
     }
   }
 
@@ -330,36 +380,81 @@ class simulation {
 
   /// All shards of a replica call update() with the same selector, at different moments.
   void next_round(const std::string& replica) {
-    if (over()) return;
     const auto round = std::make_shared<round_state>();
+    round->replica = replica;
     round->open = options_.shards;
-    const version_selector selector = random_selector();
-    const duration timeout = events_.between(std::chrono::milliseconds{50}, std::chrono::milliseconds{1500});
-    for (std::uint32_t shard = 0; shard < options_.shards; ++shard) {
-      const std::size_t slot = places_.at({replica, shard});
-      events_.after(events_.between(duration{0}, std::chrono::milliseconds{20}),
-                    [this, slot, round, replica, selector, timeout] {
-                      worker_type& worker = *workers_[slot];
-                      const auto ended = [this, slot, round, replica](const session_result& result) {
-                        end_update(slot, replica, *round, result);
-                      };
-                      if (!worker.alive()) {
-                        session_result gone;
-                        gone.outcome = {errc::replaced, "killed"};
-                        return ended(gone);
-                      }
-                      call(
-                          worker, "update", timeout,
-                          [selector](session& core, time_point now, time_point deadline) {
-                            return core.update(now, selector, deadline);
-                          },
-                          ended);
-                    });
+    round->last = settled();
+    version_selector selector = random_selector();
+    duration timeout = events_.between(std::chrono::milliseconds{50}, std::chrono::milliseconds{1500});
+    if (events_.chance(options_.short_deadlines))
+      timeout = events_.between(std::chrono::milliseconds{1}, std::chrono::milliseconds{20});
+    const bool fickle = !over() && events_.chance(options_.fickle_callers);
+    if (round->last) {
+      if (!final_version_) return try_again(replica);
+      selector = exactly(final_version_);
+      timeout = std::chrono::milliseconds{1500};
     }
+    for (std::uint32_t shard = 0; shard < options_.shards; ++shard) {
+      duration pause = events_.between(duration{0}, std::chrono::milliseconds{20});
+      if (!round->last && events_.chance(options_.late_shards))
+        pause += events_.between(duration{0}, std::chrono::milliseconds{700});
+      events_.after(pause, [this, shard, round, selector, timeout, fickle] {
+        worker_type* worker = at({round->replica, shard});
+        if (fickle && worker != nullptr) return give_up_often(*worker, round, many_calls);
+        begin_update(worker, round, selector, timeout);
+      });
+    }
+  }
+  void try_again(const std::string& replica) {
+    events_.after(events_.between(std::chrono::milliseconds{1}, std::chrono::milliseconds{80}),
+                  [this, replica] { next_round(replica); });
+  }
+
+  void begin_update(worker_type* worker, const std::shared_ptr<round_state>& round,
+                    const version_selector& selector, duration timeout) {
+    if (worker == nullptr) return end_update(nullptr, *round, gone());
+    const session_ticket ticket = call(
+        *worker, "update", timeout,
+        [selector](session& core, time_point now, time_point deadline) {
+          return core.update(now, selector, deadline);
+        },
+        [this, worker, round](const session_result& result) { end_update(worker, *round, result); });
+    if (round->last || !events_.chance(options_.cancels)) return;
+    // Most updates take some milliseconds.
+    const duration patience = events_.chance(0.7) ? std::chrono::milliseconds{15} : timeout;
+    events_.after(events_.between(duration{0}, patience),
+                  [this, worker, ticket] { cancel(*worker, ticket); });
+  }
+
+  void cancel(worker_type& worker, session_ticket ticket) {
+    if (!worker.alive() || !calls_.contains({worker.core().self(), ticket})) return;
+    ++statistics_.cancelled;
+    worker.core().cancel(events_.now(), ticket);
+    worker.settle();
+  }
+
+  /// Asks for what will not come, and asks for something else before it can be answered.
+  void give_up_often(worker_type& worker, const std::shared_ptr<round_state>& round, std::size_t times) {
+    if (!worker.alive() || worker.core().fatal() || times == 0) return end_update(nullptr, *round, gone());
+    const session_ticket ticket = call(
+        worker, "update", std::chrono::milliseconds{500},
+        [this](session& core, time_point now, time_point deadline) {
+          return core.update(now, at_least(version_number{latest_published_.value + 1000}), deadline);
+        },
+        [this, &worker, round, times](const session_result&) {
+          events_.after(duration{0},
+                        [this, &worker, round, times] { give_up_often(worker, round, times - 1); });
+        });
+    events_.after(events_.between(duration{0}, std::chrono::milliseconds{1}),
+                  [this, &worker, ticket] { cancel(worker, ticket); });
   }
 
   [[nodiscard]] version_selector random_selector() {
     const version_number latest_known = latest_published_;
+    if (events_.chance(options_.old_versions)) {
+      const std::uint64_t back = events_.below(std::min<std::uint64_t>(latest_known.value, 4));
+      return exactly(version_number{latest_known.value - back});
+    }
     switch (events_.below(6)) {
       case 0:
         return at_least(version_number{latest_known.value + 1});
@@ -370,126 +465,167 @@ class simulation {
     }
   }
 
-  void end_update(std::size_t slot, const std::string& replica, round_state& round,
-                  const session_result& result) {
-    worker_type& worker = *workers_[slot];
+  /// `worker` is null if there is none (any more).
+  void end_update(worker_type* worker, round_state& round, const session_result& result) {
+    if (worker != nullptr && worker->alive()) {
+      const auto& held = worker->core().held();
+      if (held && !worker->holds_bytes_of(held->version))
+        violate(worker->name() + " says that it holds version " + to_string(held->version) +
+                ", but has other bytes");
+    }
     if (result.outcome.ok()) {
       ++(result.kept ? statistics_.kept : statistics_.updates);
-      if (!worker.holds_bytes_of(result.version))
-        violate(worker.name() + " got version " + to_string(result.version) + " with other bytes");
-      if (expect_groups && round.version && round.version != result.version) {
-        violate("shards of " + replica + " got versions " + to_string(round.version) + " and " +
-                to_string(result.version));
-      }
-      round.version = result.version;
-      round.some_succeeded = true;
+      if (!worker->holds_bytes_of(result.version))
+        violate(worker->name() + " got version " + to_string(result.version) + " with other bytes");
     } else {
       ++statistics_.failed;
-      // Whoever was told nothing in time (or is dead) may not know that the group succeeded.
+      round.all_succeeded = false;
+      round.failures +=
+          " [" + (worker != nullptr ? worker->name() : "nobody") + ": " + result.outcome.sentence + "]";
+    }
+    if (worker != nullptr && result.operation) check_group(*worker, round.replica, result);
+    if (--round.open != 0) return;
+    if (round.last && round.all_succeeded) {
+      ++replicas_at_rest_;
+      return;
+    }
+    if (round.last) last_failures_[round.replica] = round.failures;
+    try_again(round.replica);
+  }
+
+  /// One version, and one end, for all shards that have called the same operation.
+  void check_group(const worker_type& worker, const std::string& replica, const session_result& result) {
+    auto& operations = operations_[replica];
+    operation_outcome& all = operations[result.operation];
+    if (result.outcome.ok()) {
+      if (expect_groups && all.version && all.version != result.version) {
+        violate("shards of " + replica + " got versions " + to_string(all.version) + " and " +
+                to_string(result.version));
+      }
+      all.version = result.version;
+      all.some_succeeded = true;
+    } else {
+      // Whoever gave up, was told nothing in time, or is dead may not know that the group succeeded.
       const errc code = result.outcome.code;
-      const bool did_not_hear =
-          code == errc::timed_out || code == errc::disconnected || code == errc::replaced;
-      if (!did_not_hear) round.some_failed = true;
-      round.failures += " [" + worker.name() + ": " + result.outcome.sentence + "]";
+      const bool did_not_hear = code == errc::timed_out || code == errc::disconnected ||
+                                code == errc::replaced || code == errc::cancelled;
+      if (!did_not_hear) all.some_failed = true;
+      all.failures += " [" + worker.name() + ": " + result.outcome.sentence + "]";
     }
-    if (Consistency::completes_per_group && round.some_succeeded && round.some_failed) {
-      violate("an update of " + replica +
-              " succeeded for some shards and failed for others:" + round.failures);
-    }
-    if (--round.open == 0) {
-      events_.after(events_.between(std::chrono::milliseconds{1}, std::chrono::milliseconds{80}),
-                    [this, replica] { next_round(replica); });
+    if (Consistency::completes_per_group && all.some_succeeded && all.some_failed) {
+      violate("an update of " + replica + " succeeded for some shards and failed for others:" + all.failures);
     }
   }
 
-  // ---- the control network ------------------------------------------------------------------------------
+  // ---- the end ------------------------------------------------------------------------------------------
 
-  void to_server(worker_type& from, messages::envelope message) {
-    const incarnation id = from.core().self();
-    connection_state& connection = connections_[id];
-    connection.to_server =
-        std::max(connection.to_server, events_.now() + delay());  // in order within a connection
-    events_.schedule(connection.to_server,
-                     [this, id, generation = connection.generation, message = std::move(message)] {
-                       if (connections_[id].generation != generation) return;
-                       server_.receive(events_.now(), message);
-                       flush_server();
-                     });
+  /// Every replica holds the last version, and nobody waits for anything.
+  [[nodiscard]] bool is_at_rest() const {
+    return replicas_at_rest_ == options_.rollouts && calls_.empty() &&
+           std::ranges::all_of(places_, [](const auto& entry) { return entry.second->core().at_rest(); });
   }
 
-  void flush_server() {
-    for (outgoing& out : server_.take_output()) {
+  void check_end() {
+    for (const auto& [key, call] : calls_) {
+      if (find(key.first) != nullptr) violate(call.what + " of " + call.who + " never ended");
+    }
+    if (replicas_at_rest_ != options_.rollouts) {
+      std::string failures;
+      for (const auto& [replica, sentence] : last_failures_) failures += " " + replica + sentence;
+      violate("without faults, only " + std::to_string(replicas_at_rest_) + " of " +
+              std::to_string(options_.rollouts) + " replicas got the last version (" +
+              to_string(final_version_) + "):" + failures);
+    }
+    if (!is_at_rest()) violate("a worker did not come to rest without faults");
+    server_.for_each_lease([&](const auto& lease) {
+      violate("a lease of " + lease.replica + "/" + std::to_string(lease.shard) + " is left at the end");
+    });
+    for (const auto& [where, worker] : places_) rules_.check_belief(worker->core(), worker->name());
+  }
+
+  // ---- the server ---------------------------------------------------------------------------------------
+
+  void at_server(const messages::envelope& message) {
+    if (const auto* join = std::get_if<messages::join_request>(&message.body)) {
+      const bool first = std::ranges::none_of(by_id_, [&](const auto& entry) {
+        return entry.second->core().options().replica == join->replica && server_.knows(entry.first);
+      });
+      if (first) operations_.erase(join->replica);  // the server counts from one again
+    }
+    rules_.before(events_.now(), message);
+    server_.receive(events_.now(), message);
+    flush_server(&message);
+    if (const worker_type* worker = find(incarnation{message.sender}))
+      rules_.check_belief(worker->core(), worker->name());
+  }
+
+  void at_worker(incarnation id, const messages::envelope& message) {
+    worker_type* worker = find(id);
+    if (worker == nullptr) return;
+    worker->receive(message);
+    rules_.check_belief(worker->core(), worker->name());
+    if (!worker->core().fatal() || !ending_.insert(id).second) return;
+    // Its user sees the error and starts it anew.
+    events_.after(events_.between(duration{0}, std::chrono::milliseconds{5}), [this, worker] {
+      if (worker->alive()) kill(place_of(worker->core()));
+    });
+  }
+
+  /// Sends what the server says, and looks at its state. `cause`: what it has received, if anything.
+  void flush_server(const messages::envelope* cause) {
+    const std::vector<outgoing> output = server_.take_output();
+    if (cause != nullptr) rules_.after(*cause, output);
+    for (const outgoing& out : output) {
       if (const auto* push = std::get_if<messages::version_push>(&out.message.body)) {
         latest_published_ = std::max(latest_published_, push->version);
       }
-      connection_state& connection = connections_[out.to];
-      connection.to_worker = std::max(connection.to_worker, events_.now() + delay());
-      events_.schedule(connection.to_worker, [this, id = out.to, generation = connection.generation,
-                                              message = std::move(out.message)] {
-        if (connections_[id].generation != generation) return;
-        if (worker_type* worker = find(id)) worker->receive(message);
-      });
+      const worker_type* worker = find(out.to);
+      const bool is_current = worker != nullptr && at(place_of(worker->core())) == worker;
+      rules_.check_output(events_.now(), out, !is_current);
+      network_.to_worker(out.to, out.message);
     }
     for (const log_line& line : server_.take_log()) {
       if (log) log(line);
     }
-    check_no_cycle();
-  }
-
-  /// A worker that reads gives no new lease, so whoever has a running lease on a source sees a source that
-  /// reads from nobody, or one that began to read later and waits for its readers first.
-  void check_no_cycle() {
-    std::map<incarnation, incarnation> reads_from;
-    server_.for_each_lease([&](const auto& lease) {
-      if (!lease.cutting_off && !lease.moving && lease.reader) reads_from[lease.reader] = lease.source;
-    });
-    for (const auto& [reader, source] : reads_from) {
-      incarnation at = source;
-      for (std::size_t steps = 0; reads_from.contains(at); ++steps) {
-        at = reads_from[at];
-        if (at == reader || steps > reads_from.size()) return violate("leases form a cycle");
-      }
-    }
-  }
-
-  void schedule_loss() {
-    const auto mean = 1.0 / options_.connection_losses_per_second;
-    events_.after(duration{static_cast<std::int64_t>(
-                      mean * 1e9 * (0.5 + static_cast<double>(events_.below(1000)) / 1000.0))},
-                  [this] {
-                    if (over()) return;
-                    auto connection = connections_.begin();
-                    std::advance(connection, static_cast<std::ptrdiff_t>(events_.below(connections_.size())));
-                    ++connection->second.generation;  // everything in flight, in both directions, is lost
-                    ++statistics_.lost_connections;
-                    schedule_loss();
-                  });
+    rules_.check_leases();
   }
 
   void tick_server() {
     const time_point next = std::max(server_.next_deadline(), events_.now() + std::chrono::milliseconds{5});
     events_.schedule(next, [this] {
       server_.advance(events_.now());
-      flush_server();
+      flush_server(nullptr);
       tick_server();
     });
   }
 
+  using rules_type = contract_rules<Server>;
+
+  /// More than a worker may have in flight.
+  static constexpr std::size_t many_calls = limits::worker_requests_in_flight + 10;
+
   simulation_options options_;
+  simulation_statistics statistics_;
   event_queue events_;
   layout shape_;
-  catalog<Scheduler, Consistency> server_;
+  control_network network_;
+  Server server_;
+  rules_type rules_;
   std::vector<std::unique_ptr<worker_type>> workers_;
   std::map<incarnation, worker_type*> by_id_;
-  std::map<std::pair<std::string, std::uint32_t>, std::size_t> places_;
-  std::map<incarnation, connection_state> connections_;
+  std::map<place, worker_type*> places_;  ///< who was started there last
+  std::vector<place> rollouts_;
+  std::set<incarnation> ending_;
   std::map<std::pair<incarnation, session_ticket>, call_state> calls_;
-  std::vector<std::size_t> waiting_trainers_;
+  std::map<std::string, std::map<operation_counter, operation_outcome>> operations_;
+  std::vector<std::uint32_t> waiting_trainers_;
   std::uint64_t last_incarnation_ = 100;
   std::uint64_t steps_ = 0;
   version_number latest_published_{1};
+  version_number final_version_{};
+  std::size_t replicas_at_rest_ = 0;
+  std::map<std::string, std::string> last_failures_;
   std::vector<std::string> violations_;
-  simulation_statistics statistics_;
 };
 
 }  // namespace tensorhub::testing
