@@ -168,6 +168,7 @@ class worker_process {
     out.model = "policy";
     out.replica = replica;
     out.consistency = "group_consistent";
+    out.request_retry = 10min;
     return out;
   }
   [[nodiscard]] const session_result* find(session_ticket ticket) const {
@@ -359,7 +360,11 @@ TEST_CASE("server shell: two workers, one waits for what the other publishes") {
 }
 
 TEST_CASE("server shell: thousands of strangers are answered, and no worker loses its route to them") {
-  const reference_server<> server;
+  // No heart beats and nothing is repeated meanwhile: only the server's memory leads back to the worker.
+  reference_server_options options;
+  options.catalog.heartbeat_interval = 10min;
+  options.catalog.worker_timeout = 1h;
+  const reference_server<> server{options};
   worker_process early{server.address(), 8, "rollout"};
   REQUIRE(early.result(early.join()).outcome.ok());
   const auto waiting = early.wait(3);  // is answered after the strangers
