@@ -273,7 +273,12 @@ TEST_CASE("catalog: a process that was counted one call ahead comes into step ag
   s.publish(2);
   s.server.start_update(s.rollout0);
   const incarnation young = s.server.join(40, "rollout", {1, 2});
-  operation_counter young_counts{};
+  const auto first = s.server.answer<messages::update_reply>(
+      young, s.server.send(young, messages::update_request{{}, latest, 60'000}));
+  REQUIRE(first.has_value());
+  REQUIRE(first->source.has_value());
+  s.server.fail(young, *first->source, {errc::timed_out, "late"}, true);
+  operation_counter young_counts{first->operation.value + 1};
   operation_counter old_counts = s.server.operation_of(s.rollout0);
   for (int round = 0;; ++round) {
     REQUIRE(round < 4);
