@@ -1,4 +1,5 @@
-// Single parts of the library, by Google Benchmark: digests, codec, catalog, scheduler, the pull's bookkeeping.
+// Single parts of the library, by Google Benchmark: digests, codec, catalog, scheduler, the pull's
+// bookkeeping.
 
 #include <benchmark/benchmark.h>
 

@@ -137,7 +137,8 @@ class client {
   bool paused_ = false;
 };
 
-/// Answers every request with a canned answer of the right type and of the size that the catalog's would have.
+/// Answers every request with a canned answer of the right type and of the size that the catalog's would
+/// have.
 class bare_server {
  public:
   explicit bare_server(zmq::context_t& context) : socket_{context, zmq::socket_type::router} {

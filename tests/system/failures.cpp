@@ -192,12 +192,11 @@ void overwrite_under_load(const std::function<void(member<typename Hub::publishe
   }
   const auto until = std::chrono::steady_clock::now() + 4s;
   std::uint64_t version = 0;
-  while (std::chrono::steady_clock::now() < until) write(source, ++version);
+  while (std::chrono::steady_clock::now() < until || version < 10) write(source, ++version);
   over = true;
   readers.clear();
   MESSAGE(version << " versions, " << good.load() << " whole updates, " << refused.load() << " refused");
   CHECK(mixed == 0);
-  CHECK(version > 5);
   CHECK_MESSAGE(refused > 0, "nobody was disturbed: this test tests nothing");
 }
 
@@ -223,7 +222,7 @@ TEST_CASE("a trainer that overwrites what it has published: readers get an error
     source.memory.fill(version);
     source.worker.publish(version);
     std::this_thread::sleep_for(std::chrono::milliseconds{version % 5 * 2});
-    source.memory.fill(version + 1'000'000);  // breaks the contract
+    source.memory.overwrite_while_published(version + 1'000'000);
     source.worker.unpublish(100ms);
   });
 }

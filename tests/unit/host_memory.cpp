@@ -44,7 +44,7 @@ template <typename Call>
 class mapped_file {
  public:
   mapped_file() {
-    std::string path = std::filesystem::temp_directory_path() / "tensorhub_unit_XXXXXX";
+    std::string path = std::filesystem::temp_directory_path() / ("tensorhub_unit_" + std::string(6, 'X'));
     descriptor_.reset(::mkstemp(path.data()));
     REQUIRE(bool{descriptor_});
     ::unlink(path.c_str());

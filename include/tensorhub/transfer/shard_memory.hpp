@@ -16,6 +16,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -52,12 +53,12 @@ class shard_memory {
     }
     if (*bytes > 0 && data == nullptr)
       throw error(errc::invalid_argument, "tensor '" + tensor.name + "' has no memory (null)");
-    if (std::ranges::any_of(specs_, [&](const tensor_spec& other) { return other.name == tensor.name; })) {
+    if (names_.contains(tensor.name))
       throw error(errc::invalid_argument, "tensor '" + tensor.name + "' was added twice");
-    }
     // The memory is the user's; whether it may be written is decided by which door is used.
     auto* const first = static_cast<std::byte*>(const_cast<void*>(data));
     ranges_.push_back(*bytes > 0 ? space_.describe(first, *bytes) : memory_range{first, 0});
+    names_.insert(tensor.name);
     specs_.push_back(std::move(tensor));
   }
 
@@ -171,6 +172,7 @@ class shard_memory {
   Memory space_;
   const layout* shape_ = nullptr;
   std::vector<tensor_spec> specs_;
+  std::unordered_set<std::string> names_;
   std::vector<memory_range> ranges_;
   std::optional<typename Memory::allocation> packed_;
   std::vector<region_type> regions_;

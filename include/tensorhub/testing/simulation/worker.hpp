@@ -280,7 +280,7 @@ class simulated_worker {
         while (const auto task = transfer_->next(channel)) start(slot, channel, *task);
       }
     }
-    if (const auto failure = transfer_->take_failure()) {
+    while (const auto failure = transfer_->take_failure()) {
       core_.source_failed(events_->now(), failure->lease, failure->reason, failure->detail);
     }
     for (source_slot slot = 0; slot < sources_.size(); ++slot) {

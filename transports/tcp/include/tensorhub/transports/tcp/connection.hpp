@@ -148,11 +148,10 @@ class connection {
     } else {
       auto* const header = reinterpret_cast<std::byte*>(&header_) + header_sent_;
       const std::size_t header_bytes = sizeof header_ - header_sent_;
-      std::array<iovec, 2> pieces{iovec{header, header_bytes},
-                                  iovec{part_.data, from_file_ ? 0 : part_bytes}};
+      std::array<iovec, 2> pieces{iovec{header, header_bytes}, iovec{part_.data, part_bytes}};
       msghdr message{};
       message.msg_iov = pieces.data();
-      message.msg_iovlen = pieces.size();
+      message.msg_iovlen = from_file_ ? 1 : pieces.size();
       const int more = from_file_ ? MSG_MORE : 0;
       sent = ::sendmsg(socket(), &message, MSG_NOSIGNAL | more);
       if (sent > 0) {

@@ -153,8 +153,8 @@ class queue_core {
             static_cast<long>(time.count() % 1'000'000'000)};
   }
 
-  /// Takes at most one read off each stream, so that its bytes are still in the cache when the caller looks at
-  /// them. Gives up what is broken or has been silent for too long.
+  /// Takes at most one read off each stream, so that its bytes are still in the cache when the caller looks
+  /// at them. Gives up what is broken or has been silent for too long.
   void receive() noexcept {
     for (endpoint_core* endpoint : endpoints_) {
       for (const auto& each : endpoint->streams_) {

@@ -79,8 +79,8 @@ class stream {
 
   [[nodiscard]] bool has_unsent() const noexcept { return unsent_begin_ < unsent_end_; }
 
-  /// Receives until one read is finished (then `done` is it), or the socket has given what it had. Pre-condition:
-  /// outstanding() > 0.
+  /// Receives until one read is finished (then `done` is it), or the socket has given what it had.
+  /// Pre-condition: outstanding() > 0.
   [[nodiscard]] receive_outcome receive(completion& done) noexcept {
     for (bool progress = false;; progress = true) {
       if (header_have_ == sizeof header_) {
