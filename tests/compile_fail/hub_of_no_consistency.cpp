@@ -1,4 +1,4 @@
-// expect: the third argument of hub must model tensorhub::consistency
+// expect: the third argument of hub must model consistency
 #include "tensorhub/tensorhub.hpp"
 #include "tensorhub/testing/archetypes.hpp"
 

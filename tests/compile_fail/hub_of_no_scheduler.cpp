@@ -1,4 +1,4 @@
-// expect: the second argument of hub must model tensorhub::scheduler
+// expect: the second argument of hub must model scheduler
 #include "tensorhub/tensorhub.hpp"
 #include "tensorhub/testing/archetypes.hpp"
 

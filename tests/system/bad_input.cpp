@@ -2,6 +2,7 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
+#include <functional>
 #include <random>
 #include <thread>
 #include <zmq.hpp>
@@ -9,6 +10,36 @@
 #include "hub.hpp"
 
 using namespace system_tests;
+
+namespace {
+
+/// Something that speaks ZeroMQ at an address of its own and answers the first frame it gets, in its own way.
+class stranger_server {
+ public:
+  explicit stranger_server(std::function<zmq::message_t(zmq::message_t)> answer)
+      : socket_{context_, zmq::socket_type::router} {
+    socket_.set(zmq::sockopt::linger, 0);
+    socket_.set(zmq::sockopt::rcvtimeo, 20'000);
+    socket_.bind("tcp://127.0.0.1:*");
+    address_ = socket_.get(zmq::sockopt::last_endpoint);
+    thread_ = std::jthread{[this, answer = std::move(answer)] {
+      zmq::message_t identity;
+      zmq::message_t frame;
+      if (!socket_.recv(identity) || !socket_.recv(frame)) return;
+      socket_.send(identity, zmq::send_flags::sndmore);
+      socket_.send(answer(std::move(frame)), zmq::send_flags::none);
+    }};
+  }
+  [[nodiscard]] const std::string& address() const { return address_; }
+
+ private:
+  zmq::context_t context_;
+  zmq::socket_t socket_;
+  std::string address_;
+  std::jthread thread_;
+};
+
+}  // namespace
 
 TEST_CASE("a layout that differs is refused, and the first differing tensor is named") {
   hub::reference_server server;
@@ -137,18 +168,10 @@ TEST_CASE("nobody at the server's address: a sentence within the join time-out")
 
 TEST_CASE("what listens at the server's address is something else") {
   SUBCASE("a process that speaks ZeroMQ, but no TensorHub") {
-    zmq::context_t context;
-    zmq::socket_t other{context, zmq::socket_type::router};
-    other.bind("tcp://127.0.0.1:*");
-    const auto address = other.get(zmq::sockopt::last_endpoint);
-    std::jthread answer{[&] {
-      zmq::message_t identity, frame;
-      static_cast<void>(other.recv(identity));
-      static_cast<void>(other.recv(frame));
-      other.send(identity, zmq::send_flags::sndmore);
-      other.send(zmq::str_buffer("I sell weather reports to everybody who asks"), zmq::send_flags::none);
+    const stranger_server other{[](const zmq::message_t&) {
+      return zmq::message_t{std::string_view{"I sell weather reports to everybody who asks"}};
     }};
-    trainer source{who(address, "trainer-0")};
+    trainer source{who(other.address(), "trainer-0")};
     std::string sentence;
     CHECK(code_of([&] { source.worker.join(); }, &sentence) == errc::protocol_mismatch);
     CHECK(contains(sentence, "no TensorHub reference server"));
@@ -170,20 +193,12 @@ TEST_CASE("what listens at the server's address is something else") {
 }
 
 TEST_CASE("a server of another protocol is named by its number") {
-  zmq::context_t context;
-  zmq::socket_t other{context, zmq::socket_type::router};
-  other.bind("tcp://127.0.0.1:*");
-  const auto address = other.get(zmq::sockopt::last_endpoint);
-  std::jthread answer{[&] {
-    zmq::message_t identity, frame;
-    static_cast<void>(other.recv(identity));
-    static_cast<void>(other.recv(frame));
+  const stranger_server other{[](zmq::message_t frame) {
     const std::uint16_t number = 77;
     std::memcpy(static_cast<std::byte*>(frame.data()) + 4, &number, sizeof number);
-    other.send(identity, zmq::send_flags::sndmore);
-    other.send(frame, zmq::send_flags::none);
+    return frame;
   }};
-  trainer source{who(address, "trainer-0")};
+  trainer source{who(other.address(), "trainer-0")};
   std::string sentence;
   CHECK(code_of([&] { source.worker.join(); }, &sentence) == errc::protocol_mismatch);
   CHECK(contains(sentence, "77"));
