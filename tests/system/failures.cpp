@@ -222,7 +222,7 @@ TEST_CASE("a trainer that overwrites what it has published: readers get an error
     source.memory.fill(version);
     source.worker.publish(version);
     std::this_thread::sleep_for(std::chrono::milliseconds{version % 5 * 2});
-    source.memory.overwrite_while_published(version + 1'000'000);
+    source.memory.fill(version + 1'000'000);  // breaks the contract
     source.worker.unpublish(100ms);
   });
 }

@@ -45,20 +45,6 @@ struct weights {
     for (std::size_t i = 0; i < bias.size(); ++i) bias[i] = static_cast<std::uint16_t>(word(i + 2));
     for (std::size_t i = 0; i < norm.size(); ++i) norm[i] = static_cast<std::uint8_t>(word(i + 3));
   }
-  /// Breaks the contract: changes bytes that others may be reading at this moment. That is a race, and meant
-  /// to be one, so the thread sanitizer does not look.
-#if defined(__clang__)
-  __attribute__((no_sanitize("thread")))
-#endif
-  void
-  overwrite_while_published(std::uint64_t version) {
-    auto* const at = reinterpret_cast<volatile std::uint64_t*>(mapped.data());
-    for (std::uint64_t i = 0, count = words(); i < count; ++i)
-      at[i] = (version * 1'000'003 + i) * 0x9e3779b97f4a7c15ull;
-    volatile std::uint64_t* const other = plain.data();
-    for (std::uint64_t i = 0, count = plain.size(); i < count; ++i)
-      other[i] = (version * 1'000'003 + i + 1) * 0x9e3779b97f4a7c15ull;
-  }
   [[nodiscard]] bool holds(std::uint64_t version, std::uint64_t shard = 0) const {
     const auto word = [&](std::uint64_t place) { return value(version, shard, place); };
     for (std::size_t i = 0; i < words(); ++i)
@@ -81,9 +67,7 @@ struct weights {
     worker.add("nothing", nullptr, {0}, tensorhub::dtype::f32);
   }
 
-  [[nodiscard]] std::size_t words() const {
-    return mapped.range().bytes / sizeof(std::uint64_t);
-  }
+  [[nodiscard]] std::size_t words() const { return mapped.range().bytes / sizeof(std::uint64_t); }
   [[nodiscard]] std::uint64_t& mapped_word(std::size_t i) const {
     return reinterpret_cast<std::uint64_t*>(mapped.data())[i];
   }
