@@ -35,8 +35,9 @@ enum class connection_need : std::uint8_t { input, output, more_time, end };
 
 class connection {
  public:
-  connection(detail::unique_fd socket, std::chrono::steady_clock::time_point now)
-      : socket_{std::move(socket)}, opened_{now} {}
+  /// `send_from_file`: regions with a backing file are sent by `sendfile`.
+  connection(detail::unique_fd socket, bool send_from_file, std::chrono::steady_clock::time_point now)
+      : socket_{std::move(socket)}, send_from_file_{send_from_file}, opened_{now} {}
 
   [[nodiscard]] int socket() const noexcept { return socket_.get(); }
   [[nodiscard]] incarnation reader() const noexcept { return reader_; }
@@ -76,19 +77,20 @@ class connection {
   }
 
   /// Answers requests until the socket wants no more, none is left, or `budget_bytes` are sent.
-  [[nodiscard]] connection_need serve(const region_table& regions, bool send_from_file,
-                                      std::uint64_t budget_bytes) noexcept {
+  [[nodiscard]] connection_need serve(const region_table& regions, std::uint64_t budget_bytes) noexcept {
     std::uint64_t sent_bytes = 0;
     for (;;) {
       while (answering_) {
         if (sent_bytes >= budget_bytes) return connection_need::more_time;
+        const std::uint64_t wanted = next_send_bytes();
         const auto sent = send_some();
         if (sent < 0) return would_block() ? connection_need::output : connection_need::end;
         if (sent == 0) return connection_need::end;  // the file is shorter than the region
         sent_bytes += static_cast<std::uint64_t>(sent);
+        if (static_cast<std::uint64_t>(sent) < wanted) return connection_need::output;
       }
       if (input_end_ - input_begin_ >= sizeof(read_request)) {
-        begin_answer(regions, send_from_file);
+        begin_answer(regions);
         continue;
       }
       const connection_need need = take_requests();
@@ -98,7 +100,8 @@ class connection {
 
  private:
   static constexpr std::uint64_t smallest_file_send_bytes = 32 * 1024;
-  static constexpr std::uint64_t largest_send_bytes = 4 * 1024 * 1024;
+  /// More at once leaves the caches before the reader takes it.
+  static constexpr std::uint64_t largest_send_bytes = 1024 * 1024;
 
   [[nodiscard]] static bool would_block() noexcept {
     return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR;
@@ -116,7 +119,7 @@ class connection {
     return input_end_ >= sizeof(read_request) ? connection_need::more_time : connection_need::input;
   }
 
-  void begin_answer(const region_table& regions, bool send_from_file) noexcept {
+  void begin_answer(const region_table& regions) noexcept {
     read_request request;
     std::memcpy(&request, input_.data() + input_begin_, sizeof request);
     input_begin_ += sizeof request;
@@ -126,7 +129,7 @@ class connection {
                found ? request.bytes : 0};
     header_sent_ = 0;
     part_ = found.value_or(memory_range{});
-    from_file_ = send_from_file && part_.backing_fd >= 0 && part_.bytes >= smallest_file_send_bytes;
+    from_file_ = send_from_file_ && part_.backing_fd >= 0 && part_.bytes >= smallest_file_send_bytes;
     answering_ = true;
     if (from_file_ && std::ranges::find(by_reference_, region_) == by_reference_.end()) {
       try {
@@ -135,6 +138,13 @@ class connection {
         from_file_ = false;
       }
     }
+  }
+
+  /// What the next `send_some` asks the socket to take.
+  [[nodiscard]] std::uint64_t next_send_bytes() const noexcept {
+    const std::uint64_t header_bytes = sizeof header_ - header_sent_;
+    if (from_file_ && header_bytes > 0) return header_bytes;
+    return header_bytes + std::min(part_.bytes, largest_send_bytes);
   }
 
   /// Bytes sent, or -1 with errno.
@@ -171,6 +181,7 @@ class connection {
   }
 
   detail::unique_fd socket_;
+  bool send_from_file_;
   std::chrono::steady_clock::time_point opened_;
   incarnation reader_{};
   bool greeted_ = false;

@@ -89,6 +89,13 @@ inline void set_option(int socket, int level, int name, int value) noexcept {
   return false;
 }
 
+/// The other end of this connection is on this machine.
+[[nodiscard]] inline bool reaches_loopback(int socket) noexcept {
+  sockaddr_storage peer{};
+  socklen_t length = sizeof peer;
+  return ::getpeername(socket, reinterpret_cast<sockaddr*>(&peer), &length) == 0 && is_loopback(peer);
+}
+
 /// Options that both ends of a data connection want.
 inline void tune(int socket, const tcp_options& options) noexcept {
   set_option(socket, IPPROTO_TCP, TCP_NODELAY, 1);
@@ -98,10 +105,7 @@ inline void tune(int socket, const tcp_options& options) noexcept {
   set_option(socket, IPPROTO_TCP, TCP_KEEPCNT, 3);
   std::string_view control = options.congestion_control;
   if (control == "auto") {
-    sockaddr_storage peer{};
-    socklen_t length = sizeof peer;
-    const bool known = ::getpeername(socket, reinterpret_cast<sockaddr*>(&peer), &length) == 0;
-    control = known && is_loopback(peer) ? "cubic" : "";
+    control = reaches_loopback(socket) ? "cubic" : "";
   }
   if (!control.empty()) {
     static_cast<void>(::setsockopt(socket, IPPROTO_TCP, TCP_CONGESTION, control.data(),

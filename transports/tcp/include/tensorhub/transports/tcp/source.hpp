@@ -189,7 +189,10 @@ class source {
     loop& owner = *loops_[next_loop_++ % loops_.size()];
     const std::uint64_t id = ++last_connection_ + event_id;
     const int descriptor = socket.get();
-    auto fresh = std::make_unique<connection>(std::move(socket), std::chrono::steady_clock::now());
+    const bool by_file =
+        options_.send_from_file == file_sending::always ||
+        (options_.send_from_file == file_sending::automatic && !reaches_loopback(descriptor));
+    auto fresh = std::make_unique<connection>(std::move(socket), by_file, std::chrono::steady_clock::now());
     const std::lock_guard lock{owner.mutex};
     owner.connections.emplace(id, std::move(fresh));
     connection_count_.fetch_add(1);
@@ -206,8 +209,7 @@ class source {
     connection& each = *found->second;
     connection_need need = connection_need::input;
     if (!each.greeted()) need = each.greet(self_, [this](const hello& greeting) { return judge(greeting); });
-    if (each.greeted() && need != connection_need::end)
-      need = each.serve(regions_, options_.send_from_file, budget_bytes);
+    if (each.greeted() && need != connection_need::end) need = each.serve(regions_, budget_bytes);
     if (need == connection_need::end) {
       here.connections.erase(found);
       connection_count_.fetch_sub(1);
