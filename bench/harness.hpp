@@ -67,7 +67,8 @@ struct contender {
 
 class comparison {
  public:
-  comparison(std::string title, std::string method) : title_{std::move(title)}, method_{std::move(method)} {
+  comparison(const arguments& given, std::string title, std::string method)
+      : smoke_{given.smoke}, title_{std::move(title)}, method_{std::move(method)} {
     std::printf("\n== %s\nmethod: %s\n", title_.c_str(), method_.c_str());
     std::fflush(stdout);
   }
@@ -132,6 +133,7 @@ class comparison {
 
   /// A promise of the library about speed, and whether this run keeps it. Ratios above one: we are faster.
   void goal(const std::string& what, double ratio, double at_least) {
+    if (smoke_) return;
     std::printf("goal: %-62s %.3f (at least %.2f) %s\n", what.c_str(), ratio, at_least,
                 ratio >= at_least ? "reached" : "MISSED");
     std::fflush(stdout);
@@ -169,6 +171,7 @@ class comparison {
     double ratio;
     double at_least;
   };
+  bool smoke_;
   std::string title_;
   std::string method_;
   std::vector<contender> contenders_;

@@ -298,7 +298,7 @@ int main(int argc, char** argv) {
   std::vector<std::unique_ptr<bench::child>> servers;
   for (std::size_t i = 0; i < sizes.size() * 2; ++i) servers.push_back(start(i % 2 == 0));
   bench::comparison rivals{
-      "reference server against a bare ROUTER loop",
+      given, "reference server against a bare ROUTER loop",
       "one update is three exchanges (update, finish, unpublish); every worker has one DEALER connection and "
       "starts "
       "its next update at once; the same client thread drives both; the bare loop answers with canned frames "

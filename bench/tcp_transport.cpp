@@ -137,7 +137,7 @@ int main(int argc, char** argv) {
   const auto range = target.range();
   const auto into = through.register_memory(std::span{&range, 1}, tensorhub::region_access::local_write);
 
-  bench::comparison rivals{"TCP transport, one reader",
+  bench::comparison rivals{given, "TCP transport, one reader",
                            "each turn moves " + std::to_string(bytes >> 20) +
                                " MiB in 8 MiB chunks, 4 asked for ahead, from another process's memfd into "
                                "touched memory over loopback "

@@ -145,7 +145,7 @@ int main(int argc, char** argv) {
   const auto into = through.register_memory(std::span{&range, 1}, tensorhub::region_access::local_write);
 
   bench::comparison rivals{
-      "update() of a shard against the bare transport",
+      given, "update() of a shard against the bare transport",
       std::to_string(bytes >> 20) +
           " MiB in 64 MiB tensors, from another process's memfd over loopback, 2 lanes, window 4; the bare "
           "transport "

@@ -39,7 +39,7 @@ int main(int argc, char** argv) {
   }};
   const std::string server = server_process.line().hear();
   bench::comparison result{
-      "publish to visible",
+      given, "publish to visible",
       "publisher and subscribers in one process, the server in another; a shard of 1 KiB; time "
       "from the call of publish() until wait() of a subscriber returns, or until newer() of the "
       "last of 50 subscribers tells of the version; 500 and 100 versions"};

@@ -65,7 +65,7 @@ void run_trainer(const options& given) {
 
   const std::size_t units = policy_shard::units_of(given.hidden, shard_count);
   const std::size_t bytes = policy_shard::float_count(units) * sizeof(float);
-  tensorhub::host_memory space;               // [hub] memory that the transport can send without copying
+  tensorhub::host_memory space;               // [hub] memory that other machines get without copying
   const auto memory = space.allocate(bytes);  // [hub] (any other memory works too)
   policy_shard policy{reinterpret_cast<float*>(memory.range().data), units};  // [hub]
   policy.initialise(given.seed * 1000 + given.rank);

@@ -28,7 +28,6 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <random>
 #include <span>
 #include <string>
 #include <thread>
@@ -36,6 +35,7 @@
 #include <vector>
 
 #include "tensorhub/concepts/memory_space.hpp"
+#include "tensorhub/detail/random_id.hpp"
 #include "tensorhub/memory/host.hpp"
 #include "tensorhub/policy/consistency/group_consistent.hpp"
 #include "tensorhub/policy/integrity/xxh3_128.hpp"
@@ -107,7 +107,7 @@ class worker {
   /// server yet.
   explicit worker(worker_options options, transport_options through = {})
       : options_{check(std::move(options))},
-        self_{random_incarnation()},
+        self_{detail::random_id<incarnation>()},
         transport_{std::move(through), self_},
         memory_{transport_},
         client_{options_.server, session{session_options_of(), self_, layout_},
@@ -292,6 +292,9 @@ class worker {
   /// What the server knows of a model (empty: of all models). Works without any tensor.
   [[nodiscard]] std::vector<messages::model_entry> list(
       std::string model = {}, std::chrono::milliseconds timeout = defaults::join_timeout) {
+    if (model.size() > limits::name_bytes)
+      throw failure(errc::limit_exceeded,
+                    "no model has a name of more than 512 bytes: " + model.substr(0, 64));
     const session_ticket ticket = client_.with(
         [&](session& core, time_point now) { return core.list(now, std::move(model), now + timeout); });
     return checked(wait_for(ticket, timeout)).list.models;
@@ -378,13 +381,6 @@ class worker {
     options.lanes = std::clamp<std::size_t>(options.lanes, 1, 64);
     options.window_chunks = std::clamp<std::size_t>(options.window_chunks, 1, 1024);
     return options;
-  }
-
-  [[nodiscard]] static incarnation random_incarnation() {
-    std::random_device device;
-    std::uint64_t value = 0;
-    while (value == 0) value = static_cast<std::uint64_t>(device()) << 32 | device();
-    return {value};
   }
 
   [[nodiscard]] session_options session_options_of() const {

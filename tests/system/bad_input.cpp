@@ -92,6 +92,15 @@ TEST_CASE("wrong options are refused before anything starts") {
   CHECK(code_of([&] { worker.join(); }) == errc::invalid_argument);
 }
 
+TEST_CASE("a list of a model whose name is too long is refused, and the worker lives on") {
+  hub::reference_server server;
+  trainer source{who(server.address(), "trainer-0")};
+  source.worker.join();
+  CHECK(code_of([&] { static_cast<void>(source.worker.list(std::string(600, 'x'))); }) ==
+        errc::limit_exceeded);
+  CHECK(source.worker.list("policy").size() == 1);
+}
+
 TEST_CASE("tensors that cannot be: duplicate name, null, overlap, too late, none") {
   hub::reference_server server;
   std::vector<float> data(64);

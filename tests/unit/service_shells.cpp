@@ -298,6 +298,18 @@ TEST_CASE("client shell: who is no server of ours is told to the core, other gar
   CHECK(std::holds_alternative<messages::list_request>(told[2].body));
 }
 
+TEST_CASE("client: a message over its limits is not waited for, the core is told why") {
+  fake_client client{"tcp://127.0.0.1:1", fake_core{}, count_step};
+  client.with([](fake_core& core, time_point) {
+    core.output.push_back(request(7, 1, messages::list_request{std::string(limits::name_bytes + 1, 'x')}));
+  });
+  REQUIRE(eventually([&] { return received(client) == 1; }));
+  const auto told = client.with([](fake_core& core, time_point) { return core.received.front(); });
+  REQUIRE(std::holds_alternative<messages::goodbye_push>(told.body));
+  CHECK(std::get<messages::goodbye_push>(told.body).reason.code == errc::limit_exceeded);
+  CHECK(!std::get<messages::goodbye_push>(told.body).rejoin);
+}
+
 // ---- the server's shell
 
 TEST_CASE("server shell: it counts what it understands, what it drops, and who has joined") {

@@ -122,14 +122,18 @@ class client_shell {
   /// Pre-condition: mutex_ is held.
   void refuse(const decode_result& decoded) {
     if (decoded.fault != decode_fault::other_protocol && decoded.fault != decode_fault::wrong_magic) return;
+    tell_goodbye({errc::protocol_mismatch,
+                  decoded.fault == decode_fault::wrong_magic
+                      ? "what answers at " + address_ + " is no TensorHub reference server: check the address"
+                      : "the reference server at " + address_ + " speaks control protocol " +
+                            std::to_string(decoded.protocol) + ", this process speaks " +
+                            std::to_string(control_protocol) + ": use the same TensorHub release for both"});
+  }
+
+  /// Pre-condition: mutex_ is held.
+  void tell_goodbye(messages::status reason) {
     messages::goodbye_push goodbye;
-    goodbye.reason.code = errc::protocol_mismatch;
-    goodbye.reason.sentence =
-        decoded.fault == decode_fault::wrong_magic
-            ? "what answers at " + address_ + " is no TensorHub reference server: check the address"
-            : "the reference server at " + address_ + " speaks control protocol " +
-                  std::to_string(decoded.protocol) + ", this process speaks " +
-                  std::to_string(control_protocol) + ": use the same TensorHub release for both";
+    goodbye.reason = std::move(reason);
     messages::envelope envelope;
     envelope.body = std::move(goodbye);
     core_.receive(clock_.now(), envelope);
@@ -143,7 +147,10 @@ class client_shell {
         static_cast<void>(
             socket_.send(zmq::const_buffer{frame.data(), frame.size()}, zmq::send_flags::dontwait));
       } catch (const zmq::error_t&) {  // the connection is gone: as above
-      } catch (const error&) {  // a message over its limits cannot be sent; its call ends at its deadline
+      } catch (const error& e) {       // a message over its limits: its call would wait in vain
+        const std::lock_guard lock{mutex_};
+        tell_goodbye({e.code(), "a message to the reference server cannot be sent: " + e.sentence()});
+        settle();
       }
     }
     sending_.clear();

@@ -15,7 +15,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <random>
 #include <stop_token>
 #include <string>
 #include <string_view>
@@ -23,6 +22,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "tensorhub/detail/random_id.hpp"
 #include "tensorhub/policy/steady_clock.hpp"
 #include "tensorhub/service/catalog.hpp"
 #include "tensorhub/service/codec.hpp"
@@ -54,7 +54,7 @@ class reference_server {
   explicit reference_server(options how = {}, Scheduler choosing = Scheduler{typename Scheduler::options{}},
                             Consistency deciding = Consistency{typename Consistency::options{}})
       : options_{std::move(how)},
-        epoch_{random_epoch()},
+        epoch_{detail::random_id<server_epoch>()},
         catalog_{options_.catalog, epoch_, std::move(choosing), std::move(deciding)},
         context_{detail::shared_context()},
         socket_{detail::bounded_socket(*context_, zmq::socket_type::router)} {
@@ -84,13 +84,6 @@ class reference_server {
  private:
   /// ROUTER's name of one connection. Five bytes unless the peer chose its own.
   using route = std::string;
-
-  [[nodiscard]] static server_epoch random_epoch() {
-    std::random_device device;
-    std::uint64_t value = 0;
-    while (value == 0) value = static_cast<std::uint64_t>(device()) << 32 | device();
-    return {value};
-  }
 
   void run(const std::stop_token& stop) {
     while (!stop.stop_requested()) {

@@ -2,12 +2,13 @@
 /// \file tcp.hpp
 /// Transport `tcp`: one-sided reads over TCP, between any two machines that reach each other.
 ///
-/// The source's memory is sent by one or a few I/O threads (never one per peer), by `sendfile` where the
-/// region lies in a memfd or another shared file; the reader takes the bytes out of the socket straight into
-/// their final place. What it promises is concept `transport`'s table; the protocol is in tcp/protocol.hpp.
+/// The source's memory is sent by a fixed number of I/O threads (never one per peer): copied into the socket,
+/// or given to `sendfile` where the region lies in a memfd or another shared file and the reader is on
+/// another machine. The reader takes the bytes out of the socket straight into their final place. What it
+/// promises is concept `transport`'s table; the protocol is in tcp/protocol.hpp.
 ///
-/// Security: a peer can read what it has the 192-bit key of, and nothing else; keys travel through the
-/// reference server. Nothing is encrypted. The default interface is loopback: set `listen_host` to serve
+/// Security: a peer can read what it has the key of (128 random bits), and nothing else; keys travel through
+/// the reference server. Nothing is encrypted. The default interface is loopback: set `listen_host` to serve
 /// other machines, in a network you trust.
 ///
 /// Thread safety: the transport object may be used from any thread; see concepts/transport.hpp for queues.
@@ -219,8 +220,6 @@ class tcp {
                       ") than the one that was expected there (" + to_hex(peer) + ")");
       case tcp_detail::welcome_status::refused:
         return refuse("has cut this process off: it was declared dead");
-      case tcp_detail::welcome_status::full:
-        return refuse("has no room for another connection");
     }
     refuse("answered with an unknown status");
   }

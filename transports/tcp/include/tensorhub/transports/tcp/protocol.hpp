@@ -38,7 +38,6 @@ enum class welcome_status : std::uint32_t {
   other_protocol = 1,
   other_process = 2,
   refused = 3,  ///< this reader was cut off
-  full = 4,
 };
 
 struct welcome {

@@ -159,7 +159,8 @@ inline void size_buffers(int socket, const tcp_options& options) noexcept {
   }
 }
 
-/// A non-blocking connection. Throws `transport_failed` or `timed_out`.
+/// A non-blocking connection. The resolver has time-outs of its own: give numeric addresses where `until`
+/// must be kept even when a name server is silent. Throws `transport_failed` or `timed_out`.
 [[nodiscard]] inline detail::unique_fd connect_to(const std::string& address, const tcp_options& options,
                                                   deadline until) {
   const auto where = parse_address(address);
