@@ -22,6 +22,7 @@
 #include <utility>
 #include <vector>
 
+#include "tensorhub/detail/peer_read.hpp"
 #include "tensorhub/detail/unique_fd.hpp"
 #include "tensorhub/transports/tcp/protocol.hpp"
 #include "tensorhub/transports/tcp/region_table.hpp"
@@ -163,6 +164,7 @@ class connection {
       message.msg_iov = pieces.data();
       message.msg_iovlen = from_file_ ? 1 : pieces.size();
       const int more = from_file_ ? MSG_MORE : 0;
+      const detail::peer_read reading;
       sent = ::sendmsg(socket(), &message, MSG_NOSIGNAL | more);
       if (sent > 0) {
         const std::size_t of_header = std::min(static_cast<std::size_t>(sent), header_bytes);

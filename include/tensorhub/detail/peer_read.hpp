@@ -1,0 +1,40 @@
+#pragma once
+/// \file peer_read.hpp
+/// What a transport's source does on behalf of a peer, told to the thread sanitizer.
+///
+/// A source's thread reads the weights for its readers, as a network device would, until their leases are
+/// released; the trainer writes after the server has told it so. That order is made by messages between
+/// processes, which the sanitizer cannot see: it would report every update. (Bytes that change all the same
+/// are found by the reader's check of the control block and by the digests.)
+
+#if defined(__SANITIZE_THREAD__)
+#define TENSORHUB_THREAD_SANITIZER 1
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define TENSORHUB_THREAD_SANITIZER 1
+#endif
+#endif
+
+#ifdef TENSORHUB_THREAD_SANITIZER
+// The sanitizer's own functions, <sanitizer/tsan_interface.h> and its annotations.
+extern "C" void AnnotateIgnoreReadsBegin(const char* file, int line);
+extern "C" void AnnotateIgnoreReadsEnd(const char* file, int line);
+#endif
+
+namespace tensorhub::detail {
+
+/// While it lives, this thread's reads are a peer's. Nothing at all without the thread sanitizer.
+class peer_read {
+ public:
+#ifdef TENSORHUB_THREAD_SANITIZER
+  peer_read() noexcept { AnnotateIgnoreReadsBegin(__FILE__, __LINE__); }
+  ~peer_read() { AnnotateIgnoreReadsEnd(__FILE__, __LINE__); }
+#else
+  peer_read() noexcept {}
+  ~peer_read() {}
+#endif
+  peer_read(const peer_read&) = delete;
+  peer_read& operator=(const peer_read&) = delete;
+};
+
+}  // namespace tensorhub::detail
