@@ -17,3 +17,33 @@ function(tensorhub_component name)
   endif()
   set_property(GLOBAL APPEND PROPERTY TENSORHUB_COMPONENTS ${name})
 endfunction()
+
+# tensorhub_optional_component(<name> PACKAGE <package> [VERSION <version>] DEBIAN <packages> LINK <targets>...)
+#
+# A component that needs a library which may not be there. TENSORHUB_WITH_<NAME>: AUTO builds it if the library is
+# found and says in one line if not; ON makes a missing library an error; OFF leaves the component out. Sets
+# TENSORHUB_HAS_<NAME> for our own tests and benchmarks.
+function(tensorhub_optional_component name)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "PACKAGE;VERSION;DEBIAN" "LINK")
+  string(TOUPPER ${name} upper)
+  set(TENSORHUB_WITH_${upper} AUTO CACHE STRING "Component ${name}, which needs ${arg_PACKAGE}: AUTO, ON or OFF")
+  set_property(CACHE TENSORHUB_WITH_${upper} PROPERTY STRINGS AUTO ON OFF)
+  set(has FALSE)
+  if(TENSORHUB_WITH_${upper})
+    find_package(${arg_PACKAGE} ${arg_VERSION} QUIET)
+    set(has ${${arg_PACKAGE}_FOUND})
+    set(sentence
+        "component ${name} needs ${arg_PACKAGE} ${arg_VERSION}, which was not found (Debian: ${arg_DEBIAN})")
+    if(NOT has AND NOT TENSORHUB_WITH_${upper} STREQUAL AUTO)
+      message(FATAL_ERROR "TensorHub: ${sentence}")
+    elseif(NOT has)
+      message(STATUS "TensorHub: left out: ${sentence}")
+    endif()
+  endif()
+  if(has)
+    tensorhub_component(${name} INCLUDE include LINK TensorHub::core ${arg_LINK})
+    set_property(GLOBAL APPEND PROPERTY TENSORHUB_FIND_MODULES Find${arg_PACKAGE}.cmake)
+    set_property(GLOBAL APPEND PROPERTY TENSORHUB_OPTIONAL_PACKAGES "${name}=${arg_PACKAGE}")
+  endif()
+  set(TENSORHUB_HAS_${upper} ${has} CACHE INTERNAL "")
+endfunction()

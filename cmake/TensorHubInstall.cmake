@@ -4,6 +4,8 @@ include(CMakePackageConfigHelpers)
 
 set(package_folder ${CMAKE_INSTALL_LIBDIR}/cmake/TensorHub)
 get_property(components GLOBAL PROPERTY TENSORHUB_COMPONENTS)
+get_property(find_modules GLOBAL PROPERTY TENSORHUB_FIND_MODULES)
+get_property(optional_packages GLOBAL PROPERTY TENSORHUB_OPTIONAL_PACKAGES)
 get_property(include_folders GLOBAL PROPERTY TENSORHUB_INCLUDE_FOLDERS)
 
 foreach(folder IN LISTS include_folders)
@@ -24,3 +26,6 @@ write_basic_package_version_file(${PROJECT_BINARY_DIR}/TensorHubConfigVersion.cm
                                  COMPATIBILITY SameMinorVersion ARCH_INDEPENDENT)
 install(FILES ${PROJECT_BINARY_DIR}/TensorHubConfig.cmake ${PROJECT_BINARY_DIR}/TensorHubConfigVersion.cmake
               cmake/FindZeroMQ.cmake cmake/FindxxHash.cmake DESTINATION ${package_folder})
+foreach(module IN LISTS find_modules)
+  install(FILES cmake/${module} DESTINATION ${package_folder})
+endforeach()
