@@ -108,7 +108,7 @@ class worker {
   explicit worker(worker_options options, transport_options through = {})
       : options_{check(std::move(options))},
         self_{detail::random_id<incarnation>()},
-        transport_{std::move(through), self_},
+        transport_{placed(std::move(through), options_.location), self_},
         memory_{transport_},
         client_{options_.server, session{session_options_of(), self_, layout_},
                 [this](session& core) { after_step(core); }} {}
@@ -359,6 +359,13 @@ class worker {
     std::unique_ptr<worker, end_operation> owner_;
   };
 
+  /// A transport that chooses by location is told ours.
+  [[nodiscard]] static transport_options placed(transport_options through, const location& ours) {
+    if constexpr (requires { through.here = ours; }) {
+      if (through.here == location{}) through.here = ours;
+    }
+    return through;
+  }
   [[nodiscard]] static worker_options check(worker_options options) {
     const auto refuse = [](std::string sentence) { throw error(errc::invalid_argument, sentence); };
     if (options.server.empty())

@@ -49,6 +49,7 @@ struct transport_capabilities {
   std::uint64_t max_region_bytes = UINT64_MAX;  ///< largest single region; larger memory goes in pieces
   bool survives_access_errors = false;          ///< an endpoint stays usable after `access_denied`
   bool crosses_hosts = false;                   ///< reaches processes on other machines
+  bool crosses_datacenters = false;             ///< ... and over a wide-area path, with its delays and losses
   bool reads_device_memory = false;             ///< regions may be CUDA device memory
   bool uses_backing_file = false;               ///< memory_range::backing_fd makes the source's side cheaper
   bool sends_by_reference = false;              ///< promise 5 holds in its second form

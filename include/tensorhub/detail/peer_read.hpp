@@ -27,8 +27,12 @@ namespace tensorhub::detail {
 class peer_read {
  public:
 #ifdef TENSORHUB_THREAD_SANITIZER
-  peer_read() noexcept { AnnotateIgnoreReadsBegin(__FILE__, __LINE__); }
-  ~peer_read() { AnnotateIgnoreReadsEnd(__FILE__, __LINE__); }
+  peer_read() noexcept {
+    AnnotateIgnoreReadsBegin(__FILE__, __LINE__);
+  }
+  ~peer_read() {
+    AnnotateIgnoreReadsEnd(__FILE__, __LINE__);
+  }
 #else
   peer_read() noexcept {}
   ~peer_read() {}

@@ -42,6 +42,7 @@ class tcp {
                                                        .max_region_bytes = UINT64_MAX,
                                                        .survives_access_errors = true,
                                                        .crosses_hosts = true,
+                                                       .crosses_datacenters = true,
                                                        .reads_device_memory = false,
                                                        .uses_backing_file = true,
                                                        .sends_by_reference = true};

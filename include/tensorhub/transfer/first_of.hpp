@@ -1,0 +1,320 @@
+#pragma once
+/// \file first_of.hpp
+/// `first_of<A, B, ...>`: each pair of workers uses the first of several transports that reaches.
+///
+///     using data = tensorhub::first_of<transports::same_host, transports::verbs, transports::tcp>;
+///     tensorhub::hub<data>::publisher trainer{{...}, data::with(tcp_options, verbs_options)};
+///
+/// A process listens with every member that can be started (a machine without a network adapter simply has no
+/// `verbs`), registers memory with all of them, and gives its peers all addresses and keys at once. A reader
+/// tries the members in the order of the list and takes the first that connects. A member is not even tried
+/// where it cannot reach: on another machine without `crosses_hosts`, in another datacenter without
+/// `crosses_datacenters`. What was tried and why it failed is in `endpoint::why()`, and in the error if
+/// nothing reaches. A member that failed where a later one succeeded is not tried again with that peer for
+/// `retry_after`.
+///
+/// On the data path a read goes to its endpoint's member by a branch over the list: no virtual call, no
+/// allocation; it copies the member's key (at most 128 bytes). What a composition promises is what all of its
+/// members promise (see `capabilities`); the conformance suite runs on it as on any transport.
+///
+/// Registration is all or nothing over all started members: memory that one of them cannot take is an error,
+/// with that member's advice, and not a quiet detour over a slower one. Leave a member out by
+/// `options::enabled`.
+///
+/// Thread safety: that of concept `transport`.
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "tensorhub/concepts/transport.hpp"
+#include "tensorhub/config.hpp"
+#include "tensorhub/detail/machine_id.hpp"
+#include "tensorhub/error.hpp"
+#include "tensorhub/transfer/first_of/address.hpp"
+#include "tensorhub/transfer/first_of/name.hpp"
+#include "tensorhub/transfer/first_of/queue.hpp"
+#include "tensorhub/transfer/first_of/refusals.hpp"
+#include "tensorhub/types/location.hpp"
+
+namespace tensorhub {
+
+template <transport... Members>
+class first_of {
+  static_assert(sizeof...(Members) >= 1 && sizeof...(Members) <= 16, "first_of takes 1 to 16 transports");
+  static constexpr std::size_t count = sizeof...(Members);
+  using indices = std::make_index_sequence<count>;
+  template <std::size_t I>
+  using member = std::tuple_element_t<I, std::tuple<Members...>>;
+
+ public:
+  using concept_tag = transport_tag;
+  static constexpr std::string_view name = first_of_detail::composed_name<Members...>();
+  static constexpr transport_capabilities capabilities{
+      .max_read_bytes = std::min({Members::capabilities.max_read_bytes...}),
+      .max_region_bytes = std::min({Members::capabilities.max_region_bytes...}),
+      .survives_access_errors = (Members::capabilities.survives_access_errors && ...),
+      .crosses_hosts = (Members::capabilities.crosses_hosts || ...),
+      .crosses_datacenters = (Members::capabilities.crosses_datacenters || ...),
+      .reads_device_memory = (Members::capabilities.reads_device_memory && ...),
+      .uses_backing_file = (Members::capabilities.uses_backing_file || ...),
+      .sends_by_reference = (Members::capabilities.sends_by_reference || ...)};
+
+  struct options {
+    std::tuple<typename Members::options...> members{};  ///< in the order of the list
+    std::array<bool, count> enabled = all_enabled();     ///< false: this process goes without that member
+    location here{};  ///< a worker fills it from its own options where it is empty
+    /// Bounds each attempt but the last, which has all that is left of the caller's time.
+    std::chrono::milliseconds attempt_timeout{1500};
+    std::chrono::milliseconds retry_after{60'000};  ///< a failed member is left alone for so long, per peer
+  };
+
+  /// Options of some members by their types; the others have their defaults.
+  template <typename... Some>
+  [[nodiscard]] static options with(Some... some) {
+    options out;
+    ((std::get<Some>(out.members) = std::move(some)), ...);
+    return out;
+  }
+
+  class memory_region {
+   public:
+    [[nodiscard]] memory_range range() const noexcept { return range_; }
+
+   private:
+    friend class first_of;
+    friend class first_of_detail::queue<first_of, Members...>;
+    explicit memory_region(const memory_range& range) : range_{range} {}
+    std::tuple<std::optional<typename Members::memory_region>...> parts_;
+    memory_range range_;
+  };
+
+  class endpoint {
+   public:
+    [[nodiscard]] incarnation peer() const noexcept { return peer_; }
+    [[nodiscard]] bool usable() const noexcept {
+      return std::visit(
+          [](const auto& part) noexcept {
+            if constexpr (std::same_as<std::remove_cvref_t<decltype(part)>, std::monostate>)
+              return false;
+            else
+              return part.usable();
+          },
+          part_);
+    }
+    /// The member that is used: its name.
+    [[nodiscard]] std::string_view through() const noexcept {
+      static constexpr std::array<std::string_view, count> names{Members::name...};
+      return names[part_.index() - 1];
+    }
+    /// One line: the member that is used and, for each one before it, why it is not.
+    [[nodiscard]] const std::string& why() const noexcept { return why_; }
+
+   private:
+    friend class first_of;
+    friend class first_of_detail::queue<first_of, Members...>;
+    explicit endpoint(incarnation peer) : peer_{peer} {}
+    incarnation peer_;
+    std::variant<std::monostate, typename Members::endpoint...> part_;  ///< index 0 only while it is made
+    std::string why_;
+  };
+
+  using queue = first_of_detail::queue<first_of, Members...>;
+
+  /// Starts every member that can be; throws `transport_failed`, with all reasons, if none can.
+  explicit first_of(options how = {}, incarnation self = {}) : options_{std::move(how)} {
+    place_.machine = detail::machine_id();
+    place_.datacenter = options_.here.datacenter;
+    [&]<std::size_t... I>(std::index_sequence<I...>) {
+      (start<I>(self), ...);
+    }
+    (indices{});
+    if (place_.members.empty())
+      throw error(errc::transport_failed, std::string{name} + ": none can be started: " + refusals_.text());
+    address_.text = first_of_detail::encode(place_);
+    if (address_.text.size() > limits::address_bytes)
+      throw error(errc::limit_exceeded, std::string{name} + ": the members' addresses together have " +
+                                            std::to_string(address_.text.size()) + " bytes; at most " +
+                                            std::to_string(limits::address_bytes) +
+                                            " can be told: use fewer members, or shorter names");
+  }
+
+  /// Why members were not started in this process, one sentence; empty: all were.
+  [[nodiscard]] std::string not_started() const { return refusals_.text(); }
+
+  [[nodiscard]] transport_address address() const { return address_; }
+
+  [[nodiscard]] std::vector<memory_region> register_memory(std::span<const memory_range> ranges,
+                                                           region_access access) {
+    std::vector<memory_region> regions;
+    regions.reserve(ranges.size());
+    for (const memory_range& range : ranges) regions.push_back(memory_region{range});
+    each_started([&]<std::size_t I>(auto& through) {
+      auto parts = through.register_memory(ranges, access);
+      for (std::size_t i = 0; i < parts.size(); ++i)
+        std::get<I>(regions[i].parts_).emplace(std::move(parts[i]));
+    });
+    if (!regions.empty() && !describe_all(regions.front()))
+      throw error(errc::limit_exceeded, std::string{name} + ": the members' keys together do not fit into " +
+                                            std::to_string(limits::remote_key_bytes) +
+                                            " bytes: use fewer members, rails or pieces per region");
+    return regions;
+  }
+
+  [[nodiscard]] std::uint64_t registered_bytes() const noexcept {
+    std::uint64_t bytes = 0;  // every started member holds every region
+    each_started([&]<std::size_t I>(const auto& through) { bytes = through.registered_bytes(); });
+    return bytes;
+  }
+
+  [[nodiscard]] remote_region describe(const memory_region& region) const {
+    auto all = describe_all(region);
+    if (!all)
+      throw error(errc::limit_exceeded, std::string{name} + ": the members' keys together do not fit");
+    return *all;
+  }
+
+  void revoke(memory_region& region) noexcept {
+    each_started([&]<std::size_t I>(auto& through) {
+      if (auto& part = std::get<I>(region.parts_)) through.revoke(*part);
+    });
+  }
+
+  void cut_off(incarnation peer) noexcept {
+    each_started([&]<std::size_t I>(auto& through) { through.cut_off(peer); });
+  }
+
+  [[nodiscard]] queue make_queue(std::size_t depth) { return queue{depth}; }
+
+  [[nodiscard]] endpoint connect(queue& on, const transport_address& address, incarnation peer,
+                                 duration timeout) {
+    const auto until = std::chrono::steady_clock::now() + timeout;
+    const auto where = first_of_detail::decode(address.text, count);
+    if (!where)
+      throw error(errc::transport_failed,
+                  std::string{name} + ": '" + address.text.substr(0, 200) +
+                      "' is no address of a first_of: the peer uses another transport");
+    endpoint made{peer};
+    attempts tried;
+    [&]<std::size_t... I>(std::index_sequence<I...>) {
+      static_cast<void>((attempt<I>(made, on, *where, peer, until, tried) || ...));
+    }
+    (indices{});
+    if (made.part_.index() == 0)
+      throw error(tried.timed_out ? errc::timed_out : errc::transport_failed,
+                  std::string{name} + ": no member reaches the peer: " + tried.reasons.text());
+    made.why_ = std::string{made.through()};
+    if (!tried.reasons.empty()) made.why_ += " (" + tried.reasons.text() + ")";
+    memory_of_failures_.note(peer, tried.failed, options_.retry_after);
+    return made;
+  }
+
+ private:
+  friend queue;
+
+  struct attempts {
+    first_of_detail::refusals reasons{};
+    std::uint32_t failed = 0;  ///< bit per member
+    bool timed_out = false;
+  };
+
+  [[nodiscard]] static constexpr std::array<bool, count> all_enabled() {
+    std::array<bool, count> all{};
+    all.fill(true);
+    return all;
+  }
+
+  template <std::size_t I>
+  void start(incarnation self) {
+    if (!options_.enabled[I]) return refusals_.add(member<I>::name, "not enabled in this process");
+    auto& slot = std::get<I>(members_);
+    try {
+      slot.emplace(std::get<I>(options_.members), self);
+      place_.members.push_back({I, slot->address().text});
+    } catch (const error& e) {
+      slot.reset();
+      refusals_.add(member<I>::name, e.what());
+    }
+  }
+
+  template <typename Do>
+  void each_started(Do&& act) {
+    [&]<std::size_t... I>(std::index_sequence<I...>) {
+      ((std::get<I>(members_) ? act.template operator()<I>(*std::get<I>(members_)) : void()), ...);
+    }
+    (indices{});
+  }
+  template <typename Do>
+  void each_started(Do&& act) const {
+    [&]<std::size_t... I>(std::index_sequence<I...>) {
+      ((std::get<I>(members_) ? act.template operator()<I>(*std::get<I>(members_)) : void()), ...);
+    }
+    (indices{});
+  }
+
+  [[nodiscard]] std::optional<remote_region> describe_all(const memory_region& region) const {
+    remote_region out;
+    out.bytes = region.range_.bytes;
+    bool fits = true;
+    first_of_detail::key_writer key;
+    each_started([&]<std::size_t I>(const auto& through) {
+      if (const auto& part = std::get<I>(region.parts_))
+        fits = fits && key.append(I, through.describe(*part));
+    });
+    if (!fits) return std::nullopt;
+    out.key = key.finish();
+    return out;
+  }
+
+  /// True: connected.
+  template <std::size_t I>
+  [[nodiscard]] bool attempt(endpoint& made, queue& on, const first_of_detail::place& where, incarnation peer,
+                             std::chrono::steady_clock::time_point until, attempts& tried) {
+    constexpr transport_capabilities can = member<I>::capabilities;
+    const auto skip = [&](const std::string& why) {
+      tried.reasons.add(member<I>::name, why);
+      return false;
+    };
+    auto& own = std::get<I>(members_);
+    const std::string* const theirs = where.address_of(I);
+    if (!own) return skip("not started here: " + refusals_.of(member<I>::name));
+    if (theirs == nullptr) return skip("not started by the peer");
+    if (!can.crosses_hosts && where.machine != place_.machine) return skip("the peer is on another machine");
+    if (!can.crosses_datacenters && !where.datacenter.empty() && !place_.datacenter.empty() &&
+        where.datacenter != place_.datacenter)
+      return skip("the peer is in another datacenter, " + where.datacenter);
+    if (memory_of_failures_.holds(peer, I)) return skip("failed with this peer a short time ago");
+
+    const auto now = std::chrono::steady_clock::now();
+    duration time = std::max<duration>(until - now, std::chrono::milliseconds{1});
+    if (I + 1 < count) time = std::min<duration>(time, options_.attempt_timeout);
+    try {
+      auto& through = on.template start<I>(*own);
+      made.part_.template emplace<I + 1>(own->connect(through, {*theirs}, peer, time));
+      return true;
+    } catch (const error& e) {
+      tried.failed |= 1u << I;
+      tried.timed_out = tried.timed_out || e.code() == errc::timed_out;
+      return skip(e.what());
+    }
+  }
+
+  options options_;
+  first_of_detail::place place_;
+  first_of_detail::refusals refusals_;
+  first_of_detail::failure_memory memory_of_failures_;
+  std::tuple<std::optional<Members>...> members_;
+  transport_address address_;
+};
+
+}  // namespace tensorhub

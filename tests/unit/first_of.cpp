@@ -1,0 +1,306 @@
+// first_of: which member is used and why; damaged addresses and keys; queues with several members at once.
+
+#include <doctest/doctest.h>
+
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <cstring>
+#include <memory>
+#include <random>
+#include <string>
+#include <tensorhub/testing/faulty.hpp>
+#include <tensorhub/testing/memory_transport.hpp>
+#include <tensorhub/transfer/first_of.hpp>
+#include <thread>
+#include <vector>
+
+using namespace tensorhub;
+using namespace tensorhub::testing;
+using namespace std::chrono_literals;
+
+namespace {
+
+/// The memory transport under other names and with other abilities.
+template <int number, bool hosts, bool datacenters>
+class variant_of_memory : public memory_transport {
+ public:
+  static constexpr std::string_view name = number == 1 ? "one" : number == 2 ? "two" : "three";
+  static constexpr transport_capabilities capabilities{
+      .survives_access_errors = true, .crosses_hosts = hosts, .crosses_datacenters = datacenters};
+  struct options : memory_transport_options {
+    bool broken = false;
+  };
+  explicit variant_of_memory(const options& how = {}, incarnation self = {})
+      : memory_transport{(how.broken ? throw error(errc::transport_failed, "no such device") : how), self} {}
+};
+using one = variant_of_memory<1, false, false>;  // this host only
+using two = variant_of_memory<2, true, false>;   // this datacenter only
+using three = variant_of_memory<3, true, true>;  // everywhere
+using all_three = first_of<one, two, three>;
+static_assert(transport<all_three>);
+static_assert(all_three::name == "first_of<one,two,three>");
+static_assert(all_three::capabilities.crosses_datacenters && all_three::capabilities.survives_access_errors);
+
+/// A process with one region of 64 KiB.
+struct node {
+  incarnation self;
+  all_three through;
+  std::vector<std::byte> bytes;
+  std::vector<all_three::memory_region> regions;
+
+  explicit node(std::uint64_t id, const all_three::options& how = {}, std::byte fill = std::byte{0})
+      : self{id}, through{how, self}, bytes(65'536, fill) {
+    const memory_range range{bytes.data(), bytes.size()};
+    regions = through.register_memory(std::span{&range, 1}, region_access::both);
+  }
+};
+
+std::string used_between(node& reader, const node& source) {
+  auto queue = reader.through.make_queue(4);
+  auto endpoint = reader.through.connect(queue, source.through.address(), source.self, 5s);
+  const remote_region from = source.through.describe(source.regions.front());
+  CHECK(queue.post_read(endpoint, reader.regions.front(), 0, {&from, 0, 65'536}, 7) == post_result::posted);
+  std::array<completion, 2> done;
+  CHECK(queue.poll(done) == 1);
+  CHECK(done[0].id == 7);
+  CHECK(done[0].status == completion_status::ok);
+  CHECK(reader.bytes == source.bytes);
+  return endpoint.why();
+}
+
+all_three::options in_datacenter(const std::string& name) {
+  all_three::options how;
+  how.here.datacenter = name;
+  return how;
+}
+
+std::string failure_of(const auto& call) {
+  try {
+    call();
+  } catch (const error& e) {
+    return e.what();
+  }
+  return {};
+}
+bool contains(const std::string& text, std::string_view part) {
+  return text.find(part) != std::string::npos;
+}
+
+}  // namespace
+
+TEST_CASE("the first member that both have is used, and why is said") {
+  node source{1, {}, std::byte{5}};
+  node reader{2};
+  CHECK(used_between(reader, source) == "one");
+
+  all_three::options without;
+  without.enabled[0] = false;
+  node poor{3, without};
+  CHECK(used_between(poor, source) == "two (one: not started here: not enabled in this process)");
+  node other{4, without, std::byte{6}};
+  CHECK(used_between(reader, other) == "two (one: not started by the peer)");
+}
+
+TEST_CASE("a member that cannot be started is left out; if none can, the reasons are told") {
+  one::options no_device;
+  no_device.broken = true;
+  node source{1, all_three::with(no_device), std::byte{5}};
+  CHECK(contains(source.through.not_started(), "one: "));
+  CHECK(contains(source.through.not_started(), "no such device"));
+  node reader{2};
+  CHECK(contains(used_between(reader, source), "two (one: not started by the peer)"));
+
+  all_three::options none;
+  none.enabled = {false, false, false};
+  const std::string sentence = failure_of([&] { all_three{none, {5}}; });
+  CHECK(contains(sentence, "none can be started"));
+  CHECK(contains(sentence, "three: not enabled"));
+}
+
+TEST_CASE("members that cannot reach are not tried") {
+  node source{1, in_datacenter("eu-1"), std::byte{5}};
+  SUBCASE("the same datacenter") {
+    node reader{2, in_datacenter("eu-1")};
+    CHECK(used_between(reader, source) == "one");
+  }
+  SUBCASE("another datacenter") {
+    node reader{2, in_datacenter("us-1")};
+    CHECK(
+        used_between(reader, source) ==
+        "three (one: the peer is in another datacenter, eu-1; two: the peer is in another datacenter, eu-1)");
+  }
+  SUBCASE("another machine") {
+    auto where = *first_of_detail::decode(source.through.address().text, 3);
+    where.machine = "some other machine";
+    node reader{2, in_datacenter("eu-1")};
+    auto queue = reader.through.make_queue(4);
+    const auto endpoint = reader.through.connect(queue, {first_of_detail::encode(where)}, source.self, 5s);
+    CHECK(endpoint.through() == "two");
+    CHECK(endpoint.why() == "two (one: the peer is on another machine)");
+  }
+}
+
+TEST_CASE("a member that fails to connect: the next one is used, and the failure is remembered") {
+  using flaky_or_three = first_of<faulty<two>, three>;
+  flaky_or_three source{{}, {1}};
+  auto broken = flaky_or_three::with(faulty<two>::options{.faults = {.failed_connections = 1}});
+  SUBCASE("remembered") {
+    flaky_or_three reader{broken, {2}};
+    auto queue = reader.make_queue(4);
+    const auto first = reader.connect(queue, source.address(), {1}, 5s);
+    CHECK(first.through() == "three");
+    CHECK(contains(first.why(), "a planted fault"));
+    const auto second = reader.connect(queue, source.address(), {1}, 5s);
+    CHECK(second.why() == "three (two: failed with this peer a short time ago)");
+  }
+  SUBCASE("tried again when the time is over") {
+    broken.retry_after = 0ms;
+    flaky_or_three reader{broken, {2}};
+    auto queue = reader.make_queue(4);
+    static_cast<void>(reader.connect(queue, source.address(), {1}, 5s));
+    CHECK(contains(reader.connect(queue, source.address(), {1}, 5s).why(), "a planted fault"));
+  }
+}
+
+TEST_CASE("nobody there: one error that names every attempt") {
+  node reader{2};
+  std::string address;
+  {
+    const node gone{1};
+    address = gone.through.address().text;
+  }
+  auto queue = reader.through.make_queue(4);
+  const std::string sentence =
+      failure_of([&] { static_cast<void>(reader.through.connect(queue, {address}, {1}, 2s)); });
+  for (const char* part : {"no member reaches the peer", "one: ", "two: ", "three: "})
+    CHECK_MESSAGE(contains(sentence, part), sentence);
+  CHECK(contains(
+      failure_of([&] { static_cast<void>(reader.through.connect(queue, {"tcp://127.0.0.1:1"}, {1}, 2s)); }),
+      "uses another transport"));
+}
+
+TEST_CASE("damaged addresses are refused, whole ones are read back") {
+  const first_of_detail::place where{
+      "machine", "eu-1", {{0, "memory://1"}, {2, "tcp://[::1]:80 with 3:colons"}}};
+  const std::string text = first_of_detail::encode(where);
+  CHECK(first_of_detail::decode(text, 3) == where);
+  CHECK(!first_of_detail::decode(text, 2));  // there is no third member
+  for (std::size_t bytes = 0; bytes < text.size(); ++bytes) {
+    const auto part = first_of_detail::decode(text.substr(0, bytes), 3);
+    CHECK((!part || part->members.size() < where.members.size()));
+  }
+  std::mt19937 random{5};
+  for (int round = 0; round < 20'000; ++round) {
+    std::string damaged = text;
+    for (int i = 0; i < 3; ++i) damaged[random() % damaged.size()] = static_cast<char>(random() % 256);
+    if (const auto got = first_of_detail::decode(damaged, 3)) CHECK(got->members.size() <= 3);
+  }
+  CHECK(!first_of_detail::decode("first_of/1 9999:", 3));
+  CHECK(!first_of_detail::decode("first_of/1 99999999999999999999:a", 3));
+  CHECK(!first_of_detail::decode(std::string(5000, 'x'), 3));
+}
+
+TEST_CASE("damaged keys end as access_denied, once each") {
+  node source{1, {}, std::byte{5}};
+  node reader{2};
+  auto queue = reader.through.make_queue(2);
+  auto endpoint = reader.through.connect(queue, source.through.address(), source.self, 5s);
+  const remote_region good = source.through.describe(source.regions.front());
+  std::mt19937 random{6};
+  for (int round = 0; round < 2000; ++round) {
+    remote_region bad = good;
+    const auto entries = bad.key.bytes.data() + first_of_detail::key_check_bytes;
+    switch (round % 4) {
+      case 0:
+        bad.key.used_bytes = static_cast<std::uint8_t>(random() % bad.key.used_bytes);
+        break;
+      case 1:
+        entries[0] = std::byte{9};  // the member is not in the key
+        break;
+      case 2:
+        entries[1] = std::byte{255};  // its key ends behind the key
+        break;
+      default:
+        bad.key.used_bytes = 255;
+        break;
+    }
+    if (round % 8 < 4 && bad.key.used_bytes >= 8 && bad.key.used_bytes <= bad.key.bytes.size()) {
+      // The sum is right: what is wrong behind it must be found all the same.
+      const auto sum = first_of_detail::key_checksum(bad.key.view().subspan(8));
+      std::memcpy(bad.key.bytes.data(), &sum, sizeof sum);
+      if (bad.key == good.key || round % 4 == 0) continue;  // a shorter, whole key may still name this member
+    }
+    REQUIRE(queue.post_read(endpoint, reader.regions.front(), 0, {&bad, 0, 100}, 1) == post_result::posted);
+    std::array<completion, 4> done;
+    REQUIRE(queue.poll(done) == 1);
+    REQUIRE(done[0].status == completion_status::access_denied);
+    REQUIRE(queue.outstanding() == 0);
+  }
+}
+
+TEST_CASE("keys that do not fit together are refused") {
+  first_of_detail::key_writer key;
+  remote_region member;
+  member.key.used_bytes = 100;
+  CHECK(key.append(0, member));
+  CHECK(!key.append(1, member));
+  CHECK(key.finish().used_bytes == 118);
+}
+
+TEST_CASE("one queue reads through two members, at most as deep as it was made") {
+  all_three::options only_three;
+  only_three.enabled = {false, false, true};
+  node near{1, {}, std::byte{5}};
+  node far{2, only_three, std::byte{6}};
+  node reader{3};
+  auto queue = reader.through.make_queue(3);
+  auto through_one = reader.through.connect(queue, near.through.address(), near.self, 5s);
+  auto through_three = reader.through.connect(queue, far.through.address(), far.self, 5s);
+  CHECK(through_one.through() == "one");
+  CHECK(through_three.through() == "three");
+  const remote_region from_near = near.through.describe(near.regions.front());
+  const remote_region from_far = far.through.describe(far.regions.front());
+  const auto post = [&](auto& endpoint, const remote_region& from, std::uint64_t offset, request_id id) {
+    return queue.post_read(endpoint, reader.regions.front(), offset, {&from, 0, 1000}, id);
+  };
+  CHECK(post(through_one, from_near, 0, 1) == post_result::posted);
+  CHECK(post(through_three, from_far, 1000, 2) == post_result::posted);
+  CHECK(post(through_three, from_far, 2000, 3) == post_result::posted);
+  CHECK(post(through_one, from_near, 3000, 4) == post_result::queue_full);
+  CHECK(post(through_three, from_far, 3000, 4) == post_result::queue_full);
+  std::size_t came = 0;
+  while (came < 3) {
+    queue.wait(1s);
+    std::array<completion, 1> done;
+    const std::size_t count = queue.poll(done);
+    if (count == 1) CHECK(done[0].status == completion_status::ok);
+    came += count;
+  }
+  CHECK(queue.outstanding() == 0);
+  CHECK(reader.bytes[500] == std::byte{5});
+  CHECK(reader.bytes[1500] == std::byte{6});
+  CHECK(reader.bytes[2500] == std::byte{6});
+}
+
+TEST_CASE("a wake reaches a wait whatever the members do") {
+  node source{1};
+  node reader{2};
+  auto queue = reader.through.make_queue(4);
+  for (int round = 0; round < 3; ++round) {
+    std::jthread waker{[&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds{round * 5});
+      queue.wake();
+    }};
+    queue.wait(60s);  // ctest's time-out is the judge
+    waker.join();
+    queue.wake();
+    queue.wait(60s);
+  }
+  const auto endpoint = reader.through.connect(queue, source.through.address(), source.self, 5s);
+  std::jthread waker{[&] {
+    std::this_thread::sleep_for(5ms);
+    queue.wake();
+  }};
+  queue.wait(60s);
+}
