@@ -18,4 +18,5 @@
 #include "tensorhub/publisher.hpp"
 #include "tensorhub/service/server.hpp"
 #include "tensorhub/subscriber.hpp"
+#include "tensorhub/transfer/first_of.hpp"
 #include "tensorhub/version.hpp"
