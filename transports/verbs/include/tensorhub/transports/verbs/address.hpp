@@ -1,0 +1,118 @@
+#pragma once
+/// \file address.hpp
+/// Addresses as text ("verbs://10.0.0.1:4711,10.0.1.1:4712": one host and port per rail) and as sockaddr.
+///
+/// Thread safety: free functions without shared state.
+
+#include <arpa/inet.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <chrono>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tensorhub/error.hpp"
+#include "tensorhub/transports/verbs/protocol.hpp"
+
+namespace tensorhub::transports::verbs_detail {
+
+using deadline = std::chrono::steady_clock::time_point;
+
+/// Milliseconds left, rounded up, at least zero; for poll(2) and the connection manager.
+[[nodiscard]] inline int milliseconds_left(deadline until) noexcept {
+  const auto left = until - std::chrono::steady_clock::now();
+  if (left.count() <= 0) return 0;
+  const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(left).count() + 1;
+  return static_cast<int>(ms < 1'000'000 ? ms : 1'000'000);
+}
+
+/// IPv4 or IPv6, with port.
+struct socket_address {
+  sockaddr_storage storage{};
+
+  [[nodiscard]] sockaddr* get() noexcept { return reinterpret_cast<sockaddr*>(&storage); }
+  [[nodiscard]] const sockaddr* get() const noexcept { return reinterpret_cast<const sockaddr*>(&storage); }
+  [[nodiscard]] bool is_v6() const noexcept { return storage.ss_family == AF_INET6; }
+  [[nodiscard]] const sockaddr_in& v4() const noexcept {
+    return reinterpret_cast<const sockaddr_in&>(storage);
+  }
+  [[nodiscard]] const sockaddr_in6& v6() const noexcept {
+    return reinterpret_cast<const sockaddr_in6&>(storage);
+  }
+  void set_port(std::uint16_t port) noexcept {
+    if (is_v6())
+      reinterpret_cast<sockaddr_in6&>(storage).sin6_port = htons(port);
+    else
+      reinterpret_cast<sockaddr_in&>(storage).sin_port = htons(port);
+  }
+  /// The 16 bytes that a RoCE GID table has for this address.
+  [[nodiscard]] bool is_gid(const std::uint8_t (&gid)[16]) const noexcept {
+    if (is_v6()) return std::memcmp(gid, &v6().sin6_addr, 16) == 0;
+    static constexpr std::uint8_t mapped[12] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
+    return std::memcmp(gid, mapped, 12) == 0 && std::memcmp(gid + 12, &v4().sin_addr, 4) == 0;
+  }
+  [[nodiscard]] std::string host() const {
+    char text[INET6_ADDRSTRLEN] = {};
+    const void* const raw = is_v6() ? static_cast<const void*>(&v6().sin6_addr) : &v4().sin_addr;
+    return ::inet_ntop(storage.ss_family, raw, text, sizeof text) != nullptr ? text : "?";
+  }
+};
+
+/// Throws `transport_failed`. The resolver has time-outs of its own: give numeric addresses.
+[[nodiscard]] inline socket_address resolve(const std::string& host, const std::string& port) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_NUMERICSERV;
+  addrinfo* found = nullptr;
+  const int failed = ::getaddrinfo(host.c_str(), port.empty() ? nullptr : port.c_str(), &hints, &found);
+  if (failed != 0) {
+    throw error(errc::transport_failed, "verbs: the host '" + host.substr(0, 128) +
+                                            "' cannot be resolved: " + ::gai_strerror(failed));
+  }
+  const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> owner{found, &::freeaddrinfo};
+  socket_address out;
+  std::memcpy(&out.storage, found->ai_addr, found->ai_addrlen);
+  return out;
+}
+
+[[nodiscard]] inline std::string host_and_port(const socket_address& address, std::uint16_t port) {
+  const std::string host = address.host();
+  return (address.is_v6() ? "[" + host + "]" : host) + ":" + std::to_string(port);
+}
+
+struct named_address {
+  std::string text{};  ///< "10.0.0.1:4711"
+  socket_address address{};
+};
+
+/// Taken apart: one per rail of the source. Throws `transport_failed`.
+[[nodiscard]] inline std::vector<named_address> parse_address(std::string_view text) {
+  constexpr std::string_view scheme = "verbs://";
+  const auto refusal = [whole = std::string{text.substr(0, 128)}] {
+    return error(errc::transport_failed, "verbs: '" + whole + "' is no address of this transport");
+  };
+  if (!text.starts_with(scheme)) throw refusal();
+  text.remove_prefix(scheme.size());
+  std::vector<named_address> rails;
+  for (bool more = true; more;) {
+    const auto comma = text.find(',');
+    more = comma != std::string_view::npos;
+    const std::string_view one = text.substr(0, comma);
+    if (more) text.remove_prefix(comma + 1);
+    const auto colon = one.rfind(':');
+    if (colon == std::string_view::npos || colon == 0 || colon + 1 == one.size()) throw refusal();
+    std::string_view host = one.substr(0, colon);
+    if (host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
+    if (rails.size() == most_rails) throw refusal();
+    rails.push_back({std::string{one}, resolve(std::string{host}, std::string{one.substr(colon + 1)})});
+  }
+  return rails;
+}
+
+}  // namespace tensorhub::transports::verbs_detail

@@ -1,0 +1,392 @@
+#pragma once
+/// \file queue.hpp
+/// The reading side of the verbs transport: queues, and the endpoints on them.
+///
+/// A read is cut into work requests: at the largest that the port takes, and where a piece of either region
+/// ends. They take turns on the endpoint's connections, strictly, so that the last ones of a read are the last
+/// ones on their connections: those are signalled. What does not fit into the queue pairs waits in the
+/// endpoint's line. A read ends when all its work requests are complete.
+///
+/// The first error breaks the endpoint: its queue pairs are destroyed, after which no byte can come, and
+/// whatever it had outstanding ends. There is no waiting for the device to flush.
+///
+/// Thread safety: a queue and its endpoints belong to one thread at a time; only `wake` is for any thread.
+
+#include <poll.h>
+#include <sys/eventfd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "tensorhub/detail/unique_fd.hpp"
+#include "tensorhub/error.hpp"
+#include "tensorhub/transports/verbs/connection.hpp"
+#include "tensorhub/transports/verbs/options.hpp"
+#include "tensorhub/transports/verbs/protocol.hpp"
+#include "tensorhub/transports/verbs/region.hpp"
+#include "tensorhub/types/completion.hpp"
+#include "tensorhub/types/ids.hpp"
+#include "tensorhub/types/units.hpp"
+
+namespace tensorhub::transports::verbs_detail {
+
+class queue_core;
+class endpoint_core;
+
+inline constexpr std::uint32_t no_slot = UINT32_MAX;
+
+/// One outstanding read.
+struct read_slot {
+  endpoint_core* endpoint = nullptr;  ///< null: free
+  request_id id = 0;
+  const region* into = nullptr;
+  std::uint64_t local_offset = 0;        ///< of the next work request, in the local region
+  std::uint64_t remote_offset = 0;       ///< ditto, in the remote one
+  std::uint64_t unposted_bytes = 0;      ///< not yet cut off
+  std::uint64_t remote_piece_bytes = 0;  ///< length of the remote region's registrations
+  std::uint32_t work_requests = 0;       ///< posted, not complete
+  std::uint32_t next = no_slot;          ///< in the endpoint's line, or in the list of free slots
+  region_key key{};
+};
+
+/// Connections to one source. Owned by an endpoint, listed by its queue.
+class endpoint_core {
+ public:
+  endpoint_core(queue_core& owner, incarnation peer, std::size_t rails, std::uint64_t largest_work_request)
+      : owner_{&owner}, peer_{peer}, rails_{rails}, largest_work_request_{largest_work_request} {}
+  ~endpoint_core();
+  endpoint_core(const endpoint_core&) = delete;
+  endpoint_core& operator=(const endpoint_core&) = delete;
+
+  [[nodiscard]] incarnation peer() const noexcept { return peer_; }
+  [[nodiscard]] bool usable() const noexcept { return usable_; }
+  /// Rails of the source that are used; its keys must have as many.
+  [[nodiscard]] std::size_t rails() const noexcept { return rails_; }
+  void add(std::unique_ptr<connection> fresh) { connections_.push_back(std::move(fresh)); }
+
+ private:
+  friend class queue_core;
+  queue_core* owner_;
+  incarnation peer_;
+  std::size_t rails_;
+  std::uint64_t largest_work_request_;
+  bool usable_ = true;
+  std::vector<std::unique_ptr<connection>> connections_;
+  std::size_t turn_ = 0;                ///< the connection that takes the next work request
+  std::size_t reads_ = 0;               ///< slots in use
+  std::uint32_t line_first_ = no_slot;  ///< reads that are not all posted, in their order
+  std::uint32_t line_last_ = no_slot;
+};
+
+class queue_core {
+ public:
+  queue_core(std::size_t depth, const verbs_options& options)
+      : depth_{std::max<std::size_t>(1, depth)},
+        peer_timeout_{options.peer_timeout},
+        mode_{options.completions},
+        event_{::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)} {
+    if (!event_) throw error(errc::system_failed, "verbs: no eventfd: " + reason(errno));
+    if (depth_ >= no_slot) throw error(errc::invalid_argument, "verbs: a queue of this depth cannot be made");
+    finished_.resize(depth_);
+    slots_.resize(depth_);
+    for (std::size_t i = 0; i + 1 < depth_; ++i) slots_[i].next = static_cast<std::uint32_t>(i + 1);
+    waits_.reserve(1);
+  }
+  queue_core(const queue_core&) = delete;
+  queue_core& operator=(const queue_core&) = delete;
+
+  [[nodiscard]] std::size_t outstanding() const noexcept { return outstanding_; }
+
+  /// Pre-condition: the endpoint has its connections.
+  void attach(endpoint_core& endpoint) {
+    std::size_t connections = endpoint.connections_.size();
+    for (const endpoint_core* each : endpoints_) connections += each->connections_.size();
+    waits_.reserve(connections + 1);  // `wait` must not allocate
+    endpoints_.push_back(&endpoint);
+  }
+  void detach(endpoint_core& endpoint) noexcept {
+    if (endpoint.usable_) take_completed(endpoint);
+    give_up(endpoint, completion_status::cancelled);
+    std::erase(endpoints_, &endpoint);
+  }
+
+  /// Pre-condition: the read fits both regions, and is not empty.
+  [[nodiscard]] post_result post(endpoint_core& endpoint, request_id id, const region& into,
+                                 std::uint64_t offset, const region_key& key, std::uint64_t remote_offset,
+                                 std::uint64_t bytes) noexcept {
+    if (outstanding_ == depth_) return post_result::queue_full;
+    if (!endpoint.usable_) return post_finished(id, completion_status::peer_lost);
+    ++outstanding_;
+    const std::uint32_t number = free_;
+    read_slot& slot = slots_[number];
+    free_ = slot.next;
+    slot.endpoint = &endpoint;
+    slot.id = id;
+    slot.into = &into;
+    slot.local_offset = offset;
+    slot.remote_offset = remote_offset;
+    slot.unposted_bytes = bytes;
+    slot.remote_piece_bytes = piece_bytes_of(key.head.bytes, key.head.pieces);
+    slot.work_requests = 0;
+    slot.next = no_slot;
+    slot.key = key;
+    ++endpoint.reads_;
+    if (endpoint.line_first_ == no_slot)
+      endpoint.line_first_ = number;
+    else
+      slots_[endpoint.line_last_].next = number;
+    endpoint.line_last_ = number;
+    post_line(endpoint);
+    return post_result::posted;
+  }
+
+  /// A read that ends before it was sent.
+  [[nodiscard]] post_result post_finished(request_id id, completion_status status) noexcept {
+    if (outstanding_ == depth_) return post_result::queue_full;
+    ++outstanding_;
+    finish({id, status});
+    return post_result::posted;
+  }
+
+  [[nodiscard]] std::size_t poll(std::span<completion> completions) noexcept {
+    if (completions.empty()) return 0;
+    if (finished_count_ == 0) receive();
+    std::size_t count = 0;
+    while (count < completions.size() && finished_count_ > 0) {
+      completions[count++] = finished_[finished_first_];
+      finished_first_ = finished_first_ + 1 == depth_ ? 0 : finished_first_ + 1;
+      --finished_count_;
+      --outstanding_;
+    }
+    return count;
+  }
+
+  void wait(duration timeout) noexcept {
+    if (finished_count_ > 0) return;
+    const auto until = connection::clock::now() + std::min<duration>(timeout, std::chrono::hours{1});
+    if (mode_ == completion_mode::polling && outstanding_ > 0) {
+      spin(until);
+      return;
+    }
+    waits_.clear();
+    waits_.push_back({event_.get(), POLLIN, 0});
+    auto earliest = until;
+    for (const endpoint_core* endpoint : endpoints_) {
+      for (const auto& each : endpoint->connections_) {
+        if (each->outstanding() == 0) continue;
+        each->arm();
+        waits_.push_back({each->descriptor(), POLLIN, 0});
+        earliest = std::min(earliest, each->last_progress() + peer_timeout_);
+      }
+    }
+    // What completed before the arming gives no event.
+    if (waits_.size() > 1) receive();
+    if (finished_count_ > 0) return;
+    const timespec limit =
+        to_timespec(std::max<duration>(earliest - connection::clock::now(), duration::zero()));
+    static_cast<void>(::ppoll(waits_.data(), waits_.size(), &limit, nullptr));
+    if (waits_.front().revents != 0) take_wake();
+    std::size_t at = 1;
+    for (const endpoint_core* endpoint : endpoints_) {
+      for (const auto& each : endpoint->connections_) {
+        if (at == waits_.size() || waits_[at].fd != each->descriptor()) continue;
+        if (waits_[at++].revents != 0) each->disarm();
+      }
+    }
+  }
+
+  void wake() noexcept {
+    woken_.store(true, std::memory_order_release);
+    const std::uint64_t one = 1;
+    [[maybe_unused]] const auto written = ::write(event_.get(), &one, sizeof one);
+  }
+
+ private:
+  static constexpr int batch = 16;
+
+  [[nodiscard]] static timespec to_timespec(duration time) noexcept {
+    return {static_cast<time_t>(time.count() / 1'000'000'000),
+            static_cast<long>(time.count() % 1'000'000'000)};
+  }
+
+  /// Offending statuses that say more than that the connection is gone.
+  [[nodiscard]] static completion_status status_of(ibv_wc_status status) noexcept {
+    switch (status) {
+      case IBV_WC_REM_ACCESS_ERR:
+        return completion_status::access_denied;
+      case IBV_WC_LOC_LEN_ERR:
+      case IBV_WC_LOC_QP_OP_ERR:
+      case IBV_WC_LOC_PROT_ERR:
+      case IBV_WC_LOC_ACCESS_ERR:
+        return completion_status::local_error;
+      default:
+        return completion_status::peer_lost;
+    }
+  }
+
+  void take_wake() noexcept {
+    std::uint64_t signals = 0;
+    [[maybe_unused]] const auto taken = ::read(event_.get(), &signals, sizeof signals);
+    woken_.store(false, std::memory_order_relaxed);
+  }
+
+  void spin(connection::clock::time_point until) noexcept {
+    for (;;) {
+      receive();
+      if (finished_count_ > 0) return;
+      if (woken_.load(std::memory_order_acquire)) return take_wake();
+      if (connection::clock::now() >= until) return;
+      std::this_thread::yield();
+    }
+  }
+
+  /// Cuts the reads in line into work requests, as far as the connections take them.
+  void post_line(endpoint_core& endpoint) noexcept {
+    const std::size_t connections = endpoint.connections_.size();
+    while (endpoint.line_first_ != no_slot) {
+      connection& through = *endpoint.connections_[endpoint.turn_];
+      if (!through.has_room()) return;
+      const std::uint32_t number = endpoint.line_first_;
+      read_slot& slot = slots_[number];
+      const std::uint64_t local_piece = slot.local_offset / slot.into->piece_bytes();
+      const std::uint64_t remote_piece = slot.remote_offset / slot.remote_piece_bytes;
+      const std::uint64_t local_left = (local_piece + 1) * slot.into->piece_bytes() - slot.local_offset;
+      const std::uint64_t remote_left = (remote_piece + 1) * slot.remote_piece_bytes - slot.remote_offset;
+      const std::uint64_t bytes =
+          std::min({slot.unposted_bytes, local_left, remote_left, endpoint.largest_work_request_});
+      const work_request what{reinterpret_cast<std::uintptr_t>(slot.into->range().data) + slot.local_offset,
+                              slot.into->local_key(through.local_rail(), local_piece),
+                              slot.key.rkey(through.remote_rail(), static_cast<std::size_t>(remote_piece)),
+                              slot.key.head.base + slot.remote_offset,
+                              static_cast<std::uint32_t>(bytes),
+                              number};
+      slot.local_offset += bytes;
+      slot.remote_offset += bytes;
+      slot.unposted_bytes -= bytes;
+      ++slot.work_requests;
+      if (slot.unposted_bytes == 0) endpoint.line_first_ = slot.next;
+      // Fewer work requests than connections may follow: this could be the read's last on its own.
+      const bool is_last = slot.unposted_bytes <= (connections - 1) * endpoint.largest_work_request_;
+      if (!through.post(what, is_last)) return give_up(endpoint, completion_status::peer_lost);
+      endpoint.turn_ = endpoint.turn_ + 1 == connections ? 0 : endpoint.turn_ + 1;
+    }
+  }
+
+  void receive() noexcept {
+    for (endpoint_core* each : endpoints_) {
+      if (each->reads_ > 0) receive(*each);
+    }
+  }
+
+  void receive(endpoint_core& endpoint) noexcept {
+    std::array<ibv_wc, batch> done;
+    for (const auto& each : endpoint.connections_) {
+      if (each->outstanding() == 0) continue;
+      int count = each->poll(done.data(), batch);
+      const bool some = count > 0;
+      for (; count > 0; count = each->poll(done.data(), batch)) {
+        for (int i = 0; i < count; ++i) {
+          const ibv_wc& one = done[static_cast<std::size_t>(i)];
+          if (one.status != IBV_WC_SUCCESS) {
+            const std::uint32_t offending = each->slot_of(one.wr_id);
+            take_completed(endpoint, each.get());
+            return give_up(endpoint, completion_status::peer_lost, offending, status_of(one.status));
+          }
+          each->retire(one.wr_id, [this](std::uint32_t slot) { retire(slot); });
+        }
+        if (count < batch) break;
+      }
+      if (count < 0) return give_up(endpoint, completion_status::peer_lost);
+      const auto now = connection::clock::now();
+      if (some)
+        each->note_progress(now);
+      else if (now - each->last_progress() > peer_timeout_)
+        return give_up(endpoint, completion_status::peer_lost);
+    }
+    if (endpoint.line_first_ != no_slot) post_line(endpoint);
+  }
+
+  /// What is complete already, before the connections are given up.
+  void take_completed(endpoint_core& endpoint, const connection* without = nullptr) noexcept {
+    std::array<ibv_wc, batch> done;
+    for (const auto& each : endpoint.connections_) {
+      if (each.get() == without) continue;
+      for (bool going_on = true; going_on && each->outstanding() > 0;) {
+        const int count = each->poll(done.data(), batch);
+        going_on = count == batch;
+        for (int i = 0; i < count; ++i) {
+          const ibv_wc& one = done[static_cast<std::size_t>(i)];
+          going_on = going_on && one.status == IBV_WC_SUCCESS;
+          if (one.status != IBV_WC_SUCCESS) break;
+          each->retire(one.wr_id, [this](std::uint32_t slot) { retire(slot); });
+        }
+      }
+    }
+  }
+
+  /// One work request of this read is complete.
+  void retire(std::uint32_t number) noexcept {
+    read_slot& slot = slots_[number];
+    if (--slot.work_requests == 0 && slot.unposted_bytes == 0) end(number, completion_status::ok);
+  }
+
+  void end(std::uint32_t number, completion_status status) noexcept {
+    read_slot& slot = slots_[number];
+    --slot.endpoint->reads_;
+    slot.endpoint = nullptr;
+    slot.next = free_;
+    free_ = number;
+    finish({slot.id, status});
+  }
+
+  /// Ends all of its reads, and its connections: first these, so that no byte comes later.
+  void give_up(endpoint_core& endpoint, completion_status why, std::uint32_t offending = no_slot,
+               completion_status offence = completion_status::peer_lost) noexcept {
+    endpoint.usable_ = false;
+    for (const auto& each : endpoint.connections_) each->close();
+    endpoint.connections_.clear();
+    endpoint.line_first_ = no_slot;
+    for (std::uint32_t i = 0; i < slots_.size() && endpoint.reads_ > 0; ++i) {
+      if (slots_[i].endpoint == &endpoint) end(i, i == offending ? offence : why);
+    }
+  }
+
+  /// The ring has room: it is as large as the number of reads that can be outstanding.
+  void finish(completion done) noexcept {
+    std::size_t at = finished_first_ + finished_count_;
+    if (at >= depth_) at -= depth_;
+    finished_[at] = done;
+    ++finished_count_;
+  }
+
+  std::size_t depth_;
+  duration peer_timeout_;
+  completion_mode mode_;
+  detail::unique_fd event_;
+  std::atomic<bool> woken_ = false;
+  std::vector<completion> finished_;
+  std::size_t finished_first_ = 0;
+  std::size_t finished_count_ = 0;
+  std::size_t outstanding_ = 0;
+  std::vector<read_slot> slots_;
+  std::uint32_t free_ = 0;
+  std::vector<endpoint_core*> endpoints_;
+  std::vector<pollfd> waits_;
+};
+
+inline endpoint_core::~endpoint_core() {
+  owner_->detach(*this);
+}
+
+}  // namespace tensorhub::transports::verbs_detail

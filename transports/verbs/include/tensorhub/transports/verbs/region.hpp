@@ -1,0 +1,201 @@
+#pragma once
+/// \file region.hpp
+/// One registered region: its memory registrations on all rails, in pieces where the device takes no more.
+///
+/// A region that is both written here and read by peers is registered twice, once for each. The keys of the
+/// two are apart, so that `revoke` does not disturb this process's own reads into the region, and what peers
+/// are given never permits a write.
+///
+/// Thread safety: `describe` and `revoke` from any thread; the local keys never change.
+
+#include <infiniband/verbs.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "tensorhub/error.hpp"
+#include "tensorhub/transports/verbs/device.hpp"
+#include "tensorhub/transports/verbs/protocol.hpp"
+#include "tensorhub/transports/verbs/source.hpp"
+#include "tensorhub/types/memory.hpp"
+
+namespace tensorhub::transports::verbs_detail {
+
+/// Why a registration failed and what to do about it.
+[[nodiscard]] inline std::string registration_advice(int number, std::uint64_t registered_bytes) {
+  if (number == EFAULT) return "the memory is not mapped, or not writable and asked for as a target of reads";
+  if (number != ENOMEM && number != EAGAIN && number != EPERM) return reason(number);
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_MEMLOCK, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY)
+    return reason(number) +
+           ", although the memory that may be locked is not limited: the device has no room for "
+           "more registrations, or the machine no memory";
+  return reason(number) + ". This process may lock " + std::to_string(limit.rlim_cur) +
+         " bytes (RLIMIT_MEMLOCK; `ulimit -l` says " + std::to_string(limit.rlim_cur / 1024) +
+         "), of which " + std::to_string(registered_bytes) +
+         " bytes of regions are in use, twice where a region is also a target. Raise it: `ulimit -l "
+         "unlimited` in "
+         "the shell, LimitMEMLOCK=infinity in a systemd unit, --ulimit memlock=-1 for a container, or "
+         "memlock in "
+         "/etc/security/limits.conf";
+}
+
+class region {
+ public:
+  /// Registers on all rails, or throws a sentence that begins with `which` ("range 3 of 9").
+  region(source& owner, const memory_range& range, region_access access, bool relaxed_ordering,
+         const std::string& which)
+      : owner_{owner}, range_{range}, access_{access}, optional_flags_{relaxed_ordering ? relaxed : 0u} {
+    std::uint64_t largest = UINT64_MAX;
+    for (const rail& each : owner.rails()) largest = std::min(largest, each.limits.registration_bytes);
+    pieces_ = pieces_for(range.bytes, largest);
+    piece_bytes_ = piece_bytes_of(range.bytes, pieces_);
+    const std::uint64_t rails = owner.rails().size();
+    if (access != region_access::local_write && pieces_ * rails > most_rkeys) {
+      throw error(
+          errc::limit_exceeded,
+          "verbs: " + which + " has " + std::to_string(range.bytes) + " bytes, which are " +
+              std::to_string(pieces_) + " registrations on each of " + std::to_string(rails) +
+              " rails; a key holds " + std::to_string(most_rkeys) +
+              ". Register it as several ranges, use fewer rails, or raise largest_registration_bytes");
+    }
+    if (access != region_access::remote_read) {
+      const int trouble = register_all(local_, true);
+      if (trouble != 0) throw failure(which, trouble);
+      for (const ibv_mr* each : local_.list) local_keys_.push_back(each->lkey);
+    }
+    if (access != region_access::local_write) {
+      const int trouble = register_all(remote_, false);
+      if (trouble != 0) throw failure(which, trouble);
+    }
+    owner_.registered_bytes().fetch_add(range.bytes, std::memory_order_relaxed);
+  }
+  ~region() {
+    if (!remote_.close() || !local_.close()) owner_.refuse_everybody();
+    owner_.registered_bytes().fetch_sub(range_.bytes, std::memory_order_relaxed);
+  }
+  region(const region&) = delete;
+  region& operator=(const region&) = delete;
+
+  [[nodiscard]] const memory_range& range() const noexcept { return range_; }
+  /// Own reads may write to it.
+  [[nodiscard]] bool is_target() const noexcept { return !local_keys_.empty(); }
+  [[nodiscard]] std::uint64_t piece_bytes() const noexcept { return piece_bytes_; }
+  [[nodiscard]] std::uint32_t local_key(std::size_t rail, std::uint64_t piece) const noexcept {
+    return local_keys_[rail * pieces_ + piece];
+  }
+
+  [[nodiscard]] remote_region describe() const {
+    if (access_ == region_access::local_write)
+      throw error(errc::invalid_argument, "verbs: this region was not registered for remote reads");
+    const std::lock_guard lock{mutex_};
+    if (remote_.list.empty()) {
+      throw error(errc::transport_failed,
+                  "verbs: this region cannot be read any more: it was revoked, and its " +
+                      std::to_string(range_.bytes) + " bytes could not be registered again: " +
+                      registration_advice(revoke_trouble_, owner_.registered_bytes()));
+    }
+    region_key key;
+    key.head.rails = static_cast<std::uint8_t>(owner_.rails().size());
+    key.head.pieces = static_cast<std::uint8_t>(pieces_);
+    key.head.base = reinterpret_cast<std::uintptr_t>(range_.data);
+    key.head.bytes = range_.bytes;
+    for (std::size_t i = 0; i < remote_.list.size(); ++i) key.rkeys[i] = remote_.list[i]->rkey;
+    return {key.head.base, range_.bytes, encode_key(key, owner_.self())};
+  }
+
+  /// Takes the memory from the device, then gives it back under other keys. Without success at the second,
+  /// the region cannot be read any more.
+  void revoke() noexcept {
+    if (access_ == region_access::local_write) return;
+    const std::lock_guard lock{mutex_};
+    try {
+      std::vector<std::uint32_t> old;
+      for (const ibv_mr* each : remote_.list) old.push_back(each->rkey);
+      if (!remote_.close()) owner_.refuse_everybody();
+      // A device may give the same number again: what has it is kept until others are found.
+      std::vector<registrations> same;
+      for (int i = 0; i < most_attempts; ++i) {
+        revoke_trouble_ = register_all(remote_, false);
+        if (revoke_trouble_ != 0) break;
+        const bool is_new = std::ranges::none_of(
+            remote_.list, [&](const ibv_mr* each) { return std::ranges::count(old, each->rkey) > 0; });
+        if (is_new) return;
+        same.push_back(std::move(remote_));
+      }
+    } catch (...) {
+      revoke_trouble_ = ENOMEM;
+    }
+    if (!remote_.close()) owner_.refuse_everybody();
+  }
+
+ private:
+  static constexpr unsigned relaxed = IBV_ACCESS_RELAXED_ORDERING;
+  static constexpr int most_attempts = 8;
+
+  struct registrations {
+    std::vector<ibv_mr*> list;  ///< of rail 0 all pieces, of rail 1 all pieces...
+
+    registrations() = default;
+    registrations(registrations&& other) noexcept : list{std::move(other.list)} { other.list.clear(); }
+    registrations& operator=(registrations&&) = delete;
+    ~registrations() { static_cast<void>(close()); }
+    /// When this returns the device does not touch the memory any more; unless it returns false.
+    [[nodiscard]] bool close() noexcept {
+      bool all = true;
+      for (ibv_mr* each : list) all = ::ibv_dereg_mr(each) == 0 && all;
+      list.clear();
+      return all;
+    }
+  };
+
+  /// 0, or the error's number: then nothing is registered.
+  [[nodiscard]] int register_all(registrations& into, bool to_write) const {
+    into.list.reserve(owner_.rails().size() * pieces_);
+    for (const rail& each : owner_.rails()) {
+      unsigned access = to_write ? IBV_ACCESS_LOCAL_WRITE : IBV_ACCESS_REMOTE_READ;
+      // iWARP brings the answer of a read as a remote write; the key for it is told to nobody.
+      if (to_write && each.is_iwarp) access |= IBV_ACCESS_REMOTE_WRITE;
+      for (std::uint64_t at = 0; at < range_.bytes; at += piece_bytes_) {
+        const std::uint64_t bytes = std::min(piece_bytes_, range_.bytes - at);
+        ibv_mr* const made =
+            ::ibv_reg_mr(each.domain.get(), range_.data + at, bytes, access | optional_flags_);
+        if (made == nullptr) {
+          const int trouble = errno == 0 ? EIO : errno;
+          static_cast<void>(into.close());
+          return trouble;
+        }
+        into.list.push_back(made);
+      }
+    }
+    return 0;
+  }
+
+  [[nodiscard]] error failure(const std::string& which, int number) const {
+    std::string devices;
+    for (const rail& each : owner_.rails()) devices += (devices.empty() ? "" : " and ") + each.device;
+    return {errc::transport_failed, "verbs: " + which + " (" + std::to_string(range_.bytes) +
+                                        " bytes) cannot be registered with " + devices + ": " +
+                                        registration_advice(number, owner_.registered_bytes())};
+  }
+
+  source& owner_;
+  const memory_range range_;
+  const region_access access_;
+  const unsigned optional_flags_;
+  std::uint64_t pieces_ = 1;
+  std::uint64_t piece_bytes_ = 0;
+  registrations local_;
+  std::vector<std::uint32_t> local_keys_;
+  mutable std::mutex mutex_;
+  registrations remote_;    ///< guarded by mutex_; empty: revoked without success
+  int revoke_trouble_ = 0;  ///< guarded by mutex_
+};
+
+}  // namespace tensorhub::transports::verbs_detail
