@@ -237,7 +237,7 @@ class pull_driver {
       } catch (const error& e) {
         const std::lock_guard lock{mutex_};
         core_.lose_source(slot, e.code() == errc::timed_out ? errc::timed_out : errc::source_lost,
-                          "connecting to " + target.name + ": " + e.sentence());
+                          "connecting: " + e.sentence());
         wake_all();
       }
     }
@@ -341,7 +341,10 @@ class pull_driver {
     std::vector<lease_id> released;
     {
       const std::lock_guard lock{mutex_};
-      while (auto failure = core_.take_failure()) failed.push_back(*std::move(failure));
+      while (auto failure = core_.take_failure()) {
+        failed.push_back(*std::move(failure));
+        failed.back().detail = sources_[failed.back().slot].target.name + ": " + failed.back().detail;
+      }
       for (source_slot slot = 0; slot < sources_.size(); ++slot) {
         if (!sources_[slot].report_release || !core_.is_idle(slot)) continue;
         sources_[slot].report_release = false;
