@@ -328,7 +328,7 @@ TEST_CASE("pull driver: a source that cannot be reached is a failure with its na
   REQUIRE(reader.run());
   REQUIRE(reader.seen.failures.size() == 2);
   CHECK(reader.seen.failures[0].reason == errc::source_lost);
-  CHECK(reader.seen.failures[0].detail.find("connecting to source 1") == 0);
+  CHECK(reader.seen.failures[0].detail.find("source 1: connecting: ") == 0);
   CHECK(reader.seen.failures[1].lease == lease_id{77});
   CHECK(reader.bytes == other.bytes);
 }
