@@ -88,6 +88,7 @@ struct update_report {
   double seconds = 0;                  ///< the whole call
   double pull_seconds = 0;             ///< from the first connection to the last confirmed chunk
   std::vector<std::string> sources{};  ///< "replica/shard" of everybody who was read from
+  std::vector<std::string> paths{};    ///< how each was reached: "tcp", "tcp (same_host: on another machine)"
 };
 
 struct update_progress {
@@ -531,6 +532,7 @@ class worker {
     report.bytes = driver.progress().bytes;
     report.pull_seconds = to_seconds(clock_.now() - started);
     report.sources = driver.source_names();
+    report.paths = driver.source_paths();
     client_.with([&](session& core, time_point now) {
       driver_ = nullptr;
       stop_requested_ = false;

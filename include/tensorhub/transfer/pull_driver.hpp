@@ -135,6 +135,13 @@ class pull_driver {
     for (const auto& source : sources_) names.push_back(source.target.name);
     return names;
   }
+  /// How each of them was reached, in the same order; empty: it was not.
+  [[nodiscard]] std::vector<std::string> source_paths() const {
+    const std::lock_guard lock{mutex_};
+    std::vector<std::string> paths;
+    for (const auto& source : sources_) paths.push_back(source.path);
+    return paths;
+  }
   /// After `run`: no byte of the target memory was touched.
   [[nodiscard]] bool intact() const { return core_.intact(); }
   /// After `run` returned true.
@@ -147,6 +154,7 @@ class pull_driver {
   struct source_record {
     pull_target target{};
     bool report_release = false;
+    std::string path{};
   };
   struct channel_record {
     source_slot slot = 0;
@@ -234,12 +242,23 @@ class pull_driver {
       try {
         self.channels.back().endpoint.emplace(
             transport_->connect(self.queue, target.address, target.facts.holder, options_.connect_timeout));
+        note_path(slot, *self.channels.back().endpoint);
       } catch (const error& e) {
         const std::lock_guard lock{mutex_};
         core_.lose_source(slot, e.code() == errc::timed_out ? errc::timed_out : errc::source_lost,
                           "connecting: " + e.sentence());
         wake_all();
       }
+    }
+  }
+
+  /// How a source is reached: the transport's name, or the choice that a composed one made.
+  void note_path(source_slot slot, const endpoint_type& through) {
+    const std::lock_guard lock{mutex_};
+    if constexpr (requires { through.why(); }) {
+      sources_[slot].path = through.why();
+    } else {
+      sources_[slot].path = Transport::name;
     }
   }
 
