@@ -1,0 +1,52 @@
+/// The conformance suite on the libfabric transport, through the providers that every machine has.
+
+#include <doctest/doctest.h>
+
+#include <chrono>
+#include <memory>
+#include <tensorhub/transports/libfabric.hpp>
+
+#include "run_rules.hpp"
+
+using namespace tensorhub;
+using namespace tensorhub::testing;
+using tensorhub::transports::libfabric;
+
+namespace {
+
+conformance_subject<libfabric> subject_with(const libfabric::options& options) {
+  conformance_subject<libfabric> subject;
+  subject.make = [options](incarnation self) { return std::make_unique<libfabric>(options, self); };
+  return subject;
+}
+
+/// A dead peer of an addressed endpoint is known by its silence: the suite should not wait long for it.
+constexpr std::chrono::milliseconds short_silence{1000};
+
+}  // namespace
+
+TEST_CASE("libfabric: every rule, provider tcp, connected endpoints") {
+  run_rules(subject_with({}));
+}
+
+TEST_CASE("libfabric: every rule, provider tcp, small pieces, one at a time, regions in parts") {
+  libfabric::options options;
+  options.piece_bytes = 10'000;
+  options.pieces_in_flight = 1;
+  options.largest_registration_bytes = 65'536;
+  run_rules(subject_with(options));
+}
+
+TEST_CASE("libfabric: every rule, provider tcp;ofi_rxm, addressed endpoints") {
+  libfabric::options options;
+  options.provider = "tcp;ofi_rxm";
+  options.peer_timeout = short_silence;
+  run_rules(subject_with(options));
+}
+
+TEST_CASE("libfabric: every rule, provider shm, addressed endpoints") {
+  libfabric::options options;
+  options.provider = "shm";
+  options.peer_timeout = short_silence;
+  run_rules(subject_with(options));
+}

@@ -1,0 +1,46 @@
+#pragma once
+/// \file options.hpp
+/// Options of the libfabric transport. The defaults are provider `tcp` on the loopback interface.
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "tensorhub/config.hpp"
+
+namespace tensorhub::transports {
+
+/// How processes reach each other.
+enum class fabric_endpoint : std::uint8_t {
+  automatic,  ///< connected where the provider has it, else addressed
+  connected,  ///< FI_EP_MSG: connections that break when the peer is gone
+  addressed,  ///< FI_EP_RDM: an address vector; a dead peer is known by its silence only
+};
+
+struct libfabric_options {
+  std::string provider = "tcp";  ///< as `fi_info -l` names it: "verbs", "tcp;ofi_rxm", "shm", "efa", ...
+  std::string fabric{};          ///< empty: the first that fits
+  std::string domain{};          ///< network device; empty: the first that fits
+  fabric_endpoint endpoint_type = fabric_endpoint::automatic;
+
+  /// Interface that peers' reads come in on and own reads go out of: an IP address or a name. Ignored by
+  /// providers that have no such addresses (`shm`, `efa`).
+  std::string listen_host = "127.0.0.1";
+  std::uint16_t listen_port = 0;  ///< 0: any free one
+  std::string advertised_host{};  ///< numeric address that peers connect to; empty: the one listened at
+
+  /// A posted read travels in pieces of this size (or the provider's max_msg_size, if that is less), so many
+  /// of them at a time on each endpoint.
+  std::uint64_t piece_bytes = 1u << 20;
+  std::size_t pieces_in_flight = 4;
+
+  /// Regions above it are registered in several parts. 0: the provider's limit.
+  std::uint64_t largest_registration_bytes = 0;
+
+  std::size_t max_connections = 4096;  ///< of readers; more are turned away
+
+  std::chrono::milliseconds peer_timeout = defaults::peer_timeout;  ///< silence with reads outstanding
+};
+
+}  // namespace tensorhub::transports

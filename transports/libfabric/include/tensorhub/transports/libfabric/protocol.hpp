@@ -1,0 +1,139 @@
+#pragma once
+/// \file protocol.hpp
+/// What the two sides tell each other before the first read, and what a region's key says. Little-endian
+/// structs of fixed size.
+///
+/// Connected endpoints carry `hello` in the data of the connection request, and `welcome` in the data of the
+/// acceptance or refusal. Addressed endpoints have no connection requests, so messages are exchanged:
+///
+///     reader (an endpoint of its own)        source
+///       letter {hello, my address}    ->     its door: an endpoint in a domain without any registered memory
+///                                     <-     letter {welcome, address of a room}
+///       knock                         ->     the room: an endpoint for this reader alone
+///       reads                         ->     the room
+///       goodbye                       ->     the room, which is closed
+///
+/// A reader is cut off by closing its room: the door serves no memory, so there is nothing left for it to
+/// read.
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <optional>
+#include <span>
+#include <type_traits>
+
+#include "tensorhub/config.hpp"
+#include "tensorhub/types/memory.hpp"
+
+namespace tensorhub::transports::libfabric_detail {
+
+static_assert(std::endian::native == std::endian::little,
+              "the data protocol is that of little-endian machines");
+
+inline constexpr std::uint64_t hello_magic = 0x3148424146544854;    // "THTFABH1"
+inline constexpr std::uint64_t welcome_magic = 0x3157424146544854;  // "THTFABW1"
+inline constexpr std::uint64_t knock_magic = 0x314b424146544854;    // "THTFABK1"
+inline constexpr std::uint64_t goodbye_magic = 0x3147424146544854;  // "THTFABG1"
+inline constexpr std::uint32_t data_protocol = 1;
+
+struct hello {
+  std::uint64_t magic = hello_magic;
+  std::uint32_t protocol = data_protocol;
+  std::uint32_t reserved = 0;
+  std::uint64_t reader = 0;  ///< incarnation
+  std::uint64_t source = 0;  ///< incarnation that the reader wants
+};
+
+enum class welcome_status : std::uint32_t {
+  accepted = 0,
+  other_protocol = 1,
+  other_process = 2,
+  refused = 3,  ///< this reader was cut off
+  full = 4,     ///< max_connections
+};
+
+struct welcome {
+  std::uint64_t magic = welcome_magic;
+  std::uint32_t protocol = data_protocol;
+  welcome_status status = welcome_status::accepted;
+  std::uint64_t source = 0;  ///< incarnation
+  std::uint64_t nonce = 0;   ///< of the source object: its keys carry it
+};
+
+inline constexpr std::size_t longest_address_bytes = 256;
+
+/// Hello or welcome between addressed endpoints; also knock and goodbye, which are their magic alone.
+struct letter {
+  union {
+    hello from_reader;
+    welcome from_source;
+    std::uint64_t magic;
+  };
+  std::uint64_t ticket = 0;  ///< chosen by the reader, repeated by the source
+  std::uint32_t address_bytes = 0;
+  std::uint32_t reserved = 0;
+  std::array<std::byte, longest_address_bytes> address{};
+  letter() noexcept : from_reader{} {}
+};
+static_assert(std::is_trivially_copyable_v<letter> && sizeof(hello) == 32 && sizeof(welcome) == 32 &&
+              sizeof(letter) == 32 + 16 + longest_address_bytes);
+
+/// A region's key. A region is registered in parts of `part_bytes` (the last may be shorter), each with a key
+/// of the provider's; keys that we choose are consecutive, so that the first names them all.
+struct region_key {
+  static constexpr std::size_t most_keys = (limits::remote_key_bytes - 6 * sizeof(std::uint64_t)) / 8;
+
+  std::uint64_t seal = 0;   ///< of the words after it
+  std::uint64_t nonce = 0;  ///< of the source object
+  std::uint64_t start = 0;  ///< the provider's name for the first byte: an address, or 0
+  std::uint64_t bytes = 0;
+  std::uint64_t part_bytes = 0;
+  std::uint64_t key_count = 0;  ///< 0: consecutive from keys[0]; addresses start anew in each part if start is 0
+  std::array<std::uint64_t, most_keys> keys{};
+
+  [[nodiscard]] std::size_t used_bytes() const noexcept {
+    return (6 + std::max<std::size_t>(1, key_count)) * sizeof(std::uint64_t);
+  }
+
+  /// Every bit of the words matters. This finds damage; what keeps strangers out is checked by the source's
+  /// provider: its own key (64 random bits where we choose it) and the bounds of the part.
+  [[nodiscard]] std::uint64_t compute_seal() const noexcept {
+    std::array<std::uint64_t, limits::remote_key_bytes / sizeof(std::uint64_t)> words{};
+    std::memcpy(words.data(), this, used_bytes());
+    std::uint64_t mixed = 0x9e3779b97f4a7c15u;
+    for (std::size_t i = 1; i < used_bytes() / sizeof(std::uint64_t); ++i) {
+      mixed = (mixed ^ words[i]) * 0xbf58476d1ce4e5b9u;
+      mixed ^= mixed >> 32;
+    }
+    return mixed;
+  }
+
+  [[nodiscard]] remote_key packed() const noexcept {
+    remote_key out;
+    out.used_bytes = static_cast<std::uint8_t>(used_bytes());
+    std::memcpy(out.bytes.data(), this, used_bytes());
+    return out;
+  }
+
+  /// Nothing: this is no key of this transport, or a damaged one.
+  [[nodiscard]] static std::optional<region_key> unpacked(const remote_key& from) noexcept {
+    region_key key;
+    if (from.used_bytes < 7 * sizeof(std::uint64_t) || from.used_bytes > sizeof key) return std::nullopt;
+    std::memcpy(&key, from.bytes.data(), from.used_bytes);
+    if (key.key_count > most_keys || key.used_bytes() != from.used_bytes) return std::nullopt;
+    if (key.seal != key.compute_seal() || key.part_bytes == 0) return std::nullopt;
+    if (key.key_count > 0 && (key.bytes - 1) / key.part_bytes >= key.key_count) return std::nullopt;
+    return key;
+  }
+
+  [[nodiscard]] std::uint64_t key_of(std::uint64_t part) const noexcept {
+    return key_count == 0 ? keys[0] + part : keys[part];
+  }
+};
+static_assert(sizeof(region_key) <= limits::remote_key_bytes && std::is_trivially_copyable_v<region_key>);
+
+}  // namespace tensorhub::transports::libfabric_detail

@@ -1,0 +1,214 @@
+#pragma once
+/// \file provider.hpp
+/// Choice of a provider by options, and the fabric and domain opened on it.
+///
+/// Thread safety: an opened provider is constant; libfabric's own calls on it are thread-safe (FI_THREAD_SAFE
+/// is asked for).
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <set>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "tensorhub/transports/libfabric/fid.hpp"
+#include "tensorhub/transports/libfabric/options.hpp"
+
+namespace tensorhub::transports::libfabric_detail {
+
+/// What we can do for a provider that asks for it. Left out on purpose: FI_MR_RAW (keys longer than 64 bits)
+/// and FI_MR_ENDPOINT (memory bound to endpoints); providers that need them are not found.
+inline constexpr int offered_mr_mode = FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
+
+inline constexpr std::uint64_t wanted_caps =
+    FI_MSG | FI_SEND | FI_RECV | FI_RMA | FI_READ | FI_REMOTE_READ;
+
+[[nodiscard]] inline unique_info make_hints(const libfabric_options& options, bool connected) {
+  unique_info hints{::fi_allocinfo()};
+  if (!hints) fail("no memory for the hints of fi_getinfo");
+  const auto copied = [](const std::string& text) { return text.empty() ? nullptr : ::strdup(text.c_str()); };
+  hints->caps = wanted_caps;
+  hints->mode = FI_CONTEXT | FI_CONTEXT2;
+  hints->ep_attr->type = connected ? FI_EP_MSG : FI_EP_RDM;
+  hints->domain_attr->mr_mode = offered_mr_mode;
+  hints->domain_attr->threading = FI_THREAD_SAFE;
+  hints->domain_attr->resource_mgmt = FI_RM_ENABLED;
+  hints->domain_attr->name = copied(options.domain);
+  hints->fabric_attr->prov_name = copied(options.provider);
+  hints->fabric_attr->name = copied(options.fabric);
+  // Provider shm reads a peer's memory by itself, without asking whether the key is good, unless reads of
+  // one endpoint are to be answered in their order: then the peer answers them, and looks at the key.
+  if (options.provider == "shm") hints->tx_attr->msg_order = FI_ORDER_RAR;
+  return hints;
+}
+
+/// fi_getinfo as an owner; empty if there is nothing.
+[[nodiscard]] inline unique_info get_info(const char* host, const char* service, std::uint64_t flags,
+                                          const ::fi_info* hints) {
+  ::fi_info* found = nullptr;
+  if (::fi_getinfo(api_version, host, service, flags, hints, &found) != 0) return {};
+  return unique_info{found};
+}
+
+/// "tcp, tcp;ofi_rxm, shm": what this machine has that can read remote memory.
+[[nodiscard]] inline std::string available_providers() {
+  std::set<std::string> names;
+  for (const bool connected : {true, false}) {
+    libfabric_options any;
+    any.provider.clear();
+    const unique_info hints = make_hints(any, connected);
+    const unique_info all = get_info(nullptr, nullptr, 0, hints.get());
+    for (const ::fi_info* each = all.get(); each != nullptr; each = each->next) {
+      names.insert(each->fabric_attr->prov_name);
+    }
+  }
+  std::string text;
+  for (const auto& name : names) text += (text.empty() ? "" : ", ") + name;
+  return text.empty() ? "none" : text;
+}
+
+/// Only the head of the list that libfabric gave: the entry that fits, as a copy of its own.
+[[nodiscard]] inline unique_info first_of_provider(const unique_info& list, const std::string& provider) {
+  for (const ::fi_info* each = list.get(); each != nullptr; each = each->next) {
+    if (provider == each->fabric_attr->prov_name) return unique_info{::fi_dupinfo(each)};
+  }
+  return {};
+}
+
+/// Providers whose addresses are not IP addresses take no host.
+[[nodiscard]] inline bool has_hosts(const libfabric_options& options) {
+  return options.provider != "shm" && !options.provider.starts_with("efa") && !options.listen_host.empty();
+}
+
+[[nodiscard]] inline unique_info choose_provider(const libfabric_options& options) {
+  if (options.provider.empty())
+    throw error(errc::invalid_argument, "libfabric: no provider is named; there are: " + available_providers());
+  const bool both = options.endpoint_type == fabric_endpoint::automatic;
+  const std::string port = std::to_string(options.listen_port);
+  const bool by_host = has_hosts(options);
+  for (const bool connected : {true, false}) {
+    if (!both && connected != (options.endpoint_type == fabric_endpoint::connected)) continue;
+    const unique_info hints = make_hints(options, connected);
+    const unique_info all = get_info(by_host ? options.listen_host.c_str() : nullptr,
+                                     by_host ? port.c_str() : nullptr, by_host ? FI_SOURCE : 0, hints.get());
+    if (unique_info found = first_of_provider(all, options.provider)) return found;
+  }
+  // What is it that does not fit? Ask with less.
+  const auto exists = [&](const libfabric_options& less) {
+    for (const bool connected : {true, false}) {
+      const unique_info hints = make_hints(less, connected);
+      const unique_info all = get_info(nullptr, nullptr, 0, hints.get());
+      if (first_of_provider(all, less.provider)) return true;
+    }
+    return false;
+  };
+  libfabric_options less;
+  less.provider = options.provider;
+  if (!exists(less))
+    fail("there is no provider '" + options.provider + "' with remote reads here; there are: " +
+         available_providers());
+  less.fabric = options.fabric;
+  if (!exists(less)) fail("provider '" + options.provider + "' has no fabric '" + options.fabric + "'");
+  less.domain = options.domain;
+  if (!exists(less))
+    fail("provider '" + options.provider + "' has no domain (network device) '" + options.domain +
+         "' in fabric '" + options.fabric + "'; `fi_info -p '" + options.provider + "'` lists them");
+  fail("provider '" + options.provider + "'" + (options.domain.empty() ? "" : ", domain '" + options.domain + "'") +
+       " cannot listen at '" + options.listen_host + "' with " +
+       (both ? "any" : (options.endpoint_type == fabric_endpoint::connected ? "connected (FI_EP_MSG)" : "addressed (FI_EP_RDM)")) +
+       " endpoints: set libfabric_options::listen_host to an address of its network device, or endpoint_type");
+}
+
+/// An opened fabric and domain, and what is to know about the provider.
+class provider {
+ public:
+  explicit provider(const libfabric_options& options) : info_{choose_provider(options)} {
+    const std::string where = description();
+    ::fid_fabric* fabric = nullptr;
+    if (const int result = ::fi_fabric(info_->fabric_attr, &fabric, nullptr); result != 0)
+      fail(where + ": the fabric cannot be opened: " + reason(result));
+    fabric_.reset(fabric);
+    domain_ = open_domain();
+    own_ = unique_info{::fi_dupinfo(info_.get())};
+    if (!own_) fail(where + ": no memory");
+    clear_port(*own_);
+  }
+
+  /// A further domain, which shares no registered memory with the first.
+  [[nodiscard]] unique_fid<::fid_domain> open_domain() const {
+    ::fid_domain* domain = nullptr;
+    if (const int result = ::fi_domain(fabric_.get(), info_.get(), &domain, nullptr); result != 0)
+      fail(description() + ": the domain cannot be opened: " + reason(result));
+    return unique_fid<::fid_domain>{domain};
+  }
+
+  [[nodiscard]] ::fid_fabric* fabric() const noexcept { return fabric_.get(); }
+  [[nodiscard]] ::fid_domain* domain() const noexcept { return domain_.get(); }
+  /// As chosen: with the address and port to listen at.
+  [[nodiscard]] ::fi_info* listening_info() const noexcept { return info_.get(); }
+  /// The same without a port: for endpoints that nobody looks for.
+  [[nodiscard]] ::fi_info* own_info() const noexcept { return own_.get(); }
+
+  [[nodiscard]] std::string name() const { return info_->fabric_attr->prov_name; }
+  [[nodiscard]] bool is_verbs() const noexcept {
+    return std::string_view{info_->fabric_attr->prov_name}.starts_with("verbs");
+  }
+  [[nodiscard]] bool connected() const noexcept { return info_->ep_attr->type == FI_EP_MSG; }
+  [[nodiscard]] bool needs_local_registration() const noexcept { return has_mode(FI_MR_LOCAL); }
+  [[nodiscard]] bool has_virtual_addresses() const noexcept { return has_mode(FI_MR_VIRT_ADDR); }
+  [[nodiscard]] bool chooses_keys() const noexcept { return has_mode(FI_MR_PROV_KEY); }
+  [[nodiscard]] std::size_t key_bytes() const noexcept { return info_->domain_attr->mr_key_size; }
+  [[nodiscard]] std::uint64_t max_message_bytes() const noexcept { return info_->ep_attr->max_msg_size; }
+  /// True where a device does the reading, so that nothing of a memory leaves once it is deregistered. The
+  /// others answer a read bit by bit out of the memory itself, and go on after its deregistration.
+  [[nodiscard]] bool deregistration_is_final() const {
+    return is_verbs() || name().starts_with("efa");
+  }
+
+  /// "provider tcp, fabric 127.0.0.0/8, domain lo".
+  [[nodiscard]] std::string description() const {
+    return "provider " + name() + ", fabric " + text_of(info_->fabric_attr->name) + ", domain " +
+           text_of(info_->domain_attr->name);
+  }
+
+  /// The address that an opened endpoint has got.
+  template <typename Fid>
+  [[nodiscard]] raw_address address_of(Fid& endpoint) const {
+    raw_address out{info_->addr_format, std::vector<std::byte>(longest_name_bytes)};
+    std::size_t bytes = out.bytes.size();
+    const int result = ::fi_getname(&endpoint.fid, out.bytes.data(), &bytes);
+    if (result != 0 || bytes > out.bytes.size())
+      fail(description() + ": an endpoint does not tell its address: " + reason(result));
+    out.bytes.resize(bytes);
+    if (out.format == FI_SOCKADDR && bytes == sizeof(sockaddr_in)) out.format = FI_SOCKADDR_IN;
+    if (out.format == FI_SOCKADDR && bytes == sizeof(sockaddr_in6)) out.format = FI_SOCKADDR_IN6;
+    return out;
+  }
+
+ private:
+  static constexpr std::size_t longest_name_bytes = 256;
+
+  [[nodiscard]] bool has_mode(int bit) const noexcept { return (info_->domain_attr->mr_mode & bit) != 0; }
+  [[nodiscard]] static std::string text_of(const char* text) { return text == nullptr ? "?" : text; }
+  static void clear_port(::fi_info& info) noexcept {
+    if (info.src_addr == nullptr) return;
+    auto* const generic = static_cast<sockaddr*>(info.src_addr);
+    const bool is_ip = info.addr_format == FI_SOCKADDR_IN || info.addr_format == FI_SOCKADDR_IN6 ||
+                       info.addr_format == FI_SOCKADDR;
+    if (!is_ip) return;
+    if (generic->sa_family == AF_INET && info.src_addrlen >= sizeof(sockaddr_in))
+      static_cast<sockaddr_in*>(info.src_addr)->sin_port = 0;
+    if (generic->sa_family == AF_INET6 && info.src_addrlen >= sizeof(sockaddr_in6))
+      static_cast<sockaddr_in6*>(info.src_addr)->sin6_port = 0;
+  }
+
+  unique_info info_;
+  unique_info own_;
+  unique_fid<::fid_fabric> fabric_;
+  unique_fid<::fid_domain> domain_;
+};
+
+}  // namespace tensorhub::transports::libfabric_detail

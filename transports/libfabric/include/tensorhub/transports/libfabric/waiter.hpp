@@ -1,0 +1,128 @@
+#pragma once
+/// \file waiter.hpp
+/// Sleeping until a completion queue or an event queue has something, or somebody calls.
+///
+/// Where the provider gives file descriptors (FI_WAIT_FD), this is poll(2) on them. Where it does not (`shm`),
+/// it is a sleep that starts at 20 microseconds and doubles up to a limit, reset by every sign of life.
+///
+/// Thread safety: `wake` is for any thread, the rest for one at a time.
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "tensorhub/detail/unique_fd.hpp"
+#include "tensorhub/error.hpp"
+#include "tensorhub/transports/libfabric/fid.hpp"
+#include "tensorhub/types/units.hpp"
+
+namespace tensorhub::transports::libfabric_detail {
+
+class waiter {
+ public:
+  explicit waiter(::fid_fabric* fabric) : fabric_{fabric}, event_{::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)} {
+    if (!event_)
+      throw error(errc::system_failed, std::string{"libfabric: no eventfd: "} + std::strerror(errno));
+  }
+
+  /// A queue opened with FI_WAIT_FD. `has_descriptor`: it was.
+  void watch(::fid& object, bool has_descriptor) {
+    int descriptor = -1;
+    if (has_descriptor && ::fi_control(&object, FI_GETWAIT, &descriptor) == 0 && descriptor >= 0) {
+      objects_.push_back(&object);
+      descriptors_.push_back(descriptor);
+    } else {
+      naps_ = true;
+    }
+    polled_.resize(descriptors_.size() + 1);
+  }
+
+  /// False: something is there already. Call it where nobody else drives the queues.
+  [[nodiscard]] bool may_sleep() noexcept {
+    return objects_.empty() ||
+           ::fi_trywait(fabric_, objects_.data(), static_cast<int>(objects_.size())) == FI_SUCCESS;
+  }
+
+  /// Sleeps for at most `longest`; shorter where what is `expected` is not told by a descriptor, and if
+  /// `nap_only` (as when the provider had no room and may have some soon).
+  void sleep(duration longest, bool expected, bool nap_only) noexcept {
+    if ((naps_ && expected) || nap_only) {
+      longest = std::min<duration>(longest, nap_);
+      nap_ = std::min<duration>(nap_ * 2, longest_nap);
+    }
+    longest = std::clamp<duration>(longest, duration::zero(), std::chrono::hours{1});
+    const timespec limit{static_cast<time_t>(longest.count() / 1'000'000'000),
+                         static_cast<long>(longest.count() % 1'000'000'000)};
+    polled_[0] = {event_.get(), POLLIN, 0};
+    for (std::size_t i = 0; i < descriptors_.size(); ++i) polled_[i + 1] = {descriptors_[i], POLLIN, 0};
+    const int ready = ::ppoll(polled_.data(), polled_.size(), &limit, nullptr);
+    if (ready > 0 && (polled_[0].revents & POLLIN) != 0) {
+      std::uint64_t signals = 0;
+      [[maybe_unused]] const auto taken = ::read(event_.get(), &signals, sizeof signals);
+    }
+  }
+  /// Something came: naps start small again.
+  void progress_seen() noexcept { nap_ = first_nap; }
+
+  void wake() noexcept {
+    const std::uint64_t one = 1;
+    [[maybe_unused]] const auto written = ::write(event_.get(), &one, sizeof one);
+  }
+
+ private:
+  static constexpr std::chrono::microseconds first_nap{20};
+  static constexpr std::chrono::milliseconds longest_nap{1};
+
+  ::fid_fabric* fabric_;
+  detail::unique_fd event_;
+  std::vector<::fid*> objects_;
+  std::vector<int> descriptors_;
+  std::vector<pollfd> polled_ = std::vector<pollfd>(1);
+  bool naps_ = false;
+  duration nap_ = first_nap;
+};
+
+/// A completion queue, with a descriptor to wait on where the provider has one.
+[[nodiscard]] inline unique_fid<::fid_cq> open_cq(::fid_domain* domain, std::size_t entries,
+                                                  waiter& watched_by, const std::string& where) {
+  ::fid_cq* cq = nullptr;
+  int result = 0;
+  for (const ::fi_wait_obj how : {FI_WAIT_FD, FI_WAIT_NONE}) {
+    ::fi_cq_attr wanted{};
+    wanted.size = entries;
+    wanted.format = FI_CQ_FORMAT_MSG;
+    wanted.wait_obj = how;
+    result = ::fi_cq_open(domain, &wanted, &cq, nullptr);
+    if (result != 0) continue;
+    watched_by.watch(cq->fid, how == FI_WAIT_FD);
+    return unique_fid<::fid_cq>{cq};
+  }
+  fail(where + ": no completion queue: " + reason(result));
+}
+
+[[nodiscard]] inline unique_fid<::fid_eq> open_eq(::fid_fabric* fabric, waiter& watched_by,
+                                                  const std::string& where) {
+  ::fid_eq* eq = nullptr;
+  int result = 0;
+  for (const ::fi_wait_obj how : {FI_WAIT_FD, FI_WAIT_NONE}) {
+    ::fi_eq_attr wanted{};
+    wanted.wait_obj = how;
+    result = ::fi_eq_open(fabric, &wanted, &eq, nullptr);
+    if (result != 0) continue;
+    watched_by.watch(eq->fid, how == FI_WAIT_FD);
+    return unique_fid<::fid_eq>{eq};
+  }
+  fail(where + ": no event queue: " + reason(result));
+}
+
+}  // namespace tensorhub::transports::libfabric_detail
