@@ -1,0 +1,454 @@
+// The verbs transport against other processes: killed, stopped, replaced, taking their memory back; and readers
+// that forge what a description says, so that only the device can refuse them.
+
+#include <doctest/doctest.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <map>
+#include <optional>
+#include <tensorhub/memory/host.hpp>
+#include <tensorhub/transports/verbs.hpp>
+#include <thread>
+#include <vector>
+
+#include "rdma_addresses.hpp"
+#include "verbs_peer.hpp"
+
+namespace {
+
+using namespace std::chrono_literals;
+using namespace softroce_tests;
+using tensorhub::completion;
+using tensorhub::completion_status;
+using tensorhub::errc;
+using tensorhub::incarnation;
+using tensorhub::region_access;
+using tensorhub::remote_region;
+using tensorhub::transports::verbs;
+using statuses = std::map<completion_status, std::size_t>;
+
+constexpr std::uint64_t source_bytes = 8u << 20;
+constexpr incarnation source_id{21};
+constexpr incarnation reader_id{22};
+constexpr incarnation other_id{23};
+
+verbs::options options_of_reader() {
+  verbs::options options;
+  options.listen_addresses = {rdma_addresses().front()};
+  options.peer_timeout = 3s;
+  return options;
+}
+
+/// A source in another process.
+struct remote_source {
+  peer_process process;
+  tensorhub::transport_address address{};
+  remote_region region{};
+
+  explicit remote_source(incarnation self = source_id, std::uint16_t port = 0) {
+    peer_order order{.action = peer_action::start_source, .self = self, .bytes = source_bytes, .port = port};
+    set_text(order.address, rdma_addresses().back());
+    const peer_answer answer = process.ask(order);
+    address.text = answer.text.data();
+    region = answer.region;
+    REQUIRE_MESSAGE(answer.value == 0, address.text);
+  }
+  void ask(peer_action action, incarnation self = {}) {
+    const peer_answer answer = process.ask({.action = action, .self = self});
+    if (answer.region.key.used_bytes > 0) region = answer.region;
+  }
+  [[nodiscard]] std::uint16_t port() const {
+    return static_cast<std::uint16_t>(std::stoi(address.text.substr(address.text.rfind(':') + 1)));
+  }
+};
+
+/// A reader in this process.
+struct local_reader {
+  verbs through;
+  tensorhub::host_memory::allocation target{source_bytes};
+  std::vector<verbs::memory_region> into;
+  verbs::queue queue;
+  std::optional<verbs::endpoint> endpoint;
+  std::map<tensorhub::request_id, std::size_t> times;
+
+  explicit local_reader(const verbs::options& options = options_of_reader())
+      : through{options, reader_id}, into{registered()}, queue{through.make_queue(16)} {}
+
+  void connect(const remote_source& source, incarnation self = source_id) {
+    endpoint.reset();
+    endpoint.emplace(through.connect(queue, source.address, self, 10s));
+  }
+  /// The sentence of the refusal.
+  [[nodiscard]] std::string refusal(const tensorhub::transport_address& address, incarnation self,
+                                    errc code) {
+    try {
+      endpoint.reset();
+      endpoint.emplace(through.connect(queue, address, self, 2s));
+    } catch (const tensorhub::error& thrown) {
+      CHECK(thrown.code() == code);
+      return thrown.sentence();
+    }
+    return "connected";
+  }
+  void post(const remote_region& from, std::uint64_t offset, std::uint64_t bytes, tensorhub::request_id id) {
+    REQUIRE(queue.post_read(*endpoint, into.front(), 0, {&from, offset, bytes}, id) ==
+            tensorhub::post_result::posted);
+  }
+  /// Waits for all; each must come once.
+  statuses drain(std::size_t reads) {
+    statuses ended;
+    times.clear();
+    const auto until = std::chrono::steady_clock::now() + 30s;
+    while (queue.outstanding() > 0 && std::chrono::steady_clock::now() < until) {
+      std::array<completion, 16> done;
+      const std::size_t count = queue.poll(done);
+      for (std::size_t i = 0; i < count; ++i) {
+        ++ended[done[i].status];
+        ++times[done[i].id];
+      }
+      if (count == 0) queue.wait(1s);
+    }
+    CHECK(queue.outstanding() == 0);
+    CHECK(times.size() == reads);
+    for (const auto& [id, count] : times) CHECK(count == 1);
+    std::array<completion, 4> more;
+    CHECK(queue.poll(more) == 0);
+    return ended;
+  }
+  completion_status read(const remote_region& from, std::uint64_t offset = 0, std::uint64_t bytes = 4096) {
+    std::memset(target.range().data, 0, bytes);
+    post(from, offset, bytes, 7);
+    return drain(1).begin()->first;
+  }
+  [[nodiscard]] bool got_ones(std::uint64_t bytes = 4096) const {
+    const auto data = std::span{target.range().data, bytes};
+    return std::ranges::all_of(data, [](std::byte each) { return each == std::byte{1}; });
+  }
+  [[nodiscard]] bool got_some(std::uint64_t bytes = 4096) const {
+    const auto data = std::span{target.range().data, bytes};
+    return std::ranges::any_of(data, [](std::byte each) { return each == std::byte{1}; });
+  }
+
+ private:
+  std::vector<verbs::memory_region> registered() {
+    const auto range = target.range();
+    return through.register_memory(std::span{&range, 1}, region_access::local_write);
+  }
+};
+
+/// A description with other contents and the right checksum: what a reader of bad will would make.
+template <typename Change>
+remote_region forged(const remote_region& from, incarnation source, Change&& change) {
+  namespace parts = tensorhub::transports::verbs_detail;
+  remote_region out = from;
+  parts::region_key key;
+  std::memcpy(&key.head, from.key.bytes.data(), sizeof key.head);
+  std::memcpy(key.rkeys.data(), from.key.bytes.data() + sizeof key.head,
+              from.key.used_bytes - sizeof key.head);
+  change(key, out);
+  out.key = parts::encode_key(key, source);
+  return out;
+}
+
+void require_denied_by_device(local_reader& reader, const remote_source& source, const remote_region& what,
+                              std::uint64_t offset, incarnation self = source_id) {
+  reader.connect(source, self);
+  const auto status = reader.read(what, offset);
+  CHECK((status == completion_status::access_denied || status == completion_status::peer_lost));
+  CHECK(!reader.got_some());
+  CHECK(!reader.endpoint->usable());
+}
+
+constexpr std::size_t reads = 8;
+
+void post_reads(local_reader& reader, const remote_source& source) {
+  for (std::size_t i = 0; i < reads; ++i) reader.post(source.region, 0, source_bytes, i);
+}
+
+}  // namespace
+
+TEST_CASE("verbs: a source killed with reads outstanding: each ends once, the endpoint is broken") {
+  remote_source source;
+  local_reader reader;
+  reader.connect(source);
+  post_reads(reader, source);
+  source.process.kill();
+  const statuses ended = reader.drain(reads);
+  for (const auto& [status, count] : ended)
+    CHECK((status == completion_status::ok || status == completion_status::peer_lost));
+  CHECK(reader.read(source.region) == completion_status::peer_lost);
+  CHECK(!reader.endpoint->usable());
+}
+
+TEST_CASE("verbs: a source that is dead already: every read ends as peer_lost") {
+  remote_source source;
+  local_reader reader;
+  reader.connect(source);
+  source.process.kill();
+  post_reads(reader, source);
+  CHECK(reader.drain(reads).at(completion_status::peer_lost) == reads);
+  CHECK(!reader.endpoint->usable());
+}
+
+TEST_CASE("verbs: a stopped source is read as before, by its device alone; nobody new is let in") {
+  remote_source source;
+  local_reader reader;
+  reader.connect(source);
+  source.process.signal(SIGSTOP);
+  post_reads(reader, source);
+  CHECK(reader.drain(reads).at(completion_status::ok) == reads);
+  CHECK(reader.got_ones(source_bytes));
+  const auto sentence = reader.refusal(source.address, source_id, errc::timed_out);
+  CHECK(sentence.find("does not answer within the connect time-out") != std::string::npos);
+  source.process.signal(SIGCONT);
+  reader.connect(source);
+  CHECK(reader.read(source.region) == completion_status::ok);
+}
+
+TEST_CASE("verbs: a stopped source that is killed then: the reads end") {
+  remote_source source;
+  local_reader reader;
+  reader.connect(source);
+  source.process.signal(SIGSTOP);
+  CHECK(reader.read(source.region) == completion_status::ok);
+  source.process.kill();
+  post_reads(reader, source);
+  CHECK(reader.drain(reads).at(completion_status::peer_lost) == reads);
+}
+
+TEST_CASE("verbs: another process at the same address is told from the first") {
+  local_reader reader;
+  std::optional<remote_source> first;
+  first.emplace();
+  const remote_region old = first->region;
+  const std::uint16_t port = first->port();
+  reader.connect(*first);
+  first->process.kill();
+  const remote_source second{other_id, port};
+  REQUIRE(second.address == first->address);
+  CHECK(reader.read(old) == completion_status::peer_lost);
+  CHECK(!reader.got_some());
+  const auto sentence = reader.refusal(second.address, source_id, errc::transport_failed);
+  CHECK(sentence.find("is another process (incarnation " + to_hex(other_id) + ")") != std::string::npos);
+  reader.connect(second, other_id);
+  CHECK(reader.read(old) == completion_status::access_denied);
+  CHECK(!reader.got_some());
+  CHECK(reader.read(second.region) == completion_status::ok);
+  CHECK(reader.got_ones());
+}
+
+TEST_CASE("verbs: revoked and deregistered keys of another process are refused by its device") {
+  remote_source source;
+  local_reader reader;
+  reader.connect(source);
+  const remote_region before = source.region;
+  CHECK(reader.read(before) == completion_status::ok);
+  CHECK(reader.got_ones());
+  source.ask(peer_action::revoke);
+  CHECK(!(source.region == before));
+  require_denied_by_device(reader, source, before, 0);
+  reader.connect(source);
+  CHECK(reader.read(source.region) == completion_status::ok);
+  CHECK(reader.got_ones());
+  const remote_region after = source.region;
+  source.ask(peer_action::deregister);
+  require_denied_by_device(reader, source, after, 0);
+}
+
+TEST_CASE("verbs: forged keys with a good checksum are refused by the device") {
+  remote_source source;
+  local_reader reader;
+  const auto far = forged(source.region, source_id, [](auto& key, remote_region& out) {
+    key.head.bytes = 2 * source_bytes;
+    out.bytes = 2 * source_bytes;
+  });
+  require_denied_by_device(reader, source, far, source_bytes);
+  require_denied_by_device(reader, source, far, source_bytes - 2048);
+  const auto before = forged(source.region, source_id, [](auto& key, remote_region& out) {
+    key.head.base -= 4096;
+    out.base -= 4096;
+  });
+  require_denied_by_device(reader, source, before, 0);
+  for (int bit = 0; bit < 32; ++bit) {
+    const auto other =
+        forged(source.region, source_id, [&](auto& key, remote_region&) { key.rkeys[0] ^= 1u << bit; });
+    require_denied_by_device(reader, source, other, 0);
+  }
+  const auto railless =
+      forged(source.region, source_id, [](auto& key, remote_region&) { key.head.pieces = 26; });
+  reader.connect(source);
+  CHECK(reader.read(railless, source_bytes - 4096) != completion_status::ok);
+  reader.connect(source);
+  CHECK(reader.read(source.region) == completion_status::ok);
+}
+
+TEST_CASE("verbs: the read at fault is access_denied, those behind it are peer_lost, each once") {
+  remote_source source;
+  local_reader reader;
+  reader.connect(source);
+  const remote_region before = source.region;
+  source.ask(peer_action::revoke);
+  reader.post(source.region, 0, 4096, 0);
+  reader.post(before, 0, 4096, 1);
+  for (tensorhub::request_id id = 2; id < reads; ++id) reader.post(source.region, 0, 4096, id);
+  const statuses ended = reader.drain(reads);
+  CHECK(ended.at(completion_status::ok) == 1);
+  CHECK(ended.at(completion_status::access_denied) == 1);
+  CHECK(ended.at(completion_status::peer_lost) == reads - 2);
+}
+
+TEST_CASE("verbs: a reader that is cut off reads nothing more and is not let in again") {
+  remote_source source;
+  local_reader reader;
+  reader.connect(source);
+  CHECK(reader.read(source.region) == completion_status::ok);
+  source.ask(peer_action::cut_off, reader_id);
+  CHECK(reader.read(source.region) == completion_status::peer_lost);
+  CHECK(!reader.got_some());
+  const auto sentence = reader.refusal(source.address, source_id, errc::transport_failed);
+  CHECK(sentence.find("has cut this process off") != std::string::npos);
+}
+
+TEST_CASE("verbs: a reader killed in the middle of its reads leaves its place to another") {
+  verbs::options options = options_of_reader();
+  options.max_connections = 1;
+  verbs source{options, source_id};
+  const tensorhub::host_memory::allocation memory{source_bytes};
+  const auto range = memory.range();
+  const auto regions = source.register_memory(std::span{&range, 1}, region_access::remote_read);
+  peer_process killed;
+  peer_order order{.action = peer_action::read_forever, .self = other_id, .source = source_id};
+  set_text(order.address, source.address().text);
+  order.region = source.describe(regions.front());
+  REQUIRE(killed.ask(order).value == 0);
+  local_reader reader;
+  const auto full = reader.refusal(source.address(), source_id, errc::transport_failed);
+  CHECK(full.find("takes no more connections") != std::string::npos);
+  killed.kill();
+  std::string sentence = "not tried";
+  const auto until = std::chrono::steady_clock::now() + 20s;
+  while (sentence != "connected" && std::chrono::steady_clock::now() < until)
+    sentence = reader.refusal(source.address(), source_id, errc::transport_failed);
+  CHECK(sentence == "connected");
+}
+
+TEST_CASE(
+    "verbs: memory that may not be locked: the limit, its value, how to raise it; nothing stays registered") {
+  constexpr std::uint64_t limit = 1u << 20;
+  peer_process little;
+  peer_order order{.action = peer_action::lock_little, .bytes = limit};
+  set_text(order.address, rdma_addresses().front());
+  const peer_answer answer = little.ask(order);
+  const std::string sentence = answer.text.data();
+  CAPTURE(sentence);
+  CHECK(answer.value == 0);  // bytes registered after the failure
+  for (const std::string part :
+       {"range 1 of 2", "RLIMIT_MEMLOCK", "`ulimit -l` says 1024", "ulimit -l unlimited"})
+    CHECK(sentence.find(part) != std::string::npos);
+}
+
+// ---- the other side -----------------------------------------------------------------------------------------
+
+namespace {
+
+/// All that the other process has.
+struct peer_state {
+  std::optional<verbs> through;
+  std::optional<tensorhub::host_memory::allocation> memory;
+  std::vector<verbs::memory_region> regions;
+
+  void start(const peer_order& order, peer_answer& answer) {
+    verbs::options options;
+    options.listen_addresses = {order.address.data()};
+    options.listen_port = order.port;
+    through.emplace(options, order.self);
+    set_text(answer.text, through->address().text);
+    memory.emplace(order.bytes);
+    std::memset(memory->range().data, 1, order.bytes);
+    const auto range = memory->range();
+    regions = through->register_memory(std::span{&range, 1}, region_access::remote_read);
+    answer.region = through->describe(regions.front());
+  }
+
+  [[noreturn]] void read_forever(const peer_order& order, const peer_answer& answer) {
+    verbs::options options;
+    options.listen_addresses = {rdma_addresses().front()};
+    through.emplace(options, order.self);
+    memory.emplace(order.region.bytes);
+    const auto range = memory->range();
+    regions = through->register_memory(std::span{&range, 1}, region_access::local_write);
+    auto queue = through->make_queue(4);
+    auto endpoint = through->connect(queue, {order.address.data()}, order.source, 10s);
+    for (bool told = false;; told = true) {
+      static_cast<void>(
+          queue.post_read(endpoint, regions.front(), 0, {&order.region, 0, order.region.bytes}, 1));
+      std::array<completion, 4> done;
+      if (queue.poll(done) == 0) queue.wait(1s);
+      if (!told) static_cast<void>(::send(peer_process::socket_of_peer, &answer, sizeof answer, 0));
+    }
+  }
+
+  void lock_little(const peer_order& order, peer_answer& answer) {
+    verbs::options options;
+    options.listen_addresses = {order.address.data()};
+    through.emplace(options, order.self);
+    memory.emplace(65 * order.bytes);
+    const rlimit limit{order.bytes, order.bytes};
+    constexpr uid_t nobody = 65534;
+    if (::setrlimit(RLIMIT_MEMLOCK, &limit) != 0 || ::setuid(nobody) != 0) {
+      set_text(answer.text, "the limit could not be set");
+      return;
+    }
+    const auto range = memory->range();
+    const std::array ranges{tensorhub::memory_range{range.data, 4096},
+                            tensorhub::memory_range{range.data + order.bytes, 64 * order.bytes}};
+    try {
+      static_cast<void>(through->register_memory(ranges, region_access::both));
+      set_text(answer.text, "registered");
+    } catch (const tensorhub::error& thrown) {
+      set_text(answer.text, thrown.what());
+    }
+    answer.value = through->registered_bytes();
+  }
+
+  void obey(const peer_order& order, peer_answer& answer) {
+    switch (order.action) {
+      case peer_action::start_source:
+        return start(order, answer);
+      case peer_action::revoke:
+        through->revoke(regions.front());
+        answer.region = through->describe(regions.front());
+        return;
+      case peer_action::deregister:
+        return regions.clear();
+      case peer_action::cut_off:
+        return through->cut_off(order.self);
+      case peer_action::read_forever:
+        read_forever(order, answer);
+      case peer_action::lock_little:
+        return lock_little(order, answer);
+    }
+  }
+};
+
+}  // namespace
+
+TEST_CASE("the other process" * doctest::skip()) {
+  peer_state state;
+  peer_order order;
+  while (::recv(peer_process::socket_of_peer, &order, sizeof order, 0) ==
+         static_cast<ssize_t>(sizeof order)) {
+    peer_answer answer;
+    try {
+      state.obey(order, answer);
+    } catch (const std::exception& thrown) {
+      answer.value = 1;
+      set_text(answer.text, thrown.what());
+    }
+    static_cast<void>(::send(peer_process::socket_of_peer, &answer, sizeof answer, MSG_NOSIGNAL));
+  }
+  ::_exit(0);
+}

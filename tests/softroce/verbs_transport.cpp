@@ -1,0 +1,74 @@
+/// The conformance suite on the verbs transport, on a real device (Soft-RoCE in a guest): as it comes, with
+/// several queue pairs, with everything cut small, by polling, and over two rails.
+
+#include <doctest/doctest.h>
+
+#include <chrono>
+#include <memory>
+#include <tensorhub/transports/verbs.hpp>
+#include <utility>
+
+#include "rdma_addresses.hpp"
+#include "run_rules.hpp"
+
+using namespace std::chrono_literals;
+using namespace tensorhub;
+using namespace tensorhub::testing;
+using softroce_tests::rdma_addresses;
+using tensorhub::transports::verbs;
+
+namespace {
+
+/// The guest touches fresh memory slowly, and has one processor.
+constexpr conformance_options of_a_guest{
+    .deadline = 60s, .largest_read_bytes = 1u << 20, .rounds = 4, .concurrent_overwrites = true};
+
+verbs::options at_first_address() {
+  verbs::options options;
+  options.listen_addresses = {rdma_addresses().front()};
+  return options;
+}
+
+conformance_subject<verbs> subject_with(const verbs::options& options) {
+  conformance_subject<verbs> subject;
+  subject.make = [options](incarnation self) { return std::make_unique<verbs>(options, self); };
+  return subject;
+}
+
+}  // namespace
+
+TEST_CASE("verbs: every rule, as it comes") {
+  run_rules(subject_with({}), of_a_guest);
+}
+
+TEST_CASE("verbs: every rule, three queue pairs") {
+  verbs::options options = at_first_address();
+  options.queue_pairs = 3;
+  run_rules(subject_with(options), of_a_guest);
+}
+
+TEST_CASE("verbs: every rule, small work requests, registrations and queue pairs") {
+  verbs::options options = at_first_address();
+  options.queue_pairs = 2;
+  options.queue_pair_depth = 5;
+  options.signal_interval = 3;
+  options.work_request_bytes = 20'000;
+  options.largest_registration_bytes = 128u << 10;
+  run_rules(subject_with(options), of_a_guest);
+}
+
+TEST_CASE("verbs: every rule, polling, with strict ordering and a completion per work request") {
+  verbs::options options = at_first_address();
+  options.completions = tensorhub::transports::completion_mode::polling;
+  options.relaxed_ordering = false;
+  options.signal_interval = 1;
+  options.work_request_bytes = 64u << 10;
+  run_rules(subject_with(options), of_a_guest);
+}
+
+TEST_CASE("verbs: every rule, two rails on one device") {
+  verbs::options options = at_first_address();
+  options.listen_addresses.push_back(options.listen_addresses.front());
+  options.work_request_bytes = 100'000;
+  run_rules(subject_with(options), of_a_guest);
+}
