@@ -7,6 +7,7 @@
 ///
 /// Thread safety: a fixture belongs to the thread that runs the rule; a `reader` to the thread that uses it.
 
+#include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -104,8 +105,10 @@ class guarded_memory {
 
   explicit guarded_memory(std::uint64_t bytes, bool with_file = false) : bytes_{bytes} {
     if (with_file) {
-      descriptor_.reset(::memfd_create("conformance", MFD_CLOEXEC));
-      if (!descriptor_ || ::ftruncate(descriptor_.get(), static_cast<off_t>(whole_bytes())) != 0)
+      // Sealed as the host memory space seals its own, so that a transport may map it.
+      descriptor_.reset(::memfd_create("conformance", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+      if (!descriptor_ || ::ftruncate(descriptor_.get(), static_cast<off_t>(whole_bytes())) != 0 ||
+          ::fcntl(descriptor_.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0)
         throw error{errc::system_failed, "no memfd for the conformance suite"};
     }
     void* const memory = ::mmap(nullptr, whole_bytes(), PROT_READ | PROT_WRITE,

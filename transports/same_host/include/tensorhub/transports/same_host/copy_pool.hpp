@@ -1,0 +1,262 @@
+#pragma once
+/// \file copy_pool.hpp
+/// Reads cut into pieces, and the threads that copy them: whoever polls a queue copies that queue's pieces,
+/// and helpers take pieces of any queue.
+///
+/// One mutex guards all of it. A piece takes a hundred microseconds, handing it out well under one.
+///
+/// Thread safety: as said at each member.
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tensorhub/detail/unique_fd.hpp"
+#include "tensorhub/error.hpp"
+#include "tensorhub/transports/same_host/link.hpp"
+#include "tensorhub/types/completion.hpp"
+
+namespace tensorhub::transports::same_host_detail {
+
+class endpoint_core;
+
+enum class read_state : std::uint8_t { free, waiting, ready, finished };
+
+struct read_record {
+  request_id id = 0;
+  endpoint_core* endpoint = nullptr;  ///< null: it has gone, or never mattered
+  const link* through = nullptr;
+  std::shared_ptr<const region_view> region{};
+  std::byte* target = nullptr;
+  std::uint64_t offset = 0;  ///< in the region
+  std::uint64_t bytes = 0;
+  bool streaming = false;
+  bool is_waiting = false;  ///< its region is not known yet; the queue's own
+  // From `add` on these are guarded by the pool's mutex.
+  read_state state = read_state::free;
+  bool handed_out = false;  ///< there are no more pieces
+  std::uint64_t next = 0;   ///< first byte that no piece has
+  std::uint32_t pieces_out = 0;
+  completion_status status = completion_status::ok;
+};
+
+/// Fixed-size first-in, first-out ring of reads.
+class read_ring {
+ public:
+  explicit read_ring(std::size_t most) : entries_(most) {}
+  [[nodiscard]] bool empty() const noexcept { return count_ == 0; }
+  [[nodiscard]] read_record* front() const noexcept { return entries_[first_]; }
+  void push(read_record* read) noexcept { entries_[(first_ + count_++) % entries_.size()] = read; }
+  void pop() noexcept {
+    first_ = (first_ + 1) % entries_.size();
+    --count_;
+  }
+  template <typename Predicate>
+  void erase_if(Predicate&& matches) noexcept {
+    for (std::size_t left = count_; left > 0; --left) {
+      read_record* const each = front();
+      pop();
+      if (!matches(*each)) push(each);
+    }
+  }
+
+ private:
+  std::vector<read_record*> entries_;
+  std::size_t first_ = 0;
+  std::size_t count_ = 0;
+};
+
+/// A queue's part of the pool.
+struct work_queue {
+  explicit work_queue(std::size_t depth)
+      : ready{depth}, finished{depth}, event{::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)} {
+    if (!event) throw error(errc::system_failed, std::string{"same_host: no eventfd: "} + std::strerror(errno));
+  }
+  void wake() const noexcept {
+    const std::uint64_t one = 1;
+    [[maybe_unused]] const auto written = ::write(event.get(), &one, sizeof one);
+  }
+  read_ring ready;
+  read_ring finished;
+  bool sleeping = false;
+  detail::unique_fd event;
+};
+
+class copy_pool {
+ public:
+  /// Small enough to be stolen and to stay in a cache, large enough for one system call each.
+  static constexpr std::uint64_t piece_bytes = 1u << 20;
+
+  explicit copy_pool(std::size_t helpers) {
+    for (std::size_t i = 0; i < helpers; ++i) helpers_.emplace_back([this] { help(); });
+  }
+  ~copy_pool() {
+    {
+      const std::lock_guard lock{mutex_};
+      stopping_ = true;
+    }
+    work_.notify_all();
+    helpers_.clear();
+  }
+  copy_pool(const copy_pool&) = delete;
+  copy_pool& operator=(const copy_pool&) = delete;
+
+  void attach(work_queue& queue) {
+    const std::lock_guard lock{mutex_};
+    queues_.push_back(&queue);
+  }
+  void detach(work_queue& queue) noexcept {
+    const std::lock_guard lock{mutex_};
+    std::erase(queues_, &queue);
+  }
+
+  /// The read may be copied from now on.
+  void add(work_queue& queue, read_record& read) noexcept {
+    bool wants_help = false;
+    {
+      const std::lock_guard lock{mutex_};
+      read.state = read_state::ready;
+      queue.ready.push(&read);
+      ready_bytes_ += read.bytes;
+      wants_help = ready_bytes_ >= worth_help_bytes && idle_helpers_ > 0;
+    }
+    if (wants_help) work_.notify_all();
+  }
+  /// The read has ended without being copied.
+  void finish(work_queue& queue, read_record& read, completion_status status) noexcept {
+    const std::lock_guard lock{mutex_};
+    read.status = status;
+    finish_now(queue, read);
+  }
+
+  /// Copies one piece of this queue's; false if there is none.
+  [[nodiscard]] bool copy_one(work_queue& queue) noexcept {
+    std::unique_lock lock{mutex_};
+    return copy_one(queue, lock);
+  }
+
+  /// Ends all reads of one endpoint that have not ended. `wait`: when it returns, none is being copied.
+  void end_all(work_queue& queue, std::vector<read_record>& reads, const endpoint_core& endpoint,
+               completion_status status, bool wait) noexcept {
+    std::unique_lock lock{mutex_};
+    queue.ready.erase_if([&](const read_record& each) {
+      if (each.endpoint != &endpoint) return false;
+      ready_bytes_ -= each.bytes - each.next;
+      return true;
+    });
+    for (read_record& each : reads) {
+      if (each.endpoint != &endpoint || each.state == read_state::free || each.state == read_state::finished)
+        continue;
+      each.status = status;
+      each.handed_out = true;
+      if (each.pieces_out == 0) finish_now(queue, each);
+    }
+    if (!wait) return;
+    quiet_.wait(lock, [&] {
+      return std::ranges::none_of(
+          reads, [&](const read_record& each) { return each.endpoint == &endpoint && each.pieces_out > 0; });
+    });
+  }
+
+  [[nodiscard]] read_record* take_finished(work_queue& queue) noexcept {
+    const std::lock_guard lock{mutex_};
+    if (queue.finished.empty()) return nullptr;
+    read_record* const read = queue.finished.front();
+    queue.finished.pop();
+    return read;
+  }
+  [[nodiscard]] bool has_finished(const work_queue& queue) const noexcept {
+    const std::lock_guard lock{mutex_};
+    return !queue.finished.empty();
+  }
+  /// True: nothing is to be done by the caller, and who finishes a read will signal the queue's event.
+  [[nodiscard]] bool begin_sleep(work_queue& queue) noexcept {
+    const std::lock_guard lock{mutex_};
+    queue.sleeping = queue.finished.empty() && queue.ready.empty();
+    return queue.sleeping;
+  }
+  void end_sleep(work_queue& queue) noexcept {
+    const std::lock_guard lock{mutex_};
+    queue.sleeping = false;
+  }
+
+ private:
+  /// Less is copied sooner than a helper wakes up.
+  static constexpr std::uint64_t worth_help_bytes = 512u << 10;
+
+  /// The lock is let go while the bytes are copied.
+  [[nodiscard]] bool copy_one(work_queue& queue, std::unique_lock<std::mutex>& lock) noexcept {
+    if (queue.ready.empty()) return false;
+    read_record& read = *queue.ready.front();
+    const std::uint64_t at = read.next;
+    const std::uint64_t bytes = std::min(piece_bytes, read.bytes - at);
+    read.next += bytes;
+    ready_bytes_ -= bytes;
+    ++read.pieces_out;
+    if (read.next == read.bytes) {
+      read.handed_out = true;
+      queue.ready.pop();
+    }
+    lock.unlock();
+    const completion_status status =
+        read.through->copy(*read.region, read.offset + at, read.target + at, bytes, read.streaming);
+    lock.lock();
+    --read.pieces_out;
+    if (status != completion_status::ok && read.status == completion_status::ok) {
+      read.status = status;
+      if (!read.handed_out) {
+        read.handed_out = true;
+        ready_bytes_ -= read.bytes - read.next;
+        queue.ready.erase_if([&](const read_record& each) { return &each == &read; });
+      }
+    }
+    if (read.pieces_out == 0 && read.handed_out) finish_now(queue, read);
+    return true;
+  }
+
+  void finish_now(work_queue& queue, read_record& read) noexcept {
+    read.state = read_state::finished;
+    queue.finished.push(&read);
+    if (queue.sleeping) {
+      queue.sleeping = false;
+      queue.wake();
+    }
+    quiet_.notify_all();
+  }
+
+  void help() noexcept {
+    std::unique_lock lock{mutex_};
+    while (!stopping_) {
+      bool found = false;
+      for (std::size_t i = 0; i < queues_.size() && !found; ++i)
+        found = copy_one(*queues_[next_queue_++ % queues_.size()], lock);
+      if (found) continue;
+      ++idle_helpers_;
+      work_.wait(lock);
+      --idle_helpers_;
+    }
+  }
+
+  mutable std::mutex mutex_;
+  std::condition_variable work_;
+  std::condition_variable quiet_;  ///< a read has ended
+  bool stopping_ = false;
+  std::size_t idle_helpers_ = 0;
+  std::uint64_t ready_bytes_ = 0;
+  std::vector<work_queue*> queues_;
+  std::size_t next_queue_ = 0;
+  std::vector<std::jthread> helpers_;
+};
+
+}  // namespace tensorhub::transports::same_host_detail

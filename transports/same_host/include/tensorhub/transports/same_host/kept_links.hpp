@@ -1,0 +1,64 @@
+#pragma once
+/// \file kept_links.hpp
+/// Connections that no endpoint uses at the moment, with the files that are mapped for them: mapping gigabytes
+/// anew costs as much as copying them.
+///
+/// Thread safety: all members may be called from any thread.
+
+#include <algorithm>
+#include <cstddef>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tensorhub/transports/same_host/link.hpp"
+#include "tensorhub/types/ids.hpp"
+
+namespace tensorhub::transports::same_host_detail {
+
+class kept_links {
+ public:
+  explicit kept_links(std::size_t most) : most_{most} { links_.reserve(most + 1); }
+
+  /// A good connection to that process, or null.
+  [[nodiscard]] std::unique_ptr<link> take(const std::string& address, incarnation peer) noexcept {
+    for (;;) {
+      std::unique_ptr<link> found;
+      {
+        const std::lock_guard lock{mutex_};
+        const auto at = std::ranges::find_if(
+            links_, [&](const auto& each) { return each->peer() == peer && each->address() == address; });
+        if (at == links_.end()) return nullptr;
+        found = std::move(*at);
+        links_.erase(at);
+      }
+      if (found->state() != completion_status::ok) continue;
+      found->begin_again();
+      return found;
+    }
+  }
+
+  /// Keeps it, in the place of the oldest if there are too many.
+  void put(std::unique_ptr<link> one) noexcept {
+    if (most_ == 0 || one->state() != completion_status::ok) return;
+    const std::lock_guard lock{mutex_};
+    links_.push_back(std::move(one));  // reserved
+    if (links_.size() > most_) links_.erase(links_.begin());
+  }
+
+  /// Lets go of sources that are gone and of memory that was revoked. To be called now and then.
+  void sweep() noexcept {
+    const std::lock_guard lock{mutex_};
+    std::erase_if(links_, [](const auto& each) { return each->state() != completion_status::ok; });
+    for (const auto& each : links_) each->sweep();
+  }
+
+ private:
+  std::size_t most_;
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<link>> links_;
+};
+
+}  // namespace tensorhub::transports::same_host_detail

@@ -1,0 +1,370 @@
+#pragma once
+/// \file link.hpp
+/// A reader's connection to one source: what it knows of the source's regions, and how it copies them.
+///
+/// Regions are asked for once, by their keys; the answers stay as long as the connection. Files that come
+/// with them are mapped once (read-only), and let go when no region that is still granted lies in them.
+///
+/// Safety of the copy: the source's process is known by the kernel's word about the socket, held by a pidfd
+/// where the kernel has them, and was seen to have the probe word that it named. After each piece the reader
+/// looks at the process (it has not ended, the socket is not hung up: so it was this process all the time)
+/// and at both grants (so nothing was revoked meanwhile).
+///
+/// Thread safety: `copy` may be called by several threads at once, also while one other thread calls the
+/// rest.
+
+#include <poll.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <deque>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <utility>
+
+#include "tensorhub/detail/peer_read.hpp"
+#include "tensorhub/detail/unique_fd.hpp"
+#include "tensorhub/error.hpp"
+#include "tensorhub/transports/same_host/copy.hpp"
+#include "tensorhub/transports/same_host/grants.hpp"
+#include "tensorhub/transports/same_host/machine.hpp"
+#include "tensorhub/transports/same_host/options.hpp"
+#include "tensorhub/transports/same_host/protocol.hpp"
+#include "tensorhub/transports/same_host/socket.hpp"
+#include "tensorhub/types/completion.hpp"
+#include "tensorhub/types/ids.hpp"
+
+namespace tensorhub::transports::same_host_detail {
+
+/// A source's file: mapped, or open.
+struct remote_file {
+  detail::unique_fd descriptor{};
+  file_mapping_view view{};
+  std::uint64_t bytes = 0;  ///< when it came; a mapped one cannot become shorter
+};
+
+enum class region_state : std::uint8_t { asked, granted, denied };
+
+/// A source's region as this reader knows it. Once granted or denied it does not change any more.
+struct region_view {
+  region_key key{};
+  region_state state = region_state::asked;
+  std::uint64_t bytes = 0;
+  std::uint64_t address = 0;
+  grant given{};
+  std::shared_ptr<const remote_file> file{};
+  std::uint64_t file_offset = 0;
+};
+
+enum class answer_outcome : std::uint8_t { some, none, lost };
+
+class link {
+ public:
+  /// Connects and greets. Throws `transport_failed` or `timed_out`.
+  link(const std::string& text, const same_host_options& options, const machine_identity& machine,
+       incarnation self, incarnation peer, clock::time_point until)
+      : text_{text}, peer_{peer}, maps_files_{options.files == backing_files::map} {
+    const auto address = host_address::parse(text);
+    if (!address) refuse("is no address of this transport");
+    require_this_machine(*address, machine, text);
+    socket_ = connect_to(address->socket, text, until);
+    const peer_credentials source = credentials_of(socket_.get());
+    if (!may_talk(source.user, options.allowed_uids))
+      refuse("belongs to user " + std::to_string(source.user) + ", this process to user " +
+             std::to_string(::geteuid()) + ": run both as one user, or name it in options::allowed_uids");
+    process_ = source.process;
+    hello greeting;
+    greeting.reader = self.value;
+    greeting.source = peer.value;
+    if (!send_packet(socket_.get(), greeting)) refuse("closed the connection at once");
+    take_welcome(until);
+    hold_process();
+    if (options.attach == memory_attach::automatic) probe(source.user);
+  }
+  link(const link&) = delete;
+  link& operator=(const link&) = delete;
+
+  [[nodiscard]] const std::string& address() const noexcept { return text_; }
+  [[nodiscard]] incarnation peer() const noexcept { return peer_; }
+  [[nodiscard]] int socket() const noexcept { return socket_.get(); }
+
+  /// The region with this key; it is asked for if it is new. May throw bad_alloc.
+  [[nodiscard]] std::shared_ptr<const region_view> region(const region_key& key) {
+    if (const auto found = regions_.find(key); found != regions_.end()) return found->second;
+    if (regions_.size() >= sweep_at_) {
+      sweep();
+      sweep_at_ = std::max<std::size_t>(64, 2 * regions_.size());
+    }
+    auto fresh = std::make_shared<region_view>();
+    fresh->key = key;
+    to_ask_.push_back({fresh, false});
+    try {
+      regions_.emplace(key, fresh);
+    } catch (...) {
+      to_ask_.pop_back();
+      throw;
+    }
+    if (!is_waiting_) last_answer_ = clock::now();
+    is_waiting_ = true;
+    return fresh;
+  }
+
+  /// Sends questions, as far as that is allowed at this moment.
+  void ask() noexcept {
+    while (!to_ask_.empty() && asked_.size() < requests_in_flight) {
+      try {
+        const region_request request{last_number_ + 1, to_ask_.front().brings_file ? 1u : 0u,
+                                     to_ask_.front().region->key};
+        const auto entry = asked_.emplace(request.number, to_ask_.front().region).first;
+        if (!send_packet(socket(), request)) {
+          asked_.erase(entry);
+          return;  // full, or broken, which the next look for answers finds out
+        }
+        ++last_number_;
+        to_ask_.pop_front();
+      } catch (...) {  // no memory now: again at the next call
+        return;
+      }
+    }
+  }
+
+  /// Takes the answers that have come.
+  [[nodiscard]] answer_outcome take_answers() noexcept {
+    ask();
+    for (bool any = false;; any = true) {
+      region_answer answer;
+      detail::unique_fd descriptor;
+      switch (receive_packet(socket(), answer, descriptor)) {
+        case packet_outcome::taken:
+          break;
+        case packet_outcome::nothing:
+          is_waiting_ = !asked_.empty() || !to_ask_.empty();
+          return any ? answer_outcome::some : answer_outcome::none;
+        case packet_outcome::ended:
+        case packet_outcome::strange:
+          return answer_outcome::lost;
+      }
+      last_answer_ = clock::now();
+      const auto found = asked_.find(answer.number);
+      if (found == asked_.end()) return answer_outcome::lost;
+      const auto region = found->second;
+      asked_.erase(found);
+      try {
+        if (!take_in(*region, answer, std::move(descriptor))) return answer_outcome::lost;
+      } catch (...) {  // no memory: as if it had been denied
+        region->state = region_state::denied;
+      }
+      if (region->state == region_state::denied) regions_.erase(region->key);
+      ask();
+    }
+  }
+
+  /// Since when nothing was heard; only while something is asked for.
+  [[nodiscard]] clock::time_point last_answer() const noexcept { return last_answer_; }
+
+  /// A former owner's questions may be open: the new one's patience starts now.
+  void begin_again() noexcept { last_answer_ = clock::now(); }
+
+  /// Lets go of what has been revoked.
+  void sweep() noexcept {
+    std::erase_if(regions_, [this](const auto& entry) {
+      const region_view& each = *entry.second;
+      return each.state == region_state::granted && !grants_.holds(each.given);
+    });
+    std::erase_if(files_, [](const auto& entry) { return entry.second.expired(); });
+  }
+
+  /// `ok`, or why nothing of this source can be read any more.
+  [[nodiscard]] completion_status state() const noexcept {
+    const std::uint64_t now = grants_.value(own_.slot);
+    if (now == cut_off_grant) return completion_status::cut_off;
+    return now == own_.number && is_alive() ? completion_status::ok : completion_status::peer_lost;
+  }
+
+  /// Copies [offset, offset + bytes) of a granted region. Pre-condition: inside of the region.
+  [[nodiscard]] completion_status copy(const region_view& region, std::uint64_t offset, std::byte* target,
+                                       std::uint64_t bytes, bool streaming) const noexcept {
+    if (const auto before = permission(region); before != completion_status::ok) return before;
+    int failure = 0;
+    if (region.file && region.file->view) {
+      const detail::peer_read reading;
+      const std::byte* const from = region.file->view.data() + region.file_offset + offset;
+      if (streaming) {
+        copy_streaming(target, from, bytes);
+      } else {
+        std::memcpy(target, from, bytes);
+      }
+    } else if (region.file) {
+      failure = copy_from_file(region.file->descriptor.get(), region.file_offset + offset, target, bytes);
+    } else if (!can_attach_) {
+      failure = EPERM;
+    } else {
+      // Not another process's memory, not even to throw it away.
+      if (!is_alive()) return completion_status::peer_lost;
+      const detail::peer_read reading;
+      failure = copy_from_process(process_, region.address + offset, target, bytes);
+    }
+    std::atomic_thread_fence(std::memory_order_seq_cst);  // the bytes before the words: see grants.hpp
+    if (const auto after = permission(region); after != completion_status::ok) return after;
+    if (!is_alive() || failure == ESRCH) return completion_status::peer_lost;
+    if (failure == 0) return completion_status::ok;
+    return failure == EFAULT ? completion_status::access_denied : completion_status::local_error;
+  }
+
+ private:
+  struct question {
+    std::shared_ptr<region_view> region{};
+    bool brings_file = false;
+  };
+
+  [[noreturn]] void refuse(const std::string& why) const {
+    throw error(errc::transport_failed, "same_host: " + text_ + " " + why);
+  }
+
+  void take_welcome(clock::time_point until) {
+    welcome answer;
+    detail::unique_fd page;
+    for (;;) {
+      pollfd entry{socket_.get(), POLLIN, 0};
+      const int ready = ::poll(&entry, 1, milliseconds_left(until));
+      if (ready < 0 && errno == EINTR) continue;
+      if (ready <= 0)
+        throw error(errc::timed_out, "same_host: " + text_ + " accepted the connection and said nothing");
+      const packet_outcome outcome = receive_packet(socket_.get(), answer, page);
+      if (outcome == packet_outcome::nothing) continue;
+      if (outcome == packet_outcome::ended) refuse("closed the connection instead of greeting");
+      if (outcome == packet_outcome::strange || answer.magic != welcome_magic) refuse("is no TensorHub process");
+      break;
+    }
+    switch (answer.status) {
+      case welcome_status::accepted:
+        break;
+      case welcome_status::other_protocol:
+        return refuse("speaks protocol " + std::to_string(answer.protocol) + ", this process speaks " +
+                      std::to_string(protocol_number));
+      case welcome_status::other_process:
+        return refuse("is another process (incarnation " + to_hex(incarnation{answer.source}) +
+                      ") than the one that was expected there (" + to_hex(peer_) + ")");
+      case welcome_status::refused:
+        return refuse("has cut this process off: it was declared dead");
+      case welcome_status::other_user:
+        return refuse("does not let user " + std::to_string(::geteuid()) +
+                      " in: run both processes as one user, or name it in the source's options::allowed_uids");
+      case welcome_status::full:
+        return refuse("has no connection left: raise its options::max_connections");
+      default:
+        return refuse("answered with an unknown status");
+    }
+    if (answer.source != peer_.value) refuse("is another process than the one that was expected there");
+    if (page) grants_ = grant_view{page.get()};
+    own_ = {answer.grant_slot, answer.grant};
+    if (!grants_ || !grants_.has(own_.slot) || own_.number < first_grant)
+      refuse("sent no usable grant page (or this process has no memory or descriptor left for it)");
+    probe_address_ = answer.probe_address;
+    probe_value_ = answer.probe_value;
+  }
+
+  void hold_process() noexcept {
+#ifdef SYS_pidfd_open
+    if (process_ > 0) process_file_.reset(static_cast<int>(::syscall(SYS_pidfd_open, process_, 0)));
+#endif
+  }
+
+  /// Finds out whether the kernel lets this process read the other's memory, and that it is the right one.
+  void probe(uid_t its_user) {
+    std::uint64_t value = 0;
+    const int failure = process_ > 0 ? copy_from_process(process_, probe_address_,
+                                                         reinterpret_cast<std::byte*>(&value), sizeof value)
+                                     : EPERM;
+    if (failure != 0) {
+      refuse("is reachable, but " + why_attach_fails(failure, process_, its_user) +
+             ". Without that only memory in files can be read (options::attach = never)");
+    }
+    if (value != probe_value_) refuse("is not process " + std::to_string(process_) + ", which opened its socket");
+    can_attach_ = true;
+  }
+
+  [[nodiscard]] completion_status permission(const region_view& region) const noexcept {
+    const std::uint64_t now = grants_.value(own_.slot);
+    if (now == cut_off_grant) return completion_status::cut_off;
+    if (now != own_.number) return completion_status::peer_lost;
+    return grants_.holds(region.given) ? completion_status::ok : completion_status::access_denied;
+  }
+
+  [[nodiscard]] bool is_alive() const noexcept {
+    std::array<pollfd, 2> entries{pollfd{socket_.get(), 0, 0}, pollfd{process_file_.get(), POLLIN, 0}};
+    const nfds_t count = process_file_ ? 2 : 1;
+    return ::poll(entries.data(), count, 0) == 0;
+  }
+
+  /// False: the answer cannot be an honest one.
+  [[nodiscard]] bool take_in(region_view& region, const region_answer& answer, detail::unique_fd descriptor) {
+    if (answer.granted != 1) {
+      region.state = region_state::denied;
+      return true;
+    }
+    if (!grants_.has(answer.grant_slot) || answer.grant < first_grant) return false;
+    if (answer.address > UINT64_MAX - answer.bytes || answer.file_offset > UINT64_MAX - answer.bytes) return false;
+    std::shared_ptr<const remote_file> file;
+    if (answer.file != 0) {
+      if (descriptor) files_[answer.file] = file = adopt(std::move(descriptor));
+      else file = files_[answer.file].lock();
+      if (!file && answer.brings_file == 0) {
+        // Let go of since the source sent it.
+        to_ask_.push_back({regions_.at(region.key), true});
+        return true;
+      }
+      // None although it was sent: no descriptor is free here. Such memory is read as any other.
+      if (file && (answer.file_offset > file->bytes || answer.bytes > file->bytes - answer.file_offset))
+        file.reset();
+    }
+    region.bytes = answer.bytes;
+    region.address = answer.address;
+    region.given = {answer.grant_slot, answer.grant};
+    region.file = std::move(file);
+    region.file_offset = answer.file_offset;
+    region.state = region_state::granted;
+    return true;
+  }
+
+  [[nodiscard]] std::shared_ptr<const remote_file> adopt(detail::unique_fd descriptor) const {
+    auto file = std::make_shared<remote_file>();
+    file->bytes = file_bytes(descriptor.get());
+    // Only what cannot shrink is mapped: touching a page behind the end would be a bus error.
+    if (maps_files_ && file->bytes > 0 && is_sealed_against_shrinking(descriptor.get()))
+      file->view = file_mapping_view{descriptor.get(), file->bytes, PROT_READ};
+    if (!file->view) file->descriptor = std::move(descriptor);
+    return file;
+  }
+
+  std::string text_;
+  incarnation peer_;
+  bool maps_files_;
+  bool can_attach_ = false;
+  detail::unique_fd socket_;
+  pid_t process_ = 0;
+  detail::unique_fd process_file_;
+  grant_view grants_;
+  grant own_{};
+  std::uint64_t probe_address_ = 0;
+  std::uint64_t probe_value_ = 0;
+
+  std::unordered_map<region_key, std::shared_ptr<region_view>, region_key_hash> regions_;
+  std::size_t sweep_at_ = 64;
+  std::unordered_map<std::uint64_t, std::weak_ptr<const remote_file>> files_;
+  std::deque<question> to_ask_;
+  std::unordered_map<std::uint64_t, std::shared_ptr<region_view>> asked_;
+  std::uint64_t last_number_ = 0;
+  bool is_waiting_ = false;
+  clock::time_point last_answer_{};
+};
+
+}  // namespace tensorhub::transports::same_host_detail

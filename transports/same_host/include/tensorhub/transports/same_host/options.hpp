@@ -1,0 +1,57 @@
+#pragma once
+/// \file options.hpp
+/// Options of the same-host transport. The defaults suit processes of one user in one container.
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "tensorhub/config.hpp"
+
+namespace tensorhub::transports {
+
+/// How memory with a backing file (memory_range::backing_fd) is read. A source that says `ignore` offers no
+/// file; otherwise the reader decides.
+enum class backing_files : std::uint8_t {
+  map,     ///< mapped where the file is sealed against shrinking (host_memory's is), else read by `pread`
+  read,    ///< always by `pread`: no mapping is kept, about half as fast
+  ignore,  ///< as any other memory
+};
+
+/// Whether other processes' memory is read by the kernel's cross-memory attach (process_vm_readv).
+enum class memory_attach : std::uint8_t {
+  automatic,  ///< `connect` tries it, and refuses with the reason if the kernel forbids it
+  never,      ///< reads of memory without a backing file end in `local_error`
+};
+
+struct same_host_options {
+  /// Threads that copy: the polling one and `copy_threads - 1` helpers per transport object.
+  /// 0: two where the process has more than one core, else one.
+  std::size_t copy_threads = 0;
+  /// Reads from this size on bypass the caches on their way to the target, which is a good deal faster when
+  /// nobody looks at the bytes at once. Smaller ones stay in the cache for the digest that follows.
+  std::uint64_t streaming_from_bytes = 4u << 20;
+
+  backing_files files = backing_files::map;
+  memory_attach attach = memory_attach::automatic;
+
+  /// Under Yama's ptrace_scope 1, let any process of this user attach to this one (PR_SET_PTRACER_ANY), as it
+  /// could without Yama. For sources whose readers are not their parents.
+  bool allow_any_tracer = false;
+
+  /// Users besides this process's own that may connect, and that may be connected to.
+  std::vector<uid_t> allowed_uids{};
+
+  /// Connections (with their mapped files) kept for the next endpoint to the same process when an endpoint
+  /// goes, so that no update maps the same files again. 0: none.
+  std::size_t kept_connections = 16;
+
+  std::size_t max_connections = 4096;  ///< of readers; more are turned away
+
+  std::chrono::milliseconds peer_timeout = defaults::peer_timeout;  ///< silence when a region is asked for
+};
+
+}  // namespace tensorhub::transports

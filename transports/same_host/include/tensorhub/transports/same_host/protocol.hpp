@@ -1,0 +1,103 @@
+#pragma once
+/// \file protocol.hpp
+/// What travels between two processes of one machine: packets of fixed size over a UNIX socket
+/// (SOCK_SEQPACKET), and one shared page of grants.
+///
+///     reader                                   source
+///       hello {who I am, whom I want}   ->
+///                                       <-     welcome {who I am, yes or why not} + the grant page's file
+///       region_request (up to 32)       ->
+///                                       <-     region_answer {where it is, its grant} [+ its file, once]
+///
+/// The bytes never travel here. The reader takes them itself: out of the region's file, or out of the
+/// source's memory by process_vm_readv. Permission is a word of the grant page, which the source alone can
+/// write: a region's word holds the number of its present grant, a connection's word that of the connection.
+/// Numbers are never used twice. A reader looks at both words after each piece that it has copied, and counts
+/// the piece only if they still hold what the source had answered: a seqlock whose odd state is "not yours".
+/// So a source ends a permission by one store, without waiting for anybody.
+
+#include <bit>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <type_traits>
+
+namespace tensorhub::transports::same_host_detail {
+
+static_assert(std::endian::native == std::endian::little);
+
+inline constexpr std::uint64_t hello_magic = 0x3148'5355'4248'5455ull;    // "UTHBUSH1"
+inline constexpr std::uint64_t welcome_magic = 0x3157'5355'4248'5455ull;  // "UTHBUSW1"
+inline constexpr std::uint32_t protocol_number = 1;
+
+/// Regions that a reader may ask for before it has heard about the first: their answers, and the files that
+/// come with them, fit any socket buffer.
+inline constexpr std::size_t requests_in_flight = 32;
+
+struct hello {
+  std::uint64_t magic = hello_magic;
+  std::uint32_t protocol = protocol_number;
+  std::uint32_t reserved = 0;
+  std::uint64_t reader = 0;  ///< incarnation
+  std::uint64_t source = 0;  ///< incarnation that the reader wants
+};
+
+enum class welcome_status : std::uint32_t {
+  accepted = 0,
+  other_protocol = 1,
+  other_process = 2,
+  refused = 3,     ///< this reader was cut off
+  other_user = 4,  ///< the reader's user may not connect
+  full = 5,        ///< no connection is left
+};
+
+struct welcome {
+  std::uint64_t magic = welcome_magic;
+  std::uint32_t protocol = protocol_number;
+  welcome_status status = welcome_status::accepted;
+  std::uint64_t source = 0;
+  std::uint32_t grant_slot = 0;  ///< this connection's word
+  std::uint32_t reserved = 0;
+  std::uint64_t grant = 0;  ///< what it holds while the connection is good
+  std::uint64_t probe_address = 0;
+  std::uint64_t probe_value = 0;  ///< random; what a reader finds there that really reads this process
+};
+
+/// Opaque to everybody else: `remote_key` holds these bytes. The secret is random and new with each
+/// registration and revocation.
+struct region_key {
+  std::uint64_t region = 0;
+  std::uint64_t secret[2] = {0, 0};
+  bool operator==(const region_key&) const = default;
+};
+
+struct region_request {
+  std::uint64_t number = 0;       ///< comes back in the answer
+  std::uint64_t brings_file = 0;  ///< 1: send the file again, the reader has let go of it
+  region_key key{};
+};
+
+struct region_answer {
+  std::uint64_t number = 0;
+  std::uint64_t granted = 0;  ///< 1 or 0; nothing of the rest is set if 0
+  std::uint64_t bytes = 0;
+  std::uint64_t address = 0;  ///< in the source's memory
+  std::uint64_t grant = 0;    ///< what the region's word holds while the key is good
+  std::uint32_t grant_slot = 0;
+  std::uint32_t brings_file = 0;  ///< 1: this packet carries the file's descriptor
+  std::uint64_t file = 0;         ///< number of the file on this connection; 0: memory without one
+  std::uint64_t file_offset = 0;
+};
+
+static_assert(sizeof(hello) == 32 && sizeof(welcome) == 56 && sizeof(region_key) == 24 &&
+              sizeof(region_request) == 40 && sizeof(region_answer) == 64);
+static_assert(std::is_trivially_copyable_v<hello> && std::is_trivially_copyable_v<welcome> &&
+              std::is_trivially_copyable_v<region_request> && std::is_trivially_copyable_v<region_answer>);
+
+struct region_key_hash {
+  [[nodiscard]] std::size_t operator()(const region_key& key) const noexcept {
+    return std::hash<std::uint64_t>{}(key.region ^ key.secret[0] ^ key.secret[1]);
+  }
+};
+
+}  // namespace tensorhub::transports::same_host_detail
