@@ -123,7 +123,7 @@ class queue_core {
         peer_timeout_{options.peer_timeout},
         depth_{std::max<std::size_t>(1, depth)},
         waiter_{through.fabric()},
-        cq_{open_cq(through.domain(), cq_entries, waiter_, through.description())},
+        cq_{open_cq(through.domain(), cq_entries, through.connected(), waiter_, through.description())},
         finished_(depth_),
         reads_(depth_) {
     if (through.connected()) eq_ = open_eq(through.fabric(), waiter_, through.description());
@@ -511,6 +511,10 @@ class queue_core {
     endpoint.state_ = endpoint_core::state::closed;
     if (endpoint.fids_.endpoint && through_.connected())
       static_cast<void>(::fi_shutdown(endpoint.fids_.endpoint.get(), 0));
+    if (!through_.connected() && endpoint.room_ != FI_ADDR_UNSPEC) {
+      endpoint.fids_.remove(endpoint.room_);
+      read_cq();
+    }
     endpoint.fids_.endpoint.reset();
     read_cq();
     endpoint.fids_.peers.reset();

@@ -47,7 +47,7 @@ class source {
         self_{self},
         nonce_{nonce},
         waiter_{through.fabric()},
-        cq_{open_cq(through.domain(), cq_entries, waiter_, through.description())} {
+        cq_{open_cq(through.domain(), cq_entries, through.connected(), waiter_, through.description())} {
     if (through.connected())
       listen(options);
     else
@@ -157,7 +157,7 @@ class source {
   /// The door is in a domain of its own, in which no memory is registered for peers.
   void open_door() {
     door_domain_ = through_.open_domain();
-    door_cq_ = open_cq(door_domain_.get(), cq_entries, waiter_, through_.description());
+    door_cq_ = open_cq(door_domain_.get(), cq_entries, false, waiter_, through_.description());
     for (std::size_t i = 0; i < door_letters; ++i)
       door_inbox_.push_back(std::make_unique<message>(through_, door_domain_.get()));
     door_ = addressed_endpoint{through_, door_domain_.get(), through_.listening_info(), door_cq_.get()};
@@ -193,14 +193,16 @@ class source {
       for (auto visitors = visitors_.load(); visitors != 0; visitors = visitors_.load())
         visitors_.wait(visitors);
       bool at_rest = false;
+      bool expected = false;
       bool retrying = false;
       {
         const std::lock_guard lock{mutex_};
         work();
         retrying = std::ranges::any_of(answers_, [](const answer& each) { return !each.posted; });
+        expected = !served_.empty() || !answers_.empty();
         at_rest = waiter_.may_sleep();
       }
-      if (at_rest && !stopping_) waiter_.sleep(sweep_interval, true, retrying);
+      if (at_rest && !stopping_) waiter_.sleep(sweep_interval, expected, retrying);
     }
   }
 

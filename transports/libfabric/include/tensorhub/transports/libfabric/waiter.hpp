@@ -2,8 +2,10 @@
 /// \file waiter.hpp
 /// Sleeping until a completion queue or an event queue has something, or somebody calls.
 ///
-/// Where the provider gives file descriptors (FI_WAIT_FD), this is poll(2) on them. Where it does not (`shm`),
-/// it is a sleep that starts at 20 microseconds and doubles up to a limit, reset by every sign of life.
+/// For connected endpoints this is poll(2) on the provider's file descriptors (FI_WAIT_FD). For addressed ones
+/// it is a sleep that starts at 20 microseconds and doubles up to a limit, reset by every sign of life: `shm`
+/// and `efa` have no descriptors, and fi_trywait of `tcp;ofi_rxm` 1.17 crashes on a queue whose endpoints come
+/// and go.
 ///
 /// Thread safety: `wake` is for any thread, the rest for one at a time.
 
@@ -35,7 +37,7 @@ class waiter {
       throw error(errc::system_failed, std::string{"libfabric: no eventfd: "} + std::strerror(errno));
   }
 
-  /// A queue opened with FI_WAIT_FD. `has_descriptor`: it was.
+  /// `has_descriptor`: the queue was opened with FI_WAIT_FD.
   void watch(::fid& object, bool has_descriptor) {
     int descriptor = -1;
     if (has_descriptor && ::fi_control(&object, FI_GETWAIT, &descriptor) == 0 && descriptor >= 0) {
@@ -53,12 +55,14 @@ class waiter {
            ::fi_trywait(fabric_, objects_.data(), static_cast<int>(objects_.size())) == FI_SUCCESS;
   }
 
-  /// Sleeps for at most `longest`; shorter where what is `expected` is not told by a descriptor, and if
-  /// `nap_only` (as when the provider had no room and may have some soon).
+  /// Sleeps for at most `longest`; where no descriptor tells what comes, for half a millisecond if something is
+  /// `expected` and ten else. `nap_only`: the provider had no room and may have some soon.
   void sleep(duration longest, bool expected, bool nap_only) noexcept {
-    if ((naps_ && expected) || nap_only) {
-      longest = std::min<duration>(longest, nap_);
-      nap_ = std::min<duration>(nap_ * 2, longest_nap);
+    if (naps_ || nap_only) {
+      const duration most = expected || nap_only ? longest_nap : idle_nap;
+      nap_ = std::min(nap_, most);
+      longest = std::min(longest, nap_);
+      nap_ = nap_ * 2;
     }
     longest = std::clamp<duration>(longest, duration::zero(), std::chrono::hours{1});
     const timespec limit{static_cast<time_t>(longest.count() / 1'000'000'000),
@@ -81,7 +85,8 @@ class waiter {
 
  private:
   static constexpr std::chrono::microseconds first_nap{20};
-  static constexpr std::chrono::milliseconds longest_nap{1};
+  static constexpr duration longest_nap = std::chrono::microseconds{500};
+  static constexpr duration idle_nap = std::chrono::milliseconds{10};
 
   ::fid_fabric* fabric_;
   detail::unique_fd event_;
@@ -92,37 +97,31 @@ class waiter {
   duration nap_ = first_nap;
 };
 
-/// A completion queue, with a descriptor to wait on where the provider has one.
-[[nodiscard]] inline unique_fid<::fid_cq> open_cq(::fid_domain* domain, std::size_t entries,
+/// `with_descriptor`: to be waited for by its file descriptor.
+[[nodiscard]] inline unique_fid<::fid_cq> open_cq(::fid_domain* domain, std::size_t entries, bool with_descriptor,
                                                   waiter& watched_by, const std::string& where) {
   ::fid_cq* cq = nullptr;
-  int result = 0;
-  for (const ::fi_wait_obj how : {FI_WAIT_FD, FI_WAIT_NONE}) {
-    ::fi_cq_attr wanted{};
-    wanted.size = entries;
-    wanted.format = FI_CQ_FORMAT_MSG;
-    wanted.wait_obj = how;
-    result = ::fi_cq_open(domain, &wanted, &cq, nullptr);
-    if (result != 0) continue;
-    watched_by.watch(cq->fid, how == FI_WAIT_FD);
-    return unique_fid<::fid_cq>{cq};
-  }
-  fail(where + ": no completion queue: " + reason(result));
+  ::fi_cq_attr wanted{};
+  wanted.size = entries;
+  wanted.format = FI_CQ_FORMAT_MSG;
+  wanted.wait_obj = with_descriptor ? FI_WAIT_FD : FI_WAIT_NONE;
+  if (const int result = ::fi_cq_open(domain, &wanted, &cq, nullptr); result != 0)
+    fail(where + ": no completion queue: " + reason(result));
+  unique_fid<::fid_cq> opened{cq};
+  watched_by.watch(cq->fid, with_descriptor);
+  return opened;
 }
 
 [[nodiscard]] inline unique_fid<::fid_eq> open_eq(::fid_fabric* fabric, waiter& watched_by,
                                                   const std::string& where) {
   ::fid_eq* eq = nullptr;
-  int result = 0;
-  for (const ::fi_wait_obj how : {FI_WAIT_FD, FI_WAIT_NONE}) {
-    ::fi_eq_attr wanted{};
-    wanted.wait_obj = how;
-    result = ::fi_eq_open(fabric, &wanted, &eq, nullptr);
-    if (result != 0) continue;
-    watched_by.watch(eq->fid, how == FI_WAIT_FD);
-    return unique_fid<::fid_eq>{eq};
-  }
-  fail(where + ": no event queue: " + reason(result));
+  ::fi_eq_attr wanted{};
+  wanted.wait_obj = FI_WAIT_FD;
+  if (const int result = ::fi_eq_open(fabric, &wanted, &eq, nullptr); result != 0)
+    fail(where + ": no event queue: " + reason(result));
+  unique_fid<::fid_eq> opened{eq};
+  watched_by.watch(eq->fid, true);
+  return opened;
 }
 
 }  // namespace tensorhub::transports::libfabric_detail
