@@ -22,6 +22,14 @@ conformance_subject<libfabric> subject_with(const libfabric::options& options) {
 
 /// A dead peer of an addressed endpoint is known by its silence: the suite should not wait long for it.
 constexpr std::chrono::milliseconds short_silence{1000};
+const conformance_options with_silences{.deadline = std::chrono::seconds{60}};
+
+/// Seen with libfabric 1.17.0. The process tests (libfabric_process.cpp) show the same with real processes.
+const rule_exclusions of_shm{
+    {"dead_peer_ends_reads",
+     "2026-11-21: within one process, provider shm crashes when it reads from an endpoint that was closed"},
+    {"dead_address_is_refused",
+     "2026-11-21: within one process, provider shm crashes when it connects to an endpoint that was closed"}};
 
 }  // namespace
 
@@ -41,12 +49,12 @@ TEST_CASE("libfabric: every rule, provider tcp;ofi_rxm, addressed endpoints") {
   libfabric::options options;
   options.provider = "tcp;ofi_rxm";
   options.peer_timeout = short_silence;
-  run_rules(subject_with(options));
+  run_rules(subject_with(options), with_silences);
 }
 
 TEST_CASE("libfabric: every rule, provider shm, addressed endpoints") {
   libfabric::options options;
   options.provider = "shm";
   options.peer_timeout = short_silence;
-  run_rules(subject_with(options));
+  run_rules(subject_with(options), with_silences, of_shm);
 }

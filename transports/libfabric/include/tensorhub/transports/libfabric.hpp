@@ -45,7 +45,7 @@ class libfabric {
                                                        .max_region_bytes = UINT64_MAX,
                                                        .survives_access_errors = false,
                                                        .crosses_hosts = true,
-                                                       .crosses_datacenters = false,
+                                                       .crosses_datacenters = true,
                                                        .reads_device_memory = false,
                                                        .uses_backing_file = false,
                                                        .sends_by_reference = false};

@@ -168,6 +168,10 @@ class provider {
     return is_verbs() || name().starts_with("efa");
   }
 
+  /// Provider shm maps its peers' queues: within one process a closed endpoint's peers would crash. Its rooms
+  /// are left alone for a while before they are closed.
+  [[nodiscard]] bool closes_late() const { return name() == "shm"; }
+
   /// "provider tcp, fabric 127.0.0.0/8, domain lo".
   [[nodiscard]] std::string description() const {
     return "provider " + name() + ", fabric " + text_of(info_->fabric_attr->name) + ", domain " +

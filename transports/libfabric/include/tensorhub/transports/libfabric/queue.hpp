@@ -155,7 +155,7 @@ class queue_core {
 
   /// The user destroys the endpoint.
   void detach(endpoint_core& endpoint) noexcept {
-    if (endpoint.state_ == endpoint_core::state::ready) say_goodbye(endpoint);
+    if (!through_.connected()) say_goodbye(endpoint);
     bury(endpoint, completion_status::cancelled);
     std::erase(endpoints_, &endpoint);
   }
@@ -209,7 +209,7 @@ class queue_core {
     bool starved = false;
     const auto now = clock::now();
     for (const endpoint_core* each : endpoints_) {
-      if (each->state_ == endpoint_core::state::broken) return;
+      if (may_be_buried(*each, now)) return;
       if (!each->has_work()) continue;
       expected = true;
       starved = starved || each->in_flight_ == 0;
@@ -334,18 +334,24 @@ class queue_core {
     refuse("answered with an unknown status");
   }
 
-  /// To addressed endpoints only: a connection tells it by its end.
+  /// Addressed endpoints: what is in flight is waited for (see `may_be_buried`), then the source is told.
   void say_goodbye(endpoint_core& endpoint) noexcept {
-    if (through_.connected()) return;
-    message& out = *endpoint.operations_->outgoing;
-    if (out.busy) return;
-    out.content.magic = goodbye_magic;
-    const auto until = clock::now() + goodbye_timeout;
-    int result = -FI_EAGAIN;
-    while (clock::now() < until && endpoint.usable()) {
-      if (result == -FI_EAGAIN) result = out.send(endpoint.fids_.endpoint.get(), endpoint.room_);
+    endpoint.waiting_count_ = 0;
+    message* const out = endpoint.operations_ ? endpoint.operations_->outgoing.get() : nullptr;
+    if (out == nullptr || endpoint.room_ == FI_ADDR_UNSPEC) return;
+    const auto until = clock::now() + std::max<duration>(peer_timeout_, goodbye_timeout);
+    while (endpoint.state_ != endpoint_core::state::closed && endpoint.in_flight_ > 0 && clock::now() < until) {
       drive();
-      if ((result == 0 && !out.busy) || (result != 0 && result != -FI_EAGAIN)) return;
+      waiter_.sleep(until - clock::now(), true, true);
+    }
+    if (!endpoint.usable() || out->busy) return;
+    out->content.magic = goodbye_magic;
+    const auto goodbye_until = clock::now() + goodbye_timeout;
+    int result = -FI_EAGAIN;
+    while (clock::now() < goodbye_until && endpoint.usable()) {
+      if (result == -FI_EAGAIN) result = out->send(endpoint.fids_.endpoint.get(), endpoint.room_);
+      drive();
+      if ((result == 0 && !out->busy) || (result != 0 && result != -FI_EAGAIN)) return;
     }
   }
 
@@ -362,9 +368,15 @@ class queue_core {
     }
     // By index: while a broken endpoint is buried, others may break.
     for (std::size_t i = 0; i < endpoints_.size(); ++i) {
-      if (endpoints_[i]->state_ == endpoint_core::state::broken)
-        bury(*endpoints_[i], completion_status::peer_lost);
+      if (may_be_buried(*endpoints_[i], now)) bury(*endpoints_[i], completion_status::peer_lost);
     }
+  }
+
+  /// Closing a connection ends what is in flight on it. An addressed peer may still be writing to our memory
+  /// (`shm`): unless it is silent, it is let finish.
+  [[nodiscard]] bool may_be_buried(const endpoint_core& endpoint, clock::time_point now) const noexcept {
+    return endpoint.state_ == endpoint_core::state::broken &&
+           (through_.connected() || endpoint.in_flight_ == 0 || now - endpoint.last_progress_ > peer_timeout_);
   }
 
   /// Asks for pieces, as far as there is room.

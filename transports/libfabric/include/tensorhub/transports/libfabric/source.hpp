@@ -101,6 +101,7 @@ class source {
   static constexpr std::size_t remembered_closings = 64;
   static constexpr std::chrono::seconds greeting_timeout{5};
   static constexpr std::chrono::seconds answer_keep{1};
+  static constexpr std::chrono::seconds parking_time{60};
   static constexpr std::chrono::milliseconds sweep_interval{500};
   using clock = std::chrono::steady_clock;
 
@@ -119,9 +120,16 @@ class source {
     std::uint64_t number = 0;
     incarnation reader{};
     letters inbox{};
+    unique_fid<::fid_cq> own_cq{};  ///< of a room that is closed late: nobody answers where nobody drives
     addressed_endpoint fids{};
     clock::time_point opened{};
     bool greeted = false;  ///< the connection is made; the knock has come
+  };
+
+  /// A room that nobody drives any more.
+  struct parked {
+    served room;
+    clock::time_point until{};
   };
 
   /// A welcome on its way out of the door.
@@ -210,6 +218,9 @@ class source {
     const detail::peer_read reading;
     const auto now = clock::now();
     read_cq(cq_.get());
+    for (const served& each : served_) {
+      if (each.own_cq) read_cq(each.own_cq.get());
+    }
     if (through_.connected()) {
       read_eq(now);
     } else {
@@ -220,6 +231,7 @@ class source {
     if (now >= next_sweep_) {
       next_sweep_ = now + sweep_interval;
       close_if([now](const served& each) { return !each.greeted && now - each.opened > greeting_timeout; });
+      std::erase_if(parked_, [now](const parked& each) { return now > each.until; });
     }
   }
 
@@ -357,7 +369,10 @@ class source {
       room.opened = now;
       room.inbox.push_back(std::make_unique<message>(through_, through_.domain()));
       room.inbox.push_back(std::make_unique<message>(through_, through_.domain()));
-      room.fids = addressed_endpoint{through_, through_.domain(), through_.own_info(), cq_.get()};
+      if (through_.closes_late())
+        room.own_cq = open_cq(through_.domain(), cq_entries, false, waiter_, through_.description());
+      room.fids = addressed_endpoint{through_, through_.domain(), through_.own_info(),
+                                     room.own_cq ? room.own_cq.get() : cq_.get()};
       for (const auto& each : room.inbox) check("nothing can be received", each->receive(room.fids.endpoint.get()));
       reply.out->write_address(through_.address_of(*room.fids.endpoint));
       served_.push_back(std::move(room));
@@ -399,6 +414,13 @@ class source {
   }
   /// After this nothing leaves through it.
   void close(served& each) noexcept {
+    if (through_.closes_late()) {
+      try {
+        parked_.push_back({std::move(each), clock::now() + parking_time});
+      } catch (...) {  // no memory to keep it by: it is closed now
+      }
+      return;
+    }
     if (through_.connected() && each.fids.endpoint) static_cast<void>(::fi_shutdown(each.fids.endpoint.get(), 0));
     each.fids.endpoint.reset();
     read_cq(cq_.get());
@@ -430,6 +452,7 @@ class source {
   addressed_endpoint door_;
   unique_fid<::fid_pep> listener_;
   std::list<served> served_;
+  std::list<parked> parked_;
   std::array<::fi_cq_msg_entry, 32> entries_{};
   clock::time_point next_sweep_{};
 
