@@ -106,7 +106,8 @@ class same_host {
           from.bytes > region.bytes - from.offset || region.base > UINT64_MAX - from.offset)
         return core_->post_finished(id, completion_status::access_denied);
       std::memcpy(&key, region.key.bytes.data(), sizeof key);
-      return core_->post(*through.core_, id, target.data + offset, region.base + from.offset, from.bytes, key);
+      return core_->post(*through.core_, id, target.data + offset, region.base + from.offset, from.bytes,
+                         key);
     }
     [[nodiscard]] std::size_t poll(std::span<completion> completions) noexcept {
       return core_->poll(completions);

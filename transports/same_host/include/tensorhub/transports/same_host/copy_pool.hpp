@@ -81,7 +81,8 @@ class read_ring {
 struct work_queue {
   explicit work_queue(std::size_t depth)
       : ready{depth}, finished{depth}, event{::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)} {
-    if (!event) throw error(errc::system_failed, std::string{"same_host: no eventfd: "} + std::strerror(errno));
+    if (!event)
+      throw error(errc::system_failed, std::string{"same_host: no eventfd: "} + std::strerror(errno));
   }
   void wake() const noexcept {
     const std::uint64_t one = 1;

@@ -241,7 +241,8 @@ class link {
       const packet_outcome outcome = receive_packet(socket_.get(), answer, page);
       if (outcome == packet_outcome::nothing) continue;
       if (outcome == packet_outcome::ended) refuse("closed the connection instead of greeting");
-      if (outcome == packet_outcome::strange || answer.magic != welcome_magic) refuse("is no TensorHub process");
+      if (outcome == packet_outcome::strange || answer.magic != welcome_magic)
+        refuse("is no TensorHub process");
       break;
     }
     switch (answer.status) {
@@ -256,8 +257,9 @@ class link {
       case welcome_status::refused:
         return refuse("has cut this process off: it was declared dead");
       case welcome_status::other_user:
-        return refuse("does not let user " + std::to_string(::geteuid()) +
-                      " in: run both processes as one user, or name it in the source's options::allowed_uids");
+        return refuse(
+            "does not let user " + std::to_string(::geteuid()) +
+            " in: run both processes as one user, or name it in the source's options::allowed_uids");
       case welcome_status::full:
         return refuse("has no connection left: raise its options::max_connections");
       default:
@@ -288,7 +290,8 @@ class link {
       refuse("is reachable, but " + why_attach_fails(failure, process_, its_user) +
              ". Without that only memory in files can be read (options::attach = never)");
     }
-    if (value != probe_value_) refuse("is not process " + std::to_string(process_) + ", which opened its socket");
+    if (value != probe_value_)
+      refuse("is not process " + std::to_string(process_) + ", which opened its socket");
     can_attach_ = true;
   }
 
@@ -312,11 +315,14 @@ class link {
       return true;
     }
     if (!grants_.has(answer.grant_slot) || answer.grant < first_grant) return false;
-    if (answer.address > UINT64_MAX - answer.bytes || answer.file_offset > UINT64_MAX - answer.bytes) return false;
+    if (answer.address > UINT64_MAX - answer.bytes || answer.file_offset > UINT64_MAX - answer.bytes)
+      return false;
     std::shared_ptr<const remote_file> file;
     if (answer.file != 0) {
-      if (descriptor) files_[answer.file] = file = adopt(std::move(descriptor));
-      else file = files_[answer.file].lock();
+      if (descriptor)
+        files_[answer.file] = file = adopt(std::move(descriptor));
+      else
+        file = files_[answer.file].lock();
       if (!file && answer.brings_file == 0) {
         // Let go of since the source sent it.
         to_ask_.push_back({regions_.at(region.key), true});

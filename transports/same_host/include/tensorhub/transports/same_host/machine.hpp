@@ -70,8 +70,9 @@ struct host_address {
     if (slash == std::string_view::npos || dot >= slash || slash + 1 == text.size()) return std::nullopt;
     const auto name = text.substr(slash + 1);
     if (dot == 0 || dot + 1 == slash || name.size() > longest_name) return std::nullopt;
-    return host_address{{std::string{text.substr(0, dot)}, std::string{text.substr(dot + 1, slash - dot - 1)}},
-                        std::string{name}};
+    return host_address{
+        {std::string{text.substr(0, dot)}, std::string{text.substr(dot + 1, slash - dot - 1)}},
+        std::string{name}};
   }
 };
 
@@ -103,16 +104,19 @@ inline void require_this_machine(const host_address& address, const machine_iden
            std::to_string(::geteuid()) + "; run both as one user, or give the reader CAP_SYS_PTRACE";
   const std::string scope = word_of_file("/proc/sys/kernel/yama/ptrace_scope");
   if (scope == "1")
-    return out + "Yama lets only its parents attach (kernel.yama.ptrace_scope is 1); set the source's option "
-                 "`allow_any_tracer`, or the sysctl to 0, or give the reader CAP_SYS_PTRACE";
+    return out +
+           "Yama lets only its parents attach (kernel.yama.ptrace_scope is 1); set the source's option "
+           "`allow_any_tracer`, or the sysctl to 0, or give the reader CAP_SYS_PTRACE";
   if (scope == "2")
-    return out + "Yama wants CAP_SYS_PTRACE (kernel.yama.ptrace_scope is 2); give it to the reader, or set the "
-                 "sysctl to 0";
+    return out +
+           "Yama wants CAP_SYS_PTRACE (kernel.yama.ptrace_scope is 2); give it to the reader, or set the "
+           "sysctl to 0";
   if (scope == "3")
     return out + "Yama lets nobody attach until the next boot (kernel.yama.ptrace_scope is 3)";
-  return out + "it is not dumpable (prctl PR_SET_DUMPABLE, or it has changed its user), or a container's "
-               "seccomp or security profile forbids process_vm_readv; make it dumpable, or give the reader "
-               "CAP_SYS_PTRACE (docker run --cap-add SYS_PTRACE)";
+  return out +
+         "it is not dumpable (prctl PR_SET_DUMPABLE, or it has changed its user), or a container's "
+         "seccomp or security profile forbids process_vm_readv; make it dumpable, or give the reader "
+         "CAP_SYS_PTRACE (docker run --cap-add SYS_PTRACE)";
 }
 
 }  // namespace tensorhub::transports::same_host_detail

@@ -205,11 +205,13 @@ class queue_core {
                                                                              : completion_status::peer_lost);
     }
     if (outcome == answer_outcome::none) {
-      if (clock::now() - through.last_answer() > peer_timeout_) give_up(endpoint, completion_status::peer_lost);
+      if (clock::now() - through.last_answer() > peer_timeout_)
+        give_up(endpoint, completion_status::peer_lost);
       return;
     }
     for (read_record& each : reads_) {
-      if (!each.is_waiting || each.endpoint != &endpoint || each.region->state == region_state::asked) continue;
+      if (!each.is_waiting || each.endpoint != &endpoint || each.region->state == region_state::asked)
+        continue;
       each.is_waiting = false;
       --endpoint.waiting_;
       start(each);

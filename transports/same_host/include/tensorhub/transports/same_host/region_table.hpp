@@ -74,7 +74,8 @@ class region_table {
     const std::lock_guard lock{mutex_};
     const auto found = entries_.find(region);
     if (found == entries_.end()) return;
-    if (found->second.access != region_access::local_write) grants_->give_back(found->second.facts.given.slot);
+    if (found->second.access != region_access::local_write)
+      grants_->give_back(found->second.facts.given.slot);
     bytes_.fetch_sub(found->second.facts.range.bytes, std::memory_order_relaxed);
     entries_.erase(found);
   }
@@ -127,7 +128,8 @@ class region_table {
       const auto filled = ::getrandom(secret, sizeof secret, 0);
       if (filled == static_cast<ssize_t>(sizeof secret)) return;
       if (filled < 0 && errno != EINTR)
-        throw error(errc::system_failed, std::string{"same_host: no random numbers: "} + std::strerror(errno));
+        throw error(errc::system_failed,
+                    std::string{"same_host: no random numbers: "} + std::strerror(errno));
     }
   }
 

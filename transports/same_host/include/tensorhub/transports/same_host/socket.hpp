@@ -75,7 +75,8 @@ struct socket_name {
     if (::connect(socket.get(), at.get(), at.bytes) == 0) break;
     if (errno == EINTR) continue;
     if (errno == EAGAIN)
-      throw error(errc::timed_out, "same_host: " + address + " accepts no connection: it hangs or is stopped");
+      throw error(errc::timed_out,
+                  "same_host: " + address + " accepts no connection: it hangs or is stopped");
     throw error(errc::transport_failed, "same_host: " + address + " cannot be reached: " +
                                             std::strerror(errno) + "; that process has probably ended");
   }
@@ -133,7 +134,8 @@ enum class packet_outcome : std::uint8_t {
 
 /// Takes one packet and the descriptor that came with it, if any. Never more than one of either.
 template <typename Packet>
-[[nodiscard]] packet_outcome receive_packet(int socket, Packet& packet, detail::unique_fd& descriptor) noexcept {
+[[nodiscard]] packet_outcome receive_packet(int socket, Packet& packet,
+                                            detail::unique_fd& descriptor) noexcept {
   iovec piece{&packet, sizeof packet};
   alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
   msghdr message{};
@@ -145,7 +147,8 @@ template <typename Packet>
   do {
     taken = ::recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
   } while (taken < 0 && errno == EINTR);
-  if (taken < 0) return errno == EAGAIN || errno == EWOULDBLOCK ? packet_outcome::nothing : packet_outcome::ended;
+  if (taken < 0)
+    return errno == EAGAIN || errno == EWOULDBLOCK ? packet_outcome::nothing : packet_outcome::ended;
   if (taken == 0) return packet_outcome::ended;
   for (cmsghdr* each = CMSG_FIRSTHDR(&message); each != nullptr; each = CMSG_NXTHDR(&message, each)) {
     if (each->cmsg_level != SOL_SOCKET || each->cmsg_type != SCM_RIGHTS) continue;

@@ -71,9 +71,15 @@ class source {
   source(const source&) = delete;
   source& operator=(const source&) = delete;
 
-  [[nodiscard]] const std::string& socket_name() const noexcept { return socket_name_; }
-  [[nodiscard]] region_table& regions() noexcept { return regions_; }
-  [[nodiscard]] const region_table& regions() const noexcept { return regions_; }
+  [[nodiscard]] const std::string& socket_name() const noexcept {
+    return socket_name_;
+  }
+  [[nodiscard]] region_table& regions() noexcept {
+    return regions_;
+  }
+  [[nodiscard]] const region_table& regions() const noexcept {
+    return regions_;
+  }
 
   /// No read of this reader ends well from here on, and it is refused for ever.
   void cut_off(incarnation reader) noexcept {
@@ -275,7 +281,7 @@ class source {
   detail::unique_fd epoll_;
   detail::unique_fd event_;
   std::atomic<bool> stopping_ = false;
-  bool is_listening_ = true;           ///< the thread's own, as the next
+  bool is_listening_ = true;  ///< the thread's own, as the next
   std::uint64_t last_connection_ = 0;
   std::mutex mutex_;
   std::unordered_map<std::uint64_t, std::unique_ptr<connection>> connections_;

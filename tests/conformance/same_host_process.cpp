@@ -1,0 +1,497 @@
+// The same-host transport against sources in other processes: killed, stopped, replaced, of another user,
+// unreadable, with files that are not sealed or become shorter.
+
+#include <doctest/doctest.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <chrono>
+#include <cstring>
+#include <exception>
+#include <fstream>
+#include <functional>
+#include <iostream>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <tensorhub/memory/host.hpp>
+#include <tensorhub/transports/same_host.hpp>
+#include <vector>
+
+namespace {
+
+using namespace std::chrono_literals;
+using tensorhub::completion;
+using tensorhub::completion_status;
+using tensorhub::errc;
+using tensorhub::incarnation;
+using tensorhub::region_access;
+using tensorhub::transports::backing_files;
+using tensorhub::transports::memory_attach;
+using tensorhub::transports::same_host;
+
+constexpr std::uint64_t region_bytes = 64u << 20;
+constexpr incarnation source_id{21};
+constexpr incarnation reader_id{22};
+constexpr uid_t nobody = 65534;
+
+/// How the source's memory lies.
+enum class memory_of_source { sealed_file, plain, loose_file };
+
+struct source_setup {
+  memory_of_source memory = memory_of_source::sealed_file;
+  same_host::options options{};
+  std::optional<uid_t> user{};  ///< that it becomes
+  bool dumpable = true;
+  incarnation self = source_id;
+};
+
+[[nodiscard]] std::uint64_t word_at(std::uint64_t i) {
+  return (i + 1) * 0x9e3779b97f4a7c15u;
+}
+
+/// Memory of one kind, filled with `word_at`.
+struct source_memory {
+  std::optional<tensorhub::host_memory::allocation> sealed{};
+  std::vector<std::uint64_t> plain{};
+  tensorhub::detail::unique_fd file{};
+  tensorhub::memory_range range{};
+
+  explicit source_memory(memory_of_source kind) {
+    switch (kind) {
+      case memory_of_source::sealed_file:
+        sealed.emplace(region_bytes);
+        range = sealed->range();
+        break;
+      case memory_of_source::plain:
+        plain.resize(region_bytes / 8);
+        range = {reinterpret_cast<std::byte*>(plain.data()), region_bytes};
+        break;
+      case memory_of_source::loose_file:
+        file.reset(::memfd_create("loose", MFD_CLOEXEC));
+        if (::ftruncate(file.get(), region_bytes) != 0) std::_Exit(3);
+        range.data = static_cast<std::byte*>(
+            ::mmap(nullptr, region_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0));
+        range.bytes = region_bytes;
+        range.backing_fd = file.get();
+        break;
+    }
+    for (std::uint64_t i = 0; i * 8 < region_bytes; ++i) {
+      const std::uint64_t word = word_at(i);
+      std::memcpy(range.data + i * 8, &word, 8);
+    }
+  }
+};
+
+/// A process that serves one region, until it is killed. Orders: 't' its file becomes empty, 'r' it revokes and
+/// overwrites, 'u' it deregisters, 'f' it gets a child that has all of its descriptors.
+struct source_process {
+  pid_t id = -1;
+  int orders = -1;
+  int answers = -1;
+  tensorhub::transport_address address{};
+  tensorhub::remote_region region{};
+
+  explicit source_process(const source_setup& setup = {}) {
+    int up[2];
+    int down[2];
+    REQUIRE(::pipe(up) == 0);
+    REQUIRE(::pipe(down) == 0);
+    id = ::fork();
+    if (id == 0) {
+      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+      ::close(down[1]);
+      try {
+        serve(setup, up[1], down[0]);
+      } catch (const std::exception& e) {
+        std::cerr << "source process: " << e.what() << "\n";
+      }
+      std::_Exit(1);
+    }
+    ::close(up[1]);
+    ::close(down[0]);
+    orders = down[1];
+    answers = up[0];
+    std::array<char, 256> text{};
+    REQUIRE(::read(answers, text.data(), text.size()) == static_cast<ssize_t>(text.size()));
+    REQUIRE(::read(answers, &region, sizeof region) == static_cast<ssize_t>(sizeof region));
+    address.text = text.data();
+  }
+  ~source_process() {
+    end();
+    ::close(orders);
+    ::close(answers);
+  }
+  source_process(const source_process&) = delete;
+  source_process& operator=(const source_process&) = delete;
+
+  void end() {
+    if (id < 0) return;
+    ::kill(id, SIGKILL);
+    ::waitpid(id, nullptr, 0);
+    id = -1;
+  }
+  void signal(int number) const {
+    ::kill(id, number);
+    int status = 0;
+    if (number == SIGSTOP) ::waitpid(id, &status, WUNTRACED);
+    if (number == SIGKILL) {  // gone, and still there for `end`
+      siginfo_t facts{};
+      ::waitid(P_PID, static_cast<id_t>(id), &facts, WEXITED | WNOWAIT);
+    }
+  }
+  void order(char what) const {
+    char done = 0;
+    REQUIRE(::write(orders, &what, 1) == 1);
+    REQUIRE(::read(answers, &done, 1) == 1);
+  }
+
+ private:
+  /// Until the test has ended.
+  [[noreturn]] static void hold(int down) {
+    ::alarm(60);
+    for (pollfd entry{down, 0, 0}; ::poll(&entry, 1, -1) <= 0;) {
+    }
+    std::_Exit(0);
+  }
+  static void serve(const source_setup& setup, int up, int down) {
+    if (setup.user) {
+      if (::setresgid(nobody, nobody, nobody) != 0 || ::setresuid(*setup.user, *setup.user, *setup.user) != 0)
+        std::_Exit(4);
+      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    }
+    ::prctl(PR_SET_DUMPABLE, setup.dumpable ? 1 : 0);
+    const source_memory memory{setup.memory};
+    same_host through{setup.options, setup.self};
+    auto regions = through.register_memory(std::span{&memory.range, 1}, region_access::remote_read);
+    const auto described = through.describe(regions.front());
+    std::array<char, 256> text{};
+    through.address().text.copy(text.data(), text.size() - 1);
+    static_cast<void>(!::write(up, text.data(), text.size()));
+    static_cast<void>(!::write(up, &described, sizeof described));
+    for (char what = 0; ::read(down, &what, 1) == 1;) {
+      if (what == 't' && ::ftruncate(memory.file.get(), 0) != 0) return;
+      if (what == 'r') {
+        through.revoke(regions.front());
+        std::memset(memory.range.data, 0, region_bytes);
+      }
+      if (what == 'f' && ::fork() == 0) hold(down);
+      if (what == 'u') regions.clear();
+      static_cast<void>(!::write(up, &what, 1));
+    }
+    for (;;) ::pause();
+  }
+};
+
+/// A process that reads, with one endpoint.
+struct reading_side {
+  same_host through;
+  tensorhub::host_memory::allocation target{region_bytes};
+  tensorhub::memory_range range = target.range();
+  std::vector<same_host::memory_region> into =
+      through.register_memory(std::span{&range, 1}, region_access::local_write);
+  same_host::queue queue = through.make_queue(8);
+  std::optional<same_host::endpoint> endpoint{};
+
+  explicit reading_side(const same_host::options& options = {}) : through{options, reader_id} {}
+
+  void connect(const source_process& source) {
+    endpoint.reset();
+    endpoint.emplace(through.connect(queue, source.address, source_id, 5s));
+  }
+  /// Code and sentence of a refused connection; `ok` if it was made.
+  std::pair<errc, std::string> try_to_connect(const tensorhub::transport_address& address,
+                                              std::chrono::milliseconds timeout = 5s) {
+    try {
+      const auto made = through.connect(queue, address, source_id, timeout);
+      return {errc::ok, {}};
+    } catch (const tensorhub::error& e) {
+      return {e.code(), e.sentence()};
+    }
+  }
+  void post(const tensorhub::remote_region& region, std::size_t count, std::uint64_t bytes = region_bytes) {
+    for (std::size_t i = 0; i < count; ++i)
+      REQUIRE(queue.post_read(*endpoint, into.front(), 0, {&region, 0, bytes}, i) ==
+              tensorhub::post_result::posted);
+  }
+  /// How often each status came; every read once.
+  std::map<completion_status, std::size_t> drain() {
+    std::map<completion_status, std::size_t> ended;
+    std::map<tensorhub::request_id, std::size_t> times;
+    const auto until = std::chrono::steady_clock::now() + 30s;
+    while (queue.outstanding() > 0 && std::chrono::steady_clock::now() < until) {
+      std::array<completion, 8> done;
+      const std::size_t count = queue.poll(done);
+      for (std::size_t i = 0; i < count; ++i) {
+        ++ended[done[i].status];
+        ++times[done[i].id];
+      }
+      if (count == 0) queue.wait(1s);
+    }
+    CHECK(queue.outstanding() == 0);
+    for (const auto& [id, count] : times) CHECK(count == 1);
+    return ended;
+  }
+  std::map<completion_status, std::size_t> read(const source_process& source, std::size_t count = 1) {
+    std::memset(target.data(), 0, region_bytes);
+    post(source.region, count);
+    return drain();
+  }
+  [[nodiscard]] bool has_the_bytes() const {
+    for (std::uint64_t i = 0; i * 8 < region_bytes; ++i) {
+      const std::uint64_t word = word_at(i);
+      if (std::memcmp(target.data() + i * 8, &word, 8) != 0) return false;
+    }
+    return true;
+  }
+};
+
+/// How often a mapping of one of the sources' memfds is in this process's address space.
+[[nodiscard]] std::size_t mappings_of_others() {
+  std::ifstream maps{"/proc/self/maps"};
+  std::size_t found = 0;
+  for (std::string line; std::getline(maps, line);) {
+    const bool is_ours = line.find("memfd:tensorhub") != std::string::npos;
+    if (is_ours && line.find(" r--s ") != std::string::npos && line.find("grants") == std::string::npos)
+      ++found;
+  }
+  return found;
+}
+
+using counts = std::map<completion_status, std::size_t>;
+
+/// Runs the body in a child that has become another user; its result is the exit status.
+[[nodiscard]] int as_user(uid_t user, const std::function<int()>& body) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (::setresgid(nobody, nobody, nobody) != 0 || ::setresuid(user, user, user) != 0) std::_Exit(90);
+    int result = 91;
+    try {
+      result = body();
+    } catch (const std::exception& e) {
+      std::cerr << "as another user: " << e.what() << "\n";
+    }
+    std::_Exit(result);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
+}
+
+/// The test goes on only if this process may become another user.
+[[nodiscard]] bool may_change_user(const char* what) {
+  if (::geteuid() == 0) return true;
+  std::cout << "same_host: skipped, needs root: " << what << "\n";
+  return false;
+}
+
+}  // namespace
+
+TEST_CASE("the bytes of another process arrive, whatever its memory is") {
+  for (const memory_of_source memory :
+       {memory_of_source::sealed_file, memory_of_source::plain, memory_of_source::loose_file}) {
+    for (const std::size_t threads : {1u, 2u}) {
+      CAPTURE(static_cast<int>(memory));
+      CAPTURE(threads);
+      const source_process source{{.memory = memory}};
+      reading_side reader{{.copy_threads = threads}};
+      reader.connect(source);
+      CHECK(reader.read(source) == counts{{completion_status::ok, 1}});
+      CHECK(reader.has_the_bytes());
+    }
+  }
+}
+
+TEST_CASE("a sealed file is mapped once, over several endpoints, and unmapped when it is deregistered") {
+  const source_process source{};
+  reading_side reader{};
+  CHECK(mappings_of_others() == 0);
+  for (int round = 0; round < 3; ++round) {
+    reader.connect(source);
+    CHECK(reader.read(source) == counts{{completion_status::ok, 1}});
+    CHECK(mappings_of_others() == 1);
+  }
+  source.order('u');
+  CHECK(reader.read(source) == counts{{completion_status::access_denied, 1}});
+  CHECK(reader.endpoint->usable());
+  reader.endpoint.reset();
+  const auto until = std::chrono::steady_clock::now() + 20s;
+  while (mappings_of_others() > 0 && std::chrono::steady_clock::now() < until) ::usleep(20'000);
+  CHECK(mappings_of_others() == 0);
+}
+
+TEST_CASE("a file that is not sealed may become shorter: the read is denied, nothing faults") {
+  const source_process source{{.memory = memory_of_source::loose_file}};
+  reading_side reader{};
+  reader.connect(source);
+  CHECK(reader.read(source) == counts{{completion_status::ok, 1}});
+  source.order('t');
+  CHECK(reader.read(source) == counts{{completion_status::access_denied, 1}});
+}
+
+TEST_CASE("a killed source: every outstanding read ends once, and none ends well afterwards") {
+  for (const memory_of_source memory : {memory_of_source::sealed_file, memory_of_source::plain}) {
+    CAPTURE(static_cast<int>(memory));
+    const source_process source{{.memory = memory}};
+    reading_side reader{};
+    reader.connect(source);
+    CHECK(reader.read(source) == counts{{completion_status::ok, 1}});
+    reader.post(source.region, 8);
+    source.signal(SIGKILL);
+    const auto ended = reader.drain();
+    CHECK(ended.contains(completion_status::peer_lost));
+    CHECK(!ended.contains(completion_status::access_denied));
+    CHECK(!ended.contains(completion_status::local_error));
+    CHECK(!reader.endpoint->usable());
+    CHECK(reader.read(source) == counts{{completion_status::peer_lost, 1}});
+    const auto [code, sentence] = reader.try_to_connect(source.address);
+    CHECK(code == errc::transport_failed);
+    CHECK(sentence.find("cannot be reached") != std::string::npos);
+  }
+}
+
+TEST_CASE("a source that died before its region was asked for: peer lost") {
+  const source_process source{};
+  reading_side reader{};
+  reader.connect(source);
+  source.signal(SIGKILL);
+  CHECK(reader.read(source, 8) == counts{{completion_status::peer_lost, 8}});
+  CHECK(!reader.endpoint->usable());
+}
+
+TEST_CASE("a killed source whose child still holds its sockets is lost all the same") {
+  const source_process source{};
+  reading_side reader{};
+  reader.connect(source);
+  CHECK(reader.read(source) == counts{{completion_status::ok, 1}});
+  source.order('f');  // the child inherits the connection: only the process itself can tell
+  source.signal(SIGKILL);
+  CHECK(reader.read(source) == counts{{completion_status::peer_lost, 1}});
+  CHECK(reader.try_to_connect(source.address, 300ms).first != errc::ok);
+}
+
+TEST_CASE("revoked in another process in the middle of a read: no byte of later counts") {
+  for (const memory_of_source memory : {memory_of_source::sealed_file, memory_of_source::plain}) {
+    for (int polls = 0; polls < 4; ++polls) {
+      CAPTURE(static_cast<int>(memory));
+      CAPTURE(polls);
+      const source_process source{{.memory = memory}};
+      reading_side reader{};
+      reader.connect(source);
+      CHECK(reader.read(source) == counts{{completion_status::ok, 1}});
+      reader.post(source.region, 1);
+      std::array<completion, 1> done;
+      for (int i = 0; i < polls; ++i) REQUIRE(reader.queue.poll(done) == 0);
+      source.order('r');
+      const auto ended = reader.drain();
+      const bool was_early = ended == counts{{completion_status::ok, 1}} && reader.has_the_bytes();
+      CHECK((was_early || ended == counts{{completion_status::access_denied, 1}}));
+      CHECK(reader.read(source) == counts{{completion_status::access_denied, 1}});
+      CHECK(reader.endpoint->usable());
+    }
+  }
+}
+
+TEST_CASE("a stopped source: what is known is read on, everything else ends by a time-out") {
+  const source_process source{};
+  reading_side reader{{.peer_timeout = 700ms}};
+  reader.connect(source);
+  CHECK(reader.read(source) == counts{{completion_status::ok, 1}});
+  reader.endpoint.reset();
+  reading_side other{{.peer_timeout = 700ms}};
+  other.connect(source);
+  source.signal(SIGSTOP);
+  reader.connect(source);  // over the connection that was kept
+  CHECK(reader.read(source) == counts{{completion_status::ok, 1}});
+  CHECK(reader.has_the_bytes());
+  CHECK(other.read(source, 8) == counts{{completion_status::peer_lost, 8}});
+  CHECK(!other.endpoint->usable());
+  reading_side third{};
+  CHECK(third.try_to_connect(source.address, 300ms).first == errc::timed_out);
+}
+
+TEST_CASE("another process than the expected one is refused by name") {
+  const source_process replaced{{.self = incarnation{99}}};
+  reading_side reader{};
+  const auto [code, sentence] = reader.try_to_connect(replaced.address);
+  CHECK(code == errc::transport_failed);
+  CHECK(sentence.find("another process") != std::string::npos);
+  CHECK(sentence.find(tensorhub::to_hex(source_id)) != std::string::npos);
+}
+
+TEST_CASE("addresses of another machine or container are refused at once") {
+  const source_process source{};
+  reading_side reader{};
+  const std::string own = source.address.text;
+  std::string other_machine = own;
+  other_machine[std::string{"same-host://"}.size()] ^= 1;
+  const auto far = reader.try_to_connect({other_machine});
+  CHECK(far.first == errc::transport_failed);
+  CHECK(far.second.find("another machine") != std::string::npos);
+  std::string other_container = own;
+  other_container.insert(own.rfind('/'), "7");
+  const auto near = reader.try_to_connect({other_container});
+  CHECK(near.first == errc::transport_failed);
+  CHECK(near.second.find("another container") != std::string::npos);
+}
+
+TEST_CASE("a source whose memory the kernel protects: connect says why; its files can be read all the same") {
+  if (!may_change_user("a source that cannot be attached to")) return;
+  const source_process hidden{{.user = nobody, .dumpable = false}};
+  const source_process open{{.memory = memory_of_source::plain, .user = nobody}};
+  const source_process plain{{.memory = memory_of_source::plain, .user = nobody, .dumpable = false}};
+  const int result = as_user(nobody, [&] {
+    reading_side reader{};
+    const auto [code, sentence] = reader.try_to_connect(hidden.address);
+    std::cout << "same_host, a source that is not dumpable: " << sentence << std::endl;
+    if (code != errc::transport_failed) return 1;
+    if (sentence.find("forbids") == std::string::npos) return 2;
+    if (sentence.find("dumpable") == std::string::npos && sentence.find("Yama") == std::string::npos)
+      return 3;
+    reading_side files_only{{.attach = memory_attach::never}};
+    files_only.connect(hidden);
+    if (files_only.read(hidden) != counts{{completion_status::ok, 1}} || !files_only.has_the_bytes())
+      return 4;
+    files_only.connect(plain);
+    if (files_only.read(plain) != counts{{completion_status::local_error, 1}}) return 5;
+    // The control: the same user and a source that may be attached to (if Yama is not in the way).
+    const auto control = reader.try_to_connect(open.address);
+    return control.first == errc::ok || control.second.find("Yama") != std::string::npos ? 0 : 6;
+  });
+  CHECK(result == 0);
+}
+
+TEST_CASE("another user is refused, by both sides, unless it is allowed") {
+  if (!may_change_user("a reader and a source of different users")) return;
+  // The reader is another user than the source.
+  const source_process ours{};
+  const source_process generous{{.options = {.allowed_uids = {nobody}}}};
+  const int result = as_user(nobody, [&] {
+    reading_side reader{};
+    const auto [code, sentence] = reader.try_to_connect(ours.address);
+    std::cout << "same_host, a source of another user: " << sentence << std::endl;
+    if (code != errc::transport_failed || sentence.find("user 0") == std::string::npos) return 1;
+    // The reader trusts that user, the source does not.
+    reading_side trusting{{.allowed_uids = {0}}};
+    const auto second = trusting.try_to_connect(ours.address);
+    std::cout << "same_host, a reader of another user: " << second.second << std::endl;
+    if (second.first != errc::transport_failed || second.second.find("65534") == std::string::npos) return 2;
+    // Both agree, but the kernel forbids to attach.
+    const auto third = trusting.try_to_connect(generous.address);
+    std::cout << "same_host, users that trust each other: " << third.second << std::endl;
+    if (third.first != errc::transport_failed || third.second.find("CAP_SYS_PTRACE") == std::string::npos)
+      return 3;
+    reading_side files_only{{.attach = memory_attach::never, .allowed_uids = {0}}};
+    files_only.connect(generous);
+    return files_only.read(generous) == counts{{completion_status::ok, 1}} ? 0 : 4;
+  });
+  CHECK(result == 0);
+}
