@@ -22,7 +22,7 @@ conformance_subject<libfabric> subject_with(const libfabric::options& options) {
 
 /// A dead peer of an addressed endpoint is known by its silence: the suite should not wait long for it.
 constexpr std::chrono::milliseconds short_silence{1000};
-const conformance_options with_silences{.deadline = std::chrono::seconds{60}};
+const conformance_options with_silences{.deadline = std::chrono::seconds{60}, .rounds = 4};
 
 /// Seen with libfabric 1.17.0. The process tests (libfabric_process.cpp) show the same with real processes.
 const rule_exclusions of_shm{
