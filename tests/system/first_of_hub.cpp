@@ -1,0 +1,53 @@
+// A hub over first_of: workers of one machine use same_host, others TCP, in one model at the same time.
+
+#include <doctest/doctest.h>
+
+#include <tensorhub/transports/same_host.hpp>
+
+#include "hub.hpp"
+
+using namespace system_tests;
+using near_or_tcp = tensorhub::first_of<tensorhub::transports::same_host, tensorhub::transports::tcp>;
+using composed_hub = tensorhub::hub<near_or_tcp>;
+using composed_trainer = member<composed_hub::publisher>;
+using composed_rollout = member<composed_hub::subscriber>;
+
+TEST_CASE("a hub over first_of: each pair uses the first transport that reaches, and reports it") {
+  composed_hub::reference_server server;
+  composed_trainer source{who(server.address(), "trainer-0")};
+  source.memory.fill(1);
+  source.worker.publish(1);
+
+  near_or_tcp::options without_same_host;
+  without_same_host.enabled[0] = false;
+  composed_rollout near{who(server.address(), "rollout-near")};
+  composed_rollout poor{who(server.address(), "rollout-poor"), 300'001, without_same_host};
+  auto abroad = who(server.address(), "rollout-abroad");
+  abroad.location.datacenter = "another";
+  composed_rollout far{abroad, 300'001, without_same_host};
+
+  const auto by_near = near.worker.update();
+  CHECK(near.memory.holds(1));
+  REQUIRE(by_near.paths.size() == 1);
+  CHECK(by_near.paths.front() == "same_host");
+  near.worker.leave();
+
+  for (auto* const reader : {&poor, &far}) {
+    const auto report = reader->worker.update();
+    CHECK(reader->memory.holds(1));
+    REQUIRE(report.paths.size() == 1);
+    CHECK(report.paths.front() == "tcp (same_host: not started here: not enabled in this process)");
+  }
+}
+
+TEST_CASE("a hub over first_of refuses a worker of another transport") {
+  composed_hub::reference_server server;
+  composed_trainer source{who(server.address(), "trainer-0")};
+  source.memory.fill(1);
+  source.worker.publish(1);
+  rollout other{who(server.address(), "rollout-tcp")};
+  std::string sentence;
+  const errc code = code_of([&] { static_cast<void>(other.worker.update(latest, 3s)); }, &sentence);
+  CHECK(code == errc::policy_mismatch);
+  CHECK_MESSAGE(contains(sentence, "first_of<same_host,tcp>"), sentence);
+}
