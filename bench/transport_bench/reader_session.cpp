@@ -58,6 +58,7 @@ class sweep {
     for (auto& each : contenders_) each.reader.reset();
     control_.send(json{{"type", "done"}}.dump(), in_seconds(how_.timeout_seconds));
     static_cast<void>(receive_message(control_, "bye", in_seconds(how_.timeout_seconds)));
+    for (const auto& each : contenders_) found_.labels.push_back(each.choice->label);
     found_.fits = fit_all(found_.rows);
     return std::move(found_);
   }
