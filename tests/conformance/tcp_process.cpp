@@ -9,6 +9,8 @@
 #include <array>
 #include <chrono>
 #include <map>
+#include <memory>
+#include <string>
 #include <tensorhub/memory/host.hpp>
 #include <tensorhub/transports/tcp.hpp>
 #include <vector>
@@ -31,14 +33,14 @@ struct source_process {
   tensorhub::transport_address address{};
   tensorhub::remote_region region{};
 
-  source_process() {
+  explicit source_process(const tcp::options& how = {}, incarnation self = source_id) {
     int ends[2];
     REQUIRE(::pipe(ends) == 0);
     id = ::fork();
     if (id == 0) {
       ::prctl(PR_SET_PDEATHSIG, SIGKILL);
       const tensorhub::host_memory::allocation memory{region_bytes};
-      tcp through{{}, source_id};
+      tcp through{how, self};
       const auto range = memory.range();
       const auto regions =
           through.register_memory(std::span{&range, 1}, tensorhub::region_access::remote_read);
@@ -112,4 +114,47 @@ TEST_CASE("a source that is dead already: the same") {
 
 TEST_CASE("a stopped source says nothing: the peer time-out ends the reads") {
   CHECK(end_while_reading(SIGSTOP, true).at(completion_status::peer_lost) == 8);
+}
+
+TEST_CASE(
+    "a source replaced by another process at its port while it is read: nothing of the new one arrives") {
+  auto first = std::make_unique<source_process>();
+  const std::string where = first->address.text;
+  tcp through{{.peer_timeout = 2s}, reader_id};
+  const tensorhub::host_memory::allocation target{region_bytes};
+  const auto range = target.range();
+  const auto into = through.register_memory(std::span{&range, 1}, tensorhub::region_access::local_write);
+  auto queue = through.make_queue(8);
+  auto endpoint = through.connect(queue, first->address, source_id, 5s);
+  const tensorhub::remote_region region = first->region;
+  for (std::size_t i = 0; i < 8; ++i) {
+    REQUIRE(queue.post_read(endpoint, into.front(), 0, {&region, 0, region_bytes}, i) ==
+            tensorhub::post_result::posted);
+  }
+  first.reset();  // killed
+  tcp::options at_the_same_port;
+  at_the_same_port.listen_port = static_cast<std::uint16_t>(std::stoi(where.substr(where.rfind(':') + 1)));
+  constexpr incarnation other_id{23};
+  const source_process second{at_the_same_port, other_id};
+  REQUIRE(second.address.text == where);
+  std::size_t lost = 0;
+  const auto until = std::chrono::steady_clock::now() + 30s;
+  while (queue.outstanding() > 0 && std::chrono::steady_clock::now() < until) {
+    std::array<completion, 8> done;
+    const std::size_t count = queue.poll(done);
+    for (std::size_t i = 0; i < count; ++i) lost += done[i].status == completion_status::peer_lost ? 1 : 0;
+    if (count == 0) queue.wait(1s);
+  }
+  CHECK(lost > 0);
+  CHECK(queue.outstanding() == 0);
+  CHECK(!endpoint.usable());
+  std::string sentence;
+  try {
+    static_cast<void>(through.connect(queue, second.address, source_id, 5s));
+  } catch (const tensorhub::error& e) {
+    sentence = e.what();
+  }
+  CHECK_MESSAGE(sentence.find("another process") != std::string::npos, sentence);
+  auto meant = through.connect(queue, second.address, other_id, 5s);
+  CHECK(meant.usable());
 }
