@@ -3,7 +3,7 @@
 /// The reading side of the same-host transport: queues, and the endpoints on them.
 ///
 /// A read waits until its region is known, is then cut into pieces, and is copied by whoever polls and by
-/// the helpers (copy_pool.hpp). A polling thread copies at most `budget_bytes` before it returns.
+/// the helpers (copy_pool.hpp). A polling thread copies a few pieces at most before it returns.
 ///
 /// Thread safety: a queue and its endpoints belong to one thread at a time; only `wake` is for any thread.
 
@@ -161,8 +161,7 @@ class queue_core {
   void wake() noexcept { work_.wake(); }
 
  private:
-  /// About a millisecond.
-  static constexpr std::uint64_t budget_bytes = 4u << 20;
+  static constexpr int pieces_of_a_poll = 4;  ///< a millisecond or so
 
   [[nodiscard]] static bool breaks(completion_status status) noexcept {
     return status == completion_status::peer_lost || status == completion_status::cut_off;
@@ -191,8 +190,7 @@ class queue_core {
     for (endpoint_core* each : endpoints_) {
       if (each->waiting_ > 0) look_for_answers(*each);
     }
-    for (std::uint64_t done = 0; done < budget_bytes && !pool_->has_finished(work_);
-         done += copy_pool::piece_bytes) {
+    for (int i = 0; i < pieces_of_a_poll && !pool_->has_finished(work_); ++i) {
       if (!pool_->copy_one(work_)) break;
     }
   }
