@@ -70,10 +70,15 @@ inline constexpr std::uint64_t wanted_caps =
   return text.empty() ? "none" : text;
 }
 
-/// Only the head of the list that libfabric gave: the entry that fits, as a copy of its own.
-[[nodiscard]] inline unique_info first_of_provider(const unique_info& list, const std::string& provider) {
+/// The first entry that fits, as a copy of its own. (Some providers take the names in the hints as a wish.)
+[[nodiscard]] inline unique_info first_that_fits(const unique_info& list, const libfabric_options& options) {
+  const auto fits = [](const std::string& wanted, const char* name) {
+    return wanted.empty() || (name != nullptr && wanted == name);
+  };
   for (const ::fi_info* each = list.get(); each != nullptr; each = each->next) {
-    if (provider == each->fabric_attr->prov_name) return unique_info{::fi_dupinfo(each)};
+    if (fits(options.provider, each->fabric_attr->prov_name) && fits(options.fabric, each->fabric_attr->name) &&
+        fits(options.domain, each->domain_attr->name))
+      return unique_info{::fi_dupinfo(each)};
   }
   return {};
 }
@@ -94,14 +99,14 @@ inline constexpr std::uint64_t wanted_caps =
     const unique_info hints = make_hints(options, connected);
     const unique_info all = get_info(by_host ? options.listen_host.c_str() : nullptr,
                                      by_host ? port.c_str() : nullptr, by_host ? FI_SOURCE : 0, hints.get());
-    if (unique_info found = first_of_provider(all, options.provider)) return found;
+    if (unique_info found = first_that_fits(all, options)) return found;
   }
   // What is it that does not fit? Ask with less.
   const auto exists = [&](const libfabric_options& less) {
     for (const bool connected : {true, false}) {
       const unique_info hints = make_hints(less, connected);
       const unique_info all = get_info(nullptr, nullptr, 0, hints.get());
-      if (first_of_provider(all, less.provider)) return true;
+      if (first_that_fits(all, less)) return true;
     }
     return false;
   };

@@ -146,14 +146,17 @@ class source {
 
   void listen(const libfabric_options& options) {
     eq_ = open_eq(through_.fabric(), waiter_, through_.description());
+    const auto check_listening = [&](int result) {
+      if (result != 0)
+        fail(through_.description() + ": cannot listen at " + options.listen_host + ":" +
+             std::to_string(options.listen_port) + " (libfabric_options::listen_host, listen_port): " +
+             reason(result));
+    };
     ::fid_pep* listener = nullptr;
-    check("no listening endpoint", ::fi_passive_ep(through_.fabric(), through_.listening_info(), &listener, nullptr));
+    check_listening(::fi_passive_ep(through_.fabric(), through_.listening_info(), &listener, nullptr));
     listener_.reset(listener);
     check("a listening endpoint takes no event queue", ::fi_pep_bind(listener, &eq_->fid, 0));
-    const int result = ::fi_listen(listener);
-    if (result != 0)
-      fail(through_.description() + ": cannot listen at " + options.listen_host + ":" +
-           std::to_string(options.listen_port) + ": " + reason(result));
+    check_listening(::fi_listen(listener));
     std::size_t data_bytes = 0;
     std::size_t size = sizeof data_bytes;
     if (::fi_getopt(&listener->fid, FI_OPT_ENDPOINT, FI_OPT_CM_DATA_SIZE, &data_bytes, &size) == 0 &&
