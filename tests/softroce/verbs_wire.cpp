@@ -6,11 +6,14 @@
 #include <array>
 #include <chrono>
 #include <cstdlib>
+#include <cstring>
 #include <memory>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <tensorhub/memory/host.hpp>
 #include <tensorhub/transports/verbs.hpp>
+#include <thread>
 #include <vector>
 
 #include "rdma_addresses.hpp"
@@ -118,6 +121,57 @@ TEST_CASE(
   CHECK(queue.outstanding() == 0);
   for (const std::size_t count : times) CHECK(count == 1);
   CHECK(!endpoint.usable());
+}
+
+TEST_CASE(
+    "two devices: verbs: when a read has ended in an error, nothing of it arrives, though the wire comes "
+    "back") {
+  const whole_wire afterwards;
+  constexpr std::uint64_t bytes = 1u << 20;
+  constexpr std::size_t reads = 4;
+  enum class end { endpoint_destroyed, peer_timeout };
+  for (const end how : {end::endpoint_destroyed, end::peer_timeout}) {
+    CAPTURE(static_cast<int>(how));
+    const auto addresses = rdma_addresses();
+    verbs::options options;
+    options.listen_addresses = {addresses.at(0)};
+    verbs source{options, {1}};
+    options.listen_addresses = {addresses.at(1)};
+    options.peer_timeout = 1500ms;
+    verbs reader{options, {2}};
+    guarded_memory memory{bytes};
+    guarded_memory target{reads * bytes};
+    memory.fill(11);
+    target.fill(22);
+    const auto from = memory.range();
+    const auto to = target.range();
+    const auto regions = source.register_memory(std::span{&from, 1}, region_access::remote_read);
+    const auto into = reader.register_memory(std::span{&to, 1}, region_access::local_write);
+    const auto described = source.describe(regions.front());
+    auto queue = reader.make_queue(reads);
+    std::optional<verbs::endpoint> endpoint{reader.connect(queue, source.address(), {1}, 20s)};
+    set_wire(false);
+    for (request_id id = 0; id < reads; ++id) {
+      REQUIRE(queue.post_read(*endpoint, into.front(), id * bytes, {&described, 0, bytes}, id) ==
+              post_result::posted);
+    }
+    if (how == end::endpoint_destroyed) endpoint.reset();
+    const auto until = std::chrono::steady_clock::now() + 30s;
+    while (queue.outstanding() > 0 && std::chrono::steady_clock::now() < until) {
+      std::array<completion, 1> done;
+      if (queue.poll(done) == 0) {
+        queue.wait(10s);
+        continue;
+      }
+      CHECK(done[0].status ==
+            (how == end::peer_timeout ? completion_status::peer_lost : completion_status::cancelled));
+    }
+    CHECK(queue.outstanding() == 0);
+    const std::vector<std::byte> before{to.data, to.data + to.bytes};
+    set_wire(true);
+    std::this_thread::sleep_for(4s);  // a living queue pair would have asked again
+    CHECK(std::memcmp(before.data(), to.data, to.bytes) == 0);
+  }
 }
 
 TEST_CASE("two devices: verbs: the device is chosen by name; an address of the other one is refused") {

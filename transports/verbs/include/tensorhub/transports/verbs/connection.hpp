@@ -19,6 +19,7 @@
 #include <cstdint>
 #include <cstring>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -145,11 +146,7 @@ class connection {
     const auto channel = make_event_channel();
     id_ = make_id(*channel);
     try {
-      socket_address local = from.address;
-      socket_address remote = to.address;
-      if (::rdma_resolve_addr(id_.get(), local.get(), remote.get(), milliseconds_left(until)) != 0)
-        throw refusal(from, to, "cannot be reached: " + reason(errno));
-      expect(*channel, RDMA_CM_EVENT_ADDR_RESOLVED, from, to, greeting, until);
+      resolve_address(*channel, from, to, greeting, until);
       // Older kernels and some devices have no such option; then theirs is used.
       std::uint8_t timeout = options.retry_timeout;
       static_cast<void>(
@@ -174,6 +171,25 @@ class connection {
     } catch (...) {
       close();  // before the channel that it is on
       throw;
+    }
+  }
+
+  /// In several short attempts: the kernel may look at its table of neighbours only when an attempt begins or
+  /// ends, although the neighbour has answered long ago.
+  void resolve_address(rdma_event_channel& channel, const rail& from, const named_address& to,
+                       const hello& greeting, deadline until) {
+    constexpr int longest_attempt_ms = 250;
+    socket_address local = from.address;
+    socket_address remote = to.address;
+    for (;;) {
+      const int attempt_ms = std::min(longest_attempt_ms, milliseconds_left(until));
+      if (::rdma_resolve_addr(id_.get(), local.get(), remote.get(), attempt_ms) != 0)
+        throw refusal(from, to, "cannot be reached: " + reason(errno));
+      const auto answer = next_answer(channel, until);
+      const bool again = answer && answer->type == RDMA_CM_EVENT_ADDR_ERROR && answer->status == -ETIMEDOUT &&
+                         clock::now() < until;
+      if (again) continue;
+      return check(answer, RDMA_CM_EVENT_ADDR_RESOLVED, from, to, greeting);
     }
   }
 
@@ -209,8 +225,12 @@ class connection {
 
   static void expect(rdma_event_channel& channel, rdma_cm_event_type wanted, const rail& from,
                      const named_address& to, const hello& greeting, deadline until) {
-    const auto answer = next_answer(channel, until);
-    if (!answer) {
+    check(next_answer(channel, until), wanted, from, to, greeting);
+  }
+
+  static void check(const std::optional<cm_answer>& answer, rdma_cm_event_type wanted, const rail& from,
+                    const named_address& to, const hello& greeting) {
+    if (!answer || (answer->type != wanted && answer->status == -ETIMEDOUT)) {
       throw error(errc::timed_out, "verbs: " + to.text +
                                        " does not answer within the connect time-out (from " + from.device +
                                        " at " + from.address.host() + ")");
