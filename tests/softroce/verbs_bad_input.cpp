@@ -208,8 +208,10 @@ TEST_CASE(
     auto part = source.describe(regions.front());
     part.base += 1234;  // as the owner of a region names a part of it
     part.bytes -= 2345;
-    for (const auto& [offset, count] : std::vector<std::pair<std::uint64_t, std::uint64_t>>{
+    for (const auto& part_of_it : std::vector<std::pair<std::uint64_t, std::uint64_t>>{
              {0, part.bytes}, {39'999, 2}, {17, 123'457}, {part.bytes - 1, 1}}) {
+      const std::uint64_t offset = part_of_it.first;
+      const std::uint64_t count = part_of_it.second;
       CAPTURE(offset);
       std::memset(to.data, 0, bytes);
       REQUIRE(queue.post_read(endpoint, into.front(), 77, {&part, offset, count}, 1) ==
