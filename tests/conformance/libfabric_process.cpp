@@ -23,11 +23,11 @@
 #include <optional>
 #include <sstream>
 #include <string>
+#include <string_view>
+#include <system_error>
 #include <tensorhub/detail/unique_fd.hpp>
 #include <tensorhub/memory/host.hpp>
 #include <tensorhub/transports/libfabric.hpp>
-#include <string_view>
-#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -44,7 +44,8 @@ namespace detail = tensorhub::transports::libfabric_detail;
 constexpr std::uint64_t region_bytes = 64u << 20;
 constexpr incarnation source_id{21};
 constexpr incarnation reader_id{22};
-constexpr const char* order_variable = "TENSORHUB_LIBFABRIC_SOURCE";  // "provider port incarnation descriptor"
+constexpr const char* order_variable =
+    "TENSORHUB_LIBFABRIC_SOURCE";  // "provider port incarnation descriptor"
 constexpr int child_descriptor = 50;
 
 libfabric::options options_of(const std::string& provider, std::uint16_t port = 0) {
@@ -80,7 +81,8 @@ class source_process {
     ::posix_spawn_file_actions_init(&actions);
     ::posix_spawn_file_actions_adddup2(&actions, to_parent.get(), child_descriptor);
     ::posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
-    const int spawned = ::posix_spawn(&id_, program.c_str(), &actions, nullptr, words.data(), variables.data());
+    const int spawned =
+        ::posix_spawn(&id_, program.c_str(), &actions, nullptr, words.data(), variables.data());
     ::posix_spawn_file_actions_destroy(&actions);
     REQUIRE(spawned == 0);
     to_parent.reset();
@@ -205,7 +207,8 @@ struct reader {
 };
 
 /// How the reads end when this signal reaches their source before, or in the middle.
-std::map<completion_status, std::size_t> end_while_reading(const std::string& provider, int signal, bool before) {
+std::map<completion_status, std::size_t> end_while_reading(const std::string& provider, int signal,
+                                                           bool before) {
   const source_process source{provider};
   reader own{provider};
   own.connect(source.address);
@@ -375,8 +378,8 @@ TEST_CASE("libfabric: strangers at the address: an error that names it, in time"
     const stranger somebody{greeting + std::string(greeting.empty() ? 0 : 512, 'x')};
     libfabric through{{}, reader_id};
     auto queue = through.make_queue(1);
-    const std::string sentence = error_of(
-        [&] { const auto never = through.connect(queue, somebody.address, source_id, 700ms); });
+    const std::string sentence =
+        error_of([&] { const auto never = through.connect(queue, somebody.address, source_id, 700ms); });
     CHECK_MESSAGE(!sentence.empty(), sentence);
   }
   libfabric through{{}, reader_id};
@@ -449,10 +452,11 @@ TEST_CASE("libfabric: a provider denies what the reader's check would let throug
       CHECK(!own.ended.contains(completion_status::ok));
       CHECK(own.target.data()[0] == std::byte{1});
     };
-    require_denied(forged([](detail::region_key& key) { key.keys[0] ^= 1; }), 0, "one bit of the provider's key");
+    require_denied(forged([](detail::region_key& key) { key.keys[0] ^= 1; }), 0,
+                   "one bit of the provider's key");
     require_denied(forged([](detail::region_key& key) { key.keys[0] = 0; }), 0, "the provider's key 0");
-    require_denied(forged([](detail::region_key& key) { key.part_bytes = key.bytes *= 2; }), region_bytes - 2048,
-                   "a region made larger, across its end");
+    require_denied(forged([](detail::region_key& key) { key.part_bytes = key.bytes *= 2; }),
+                   region_bytes - 2048, "a region made larger, across its end");
     require_denied(forged([](detail::region_key& key) { key.part_bytes = key.bytes *= 2; }), region_bytes,
                    "a region made larger, behind its end");
     if (!own.endpoint->usable()) own.connect(source.address);

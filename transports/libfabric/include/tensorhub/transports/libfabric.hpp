@@ -144,8 +144,8 @@ class libfabric {
     };
     for (std::size_t i = 0; i < ranges.size(); ++i) {
       if (ranges[i].data != nullptr && ranges[i].bytes > 0 && ranges[i].kind == memory_kind::host) continue;
-      throw error(errc::invalid_argument, "libfabric: " + which(i) +
-                                              " cannot be registered: it is null, empty or not host memory");
+      throw error(errc::invalid_argument,
+                  "libfabric: " + which(i) + " cannot be registered: it is null, empty or not host memory");
     }
     std::vector<memory_region> regions;
     regions.reserve(ranges.size());
@@ -174,7 +174,8 @@ class libfabric {
     const std::lock_guard lock{keys_mutex_};
     const libfabric_detail::region_core& core = *region.core_;
     if (core.access == region_access::local_write)
-      throw error(errc::invalid_argument, "libfabric: a region for own reads (local_write) has no description");
+      throw error(errc::invalid_argument,
+                  "libfabric: a region for own reads (local_write) has no description");
     if (core.remote.parts.empty())
       throw error(errc::transport_failed,
                   "libfabric: " + provider_.description() +
@@ -208,12 +209,12 @@ class libfabric {
                                  duration timeout) {
     const auto until = libfabric_detail::clock::now() + timeout;
     const auto to = libfabric_detail::peer_address::parsed(address.text);
-    if (!to)
-      libfabric_detail::fail("'" + address.text.substr(0, 200) + "' is no address of this transport");
+    if (!to) libfabric_detail::fail("'" + address.text.substr(0, 200) + "' is no address of this transport");
     if (to->provider != provider_.name() || to->connected != provider_.connected())
-      libfabric_detail::fail(to->readable() + " is served through " + (to->connected ? "connected" : "addressed") +
-                             " endpoints; this process uses " + (provider_.connected() ? "connected" : "addressed") +
-                             " ones of " + provider_.description() + ": both sides must use the same");
+      libfabric_detail::fail(to->readable() + " is served through " +
+                             (to->connected ? "connected" : "addressed") + " endpoints; this process uses " +
+                             (provider_.connected() ? "connected" : "addressed") + " ones of " +
+                             provider_.description() + ": both sides must use the same");
     return endpoint{on.core_->connect(*to, self_, peer, until)};
   }
 

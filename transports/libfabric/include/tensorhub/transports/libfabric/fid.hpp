@@ -11,16 +11,15 @@
 #include <rdma/fi_eq.h>
 #include <rdma/fi_errno.h>
 #include <rdma/fi_rma.h>
-#include <sys/random.h>
 
 #include <array>
-#include <cerrno>
 #include <charconv>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <memory>
 #include <optional>
+#include <random>
 #include <span>
 #include <string>
 #include <string_view>
@@ -56,14 +55,10 @@ using unique_info = std::unique_ptr<::fi_info, free_info>;
   throw error(errc::transport_failed, "libfabric: " + sentence);
 }
 
+/// 64 random bits of the system's.
 [[nodiscard]] inline std::uint64_t random_word() {
-  std::uint64_t word = 0;
-  for (;;) {
-    const auto filled = ::getrandom(&word, sizeof word, 0);
-    if (filled == static_cast<ssize_t>(sizeof word)) return word;
-    if (filled < 0 && errno != EINTR)
-      throw error(errc::system_failed, std::string{"libfabric: no random numbers: "} + std::strerror(errno));
-  }
+  std::random_device device;
+  return static_cast<std::uint64_t>(device()) << 32 | device();
 }
 
 /// A provider's address: bytes of a format that only it knows.
@@ -126,10 +121,10 @@ struct peer_address {
     out.provider = next();
     const std::string_view kind = next();
     const std::string_view format = next();
-    const auto [end, problem] =
-        std::from_chars(format.data(), format.data() + format.size(), out.raw.format);
-    if (out.provider.empty() || (kind != "msg" && kind != "rdm") || format.empty() || problem != std::errc{} ||
-        end != format.data() + format.size() || text.empty() || text.size() % 2 != 0 || text.size() > 512)
+    const auto [end, problem] = std::from_chars(format.data(), format.data() + format.size(), out.raw.format);
+    if (out.provider.empty() || (kind != "msg" && kind != "rdm") || format.empty() ||
+        problem != std::errc{} || end != format.data() + format.size() || text.empty() ||
+        text.size() % 2 != 0 || text.size() > 512)
       return std::nullopt;
     out.connected = kind == "msg";
     for (std::size_t i = 0; i < text.size(); i += 2) {
@@ -139,7 +134,8 @@ struct peer_address {
       out.raw.bytes.push_back(static_cast<std::byte>(value));
     }
     if (out.raw.format == FI_SOCKADDR_IN && out.raw.bytes.size() != sizeof(sockaddr_in)) return std::nullopt;
-    if (out.raw.format == FI_SOCKADDR_IN6 && out.raw.bytes.size() != sizeof(sockaddr_in6)) return std::nullopt;
+    if (out.raw.format == FI_SOCKADDR_IN6 && out.raw.bytes.size() != sizeof(sockaddr_in6))
+      return std::nullopt;
     return out;
   }
 };
@@ -164,7 +160,9 @@ class connection_event {
   [[nodiscard]] std::uint32_t kind() const noexcept { return kind_; }
   [[nodiscard]] ::fid* about() const noexcept { return head<::fid*>(offsetof(::fi_eq_cm_entry, fid)); }
   /// Of a connection request; the caller's to free.
-  [[nodiscard]] ::fi_info* info() const noexcept { return head<::fi_info*>(offsetof(::fi_eq_cm_entry, info)); }
+  [[nodiscard]] ::fi_info* info() const noexcept {
+    return head<::fi_info*>(offsetof(::fi_eq_cm_entry, info));
+  }
   [[nodiscard]] std::span<const std::byte> data() const noexcept {
     return std::span{raw_}.subspan(head_bytes, data_bytes_);
   }

@@ -32,17 +32,17 @@ struct operation {
 struct message : operation {
   letter content{};
   unique_fid<::fid_mr> memory{};
-  std::uint64_t owner = 0;    ///< room that received it; the source's own number
+  std::uint64_t owner = 0;     ///< room that received it; the source's own number
   std::size_t came_bytes = 0;  ///< received
   bool sends = false;
-  bool busy = false;           ///< posted, not completed
-  int result = 0;              ///< of the last completion: 0, or a libfabric error number
+  bool busy = false;  ///< posted, not completed
+  int result = 0;     ///< of the last completion: 0, or a libfabric error number
 
   message(const provider& through, ::fid_domain* domain) : operation{operation_kind::letter} {
     if (!through.needs_local_registration()) return;
     ::fid_mr* registered = nullptr;
-    const int failed = ::fi_mr_reg(domain, &content, sizeof content, FI_SEND | FI_RECV, 0, 0, 0, &registered,
-                                   nullptr);
+    const int failed =
+        ::fi_mr_reg(domain, &content, sizeof content, FI_SEND | FI_RECV, 0, 0, 0, &registered, nullptr);
     if (failed != 0) fail(through.description() + ": no registered memory for messages: " + reason(failed));
     memory.reset(registered);
   }
@@ -58,8 +58,7 @@ struct message : operation {
   [[nodiscard]] int receive(::fid_ep* through) noexcept {
     sends = false;
     came_bytes = 0;
-    const auto posted =
-        ::fi_recv(through, &content, sizeof content, descriptor(), FI_ADDR_UNSPEC, &context);
+    const auto posted = ::fi_recv(through, &content, sizeof content, descriptor(), FI_ADDR_UNSPEC, &context);
     busy = posted == 0;
     return static_cast<int>(posted);
   }
@@ -107,9 +106,7 @@ struct addressed_endpoint {
     ::fi_addr_t handle = FI_ADDR_NOTAVAIL;
     return ::fi_av_insert(peers.get(), address, 1, &handle, 0, nullptr) == 1 ? handle : FI_ADDR_NOTAVAIL;
   }
-  void remove(::fi_addr_t handle) noexcept {
-    static_cast<void>(::fi_av_remove(peers.get(), &handle, 1, 0));
-  }
+  void remove(::fi_addr_t handle) noexcept { static_cast<void>(::fi_av_remove(peers.get(), &handle, 1, 0)); }
 };
 
 }  // namespace tensorhub::transports::libfabric_detail

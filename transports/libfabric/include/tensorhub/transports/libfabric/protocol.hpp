@@ -92,7 +92,8 @@ struct region_key {
   std::uint64_t start = 0;  ///< the provider's name for the first byte: an address, or 0
   std::uint64_t bytes = 0;
   std::uint64_t part_bytes = 0;
-  std::uint64_t key_count = 0;  ///< 0: consecutive from keys[0]; addresses start anew in each part if start is 0
+  std::uint64_t key_count =
+      0;  ///< 0: consecutive from keys[0]; addresses start anew in each part if start is 0
   std::array<std::uint64_t, most_keys> keys{};
 
   [[nodiscard]] std::size_t used_bytes() const noexcept {

@@ -23,8 +23,7 @@ namespace tensorhub::transports::libfabric_detail {
 /// and FI_MR_ENDPOINT (memory bound to endpoints); providers that need them are not found.
 inline constexpr int offered_mr_mode = FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
 
-inline constexpr std::uint64_t wanted_caps =
-    FI_MSG | FI_SEND | FI_RECV | FI_RMA | FI_READ | FI_REMOTE_READ;
+inline constexpr std::uint64_t wanted_caps = FI_MSG | FI_SEND | FI_RECV | FI_RMA | FI_READ | FI_REMOTE_READ;
 
 [[nodiscard]] inline unique_info make_hints(const libfabric_options& options, bool connected) {
   unique_info hints{::fi_allocinfo()};
@@ -76,8 +75,8 @@ inline constexpr std::uint64_t wanted_caps =
     return wanted.empty() || (name != nullptr && wanted == name);
   };
   for (const ::fi_info* each = list.get(); each != nullptr; each = each->next) {
-    if (fits(options.provider, each->fabric_attr->prov_name) && fits(options.fabric, each->fabric_attr->name) &&
-        fits(options.domain, each->domain_attr->name))
+    if (fits(options.provider, each->fabric_attr->prov_name) &&
+        fits(options.fabric, each->fabric_attr->name) && fits(options.domain, each->domain_attr->name))
       return unique_info{::fi_dupinfo(each)};
   }
   return {};
@@ -90,7 +89,8 @@ inline constexpr std::uint64_t wanted_caps =
 
 [[nodiscard]] inline unique_info choose_provider(const libfabric_options& options) {
   if (options.provider.empty())
-    throw error(errc::invalid_argument, "libfabric: no provider is named; there are: " + available_providers());
+    throw error(errc::invalid_argument,
+                "libfabric: no provider is named; there are: " + available_providers());
   const bool both = options.endpoint_type == fabric_endpoint::automatic;
   const std::string port = std::to_string(options.listen_port);
   const bool by_host = has_hosts(options);
@@ -113,18 +113,22 @@ inline constexpr std::uint64_t wanted_caps =
   libfabric_options less;
   less.provider = options.provider;
   if (!exists(less))
-    fail("there is no provider '" + options.provider + "' with remote reads here; there are: " +
-         available_providers());
+    fail("there is no provider '" + options.provider +
+         "' with remote reads here; there are: " + available_providers());
   less.fabric = options.fabric;
   if (!exists(less)) fail("provider '" + options.provider + "' has no fabric '" + options.fabric + "'");
   less.domain = options.domain;
   if (!exists(less))
     fail("provider '" + options.provider + "' has no domain (network device) '" + options.domain +
          "' in fabric '" + options.fabric + "'; `fi_info -p '" + options.provider + "'` lists them");
-  fail("provider '" + options.provider + "'" + (options.domain.empty() ? "" : ", domain '" + options.domain + "'") +
-       " cannot listen at '" + options.listen_host + "' with " +
-       (both ? "any" : (options.endpoint_type == fabric_endpoint::connected ? "connected (FI_EP_MSG)" : "addressed (FI_EP_RDM)")) +
-       " endpoints: set libfabric_options::listen_host to an address of its network device, or endpoint_type");
+  fail(
+      "provider '" + options.provider + "'" +
+      (options.domain.empty() ? "" : ", domain '" + options.domain + "'") + " cannot listen at '" +
+      options.listen_host + "' with " +
+      (both ? "any"
+            : (options.endpoint_type == fabric_endpoint::connected ? "connected (FI_EP_MSG)"
+                                                                   : "addressed (FI_EP_RDM)")) +
+      " endpoints: set libfabric_options::listen_host to an address of its network device, or endpoint_type");
 }
 
 /// An opened fabric and domain, and what is to know about the provider.
@@ -169,9 +173,7 @@ class provider {
   [[nodiscard]] std::uint64_t max_message_bytes() const noexcept { return info_->ep_attr->max_msg_size; }
   /// True where a device does the reading, so that nothing of a memory leaves once it is deregistered. The
   /// others answer a read bit by bit out of the memory itself, and go on after its deregistration.
-  [[nodiscard]] bool deregistration_is_final() const {
-    return is_verbs() || name().starts_with("efa");
-  }
+  [[nodiscard]] bool deregistration_is_final() const { return is_verbs() || name().starts_with("efa"); }
 
   /// Provider shm maps its peers' queues: within one process a closed endpoint's peers would crash. Its rooms
   /// are left alone for a while before they are closed.

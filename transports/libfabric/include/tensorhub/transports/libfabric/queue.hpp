@@ -139,7 +139,8 @@ class queue_core {
                                                        incarnation peer, clock::time_point until) {
     auto fresh = std::make_unique<endpoint_core>(*this, peer);
     fresh->waiting_.resize(depth_);
-    for (std::size_t i = 0; i < pieces_in_flight_; ++i) fresh->operations_->pieces.emplace_back().owner = fresh.get();
+    for (std::size_t i = 0; i < pieces_in_flight_; ++i)
+      fresh->operations_->pieces.emplace_back().owner = fresh.get();
     endpoints_.push_back(fresh.get());
     hello greeting;
     greeting.reader = self.value;
@@ -176,7 +177,8 @@ class queue_core {
     *entry = read;
     entry->through = &endpoint;
     if (!endpoint.has_work()) endpoint.last_progress_ = clock::now();
-    endpoint.waiting_[(endpoint.waiting_first_ + endpoint.waiting_count_++) % endpoint.waiting_.size()] = entry;
+    endpoint.waiting_[(endpoint.waiting_first_ + endpoint.waiting_count_++) % endpoint.waiting_.size()] =
+        entry;
     pump(endpoint);
     return post_result::posted;
   }
@@ -284,7 +286,8 @@ class queue_core {
     send_letter(fresh, fresh.room_, to, until);
   }
 
-  void send_letter(endpoint_core& fresh, ::fi_addr_t address, const peer_address& to, clock::time_point until) {
+  void send_letter(endpoint_core& fresh, ::fi_addr_t address, const peer_address& to,
+                   clock::time_point until) {
     message& out = *fresh.operations_->outgoing;
     int result = -FI_EAGAIN;
     const bool posted = drive_until(fresh, until, [&] {
@@ -340,7 +343,8 @@ class queue_core {
     message* const out = endpoint.operations_ ? endpoint.operations_->outgoing.get() : nullptr;
     if (out == nullptr || endpoint.room_ == FI_ADDR_UNSPEC) return;
     const auto until = clock::now() + std::max<duration>(peer_timeout_, goodbye_timeout);
-    while (endpoint.state_ != endpoint_core::state::closed && endpoint.in_flight_ > 0 && clock::now() < until) {
+    while (endpoint.state_ != endpoint_core::state::closed && endpoint.in_flight_ > 0 &&
+           clock::now() < until) {
       drive();
       waiter_.sleep(until - clock::now(), true, true);
     }
@@ -376,21 +380,23 @@ class queue_core {
   /// (`shm`): unless it is silent, it is let finish.
   [[nodiscard]] bool may_be_buried(const endpoint_core& endpoint, clock::time_point now) const noexcept {
     return endpoint.state_ == endpoint_core::state::broken &&
-           (through_.connected() || endpoint.in_flight_ == 0 || now - endpoint.last_progress_ > peer_timeout_);
+           (through_.connected() || endpoint.in_flight_ == 0 ||
+            now - endpoint.last_progress_ > peer_timeout_);
   }
 
   /// Asks for pieces, as far as there is room.
   void pump(endpoint_core& endpoint) noexcept {
-    while (endpoint.waiting_count_ > 0 && endpoint.in_flight_ < pieces_in_flight_ && in_flight_ < cq_entries / 2 &&
-           endpoint.state_ == endpoint_core::state::ready) {
+    while (endpoint.waiting_count_ > 0 && endpoint.in_flight_ < pieces_in_flight_ &&
+           in_flight_ < cq_entries / 2 && endpoint.state_ == endpoint_core::state::ready) {
       posted_read& read = *endpoint.waiting_[endpoint.waiting_first_];
       const auto slot = std::ranges::find(endpoint.operations_->pieces, nullptr, &piece::read);
       const std::uint64_t target = read.into_offset + read.asked_bytes;
       const std::uint64_t source = read.from_offset + read.asked_bytes;
       const std::uint64_t part = source / read.key.part_bytes;
       const std::uint64_t in_part = source % read.key.part_bytes;
-      const std::uint64_t bytes = std::min({piece_bytes_, read.bytes - read.asked_bytes,
-                                            read.key.part_bytes - in_part, read.into->descriptor_reach(target)});
+      const std::uint64_t bytes =
+          std::min({piece_bytes_, read.bytes - read.asked_bytes, read.key.part_bytes - in_part,
+                    read.into->descriptor_reach(target)});
       const std::uint64_t address = read.key.start == 0 ? in_part : read.key.start + source;
       const auto result = ::fi_read(endpoint.fids_.endpoint.get(), read.into->range.data + target, bytes,
                                     read.into->descriptor_at(target), endpoint.room_, address,
@@ -447,7 +453,8 @@ class queue_core {
     endpoint.last_progress_ = clock::now();
     if (error_number != 0) {
       // The first error tells; what follows it was flushed.
-      if (endpoint.state_ == endpoint_core::state::ready) read->status = status_of(error_number, provider_error);
+      if (endpoint.state_ == endpoint_core::state::ready)
+        read->status = status_of(error_number, provider_error);
       endpoint.mark_broken({});
       return;
     }
@@ -504,7 +511,8 @@ class queue_core {
 
   [[nodiscard]] std::string describe_problem(const ::fi_eq_err_entry& problem) const noexcept {
     try {
-      return through_.description() + ": the peer refused the connection or is not there: " + reason(problem.err);
+      return through_.description() +
+             ": the peer refused the connection or is not there: " + reason(problem.err);
     } catch (...) {
       return {};
     }

@@ -108,8 +108,8 @@ class registrar {
       }
     }
   }
-  [[nodiscard]] registration parts_of(const memory_range& range, std::uint64_t access, std::uint64_t first_key,
-                                      std::uint64_t part_bytes) const {
+  [[nodiscard]] registration parts_of(const memory_range& range, std::uint64_t access,
+                                      std::uint64_t first_key, std::uint64_t part_bytes) const {
     registration made;
     made.part_bytes = part_bytes;
     for (std::uint64_t offset = 0; offset < range.bytes; offset += part_bytes) {
@@ -130,11 +130,13 @@ class registrar {
                            std::to_string(offset) + " of a region of " + std::to_string(range.bytes) +
                            " cannot be registered: " + reason(result);
     if (result == -FI_ENOMEM || result == -FI_EAGAIN)
-      sentence += "; the limit may be that of locked memory (RLIMIT_MEMLOCK): raise it with `ulimit -l`, "
-                  "systemd's LimitMEMLOCK= or docker's --ulimit memlock";
+      sentence +=
+          "; the limit may be that of locked memory (RLIMIT_MEMLOCK): raise it with `ulimit -l`, "
+          "systemd's LimitMEMLOCK= or docker's --ulimit memlock";
     else
-      sentence += "; if the device takes no region this large, set libfabric_options::"
-                  "largest_registration_bytes";
+      sentence +=
+          "; if the device takes no region this large, set libfabric_options::"
+          "largest_registration_bytes";
     fail(sentence);
   }
 
@@ -157,7 +159,8 @@ class registrar {
     }
     for (const auto& part : made.parts) {
       if (::fi_mr_key(part.get()) == FI_KEY_NOTAVAIL)
-        fail(through_.description() + ": its keys are longer than 64 bits (FI_MR_RAW), which is not supported");
+        fail(through_.description() +
+             ": its keys are longer than 64 bits (FI_MR_RAW), which is not supported");
     }
     key.seal = key.compute_seal();
   }

@@ -149,8 +149,8 @@ class source {
     const auto check_listening = [&](int result) {
       if (result != 0)
         fail(through_.description() + ": cannot listen at " + options.listen_host + ":" +
-             std::to_string(options.listen_port) + " (libfabric_options::listen_host, listen_port): " +
-             reason(result));
+             std::to_string(options.listen_port) +
+             " (libfabric_options::listen_host, listen_port): " + reason(result));
     };
     ::fid_pep* listener = nullptr;
     check_listening(::fi_passive_ep(through_.fabric(), through_.listening_info(), &listener, nullptr));
@@ -172,7 +172,8 @@ class source {
     for (std::size_t i = 0; i < door_letters; ++i)
       door_inbox_.push_back(std::make_unique<message>(through_, door_domain_.get()));
     door_ = addressed_endpoint{through_, door_domain_.get(), through_.listening_info(), door_cq_.get()};
-    for (const auto& each : door_inbox_) check("nothing can be received", each->receive(door_.endpoint.get()));
+    for (const auto& each : door_inbox_)
+      check("nothing can be received", each->receive(door_.endpoint.get()));
   }
 
   [[nodiscard]] static raw_address advertised(raw_address own, const std::string& host) {
@@ -193,8 +194,9 @@ class source {
         return own;
       }
     }
-    throw error(errc::invalid_argument, "libfabric: advertised_host '" + host +
-                                            "' is no numeric address of the kind that the provider listens at");
+    throw error(errc::invalid_argument,
+                "libfabric: advertised_host '" + host +
+                    "' is no numeric address of the kind that the provider listens at");
   }
 
   // ---- the thread ---------------------------------------------------------------------------------------
@@ -327,10 +329,10 @@ class source {
     reply.nonce = nonce_;
     reply.status = greeting.magic != hello_magic || greeting.protocol != data_protocol
                        ? welcome_status::other_protocol
-                   : greeting.source != self_.value                                 ? welcome_status::other_process
+                   : greeting.source != self_.value ? welcome_status::other_process
                    : refuse_all_ || refused_.contains(incarnation{greeting.reader}) ? welcome_status::refused
                    : served_.size() >= max_connections_                             ? welcome_status::full
-                                                                                    : welcome_status::accepted;
+                                                        : welcome_status::accepted;
     return reply;
   }
 
@@ -376,7 +378,8 @@ class source {
         room.own_cq = open_cq(through_.domain(), cq_entries, false, waiter_, through_.description());
       room.fids = addressed_endpoint{through_, through_.domain(), through_.own_info(),
                                      room.own_cq ? room.own_cq.get() : cq_.get()};
-      for (const auto& each : room.inbox) check("nothing can be received", each->receive(room.fids.endpoint.get()));
+      for (const auto& each : room.inbox)
+        check("nothing can be received", each->receive(room.fids.endpoint.get()));
       reply.out->write_address(through_.address_of(*room.fids.endpoint));
       served_.push_back(std::move(room));
     }
@@ -424,7 +427,8 @@ class source {
       }
       return;
     }
-    if (through_.connected() && each.fids.endpoint) static_cast<void>(::fi_shutdown(each.fids.endpoint.get(), 0));
+    if (through_.connected() && each.fids.endpoint)
+      static_cast<void>(::fi_shutdown(each.fids.endpoint.get(), 0));
     each.fids.endpoint.reset();
     read_cq(cq_.get());
     each.fids.peers.reset();

@@ -98,8 +98,9 @@ class waiter {
 };
 
 /// `with_descriptor`: to be waited for by its file descriptor.
-[[nodiscard]] inline unique_fid<::fid_cq> open_cq(::fid_domain* domain, std::size_t entries, bool with_descriptor,
-                                                  waiter& watched_by, const std::string& where) {
+[[nodiscard]] inline unique_fid<::fid_cq> open_cq(::fid_domain* domain, std::size_t entries,
+                                                  bool with_descriptor, waiter& watched_by,
+                                                  const std::string& where) {
   ::fid_cq* cq = nullptr;
   ::fi_cq_attr wanted{};
   wanted.size = entries;
