@@ -90,8 +90,8 @@ struct source_memory {
   }
 };
 
-/// A process that serves one region, until it is killed. Orders: 't' its file becomes empty, 'r' it revokes and
-/// overwrites, 'u' it deregisters, 'f' it gets a child that has all of its descriptors.
+/// A process that serves one region, until it is killed. Orders: 't' its file becomes empty, 'r' it revokes
+/// and overwrites, 'u' it deregisters, 'f' it gets a child that has all of its descriptors.
 struct source_process {
   pid_t id = -1;
   int orders = -1;
@@ -389,9 +389,12 @@ TEST_CASE("revoked in another process in the middle of a read: no byte of later 
       CHECK(reader.read(source) == counts{{completion_status::ok, 1}});
       reader.post(source.region, 1);
       std::array<completion, 1> done;
-      for (int i = 0; i < polls; ++i) REQUIRE(reader.queue.poll(done) == 0);
+      counts ended;
+      for (int i = 0; i < polls && ended.empty(); ++i) {
+        if (reader.queue.poll(done) == 1) ++ended[done[0].status];
+      }
       source.order('r');
-      const auto ended = reader.drain();
+      for (const auto& [status, count] : reader.drain()) ended[status] += count;
       const bool was_early = ended == counts{{completion_status::ok, 1}} && reader.has_the_bytes();
       CHECK((was_early || ended == counts{{completion_status::access_denied, 1}}));
       CHECK(reader.read(source) == counts{{completion_status::access_denied, 1}});

@@ -1,6 +1,6 @@
-// Promise 5 of the same-host transport at the worst moment: a permission ends while one piece is being copied.
-// The moment is made, not met: the target's second page is missing, so that the copy stops there until the
-// test, which is told by userfaultfd, lets it go on.
+// Promise 5 of the same-host transport at the worst moment: a permission ends while one piece is being
+// copied. The moment is made, not met: the target's second page is missing, so that the copy stops there
+// until the test, which is told by userfaultfd, lets it go on.
 
 #include <doctest/doctest.h>
 #include <fcntl.h>

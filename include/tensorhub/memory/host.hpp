@@ -115,7 +115,8 @@ struct host_memory {
       descriptor_.reset(::memfd_create("tensorhub", MFD_CLOEXEC | MFD_ALLOW_SEALING));
       if (descriptor_ && ::ftruncate(descriptor_.get(), static_cast<off_t>(bytes)) != 0) descriptor_.reset();
       // Its length stays, so that a reader's mapping of it cannot fault. Unsealed it is only not mapped.
-      if (descriptor_) static_cast<void>(::fcntl(descriptor_.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW));
+      constexpr int seals = F_SEAL_SHRINK | F_SEAL_GROW;
+      if (descriptor_) static_cast<void>(::fcntl(descriptor_.get(), F_ADD_SEALS, seals));
       const int flags = descriptor_ ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS;
       void* const memory =
           ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, flags, descriptor_ ? descriptor_.get() : -1, 0);

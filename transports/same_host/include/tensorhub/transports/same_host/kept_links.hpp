@@ -1,7 +1,7 @@
 #pragma once
 /// \file kept_links.hpp
-/// Connections that no endpoint uses at the moment, with the files that are mapped for them: mapping gigabytes
-/// anew costs as much as copying them.
+/// Connections that no endpoint uses at the moment, with the files that are mapped for them: mapping
+/// gigabytes anew costs as much as copying them.
 ///
 /// Thread safety: all members may be called from any thread.
 
