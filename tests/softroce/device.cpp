@@ -47,8 +47,6 @@ std::set<std::string> addresses_of(ibv_context* opened, const ibv_port_attr& por
 
 }  // namespace
 
-TEST_SUITE_BEGIN("one or two devices");
-
 TEST_CASE("the guest has a device for each address, with an active port and the GID of that address") {
   const auto expected = rdma_addresses();
   const device_list list;
@@ -85,5 +83,3 @@ TEST_CASE("the guest's device registers memory, and refuses what it cannot have"
   if (region != nullptr) CHECK(::ibv_dereg_mr(region) == 0);
   CHECK(::ibv_dealloc_pd(domain) == 0);
 }
-
-TEST_SUITE_END();

@@ -86,8 +86,6 @@ TEST_CASE("part: stays in the middle of an update" * doctest::skip()) {
   std::this_thread::sleep_for(300s);
 }
 
-TEST_SUITE_BEGIN("one or two devices");
-
 TEST_CASE("hub over verbs: versions are published, read in place by two subscribers, and withdrawn") {
   verbs_hub::reference_server server;
   publisher source{who(server.address(), "trainer-0"), large_words, of_source()};
@@ -202,5 +200,3 @@ TEST_CASE("hub over verbs: a reader is killed in the middle of an update: the tr
   CHECK(other.worker.update().version == 2);
   CHECK(other.memory.holds(2));
 }
-
-TEST_SUITE_END();

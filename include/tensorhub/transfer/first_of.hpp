@@ -164,7 +164,7 @@ class first_of {
       for (std::size_t i = 0; i < parts.size(); ++i)
         std::get<I>(regions[i].parts_).emplace(std::move(parts[i]));
     });
-    if (!regions.empty() && !describe_all(regions.front()))
+    if (access != region_access::local_write && !regions.empty() && !describe_all(regions.front()))
       throw error(errc::limit_exceeded, std::string{name} + ": the members' keys together do not fit into " +
                                             std::to_string(limits::remote_key_bytes) +
                                             " bytes: use fewer members, rails or pieces per region");
