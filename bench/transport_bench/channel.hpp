@@ -27,6 +27,11 @@ struct channel_error : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+/// The reader has failed and has said so.
+struct reader_gave_up : channel_error {
+  using channel_error::channel_error;
+};
+
 class channel {
  public:
   using deadline = std::chrono::steady_clock::time_point;

@@ -42,6 +42,8 @@ class forked_source {
     try {
       channel control = listener.accept(in_seconds(how.timeout_seconds));
       serve_reader(control, how);
+    } catch (const reader_gave_up&) {  // says it itself
+      status = failed;
     } catch (const std::exception& e) {
       complain(std::string{"source: "} + e.what());
       status = failed;

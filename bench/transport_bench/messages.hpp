@@ -21,12 +21,20 @@ using json = nlohmann::ordered_json;
   return out;
 }
 
+/// A member that is text; empty if there is none. Never throws.
+[[nodiscard]] inline std::string text_of(const json& message, const char* name) {
+  const auto at = message.is_object() ? message.find(name) : message.end();
+  return at != message.end() && at->is_string() ? at->get<std::string>() : std::string{};
+}
+
 /// The next message, if it is of this type. A "refused" of the other side becomes its sentence.
 [[nodiscard]] inline json receive_message(channel& control, std::string_view type, channel::deadline until) {
   const json message = json::parse(control.receive(until), nullptr, false);
-  if (message.is_object() && message.value("type", "") == "refused")
-    throw channel_error(control.peer() + " refused: " + message.value("sentence", "it did not say why"));
-  if (!message.is_object() || message.value("type", "") != type)
+  if (text_of(message, "type") == "gave_up")
+    throw reader_gave_up(control.peer() + " gave up: " + text_of(message, "sentence"));
+  if (text_of(message, "type") == "refused")
+    throw channel_error(control.peer() + " refused: " + text_of(message, "sentence"));
+  if (text_of(message, "type") != type)
     throw channel_error(control.peer() + " sent something else than '" + std::string{type} + "'");
   return message;
 }

@@ -35,6 +35,18 @@ inline constexpr std::size_t max_list_length = 256;
   return value;
 }
 
+/// The shortest exact form: 65536 is "64K", 1000 is "1000".
+[[nodiscard]] inline std::string size_text(std::uint64_t bytes) {
+  std::size_t unit = 0;
+  while (unit < 4 && bytes >= 1024 && bytes % 1024 == 0) {
+    bytes /= 1024;
+    ++unit;
+  }
+  std::string text = std::to_string(bytes);
+  if (unit > 0) text += "KMGT"[unit - 1];
+  return text;
+}
+
 /// "4K" and the like. `most` is inclusive.
 [[nodiscard]] inline std::uint64_t parse_size(std::string_view text, std::uint64_t least, std::uint64_t most,
                                               std::string_view what) {
@@ -52,10 +64,10 @@ inline constexpr std::size_t max_list_length = 256;
   }
   if (failure != std::errc{} || shift < 0)
     throw usage_error(std::string{what} + ": '" + std::string{text} +
-                      "' is no size; write bytes with K, M, G or T (powers of 1024), as in 64K");
+                      "' is no number or size; K, M, G and T are powers of 1024, as in 64K");
   if (value > UINT64_MAX >> shift || value << shift < least || value << shift > most)
-    throw usage_error(std::string{what} + ": " + std::string{text} + " is not between " +
-                      std::to_string(least) + " and " + std::to_string(most) + " bytes");
+    throw usage_error(std::string{what} + ": " + std::string{text} + " is not between " + size_text(least) +
+                      " and " + size_text(most));
   return value << shift;
 }
 
@@ -122,18 +134,6 @@ inline constexpr std::size_t max_list_length = 256;
     throw usage_error(std::string{what} + ": " + std::to_string(out.size()) + " values are more than " +
                       std::to_string(max_list_length));
   return out;
-}
-
-/// The shortest exact form: 65536 is "64K", 1000 is "1000".
-[[nodiscard]] inline std::string size_text(std::uint64_t bytes) {
-  std::size_t unit = 0;
-  while (unit < 4 && bytes >= 1024 && bytes % 1024 == 0) {
-    bytes /= 1024;
-    ++unit;
-  }
-  std::string text = std::to_string(bytes);
-  if (unit > 0) text += "KMGT"[unit - 1];
-  return text;
 }
 
 /// Where a side listens or connects: "host:port", "[v6]:port", ":port", "port" or "".

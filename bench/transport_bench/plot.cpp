@@ -20,7 +20,7 @@ constexpr double left = 76;
 constexpr double right = 600 + left;  // of the plane; the legend is beside it
 constexpr double bottom = 420;
 
-/// Told apart also by people who do not see all colours; the tenth line is dashed.
+/// Told apart also by people who do not see all colours.
 constexpr std::array<const char*, 9> colours{"#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00",
                                              "#56b4e9", "#7a5195", "#8c564b", "#444444"};
 constexpr std::array<const char*, 4> dashes{"", "7 4", "2 3", "9 3 2 3"};
@@ -78,10 +78,13 @@ double tick_step(double range) {
 
 struct curve {
   std::string name;
+  std::size_t colour = 0;
+  std::size_t dash = 0;
   std::map<std::uint64_t, double> gigabytes_per_second;  // by size
 };
 
-/// Only what differs between the curves is in their names.
+/// Only what differs between the curves is in their names. Several transports have a colour each and their
+/// combinations a dash each; the combinations of a single transport have colours.
 std::vector<curve> curves_of(const results& found) {
   std::set<std::string> labels;
   std::set<std::uint64_t> streams, threads, depths;
@@ -93,6 +96,8 @@ std::vector<curve> curves_of(const results& found) {
   }
   std::vector<curve> out;
   std::map<std::tuple<std::string, std::uint64_t, std::uint64_t, std::uint64_t>, std::size_t> index;
+  std::map<std::string, std::size_t> label_index;
+  std::map<std::tuple<std::uint64_t, std::uint64_t, std::uint64_t>, std::size_t> combination_index;
   for (const auto& row : found.rows) {
     const auto [at, is_new] = index.try_emplace({row.label, row.streams, row.threads, row.depth}, out.size());
     if (is_new) {
@@ -103,7 +108,14 @@ std::vector<curve> curves_of(const results& found) {
       add("streams", row.streams, streams.size());
       add("threads", row.threads, threads.size());
       add("depth", row.depth, depths.size());
-      out.push_back({name, {}});
+      const auto [label_at, new_label] = label_index.try_emplace(row.label, label_index.size());
+      const auto [combination_at, new_combination] =
+          combination_index.try_emplace({row.streams, row.threads, row.depth}, combination_index.size());
+      const std::size_t several = labels.size() > 1 ? label_at->second : combination_at->second;
+      out.push_back({name,
+                     several % colours.size(),
+                     labels.size() > 1 ? combination_at->second : combination_at->second / colours.size(),
+                     {}});
     }
     out[at->second].gigabytes_per_second[row.size] = median(row.bytes_per_second) * 1e-9;
   }
@@ -172,8 +184,8 @@ std::string plot_svg(const results& found) {
   out += label_at(left, bottom + 70, "start", stamp + ", " + found.date, "font-size=\"10\" fill=\"#888888\"");
 
   for (std::size_t i = 0; i < curves.size(); ++i) {
-    const std::string colour = colours[i % colours.size()];
-    const std::string dash = dashes[i / colours.size() % dashes.size()];
+    const std::string colour = colours[curves[i].colour];
+    const std::string dash = dashes[curves[i].dash % dashes.size()];
     const std::string stroke = "stroke=\"" + colour + "\" stroke-width=\"2\"" +
                                (dash.empty() ? "" : " stroke-dasharray=\"" + dash + "\"");
     std::string points;

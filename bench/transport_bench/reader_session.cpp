@@ -2,6 +2,7 @@
 
 #include <tensorhub/detail/random_id.hpp>
 #include <tensorhub/error.hpp>
+#include <thread>
 
 #include "messages.hpp"
 #include "session.hpp"
@@ -33,9 +34,10 @@ class sweep {
     found_.date = utc_date();
     found_.program = program_facts();
     found_.reader = machine_facts(control_.local_host());
-    found_.reader_touch = {target_.touch(), target_.touch()};
-    clear_target(target_);
     meet_source();
+    const double first_touch = target_.touch();
+    found_.reader_touch = {first_touch, target_.touch()};
+    clear_target(target_);
     print_head(how_, found_);
     for (const std::uint64_t streams : how_.streams) {
       make_readers(streams);
@@ -210,7 +212,21 @@ class sweep {
   [[nodiscard]] double source_cpu() {
     control_.send(json{{"type", "cpu"}}.dump(), in_seconds(how_.timeout_seconds));
     const json answer = receive_message(control_, "cpu", in_seconds(how_.timeout_seconds));
-    return answer.value("seconds", 0.0);
+    const auto seconds = answer.find("seconds");
+    if (seconds == answer.end() || !seconds->is_number())
+      throw channel_error(control_.peer() + " did not tell its CPU time");
+    return seconds->get<double>();
+  }
+
+  [[nodiscard]] round_figures run_reads(contender& one, const round_plan& plan) {
+    try {
+      return one.reader->run(plan);
+    } catch (const std::runtime_error& e) {
+      // A source that is killed closes the control connection, too, at about the same time.
+      std::this_thread::sleep_for(std::chrono::milliseconds{50});
+      throw channel_error(e.what() +
+                          (control_.readable() ? "; " + control_.peer() + " has ended or was killed" : ""));
+    }
   }
 
   /// One row for each contender. They take turns within a round, and every round begins with another one.
@@ -227,7 +243,7 @@ class sweep {
         round_plan plan = plan_of(depth, size);
         plan.seconds = how_.warm_up_seconds;
         plan.reads_per_thread = 0;
-        static_cast<void>(one.reader->run(plan));
+        static_cast<void>(run_reads(one, plan));
       }
       one.reader->restart_walk();
     }
@@ -250,7 +266,7 @@ class sweep {
     }
     const double source_before = source_cpu();
     const double reader_before = cpu_seconds();
-    round_figures seen = one.reader->run(plan);
+    round_figures seen = run_reads(one, plan);
     one.row.reader_cpu_seconds += cpu_seconds() - reader_before;
     one.row.source_cpu_seconds += source_cpu() - source_before;
     one.row.reads += seen.reads;
@@ -283,7 +299,22 @@ class sweep {
 }  // namespace
 
 results run_sweep(channel& control, const settings& how) {
-  return sweep{control, how}.run();
+  const std::uint64_t sides = how.part == role::both ? 2 : 1;
+  const std::uint64_t needed = sides * how.regions * how.region_bytes;
+  const std::uint64_t available = available_memory_bytes();
+  try {
+    if (available > 0 && needed > available) {
+      throw channel_error("the regions take " + std::to_string(needed >> 20) + " MiB, and " +
+                          std::to_string(available >> 20) + " MiB are available: make --region smaller");
+    }
+    return sweep{control, how}.run();
+  } catch (const std::exception& e) {
+    try {
+      control.send(json{{"type", "gave_up"}, {"sentence", e.what()}}.dump(), in_seconds(1));
+    } catch (const channel_error&) {  // the first sentence is the one to tell
+    }
+    throw;
+  }
 }
 
 }  // namespace transport_bench

@@ -9,6 +9,7 @@
 ///                                          <- cpu {seconds}
 ///     done {}                             ->
 ///                                          <- bye {}
+/// or  gave_up {sentence}                  ->
 ///
 /// Each message is a JSON object with a "type". A side that does not understand the other says why and ends.
 
@@ -18,7 +19,7 @@
 
 namespace transport_bench {
 
-/// Serves one reader to its end. Throws channel_error or tensorhub::error.
+/// Serves one reader to its end. Throws channel_error, reader_gave_up or tensorhub::error.
 void serve_reader(channel& control, const settings& how);
 
 /// Runs the whole sweep. Throws channel_error, tensorhub::error or std::runtime_error (a read failed).

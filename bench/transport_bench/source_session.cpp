@@ -129,10 +129,13 @@ void serve_reader(channel& control, const settings& how) {
   }
   for (;;) {
     const json message = json::parse(control.receive(in_seconds(silence_seconds)), nullptr, false);
-    const std::string type = message.is_object() ? message.value("type", "") : "";
+    const std::string type = text_of(message, "type");
     if (type == "done") {
       control.send(json{{"type", "bye"}}.dump(), in_seconds(how.timeout_seconds));
       return;
+    }
+    if (type == "gave_up") {
+      throw reader_gave_up(control.peer() + " gave up: " + text_of(message, "sentence"));
     }
     if (type != "cpu") throw channel_error(control.peer() + " sent something that is not understood");
     control.send(json{{"type", "cpu"}, {"seconds", cpu_seconds()}}.dump(), in_seconds(how.timeout_seconds));
