@@ -165,7 +165,7 @@ class verbs {
         greeting.reader = source_.self().value;
         greeting.source = peer.value;
         core->add(std::make_unique<verbs_detail::connection>(ours[i], i, theirs[i], greeting, options_,
-                                                             source_.channel(), until));
+                                                             source_.events(), until));
       }
     }
     on.core_->attach(*core);

@@ -42,13 +42,20 @@ struct work_request {
   std::uint32_t slot = 0;  ///< the read that it is part of
 };
 
+/// Where the events of established connections go. The mutex is that of the thread that hears them: what was
+/// written under it before the first event is seen by that thread.
+struct event_home {
+  rdma_event_channel& channel;
+  std::mutex& mutex;
+};
+
 class connection {
  public:
   using clock = std::chrono::steady_clock;
 
   /// Connects, or throws `transport_failed` or `timed_out`. `events` is told of the connection's end.
   connection(const rail& from, std::size_t local_rail, const named_address& to, const hello& greeting,
-             const verbs_options& options, rdma_event_channel& events, deadline until)
+             const verbs_options& options, const event_home& events, deadline until)
       : local_rail_{local_rail}, remote_rail_{greeting.rail} {
     connect(from, to, greeting, options, events, until);
   }
@@ -142,7 +149,7 @@ class connection {
   static constexpr std::uint64_t largest_unsignalled_bytes = 4u << 20;
 
   void connect(const rail& from, const named_address& to, const hello& greeting, const verbs_options& options,
-               rdma_event_channel& events, deadline until) {
+               const event_home& events, deadline until) {
     const auto channel = make_event_channel();
     id_ = make_id(*channel);
     try {
@@ -165,8 +172,11 @@ class connection {
       if (::rdma_connect(id_.get(), &wanted) != 0)
         throw refusal(from, to, "cannot be connected to: " + reason(errno));
       expect(*channel, RDMA_CM_EVENT_ESTABLISHED, from, to, greeting, until);
-      id_->context = this;
-      if (::rdma_migrate_id(id_.get(), &events) != 0)
+      {
+        const std::lock_guard lock{events.mutex};
+        id_->context = this;
+      }
+      if (::rdma_migrate_id(id_.get(), &events.channel) != 0)
         throw refusal(from, to, "is connected, but its end could not be heard: " + reason(errno));
     } catch (...) {
       close();  // before the channel that it is on

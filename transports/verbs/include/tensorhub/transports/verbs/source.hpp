@@ -68,7 +68,7 @@ class source {
   [[nodiscard]] const std::vector<rail>& rails() const noexcept { return rails_; }
   [[nodiscard]] incarnation self() const noexcept { return self_; }
   /// Where own connections' events go once they are made.
-  [[nodiscard]] rdma_event_channel& channel() const noexcept { return *channel_; }
+  [[nodiscard]] event_home events() noexcept { return {*channel_, mutex_}; }
   [[nodiscard]] std::atomic<std::uint64_t>& registered_bytes() noexcept { return registered_bytes_; }
   [[nodiscard]] std::uint64_t registered_bytes() const noexcept {
     return registered_bytes_.load(std::memory_order_relaxed);
@@ -164,8 +164,10 @@ class source {
       case RDMA_CM_EVENT_REJECTED:
         finished = ended(event->id);
         break;
-      default:  // established, time-wait over, address changed: nothing to do
+      default: {  // established, time-wait over, address changed: nothing to do
+        const std::lock_guard seen{mutex_};
         break;
+      }
     }
     static_cast<void>(::rdma_ack_cm_event(event));
   }
