@@ -309,6 +309,37 @@ TEST_CASE("libfabric: a stopped source says nothing: the peer time-out ends the 
   }
 }
 
+TEST_CASE("libfabric: a stopped source that goes on after the time-out brings no late bytes") {
+  std::vector<std::string> of_late_bytes{providers[0], providers[1]};
+  // Provider shm lets the source write into the reader's memory, unless it was told not to (see the README).
+  const char* const no_cma = std::getenv("FI_SHM_DISABLE_CMA");
+  if (no_cma != nullptr && std::string_view{no_cma} == "1") of_late_bytes.push_back("shm");
+  for (const std::string& provider : of_late_bytes) {
+    CAPTURE(provider);
+    constexpr std::uint64_t elsewhere = region_bytes - 4096;
+    const source_process source{provider};
+    reader own{provider};
+    own.connect(source.address);
+    CHECK(own.read(source.region, 4096) == completion_status::ok);
+    source.signal(SIGSTOP);
+    own.post_all(source.region);
+    own.drain();
+    std::memset(own.target.data(), 1, region_bytes);
+    source.signal(SIGCONT);
+    for (int round = 0; round < 4; ++round) {
+      own.connect(source.address);
+      REQUIRE(own.queue.post_read(*own.endpoint, own.into.front(), elsewhere, {&source.region, 0, 4096}, 0) ==
+              tensorhub::post_result::posted);
+      own.ended.clear();
+      own.drain();
+      CHECK(own.ended.contains(completion_status::ok));
+    }
+    std::uint64_t late = 0;
+    for (std::uint64_t i = 0; i < elsewhere; ++i) late += own.target.data()[i] != std::byte{1};
+    CHECK(late == 0);
+  }
+}
+
 TEST_CASE("libfabric: connecting to a process that is gone, and to one that is stopped") {
   for (const std::string& provider : providers) {
     CAPTURE(provider);
