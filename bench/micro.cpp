@@ -1,14 +1,18 @@
 // Single parts of the library, by Google Benchmark: digests, codec, catalog, scheduler, the pull's
-// bookkeeping.
+// bookkeeping, registration.
 
 #include <benchmark/benchmark.h>
 
 #include <cstring>
+#include <tensorhub/memory/host.hpp>
 #include <tensorhub/policy/integrity/xxh3_128.hpp>
 #include <tensorhub/policy/scheduler/nearest_source.hpp>
 #include <tensorhub/service/catalog.hpp>
 #include <tensorhub/service/codec.hpp>
 #include <tensorhub/transfer/pull.hpp>
+#include <tensorhub/transfer/shard_memory.hpp>
+#include <tensorhub/transports/same_host.hpp>
+#include <tensorhub/transports/tcp.hpp>
 #include <vector>
 
 namespace {
@@ -140,6 +144,44 @@ void pull_per_chunk(benchmark::State& state) {
   state.SetItemsProcessed(chunks);
 }
 BENCHMARK(pull_per_chunk);
+
+/// So many regions of 1 MiB in one call, and their end. (What a device's registration costs depends on the
+/// device: transport_bench shows it as rows.)
+template <tensorhub::transport Transport>
+void register_regions(benchmark::State& state) {
+  const auto count = static_cast<std::size_t>(state.range(0));
+  const tensorhub::host_memory::allocation memory{count << 20};
+  std::memset(memory.data(), 1, count << 20);
+  std::vector<tensorhub::memory_range> ranges(count, memory.range());
+  for (std::size_t i = 0; i < count; ++i) {
+    ranges[i].data += i << 20;
+    ranges[i].bytes = 1u << 20;
+    ranges[i].backing_offset = i << 20;
+  }
+  Transport through{{}, {7}};
+  for (auto _ : state)
+    benchmark::DoNotOptimize(through.register_memory(ranges, tensorhub::region_access::remote_read).data());
+  state.SetItemsProcessed(state.iterations() * state.range(0));
+}
+BENCHMARK(register_regions<tensorhub::transports::tcp>)->Arg(1)->Arg(64);
+BENCHMARK(register_regions<tensorhub::transports::same_host>)->Arg(1)->Arg(64);
+
+/// What a worker does before its first version: so many small tensors are added, laid out and registered.
+void register_tensors(benchmark::State& state) {
+  const auto count = static_cast<std::size_t>(state.range(0));
+  std::vector<std::byte> memory(count * 4096);
+  tensorhub::transports::tcp through{{}, {7}};
+  for (auto _ : state) {
+    tensorhub::shard_memory<tensorhub::transports::tcp, tensorhub::host_memory> shard{through};
+    for (std::size_t i = 0; i < count; ++i)
+      shard.add({"t" + std::to_string(i), tensorhub::dtype::u8, {4096}}, memory.data() + i * 4096);
+    const auto shape = shard.build_layout(tensorhub::defaults::chunk_bytes, {});
+    shard.register_all(shape);
+    benchmark::DoNotOptimize(shard.places().data());
+  }
+  state.SetItemsProcessed(state.iterations() * state.range(0));
+}
+BENCHMARK(register_tensors)->Arg(1000);
 
 }  // namespace
 
