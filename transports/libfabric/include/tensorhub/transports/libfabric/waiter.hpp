@@ -7,14 +7,14 @@
 /// and `efa` have no descriptors, and fi_trywait of `tcp;ofi_rxm` 1.17 crashes on a queue whose endpoints come
 /// and go.
 ///
-/// Thread safety: `wake` is for any thread, the rest for one at a time.
+/// Thread safety: `wake` and `progress_seen` are for any thread, the rest for one at a time.
 
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
+#include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <cstddef>
@@ -60,9 +60,9 @@ class waiter {
   void sleep(duration longest, bool expected, bool nap_only) noexcept {
     if (naps_ || nap_only) {
       const duration most = expected || nap_only ? longest_nap : idle_nap;
-      nap_ = std::min(nap_, most);
-      longest = std::min(longest, nap_);
-      nap_ = nap_ * 2;
+      const duration nap = std::min(duration{nap_ns_.load(std::memory_order_relaxed)}, most);
+      longest = std::min(longest, nap);
+      nap_ns_.store(2 * nap.count(), std::memory_order_relaxed);
     }
     longest = std::clamp<duration>(longest, duration::zero(), std::chrono::hours{1});
     const timespec limit{static_cast<time_t>(longest.count() / 1'000'000'000),
@@ -76,7 +76,7 @@ class waiter {
     }
   }
   /// Something came: naps start small again.
-  void progress_seen() noexcept { nap_ = first_nap; }
+  void progress_seen() noexcept { nap_ns_.store(first_nap.count(), std::memory_order_relaxed); }
 
   void wake() noexcept {
     const std::uint64_t one = 1;
@@ -84,7 +84,7 @@ class waiter {
   }
 
  private:
-  static constexpr std::chrono::microseconds first_nap{20};
+  static constexpr duration first_nap = std::chrono::microseconds{20};
   static constexpr duration longest_nap = std::chrono::microseconds{500};
   static constexpr duration idle_nap = std::chrono::milliseconds{10};
 
@@ -94,7 +94,7 @@ class waiter {
   std::vector<int> descriptors_;
   std::vector<pollfd> polled_ = std::vector<pollfd>(1);
   bool naps_ = false;
-  duration nap_ = first_nap;
+  std::atomic<duration::rep> nap_ns_ = first_nap.count();
 };
 
 /// `with_descriptor`: to be waited for by its file descriptor.
