@@ -128,8 +128,7 @@ inline constexpr std::size_t max_list_length = 256;
     }
   }
   std::ranges::sort(out);
-  const auto repeated = std::ranges::unique(out);
-  out.erase(repeated.begin(), repeated.end());
+  out.erase(std::unique(out.begin(), out.end()), out.end());
   if (out.size() > max_list_length)
     throw usage_error(std::string{what} + ": " + std::to_string(out.size()) + " values are more than " +
                       std::to_string(max_list_length));

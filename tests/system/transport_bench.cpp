@@ -201,7 +201,7 @@ TEST_CASE("transport_bench: percentiles and latencies") {
   CHECK(tool::median({4, 1, 2, 3}) == 2.5);
 
   std::vector<tool::latency_samples> parts(2);
-  for (int i = 1; i <= 1000; ++i) parts[i % 2].add(i);
+  for (std::size_t i = 1; i <= 1000; ++i) parts[i % 2].add(static_cast<double>(i));
   auto seen = tool::latency_samples::merge(parts);
   CHECK(seen.count == 1000);
   CHECK(seen.least == 1);
@@ -281,7 +281,7 @@ TEST_CASE("transport_bench: the check of the target finds what is wrong, missing
   };
   prepare();
   CHECK(check().count == 0);
-  for (const std::uint64_t offset : {0, 7, 99, 100, 499}) {
+  for (const std::uint64_t offset : {0u, 7u, 99u, 100u, 499u}) {
     prepare();
     byte(0, offset) ^= std::byte{1};
     const auto wrong = check();
