@@ -1,5 +1,5 @@
-// The libfabric transport against a bare fi_read loop on the same provider (tcp, connected): one reader, from the
-// source's memory into the reader's final buffer.
+// The libfabric transport against a bare fi_read loop on the same provider (tcp, connected): one reader, from
+// the source's memory into the reader's final buffer.
 
 #include <array>
 #include <cstring>

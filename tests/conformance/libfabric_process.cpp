@@ -1,6 +1,6 @@
-// The libfabric transport against sources in other processes, which are killed, stopped or replaced while they
-// are read; against strangers; with options that cannot be met; and with keys forged so that only the source's
-// provider can tell.
+// The libfabric transport against sources in other processes, which are killed, stopped or replaced while
+// they are read; against strangers; with options that cannot be met; and with keys forged so that only the
+// source's provider can tell.
 
 #include <doctest/doctest.h>
 #include <fcntl.h>

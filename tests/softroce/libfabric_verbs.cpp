@@ -1,5 +1,5 @@
-/// The conformance suite on the libfabric transport through provider `verbs`, on a real device (Soft-RoCE in a
-/// guest).
+/// The conformance suite on the libfabric transport through provider `verbs`, on a real device (Soft-RoCE in
+/// a guest).
 
 #include <doctest/doctest.h>
 

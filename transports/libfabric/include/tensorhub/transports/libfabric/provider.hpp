@@ -38,6 +38,11 @@ inline constexpr std::uint64_t wanted_caps = FI_MSG | FI_SEND | FI_RECV | FI_RMA
   hints->domain_attr->name = copied(options.domain);
   hints->fabric_attr->prov_name = copied(options.provider);
   hints->fabric_attr->name = copied(options.fabric);
+  // An addressed endpoint serves one peer. Its buffers are made when it is: the defaults are for thousands.
+  if (!connected) {
+    hints->tx_attr->size = 128;
+    hints->rx_attr->size = 64;
+  }
   // Provider shm reads a peer's memory by itself, without asking whether the key is good, unless reads of
   // one endpoint are to be answered in their order: then the peer answers them, and looks at the key.
   if (options.provider == "shm") hints->tx_attr->msg_order = FI_ORDER_RAR;

@@ -4,9 +4,9 @@
 /// provider's progress (without it most providers answer nobody) and lets readers in.
 ///
 /// All calls into the provider that can make bytes leave are made under one mutex. Who ends a permission
-/// (`cut_off`, a deregistration) takes it, closes what may carry forbidden bytes, and returns: nothing is being
-/// sent then, and what is closed sends nothing later. Visitors announce themselves (`visitors_`), so that a
-/// busy thread lets them in.
+/// (`cut_off`, a deregistration) takes it, closes what may carry forbidden bytes, and returns: nothing is
+/// being sent then, and what is closed sends nothing later. Visitors announce themselves (`visitors_`), so
+/// that a busy thread lets them in.
 ///
 /// Thread safety: all public members may be called from any thread.
 

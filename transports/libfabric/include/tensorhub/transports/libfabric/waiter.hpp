@@ -2,10 +2,10 @@
 /// \file waiter.hpp
 /// Sleeping until a completion queue or an event queue has something, or somebody calls.
 ///
-/// For connected endpoints this is poll(2) on the provider's file descriptors (FI_WAIT_FD). For addressed ones
-/// it is a sleep that starts at 20 microseconds and doubles up to a limit, reset by every sign of life: `shm`
-/// and `efa` have no descriptors, and fi_trywait of `tcp;ofi_rxm` 1.17 crashes on a queue whose endpoints come
-/// and go.
+/// For connected endpoints this is poll(2) on the provider's file descriptors (FI_WAIT_FD). For addressed
+/// ones it is a sleep that starts at 20 microseconds and doubles up to a limit, reset by every sign of life:
+/// `shm` and `efa` have no descriptors, and fi_trywait of `tcp;ofi_rxm` 1.17 crashes on a queue whose
+/// endpoints come and go.
 ///
 /// Thread safety: `wake` and `progress_seen` are for any thread, the rest for one at a time.
 
@@ -55,8 +55,8 @@ class waiter {
            ::fi_trywait(fabric_, objects_.data(), static_cast<int>(objects_.size())) == FI_SUCCESS;
   }
 
-  /// Sleeps for at most `longest`; where no descriptor tells what comes, for half a millisecond if something is
-  /// `expected` and ten else. `nap_only`: the provider had no room and may have some soon.
+  /// Sleeps for at most `longest`; where no descriptor tells what comes, for half a millisecond if something
+  /// is `expected` and ten else. `nap_only`: the provider had no room and may have some soon.
   void sleep(duration longest, bool expected, bool nap_only) noexcept {
     if (naps_ || nap_only) {
       const duration most = expected || nap_only ? longest_nap : idle_nap;
