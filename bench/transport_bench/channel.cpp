@@ -146,9 +146,8 @@ std::string channel::receive(deadline until) {
   return payload;
 }
 
-bool channel::readable() const {
-  pollfd entry{socket_.get(), POLLIN, 0};
-  return ::poll(&entry, 1, 0) > 0;
+bool channel::speaks_within(std::chrono::milliseconds time) const {
+  return wait_for(socket_.get(), POLLIN, steady::now() + time);
 }
 
 std::string channel::local_host() const {

@@ -42,8 +42,8 @@ class channel {
   /// Both throw channel_error: other side closed, deadline passed, no transport_bench, other protocol number.
   void send(std::string_view payload, deadline until);
   [[nodiscard]] std::string receive(deadline until);
-  /// True if the other side has closed or said something unasked.
-  [[nodiscard]] bool readable() const;
+  /// True if the other side closes, or says something unasked, within the time.
+  [[nodiscard]] bool speaks_within(std::chrono::milliseconds time) const;
 
   [[nodiscard]] const std::string& peer() const { return peer_; }
   /// This side's address of the connection, without port; IPv6 without brackets.

@@ -2,7 +2,6 @@
 
 #include <tensorhub/detail/random_id.hpp>
 #include <tensorhub/error.hpp>
-#include <thread>
 
 #include "messages.hpp"
 #include "session.hpp"
@@ -222,10 +221,9 @@ class sweep {
     try {
       return one.reader->run(plan);
     } catch (const std::runtime_error& e) {
-      // A source that is killed closes the control connection, too, at about the same time.
-      std::this_thread::sleep_for(std::chrono::milliseconds{50});
-      throw channel_error(e.what() +
-                          (control_.readable() ? "; " + control_.peer() + " has ended or was killed" : ""));
+      // A source that is killed closes the control connection, too, once the kernel has taken its memory back.
+      const bool has_ended = control_.speaks_within(std::chrono::milliseconds{1000});
+      throw channel_error(e.what() + (has_ended ? "; " + control_.peer() + " has ended or was killed" : ""));
     }
   }
 
