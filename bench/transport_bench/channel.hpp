@@ -1,6 +1,6 @@
 #pragma once
 /// \file channel.hpp
-/// The control channel between the two sides: one TCP connection, framed messages, every wait with a deadline.
+/// The control channel between the two sides: one TCP connection, framed messages, deadlines everywhere.
 ///
 /// Frame: 4 bytes "THTB", 2 bytes protocol number, 2 bytes zero, 4 bytes length (all little-endian), then the
 /// payload, JSON text of at most `max_payload_bytes`. A frame that does not begin so ends the session with a

@@ -63,7 +63,7 @@ struct round_figures {
   std::vector<latency_samples> latencies{};  ///< one per thread
 };
 
-/// The reads walk over the regions: of the places of `size` bytes that lie one after the other in all regions,
+/// The reads walk over the regions: of the places of `size` bytes, one after the other in all regions,
 /// thread t of T reads number t, t + T, t + 2T, ... and starts over at the end. The target has the same
 /// regions as the source, and bytes arrive where they were.
 class bench_reader {

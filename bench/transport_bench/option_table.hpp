@@ -63,8 +63,8 @@ class option_table {
     for (const auto& row : rows_) out.push_back(row.help);
     return out;
   }
-  /// The defaults, then what `prepare` changes, then what the user has set. Names that are not in the table are
-  /// for somebody else and passed over: the command line has checked them.
+  /// The defaults, then what `prepare` changes, then what the user has set. Names that are not in the table
+  /// are for somebody else and passed over: the command line has checked them.
   template <typename Prepare>
   [[nodiscard]] Options make(const option_values& values, Prepare prepare) const {
     Options out;

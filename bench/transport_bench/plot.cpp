@@ -1,5 +1,5 @@
-// Bandwidth against size as one SVG: logarithmic x, one line per transport and combination, no script, no font
-// that has to be there.
+// Bandwidth against size as one SVG: logarithmic x, one line per transport and combination, no script, no
+// font that has to be there.
 
 #include <array>
 #include <cmath>

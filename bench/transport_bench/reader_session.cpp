@@ -221,7 +221,7 @@ class sweep {
     try {
       return one.reader->run(plan);
     } catch (const std::runtime_error& e) {
-      // A source that is killed closes the control connection, too, once the kernel has taken its memory back.
+      // A source that is killed closes the control connection, too, once the kernel has its memory back.
       const bool has_ended = control_.speaks_within(std::chrono::milliseconds{1000});
       throw channel_error(e.what() + (has_ended ? "; " + control_.peer() + " has ended or was killed" : ""));
     }

@@ -4,7 +4,7 @@
 ///
 ///     reader                                  source
 ///     hello {transports, regions, memory} ->
-///                                          <- ready {addresses, keys, costs, environment} or refused {sentence}
+///                                          <- ready {addresses, keys, costs, machine} or refused {sentence}
 ///     cpu {}                              ->                              (before and after every round)
 ///                                          <- cpu {seconds}
 ///     done {}                             ->

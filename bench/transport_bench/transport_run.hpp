@@ -9,7 +9,7 @@
 ///       static constexpr std::string_view summary = "what it is, in a line";
 ///       static constexpr std::string_view streams_are = "connections per endpoint";   // or empty
 ///       static option_table<transport::options> table();                             // for --set
-///       static void prepare(transport::options&, const party_settings&);             // host, streams, time-out
+///       static void prepare(transport::options&, const party_settings&);   // host, streams, time-out
 ///     };
 ///
 /// `prepare` runs first and the user's options win over it.
