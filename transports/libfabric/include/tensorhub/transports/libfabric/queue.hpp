@@ -4,8 +4,8 @@
 ///
 /// All work is done by the thread that polls: it drives the provider's completion queue (and event queue,
 /// where endpoints are connected), cuts posted reads into pieces and keeps a bounded number of them in
-/// flight. A queue has a completion queue of its own, an endpoint of ours is a provider's endpoint of its
-/// own: closing it is what guarantees that no byte comes afterwards.
+/// flight. A queue has a completion queue of its own (and each addressed endpoint), an endpoint of ours is a
+/// provider's endpoint of its own: closing it is what guarantees that no byte comes afterwards.
 ///
 /// Thread safety: a queue and its endpoints belong to one thread at a time; only `wake` is for any thread.
 
@@ -17,7 +17,9 @@
 #include <cstdlib>
 #include <cstring>
 #include <deque>
+#include <list>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <string>
 #include <utility>
@@ -104,7 +106,8 @@ class endpoint_core {
   bool welcomed_ = false;
   bool connected_ = false;
 
-  addressed_endpoint fids_{};  ///< `peers` is empty on connected endpoints
+  unique_fid<::fid_cq> own_cq_{};  ///< of addressed endpoints: one that is not driven does nothing
+  addressed_endpoint fids_{};      ///< `peers` is empty on connected endpoints
   ::fi_addr_t room_ = FI_ADDR_UNSPEC;
   std::unique_ptr<endpoint_operations> operations_ = std::make_unique<endpoint_operations>();
   std::vector<posted_read*> waiting_;  ///< ring: not yet wholly asked for
@@ -257,7 +260,8 @@ class queue_core {
 
   void connect_addressed(endpoint_core& fresh, const peer_address& to, const hello& greeting,
                          clock::time_point until) {
-    fresh.fids_ = addressed_endpoint{through_, through_.domain(), through_.own_info(), cq_.get()};
+    fresh.own_cq_ = open_cq(through_.domain(), cq_entries, false, waiter_, through_.description());
+    fresh.fids_ = addressed_endpoint{through_, through_.domain(), through_.own_info(), fresh.own_cq_.get()};
     ::fid_ep* const own = fresh.fids_.endpoint.get();
     endpoint_operations& letters = *fresh.operations_;
     letters.outgoing = std::make_unique<message>(through_, through_.domain());
@@ -362,8 +366,13 @@ class queue_core {
   // ---- reading ------------------------------------------------------------------------------------------
 
   void drive() noexcept {
-    read_cq();
-    read_eq();
+    if (through_.connected()) {
+      read_cq(*cq_);
+      read_eq();
+    }
+    for (const endpoint_core* each : endpoints_) {
+      if (each->own_cq_) read_cq(*each->own_cq_);
+    }
     const auto now = clock::now();
     for (endpoint_core* each : endpoints_) {
       if (each->state_ != endpoint_core::state::ready) continue;
@@ -419,9 +428,9 @@ class queue_core {
     }
   }
 
-  void read_cq() noexcept {
+  void read_cq(::fid_cq& cq) noexcept {
     for (;;) {
-      const auto count = ::fi_cq_read(cq_.get(), entries_.data(), entries_.size());
+      const auto count = ::fi_cq_read(&cq, entries_.data(), entries_.size());
       if (count > 0) {
         waiter_.progress_seen();
         for (std::size_t i = 0; i < static_cast<std::size_t>(count); ++i)
@@ -429,7 +438,7 @@ class queue_core {
         if (static_cast<std::size_t>(count) < entries_.size()) return;
       } else if (count == -FI_EAVAIL) {
         ::fi_cq_err_entry problem{};
-        if (::fi_cq_readerr(cq_.get(), &problem, 0) <= 0) return;
+        if (::fi_cq_readerr(&cq, &problem, 0) <= 0) return;
         complete(problem.op_context, problem.len, problem.err, problem.prov_errno);
       } else {
         return;
@@ -531,26 +540,46 @@ class queue_core {
     endpoint.state_ = endpoint_core::state::closed;
     if (endpoint.fids_.endpoint && through_.connected())
       static_cast<void>(::fi_shutdown(endpoint.fids_.endpoint.get(), 0));
-    if (!through_.connected() && endpoint.room_ != FI_ADDR_UNSPEC) {
-      endpoint.fids_.remove(endpoint.room_);
-      read_cq();
-    }
+    const message* const letter_out = endpoint.operations_->outgoing.get();
+    const bool is_busy = endpoint.in_flight_ > 0 || (letter_out != nullptr && letter_out->busy);
+    if (is_busy && through_.crashes_on_close()) abandon(endpoint);
     endpoint.fids_.endpoint.reset();
-    read_cq();
+    read_cq(endpoint.own_cq_ ? *endpoint.own_cq_ : *cq_);
     endpoint.fids_.peers.reset();
-    for (piece& each : endpoint.operations_->pieces) {
-      if (std::exchange(each.read, nullptr) != nullptr) --in_flight_;
+    endpoint.own_cq_.reset();
+    in_flight_ -= std::exchange(endpoint.in_flight_, 0);
+    if (endpoint.operations_) {
+      for (piece& each : endpoint.operations_->pieces) each.read = nullptr;
     }
-    endpoint.in_flight_ = 0;
     endpoint.waiting_count_ = 0;
     for (posted_read& each : reads_) {
       if (each.through == &endpoint) release(each, each.status == completion_status::ok ? why : each.status);
     }
     try {
-      closed_.push_back(std::move(endpoint.operations_));
+      if (endpoint.operations_) closed_.push_back(std::move(endpoint.operations_));
       if (closed_.size() > remembered_closings) closed_.pop_front();
     } catch (...) {  // no memory to keep it by: it stays where the provider may point to
       static_cast<void>(endpoint.operations_.release());
+    }
+  }
+
+  /// What is left of a silent peer's endpoint, where it can neither be closed nor be told to cancel: it stays
+  /// until the process ends. Nobody drives it, so that nothing comes of it.
+  static void abandon(endpoint_core& endpoint) noexcept {
+    struct remains {
+      ::fid_ep* endpoint;
+      ::fid_av* peers;
+      ::fid_cq* cq;
+      endpoint_operations* operations;
+    };
+    static std::mutex mutex;
+    static auto* const kept = new std::list<remains>;  // never destroyed: leak checkers find everything here
+    const remains left{endpoint.fids_.endpoint.release(), endpoint.fids_.peers.release(),
+                       endpoint.own_cq_.release(), endpoint.operations_.release()};
+    try {
+      const std::lock_guard lock{mutex};
+      kept->push_back(left);
+    } catch (...) {  // no memory for the note
     }
   }
 
