@@ -76,10 +76,11 @@ TEST_CASE("the guest's device registers memory, and refuses what it cannot have"
   ibv_pd* const domain = ::ibv_alloc_pd(opened.get());
   REQUIRE(domain != nullptr);
   std::string memory(1u << 20, 'x');
-  ibv_mr* const region =
-      ::ibv_reg_mr(domain, memory.data(), memory.size(), IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ);
+  const int readable = IBV_ACCESS_REMOTE_READ;
+  const int writable = IBV_ACCESS_LOCAL_WRITE;
+  ibv_mr* const region = ::ibv_reg_mr(domain, memory.data(), memory.size(), readable | writable);
   CHECK(region != nullptr);
-  CHECK(::ibv_reg_mr(domain, nullptr, 4096, IBV_ACCESS_REMOTE_READ) == nullptr);
+  CHECK(::ibv_reg_mr(domain, nullptr, 4096, readable) == nullptr);
   if (region != nullptr) CHECK(::ibv_dereg_mr(region) == 0);
   CHECK(::ibv_dealloc_pd(domain) == 0);
 }
