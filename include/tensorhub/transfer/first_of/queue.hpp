@@ -20,6 +20,7 @@
 #include <span>
 #include <tuple>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "tensorhub/concepts/transport.hpp"
