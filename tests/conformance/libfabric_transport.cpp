@@ -58,17 +58,3 @@ TEST_CASE("libfabric: every rule, provider shm, addressed endpoints") {
   options.peer_timeout = short_silence;
   run_rules(subject_with(options), with_silences, of_shm);
 }
-
-TEST_CASE("libfabric: every rule, provider net, connected endpoints") {
-  libfabric::options options;
-  options.provider = "net";
-  run_rules(subject_with(options));
-}
-
-TEST_CASE("libfabric: every rule, provider sockets, addressed endpoints") {
-  libfabric::options options;
-  options.provider = "sockets";
-  options.endpoint_type = tensorhub::transports::fabric_endpoint::addressed;
-  options.peer_timeout = short_silence;
-  run_rules(subject_with(options), with_silences);
-}
