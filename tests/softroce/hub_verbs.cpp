@@ -1,4 +1,5 @@
-// A whole hub over verbs: reference server, publisher and subscribers, in threads and in processes of their own.
+// A whole hub over verbs: reference server, publisher and subscribers, in threads and in processes of their
+// own.
 
 #include <doctest/doctest.h>
 
@@ -50,8 +51,8 @@ std::shared_ptr<tensorhub::testing::read_gate> make_gate() {
   return std::make_shared<tensorhub::testing::read_gate>(gate_bytes);
 }
 
-/// This program once more, in a process of its own, running one of the skipped test cases below. (Started anew
-/// and not only forked: the libraries under verbs do not survive a fork.)
+/// This program once more, in a process of its own, running one of the skipped test cases below. (Started
+/// anew and not only forked: the libraries under verbs do not survive a fork.)
 process another(const std::string& part, const std::string& server) {
   const std::string self = std::filesystem::read_symlink("/proc/self/exe");
   return process{

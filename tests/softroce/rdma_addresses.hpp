@@ -8,8 +8,8 @@
 
 namespace softroce_tests {
 
-/// The IPv4 address of each RDMA device, one or two of them; throws outside of the guest, where these tests would
-/// prove nothing.
+/// The IPv4 address of each RDMA device, one or two of them; throws outside of the guest, where these tests
+/// would prove nothing.
 [[nodiscard]] inline std::vector<std::string> rdma_addresses() {
   const char* text = std::getenv("TENSORHUB_TEST_RDMA_ADDRESSES");
   if (text == nullptr || *text == '\0')

@@ -1,5 +1,5 @@
-// What the verbs transport says when it is given a device, an address, memory or a peer that it cannot use; and
-// what it takes although it looks difficult: read-only memory, regions in pieces, parts of a region.
+// What the verbs transport says when it is given a device, an address, memory or a peer that it cannot use;
+// and what it takes although it looks difficult: read-only memory, regions in pieces, parts of a region.
 
 #include <doctest/doctest.h>
 #include <sys/mman.h>

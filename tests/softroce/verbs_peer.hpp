@@ -1,8 +1,8 @@
 #pragma once
 // A source in another process, which does what the test tells it.
 //
-// The process is this program once more, started anew: the libraries under verbs do not survive a fork. It runs
-// the (otherwise skipped) test case "the other process", with one end of a socket as descriptor 3.
+// The process is this program once more, started anew: the libraries under verbs do not survive a fork. It
+// runs the (otherwise skipped) test case "the other process", with one end of a socket as descriptor 3.
 
 #include <signal.h>
 #include <sys/prctl.h>

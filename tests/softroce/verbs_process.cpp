@@ -1,5 +1,5 @@
-// The verbs transport against other processes: killed, stopped, replaced, taking their memory back; and readers
-// that forge what a description says, so that only the device can refuse them.
+// The verbs transport against other processes: killed, stopped, replaced, taking their memory back; and
+// readers that forge what a description says, so that only the device can refuse them.
 
 #include <doctest/doctest.h>
 #include <sys/resource.h>
@@ -350,7 +350,7 @@ TEST_CASE(
     CHECK(sentence.find(part) != std::string::npos);
 }
 
-// ---- the other side -----------------------------------------------------------------------------------------
+// ---- the other side -------------------------------------------------------------------------------------
 
 namespace {
 

@@ -1,5 +1,5 @@
-// The verbs transport between two devices with a wire between them: every rule again, over one rail and over two,
-// and what happens when the wire breaks.
+// The verbs transport between two devices with a wire between them: every rule again, over one rail and
+// over two, and what happens when the wire breaks.
 
 #include <doctest/doctest.h>
 
@@ -30,8 +30,8 @@ namespace {
 constexpr conformance_options of_a_guest{
     .deadline = 60s, .largest_read_bytes = 1u << 20, .rounds = 4, .concurrent_overwrites = true};
 
-/// Without these rules (see guest_devices.sh) packets that come in by the wire are not for this machine: they are
-/// dropped in silence.
+/// Without these rules (see guest_devices.sh) packets that come in by the wire are not for this machine:
+/// they are dropped in silence.
 void set_wire(bool whole) {
   static bool is_whole = true;
   if (is_whole == whole) return;

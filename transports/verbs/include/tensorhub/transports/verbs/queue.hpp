@@ -3,8 +3,8 @@
 /// The reading side of the verbs transport: queues, and the endpoints on them.
 ///
 /// A read is cut into work requests: at the largest that the port takes, and where a piece of either region
-/// ends. They take turns on the endpoint's connections, strictly, so that the last ones of a read are the last
-/// ones on their connections: those are signalled. What does not fit into the queue pairs waits in the
+/// ends. They take turns on the endpoint's connections, strictly, so that the last ones of a read are the
+/// last ones on their connections: those are signalled. What does not fit into the queue pairs waits in the
 /// endpoint's line. A read ends when all its work requests are complete.
 ///
 /// The first error breaks the endpoint: its queue pairs are destroyed, after which no byte can come, and
