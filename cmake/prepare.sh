@@ -27,6 +27,9 @@ need_packages() {
     fail "these packages could not be installed: ${missing[*]}. Is there a network, and a Debian 12 package source?"
 }
 
+# What ccache keeps serves every clone, wherever it lies.
+export CCACHE_BASEDIR="$PWD" CCACHE_NOHASHDIR=1
+
 # build <preset>: configures if needed, then builds.
 build() {
   say "configuring build/$1"

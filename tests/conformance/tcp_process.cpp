@@ -8,9 +8,11 @@
 
 #include <array>
 #include <chrono>
+#include <cstdlib>
 #include <map>
 #include <memory>
 #include <string>
+#include <tensorhub/detail/unique_fd.hpp>
 #include <tensorhub/memory/host.hpp>
 #include <tensorhub/transports/tcp.hpp>
 #include <vector>
@@ -33,12 +35,17 @@ struct source_process {
   tensorhub::transport_address address{};
   tensorhub::remote_region region{};
 
-  explicit source_process(const tcp::options& how = {}, incarnation self = source_id) {
-    int ends[2];
+  /// Fork before this process has threads. With `later`, the child starts to listen when it is told where.
+  explicit source_process(incarnation self = source_id, bool later = false) {
+    int ends[2], orders[2];
     REQUIRE(::pipe(ends) == 0);
+    REQUIRE(::pipe(orders) == 0);
     id = ::fork();
     if (id == 0) {
       ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+      ::close(orders[1]);
+      tcp::options how;
+      if (later && ::read(orders[0], &how.listen_port, sizeof how.listen_port) <= 0) std::_Exit(1);
       const tensorhub::host_memory::allocation memory{region_bytes};
       tcp through{how, self};
       const auto range = memory.range();
@@ -52,16 +59,28 @@ struct source_process {
       for (;;) ::pause();
     }
     ::close(ends[1]);
-    std::array<char, 256> text{};
-    REQUIRE(::read(ends[0], text.data(), text.size()) == static_cast<ssize_t>(text.size()));
-    REQUIRE(::read(ends[0], &region, sizeof region) == static_cast<ssize_t>(sizeof region));
-    ::close(ends[0]);
-    address.text = text.data();
+    ::close(orders[0]);
+    answers_.reset(ends[0]);
+    orders_.reset(orders[1]);
+    if (!later) hear();
+  }
+  void listen_on(std::uint16_t port) {
+    REQUIRE(::write(orders_.get(), &port, sizeof port) == static_cast<ssize_t>(sizeof port));
+    hear();
   }
   ~source_process() {
     ::kill(id, SIGKILL);
     ::waitpid(id, nullptr, 0);
   }
+
+ private:
+  void hear() {
+    std::array<char, 256> text{};
+    REQUIRE(::read(answers_.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size()));
+    REQUIRE(::read(answers_.get(), &region, sizeof region) == static_cast<ssize_t>(sizeof region));
+    address.text = text.data();
+  }
+  tensorhub::detail::unique_fd answers_, orders_;
 };
 
 /// Posts reads, does something to the source, and counts how each of them ends.
@@ -118,6 +137,8 @@ TEST_CASE("a stopped source says nothing: the peer time-out ends the reads") {
 
 TEST_CASE(
     "a source replaced by another process at its port while it is read: nothing of the new one arrives") {
+  constexpr incarnation other_id{23};
+  source_process second{other_id, true};
   auto first = std::make_unique<source_process>();
   const std::string where = first->address.text;
   tcp through{{.peer_timeout = 2s}, reader_id};
@@ -132,10 +153,7 @@ TEST_CASE(
             tensorhub::post_result::posted);
   }
   first.reset();  // killed
-  tcp::options at_the_same_port;
-  at_the_same_port.listen_port = static_cast<std::uint16_t>(std::stoi(where.substr(where.rfind(':') + 1)));
-  constexpr incarnation other_id{23};
-  const source_process second{at_the_same_port, other_id};
+  second.listen_on(static_cast<std::uint16_t>(std::stoi(where.substr(where.rfind(':') + 1))));
   REQUIRE(second.address.text == where);
   std::size_t lost = 0;
   const auto until = std::chrono::steady_clock::now() + 30s;
