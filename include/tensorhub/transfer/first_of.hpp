@@ -14,8 +14,9 @@
 /// `retry_after`.
 ///
 /// On the data path a read goes to its endpoint's member by a branch over the list: no virtual call, no
-/// allocation; it copies the member's key (at most 128 bytes). What a composition promises is what all of its
-/// members promise (see `capabilities`); the conformance suite runs on it as on any transport.
+/// allocation; a key is taken apart when it differs from that of the read before. What a composition promises
+/// is what all of its members promise (see `capabilities`); the conformance suite runs on it as on any
+/// transport.
 ///
 /// Registration is all or nothing over all started members: memory that one of them cannot take is an error,
 /// with that member's advice, and not a quiet detour over a slower one. Leave a member out by
@@ -127,6 +128,8 @@ class first_of {
     incarnation peer_;
     std::variant<std::monostate, typename Members::endpoint...> part_;  ///< index 0 only while it is made
     std::string why_;
+    remote_region last_whole_{};  ///< the description that was used last, and the member's own part of it
+    remote_region last_part_{};
   };
 
   using queue = first_of_detail::queue<first_of, Members...>;

@@ -142,6 +142,13 @@ class key_writer {
   std::size_t used_ = key_check_bytes;
 };
 
+/// Byte for byte, and quickly: this is asked for every read.
+[[nodiscard]] inline bool same_description(const remote_region& a, const remote_region& b) noexcept {
+  return a.base == b.base && a.bytes == b.bytes && a.key.used_bytes == b.key.used_bytes &&
+         a.key.used_bytes <= a.key.bytes.size() &&
+         std::memcmp(a.key.bytes.data(), b.key.bytes.data(), a.key.used_bytes) == 0;
+}
+
 /// A member's own description of `whole`; false: there is none, or the key is damaged.
 [[nodiscard]] inline bool find_key(const remote_region& whole, std::size_t index,
                                    remote_region& out) noexcept {

@@ -56,7 +56,7 @@ class queue {
   }
 
   void wait(duration timeout) noexcept {
-    if (!finished_.empty() || shared_->woken.exchange(false)) return;
+    if (!finished_.empty() || take_wake()) return;
     std::size_t busy = 0, started = 0;
     each_started([&](auto& part) {
       ++started;
@@ -70,7 +70,7 @@ class queue {
       if (busy > 0 && part.outstanding() == 0) return;
       if (at++ == wanted % candidates) part.wait(slice);
     });
-    shared_->woken.store(false);
+    static_cast<void>(take_wake());
   }
 
   void wake() noexcept {
@@ -90,6 +90,8 @@ class queue {
 
  private:
   friend Owner;
+
+  [[nodiscard]] bool take_wake() noexcept { return shared_->woken.load() && shared_->woken.exchange(false); }
 
   /// What `wake` may touch from another thread, at a place that does not move.
   struct shared_state {
@@ -148,11 +150,15 @@ class queue {
       if constexpr (count > 1) {
         if (outstanding() >= depth_) return post_result::queue_full;
       }
-      remote_region region;
       if (!local) return finish(id, completion_status::local_error);
-      if (!find_key(*from.region, I, region)) return finish(id, completion_status::access_denied);
+      // One region is read many times in a row: its key is taken apart once.
+      if (!same_description(through.last_whole_, *from.region)) {
+        if (!find_key(*from.region, I, through.last_part_))
+          return finish(id, completion_status::access_denied);
+        through.last_whole_ = *from.region;
+      }
       return std::get<I>(shared_->parts)
-          ->post_read(*endpoint, *local, offset, {&region, from.offset, from.bytes}, id);
+          ->post_read(*endpoint, *local, offset, {&through.last_part_, from.offset, from.bytes}, id);
     } else {
       return finish(id, completion_status::peer_lost);  // no endpoint is without a member
     }
