@@ -32,8 +32,8 @@ struct libfabric_options {
 
   /// A posted read travels in pieces of this size (or the provider's max_msg_size, if that is less), so many
   /// of them at a time on each endpoint.
-  std::uint64_t piece_bytes = 1u << 20;
-  std::size_t pieces_in_flight = 4;
+  std::uint64_t piece_bytes = 512u << 10;
+  std::size_t pieces_in_flight = 8;
 
   /// Regions above it are registered in several parts. 0: the provider's limit.
   std::uint64_t largest_registration_bytes = 0;
