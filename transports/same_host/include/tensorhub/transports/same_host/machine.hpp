@@ -21,6 +21,7 @@
 #include <string_view>
 
 #include "tensorhub/config.hpp"
+#include "tensorhub/detail/machine_id.hpp"
 #include "tensorhub/error.hpp"
 
 namespace tensorhub::transports::same_host_detail {
@@ -41,14 +42,14 @@ struct machine_identity {
   bool operator==(const machine_identity&) const = default;
 
   [[nodiscard]] static machine_identity of_this_process() {
-    machine_identity own{word_of_file("/proc/sys/kernel/random/boot_id"), {}};
+    machine_identity own{detail::machine_id(), {}};
     std::array<char, 64> link{};
     const auto length = ::readlink("/proc/self/ns/net", link.data(), link.size() - 1);
     for (ssize_t i = 0; i < length; ++i) {
       const char c = link[static_cast<std::size_t>(i)];
       if (c >= '0' && c <= '9') own.network_namespace += c;
     }
-    if (own.boot_id.empty() || own.boot_id.find_first_of("./") != std::string::npos) own.boot_id = "unknown";
+    if (own.boot_id.find_first_of("./") != std::string::npos) own.boot_id = "unknown";
     if (own.network_namespace.empty()) own.network_namespace = "unknown";
     return own;
   }
