@@ -3,6 +3,7 @@
 /// The other side of a benchmark in a process of its own: told what to do over a socket pair, one line each,
 /// and asked for its CPU seconds.
 
+#include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
@@ -35,6 +36,11 @@ class line_channel {
     if (length <= 0) throw std::runtime_error("the other process of the benchmark has ended");
     line.resize(static_cast<std::size_t>(length));
     return line;
+  }
+  /// Whether `hear` would return at once, after at most so long.
+  [[nodiscard]] bool ready(int patience_ms) const {
+    pollfd entry{descriptor_, POLLIN, 0};
+    return ::poll(&entry, 1, patience_ms) > 0;
   }
 
  private:
@@ -70,6 +76,8 @@ class child {
   child(const child&) = delete;
   child& operator=(const child&) = delete;
 
+  /// Without a word of farewell.
+  void kill() const { ::kill(process_, SIGKILL); }
   [[nodiscard]] line_channel line() const { return line_channel{descriptor_}; }
   [[nodiscard]] std::string ask(const std::string& question) const {
     line().say(question);

@@ -76,7 +76,7 @@ class reader {
     const auto range = target.range();
     into_ = through_.register_memory(std::span{&range, 1}, region_access::local_write);
     endpoint_.emplace(through_.connect(queue_, address, source_id, std::chrono::seconds{5}));
-    if constexpr (requires { endpoint_->why(); }) {
+    if constexpr (requires { endpoint_->through(); }) {
       if (endpoint_->through() != expected) throw std::runtime_error("another member: " + endpoint_->why());
     }
   }

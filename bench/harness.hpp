@@ -143,6 +143,10 @@ class comparison {
   void write_json(const std::string& path) const {
     if (path.empty()) return;
     std::ofstream out{path};
+    write_json(out);
+    out << "\n";
+  }
+  void write_json(std::ostream& out) const {
     out << "{\"title\": \"" << title_ << "\", \"method\": \"" << method_ << "\", \"medians\": {";
     std::string_view comma;
     for (const auto& [name, columns] : taken_) {
@@ -162,7 +166,7 @@ class comparison {
           << ", \"at_least\": " << each.at_least << "}";
       comma = ", ";
     }
-    out << "]}\n";
+    out << "]}";
   }
 
  private:
@@ -179,5 +183,18 @@ class comparison {
   std::map<std::string, std::map<std::string, std::vector<double>>> taken_;
   std::vector<promise> goals_;
 };
+
+/// Several comparisons of one program: an array.
+inline void write_json(const std::string& path, const std::vector<const comparison*>& all) {
+  if (path.empty()) return;
+  std::ofstream out{path};
+  std::string_view separator = "[";
+  for (const comparison* one : all) {
+    out << separator;
+    one->write_json(out);
+    separator = ",\n ";
+  }
+  out << "]\n";
+}
 
 }  // namespace bench

@@ -1,5 +1,5 @@
 // Single parts of the library, by Google Benchmark: digests, codec, catalog, scheduler, the pull's
-// bookkeeping, registration.
+// bookkeeping, registration. (Assignments of a large catalog: assignment.cpp.)
 
 #include <benchmark/benchmark.h>
 
@@ -28,10 +28,10 @@ BENCHMARK(chunk_digest)->Arg(64 << 10)->Arg(1 << 20)->Arg(64 << 20);
 
 messages::envelope an_assignment() {
   messages::update_reply reply;
-  reply.source.emplace();
-  reply.source->source_replica = "rollout-17";
-  reply.source->address.text = "tcp://10.0.0.17:40123";
-  reply.source->control.key.used_bytes = 24;
+  messages::assignment& source = reply.sources.emplace_back();
+  source.source_replica = "rollout-17";
+  source.address.text = "tcp://10.0.0.17:40123";
+  source.control.key.used_bytes = 24;
   return {1, {2}, {1}, reply};
 }
 
@@ -100,8 +100,9 @@ void catalog_update(benchmark::State& state) {
     finish.version = {1};
     finish.held = messages::reference{{1}, operation.value, {7, 7}, {}};
     for (const auto& each : answers) {
-      if (const auto* reply = std::get_if<messages::update_reply>(&each.message.body); reply && reply->source)
-        finish.lease = reply->source->lease;
+      if (const auto* reply = std::get_if<messages::update_reply>(&each.message.body);
+          reply && !reply->sources.empty())
+        finish.lease = reply->sources.front().lease;
     }
     if (!finish.lease) state.SkipWithError("no source was assigned");
     tell(worker, ++number, finish);

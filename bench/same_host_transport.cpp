@@ -13,12 +13,11 @@
 
 #include "child.hpp"
 #include "harness.hpp"
+#include "read_all.hpp"
 #include "region_text.hpp"
 
 namespace {
 
-using tensorhub::completion;
-using tensorhub::completion_status;
 using tensorhub::incarnation;
 using transport = tensorhub::transports::same_host;
 
@@ -60,23 +59,7 @@ class reader {
         endpoint_{through_.connect(queue_, source, source_id, std::chrono::seconds{5})} {}
 
   void read(const tensorhub::remote_region& from, std::uint64_t chunk_bytes) {
-    constexpr std::size_t depth = 4;
-    std::uint64_t asked = 0;
-    std::uint64_t done = 0;
-    std::array<completion, 16> completions;
-    while (done < range_.bytes) {
-      while (asked < range_.bytes && queue_.outstanding() < depth) {
-        const std::uint64_t length = std::min(chunk_bytes, range_.bytes - asked);
-        static_cast<void>(queue_.post_read(endpoint_, into_.front(), asked, {&from, asked, length}, length));
-        asked += length;
-      }
-      const std::size_t count = queue_.poll(completions);
-      for (std::size_t i = 0; i < count; ++i) {
-        if (completions[i].status != completion_status::ok) throw std::runtime_error("a read failed");
-        done += completions[i].id;
-      }
-      if (count == 0) queue_.wait(std::chrono::seconds{1});
-    }
+    bench::read_all<transport>(queue_, endpoint_, into_.front(), from, chunk_bytes, 4);
   }
 
  private:
@@ -134,18 +117,8 @@ int main(int argc, char** argv) {
           "process's own memory, one call per thread; process_vm_readv in calls of 1 and 4 "
           "MiB; threads of the bare loops are started in the turn; 1 warming round, then 9, "
           "order rotates; medians; CPU seconds per GB of the reader by getrusage"};
-  const double gigabytes = static_cast<double>(bytes) * 1e-9;
   const auto turn = [&](const std::function<void()>& work) {
-    return [&, work] {
-      const double source_cpu = source.cpu();
-      const double own_cpu = bench::cpu_seconds();
-      const double started = bench::now_seconds();
-      work();
-      const double seconds = bench::now_seconds() - started;
-      return bench::figures{{"GB/s", gigabytes / seconds},
-                            {"source cpu s/GB", (source.cpu() - source_cpu) / gigabytes},
-                            {"reader cpu s/GB", (bench::cpu_seconds() - own_cpu) / gigabytes}};
-    };
+    return [&, work] { return bench::timed(source, bytes, work); };
   };
   const auto threads_text = [](std::size_t threads) {
     return std::to_string(threads) + (threads == 1 ? " thread" : " threads");

@@ -32,9 +32,14 @@ std::vector<tensorhub::tensor_spec> tensors() {
 class client {
  public:
   client(zmq::context_t& context, const std::string& address, std::uint64_t number,
-         const tensorhub::layout& shape)
+         const tensorhub::layout& shape, const std::optional<tensorhub::client_security>& security)
       : socket_{context, zmq::socket_type::dealer}, id_{number}, shape_{&shape} {
     socket_.set(zmq::sockopt::linger, 0);
+    if (security) {
+      socket_.set(zmq::sockopt::curve_serverkey, security->server_key);
+      socket_.set(zmq::sockopt::curve_publickey, security->keys.public_key);
+      socket_.set(zmq::sockopt::curve_secretkey, security->keys.secret_key);
+    }
     socket_.connect(address);
   }
 
@@ -61,6 +66,7 @@ class client {
   void publish() { send(messages::publish_request{{1}, reference(1)}); }
   void update() {
     ++operation_;
+    busy_ = true;
     send(messages::update_request{{operation_}, tensorhub::latest, 600'000});
   }
   void heartbeat() {
@@ -80,12 +86,12 @@ class client {
       joined_ = !joined->wants_layout;
       if (!joined_) join(true);
     } else if (const auto* source = std::get_if<messages::update_reply>(&body)) {
-      if (!source->source) throw std::runtime_error("no source: " + source->result.sentence);
+      if (source->sources.empty()) throw std::runtime_error("no source: " + source->result.sentence);
       messages::finish_request finish;
       finish.operation = {operation_};
       finish.version = source->version;
       finish.held = reference(source->version.value);
-      finish.lease = source->source->lease;
+      finish.lease = source->sources.front().lease;
       expects_finish_ = true;
       send(std::move(finish));
     } else if (std::holds_alternative<messages::status_reply>(body)) {
@@ -95,11 +101,13 @@ class client {
         published_ = true;
     } else if (std::holds_alternative<messages::drained_reply>(body)) {
       ++updates_;
+      busy_ = false;
       if (!paused_) update();
     }
     return true;
   }
   [[nodiscard]] bool published() const { return published_; }
+  [[nodiscard]] bool busy() const { return busy_; }
   void pause(bool paused) { paused_ = paused; }
 
  private:
@@ -135,6 +143,7 @@ class client {
   bool published_ = false;
   bool expects_finish_ = false;
   bool paused_ = false;
+  bool busy_ = false;  ///< in the middle of an update
 };
 
 /// Answers every request with a canned answer of the right type and of the size that the catalog's would
@@ -154,7 +163,7 @@ class bare_server {
     source.source_replica = "replica-0";
     source.address.text = "tcp://127.0.0.1:10000";
     source.control.key.used_bytes = 24;
-    update.source = source;
+    update.sources.assign(tensorhub::source_limits{}.sources, source);
     status_ = can(messages::status_reply{});
     update_ = can(update);
     drained_ = can(messages::drained_reply{});
@@ -192,10 +201,12 @@ class bare_server {
 /// All workers of one server, in one thread: they sleep in one epoll set over the sockets' descriptors.
 class crowd {
  public:
-  crowd(const std::string& address, std::size_t workers) : shape_{tensors()} {
+  crowd(const std::string& address, std::size_t workers,
+        const std::optional<tensorhub::client_security>& security)
+      : shape_{tensors()} {
     context_.set(zmq::ctxopt::max_sockets, 4096);
     for (std::size_t i = 0; i <= workers; ++i) {  // number 0 publishes
-      clients_.push_back(std::make_unique<client>(context_, address, i + 1, shape_));
+      clients_.push_back(std::make_unique<client>(context_, address, i + 1, shape_, security));
       epoll_event wanted{};
       wanted.events = EPOLLIN;
       wanted.data.u64 = i;
@@ -230,8 +241,7 @@ class crowd {
     });
     const double rate = static_cast<double>(updates() - before) / (bench::now_seconds() - started);
     for (auto& each : clients_) each->pause(true);
-    const double until = bench::now_seconds() + 0.2;
-    work_until([&] { return bench::now_seconds() > until; });
+    work_until([&] { return std::ranges::none_of(clients_, [](const auto& each) { return each->busy(); }); });
     return rate;
   }
 
@@ -264,15 +274,23 @@ class crowd {
   std::vector<std::unique_ptr<client>> clients_;
 };
 
-std::unique_ptr<bench::child> start(bool bare) {
-  return std::make_unique<bench::child>([bare](bench::line_channel& line) {
+enum class server_kind { bare, plain, secured };
+
+/// Of all secured rows.
+struct key_ring {
+  tensorhub::curve_key_pair server = tensorhub::make_curve_keys();
+  tensorhub::curve_key_pair clients = tensorhub::make_curve_keys();
+};
+
+std::unique_ptr<bench::child> start(server_kind kind, const key_ring& keys) {
+  return std::make_unique<bench::child>([kind, keys](bench::line_channel& line) {
     const auto answer_questions = [&line] {
       for (;;) {
         static_cast<void>(line.hear());
         line.say(std::to_string(bench::cpu_seconds()));
       }
     };
-    if (bare) {
+    if (kind == server_kind::bare) {
       zmq::context_t context;
       bare_server server{context};
       line.say(server.address());
@@ -281,6 +299,8 @@ std::unique_ptr<bench::child> start(bool bare) {
     } else {
       tensorhub::reference_server_options how;
       how.catalog.worker_timeout = std::chrono::seconds{60};
+      if (kind == server_kind::secured)
+        how.security = tensorhub::server_security{keys.server, {{keys.clients.public_key, "bench"}}};
       tensorhub::reference_server<> server{how};
       line.say(server.address());
       answer_questions();
@@ -296,7 +316,16 @@ int main(int argc, char** argv) {
   const std::vector<std::size_t> sizes =
       given.smoke ? std::vector<std::size_t>{10} : std::vector<std::size_t>{100, 1000};
   std::vector<std::unique_ptr<bench::child>> servers;
-  for (std::size_t i = 0; i < sizes.size() * 2; ++i) servers.push_back(start(i % 2 == 0));
+  struct row {
+    server_kind kind;
+    const char* name;
+  };
+  const std::array<row, 3> rows{row{server_kind::bare, "bare ROUTER, "},
+                                row{server_kind::plain, "reference server, "},
+                                row{server_kind::secured, "reference server with CURVE, "}};
+  const key_ring keys;
+  for (std::size_t i = 0; i < sizes.size() * rows.size(); ++i)
+    servers.push_back(start(rows[i % rows.size()].kind, keys));
   bench::comparison rivals{
       given, "reference server against a bare ROUTER loop",
       "one update is three exchanges (update, finish, unpublish); every worker has one DEALER connection and "
@@ -306,16 +335,18 @@ int main(int argc, char** argv) {
       "same sizes; turns of 1 s, 1 warming round, then 7; medians; CPU of the server process by getrusage"};
   std::vector<std::unique_ptr<crowd>> crowds;
   for (std::size_t i = 0; i < servers.size(); ++i) {
-    const std::size_t workers = sizes[i / 2];
-    crowds.push_back(std::make_unique<crowd>(servers[i]->line().hear(), workers));
-    rivals.add((i % 2 == 0 ? "bare ROUTER, " : "reference server, ") + std::to_string(workers) + " workers",
-               [&, i, seconds] {
-                 const double cpu = servers[i]->cpu();
-                 const double rate = crowds[i]->run(seconds);
-                 return bench::figures{
-                     {"updates/s", rate},
-                     {"server cpu us/update", (servers[i]->cpu() - cpu) / (rate * seconds) * 1e6}};
-               });
+    const std::size_t workers = sizes[i / rows.size()];
+    const row& what = rows[i % rows.size()];
+    std::optional<tensorhub::client_security> security;
+    if (what.kind == server_kind::secured)
+      security = tensorhub::client_security{keys.server.public_key, keys.clients};
+    crowds.push_back(std::make_unique<crowd>(servers[i]->line().hear(), workers, security));
+    rivals.add(what.name + std::to_string(workers) + " workers", [&, i, seconds] {
+      const double cpu = servers[i]->cpu();
+      const double rate = crowds[i]->run(seconds);
+      return bench::figures{{"updates/s", rate},
+                            {"server cpu us/update", (servers[i]->cpu() - cpu) / (rate * seconds) * 1e6}};
+    });
   }
   rivals.run(given.smoke ? 1 : 7);
   rivals.print({"updates/s", "server cpu us/update"});

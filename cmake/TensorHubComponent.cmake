@@ -18,13 +18,14 @@ function(tensorhub_component name)
   set_property(GLOBAL APPEND PROPERTY TENSORHUB_COMPONENTS ${name})
 endfunction()
 
-# tensorhub_optional_component(<name> PACKAGE <package> [VERSION <version>] DEBIAN <packages> LINK <targets>...)
+# tensorhub_optional_component(<name> PACKAGE <package> [VERSION <version>] DEBIAN <packages> [NEEDS <variable>]
+#                              LINK <targets>...)
 #
 # A component that needs a library which may not be there. TENSORHUB_WITH_<NAME>: AUTO builds it if the library is
 # found and says in one line if not; ON makes a missing library an error; OFF leaves the component out. Sets
-# TENSORHUB_HAS_<NAME> for our own tests and benchmarks.
+# TENSORHUB_HAS_<NAME> for our own tests and benchmarks. NEEDS: a variable that finding the package has to set.
 function(tensorhub_optional_component name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "PACKAGE;VERSION;DEBIAN" "LINK")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "PACKAGE;VERSION;DEBIAN;NEEDS" "LINK")
   string(TOUPPER ${name} upper)
   set(TENSORHUB_WITH_${upper} AUTO CACHE STRING "Component ${name}, which needs ${arg_PACKAGE}: AUTO, ON or OFF")
   set_property(CACHE TENSORHUB_WITH_${upper} PROPERTY STRINGS AUTO ON OFF)
@@ -32,6 +33,9 @@ function(tensorhub_optional_component name)
   if(TENSORHUB_WITH_${upper})
     find_package(${arg_PACKAGE} ${arg_VERSION} QUIET)
     set(has ${${arg_PACKAGE}_FOUND})
+    if(has AND arg_NEEDS AND NOT ${arg_NEEDS})
+      set(has FALSE)
+    endif()
     set(sentence
         "component ${name} needs ${arg_PACKAGE} ${arg_VERSION}, which was not found (Debian: ${arg_DEBIAN})")
     if(NOT has AND NOT TENSORHUB_WITH_${upper} STREQUAL AUTO)
@@ -42,7 +46,9 @@ function(tensorhub_optional_component name)
   endif()
   if(has)
     tensorhub_component(${name} INCLUDE include LINK TensorHub::core ${arg_LINK})
-    set_property(GLOBAL APPEND PROPERTY TENSORHUB_FIND_MODULES Find${arg_PACKAGE}.cmake)
+    if(EXISTS "${PROJECT_SOURCE_DIR}/cmake/Find${arg_PACKAGE}.cmake") # else it is CMake's own
+      set_property(GLOBAL APPEND PROPERTY TENSORHUB_FIND_MODULES Find${arg_PACKAGE}.cmake)
+    endif()
     set_property(GLOBAL APPEND PROPERTY TENSORHUB_OPTIONAL_PACKAGES "${name}=${arg_PACKAGE}")
   endif()
   set(TENSORHUB_HAS_${upper} ${has} CACHE INTERNAL "")

@@ -8,6 +8,8 @@ endif()
 if(TENSORHUB_SANITIZE)
   target_compile_options(tensorhub_development INTERFACE -fsanitize=${TENSORHUB_SANITIZE} -fno-omit-frame-pointer
                                                          -fno-sanitize-recover=all)
+  # g++ takes members of moved optionals for uninitialised when the code is instrumented.
+  target_compile_options(tensorhub_development INTERFACE $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
   target_link_options(tensorhub_development INTERFACE -fsanitize=${TENSORHUB_SANITIZE})
 endif()
 if(PROJECT_IS_TOP_LEVEL AND NOT CMAKE_CXX_COMPILER_LAUNCHER)

@@ -25,7 +25,7 @@ configure_package_config_file(cmake/TensorHubConfig.cmake.in ${PROJECT_BINARY_DI
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/TensorHubConfigVersion.cmake
                                  COMPATIBILITY SameMinorVersion ARCH_INDEPENDENT)
 install(FILES ${PROJECT_BINARY_DIR}/TensorHubConfig.cmake ${PROJECT_BINARY_DIR}/TensorHubConfigVersion.cmake
-              cmake/FindZeroMQ.cmake cmake/FindxxHash.cmake DESTINATION ${package_folder})
+              cmake/FindZeroMQ.cmake cmake/FindxxHash.cmake cmake/FindSodium.cmake DESTINATION ${package_folder})
 foreach(module IN LISTS find_modules)
   install(FILES cmake/${module} DESTINATION ${package_folder})
 endforeach()

@@ -30,13 +30,27 @@ need_packages() {
 # What ccache keeps serves every clone, wherever it lies.
 export CCACHE_BASEDIR="$PWD" CCACHE_NOHASHDIR=1
 
-# build <preset>: configures if needed, then builds.
+# build <preset> [<target>...]: configures if needed, then builds all, or the targets.
 build() {
-  say "configuring build/$1"
-  cmake --preset "$1" >"build-$1.log" 2>&1 || { cat "build-$1.log"; rm -f "build-$1.log"; fail "cmake could not configure preset '$1'"; }
-  rm -f "build-$1.log"
-  say "building build/$1"
-  cmake --build --preset "$1" -- -k 0 || fail "preset '$1' does not build"
+  local preset=$1 targets=()
+  shift
+  [ $# -eq 0 ] || targets=(--target "$@")
+  say "configuring build/$preset"
+  cmake --preset "$preset" >"build-$preset.log" 2>&1 ||
+    { cat "build-$preset.log"; rm -f "build-$preset.log"; fail "cmake could not configure preset '$preset'"; }
+  rm -f "build-$preset.log"
+  say "building build/$preset"
+  cmake --build --preset "$preset" "${targets[@]}" -- -k 0 || fail "preset '$preset' does not build"
 }
 
-base_packages=(g++ cmake ninja-build libzmq3-dev cppzmq-dev libcereal-dev libxxhash-dev nlohmann-json3-dev)
+# Says which GPU there is; false, with a line, if there is none.
+gpu_is_here() {
+  if command -v nvidia-smi >/dev/null && nvidia-smi -L 2>/dev/null | grep -q '^GPU'; then
+    nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader
+  else
+    say "there is no GPU here (nvidia-smi names none): what needs one is skipped and says so"
+    return 1
+  fi
+}
+
+base_packages=(g++ cmake ninja-build libzmq3-dev cppzmq-dev libcereal-dev libxxhash-dev libsodium-dev nlohmann-json3-dev)

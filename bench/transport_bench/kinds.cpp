@@ -18,6 +18,11 @@ namespace {
 std::vector<transport_kind> all_kinds() {
   std::vector<transport_kind> out;
   out.push_back(tcp_kind());
+#if TRANSPORT_BENCH_TLS
+  out.push_back(tls_kind());
+#else
+  out.push_back(absent("tls", "TCP under TLS 1.3", "OpenSSL 3 at configure time (Debian: libssl-dev)"));
+#endif
 #if TRANSPORT_BENCH_SAME_HOST
   out.push_back(same_host_kind());
 #else

@@ -7,6 +7,7 @@
 namespace transport_bench {
 
 [[nodiscard]] transport_kind tcp_kind();
+[[nodiscard]] transport_kind tls_kind();
 [[nodiscard]] transport_kind same_host_kind();
 [[nodiscard]] transport_kind verbs_kind();
 [[nodiscard]] transport_kind libfabric_kind();

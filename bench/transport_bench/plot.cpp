@@ -8,6 +8,7 @@
 #include <set>
 #include <tuple>
 
+#include "../svg.hpp"
 #include "results.hpp"
 
 namespace transport_bench {
@@ -20,61 +21,7 @@ constexpr double left = 76;
 constexpr double right = 600 + left;  // of the plane; the legend is beside it
 constexpr double bottom = 420;
 
-/// Told apart also by people who do not see all colours.
-constexpr std::array<const char*, 9> colours{"#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00",
-                                             "#56b4e9", "#7a5195", "#8c564b", "#444444"};
-constexpr std::array<const char*, 4> dashes{"", "7 4", "2 3", "9 3 2 3"};
-
-std::string decimal(double value, const char* unit = "") {
-  std::array<char, 48> text{};
-  std::snprintf(text.data(), text.size(), "%.2f", value);
-  std::string out = text.data();
-  while (out.back() == '0') out.pop_back();
-  if (out.back() == '.') out.pop_back();
-  return out + unit;
-}
-
-std::string escaped(const std::string& text) {
-  std::string out;
-  for (const char c : text) {
-    switch (c) {
-      case '&':
-        out += "&amp;";
-        break;
-      case '<':
-        out += "&lt;";
-        break;
-      case '>':
-        out += "&gt;";
-        break;
-      case '"':
-        out += "&quot;";
-        break;
-      default:
-        out += static_cast<unsigned char>(c) < 0x20 ? ' ' : c;
-    }
-  }
-  return out;
-}
-
-std::string label_at(double x, double y, const char* anchor, const std::string& text, const char* more = "") {
-  return "<text x=\"" + decimal(x) + "\" y=\"" + decimal(y) + "\" text-anchor=\"" + anchor + "\" " + more +
-         ">" + escaped(text) + "</text>\n";
-}
-
-std::string line(double x1, double y1, double x2, double y2, const char* style) {
-  return "<line x1=\"" + decimal(x1) + "\" y1=\"" + decimal(y1) + "\" x2=\"" + decimal(x2) + "\" y2=\"" +
-         decimal(y2) + "\" " + style + "/>\n";
-}
-
-/// 1, 2 or 5 times a power of ten, so that about five of them make `range`.
-double tick_step(double range) {
-  const double raw = range / 5;
-  const double power = std::pow(10, std::floor(std::log10(raw)));
-  for (const double factor : {1.0, 2.0, 5.0})
-    if (raw <= factor * power) return factor * power;
-  return 10 * power;
-}
+using namespace bench::svg;
 
 struct curve {
   std::string name;
@@ -147,11 +94,7 @@ std::string plot_svg(const results& found) {
   const auto y_of = [&](double rate) { return bottom - rate / y_most * (bottom - top); };
 
   const double height = std::max(bottom + 84, top + 22 * static_cast<double>(curves.size()) + 60);
-  std::string out = "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"" + decimal(width) + "\" height=\"" +
-                    decimal(height) + "\" viewBox=\"0 0 " + decimal(width) + " " + decimal(height) +
-                    "\" font-family=\"Helvetica, Arial, sans-serif\" font-size=\"12\" fill=\"#222222\">\n";
-  out += "<title>transport_bench: bandwidth against size</title>\n";
-  out += "<rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n";
+  std::string out = begin(width, height, "transport_bench: bandwidth against size");
   out += label_at(left, 30, "start", "One-sided reads: bandwidth against size",
                   "font-size=\"17\" font-weight=\"bold\"");
   std::string below;

@@ -47,7 +47,8 @@ class launcher {
     pump(given_.seconds * 0.4, "", [] { return false; });
     board_.note("rollout-" + std::to_string(next_rollout_) + " joins");
     start_rollout();
-    pump(given_.seconds * 0.3, "", [] { return false; });
+    given_.kills ? pump_with_kills(given_.seconds * 0.3)
+                 : pump(given_.seconds * 0.3, "", [] { return false; });
     board_.note("rollout-0 leaves");
     tell("rollout-0", report{"leave"}, true);
     pump(given_.seconds * 0.3, "", [] { return false; });
@@ -77,7 +78,35 @@ class launcher {
     link line;
     bool may_end = false;  // it has been told to
     bool closed = false;   // its end of the line
+    bool killed = false;   // by us
   };
+
+  /// Kills the server, and later both processes of a rollout that others read from, and starts them again.
+  void pump_with_kills(double seconds) {
+    const double part = seconds / 5;
+    pump(part, "", [] { return false; });
+    board_.note("kill -9 of the reference server");
+    kill("server");
+    pump(std::min(part, 1.0), "", [] { return false; });
+    board_.note("a new reference server starts at the same address");
+    start("server", {"server", 0}, descriptor{}, -1);
+    pump(part, "", [] { return false; });
+    const std::string source = rollouts_[std::min<std::size_t>(1, rollouts_.size() - 1)];
+    board_.note("kill -9 of both shards of " + source + ", whom others read from");
+    kill(source);
+    pump(part, "", [] { return false; });
+    board_.note(source + " starts again");
+    start_replica("rollout", source);
+    pump(part, "", [] { return false; });
+  }
+
+  void kill(const std::string& replica) {
+    for (auto& m : members_) {
+      if (m.who.replica != replica || m.killed) continue;
+      ::kill(children_[m.process].pid, SIGKILL);
+      m.killed = m.closed = true;
+    }
+  }
 
   void start_server() {
     start("server", {"server", 0}, descriptor{}, -1);
@@ -161,7 +190,7 @@ class launcher {
     children_.reap();
     for (const auto& m : members_) {
       const child& process = children_[m.process];
-      if (!process.ended || (m.may_end && process.succeeded())) continue;
+      if (!process.ended || m.killed || (m.may_end && process.succeeded())) continue;
       throw std::runtime_error(process.name + " " + process.ending() +
                                (m.may_end ? "" : " although nobody told it to"));
     }

@@ -18,6 +18,7 @@ struct options {
   std::size_t rollouts = 3;
   std::size_t hidden = 8192;
   std::uint64_t seed = 1;
+  bool kills = false;
   bool quiet = false;
   bool help = false;
 
@@ -35,6 +36,7 @@ inline constexpr std::string_view usage =
     "  --rollouts N   rollout replicas at the start (default 3; one more joins later, one leaves)\n"
     "  --hidden N     width of the hidden layer (default 8192: 8.5 MB of weights; 262144: 273 MB)\n"
     "  --seed N       of the weights and of all randomness (default 1)\n"
+    "  --kills        kill -9 of the server, and of a rollout that others read from; both start again\n"
     "  --quiet        only the closing summary\n";
 
 /// Throws `runtime_error` that says what is wrong.
@@ -65,6 +67,8 @@ inline constexpr std::string_view usage =
       result.hidden = number(std::size_t{128}, std::size_t{1} << 22);
     } else if (name == "--seed") {
       result.seed = number(std::uint64_t{0}, UINT64_MAX);
+    } else if (name == "--kills") {
+      result.kills = true;
     } else if (name == "--quiet") {
       result.quiet = true;
     } else if (name == "--help" || name == "-h") {

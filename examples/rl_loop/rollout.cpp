@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <thread>
 
 #include "episode_channel.hpp"
 #include "exchange.hpp"
@@ -28,6 +29,21 @@ struct orders {
   bool play = false;
   bool stop = false;
 };
+
+/// What fails fails for both shards, and so both try again: their sources may have died, or the other shard
+/// may have been started anew.
+tensorhub::update_report update(hub::subscriber& rollout, std::uint64_t version, link& launcher) {
+  constexpr int attempts = 10;
+  for (int attempt = 1;; ++attempt) {
+    try {
+      return rollout.update(tensorhub::at_least(version));  // [hub]
+    } catch (const tensorhub::error& e) {                   // [hub]
+      if (attempt == attempts || e.code() == tensorhub::errc::replaced) throw;
+      launcher.say(report{"trouble"}.with("code", to_string(e.code())));
+      std::this_thread::sleep_for(std::chrono::milliseconds{100});
+    }
+  }
+}
 
 }  // namespace
 
@@ -68,10 +84,11 @@ void run_rollout(const options& given) {
     next = shards.agree(next);
 
     if (next.update_to != 0) {
-      const auto done = rollout.update(tensorhub::at_least(next.update_to));  // [hub] in place
+      const auto done = update(rollout, next.update_to, launcher);  // [hub] in place
       held = done.version.value;  // [hub] from here this process is a source itself
       std::string sources;
-      for (const auto& source : done.sources) sources += (sources.empty() ? "" : ",") + source;  // [hub]
+      for (std::size_t i = 0; i < done.sources.size(); ++i)  // [hub] who was read, and how much of it
+        sources += done.sources[i] + ":" + std::to_string(done.source_bytes[i]) + ",";  // [hub]
       launcher.say(report{"update"}
                        .with("version", held)
                        .with("sources", sources)

@@ -4,10 +4,11 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <map>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -28,7 +29,8 @@ class scoreboard {
   scoreboard(bool quiet, bool learning_required) : quiet_{quiet}, learning_required_{learning_required} {
     if (!quiet_) {
       std::printf("   time version   mean   versions  trainer   rollouts            who pulled from whom\n");
-      std::printf("      s          return  behind   stall ms  stall ms    GB/s   (since the line above)\n");
+      std::printf(
+          "      s          return  behind   stall ms  stall ms    GB/s   (and how much from rollouts)\n");
     }
   }
 
@@ -41,6 +43,8 @@ class scoreboard {
       updated(from, what);
     } else if (what.word() == "left") {
       last_[from] = {what.count("version"), what.text("fingerprint")};
+    } else if (what.word() == "trouble") {
+      note(from.replica + "/" + std::to_string(from.rank) + " tries again: " + what.text("code"));
     } else if (what.word() == "final") {
       final_version_ = what.count("version");
     }
@@ -60,7 +64,9 @@ class scoreboard {
     bool good = true;
     std::printf("\nsummary after %.1f s: %zu versions learnt from, last version %llu\n", elapsed(),
                 returns_.size(), static_cast<unsigned long long>(final_version_));
-    std::printf("  replica      last version  updates  update ms    GB/s  fingerprint of shard 0, 1\n");
+    std::printf(
+        "  replica      last version  updates  update ms    GB/s  from rollouts  fingerprint of shard 0, "
+        "1\n");
     for (const auto& [name, stayed] : replicas) good &= summarise_replica(name, stayed, shards);
     good &= summarise_updates();
     good &= summarise_learning();
@@ -70,6 +76,8 @@ class scoreboard {
   }
 
  private:
+  /// Bytes from each replica.
+  using sources_of_bytes = std::map<std::string, double>;
   struct returns {
     double mean;
     double episodes;
@@ -79,11 +87,12 @@ class scoreboard {
     double bytes = 0;
     double seconds = 0;
     double pull_seconds = 0;
-    std::set<std::string> sources;
+    sources_of_bytes sources;
   };
   struct total {
     std::size_t updates = 0;
     double bytes = 0;
+    double from_rollouts = 0;
     double seconds = 0;
     double pull_seconds = 0;
   };
@@ -103,19 +112,18 @@ class scoreboard {
     last_line_s_ = elapsed();
     double bytes = 0, seconds = 0, pull_seconds = 0;
     std::string who;
-    std::map<std::string, std::map<std::string, int>> by_reader;
+    std::map<std::string, sources_of_bytes> by_reader;
     for (const auto& [key, one] : line_pulls_) {
       bytes += one.bytes;
       seconds += one.seconds;
       pull_seconds += one.pull_seconds;
-      for (const auto& source : one.sources) ++by_reader[key.first][source];
+      for (const auto& [source, share] : one.sources) by_reader[key.first][source] += share;
     }
     for (const auto& [reader, sources] : by_reader) {
       who += (who.empty() ? "" : "  ") + short_name(reader) + "<-";
-      for (auto s = sources.begin(); s != sources.end(); ++s) {
+      for (auto s = sources.begin(); s != sources.end(); ++s)
         who += (s == sources.begin() ? "" : ",") + short_name(s->first);
-        if (s->second > 1) who += "*" + std::to_string(s->second);
-      }
+      who += " " + percent(from_rollouts(sources), sum_of(sources));
     }
     const double pulls = std::max<double>(1.0, static_cast<double>(line_pulls_.size()));
     std::printf("%7.1f %7llu %7.1f %8.1f %9.1f %9.1f %8.2f   %s\n", last_line_s_,
@@ -135,15 +143,38 @@ class scoreboard {
     one.bytes += what.number("bytes");
     one.seconds = std::max(one.seconds, what.number("seconds"));
     one.pull_seconds = std::max(one.pull_seconds, what.number("pull_s"));
-    std::string names = what.text("sources") + ",";
-    for (std::size_t comma; (comma = names.find(',')) != std::string::npos; names.erase(0, comma + 1)) {
-      one.sources.insert(names.substr(0, names.rfind('/', comma)));
-    }
+    const sources_of_bytes sources = parse_sources(what.text("sources"));
+    for (const auto& [source, share] : sources) one.sources[source] += share;
     total& sum = totals_[from];
     ++sum.updates;
     sum.bytes += what.number("bytes");
+    sum.from_rollouts += from_rollouts(sources);
     sum.seconds += what.number("seconds");
     sum.pull_seconds += what.number("pull_s");
+  }
+
+  /// "trainer-0/1:4096,rollout-3/1:8192," by replica; who gave nothing is left out.
+  [[nodiscard]] static sources_of_bytes parse_sources(std::string text) {
+    sources_of_bytes out;
+    for (std::size_t comma; (comma = text.find(',')) != std::string::npos; text.erase(0, comma + 1)) {
+      const std::string one = text.substr(0, comma);
+      const double share = std::strtod(one.substr(one.rfind(':') + 1).c_str(), nullptr);
+      if (share > 0) out[one.substr(0, one.rfind('/'))] += share;
+    }
+    return out;
+  }
+  [[nodiscard]] static double from_rollouts(const sources_of_bytes& sources) {
+    double sum = 0;
+    for (const auto& [name, share] : sources) sum += name.rfind("rollout", 0) == 0 ? share : 0;
+    return sum;
+  }
+  [[nodiscard]] static double sum_of(const sources_of_bytes& sources) {
+    double sum = 0;
+    for (const auto& [name, share] : sources) sum += share;
+    return sum;
+  }
+  [[nodiscard]] static std::string percent(double part, double whole) {
+    return std::to_string(static_cast<int>(whole > 0 ? std::round(100 * part / whole) : 0)) + "%";
   }
 
   /// "rollout-3" -> "r3", "trainer-0" -> "trainer": the table is narrow.
@@ -176,6 +207,7 @@ class scoreboard {
       if (const auto found = totals_.find({name, rank}); found != totals_.end()) {
         sum.updates = found->second.updates;  // a group operation: the same count in every shard
         sum.bytes += found->second.bytes;
+        sum.from_rollouts += found->second.from_rollouts;
         sum.seconds = std::max(sum.seconds, found->second.seconds);
         sum.pull_seconds = std::max(sum.pull_seconds, found->second.pull_seconds);
       }
@@ -184,13 +216,14 @@ class scoreboard {
     if (stayed && version != final_version_) good = false;
     if (rollout && sum.updates == 0) good = false;
     if (rollout) {
-      std::printf("  %-12s %12llu %8zu %10.1f %7.2f %s%s\n", name.c_str(),
+      std::printf("  %-12s %12llu %8zu %10.1f %7.2f %14s %s%s\n", name.c_str(),
                   static_cast<unsigned long long>(version), sum.updates,
                   1e3 * sum.seconds / std::max<double>(1.0, static_cast<double>(sum.updates)),
-                  sum.pull_seconds > 0 ? sum.bytes / sum.pull_seconds * 1e-9 : 0.0, prints.c_str(),
+                  sum.pull_seconds > 0 ? sum.bytes / sum.pull_seconds * 1e-9 : 0.0,
+                  percent(sum.from_rollouts, sum.bytes).c_str(), prints.c_str(),
                   stayed ? "" : "  (left before the end)");
     } else {
-      std::printf("  %-12s %12llu        -          -       - %s\n", name.c_str(),
+      std::printf("  %-12s %12llu        -          -       -              - %s\n", name.c_str(),
                   static_cast<unsigned long long>(version), prints.c_str());
     }
     if (!good) std::printf("  %s: WRONG: version or bytes are not the trainer's\n", name.c_str());

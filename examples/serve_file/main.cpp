@@ -20,6 +20,7 @@
 #include <thread>
 
 #include "mapped_file.hpp"
+#include "progress_bar.hpp"
 #include "safetensors.hpp"
 
 namespace {
@@ -144,11 +145,19 @@ void pull(const settings& given, const sigset_t& ends) {
     subscriber.add(tensor.name, file.data() + offset, tensor.shape, tensor.type);
     offset += *tensor.bytes();
   }
-  const auto done = subscriber.update(tensorhub::latest, timeout);
+  auto running = subscriber.update_async(tensorhub::latest, timeout);
+  serve_file::progress_bar bar;
+  while (!running.done()) {
+    bar.show(running.progress());
+    std::this_thread::sleep_for(std::chrono::milliseconds{20});
+  }
+  bar.clear();
+  const auto done = running.wait(timeout);
   std::cout << "version " << done.version.value << " of model '" << given.model << "': " << done.bytes
             << " bytes in " << done.seconds << " s (" << static_cast<double>(done.bytes) * 1e-9 / done.seconds
             << " GB/s) from";
-  for (const auto& source : done.sources) std::cout << " " << source;
+  for (std::size_t i = 0; i < done.sources.size(); ++i)
+    std::cout << " " << done.sources[i] << " (" << done.source_bytes[i] << " bytes)";
   std::cout << std::endl;
   if (given.hold) wait_for_signal(ends);
   subscriber.leave();

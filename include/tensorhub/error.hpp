@@ -38,6 +38,7 @@ enum class errc : std::uint16_t {
   cancelled = 18,         ///< the caller cancelled the operation
   transport_failed = 19,  ///< registration, listening or connecting failed
   system_failed = 20,     ///< an operating-system call failed
+  refused = 21,           ///< the other side does not let this process in: its key is unknown or revoked
 };
 
 [[nodiscard]] constexpr std::string_view to_string(errc code) noexcept {
@@ -84,6 +85,8 @@ enum class errc : std::uint16_t {
       return "transport_failed";
     case errc::system_failed:
       return "system_failed";
+    case errc::refused:
+      return "refused";
   }
   return "unknown";
 }

@@ -21,9 +21,10 @@ class independent;
 class bounded_staleness;
 struct xxh3_128;
 struct no_integrity;
+struct host_memory;
 
 template <typename Transport, typename Scheduler = nearest_source, typename Consistency = group_consistent,
-          typename Integrity = xxh3_128>
+          typename Integrity = xxh3_128, typename Memory = host_memory>
 struct hub;
 
 }  // namespace tensorhub

@@ -8,9 +8,10 @@ namespace tensorhub {
 
 /// Everything is documented at `worker`. A subscriber is a source from a successful `update` until the next
 /// one begins.
-template <transport Transport, consistency Consistency = group_consistent, integrity Integrity = xxh3_128>
-class subscriber : private worker<Transport, Consistency, Integrity> {
-  using base = worker<Transport, Consistency, Integrity>;
+template <transport Transport, consistency Consistency = group_consistent, integrity Integrity = xxh3_128,
+          memory_space Memory = host_memory>
+class subscriber : private worker<Transport, Consistency, Integrity, Memory> {
+  using base = worker<Transport, Consistency, Integrity, Memory>;
 
  public:
   using base::base;
@@ -25,12 +26,19 @@ class subscriber : private worker<Transport, Consistency, Integrity> {
   using base::leave;
   using base::list;
   using base::newer;
+  using base::offloaded_bytes;
+  using base::pin;
+  using base::release;
+  using base::retain;
   using base::self;
   using base::shape;
+  using base::statistics;
+  using base::stuck;
   using base::unpublish;
   using base::update;
   using base::update_async;
   using base::wait;
+  using base::why;
 };
 
 }  // namespace tensorhub

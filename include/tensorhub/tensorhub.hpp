@@ -4,8 +4,10 @@
 /// siblings.
 
 #include "tensorhub/config.hpp"
+#include "tensorhub/double_buffered_subscriber.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/hub.hpp"
+#include "tensorhub/leave_on_signal.hpp"
 #include "tensorhub/memory/host.hpp"
 #include "tensorhub/policy/consistency/bounded_staleness.hpp"
 #include "tensorhub/policy/consistency/group_consistent.hpp"
@@ -16,7 +18,10 @@
 #include "tensorhub/policy/scheduler/nearest_source.hpp"
 #include "tensorhub/policy/scheduler/round_robin.hpp"
 #include "tensorhub/publisher.hpp"
+#include "tensorhub/service/key_files.hpp"
 #include "tensorhub/service/server.hpp"
+#include "tensorhub/snapshots.hpp"
+#include "tensorhub/staged_subscriber.hpp"
 #include "tensorhub/subscriber.hpp"
 #include "tensorhub/transfer/first_of.hpp"
 #include "tensorhub/version.hpp"

@@ -17,6 +17,6 @@ namespace tensorhub {
 inline constexpr std::string_view version_string = "0.1.0";
 
 /// Number in the frame header of every control message (service/codec.hpp).
-inline constexpr std::uint16_t control_protocol = 1;
+inline constexpr std::uint16_t control_protocol = 3;
 
 }  // namespace tensorhub

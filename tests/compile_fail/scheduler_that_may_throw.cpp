@@ -6,6 +6,7 @@ struct first_candidate {
   static constexpr std::string_view name = "first_candidate";
   struct options {};
   explicit first_candidate(options) {}
+  tensorhub::source_limits limits() const noexcept { return {}; }
 
 #ifdef TENSORHUB_TWIN
   tensorhub::source_choice choose(const tensorhub::source_query&,

@@ -5,10 +5,14 @@
 #include <fstream>
 #include <sstream>
 #include <string>
+#include <tensorhub/concepts/guarded_transport.hpp>
 #include <tensorhub/transports/same_host.hpp>
 #include <tensorhub/transports/tcp.hpp>
 #ifdef TENSORHUB_HAS_LIBFABRIC
 #include <tensorhub/transports/libfabric.hpp>
+#endif
+#ifdef TENSORHUB_HAS_TLS
+#include <tensorhub/transports/tls.hpp>
 #endif
 #ifdef TENSORHUB_HAS_VERBS
 #include <tensorhub/transports/verbs.hpp>
@@ -22,8 +26,9 @@ template <tensorhub::transport T>
 std::string row() {
   constexpr tensorhub::transport_capabilities can = T::capabilities;
   std::string text = "| " + std::string{T::name} + " |";
-  for (const bool each : {can.crosses_hosts, can.crosses_datacenters, can.survives_access_errors,
-                          can.uses_backing_file, can.sends_by_reference, can.reads_device_memory})
+  for (const bool each :
+       {can.crosses_hosts, can.crosses_datacenters, can.survives_access_errors, can.uses_backing_file,
+        can.sends_by_reference, can.reads_device_memory, tensorhub::guarded_transport<T>})
     text += each ? " yes |" : " no |";
   return text;
 }
@@ -42,6 +47,11 @@ TEST_CASE("transports/README.md has the capabilities of each transport") {
   REQUIRE(page.str().size() > 1000);
   check_row<same_host>(page.str());
   check_row<tcp>(page.str());
+#ifdef TENSORHUB_HAS_TLS
+  check_row<tls>(page.str());
+#else
+  MESSAGE("tls is not built: its row is not compared");
+#endif
 #ifdef TENSORHUB_HAS_LIBFABRIC
   check_row<libfabric>(page.str());
 #else

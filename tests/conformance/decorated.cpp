@@ -8,6 +8,7 @@
 #include <tensorhub/testing/faulty.hpp>
 #include <tensorhub/testing/memory_transport.hpp>
 #include <tensorhub/testing/throttled.hpp>
+#include <tensorhub/testing/wide_area.hpp>
 #include <tensorhub/transfer/first_of.hpp>
 #include <tensorhub/transports/tcp.hpp>
 
@@ -48,6 +49,24 @@ TEST_CASE("throttled<tcp>: every rule") {
       std::make_shared<network_link>(network_link_options{.bytes_per_second = 2e9, .latency = 100us});
   options.sending = std::make_shared<network_link>(network_link_options{.bytes_per_second = 1e9});
   run_rules(subject_with<throttled<tcp>>(options));
+}
+
+TEST_CASE("wide_area<tcp>: every rule, across") {
+  throttled<tcp>::options link;
+  link.receiving =
+      std::make_shared<network_link>(network_link_options{.bytes_per_second = 1e9, .latency = 100us});
+  auto options = wide_area<tcp>::with(link);
+  options.enabled[0] = false;  // so that everything goes through the link
+  run_rules(subject_with<wide_area<tcp>>(options));
+}
+
+TEST_CASE("wide_area<tcp>: every rule, in one datacenter, and nothing goes through the link") {
+  throttled<tcp>::options link;
+  link.receiving = std::make_shared<network_link>();
+  auto options = wide_area<tcp>::with(link);
+  options.here.datacenter = "one";
+  run_rules(subject_with<wide_area<tcp>>(options));
+  CHECK(link.receiving->carried_bytes() == 0);
 }
 
 TEST_CASE("faulty<tcp> that only delays: every rule") {

@@ -2,6 +2,7 @@
 /// \file nearest_class.hpp
 /// What `nearest_source` promises beyond the rules of every scheduler.
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 
@@ -9,8 +10,10 @@
 
 namespace tensorhub::testing {
 
-/// A source is chosen whenever there is a candidate, and none of the candidates is in a nearer class; within
-/// the class none has fewer leases.
+/// A source is chosen whenever a candidate has a credit left, or may be displaced. Of those that may be
+/// chosen, none is in a nearer class, but that the last sources of a reader come from outside of its rack
+/// where they can; within the class none has a credit while the chosen one has not, and none has fewer
+/// leases, a publisher counting behind all others.
 template <scheduler S>
 violations nearest_class_is_chosen() {
   violations seen;
@@ -19,19 +22,35 @@ violations nearest_class_is_chosen() {
     scheduler_call::fill(call, seed);
     if (call.candidates.empty()) continue;
     S policy{typename S::options{}};
+    const source_limits limits = policy.limits();
+    const auto is_full = [&](const source_candidate& c) { return c.leases >= limits.credits; };
+    const auto is_possible = [&](const source_candidate& c) {
+      return !is_full(c) || call.query.may_displace;
+    };
     const source_choice choice = policy.choose(call.query, call.candidates);
     if (!choice.index) {
-      seen.add("nobody is chosen (seed " + std::to_string(seed) + ")");
+      seen.require(std::ranges::none_of(call.candidates, is_possible),
+                   "nobody is chosen (seed " + std::to_string(seed) + ")");
       continue;
     }
     const source_candidate& chosen = call.candidates.at(*choice.index);
+    const bool enough_nearby = call.query.sources_held > 0 && call.query.sources_nearby + 1 >= limits.sources;
     const auto distance = [&](const source_candidate& c) {
-      return locality_between(*call.query.place, *c.place);
+      const locality nominal = locality_between(*call.query.place, *c.place);
+      const bool is_too_near = enough_nearby && nominal < locality::same_datacenter;
+      return static_cast<int>(nominal) + (is_too_near ? 10 : 0);
     };
     for (const source_candidate& other : call.candidates) {
+      if (!is_possible(other)) continue;
       seen.require(distance(other) >= distance(chosen),
                    "a nearer class was there (seed " + std::to_string(seed) + ")");
-      seen.require(distance(other) != distance(chosen) || other.leases >= chosen.leases,
+      if (distance(other) != distance(chosen)) continue;
+      seen.require(is_full(other) || !is_full(chosen),
+                   "a free one of the same class was there (seed " + std::to_string(seed) + ")");
+      if (is_full(other) != is_full(chosen)) continue;
+      seen.require(other.publisher || !chosen.publisher,
+                   "a publisher was not relieved (seed " + std::to_string(seed) + ")");
+      seen.require(other.publisher != chosen.publisher || other.leases >= chosen.leases,
                    "a less loaded one of the same class was there (seed " + std::to_string(seed) + ")");
     }
   }

@@ -14,8 +14,10 @@
 #include "tensorhub/policy/consistency/independent.hpp"
 #include "tensorhub/policy/integrity/none.hpp"
 #include "tensorhub/policy/integrity/xxh3_128.hpp"
+#include "tensorhub/policy/scheduler/chain.hpp"
 #include "tensorhub/policy/scheduler/least_loaded.hpp"
 #include "tensorhub/policy/scheduler/nearest_source.hpp"
+#include "tensorhub/policy/scheduler/one_to_many.hpp"
 #include "tensorhub/policy/scheduler/round_robin.hpp"
 #include "tensorhub/testing/archetypes.hpp"
 #include "tensorhub/testing/policy_conformance.hpp"
@@ -43,8 +45,8 @@ source_candidate candidate(std::uint64_t worker, std::uint32_t leases = 0, bool 
 
 }  // namespace
 
-TEST_CASE_TEMPLATE("schedulers keep the rules", S, nearest_source, least_loaded, round_robin,
-                   scheduler_archetype) {
+TEST_CASE_TEMPLATE("schedulers keep the rules", S, nearest_source, least_loaded, round_robin, one_to_many,
+                   chain, scheduler_archetype) {
   all_hold(check_scheduler<S>());
 }
 
@@ -69,15 +71,100 @@ TEST_CASE("nearest_source never goes farther than it must") {
   CHECK_MESSAGE(seen.empty(), to_string(rule_result{"nearest_class_is_chosen", seen}));
 }
 
-TEST_CASE("nearest_source relieves the trainer as soon as a rollout is as near and as free") {
+TEST_CASE_TEMPLATE("schedulers keep the rules with any limits", S, nearest_source, least_loaded) {
+  for (const source_limits most : {source_limits{1, 1}, {1, 3}, {3, 1}, {4, UINT32_MAX}}) {
+    CAPTURE(most.sources);
+    CAPTURE(most.credits);
+    const auto make = [most] { return S{typename S::options{most}}; };
+    all_hold(check_scheduler<S>(make));
+    CHECK(make().limits().sources == most.sources);
+    CHECK(make().limits().credits == most.credits);
+  }
+}
+
+TEST_CASE("nearest_source: host, then rack, then datacenter, then elsewhere, whatever their load") {
+  const location here{.datacenter = "d", .rack = "r", .host = "h"};
+  scheduler_call call;
+  call.read_from(incarnation{9}, here);
+  call.offer(candidate(1), {.datacenter = "e", .rack = "r", .host = "h"});
+  call.offer(candidate(2, 1), {.datacenter = "d", .rack = "s", .host = "i"});
+  call.offer(candidate(3, 2), {.datacenter = "d", .rack = "r", .host = "i"});
+  call.offer(candidate(4, 3, true), here);
+  nearest_source policy{{.most = {4, 4}}};
+  for (const std::uint64_t expected : {4u, 3u, 2u, 1u}) {
+    const source_choice choice = policy.choose(call.query, call.candidates);
+    REQUIRE(choice.index);
+    CHECK(call.candidates[*choice.index].worker.value == expected);
+    CHECK_FALSE(choice.displace);
+    call.candidates[*choice.index].leases = 4;  // no credit left: the next class
+  }
+  CHECK_FALSE(policy.choose(call.query, call.candidates).index);
+}
+
+TEST_CASE("nearest_source relieves the trainer as soon as a rollout is as near and has a credit") {
   scheduler_call call;
   call.read_from(incarnation{9}, {.datacenter = "d"});
   call.offer(candidate(1, 0, true), {.datacenter = "d"});
   call.offer(candidate(2), {.datacenter = "d"});
-  nearest_source policy;
+  nearest_source policy{{.most = {4, 4}}};
   CHECK(policy.choose(call.query, call.candidates).index == 1);
-  call.candidates[1].leases = 1;
+  call.candidates[1].leases = 3;
+  CHECK(policy.choose(call.query, call.candidates).index == 1);
+  call.candidates[1].leases = 4;
   CHECK(policy.choose(call.query, call.candidates).index == 0);
+}
+
+TEST_CASE("nearest_source takes a place in the nearest class rather than to go farther") {
+  scheduler_call call;
+  call.read_from(incarnation{9}, {.datacenter = "d", .rack = "r"});
+  call.offer(candidate(1), {.datacenter = "d", .rack = "s"});
+  call.offer(candidate(2, 4), {.datacenter = "d", .rack = "r"});
+  call.offer(candidate(3, 5), {.datacenter = "d", .rack = "r"});
+  nearest_source policy{{.most = {4, 4}}};
+  CHECK(policy.choose(call.query, call.candidates).index == 0);  // not allowed
+  call.query.may_displace = true;
+  const source_choice choice = policy.choose(call.query, call.candidates);
+  CHECK(choice.index == 1);
+  CHECK(choice.displace);
+  call.candidates[2].leases = 3;  // a free one of that class needs no displacing
+  const source_choice free = policy.choose(call.query, call.candidates);
+  CHECK(free.index == 2);
+  CHECK_FALSE(free.displace);
+}
+
+TEST_CASE("nearest_source: not all sources of a reader are from its rack, where others are there") {
+  scheduler_call call;
+  call.read_from(incarnation{9}, {.datacenter = "d", .rack = "r"});
+  call.offer(candidate(1), {.datacenter = "d", .rack = "r"});
+  call.offer(candidate(2, 3), {.datacenter = "d", .rack = "s"});
+  nearest_source policy{{.most = {4, 4}}};
+  const auto chosen = [&](std::uint32_t held, std::uint32_t nearby) {
+    call.query.sources_held = held;
+    call.query.sources_nearby = nearby;
+    return policy.choose(call.query, call.candidates).index;
+  };
+  CHECK(chosen(0, 0) == 0);
+  CHECK(chosen(2, 2) == 0);
+  CHECK(chosen(3, 3) == 1);  // the last one
+  CHECK(chosen(3, 2) == 0);  // one is from elsewhere already
+  call.candidates.pop_back();
+  CHECK(chosen(3, 3) == 0);  // nobody else is there
+}
+
+TEST_CASE("nearest_source prefers who has more, and who stays, among equals") {
+  scheduler_call call;
+  call.read_from(incarnation{9}, {});
+  source_candidate spot = candidate(1);
+  spot.spot = true;
+  source_candidate behind = candidate(2);
+  behind.chunks_held = 63;
+  call.offer(spot, {});
+  call.offer(behind, {});
+  call.offer(candidate(3), {});
+  nearest_source policy{{.most = {4, 4}}};
+  CHECK(policy.choose(call.query, call.candidates).index == 2);
+  call.candidates.pop_back();
+  CHECK(policy.choose(call.query, call.candidates).index == 1);
 }
 
 TEST_CASE("least_loaded chooses the fewest leases, wherever that is") {
@@ -87,6 +174,32 @@ TEST_CASE("least_loaded chooses the fewest leases, wherever that is") {
   call.offer(candidate(2, 1), {.datacenter = "far away"});
   least_loaded policy;
   CHECK(policy.choose(call.query, call.candidates).index == 1);
+}
+
+TEST_CASE("one_to_many reads from the publisher, however many do; else from whoever has most") {
+  scheduler_call call;
+  call.read_from(incarnation{9}, {});
+  source_candidate half = candidate(1);
+  half.chunks_held = 32;
+  call.offer(half, {});
+  call.offer(candidate(2), {});
+  call.offer(candidate(3, 1000, true), {});
+  one_to_many policy;
+  CHECK(policy.choose(call.query, call.candidates).index == 2);
+  call.candidates.pop_back();
+  CHECK(policy.choose(call.query, call.candidates).index == 1);
+}
+
+TEST_CASE("chain takes the end of the chain, and waits for it") {
+  scheduler_call call;
+  call.read_from(incarnation{9}, {});
+  call.offer(candidate(1, 1), {});
+  chain policy;
+  CHECK_FALSE(policy.choose(call.query, call.candidates).index);
+  call.offer(candidate(2), {});
+  CHECK(policy.choose(call.query, call.candidates).index == 1);
+  CHECK(policy.limits().sources == 1);
+  CHECK(policy.limits().credits == 1);
 }
 
 TEST_CASE("round_robin is fair, also while the list changes") {

@@ -15,8 +15,10 @@
 #include "tensorhub/policy/consistency/group_consistent.hpp"
 #include "tensorhub/policy/integrity/none.hpp"
 #include "tensorhub/policy/integrity/xxh3_128.hpp"
+#include "tensorhub/policy/scheduler/chain.hpp"
 #include "tensorhub/policy/scheduler/least_loaded.hpp"
 #include "tensorhub/policy/scheduler/nearest_source.hpp"
+#include "tensorhub/policy/scheduler/one_to_many.hpp"
 #include "tensorhub/policy/scheduler/round_robin.hpp"
 #include "tensorhub/testing/policy_conformance.hpp"
 
@@ -41,7 +43,7 @@ struct off_by_one : nearest_source {
   using nearest_source::nearest_source;
   source_choice choose(const source_query& query, std::span<const source_candidate> candidates) noexcept {
     source_choice choice = nearest_source::choose(query, candidates);
-    if (choice.index) ++*choice.index;
+    if (choice.index) choice = {candidates.size(), "the one behind the last", false};
     return choice;
   }
 };
@@ -54,13 +56,21 @@ struct chooses_of_none : nearest_source {
   }
 };
 
+/// The first of those that have a credit left, from `place` on and around.
+source_choice first_free(std::span<const source_candidate> candidates, std::size_t place) noexcept {
+  for (std::size_t i = 0; i < candidates.size(); ++i) {
+    const std::size_t at = (place + i) % candidates.size();
+    if (candidates[at].leases < nearest_source{}.limits().credits) return {at, "free"};
+  }
+  return {};
+}
+
 /// One counter for all objects: the answer depends on what others were asked.
 struct shares_its_turn : nearest_source {
   using nearest_source::nearest_source;
   source_choice choose(const source_query&, std::span<const source_candidate> candidates) noexcept {
     static std::atomic<std::size_t> turn{0};
-    if (candidates.empty()) return {};
-    return {turn++ % candidates.size(), "in turn"};
+    return first_free(candidates, turn++);
   }
 };
 
@@ -68,8 +78,7 @@ struct shares_its_turn : nearest_source {
 struct compares_addresses : nearest_source {
   using nearest_source::nearest_source;
   source_choice choose(const source_query& query, std::span<const source_candidate> candidates) noexcept {
-    if (candidates.empty()) return {};
-    return {(reinterpret_cast<std::uintptr_t>(query.place) >> 4) % candidates.size(), "by address"};
+    return first_free(candidates, reinterpret_cast<std::uintptr_t>(query.place) >> 4);
   }
 };
 
@@ -85,12 +94,71 @@ class forgets_when_moved {
     turn_ = {};
     return *this;
   }
+  [[nodiscard]] source_limits limits() const noexcept { return turn_.limits(); }
   source_choice choose(const source_query& query, std::span<const source_candidate> candidates) noexcept {
     return turn_.choose(query, candidates);
   }
 
  private:
   round_robin turn_{};
+};
+
+struct grows_greedy : nearest_source {
+  using nearest_source::nearest_source;
+  [[nodiscard]] source_limits limits() const noexcept {
+    return {nearest_source::limits().sources + calls, nearest_source::limits().credits};
+  }
+  source_choice choose(const source_query& query, std::span<const source_candidate> candidates) noexcept {
+    ++calls;
+    return nearest_source::choose(query, candidates);
+  }
+  std::uint32_t calls = 0;
+};
+/// Chooses nobody, which is consistent with its limits.
+struct gives_no_credit : nearest_source {
+  using nearest_source::nearest_source;
+  [[nodiscard]] source_limits limits() const noexcept { return {nearest_source::limits().sources, 0}; }
+  source_choice choose(const source_query&, std::span<const source_candidate>) noexcept { return {}; }
+};
+struct wants_no_source : nearest_source {
+  using nearest_source::nearest_source;
+  [[nodiscard]] source_limits limits() const noexcept { return {0, nearest_source::limits().credits}; }
+};
+
+/// Does not count the readers.
+struct gives_what_it_has_not : nearest_source {
+  using nearest_source::nearest_source;
+  source_choice choose(const source_query& query, std::span<const source_candidate> candidates) noexcept {
+    source_choice choice = nearest_source::choose(query, candidates);
+    if (!choice.index && !candidates.empty()) choice = {0, "one more"};
+    return choice;
+  }
+};
+/// Takes places also for those who cannot take one.
+struct pushes_in : nearest_source {
+  using nearest_source::nearest_source;
+  source_choice choose(const source_query& query, std::span<const source_candidate> candidates) noexcept {
+    source_query bold = query;
+    bold.may_displace = true;
+    return nearest_source::choose(bold, candidates);
+  }
+};
+/// Takes the place of somebody although there is a free one.
+struct pushes_for_fun : nearest_source {
+  using nearest_source::nearest_source;
+  source_choice choose(const source_query& query, std::span<const source_candidate> candidates) noexcept {
+    source_choice choice = nearest_source::choose(query, candidates);
+    choice.displace = choice.index && query.may_displace;
+    return choice;
+  }
+};
+struct takes_the_place_of_nobody : nearest_source {
+  using nearest_source::nearest_source;
+  source_choice choose(const source_query& query, std::span<const source_candidate> candidates) noexcept {
+    source_choice choice = nearest_source::choose(query, candidates);
+    choice.displace = choice.displace || (!choice.index && query.may_displace);
+    return choice;
+  }
 };
 
 // ---- consistency ---------------------------------------------------------------------------------------
@@ -258,11 +326,20 @@ TEST_CASE("lying schedulers are caught") {
         names{"same_history_same_choice", "moving_changes_nothing"});
   CHECK(violated(check_scheduler<compares_addresses>()) == names{"same_history_same_choice"});
   CHECK(violated(check_scheduler<forgets_when_moved>()) == names{"moving_changes_nothing"});
+  CHECK(violated(check_scheduler<grows_greedy>()) == names{"limits_are_constant"});
+  CHECK(violated(check_scheduler<gives_no_credit>()) == names{"limits_are_constant"});
+  CHECK(violated(check_scheduler<wants_no_source>()) == names{"limits_are_constant"});
+  CHECK(violated(check_scheduler<gives_what_it_has_not>()) == names{"full_ones_are_only_displaced"});
+  CHECK(violated(check_scheduler<pushes_in>()) == names{"displaces_only_if_allowed"});
+  CHECK(violated(check_scheduler<pushes_for_fun>()) == names{"displaces_only_if_allowed"});
+  CHECK(violated(check_scheduler<takes_the_place_of_nobody>()) == names{"displaces_only_if_allowed"});
 }
 
 TEST_CASE("schedulers that do not look at places fail the test of nearest_source") {
   CHECK_FALSE(nearest_class_is_chosen<least_loaded>().empty());
   CHECK_FALSE(nearest_class_is_chosen<round_robin>().empty());
+  CHECK_FALSE(nearest_class_is_chosen<one_to_many>().empty());
+  CHECK_FALSE(nearest_class_is_chosen<chain>().empty());
 }
 
 TEST_CASE("lying consistency policies are caught") {

@@ -25,9 +25,12 @@
 #include <tensorhub/transports/same_host.hpp>
 #include <vector>
 
+#include "same_host_child.hpp"
+
 namespace {
 
 using namespace std::chrono_literals;
+using same_host_tests::counts;
 using tensorhub::completion;
 using tensorhub::completion_status;
 using tensorhub::errc;
@@ -92,51 +95,14 @@ struct source_memory {
 
 /// A process that serves one region, until it is killed. Orders: 't' its file becomes empty, 'r' it revokes
 /// and overwrites, 'u' it deregisters, 'f' it gets a child that has all of its descriptors.
-struct source_process {
-  pid_t id = -1;
-  int orders = -1;
-  int answers = -1;
+struct source_process : same_host_tests::child_process {
   tensorhub::transport_address address{};
   tensorhub::remote_region region{};
 
-  explicit source_process(const source_setup& setup = {}) {
-    int up[2];
-    int down[2];
-    REQUIRE(::pipe(up) == 0);
-    REQUIRE(::pipe(down) == 0);
-    id = ::fork();
-    if (id == 0) {
-      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-      ::close(down[1]);
-      try {
-        serve(setup, up[1], down[0]);
-      } catch (const std::exception& e) {
-        std::cerr << "source process: " << e.what() << "\n";
-      }
-      std::_Exit(1);
-    }
-    ::close(up[1]);
-    ::close(down[0]);
-    orders = down[1];
-    answers = up[0];
-    std::array<char, 256> text{};
-    REQUIRE(::read(answers, text.data(), text.size()) == static_cast<ssize_t>(text.size()));
-    REQUIRE(::read(answers, &region, sizeof region) == static_cast<ssize_t>(sizeof region));
-    address.text = text.data();
-  }
-  ~source_process() {
-    end();
-    ::close(orders);
-    ::close(answers);
-  }
-  source_process(const source_process&) = delete;
-  source_process& operator=(const source_process&) = delete;
-
-  void end() {
-    if (id < 0) return;
-    ::kill(id, SIGKILL);
-    ::waitpid(id, nullptr, 0);
-    id = -1;
+  explicit source_process(const source_setup& setup = {})
+      : child_process{[&](int up, int down) { serve(setup, up, down); }} {
+    address.text = hear_text();
+    hear(region);
   }
   void signal(int number) const {
     ::kill(id, number);
@@ -150,7 +116,7 @@ struct source_process {
   void order(char what) const {
     char done = 0;
     REQUIRE(::write(orders, &what, 1) == 1);
-    REQUIRE(::read(answers, &done, 1) == 1);
+    hear(done);
   }
 
  private:
@@ -172,10 +138,8 @@ struct source_process {
     same_host through{setup.options, setup.self};
     auto regions = through.register_memory(std::span{&memory.range, 1}, region_access::remote_read);
     const auto described = through.describe(regions.front());
-    std::array<char, 256> text{};
-    through.address().text.copy(text.data(), text.size() - 1);
-    static_cast<void>(!::write(up, text.data(), text.size()));
-    static_cast<void>(!::write(up, &described, sizeof described));
+    tell_text(up, through.address().text);
+    tell(up, described);
     for (char what = 0; ::read(down, &what, 1) == 1;) {
       if (what == 't' && ::ftruncate(memory.file.get(), 0) != 0) return;
       if (what == 'r') {
@@ -184,7 +148,7 @@ struct source_process {
       }
       if (what == 'f' && ::fork() == 0) hold(down);
       if (what == 'u') regions.clear();
-      static_cast<void>(!::write(up, &what, 1));
+      tell(up, what);
     }
     for (;;) ::pause();
   }
@@ -221,25 +185,8 @@ struct reading_side {
       REQUIRE(queue.post_read(*endpoint, into.front(), 0, {&region, 0, bytes}, i) ==
               tensorhub::post_result::posted);
   }
-  /// How often each status came; every read once.
-  std::map<completion_status, std::size_t> drain() {
-    std::map<completion_status, std::size_t> ended;
-    std::map<tensorhub::request_id, std::size_t> times;
-    const auto until = std::chrono::steady_clock::now() + 30s;
-    while (queue.outstanding() > 0 && std::chrono::steady_clock::now() < until) {
-      std::array<completion, 8> done;
-      const std::size_t count = queue.poll(done);
-      for (std::size_t i = 0; i < count; ++i) {
-        ++ended[done[i].status];
-        ++times[done[i].id];
-      }
-      if (count == 0) queue.wait(1s);
-    }
-    CHECK(queue.outstanding() == 0);
-    for (const auto& [id, count] : times) CHECK(count == 1);
-    return ended;
-  }
-  std::map<completion_status, std::size_t> read(const source_process& source, std::size_t count = 1) {
+  counts drain() { return same_host_tests::drain(queue); }
+  counts read(const source_process& source, std::size_t count = 1) {
     std::memset(target.data(), 0, region_bytes);
     post(source.region, count);
     return drain();
@@ -265,7 +212,7 @@ struct reading_side {
   return found;
 }
 
-using counts = std::map<completion_status, std::size_t>;
+using counts = counts;
 
 /// Runs the body in a child that has become another user; its result is the exit status.
 [[nodiscard]] int as_user(uid_t user, const std::function<int()>& body) {

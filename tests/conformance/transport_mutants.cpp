@@ -75,7 +75,7 @@ void expect_failures(fault kind, const char* what, const rule_names& expected,
     options.largest_read_bytes = 256u << 10;
     options.concurrent_overwrites = !under_thread_sanitizer;
     if (expected.contains(name)) options.deadline = deadline;
-    const rule_result result = check_rule(rule, subject, options);
+    const transport_rule_result result = check_rule(rule, subject, options);
     if (result.sentences.empty()) continue;
     failed.insert(name);
     if (first.empty() || !expected.contains(name)) first = name + ": " + result.sentences.front();

@@ -18,13 +18,14 @@ if(WAY STREQUAL optional_component)
   # A library that is not there: its component is left out with one line, or an error if it was asked for.
   set(configure ${CMAKE_COMMAND} -S ${TENSORHUB_SOURCE} -DCMAKE_CXX_COMPILER=${COMPILER} -DTENSORHUB_BUILD_TESTS=OFF
                 -DTENSORHUB_BUILD_EXAMPLES=OFF)
-  foreach(pair verbs=rdma-core libfabric=libfabric)
+  foreach(pair verbs=rdma-core libfabric=libfabric prometheus=prometheus-cpp etcd=etcd-gateway
+               tls=OpenSSL cuda=CUDAToolkit)
     string(REGEX REPLACE "=.*" "" component ${pair})
     string(REGEX REPLACE ".*=" "" package ${pair})
     string(TOUPPER ${component} upper)
     set(without ${configure} -B ${WORK}/${component} -DCMAKE_DISABLE_FIND_PACKAGE_${package}=ON)
     execute_process(COMMAND ${without} RESULT_VARIABLE failed OUTPUT_VARIABLE output ERROR_VARIABLE output)
-    if(failed OR NOT output MATCHES "left out: component ${component} needs ${package}[^\n]*Debian: lib")
+    if(failed OR NOT output MATCHES "left out: component ${component} needs ${package}[^\n]*Debian: [a-z]")
       message(FATAL_ERROR "no clear line about ${component}:\n${output}")
     endif()
     execute_process(COMMAND ${without} -DTENSORHUB_WITH_${upper}=ON RESULT_VARIABLE failed OUTPUT_VARIABLE output

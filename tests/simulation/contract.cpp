@@ -1,14 +1,13 @@
-/// Histories of the real cores in virtual time. A failing seed is printed; replay it with
-/// TENSORHUB_SIMULATION_SEED=<seed> (one history, with the server's log). TENSORHUB_SIMULATION_HISTORIES sets
-/// how many of each kind.
+/// Histories of the real cores in virtual time, of all kinds; run_histories.hpp says how one is replayed, and
+/// how more of them are run. (short.cpp has the many short ones.)
 
 #include <doctest/doctest.h>
 
-#include <chrono>
-#include <iostream>
-#include <string>
+#include <cstdint>
+#include <string_view>
 
 #include "histories.hpp"
+#include "run_histories.hpp"
 #include "tensorhub/policy/consistency/bounded_staleness.hpp"
 #include "tensorhub/policy/consistency/independent.hpp"
 #include "tensorhub/policy/integrity/none.hpp"
@@ -21,45 +20,37 @@ using namespace tensorhub::testing;
 
 namespace {
 
-/// Runs histories and requires that none breaks the contract.
-template <typename Simulation>
-void run_histories(const char* title, std::uint64_t count, double careless) {
-  const std::uint64_t replay = number_from_environment("TENSORHUB_SIMULATION_SEED", 0);
-  count = replay != 0 ? 1 : number_from_environment("TENSORHUB_SIMULATION_HISTORIES", scaled(count));
-  const auto started = std::chrono::steady_clock::now();
-  simulation_statistics total;
-  for (std::uint64_t i = 0; i < count; ++i) {
-    simulation_options options = options_for(replay != 0 ? replay : 1 + i);
-    options.careless_trainer = careless;
-    Simulation history{options};
-    if (replay != 0) history.log = [](const log_line& line) { std::cout << line.text << "\n"; };
-    history.run();
-    total += history.statistics();
-    for (const std::string& violation : history.violations()) FAIL_CHECK(violation);
-    REQUIRE_MESSAGE(history.violations().empty(), "replay with TENSORHUB_SIMULATION_SEED=" << options.seed);
-  }
-  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
-  std::cout << title << ": " << count << " histories, " << static_cast<double>(count) / seconds
-            << " per second; " << total.events << " events, " << total.versions << " versions, "
-            << total.updates << " updates, " << total.kept << " kept, " << total.failed
-            << " ended in a named error, " << total.forced_drains << " forced drains, " << total.chunks
-            << " chunks, " << total.kills << " kills, " << total.exits << " trainers gone, "
-            << total.cancelled << " cancelled, " << total.lost_connections << " lost connections, "
-            << total.stale_messages << " stale messages, " << total.double_joins << " double joins, "
-            << total.beliefs << " beliefs compared\n";
-  // Histories in which nothing happens would prove nothing.
-  CHECK(total.updates > count);
-  if (replay != 0 || count < 20) return;
-  for (const std::uint64_t seen : {total.kept, total.exits, total.cancelled, total.stale_messages,
-                                   total.double_joins, total.beliefs, total.forced_drains}) {
-    CHECK(seen > count);
-  }
-}
+/// Two sources and two credits: soon nobody has one left, and newcomers take places between others.
+class tight_nearest_source : public nearest_source {
+ public:
+  static constexpr std::string_view name = "tight_nearest_source";
+  struct options {};
+  explicit tight_nearest_source(options) : nearest_source{nearest_source::options{{2, 2}}} {}
+};
+static_assert(scheduler<tight_nearest_source>);
 
 }  // namespace
 
 TEST_CASE("contract: the default policies") {
   run_histories<simulation<>>("default policies", 2500, 0.0);
+}
+
+TEST_CASE("contract: servers die and are replaced, workers stand still, bits flip") {
+  run_histories<simulation<>>("hard", 1500, 0.0, hard_options_for);
+}
+
+TEST_CASE("contract: retained versions are handed over before their last reliable holder lets go") {
+  run_histories<simulation<>>("retention", 800, 0.0, retaining_options_for);
+}
+
+TEST_CASE("contract: retained versions, while servers die and workers stand still") {
+  run_histories<simulation<>>("retention, hard", 500, 0.0, hard_retaining_options_for);
+}
+
+TEST_CASE("contract: patient holders, readers that stand still, processes restarted at their address") {
+  run_histories<simulation<>>("patient", 1600, 0.0, patient_options_for, 300);
+  run_histories<simulation<nearest_source, group_consistent, no_integrity>>("patient, no_integrity", 400, 0.0,
+                                                                            patient_options_for, 300);
 }
 
 TEST_CASE("contract: trainers that overwrite before unpublish are noticed by their readers") {
@@ -69,6 +60,10 @@ TEST_CASE("contract: trainers that overwrite before unpublish are noticed by the
 TEST_CASE("contract: other schedulers") {
   run_histories<simulation<least_loaded>>("least_loaded", 200, 0.0);
   run_histories<simulation<round_robin>>("round_robin", 200, 0.0);
+}
+
+TEST_CASE("contract: newcomers take places between others") {
+  run_histories<simulation<tight_nearest_source>>("two sources, two credits", 500, 0.0);
 }
 
 TEST_CASE("contract: other consistency policies") {

@@ -10,7 +10,7 @@
 
 namespace tensorhub::testing {
 
-/// Sanitizers cost a factor of ten.
+/// Sanitizers cost a factor of ten, and so does a build without optimization.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 inline constexpr bool is_sanitized = true;
 #elif defined(__has_feature)
@@ -29,7 +29,11 @@ inline std::uint64_t number_from_environment(const char* name, std::uint64_t oth
 }
 /// How many histories are run by default where a plain build runs `count`.
 constexpr std::uint64_t scaled(std::uint64_t count) {
+#if defined(__OPTIMIZE__)
   return is_sanitized ? count / 10 : count;
+#else
+  return count / (is_sanitized ? 50 : 10);
+#endif
 }
 
 /// Of a seed: two histories in five are calm (lost connections and deaths only), the others also have callers
@@ -42,6 +46,8 @@ inline simulation_options options_for(std::uint64_t seed) {
   options.kills_per_second = seed % 4 == 0 ? 0 : 0.8;
   options.connection_losses_per_second = seed % 7 == 0 ? 8.0 : 1.0;
   options.unpublish_timeout = std::chrono::milliseconds{seed % 2 == 0 ? 100 : 3};
+  options.datacenters = 1 + seed % 6 / 3;
+  options.local_updates = seed % 6 == 5 ? 0.3 : 0;
   if (seed % 5 < 2) return options;
   options.late_starters = 0.2;
   options.trainer_exits = 0.05;
@@ -54,6 +60,68 @@ inline simulation_options options_for(std::uint64_t seed) {
   options.stalled_reports = 0.03;
   options.stale_messages = 0.01;
   options.double_joins_per_second = 2.0;
+  return options;
+}
+
+/// The same with servers that die or are replaced, workers that stand still, and bits that flip.
+inline simulation_options hard_options_for(std::uint64_t seed) {
+  simulation_options options = options_for(seed);
+  options.server_kills_per_second = seed % 3 == 0 ? 0.0 : 0.7;
+  options.takeovers_per_second = seed % 3 == 1 ? 0.0 : 0.7;
+  options.pauses_per_second = seed % 4 == 0 ? 0.0 : 1.0;
+  options.flipped_bits = seed % 2 == 0 ? 0.0 : 0.001;
+  return options;
+}
+
+/// Versions are retained: what a trainer takes back must be somewhere else first.
+inline simulation_options retaining_options_for(std::uint64_t seed) {
+  simulation_options options = options_for(seed);
+  options.keep_latest = static_cast<std::uint32_t>(seed % 3);
+  options.pins = options.keep_latest == 0 ? 0.3 : 0.1;
+  options.polite_leavers_per_second = 0.5;
+  options.no_room = seed % 5 == 0 ? 0.1 : 0.0;
+  options.unpublish_timeout = std::chrono::milliseconds{seed % 4 == 0 ? 20 : 400};
+  return options;
+}
+/// Both.
+inline simulation_options hard_retaining_options_for(std::uint64_t seed) {
+  const simulation_options hard = hard_options_for(seed);
+  simulation_options options = retaining_options_for(seed);
+  options.server_kills_per_second = hard.server_kills_per_second;
+  options.takeovers_per_second = hard.takeovers_per_second;
+  options.pauses_per_second = hard.pauses_per_second;
+  return options;
+}
+
+/// Holders that wait long for their readers, readers that stand still in the middle of a transfer until they
+/// are declared dead and then go on, and processes that are restarted at once at the address of the one
+/// before.
+inline simulation_options patient_options_for(std::uint64_t seed) {
+  simulation_options options = hard_options_for(seed);
+  options.shards = static_cast<std::uint32_t>(1 + seed % 2);
+  options.length = std::chrono::milliseconds{1500};
+  options.unpublish_timeout = std::chrono::milliseconds{1500};
+  options.paused_readers = 0.1;
+  options.instant_restarts = 0.5;
+  options.kills_per_second *= 3;
+  options.flipped_bits = 0.0;
+  return options;
+}
+
+/// Short ones, with all faults at once: what goes wrong between a few calls.
+inline simulation_options short_options_for(std::uint64_t seed) {
+  simulation_options options = seed % 2 == 0 ? hard_options_for(seed) : hard_retaining_options_for(seed);
+  options.shards = static_cast<std::uint32_t>(1 + seed / 7 % 2);
+  options.rollouts = 2;
+  options.length = std::chrono::milliseconds{120};
+  options.flipped_bits = seed % 3 == 0 ? 0.005 : 0.0;
+  options.paused_readers = seed % 5 == 0 ? 0.1 : 0.0;
+  options.instant_restarts = seed % 7 == 0 ? 0.5 : 0.0;
+  for (double* rate :
+       {&options.kills_per_second, &options.connection_losses_per_second, &options.server_kills_per_second,
+        &options.takeovers_per_second, &options.pauses_per_second, &options.polite_leavers_per_second,
+        &options.double_joins_per_second})
+    *rate *= 6;
   return options;
 }
 

@@ -36,6 +36,7 @@ constexpr conformance_options of_a_guest{
 verbs::options at(const std::string& address) {
   verbs::options options;
   options.listen_addresses = {address};
+  options.peer_timeout = softroce_tests::suite_peer_timeout;
   return options;
 }
 

@@ -30,6 +30,7 @@ libfabric::options at_first_address() {
   libfabric::options options;
   options.provider = "verbs";
   options.listen_host = rdma_addresses().front();
+  options.peer_timeout = softroce_tests::suite_peer_timeout;
   return options;
 }
 

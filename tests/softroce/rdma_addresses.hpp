@@ -1,6 +1,7 @@
 #pragma once
 // Where the devices of the guest are (see `guest`).
 
+#include <chrono>
 #include <cstdlib>
 #include <stdexcept>
 #include <string>
@@ -24,5 +25,10 @@ namespace softroce_tests {
   }
   return addresses;
 }
+
+/// For the conformance suite. Where a permission ends in the middle of a read, Soft-RoCE often answers
+/// nothing at all (adapters send a NAK), and the peer time-out ends the read; with the default of 5 s one
+/// rule would wait for a minute.
+inline constexpr std::chrono::milliseconds suite_peer_timeout{2000};
 
 }  // namespace softroce_tests

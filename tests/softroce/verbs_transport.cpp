@@ -26,6 +26,7 @@ constexpr conformance_options of_a_guest{
 verbs::options at_first_address() {
   verbs::options options;
   options.listen_addresses = {rdma_addresses().front()};
+  options.peer_timeout = softroce_tests::suite_peer_timeout;
   return options;
 }
 

@@ -69,13 +69,25 @@ TEST_CASE("the checker of layers finds planted breaches") {
                  "#include \"tensorhub/transports/verbs.hpp\"") == 1);
   // Libraries in the wrong place.
   CHECK(breaches("include/tensorhub/memory/cuda.hpp", "#include <cuda_runtime.h>") == 1);
+  CHECK(breaches("include/tensorhub_cuda/include/tensorhub/memory/cuda.hpp", "#include <cuda.h>") == 0);
+  CHECK(breaches("include/tensorhub_cuda/include/tensorhub/memory/cuda/lane.hpp",
+                 "#include \"tensorhub/service/codec.hpp\"") == 1);
+  CHECK(breaches("include/tensorhub/memory/host.hpp", "#include \"tensorhub/memory/cuda/lane.hpp\"") == 1);
   CHECK(breaches("include/tensorhub/types/a.hpp", "#include <infiniband/verbs.h>") == 1);
   CHECK(breaches("include/tensorhub/types/a.hpp", "#include <rdma/fabric.h>") == 1);
+  CHECK(breaches("include/tensorhub/service/a.hpp", "#include <prometheus/exposer.h>") == 1);
+  CHECK(breaches("include/tensorhub/worker.hpp", "#include \"tensorhub/prometheus.hpp\"") == 1);
+  CHECK(breaches("include/tensorhub/service/a.hpp", "#include <curl/curl.h>") == 1);
+  CHECK(breaches("include/tensorhub/service/a.hpp", "#include \"tensorhub/etcd/election.hpp\"") == 1);
+  CHECK(breaches("include/tensorhub_etcd/include/tensorhub/etcd/a.hpp", "#include <zmq.hpp>") == 1);
   CHECK(breaches("include/tensorhub/transfer/a.hpp", "#include <zmq.h>") == 1);
   CHECK(breaches("include/tensorhub/transfer/a.hpp", "#include <cereal/cereal.hpp>") == 1);
   CHECK(breaches("transports/tcp/include/tensorhub/transports/tcp.hpp", "#include <zmq.hpp>") == 1);
   CHECK(breaches("include/tensorhub/testing/a.hpp", "#include <doctest/doctest.h>") == 1);
   CHECK(breaches("include/tensorhub/types/a.hpp", "#include \"ids.hpp\"") == 1);
+  CHECK(breaches("transports/tcp/include/tensorhub/transports/tcp.hpp", "#include <openssl/ssl.h>") == 1);
+  CHECK(breaches("transports/tcp/include/tensorhub/transports/tcp.hpp",
+                 "#include \"tensorhub/transports/tls.hpp\"") == 1);
   // What the table does not know.
   CHECK(breaches("include/tensorhub/plans/a.hpp", "") == 1);
   CHECK(breaches("include/tensorhub/types/a.hpp", "#include \"tensorhub/plans/a.hpp\"") == 1);
@@ -93,7 +105,13 @@ TEST_CASE("the checker of layers accepts what is allowed") {
                 "#include \"tensorhub/transports/tcp/stream.hpp\"\n#include \"tensorhub/detail/a.hpp\""));
   CHECK(accepts("transports/verbs/include/tensorhub/transports/verbs.hpp",
                 "#include <infiniband/verbs.h>\n#include \"tensorhub/concepts/transport.hpp\""));
+  CHECK(accepts("transports/tls/include/tensorhub/transports/tls.hpp",
+                "#include <openssl/ssl.h>\n#include \"tensorhub/transports/tcp/source.hpp\""));
   CHECK(accepts("include/tensorhub/types/a.hpp", "// #include <zmq.h>"));
+  CHECK(accepts("include/tensorhub_prometheus/include/tensorhub/prometheus.hpp",
+                "#include <prometheus/exposer.h>\n#include \"tensorhub/service/server.hpp\""));
+  CHECK(accepts("include/tensorhub_etcd/include/tensorhub/etcd.hpp",
+                "#include \"tensorhub/etcd/http.hpp\"\n#include \"tensorhub/service/server.hpp\""));
 }
 
 TEST_CASE("the checker of pure headers finds a socket at the end of a chain") {

@@ -16,6 +16,11 @@
 
 namespace structure {
 
+/// Transport tls is transport tcp over another channel: the one transport that may include another's headers.
+inline bool is_built_on(std::string_view group, std::string_view other) {
+  return group == "transports/tls" && other == "transports/tcp";
+}
+
 /// Place of a header in the table. Headers of one layer may include each other when they are of one `group`
 /// (a folder; the few headers at the top of include/tensorhub/ are one group per layer).
 struct layer_place {
@@ -25,6 +30,7 @@ struct layer_place {
 
 inline constexpr int layer_testing = 100;    ///< above everything: nobody may include it
 inline constexpr int layer_transport = 101;  ///< likewise; itself it may include layers 0 to 2
+inline constexpr int layer_cuda = 9;         ///< a component of its own; it may include layers 0 to 3
 
 /// Of a header by the name it is included with ("tensorhub/types/ids.hpp"); empty: not in the table.
 inline std::optional<layer_place> place_of(std::string_view name) {
@@ -32,13 +38,38 @@ inline std::optional<layer_place> place_of(std::string_view name) {
   name.remove_prefix(10);
   const std::size_t slash = name.find('/');
   if (slash == std::string_view::npos) {
-    static const std::map<std::string_view, int> top{
-        {"version.hpp", 0},   {"config.hpp", 0},     {"error.hpp", 0}, {"fwd.hpp", 0},      {"worker.hpp", 5},
-        {"publisher.hpp", 5}, {"subscriber.hpp", 5}, {"hub.hpp", 5},   {"tensorhub.hpp", 6}};
+    static const std::map<std::string_view, int> top{{"version.hpp", 0},
+                                                     {"config.hpp", 0},
+                                                     {"error.hpp", 0},
+                                                     {"fwd.hpp", 0},
+                                                     {"worker_options.hpp", 5},
+                                                     {"worker_statistics.hpp", 5},
+                                                     {"operation_guard.hpp", 5},
+                                                     {"offloads.hpp", 5},
+                                                     {"worker_questions.hpp", 5},
+                                                     {"worker_memory.hpp", 5},
+                                                     {"worker_results.hpp", 5},
+                                                     {"worker_updates.hpp", 5},
+                                                     {"leave_on_signal.hpp", 5},
+                                                     {"update_handle.hpp", 5},
+                                                     {"worker.hpp", 5},
+                                                     {"publisher.hpp", 5},
+                                                     {"stream_order.hpp", 5},
+                                                     {"pull_order.hpp", 5},
+                                                     {"seeder.hpp", 5},
+                                                     {"subscriber.hpp", 5},
+                                                     {"staged_subscriber.hpp", 5},
+                                                     {"double_buffered_subscriber.hpp", 5},
+                                                     {"snapshots.hpp", 5},
+                                                     {"hub.hpp", 5},
+                                                     {"tensorhub.hpp", 6},
+                                                     {"prometheus.hpp", 7},  // a component of its own
+                                                     {"etcd.hpp", 8}};       // likewise
     const auto found = top.find(name);
     if (found == top.end()) return std::nullopt;
     return layer_place{found->second, ""};
   }
+  if (name == "memory/cuda.hpp" || name.starts_with("memory/cuda/")) return layer_place{layer_cuda, "cuda"};
   const std::string_view folder = name.substr(0, slash);
   if (folder == "detail") return layer_place{0, ""};
   if (folder == "transports") {
@@ -46,9 +77,14 @@ inline std::optional<layer_place> place_of(std::string_view name) {
     library = library.substr(0, library.find_first_of("/."));
     return layer_place{layer_transport, "transports/" + std::string{library}};
   }
-  static const std::map<std::string_view, int> folders{
-      {"types", 1},   {"concepts", 2},           {"policy", 3}, {"transfer", 3}, {"memory", 3},
-      {"service", 4}, {"testing", layer_testing}};
+  static const std::map<std::string_view, int> folders{{"types", 1},
+                                                       {"concepts", 2},
+                                                       {"policy", 3},
+                                                       {"transfer", 3},
+                                                       {"memory", 3},
+                                                       {"service", 4},
+                                                       {"testing", layer_testing},
+                                                       {"etcd", 7}};
   const auto found = folders.find(folder);
   if (found == folders.end()) return std::nullopt;
   return layer_place{found->second, std::string{folder}};
@@ -62,7 +98,7 @@ inline std::string include_name(std::string_view path) {
 
 inline bool is_public_header(std::string_view path) {
   return path.ends_with(".hpp") &&
-         (path.starts_with("include/tensorhub/") ||
+         (path.starts_with("include/") ||
           (path.starts_with("transports/") && path.find("/include/tensorhub/") != std::string_view::npos));
 }
 
@@ -76,10 +112,13 @@ inline complaints check_layers(const source_file& file) {
       const std::optional<layer_place> other = place_of(include.name);
       if (!other) {
         found.push_back(where + ", which has no place in the layer table");
-      } else if (self->layer == other->layer && self->group == other->group) {
+      } else if (self->layer == other->layer &&
+                 (self->group == other->group || is_built_on(self->group, other->group))) {
         continue;
       } else if (self->layer == layer_transport && other->layer > 2) {
         found.push_back(where + ": a transport may include layers 0 to 2 and its own headers");
+      } else if (self->layer == layer_cuda && other->layer > 3) {
+        found.push_back(where + ": component cuda may include layers 0 to 3");
       } else if (self->layer == layer_testing && other->layer > 5) {
         found.push_back(where + ": testing may include layers 0 to 5");
       } else if (other->layer >= self->layer) {
@@ -89,8 +128,15 @@ inline complaints check_layers(const source_file& file) {
       continue;
     }
     const bool core = file.path.starts_with("include/");
-    if (core && starts_with_any(include.name, {"infiniband/", "rdma/", "cuda", "nccl", "ucp/", "ucs/"}))
+    if (core && !file.path.starts_with("include/tensorhub_cuda/") &&
+        starts_with_any(include.name, {"infiniband/", "rdma/", "cuda", "nccl", "ucp/", "ucs/"}))
       found.push_back(where + ": no core header includes a device's library");
+    if (starts_with_any(include.name, {"prometheus/"}) && self->layer != 7)
+      found.push_back(where + ": prometheus-cpp belongs to the component prometheus");
+    if (starts_with_any(include.name, {"curl/", "nlohmann/"}) && self->layer != 7)
+      found.push_back(where + ": libcurl and nlohmann-json belong to the component etcd");
+    if (starts_with_any(include.name, {"openssl/"}) && self->group != "transports/tls")
+      found.push_back(where + ": OpenSSL belongs to the transport tls");
     if (starts_with_any(include.name, {"zmq", "cereal/"}) && (self->layer < 4 || self->layer > 6))
       found.push_back(where + ": ZeroMQ and cereal belong to the service, layer 4");
     if (core && starts_with_any(include.name, {"doctest", "gtest", "catch2"}))
@@ -107,8 +153,8 @@ inline bool is_pure(std::string_view name) {
   return starts_with_any(
       name, {"tensorhub/service/catalog", "tensorhub/service/session", "tensorhub/service/messages",
              "tensorhub/service/codec", "tensorhub/service/log.hpp", "tensorhub/transfer/pull.hpp",
-             "tensorhub/transfer/control_block.hpp", "tensorhub/policy/scheduler/",
-             "tensorhub/policy/consistency/"});
+             "tensorhub/transfer/control_block.hpp", "tensorhub/etcd/election.hpp",
+             "tensorhub/etcd/gateway.hpp", "tensorhub/policy/scheduler/", "tensorhub/policy/consistency/"});
 }
 
 /// Follows the includes of every pure header through the whole tree.
@@ -147,7 +193,9 @@ inline complaints check_example(const source_file& file, const source_file& umbr
   complaints found;
   for (const include_line& include : includes_of(file.text)) {
     if (!include.name.starts_with("tensorhub/")) continue;
-    if (include.name == "tensorhub/tensorhub.hpp") continue;
+    if (include.name == "tensorhub/tensorhub.hpp" || include.name == "tensorhub/prometheus.hpp" ||
+        include.name == "tensorhub/etcd.hpp" || include.name == "tensorhub/memory/cuda.hpp")
+      continue;
     if (starts_with_any(include.name, {"tensorhub/transports/", "tensorhub/types/"})) continue;
     // Who writes a policy of his own checks it.
     if (starts_with_any(include.name, {"tensorhub/testing/"}) && include.name.ends_with("_conformance.hpp"))

@@ -151,6 +151,7 @@ TEST_CASE("update_async: progress, result, cancel") {
   rollout reader{who(server.address(), "rollout-0")};
   {
     auto pending = reader.worker.update_async(latest, 20s);
+    for (int i = 0; i < 100; ++i) CHECK(!pending.progress().done);  // at once, while it still prepares
     CHECK(!pending.done());
     CHECK(code_of([&] { static_cast<void>(pending.wait(50ms)); }) == errc::timed_out);
     CHECK(code_of([&] { reader.worker.update(); }) == errc::busy);

@@ -7,6 +7,7 @@
 #include <iterator>
 #include <random>
 #include <sstream>
+#include <tensorhub/service/key_files.hpp>
 
 #include "hub.hpp"
 #include "process.hpp"
@@ -113,6 +114,37 @@ TEST_CASE("reference_server: serves, and ends when it is asked to") {
   CHECK(program.wait() == 0);
 }
 
+TEST_CASE("reference_server: answers what an operator asks it") {
+  process program{{TENSORHUB_REFERENCE_SERVER, "--address", "tcp://127.0.0.1:*", "--log-level", "error"}};
+  const std::string said = program.line();
+  const std::string address = said.substr(said.rfind(' ') + 1);
+  trainer source{who(address, "trainer-0")};
+  rollout reader{who(address, "rollout-0")};
+  source.memory.fill(3);
+  source.worker.publish(3);
+  reader.worker.update(3, 20s);
+  process list{{TENSORHUB_REFERENCE_SERVER, "--ask", "list", address}};
+  CHECK(contains(list.line(), "model policy: 1 shards"));
+  CHECK(contains(list.line(), "replica rollout-0: 1 of 1 shards joined, version 3"));
+  CHECK(list.wait() == 0);
+  process why{{TENSORHUB_REFERENCE_SERVER, "--ask", "why", address, "policy", "rollout-0", "0"}};
+  CHECK(contains(why.line(), "rollout-0/0, version 3, upstream: trainer-0/0"));
+  CHECK(why.wait() == 0);
+  process quiet{{TENSORHUB_REFERENCE_SERVER, "--ask", "stuck", address, "policy"}};
+  CHECK(quiet.line() == "nothing is stuck");
+  CHECK(quiet.wait() == 0);
+  const auto waiting = reader.worker.update_async(4, 60s);  // never comes; cancelled at the end
+  for (int status = 0; status != 3;) {                      // it is told of when it has waited for a second
+    process stuck{{TENSORHUB_REFERENCE_SERVER, "--ask", "stuck", address}};
+    const std::string first = stuck.line();
+    status = stuck.wait();
+    CHECK((status == 0 || status == 3));
+    if (status == 3) CHECK(contains(first, "no version: policy/rollout-0/0, version 4"));
+  }
+  process nonsense{{TENSORHUB_REFERENCE_SERVER, "--ask", "what", address}};
+  CHECK(nonsense.wait() == 2);
+}
+
 TEST_CASE("reference_server: options that make no sense end it with status 2") {
   for (const std::vector<std::string>& options : {std::vector<std::string>{"--worker-timeout-ms", "soon"},
                                                   {"--scheduler", "dice"},
@@ -124,9 +156,50 @@ TEST_CASE("reference_server: options that make no sense end it with status 2") {
   }
 }
 
+TEST_CASE("reference_server: makes keys, lets in who is on the list, and reads the list again") {
+  const scratch_folder folder;
+  const auto keys = folder.path / "keys";
+  process maker{{TENSORHUB_REFERENCE_SERVER, "--make-keys", keys}};
+  CHECK(maker.wait() == 0);
+  process again{{TENSORHUB_REFERENCE_SERVER, "--make-keys", keys}};
+  CHECK(again.wait() == 1);
+  process half{{TENSORHUB_REFERENCE_SERVER, "--keys", keys / "server.secret"}};
+  CHECK(half.wait() == 2);
+  process program{{TENSORHUB_REFERENCE_SERVER, "--address", "tcp://127.0.0.1:*", "--keys",
+                   keys / "server.secret", "--allow", keys / "clients.allow", "--log-level", "error"}};
+  const std::string said = program.line();
+  auto options = who(said.substr(said.rfind(' ') + 1), "rollout-0");
+  options.security = tensorhub::client_security{tensorhub::read_public_key(keys / "server.public"),
+                                                tensorhub::read_curve_keys(keys / "client.secret")};
+  {
+    rollout allowed{options, 100};
+    allowed.worker.join();
+  }
+  const auto second = tensorhub::make_curve_keys();
+  std::ofstream{keys / "clients.allow"} << second.public_key << " second\n";
+  program.kill(SIGHUP);
+  CHECK(program.line() == "allowed now: 1 keys");
+  rollout removed{options, 100};
+  CHECK(code_of([&] { removed.worker.join(); }) == errc::refused);
+  options.security->keys = second;
+  rollout added{options, 100};
+  added.worker.join();
+  std::ofstream{keys / "clients.allow"} << "nonsense\n";
+  program.kill(SIGHUP);
+  CHECK(contains(program.line(), "stays as it is"));
+  program.kill(SIGTERM);
+  CHECK(program.wait() == 0);
+}
+
 TEST_CASE("rl_loop: every replica ends with the trainer's bytes") {
   process loop{{TENSORHUB_RL_LOOP, "--seconds", "8", "--rollouts", "2", "--hidden", "2048", "--quiet"}};
   CHECK(loop.wait(std::chrono::seconds{200}) == 0);
+}
+
+TEST_CASE("rl_loop lives through a killed server and a killed source") {
+  process loop{
+      {TENSORHUB_RL_LOOP, "--seconds", "12", "--rollouts", "2", "--hidden", "2048", "--kills", "--quiet"}};
+  CHECK(loop.wait(std::chrono::seconds{240}) == 0);
 }
 
 #endif

@@ -13,21 +13,6 @@ namespace {
 
 constexpr std::size_t large_words = 4u << 20;  // 32 MiB, and half of it again in plain memory
 
-/// The server's address reaches a process that was forked before the server was started.
-struct address_pipe {
-  int ends[2];
-  address_pipe() { REQUIRE(::pipe(ends) == 0); }
-  void tell(const std::string& address) const {
-    REQUIRE(::write(ends[1], address.c_str(), address.size() + 1) ==
-            static_cast<ssize_t>(address.size() + 1));
-  }
-  [[nodiscard]] std::string hear() const {
-    std::string text;
-    for (char c = 0; ::read(ends[0], &c, 1) == 1 && c != '\0';) text += c;
-    return text;
-  }
-};
-
 /// Says "reading" in the middle of the transfer, goes on when it gets SIGCONT, then says how the update
 /// ended.
 int read_and_tell(const std::string& server, const std::string& replica) {

@@ -107,4 +107,28 @@ class process {
   bool ended_ = false;
 };
 
+/// The server's address reaches a process that was forked before the server was started.
+struct address_pipe {
+  int ends[2];
+  address_pipe() {
+    if (::pipe(ends) != 0) throw std::runtime_error("no pipe");
+  }
+  ~address_pipe() {
+    ::close(ends[0]);
+    ::close(ends[1]);
+  }
+  address_pipe(const address_pipe&) = delete;
+  address_pipe& operator=(const address_pipe&) = delete;
+
+  void tell(const std::string& address) const {
+    if (::write(ends[1], address.c_str(), address.size() + 1) != static_cast<ssize_t>(address.size() + 1))
+      throw std::runtime_error("the pipe does not take the address");
+  }
+  [[nodiscard]] std::string hear() const {
+    std::string text;
+    for (char c = 0; ::read(ends[0], &c, 1) == 1 && c != '\0';) text += c;
+    return text;
+  }
+};
+
 }  // namespace system_tests

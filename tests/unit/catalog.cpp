@@ -169,7 +169,7 @@ TEST_CASE("catalog: a new server learns from its workers what is held, and adopt
   reading.lease = {41};
   reading.version = 7;
   reading.source = {1};
-  reader.reading = reading;
+  reader.reading = {reading};
   REQUIRE(server.ask<messages::join_reply>({2}, reader).result.ok());
   const auto sequence = server.unpublish({1}, 7);
   CHECK_FALSE(server.answer<messages::drained_reply>({1}, sequence).has_value());
@@ -241,7 +241,7 @@ TEST_CASE("catalog: a request that its worker has given up does not count agains
   };
   std::size_t answered = 0;
   for (std::size_t i = 0; i < 2 * limits::worker_requests_in_flight; ++i) {
-    send(messages::update_request{{i + 1}, latest, 60'000});  // never answered: no version comes
+    send(messages::update_request{{i + 1}, latest, 60'000, {}, {}});  // never answered: no version comes
     send(messages::finish_request{{i + 1}, {}, {errc::cancelled, "cancelled"}, true, std::nullopt, {}});
     answered += server.answer<messages::status_reply>({1}, last) ? 1 : 0;
   }
@@ -412,6 +412,22 @@ TEST_CASE("catalog: a silent worker is declared dead and told so; one that beats
   CHECK(goodbye->reason.code == errc::replaced);
   CHECK_FALSE(goodbye->rejoin);
   server.send_as({1}, 0, messages::heartbeat_request{});
+  CHECK_FALSE(server.push<messages::goodbye_push>({1}).value().rejoin);
+}
+
+TEST_CASE(
+    "catalog: a source that was silent does not hear that its readers are done: they may be as silent") {
+  driver server;
+  server.join(1, "trainer");
+  server.join(2, "rollout");
+  server.join(3, "observer");
+  REQUIRE(server.publish({1}, 1).ok());
+  static_cast<void>(server.start_update({2}));
+  const auto unpublish = server.unpublish({1}, 1);
+  server.pass_alive(6000ms, {{3}});
+  CHECK_FALSE(server.core.knows({1}));
+  CHECK_FALSE(server.core.knows({2}));
+  CHECK_FALSE(server.answer<messages::drained_reply>({1}, unpublish).has_value());
   CHECK_FALSE(server.push<messages::goodbye_push>({1}).value().rejoin);
 }
 

@@ -33,7 +33,17 @@ using namespace std::chrono_literals;
 template <typename Catalog = catalog<>>
 class driver {
  public:
-  explicit driver(catalog_options options = {}) : core{std::move(options), server_epoch{77}} {}
+  /// Without the grace of a new server, unless the options say otherwise.
+  explicit driver(catalog_options options = {.recovery_grace = 0ms})
+      : core{std::move(options), server_epoch{77}} {}
+  template <typename Scheduler>
+  driver(catalog_options options, Scheduler scheduler)
+      : core{without_grace(std::move(options)), server_epoch{77}, std::move(scheduler)} {}
+
+  [[nodiscard]] static catalog_options without_grace(catalog_options options) {
+    options.recovery_grace = 0ms;
+    return options;
+  }
 
   // ---- messages
 
@@ -80,6 +90,19 @@ class driver {
   }
   [[nodiscard]] std::size_t waiting_messages(incarnation worker) { return inboxes_[worker].size(); }
   void clear() { inboxes_.clear(); }
+  /// All answers up to here have arrived: the server may forget them.
+  void acknowledge(incarnation worker, std::uint64_t sequence) {
+    send_as(worker, 0, messages::heartbeat_request{}, sequence);
+  }
+  [[nodiscard]] std::uint64_t last_sequence(incarnation worker) { return sequences_[worker]; }
+  /// Throws away answers that nobody waits for here.
+  void clear_answered() {
+    for (auto& [worker, inbox] : inboxes_) {
+      std::erase_if(inbox, [](const messages::envelope& message) {
+        return message.sequence && !std::holds_alternative<messages::update_reply>(message.body);
+      });
+    }
+  }
 
   template <typename Answer>
   Answer ask(incarnation worker, messages::message body) {
@@ -116,6 +139,14 @@ class driver {
     return worker;
   }
 
+  incarnation join_at(std::uint64_t id, std::string replica, location place, shard_of shard = {0, 1}) {
+    auto message = join_message(std::move(replica), shard);
+    message.place = std::move(place);
+    const auto reply = ask<messages::join_reply>(incarnation{id}, std::move(message));
+    REQUIRE(reply.result.ok());
+    return incarnation{id};
+  }
+
   [[nodiscard]] messages::reference reference(version_number version) const {
     messages::reference out;
     out.version = version;
@@ -137,16 +168,46 @@ class driver {
   }
   std::uint64_t update(incarnation worker, version_selector selector = latest,
                        std::chrono::milliseconds timeout = 1000ms) {
-    return send(worker, messages::update_request{
-                            {++operations_[worker]}, selector, static_cast<std::uint32_t>(timeout.count())});
+    return send(worker, update_message(worker, selector, timeout));
   }
-  /// An update that is answered at once with a source.
-  messages::assignment start_update(incarnation worker, version_selector selector = latest) {
-    const auto reply = answer<messages::update_reply>(worker, update(worker, selector));
+  /// The same by a worker that can be read meanwhile.
+  std::uint64_t update_shown(incarnation worker, version_selector selector = latest,
+                             std::chrono::milliseconds timeout = 1000ms) {
+    auto message = update_message(worker, selector, timeout);
+    message.shows = shows();
+    return send(worker, std::move(message));
+  }
+  [[nodiscard]] messages::update_request update_message(incarnation worker,
+                                                        version_selector selector = latest,
+                                                        std::chrono::milliseconds timeout = 1000ms) {
+    messages::update_request out;
+    out.operation = {++operations_[worker]};
+    out.selector = selector;
+    out.timeout_ms = static_cast<std::uint32_t>(timeout.count());
+    return out;
+  }
+  /// How a reader shows what it receives.
+  [[nodiscard]] static messages::announcement shows() {
+    messages::announcement out;
+    out.epoch = 2;
+    out.control.bytes = 4096;
+    return out;
+  }
+  /// The sources of an update that was answered at once; the upstream first.
+  std::vector<messages::assignment> sources_of(incarnation worker, std::uint64_t sequence) {
+    const auto reply = answer<messages::update_reply>(worker, sequence);
     REQUIRE(reply.has_value());
     REQUIRE_MESSAGE(reply->result.ok(), reply->result.sentence);
-    REQUIRE(reply->source.has_value());
-    return *reply->source;
+    REQUIRE(!reply->sources.empty());
+    return reply->sources;
+  }
+  /// An update that is answered at once; its upstream.
+  messages::assignment start_update(incarnation worker, version_selector selector = latest) {
+    return sources_of(worker, update(worker, selector)).front();
+  }
+  /// All sources of an update of a worker that can be read meanwhile.
+  std::vector<messages::assignment> start_shown(incarnation worker, version_selector selector = latest) {
+    return sources_of(worker, update_shown(worker, selector));
   }
   std::uint64_t finish(incarnation worker, const messages::assignment& source) {
     return send(worker,
@@ -162,6 +223,11 @@ class driver {
                                      errc reason = errc::source_lost) {
     return ask<messages::update_reply>(
         worker, messages::source_failed_request{source.operation, source.lease, reason, "connection reset"});
+  }
+  /// No source has had anything new for a while.
+  messages::update_reply stall(incarnation worker) {
+    return ask<messages::update_reply>(
+        worker, messages::source_failed_request{operation_of(worker), {}, errc::timed_out, "no news"});
   }
   [[nodiscard]] operation_counter operation_of(incarnation worker) { return {operations_[worker]}; }
 
@@ -182,6 +248,52 @@ class driver {
     std::size_t count = 0;
     core.for_each_lease([&](const auto& lease) { count += lease.source == source ? 1 : 0; });
     return count;
+  }
+
+  /// How the sources of a replica's only shard were chosen, a line each.
+  [[nodiscard]] std::string why(std::string replica) {
+    const auto reply =
+        ask<messages::why_reply>(incarnation{9999}, messages::why_request{"policy", std::move(replica), 0});
+    REQUIRE(reply.result.ok());
+    return reply.decisions;
+  }
+
+  /// What must hold of all leases at any time: nobody above its credits, no reader above its sources, one
+  /// upstream each, no cycle among them, one crossing into each datacenter.
+  void check_leases() {
+    const source_limits limits = core.limits();
+    std::map<incarnation, std::uint32_t> load;
+    std::map<incarnation, std::uint32_t> sources;
+    std::map<incarnation, std::uint32_t> upstreams;
+    std::map<std::pair<version_number, std::string>, std::uint32_t> crossings;
+    std::vector<incarnation> readers;
+    core.for_each_lease([&](const auto& lease) {
+      if (lease.upstream && !lease.cutting_off) {
+        ++upstreams[lease.reader];
+        const auto* reader = core.record_of(lease.reader);
+        REQUIRE(reader != nullptr);
+        REQUIRE(reader->upstream_lease == lease.id);
+        REQUIRE(reader->upstream == core.record_of(lease.source));
+      }
+      REQUIRE(lease.counted == !(lease.moving || lease.cutting_off));
+      if (!lease.counted) return;
+      ++load[lease.source];
+      if (lease.reader) ++sources[lease.reader];
+      if (lease.crossing) ++crossings[{lease.version, lease.datacenter}];
+      readers.push_back(lease.reader);
+    });
+    for (const auto& [source, count] : load) {
+      REQUIRE(count <= limits.credits);
+      if (const auto* record = core.record_of(source)) REQUIRE(record->load == count);
+    }
+    for (const auto& [reader, count] : sources) REQUIRE(count <= limits.sources);
+    for (const auto& [reader, count] : upstreams) REQUIRE(count == 1);
+    for (const auto& [where, count] : crossings) REQUIRE(count == 1);
+    for (const incarnation reader : readers) {
+      const auto* at = core.record_of(reader);
+      for (std::size_t steps = 0; at != nullptr; ++steps, at = at->upstream)
+        REQUIRE(steps <= core.worker_count());
+    }
   }
 
   Catalog core;

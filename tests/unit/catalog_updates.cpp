@@ -1,7 +1,9 @@
 /// \file catalog_updates.cpp
 /// The catalog, message by message: updates of single workers and of groups, leases, drains, failures.
+/// Readers that are read themselves, and several sources: catalog_sources.cpp.
 
 #include "catalog_driver.hpp"
+#include "tensorhub/policy/scheduler/least_loaded.hpp"
 
 using namespace catalog_test;
 
@@ -78,7 +80,7 @@ TEST_CASE("catalog: what is held already is kept") {
   REQUIRE(reply.has_value());
   CHECK(reply->keep);
   CHECK(reply->version == version_number{1});
-  CHECK_FALSE(reply->source.has_value());
+  CHECK(reply->sources.empty());
   CHECK(s.server.leases_on(s.trainer) == 0);
   CHECK(s.server.entry("rollout-a").version == version_number{1});
 }
@@ -239,12 +241,14 @@ TEST_CASE("catalog: a process that takes a dead one's place joins the call that 
   group_scene s;
   s.update_all();
   s.publish(2);
-  s.server.start_update(s.rollout0);
+  const auto source = s.server.start_update(s.rollout0);
   const incarnation young = s.server.join(40, "rollout", {1, 2});
-  // It counts from one again, the group is further: the server tells it the number.
-  const auto reply = s.server.answer<messages::update_reply>(
-      young, s.server.send(young, messages::update_request{{1}, latest, 1000}));
+  // It counts from one again, the group is further: the server tells it the number. That the old operation's
+  // lease lasts until its reader has let go keeps nobody waiting.
+  const auto sequence = s.server.send(young, messages::update_request{{1}, latest, 1000, {}, {}});
+  const auto reply = s.server.answer<messages::update_reply>(young, sequence);
   REQUIRE(reply.has_value());
+  s.server.fail(s.rollout0, source, {errc::group_failed, "aborted"}, false);
   CHECK(reply->operation > s.server.operation_of(s.rollout0));  // that operation failed with the old process
   CHECK(reply->version == version_number{2});
 }
@@ -253,13 +257,13 @@ TEST_CASE("catalog: a worker that gives up a call before it knows its number giv
   group_scene s;
   s.update_all();
   const incarnation young = s.server.join(40, "rollout", {1, 2});
-  s.server.send(young, messages::update_request{{}, at_least(2), 60'000});
+  s.server.send(young, messages::update_request{{}, at_least(2), 60'000, {}, {}});
   s.server.send(young,
                 messages::finish_request{{}, {}, {errc::cancelled, "cancelled"}, true, std::nullopt, {}});
   s.publish(2);
   // The next one is another operation, that the other shard hears of too.
   const auto reply = s.server.answer<messages::update_reply>(
-      young, s.server.send(young, messages::update_request{{}, latest, 60'000}));
+      young, s.server.send(young, messages::update_request{{}, latest, 60'000, {}, {}}));
   REQUIRE(reply.has_value());
   CHECK(reply->version == version_number{2});
   CHECK(reply->operation.value == s.server.operation_of(s.rollout0).value + 2);
@@ -271,27 +275,31 @@ TEST_CASE("catalog: a process that was counted one call ahead comes into step ag
   group_scene s;
   s.update_all();
   s.publish(2);
-  s.server.start_update(s.rollout0);
+  const auto source = s.server.start_update(s.rollout0);
   const incarnation young = s.server.join(40, "rollout", {1, 2});
-  const auto first = s.server.answer<messages::update_reply>(
-      young, s.server.send(young, messages::update_request{{}, latest, 60'000}));
+  const auto sequence = s.server.send(young, messages::update_request{{}, latest, 60'000, {}, {}});
+  s.server.fail(s.rollout0, source, {errc::group_failed, "aborted"}, true);
+  s.server.pass(20ms);
+  const auto first = s.server.answer<messages::update_reply>(young, sequence);
   REQUIRE(first.has_value());
-  REQUIRE(first->source.has_value());
-  s.server.fail(young, *first->source, {errc::timed_out, "late"}, true);
+  REQUIRE(!first->sources.empty());
+  s.server.fail(young, first->sources.front(), {errc::timed_out, "late"}, true);
   operation_counter young_counts{first->operation.value + 1};
   operation_counter old_counts = s.server.operation_of(s.rollout0);
   for (int round = 0;; ++round) {
     REQUIRE(round < 4);
-    const auto ahead = s.server.send(young, messages::update_request{young_counts, latest, 60'000});
+    const auto ahead = s.server.send(young, messages::update_request{young_counts, latest, 60'000, {}, {}});
     const auto behind =
-        s.server.send(s.rollout0, messages::update_request{{++old_counts.value}, latest, 60'000});
+        s.server.send(s.rollout0, messages::update_request{{++old_counts.value}, latest, 60'000, {}, {}});
     auto young_reply = s.server.answer<messages::update_reply>(young, ahead);
     auto old_reply = s.server.answer<messages::update_reply>(s.rollout0, behind);
     REQUIRE(young_reply.has_value());
     REQUIRE(old_reply.has_value());
     if (young_reply->operation == old_reply->operation && old_reply->result.ok()) break;
-    if (young_reply->source) s.server.fail(young, *young_reply->source, {errc::timed_out, "late"}, true);
-    if (old_reply->source) s.server.fail(s.rollout0, *old_reply->source, {errc::timed_out, "late"}, true);
+    if (!young_reply->sources.empty())
+      s.server.fail(young, young_reply->sources.front(), {errc::timed_out, "late"}, true);
+    if (!old_reply->sources.empty())
+      s.server.fail(s.rollout0, old_reply->sources.front(), {errc::timed_out, "late"}, true);
     young_counts = {young_reply->operation.value + 1};
     old_counts = old_reply->operation;
   }
@@ -361,28 +369,36 @@ TEST_CASE("catalog: the lease of a shard that has not called yet counts too") {
   CHECK(s.server.answer<messages::drained_reply>(s.trainer1, sequence).has_value());
 }
 
+/// Everybody has one source.
+struct single_scene {
+  driver<catalog<least_loaded>> server{{}, least_loaded{{.most = {1, 4}}}};
+  incarnation trainer = server.join(1, "trainer");
+  incarnation a = server.join(2, "rollout-a");
+  incarnation b = server.join(3, "rollout-b");
+  messages::assignment source;  ///< of `a`: the trainer, although `b` has the version too now
+  single_scene() {
+    REQUIRE(server.publish(trainer, 1).ok());
+    source = server.start_update(a);
+    REQUIRE(source.source == trainer);
+    server.finish(b, server.start_update(b));
+    server.clear();
+  }
+};
+
 TEST_CASE("catalog: an unpublish moves readers to another holder") {
-  scene s;
-  s.give(s.b);
-  // The least loaded is chosen: the trainer, once the other holder has a reader.
-  const incarnation c = s.server.join(4, "rollout-c");
-  auto first = s.server.start_update(s.a);
-  const auto second = s.server.start_update(c);
-  REQUIRE(first.source != second.source);
-  const incarnation reader = first.source == s.trainer ? s.a : c;
-  const auto source = first.source == s.trainer ? first : second;
+  single_scene s;
   const auto sequence = s.server.unpublish(s.trainer, 1);
-  const auto moved = s.server.push<messages::reassign_push>(reader);
+  const auto moved = s.server.push<messages::reassign_push>(s.a);
   REQUIRE(moved.has_value());
-  CHECK(moved->old_lease == source.lease);
+  CHECK(moved->old_lease == s.source.lease);
   CHECK(moved->source.source == s.b);
   CHECK(moved->source.version == version_number{1});
   CHECK_FALSE(s.server.answer<messages::drained_reply>(s.trainer, sequence).has_value());
-  s.server.send(reader, messages::lease_released_request{source.lease});
+  s.server.send(s.a, messages::lease_released_request{s.source.lease});
   const auto drained = s.server.answer<messages::drained_reply>(s.trainer, sequence);
   REQUIRE(drained.has_value());
   CHECK(drained->moved == 1);
-  CHECK(s.server.leases_on(s.b) == 2);
+  CHECK(s.server.leases_on(s.b) == 1);
 }
 
 TEST_CASE("catalog: only its reader can release a lease") {
@@ -503,15 +519,28 @@ TEST_CASE("catalog: a cancelled update whose bytes have all arrived is known as 
 
 // ---- sources that fail
 
-TEST_CASE("catalog: a reader that lost its source gets another one") {
+TEST_CASE("catalog: a reader that lost its source goes on with what is left, and gets others") {
   scene s;
   s.give(s.b);
-  const auto source = s.server.start_update(s.a);
-  const auto next = s.server.lose_source(s.a, source);
-  REQUIRE(next.source.has_value());
-  CHECK(next.source->source != source.source);
+  const auto sources = s.server.sources_of(s.a, s.server.update(s.a));
+  REQUIRE(sources.size() == 2);
+  CHECK(sources[0].source == s.b);  // the trainer is relieved
+  CHECK(sources[1].source == s.trainer);
+  const auto next = s.server.lose_source(s.a, sources[0]);
+  CHECK(next.result.ok());
+  CHECK(next.sources.empty());  // there is nobody else: go on with the other one
   CHECK(next.version == version_number{1});
-  CHECK(s.server.leases_on(source.source) == 0);
+  CHECK(s.server.leases_on(s.b) == 0);
+  CHECK(s.server.leases_on(s.trainer) == 1);
+  // Who could use more sources is told of the next one that comes.
+  const incarnation c = s.server.join(4, "rollout-c");
+  s.server.finish(c, s.server.start_update(c));
+  const auto more = s.server.push<messages::reassign_push>(s.a);
+  REQUIRE(more.has_value());
+  CHECK(more->source.source == c);
+  CHECK_FALSE(more->old_lease);
+  CHECK(s.server.lose_source(s.a, sources[1]).result.ok());
+  CHECK(s.server.leases_on(s.trainer) == 0);
 }
 
 TEST_CASE(
@@ -520,9 +549,9 @@ TEST_CASE(
   auto source = s.server.start_update(s.a);
   SUBCASE("lost") {
     int again = 0;
-    for (messages::update_reply reply = s.server.lose_source(s.a, source); reply.source;
+    for (messages::update_reply reply = s.server.lose_source(s.a, source); !reply.sources.empty();
          reply = s.server.lose_source(s.a, source)) {
-      source = *reply.source;
+      source = reply.sources.front();
       REQUIRE(++again < 10);
     }
     CHECK(again == 3);
@@ -530,7 +559,7 @@ TEST_CASE(
   SUBCASE("corrupt") {
     const auto reply = s.server.lose_source(s.a, source, errc::corrupt);
     CHECK(reply.result.code == errc::unavailable);
-    CHECK_FALSE(reply.source.has_value());
+    CHECK(reply.sources.empty());
   }
   CHECK(s.server.leases_on(s.trainer) == 0);
 }
@@ -551,16 +580,10 @@ TEST_CASE("catalog: when the last holder has died its readers are told so by nam
 }
 
 TEST_CASE("catalog: a dead source's readers are moved to another holder") {
-  scene s;
-  s.give(s.b);
-  const incarnation c = s.server.join(4, "rollout-c");
-  const auto first = s.server.start_update(s.a);
-  const auto second = s.server.start_update(c);
-  const incarnation reader = first.source == s.trainer ? s.a : c;
-  REQUIRE((first.source == s.trainer || second.source == s.trainer));
-  s.server.pass_alive(6000ms, {s.a, s.b, c});
+  single_scene s;
+  s.server.pass_alive(6000ms, {s.a, s.b});
   REQUIRE_FALSE(s.server.core.knows(s.trainer));
-  CHECK(s.server.push<messages::reassign_push>(reader).value().source.source == s.b);
+  CHECK(s.server.push<messages::reassign_push>(s.a).value().source.source == s.b);
 }
 
 }  // namespace

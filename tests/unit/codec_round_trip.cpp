@@ -78,27 +78,31 @@ TEST_CASE("codec: a payload has exactly the bytes of cereal's portable-binary ar
   }
 }
 
-TEST_CASE("codec: golden frames of protocol 1") {
+TEST_CASE("codec: golden frames of protocol 3") {
   encoder out;
   const std::string header =
       "54485542"
-      "0100";
+      "0300";
   SUBCASE("heartbeat_request") {
-    const messages::envelope m{0x1122334455667788, {}, {9}, messages::heartbeat_request{}};
+    const messages::envelope m{0x1122334455667788, {}, {9}, messages::heartbeat_request{5, 6}};
     CHECK(hex(out.encode(m)) == header +
                                     "1200"
-                                    "01000000"
+                                    "11000000"
                                     "00000000"
                                     "8877665544332211"
                                     "0000000000000000"
                                     "0900000000000000"
-                                    "01");
+                                    "01"
+                                    "0500000000000000"
+                                    "0600000000000000");
   }
   SUBCASE("update_request") {
-    const messages::envelope m{1, {2}, {1}, messages::update_request{{3}, exactly(7), 500}};
+    messages::update_request request{{3}, exactly(7), 500, messages::update_reach::prefer_local, {}};
+    request.shows = messages::announcement{2, {3, 4096, {}}};
+    const messages::envelope m{1, {2}, {1}, request};
     CHECK(hex(out.encode(m)) == header +
                                     "0500"
-                                    "16000000"
+                                    "31000000"
                                     "00000000"
                                     "0100000000000000"
                                     "0200000000000000"
@@ -107,16 +111,23 @@ TEST_CASE("codec: golden frames of protocol 1") {
                                     "0300000000000000"
                                     "01"
                                     "0700000000000000"
-                                    "f4010000");
+                                    "f4010000"
+                                    "01"
+                                    "00"
+                                    "0200000000000000"
+                                    "0300000000000000"
+                                    "0010000000000000"
+                                    "00");
   }
   SUBCASE("update_reply without a source") {
     messages::update_reply reply;
     reply.result = {errc::timed_out, "late"};
     reply.version = 258;
+    reply.ordinal = 9;
     const messages::envelope m{1, {2}, {}, reply};
     CHECK(hex(out.encode(m)) == header +
                                     "0600"
-                                    "21000000"
+                                    "30000000"
                                     "00000000"
                                     "0100000000000000"
                                     "0200000000000000"
@@ -128,7 +139,63 @@ TEST_CASE("codec: golden frames of protocol 1") {
                                     "0000000000000000"
                                     "00"
                                     "0201000000000000"
-                                    "01");
+                                    "0000000000000000"
+                                    "0900000000000000");
+  }
+  SUBCASE("update_reply with one source") {
+    messages::assignment source;
+    source.operation = {3};
+    source.lease = {11};
+    source.version = 7;
+    source.root = {1, 2};
+    source.source = {42};
+    source.source_replica = "r";
+    source.source_shard = 1;
+    source.address = {"a/b", "C"};
+    source.control = {3, 4096, {}};
+    source.control.key.used_bytes = 1;
+    source.control.key.bytes[0] = std::byte{0xff};
+    source.epoch = 4;
+    source.drained = true;
+    source.ordinal = 6;
+    const messages::envelope m{1, {2}, {}, messages::update_reply{{}, {3}, false, 7, {source}, 5}};
+    CHECK(hex(out.encode(m)) == header +
+                                    "0600"
+                                    "a2000000"
+                                    "00000000"
+                                    "0100000000000000"
+                                    "0200000000000000"
+                                    "0000000000000000"
+                                    "01"
+                                    "0000"
+                                    "0000000000000000"
+                                    "0300000000000000"
+                                    "00"
+                                    "0700000000000000"
+                                    "0100000000000000"  // one source:
+                                    "0300000000000000"
+                                    "0b00000000000000"
+                                    "0700000000000000"
+                                    "0100000000000000"
+                                    "0200000000000000"
+                                    "2a00000000000000"
+                                    "0100000000000000"
+                                    "72"
+                                    "01000000"
+                                    "0300000000000000"
+                                    "612f62"
+                                    "0100000000000000"
+                                    "43"
+                                    "0300000000000000"
+                                    "0010000000000000"
+                                    "01"
+                                    "ff"
+                                    "0400000000000000"
+                                    "01"
+                                    "00"
+                                    "0600000000000000"
+                                    "00"  // and the reader's own number
+                                    "0500000000000000");
   }
   SUBCASE("describe_reply with one tensor") {
     messages::describe_reply reply;
@@ -155,6 +222,37 @@ TEST_CASE("codec: golden frames of protocol 1") {
                                     "0200000000000000"
                                     "0400000000000000"
                                     "0500000000000000");
+  }
+  SUBCASE("stuck_reply with one entry") {
+    messages::stuck_entry entry{messages::stuck_kind::draining, "m", "r", 1, {42}, 7, {3}, 500, 9, "p", "a"};
+    const messages::envelope m{1, {2}, {}, messages::stuck_reply{{}, {entry}, 4}};
+    CHECK(hex(out.encode(m)) == header +
+                                    "1e00"
+                                    "68000000"
+                                    "00000000"
+                                    "0100000000000000"
+                                    "0200000000000000"
+                                    "0000000000000000"
+                                    "01"
+                                    "0000"
+                                    "0000000000000000"
+                                    "0100000000000000"  // one entry:
+                                    "04"
+                                    "0100000000000000"
+                                    "6d"
+                                    "0100000000000000"
+                                    "72"
+                                    "01000000"
+                                    "2a00000000000000"
+                                    "0700000000000000"
+                                    "0300000000000000"
+                                    "f401000000000000"
+                                    "0900000000000000"
+                                    "0100000000000000"
+                                    "70"
+                                    "0100000000000000"
+                                    "61"  // and how many there are besides
+                                    "04000000");
   }
   SUBCASE("goodbye_push keeps number 25") {
     const messages::envelope m{1, {}, {}, messages::goodbye_push{{4}, true, {}}};
@@ -196,6 +294,16 @@ TEST_CASE("codec: the encoder keeps to the limits that the decoder checks") {
     messages::describe_reply reply;
     reply.tensors.push_back({"t", dtype::u8, std::vector<std::uint64_t>(limits::tensor_dimensions + 1, 1)});
     refused(reply, "17 entries");
+  }
+  SUBCASE("too many sources are refused") {
+    messages::update_reply reply;
+    reply.sources.resize(limits::sources + 1);
+    refused(reply, "65 entries");
+    messages::join_request join;
+    join.reading.resize(limits::sources + 1);
+    refused(join, "65 entries");
+    reply.sources.pop_back();
+    CHECK(in.decode(out.encode({1, {}, {}, reply})).ok());
   }
   SUBCASE("a frame over the limit is refused, and the next one is fine") {
     messages::describe_reply reply;

@@ -5,6 +5,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -61,6 +62,43 @@ TEST_CASE("control block: its parts follow each other, each aligned to a word") 
   }
   const layout nothing{{{"none", dtype::u8, {0}}}, 16};
   CHECK(control_offsets::of(nothing).total_bytes == sizeof(control_header));
+}
+
+TEST_CASE("control block: in the caller's memory it uses that, and no more of it than it needs") {
+  const layout shape = shape_of(70, true);
+  const std::size_t needed = control_block::words_for(shape);
+  std::vector<std::uint64_t> words(needed + 8, 0xeeee'eeee'eeee'eeee);
+  control_block block{{42}, shape, std::span{words}};
+  CHECK(block.memory().data() == reinterpret_cast<std::byte*>(words.data()));
+  CHECK(block.memory().size() == control_offsets::of(shape).total_bytes);
+  // As in memory of its own, whatever was there before.
+  const auto same_as = [&](control_block& other) {
+    return std::ranges::equal(block.memory(), other.memory());
+  };
+  control_block own{{42}, shape};
+  CHECK(same_as(own));
+  for (control_block* each : {&block, &own}) {
+    each->set_digests(std::vector<digest128>(shape.chunk_count(), digest128{3, 4}));
+    each->set_segment(1, {.base = 5, .bytes = 6});
+    each->show_receiving(version_number{7}, 8);
+    each->add_chunk(69);
+  }
+  CHECK(same_as(own));
+  for (std::size_t i = needed; i < words.size(); ++i) CHECK(words[i] == 0xeeee'eeee'eeee'eeee);
+
+  const std::byte* const at = own.memory().data();
+  control_block moved{std::move(own)};
+  CHECK(moved.memory().data() == at);
+  moved.raise_epoch(9);
+  CHECK(header_of(moved).epoch == 9);
+
+  bool refused = false;
+  try {
+    control_block small{{42}, shape, std::span{words}.first(needed - 1)};
+  } catch (const error& e) {
+    refused = e.code() == errc::invalid_argument;
+  }
+  CHECK(refused);
 }
 
 TEST_CASE("control block: a fresh one says who it is and shows nothing") {

@@ -1,10 +1,13 @@
 // faulty and throttled: that they do what their options say, and again so with the same seed.
 
 #include <doctest/doctest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <array>
 #include <chrono>
 #include <cstddef>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <tensorhub/testing/faulty.hpp>
@@ -114,6 +117,19 @@ TEST_CASE("throttled: a link carries one byte after the other") {
   CHECK(path.carry(2000, now) - now == 8ms);          // behind the first
   CHECK(path.carry(1000, now + 1s) - now == 1006ms);  // the link was idle
   CHECK(path.carried_bytes() == 4000);
+}
+
+TEST_CASE("throttled: a link that was made before a fork is one link for both processes") {
+  network_link path{{.bytes_per_second = 1e6, .latency = 5ms}};
+  const auto now = std::chrono::steady_clock::now();
+  const pid_t child = ::fork();
+  if (child == 0) std::_Exit(path.carry(1000, now) - now == 6ms ? 0 : 1);
+  REQUIRE(child > 0);
+  int status = -1;
+  REQUIRE(::waitpid(child, &status, 0) == child);
+  CHECK(status == 0);
+  CHECK(path.carry(1000, now) - now == 7ms);  // behind the child's
+  CHECK(path.carried_bytes() == 2000);
 }
 
 TEST_CASE("throttled: reads wait for the slower of both links, and all of them come") {

@@ -252,6 +252,29 @@ TEST_CASE("host memory: neighbours are told apart") {
   CHECK(space.describe(file.data + page - 1, 2).backing_fd == -1);  // in both, in neither wholly
 }
 
+TEST_CASE("host memory: the allocation around a range, or the range itself where none is known") {
+  host_memory space;
+  const auto memory = space.allocate(4 * page);
+  const memory_range whole = memory.range();
+  const auto same = [](const memory_range& a, const memory_range& b) {
+    return a.data == b.data && a.bytes == b.bytes && a.backing_fd == b.backing_fd &&
+           a.backing_offset == b.backing_offset;
+  };
+  CHECK(same(space.allocation_around(whole), whole));
+  CHECK(same(space.allocation_around(space.describe(memory.data() + 100, 2 * page)), whole));
+  const memory_range beyond = space.describe(memory.data() + page, 4 * page);
+  CHECK(same(space.allocation_around(beyond), beyond));
+  std::array<std::byte, 64> plain{};
+  const memory_range ours = space.describe(plain.data() + 8, 16);
+  CHECK(same(space.allocation_around(ours), ours));
+  const mapped_file file;
+  const file_mapping known{file.data, 2 * page, file.descriptor(), file.offset};
+  const memory_range around = space.allocation_around(space.describe(file.data + page, 10));
+  CHECK(around.data == file.data);
+  CHECK(around.bytes == 2 * page);
+  CHECK(around.backing_offset == file.offset);
+}
+
 TEST_CASE("host memory: copying copies exactly that") {
   host_memory space;
   const auto memory = space.allocate(page);

@@ -47,8 +47,8 @@ inline auto fields(th::location& m) {
   return std::tie(a, b, c, d);
 }
 inline auto fields(th::transport_address& m) {
-  auto& [a] = m;
-  return std::tie(a);
+  auto& [a, b] = m;
+  return std::tie(a, b);
 }
 inline auto fields(th::remote_region& m) {
   auto& [a, b, c] = m;
@@ -67,8 +67,59 @@ inline auto fields(msg::reference& m) {
   return std::tie(a, b, c, d);
 }
 inline auto fields(msg::assignment& m) {
+  auto& [a, b, c, d, e, f, g, h, i, j, k, l, n, o] = m;
+  return std::tie(a, b, c, d, e, f, g, h, i, j, k, l, n, o);
+}
+inline auto fields(msg::retention& m) {
+  auto& [a, b, c] = m;
+  return std::tie(a, b, c);
+}
+inline auto fields(msg::retain_request& m) {
+  auto& [a, b, c] = m;
+  return std::tie(a, b, c);
+}
+inline auto fields(msg::offload_failed_request& m) {
+  auto& [a, b] = m;
+  return std::tie(a, b);
+}
+inline auto fields(msg::retention_push& m) {
+  auto& [a] = m;
+  return std::tie(a);
+}
+inline auto fields(msg::offload_push& m) {
+  auto& [a, b] = m;
+  return std::tie(a, b);
+}
+inline auto fields(msg::drop_push&) {
+  return std::tuple<>{};
+}
+inline auto fields(msg::announcement& m) {
+  auto& [a, b] = m;
+  return std::tie(a, b);
+}
+inline auto fields(msg::receiving_request& m) {
+  auto& [a, b] = m;
+  return std::tie(a, b);
+}
+inline auto fields(msg::why_request& m) {
+  auto& [a, b, c] = m;
+  return std::tie(a, b, c);
+}
+inline auto fields(msg::why_reply& m) {
+  auto& [a, b] = m;
+  return std::tie(a, b);
+}
+inline auto fields(msg::stuck_request& m) {
+  auto& [a, b] = m;
+  return std::tie(a, b);
+}
+inline auto fields(msg::stuck_entry& m) {
   auto& [a, b, c, d, e, f, g, h, i, j, k] = m;
   return std::tie(a, b, c, d, e, f, g, h, i, j, k);
+}
+inline auto fields(msg::stuck_reply& m) {
+  auto& [a, b, c] = m;
+  return std::tie(a, b, c);
 }
 inline auto fields(msg::replica_entry& m) {
   auto& [a, b, c, d, e, f] = m;
@@ -79,32 +130,32 @@ inline auto fields(msg::model_entry& m) {
   return std::tie(a, b, c, d, e, f);
 }
 inline auto fields(msg::join_request& m) {
-  auto& [a, b, c, d, e, f, g, h, i, j, k, l, n, o, p, q] = m;
-  return std::tie(a, b, c, d, e, f, g, h, i, j, k, l, n, o, p, q);
+  auto& [a, b, c, d, e, f, g, h, i, j, k, l, n, o, p, q, r, s, t, u, v, w, x, y, z, z1] = m;
+  return std::tie(a, b, c, d, e, f, g, h, i, j, k, l, n, o, p, q, r, s, t, u, v, w, x, y, z, z1);
 }
 inline auto fields(msg::join_reply& m) {
-  auto& [a, b, c, d, e, f, g, h] = m;
-  return std::tie(a, b, c, d, e, f, g, h);
+  auto& [a, b, c, d, e, f, g, h, i] = m;
+  return std::tie(a, b, c, d, e, f, g, h, i);
 }
 inline auto fields(msg::publish_request& m) {
   auto& [a, b] = m;
   return std::tie(a, b);
 }
 inline auto fields(msg::unpublish_request& m) {
-  auto& [a, b, c] = m;
-  return std::tie(a, b, c);
-}
-inline auto fields(msg::drained_reply& m) {
   auto& [a, b, c, d] = m;
   return std::tie(a, b, c, d);
 }
-inline auto fields(msg::update_request& m) {
-  auto& [a, b, c] = m;
-  return std::tie(a, b, c);
+inline auto fields(msg::drained_reply& m) {
+  auto& [a, b, c, d, e, f] = m;
+  return std::tie(a, b, c, d, e, f);
 }
-inline auto fields(msg::update_reply& m) {
+inline auto fields(msg::update_request& m) {
   auto& [a, b, c, d, e] = m;
   return std::tie(a, b, c, d, e);
+}
+inline auto fields(msg::update_reply& m) {
+  auto& [a, b, c, d, e, f] = m;
+  return std::tie(a, b, c, d, e, f);
 }
 inline auto fields(msg::source_failed_request& m) {
   auto& [a, b, c, d] = m;
@@ -150,13 +201,13 @@ inline auto fields(msg::leave_request&) {
   static_assert(std::is_empty_v<msg::leave_request>);
   return std::tuple<>{};
 }
-inline auto fields(msg::heartbeat_request&) {
-  static_assert(std::is_empty_v<msg::heartbeat_request>);
-  return std::tuple<>{};
-}
-inline auto fields(msg::heartbeat_reply& m) {
+inline auto fields(msg::heartbeat_request& m) {
   auto& [a, b] = m;
   return std::tie(a, b);
+}
+inline auto fields(msg::heartbeat_reply& m) {
+  auto& [a, b, c] = m;
+  return std::tie(a, b, c);
 }
 inline auto fields(msg::status_reply& m) {
   auto& [a, b] = m;
@@ -215,6 +266,10 @@ class filler {
       value = static_cast<T>(below(15));
     } else if constexpr (std::is_same_v<T, th::version_selector::kind_type>) {
       value = static_cast<T>(below(3));
+    } else if constexpr (std::is_same_v<T, msg::update_reach>) {
+      value = static_cast<T>(below(2));
+    } else if constexpr (std::is_same_v<T, msg::stuck_kind>) {
+      value = static_cast<T>(below(8));
     } else if constexpr (std::is_arithmetic_v<T>) {
       value = static_cast<T>(random_());
     } else if constexpr (std::is_same_v<T, std::string>) {

@@ -1,123 +1,17 @@
 /// \file pull.cpp
-/// The state machine of one shard's transfer, driven by hand: what is asked for, and what is believed.
-
-#include "tensorhub/transfer/pull.hpp"
-
-#include <doctest/doctest.h>
+/// The state machine of one shard's transfer, driven by hand: what is asked for, and what is
+/// believed. Sources that receive, and several of them: pull_sources.cpp.
 
 #include <algorithm>
-#include <cstring>
-#include <deque>
-#include <optional>
 #include <set>
 #include <string>
-#include <utility>
 #include <vector>
 
-using namespace tensorhub;
+#include "pull_scene.hpp"
+
+using namespace pull_test;
 
 namespace {
-
-constexpr digest128 published_root{77, 78};
-
-[[nodiscard]] digest128 digest_of(chunk_index chunk) {
-  return {chunk + 1000, chunk + 1};
-}
-
-/// Eight chunks of 1024 bytes (the last one short) and a small tensor: nine chunks in two segments.
-[[nodiscard]] layout nine_chunks() {
-  return layout{{{"norm", dtype::u8, {100}}, {"wq", dtype::u8, {7 * 1024 + 5}}}, 1024};
-}
-
-/// A source's memory as far as a pull can see it.
-class holder {
- public:
-  holder(const layout& shape, std::uint64_t who, std::uint64_t epoch = 5, version_number version = 3)
-      : facts{{who * 10}, {who}, version, epoch, published_root},
-        block_{{who}, shape},
-        segments_{shape.segments().size()} {
-    std::vector<digest128> table;
-    for (chunk_index i = 0; i < shape.chunk_count(); ++i) table.push_back(digest_of(i));
-    block_.set_digests(table);
-    for (std::size_t i = 0; i < segments_; ++i)
-      set_segment(i, {who * 4096 + i, shape.segments()[i].bytes, {}});
-    block_.show(version, epoch);
-  }
-  void set_segment(std::size_t segment, const remote_region& region) { block_.set_segment(segment, region); }
-  void raise(std::uint64_t epoch) { block_.raise_epoch(epoch); }
-  void show(version_number version, std::uint64_t epoch) { block_.show(version, epoch); }
-  [[nodiscard]] std::span<const std::byte> block() { return block_.memory(); }
-  [[nodiscard]] std::span<const std::byte> header() { return block().first(sizeof(control_header)); }
-
-  pull_source facts;
-
- private:
-  control_block block_;
-  std::size_t segments_;
-};
-
-using kind = pull_task::kind_type;
-
-/// A pull and what a shell does with it.
-struct driver {
-  explicit driver(pull_options options = {}, chunk_index first = 0) : core{shape, options, first} {}
-
-  layout shape = nine_chunks();
-  pull core;
-
-  /// The next task, which must be of this kind.
-  chunk_index take(channel_id channel, kind which) {
-    const auto task = core.next(channel);
-    REQUIRE(task.has_value());
-    REQUIRE(task->kind == which);
-    return task->chunk;
-  }
-  [[nodiscard]] bool nothing(channel_id channel) { return !core.next(channel).has_value(); }
-
-  bool believe(channel_id channel, holder& source, digest128 root = published_root) {
-    take(channel, kind::block);
-    return core.block_arrived(channel, completion_status::ok, source.block(), root);
-  }
-  /// A source that is believed, and a channel to it.
-  channel_id open(holder& source) {
-    const channel_id channel = core.open_channel(core.add_source(source.facts));
-    REQUIRE(believe(channel, source));
-    return channel;
-  }
-  void arrive(channel_id channel, chunk_index chunk) {
-    core.chunk_arrived(channel, chunk, completion_status::ok, digest_of(chunk));
-  }
-  void confirm(channel_id channel, holder& source) {
-    take(channel, kind::header);
-    core.header_arrived(channel, completion_status::ok, source.header());
-  }
-  /// Does everything that this channel may do; the chunks that it read, in order.
-  std::vector<chunk_index> drain(channel_id channel, holder& source) {
-    std::vector<chunk_index> read;
-    std::deque<pull_task> posted;
-    for (int guard = 0; guard < 1000; ++guard) {
-      while (const auto task = core.next(channel)) posted.push_back(*task);
-      if (posted.empty()) return read;
-      const pull_task task = posted.front();
-      posted.pop_front();
-      if (task.kind == kind::block) {
-        core.block_arrived(channel, completion_status::ok, source.block(), published_root);
-      } else if (task.kind == kind::header) {
-        core.header_arrived(channel, completion_status::ok, source.header());
-      } else {
-        read.push_back(task.chunk);
-        arrive(channel, task.chunk);
-      }
-    }
-    FAIL("the pull asks for ever");
-    return read;
-  }
-  source_failure failure() {
-    const auto failed = core.take_failure();
-    REQUIRE(failed.has_value());
-    return failed.value_or(source_failure{});
-  }
-};
 
 // ---- the whole way
 
@@ -154,16 +48,18 @@ TEST_CASE("pull: without a root no digest is looked at, and no table is kept") {
   const channel_id channel = d.core.open_channel(d.core.add_source(source.facts));
   REQUIRE(d.believe(channel, source, {}));
   CHECK(d.core.table().empty());
-  for (int i = 0; i < 4; ++i) {
-    d.core.chunk_arrived(channel, d.take(channel, kind::chunk), completion_status::ok, {123, 456});
-  }
+  std::vector<chunk_index> chunks;
+  for (int i = 0; i < 4; ++i) chunks.push_back(d.take(channel, kind::chunk));
+  for (const chunk_index chunk : chunks)
+    d.core.chunk_arrived(channel, chunk, completion_status::ok, {123, 456});
   d.drain(channel, source);
   CHECK(d.core.done());
 }
 
 TEST_CASE("pull: a reader starts where it is told and comes round") {
-  driver d{{}, 9 + 7};
+  driver d;
   holder source{d.shape, 1};
+  source.facts.first = 9 + 7;
   const auto read = d.drain(d.core.open_channel(d.core.add_source(source.facts)), source);
   CHECK(read == std::vector<chunk_index>{7, 8, 0, 1, 2, 3, 4, 5, 6});
 }
@@ -175,26 +71,85 @@ TEST_CASE("pull: a shard without chunks is done at once") {
   CHECK(core.intact());
 }
 
-TEST_CASE("pull: no more than a window of chunks is outstanding per channel") {
+TEST_CASE("pull: no more than a window of chunks is outstanding per lane") {
   driver d{{.window_chunks = 3}};
   holder source{d.shape, 1};
   const channel_id one = d.open(source);
-  const channel_id two = d.core.open_channel(0);
+  const channel_id two = d.core.open_channel(0, 1);
   const chunk_index first = d.take(one, kind::chunk);
   d.take(one, kind::chunk);
   d.take(one, kind::chunk);
   CHECK(d.nothing(one));
+  CHECK(d.core.in_flight(one) == 3);
   for (int i = 0; i < 3; ++i) d.take(two, kind::chunk);
   CHECK(d.nothing(two));
   d.arrive(one, first);
+  CHECK(d.core.in_flight(one) == 2);
+  d.confirm(one, source);
   d.take(one, kind::chunk);
   CHECK(d.nothing(one));
+}
+
+TEST_CASE("pull: a source in another datacenter has a window of its own, per lane") {
+  driver d{{.window_chunks = 2, .far_window_chunks = 3}};
+  holder near{d.shape, 1};
+  holder far{d.shape, 2};
+  far.facts.far = true;
+  const channel_id across = d.open(far);
+  const channel_id other_lane = d.core.open_channel(0, 1);
+  for (int i = 0; i < 3; ++i) d.take(across, kind::chunk);
+  CHECK(d.nothing(across));
+  d.take(other_lane, kind::chunk);
+  // What is on its way from afar takes no place from a neighbour.
+  const channel_id within = d.open(near);
+  d.take(within, kind::chunk);
+  d.take(within, kind::chunk);
+  CHECK(d.nothing(within));
+  CHECK(d.nothing(across));
+}
+
+TEST_CASE("pull: several sources share a lane's window, so that a slow one does not fill it") {
+  driver d{{.window_chunks = 4}};
+  holder first{d.shape, 1};
+  holder second{d.shape, 2};
+  const channel_id one = d.open(first);
+  const channel_id two = d.open(second);
+  d.take(one, kind::chunk);
+  d.take(one, kind::chunk);
+  CHECK(d.nothing(one));
+  d.take(two, kind::chunk);
+  d.take(two, kind::chunk);
+  CHECK(d.nothing(two));
+  d.core.retire_source(1);  // its two reads still count, its share does not
+  CHECK(d.nothing(one));
+  driver alone{{.window_chunks = 4}};
+  const channel_id kept = alone.open(first);
+  alone.open(second);
+  alone.core.lose_source(1, errc::source_lost, "gone");
+  for (int i = 0; i < 4; ++i) alone.take(kept, kind::chunk);
+  CHECK(alone.nothing(kept));
+}
+
+TEST_CASE("pull: the first chunk of all is confirmed at once, for others wait for it") {
+  driver d{{.confirm_every = 8}};
+  holder source{d.shape, 1};
+  const channel_id channel = d.open(source);
+  const chunk_index chunk = d.take(channel, kind::chunk);
+  d.take(channel, kind::chunk);
+  d.arrive(channel, chunk);
+  d.confirm(channel, source);
+  REQUIRE(d.core.take_confirmed().size() == 1);
+  CHECK(d.core.take_confirmed().empty());
+  d.arrive(channel, d.take(channel, kind::chunk));
+  d.take(channel, kind::chunk);  // later ones are confirmed together
 }
 
 TEST_CASE("pull: only what had arrived before the header was asked for is confirmed by it") {
   driver d{{.window_chunks = 4, .confirm_every = 2}};
   holder source{d.shape, 1};
   const channel_id channel = d.open(source);
+  d.arrive(channel, d.take(channel, kind::chunk));
+  d.confirm(channel, source);
   std::vector<chunk_index> chunks;
   for (int i = 0; i < 4; ++i) chunks.push_back(d.take(channel, kind::chunk));
   d.arrive(channel, chunks[0]);
@@ -205,9 +160,9 @@ TEST_CASE("pull: only what had arrived before the header was asked for is confir
   d.arrive(channel, chunks[3]);
   // One header at a time.
   while (const auto task = d.core.next(channel)) REQUIRE(task->kind == kind::chunk);
-  CHECK(d.core.confirmed_chunks() == 0);
+  CHECK(d.core.confirmed_chunks() == 1);
   d.core.header_arrived(channel, completion_status::ok, source.header());
-  CHECK(d.core.confirmed_chunks() == 2);
+  CHECK(d.core.confirmed_chunks() == 3);
   CHECK(d.core.is_confirmed(chunks[0]));
   CHECK(d.core.is_confirmed(chunks[1]));
   CHECK_FALSE(d.core.is_confirmed(chunks[2]));
@@ -217,8 +172,9 @@ TEST_CASE("pull: only what had arrived before the header was asked for is confir
 }
 
 TEST_CASE("pull: the bytes that count are the confirmed ones, short chunks as they are") {
-  driver d{{.window_chunks = 1, .confirm_every = 1}, 8};
+  driver d{{.window_chunks = 1, .confirm_every = 1}};
   holder source{d.shape, 1};
+  source.facts.first = 8;
   const channel_id channel = d.open(source);
   d.arrive(channel, d.take(channel, kind::chunk));
   CHECK(d.core.confirmed_bytes() == 0);
@@ -413,12 +369,15 @@ TEST_CASE("pull: two sources that fail are two failures") {
 // ---- several sources
 
 TEST_CASE("pull: two sources share the chunks, and each is confirmed by its own header") {
-  driver d{{.window_chunks = 2}};
+  driver d{{.window_chunks = 2, .confirm_every = 8}};
   holder first{d.shape, 1};
   holder second{d.shape, 2, 8};  // another epoch: each has its own
   const channel_id one = d.open(first);
   const channel_id two = d.open(second);
-  std::set<chunk_index> by_one;
+  const chunk_index begun = d.take(one, kind::chunk);
+  d.arrive(one, begun);
+  d.confirm(one, first);
+  std::set<chunk_index> by_one{begun};
   std::set<chunk_index> by_two;
   for (int i = 0; i < 4; ++i) {
     const chunk_index a = d.take(one, kind::chunk);
@@ -428,9 +387,6 @@ TEST_CASE("pull: two sources share the chunks, and each is confirmed by its own 
     by_one.insert(a);
     by_two.insert(b);
   }
-  const chunk_index last = d.take(one, kind::chunk);
-  d.arrive(one, last);
-  by_one.insert(last);
   CHECK(by_one.size() == 5);
   CHECK(by_two.size() == 4);
   for (const chunk_index chunk : by_one) CHECK_FALSE(by_two.contains(chunk));
@@ -525,8 +481,12 @@ TEST_CASE("pull: a retired source ends what it has begun, confirms it, and is id
   CHECK(d.nothing(channel));
   CHECK_FALSE(d.core.is_idle(0));
   d.arrive(channel, a);
-  CHECK(d.nothing(channel));
+  d.take(channel, kind::header);
   d.arrive(channel, b);
+  CHECK(d.nothing(channel));
+  d.core.header_arrived(channel, completion_status::ok, source.header());
+  CHECK(d.core.is_confirmed(a));
+  CHECK_FALSE(d.core.is_confirmed(b));
   CHECK_FALSE(d.core.is_idle(0));  // arrived, not confirmed
   d.take(channel, kind::header);
   CHECK_FALSE(d.core.is_idle(0));
@@ -581,10 +541,10 @@ TEST_CASE("pull: tasks that could not be posted are handed out again") {
 
   const chunk_index chunk = d.take(channel, kind::chunk);
   d.core.not_posted(channel, {kind::chunk, chunk});
-  CHECK(d.take(channel, kind::chunk) == chunk);
+  const chunk_index first = d.take(channel, kind::chunk);
   const chunk_index second = d.take(channel, kind::chunk);
   CHECK(d.nothing(channel));  // the window is as wide as before
-  d.arrive(channel, chunk);
+  d.arrive(channel, first);
   d.arrive(channel, second);
 
   d.take(channel, kind::header);
@@ -594,6 +554,7 @@ TEST_CASE("pull: tasks that could not be posted are handed out again") {
   CHECK(d.core.confirmed_chunks() == 2);
   CHECK(d.drain(channel, source).size() == 7);
   CHECK(d.core.done());
+  CHECK(d.core.is_confirmed(chunk));
 }
 
 TEST_CASE("pull: a task that could not be posted to a source that is lost meanwhile goes to another") {

@@ -5,12 +5,16 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <deque>
+#include <functional>
 #include <future>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "tensorhub/memory/host.hpp"
@@ -26,7 +30,21 @@ using testing::memory_transport;
 
 namespace {
 
-using gated_transport = testing::gated<memory_transport>;
+/// Connecting to this process ends with the time-out: it accepts connections, and says nothing.
+constexpr incarnation stopped_process{7000};
+
+struct gated_transport : testing::gated<memory_transport> {
+  using base = testing::gated<memory_transport>;
+  using base::base;
+  std::atomic<bool> somebody_hangs = true;  ///< false: ends all at once
+  [[nodiscard]] endpoint connect(queue& on, const transport_address& where, incarnation peer,
+                                 duration timeout) {
+    if (peer != stopped_process) return base::connect(on, where, peer, timeout);
+    const auto until = std::chrono::steady_clock::now() + timeout;
+    while (somebody_hangs && std::chrono::steady_clock::now() < until) std::this_thread::sleep_for(1ms);
+    throw error(errc::timed_out, "accepted the connection and said nothing");
+  }
+};
 constexpr std::uint64_t chunk = 1024;
 constexpr std::uint64_t seed = 99;
 constexpr auto patience = 30s;
@@ -77,10 +95,19 @@ class source_process {
     const memory_range range{block_->memory().data(), block_->memory().size()};
     control_ = transport.register_memory({&range, 1}, region_access::remote_read);
   }
+  /// It will receive, with the same bytes in the end; nothing is shown yet.
+  void will_receive() {
+    receiving_ = true;
+    block_->raise_epoch(4);
+  }
+  void begin() {
+    block_->raise_epoch(5);
+    block_->show_receiving(3, 5);
+  }
   /// Its lease has the number of the process.
   [[nodiscard]] pull_target target() {
     const digest128 root = Integrity::enabled ? Integrity::root(seed, table) : digest128{};
-    return {{{number_}, {number_}, 3, 5, root},
+    return {{{number_}, {number_}, 3, 5, root, receiving_},
             transport.address(),
             transport.describe(control_[0]),
             "source " + std::to_string(number_)};
@@ -95,6 +122,7 @@ class source_process {
  private:
   shard_memory<memory_transport, host_memory> memory_;
   std::uint64_t number_;
+  bool receiving_ = false;
   layout shape_;
   std::unique_ptr<control_block> block_;
   std::vector<memory_transport::memory_region> control_;
@@ -105,6 +133,12 @@ struct record {
   std::mutex mutex;
   std::vector<source_failure> failures;
   std::vector<lease_id> released;
+  std::vector<std::string> stalls;
+  std::vector<digest128> believed;
+  int times_believed = 0;
+  std::vector<chunk_index> confirmed;
+  std::size_t traced = 0;
+  bool confirmed_too_early = false;  ///< before `believed`
 };
 
 /// One process that reads.
@@ -146,28 +180,66 @@ class reader_process {
     return result();
   }
 
+  /// Of all sources, in the order in which they came.
+  [[nodiscard]] std::vector<std::string> names() const {
+    std::vector<std::string> out;
+    for (const source_progress& source : driver->progress().sources) out.push_back(source.name);
+    return out;
+  }
+
   weights bytes;
   std::shared_ptr<testing::read_gate> gate;
   record seen;
   std::function<void(const source_failure&)> on_failure = [](const source_failure&) {};
+  std::function<void()> on_stall = [] {};
+  std::function<void(std::span<const chunk_index>)> on_confirmed = [](std::span<const chunk_index>) {};
   std::unique_ptr<driver_type> driver;
 
  private:
   [[nodiscard]] typename driver_type::callbacks callbacks() {
-    return {[this](const source_failure& failure) {
-              {
-                const std::lock_guard lock{seen.mutex};
-                seen.failures.push_back(failure);
-              }
-              on_failure(failure);
-            },
-            [this](lease_id lease) {
-              const std::lock_guard lock{seen.mutex};
-              seen.released.push_back(lease);
-            }};
+    typename driver_type::callbacks to;
+    to.source_failed = [this](const source_failure& failure) {
+      {
+        const std::lock_guard lock{seen.mutex};
+        seen.failures.push_back(failure);
+      }
+      on_failure(failure);
+    };
+    to.source_released = [this](lease_id lease) {
+      const std::lock_guard lock{seen.mutex};
+      seen.released.push_back(lease);
+    };
+    to.stalled = [this](const std::string& detail) {
+      {
+        const std::lock_guard lock{seen.mutex};
+        seen.stalls.push_back(detail);
+      }
+      on_stall();
+    };
+    to.believed = [this](std::span<const digest128> table) {
+      const std::lock_guard lock{seen.mutex};
+      ++seen.times_believed;
+      seen.believed.assign(table.begin(), table.end());
+    };
+    to.confirmed = [this](std::span<const chunk_index> chunks) {
+      {
+        const std::lock_guard lock{seen.mutex};
+        seen.confirmed_too_early = seen.confirmed_too_early || seen.times_believed == 0;
+        seen.confirmed.insert(seen.confirmed.end(), chunks.begin(), chunks.end());
+      }
+      on_confirmed(chunks);
+    };
+    to.traced = [this](const chunk_event& event) {
+      const std::lock_guard lock{seen.mutex};
+      CHECK(event.posted <= event.arrived);
+      CHECK(event.source.starts_with("source "));
+      ++seen.traced;
+    };
+    return to;
   }
   void end() {
     gate->open();
+    transport_.somebody_hangs = false;
     driver->stop();
   }
   gated_transport transport_;
@@ -194,9 +266,24 @@ TEST_CASE_TEMPLATE("pull driver: a transfer is complete with any number of lanes
     CHECK(reader.driver->progress().chunks == source.shape().chunk_count());
     CHECK_FALSE(reader.driver->intact());
     CHECK(std::ranges::equal(reader.driver->table(), source.table));
-    CHECK(reader.driver->source_names() == std::vector<std::string>{"source 1"});
+    CHECK(reader.names() == std::vector<std::string>{"source 1"});
     CHECK(reader.seen.failures.empty());
     CHECK(reader.seen.released.empty());
+    CHECK(reader.seen.stalls.empty());
+    CHECK(reader.seen.times_believed == 1);
+    CHECK(reader.seen.believed == source.table);
+    CHECK_FALSE(reader.seen.confirmed_too_early);
+    CHECK(reader.seen.traced == source.shape().chunk_count());
+    // Every chunk is told once, so that it may be shown.
+    std::ranges::sort(reader.seen.confirmed);
+    CHECK(std::ranges::adjacent_find(reader.seen.confirmed) == reader.seen.confirmed.end());
+    CHECK(reader.seen.confirmed.size() == source.shape().chunk_count());
+    const pull_progress progress = reader.driver->progress();
+    REQUIRE(progress.sources.size() == 1);
+    CHECK(progress.sources[0].chunks == progress.total_chunks);
+    CHECK(progress.sources[0].bytes == progress.total_bytes);
+    CHECK(progress.sources[0].path == "memory");
+    CHECK_FALSE(progress.sources[0].lost);
   }
 }
 
@@ -208,7 +295,7 @@ TEST_CASE("pull driver: two sources from the start serve one reader") {
   reader.driver->add_source(two.target());
   REQUIRE(reader.run());
   CHECK(reader.bytes == one.bytes);
-  CHECK(reader.driver->source_names() == std::vector<std::string>{"source 1", "source 2"});
+  CHECK(reader.names() == std::vector<std::string>{"source 1", "source 2"});
 }
 
 TEST_CASE("pull driver: a source may come after the start") {
@@ -218,6 +305,129 @@ TEST_CASE("pull driver: a source may come after the start") {
   reader.driver->add_source(source.target());
   REQUIRE(reader.result());
   CHECK(reader.bytes == source.bytes);
+}
+
+// ---- sources that receive
+
+TEST_CASE("pull driver: a source that receives is followed until it has everything") {
+  for (const std::size_t lanes : {1u, 2u, 4u}) {
+    CAPTURE(lanes);
+    source_process<> source{1};
+    source.will_receive();
+    reader_process<> reader{source.shape(), {.lanes = lanes, .rules = {.poll_longest = 1ms}}};
+    // Each chunk that is told here makes the source show some more: nothing but its map drives the transfer.
+    chunk_index shown = 0;
+    std::mutex mutex;
+    const auto show_more = [&](std::uint64_t count) {
+      const std::lock_guard lock{mutex};
+      for (std::uint64_t i = 0; i < count && shown < source.shape().chunk_count(); ++i)
+        source.block().add_chunk(shown++);
+    };
+    reader.on_confirmed = [&](std::span<const chunk_index> chunks) { show_more(2 * chunks.size()); };
+    reader.driver->add_source(source.target());
+    reader.start();
+    source.begin();
+    show_more(3);
+    REQUIRE(reader.result());
+    CHECK(reader.bytes == source.bytes);
+    CHECK(reader.seen.failures.empty());
+  }
+}
+
+TEST_CASE(
+    "pull driver: a reader is a source while it receives: two that have half of it each complete each "
+    "other") {
+  source_process<> even{1};
+  source_process<> odd{2};
+  for (source_process<>* source : {&even, &odd}) {
+    source->will_receive();
+    source->begin();
+  }
+  for (chunk_index i = 0; i < even.shape().chunk_count(); ++i) (i % 2 == 0 ? even : odd).block().add_chunk(i);
+  reader_process<> reader{even.shape(), {.lanes = 2}};
+  reader.driver->add_source(even.target());
+  reader.driver->add_source(odd.target());
+  REQUIRE(reader.run());
+  CHECK(reader.bytes == even.bytes);
+  const auto sources = reader.driver->progress().sources;
+  REQUIRE(sources.size() == 2);
+  CHECK(sources[0].chunks == (even.shape().chunk_count() + 1) / 2);
+  CHECK(sources[1].chunks == even.shape().chunk_count() / 2);
+}
+
+TEST_CASE("pull driver: a source that does not begin is told as a stall, by name; another one helps") {
+  source_process<> never{1};
+  source_process<> other{2};
+  never.will_receive();
+  reader_process<> reader{other.shape(), {.lanes = 2, .rules = {.stall_timeout = 50ms}}};
+  reader.on_stall = [&] {
+    if (reader.names().size() == 1) reader.driver->add_source(other.target());
+  };
+  reader.driver->add_source(never.target());
+  REQUIRE(reader.run());
+  CHECK(reader.bytes == other.bytes);
+  REQUIRE(!reader.seen.stalls.empty());
+  CHECK(reader.seen.stalls[0].find("no new chunk from source 1: 0 of ") == 0);
+  CHECK(reader.seen.failures.empty());
+}
+
+TEST_CASE("pull driver: who accepts a connection and says nothing does not keep the lanes from the others") {
+  for (const std::size_t lanes : {1u, 2u}) {
+    CAPTURE(lanes);
+    source_process<> whole{1};
+    source_process<> further{2};
+    reader_process<> reader{whole.shape(), {.lanes = lanes, .connect_timeout = 2 * patience}};
+    for (int i = 0; i < 2; ++i) {
+      pull_target stopped = whole.target();
+      stopped.facts.holder = stopped_process;
+      reader.driver->add_source(stopped);
+    }
+    reader.driver->add_source(whole.target());
+    reader.driver->add_source(further.target());
+    REQUIRE(reader.run());
+    CHECK(reader.bytes == whole.bytes);
+  }
+}
+
+TEST_CASE("pull driver: a source that lets go while it receives is lost, and another one finishes") {
+  source_process<> first{1};
+  source_process<> second{2};
+  first.will_receive();
+  first.begin();
+  for (chunk_index i = 0; i < 50; ++i) first.block().add_chunk(i);
+  reader_process<> reader{first.shape(), {.lanes = 2, .rules = {.poll_longest = 1ms}}};
+  std::atomic<std::size_t> confirmed{0};
+  reader.on_confirmed = [&](std::span<const chunk_index> chunks) {
+    if ((confirmed += chunks.size()) == 50) first.block().raise_epoch(6);
+  };
+  reader.on_failure = [&](const source_failure&) { reader.driver->add_source(second.target()); };
+  reader.driver->add_source(first.target());
+  REQUIRE(reader.run());
+  CHECK(reader.bytes == second.bytes);
+  REQUIRE(reader.seen.failures.size() == 1);
+  CHECK(reader.seen.failures[0].reason == errc::contract_broken);
+  const auto sources = reader.driver->progress().sources;
+  CHECK(sources[0].lost);
+  CHECK(sources[0].chunks == 50);
+  CHECK(sources[1].chunks == second.shape().chunk_count() - 50);
+}
+
+TEST_CASE("pull driver: more sources than a lane has places for headers come one after the other") {
+  source_process<> whole{1};
+  std::deque<source_process<>> others;
+  reader_process<> reader{whole.shape(), {.lanes = 2}, 20 * chunk};
+  for (std::uint64_t i = 0; i < limits::sources + 4; ++i) others.emplace_back(i + 2);
+  for (source_process<>& other : others) {
+    pull_target target = other.target();
+    target.facts.holder = {5000};  // cannot be reached: its places are not used
+    reader.driver->add_source(target);
+  }
+  reader.driver->add_source(whole.target());
+  reader.start();
+  reader.gate->open();
+  REQUIRE(reader.result());
+  CHECK(reader.bytes == whole.bytes);
+  CHECK(reader.seen.failures.size() == others.size());
 }
 
 // ---- stopping
@@ -264,7 +474,7 @@ TEST_CASE("pull driver: a source that dies in the middle is reported once, and a
     source_process<> first{1};
     source_process<> second{2};
     reader_process<> reader{first.shape(), {.lanes = lanes}, 200 * chunk};
-    reader.on_failure = [&](const source_failure&) { reader.driver->switch_source(second.target(), {}); };
+    reader.on_failure = [&](const source_failure&) { reader.driver->add_source(second.target()); };
     reader.driver->add_source(first.target());
     reader.start();
     REQUIRE(reader.gate->wait_until_shut(patience));
@@ -276,7 +486,7 @@ TEST_CASE("pull driver: a source that dies in the middle is reported once, and a
     REQUIRE(reader.seen.failures.size() == 1);
     CHECK(reader.seen.failures[0].lease == lease_id{1});
     CHECK(reader.seen.failures[0].reason == errc::source_lost);
-    CHECK(reader.driver->source_names() == std::vector<std::string>{"source 1", "source 2"});
+    CHECK(reader.names() == std::vector<std::string>{"source 1", "source 2"});
     CHECK(std::ranges::equal(reader.driver->table(), second.table));
   }
 }
@@ -285,7 +495,7 @@ TEST_CASE("pull driver: a source that lets go in the middle broke the contract; 
   source_process<> first{1};
   source_process<> second{2};
   reader_process<> reader{first.shape(), {.lanes = 2, .window_chunks = 2}, 30 * chunk};
-  reader.on_failure = [&](const source_failure&) { reader.driver->switch_source(second.target(), {}); };
+  reader.on_failure = [&](const source_failure&) { reader.driver->add_source(second.target()); };
   reader.driver->add_source(first.target());
   reader.start();
   REQUIRE(reader.gate->wait_until_shut(patience));
@@ -304,7 +514,10 @@ TEST_CASE("pull driver: an exchanged source is reported free once, and is no fai
   reader.driver->add_source(first.target());
   reader.start();
   REQUIRE(reader.gate->wait_until_shut(patience));
-  reader.driver->switch_source(second.target(), {1});
+  reader.driver->add_source(second.target());
+  reader.driver->release_source({1});
+  reader.driver->release_source({1});
+  reader.driver->release_source({7});  // nobody's
   reader.gate->open();
   REQUIRE(reader.result());
   CHECK(reader.bytes == second.bytes);
@@ -322,7 +535,7 @@ TEST_CASE("pull driver: a source that cannot be reached is a failure with its na
   mistaken.facts.lease = {77};
   reader_process<> reader{other.shape(), {.lanes = 2}};
   reader.on_failure = [&](const source_failure& failure) {
-    reader.driver->switch_source(failure.lease == lease_id{1} ? mistaken : other.target(), {});
+    reader.driver->add_source(failure.lease == lease_id{1} ? mistaken : other.target());
   };
   reader.driver->add_source(nobody);
   REQUIRE(reader.run());
@@ -338,7 +551,7 @@ TEST_CASE("pull driver: bytes that are not the published ones are corrupt, and r
   source_process<> good{2};
   bad.bytes.large_and_other[5 * chunk] ^= std::byte{1};
   reader_process<> reader{good.shape(), {.lanes = 2}};
-  reader.on_failure = [&](const source_failure&) { reader.driver->switch_source(good.target(), {}); };
+  reader.on_failure = [&](const source_failure&) { reader.driver->add_source(good.target()); };
   reader.driver->add_source(bad.target());
   REQUIRE(reader.run());
   REQUIRE(reader.seen.failures.size() == 1);

@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -381,11 +382,12 @@ TEST_CASE("server shell: thousands of strangers are answered, and no worker lose
   REQUIRE(early.result(early.join()).outcome.ok());
   const auto waiting = early.wait(3);  // is answered after the strangers
 
-  raw_worker strangers{server.address()};
+  std::vector<std::unique_ptr<raw_worker>> crowd;  // one connection speaks for 256 of them at most
   std::mt19937_64 random{20260104};
   std::uint64_t first_stranger = 0;
   for (int batch = 0; batch < 30; ++batch) {
     std::set<std::uint64_t> asked;
+    raw_worker& strangers = *crowd.emplace_back(std::make_unique<raw_worker>(server.address()));
     for (std::uint64_t i = 0; i < 100; ++i) {
       const std::uint64_t sequence = static_cast<std::uint64_t>(batch) * 100 + i + 1;
       const std::uint64_t stranger = random() | 1;
@@ -396,8 +398,8 @@ TEST_CASE("server shell: thousands of strangers are answered, and no worker lose
     for (int i = 0; i < 100; ++i) CHECK(asked.erase(strangers.receive().sequence.value) == 1);
   }
   CHECK(server.statistics().messages >= 3000);
-  strangers.send(request(first_stranger, 5000, messages::list_request{}));  // forgotten, and answered
-  CHECK(strangers.receive().sequence == request_sequence{5000});
+  crowd.front()->send(request(first_stranger, 5000, messages::list_request{}));  // forgotten, and answered
+  CHECK(crowd.front()->receive().sequence == request_sequence{5000});
 
   CHECK_FALSE(early.ended(waiting));
   worker_process late{server.address(), 9, "trainer"};
@@ -439,6 +441,42 @@ TEST_CASE("server shell: a server says what happens, at the chosen level, and en
     told = told || line.text.find("trainer") != std::string::npos;
   }
   CHECK(told);
+}
+
+TEST_CASE("server shell: an epoch has the term that it was given, and random bits below") {
+  const reference_server<> plain;
+  CHECK(term_of(plain.epoch()) == 0);
+  CHECK(plain.epoch().value != 0);
+  const reference_server<> first{{.term = 7}};
+  const reference_server<> second{{.term = server_term_max}};
+  CHECK(term_of(first.epoch()) == 7);
+  CHECK(term_of(second.epoch()) == server_term_max);
+  const auto random_part = [](server_epoch epoch) { return epoch.value << (64 - server_term_shift); };
+  CHECK(random_part(first.epoch()) != random_part(second.epoch()));
+  CHECK(code_of([] { const reference_server<> none{{.term = server_term_max + 1}}; }) ==
+        errc::limit_exceeded);
+}
+
+TEST_CASE("server shell: a server that may not serve hears nothing and says nothing") {
+  std::atomic<bool> may = true;
+  std::atomic<int> asked = 0;
+  reference_server_options options;
+  options.may_serve = [&] {
+    ++asked;
+    return may.load();
+  };
+  const reference_server<> server{options};
+  raw_worker worker{server.address()};
+  worker.send(request(7, 1, messages::list_request{}));
+  CHECK(worker.receive().sequence == request_sequence{1});
+  may = false;
+  const int before = asked;
+  worker.send(request(7, 2, messages::list_request{}));
+  REQUIRE(eventually([&] { return asked > before; }));
+  may = true;
+  worker.send(request(7, 3, messages::list_request{}));
+  CHECK(worker.receive().sequence == request_sequence{3});
+  CHECK(server.statistics().messages == 2);
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 /// \file session.cpp
-/// The session, message by message and action by action.
+/// The session, message by message and action by action. Sources that come and go while it reads:
+/// session_sources.cpp; servers that come and go: session_recovery.cpp.
 
 #include "session_driver.hpp"
 
@@ -204,7 +205,9 @@ TEST_CASE("session: an update pulls, reports, and ends with the group") {
   CHECK(request.selector == at_least(3));
   CHECK(request.timeout_ms == 60'000);
   worker.answer(driver::assign(driver::source(3)));
-  CHECK(worker.action<session_actions::start_pull>().source.lease == lease_id{5});
+  const auto order = worker.begin_reading(3);
+  REQUIRE(order.sources.size() == 1);
+  CHECK(order.sources[0].lease == lease_id{5});
   worker.core.pull_finished(worker.now, driver::control());
   const auto finish = worker.sent_body<messages::finish_request>();
   CHECK(finish.result.ok());
@@ -263,8 +266,8 @@ TEST_CASE("session: own readers are drained before the bytes are overwritten") {
     static_cast<void>(worker.action<session_actions::cut_off_all>());
     CHECK(worker.sent<messages::cut_off_done_request>().has_value());
   }
-  CHECK(worker.action<session_actions::raise_epoch>().epoch == before + 1);
-  CHECK(worker.action<session_actions::start_pull>().source.version == version_number{2});
+  CHECK(worker.core.epoch() == before + 1);
+  worker.begin_reading(2);
 }
 
 TEST_CASE(
@@ -277,7 +280,7 @@ TEST_CASE(
   worker.core.source_failed(worker.now, {5}, errc::source_lost, "connection reset");
   CHECK(worker.sent_body<messages::source_failed_request>().lease == lease_id{5});
   worker.answer(driver::assign(driver::source(3, 6)));
-  const auto order = worker.action<session_actions::switch_source>();
+  const auto order = worker.action<session_actions::add_source>();
   CHECK(order.source.lease == lease_id{6});
   CHECK_FALSE(order.released);  // the server has ended the old lease itself
   worker.core.source_failed(worker.now, {6}, errc::source_lost, "connection reset");
@@ -291,22 +294,6 @@ TEST_CASE(
   CHECK_FALSE(worker.result(ticket).has_value());
   worker.answer(messages::status_reply{});
   CHECK(worker.result(ticket).value().outcome.sentence == "nobody is left");
-}
-
-TEST_CASE("session: a reassignment switches the source and releases the old lease when nothing of it runs") {
-  driver worker;
-  worker.join();
-  worker.start_update(3);
-  worker.push(messages::reassign_push{{5}, driver::source(3, 6)});
-  const auto order = worker.action<session_actions::switch_source>();
-  CHECK(order.source.lease == lease_id{6});
-  CHECK(order.released == lease_id{5});
-  CHECK(worker.silent());
-  worker.core.source_released(worker.now, order.released);
-  CHECK(worker.sent_body<messages::lease_released_request>().lease == lease_id{5});
-  worker.push(messages::reassign_push{{5}, driver::source(3, 7)});  // of a lease that is not used any more
-  CHECK(worker.no_action());
-  CHECK(worker.sent_body<messages::lease_released_request>().lease == lease_id{7});
 }
 
 TEST_CASE("session: the deadline of an update names what was waited for") {
@@ -363,6 +350,7 @@ TEST_CASE("session: cancel ends an update, and only that") {
     worker.core.cancel(worker.now, ticket);
     static_cast<void>(worker.action<session_actions::stop_pull>());
     worker.core.pull_failed(worker.now, {errc::source_lost, "stopped"}, true);
+    static_cast<void>(worker.action<session_actions::raise_epoch>());  // what had been received was shown
     const auto restored = worker.action<session_actions::restore>();
     CHECK(restored.held.version == version_number{1});
     CHECK(restored.held.epoch == worker.core.epoch());
@@ -380,6 +368,7 @@ TEST_CASE("session: cancel ends an update, and only that") {
     worker.core.cancel(worker.now, ticket);
     static_cast<void>(worker.action<session_actions::stop_pull>());
     worker.core.pull_failed(worker.now, {errc::source_lost, "stopped"}, false);
+    static_cast<void>(worker.action<session_actions::raise_epoch>());
     CHECK(worker.no_action());
     CHECK_FALSE(worker.sent_body<messages::finish_request>().held.has_value());
     CHECK_FALSE(worker.core.held().has_value());
@@ -508,36 +497,6 @@ TEST_CASE("session: a reader is cut off on the server's word, and that is confir
   CHECK(worker.silent());
   worker.core.cut_off_done(worker.now, {9});
   CHECK(worker.sent_body<messages::cut_off_done_request>().reader == incarnation{9});
-}
-
-TEST_CASE("session: a new server is told everything again, and open requests keep their numbers") {
-  driver worker;
-  worker.join();
-  worker.hold(3);
-  const auto ticket = worker.core.update(worker.now, at_least(9), worker.in(60s));
-  static_cast<void>(worker.sent_body<messages::update_request>());
-  const auto number = worker.last_sequence;
-  worker.push(messages::goodbye_push{server_epoch{78}, true, {}});
-  CHECK_FALSE(worker.core.joined());
-  const auto join = worker.sent_body<messages::join_request>();
-  CHECK(join.held.value().version == version_number{3});
-  CHECK(join.operation == operation_counter{1});  // the second one is not finished
-  CHECK_FALSE(worker.sent<messages::update_request>().has_value());
-  auto reply = driver::joined_reply();
-  reply.epoch = server_epoch{78};
-  worker.answer(reply);
-  CHECK(worker.core.server() == server_epoch{78});
-  CHECK(worker.sent<messages::update_request>().value().sequence == number);
-  CHECK_FALSE(worker.result(ticket).has_value());
-}
-
-TEST_CASE("session: a lease in use is announced to a new server") {
-  driver worker;
-  worker.join();
-  worker.start_update(3);
-  worker.push(messages::goodbye_push{server_epoch{78}, true, {}});
-  CHECK(worker.sent_body<messages::join_request>().reading.value().lease == lease_id{5});
-  CHECK(worker.no_action());  // losing the server stops nothing in flight
 }
 
 TEST_CASE("session: who was declared dead ends every call and lets nobody read any more") {

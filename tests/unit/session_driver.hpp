@@ -148,17 +148,27 @@ class driver {
     return out;
   }
   [[nodiscard]] static messages::update_reply assign(const messages::assignment& from) {
-    return {{}, {}, false, from.version, from};
+    return assign(std::vector{from});
+  }
+  [[nodiscard]] static messages::update_reply assign(std::vector<messages::assignment> from,
+                                                     std::uint64_t ordinal = 0) {
+    const version_number version = from.front().version;
+    return {{}, {}, false, version, std::move(from), ordinal};
   }
   /// An update that is pulling now.
   session_ticket start_update(version_number version, std::chrono::milliseconds timeout = 60s) {
     const auto ticket = core.update(now, latest, in(timeout));
     static_cast<void>(sent_body<messages::update_request>());
     answer(assign(source(version)));
-    if (core.epoch() > epoch_at_start_) static_cast<void>(action<session_actions::raise_epoch>());
-    epoch_at_start_ = core.epoch();
-    REQUIRE(action<session_actions::start_pull>().source.version == version);
+    begin_reading(version);
     return ticket;
+  }
+  /// The next actions are those of a pull that begins: the epoch first, then the reading.
+  session_actions::start_pull begin_reading(version_number version) {
+    CHECK(action<session_actions::raise_epoch>().epoch == core.epoch());
+    auto order = action<session_actions::start_pull>();
+    REQUIRE(order.version == version);
+    return order;
   }
   [[nodiscard]] static remote_region control() {
     remote_region out;
@@ -176,7 +186,6 @@ class driver {
   }
 
   layout shape_{{{"wq", dtype::f32, {8, 8}}, {"norm", dtype::f32, {8}}}, 1024};
-  std::uint64_t epoch_at_start_ = 1;
   std::vector<messages::envelope> output_;
   std::vector<session_action> actions_;
   std::vector<session_result> results_;

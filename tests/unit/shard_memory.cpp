@@ -95,7 +95,7 @@ TEST_CASE("shard memory: neighbours become one region, in whatever order they we
   CHECK(places[0].data == bytes.data() + 3 * chunk);
 }
 
-TEST_CASE("shard memory: a gap, or another file, begins another region") {
+TEST_CASE("shard memory: a gap in memory of which nothing is known, or another file, begins another region") {
   scene s;
   auto bytes = numbered(4 * chunk);
   s.add("first", bytes.data(), chunk);
@@ -116,6 +116,52 @@ TEST_CASE("shard memory: a gap, or another file, begins another region") {
   t.memory.register_all(two);
   CHECK(t.memory.cost().regions == 2);
   CHECK(t.memory.places()[0].region->range().backing_fd == other_file.backing_fd);
+}
+
+TEST_CASE("shard memory: the tensors of one allocation are one region, with the gaps between them") {
+  scene s;
+  host_memory space;
+  const auto memory = space.allocate(16 * chunk);
+  const auto bytes = numbered(16 * chunk);
+  std::memcpy(memory.data(), bytes.data(), bytes.size());
+  s.add("third", memory.data() + 9 * chunk, 2 * chunk);
+  s.add("first", memory.data() + 1 * chunk, chunk);
+  s.add("small", memory.data() + 2 * chunk + 64, 100);  // lies in the gap
+  s.add("second", memory.data() + 4 * chunk + 8, 2 * chunk);
+  const layout shape = s.shape();
+  s.memory.register_all(shape);
+  CHECK(s.memory.cost().regions == 2);  // the packed buffer and one for all
+  CHECK(s.memory.cost().tensors == 4);
+  CHECK(s.memory.cost().bytes == shape.bytes());
+  CHECK(s.memory.cost().padding_bytes == 5 * chunk);
+  CHECK(s.memory.cost().packed_tensors == 1);
+  CHECK(s.memory.cost().packed_bytes == 128);
+  CHECK(s.source.registered_bytes() == 10 * chunk + 128);
+  const auto places = s.memory.places();
+  REQUIRE(places.size() == 4);
+  CHECK(places[0].region != places[1].region);
+  CHECK(places[1].region == places[2].region);
+  CHECK(places[2].region == places[3].region);
+  CHECK(places[1].region->range().backing_fd == memory.range().backing_fd);
+  CHECK(places[1].region->range().backing_offset == chunk);
+  const std::array<std::uint64_t, 3> offsets{9 * chunk, 1 * chunk, 4 * chunk + 8};
+  for (std::size_t i = 0; i < 3; ++i) {
+    CAPTURE(i);
+    CHECK(places[i + 1].data == memory.data() + offsets[i]);
+    std::vector<std::byte> arrived;
+    REQUIRE(s.read(s.memory.remote(i + 1), arrived) == completion_status::ok);
+    REQUIRE(arrived.size() == shape.segments()[i + 1].bytes);
+    CHECK(std::memcmp(arrived.data(), bytes.data() + offsets[i], arrived.size()) == 0);
+  }
+  // Versions come and go; what is registered stays.
+  std::vector<remote_region> described;
+  for (std::size_t i = 0; i < 4; ++i) described.push_back(s.memory.remote(i));
+  for (int version = 0; version < 3; ++version) {
+    s.memory.pack();
+    s.memory.unpack();
+    for (std::size_t i = 0; i < 4; ++i) CHECK(s.memory.remote(i) == described[i]);
+  }
+  CHECK(s.source.registered_bytes() == 10 * chunk + 128);
 }
 
 TEST_CASE("shard memory: a tensor inside a merged region is read exactly, by its own remote region") {

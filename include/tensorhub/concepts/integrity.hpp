@@ -34,6 +34,10 @@ struct integrity_tag {};
 // | I::root(seed, table)            | digest128      | digest of the table of all chunk digests; noexcept,  |
 // |                                 |                | as above                                             |
 //
+// A policy whose chunk digest is XXH3-128 under a seed may say so: `I::chunk_seed(seed, chunk)`, a
+// std::uint64_t such that chunk_digest is detail::never_zero(xxh3_128(bytes, chunk_seed)). Devices then make
+// the digests of their memory themselves; other policies' chunks are copied to the host for it.
+//
 // (Laid out by hand: clang-format 14 cannot lay out requires-expressions.)
 // clang-format off
 template <typename I>
@@ -48,5 +52,12 @@ concept integrity =
       { I::root(seed, table) } noexcept -> std::same_as<digest128>;
     };
 // clang-format on
+
+/// Devices can make this policy's chunk digests.
+template <typename I>
+concept device_integrity = integrity<I> && requires(std::uint64_t seed, std::uint64_t chunk) {
+  { I::chunk_seed(seed, chunk) }
+  noexcept->std::same_as<std::uint64_t>;
+};
 
 }  // namespace tensorhub

@@ -5,8 +5,10 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <type_traits>
 
+#include "tensorhub/types/device_access.hpp"
 #include "tensorhub/types/memory.hpp"
 
 namespace tensorhub {
@@ -29,6 +31,25 @@ struct memory_space_tag {};
 // |                         |                  | return; noexcept; ranges must not overlap                  |
 // | M::host_accessible      | constexpr bool   | the CPU may follow pointers of this space                  |
 //
+// A space may also have `m.allocation_around(range)`: the whole allocation that a range lies in (a
+// memory_range; the range itself where nothing is known). Tensors of one allocation are then registered
+// together, with the gaps between them (transfer/registration.hpp).
+//
+// A space of device memory (`host_accessible` is false) describes memory with its `device_access`, may
+// describe host memory too, and has, besides:
+//
+// | expression              | type             | means                                                      |
+// |-------------------------|------------------|------------------------------------------------------------|
+// | m.copy_all(runs)        | bool             | many copies at once (span<const copy_run>), complete on    |
+// |                         |                  | return; either end of each may be host memory; false: at   |
+// |                         |                  | least one failed; noexcept                                 |
+// | M::offload_space        | memory_space     | optional: host memory from which the device copies fast;   |
+// |                         |                  | for snapshots, stages and offloads. Default: host_memory   |
+// | M::stream_type          | regular          | optional: a queue of the user's work on the device         |
+// | m.mark(stream)          | M::mark_type     | with it: a mark behind what the stream holds now, whose    |
+// |                         |                  | `state()` (lane_state, noexcept) is `done` when all of     |
+// |                         |                  | that is; throws `system_failed`                            |
+//
 // (Laid out by hand: clang-format 14 cannot lay out requires-expressions.)
 // clang-format off
 template <typename M>
@@ -41,6 +62,21 @@ concept memory_space =
       { a.range() } noexcept -> std::same_as<memory_range>;
       { m.describe(to, bytes) } -> std::same_as<memory_range>;
       { m.copy(to, from, bytes) } noexcept -> std::same_as<void>;
+    };
+
+template <typename M>
+concept device_memory_space =
+    memory_space<M> && !M::host_accessible && requires(M& m, std::span<const copy_run> runs) {
+      { m.copy_all(runs) } noexcept -> std::same_as<bool>;
+    };
+
+/// Its users' work is ordered by streams.
+template <typename M>
+concept streaming_memory_space =
+    device_memory_space<M> && std::regular<typename M::stream_type> &&
+    requires(M& m, const typename M::stream_type& stream, typename M::mark_type& mark) {
+      { m.mark(stream) } -> std::same_as<typename M::mark_type>;
+      { mark.state() } noexcept -> std::same_as<lane_state>;
     };
 // clang-format on
 

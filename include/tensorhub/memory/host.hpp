@@ -49,17 +49,16 @@ class file_mappings {
     entries_.erase(reinterpret_cast<std::uintptr_t>(data));
   }
 
-  /// Fills in the file, if the whole range lies in one known mapping.
-  void complete(memory_range& range) const {
+  /// The known mapping that the whole range lies in; else the range itself.
+  [[nodiscard]] memory_range around(const memory_range& range) const {
     const auto first = reinterpret_cast<std::uintptr_t>(range.data);
     const std::lock_guard lock{mutex_};
     const auto after = entries_.upper_bound(first);
-    if (after == entries_.begin()) return;
+    if (after == entries_.begin()) return range;
     const auto& [begin, mapping] = *std::prev(after);
     const std::uint64_t inside = first - begin;
-    if (inside > mapping.bytes || range.bytes > mapping.bytes - inside) return;
-    range.backing_fd = mapping.descriptor;
-    range.backing_offset = mapping.offset + inside;
+    if (inside > mapping.bytes || range.bytes > mapping.bytes - inside) return range;
+    return {range.data - inside, mapping.bytes, memory_kind::host, mapping.descriptor, mapping.offset};
   }
 
  private:
@@ -80,7 +79,8 @@ class file_mappings {
 ///     tensorhub::file_mapping known{data, bytes, fd, 0};
 ///
 /// The mapping must be MAP_SHARED, and the object must outlive every worker that was given a tensor inside
-/// it. The descriptor is duplicated: the caller may close its own.
+/// it. The descriptor is duplicated: the caller may close its own. Tensors of one mapping are registered with
+/// the bytes between them (transfer/registration.hpp): map no secret there.
 class file_mapping {
  public:
   file_mapping(const void* data, std::uint64_t bytes, int descriptor, std::uint64_t offset)
@@ -164,8 +164,16 @@ struct host_memory {
   [[nodiscard]] memory_range describe(void* data, std::uint64_t bytes) {
     if (data == nullptr) throw error(errc::invalid_argument, "null is no memory");
     memory_range range{static_cast<std::byte*>(data), bytes};
-    detail::file_mappings::instance().complete(range);
+    const memory_range known = allocation_around(range);
+    range.backing_fd = known.backing_fd;
+    if (known.backing_fd >= 0)
+      range.backing_offset = known.backing_offset + static_cast<std::uint64_t>(range.data - known.data);
     return range;
+  }
+
+  /// The allocation or known mapping that the whole range lies in; else the range itself.
+  [[nodiscard]] memory_range allocation_around(const memory_range& range) {
+    return detail::file_mappings::instance().around(range);
   }
 
   void copy(void* to, const void* from, std::uint64_t bytes) noexcept { std::memcpy(to, from, bytes); }

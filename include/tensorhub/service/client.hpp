@@ -8,8 +8,12 @@
 /// Thread safety: `with` may be called from any thread; the core runs under one mutex. `after_step` runs
 /// under it too, in whichever thread stepped the core: it must be short, and must not call `with`.
 
+#include <algorithm>
+#include <chrono>
 #include <functional>
+#include <memory>
 #include <mutex>
+#include <optional>
 #include <stop_token>
 #include <string>
 #include <thread>
@@ -17,9 +21,12 @@
 #include <utility>
 #include <vector>
 
+#include "tensorhub/detail/split_list.hpp"
 #include "tensorhub/policy/steady_clock.hpp"
 #include "tensorhub/service/codec.hpp"
+#include "tensorhub/service/handshake.hpp"
 #include "tensorhub/service/messages.hpp"
+#include "tensorhub/service/security.hpp"
 #include "tensorhub/service/zmq_socket.hpp"
 
 namespace tensorhub {
@@ -29,17 +36,25 @@ class client_shell {
  public:
   /// Connects in the background, for ever; whether anybody is there is the core's business. `after_step` runs
   /// after every step of the core and before its messages are sent. Throws `invalid_argument` for an address
-  /// that is none.
-  client_shell(std::string address, Core core, std::function<void(Core&)> after_step)
-      : address_{std::move(address)},
+  /// that is none. `security`: its fields must be valid.
+  client_shell(std::string address, Core core, std::function<void(Core&)> after_step,
+               std::optional<client_security> security = {})
+      : addresses_{detail::split_list(address)},
+        address_{addresses_.front()},
         core_{std::move(core)},
         after_step_{std::move(after_step)},
+        security_{std::move(security)},
         context_{detail::shared_context()},
-        socket_{detail::bounded_socket(*context_, zmq::socket_type::dealer)} {
+        socket_{detail::bounded_socket(*context_, zmq::socket_type::dealer)},
+        handshakes_{*context_, socket_, detail::handshake_failures} {
     try {
+      if (security_) {
+        socket_.set(zmq::sockopt::curve_publickey, security_->keys.public_key);
+        socket_.set(zmq::sockopt::curve_secretkey, security_->keys.secret_key);
+      }
       socket_.set(zmq::sockopt::reconnect_ivl, 50);
       socket_.set(zmq::sockopt::reconnect_ivl_max, 1000);
-      socket_.connect(address_);
+      connect();
     } catch (const zmq::error_t& e) {
       throw error(errc::invalid_argument, "'" + address_ + "' is no address of a reference server (" +
                                               e.what() + "): it looks like tcp://host:port");
@@ -68,6 +83,20 @@ class client_shell {
     }
   }
 
+  /// Talks to this one of the list of addresses from now on; what the other one has not taken yet is dropped.
+  /// Pre-condition: the mutex is held (by `with`, or in `after_step`).
+  void use_server(std::size_t index) {
+    wanted_ = index % addresses_.size();
+    signal_.raise();
+  }
+
+  /// Why the last attempt to connect failed in the handshake, for sentences; empty: none has, or a message of
+  /// the server has come since.
+  [[nodiscard]] std::string trouble() const {
+    const std::lock_guard lock{mutex_};
+    return trouble_;
+  }
+
  private:
   /// Pre-condition: mutex_ is held.
   void settle() {
@@ -84,6 +113,7 @@ class client_shell {
   void run(const std::stop_token& stop) {
     while (!stop.stop_requested()) {
       receive_all();
+      hear_of_handshakes();
       time_point until;
       {
         const std::lock_guard lock{mutex_};
@@ -93,9 +123,37 @@ class client_shell {
         sending_.swap(outbox_);
         until = sleeps_until_ = core_.next_deadline();
       }
+      move_to_wanted_server();
       send_all();
-      detail::wait_for_input(socket_, signal_, clock_.now(), until);
+      detail::wait_for_input(socket_, signal_, clock_.now(), std::min(until, connects_again_),
+                             &handshakes_.socket());
     }
+  }
+
+  void move_to_wanted_server() {
+    {
+      const std::lock_guard lock{mutex_};
+      if (addresses_[wanted_] == address_) return;
+    }
+    try {
+      socket_.disconnect(address_);
+    } catch (const zmq::error_t&) {  // ZeroMQ has given it up itself
+    }
+    {
+      const std::lock_guard lock{mutex_};
+      current_ = wanted_;
+      address_ = addresses_[current_];
+    }
+    try {
+      connect();
+    } catch (const zmq::error_t&) {  // no address: the next one is tried after a while
+    }
+  }
+
+  /// To `address_`, as whom `security_` says that it is.
+  void connect() {
+    if (security_) socket_.set(zmq::sockopt::curve_serverkey, for_server(*security_, current_).server_key);
+    socket_.connect(address_);
   }
 
   void receive_all() {
@@ -110,11 +168,42 @@ class client_shell {
       const decode_result decoded =
           decoder_.decode({static_cast<const std::byte*>(frame.data()), frame.size()});
       const std::lock_guard lock{mutex_};
+      heard_ = heard_ || decoded.ok();
+      trouble_.clear();
       if (decoded.ok())
         core_.receive(clock_.now(), decoded.message);
       else
         refuse(decoded);
       settle();
+    }
+  }
+
+  /// Who has never heard of a server, and is told by the only one why it is not wanted, need not wait for its
+  /// deadline. Later the same may be a server that starts again with old settings, and in a list the next one
+  /// may be right: that is tried again, and whoever waits is told at the deadline.
+  void hear_of_handshakes() {
+    while (const auto event = handshakes_.next()) {
+      const auto security = security_ ? std::optional{for_server(*security_, current_)} : std::nullopt;
+      detail::handshake_trouble trouble = detail::explain_handshake(*event, address_, security);
+      const std::lock_guard lock{mutex_};
+      trouble_ = trouble.why.sentence;
+      if (!trouble.certain) continue;
+      if (heard_ || addresses_.size() > 1) {
+        connects_again_ = clock_.now() + std::chrono::seconds{1};
+      } else {
+        tell_goodbye(std::move(trouble.why));
+        settle();
+      }
+    }
+    if (clock_.now() < connects_again_) return;
+    connects_again_ = time_point::never();
+    try {
+      socket_.disconnect(address_);
+    } catch (const zmq::error_t&) {  // ZeroMQ has given it up itself
+    }
+    try {
+      connect();
+    } catch (const zmq::error_t&) {  // cannot be: it has worked before
     }
   }
 
@@ -156,16 +245,24 @@ class client_shell {
     sending_.clear();
   }
 
+  std::vector<std::string> addresses_;  ///< of servers that may take over from each other
+  std::size_t wanted_ = 0;
+  std::size_t current_ = 0;  ///< whose address `address_` is
   std::string address_;
   steady_clock clock_;
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   Core core_;
   std::function<void(Core&)> after_step_;
   std::vector<messages::envelope> outbox_;         ///< guarded by mutex_
   time_point sleeps_until_ = time_point::never();  ///< guarded by mutex_
+  std::string trouble_;                            ///< guarded by mutex_
+  bool heard_ = false;                             ///< guarded by mutex_: the server has ever said anything
   std::vector<messages::envelope> sending_;        ///< the thread's own, as all that follows
+  time_point connects_again_ = time_point::never();
+  std::optional<client_security> security_;
   std::shared_ptr<zmq::context_t> context_;
   zmq::socket_t socket_;
+  detail::handshake_monitor handshakes_;
   encoder encoder_;
   decoder decoder_;
   detail::wake_signal signal_;

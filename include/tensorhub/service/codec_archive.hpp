@@ -34,6 +34,7 @@
 
 #include "tensorhub/config.hpp"
 #include "tensorhub/error.hpp"
+#include "tensorhub/service/messages.hpp"
 #include "tensorhub/types/ids.hpp"
 #include "tensorhub/types/tensor.hpp"
 #include "tensorhub/types/version_number.hpp"
@@ -106,8 +107,9 @@ namespace codec_detail {
 static_assert(std::endian::native == std::endian::little,
               "the codec stores numbers as they are in memory, which must be little-endian");
 
-/// Text with a limit. Too long: `name` is refused by the writer, `sentence` is cut short by it.
-enum class text_kind : std::uint8_t { name, sentence };
+/// Text with a limit. Too long: `name` is refused by the writer (so is `secret`, which no sentence may
+/// quote), `sentence` is cut short by it.
+enum class text_kind : std::uint8_t { name, sentence, secret };
 template <std::size_t LimitBytes, text_kind Kind>
 struct bounded_text {
   std::string& value;
@@ -120,13 +122,19 @@ struct bounded_list {
 
 /// Highest enumerator of each enumeration on the wire; all of them count from zero without gaps.
 [[nodiscard]] constexpr errc last_of(errc) noexcept {
-  return errc::system_failed;
+  return errc::refused;
 }
 [[nodiscard]] constexpr dtype last_of(dtype) noexcept {
   return dtype::f8_e5m2;
 }
 [[nodiscard]] constexpr version_selector::kind_type last_of(version_selector::kind_type) noexcept {
   return version_selector::kind_type::at_least;
+}
+[[nodiscard]] constexpr messages::update_reach last_of(messages::update_reach) noexcept {
+  return messages::update_reach::prefer_local;
+}
+[[nodiscard]] constexpr messages::stuck_kind last_of(messages::stuck_kind) noexcept {
+  return messages::stuck_kind::silent_worker;
 }
 
 class output_archive : public cereal::OutputArchive<output_archive, cereal::AllowEmptyClassElision> {
@@ -283,6 +291,9 @@ void serialize(Archive& archive, bounded_text<LimitBytes, Kind>& text) {
       archive(text.value);
     } else if constexpr (Kind == text_kind::sentence) {
       archive(text.value.substr(0, cut_bytes(text.value, LimitBytes)));
+    } else if constexpr (Kind == text_kind::secret) {
+      throw error(errc::limit_exceeded,
+                  "a capability has more than " + std::to_string(LimitBytes) + " bytes");
     } else {
       throw error(errc::limit_exceeded, "a name or address has more than " + std::to_string(LimitBytes) +
                                             " bytes: " + text.value.substr(0, cut_bytes(text.value, 64)));

@@ -18,6 +18,10 @@ namespace codec_detail {
 [[nodiscard]] inline auto as_sentence(std::string& text) noexcept {
   return bounded_text<limits::text_bytes, text_kind::sentence>{text};
 }
+/// Opaque bytes that must not show up in a sentence.
+[[nodiscard]] inline auto as_secret(std::string& bytes) noexcept {
+  return bounded_text<limits::capability_bytes, text_kind::secret>{bytes};
+}
 /// No list needs a limit of its own where the frame's is the only sensible one.
 template <std::size_t MinimumBytes, std::size_t LimitCount = limits::frame_bytes, typename T>
 [[nodiscard]] auto as_list(std::vector<T>& values) noexcept {
@@ -28,6 +32,9 @@ template <std::size_t MinimumBytes, std::size_t LimitCount = limits::frame_bytes
 inline constexpr std::size_t minimum_tensor_bytes = 8 + 1 + 8;
 inline constexpr std::size_t minimum_replica_entry_bytes = 8 + 4 + 8 + 1 + 1 + 4;
 inline constexpr std::size_t minimum_model_entry_bytes = 8 + 4 + 8 + 8 + 8 + 8;
+inline constexpr std::size_t minimum_stuck_entry_bytes = 1 + 8 + 8 + 4 + 8 * 7;
+inline constexpr std::size_t minimum_assignment_bytes =
+    8 * 3 + 16 + 8 + 8 + 4 + 8 + 8 + 17 + 8 + 1 + 1 + 8 + 1;
 
 }  // namespace codec_detail
 
@@ -66,8 +73,9 @@ void serialize(Archive& archive, location& place) {
 }
 template <typename Archive>
 void serialize(Archive& archive, transport_address& address) {
-  auto& [text] = address;
-  archive(codec_detail::bounded_text<limits::address_bytes, codec_detail::text_kind::name>{text});
+  auto& [text, capability] = address;
+  archive(codec_detail::bounded_text<limits::address_bytes, codec_detail::text_kind::name>{text},
+          codec_detail::as_secret(capability));
 }
 /// Only the used bytes of the key travel.
 template <typename Archive>
@@ -117,9 +125,23 @@ void serialize(Archive& archive, reference& m) {
 template <typename Archive>
 void serialize(Archive& archive, assignment& m) {
   auto& [operation, lease, version, root, source, source_replica, source_shard, address, control, epoch,
-         drained] = m;
+         drained, receiving, ordinal, crossing] = m;
   archive(operation, lease, version, root, source, as_name(source_replica), source_shard, address, control,
-          epoch, drained);
+          epoch, drained, receiving, ordinal, crossing);
+}
+template <typename Archive>
+void serialize(Archive& archive, retention& m) {
+  auto& [revision, keep_latest, pinned] = m;
+  archive(revision, keep_latest, as_list<8, limits::retained_versions>(pinned));
+}
+template <typename Archive>
+void serialize(Archive& archive, announcement& m) {
+  auto& [epoch, control] = m;
+  archive(epoch, control);
+}
+/// The list of sources of one reader.
+[[nodiscard]] inline auto as_sources(std::vector<assignment>& sources) noexcept {
+  return as_list<codec_detail::minimum_assignment_bytes, limits::sources>(sources);
 }
 template <typename Archive>
 void serialize(Archive& archive, replica_entry& m) {
@@ -132,23 +154,32 @@ void serialize(Archive& archive, model_entry& m) {
   archive(as_name(name), shards, bytes, latest, as_list<8>(available),
           as_list<codec_detail::minimum_replica_entry_bytes>(replicas));
 }
+template <typename Archive>
+void serialize(Archive& archive, stuck_entry& m) {
+  auto& [kind, model, replica, shard, worker, version, operation, waited_ms, chunks, peers, advice] = m;
+  archive(kind, as_name(model), as_name(replica), shard, worker, version, operation, waited_ms, chunks,
+          as_sentence(peers), as_sentence(advice));
+}
 
 // ---- messages, in the order of `message`
 
 template <typename Archive>
 void serialize(Archive& archive, join_request& m) {
   auto& [model, replica, shard, place, spot, transport, consistency, integrity, address, layout_digest,
-         chunk_bytes, chunk_count, tensors, held, operation, reading] = m;
+         chunk_bytes, chunk_count, tensors, held, operation, reading, receiving, ended_well, decided, latest,
+         peers, keeps, temporary, capability_key, before, barred] = m;
   archive(as_name(model), as_name(replica), shard, place, spot, as_name(transport), as_name(consistency),
           as_name(integrity), address, layout_digest, chunk_bytes, chunk_count,
-          as_list<codec_detail::minimum_tensor_bytes, limits::tensors>(tensors), held, operation, reading);
+          as_list<codec_detail::minimum_tensor_bytes, limits::tensors>(tensors), held, operation,
+          as_sources(reading), receiving, ended_well, decided, latest, peers, keeps, temporary,
+          codec_detail::as_secret(capability_key), before, as_list<8, limits::barred_readers>(barred));
 }
 template <typename Archive>
 void serialize(Archive& archive, join_reply& m) {
   auto& [result, epoch, wants_layout, heartbeat_interval_ms, worker_timeout_ms, group_timeout_ms, operation,
-         latest] = m;
+         latest, workers] = m;
   archive(result, epoch, wants_layout, heartbeat_interval_ms, worker_timeout_ms, group_timeout_ms, operation,
-          latest);
+          latest, workers);
 }
 template <typename Archive>
 void serialize(Archive& archive, publish_request& m) {
@@ -157,23 +188,28 @@ void serialize(Archive& archive, publish_request& m) {
 }
 template <typename Archive>
 void serialize(Archive& archive, unpublish_request& m) {
-  auto& [version, epoch, operation] = m;
-  archive(version, epoch, operation);
+  auto& [version, epoch, operation, leaving] = m;
+  archive(version, epoch, operation, leaving);
 }
 template <typename Archive>
 void serialize(Archive& archive, drained_reply& m) {
-  auto& [result, finished, moved, cut_off] = m;
-  archive(result, finished, moved, cut_off);
+  auto& [result, finished, moved, cut_off, revoke, lost] = m;
+  archive(result, finished, moved, cut_off, revoke, lost);
 }
 template <typename Archive>
 void serialize(Archive& archive, update_request& m) {
-  auto& [operation, selector, timeout_ms] = m;
-  archive(operation, selector, timeout_ms);
+  auto& [operation, selector, timeout_ms, reach, shows] = m;
+  archive(operation, selector, timeout_ms, reach, shows);
 }
 template <typename Archive>
 void serialize(Archive& archive, update_reply& m) {
-  auto& [result, operation, keep, version, source] = m;
-  archive(result, operation, keep, version, source);
+  auto& [result, operation, keep, version, sources, ordinal] = m;
+  archive(result, operation, keep, version, as_sources(sources), ordinal);
+}
+template <typename Archive>
+void serialize(Archive& archive, receiving_request& m) {
+  auto& [operation, shows] = m;
+  archive(operation, shows);
 }
 template <typename Archive>
 void serialize(Archive& archive, source_failed_request& m) {
@@ -228,11 +264,56 @@ void serialize(Archive& archive, describe_reply& m) {
 template <typename Archive>
 void serialize(Archive&, leave_request&) {}
 template <typename Archive>
-void serialize(Archive&, heartbeat_request&) {}
+void serialize(Archive& archive, retain_request& m) {
+  auto& [keep_latest, pin, release] = m;
+  archive(keep_latest, pin, release);
+}
+template <typename Archive>
+void serialize(Archive& archive, offload_failed_request& m) {
+  auto& [version, reason] = m;
+  archive(version, reason);
+}
+template <typename Archive>
+void serialize(Archive& archive, retention_push& m) {
+  auto& [keeps] = m;
+  archive(keeps);
+}
+template <typename Archive>
+void serialize(Archive& archive, offload_push& m) {
+  auto& [version, replica] = m;
+  archive(version, as_name(replica));
+}
+template <typename Archive>
+void serialize(Archive&, drop_push&) {}
+template <typename Archive>
+void serialize(Archive& archive, heartbeat_request& m) {
+  auto& [chunks, retention] = m;
+  archive(chunks, retention);
+}
+template <typename Archive>
+void serialize(Archive& archive, why_request& m) {
+  auto& [model, replica, shard] = m;
+  archive(as_name(model), as_name(replica), shard);
+}
+template <typename Archive>
+void serialize(Archive& archive, why_reply& m) {
+  auto& [result, decisions] = m;
+  archive(result, as_sentence(decisions));
+}
+template <typename Archive>
+void serialize(Archive& archive, stuck_request& m) {
+  auto& [model, older_than_ms] = m;
+  archive(as_name(model), older_than_ms);
+}
+template <typename Archive>
+void serialize(Archive& archive, stuck_reply& m) {
+  auto& [result, entries, left_out] = m;
+  archive(result, as_list<codec_detail::minimum_stuck_entry_bytes>(entries), left_out);
+}
 template <typename Archive>
 void serialize(Archive& archive, heartbeat_reply& m) {
-  auto& [epoch, latest] = m;
-  archive(epoch, latest);
+  auto& [epoch, latest, workers] = m;
+  archive(epoch, latest, workers);
 }
 template <typename Archive>
 void serialize(Archive& archive, status_reply& m) {

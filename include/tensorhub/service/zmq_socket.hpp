@@ -72,15 +72,17 @@ class wake_signal {
   unique_fd descriptor_;
 };
 
-/// Returns when the socket may have a message, the signal is up, or `until` has come.
-inline void wait_for_input(zmq::socket_t& socket, wake_signal& signal, time_point now, time_point until) {
+/// Returns when the socket (or `other`) may have a message, the signal is up, or `until` has come.
+inline void wait_for_input(zmq::socket_t& socket, wake_signal& signal, time_point now, time_point until,
+                           zmq::socket_t* other = nullptr) {
   constexpr std::int64_t longest_ms = 1000;
   const std::int64_t left_ms =
       until <= now ? 0 : std::min<std::int64_t>((until - now).count() / 1'000'000 + 1, longest_ms);
   zmq::pollitem_t items[] = {{socket.handle(), 0, ZMQ_POLLIN, 0},
-                             {nullptr, signal.descriptor(), ZMQ_POLLIN, 0}};
+                             {nullptr, signal.descriptor(), ZMQ_POLLIN, 0},
+                             {other == nullptr ? nullptr : other->handle(), 0, ZMQ_POLLIN, 0}};
   try {
-    zmq::poll(items, 2, std::chrono::milliseconds{left_ms});
+    zmq::poll(items, other == nullptr ? 2 : 3, std::chrono::milliseconds{left_ms});
   } catch (const zmq::error_t&) {  // interrupted by a signal: the caller looks again
   }
   if ((items[1].revents & ZMQ_POLLIN) != 0) signal.lower();

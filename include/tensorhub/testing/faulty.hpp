@@ -26,9 +26,9 @@
 #include <utility>
 #include <vector>
 
-#include "tensorhub/concepts/transport.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/testing/held_completions.hpp"
+#include "tensorhub/testing/wrapped_transport.hpp"
 
 namespace tensorhub::testing {
 
@@ -50,18 +50,15 @@ struct fault_counts {
 };
 
 template <transport Inner>
-class faulty {
+class faulty : public wrapped_transport<Inner> {
  public:
-  using concept_tag = transport_tag;
-  static constexpr std::string_view name = Inner::name;
-  static constexpr transport_capabilities capabilities = Inner::capabilities;
   struct options {
     typename Inner::options inner{};
     std::uint64_t seed = 1;
     fault_rates faults{};
     std::shared_ptr<fault_counts> counts{};  ///< null: nobody counts
   };
-  using memory_region = typename Inner::memory_region;
+  using typename wrapped_transport<Inner>::memory_region;
 
   class endpoint {
    public:
@@ -137,32 +134,22 @@ class faulty {
   };
 
   explicit faulty(options how = {}, incarnation self = {})
-      : seed_{how.seed},
+      : wrapped_transport<Inner>{std::move(how.inner), self},
+        seed_{how.seed},
         faults_{how.faults},
-        counts_{std::move(how.counts)},
-        inner_{std::move(how.inner), self} {}
+        counts_{std::move(how.counts)} {}
 
-  [[nodiscard]] Inner& inner() noexcept { return inner_; }
-  [[nodiscard]] transport_address address() const { return inner_.address(); }
-  [[nodiscard]] std::vector<memory_region> register_memory(std::span<const memory_range> ranges,
-                                                           region_access access) {
-    return inner_.register_memory(ranges, access);
-  }
-  [[nodiscard]] std::uint64_t registered_bytes() const noexcept { return inner_.registered_bytes(); }
-  [[nodiscard]] remote_region describe(const memory_region& region) const { return inner_.describe(region); }
-  void revoke(memory_region& region) noexcept { inner_.revoke(region); }
-  void cut_off(incarnation peer) noexcept { inner_.cut_off(peer); }
   [[nodiscard]] queue make_queue(std::size_t depth) {
-    return {inner_.make_queue(depth), depth, seed_ + queues_++, faults_, counts_};
+    return {this->inner().make_queue(depth), depth, seed_ + queues_++, faults_, counts_};
   }
   [[nodiscard]] endpoint connect(queue& on, const transport_address& where, incarnation peer,
                                  duration timeout) {
     if (on.hits(faults_.failed_connections)) {
       on.count(&fault_counts::failed_connections);
       throw error(errc::transport_failed,
-                  std::string{name} + ": " + where.text + " refused (a planted fault)");
+                  std::string{Inner::name} + ": " + where.text + " refused (a planted fault)");
     }
-    return endpoint{inner_.connect(on.held_.inner(), where, peer, timeout)};
+    return endpoint{this->inner().connect(on.held_.inner(), where, peer, timeout)};
   }
 
  private:
@@ -170,7 +157,6 @@ class faulty {
   fault_rates faults_;
   std::shared_ptr<fault_counts> counts_;
   std::atomic<std::uint64_t> queues_{0};
-  Inner inner_;
 };
 
 }  // namespace tensorhub::testing

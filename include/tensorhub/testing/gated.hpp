@@ -21,7 +21,7 @@
 #include <utility>
 #include <vector>
 
-#include "tensorhub/concepts/transport.hpp"
+#include "tensorhub/testing/wrapped_transport.hpp"
 
 namespace tensorhub::testing {
 
@@ -62,16 +62,13 @@ class read_gate {
 };
 
 template <transport Inner>
-class gated {
+class gated : public wrapped_transport<Inner> {
  public:
-  using concept_tag = transport_tag;
-  static constexpr std::string_view name = Inner::name;
-  static constexpr transport_capabilities capabilities = Inner::capabilities;
   struct options {
     typename Inner::options inner{};
     std::shared_ptr<read_gate> gate{};  ///< null: always open
   };
-  using memory_region = typename Inner::memory_region;
+  using typename wrapped_transport<Inner>::memory_region;
   using endpoint = typename Inner::endpoint;
 
   class queue {
@@ -97,26 +94,16 @@ class gated {
   };
 
   explicit gated(options how = {}, incarnation self = {})
-      : gate_{std::move(how.gate)}, inner_{std::move(how.inner), self} {}
+      : wrapped_transport<Inner>{std::move(how.inner), self}, gate_{std::move(how.gate)} {}
 
-  [[nodiscard]] transport_address address() const { return inner_.address(); }
-  [[nodiscard]] std::vector<memory_region> register_memory(std::span<const memory_range> ranges,
-                                                           region_access access) {
-    return inner_.register_memory(ranges, access);
-  }
-  [[nodiscard]] std::uint64_t registered_bytes() const noexcept { return inner_.registered_bytes(); }
-  [[nodiscard]] remote_region describe(const memory_region& region) const { return inner_.describe(region); }
-  void revoke(memory_region& region) noexcept { inner_.revoke(region); }
-  void cut_off(incarnation peer) noexcept { inner_.cut_off(peer); }
-  [[nodiscard]] queue make_queue(std::size_t depth) { return {inner_.make_queue(depth), gate_}; }
+  [[nodiscard]] queue make_queue(std::size_t depth) { return {this->inner().make_queue(depth), gate_}; }
   [[nodiscard]] endpoint connect(queue& on, const transport_address& where, incarnation peer,
                                  duration timeout) {
-    return inner_.connect(on.inner_, where, peer, timeout);
+    return this->inner().connect(on.inner_, where, peer, timeout);
   }
 
  private:
   std::shared_ptr<read_gate> gate_;
-  Inner inner_;
 };
 
 }  // namespace tensorhub::testing

@@ -3,7 +3,7 @@
 /// Transport `memory`: several "processes" in one process, for tests and as the model of the concept.
 ///
 /// Every transport object is one process. It is found under "memory://N" in a registry of the real process. A
-/// read is done when the reading queue is polled, in the order of posting, by one memcpy under the locks of
+/// read is done when the reading queue is polled, in the order of posting, by one copy under the locks of
 /// both sides: nothing happens in the background, so a single-threaded test is deterministic, and promise 5
 /// of concepts/transport.hpp holds because `~memory_region`, `revoke` and `cut_off` take the same lock.
 ///
@@ -31,9 +31,11 @@
 #include <utility>
 #include <vector>
 
-#include "tensorhub/concepts/transport.hpp"
+#include "tensorhub/concepts/guarded_transport.hpp"
 #include "tensorhub/config.hpp"
 #include "tensorhub/error.hpp"
+#include "tensorhub/types/capability.hpp"
+#include "tensorhub/types/device_access.hpp"
 
 namespace tensorhub::testing {
 
@@ -69,6 +71,8 @@ struct node {
   std::uint64_t registered_bytes = 0;
   std::map<key_bytes, region_state*> regions;
   std::set<incarnation> refused;
+  capability_check capabilities;
+  std::uint64_t refused_connections = 0;
   std::mt19937_64 random{std::random_device{}()};
 
   /// Called with the mutex held.
@@ -144,21 +148,41 @@ struct queue_state {
   return offset <= size && bytes <= size - offset;
 }
 
-/// The first byte that the read asks for, if its key opens a region that covers the whole slice; a described
+/// What the read asks for, if its key opens a region that covers the whole slice (else null); a described
 /// region may be a part of the registered one. Called with the source's mutex held.
-[[nodiscard]] inline const std::byte* opened_by(const node& source, const posted_read& read) noexcept {
+[[nodiscard]] inline memory_range opened_by(const node& source, const posted_read& read) noexcept {
   key_bytes key{};
-  if (read.from.key.used_bytes != key.size()) return nullptr;
+  if (read.from.key.used_bytes != key.size()) return {};
   std::memcpy(key.data(), read.from.key.bytes.data(), key.size());
   const auto found = source.regions.find(key);
-  if (found == source.regions.end()) return nullptr;
+  if (found == source.regions.end()) return {};
   const region_state& region = *found->second;
   const auto first = reinterpret_cast<std::uintptr_t>(region.range.data);
-  if (region.access == region_access::local_write || read.from.base < first) return nullptr;
+  if (region.access == region_access::local_write || read.from.base < first) return {};
   const std::uint64_t begin = read.from.base - first;
-  if (!fits(begin, read.from.bytes, region.range.bytes)) return nullptr;
-  if (!fits(read.from_offset, read.bytes, read.from.bytes)) return nullptr;
-  return region.range.data + begin + read.from_offset;
+  if (!fits(begin, read.from.bytes, region.range.bytes)) return {};
+  if (!fits(read.from_offset, read.bytes, read.from.bytes)) return {};
+  memory_range part = region.range;
+  part.data += begin + read.from_offset;
+  part.bytes = read.bytes;
+  return part;
+}
+
+/// Device memory is copied by its device, and waited for.
+[[nodiscard]] inline bool copied(const memory_range& into, std::uint64_t offset,
+                                 const memory_range& from) noexcept {
+  if (from.bytes == 0) return true;
+  if (into.host_accessible() && from.host_accessible()) {
+    std::memmove(into.data + offset, from.data, from.bytes);
+    return true;
+  }
+  try {
+    const auto lane = (into.host_accessible() ? from : into).device->open_lane();
+    const lane_ticket ticket = lane->copy(into.data + offset, from.data, from.bytes);
+    return lane->wait(ticket, std::chrono::seconds{30}) == lane_state::done;
+  } catch (...) {  // no lane
+    return false;
+  }
 }
 
 /// Does the read, or finds that it cannot be done now (false). Called with the queue's mutex held.
@@ -195,12 +219,10 @@ struct queue_state {
     if (clock::now() - silent_since < queue.options.peer_timeout) return false;
     return breaks(completion_status::peer_lost);
   }
-  const std::byte* const from = opened_by(source, read);
-  if (from == nullptr) return ends(completion_status::access_denied);
-  if (read.bytes > 0) {
-    std::memmove(into.range.data + read.offset, from, read.bytes);
-  }
-  return ends(completion_status::ok);
+  const memory_range from = opened_by(source, read);
+  if (from.data == nullptr) return ends(completion_status::access_denied);
+  return copied(into.range, read.offset, from) ? ends(completion_status::ok)
+                                               : breaks(completion_status::local_error);
 }
 
 }  // namespace memory_detail
@@ -219,7 +241,7 @@ class memory_transport {
       .max_region_bytes = UINT64_MAX,
       .survives_access_errors = true,
       .crosses_hosts = false,
-      .reads_device_memory = false,
+      .reads_device_memory = true,
       .uses_backing_file = false,
   };
   using options = memory_transport_options;
@@ -382,9 +404,8 @@ class memory_transport {
       const std::string which = "range " + std::to_string(i) + " of " + std::to_string(ranges.size());
       if (ranges[i].bytes == 0) throw error{errc::invalid_argument, which + " has no bytes to register"};
       if (ranges[i].data == nullptr) throw error{errc::invalid_argument, which + " has no memory"};
-      if (ranges[i].kind != memory_kind::host)
-        throw error{errc::transport_failed,
-                    which + " is not host memory: the memory transport cannot read it"};
+      if (!ranges[i].host_accessible() && ranges[i].device == nullptr)
+        throw error{errc::invalid_argument, which + " is device memory of no known device"};
     }
     std::vector<memory_region> regions;
     regions.reserve(ranges.size());
@@ -436,6 +457,15 @@ class memory_transport {
     node_->refused.insert(peer);
   }
 
+  void require_capability(std::span<const std::byte> key) {
+    const std::lock_guard lock{node_->mutex};
+    node_->capabilities.require(key);
+  }
+  [[nodiscard]] std::uint64_t refused_connections() const noexcept {
+    const std::lock_guard lock{node_->mutex};
+    return node_->refused_connections;
+  }
+
   [[nodiscard]] queue make_queue(std::size_t depth) {
     if (depth == 0) throw error{errc::invalid_argument, "a queue needs room for one read at least"};
     auto state = std::make_shared<queue_state>();
@@ -463,6 +493,11 @@ class memory_transport {
         }
         if (source->self != peer) {
           throw error{errc::transport_failed, "another process is at this address: " + to_hex(source->self),
+                      about};
+        }
+        if (!source->capabilities.accepts(address.capability, node_->self, peer)) {
+          ++source->refused_connections;
+          throw error{errc::transport_failed, "the peer asks for a capability, and this is none for it",
                       about};
         }
         if (!source->stalled) break;
@@ -496,6 +531,6 @@ class memory_transport {
   options options_;
   std::shared_ptr<memory_detail::node> node_ = std::make_shared<memory_detail::node>();
 };
-static_assert(transport<memory_transport>);
+static_assert(guarded_transport<memory_transport>);
 
 }  // namespace tensorhub::testing

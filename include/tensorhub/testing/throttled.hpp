@@ -10,7 +10,11 @@
 /// one process, on the source's (`sending`), behind all reads that took theirs before; it completes when the
 /// slower of the two has carried it, plus both latencies. Several transports may share one link. So fan-out
 /// from one source is as slow as its link, as on a real machine. Links are modelled as first come, first
-/// served, without loss; the bytes themselves travel at once.
+/// served, without loss (network_link.hpp); the bytes themselves travel at once, and are withheld. What
+/// connects, and what goes to the reference server, is not delayed.
+///
+/// Processes that share a link made before they were forked wait for each other. Which of a process's peers
+/// are behind it: all of them, or those in other datacenters (wide_area.hpp).
 ///
 /// It speaks the inner transport's protocol and carries its name: peers may use that transport as it is.
 /// Thread safety: that of concept `transport`; a link may be used from any thread.
@@ -19,7 +23,6 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -28,43 +31,11 @@
 #include <utility>
 #include <vector>
 
-#include "tensorhub/concepts/transport.hpp"
 #include "tensorhub/testing/held_completions.hpp"
+#include "tensorhub/testing/network_link.hpp"
+#include "tensorhub/testing/wrapped_transport.hpp"
 
 namespace tensorhub::testing {
-
-struct network_link_options {
-  double bytes_per_second = std::numeric_limits<double>::infinity();
-  std::chrono::nanoseconds latency{0};  ///< of each read, on top of its time on the link
-};
-
-/// One direction of a network adapter, or a path that several workers share.
-class network_link {
-  using steady = std::chrono::steady_clock;
-
- public:
-  explicit network_link(const network_link_options& how = {}) : how_{how} {}
-
-  /// Takes the next free time for `bytes`; when they have been carried.
-  [[nodiscard]] steady::time_point carry(std::uint64_t bytes, steady::time_point now) noexcept {
-    const std::chrono::duration<double> time{static_cast<double>(bytes) / how_.bytes_per_second};
-    const std::lock_guard lock{mutex_};
-    free_at_ = std::max(free_at_, now) + std::chrono::duration_cast<steady::duration>(time);
-    carried_bytes_ += bytes;
-    return free_at_ + std::chrono::duration_cast<steady::duration>(how_.latency);
-  }
-  /// All bytes that have asked for their place so far.
-  [[nodiscard]] std::uint64_t carried_bytes() const noexcept {
-    const std::lock_guard lock{mutex_};
-    return carried_bytes_;
-  }
-
- private:
-  network_link_options how_;
-  mutable std::mutex mutex_;
-  steady::time_point free_at_{};
-  std::uint64_t carried_bytes_ = 0;
-};
 
 namespace throttled_detail {
 
@@ -97,17 +68,14 @@ class sending_links {
 }  // namespace throttled_detail
 
 template <transport Inner>
-class throttled {
+class throttled : public wrapped_transport<Inner> {
  public:
-  using concept_tag = transport_tag;
-  static constexpr std::string_view name = Inner::name;
-  static constexpr transport_capabilities capabilities = Inner::capabilities;
   struct options {
     typename Inner::options inner{};
     std::shared_ptr<network_link> receiving{};  ///< null: no limit
     std::shared_ptr<network_link> sending{};    ///< null: no limit; known to readers in the same process only
   };
-  using memory_region = typename Inner::memory_region;
+  using typename wrapped_transport<Inner>::memory_region;
 
   class endpoint {
    public:
@@ -150,34 +118,27 @@ class throttled {
   };
 
   explicit throttled(options how = {}, incarnation self = {})
-      : self_{self}, receiving_{std::move(how.receiving)}, inner_{std::move(how.inner), self} {
+      : wrapped_transport<Inner>{std::move(how.inner), self},
+        self_{self},
+        receiving_{std::move(how.receiving)} {
     throttled_detail::sending_links::instance().insert(self_, how.sending);
   }
   ~throttled() { throttled_detail::sending_links::instance().erase(self_); }
   throttled(const throttled&) = delete;
   throttled& operator=(const throttled&) = delete;
 
-  [[nodiscard]] Inner& inner() noexcept { return inner_; }
-  [[nodiscard]] transport_address address() const { return inner_.address(); }
-  [[nodiscard]] std::vector<memory_region> register_memory(std::span<const memory_range> ranges,
-                                                           region_access access) {
-    return inner_.register_memory(ranges, access);
+  [[nodiscard]] queue make_queue(std::size_t depth) {
+    return {this->inner().make_queue(depth), depth, receiving_};
   }
-  [[nodiscard]] std::uint64_t registered_bytes() const noexcept { return inner_.registered_bytes(); }
-  [[nodiscard]] remote_region describe(const memory_region& region) const { return inner_.describe(region); }
-  void revoke(memory_region& region) noexcept { inner_.revoke(region); }
-  void cut_off(incarnation peer) noexcept { inner_.cut_off(peer); }
-  [[nodiscard]] queue make_queue(std::size_t depth) { return {inner_.make_queue(depth), depth, receiving_}; }
   [[nodiscard]] endpoint connect(queue& on, const transport_address& where, incarnation peer,
                                  duration timeout) {
-    return {inner_.connect(on.held_.inner(), where, peer, timeout),
+    return {this->inner().connect(on.held_.inner(), where, peer, timeout),
             throttled_detail::sending_links::instance().of(peer)};
   }
 
  private:
   incarnation self_;
   std::shared_ptr<network_link> receiving_;
-  Inner inner_;
 };
 
 }  // namespace tensorhub::testing

@@ -5,7 +5,7 @@
 ///     using namespace tensorhub::testing;
 ///     const conformance_subject<my_transport> subject;      // how to make, kill and stop a process of it
 ///     for (const auto& rule : transport_rules<my_transport>()) {
-///       const rule_result result = check_rule(rule, subject);
+///       const transport_rule_result result = check_rule(rule, subject);
 ///       for (const std::string& sentence : result.sentences) ...; // empty: the rule holds
 ///     }
 ///
@@ -81,17 +81,18 @@ template <transport T>
 }
 
 /// What a rule found: nothing, if the transport keeps it. `skipped` says why it does not apply, if so.
-struct rule_result {
+struct transport_rule_result {
   std::vector<std::string> sentences;
   std::string skipped;
 };
 
 /// Runs one rule. Throws nothing of the transport's: what it throws unexpectedly is a finding.
 template <transport T>
-[[nodiscard]] rule_result check_rule(const transport_rule<T>& rule, const conformance_subject<T>& subject,
-                                     const conformance_options& options = {}) {
+[[nodiscard]] transport_rule_result check_rule(const transport_rule<T>& rule,
+                                               const conformance_subject<T>& subject,
+                                               const conformance_options& options = {}) {
   conformance_fixture<T> fixture{subject, options};
-  rule_result result;
+  transport_rule_result result;
   try {
     result.sentences = rule.check(fixture);
   } catch (const std::exception& thrown) {

@@ -4,7 +4,7 @@
 /// are right.
 ///
 ///     offset 0     header (128 bytes): who, which epoch, which version, which layout
-///     128          chunk bitmap: one bit per chunk that is held, 64-bit words
+///     128          chunk map: one bit per chunk that is held, 64-bit words
 ///     then         chunk digests: 16 bytes each
 ///     then         segments: one fixed-size record per layout segment with its remote region
 ///
@@ -15,11 +15,18 @@
 /// opposite order of the two reads and the two writes is what makes it sound; transports promise that a
 /// completed read is visible and a later read sees later memory.
 ///
+/// A holder that is still receiving shows the version too, in state `receiving`: then only the chunks whose
+/// bit is set are there. Bits are set as chunks are confirmed and never taken back within an epoch; they are
+/// cleared between the raising of the epoch and the showing of `receiving`. So a reader that has once seen
+/// the header of its lease may believe every bit that it reads from then on.
+///
 /// Both ends are little-endian (checked at compile time). Words are stored atomically, whole-block updates
 /// happen while no version is shown.
 ///
-/// Thread safety: one writer at a time; any number of remote readers.
+/// Thread safety: one writer at a time, except that `add_chunk` may be called by several threads at once; any
+/// number of remote readers.
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <bit>
@@ -28,8 +35,11 @@
 #include <cstring>
 #include <optional>
 #include <span>
+#include <string>
+#include <utility>
 #include <vector>
 
+#include "tensorhub/error.hpp"
 #include "tensorhub/types/digest.hpp"
 #include "tensorhub/types/ids.hpp"
 #include "tensorhub/types/layout.hpp"
@@ -41,7 +51,11 @@ namespace tensorhub {
 static_assert(std::endian::native == std::endian::little,
               "control blocks are read by other machines as they are");
 
-enum class control_state : std::uint64_t { empty = 0, shown = 1 };
+enum class control_state : std::uint64_t {
+  empty = 0,      ///< nothing may be read
+  shown = 1,      ///< every chunk may be read
+  receiving = 2,  ///< the chunks in the map may be read
+};
 
 /// The first bytes of every control block. Read again after each batch of chunks.
 struct control_header {
@@ -75,6 +89,9 @@ struct control_offsets {
   std::uint64_t segments = 0;
   std::uint64_t total_bytes = 0;
 
+  /// Header and chunk map together: what a reader of a receiving source looks at again and again.
+  [[nodiscard]] std::uint64_t map_end() const noexcept { return digests; }
+
   [[nodiscard]] static control_offsets of(const layout& shape) noexcept {
     control_offsets at;
     at.bitmap = sizeof(control_header);
@@ -88,22 +105,26 @@ struct control_offsets {
 /// The holder's side. The memory never moves; register it once.
 class control_block {
  public:
-  control_block(incarnation holder, const layout& shape)
-      : offsets_{control_offsets::of(shape)},
-        chunk_count_{shape.chunk_count()},
-        segment_count_{shape.segments().size()},
-        words_((offsets_.total_bytes + 7) / 8) {
-    control_header header;
-    header.holder = holder.value;
-    header.layout_low = shape.digest().low;
-    header.layout_high = shape.digest().high;
-    header.chunk_count = chunk_count_;
-    header.segment_count = segment_count_;
-    std::memcpy(words_.data(), &header, sizeof header);
+  /// Words that a control block of this shape needs.
+  [[nodiscard]] static std::size_t words_for(const layout& shape) noexcept {
+    return (control_offsets::of(shape).total_bytes + 7) / 8;
   }
 
+  /// In memory of its own.
+  control_block(incarnation holder, const layout& shape)
+      : control_block{holder, shape, std::vector<std::uint64_t>(words_for(shape)), {}} {}
+
+  /// In the caller's memory, which is overwritten and must outlive the block: memory in a file that readers
+  /// of this machine can map, for instance. Throws `invalid_argument` if it has less than `words_for` words.
+  control_block(incarnation holder, const layout& shape, std::span<std::uint64_t> words)
+      : control_block{holder, shape, {}, words} {}
+
+  control_block(control_block&&) noexcept = default;
+  control_block& operator=(control_block&&) noexcept = default;
+  ~control_block() = default;
+
   [[nodiscard]] std::span<std::byte> memory() noexcept {
-    return std::as_writable_bytes(std::span{words_}).first(offsets_.total_bytes);
+    return std::as_writable_bytes(words_).first(offsets_.total_bytes);
   }
 
   /// Bytes may change after this returns. Nothing is shown.
@@ -114,10 +135,25 @@ class control_block {
     std::atomic_thread_fence(std::memory_order_seq_cst);
   }
 
+  /// Shows `version`, of which nothing is held yet: readers may wait for chunks. Digests and segments must be
+  /// set before, and the epoch raised.
+  void show_receiving(version_number version, std::uint64_t epoch) noexcept {
+    for (std::uint64_t i = 0; i < map_words(); ++i) store(offsets_.bitmap / 8 + i, 0);
+    store(word_of(&control_header::version), version.value);
+    store(word_of(&control_header::epoch), epoch);
+    store(word_of(&control_header::state), static_cast<std::uint64_t>(control_state::receiving));
+  }
+
+  /// The chunk's bytes are there and verified; they do not change within this epoch.
+  void add_chunk(chunk_index chunk) noexcept {
+    std::atomic_ref{words_[offsets_.bitmap / 8 + chunk / 64]}.fetch_or(1ull << (chunk % 64),
+                                                                       std::memory_order_release);
+  }
+
   /// Shows `version`, held completely. Digests and segments must be set before.
   void show(version_number version, std::uint64_t epoch) noexcept {
     std::atomic_thread_fence(std::memory_order_seq_cst);
-    for (std::uint64_t i = 0; i < (chunk_count_ + 63) / 64; ++i) {
+    for (std::uint64_t i = 0; i < map_words(); ++i) {
       const std::uint64_t left = chunk_count_ - i * 64;
       store(offsets_.bitmap / 8 + i, left >= 64 ? ~0ull : (1ull << left) - 1);
     }
@@ -151,6 +187,29 @@ class control_block {
   }
 
  private:
+  control_block(incarnation holder, const layout& shape, std::vector<std::uint64_t> own,
+                std::span<std::uint64_t> given)
+      : offsets_{control_offsets::of(shape)},
+        chunk_count_{shape.chunk_count()},
+        segment_count_{shape.segments().size()},
+        own_{std::move(own)},
+        words_{own_.empty() ? given : std::span{own_}} {
+    if (words_.size() < words_for(shape))
+      throw error(errc::invalid_argument, "a control block of this shard needs " +
+                                              std::to_string(words_for(shape)) + " words of memory, not " +
+                                              std::to_string(words_.size()));
+    words_ = words_.first(words_for(shape));
+    std::ranges::fill(words_, std::uint64_t{0});
+    control_header header;
+    header.holder = holder.value;
+    header.layout_low = shape.digest().low;
+    header.layout_high = shape.digest().high;
+    header.chunk_count = chunk_count_;
+    header.segment_count = segment_count_;
+    std::memcpy(words_.data(), &header, sizeof header);
+  }
+
+  [[nodiscard]] std::uint64_t map_words() const noexcept { return (chunk_count_ + 63) / 64; }
   [[nodiscard]] static std::size_t word_of(std::uint64_t control_header::*member) noexcept {
     control_header probe;
     return static_cast<std::size_t>(&(probe.*member) - &probe.magic);
@@ -165,7 +224,8 @@ class control_block {
   control_offsets offsets_;
   std::uint64_t chunk_count_;
   std::size_t segment_count_;
-  std::vector<std::uint64_t> words_;
+  std::vector<std::uint64_t> own_;  ///< empty: the memory is the caller's
+  std::span<std::uint64_t> words_;  ///< never moves, also when the block does
 };
 
 /// Reads the header out of bytes that came from a peer. Empty: not a control block.
@@ -176,6 +236,12 @@ class control_block {
   std::memcpy(&header, bytes.data(), sizeof header);
   if (header.magic != control_header::magic_number) return std::nullopt;
   return header;
+}
+
+/// Reads the chunk map out of bytes that begin with the header. Pre-condition: `bytes` has
+/// control_offsets::map_end(); `words` has one word for 64 chunks.
+inline void read_control_map(std::span<const std::byte> bytes, std::span<std::uint64_t> words) noexcept {
+  std::memcpy(words.data(), bytes.data() + sizeof(control_header), words.size() * 8);
 }
 
 /// Reads the digest table out of a whole control block. Pre-condition: `bytes` has

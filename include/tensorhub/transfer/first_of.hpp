@@ -20,16 +20,23 @@
 ///
 /// Registration is all or nothing over all started members: memory that one of them cannot take is an error,
 /// with that member's advice, and not a quiet detour over a slower one. Leave a member out by
-/// `options::enabled`.
+/// `options::enabled`. But for device memory, which a member can take on some machines only: if the first
+/// call of `register_memory` brings device memory that a member does not take, that member is stopped, as if
+/// it could not have been started. `not_started()` then has its reason, `address()` no longer names it, and
+/// peers that know the former address find nobody there and take the next member. (Later it would be too
+/// late: peers may read through it already.)
 ///
 /// Thread safety: that of concept `transport`.
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <mutex>
 #include <optional>
+#include <shared_mutex>
 #include <span>
 #include <string>
 #include <string_view>
@@ -38,7 +45,7 @@
 #include <variant>
 #include <vector>
 
-#include "tensorhub/concepts/transport.hpp"
+#include "tensorhub/concepts/guarded_transport.hpp"
 #include "tensorhub/config.hpp"
 #include "tensorhub/detail/machine_id.hpp"
 #include "tensorhub/error.hpp"
@@ -67,14 +74,14 @@ class first_of {
       .survives_access_errors = (Members::capabilities.survives_access_errors && ...),
       .crosses_hosts = (Members::capabilities.crosses_hosts || ...),
       .crosses_datacenters = (Members::capabilities.crosses_datacenters || ...),
-      .reads_device_memory = (Members::capabilities.reads_device_memory && ...),
+      .reads_device_memory = (Members::capabilities.reads_device_memory || ...),
       .uses_backing_file = (Members::capabilities.uses_backing_file || ...),
       .sends_by_reference = (Members::capabilities.sends_by_reference || ...)};
 
   struct options {
     std::tuple<typename Members::options...> members{};  ///< in the order of the list
     std::array<bool, count> enabled = all_enabled();     ///< false: this process goes without that member
-    location here{};  ///< a worker fills it from its own options where it is empty
+    location here{};  ///< a worker fills it from its own options where it is empty; members are told
     /// Bounds each attempt but the last, which has all that is left of the caller's time.
     std::chrono::milliseconds attempt_timeout{1500};
     std::chrono::milliseconds retry_after{60'000};  ///< a failed member is left alone for so long, per peer
@@ -89,13 +96,15 @@ class first_of {
   }
 
   class memory_region {
+    friend class first_of;
+    struct pass_key {};
+
    public:
+    memory_region(pass_key, const memory_range& range) : range_{range} {}  ///< for first_of alone
     [[nodiscard]] memory_range range() const noexcept { return range_; }
 
    private:
-    friend class first_of;
     friend class first_of_detail::queue<first_of, Members...>;
-    explicit memory_region(const memory_range& range) : range_{range} {}
     std::tuple<std::optional<typename Members::memory_region>...> parts_;
     memory_range range_;
   };
@@ -118,16 +127,33 @@ class first_of {
       static constexpr std::array<std::string_view, count> names{Members::name...};
       return names[part_.index() - 1];
     }
-    /// One line: the member that is used and, for each one before it, why it is not.
-    [[nodiscard]] const std::string& why() const noexcept { return why_; }
+    /// One line: the member that is used, for each one before it why it is not, and what the one that is used
+    /// has to say of itself (same_host: why device memory goes through host memory; it knows that only after
+    /// the first read).
+    [[nodiscard]] std::string why() const {
+      std::string reasons = refused_;
+      const std::string own = members_own_reason();
+      if (!own.empty()) reasons += (reasons.empty() ? "" : "; ") + own;
+      return std::string{through()} + (reasons.empty() ? "" : " (" + reasons + ")");
+    }
 
    private:
     friend class first_of;
     friend class first_of_detail::queue<first_of, Members...>;
     explicit endpoint(incarnation peer) : peer_{peer} {}
+    [[nodiscard]] std::string members_own_reason() const {
+      return std::visit(
+          [](const auto& part) -> std::string {
+            if constexpr (requires { part.why(); })
+              return part.why();
+            else
+              return {};
+          },
+          part_);
+    }
     incarnation peer_;
     std::variant<std::monostate, typename Members::endpoint...> part_;  ///< index 0 only while it is made
-    std::string why_;
+    std::string refused_;         ///< the members before that one, with the reasons
     remote_region last_whole_{};  ///< the description that was used last, and the member's own part of it
     remote_region last_part_{};
   };
@@ -144,29 +170,30 @@ class first_of {
     (indices{});
     if (place_.members.empty())
       throw error(errc::transport_failed, std::string{name} + ": none can be started: " + refusals_.text());
-    address_.text = first_of_detail::encode(place_);
-    if (address_.text.size() > limits::address_bytes)
-      throw error(errc::limit_exceeded, std::string{name} + ": the members' addresses together have " +
-                                            std::to_string(address_.text.size()) + " bytes; at most " +
-                                            std::to_string(limits::address_bytes) +
-                                            " can be told: use fewer members, or shorter names");
+    tell_address();
   }
 
   /// Why members were not started in this process, one sentence; empty: all were.
-  [[nodiscard]] std::string not_started() const { return refusals_.text(); }
+  [[nodiscard]] std::string not_started() const {
+    const std::shared_lock lock{members_mutex_};
+    return refusals_.text();
+  }
 
-  [[nodiscard]] transport_address address() const { return address_; }
+  [[nodiscard]] transport_address address() const {
+    const std::shared_lock lock{members_mutex_};
+    return address_;
+  }
 
   [[nodiscard]] std::vector<memory_region> register_memory(std::span<const memory_range> ranges,
                                                            region_access access) {
     std::vector<memory_region> regions;
     regions.reserve(ranges.size());
-    for (const memory_range& range : ranges) regions.push_back(memory_region{range});
-    each_started([&]<std::size_t I>(auto& through) {
-      auto parts = through.register_memory(ranges, access);
-      for (std::size_t i = 0; i < parts.size(); ++i)
-        std::get<I>(regions[i].parts_).emplace(std::move(parts[i]));
-    });
+    for (const memory_range& range : ranges) regions.emplace_back(typename memory_region::pass_key{}, range);
+    [&]<std::size_t... I>(std::index_sequence<I...>) {
+      (register_with<I>(regions, ranges, access), ...);
+    }
+    (indices{});
+    has_registered_.store(true);
     if (access != region_access::local_write && !regions.empty() && !describe_all(regions.front()))
       throw error(errc::limit_exceeded, std::string{name} + ": the members' keys together do not fit into " +
                                             std::to_string(limits::remote_key_bytes) +
@@ -197,6 +224,21 @@ class first_of {
     each_started([&]<std::size_t I>(auto& through) { through.cut_off(peer); });
   }
 
+  /// Of all started members that know capabilities; the others let in whoever knows their address.
+  void require_capability(std::span<const std::byte> key) requires(guarded_transport<Members> || ...) {
+    each_started([&]<std::size_t I>(auto& through) {
+      if constexpr (guarded_transport<member<I>>) through.require_capability(key);
+    });
+  }
+  [[nodiscard]] std::uint64_t refused_connections() const noexcept
+      requires(guarded_transport<Members> || ...) {
+    std::uint64_t sum = 0;
+    each_started([&]<std::size_t I>(const auto& through) {
+      if constexpr (guarded_transport<member<I>>) sum += through.refused_connections();
+    });
+    return sum;
+  }
+
   [[nodiscard]] queue make_queue(std::size_t depth) { return queue{depth}; }
 
   [[nodiscard]] endpoint connect(queue& on, const transport_address& address, incarnation peer,
@@ -210,14 +252,13 @@ class first_of {
     endpoint made{peer};
     attempts tried;
     [&]<std::size_t... I>(std::index_sequence<I...>) {
-      static_cast<void>((attempt<I>(made, on, *where, peer, until, tried) || ...));
+      static_cast<void>((attempt<I>(made, on, *where, address.capability, peer, until, tried) || ...));
     }
     (indices{});
     if (made.part_.index() == 0)
       throw error(tried.timed_out ? errc::timed_out : errc::transport_failed,
                   std::string{name} + ": no member reaches the peer: " + tried.reasons.text());
-    made.why_ = std::string{made.through()};
-    if (!tried.reasons.empty()) made.why_ += " (" + tried.reasons.text() + ")";
+    made.refused_ = tried.reasons.text();
     memory_of_failures_.note(peer, tried.failed, options_.retry_after);
     return made;
   }
@@ -242,6 +283,7 @@ class first_of {
     if (!options_.enabled[I]) return refusals_.add(member<I>::name, "not enabled in this process");
     auto& slot = std::get<I>(members_);
     try {
+      tell_location(std::get<I>(options_.members), options_.here);
       slot.emplace(std::get<I>(options_.members), self);
       place_.members.push_back({I, slot->address().text});
     } catch (const error& e) {
@@ -250,8 +292,54 @@ class first_of {
     }
   }
 
+  void tell_address() {
+    address_.text = first_of_detail::encode(place_);
+    if (address_.text.size() > limits::address_bytes)
+      throw error(errc::limit_exceeded, std::string{name} + ": the members' addresses together have " +
+                                            std::to_string(address_.text.size()) + " bytes; at most " +
+                                            std::to_string(limits::address_bytes) +
+                                            " can be told: use fewer members, or shorter names");
+  }
+
+  template <std::size_t I>
+  void register_with(std::vector<memory_region>& regions, std::span<const memory_range> ranges,
+                     region_access access) {
+    try {
+      const std::shared_lock lock{members_mutex_};
+      auto& through = std::get<I>(members_);
+      if (!through) return;
+      auto parts = through->register_memory(ranges, access);
+      for (std::size_t i = 0; i < parts.size(); ++i)
+        std::get<I>(regions[i].parts_).emplace(std::move(parts[i]));
+    } catch (const error& e) {
+      if (!stop_without_device_memory<I>(ranges, access, e.sentence())) throw;
+    }
+  }
+
+  /// The member did not take these ranges. True: because of device memory, and it is stopped now.
+  template <std::size_t I>
+  [[nodiscard]] bool stop_without_device_memory(std::span<const memory_range> ranges, region_access access,
+                                                const std::string& why) {
+    std::vector<memory_range> of_host;
+    for (const memory_range& each : ranges) {
+      if (each.host_accessible()) of_host.push_back(each);
+    }
+    const std::unique_lock lock{members_mutex_};
+    if (of_host.size() == ranges.size() || has_registered_ || has_connected_[I] || place_.members.size() < 2)
+      return false;
+    auto& through = std::get<I>(members_);
+    // If it does not take the rest either, the device is not what it lacks.
+    if (!of_host.empty()) static_cast<void>(through->register_memory(of_host, access));
+    through.reset();
+    refusals_.add(member<I>::name, "stopped, since it does not take this device memory: " + why);
+    std::erase_if(place_.members, [](const auto& each) { return each.index == I; });
+    tell_address();
+    return true;
+  }
+
   template <typename Do>
   void each_started(Do&& act) {
+    const std::shared_lock lock{members_mutex_};
     [&]<std::size_t... I>(std::index_sequence<I...>) {
       ((std::get<I>(members_) ? act.template operator()<I>(*std::get<I>(members_)) : void()), ...);
     }
@@ -259,6 +347,7 @@ class first_of {
   }
   template <typename Do>
   void each_started(Do&& act) const {
+    const std::shared_lock lock{members_mutex_};
     [&]<std::size_t... I>(std::index_sequence<I...>) {
       ((std::get<I>(members_) ? act.template operator()<I>(*std::get<I>(members_)) : void()), ...);
     }
@@ -281,13 +370,15 @@ class first_of {
 
   /// True: connected.
   template <std::size_t I>
-  [[nodiscard]] bool attempt(endpoint& made, queue& on, const first_of_detail::place& where, incarnation peer,
+  [[nodiscard]] bool attempt(endpoint& made, queue& on, const first_of_detail::place& where,
+                             const std::string& capability, incarnation peer,
                              std::chrono::steady_clock::time_point until, attempts& tried) {
     constexpr transport_capabilities can = member<I>::capabilities;
     const auto skip = [&](const std::string& why) {
       tried.reasons.add(member<I>::name, why);
       return false;
     };
+    const std::shared_lock lock{members_mutex_};
     auto& own = std::get<I>(members_);
     const std::string* const theirs = where.address_of(I);
     if (!own) return skip("not started here: " + refusals_.of(member<I>::name));
@@ -302,8 +393,9 @@ class first_of {
     duration time = std::max<duration>(until - now, std::chrono::milliseconds{1});
     if (I + 1 < count) time = std::min<duration>(time, options_.attempt_timeout);
     try {
+      has_connected_[I].store(true);
       auto& through = on.template start<I>(*own);
-      made.part_.template emplace<I + 1>(own->connect(through, {*theirs}, peer, time));
+      made.part_.template emplace<I + 1>(own->connect(through, {*theirs, capability}, peer, time));
       return true;
     } catch (const error& e) {
       tried.failed |= 1u << I;
@@ -313,6 +405,10 @@ class first_of {
   }
 
   options options_;
+  /// Exclusive only while a member is stopped: what is not constant here changes then, or in the constructor.
+  mutable std::shared_mutex members_mutex_;
+  std::atomic<bool> has_registered_ = false;
+  std::array<std::atomic<bool>, count> has_connected_{};
   first_of_detail::place place_;
   first_of_detail::refusals refusals_;
   first_of_detail::failure_memory memory_of_failures_;

@@ -7,21 +7,30 @@
 /// received it. All lanes share one `pull` under one mutex that is held for decisions only, never for a byte
 /// of a chunk.
 ///
-/// Thread safety: `add_source`, `switch_source`, `stop`, `progress` may be called by any thread while `run`
+/// Every lane connects to every source. A lane that connects reads nothing meanwhile, and a process that was
+/// stopped accepts connections and says nothing. So a source that nobody has reached yet is tried by one lane
+/// at a time, while the others read; unless it is the only one, it is tried for a moment, then for longer,
+/// and the lane does its other work in between; and once another source is there, `next_connect_timeout` must
+/// do.
+///
+/// Thread safety: `add_source`, `release_source`, `stop`, `progress` may be called by any thread while `run`
 /// runs; `run` is called once.
 
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <exception>
 #include <functional>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -29,6 +38,7 @@
 #include "tensorhub/concepts/integrity.hpp"
 #include "tensorhub/concepts/transport.hpp"
 #include "tensorhub/error.hpp"
+#include "tensorhub/transfer/chunk_digests.hpp"
 #include "tensorhub/transfer/pull.hpp"
 
 namespace tensorhub {
@@ -39,12 +49,16 @@ struct segment_place {
   const Region* region = nullptr;  ///< borrowed
   std::uint64_t offset = 0;        ///< of the segment in the region
   std::byte* data = nullptr;
+  device_access* device = nullptr;  ///< null: the CPU may follow `data`
 };
 
 struct pull_driver_options {
   std::size_t lanes = 1;
   std::size_t window_chunks = 4;  ///< per lane
   duration connect_timeout = defaults::connect_timeout;
+  /// To a further source, while others are there.
+  duration next_connect_timeout = std::chrono::milliseconds{500};
+  pull_options rules{};  ///< but for its window
 };
 
 /// A source as the driver needs it: what to believe and where to find it.
@@ -55,11 +69,32 @@ struct pull_target {
   std::string name{};  ///< for reports
 };
 
+/// What came from one source.
+struct source_progress {
+  std::string name{};        ///< "replica/shard"
+  std::string path{};        ///< how it is reached; empty: it was not
+  std::uint64_t chunks = 0;  ///< confirmed
+  std::uint64_t bytes = 0;   ///< ditto
+  bool lost = false;
+  bool far = false;  ///< in another datacenter
+};
+
 struct pull_progress {
   std::uint64_t bytes = 0;
   std::uint64_t total_bytes = 0;
   std::uint64_t chunks = 0;
   std::uint64_t total_chunks = 0;
+  std::vector<source_progress> sources{};  ///< all so far, in the order in which they came
+};
+
+/// One chunk's way, for traces.
+struct chunk_event {
+  chunk_index chunk = 0;
+  std::string_view source{};  ///< "replica/shard"; valid during the call
+  std::size_t lane = 0;
+  time_point posted{};
+  time_point arrived{};                              ///< its digest included
+  completion_status status = completion_status::ok;  ///< of the read
 };
 
 template <transport Transport, integrity Integrity>
@@ -67,9 +102,17 @@ class pull_driver {
  public:
   using region_type = typename Transport::memory_region;
   struct callbacks {
-    std::function<void(const source_failure&)>
-        source_failed{};                              ///< ask for another one; any lane, no lock held
+    /// Ask for another one. Any lane, no lock held.
+    std::function<void(const source_failure&)> source_failed{};
     std::function<void(lease_id)> source_released{};  ///< nothing of it is outstanding any more; ditto
+    /// No source has had anything new for a while; ditto.
+    std::function<void(const std::string&)> stalled{};
+    /// The digest table is known: what arrives may be shown from now on. Once, before any `confirmed`; the
+    /// driver's lock is held, so it must be short and call nothing of the driver.
+    std::function<void(std::span<const digest128>)> believed{};
+    /// These chunks may be read by others; ditto.
+    std::function<void(std::span<const chunk_index>)> confirmed{};
+    std::function<void(const chunk_event&)> traced{};  ///< any lane, no lock held
   };
 
   /// Borrows everything; `places` has one entry per layout segment.
@@ -79,28 +122,32 @@ class pull_driver {
       : transport_{&through},
         layout_{&shape},
         places_{places},
+        offsets_{control_offsets::of(shape)},
         seed_{digest_seed},
         options_{options},
         handlers_{std::move(handlers)},
-        core_{shape, {.window_chunks = options.window_chunks}, first_chunk} {
+        core_{shape, with_window(options), first_chunk} {
     options_.lanes = std::max<std::size_t>(1, options_.lanes);
     total_bytes_ = shape.bytes();
   }
 
-  void add_source(pull_target target) { switch_source(std::move(target), {}); }
+  void add_source(pull_target target) {
+    const std::lock_guard lock{mutex_};
+    core_.add_source(target.facts);
+    sources_.push_back({std::move(target)});
+    ++generation_;
+    wake_all();
+  }
 
-  /// `released`: lease of the source to let go (if set), which is then reported.
-  void switch_source(pull_target target, lease_id released) {
+  /// Nothing new is read from the source of this lease; `source_released` follows when nothing of it is
+  /// outstanding.
+  void release_source(lease_id released) {
     const std::lock_guard lock{mutex_};
     for (source_slot slot = 0; slot < sources_.size(); ++slot) {
-      if (released && sources_[slot].target.facts.lease == released) {
-        core_.retire_source(slot);
-        sources_[slot].report_release = true;
-      }
+      if (sources_[slot].target.facts.lease != released) continue;
+      core_.retire_source(slot);
+      sources_[slot].report_release = true;
     }
-    core_.add_source(target.facts);
-    sources_.push_back({std::move(target), false});
-    ++generation_;
     wake_all();
   }
 
@@ -117,8 +164,8 @@ class pull_driver {
   bool run() {
     {
       std::vector<std::jthread> helpers;
-      for (std::size_t i = 1; i < options_.lanes; ++i) helpers.emplace_back([this] { guarded_lane(); });
-      guarded_lane();
+      for (std::size_t i = 1; i < options_.lanes; ++i) helpers.emplace_back([this, i] { guarded_lane(i); });
+      guarded_lane(0);
     }
     if (failure_) std::rethrow_exception(failure_);
     return core_.done();
@@ -126,21 +173,13 @@ class pull_driver {
 
   [[nodiscard]] pull_progress progress() const {
     const std::lock_guard lock{mutex_};
-    return {core_.confirmed_bytes(), total_bytes_, core_.confirmed_chunks(), layout_->chunk_count()};
-  }
-  /// Names of all sources so far.
-  [[nodiscard]] std::vector<std::string> source_names() const {
-    const std::lock_guard lock{mutex_};
-    std::vector<std::string> names;
-    for (const auto& source : sources_) names.push_back(source.target.name);
-    return names;
-  }
-  /// How each of them was reached, in the same order; empty: it was not.
-  [[nodiscard]] std::vector<std::string> source_paths() const {
-    const std::lock_guard lock{mutex_};
-    std::vector<std::string> paths;
-    for (const auto& source : sources_) paths.push_back(source.path);
-    return paths;
+    pull_progress out{
+        core_.confirmed_bytes(), total_bytes_, core_.confirmed_chunks(), layout_->chunk_count(), {}};
+    for (source_slot slot = 0; slot < sources_.size(); ++slot) {
+      out.sources.push_back({sources_[slot].target.name, sources_[slot].path, core_.chunks_from(slot),
+                             core_.bytes_from(slot), core_.is_lost(slot), sources_[slot].target.facts.far});
+    }
+    return out;
   }
   /// After `run`: no byte of the target memory was touched.
   [[nodiscard]] bool intact() const { return core_.intact(); }
@@ -151,22 +190,39 @@ class pull_driver {
   using queue_type = typename Transport::queue;
   using endpoint_type = typename Transport::endpoint;
 
+  /// Whether any lane has reached a source.
+  enum class contact : std::uint8_t { none, trying, made };
   struct source_record {
     pull_target target{};
     bool report_release = false;
     std::string path{};
+    contact met = contact::none;
+    duration tried{};  ///< in vain so far
   };
   struct channel_record {
     source_slot slot = 0;
     channel_id id = 0;
     std::optional<endpoint_type> endpoint{};
+    std::size_t look = 0;         ///< which of the lane's scratch places its headers and maps go to
+    std::size_t outstanding = 0;  ///< reads that have not completed
   };
+  /// Scratch memory: one whole control block, and behind it places for headers and maps, one per channel.
   struct lane_state {
+    std::size_t number = 0;
     queue_type queue;
-    std::vector<std::uint64_t> scratch;  ///< whole control block, then a header
+    std::vector<std::uint64_t> scratch;
     std::vector<region_type> scratch_region{};
-    std::vector<channel_record> channels{};
-    std::uint64_t generation = 0;  ///< of the sources that this lane has looked at
+    std::vector<std::size_t> free_looks{};
+    std::deque<channel_record> channels{};
+    bool block_asked = false;
+    std::uint64_t generation = 0;                ///< of the sources that this lane has looked at
+    std::vector<bool> met{};                     ///< by source: this lane has a channel to it, or never will
+    std::map<chunk_index, time_point> posted{};  ///< of chunks on their way, if somebody traces
+    // Chunks that have arrived in device memory, until their digests are made, all at once.
+    chunk_digests<Integrity> digests{};
+    std::vector<std::size_t> arrived_through{};
+    std::vector<placed_chunk> arrived{};
+    std::vector<digest128> made{};
   };
 
   // A request names its channel (upper 16 bits), its kind (2) and its chunk (the rest).
@@ -176,9 +232,19 @@ class pull_driver {
            task.chunk;
   }
 
-  void guarded_lane() {
+  [[nodiscard]] static pull_options with_window(const pull_driver_options& options) {
+    pull_options rules = options.rules;
+    rules.window_chunks = options.window_chunks;
+    return rules;
+  }
+  [[nodiscard]] static time_point now() noexcept {
+    return {
+        std::chrono::duration_cast<duration>(std::chrono::steady_clock::now().time_since_epoch()).count()};
+  }
+
+  void guarded_lane(std::size_t number) {
     try {
-      lane();
+      lane(number);
     } catch (...) {
       const std::lock_guard lock{mutex_};
       if (!failure_) failure_ = std::current_exception();
@@ -187,10 +253,12 @@ class pull_driver {
     }
   }
 
-  void lane() {
-    const std::uint64_t block_bytes = control_offsets::of(*layout_).total_bytes;
-    lane_state self{transport_->make_queue(options_.window_chunks + 4),
-                    std::vector<std::uint64_t>((block_bytes + sizeof(control_header) + 7) / 8)};
+  void lane(std::size_t number) {
+    lane_state self{number,
+                    transport_->make_queue(options_.window_chunks + options_.rules.far_window_chunks +
+                                           looks_per_lane + 1),
+                    std::vector<std::uint64_t>((look_offset(looks_per_lane)) / 8)};
+    for (std::size_t look = looks_per_lane; look > 0; --look) self.free_looks.push_back(look - 1);
     const memory_range scratch{std::as_writable_bytes(std::span{self.scratch}).data(),
                                self.scratch.size() * 8};
     self.scratch_region = transport_->register_memory(std::span{&scratch, 1}, region_access::local_write);
@@ -209,12 +277,19 @@ class pull_driver {
 
     std::array<completion, 16> completions;
     while (!finished()) {
-      open_channels(self);
+      const bool tries_again = open_channels(self);
       const bool posted = post_tasks(self);
       const std::size_t count = self.queue.poll(completions);
       for (std::size_t i = 0; i < count; ++i) take_in(self, completions[i]);
-      report(self);
-      if (!posted && count == 0) self.queue.wait(idle_wait);
+      if (!self.arrived.empty()) digest_arrived(self);
+      const bool ended = report(self);
+      if (!posted && count == 0 && !ended && !tries_again) self.queue.wait(time_to_wait(self));
+    }
+    {
+      const std::lock_guard lock{mutex_};
+      for (const channel_record& channel : self.channels) {
+        if (channel.endpoint) note_path(channel.slot, *channel.endpoint);
+      }
     }
     self.channels.clear();  // endpoints end their outstanding reads; the queue's destruction makes that final
   }
@@ -224,42 +299,119 @@ class pull_driver {
     return stopped_ || core_.done();
   }
 
-  /// Connects to sources that this lane does not know yet.
-  void open_channels(lane_state& self) {
+  /// Until something is due that no completion announces.
+  [[nodiscard]] duration time_to_wait(const lane_state& self) const {
+    time_point due = time_point::never();
+    {
+      const std::lock_guard lock{mutex_};
+      for (const channel_record& channel : self.channels) {
+        if (channel.endpoint) due = std::min(due, core_.due(channel.id));
+      }
+    }
+    if (due == time_point::never()) return idle_wait;
+    return std::clamp<duration>(due - now(), duration::zero(), idle_wait);
+  }
+
+  /// Connects to sources that this lane does not know yet. True: one was tried in vain and is to be tried
+  /// again.
+  bool open_channels(lane_state& self) {
     for (;;) {
       pull_target target;
       source_slot slot{};
+      bool explores = false;
+      duration moment{};
       {
         const std::lock_guard lock{mutex_};
-        if (self.generation == generation_ && self.channels.size() == sources_.size()) return;
-        self.generation = generation_;
-        slot = static_cast<source_slot>(self.channels.size());
-        if (slot == sources_.size() || stopped_) return;
-        self.channels.push_back({slot, core_.open_channel(slot), std::nullopt});
-        if (core_.is_lost(slot)) continue;
-        target = sources_[slot].target;
+        const auto next = self.generation == generation_ ? std::nullopt : next_to_meet(self);
+        if (!next) self.generation = generation_;
+        if (!next || stopped_ || core_.done() || self.free_looks.empty()) return false;
+        slot = *next;
+        source_record& source = sources_[slot];
+        explores = source.met == contact::none;
+        if (explores) source.met = contact::trying;
+        target = source.target;
+        moment = patience_for(source);
+        if (explores && !target.facts.far && has_others(slot))
+          moment = std::clamp<duration>(moment - source.tried, shortest_try, first_try + source.tried);
       }
       try {
-        self.channels.back().endpoint.emplace(
-            transport_->connect(self.queue, target.address, target.facts.holder, options_.connect_timeout));
-        note_path(slot, *self.channels.back().endpoint);
+        endpoint_type made = transport_->connect(self.queue, target.address, target.facts.holder, moment);
+        const std::lock_guard lock{mutex_};
+        self.met[slot] = true;
+        self.channels.emplace_back();
+        channel_record& channel = self.channels.back();
+        channel.slot = slot;
+        channel.id = core_.open_channel(slot, static_cast<lane_id>(self.number));
+        channel.endpoint.emplace(std::move(made));
+        channel.look = self.free_looks.back();
+        self.free_looks.pop_back();
+        note_path(slot, *channel.endpoint);
+        if (explores) settle_contact(slot, contact::made);
       } catch (const error& e) {
         const std::lock_guard lock{mutex_};
-        core_.lose_source(slot, e.code() == errc::timed_out ? errc::timed_out : errc::source_lost,
-                          "connecting: " + e.sentence());
-        wake_all();
+        source_record& source = sources_[slot];
+        source.tried += moment;
+        const bool timed_out = e.code() == errc::timed_out;
+        const bool again = timed_out && explores && source.tried < patience_for(source);
+        if (!again) {
+          self.met[slot] = true;
+          core_.lose_source(slot, timed_out ? errc::timed_out : errc::source_lost,
+                            "connecting: " + e.sentence());
+        }
+        if (explores)
+          settle_contact(slot, contact::none);
+        else
+          wake_all();
+        if (again) return true;
       }
     }
   }
-
-  /// How a source is reached: the transport's name, or the choice that a composed one made.
-  void note_path(source_slot slot, const endpoint_type& through) {
-    const std::lock_guard lock{mutex_};
-    if constexpr (requires { through.why(); }) {
-      sources_[slot].path = through.why();
-    } else {
-      sources_[slot].path = Transport::name;
+  /// Pre-condition of these: the lock is held.
+  [[nodiscard]] std::optional<source_slot> next_to_meet(lane_state& self) const {
+    self.met.resize(sources_.size());
+    std::optional<source_slot> unknown;
+    bool somebody_tries = false, somebody_is_there = false;
+    for (source_slot slot = 0; slot < sources_.size(); ++slot) {
+      if (core_.is_lost(slot)) continue;
+      const contact met = sources_[slot].met;
+      if (met == contact::made && !self.met[slot]) return slot;
+      somebody_tries |= met == contact::trying;
+      somebody_is_there |= met == contact::made;
+      if (met != contact::none || self.met[slot]) continue;
+      if (!unknown || sources_[slot].tried < sources_[*unknown].tried) unknown = slot;
     }
+    if (somebody_tries && somebody_is_there) return std::nullopt;
+    return unknown;
+  }
+  [[nodiscard]] bool has_others(source_slot slot) const {
+    for (source_slot other = 0; other < sources_.size(); ++other)
+      if (other != slot && !core_.is_lost(other)) return true;
+    return false;
+  }
+  [[nodiscard]] duration patience_for(const source_record& source) const {
+    for (source_slot slot = 0; slot < sources_.size(); ++slot) {
+      if (&sources_[slot] != &source && sources_[slot].met == contact::made && !core_.is_lost(slot))
+        return std::min(options_.connect_timeout, options_.next_connect_timeout);
+    }
+    return options_.connect_timeout;
+  }
+  void settle_contact(source_slot slot, contact result) {
+    sources_[slot].met = result;
+    ++generation_;
+    wake_all();
+  }
+
+  /// How a source is reached: the transport's name, or the choice that a composed one made; and why the bytes
+  /// take a detour, which is known after the first read only, to the lane that has posted it.
+  void note_path(source_slot slot, const endpoint_type& through) {
+    std::string path{Transport::name};
+    if constexpr (requires { through.through(); }) {
+      path = through.why();
+    } else if constexpr (requires { through.why(); }) {
+      if (const std::string reason = through.why(); !reason.empty()) path += " (" + reason + ")";
+    }
+    std::string& known = sources_[slot].path;
+    if (path.size() > known.size()) known = std::move(path);
   }
 
   bool post_tasks(lane_state& self) {
@@ -271,7 +423,12 @@ class pull_driver {
         const remote_region* from = nullptr;
         {
           const std::lock_guard lock{mutex_};
-          task = core_.next(channel.id);
+          task = core_.next(channel.id, now());
+          if (core_.has_failure()) wake_all();  // a slow source was given up: other lanes have reads of it
+          if (task && task->kind == pull_task::kind_type::block && self.block_asked) {
+            core_.not_posted(channel.id, *task);  // its place is in use
+            task.reset();
+          }
           if (task && task->kind == pull_task::kind_type::chunk) {
             from = &core_.segments(channel.slot)[layout_->slice(task->chunk).segment];
           } else {
@@ -284,6 +441,9 @@ class pull_driver {
           core_.not_posted(channel.id, *task);
           break;
         }
+        ++channel.outstanding;
+        if (task->kind == pull_task::kind_type::block) self.block_asked = true;
+        if (handlers_.traced && task->kind == pull_task::kind_type::chunk) self.posted[task->chunk] = now();
         posted = true;
       }
     }
@@ -293,25 +453,28 @@ class pull_driver {
   [[nodiscard]] post_result post(lane_state& self, std::size_t channel, const pull_task& task,
                                  const remote_region& from) {
     endpoint_type& endpoint = *self.channels[channel].endpoint;
-    const std::uint64_t block_bytes = control_offsets::of(*layout_).total_bytes;
+    const auto& scratch = self.scratch_region.front();
+    const request_id id = pack(channel, task);
+    const std::uint64_t look = look_offset(self.channels[channel].look);
     switch (task.kind) {
       case pull_task::kind_type::block:
-        return self.queue.post_read(endpoint, self.scratch_region.front(), 0, {&from, 0, block_bytes},
-                                    pack(channel, task));
+        return self.queue.post_read(endpoint, scratch, 0, {&from, 0, offsets_.total_bytes}, id);
       case pull_task::kind_type::header:
-        return self.queue.post_read(endpoint, self.scratch_region.front(), header_offset(block_bytes),
-                                    {&from, 0, sizeof(control_header)}, pack(channel, task));
+        return self.queue.post_read(endpoint, scratch, look, {&from, 0, sizeof(control_header)}, id);
+      case pull_task::kind_type::map:
+        return self.queue.post_read(endpoint, scratch, look, {&from, 0, offsets_.map_end()}, id);
       case pull_task::kind_type::chunk:
         break;
     }
     const chunk_slice slice = layout_->slice(task.chunk);
     const auto& place = places_[slice.segment];
     return self.queue.post_read(endpoint, *place.region, place.offset + slice.offset,
-                                {&from, slice.offset, slice.bytes}, pack(channel, task));
+                                {&from, slice.offset, slice.bytes}, id);
   }
 
-  [[nodiscard]] static std::uint64_t header_offset(std::uint64_t block_bytes) noexcept {
-    return (block_bytes + 7) / 8 * 8;
+  /// Where a channel's headers and maps go in its lane's scratch memory.
+  [[nodiscard]] std::uint64_t look_offset(std::size_t look) const noexcept {
+    return (offsets_.total_bytes + 7) / 8 * 8 + look * offsets_.map_end();
   }
 
   void take_in(lane_state& self, const completion& done) {
@@ -319,45 +482,90 @@ class pull_driver {
     const auto kind = static_cast<pull_task::kind_type>((done.id >> chunk_bits) & 3u);
     const chunk_index chunk = done.id & ((1ull << chunk_bits) - 1);
     const auto scratch = std::as_bytes(std::span{self.scratch});
-    const std::uint64_t block_bytes = control_offsets::of(*layout_).total_bytes;
+    if (--channel.outstanding == 0 && !channel.endpoint) self.free_looks.push_back(channel.look);
     switch (kind) {
       case pull_task::kind_type::chunk: {
         digest128 digest;
         if (Integrity::enabled && done.status == completion_status::ok) {
           const chunk_slice slice = layout_->slice(chunk);
-          digest = Integrity::chunk_digest(seed_, chunk,
-                                           {places_[slice.segment].data + slice.offset, slice.bytes});
+          const auto& place = places_[slice.segment];
+          const placed_chunk placed{chunk, place.data + slice.offset, slice.bytes, place.device};
+          if (placed.device != nullptr) {
+            self.arrived.push_back(placed);
+            self.arrived_through.push_back(done.id >> 48);
+            return;
+          }
+          digest = chunk_digests<Integrity>::by_cpu(seed_, placed);
         }
-        const std::lock_guard lock{mutex_};
-        core_.chunk_arrived(channel.id, chunk, done.status, digest);
-        if (core_.is_lost(channel.slot)) wake_all();
+        arrived(self, channel, chunk, done.status, digest);
         return;
       }
-      case pull_task::kind_type::header: {
+      case pull_task::kind_type::header:
+      case pull_task::kind_type::map: {
+        const bool is_map = kind == pull_task::kind_type::map;
+        const auto bytes =
+            scratch.subspan(look_offset(channel.look), is_map ? offsets_.map_end() : sizeof(control_header));
         const std::lock_guard lock{mutex_};
-        core_.header_arrived(channel.id, done.status,
-                             scratch.subspan(header_offset(block_bytes), sizeof(control_header)));
+        if (is_map)
+          core_.map_arrived(channel.id, done.status, bytes, now());
+        else
+          core_.header_arrived(channel.id, done.status, bytes, now());
+        const auto fresh = core_.take_confirmed();
+        if (!fresh.empty() && handlers_.confirmed) handlers_.confirmed(fresh);
         if (core_.done() || core_.is_lost(channel.slot)) wake_all();
         return;
       }
       case pull_task::kind_type::block: {
+        self.block_asked = false;
+        const auto block = scratch.first(offsets_.total_bytes);
         digest128 root;
-        if (Integrity::enabled && done.status == completion_status::ok) {
-          const auto table = read_control_digests(scratch.first(block_bytes), *layout_);
-          root = Integrity::root(seed_, table);
-        }
+        if (Integrity::enabled && done.status == completion_status::ok)
+          root = Integrity::root(seed_, read_control_digests(block, *layout_));
         const std::lock_guard lock{mutex_};
-        core_.block_arrived(channel.id, done.status, scratch.first(block_bytes), root);
+        const bool believed = core_.block_arrived(channel.id, done.status, block, root, now());
+        if (believed && !std::exchange(showing_, true) && handlers_.believed)
+          handlers_.believed(core_.table());
         wake_all();
         return;
       }
     }
   }
 
-  /// Tells the session what the core has found out.
-  void report(lane_state& self) {
+  void arrived(lane_state& self, const channel_record& channel, chunk_index chunk, completion_status status,
+               const digest128& digest) {
+    const time_point at = now();
+    if (handlers_.traced) {
+      handlers_.traced({chunk, name_of(channel.slot), self.number, self.posted[chunk], at, status});
+      self.posted.erase(chunk);
+    }
+    const std::lock_guard lock{mutex_};
+    core_.chunk_arrived(channel.id, chunk, status, digest, at);
+    if (core_.is_lost(channel.slot)) wake_all();
+  }
+
+  /// Throws what the device throws: without digests nothing can be believed.
+  void digest_arrived(lane_state& self) {
+    self.made.resize(self.arrived.size());
+    self.digests.make(seed_, self.arrived, self.made);
+    for (std::size_t i = 0; i < self.arrived.size(); ++i) {
+      arrived(self, self.channels[self.arrived_through[i]], self.arrived[i].chunk, completion_status::ok,
+              self.made[i]);
+    }
+    self.arrived.clear();
+    self.arrived_through.clear();
+  }
+
+  [[nodiscard]] std::string_view name_of(source_slot slot) const {
+    const std::lock_guard lock{mutex_};
+    return sources_[slot].target.name;  // stays where it is
+  }
+
+  /// Tells the session what the core has found out. True: an endpoint was closed, its reads end now.
+  bool report(lane_state& self) {
+    bool ended = false;
     std::vector<source_failure> failed;
     std::vector<lease_id> released;
+    std::string stall;
     {
       const std::lock_guard lock{mutex_};
       while (auto failure = core_.take_failure()) {
@@ -369,8 +577,14 @@ class pull_driver {
         sources_[slot].report_release = false;
         released.push_back(sources_[slot].target.facts.lease);
       }
+      if (core_.take_stall(now())) stall = describe_stall();
       for (channel_record& channel : self.channels) {
-        if (channel.endpoint && core_.is_lost(channel.slot)) channel.endpoint.reset();
+        const bool is_over = core_.is_lost(channel.slot) || core_.is_idle(channel.slot);
+        if (!channel.endpoint || !is_over) continue;
+        if (channel.outstanding == 0) self.free_looks.push_back(channel.look);
+        note_path(channel.slot, *channel.endpoint);
+        channel.endpoint.reset();
+        ended = true;
       }
     }
     if (handlers_.source_failed) {
@@ -379,6 +593,19 @@ class pull_driver {
     if (handlers_.source_released) {
       for (const lease_id lease : released) handlers_.source_released(lease);
     }
+    if (!stall.empty() && handlers_.stalled) handlers_.stalled(stall);
+    return ended;
+  }
+
+  /// Pre-condition: the lock is held, and the core has just told of a stall.
+  [[nodiscard]] std::string describe_stall() {
+    core_.forgive_stall(now());
+    std::string text = "no new chunk from";
+    for (source_slot slot = 0; slot < sources_.size(); ++slot) {
+      if (!core_.is_lost(slot)) text += " " + sources_[slot].target.name;
+    }
+    return text + ": " + std::to_string(core_.confirmed_chunks()) + " of " +
+           std::to_string(layout_->chunk_count()) + " are here";
   }
 
   void wake_all() noexcept {
@@ -386,10 +613,15 @@ class pull_driver {
   }
 
   static constexpr duration idle_wait = std::chrono::milliseconds{100};
+  /// To reach a source; the second try takes twice as long, and so on.
+  static constexpr duration first_try = std::chrono::milliseconds{200};
+  static constexpr duration shortest_try = std::chrono::milliseconds{20};
+  static constexpr std::size_t looks_per_lane = limits::sources;
 
   Transport* transport_;
   const layout* layout_;
   std::span<const segment_place<region_type>> places_;
+  control_offsets offsets_;
   std::uint64_t seed_;
   pull_driver_options options_;
   callbacks handlers_;
@@ -397,6 +629,7 @@ class pull_driver {
 
   mutable std::mutex mutex_;
   pull core_;
+  bool showing_ = false;               ///< `believed` was called
   std::deque<source_record> sources_;  ///< lanes keep pointers into it
   std::uint64_t generation_ = 0;
   bool stopped_ = false;

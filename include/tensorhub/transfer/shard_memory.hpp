@@ -2,17 +2,16 @@
 /// \file shard_memory.hpp
 /// A worker's tensors as segments of registered memory.
 ///
-/// Tensors that lie next to each other are registered as one region (thousands of tensors are usually slices
-/// of a few allocations). Small tensors have a packed copy, made by `pack` and written back by `unpack`;
-/// large ones are read and written where they are.
+/// Large tensors are read and written where they are, and registered by allocation (registration.hpp), once:
+/// the regions are kept for all versions. Small tensors have a packed copy, made by `pack` and written back
+/// by `unpack`.
 ///
-/// Thread safety: none; the worker serialises.
+/// Thread safety: `cost` for any thread; everything else is serialised by the worker.
 
-#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -23,18 +22,12 @@
 #include "tensorhub/concepts/memory_space.hpp"
 #include "tensorhub/concepts/transport.hpp"
 #include "tensorhub/error.hpp"
+#include "tensorhub/transfer/parallel_copy.hpp"
 #include "tensorhub/transfer/pull_driver.hpp"
+#include "tensorhub/transfer/registration.hpp"
 #include "tensorhub/types/layout.hpp"
 
 namespace tensorhub {
-
-/// What registration cost, once per worker.
-struct registration_cost {
-  std::size_t regions = 0;
-  std::size_t tensors = 0;
-  std::uint64_t bytes = 0;
-  double seconds = 0;
-};
 
 template <transport Transport, memory_space Memory>
 class shard_memory {
@@ -58,6 +51,7 @@ class shard_memory {
     // The memory is the user's; whether it may be written is decided by which door is used.
     auto* const first = static_cast<std::byte*>(const_cast<void*>(data));
     ranges_.push_back(*bytes > 0 ? space_.describe(first, *bytes) : memory_range{first, 0});
+    allocations_.push_back(allocation_around(ranges_.back()));
     names_.insert(tensor.name);
     specs_.push_back(std::move(tensor));
   }
@@ -68,60 +62,71 @@ class shard_memory {
     return layout{specs_, chunk_bytes};
   }
 
-  /// Registers every segment: the packed buffer, and the large tensors merged where they are contiguous.
+  /// Registers every segment: the packed buffer, and the large tensors by allocation. Throws
+  /// `limit_exceeded` if a tensor is larger than the transport's largest region.
   void register_all(const layout& shape) {
-    const auto started = std::chrono::steady_clock::now();
+    const auto started = clock::now();
     shape_ = &shape;
-    std::vector<memory_range> wanted;
-    std::vector<std::size_t> order;  // large tensors' segments, by address
     const auto segments = shape.segments();
+    std::vector<registration_item> items;  // of the segments after the packed one, in their order
+    items.reserve(segments.size());
+    for (const layout_segment& segment : segments) {
+      if (segment.tensor)
+        items.push_back(
+            {specs_[*segment.tensor].name, ranges_[*segment.tensor], allocations_[*segment.tensor]});
+    }
+    registration_plan plan =
+        plan_registration(items, {.max_region_bytes = Transport::capabilities.max_region_bytes});
     if (shape.packed_bytes() > 0) {
       packed_.emplace(space_.allocate(shape.packed_bytes()));
-      wanted.push_back(packed_->range());
-      wanted.back().bytes = shape.packed_bytes();
+      plan.regions.push_back(packed_->range());
+      plan.regions.back().bytes = shape.packed_bytes();
+      plan.places.insert(plan.places.begin(), {plan.regions.size() - 1, 0});
     }
-    for (std::size_t i = 0; i < segments.size(); ++i) {
-      if (segments[i].tensor) order.push_back(i);
-    }
-    std::ranges::sort(order, {}, [&](std::size_t i) { return ranges_[*segments[i].tensor].data; });
-    std::vector<std::pair<std::size_t, std::uint64_t>> position(segments.size());  // region, offset
-    for (const std::size_t i : order) {
-      const memory_range& range = ranges_[*segments[i].tensor];
-      const bool has_region = wanted.size() > (packed_ ? 1u : 0u);
-      if (has_region && continues(wanted.back(), range)) {
-        position[i] = {wanted.size() - 1, wanted.back().bytes};
-        wanted.back().bytes += range.bytes;
-      } else {
-        position[i] = {wanted.size(), 0};
-        wanted.push_back(range);
-      }
-    }
-    regions_ = transport_->register_memory(wanted, region_access::both);
+    regions_ = transport_->register_memory(plan.regions, region_access::both);
     places_.clear();
-    for (std::size_t i = 0; i < segments.size(); ++i) {
-      const auto [region, offset] = position[i];
-      places_.push_back({&regions_[region], offset, wanted[region].data + offset});
-    }
-    cost_ = {regions_.size(), specs_.size(), shape.bytes(),
-             std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count()};
+    for (const auto [region, offset] : plan.places)
+      places_.push_back({&regions_[region], offset, plan.regions[region].data + offset,
+                         plan.regions[region].host_accessible() ? nullptr : plan.regions[region].device});
+    const std::lock_guard lock{cost_mutex_};
+    cost_ = {.regions = regions_.size(),
+             .tensors = specs_.size(),
+             .bytes = shape.bytes(),
+             .padding_bytes = plan.padding_bytes,
+             .seconds = seconds_since(started),
+             .packed_tensors = specs_.size() - items.size(),
+             .packed_bytes = shape.packed_bytes()};
   }
 
-  /// Copies the small tensors into the packed segment.
-  void pack() noexcept {
-    for (std::size_t i = 0; i < specs_.size(); ++i) {
-      if (const auto offset = shape_->packed_offset(i); offset && ranges_[i].bytes > 0) {
-        space_.copy(places_.front().data + *offset, ranges_[i].data, ranges_[i].bytes);
-      }
-    }
+  /// Copies the small tensors into the packed segment. Throws `system_failed` if a device does not.
+  void pack() {
+    const auto started = clock::now();
+    copy_small([](std::byte* packed, std::byte* own, std::uint64_t bytes) {
+      return copy_run{packed, own, bytes};
+    });
+    note(&registration_cost::pack_seconds, started);
   }
-  /// Copies the packed segment into the small tensors.
-  void unpack() noexcept {
-    for (std::size_t i = 0; i < specs_.size(); ++i) {
-      if (const auto offset = shape_->packed_offset(i); offset && ranges_[i].bytes > 0) {
-        space_.copy(ranges_[i].data, places_.front().data + *offset, ranges_[i].bytes);
-      }
-    }
+  /// Copies the packed segment into the small tensors. Throws as `pack`.
+  void unpack() {
+    const auto started = clock::now();
+    copy_small([](std::byte* packed, std::byte* own, std::uint64_t bytes) {
+      return copy_run{own, packed, bytes};
+    });
+    note(&registration_cost::unpack_seconds, started);
   }
+
+  /// Copies all segments of another memory of the same layout over this one's, with `lanes` threads. The
+  /// small tensors are still to be unpacked. Both must be registered.
+  void copy_segments(const shard_memory& from, std::size_t lanes) {
+    std::vector<copy_run> runs;
+    for (std::size_t i = 0; i < places_.size(); ++i)
+      runs.push_back({places_[i].data, from.places_[i].data, shape_->segments()[i].bytes});
+    parallel_copy<Memory>(runs, lanes);
+  }
+
+  /// What was added, and where it lies: one range per tensor, in the order of `add`.
+  [[nodiscard]] std::span<const tensor_spec> tensors() const noexcept { return specs_; }
+  [[nodiscard]] std::span<const memory_range> ranges() const noexcept { return ranges_; }
 
   /// One per layout segment; valid from `register_all` on.
   [[nodiscard]] std::span<const segment_place<region_type>> places() const noexcept { return places_; }
@@ -139,32 +144,58 @@ class shard_memory {
     for (region_type& region : regions_) transport_->revoke(region);
   }
 
-  [[nodiscard]] const registration_cost& cost() const noexcept { return cost_; }
+  [[nodiscard]] Memory& space() noexcept { return space_; }
+
+  [[nodiscard]] registration_cost cost() const noexcept {
+    const std::lock_guard lock{cost_mutex_};
+    return cost_;
+  }
 
  private:
-  [[nodiscard]] static bool continues(const memory_range& before, const memory_range& after) noexcept {
-    const bool same_file =
-        before.backing_fd == after.backing_fd &&
-        (before.backing_fd < 0 || before.backing_offset + before.bytes == after.backing_offset);
-    return before.data + before.bytes == after.data && before.kind == after.kind && same_file &&
-           before.bytes + after.bytes <= Transport::capabilities.max_region_bytes;
+  using clock = std::chrono::steady_clock;
+
+  [[nodiscard]] static double seconds_since(clock::time_point started) noexcept {
+    return std::chrono::duration<double>(clock::now() - started).count();
+  }
+
+  /// A device copies thousands of small tensors in one go.
+  template <typename Direction>
+  void copy_small(Direction&& direction) {
+    [[maybe_unused]] std::vector<copy_run> runs;
+    for (std::size_t i = 0; i < specs_.size(); ++i) {
+      const auto offset = shape_->packed_offset(i);
+      if (!offset || ranges_[i].bytes == 0) continue;
+      const copy_run run = direction(places_.front().data + *offset, ranges_[i].data, ranges_[i].bytes);
+      if constexpr (device_memory_space<Memory>)
+        runs.push_back(run);
+      else
+        space_.copy(run.to, run.from, run.bytes);
+    }
+    if constexpr (device_memory_space<Memory>) {
+      if (!runs.empty() && !space_.copy_all(runs))
+        throw error(errc::system_failed, places_.front().device->description() +
+                                             " did not copy the small tensors: call again, and start the "
+                                             "process anew if its device stays like this");
+    }
+  }
+
+  void note(double registration_cost::*what, clock::time_point started) noexcept {
+    const double seconds = seconds_since(started);
+    const std::lock_guard lock{cost_mutex_};
+    cost_.*what = seconds;
+  }
+
+  [[nodiscard]] memory_range allocation_around(const memory_range& range) {
+    if constexpr (requires { space_.allocation_around(range); }) return space_.allocation_around(range);
+    return range;
   }
 
   void check_overlap(const error_context& context) const {
-    std::vector<std::size_t> order;
-    for (std::size_t i = 0; i < ranges_.size(); ++i) {
-      if (ranges_[i].bytes > 0) order.push_back(i);
-    }
-    std::ranges::sort(order, {}, [&](std::size_t i) { return ranges_[i].data; });
-    for (std::size_t i = 1; i < order.size(); ++i) {
-      const memory_range& a = ranges_[order[i - 1]];
-      const memory_range& b = ranges_[order[i]];
-      if (a.data + a.bytes > b.data) {
-        throw error(errc::invalid_argument,
-                    "the memory of tensors '" + specs_[order[i - 1]].name + "' and '" +
-                        specs_[order[i]].name + "' overlaps",
-                    context);
-      }
+    if (const auto found = find_overlap(ranges_)) {
+      throw error(errc::invalid_argument,
+                  "the memory of tensors '" + specs_[found->first].name + "' and '" +
+                      specs_[found->second].name + "' overlaps",
+                  context);
     }
   }
 
@@ -174,9 +205,11 @@ class shard_memory {
   std::vector<tensor_spec> specs_;
   std::unordered_set<std::string> names_;
   std::vector<memory_range> ranges_;
+  std::vector<memory_range> allocations_;  ///< around each of them
   std::optional<typename Memory::allocation> packed_;
   std::vector<region_type> regions_;
   std::vector<segment_place<region_type>> places_;
+  mutable std::mutex cost_mutex_;
   registration_cost cost_{};
 };
 

@@ -21,8 +21,15 @@ struct strong_id {
 /// Random per process start (per `worker` object): a process that is replaced at the same address is somebody
 /// else.
 using incarnation = strong_id<struct incarnation_tag>;
-/// Random per server start; a worker that sees a new one announces everything again.
+/// Random per server start; a worker that sees a new one announces everything again. The upper 24 bits are
+/// the server's term: zero, or what an election has counted. Workers do not listen to a lower term than they
+/// know.
 using server_epoch = strong_id<struct server_epoch_tag>;
+inline constexpr unsigned server_term_shift = 40;
+inline constexpr std::uint64_t server_term_max = (1ull << (64 - server_term_shift)) - 1;
+[[nodiscard]] constexpr std::uint64_t term_of(server_epoch epoch) noexcept {
+  return epoch.value >> server_term_shift;
+}
 /// One permission to read one source for one version, unique within a server epoch.
 using lease_id = strong_id<struct lease_tag>;
 /// Number of a control request within one incarnation; a retry carries the same number.

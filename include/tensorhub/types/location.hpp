@@ -33,6 +33,22 @@ enum class locality : std::uint8_t {
   return locality::same_datacenter;
 }
 
+/// Tells a transport's options where this process is, if they ask for it: by a member `here` that is still
+/// empty, their own or that of a decorated transport's options (`inner`).
+template <typename Options>
+void tell_location(Options& options, const location& ours) {
+  if constexpr (requires { options.here = ours; }) {
+    if (options.here == location{}) options.here = ours;
+  }
+  if constexpr (requires { options.inner; }) tell_location(options.inner, ours);
+}
+
+template <typename Options>
+[[nodiscard]] Options with_location(Options options, const location& ours) {
+  tell_location(options, ours);
+  return options;
+}
+
 [[nodiscard]] constexpr std::string_view to_string(locality distance) noexcept {
   switch (distance) {
     case locality::same_host:

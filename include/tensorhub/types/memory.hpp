@@ -16,17 +16,33 @@ namespace tensorhub {
 /// Which processor may follow a pointer.
 enum class memory_kind : std::uint8_t { host = 0, cuda_device = 1, cuda_pinned = 2, cuda_managed = 3 };
 
-/// A run of local memory and, where it is known, the file behind it.
+class device_access;
+
+/// A run of local memory and, where it is known, the file or the device behind it.
 ///
 /// `backing_fd` is a memfd (or other file) mapped shared at `data`, `backing_offset` bytes into the file; -1
 /// when there is none. A transport may use it to send without copying. The descriptor is borrowed: the memory
 /// space keeps it open for as long as the memory lives.
+///
+/// `device` copies and digests memory that the CPU cannot touch (types/device_access.hpp); borrowed as well.
+/// Where it is set and `kind` is `cuda_device`, `data` is an address of the device: never to be followed.
 struct memory_range {
   std::byte* data = nullptr;
   std::uint64_t bytes = 0;
   memory_kind kind = memory_kind::host;
   int backing_fd = -1;
   std::uint64_t backing_offset = 0;
+  device_access* device = nullptr;
+
+  /// The CPU may follow `data`.
+  [[nodiscard]] bool host_accessible() const noexcept { return kind != memory_kind::cuda_device; }
+};
+
+/// One copy: `bytes` bytes; the two ends must not overlap, nor may the targets of two runs of one batch.
+struct copy_run {
+  std::byte* to = nullptr;
+  const std::byte* from = nullptr;
+  std::uint64_t bytes = 0;
 };
 
 /// What may be done with a registered region.
@@ -66,6 +82,7 @@ struct remote_slice {
 /// ("tcp://10.0.0.1:4711").
 struct transport_address {
   std::string text{};
+  std::string capability{};  ///< opaque: one reader's permission to connect (capability.hpp); empty: none
   bool operator==(const transport_address&) const = default;
 };
 

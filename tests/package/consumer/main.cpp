@@ -5,6 +5,18 @@
 #ifdef CONSUMER_HAS_VERBS
 #include <tensorhub/transports/verbs.hpp>
 #endif
+#ifdef CONSUMER_HAS_CUDA
+#include <tensorhub/memory/cuda.hpp>
+#endif
+#ifdef CONSUMER_HAS_TLS
+#include <tensorhub/transports/tls.hpp>
+#endif
+#ifdef CONSUMER_HAS_PROMETHEUS
+#include <tensorhub/prometheus.hpp>
+#endif
+#ifdef CONSUMER_HAS_ETCD
+#include <tensorhub/etcd.hpp>
+#endif
 #ifdef CONSUMER_HAS_LIBFABRIC
 #include <tensorhub/transports/libfabric.hpp>
 #endif
@@ -37,6 +49,31 @@ int main() {
 #endif
 #ifdef CONSUMER_HAS_LIBFABRIC
   good = good && starts<tensorhub::transports::libfabric>();
+#endif
+#ifdef CONSUMER_HAS_TLS
+  good = good && starts<tensorhub::transports::tls>();  // which says that it needs a certificate
+#endif
+#ifdef CONSUMER_HAS_PROMETHEUS
+  tensorhub::prometheus_exporter exporter{{.address = "127.0.0.1:0"}};
+  exporter.watch(server);
+  exporter.watch(reader);
+  good = good && !exporter.address().ends_with(":0");
+#endif
+#ifdef CONSUMER_HAS_ETCD
+  const tensorhub::standby_server<> standby{{.server = {.address = "tcp://127.0.0.1:1"},
+                                             .etcd = {.endpoints = "http://127.0.0.1:1"},  // nobody is there
+                                             .election = {.name = "servers"}}};
+  good = good && !standby.leads();
+#endif
+#ifdef CONSUMER_HAS_CUDA
+  tensorhub::cuda_memory space;
+  good = good && space.describe(taken, sizeof taken).kind == tensorhub::memory_kind::host;
+  try {
+    good = good && !space.allocate(64).range().host_accessible();
+  } catch (const tensorhub::error& e) {  // no driver or no device: the component is there all the same
+    std::cout << e.what() << "\n";
+    good = good && e.code() == tensorhub::errc::system_failed;
+  }
 #endif
   return good ? 0 : 1;
 }

@@ -3,6 +3,7 @@
 /// Broken twins of `scheduler`.
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 
 #include "tensorhub/concepts/scheduler.hpp"
@@ -20,6 +21,10 @@ enum class scheduler_flaw {
   options_have_no_default,
   not_made_from_options,
   immovable,
+  no_limits,
+  limits_may_throw,
+  limits_is_a_number,
+  limits_changes_the_policy,
   no_choose,
   choose_gives_an_index,
   choose_may_throw,
@@ -42,6 +47,11 @@ struct scheduler_twin
   using flaw = scheduler_flaw;
   explicit scheduler_twin(plain_options) requires(F != flaw::not_made_from_options);
   explicit scheduler_twin(demanding_options);
+
+  unless<F == flaw::limits_is_a_number, source_limits, std::uint32_t> limits() const
+      noexcept(F != flaw::limits_may_throw) requires(F != flaw::no_limits &&
+                                                     F != flaw::limits_changes_the_policy);
+  source_limits limits() noexcept requires(F == flaw::limits_changes_the_policy);
 
   using query = unless<F == flaw::choose_changes_the_query, const source_query&, source_query&>;
   using candidates = unless<F == flaw::choose_changes_the_candidates, std::span<const source_candidate>,

@@ -24,16 +24,19 @@ struct xxh3_128 {
     return detail::xxh3_128(std::as_bytes(std::span{place}), version.value).low;
   }
 
+  /// Multiplication by an odd constant keeps different chunks different for every seed.
+  [[nodiscard]] static constexpr std::uint64_t chunk_seed(std::uint64_t seed, std::uint64_t chunk) noexcept {
+    return seed ^ ((chunk + 1) * 0x9e3779b97f4a7c15ull);
+  }
   [[nodiscard]] static digest128 chunk_digest(std::uint64_t seed, std::uint64_t chunk,
                                               std::span<const std::byte> bytes) noexcept {
-    // A chunk's own seed: multiplication by an odd constant keeps different chunks different for every seed.
-    return detail::never_zero(detail::xxh3_128(bytes, seed ^ ((chunk + 1) * 0x9e3779b97f4a7c15ull)));
+    return detail::never_zero(detail::xxh3_128(bytes, chunk_seed(seed, chunk)));
   }
 
   [[nodiscard]] static digest128 root(std::uint64_t seed, std::span<const digest128> table) noexcept {
     return detail::never_zero(detail::xxh3_128(std::as_bytes(table), ~seed));
   }
 };
-static_assert(integrity<xxh3_128>);
+static_assert(device_integrity<xxh3_128>);
 
 }  // namespace tensorhub

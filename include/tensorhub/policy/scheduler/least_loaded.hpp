@@ -12,22 +12,31 @@ class least_loaded {
  public:
   using concept_tag = scheduler_tag;
   static constexpr std::string_view name = "least_loaded";
-  struct options {};
+  struct options {
+    source_limits most{};
+  };
 
   least_loaded() = default;
-  explicit least_loaded(options) noexcept {}
+  explicit least_loaded(options how) noexcept : most_{how.most} {}
 
-  [[nodiscard]] source_choice choose(const source_query&,
+  [[nodiscard]] source_limits limits() const noexcept { return most_; }
+
+  [[nodiscard]] source_choice choose(const source_query& query,
                                      std::span<const source_candidate> candidates) noexcept {
     source_choice best{std::nullopt, "no candidate"};
-    const auto cost = [](const source_candidate& c) {
-      return std::tuple{c.leases, c.publisher, c.worker.value};
-    };
+    const auto cost = [](const source_candidate& c) { return std::tuple{c.leases, c.publisher}; };
     for (std::size_t i = 0; i < candidates.size(); ++i) {
-      if (!best.index || cost(candidates[i]) < cost(candidates[*best.index])) best = {i, "least loaded"};
+      const bool is_free = candidates[i].leases < most_.credits;
+      if (!is_free && !query.may_displace) continue;
+      if (!best.index || cost(candidates[i]) < cost(candidates[*best.index]))
+        best = {i, is_free ? "least loaded" : "least loaded; takes the place of one of its readers",
+                !is_free};
     }
     return best;
   }
+
+ private:
+  source_limits most_{};
 };
 static_assert(scheduler<least_loaded>);
 

@@ -1,10 +1,17 @@
 #pragma once
 /// \file nearest_source.hpp
-/// The default scheduler: the nearest class of source, in it the least loaded, a trainer only when no rollout
+/// The default scheduler: the nearest class of source, in it the least loaded; a trainer only when no rollout
 /// is as good.
 ///
-/// Order of comparison: locality class, leases, publisher last, fewer missing chunks, lowest incarnation (so
-/// that equal input gives equal output).
+/// Order of comparison: locality class, has a credit left, publisher last, leases, spot last, fewer missing
+/// chunks, then the order of the candidates. When nobody in the nearest class has a credit left, the reader
+/// takes a place between a source of the nearest class and one of its readers: so the graph of who reads from
+/// whom stays a random one in which everybody has `sources` sources and `credits` readers, however the
+/// readers arrive; such graphs carry pipelined replication at nearly the full rate of all links (P. Ganesan
+/// and M. Seshadri, "On cooperative content distribution and the price of barter", ICDCS 2005).
+///
+/// At least one source of each reader is from outside of its rack, where there is one: else a rack would be
+/// fed through few links.
 
 #include <tuple>
 
@@ -13,28 +20,48 @@
 namespace tensorhub {
 
 class nearest_source {
-  static auto cost(const source_query& query, const source_candidate& c) noexcept {
-    return std::tuple{locality_between(*query.place, *c.place), c.leases, c.publisher,
-                      c.chunks - c.chunks_held, c.worker.value};
+  [[nodiscard]] auto cost(const source_query& query, const source_candidate& c,
+                          bool enough_nearby) const noexcept {
+    const locality distance = locality_between(*query.place, *c.place);
+    const bool is_too_near = enough_nearby && distance < locality::same_datacenter;
+    const bool is_full = c.leases >= most_.credits;
+    return std::tuple{
+        is_too_near, distance, is_full, c.publisher, c.leases, c.spot, c.chunks - c.chunks_held};
   }
 
  public:
   using concept_tag = scheduler_tag;
   static constexpr std::string_view name = "nearest_source";
-  struct options {};
+  struct options {
+    source_limits most{};
+  };
 
   nearest_source() = default;
-  explicit nearest_source(options) noexcept {}
+  explicit nearest_source(options how) noexcept : most_{how.most} {}
+
+  [[nodiscard]] source_limits limits() const noexcept { return most_; }
 
   [[nodiscard]] source_choice choose(const source_query& query,
                                      std::span<const source_candidate> candidates) noexcept {
-    source_choice best;
+    const bool enough_nearby = query.sources_held > 0 && query.sources_nearby + 1 >= most_.sources;
+    std::optional<std::size_t> best;
+    bool best_is_free = false;
     for (std::size_t i = 0; i < candidates.size(); ++i) {
-      if (!best.index || cost(query, candidates[i]) < cost(query, candidates[*best.index])) best.index = i;
+      const source_candidate& c = candidates[i];
+      const bool is_free = c.leases < most_.credits;
+      if (!is_free && !query.may_displace) continue;
+      if (!best || cost(query, c, enough_nearby) < cost(query, candidates[*best], enough_nearby)) {
+        best = i;
+        best_is_free = is_free;
+      }
     }
-    best.reason = best.index ? "nearest, then least loaded" : "no candidate";
-    return best;
+    if (!best) return {std::nullopt, candidates.empty() ? "no candidate" : "no source has a credit left"};
+    if (best_is_free) return {best, "nearest, then least loaded"};
+    return {best, "nearest; takes the place of one of its readers", true};
   }
+
+ private:
+  source_limits most_{};
 };
 static_assert(scheduler<nearest_source>);
 

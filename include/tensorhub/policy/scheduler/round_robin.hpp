@@ -1,6 +1,6 @@
 #pragma once
 /// \file round_robin.hpp
-/// Every source in turn, by incarnation. A baseline: it knows neither place nor load.
+/// Every source in turn, by incarnation, one for each reader. A baseline: it knows neither place nor load.
 
 #include "tensorhub/concepts/scheduler.hpp"
 
@@ -14,6 +14,8 @@ class round_robin {
 
   round_robin() = default;
   explicit round_robin(options) noexcept {}
+
+  [[nodiscard]] source_limits limits() const noexcept { return {1, UINT32_MAX}; }
 
   [[nodiscard]] source_choice choose(const source_query&,
                                      std::span<const source_candidate> candidates) noexcept {

@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "tensorhub/service/catalog/core.hpp"
 #include "tensorhub/types/layout.hpp"
@@ -18,7 +19,7 @@ class admission {
   /// `consistency`: name of the server's policy; static text.
   admission(core& shared, std::string_view consistency) : core_{shared}, consistency_{consistency} {}
 
-  [[nodiscard]] messages::status check_join(const messages::join_request& join) const {
+  [[nodiscard]] messages::status check_join(incarnation from, const messages::join_request& join) const {
     const auto refuse = [](errc code, std::string sentence) {
       return messages::status{code, std::move(sentence)};
     };
@@ -45,6 +46,7 @@ class admission {
       return refuse(errc::policy_mismatch, "this worker uses the integrity policy '" + join.integrity +
                                                "', the server asks for '" + core_.options.integrity + "'");
     }
+    if (auto full = check_bounds(from, join); !full.ok()) return full;
     const auto model = core_.models.find(join.model);
     if (model == core_.models.end()) return {};
     if (model->second.shards != join.shard.count) {
@@ -77,6 +79,8 @@ class admission {
       return {};
     }
     try {
+      const std::size_t bytes = memory_of(join.tensors);
+      if (auto full = check_layout_bytes(join, known ? 0 : bytes); !full.ok()) return full;
       layout offered{join.tensors, join.chunk_bytes};
       if (offered.digest() != join.layout_digest || offered.chunk_count() != join.chunk_count) {
         return {errc::layout_mismatch, "the layout does not have the digest that was announced with it"};
@@ -93,6 +97,7 @@ class admission {
         state.layouts.resize(join.shard.count);
       }
       state.layouts[join.shard.index] = std::move(offered);
+      state.layout_bytes += bytes;
     } catch (const error& e) {
       return {e.code(), e.sentence()};
     }
@@ -100,6 +105,54 @@ class admission {
   }
 
  private:
+  /// What the server would remember with this worker, against what it may.
+  [[nodiscard]] messages::status check_bounds(incarnation from, const messages::join_request& join) const {
+    const catalog_bounds& most = core_.options.most;
+    if (core_.find(from) != nullptr) return {};
+    const auto full = [](const std::string& has, std::string_view option) {
+      return messages::status{errc::limit_exceeded, "this reference server is full: it has " + has +
+                                                        "; stop some, or raise catalog_options::most." +
+                                                        std::string{option}};
+    };
+    if (core_.workers.size() >= most.workers)
+      return full(std::to_string(core_.workers.size()) + " workers", "workers");
+    const auto model = core_.models.find(join.model);
+    const bool is_new_model = model == core_.models.end();
+    if (is_new_model && core_.models.size() >= most.models)
+      return full(std::to_string(core_.models.size()) + " models", "models");
+    if (!is_new_model && model->second.replicas.contains(join.replica)) return {};
+    if (!is_new_model && model->second.replicas.size() >= most.replicas)
+      return full(std::to_string(model->second.replicas.size()) + " replicas of model '" + join.model + "'",
+                  "replicas");
+    const std::size_t kept = core_.options.retained_versions;
+    std::size_t records = join.shard.count * (is_new_model ? 2 + kept : 1);
+    for (const auto& [name, known] : core_.models)
+      records += known.shards * (1 + known.replicas.size() + std::max(known.versions.size(), kept));
+    if (records > most.shard_records)
+      return full(
+          "room for " + std::to_string(most.shard_records) + " shards of models, replicas and versions",
+          "shard_records");
+    return {};
+  }
+
+  /// About what a layout takes.
+  [[nodiscard]] static std::size_t memory_of(const std::vector<tensor_spec>& tensors) {
+    std::size_t bytes = 0;
+    for (const tensor_spec& tensor : tensors)
+      bytes += sizeof tensor + tensor.name.size() + 8 * tensor.shape.size() + sizeof(layout_segment);
+    return bytes;
+  }
+  [[nodiscard]] messages::status check_layout_bytes(const messages::join_request& join,
+                                                    std::size_t more) const {
+    std::size_t all = more;
+    for (const auto& [name, model] : core_.models) all += model.layout_bytes;
+    if (all <= core_.options.most.layout_bytes) return {};
+    return {errc::limit_exceeded, "this reference server is full: the layout of model '" + join.model +
+                                      "', shard " + to_string(join.shard) +
+                                      ", does not fit beside those it has; stop some models, or raise "
+                                      "catalog_options::most.layout_bytes"};
+  }
+
   core& core_;
   std::string_view consistency_;
 };

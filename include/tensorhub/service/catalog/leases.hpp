@@ -2,16 +2,27 @@
 /// \file leases.hpp
 /// Permissions to read, from their assignment to their end, and the drains that wait for that end.
 ///
-/// The source is chosen by the scheduler. A lease counts from its assignment, also while it is only reserved
-/// for a shard that has not called yet; a drain is answered when no lease on its worker is left.
+/// Sources are chosen by the scheduler, one lease at a time (choosing.hpp says among whom). A lease counts
+/// from its assignment, also while it is only reserved for a shard that has not called yet; a drain is
+/// answered when no lease on its worker is left.
+///
+/// The first lease of a reader is its upstream. Upstreams form no cycle and end at somebody who has
+/// everything; whoever loses his upstream gets another one, or one of his other sources becomes it.
 
 #include <algorithm>
+#include <bit>
+#include <cstdint>
+#include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
+#include "tensorhub/concepts/consistency.hpp"
 #include "tensorhub/concepts/scheduler.hpp"
+#include "tensorhub/service/catalog/choosing.hpp"
 #include "tensorhub/service/catalog/core.hpp"
 #include "tensorhub/service/catalog/versions.hpp"
+#include "tensorhub/types/capability.hpp"
 
 namespace tensorhub::catalog_detail {
 
@@ -19,58 +30,68 @@ template <scheduler Scheduler, consistency Consistency>
 class leases {
  public:
   leases(core& shared, versions<Consistency>& known, Scheduler scheduler)
-      : core_{shared}, versions_{known}, scheduler_{std::move(scheduler)} {}
+      : core_{shared}, versions_{known}, choosing_{shared, std::move(scheduler)} {}
 
   // ---- assignment
 
-  /// Asks the scheduler. `without` and `excluded` are not offered; neither is the reader itself.
-  [[nodiscard]] worker_state* choose_source(const replica_state& replica, version_number version,
-                                            std::uint32_t shard, const worker_state* reader,
-                                            const std::vector<incarnation>& excluded,
-                                            const worker_state* without) {
-    const auto record = replica.model->versions.find(version);
-    if (record == replica.model->versions.end()) return nullptr;
-    const auto& holders = record->second.holders[shard];
-    candidates_.clear();
-    candidate_workers_.clear();
-    const auto& known = replica.model->layouts[shard];
-    const std::uint64_t chunks = known ? known->chunk_count() : 0;
-    for (worker_state* holder : holders) {
-      if (holder == reader || holder == without || std::ranges::find(excluded, holder->id) != excluded.end())
-        continue;
-      candidates_.push_back({holder->id, &holder->place, static_cast<std::uint32_t>(holder->readers.size()),
-                             chunks, chunks, holder->spot, holder->publisher});
-      candidate_workers_.push_back(holder);
-    }
-    static const location nowhere{};
-    const source_choice choice = scheduler_.choose({reader != nullptr ? reader->id : incarnation{},
-                                                    reader != nullptr ? &reader->place : &nowhere,
-                                                    version,
-                                                    {shard, replica.model->shards}},
-                                                   candidates_);
-    return choice.index && *choice.index < candidate_workers_.size() ? candidate_workers_[*choice.index]
-                                                                     : nullptr;
+  /// A lease through which the shard is certain to get everything; null: nobody can give one now. `reserved`:
+  /// the reader is not told yet.
+  lease_state* grant_upstream(const operation_state& operation, std::uint32_t shard, worker_state* reader,
+                              const std::vector<incarnation>& excluded, bool reserved) {
+    const auto chosen =
+        choosing_.choose(asker_of(operation, shard, reader), excluded, nullptr, may_place(reader));
+    if (chosen.source == nullptr) return nullptr;
+    return grant_chosen(chosen, operation, shard, reader, reserved, true);
   }
 
-  lease_state& grant(worker_state& source, const operation_state& operation, std::uint32_t shard,
-                     worker_state* reader, bool reserved) {
-    const lease_id id = next_lease();
-    lease_state& lease = core_.leases[id];
-    lease.id = id;
-    lease.source = source.id;
-    lease.reader = reader != nullptr ? reader->id : incarnation{};
-    lease.version = operation.version;
-    lease.replica = operation.replica->name;
-    lease.shard = shard;
-    lease.reserved = reserved;
-    lease.operation = operation.counter;
-    source.readers.push_back(id);
-    if (reader != nullptr) reader->reading.push_back(id);
-    return lease;
+  /// Further sources, up to the scheduler's limit. Each is told to the reader by a push, unless `told` is
+  /// there to take it. Who could use more is remembered.
+  void grow(const operation_state& operation, worker_state& reader, const std::vector<incarnation>& excluded,
+            std::vector<messages::assignment>* told) {
+    while (count_sources(reader) < choosing_.limits().sources) {
+      if (reader.upstream == nullptr && !promote(reader, {})) depose_lost_seed(operation, reader, excluded);
+      const asker who = asker_of(operation, reader.shard.index, &reader);
+      bool for_upstream = reader.upstream == nullptr;
+      auto chosen = choosing_.choose(who, excluded, nullptr, may_place(&reader), for_upstream);
+      if (chosen.source == nullptr && for_upstream) {
+        for_upstream = false;
+        chosen = choosing_.choose(who, excluded, nullptr, may_place(&reader), false);
+      }
+      if (chosen.source == nullptr) break;
+      const lease_state* lease =
+          grant_chosen(chosen, operation, reader.shard.index, &reader, false, for_upstream);
+      if (lease == nullptr) break;
+      if (told != nullptr)
+        told->push_back(assignment_of(operation, *lease, reader));
+      else
+        push_source(operation, *lease, reader, {});
+    }
+    if (reader.hungry_for != operation.version && count_sources(reader) < choosing_.limits().sources) {
+      reader.hungry_for = operation.version;
+      hungry_of(reader, operation.version).push_back(reader.id);
+    }
+  }
+
+  /// Something can be read that could not before: some of those who could use more sources are asked again.
+  void feed(model_state& model, version_number version, std::uint32_t shard) {
+    const auto record = model.versions.find(version);
+    if (record == model.versions.end()) return;
+    auto& hungry = record->second.hungry[shard];
+    for (std::size_t i = std::min<std::size_t>(hungry.size(), fed_at_once); i > 0; --i) {
+      worker_state* reader = core_.find(hungry.front());
+      hungry.pop_front();
+      if (reader == nullptr) continue;
+      if (reader->hungry_for == version) reader->hungry_for = {};
+      operation_state* operation = operation_read_by(*reader);
+      if (operation != nullptr && operation->version == version)
+        grow(*operation, *reader, member_of(*operation, shard)->excluded, nullptr);
+    }
   }
 
   /// A lease that an earlier server gave and that is still in use.
   void adopt(worker_state& reader, const messages::assignment& old) {
+    // Who says otherwise lies: nobody reads from itself, nor from more than there may be.
+    if (!old.source || old.source == reader.id || reader.reading.size() >= limits::sources) return;
     for (const lease_id known : reader.reading) {
       if (core_.leases.at(known).source == old.source) return;
     }
@@ -82,17 +103,38 @@ class leases {
     lease.replica = reader.replica->name;
     lease.shard = reader.shard.index;
     lease.reserved = false;
+    lease.adopted = true;
     lease.operation = old.operation;
     reader.reading.push_back(lease.id);
+    reader.reading_for = old.operation;
     reader.overwriting = true;
-    if (worker_state* source = core_.find(old.source)) source->readers.push_back(lease.id);
-    core_.leases.emplace(lease.id, std::move(lease));
+    versions_.reindex(reader);
+    lease_state& kept = core_.leases.emplace(lease.id, std::move(lease)).first->second;
+    if (worker_state* source = core_.find(old.source)) {
+      kept.datacenter = reader.place.datacenter;
+      kept.crossing = reader.place.datacenter != source->place.datacenter;
+      source->readers.push_back(kept.id);
+      count(kept, true);
+    } else {
+      core_.sourceless.insert(kept.id);
+    }
+  }
+  /// A worker has joined; leases on it may have been told of already.
+  void find_source(worker_state& source) {
+    std::erase_if(core_.sourceless, [&](lease_id id) {
+      lease_state& lease = core_.leases.at(id);
+      if (lease.source != source.id) return false;
+      source.readers.push_back(id);
+      count(lease, true);
+      return true;
+    });
   }
 
-  /// Pre-condition: the lease's source has joined.
+  /// Pre-condition: the lease's source has joined and shows its version.
   [[nodiscard]] messages::assignment assignment_of(const operation_state& operation, const lease_state& lease,
                                                    const worker_state& reader) {
     const worker_state& source = *core_.find(lease.source);
+    const messages::reference& shown = *source.shown();
     messages::assignment out;
     out.operation = operation.counter;
     out.lease = lease.id;
@@ -102,9 +144,13 @@ class leases {
     out.source_replica = source.replica->name;
     out.source_shard = source.shard.index;
     out.address = source.address;
-    out.control = source.held->control;
-    out.epoch = source.held->epoch;
-    out.drained = reader.readers.empty();
+    out.address.capability = make_capability(source.capability_key, reader.id, source.id, lease.id);
+    out.control = shown.control;
+    out.epoch = shown.epoch;
+    out.drained = reader.readers.empty() && !reader.has_old_keys;
+    out.receiving = source.receiving.has_value();
+    out.ordinal = lease.ordinal;
+    out.crossing = lease.crossing;
     return out;
   }
 
@@ -113,9 +159,15 @@ class leases {
   void end(lease_id id, std::uint32_t drain_state::*counter) {
     const auto found = core_.leases.find(id);
     if (found == core_.leases.end()) return;
+    count(found->second, false);
     const incarnation source_id = found->second.source;
-    if (worker_state* reader = core_.find(found->second.reader)) std::erase(reader->reading, id);
+    if (worker_state* reader = core_.find(found->second.reader)) {
+      std::erase(reader->reading, id);
+      if (reader->upstream_lease == id) forget_upstream(*reader);
+    }
     core_.leases.erase(found);
+    core_.cut_offs.erase(id);
+    core_.sourceless.erase(id);
     worker_state* source = core_.find(source_id);
     if (source == nullptr) return;
     std::erase(source->readers, id);
@@ -134,17 +186,38 @@ class leases {
     }
   }
 
+  /// The reader was declared dead: the lease ends when its source has cut it off, and counts no more.
+  void begin_cut_off(lease_state& lease) {
+    lease.cutting_off = true;
+    lease.cut_off_at = core_.now;
+    ++core_.counted.seen.cut_offs_begun;
+    core_.cut_offs.insert(lease.id);
+    count(lease, false);
+    core_.send(lease.source, {}, messages::cut_off_push{lease.reader});
+  }
+
+  /// A reserved lease is told to its reader.
+  void hand_over(lease_state& lease, worker_state& reader) {
+    lease.reserved = false;
+    if (!lease.reader) reader.reading.push_back(lease.id);
+    lease.reader = reader.id;
+    set_upstream(reader, lease);
+  }
+
   // ---- drains
 
   void check_drained(worker_state& worker) {
-    if (!worker.drain || !worker.readers.empty()) return;
+    if (!worker.drain || !worker.readers.empty() || core_.recovering(*worker.model)) return;
     const auto drain = *std::exchange(worker.drain, std::nullopt);
+    const bool lost = worker.held && worker.model->lost.contains(worker.held->version);
     if (worker.withdrawn) {
       versions_.drop(worker);
       worker.withdrawn = false;
     }
-    core_.answer(worker, drain.sequence,
-                 messages::drained_reply{{}, drain.finished, drain.moved, drain.cut_off});
+    messages::drained_reply reply{{}, drain.finished, drain.moved, drain.cut_off};
+    reply.lost = lost;
+    reply.revoke = std::exchange(worker.has_old_keys, false);
+    core_.answer(worker, drain.sequence, std::move(reply));
   }
 
   /// A worker that starts something new holds nothing of the old any more: it has cut off its readers itself,
@@ -159,7 +232,7 @@ class leases {
   /// message that said so is late. Leases on `now_there` are not touched.
   void end_overwritten(worker_state& worker, version_number now_there) {
     for (const lease_id id : std::vector<lease_id>{worker.readers}) {
-      if (core_.leases.at(id).version != now_there) end(id, &drain_state::cut_off);
+      if (core_.leases.at(id).version != now_there) abandon(worker, id, &drain_state::cut_off);
     }
   }
 
@@ -167,36 +240,249 @@ class leases {
     for (const lease_id id : std::vector<lease_id>{source.readers}) move_reader(source, id);
   }
 
-  /// Gives the reader behind a lease another source, if there is one. A reserved lease moves at once; a
+  /// Ends a lease on a source that is gone; its reader goes on elsewhere, if it can.
+  void abandon(worker_state& source, lease_id id, std::uint32_t drain_state::*counter) {
+    move_reader(source, id);
+    end(id, counter);
+  }
+
+  /// Lets the reader behind a lease go on without this source, if it can. A reserved lease moves at once; a
   /// running one stays until its reader has released it.
   void move_reader(worker_state& source, lease_id id) {
     const lease_state old = core_.leases.at(id);
     if (old.cutting_off || old.moving) return;
     operation_state* operation = find_operation(*source.model, old);
     member_state* member = operation != nullptr ? member_of(*operation, old.shard) : nullptr;
-    if (member == nullptr || member->lease != id || operation->closed) return;
+    if (member == nullptr || operation->closed || operation->version != old.version) return;
     worker_state* reader = operation->replica->workers[old.shard];
-    worker_state* target =
-        choose_source(*operation->replica, old.version, old.shard, reader, member->excluded, &source);
-    if (target == nullptr) return;
-    lease_state& lease = grant(*target, *operation, old.shard, reader, old.reserved);
-    member->lease = lease.id;
-    if (old.reserved) return end(id, &drain_state::moved);
-    core_.leases.at(id).moving = true;
-    core_.send(
-        old.reader, {},
-        messages::reassign_push{id, assignment_of(*operation, core_.leases.at(member->lease), *reader)});
+    if (old.reserved) return move_reserved(source, old, *operation, *member, reader);
+    if (reader == nullptr || reader->id != old.reader) return;
+    if (!old.upstream || promote(*reader, id)) return dismiss(id, *operation, *reader);
+    const auto chosen = choosing_.choose(asker_of(*operation, old.shard, reader), member->excluded, &source,
+                                         false, true, old.crossing);
+    if (chosen.source == nullptr) return;
+    stop_counting(core_.leases.at(id));
+    forget_upstream(*reader);
+    const lease_state& lease = grant(*chosen.source, *operation, old.shard, reader, false, true);
+    push_source(*operation, lease, *reader, id);
+  }
+
+  /// One of the reader's other sources becomes its upstream. False: none can.
+  bool promote(worker_state& reader, lease_id without) {
+    for (const lease_id id : reader.reading) {
+      lease_state& lease = core_.leases.at(id);
+      worker_state* source = core_.find(lease.source);
+      if (id == without || lease.moving || lease.cutting_off || source == nullptr) continue;
+      if (!choosing_.leads_to_everything(*source, &reader)) continue;
+      set_upstream(reader, lease);
+      return true;
+    }
+    return false;
+  }
+
+  [[nodiscard]] source_limits limits() const noexcept { return choosing_.limits(); }
+
+  /// Sources that the reader has for its running update, and is to keep.
+  [[nodiscard]] std::uint32_t count_sources(const worker_state& reader) const {
+    return static_cast<std::uint32_t>(std::ranges::count_if(reader.reading, [this, &reader](lease_id id) {
+      const lease_state& lease = core_.leases.at(id);
+      return lease.operation == reader.reading_for && !lease.moving && !lease.cutting_off;
+    }));
+  }
+  /// The update for which a worker is reading; null: none.
+  [[nodiscard]] operation_state* operation_read_by(const worker_state& reader) const {
+    operation_state* operation = find_operation(*reader.replica, reader.reading_for, reader.shard.index);
+    if (operation == nullptr || operation->closed || operation->is_publish) return nullptr;
+    const member_state* member = member_of(*operation, reader.shard.index);
+    return member != nullptr && member->phase == phase::assigned ? operation : nullptr;
+  }
+  [[nodiscard]] bool leads_to_everything(const worker_state& source, const worker_state* without) const {
+    return choosing_.leads_to_everything(source, without);
   }
 
  private:
   [[nodiscard]] lease_id next_lease() noexcept { return {++last_lease_}; }
 
+  [[nodiscard]] asker asker_of(const operation_state& operation, std::uint32_t shard,
+                               worker_state* reader) const {
+    asker out{operation.replica, operation.version, shard, reader, {}, 0, 0, operation.counter};
+    out.place = reader != nullptr ? &reader->place : place_of(*operation.replica);
+    if (reader == nullptr) return out;
+    for (const lease_id id : reader->reading) {
+      const lease_state& lease = core_.leases.at(id);
+      if (lease.moving || lease.cutting_off || lease.operation != operation.counter) continue;
+      ++out.sources_held;
+      const worker_state* source = core_.find(lease.source);
+      if (source != nullptr && locality_between(*out.place, source->place) < locality::same_datacenter)
+        ++out.sources_nearby;
+    }
+    return out;
+  }
+  /// Of a shard that has not joined: where the rest of its replica is.
+  [[nodiscard]] static const location* place_of(const replica_state& replica) noexcept {
+    static const location nowhere{};
+    for (const worker_state* worker : replica.workers) {
+      if (worker != nullptr) return &worker->place;
+    }
+    return &nowhere;
+  }
+  /// A reader that can be read itself, and has a credit left, may take a place between two others.
+  [[nodiscard]] bool may_place(const worker_state* reader) const noexcept {
+    return reader != nullptr && reader->offered == offer::receiving &&
+           reader->load < choosing_.limits().credits;
+  }
+
+  /// Null: the reader whose place was to be taken cannot move.
+  lease_state* grant_chosen(const typename choosing<Scheduler>::choice& chosen,
+                            const operation_state& operation, std::uint32_t shard, worker_state* reader,
+                            bool reserved, bool upstream) {
+    if (chosen.displaced == lease_id{})
+      return &grant(*chosen.source, operation, shard, reader, reserved, upstream);
+    lease_state& old = core_.leases.at(chosen.displaced);
+    worker_state& moved = *core_.find(old.reader);
+    operation_state* theirs = operation_read_by(moved);
+    if (theirs == nullptr) return nullptr;
+    const bool was_upstream = old.upstream;
+    stop_counting(old);
+    if (was_upstream) forget_upstream(moved);
+    const std::uint64_t ordinal = old.ordinal;
+    lease_state& lease = grant(*chosen.source, operation, shard, reader, reserved, upstream);
+    lease.ordinal = ordinal;
+    const lease_state& next = grant(*reader, *theirs, shard, &moved, false, was_upstream);
+    push_source(*theirs, next, moved, chosen.displaced);
+    return &lease;
+  }
+
+  lease_state& grant(worker_state& source, const operation_state& operation, std::uint32_t shard,
+                     worker_state* reader, bool reserved, bool upstream) {
+    const lease_id id = next_lease();
+    lease_state& lease = core_.leases[id];
+    lease.id = id;
+    lease.source = source.id;
+    lease.reader = reader != nullptr ? reader->id : incarnation{};
+    lease.version = operation.version;
+    lease.replica = operation.replica->name;
+    lease.shard = shard;
+    lease.reserved = reserved;
+    lease.operation = operation.counter;
+    const location& there = reader != nullptr ? reader->place : *place_of(*operation.replica);
+    lease.datacenter = there.datacenter;
+    lease.crossing = there.datacenter != source.place.datacenter;
+    lease.ordinal = free_ordinal(source);
+    source.readers.push_back(id);
+    count(lease, true);
+    if (reader != nullptr) reader->reading.push_back(id);
+    if (reader != nullptr && upstream && !reserved) set_upstream(*reader, lease);
+    return lease;
+  }
+
+  /// The lowest number that no lasting lease on the source has.
+  [[nodiscard]] std::uint64_t free_ordinal(const worker_state& source) const {
+    if (source.readers.size() > limits::sources) return source.readers.size();
+    std::uint64_t taken = 0;
+    for (const lease_id id : source.readers) {
+      const lease_state& lease = core_.leases.at(id);
+      if (lease.counted && lease.ordinal < 64) taken |= 1ull << lease.ordinal;
+    }
+    return static_cast<std::uint64_t>(std::countr_one(taken));
+  }
+
+  void move_reserved(worker_state& source, const lease_state& old, operation_state& operation,
+                     member_state& member, worker_state* reader) {
+    if (member.lease != old.id) return;
+    stop_counting(core_.leases.at(old.id));
+    const auto chosen = choosing_.choose(asker_of(operation, old.shard, reader), member.excluded, &source,
+                                         false, true, old.crossing);
+    if (chosen.source == nullptr) {
+      core_.leases.at(old.id).moving = false;
+      return count(core_.leases.at(old.id), true);
+    }
+    member.lease = grant(*chosen.source, operation, old.shard, reader, true, true).id;
+    end(old.id, &drain_state::moved);
+  }
+
+  void push_source(const operation_state& operation, const lease_state& lease, const worker_state& reader,
+                   lease_id old) {
+    core_.send(reader.id, {}, messages::reassign_push{old, assignment_of(operation, lease, reader)});
+  }
+
+  /// The reader is to go on without this source, and may have another one instead.
+  void dismiss(lease_id id, operation_state& operation, worker_state& reader) {
+    stop_counting(core_.leases.at(id));
+    core_.leases.at(id).upstream = false;
+    messages::reassign_push push{id, {}};
+    push.source.operation = operation.counter;
+    push.source.version = operation.version;
+    core_.send(reader.id, {}, std::move(push));
+    grow(operation, reader, member_of(operation, reader.shard.index)->excluded, nullptr);
+  }
+
+  /// The reader has lost its datacenter's seed, which may not have been declared dead yet: that one is not
+  /// the seed any more. If it lives it goes on with what it has from the others.
+  void depose_lost_seed(const operation_state& operation, worker_state& reader,
+                        const std::vector<incarnation>& excluded) {
+    const auto record = reader.model->versions.find(operation.version);
+    if (record == reader.model->versions.end()) return;
+    const asker who = asker_of(operation, reader.shard.index, &reader);
+    for (const lease_id id : choosing<Scheduler>::crossings_into(record->second, who)) {
+      lease_state& lease = core_.leases.at(id);
+      worker_state* seed = core_.find(lease.reader);
+      if (lease.reserved || seed == nullptr || seed == &reader || !std::ranges::count(excluded, seed->id))
+        continue;
+      stop_counting(lease);
+      if (seed->upstream_lease == id) forget_upstream(*seed);
+      messages::reassign_push push{id, {}};
+      push.source.operation = lease.operation;
+      push.source.version = lease.version;
+      core_.send(seed->id, {}, std::move(push));
+      if (std::exchange(seed->hungry_for, lease.version) != lease.version)
+        hungry_of(*seed, lease.version).push_back(seed->id);
+    }
+  }
+
+  void set_upstream(worker_state& reader, lease_state& lease) {
+    forget_upstream(reader);
+    lease.upstream = true;
+    reader.upstream = core_.find(lease.source);
+    reader.upstream_lease = lease.id;
+  }
+  void forget_upstream(worker_state& reader) {
+    if (const auto old = core_.leases.find(reader.upstream_lease); old != core_.leases.end())
+      old->second.upstream = false;
+    reader.upstream = nullptr;
+    reader.upstream_lease = {};
+  }
+
+  void stop_counting(lease_state& lease) {
+    lease.moving = true;
+    count(lease, false);
+  }
+  /// Whether a lease is part of its source's load, and a crossing.
+  void count(lease_state& lease, bool counts) {
+    if (std::exchange(lease.counted, counts) == counts) return;
+    worker_state* source = core_.find(lease.source);
+    if (source == nullptr) return;
+    versions_.change_load(*source, counts ? source->load + 1 : source->load - 1);
+    if (!lease.crossing) return;
+    const auto record = source->model->versions.find(lease.version);
+    if (record == source->model->versions.end()) return;
+    auto& crossings = record->second.crossings[lease.shard][lease.datacenter];
+    if (counts)
+      crossings.insert(lease.id);
+    else
+      crossings.erase(lease.id);
+  }
+
+  [[nodiscard]] std::deque<incarnation>& hungry_of(const worker_state& reader, version_number version) {
+    return reader.model->versions.at(version).hungry[reader.shard.index];
+  }
+
+  static constexpr std::size_t fed_at_once = 4;
+
   core& core_;
   versions<Consistency>& versions_;
-  Scheduler scheduler_;
+  choosing<Scheduler> choosing_;
   std::uint64_t last_lease_ = 0;
-  std::vector<source_candidate> candidates_;  ///< scratch of choose_source
-  std::vector<worker_state*> candidate_workers_;
 };
 
 }  // namespace tensorhub::catalog_detail

@@ -26,11 +26,12 @@ namespace tensorhub::catalog_detail {
 template <scheduler Scheduler, consistency Consistency>
 class membership {
  public:
-  membership(core& shared, versions<Consistency>& known, questions& asked,
+  membership(core& shared, versions<Consistency>& known, retention<Consistency>& kept, questions& asked,
              leases<Scheduler, Consistency>& given, operation_table<Consistency>& table,
              updates<Scheduler, Consistency>& running)
       : core_{shared},
         versions_{known},
+        retention_{kept},
         questions_{asked},
         leases_{given},
         table_{table},
@@ -45,22 +46,36 @@ class membership {
     reply.worker_timeout_ms = milliseconds(core_.options.worker_timeout);
     reply.group_timeout_ms = milliseconds(core_.options.group_timeout);
     reply.result = check_place(from, join);
-    if (reply.result.ok()) reply.result = admission_.check_join(join);
+    if (reply.result.ok()) reply.result = admission_.check_join(from, join);
     if (reply.result.ok()) reply.result = admission_.check_layout(join, reply.wants_layout);
     if (reply.result.ok() && !reply.wants_layout) {
       worker_state& worker = admit(from, join);
+      if (worker.model->succeeds && !core_.recovering(*worker.model)) end_recovery(*worker.model);
+      // Who has waited for this shard may let go now.
+      core_.retention_changed =
+          core_.retention_changed || (core_.recovering() && worker.model->waits_to_let_go);
+      questions_.retry_unknown();
+      retention_.greet(worker, join.keeps);
       reply.operation = worker.replica->closed_operation;
       reply.latest = worker.model->latest_ever;
+      reply.workers = worker.model->workers;
     }
-    if (!reply.result.ok())
+    if (!reply.result.ok()) {
+      core_.counted.seen.joins_refused.add(reply.result.code);
+      log_fields about{.model = join.model, .replica = join.replica, .shard = join.shard.index};
+      about.worker = from;
+      about.code = reply.result.code;
       core_.log(log_level::warning,
-                "refused " + join.model + "/" + join.replica + ": " + reply.result.sentence);
+                "refused " + join.model + "/" + join.replica + ": " + reply.result.sentence,
+                std::move(about));
+    }
     core_.send(from, sequence, std::move(reply));
   }
 
   void on(worker_state& worker, request_sequence sequence, const messages::leave_request&) {
     const incarnation id = worker.id;
-    core_.log(log_level::info, who(worker) + " left");
+    core_.log(log_level::info, who(worker) + " left", about(worker));
+    ++core_.counted.seen.workers_left;
     dead_.insert(id);  // for good: a late repetition of its join must not take a successor's place
     remove(worker, {errc::group_failed, who(worker) + " left"}, true);
     core_.send(id, sequence, messages::status_reply{});
@@ -84,7 +99,8 @@ class membership {
     }
     std::ranges::sort(silent);
     for (const incarnation id : silent) {
-      if (worker_state* worker = core_.find(id)) declare_dead(*worker, "was silent for too long", false);
+      if (worker_state* worker = core_.find(id))
+        declare_dead(*worker, "was silent for too long", verdict::silent);
     }
     for (auto& [name, model] : core_.models) {
       std::erase_if(model.replicas, [](const auto& entry) {
@@ -93,9 +109,58 @@ class membership {
     }
   }
 
+  // ---- suspicion: two witnesses, and silence, make a death
+
+  /// The connection to the server is gone.
+  void on_unreachable(incarnation id) {
+    worker_state* worker = core_.find(id);
+    if (worker == nullptr || std::exchange(worker->unreachable, true)) return;
+    core_.suspects.insert(id);
+  }
+  /// A worker that a reader has lost, that cannot be reached, and that has been silent for longer than a
+  /// heartbeat takes, is dead.
+  void judge_suspects() {
+    for (const incarnation id : std::set<incarnation>{core_.suspects}) {
+      worker_state* worker = core_.find(id);
+      if (worker == nullptr || (!worker->suspect && !worker->unreachable)) {
+        core_.suspects.erase(id);
+      } else if (worker->suspect && worker->unreachable &&
+                 core_.now - worker->last_heard > core_.options.heartbeat_interval) {
+        core_.suspects.erase(id);
+        declare_dead(*worker, "cannot be reached, and a reader has lost it", verdict::silent);
+      }
+    }
+  }
+
+  /// Of an earlier server, which ended before it could tell them: who was declared dead must join anew,
+  /// because those who have cut it off will never serve it again. Two witnesses say so: the source that has
+  /// the order, and the reader itself, which has lost that source. A source that lies can refuse its own
+  /// readers in any case; by this it can make some of them join anew, each once per server, and nobody who
+  /// has joined this server first.
+  void confirm_verdicts() {
+    for (const incarnation id : std::exchange(core_.condemned, {})) {
+      if (worker_state* worker = core_.find(id))
+        declare_dead(*worker, "was declared dead by an earlier server: its source has cut it off",
+                     verdict::earlier);
+    }
+  }
+
+  // ---- after a server's start
+
+  /// Nobody else will come back: what was put off until now is done.
+  void end_recovery() {
+    for (auto& [name, model] : core_.models) {
+      end_recovery(model);
+      updates_.retry_all(model);  // also of a model that no earlier server has known
+    }
+    core_.retention_changed = true;
+    questions_.end_recovery();
+  }
+
   void repeat_cut_offs() {
-    for (const auto& [id, lease] : core_.leases) {
-      if (lease.cutting_off) core_.send(lease.source, {}, messages::cut_off_push{lease.reader});
+    for (const lease_id id : core_.cut_offs) {
+      const lease_state& lease = core_.leases.at(id);
+      core_.send(lease.source, {}, messages::cut_off_push{lease.reader});
     }
   }
 
@@ -123,74 +188,136 @@ class membership {
     worker_state* present = slot->workers[join.shard.index];
     if (present != nullptr && present->id != id) {
       ++model.workers;  // keeps model and replica while the old worker goes
-      declare_dead(*present, "was replaced by a newer process", true);
+      declare_dead(*present, "was replaced by a newer process", verdict::replaced);
       --model.workers;
       present = nullptr;
     }
     replica_state& replica = *model.replicas[join.replica];
-    if (present == nullptr) {
+    const bool is_fresh = present == nullptr;
+    if (is_fresh) {
       auto owned = std::make_unique<worker_state>();
       present = owned.get();
       present->id = id;
       present->model = &model;
       present->replica = &replica;
       present->shard = join.shard;
+      present->progressed = core_.now;
       core_.workers[id] = std::move(owned);
       replica.workers[join.shard.index] = present;
       ++model.workers;
-      for (const auto& [lease, state] : core_.leases) {
-        if (state.source == id) present->readers.push_back(lease);
-      }
-      core_.log(log_level::info, who(*present) + " joined");
+      leases_.find_source(*present);
+      core_.log(log_level::info, who(*present) + " joined", about(*present));
+      ++core_.counted.seen.workers_joined;
     }
     worker_state& worker = *present;
     worker.place = join.place;
     worker.spot = join.spot;
+    replica.temporary = replica.temporary || join.temporary;
     worker.transport = join.transport;
     worker.integrity = join.integrity;
     worker.address = join.address;
+    worker.capability_key = join.capability_key;
     worker.last_heard = core_.now;
     worker.called = worker.called || join.operation.value != 0;
     replica.closed_operation = std::max(replica.closed_operation, join.operation);
-    if (join.reading) leases_.adopt(worker, *join.reading);
-    if (join.held && !worker.held) versions_.hold(worker, *join.held, false);
+    if (is_fresh) succeed(worker, join);  // a repetition may come late, and tell of what has changed since
     updates_.refresh(replica);
     return worker;
   }
 
-  void declare_dead(worker_state& worker, std::string_view why, bool replaced) {
+  /// What the worker has of an earlier server: it knows more than this one.
+  void succeed(worker_state& worker, const messages::join_request& join) {
+    model_state& model = *worker.model;
+    worker.ended_before = std::max(worker.ended_before, join.operation);
+    worker.ended_well = join.ended_well;
+    const bool is_new =
+        !join.before && join.operation.value == 0 && !join.held && !join.latest && join.reading.empty();
+    worker.was_elsewhere = !is_new;
+    for (const incarnation reader : join.barred) bar(worker, reader);
+    model.succeeds = model.succeeds || !is_new;
+    model.workers_back += is_new ? 0 : 1;
+    model.workers_before = std::max(model.workers_before, join.peers);
+    model.latest_told = std::max(model.latest_told, join.latest);
+    model.latest_seen = std::max(model.latest_seen, join.latest);
+    model.latest_ever = std::max(model.latest_ever, join.latest);
+    // Also if it holds nothing: it may be publishing, and the answer was lost.
+    worker.has_old_keys = worker.has_old_keys || !is_new;
+    if (join.decided) {
+      versions_.know(model, join.decided, worker.shard.index, {});
+      updates_.adopt_update(worker, {join.operation.value + 1}, join.decided);
+    }
+    if (!join.reading.empty()) {
+      const messages::assignment& first = join.reading.front();
+      versions_.know(model, first.version, worker.shard.index, first.root);
+      for (const messages::assignment& source : join.reading) leases_.adopt(worker, source);
+      leases_.promote(worker, {});
+    }
+    if (join.receiving && !join.reading.empty() && !worker.receiving)
+      versions_.receive(worker, *join.receiving);
+    if (join.held && !worker.held) versions_.hold(worker, *join.held, false);
+    updates_.resolve_ended(*worker.replica);
+    updates_.await_decided(worker, nullptr);
+  }
+
+  void end_recovery(model_state& model) {
+    if (!std::exchange(model.succeeds, false)) return;
+    core_.retention_changed = true;
+    std::vector<worker_state*> drains;
+    for (const auto& [name, replica] : model.replicas) {
+      for (worker_state* worker : replica->workers) {
+        if (worker != nullptr && worker->drain) drains.push_back(worker);
+      }
+    }
+    for (worker_state* worker : drains) leases_.check_drained(*worker);
+    updates_.retry_all(model);
+  }
+
+  enum class verdict : std::uint8_t { silent, replaced, earlier };
+  [[nodiscard]] static std::string sentence_of(verdict found) {
+    switch (found) {
+      case verdict::silent:
+        return "the server did not hear from this worker and declared it dead; construct a new one to join "
+               "again";
+      case verdict::replaced:
+        return "a newer process has taken this worker's place";
+      case verdict::earlier:
+        return "an earlier server declared this worker dead, and its sources have cut it off; construct "
+               "a new one to join again";
+    }
+    return {};
+  }
+
+  void declare_dead(worker_state& worker, std::string_view why, verdict found) {
     const std::string sentence = who(worker) + " " + std::string{why};
-    core_.log(log_level::warning, sentence);
+    core_.log(log_level::warning, sentence, about(worker));
+    ++(found == verdict::replaced ? core_.counted.seen.workers_replaced : core_.counted.seen.workers_dead);
     dead_.insert(worker.id);
     const incarnation id = worker.id;
     remove(worker, {errc::group_failed, sentence}, false);
     messages::goodbye_push goodbye;
     goodbye.epoch = core_.epoch;
-    goodbye.reason = {errc::replaced, replaced
-                                          ? "a newer process has taken this worker's place"
-                                          : "the server did not hear from this worker and declared it dead; "
-                                            "construct a new one to join again"};
+    goodbye.reason = {errc::replaced, sentence_of(found)};
     core_.send(id, {}, std::move(goodbye));
   }
 
   /// Takes a worker out of everything. `gone_politely`: it has said itself that it reads nothing any more.
   void remove(worker_state& worker, const messages::status& reason, bool gone_politely) {
+    worker.drain.reset();  // its readers are moved, not waited for: it must not hear that they are done
     for (const lease_id id : std::vector<lease_id>{worker.reading}) {
       lease_state& lease = core_.leases.at(id);
       if (gone_politely || lease.reserved || core_.find(lease.source) == nullptr) {
         leases_.end(id, &drain_state::finished);
       } else {
-        lease.cutting_off = true;
-        core_.send(lease.source, {}, messages::cut_off_push{lease.reader});
+        leases_.begin_cut_off(lease);
       }
     }
     worker.reading.clear();
+    worker.upstream = nullptr;
     worker.withdrawn = true;
     versions_.reindex(worker);
-    for (const lease_id id : std::vector<lease_id>{worker.readers}) {
-      leases_.move_reader(worker, id);
-      if (core_.leases.contains(id)) leases_.end(id, &drain_state::moved);
-    }
+    for (const lease_id id : std::vector<lease_id>{worker.readers})
+      leases_.abandon(worker, id, &drain_state::moved);
+    versions_.end_receiving(worker);
     versions_.drop(worker);
     replica_state& replica = *worker.replica;
     model_state& model = *worker.model;
@@ -200,6 +327,7 @@ class membership {
       if (member != nullptr && (operation.decided || member->phase != phase::absent))
         updates_.close_failed(operation, reason);
     }
+    questions_.forget(worker);
     replica.workers[worker.shard.index] = nullptr;
     updates_.refresh(replica);
     core_.workers.erase(worker.id);
@@ -221,6 +349,7 @@ class membership {
 
   core& core_;
   versions<Consistency>& versions_;
+  retention<Consistency>& retention_;
   questions& questions_;
   leases<Scheduler, Consistency>& leases_;
   operation_table<Consistency>& table_;

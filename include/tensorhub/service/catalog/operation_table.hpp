@@ -9,7 +9,9 @@
 /// without it, or has ended the operation under another number, is counted anew.
 
 #include <algorithm>
+#include <iterator>
 #include <optional>
+#include <string>
 #include <utility>
 
 #include "tensorhub/concepts/consistency.hpp"
@@ -27,7 +29,13 @@ class operation_table {
                                         std::optional<version_number> publishes) {
     replica_state& replica = *worker.replica;
     const bool counted = std::exchange(worker.called, true) || !Consistency::decides_per_group;
-    if (counted && asked && !is_out_of_step(worker, asked)) return asked;
+    if (const auto same = waits_for_publish(worker, publishes)) return same;
+    if (counted && asked && !is_out_of_step(worker, asked) && !has_skipped(worker, asked, publishes))
+      return asked;
+    // The others may have published this with an earlier server, without this shard.
+    const bool may_be_ended = publishes && *publishes == replica.model->latest_told && !asked &&
+                              replica.closed_operation && replica.operations.empty();
+    if (may_be_ended) return replica.closed_operation;
     operation_counter next = std::max(asked, operation_counter{replica.closed_operation.value + 1});
     for (auto& [key, operation] : replica.operations) {
       const member_state* member = member_of(operation, worker.shard.index);
@@ -38,6 +46,21 @@ class operation_table {
       next = std::max(next, operation_counter{operation.counter.value + 1});
     }
     return next;
+  }
+
+  /// False: this worker has called so often without an end that it has gone wild, or means harm.
+  [[nodiscard]] static bool has_room(const worker_state& worker) {
+    std::size_t open_calls = 0;
+    for (auto& [key, operation] : worker.replica->operations) {
+      if (operation.closed) continue;
+      const member_state* member = member_of(operation, worker.shard.index);
+      open_calls += member != nullptr && member->phase != phase::absent ? 1 : 0;
+    }
+    return open_calls < limits::open_calls;
+  }
+  [[nodiscard]] static messages::status no_room() {
+    return {errc::limit_exceeded, "this worker has " + std::to_string(limits::open_calls) +
+                                      " calls open that its replica has not ended: wait for their ends"};
   }
 
   operation_state& open(worker_state& worker, operation_counter counter, bool is_publish) {
@@ -63,6 +86,7 @@ class operation_table {
     replica_state& replica = *operation.replica;
     replica.closed_operation = std::max(replica.closed_operation, operation.counter);
     std::erase(replica.model->open_operations, &operation);
+    if (std::exchange(operation.starved, false)) std::erase(replica.model->starved, &operation);
   }
 
   [[nodiscard]] std::size_t open_count() const noexcept { return open_count_; }
@@ -71,7 +95,11 @@ class operation_table {
   [[nodiscard]] bool is_out_of_step(worker_state& worker, operation_counter asked) const {
     replica_state& replica = *worker.replica;
     operation_state* operation = find_operation(replica, asked, worker.shard.index);
-    if (operation == nullptr) return Consistency::decides_per_group && asked <= replica.closed_operation;
+    if (operation == nullptr) {
+      const bool is_repeated =
+          asked.value == worker.ended_before.value + 1;  // an earlier server did not answer
+      return Consistency::decides_per_group && asked <= replica.closed_operation && !is_repeated;
+    }
     if (!operation->closed) return false;
     if (member_of(*operation, worker.shard.index)->phase != phase::absent)
       return true;  // under another number
@@ -80,14 +108,42 @@ class operation_table {
     const bool left_behind = operation->decided || replica.closed_operation.value > asked.value + 1;
     return std::exchange(worker.missed, left_behind) && left_behind;
   }
+  /// The others' call that publishes the same version, whatever this worker has counted; zero: none.
+  [[nodiscard]] operation_counter waits_for_publish(const worker_state& worker,
+                                                    std::optional<version_number> publishes) const {
+    if (!publishes || !Consistency::decides_per_group) return {};
+    for (auto& [key, operation] : worker.replica->operations) {
+      const member_state* member = member_of(operation, worker.shard.index);
+      if (operation.is_publish && !operation.closed && operation.version == *publishes &&
+          member->phase == phase::absent)
+        return operation.counter;
+    }
+    return {};
+  }
+  /// A worker publishes a later version than the others do under this number. If it has seen a server's end
+  /// it has missed a call of theirs; if it has published their version it has counted that call otherwise.
+  [[nodiscard]] bool has_skipped(const worker_state& worker, operation_counter asked,
+                                 std::optional<version_number> publishes) const {
+    if (!publishes) return false;
+    const operation_state* operation = find_operation(*worker.replica, asked, worker.shard.index);
+    if (operation == nullptr || !operation->is_publish || operation->version >= *publishes) return false;
+    return worker.ended_before || worker.published >= operation->version;
+  }
   void forget_old(replica_state& replica, operation_counter newest) {
     while (!replica.operations.empty()) {
       operation_state& oldest = replica.operations.begin()->second;
-      if (oldest.counter.value + operations_remembered >= newest.value) return;
-      if (!oldest.closed && !oldest.is_publish) return;
+      if (oldest.counter >= newest) break;
+      if (newest.value - oldest.counter.value <= operations_remembered) break;
+      if (!oldest.closed && !oldest.is_publish) break;
       if (!oldest.closed) close(oldest);
       replica.operations.erase(replica.operations.begin());
     }
+    // Whoever counts downwards, or in leaps, is not remembered any longer for that.
+    const std::size_t most =
+        4 * operations_remembered * (Consistency::decides_per_group ? 1 : replica.workers.size());
+    for (auto at = replica.operations.begin();
+         replica.operations.size() > most && at != replica.operations.end();)
+      at = at->second.closed ? replica.operations.erase(at) : std::next(at);
   }
 
   static constexpr std::uint64_t operations_remembered = 16;

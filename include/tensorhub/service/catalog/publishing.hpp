@@ -12,6 +12,7 @@
 #include "tensorhub/service/catalog/core.hpp"
 #include "tensorhub/service/catalog/leases.hpp"
 #include "tensorhub/service/catalog/operation_table.hpp"
+#include "tensorhub/service/catalog/retention.hpp"
 #include "tensorhub/service/catalog/updates.hpp"
 #include "tensorhub/service/catalog/versions.hpp"
 
@@ -20,9 +21,10 @@ namespace tensorhub::catalog_detail {
 template <scheduler Scheduler, consistency Consistency>
 class publishing {
  public:
-  publishing(core& shared, versions<Consistency>& known, leases<Scheduler, Consistency>& given,
-             operation_table<Consistency>& table, updates<Scheduler, Consistency>& running)
-      : core_{shared}, versions_{known}, leases_{given}, table_{table}, updates_{running} {}
+  publishing(core& shared, versions<Consistency>& known, retention<Consistency>& kept,
+             leases<Scheduler, Consistency>& given, operation_table<Consistency>& table,
+             updates<Scheduler, Consistency>& running)
+      : core_{shared}, versions_{known}, retention_{kept}, leases_{given}, table_{table}, updates_{running} {}
 
   void on(worker_state& worker, request_sequence sequence, const messages::publish_request& request) {
     operation_counter counter = request.operation;
@@ -37,14 +39,28 @@ class publishing {
     // and if the operation has failed meanwhile the worker keeps what it holds.
     const bool before_update = request.operation.value != 0;
     if (!current || (before_update && !is_reading(worker, request.operation))) {
-      return core_.answer(worker, sequence, messages::drained_reply{});
+      // Of an update that has failed meanwhile nothing is to be read: what is held stays.
+      const operation_state* ended =
+          before_update ? find_operation(*worker.replica, request.operation, worker.shard.index) : nullptr;
+      const bool failed = ended != nullptr && ended->closed;
+      return core_.answer(worker, sequence,
+                          messages::drained_reply{failed ? ended->failure : messages::status{}});
     }
     if (worker.drain) {
       return core_.answer(
           worker, sequence,
           messages::drained_reply{{errc::busy, "another unpublish() of this worker is running"}});
     }
+    if (!before_update && !worker.parked) {
+      worker.leaving = worker.leaving || request.leaving;
+      if (!retention_.may_let_go(*worker.replica, worker.leaving)) {
+        worker.parked = request;
+        worker.parked_sequence = sequence;
+        return;
+      }
+    }
     if (!before_update) {
+      worker.parked.reset();
       worker.withdrawn = true;
       versions_.reindex(worker);
       updates_.refresh(*worker.replica);
@@ -52,6 +68,23 @@ class publishing {
     worker.drain = drain_state{.sequence = sequence};
     leases_.move_readers(worker);
     leases_.check_drained(worker);
+    updates_.serve_waiting(*worker.model);
+  }
+
+  /// Those who wait to let go, after something has changed.
+  void retry_parked(model_state& model) {
+    std::vector<worker_state*> parked;
+    for (const auto& [name, replica] : model.replicas) {
+      for (worker_state* worker : replica->workers) {
+        if (worker != nullptr && worker->parked) parked.push_back(worker);
+      }
+    }
+    for (worker_state* worker : parked) {
+      if (!retention_.may_let_go(*worker->replica, worker->leaving)) continue;
+      const messages::unpublish_request request = *worker->parked;
+      // What `on` asks again has just been answered.
+      on(*worker, worker->parked_sequence, request);
+    }
   }
 
   void on(worker_state& worker, request_sequence sequence, const messages::lease_released_request& request) {
@@ -60,9 +93,13 @@ class publishing {
       leases_.end(request.lease, &drain_state::moved);
     }
     core_.answer(worker, sequence, messages::status_reply{});
+    updates_.serve_waiting(*worker.model);
   }
 
   void on(worker_state& worker, request_sequence sequence, const messages::cut_off_done_request& request) {
+    if (!request.reader) worker.has_old_keys = false;
+    if (request.reader) bar(worker, request.reader);
+    if (!request.reader && worker.parked) give_up_waiting(worker);
     for (const lease_id id : std::vector<lease_id>{worker.readers}) {
       const lease_state& lease = core_.leases.at(id);
       if (!request.reader || (lease.cutting_off && lease.reader == request.reader)) {
@@ -73,6 +110,15 @@ class publishing {
   }
 
  private:
+  /// The deadline has come: the memory is the caller's again, whatever becomes of the version.
+  void give_up_waiting(worker_state& worker) {
+    worker.parked.reset();
+    retention_.note_forced(*worker.replica, worker.replica->complete);
+    versions_.drop(worker);
+    updates_.refresh(*worker.replica);
+    core_.answer(worker, worker.parked_sequence, messages::drained_reply{});
+  }
+
   [[nodiscard]] messages::status publish(worker_state& worker, const messages::publish_request& request,
                                          operation_counter& counter) {
     const version_number version = request.held.version;
@@ -80,7 +126,9 @@ class publishing {
     if (!version) return {errc::invalid_argument, "version 0 cannot be published: count from 1"};
     if (worker.overwriting) return {errc::busy, "an update of this worker is running"};
     const auto record = model.versions.find(version);
-    if (record == model.versions.end() && version <= model.latest_seen) {
+    // An earlier server may have heard of this version from another shard already.
+    const bool may_be_known = version == model.latest_told;
+    if (record == model.versions.end() && version <= model.latest_seen && !may_be_known) {
       return {errc::version_conflict, "version " + to_string(version) + " goes backwards: version " +
                                           to_string(model.latest_seen) + " was published already"};
     }
@@ -97,6 +145,8 @@ class publishing {
     leases_.forget_drain(worker);
     versions_.drop(worker);
     versions_.hold(worker, request.held, true);
+    worker.published = version;
+    if (core_.recovering()) worker.has_old_keys = true;  // an earlier server may have told readers of it
     updates_.refresh(*worker.replica);
     versions_.forget_old(model);
     return {};
@@ -108,6 +158,7 @@ class publishing {
                                                   operation_counter& counter) {
     if constexpr (!Consistency::decides_per_group) return {};
     counter = table_.count(worker, request.operation, request.held.version);
+    if (!table_.has_room(worker)) return table_.no_room();
     operation_state& operation = table_.open(worker, counter, true);
     member_state& member = *member_of(operation, worker.shard.index);
     if (!operation.is_publish || (operation.decided && operation.version != request.held.version)) {
@@ -117,11 +168,14 @@ class publishing {
                                         : std::string{"called update()"}) +
                   " in this operation: all shards must make the same calls in the same order"};
     }
+    if (!operation.decided) operation.arrival_deadline = core_.now + core_.options.group_timeout;
     operation.decided = true;
     operation.version = request.held.version;
     member.phase = phase::finished;
-    if (std::ranges::all_of(operation.members,
-                            [](const member_state& m) { return m.phase == phase::finished; })) {
+    updates_.resolve_ended(operation);
+    if (!operation.closed && std::ranges::all_of(operation.members, [](const member_state& m) {
+          return m.phase == phase::finished;
+        })) {
       table_.close(operation);
     }
     return {};
@@ -137,6 +191,7 @@ class publishing {
 
   core& core_;
   versions<Consistency>& versions_;
+  retention<Consistency>& retention_;
   leases<Scheduler, Consistency>& leases_;
   operation_table<Consistency>& table_;
   updates<Scheduler, Consistency>& updates_;

@@ -2,6 +2,7 @@
 /// \file questions.hpp
 /// Requests that change nothing: wait, list, describe.
 
+#include <algorithm>
 #include <chrono>
 #include <string>
 #include <utility>
@@ -18,6 +19,13 @@ class questions {
     waiter_state waiter{worker.id, sequence, request.selector,
                         core_.now + std::chrono::milliseconds{request.timeout_ms}};
     if (try_answer(*worker.model, waiter)) return;
+    if (std::ranges::count(worker.model->waiters, worker.id, &waiter_state::worker) >= most_waits) {
+      return core_.answer(worker, sequence,
+                          messages::version_reply{
+                              {errc::limit_exceeded, "this worker waits for " + std::to_string(most_waits) +
+                                                         " versions already: wait for some of them first"},
+                              {}});
+    }
     worker.model->waiters.push_back(waiter);
     ++waiter_count_;
   }
@@ -28,6 +36,7 @@ class questions {
       if (request.model.empty() || request.model == name) reply.models.push_back(entry_of(model));
     }
     if (!request.model.empty() && reply.models.empty()) {
+      if (put_off(from, sequence, request)) return;
       reply.result = {errc::not_found, "no worker of a model '" + request.model + "' has joined"};
     }
     core_.send(from, sequence, std::move(reply));
@@ -38,6 +47,7 @@ class questions {
     const auto model = core_.models.find(request.model);
     if (model == core_.models.end() || request.shard >= model->second.shards ||
         !model->second.layouts[request.shard]) {
+      if (put_off(from, sequence, request)) return;
       reply.result = {errc::not_found, "the layout of model '" + request.model + "', shard " +
                                            std::to_string(request.shard) +
                                            ", is not known: no worker with it has joined"};
@@ -46,6 +56,26 @@ class questions {
       reply.shards = model->second.shards;
       reply.chunk_bytes = known.chunk_bytes();
       reply.tensors.assign(known.tensors().begin(), known.tensors().end());
+    }
+    core_.send(from, sequence, std::move(reply));
+  }
+
+  void on_why(incarnation from, request_sequence sequence, const messages::why_request& request) {
+    messages::why_reply reply;
+    const auto model = core_.models.find(request.model);
+    const worker_state* worker = nullptr;
+    if (model != core_.models.end() && request.shard < model->second.shards) {
+      const auto replica = model->second.replicas.find(request.replica);
+      if (replica != model->second.replicas.end()) worker = replica->second->workers[request.shard];
+    }
+    if (worker == nullptr) {
+      if (put_off(from, sequence, request)) return;
+      reply.result = {errc::not_found, "no worker of model '" + request.model + "' has joined as shard " +
+                                           std::to_string(request.shard) + " of replica '" + request.replica +
+                                           "'"};
+    } else {
+      for (const decision_state& decision : worker->decisions)
+        reply.decisions += core_.describe(worker, decision) + "\n";
     }
     core_.send(from, sequence, std::move(reply));
   }
@@ -74,11 +104,54 @@ class questions {
       }
     }
   }
+  /// Answers those who asked for something that was unknown, if it is known now.
+  void retry_unknown() {
+    for (question& each : std::exchange(put_off_, {})) {
+      std::visit([&](const auto& request) { ask(each.from, each.sequence, request); }, each.request);
+    }
+  }
+  /// What is unknown now is not there.
+  void end_recovery() { retry_unknown(); }
+
+  /// The worker goes away: nobody waits for its answers.
+  void forget(const worker_state& worker) {
+    waiter_count_ -= std::erase_if(worker.model->waiters,
+                                   [&](const waiter_state& waiter) { return waiter.worker == worker.id; });
+  }
   /// The model goes away, and all its workers have.
   void forget(model_state& model) { waiter_count_ -= model.waiters.size(); }
   [[nodiscard]] std::size_t waiter_count() const noexcept { return waiter_count_; }
 
  private:
+  static constexpr std::ptrdiff_t most_waits = limits::worker_requests_in_flight;
+
+  struct question {
+    incarnation from{};
+    request_sequence sequence{};
+    std::variant<messages::list_request, messages::describe_request, messages::why_request> request{};
+  };
+  static constexpr std::size_t put_off_at_most = 1024;
+
+  void ask(incarnation from, request_sequence sequence, const messages::list_request& request) {
+    on_list(from, sequence, request);
+  }
+  void ask(incarnation from, request_sequence sequence, const messages::describe_request& request) {
+    on_describe(from, sequence, request);
+  }
+  void ask(incarnation from, request_sequence sequence, const messages::why_request& request) {
+    on_why(from, sequence, request);
+  }
+  /// True: the server has just started, so whoever is asked about may be on his way; the question is asked
+  /// again later.
+  template <typename Request>
+  [[nodiscard]] bool put_off(incarnation from, request_sequence sequence, const Request& request) {
+    if (!core_.recovering() || put_off_.size() >= put_off_at_most) return false;
+    const bool known = std::ranges::any_of(
+        put_off_, [&](const question& each) { return each.from == from && each.sequence == sequence; });
+    if (!known) put_off_.push_back({from, sequence, request});
+    return true;
+  }
+
   /// True: answered, or the asker is gone.
   [[nodiscard]] bool try_answer(model_state& model, const waiter_state& waiter) {
     worker_state* worker = core_.find(waiter.worker);
@@ -122,6 +195,7 @@ class questions {
   }
 
   core& core_;
+  std::vector<question> put_off_;
   std::size_t waiter_count_ = 0;
 };
 

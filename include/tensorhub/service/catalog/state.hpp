@@ -7,16 +7,22 @@
 ///
 /// Everything is soft: a new server rebuilds it from what the workers announce.
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <unordered_set>
 #include <vector>
 
+#include "tensorhub/config.hpp"
+#include "tensorhub/service/catalog/source_index.hpp"
+#include "tensorhub/service/log.hpp"
 #include "tensorhub/service/messages.hpp"
 #include "tensorhub/types/layout.hpp"
 #include "tensorhub/types/units.hpp"
@@ -35,9 +41,16 @@ struct lease_state {
   version_number version{};
   std::string replica{};  ///< of the reader
   std::uint32_t shard = 0;
-  bool reserved = true;      ///< the reader has not been told yet
-  bool cutting_off = false;  ///< the reader was declared dead; ends when the source confirms
-  bool moving = false;       ///< the reader was given another source and has not released this one yet
+  bool reserved = true;       ///< the reader has not been told yet
+  bool cutting_off = false;   ///< the reader was declared dead; ends when the source confirms
+  time_point cut_off_at{};    ///< when that was
+  bool moving = false;        ///< the reader is to let go of this source and has not said yet that it has
+  bool upstream = false;      ///< the lease through which the reader is certain to get everything
+  bool crossing = false;      ///< from one datacenter into another: the reader is a seed
+  std::string datacenter{};   ///< of the reader
+  std::uint64_t ordinal = 0;  ///< among those of this source that last
+  bool counted = false;       ///< in the source's load, and among the crossings
+  bool adopted = false;       ///< an earlier server gave it
   operation_counter operation{};
 };
 
@@ -47,6 +60,32 @@ struct drain_state {
   std::uint32_t finished = 0;
   std::uint32_t moved = 0;
   std::uint32_t cut_off = 0;
+};
+
+/// How a source was chosen, for `why`. Texts are static; names are looked up when somebody asks.
+struct decision_state {
+  time_point at{};
+  version_number version{};
+  incarnation source{};  ///< zero: nobody
+  std::string_view reason{};
+  std::uint32_t candidates = 0;
+  std::uint32_t load = 0;  ///< of the source before
+  locality distance{};
+  bool upstream = false;
+  incarnation displaced{};  ///< who reads from the asker now instead
+};
+
+/// Whether and as what a worker is offered to readers.
+enum class offer : std::uint8_t { none, receiving, complete };
+
+/// What a request was about, for the statistics.
+enum class request_kind : std::uint8_t { other, update, finish, drain, publish };
+
+/// The answer to one request.
+struct answer_state {
+  std::optional<messages::message> message{};  ///< empty: it is deferred
+  time_point asked{};
+  request_kind kind = request_kind::other;
 };
 
 struct worker_state {
@@ -59,27 +98,57 @@ struct worker_state {
   std::string transport{};
   std::string integrity{};
   transport_address address{};
+  std::string capability_key{};  ///< empty: asks its readers for none
   time_point last_heard{};
 
   std::optional<messages::reference> held{};
-  bool publisher = false;           ///< published `held` itself
-  bool withdrawn = false;           ///< unpublish has begun
-  bool overwriting = false;         ///< was told to read into its memory: `held` may be gone at any time
-  bool group_pending = false;       ///< has finished an update that its group has not
-  bool called = false;              ///< has made a group call since it joined
-  bool missed = false;              ///< its last call came after its operation had failed
-  bool indexed = false;             ///< is in version_state::holders
+  bool publisher = false;             ///< published `held` itself
+  bool withdrawn = false;             ///< unpublish has begun
+  bool overwriting = false;           ///< was told to read into its memory: `held` may be gone at any time
+  bool group_pending = false;         ///< has finished an update that its group has not
+  bool called = false;                ///< has made a group call since it joined
+  bool missed = false;                ///< its last call came after its operation had failed
+  bool ended_well = true;             ///< the last of these
+  operation_counter ended_before{};   ///< calls that had ended when it joined: with an earlier server
+  version_number published{};         ///< the last version that it has published with this server
+  bool was_elsewhere = false;         ///< has come from an earlier server
+  std::vector<incarnation> barred{};  ///< readers that it has cut off for good, the last few
+  bool has_old_keys = false;          ///< others may still read its memory, by leases that count no more
+  bool suspect = false;               ///< a reader has lost it, and it has not been heard since
+  bool unreachable = false;  ///< its connection to the server is broken, and it has not been heard since
   std::vector<lease_id> readers{};  ///< leases on it
   std::vector<lease_id> reading{};  ///< leases that it has on others
-  std::optional<drain_state> drain{};
 
-  /// Answers by sequence number; an empty one is deferred. Up to `acknowledged` they are forgotten and never
-  /// made again.
-  std::map<std::uint64_t, std::optional<messages::message>> answers{};
+  std::optional<messages::reference> receiving{};  ///< what it shows of the update that is running
+  std::uint64_t chunks_received = 0;               ///< of that
+  time_point progressed{};                         ///< it was told sources, or has told of more chunks
+  bool updating = false;                           ///< has called an update whose end has not been counted
+  worker_state* upstream = nullptr;                ///< source of its upstream lease
+  lease_id upstream_lease{};
+  offer offered = offer::none;  ///< in which way it is in version_state::sources
+  version_number offered_version{};
+  std::uint32_t load = 0;           ///< leases on it that last
+  source_places places{};           ///< in version_state::sources
+  std::uint64_t mark = 0;           ///< of the query that has seen it last
+  version_number hungry_for{};      ///< is in version_state::hungry of this version
+  operation_counter reading_for{};  ///< the last update that it was given sources for
+  std::deque<decision_state> decisions{};
+  std::optional<drain_state> drain{};
+  bool leaving = false;                                 ///< its process is about to end
+  std::optional<messages::unpublish_request> parked{};  ///< until what it holds is safe elsewhere
+  request_sequence parked_sequence{};
+
+  /// Answers by sequence number; one without message is deferred. Up to `acknowledged` they are forgotten and
+  /// never made again.
+  std::map<std::uint64_t, answer_state> answers{};
   std::uint64_t acknowledged = 0;
 
-  /// Holds a version, and nothing of its own stands against serving it.
+  /// Holds a version that counts for its replica.
   [[nodiscard]] bool holds() const noexcept { return held && !withdrawn && !overwriting && !group_pending; }
+  /// What readers are told of it; null: nothing.
+  [[nodiscard]] const messages::reference* shown() const noexcept {
+    return receiving ? &*receiving : held ? &*held : nullptr;
+  }
 };
 
 /// What one shard has done in a group operation.
@@ -89,6 +158,8 @@ struct member_state {
   request_sequence sequence{};  ///< the unanswered request, if there is one
   request_sequence called{};    ///< the request that began it
   version_selector selector{};
+  messages::update_reach reach = messages::update_reach::anywhere;
+  std::optional<messages::announcement> shows{};
   bool keeps = false;   ///< holds the decided version already
   bool intact = false;  ///< failed without having overwritten anything
   time_point deadline = time_point::never();
@@ -104,12 +175,25 @@ struct operation_state {
   replica_state* replica = nullptr;
   std::optional<std::uint32_t> only_shard{};  ///< set if the operation is one worker's own
   bool is_publish = false;
+  bool starved = false;  ///< is in model_state::starved
   bool decided = false;
   bool closed = false;
   messages::status failure{};  ///< of a closed operation
   version_number version{};
+  version_number fixed{};  ///< what an earlier server has decided; zero: as far as is known nothing
   time_point arrival_deadline = time_point::never();
   std::vector<member_state> members{};  ///< by shard; one entry if only_shard
+};
+
+/// A retained version on its way into somebody's host memory, because its last reliable holder wants to let
+/// go.
+struct handover_state {
+  version_number version{};
+  std::string from{};       ///< replica that lets go
+  std::string host{};       ///< replica whose processes take it; empty: none chosen
+  std::string temporary{};  ///< name of the replica that they will show
+  bool given_up = false;    ///< nobody can take it
+  std::set<std::string> failed{};
 };
 
 struct replica_state {
@@ -118,14 +202,23 @@ struct replica_state {
   std::vector<worker_state*> workers{};  ///< by shard; null: not joined
   bool torn = false;
   version_number complete{};             ///< held by all shards; zero: none
+  bool temporary = false;                ///< shows what was handed over (retention.hpp)
+  bool dropping = false;                 ///< temporary, and not needed any more
+  version_number letting_go{};           ///< wants to, of this version
+  version_number counts_for{};           ///< is counted in version_state::reliable_replicas of this version
   operation_counter closed_operation{};  ///< highest operation that has ended
   std::map<std::pair<std::uint64_t, std::uint32_t>, operation_state> operations{};
 };
 
 struct version_state {
-  std::vector<digest128> roots{};                     ///< by shard; zero: unknown
-  std::vector<std::vector<worker_state*>> holders{};  ///< by shard: who accepts readers now
+  std::vector<digest128> roots{};                        ///< by shard; zero: unknown
+  std::vector<std::unique_ptr<source_index>> sources{};  ///< by shard: who accepts readers now
+  std::vector<std::deque<incarnation>> hungry{};         ///< by shard: readers that could use more sources
+  /// By shard and datacenter: the lease that crosses into it. (A set, but one at most lasts.)
+  std::vector<std::map<std::string, std::set<lease_id>>> crossings{};
+  std::vector<std::uint64_t> ordinals{};  ///< by shard: readers so far
   std::uint32_t complete_replicas = 0;
+  std::uint32_t reliable_replicas = 0;  ///< of these, that will stay
   bool ever_complete = false;
 };
 
@@ -141,13 +234,23 @@ struct model_state {
   std::string name{};
   std::uint32_t shards = 0;
   std::vector<std::optional<layout>> layouts{};
+  std::size_t layout_bytes = 0;  ///< about what these take
   std::map<version_number, version_state> versions{};
   std::map<std::string, std::unique_ptr<replica_state>> replicas{};
   version_number latest_seen{};  ///< highest that any shard ever published
   version_number latest_ever{};  ///< highest that was ever complete
   std::uint32_t workers = 0;
+  version_number latest_told{};      ///< highest that a worker has heard of from an earlier server
+  bool succeeds = false;             ///< an earlier server has known this model
+  std::uint32_t workers_before = 0;  ///< that it had then, as far as is known
+  std::uint32_t workers_back = 0;    ///< of these, that have joined this server
+  messages::retention keeps{};
+  std::map<version_number, handover_state> handovers{};
+  bool waits_to_let_go = false;     ///< somebody does, and should ask again when something has changed
+  std::set<version_number> lost{};  ///< retained, and nobody has them any more
   std::vector<waiter_state> waiters{};
   std::vector<operation_state*> open_operations{};  ///< owned by their replicas; removed when closed
+  std::deque<operation_state*> starved{};           ///< of these: the version is there, but no credit for it
 };
 
 /// Incarnations that were declared dead, oldest forgotten first.
@@ -168,6 +271,13 @@ class dead_list {
   std::unordered_set<incarnation> set_;
   std::deque<incarnation> order_;
 };
+
+/// The worker has cut off a reader, and will not let it in again.
+inline void bar(worker_state& worker, incarnation reader) {
+  if (std::ranges::find(worker.barred, reader) != worker.barred.end()) return;
+  if (worker.barred.size() == limits::barred_readers) worker.barred.erase(worker.barred.begin());
+  worker.barred.push_back(reader);
+}
 
 // ---- look-ups
 
@@ -211,6 +321,15 @@ inline constexpr std::uint32_t all_shards = UINT32_MAX;
   return selector.kind == version_selector::kind_type::latest || version >= selector.version;
 }
 
+/// For log lines.
+[[nodiscard]] inline log_fields about(const worker_state& worker) {
+  log_fields out;
+  out.model = worker.model->name;
+  out.replica = worker.replica->name;
+  out.shard = worker.shard.index;
+  out.worker = worker.id;
+  return out;
+}
 /// For sentences and log lines.
 [[nodiscard]] inline std::string who(const worker_state& worker) {
   return "worker " + worker.model->name + "/" + worker.replica->name + "/" + to_string(worker.shard) + " (" +

@@ -6,8 +6,8 @@
 ///     update_request --> waiting --decided--> assigned --finish_request--> finished --all--> closed
 ///                           |  timed out         |  failed, or another shard did             (or torn)
 ///
-/// From the decision on, the replica's own old references accept no reader. A lease is therefore only ever
-/// given on a worker that reads from nobody, and leases can form no cycle.
+/// From the decision on, the replica's own old references accept no reader. A shard that is assigned sources
+/// is a source itself as soon as nobody reads what was in its memory before.
 
 #include <algorithm>
 #include <chrono>
@@ -21,6 +21,7 @@
 #include "tensorhub/service/catalog/leases.hpp"
 #include "tensorhub/service/catalog/operation_table.hpp"
 #include "tensorhub/service/catalog/questions.hpp"
+#include "tensorhub/service/catalog/retention.hpp"
 #include "tensorhub/service/catalog/versions.hpp"
 
 namespace tensorhub::catalog_detail {
@@ -39,21 +40,22 @@ namespace tensorhub::catalog_detail {
   return reply;
 }
 [[nodiscard]] inline messages::update_reply assigned(const operation_state& operation,
-                                                     messages::assignment source) {
+                                                     std::vector<messages::assignment> sources) {
   messages::update_reply reply;
   reply.operation = operation.counter;
   reply.version = operation.version;
-  reply.source = std::move(source);
+  reply.sources = std::move(sources);
   return reply;
 }
 
 template <scheduler Scheduler, consistency Consistency>
 class updates {
  public:
-  updates(core& shared, versions<Consistency>& known, questions& asked, leases<Scheduler, Consistency>& given,
-          operation_table<Consistency>& table, Consistency consistency)
+  updates(core& shared, versions<Consistency>& known, retention<Consistency>& kept, questions& asked,
+          leases<Scheduler, Consistency>& given, operation_table<Consistency>& table, Consistency consistency)
       : core_{shared},
         versions_{known},
+        retention_{kept},
         questions_{asked},
         leases_{given},
         table_{table},
@@ -70,6 +72,7 @@ class updates {
     const auto fail = [&](errc code, std::string sentence) {
       core_.answer(worker, sequence, refused({code, std::move(sentence)}, counter));
     };
+    if (!table_.has_room(worker)) return core_.answer(worker, sequence, refused(table_.no_room(), counter));
     operation_state& operation = table_.open(worker, counter, false);
     member_state& member = *member_of(operation, worker.shard.index);
     if (operation.is_publish) {
@@ -83,8 +86,11 @@ class updates {
     member.sequence = sequence;
     member.called = sequence;
     member.selector = request.selector;
+    member.reach = request.reach;
+    member.shows = request.shows;
     member.deadline = core_.now + std::chrono::milliseconds{request.timeout_ms};
-    if (!operation.decided) return try_decide(operation, request.selector);
+    if (resolve_ended(operation)) return;
+    if (!operation.decided) return try_decide(operation, member);
     if (!accepts(request.selector, operation.version)) return close_disagreed(operation, worker.shard);
     deliver(operation, worker);
   }
@@ -99,32 +105,42 @@ class updates {
               : messages::status{errc::unavailable, "this operation is not known any more"};
       return core_.answer(worker, sequence, refused(reason));
     }
-    incarnation failed{};
-    if (const auto lease = core_.leases.find(request.lease); lease != core_.leases.end())
-      failed = lease->second.source;
-    core_.log(log_level::warning, who(worker) + " lost its source " + to_hex(failed) + ": " +
-                                      std::string{to_string(request.reason)} + " " + request.detail);
-    if (failed) member->excluded.push_back(failed);
-    leases_.end_all_of(worker);
-    worker_state* source = leases_.choose_source(*operation->replica, operation->version, worker.shard.index,
-                                                 &worker, member->excluded, nullptr);
+    if (request.lease && lose_source(worker, *member, request)) {
+      core_.condemned.push_back(worker.id);
+      return core_.answer(worker, sequence, refused({errc::replaced, "the source has cut this worker off"}));
+    }
+    std::vector<messages::assignment> found;
+    leases_.grow(*operation, worker, member->excluded, &found);
     const bool may_retry = request.reason == errc::source_lost || request.reason == errc::timed_out ||
                            request.reason == errc::unavailable;
-    if (source == nullptr && may_retry && member->retries < retries_of_one_source) {
+    const bool is_lost = leases_.count_sources(worker) == 0 ||
+                         (!request.lease && !leases_.leads_to_everything(worker, nullptr));
+    if (is_lost && may_retry && member->retries < retries_of_one_source) {
       ++member->retries;
-      source = leases_.choose_source(*operation->replica, operation->version, worker.shard.index, &worker, {},
-                                     nullptr);
+      member->excluded.clear();
+      leases_.grow(*operation, worker, {}, &found);
     }
-    if (source == nullptr) {
+    const bool is_stuck = !request.lease && !leases_.leads_to_everything(worker, nullptr);
+    if (leases_.count_sources(worker) == 0 || is_stuck) {
       return core_.answer(worker, sequence,
                           refused(nobody_left(*operation, worker, request.detail), operation->counter));
     }
-    lease_state& lease = leases_.grant(*source, *operation, worker.shard.index, &worker, false);
-    member->lease = lease.id;
-    core_.answer(worker, sequence, assigned(*operation, leases_.assignment_of(*operation, lease, worker)));
+    core_.answer(worker, sequence, assigned(*operation, std::move(found)));
+    serve_waiting(*worker.model);
+  }
+
+  void on(worker_state& worker, request_sequence sequence, const messages::receiving_request& request) {
+    core_.answer(worker, sequence, messages::status_reply{});
+    operation_state* operation = leases_.operation_read_by(worker);
+    if (operation == nullptr || (request.operation && request.operation != operation->counter)) return;
+    show(*operation, worker, request.shows);
+    leases_.grow(*operation, worker, member_of(*operation, worker.shard.index)->excluded, nullptr);
+    leases_.feed(*worker.model, operation->version, worker.shard.index);
+    serve_waiting(*worker.model);
   }
 
   void on(worker_state& worker, request_sequence sequence, const messages::finish_request& request) {
+    model_state& model = *worker.model;
     leases_.end_all_of(worker);
     // Who gives up may not have heard what its call was counted as.
     operation_state* known =
@@ -132,17 +148,29 @@ class updates {
     if (known == nullptr) known = find_operation(*worker.replica, request.operation, worker.shard.index);
     if (known == nullptr && request.result.ok()) known = &adopt_operation(worker, request);
     worker.overwriting = false;
-    if (!request.intact)
-      leases_.end_overwritten(worker, request.held ? request.held->version : version_number{});
+    versions_.end_receiving(worker);
+    const bool holds_old = request.intact && worker.held;
+    leases_.end_overwritten(worker, request.held ? request.held->version
+                                    : holds_old  ? worker.held->version
+                                                 : version_number{});
     if (request.held) {
       versions_.drop(worker);
       versions_.hold(worker, *request.held, false);
+      versions_.forget_old(model);
     } else if (!request.intact) {
       versions_.drop(worker);
+    }
+    await_decided(worker, known);
+    if (known == nullptr && Consistency::decides_per_group &&
+        request.operation > worker.replica->closed_operation) {
+      // It has failed with an earlier server: its number is not given again, and the others do not wait.
+      worker.ended_well = false;
+      worker.ended_before = worker.replica->closed_operation = request.operation;
     }
     member_state* member = known != nullptr ? member_of(*known, worker.shard.index) : nullptr;
     if (member == nullptr || known->closed) {
       refresh(*worker.replica);
+      serve_waiting(model);
       const bool failed_group = request.result.ok() && known != nullptr && !known->failure.ok();
       return core_.answer(worker, sequence,
                           messages::status_reply{failed_group ? known->failure : messages::status{}});
@@ -151,9 +179,21 @@ class updates {
       member->phase = phase::failed;
       member->intact = request.intact;
       core_.answer(worker, sequence, messages::status_reply{});
-      return close_failed(
-          *known, {request.result.code, "shard " + to_string(worker.shard) + " of replica '" +
-                                            worker.replica->name + "' failed: " + request.result.sentence});
+      close_failed(*known,
+                   {request.result.code, "shard " + to_string(worker.shard) + " of replica '" +
+                                             worker.replica->name + "' failed: " + request.result.sentence});
+      return serve_waiting(model);
+    }
+    if ((known->decided || known->fixed) && known->version != request.version) {
+      member->phase = phase::failed;
+      const messages::status reason{
+          errc::group_failed, "shard " + to_string(worker.shard) + " of replica '" + worker.replica->name +
+                                  "' has version " + to_string(request.version) +
+                                  " by the decision of an earlier server, the others " +
+                                  "are to have version " + to_string(known->version)};
+      core_.answer(worker, sequence, messages::status_reply{reason});
+      close_failed(*known, reason);
+      return serve_waiting(model);
     }
     member->phase = phase::finished;
     if (Consistency::completes_per_group) {
@@ -163,11 +203,97 @@ class updates {
       core_.answer(worker, sequence, messages::status_reply{});
     }
     versions_.reindex(worker);
+    leases_.feed(*worker.model, request.version, worker.shard.index);
     refresh(*worker.replica);
-    close_if_finished(*known);
+    go_on_with(*known, request.version);
+    if (!resolve_ended(*known)) close_if_finished(*known);
+    serve_waiting(model);
   }
 
   // ---- what other parts start
+
+  /// An update that an earlier server has decided, and that this worker is in the middle of.
+  void adopt_update(worker_state& worker, operation_counter counter, version_number version) {
+    if (find_operation(*worker.replica, counter, worker.shard.index) == nullptr &&
+        Consistency::decides_per_group && counter <= worker.replica->closed_operation)
+      return;
+    operation_state& operation = table_.open(worker, counter, false);
+    const bool is_other = (operation.decided || operation.fixed) && operation.version != version;
+    if (operation.closed || operation.is_publish || is_other) return;
+    member_state& member = *member_of(operation, worker.shard.index);
+    if (member.phase == phase::absent) member.phase = phase::assigned;
+    worker.called = true;
+    go_on_with(operation, version);
+  }
+
+  /// A report, or a join, that comes late: the others have called an update, which counts on this shard.
+  /// What it turns out to hold is either what it would be told to read, or about to be overwritten.
+  void await_decided(worker_state& worker, const operation_state* reported) {
+    for (operation_state* operation : worker.model->open_operations) {
+      if (operation == reported || operation->replica != worker.replica) continue;
+      if (operation->is_publish || !operation->decided) continue;
+      member_state* member = member_of(*operation, worker.shard.index);
+      if (member == nullptr || member->phase != phase::absent || member->keeps) continue;
+      member->keeps = worker.held && worker.held->version == operation->version;
+      if (member->keeps)
+        leases_.end(std::exchange(member->lease, {}), &drain_state::finished);
+      else
+        worker.overwriting = true;
+    }
+    versions_.reindex(worker);
+  }
+
+  /// An earlier server has decided this operation.
+  void go_on_with(operation_state& operation, version_number version) {
+    if (operation.decided || operation.fixed) return;
+    operation.fixed = operation.version = version;
+    operation.arrival_deadline = core_.now + core_.options.group_timeout;
+    start(operation, version);
+  }
+
+  /// Shards that have ended a call with an earlier server will not make it again; the others are told how it
+  /// ended.
+  void resolve_ended(replica_state& replica) {
+    for (operation_state* operation : std::vector<operation_state*>{replica.model->open_operations}) {
+      if (operation->replica == &replica && !operation->closed) static_cast<void>(resolve_ended(*operation));
+    }
+  }
+  /// True: the operation has gone on by that.
+  bool resolve_ended(operation_state& operation) {
+    if (operation.only_shard) return false;
+    const worker_state* ended = nullptr;
+    for (std::size_t i = 0; i < operation.members.size(); ++i) {
+      const worker_state* worker = operation.replica->workers[i];
+      member_state& member = operation.members[i];
+      if (member.phase != phase::absent || worker == nullptr || worker->ended_before < operation.counter)
+        continue;
+      member.phase = phase::finished;
+      member.keeps = true;
+      ended = worker;
+      const bool failed = worker->ended_before == operation.counter && !worker->ended_well;
+      const bool fits =
+          !failed && worker->held && (!operation.decided || worker->held->version == operation.version);
+      if (!operation.is_publish && !fits) {
+        close_failed(operation, {errc::group_failed, "shard " + to_string(worker->shard) + " of replica '" +
+                                                         operation.replica->name +
+                                                         "' has ended this update without its version"});
+        return true;
+      }
+    }
+    if (ended == nullptr) return false;
+    if (operation.is_publish) {
+      const auto is_finished = [](const member_state& m) { return m.phase == phase::finished; };
+      if (std::ranges::all_of(operation.members, is_finished)) table_.close(operation);
+    } else if (operation.decided) {
+      close_if_finished(operation);
+    } else {
+      go_on_with(operation, ended->held->version);
+    }
+    return true;
+  }
+
+  /// Asks everybody who waits again.
+  void retry_all(model_state& model) { retry_waiting(model); }
 
   /// Recomputes what a replica holds, and asks those again who wait for a version.
   void refresh(replica_state& replica) {
@@ -190,9 +316,13 @@ class updates {
     }
     operation.failure = reason;
     table_.close(operation);
-    core_.log(log_level::warning, "operation " + std::to_string(operation.counter.value) + " of " +
-                                      replica.model->name + "/" + replica.name +
-                                      " failed: " + reason.sentence);
+    log_fields about{.model = replica.model->name, .replica = replica.name, .version = operation.version};
+    about.operation = operation.counter;
+    about.code = reason.code;
+    core_.log(log_level::warning,
+              "operation " + std::to_string(operation.counter.value) + " of " + replica.model->name + "/" +
+                  replica.name + " failed: " + reason.sentence,
+              std::move(about));
     leases_.release_reserved(operation);
     for (std::size_t i = 0; i < operation.members.size(); ++i) {
       member_state& member = operation.members[i];
@@ -212,13 +342,35 @@ class updates {
         core_.answer(*worker, sequence, messages::status_reply{reason});
       } else if (member.phase == phase::assigned) {
         core_.send(worker->id, {}, messages::abort_push{operation.counter, reason});
+        versions_.end_receiving(*worker);
+        for (const lease_id id : std::vector<lease_id>{worker->readers}) {
+          if (core_.leases.at(id).version != operation.version) continue;
+          leases_.abandon(*worker, id, &drain_state::cut_off);
+          worker->has_old_keys =
+              true;  // it may have everything by now, and keep it: nobody waits for this one
+        }
       }
     }
     refresh(replica);
   }
 
+  /// Some of those whose version is there, but nobody had a credit for them, are asked again.
+  void serve_waiting(model_state& model) {
+    if (serving_) return;  // whoever is served makes this call again
+    serving_ = true;
+    for (std::size_t failures = 0; failures < failures_at_once && !model.starved.empty();) {
+      operation_state& operation = *model.starved.front();
+      model.starved.pop_front();
+      operation.starved = false;
+      if (!operation.closed && !operation.decided) retry(operation);
+      failures += operation.starved ? 1 : 0;
+    }
+    serving_ = false;
+  }
+
   /// Ends what waits for a version, or for a shard, beyond its deadline.
   void expire(model_state& model) {
+    serve_waiting(model);
     for (operation_state* operation : std::vector<operation_state*>{model.open_operations}) {
       if (!operation->closed && !operation->is_publish) expire(*operation);
     }
@@ -227,9 +379,20 @@ class updates {
  private:
   // ---- decision
 
-  void try_decide(operation_state& operation, const version_selector& selector) {
-    const version_view view = view_for(operation, selector);
+  void try_decide(operation_state& operation, const member_state& asked) {
+    const version_selector selector = asked.selector;
+    if (operation.fixed) return start(operation, operation.fixed);
+    const version_view view = view_for(operation, asked);
     const version_decision decision = consistency_.decide(selector, view);
+    const model_state& model = *operation.replica->model;
+    if (decision.kind == version_decision::kind_type::refuse &&
+        (may_come_back(model, selector.version) || versions_.may_hold(*operation.replica, selector.version)))
+      return;
+    if (core_.recovering(model)) {
+      // Something newer may be known to those who are not back yet, and nothing is lost for certain.
+      const bool named = selector.kind == version_selector::kind_type::exactly;
+      if (!named) return;
+    }
     switch (decision.kind) {
       case version_decision::kind_type::wait:
         return;
@@ -244,8 +407,15 @@ class updates {
     }
   }
 
-  [[nodiscard]] version_view view_for(const operation_state& operation,
-                                      const version_selector& selector) const {
+  /// Who holds this version may be on the way here, also if the count says that everybody is back. Not if
+  /// this server has seen it come and go, and there was none before it.
+  [[nodiscard]] bool may_come_back(const model_state& model, version_number version) const {
+    if (!core_.recovering()) return false;
+    const auto record = model.versions.find(version);
+    return model.workers_back > 0 || record == model.versions.end() || !record->second.ever_complete;
+  }
+
+  [[nodiscard]] version_view view_for(const operation_state& operation, const member_state& asked) const {
     const replica_state& replica = *operation.replica;
     const model_state& model = *replica.model;
     version_view view;
@@ -256,41 +426,57 @@ class updates {
     } else {
       view.held = replica.complete;
     }
+    const bool only_local = asked.reach == messages::update_reach::prefer_local && view.held;
     for (const auto& [version, state] : model.versions) {
       if (!is_available(state, operation.only_shard)) continue;
+      if (only_local && version != view.held && !is_local(operation, state)) continue;
       view.latest_available = version;
-      if (selector.kind == version_selector::kind_type::exactly && version == selector.version)
+      if (asked.selector.kind == version_selector::kind_type::exactly && version == asked.selector.version)
         view.wanted_available = true;
     }
     return view;
   }
 
+  /// Somebody in the replica's datacenter has all of what its shards need.
+  [[nodiscard]] static bool is_local(const operation_state& operation, const version_state& state) {
+    const replica_state& replica = *operation.replica;
+    for (std::size_t shard = 0; shard < replica.workers.size(); ++shard) {
+      const worker_state* worker = replica.workers[shard];
+      if (worker == nullptr || (operation.only_shard && *operation.only_shard != shard)) continue;
+      if (state.sources[shard]->complete_count(worker->place.datacenter) == 0) return false;
+    }
+    return true;
+  }
+
   [[nodiscard]] static bool is_available(const version_state& state,
                                          std::optional<std::uint32_t> only_shard) {
-    return only_shard ? !state.holders[*only_shard].empty() : state.complete_replicas > 0;
+    return only_shard ? state.sources[*only_shard]->complete_count() > 0 : state.complete_replicas > 0;
   }
 
   /// Reads `version`: reserves one lease per shard, hides what the replica held, and tells the shards that
   /// have called.
   void start(operation_state& operation, version_number version) {
     replica_state& replica = *operation.replica;
+    // Asked again when something has changed (`retry_all`).
+    if (replica.complete != version && !retention_.may_let_go(replica, false)) return;
     operation.version = version;
     for (std::size_t i = 0; i < operation.members.size(); ++i) {
       const std::uint32_t shard = operation.only_shard.value_or(static_cast<std::uint32_t>(i));
       member_state& member = operation.members[i];
       worker_state* worker = replica.workers[shard];
       member.keeps = worker != nullptr && worker->holds() && worker->held->version == version;
-      if (member.keeps) continue;
-      worker_state* source = leases_.choose_source(replica, version, shard, worker, {}, nullptr);
-      if (source == nullptr) return leases_.release_reserved(operation);
-      member.lease = leases_.grant(*source, operation, shard, worker, true).id;
+      if (member.keeps || member.phase == phase::assigned || member.phase == phase::finished) continue;
+      const lease_state* lease = leases_.grant_upstream(operation, shard, worker, {}, true);
+      if (lease == nullptr) return starve(operation);
+      member.lease = lease->id;
     }
     operation.decided = true;
     operation.arrival_deadline = core_.now + core_.options.group_timeout;
     for (std::size_t i = 0; i < operation.members.size(); ++i) {
       const std::uint32_t shard = operation.only_shard.value_or(static_cast<std::uint32_t>(i));
       worker_state* worker = replica.workers[shard];
-      if (worker == nullptr || operation.members[i].keeps) continue;
+      if (worker == nullptr || operation.members[i].keeps || operation.members[i].phase == phase::finished)
+        continue;
       worker->overwriting = true;
       versions_.reindex(*worker);
       leases_.move_readers(*worker);
@@ -305,6 +491,13 @@ class updates {
     }
   }
 
+  /// Nobody has a credit for it now.
+  void starve(operation_state& operation) {
+    leases_.release_reserved(operation);
+    if (std::exchange(operation.starved, true)) return;
+    operation.replica->model->starved.push_back(&operation);
+  }
+
   /// Answers a waiting shard of a decided operation.
   void deliver(operation_state& operation, worker_state& worker) {
     member_state& member = *member_of(operation, worker.shard.index);
@@ -315,23 +508,67 @@ class updates {
       }
       return close_if_finished(operation);
     }
+    worker.reading_for = operation.counter;
     auto lease = core_.leases.find(member.lease);
     if (lease == core_.leases.end()) {
-      worker_state* source = leases_.choose_source(*operation.replica, operation.version, worker.shard.index,
-                                                   &worker, {}, nullptr);
-      if (source == nullptr) return close_failed(operation, nobody_left(operation, worker, {}));
-      member.lease = leases_.grant(*source, operation, worker.shard.index, &worker, false).id;
+      const lease_state* fresh = leases_.grant_upstream(operation, worker.shard.index, &worker, {}, false);
+      if (fresh == nullptr) return close_failed(operation, nobody_left(operation, worker, {}));
+      member.lease = fresh->id;
       lease = core_.leases.find(member.lease);
     } else {
-      if (!lease->second.reader) worker.reading.push_back(lease->first);
-      lease->second.reader = worker.id;
-      lease->second.reserved = false;
+      leases_.hand_over(lease->second, worker);
     }
     worker.overwriting = true;
     versions_.reindex(worker);
     member.phase = phase::assigned;
-    core_.answer(worker, std::exchange(member.sequence, {}),
-                 assigned(operation, leases_.assignment_of(operation, lease->second, worker)));
+    std::vector<messages::assignment> sources{leases_.assignment_of(operation, lease->second, worker)};
+    if (member.shows && sources.front().drained) show(operation, worker, *member.shows);
+    leases_.grow(operation, worker, {}, &sources);
+    messages::update_reply reply = assigned(operation, std::move(sources));
+    reply.ordinal = worker.model->versions.at(operation.version).ordinals[worker.shard.index]++;
+    core_.answer(worker, std::exchange(member.sequence, {}), std::move(reply));
+    leases_.feed(*worker.model, operation.version, worker.shard.index);
+    serve_waiting(*worker.model);
+  }
+
+  /// The worker can be read while it receives.
+  void show(const operation_state& operation, worker_state& worker, const messages::announcement& shows) {
+    messages::reference shown;
+    shown.version = operation.version;
+    shown.epoch = shows.epoch;
+    shown.root = worker.model->versions.at(operation.version).roots[worker.shard.index];
+    shown.control = shows.control;
+    versions_.receive(worker, shown);
+  }
+
+  /// True: the source has cut this reader off by order of an earlier server, and will never serve it.
+  bool lose_source(worker_state& worker, member_state& member,
+                   const messages::source_failed_request& request) {
+    const auto lease = core_.leases.find(request.lease);
+    if (lease == core_.leases.end() || lease->second.reader != worker.id) return false;
+    const incarnation failed = lease->second.source;
+    log_fields fields = about(worker);
+    fields.peer = failed;
+    fields.version = lease->second.version;
+    fields.operation = request.operation;
+    fields.lease = request.lease;
+    fields.code = request.reason;
+    core_.log(log_level::warning,
+              who(worker) + " lost its source " + to_hex(failed) + ": " +
+                  std::string{to_string(request.reason)} + " " + request.detail,
+              std::move(fields));
+    worker_state* const source = core_.find(failed);
+    const bool is_barred = worker.was_elsewhere && source != nullptr &&
+                           std::ranges::find(source->barred, worker.id) != source->barred.end();
+    if (source != nullptr && !is_barred && request.reason == errc::source_lost) {
+      source->suspect = true;
+      core_.suspects.insert(failed);
+      // Whether it can be reached is found out by sending it something.
+      core_.send(failed, {}, core_.beat_for(*source->model));
+    }
+    member.excluded.push_back(failed);
+    leases_.end(request.lease, &drain_state::finished);
+    return is_barred;
   }
 
   // ---- end
@@ -378,6 +615,8 @@ class updates {
       else
         core_.answer(worker, sequence, messages::status_reply{});
     }
+    // Of shards that have got their version from an earlier server, and will not ask for it.
+    leases_.release_reserved(operation);
     table_.close(operation);
     refresh(*operation.replica);
   }
@@ -412,14 +651,16 @@ class updates {
 
   void retry_waiting(model_state& model) {
     for (operation_state* operation : std::vector<operation_state*>{model.open_operations}) {
-      if (operation->closed || operation->decided) continue;
-      for (const member_state& member : operation->members) {
-        if (member.phase != phase::waiting) continue;
-        try_decide(*operation, version_selector{member.selector});
-        break;
-      }
+      if (operation->closed || operation->decided || operation->starved) continue;
+      retry(*operation);
     }
+    serve_waiting(model);  // the starved, a few at a time: there may be thousands
     questions_.retry(model);
+  }
+  void retry(operation_state& operation) {
+    for (const member_state& member : operation.members) {
+      if (member.phase == phase::waiting) return try_decide(operation, member_state{member});
+    }
   }
 
   void expire(operation_state& operation) {
@@ -433,7 +674,8 @@ class updates {
                                   operation.replica->model->name + "' became available; the latest was " +
                                   to_string(operation.replica->model->latest_ever)});
       }
-      if (operation.decided && member.phase == phase::absent && core_.now >= operation.arrival_deadline) {
+      if ((operation.decided || operation.fixed) && member.phase == phase::absent &&
+          core_.now >= operation.arrival_deadline) {
         return close_failed(
             operation, {errc::group_failed, "shard " + shard + " of replica '" + operation.replica->name +
                                                 "' did not call update() in time"});
@@ -442,13 +684,16 @@ class updates {
   }
 
   static constexpr std::uint32_t retries_of_one_source = 3;
+  static constexpr std::size_t failures_at_once = 4;
 
   core& core_;
   versions<Consistency>& versions_;
+  retention<Consistency>& retention_;
   questions& questions_;
   leases<Scheduler, Consistency>& leases_;
   operation_table<Consistency>& table_;
   Consistency consistency_;
+  bool serving_ = false;
 };
 
 }  // namespace tensorhub::catalog_detail

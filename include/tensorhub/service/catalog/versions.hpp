@@ -2,10 +2,12 @@
 /// \file versions.hpp
 /// Who holds which version, and when a version is there for readers.
 ///
-/// A worker is offered to readers ("indexed") exactly while it holds a version that nothing stands against. A
-/// version is available while some replica holds it with all its shards.
+/// A worker is offered to readers exactly while it shows a version that nothing stands against: one that it
+/// holds, or one that it is receiving. A version is available while some replica holds it with all its
+/// shards.
 
 #include <algorithm>
+#include <memory>
 #include <utility>
 
 #include "tensorhub/concepts/consistency.hpp"
@@ -27,21 +29,58 @@ class versions {
     reindex(worker);
   }
 
-  void drop(worker_state& worker) {
-    if (!worker.held) return;
-    unindex(worker);
-    worker.held.reset();
-    worker.publisher = false;
+  /// A version that an earlier server has decided for somebody.
+  void know(model_state& model, version_number number, std::uint32_t shard, digest128 root) {
+    version_state& version = version_of(model, number);
+    if (!version.roots[shard]) version.roots[shard] = root;
   }
 
-  /// Offers the worker to readers exactly if it holds a version that nothing stands against.
+  void drop(worker_state& worker) {
+    if (!worker.held) return;
+    worker.held.reset();
+    worker.publisher = false;
+    reindex(worker);
+  }
+
+  /// The worker's memory is being filled with a version, and can be read meanwhile.
+  void receive(worker_state& worker, const messages::reference& shown) {
+    worker.receiving = shown;
+    worker.chunks_received = 0;
+    reindex(worker);
+  }
+  void end_receiving(worker_state& worker) {
+    worker.receiving.reset();
+    reindex(worker);
+  }
+
+  /// Offers the worker to readers exactly if it shows a version that nothing stands against.
   void reindex(worker_state& worker) {
-    const bool serves = worker.holds() && !worker.replica->torn;
-    if (serves == worker.indexed) return;
-    if (!serves) return unindex(worker);
-    version_of(*worker.model, worker.held->version).holders[worker.shard.index].push_back(&worker);
-    worker.indexed = true;
-    if (!Consistency::decides_per_group) changed_ = true;
+    offer wanted = offer::none;
+    if (worker.receiving && !worker.withdrawn) {
+      wanted = offer::receiving;
+    } else if (worker.held && !worker.withdrawn && !worker.overwriting &&
+               (!worker.replica->torn || worker.group_pending)) {
+      wanted = offer::complete;  // of a replica that is torn, only what has just been repaired
+    }
+    const version_number version = wanted == offer::none ? version_number{} : worker.shown()->version;
+    if (wanted == worker.offered && version == worker.offered_version) return;
+    if (worker.offered != offer::none) {
+      index_of(worker, worker.offered_version).erase(worker.places, places_of);
+      worker.offered = offer::none;
+    }
+    worker.offered_version = version;
+    if (wanted == offer::none) return;
+    worker.offered = wanted;
+    index_of(worker, version)
+        .insert(worker, worker.places, worker.place, worker.load, wanted == offer::complete,
+                worker.publisher);
+    if (wanted == offer::complete && !Consistency::decides_per_group) changed_ = true;
+  }
+  /// The number of its lasting readers has changed.
+  void change_load(worker_state& worker, std::uint32_t load) {
+    worker.load = load;
+    if (worker.offered == offer::none) return;
+    index_of(worker, worker.offered_version).change_load(worker, worker.places, load, places_of);
   }
 
   /// Recomputes what a replica holds completely. True: something has become available since the last call, so
@@ -57,6 +96,8 @@ class versions {
       if (all) complete = first->held->version;
     }
     if (complete) replica.torn = false;
+    if (complete != replica.letting_go) replica.letting_go = {};
+    count_reliable(replica, complete);
     for (worker_state* worker : replica.workers) {
       if (worker != nullptr) reindex(*worker);
     }
@@ -74,6 +115,15 @@ class versions {
     return std::exchange(changed_, false);
   }
 
+  /// Of a replica that an earlier server has known: shards that are not back may hold this version, as the
+  /// others do, and may have been told so by that server in the call at hand.
+  [[nodiscard]] static bool may_hold(const replica_state& replica, version_number version) {
+    return std::ranges::count(replica.workers, nullptr) > 0 &&
+           std::ranges::any_of(replica.workers, [version](const worker_state* w) {
+             return w != nullptr && w->was_elsewhere && w->held && w->held->version == version;
+           });
+  }
+
   /// Keeps the records of versions that somebody holds, and of the newest few others (for
   /// `version_conflict`).
   void forget_old(model_state& model) {
@@ -81,23 +131,42 @@ class versions {
     for (auto version = model.versions.end(); version != model.versions.begin();) {
       --version;
       const bool held =
-          std::ranges::any_of(version->second.holders, [](const auto& list) { return !list.empty(); });
+          std::ranges::any_of(version->second.sources, [](const auto& index) { return !index->empty(); });
       if (held || version->second.complete_replicas > 0 || is_used(model, version->first)) continue;
       if (++others > core_.options.retained_versions) version = model.versions.erase(version);
     }
   }
 
  private:
-  void unindex(worker_state& worker) {
-    if (!std::exchange(worker.indexed, false)) return;
-    std::erase(version_of(*worker.model, worker.held->version).holders[worker.shard.index], &worker);
+  /// Whether the replica is one that a retained version can rely on.
+  void count_reliable(replica_state& replica, version_number complete) {
+    const bool reliable = complete && !replica.letting_go && !replica.dropping &&
+                          std::ranges::none_of(replica.workers, [](const worker_state* w) {
+                            return w == nullptr || w->spot || w->leaving;
+                          });
+    const version_number wanted = reliable ? complete : version_number{};
+    if (wanted == replica.counts_for) return;
+    if (replica.counts_for) --version_of(*replica.model, replica.counts_for).reliable_replicas;
+    if (wanted) ++version_of(*replica.model, wanted).reliable_replicas;
+    replica.counts_for = wanted;
+    core_.retention_changed = true;
+  }
+
+  static source_places& places_of(worker_state& worker) noexcept { return worker.places; }
+
+  [[nodiscard]] source_index& index_of(const worker_state& worker, version_number version) {
+    return *version_of(*worker.model, version).sources[worker.shard.index];
   }
 
   [[nodiscard]] version_state& version_of(model_state& model, version_number version) {
     const auto [position, fresh] = model.versions.try_emplace(version);
     if (fresh) {
       position->second.roots.resize(model.shards);
-      position->second.holders.resize(model.shards);
+      position->second.hungry.resize(model.shards);
+      position->second.crossings.resize(model.shards);
+      position->second.ordinals.resize(model.shards);
+      for (std::uint32_t shard = 0; shard < model.shards; ++shard)
+        position->second.sources.push_back(std::make_unique<source_index>());
     }
     return position->second;
   }

@@ -4,6 +4,8 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "tensorhub/service/messages.hpp"
 #include "tensorhub/service/session/actions.hpp"
@@ -19,7 +21,6 @@ enum class step : std::uint8_t {
   waiting,       ///< update: a version and a source
   draining,      ///< update: own readers of what was held before
   pulling,       ///< update: bytes
-  resourcing,    ///< update: another source, while the shell keeps what has arrived
   stopping,      ///< update: the shell's last reads, before the failure is reported
   finishing,     ///< update: the other shards of the replica
   failing        ///< update: the server's answer to the report of a failure
@@ -32,14 +33,30 @@ struct running {
   time_point drain_deadline = time_point::never();
   version_selector selector{};
   messages::reference target{};                   ///< publish: what is being published
-  messages::assignment source{};                  ///< update: whom to read
+  version_number version{};                       ///< update: what is being read
+  digest128 root{};                               ///< update: of that
+  std::vector<messages::assignment> sources{};    ///< update: whom to read
+  std::uint64_t ordinal = 0;                      ///< update: of this reader among all
+  std::optional<remote_region> control{};         ///< update: shown while it is being received
+  std::uint64_t announced = 0;                    ///< update: epoch at which it will be shown; zero: not told
+  bool told = false;                              ///< update: the server knows how to read what is shown
   std::optional<messages::reference> previous{};  ///< update: what was held before
   std::optional<messages::status> abort{};        ///< update: why it is being stopped
   messages::status failure{};                     ///< update: what the call will end with
 
   /// The shell has a transfer, and will report its end.
-  [[nodiscard]] bool is_pulling() const noexcept {
-    return at == step::pulling || at == step::resourcing || at == step::stopping;
+  [[nodiscard]] bool is_pulling() const noexcept { return at == step::pulling || at == step::stopping; }
+  /// The server has told which version, and this shard has not failed.
+  [[nodiscard]] bool is_decided() const noexcept { return version && at != step::failing; }
+  [[nodiscard]] lease_id first_lease() const noexcept {
+    return sources.empty() ? lease_id{} : sources.front().lease;
+  }
+  /// For sentences.
+  [[nodiscard]] std::string source_names() const {
+    std::string text;
+    for (const messages::assignment& source : sources)
+      text += (text.empty() ? "" : ", ") + source.source_replica + " at " + source.address.text;
+    return text.empty() ? "nobody: no source is left" : text;
   }
 };
 

@@ -14,6 +14,7 @@
 #include <initializer_list>
 #include <map>
 #include <optional>
+#include <type_traits>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -47,6 +48,27 @@ struct pending_request {
   bool without_joining = false;
 };
 
+/// Whether an answer of this type can be meant for that request (the table in messages.hpp). Another one is
+/// ignored: the request is repeated, or ends at its deadline.
+template <typename Answer>
+[[nodiscard]] bool is_answer_to(const messages::message& request) noexcept {
+  namespace m = messages;
+  const auto asks = [&request]<typename... Request>(std::type_identity<Request>...) {
+    return (std::holds_alternative<Request>(request) || ...);
+  };
+  using std::type_identity;
+  if (asks(type_identity<m::join_request>{})) return std::is_same_v<Answer, m::join_reply>;
+  if (asks(type_identity<m::unpublish_request>{})) return std::is_same_v<Answer, m::drained_reply>;
+  if (asks(type_identity<m::update_request>{}, type_identity<m::source_failed_request>{}))
+    return std::is_same_v<Answer, m::update_reply>;
+  if (asks(type_identity<m::wait_request>{})) return std::is_same_v<Answer, m::version_reply>;
+  if (asks(type_identity<m::list_request>{})) return std::is_same_v<Answer, m::list_reply>;
+  if (asks(type_identity<m::describe_request>{})) return std::is_same_v<Answer, m::describe_reply>;
+  if (asks(type_identity<m::why_request>{})) return std::is_same_v<Answer, m::why_reply>;
+  if (asks(type_identity<m::stuck_request>{})) return std::is_same_v<Answer, m::stuck_reply>;
+  return std::is_same_v<Answer, m::status_reply>;
+}
+
 class outbox {
  public:
   outbox(incarnation self, duration retry) : self_{self}, retry_{retry} {}
@@ -61,11 +83,19 @@ class outbox {
     pending.deadline = deadline;
     pending.without_joining = why == purpose::join ||
                               std::holds_alternative<messages::list_request>(pending.body) ||
-                              std::holds_alternative<messages::describe_request>(pending.body);
+                              std::holds_alternative<messages::describe_request>(pending.body) ||
+                              std::holds_alternative<messages::why_request>(pending.body) ||
+                              std::holds_alternative<messages::stuck_request>(pending.body);
     if (may_send(sequence, pending, joined)) transmit(now, sequence, pending);
   }
   /// Not numbered and not repeated.
-  void heartbeat() { output_.push_back({self_.value, {}, acknowledged(), messages::heartbeat_request{}}); }
+  void heartbeat() {
+    output_.push_back({self_.value, {}, acknowledged(), messages::heartbeat_request{chunks_, retention_}});
+  }
+  /// Revision of the retention that the worker knows.
+  void heard_retention(std::uint64_t revision) noexcept { retention_ = revision; }
+  /// What the heartbeats say of the running update.
+  void progress(std::uint64_t chunks) noexcept { chunks_ = chunks; }
 
   /// Sends what is due again.
   void repeat(time_point now, bool joined) {
@@ -74,9 +104,9 @@ class outbox {
     }
   }
   /// After a join: what has waited for it, and what another server may not have heard.
-  void repeat_all(time_point now) {
+  void repeat_all(time_point now, bool joined) {
     for (auto& [sequence, pending] : open_) {
-      if (may_send(sequence, pending, true)) transmit(now, sequence, pending);
+      if (may_send(sequence, pending, joined)) transmit(now, sequence, pending);
     }
   }
 
@@ -87,6 +117,13 @@ class outbox {
     std::optional<pending_request> out{std::move(found->second)};
     open_.erase(found);
     return out;
+  }
+  /// The same, if this is an answer to it.
+  template <typename Answer>
+  [[nodiscard]] std::optional<pending_request> take_answered(request_sequence sequence) {
+    const auto found = open_.find(sequence);
+    if (found == open_.end() || !is_answer_to<Answer>(found->second.body)) return std::nullopt;
+    return take(sequence);
   }
   /// The same for the oldest one with this purpose.
   [[nodiscard]] std::optional<pending_request> take(purpose why) {
@@ -154,6 +191,8 @@ class outbox {
   incarnation self_;
   duration retry_;
   std::uint64_t last_sequence_ = 0;
+  std::uint64_t chunks_ = 0;
+  std::uint64_t retention_ = 0;
   std::map<request_sequence, pending_request> open_;
   std::vector<messages::envelope> output_;
 };

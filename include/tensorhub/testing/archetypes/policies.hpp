@@ -15,7 +15,8 @@
 
 namespace tensorhub::testing {
 
-/// Always the first candidate. Movable, not copyable, not default-constructible.
+/// The first candidate that has a credit left; nobody ever makes room. Movable, not copyable, not
+/// default-constructible.
 class scheduler_archetype {
  public:
   using concept_tag = scheduler_tag;
@@ -26,9 +27,12 @@ class scheduler_archetype {
   scheduler_archetype(scheduler_archetype&&) noexcept = default;
   scheduler_archetype& operator=(scheduler_archetype&&) noexcept = default;
 
+  source_limits limits() const noexcept { return {2, 3}; }
   source_choice choose(const source_query&, std::span<const source_candidate> candidates) noexcept {
-    if (candidates.empty()) return {};
-    return {0, "the first"};
+    for (std::size_t i = 0; i < candidates.size(); ++i) {
+      if (candidates[i].leases < limits().credits) return {i, "the first"};
+    }
+    return {};
   }
 };
 static_assert(scheduler<scheduler_archetype>);

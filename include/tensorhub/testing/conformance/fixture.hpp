@@ -1,22 +1,18 @@
 #pragma once
 /// \file fixture.hpp
-/// What the rules of the transport conformance suite are made of: processes, guarded memory, a reader.
+/// What the rules of the transport conformance suite are made of: processes, a reader.
+/// Its memory is in guarded_memory.hpp.
 ///
 /// Every wait ends at the rule's deadline, or earlier when the transport says that nothing is outstanding. No
 /// rule passes or fails by time, except that the deadline itself is a failure.
 ///
 /// Thread safety: a fixture belongs to the thread that runs the rule; a `reader` to the thread that uses it.
 
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <functional>
 #include <map>
 #include <memory>
@@ -28,8 +24,7 @@
 #include <vector>
 
 #include "tensorhub/concepts/transport.hpp"
-#include "tensorhub/detail/unique_fd.hpp"
-#include "tensorhub/error.hpp"
+#include "tensorhub/testing/conformance/guarded_memory.hpp"
 
 namespace tensorhub::testing {
 
@@ -46,6 +41,10 @@ struct conformance_subject {
   /// It is stopped and answers nothing (SIGSTOP), until it is destroyed. Empty: the rule for silent peers
   /// does not apply. `make` should then give a short peer time-out.
   std::function<void(T&)> stall{};
+  /// What the rules register: at a source for its peers, and as the target of reads. Empty: host memory (for
+  /// sources also with a file behind it, where the transport uses one). `device_bytes.hpp` has another.
+  memory_maker source_memory{};
+  memory_maker target_memory{};
 };
 
 struct conformance_options {
@@ -72,118 +71,6 @@ class findings {
  private:
   static constexpr std::size_t most = 16;
   std::vector<std::string> sentences_;
-};
-
-/// Eight bytes of pattern `seed`: they say which pattern they are of, and where in it they are.
-[[nodiscard]] constexpr std::uint64_t pattern_word(std::uint64_t seed, std::uint64_t index) noexcept {
-  std::uint64_t word = seed * 0x9e3779b97f4a7c15u + index * 0xd1342543de82ef95u + 0x2545f4914f6cdd1du;
-  word = (word ^ (word >> 32)) * 0xbf58476d1ce4e5b9u;
-  word = (word ^ (word >> 29)) * 0x94d049bb133111ebu;
-  return word ^ (word >> 31);
-}
-
-/// Calls `piece(bytes, position)` with the pattern's bytes [first, first + bytes), in pieces.
-template <typename Piece>
-void for_pattern(std::uint64_t seed, std::uint64_t first, std::uint64_t bytes, Piece&& piece) {
-  std::array<std::uint64_t, 512> words{};
-  for (std::uint64_t done = 0; done < bytes;) {
-    const std::uint64_t at = first + done;
-    const std::uint64_t skipped = at & 7;
-    const std::uint64_t count = std::min<std::uint64_t>(bytes - done, sizeof words - skipped);
-    for (std::uint64_t i = 0; i * 8 < skipped + count; ++i) words[i] = pattern_word(seed, (at >> 3) + i);
-    const auto* const raw = reinterpret_cast<const std::byte*>(words.data());
-    piece(std::span{raw + skipped, count}, done);
-    done += count;
-  }
-}
-
-/// Pages with known bytes before and behind the part that a rule registers, so that a transport that goes
-/// outside is seen (and does no harm). Shared memory with a file where asked for, else private.
-class guarded_memory {
- public:
-  static constexpr std::uint64_t margin_bytes = 64u << 10;
-
-  explicit guarded_memory(std::uint64_t bytes, bool with_file = false) : bytes_{bytes} {
-    if (with_file) {
-      // Sealed as the host memory space seals its own, so that a transport may map it.
-      descriptor_.reset(::memfd_create("conformance", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-      if (!descriptor_ || ::ftruncate(descriptor_.get(), static_cast<off_t>(whole_bytes())) != 0 ||
-          ::fcntl(descriptor_.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0)
-        throw error{errc::system_failed, "no memfd for the conformance suite"};
-    }
-    void* const memory = ::mmap(nullptr, whole_bytes(), PROT_READ | PROT_WRITE,
-                                with_file ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS, descriptor_.get(), 0);
-    if (memory == MAP_FAILED) throw error{errc::system_failed, "no memory for the conformance suite"};
-    whole_ = static_cast<std::byte*>(memory);
-    fill(0);
-  }
-  ~guarded_memory() { ::munmap(whole_, whole_bytes()); }
-  guarded_memory(const guarded_memory&) = delete;
-  guarded_memory& operator=(const guarded_memory&) = delete;
-
-  /// Pattern over everything, margins too; its index 0 is the first byte of the first margin.
-  void fill(std::uint64_t seed) noexcept {
-    seed_ = seed;
-    for_pattern(seed, 0, whole_bytes(), [this](std::span<const std::byte> piece, std::uint64_t position) {
-      std::memcpy(whole_ + position, piece.data(), piece.size());
-    });
-  }
-  [[nodiscard]] std::byte* data() const noexcept { return whole_ + margin_bytes; }
-  [[nodiscard]] std::uint64_t bytes() const noexcept { return bytes_; }
-  /// [offset, offset + bytes) without the margins; offsets may not reach behind `bytes()`.
-  [[nodiscard]] memory_range range(std::uint64_t offset, std::uint64_t bytes) const noexcept {
-    memory_range part{data() + offset, bytes};
-    if (descriptor_) {
-      part.backing_fd = descriptor_.get();
-      part.backing_offset = margin_bytes + offset;
-    }
-    return part;
-  }
-  [[nodiscard]] memory_range range() const noexcept { return range(0, bytes_); }
-
-  /// Bytes [offset, offset + bytes) are those that pattern `seed` gives another guarded_memory at
-  /// `seed_offset`.
-  [[nodiscard]] bool holds(std::uint64_t offset, std::uint64_t bytes, std::uint64_t seed,
-                           std::uint64_t seed_offset) const noexcept {
-    return matches(margin_bytes + offset, bytes, seed, margin_bytes + seed_offset);
-  }
-  /// Everything outside of [offset, offset + bytes) is as `fill` left it, margins included.
-  [[nodiscard]] bool untouched_outside(std::uint64_t offset, std::uint64_t bytes) const noexcept {
-    const std::uint64_t behind = margin_bytes + offset + bytes;
-    return matches(0, margin_bytes + offset, seed_, 0) &&
-           matches(behind, whole_bytes() - behind, seed_, behind);
-  }
-  [[nodiscard]] bool untouched() const noexcept { return untouched_outside(0, 0); }
-  /// Eight bytes in a row of [0, bytes) are those that pattern `seed` gives another guarded_memory there,
-  /// when the first byte was read from `seed_offset` (which may lie in a margin: negative).
-  [[nodiscard]] bool has_bytes_of(std::uint64_t bytes, std::uint64_t seed,
-                                  std::int64_t seed_offset) const noexcept {
-    std::uint64_t in_a_row = 0;
-    bool seen = false;
-    const std::uint64_t first = margin_bytes + static_cast<std::uint64_t>(seed_offset);
-    for_pattern(seed, first, bytes, [&](std::span<const std::byte> piece, std::uint64_t position) {
-      for (std::size_t i = 0; i < piece.size(); ++i) {
-        in_a_row = data()[position + i] == piece[i] ? in_a_row + 1 : 0;
-        seen = seen || in_a_row == 8;
-      }
-    });
-    return seen;
-  }
-
- private:
-  [[nodiscard]] std::uint64_t whole_bytes() const noexcept { return bytes_ + 2 * margin_bytes; }
-  [[nodiscard]] bool matches(std::uint64_t at, std::uint64_t bytes, std::uint64_t seed,
-                             std::uint64_t index) const noexcept {
-    bool same = true;
-    for_pattern(seed, index, bytes, [&](std::span<const std::byte> piece, std::uint64_t position) {
-      same = same && std::memcmp(whole_ + at + position, piece.data(), piece.size()) == 0;
-    });
-    return same;
-  }
-  std::uint64_t bytes_;
-  std::uint64_t seed_ = 0;
-  detail::unique_fd descriptor_;
-  std::byte* whole_ = nullptr;
 };
 
 /// One rule's surroundings.
@@ -239,8 +126,16 @@ class conformance_fixture {
     return std::min(capabilities.max_read_bytes, options_.largest_read_bytes);
   }
   /// With and without a file behind the source's memory, where that matters to the transport.
-  [[nodiscard]] static std::vector<bool> backings() {
-    return capabilities.uses_backing_file ? std::vector<bool>{false, true} : std::vector<bool>{false};
+  [[nodiscard]] std::vector<bool> backings() const {
+    return capabilities.uses_backing_file && !subject_.source_memory ? std::vector<bool>{false, true}
+                                                                     : std::vector<bool>{false};
+  }
+  /// Memory for a rule, in its place: of the side that serves it, or of the side that reads into it.
+  [[nodiscard]] guarded_memory source_memory(std::uint64_t bytes, bool with_file = false) const {
+    return guarded_memory{bytes, with_file, subject_.source_memory};
+  }
+  [[nodiscard]] guarded_memory target_memory(std::uint64_t bytes) const {
+    return guarded_memory{bytes, false, subject_.target_memory};
   }
   /// The rule does not apply to this subject, for this reason.
   void skip(const std::string& reason) { skipped_ = reason; }

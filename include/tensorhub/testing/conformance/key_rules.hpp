@@ -33,13 +33,12 @@ std::vector<std::string> out_of_bounds_is_denied(conformance_fixture<T>& about) 
     // What lies behind the region (or, after an overflow, before it) must not come; what is inside may.
     const auto at = static_cast<std::int64_t>(offset);
     const std::uint64_t inside = offset < bytes ? bytes - offset : 0;
+    const auto forbidden = scene.from.copy_of(at, count);
+    const auto arrived = scene.to.copy_of(0, count);
     bool leaked = false;
     for (std::uint64_t i = inside; i + 8 <= count; ++i) {
       bool all = true;
-      for (std::uint64_t k = 0; k < 8; ++k) {
-        const std::byte forbidden = scene.from.data()[at + static_cast<std::int64_t>(i + k)];
-        all = all && scene.to.data()[i + k] == forbidden;
-      }
+      for (std::uint64_t k = i; k < i + 8; ++k) all = all && arrived[k] == forbidden[k];
       leaked = leaked || all;
     }
     found.require(!leaked, when + ": bytes from outside of the region arrived");
@@ -117,7 +116,7 @@ template <transport T>
 std::vector<std::string> foreign_key_is_denied(conformance_fixture<T>& about) {
   findings found;
   conformance_scene<T> scene{about, 4096, 512, 4};
-  guarded_memory other_memory{4096};
+  guarded_memory other_memory = about.source_memory(4096);
   other_memory.fill(33);
   auto other = about.start();
   const remote_region foreign = other.describe(other.add(other_memory.range(), region_access::remote_read));
@@ -137,7 +136,7 @@ template <transport T>
 std::vector<std::string> stale_key_is_denied(conformance_fixture<T>& about) {
   findings found;
   conformance_scene<T> scene{about, 4096, 512, 4};
-  guarded_memory other_memory{4096};
+  guarded_memory other_memory = about.source_memory(4096);
   other_memory.fill(34);
   const std::size_t other = scene.source.add(other_memory.range(), region_access::remote_read);
   const remote_region bystander = scene.source.describe(other);
@@ -165,7 +164,7 @@ template <transport T>
 std::vector<std::string> deregistered_is_denied(conformance_fixture<T>& about) {
   findings found;
   conformance_scene<T> scene{about, 4096, 512, 4};
-  guarded_memory other_memory{4096};
+  guarded_memory other_memory = about.source_memory(4096);
   other_memory.fill(35);
   scene.source.add(other_memory.range(), region_access::remote_read);
   const remote_region bystander = scene.source.describe(1);
@@ -185,7 +184,7 @@ template <transport T>
 std::vector<std::string> local_region_is_denied(conformance_fixture<T>& about) {
   findings found;
   conformance_scene<T> scene{about, 4096, 512, 4};
-  guarded_memory private_memory{4096};
+  guarded_memory private_memory = about.source_memory(4096);
   private_memory.fill(scene.from_seed);
   const std::size_t index = scene.source.add(private_memory.range(), region_access::local_write);
   try {

@@ -138,7 +138,7 @@ std::vector<std::string> closed_queue_writes_nothing(conformance_fixture<T>& abo
   for (std::size_t round = 0; round < about.options().rounds; ++round) {
     const std::uint64_t slot_bytes = std::max<std::uint64_t>(about.largest() >> (2 * (round % 4) + 2), 8);
     conformance_scene<T> scene{about, slot_bytes, depth * slot_bytes, depth};
-    guarded_memory elsewhere{slot_bytes};
+    guarded_memory elsewhere = about.target_memory(slot_bytes);
     const std::size_t region = scene.target.add(elsewhere.range(), region_access::local_write);
     found.require(post_slots(scene, slot_bytes) == depth, "an empty queue does not take its depth");
     if (round % 2 == 1) static_cast<void>(scene.reader.take([](const completion&) {}));
@@ -208,7 +208,7 @@ std::vector<std::string> cut_off_is_final(conformance_fixture<T>& about) {
   for (std::size_t round = 0; round < about.options().rounds; ++round) {
     const std::uint64_t slot_bytes = std::max<std::uint64_t>(about.largest() >> (2 * (round % 4) + 2), 1);
     conformance_scene<T> scene{about, slot_bytes, depth * slot_bytes, depth};
-    guarded_memory elsewhere{slot_bytes};
+    guarded_memory elsewhere = about.target_memory(slot_bytes);
     auto bystander = about.start();
     bystander.add(elsewhere.range(), region_access::local_write);
     conformance_reader<T> unharmed{about, *bystander, 1, scene.source};

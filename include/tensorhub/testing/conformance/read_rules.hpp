@@ -282,9 +282,10 @@ std::vector<std::string> queues_of_two_threads(conformance_fixture<T>& about) {
   constexpr std::uint64_t slot_bytes = 10'007;
   constexpr std::size_t slots = 8;
   findings found;
-  guarded_memory from{slot_bytes * slots};
+  guarded_memory from = about.source_memory(slot_bytes * slots);
   from.fill(31);
-  std::array<guarded_memory, 2> to{guarded_memory{slot_bytes * slots}, guarded_memory{slot_bytes * slots}};
+  std::array<guarded_memory, 2> to{about.target_memory(slot_bytes * slots),
+                                   about.target_memory(slot_bytes * slots)};
   auto source = about.start();
   auto target = about.start();
   const remote_region remote = source.describe(source.add(from.range(), region_access::remote_read));

@@ -28,8 +28,8 @@ struct conformance_scene {
 
   conformance_scene(conformance_fixture<T>& fixture, std::uint64_t from_bytes, std::uint64_t to_bytes,
                     std::size_t depth, bool with_file = false)
-      : from{from_bytes, with_file},
-        to{to_bytes},
+      : from(fixture.source_memory(from_bytes, with_file)),
+        to(fixture.target_memory(to_bytes)),
         source{fixture.start()},
         target{fixture.start()},
         remote{publish()},

@@ -25,7 +25,7 @@ std::vector<std::string> registration_is_all_or_nothing(conformance_fixture<T>& 
   constexpr std::size_t count = 9;
   constexpr std::uint64_t bytes = 256;
   findings found;
-  guarded_memory memory{count * bytes};
+  guarded_memory memory = about.source_memory(count * bytes);
   auto process = about.start();
   process.add(memory.range(0, bytes));
   const std::uint64_t before = process->registered_bytes();
@@ -66,7 +66,7 @@ std::vector<std::string> registration_is_all_or_nothing(conformance_fixture<T>& 
 template <transport T>
 std::vector<std::string> registered_bytes_add_up(conformance_fixture<T>& about) {
   findings found;
-  guarded_memory memory{10'000};
+  guarded_memory memory = about.source_memory(10'000);
   auto process = about.start();
   const auto expect = [&](std::uint64_t bytes, const std::string& when) {
     found.require(process->registered_bytes() == bytes, when + ": registered_bytes() is " +
@@ -123,13 +123,15 @@ struct overwrite_scene : conformance_scene<T> {
   static constexpr std::uint64_t later_seed = 77;
   static constexpr std::size_t slots = 8;
   std::uint64_t slot_bytes;
-  guarded_memory control_memory{64};
-  guarded_memory control_target{64};
+  guarded_memory control_memory;
+  guarded_memory control_target;
   remote_region control;
 
   overwrite_scene(conformance_fixture<T>& about, std::uint64_t bytes_of_a_slot, bool with_file)
       : conformance_scene<T>{about, slots * bytes_of_a_slot, slots * bytes_of_a_slot, slots, with_file},
         slot_bytes{bytes_of_a_slot},
+        control_memory(about.source_memory(64)),
+        control_target(about.target_memory(64)),
         control{this->source.describe(this->source.add(control_memory.range(), region_access::remote_read))} {
     this->target.add(control_target.range(), region_access::local_write);
   }
@@ -147,7 +149,7 @@ struct overwrite_scene : conformance_scene<T> {
           this->reader.post(this->into(), i * slot_bytes, {&this->remote, i * slot_bytes, slot_bytes}));
     }
   }
-  [[nodiscard]] bool is_as_before(request_id id) const noexcept {
+  [[nodiscard]] bool is_as_before(request_id id) const {
     const std::uint64_t offset = (id - this->reader.first_id) % (slots + 1) * slot_bytes;
     return this->to.holds(offset, slot_bytes, this->from_seed, offset);
   }

@@ -1,8 +1,10 @@
 #pragma once
 /// \file scheduler.hpp
 /// Rules for every scheduler. Whether a choice is a good one is each policy's own business; here is only what
-/// the catalog relies on: an index it can use, and the same answer to the same history.
+/// the catalog relies on: limits that stay, an index it can use, nobody beyond its credits unless a place is
+/// to be taken, and the same answer to the same history.
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -43,15 +45,19 @@ class scheduler_call {
   }
 
   /// Histories of a small cluster, fixed by the seed: 2 datacenters of 2 racks of 3 hosts, some of them
-  /// unnamed; 0 to 9 candidates with distinct incarnations; load, progress and reliability at random.
+  /// unnamed; 0 to 9 candidates with distinct incarnations; load (also beyond the usual credits), progress,
+  /// reliability, and what the reader has already, at random.
   static void fill(scheduler_call& call, std::uint64_t seed) {
     detail::suite_random random{seed};
     call.read_from(incarnation{1000}, some_place(random));
+    call.query.sources_held = static_cast<std::uint32_t>(random.below(4));
+    call.query.sources_nearby = static_cast<std::uint32_t>(random.below(call.query.sources_held + 1));
+    call.query.may_displace = random.below(2) == 0;
     const std::uint64_t count = random.below(10);
     for (std::uint64_t i = 0; i < count; ++i) {
       source_candidate candidate;
       candidate.worker = incarnation{1 + i * 100 + random.below(100)};
-      candidate.leases = static_cast<std::uint32_t>(random.below(4));
+      candidate.leases = static_cast<std::uint32_t>(random.below(12));
       candidate.chunks = 64;
       candidate.chunks_held = 1 + random.below(64);
       candidate.spot = random.below(3) == 0;
@@ -130,6 +136,8 @@ struct scheduler_rules {
         const source_choice second = other.choose(moved.query, moved.candidates);
         seen.require(first.index == second.index,
                      "two choices for call " + std::to_string(i) + " of history " + std::to_string(history));
+        seen.require(first.displace == second.displace,
+                     "two ways for call " + std::to_string(i) + " of history " + std::to_string(history));
         seen.require(first.reason == second.reason,
                      "two reasons for call " + std::to_string(i) + " of history " + std::to_string(history));
       }
@@ -155,6 +163,77 @@ struct scheduler_rules {
     }
     return seen;
   }
+
+  /// "The same for all its life, both at least 1": of all objects, whatever they were asked.
+  static violations limits_are_constant(const Make& make) {
+    violations seen;
+    const source_limits limits = make().limits();
+    seen.require(limits.sources >= 1, "a reader without a source");
+    seen.require(limits.credits >= 1, "a source without a reader");
+    const auto check = [&](const S& policy, const std::string& when) {
+      const source_limits now = policy.limits();
+      seen.require(now.sources == limits.sources && now.credits == limits.credits, "other limits " + when);
+    };
+    for (std::uint64_t history = 0; history < histories; ++history) {
+      S policy = make();
+      check(policy, "of another object");
+      for (std::uint64_t i = 0; i < calls_per_history; ++i) {
+        scheduler_call call;
+        scheduler_call::fill(call, history * calls_per_history + i);
+        static_cast<void>(policy.choose(call.query, call.candidates));
+        check(policy, "after call " + std::to_string(i) + " of history " + std::to_string(history));
+      }
+    }
+    return seen;
+  }
+
+  /// "A candidate without credit is chosen only with `displace`."
+  static violations full_ones_are_only_displaced(const Make& make) {
+    return of_each_choice(make, [](const source_query&, const source_candidate* chosen,
+                                   const source_choice& choice, const source_limits& limits) {
+      return chosen == nullptr || chosen->leases < limits.credits || choice.displace;
+    });
+  }
+
+  /// `displace` means what it says: the query allows it, somebody was chosen, and has no credit left.
+  static violations displaces_only_if_allowed(const Make& make) {
+    return of_each_choice(make, [](const source_query& query, const source_candidate* chosen,
+                                   const source_choice& choice, const source_limits& limits) {
+      return !choice.displace ||
+             (query.may_displace && chosen != nullptr && chosen->leases >= limits.credits);
+    });
+  }
+
+ private:
+  /// Seeds of the calls for which `holds` is false. `chosen` is null if nobody is; an index that is outside
+  /// of the candidates is another rule's business.
+  template <typename Holds>
+  static violations of_each_choice(const Make& make, Holds&& holds) {
+    violations seen;
+    for (std::uint64_t history = 0; history < histories; ++history) {
+      S policy = make();
+      for (std::uint64_t i = 0; i < calls_per_history; ++i) {
+        const std::uint64_t seed = history * calls_per_history + i;
+        scheduler_call call;
+        scheduler_call::fill(call, seed);
+        // All busy, so that it is tempting to choose one without credit.
+        if (seed % 3 == 0 && policy.limits().credits != UINT32_MAX) {
+          for (source_candidate& candidate : call.candidates)
+            candidate.leases = std::max(candidate.leases, policy.limits().credits);
+        }
+        const source_choice choice = policy.choose(call.query, call.candidates);
+        if (choice.index && *choice.index >= call.candidates.size()) continue;
+        const source_candidate* chosen = choice.index ? &call.candidates[*choice.index] : nullptr;
+        seen.require(holds(call.query, chosen, choice, policy.limits()),
+                     std::string{chosen == nullptr ? "nobody" : "somebody"} + " chosen with " +
+                         std::to_string(chosen == nullptr ? 0 : chosen->leases) + " readers" +
+                         (choice.displace ? ", displacing" : "") +
+                         (call.query.may_displace ? ", which is allowed" : "") + " (seed " +
+                         std::to_string(seed) + ")");
+      }
+    }
+    return seen;
+  }
 };
 
 /// Runs all rules.
@@ -166,6 +245,9 @@ template <scheduler S, typename Make>
   results.push_back({"nobody_is_chosen_of_none", rules::nobody_is_chosen_of_none(make)});
   results.push_back({"same_history_same_choice", rules::same_history_same_choice(make)});
   results.push_back({"moving_changes_nothing", rules::moving_changes_nothing(make)});
+  results.push_back({"limits_are_constant", rules::limits_are_constant(make)});
+  results.push_back({"full_ones_are_only_displaced", rules::full_ones_are_only_displaced(make)});
+  results.push_back({"displaces_only_if_allowed", rules::displaces_only_if_allowed(make)});
   return results;
 }
 template <scheduler S>

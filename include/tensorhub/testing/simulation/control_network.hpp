@@ -24,8 +24,8 @@ namespace tensorhub::testing {
 class control_network {
  public:
   struct ends {
-    std::function<void(const messages::envelope&)> server{};
-    std::function<void(incarnation, const messages::envelope&)> worker{};
+    std::function<void(std::size_t server, const messages::envelope&)> server{};
+    std::function<void(std::size_t server, incarnation, const messages::envelope&)> worker{};
   };
 
   /// All are borrowed.
@@ -34,13 +34,13 @@ class control_network {
 
   void connect(ends to) { to_ = std::move(to); }
 
-  void to_server(incarnation from, messages::envelope message) {
+  void to_server(incarnation from, std::size_t server, messages::envelope message) {
     send(
-        from, true, [this, message] { to_.server(message); }, is_report(message.body));
+        from, true, [this, server, message] { to_.server(server, message); }, is_report(message.body));
   }
-  void to_worker(incarnation id, messages::envelope message) {
+  void to_worker(std::size_t server, incarnation id, messages::envelope message) {
     send(
-        id, false, [this, id, message] { to_.worker(id, message); }, is_report(message.body));
+        id, false, [this, server, id, message] { to_.worker(server, id, message); }, is_report(message.body));
   }
 
   /// Breaks one connection, whichever.
@@ -49,6 +49,12 @@ class control_network {
     auto connection = connections_.begin();
     std::advance(connection, static_cast<std::ptrdiff_t>(events_->below(connections_.size())));
     lose(connection->second);
+  }
+
+  /// Of one worker.
+  void lose(incarnation worker) { lose(connections_[worker]); }
+  void lose_all() {
+    for (auto& [worker, connection] : connections_) lose(connection);
   }
 
   /// One way through the network.

@@ -2,14 +2,18 @@
 /// \file event_queue.hpp
 /// Virtual time: a queue of things that happen, in order, one thread, no clock. Equal seeds give equal
 /// histories.
+///
+/// A heap of four children per place, over 24 bytes per event; what the events do lies beside it and is not
+/// moved while the heap is put in order.
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
-#include <functional>
-#include <queue>
 #include <random>
 #include <utility>
 #include <vector>
 
+#include "tensorhub/testing/simulation/action.hpp"
 #include "tensorhub/types/units.hpp"
 
 namespace tensorhub::testing {
@@ -20,20 +24,34 @@ class event_queue {
 
   [[nodiscard]] time_point now() const noexcept { return now_; }
 
-  /// Events at the same time happen in the order of their scheduling.
-  void schedule(time_point at, std::function<void()> what) {
-    events_.push({std::max(at, now_), ++count_, std::move(what)});
+  /// Events at the same time happen in the order of their scheduling. `what`: any callable.
+  void schedule(time_point at, action what) {
+    std::uint32_t slot = 0;
+    if (free_.empty()) {
+      slot = static_cast<std::uint32_t>(actions_.size());
+      actions_.push_back(std::move(what));
+    } else {
+      slot = free_.back();
+      free_.pop_back();
+      actions_[slot] = std::move(what);
+    }
+    heap_.emplace_back();
+    rise(heap_.size() - 1, {std::max(at, now_).nanoseconds, ++count_, slot});
   }
-  void after(duration delay, std::function<void()> what) { schedule(now_ + delay, std::move(what)); }
+  void after(duration delay, action what) { schedule(now_ + delay, std::move(what)); }
 
   /// False: nothing is left before `end`.
   bool step(time_point end) {
-    if (events_.empty() || events_.top().at > end) return false;
-    event next = std::move(const_cast<event&>(events_.top()));  // popped at once
-    events_.pop();
-    now_ = next.at;
+    if (heap_.empty() || heap_.front().at > end.nanoseconds) return false;
+    const event next = heap_.front();
+    const event last = heap_.back();
+    heap_.pop_back();
+    if (!heap_.empty()) sink(last);
+    action what = std::move(actions_[next.slot]);
+    free_.push_back(next.slot);
+    now_ = {next.at};
     ++executed_;
-    next.what();
+    what();
     return true;
   }
 
@@ -52,14 +70,47 @@ class event_queue {
 
  private:
   struct event {
-    time_point at{};
+    std::int64_t at = 0;  ///< nanoseconds
     std::uint64_t order = 0;
-    std::function<void()> what{};
-    bool operator<(const event& other) const noexcept {
-      return std::pair{at.nanoseconds, order} > std::pair{other.at.nanoseconds, other.order};
+    std::uint32_t slot = 0;  ///< of actions_
+    [[nodiscard]] bool before(const event& other) const noexcept {
+      return at != other.at ? at < other.at : order < other.order;
     }
   };
-  std::priority_queue<event> events_;
+  static constexpr std::size_t children = 4;
+
+  /// Puts `moved` at `place`, or nearer to the front.
+  void rise(std::size_t place, const event& moved) {
+    while (place > 0) {
+      const std::size_t parent = (place - 1) / children;
+      if (!moved.before(heap_[parent])) break;
+      heap_[place] = heap_[parent];
+      place = parent;
+    }
+    heap_[place] = moved;
+  }
+  /// Puts `moved` at the front, or where it belongs behind it.
+  void sink(const event& moved) {
+    const std::size_t size = heap_.size();
+    std::size_t place = 0;
+    while (true) {
+      const std::size_t first = place * children + 1;
+      if (first >= size) break;
+      std::size_t least = first;
+      const std::size_t end = std::min(first + children, size);
+      for (std::size_t child = first + 1; child < end; ++child) {
+        if (heap_[child].before(heap_[least])) least = child;
+      }
+      if (!heap_[least].before(moved)) break;
+      heap_[place] = heap_[least];
+      place = least;
+    }
+    heap_[place] = moved;
+  }
+
+  std::vector<event> heap_;
+  std::vector<action> actions_;
+  std::vector<std::uint32_t> free_;  ///< slots of actions_
   std::mt19937_64 random_;
   time_point now_{1};
   std::uint64_t count_ = 0;

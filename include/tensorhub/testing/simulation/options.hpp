@@ -17,14 +17,21 @@ struct simulation_options {
   std::uint64_t seed = 1;
   std::uint32_t shards = 2;
   std::size_t rollouts = 3;
+  std::size_t datacenters = 1;                ///< the trainer is in the first one
   duration length = std::chrono::seconds{3};  ///< of virtual time, before the finale
+  /// After the last fault: everybody who is going to be declared dead has been, and is replaced.
+  duration settling = std::chrono::milliseconds{1500};
   duration unpublish_timeout = std::chrono::milliseconds{100};
 
   // ---- processes
-  double kills_per_second = 0.3;  ///< of rollout workers; a new process takes the place after a while
-  double late_starters = 0.0;     ///< chance per rollout worker that it starts up to 500 ms late
-  double trainer_exits = 0.0;     ///< chance per version and shard: killed in the drain, or leaves after it
-  double careless_trainer = 0.0;  ///< chance per version that a trainer overwrites without unpublish
+  double kills_per_second = 0.3;   ///< of rollout workers; a new process takes the place after a while
+  double late_starters = 0.0;      ///< chance per rollout worker that it starts up to 500 ms late
+  double trainer_exits = 0.0;      ///< chance per version and shard: killed in the drain, or leaves after it
+  double pauses_per_second = 0.0;  ///< of any worker, for up to 900 ms: beyond the server's patience
+  double paused_readers = 0.0;     ///< chance per update that its reader is paused in the middle of it
+  double instant_restarts = 0.0;   ///< chance per death that the next process has the address within 100 us
+  double flipped_bits = 0.0;       ///< chance per read of a chunk that one bit of it arrives wrong
+  double careless_trainer = 0.0;   ///< chance per version that a trainer overwrites without unpublish
 
   // ---- calls
   double cancels = 0.0;          ///< chance per update that its caller cancels it, at any moment
@@ -32,6 +39,21 @@ struct simulation_options {
   double late_shards = 0.0;      ///< chance per update that this shard calls up to 700 ms after the others
   double fickle_callers = 0.0;   ///< chance per round of many calls in a row that are given up at once
   double old_versions = 0.0;     ///< chance per round that it asks for exactly one of the last four versions
+  double local_updates = 0.0;    ///< chance per round that it takes only what its datacenter has
+
+  // ---- retention
+  std::uint32_t keep_latest = 0;  ///< versions that the trainer asks to be retained
+  double pins = 0.0;              ///< chance per version that it is pinned, for a while
+  double polite_leavers_per_second =
+      0.0;                      ///< rollouts that leave with some grace, and come back as new processes
+  double leave_together = 0.0;  ///< chance that all other rollouts leave at the same moment
+  double no_room = 0.0;         ///< chance per offload that the host has no memory for it
+
+  // ---- servers
+  double server_kills_per_second = 0.0;  ///< another one starts at the same address after up to 600 ms
+  /// Another server takes over at the next address, under the next term; the old one goes on for up to 300
+  /// ms.
+  double takeovers_per_second = 0.0;
 
   // ---- control network
   double connection_losses_per_second = 1.0;  ///< over all control connections
@@ -50,7 +72,19 @@ struct simulation_statistics {
   std::uint64_t cancelled = 0;  ///< calls that were cancelled while they ran
   std::uint64_t forced_drains = 0;
   std::uint64_t chunks = 0;
+  std::uint64_t relayed_chunks = 0;  ///< of these, read from a worker that was receiving itself
+  std::uint64_t trades = 0;          ///< moments at which two workers read from each other
+  std::uint64_t seeds = 0;           ///< moments at which a lease crosses into another datacenter
   std::uint64_t kills = 0;
+  std::uint64_t pauses = 0;
+  std::uint64_t flipped_bits = 0;
+  std::uint64_t retired = 0;      ///< workers that left with grace
+  std::uint64_t offloads = 0;     ///< that were asked for
+  std::uint64_t handed_over = 0;  ///< temporary replicas (shards) that got their version
+  std::uint64_t lost = 0;         ///< retained versions that the server says are lost
+  std::uint64_t server_kills = 0;
+  std::uint64_t refused_publishes = 0;  ///< out of step with the group, after a server's end
+  std::uint64_t takeovers = 0;
   std::uint64_t exits = 0;  ///< of trainers
   std::uint64_t double_joins = 0;
   std::uint64_t lost_connections = 0;
@@ -66,7 +100,19 @@ struct simulation_statistics {
     cancelled += other.cancelled;
     forced_drains += other.forced_drains;
     chunks += other.chunks;
+    relayed_chunks += other.relayed_chunks;
+    trades += other.trades;
+    seeds += other.seeds;
     kills += other.kills;
+    pauses += other.pauses;
+    flipped_bits += other.flipped_bits;
+    retired += other.retired;
+    offloads += other.offloads;
+    handed_over += other.handed_over;
+    lost += other.lost;
+    server_kills += other.server_kills;
+    refused_publishes += other.refused_publishes;
+    takeovers += other.takeovers;
     exits += other.exits;
     double_joins += other.double_joins;
     lost_connections += other.lost_connections;

@@ -7,8 +7,9 @@
 /// What it promises is concept `transport`'s table; how the two sides greet each other, and what is in a key,
 /// is in libfabric/protocol.hpp; what differs between providers is in the README beside this folder.
 ///
-/// Security: the source's provider checks each read's key (64 random bits, where the provider lets us choose
-/// it) and its bounds. Nothing is encrypted. The default interface is loopback.
+/// Security: a source that was told to ask for a capability (`require_capability`; a worker does) accepts
+/// only readers that show one. Its provider checks each read's key (64 random bits, where the provider lets
+/// us choose it) and its bounds. Nothing is encrypted. The default interface is loopback.
 ///
 /// fork(2): libfabric starts threads and keeps state per process. Make the first transport object after the
 /// fork, not before it.
@@ -26,7 +27,7 @@
 #include <utility>
 #include <vector>
 
-#include "tensorhub/concepts/transport.hpp"
+#include "tensorhub/concepts/guarded_transport.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/transports/libfabric/options.hpp"
 #include "tensorhub/transports/libfabric/provider.hpp"
@@ -46,7 +47,7 @@ class libfabric {
                                                        .survives_access_errors = false,
                                                        .crosses_hosts = true,
                                                        .crosses_datacenters = true,
-                                                       .reads_device_memory = false,
+                                                       .reads_device_memory = true,
                                                        .uses_backing_file = false,
                                                        .sends_by_reference = false};
 
@@ -134,8 +135,11 @@ class libfabric {
 
   [[nodiscard]] transport_address address() const { return {source_.address().text()}; }
 
-  /// Which provider, fabric and domain were chosen, for people: "provider tcp, fabric ..., domain lo".
-  [[nodiscard]] std::string description() const { return provider_.description(); }
+  /// Which provider, fabric and domain were chosen, for people: "provider tcp, fabric ..., domain lo", with
+  /// "device memory" where it takes that.
+  [[nodiscard]] std::string description() const {
+    return provider_.description() + (provider_.takes_device_memory() ? ", device memory" : "");
+  }
 
   [[nodiscard]] std::vector<memory_region> register_memory(std::span<const memory_range> ranges,
                                                            region_access access) {
@@ -143,9 +147,15 @@ class libfabric {
       return "range " + std::to_string(i) + " of " + std::to_string(ranges.size());
     };
     for (std::size_t i = 0; i < ranges.size(); ++i) {
-      if (ranges[i].data != nullptr && ranges[i].bytes > 0 && ranges[i].kind == memory_kind::host) continue;
-      throw error(errc::invalid_argument,
-                  "libfabric: " + which(i) + " cannot be registered: it is null, empty or not host memory");
+      if (ranges[i].data == nullptr || ranges[i].bytes == 0)
+        throw error(errc::invalid_argument,
+                    "libfabric: " + which(i) + " cannot be registered: it is null or empty");
+      if (!ranges[i].host_accessible() && ranges[i].device == nullptr)
+        throw error(
+            errc::invalid_argument,
+            "libfabric: " + which(i) +
+                " cannot be registered: it is device memory, and memory_range::device does not say of "
+                "which device: let its memory space describe it");
     }
     std::vector<memory_region> regions;
     regions.reserve(ranges.size());
@@ -201,6 +211,9 @@ class libfabric {
 
   void cut_off(incarnation peer) noexcept { source_.cut_off(peer); }
 
+  void require_capability(std::span<const std::byte> key) { source_.require_capability(key); }
+  [[nodiscard]] std::uint64_t refused_connections() const noexcept { return source_.refused_connections(); }
+
   [[nodiscard]] queue make_queue(std::size_t depth) {
     return queue{std::make_unique<libfabric_detail::queue_core>(provider_, options_, depth)};
   }
@@ -215,7 +228,7 @@ class libfabric {
                              (to->connected ? "connected" : "addressed") + " endpoints; this process uses " +
                              (provider_.connected() ? "connected" : "addressed") + " ones of " +
                              provider_.description() + ": both sides must use the same");
-    return endpoint{on.core_->connect(*to, self_, peer, until)};
+    return endpoint{on.core_->connect(*to, address.capability, self_, peer, until)};
   }
 
  private:
@@ -235,6 +248,6 @@ class libfabric {
   mutable std::mutex keys_mutex_;
   libfabric_detail::source source_;
 };
-static_assert(transport<libfabric>);
+static_assert(guarded_transport<libfabric>);
 
 }  // namespace tensorhub::transports

@@ -5,12 +5,17 @@
 /// The reader takes the bytes itself: out of a mapping of the source's file (memory of
 /// tensorhub::host_memory), out of the file where it cannot be mapped safely, or out of the source's memory
 /// by process_vm_readv. The source says once per region where it is; whether a read is permitted is a word in
-/// shared memory (same_host/protocol.hpp). What it promises is concept `transport`'s table.
+/// shared memory (same_host/protocol.hpp). Device memory is copied by the reader's device, out of a mapping
+/// of the source's; what cannot be mapped goes through a file that the source's device copies into, and
+/// `how_read` (source), `options::note` (source) and `endpoint::why` (reader) say so. What it promises is
+/// concept `transport`'s table.
 ///
 /// Security: both sides ask the kernel who the other is, and talk to processes of their own user only
-/// (options::allowed_uids). An honest reader reads what it has the key of (128 random bits), and nothing
-/// else; a process of the same user that does not want to be honest can read the other's memory anyway, with
-/// or without this library. Files are given to readers open for reading only.
+/// (options::allowed_uids); and the source lets in only readers with a capability, if it was told to ask for
+/// one (`require_capability`; a worker does). Links are kept for the next read of the same source, so one
+/// may outlive the lease that it was made for. An honest reader reads what it has the key of (128 random
+/// bits), and nothing else; a process of the same user that does not want to be honest can read the other's
+/// memory anyway, with or without this library. Files are given to readers open for reading only.
 ///
 /// Thread safety: the transport object may be used from any thread; see concepts/transport.hpp for queues.
 
@@ -29,7 +34,7 @@
 #include <utility>
 #include <vector>
 
-#include "tensorhub/concepts/transport.hpp"
+#include "tensorhub/concepts/guarded_transport.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/transports/same_host/copy_pool.hpp"
 #include "tensorhub/transports/same_host/kept_links.hpp"
@@ -50,7 +55,7 @@ class same_host {
                                                        .max_region_bytes = UINT64_MAX,
                                                        .survives_access_errors = true,
                                                        .crosses_hosts = false,
-                                                       .reads_device_memory = false,
+                                                       .reads_device_memory = true,
                                                        .uses_backing_file = true,
                                                        .sends_by_reference = false};
 
@@ -86,6 +91,8 @@ class same_host {
    public:
     [[nodiscard]] incarnation peer() const noexcept { return core_->peer(); }
     [[nodiscard]] bool usable() const noexcept { return core_->usable(); }
+    /// Why device memory of the peer goes through host memory; empty: none did, so far.
+    [[nodiscard]] const std::string& why() const noexcept { return core_->why(); }
 
    private:
     friend class same_host;
@@ -106,8 +113,9 @@ class same_host {
           from.bytes > region.bytes - from.offset || region.base > UINT64_MAX - from.offset)
         return core_->post_finished(id, completion_status::access_denied);
       std::memcpy(&key, region.key.bytes.data(), sizeof key);
-      return core_->post(*through.core_, id, target.data + offset, region.base + from.offset, from.bytes,
-                         key);
+      device_access* const device = target.host_accessible() ? nullptr : target.device;
+      return core_->post(*through.core_, id, target.data + offset, device, region.base + from.offset,
+                         from.bytes, key);
     }
     [[nodiscard]] std::size_t poll(std::span<completion> completions) noexcept {
       return core_->poll(completions);
@@ -136,16 +144,28 @@ class same_host {
   [[nodiscard]] std::vector<memory_region> register_memory(std::span<const memory_range> ranges,
                                                            region_access access) {
     for (std::size_t i = 0; i < ranges.size(); ++i) {
-      if (ranges[i].data != nullptr && ranges[i].bytes > 0 && ranges[i].kind == memory_kind::host) continue;
-      throw error(errc::invalid_argument, "same_host: range " + std::to_string(i) + " of " +
-                                              std::to_string(ranges.size()) +
-                                              " cannot be registered: it is null, empty or not host memory");
+      if (const std::string why = why_not(ranges[i]); !why.empty())
+        throw error(errc::invalid_argument, "same_host: range " + std::to_string(i) + " of " +
+                                                std::to_string(ranges.size()) +
+                                                " cannot be registered: " + why);
     }
     std::vector<memory_region> regions;
     regions.reserve(ranges.size());
     for (const memory_range& range : ranges)
       regions.push_back({source_.regions(), source_.regions().insert(range, access), range});
+    if (options_.note && access != region_access::local_write) {
+      for (const memory_region& each : regions) {
+        const auto facts = source_.regions().facts_of(each.id_);
+        if (facts && facts->why) options_.note("same_host: " + text_of(*facts));
+      }
+    }
     return regions;
+  }
+
+  /// For people: how readers get at the region's bytes, and why not better.
+  [[nodiscard]] std::string how_read(const memory_region& region) const {
+    const auto facts = source_.regions().facts_of(region.id_);
+    return facts ? text_of(*facts) : "not registered";
   }
 
   [[nodiscard]] std::uint64_t registered_bytes() const noexcept { return source_.regions().bytes(); }
@@ -163,17 +183,21 @@ class same_host {
 
   void cut_off(incarnation peer) noexcept { source_.cut_off(peer); }
 
+  void require_capability(std::span<const std::byte> key) { source_.require_capability(key); }
+  [[nodiscard]] std::uint64_t refused_connections() const noexcept { return source_.refused_connections(); }
+
   [[nodiscard]] queue make_queue(std::size_t depth) {
-    return queue{std::make_unique<same_host_detail::queue_core>(depth, pool(), options_.peer_timeout,
-                                                                options_.streaming_from_bytes)};
+    return queue{std::make_unique<same_host_detail::queue_core>(
+        depth, pool(), options_.peer_timeout, options_.streaming_from_bytes,
+        [this] { return source_.regions().devices(); })};
   }
 
   [[nodiscard]] endpoint connect(queue& on, const transport_address& address, incarnation peer,
                                  duration timeout) {
     auto connection = kept_->take(address.text, peer);
     if (!connection) {
-      connection = std::make_unique<same_host_detail::link>(address.text, options_, machine_, self_, peer,
-                                                            same_host_detail::clock::now() + timeout);
+      connection = std::make_unique<same_host_detail::link>(
+          address, options_, machine_, self_, peer, imports_, same_host_detail::clock::now() + timeout);
     }
     auto core = std::make_unique<same_host_detail::endpoint_core>(*on.core_, std::move(connection), kept_);
     on.core_->attach(*core);
@@ -181,6 +205,25 @@ class same_host {
   }
 
  private:
+  /// Empty: the range can be registered.
+  [[nodiscard]] static std::string why_not(const memory_range& range) {
+    if (range.data == nullptr || range.bytes == 0) return "it is null or empty";
+    if (!range.host_accessible() && range.device == nullptr)
+      return "it is device memory, and memory_range::device does not say of which device: let its memory "
+             "space "
+             "describe it";
+    return {};
+  }
+  [[nodiscard]] static std::string text_of(const same_host_detail::region_facts& facts) {
+    const memory_range& range = facts.range;
+    const std::string size = std::to_string(range.bytes) + " bytes of ";
+    if (!same_host_detail::needs_device(range))
+      return size + (facts.file ? "host memory in a file" : "host memory");
+    const std::string device = size + range.device->description();
+    if (!facts.why) return device + ": mapped by readers";
+    return device + ": through host memory, since readers cannot map it: " + *facts.why;
+  }
+
   /// Helpers are started with the first queue: a process that only serves needs none.
   [[nodiscard]] std::shared_ptr<same_host_detail::copy_pool> pool() {
     const std::lock_guard lock{pool_mutex_};
@@ -198,12 +241,14 @@ class same_host {
   options options_;
   incarnation self_;
   same_host_detail::machine_identity machine_;
+  std::shared_ptr<same_host_detail::import_table> imports_ =
+      std::make_shared<same_host_detail::import_table>();
   std::shared_ptr<same_host_detail::kept_links> kept_;
   std::mutex pool_mutex_;
   std::shared_ptr<same_host_detail::copy_pool> pool_;
   same_host_detail::source source_;
   transport_address address_;
 };
-static_assert(transport<same_host>);
+static_assert(guarded_transport<same_host>);
 
 }  // namespace tensorhub::transports

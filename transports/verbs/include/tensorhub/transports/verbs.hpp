@@ -11,8 +11,11 @@
 /// the others in `peer_lost`. A description that does not fit its own region or is damaged is told before the
 /// device sees it, and breaks nothing.
 ///
+/// Device memory is read and written by the NIC itself (GPUDirect), see verbs/region.hpp.
+///
 /// Security: a peer can read what it has a key of: 32 bits that the device chose, for exactly the registered
-/// bytes, on connections that this process accepted. Nothing is encrypted: a network that you trust.
+/// bytes, on connections that this process accepted: those with a capability, if it was told to ask for one
+/// (`require_capability`; a worker does). Nothing is encrypted: a network that you trust.
 ///
 /// Thread safety: the transport object may be used from any thread; see concepts/transport.hpp for queues.
 /// Regions, queues and endpoints must be gone before the transport.
@@ -20,6 +23,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <span>
 #include <string>
@@ -27,7 +31,7 @@
 #include <utility>
 #include <vector>
 
-#include "tensorhub/concepts/transport.hpp"
+#include "tensorhub/concepts/guarded_transport.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/transports/verbs/address.hpp"
 #include "tensorhub/transports/verbs/connection.hpp"
@@ -48,7 +52,7 @@ class verbs {
                                                        .survives_access_errors = false,
                                                        .crosses_hosts = true,
                                                        .crosses_datacenters = false,
-                                                       .reads_device_memory = false,
+                                                       .reads_device_memory = true,
                                                        .uses_backing_file = false,
                                                        .sends_by_reference = false};
 
@@ -121,9 +125,15 @@ class verbs {
       return "range " + std::to_string(i) + " of " + std::to_string(ranges.size());
     };
     for (std::size_t i = 0; i < ranges.size(); ++i) {
-      if (ranges[i].data != nullptr && ranges[i].bytes > 0 && ranges[i].kind == memory_kind::host) continue;
-      throw error(errc::invalid_argument,
-                  "verbs: " + name_of(i) + " cannot be registered: it is null, empty or not host memory");
+      if (ranges[i].data == nullptr || ranges[i].bytes == 0)
+        throw error(errc::invalid_argument,
+                    "verbs: " + name_of(i) + " cannot be registered: it is null or empty");
+      if (!ranges[i].host_accessible() && ranges[i].device == nullptr)
+        throw error(
+            errc::invalid_argument,
+            "verbs: " + name_of(i) +
+                " cannot be registered: it is device memory, and memory_range::device does not say of "
+                "which device: let its memory space describe it");
     }
     std::vector<memory_region> regions;
     regions.reserve(ranges.size());
@@ -134,6 +144,9 @@ class verbs {
     return regions;
   }
 
+  /// For people: what the NIC reads, and by which way (device memory: dmabuf, or peer memory).
+  [[nodiscard]] std::string how_read(const memory_region& region) const { return region.core_->how_read(); }
+
   [[nodiscard]] std::uint64_t registered_bytes() const noexcept { return source_.registered_bytes(); }
 
   /// Throws if the region is not for peers, or was revoked and could not be registered again.
@@ -142,6 +155,9 @@ class verbs {
   void revoke(memory_region& region) noexcept { region.core_->revoke(); }
 
   void cut_off(incarnation peer) noexcept { source_.cut_off(peer); }
+
+  void require_capability(std::span<const std::byte> key) { source_.require_capability(key); }
+  [[nodiscard]] std::uint64_t refused_connections() const noexcept { return source_.refused_connections(); }
 
   [[nodiscard]] queue make_queue(std::size_t depth) {
     return queue{std::make_unique<verbs_detail::queue_core>(depth, options_)};
@@ -164,6 +180,8 @@ class verbs {
         greeting.lane = static_cast<std::uint16_t>(lane);
         greeting.reader = source_.self().value;
         greeting.source = peer.value;
+        if (address.capability.size() == greeting.capability.size())
+          std::memcpy(greeting.capability.data(), address.capability.data(), greeting.capability.size());
         core->add(std::make_unique<verbs_detail::connection>(ours[i], i, theirs[i], greeting, options_,
                                                              source_.events(), until));
       }
@@ -176,6 +194,6 @@ class verbs {
   options options_;
   verbs_detail::source source_;
 };
-static_assert(transport<verbs>);
+static_assert(guarded_transport<verbs>);
 
 }  // namespace tensorhub::transports

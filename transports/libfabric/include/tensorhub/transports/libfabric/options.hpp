@@ -38,6 +38,10 @@ struct libfabric_options {
   /// Regions above it are registered in several parts. 0: the provider's limit.
   std::uint64_t largest_registration_bytes = 0;
 
+  /// Regions may be device memory (FI_HMEM), where the provider and its build offer it. Asked for only where
+  /// it is wanted: some providers then treat host memory otherwise, and slower.
+  bool device_memory = false;
+
   std::size_t max_connections = 4096;  ///< of readers; more are turned away
 
   std::chrono::milliseconds peer_timeout = defaults::peer_timeout;  ///< silence with reads outstanding

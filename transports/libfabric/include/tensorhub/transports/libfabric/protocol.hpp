@@ -27,6 +27,7 @@
 #include <type_traits>
 
 #include "tensorhub/config.hpp"
+#include "tensorhub/types/capability.hpp"
 #include "tensorhub/types/memory.hpp"
 
 namespace tensorhub::transports::libfabric_detail {
@@ -38,22 +39,27 @@ inline constexpr std::uint64_t hello_magic = 0x3148424146544854;    // "THTFABH1
 inline constexpr std::uint64_t welcome_magic = 0x3157424146544854;  // "THTFABW1"
 inline constexpr std::uint64_t knock_magic = 0x314b424146544854;    // "THTFABK1"
 inline constexpr std::uint64_t goodbye_magic = 0x3147424146544854;  // "THTFABG1"
-inline constexpr std::uint32_t data_protocol = 1;
+inline constexpr std::uint32_t data_protocol = 3;
 
 struct hello {
   std::uint64_t magic = hello_magic;
+  std::uint64_t reader = 0;                              ///< incarnation
+  std::uint64_t source = 0;                              ///< incarnation that the reader wants
+  std::array<std::byte, capability_bytes> capability{};  ///< zero: none (types/capability.hpp)
   std::uint32_t protocol = data_protocol;
-  std::uint32_t reserved = 0;
-  std::uint64_t reader = 0;  ///< incarnation
-  std::uint64_t source = 0;  ///< incarnation that the reader wants
+  std::uint32_t reserved = 0;  ///< not sent in a connection request
 };
+
+/// What a connection request carries of it: RDMA devices leave libfabric 55 bytes there.
+inline constexpr std::size_t hello_bytes = offsetof(hello, reserved);
 
 enum class welcome_status : std::uint32_t {
   accepted = 0,
   other_protocol = 1,
   other_process = 2,
-  refused = 3,  ///< this reader was cut off
-  full = 4,     ///< max_connections
+  refused = 3,        ///< this reader was cut off
+  full = 4,           ///< max_connections
+  no_capability = 5,  ///< the source asks for one, and this is none for it from this reader
 };
 
 struct welcome {
@@ -79,8 +85,8 @@ struct letter {
   std::array<std::byte, longest_address_bytes> address{};
   letter() noexcept : from_reader{} {}
 };
-static_assert(std::is_trivially_copyable_v<letter> && sizeof(hello) == 32 && sizeof(welcome) == 32 &&
-              sizeof(letter) == 32 + 16 + longest_address_bytes);
+static_assert(std::is_trivially_copyable_v<letter> && sizeof(hello) == 56 && hello_bytes <= 55 &&
+              sizeof(welcome) == 32 && sizeof(letter) == 56 + 16 + longest_address_bytes);
 
 /// A region's key. A region is registered in parts of `part_bytes` (the last may be shorter), each with a key
 /// of the provider's; keys that we choose are consecutive, so that the first names them all.

@@ -25,7 +25,9 @@ inline constexpr int offered_mr_mode = FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALL
 
 inline constexpr std::uint64_t wanted_caps = FI_MSG | FI_SEND | FI_RECV | FI_RMA | FI_READ | FI_REMOTE_READ;
 
-[[nodiscard]] inline unique_info make_hints(const libfabric_options& options, bool connected) {
+/// `with_devices`: memory of devices is asked for, too.
+[[nodiscard]] inline unique_info make_hints(const libfabric_options& options, bool connected,
+                                            bool with_devices = false) {
   unique_info hints{::fi_allocinfo()};
   if (!hints) fail("no memory for the hints of fi_getinfo");
   const auto copied = [](const std::string& text) { return text.empty() ? nullptr : ::strdup(text.c_str()); };
@@ -33,6 +35,10 @@ inline constexpr std::uint64_t wanted_caps = FI_MSG | FI_SEND | FI_RECV | FI_RMA
   hints->mode = FI_CONTEXT | FI_CONTEXT2;
   hints->ep_attr->type = connected ? FI_EP_MSG : FI_EP_RDM;
   hints->domain_attr->mr_mode = offered_mr_mode;
+  if (with_devices) {
+    hints->caps |= FI_HMEM;
+    hints->domain_attr->mr_mode |= FI_MR_HMEM;
+  }
   hints->domain_attr->threading = FI_THREAD_SAFE;
   hints->domain_attr->resource_mgmt = FI_RM_ENABLED;
   hints->domain_attr->name = copied(options.domain);
@@ -57,13 +63,13 @@ inline constexpr std::uint64_t wanted_caps = FI_MSG | FI_SEND | FI_RECV | FI_RMA
   return unique_info{found};
 }
 
-/// "tcp, tcp;ofi_rxm, shm": what this machine has that can read remote memory.
-[[nodiscard]] inline std::string available_providers() {
+/// "tcp, tcp;ofi_rxm, shm": what this machine has that can read remote memory (of devices).
+[[nodiscard]] inline std::string available_providers(bool with_devices = false) {
   std::set<std::string> names;
   for (const bool connected : {true, false}) {
     libfabric_options any;
     any.provider.clear();
-    const unique_info hints = make_hints(any, connected);
+    const unique_info hints = make_hints(any, connected, with_devices);
     const unique_info all = get_info(nullptr, nullptr, 0, hints.get());
     for (const ::fi_info* each = all.get(); each != nullptr; each = each->next) {
       names.insert(each->fabric_attr->prov_name);
@@ -99,12 +105,16 @@ inline constexpr std::uint64_t wanted_caps = FI_MSG | FI_SEND | FI_RECV | FI_RMA
   const bool both = options.endpoint_type == fabric_endpoint::automatic;
   const std::string port = std::to_string(options.listen_port);
   const bool by_host = has_hosts(options);
-  for (const bool connected : {true, false}) {
-    if (!both && connected != (options.endpoint_type == fabric_endpoint::connected)) continue;
-    const unique_info hints = make_hints(options, connected);
-    const unique_info all = get_info(by_host ? options.listen_host.c_str() : nullptr,
-                                     by_host ? port.c_str() : nullptr, by_host ? FI_SOURCE : 0, hints.get());
-    if (unique_info found = first_that_fits(all, options)) return found;
+  for (const bool with_devices : {true, false}) {
+    if (with_devices && !options.device_memory) continue;
+    for (const bool connected : {true, false}) {
+      if (!both && connected != (options.endpoint_type == fabric_endpoint::connected)) continue;
+      const unique_info hints = make_hints(options, connected, with_devices);
+      const unique_info all =
+          get_info(by_host ? options.listen_host.c_str() : nullptr, by_host ? port.c_str() : nullptr,
+                   by_host ? FI_SOURCE : 0, hints.get());
+      if (unique_info found = first_that_fits(all, options)) return found;
+    }
   }
   // What is it that does not fit? Ask with less.
   const auto exists = [&](const libfabric_options& less) {
@@ -172,6 +182,8 @@ class provider {
   }
   [[nodiscard]] bool connected() const noexcept { return info_->ep_attr->type == FI_EP_MSG; }
   [[nodiscard]] bool needs_local_registration() const noexcept { return has_mode(FI_MR_LOCAL); }
+  /// FI_HMEM: regions may be device memory, which is registered in any case.
+  [[nodiscard]] bool takes_device_memory() const noexcept { return (info_->caps & FI_HMEM) != 0; }
   [[nodiscard]] bool has_virtual_addresses() const noexcept { return has_mode(FI_MR_VIRT_ADDR); }
   [[nodiscard]] bool chooses_keys() const noexcept { return has_mode(FI_MR_PROV_KEY); }
   [[nodiscard]] std::size_t key_bytes() const noexcept { return info_->domain_attr->mr_key_size; }

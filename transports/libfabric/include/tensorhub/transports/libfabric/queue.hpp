@@ -34,6 +34,7 @@
 #include "tensorhub/transports/libfabric/waiter.hpp"
 #include "tensorhub/types/completion.hpp"
 #include "tensorhub/types/ids.hpp"
+#include "tensorhub/types/read_ledger.hpp"
 #include "tensorhub/types/units.hpp"
 
 namespace tensorhub::transports::libfabric_detail {
@@ -124,30 +125,32 @@ class queue_core {
         piece_bytes_{std::max<std::uint64_t>(1, std::min(options.piece_bytes, through.max_message_bytes()))},
         pieces_in_flight_{std::max<std::size_t>(1, options.pieces_in_flight)},
         peer_timeout_{options.peer_timeout},
-        depth_{std::max<std::size_t>(1, depth)},
+        ledger_{depth},
         waiter_{through.fabric()},
         cq_{open_cq(through.domain(), cq_entries, through.connected(), waiter_, through.description())},
-        finished_(depth_),
-        reads_(depth_) {
+        reads_(ledger_.depth()) {
     if (through.connected()) eq_ = open_eq(through.fabric(), waiter_, through.description());
     for (posted_read& each : reads_) free_.push_back(&each);
   }
   queue_core(const queue_core&) = delete;
   queue_core& operator=(const queue_core&) = delete;
 
-  [[nodiscard]] std::size_t outstanding() const noexcept { return outstanding_; }
+  [[nodiscard]] std::size_t outstanding() const noexcept { return ledger_.outstanding(); }
 
   /// Throws `transport_failed` or `timed_out`.
-  [[nodiscard]] std::unique_ptr<endpoint_core> connect(const peer_address& to, incarnation self,
-                                                       incarnation peer, clock::time_point until) {
+  [[nodiscard]] std::unique_ptr<endpoint_core> connect(const peer_address& to, const std::string& capability,
+                                                       incarnation self, incarnation peer,
+                                                       clock::time_point until) {
     auto fresh = std::make_unique<endpoint_core>(*this, peer);
-    fresh->waiting_.resize(depth_);
+    fresh->waiting_.resize(ledger_.depth());
     for (std::size_t i = 0; i < pieces_in_flight_; ++i)
       fresh->operations_->pieces.emplace_back().owner = fresh.get();
     endpoints_.push_back(fresh.get());
     hello greeting;
     greeting.reader = self.value;
     greeting.source = peer.value;
+    if (capability.size() == greeting.capability.size())
+      std::memcpy(greeting.capability.data(), capability.data(), greeting.capability.size());
     if (to.connected)
       connect_connected(*fresh, to, greeting, until);
     else
@@ -165,14 +168,14 @@ class queue_core {
   }
 
   [[nodiscard]] post_result post(endpoint_core& endpoint, const posted_read& read) noexcept {
-    if (outstanding_ == depth_) return post_result::queue_full;
-    ++outstanding_;
+    if (ledger_.full()) return post_result::queue_full;
+    ledger_.begin();
     if (!endpoint.usable()) {
-      finish({read.id, completion_status::peer_lost});
+      ledger_.end({read.id, completion_status::peer_lost});
       return post_result::posted;
     }
     if (read.bytes == 0) {
-      finish({read.id, completion_status::ok});
+      ledger_.end({read.id, completion_status::ok});
       return post_result::posted;
     }
     posted_read* const entry = free_.back();
@@ -188,27 +191,17 @@ class queue_core {
 
   /// A read that ends before it was asked for.
   [[nodiscard]] post_result post_finished(request_id id, completion_status status) noexcept {
-    if (outstanding_ == depth_) return post_result::queue_full;
-    ++outstanding_;
-    finish({id, status});
-    return post_result::posted;
+    return ledger_.begin_and_end({id, status});
   }
 
   [[nodiscard]] std::size_t poll(std::span<completion> completions) noexcept {
     if (completions.empty()) return 0;
-    if (finished_count_ == 0) drive();
-    std::size_t count = 0;
-    while (count < completions.size() && finished_count_ > 0) {
-      completions[count++] = finished_[finished_first_];
-      finished_first_ = (finished_first_ + 1) % finished_.size();
-      --finished_count_;
-      --outstanding_;
-    }
-    return count;
+    if (!ledger_.any_ended()) drive();
+    return ledger_.take(completions);
   }
 
   void wait(duration timeout) noexcept {
-    if (finished_count_ > 0) return;
+    if (ledger_.any_ended()) return;
     duration longest = timeout;
     bool expected = false;
     bool starved = false;
@@ -250,7 +243,7 @@ class queue_core {
     check("an endpoint takes no event queue", ::fi_ep_bind(opened, &eq_->fid, 0));
     check("an endpoint takes no completion queue", ::fi_ep_bind(opened, &cq_->fid, FI_TRANSMIT | FI_RECV));
     check("an endpoint cannot be enabled", ::fi_enable(opened));
-    const auto result = ::fi_connect(opened, to.raw.bytes.data(), &greeting, sizeof greeting);
+    const auto result = ::fi_connect(opened, to.raw.bytes.data(), &greeting, hello_bytes);
     if (result != 0) fail(to.readable() + " cannot be connected to: " + reason(result));
     // A connection without a welcome is one to somebody else: nothing more will be said on it.
     if (!drive_until(fresh, until, [&] { return fresh.welcomed_ || fresh.connected_; }))
@@ -337,6 +330,10 @@ class queue_core {
         return refuse("has cut this process off: it was declared dead");
       case welcome_status::full:
         return refuse("has as many connections as it takes (libfabric_options::max_connections)");
+      case welcome_status::no_capability:
+        return refuse(
+            "lets in only readers to whom the reference server has given a capability for it: this process "
+            "showed none, or another's");
     }
     refuse("answered with an unknown status");
   }
@@ -584,31 +581,21 @@ class queue_core {
   }
 
   void release(posted_read& read, completion_status status) noexcept {
-    finish({read.id, status});
+    ledger_.end({read.id, status});
     read.through = nullptr;
     free_.push_back(&read);
-  }
-
-  /// The ring has room: it is as large as the number of reads that can be outstanding.
-  void finish(completion done) noexcept {
-    finished_[(finished_first_ + finished_count_) % finished_.size()] = done;
-    ++finished_count_;
   }
 
   const provider& through_;
   std::uint64_t piece_bytes_;
   std::size_t pieces_in_flight_;
   duration peer_timeout_;
-  std::size_t depth_;
+  read_ledger ledger_;
   waiter waiter_;
   std::deque<std::unique_ptr<endpoint_operations>> closed_;  ///< before the queue that may point to it
   unique_fid<::fid_cq> cq_;
   unique_fid<::fid_eq> eq_;
   std::array<::fi_cq_msg_entry, 32> entries_{};
-  std::vector<completion> finished_;
-  std::size_t finished_first_ = 0;
-  std::size_t finished_count_ = 0;
-  std::size_t outstanding_ = 0;
   std::size_t in_flight_ = 0;
   std::vector<posted_read> reads_;
   std::vector<posted_read*> free_;

@@ -6,6 +6,8 @@
 /// A region that is both a target of own reads and readable by peers is registered for each on its own where
 /// the provider wants local registrations: its key can then be revoked without disturbing own reads.
 ///
+/// Device memory is registered as CUDA memory (FI_HMEM_CUDA), also as a target, where the provider takes it.
+///
 /// Thread safety: none; the source locks.
 
 #include <algorithm>
@@ -21,6 +23,7 @@
 #include "tensorhub/transports/libfabric/options.hpp"
 #include "tensorhub/transports/libfabric/protocol.hpp"
 #include "tensorhub/transports/libfabric/provider.hpp"
+#include "tensorhub/types/device_access.hpp"
 #include "tensorhub/types/memory.hpp"
 
 namespace tensorhub::transports::libfabric_detail {
@@ -58,6 +61,7 @@ class registrar {
 
   /// Throws `transport_failed` with a sentence that says which memory and what to do.
   [[nodiscard]] registration for_peers(const memory_range& range) const {
+    require_reachable(range);
     constexpr int attempts = 8;  // a random key that is taken already
     for (int attempt = 1;; ++attempt) {
       const std::uint64_t first = random_word() & key_mask();
@@ -71,7 +75,8 @@ class registrar {
     }
   }
   [[nodiscard]] registration for_own_reads(const memory_range& range) const {
-    if (!through_.needs_local_registration()) return {};
+    require_reachable(range);
+    if (range.host_accessible() && !through_.needs_local_registration()) return {};
     return parts_of(range, FI_READ, random_word() & key_mask());
   }
 
@@ -115,8 +120,23 @@ class registrar {
     for (std::uint64_t offset = 0; offset < range.bytes; offset += part_bytes) {
       const std::uint64_t bytes = std::min(part_bytes, range.bytes - offset);
       ::fid_mr* part = nullptr;
-      const int result = ::fi_mr_reg(through_.domain(), range.data + offset, bytes, access, 0,
-                                     first_key + offset / part_bytes, 0, &part, nullptr);
+      const iovec place{range.data + offset, bytes};
+      ::fi_mr_attr wanted{};
+      wanted.mr_iov = &place;
+      wanted.iov_count = 1;
+      wanted.access = access;
+      wanted.requested_key = first_key + offset / part_bytes;
+      if (!range.host_accessible()) {
+        // As a target, too: kernels before 6.2 pin pages of zeros for a NIC that is only to read an address
+        // which the CPU has no access to, instead of refusing it.
+        wanted.access |= FI_READ;
+        wanted.iface = FI_HMEM_CUDA;
+        wanted.device.cuda = range.device->ordinal();
+      }
+      const int result = wanted.iface == FI_HMEM_SYSTEM
+                             ? ::fi_mr_reg(through_.domain(), place.iov_base, bytes, access, 0,
+                                           wanted.requested_key, 0, &part, nullptr)
+                             : ::fi_mr_regattr(through_.domain(), &wanted, 0, &part);
       if (result == -FI_ENOKEY && !through_.chooses_keys()) throw key_taken{};
       if (result != 0) refuse(range, offset, bytes, result);
       made.parts.emplace_back(part);
@@ -124,8 +144,32 @@ class registrar {
     return made;
   }
 
+  /// Throws `transport_failed` with a sentence for device memory that cannot be registered whatever its size.
+  void require_reachable(const memory_range& range) const {
+    if (range.host_accessible()) return;
+    const std::string what = through_.description() + ": " + std::to_string(range.bytes) + " bytes of " +
+                             range.device->description() + " are device memory, ";
+    const std::string otherwise = ", or put another transport behind this one: first_of<libfabric, tcp>";
+    if (range.device->ordinal() < 0)
+      fail(what + "but not of a CUDA device, which is what libfabric is told of: use host memory" +
+           otherwise);
+    if (through_.takes_device_memory()) return;
+    const std::string having = available_providers(true);
+    fail(what + "which this provider was not asked for or does not offer (FI_HMEM): set " +
+         "libfabric_options::device_memory and use a provider that has it (here: " + having + ")" +
+         otherwise);
+  }
+
   [[noreturn]] void refuse(const memory_range& range, std::uint64_t offset, std::uint64_t bytes,
                            int result) const {
+    if (!range.host_accessible())
+      fail(through_.description() + ": " + std::to_string(range.bytes) + " bytes of " +
+           range.device->description() +
+           " are device memory that the provider offers to take (FI_HMEM), but "
+           "does not: " +
+           reason(result) +
+           ". Is its library built with CUDA, and nvidia_peermem loaded? If "
+           "not, put another transport behind this one: first_of<libfabric, tcp>");
     std::string sentence = through_.description() + ": " + std::to_string(bytes) + " bytes at offset " +
                            std::to_string(offset) + " of a region of " + std::to_string(range.bytes) +
                            " cannot be registered: " + reason(result);

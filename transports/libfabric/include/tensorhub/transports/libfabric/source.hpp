@@ -35,6 +35,7 @@
 #include "tensorhub/transports/libfabric/protocol.hpp"
 #include "tensorhub/transports/libfabric/provider.hpp"
 #include "tensorhub/transports/libfabric/waiter.hpp"
+#include "tensorhub/types/capability.hpp"
 #include "tensorhub/types/ids.hpp"
 
 namespace tensorhub::transports::libfabric_detail {
@@ -80,6 +81,15 @@ class source {
       close_if([reader](const served& each) { return each.reader == reader; });
     });
   }
+
+  /// Only readers with a capability of this key from now on; whoever is there already has to come again.
+  void require_capability(std::span<const std::byte> key) {
+    exclusively([&] {
+      capabilities_.require(key);
+      close_if([](const served&) { return true; });
+    });
+  }
+  [[nodiscard]] std::uint64_t refused_connections() const noexcept { return refused_connections_.load(); }
 
   /// `work()` while the provider is at rest. `closes_readers`: memory loses its permission by it; where reads
   /// that were asked for before may still be answered out of it, their readers are disconnected.
@@ -160,9 +170,9 @@ class source {
     std::size_t data_bytes = 0;
     std::size_t size = sizeof data_bytes;
     if (::fi_getopt(&listener->fid, FI_OPT_ENDPOINT, FI_OPT_CM_DATA_SIZE, &data_bytes, &size) == 0 &&
-        data_bytes < sizeof(hello))
+        data_bytes < hello_bytes)
       fail(through_.description() + ": connection requests carry " + std::to_string(data_bytes) + " bytes; " +
-           std::to_string(sizeof(hello)) + " are needed: set libfabric_options::endpoint_type to addressed");
+           std::to_string(hello_bytes) + " are needed: set libfabric_options::endpoint_type to addressed");
   }
 
   /// The door is in a domain of its own, in which no memory is registered for peers.
@@ -294,7 +304,7 @@ class source {
 
   void admit(::fi_info& request, std::span<const std::byte> data, clock::time_point now) noexcept {
     hello greeting{.magic = 0};
-    if (data.size() >= sizeof greeting) std::memcpy(&greeting, data.data(), sizeof greeting);
+    if (data.size() >= hello_bytes) std::memcpy(static_cast<void*>(&greeting), data.data(), hello_bytes);
     welcome reply = judged(greeting);
     if (reply.status == welcome_status::accepted) {
       try {
@@ -323,7 +333,7 @@ class source {
     }
   }
 
-  [[nodiscard]] welcome judged(const hello& greeting) const noexcept {
+  [[nodiscard]] welcome judged(const hello& greeting) noexcept {
     welcome reply;
     reply.source = self_.value;
     reply.nonce = nonce_;
@@ -333,6 +343,11 @@ class source {
                    : refuse_all_ || refused_.contains(incarnation{greeting.reader}) ? welcome_status::refused
                    : served_.size() >= max_connections_                             ? welcome_status::full
                                                         : welcome_status::accepted;
+    if (reply.status == welcome_status::accepted &&
+        !capabilities_.accepts(greeting.capability, {greeting.reader}, self_)) {
+      refused_connections_.fetch_add(1);
+      reply.status = welcome_status::no_capability;
+    }
     return reply;
   }
 
@@ -467,6 +482,8 @@ class source {
   std::atomic<std::uint32_t> visitors_ = 0;
   std::unordered_set<incarnation> refused_;
   bool refuse_all_ = false;
+  capability_check capabilities_;  ///< guarded by mutex_
+  std::atomic<std::uint64_t> refused_connections_ = 0;
   std::atomic<bool> stopping_ = false;
   std::jthread thread_;
 };

@@ -33,12 +33,31 @@ class endpoint_core;
 
 enum class read_state : std::uint8_t { free, waiting, ready, finished };
 
+struct device_lane_record;
+
+/// A read that a device has a part in (device_reads.hpp); its queue's own.
+struct device_part {
+  enum class way_type : std::uint8_t {
+    direct,   ///< one copy by the lane
+    bounced,  ///< through pinned host memory of this process
+    staged,   ///< through the source's staging file
+  };
+  way_type way = way_type::direct;
+  device_lane_record* lane = nullptr;  ///< null: staged, to host memory
+  std::uint64_t next = 0;              ///< first byte that is in no piece
+  std::uint64_t landed = 0;            ///< bytes that have arrived
+  std::uint32_t in_flight = 0;         ///< pieces that the lane has
+  completion_status failure = completion_status::ok;
+};
+
 struct read_record {
   request_id id = 0;
   endpoint_core* endpoint = nullptr;  ///< null: it has gone, or never mattered
-  const link* through = nullptr;
+  link* through = nullptr;
   std::shared_ptr<const region_view> region{};
   std::byte* target = nullptr;
+  device_access* device = nullptr;  ///< of the target; null: host memory
+  device_part part{};
   std::uint64_t offset = 0;  ///< in the region
   std::uint64_t bytes = 0;
   bool streaming = false;
@@ -130,6 +149,19 @@ class copy_pool {
       wants_help = ready_bytes_ >= worth_help_bytes && idle_helpers_ > 0;
     }
     if (wants_help) work_.notify_all();
+  }
+  /// The read is copied by somebody else, as one piece, until `end_elsewhere`.
+  void begin_elsewhere(read_record& read) noexcept {
+    const std::lock_guard lock{mutex_};
+    read.state = read_state::ready;
+    read.handed_out = true;
+    read.pieces_out = 1;
+  }
+  void end_elsewhere(work_queue& queue, read_record& read, completion_status status) noexcept {
+    const std::lock_guard lock{mutex_};
+    read.pieces_out = 0;
+    if (read.status == completion_status::ok) read.status = status;
+    finish_now(queue, read);
   }
   /// The read has ended without being copied.
   void finish(work_queue& queue, read_record& read, completion_status status) noexcept {

@@ -4,6 +4,8 @@
 ///
 /// Regions are asked for once, by their keys; the answers stay as long as the connection. Files that come
 /// with them are mapped once (read-only), and let go when no region that is still granted lies in them.
+/// Device memory is mapped by a device of this process (imports.hpp), for as long; what cannot be mapped is
+/// asked for piece by piece (staging.hpp).
 ///
 /// Safety of the copy: the source's process is known by the kernel's word about the socket, held by a pidfd
 /// where the kernel has them, and was seen to have the probe word that it named. After each piece the reader
@@ -29,18 +31,22 @@
 #include <string>
 #include <unordered_map>
 #include <utility>
+#include <vector>
 
 #include "tensorhub/detail/peer_read.hpp"
 #include "tensorhub/detail/unique_fd.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/transports/same_host/copy.hpp"
 #include "tensorhub/transports/same_host/grants.hpp"
+#include "tensorhub/transports/same_host/imports.hpp"
 #include "tensorhub/transports/same_host/machine.hpp"
 #include "tensorhub/transports/same_host/options.hpp"
 #include "tensorhub/transports/same_host/protocol.hpp"
 #include "tensorhub/transports/same_host/socket.hpp"
 #include "tensorhub/types/completion.hpp"
+#include "tensorhub/types/device_access.hpp"
 #include "tensorhub/types/ids.hpp"
+#include "tensorhub/types/memory.hpp"
 
 namespace tensorhub::transports::same_host_detail {
 
@@ -53,7 +59,15 @@ struct remote_file {
 
 enum class region_state : std::uint8_t { asked, granted, denied };
 
-/// A source's region as this reader knows it. Once granted or denied it does not change any more.
+/// What came of a device's attempt to map a region's allocation.
+struct mapped_region {
+  device_access* by = nullptr;
+  std::shared_ptr<const device_import> memory{};  ///< null: in vain
+  std::string why{};                              ///< ... for this reason
+};
+
+/// A source's region as this reader knows it. Once granted or denied it does not change any more, but for
+/// `mapped`, which belongs to the link's user.
 struct region_view {
   region_key key{};
   region_state state = region_state::asked;
@@ -62,6 +76,21 @@ struct region_view {
   grant given{};
   std::shared_ptr<const remote_file> file{};
   std::uint64_t file_offset = 0;
+  region_memory memory = region_memory::host;
+  std::uint64_t export_number = 0;
+  device_export exported{};
+  std::string why{};
+  mutable std::vector<mapped_region> mapped{};
+};
+
+/// A slot of the staging file, as its reader sees it.
+struct stage_slot {
+  enum class state_type : std::uint8_t { free, asked, ready, denied, failed };
+  state_type state = state_type::free;
+  const void* owner = nullptr;  ///< the read; null: nobody waits for it any more
+  std::uint64_t number = 0;     ///< of the request
+  std::uint64_t at = 0;         ///< first byte, counted from the read's
+  std::uint64_t bytes = 0;
 };
 
 enum class answer_outcome : std::uint8_t { some, none, lost };
@@ -69,13 +98,17 @@ enum class answer_outcome : std::uint8_t { some, none, lost };
 class link {
  public:
   /// Connects and greets. Throws `transport_failed` or `timed_out`.
-  link(const std::string& text, const same_host_options& options, const machine_identity& machine,
-       incarnation self, incarnation peer, clock::time_point until)
-      : text_{text}, peer_{peer}, maps_files_{options.files == backing_files::map} {
-    const auto address = host_address::parse(text);
+  link(const transport_address& where, const same_host_options& options, const machine_identity& machine,
+       incarnation self, incarnation peer, std::shared_ptr<import_table> imports, clock::time_point until)
+      : text_{where.text},
+        peer_{peer},
+        maps_files_{options.files == backing_files::map},
+        maps_devices_{options.device == device_memory::map},
+        imports_{std::move(imports)} {
+    const auto address = host_address::parse(text_);
     if (!address) refuse("is no address of this transport");
-    require_this_machine(*address, machine, text);
-    socket_ = connect_to(address->socket, text, until);
+    require_this_machine(*address, machine, text_);
+    socket_ = connect_to(address->socket, text_, until);
     const peer_credentials source = credentials_of(socket_.get());
     if (!may_talk(source.user, options.allowed_uids))
       refuse("belongs to user " + std::to_string(source.user) + ", this process to user " +
@@ -84,6 +117,8 @@ class link {
     hello greeting;
     greeting.reader = self.value;
     greeting.source = peer.value;
+    if (where.capability.size() == greeting.capability.size())
+      std::memcpy(greeting.capability.data(), where.capability.data(), greeting.capability.size());
     if (!send_packet(socket_.get(), greeting)) refuse("closed the connection at once");
     take_welcome(until);
     hold_process();
@@ -121,8 +156,10 @@ class link {
   void ask() noexcept {
     while (!to_ask_.empty() && asked_.size() < requests_in_flight) {
       try {
-        const region_request request{last_number_ + 1, to_ask_.front().brings_file ? 1u : 0u,
-                                     to_ask_.front().region->key};
+        region_request request;
+        request.number = last_number_ + 1;
+        if (to_ask_.front().brings_file) request.wants = request_kind::region_and_file;
+        request.key = to_ask_.front().region->key;
         const auto entry = asked_.emplace(request.number, to_ask_.front().region).first;
         if (!send_packet(socket(), request)) {
           asked_.erase(entry);
@@ -146,7 +183,7 @@ class link {
         case packet_outcome::taken:
           break;
         case packet_outcome::nothing:
-          is_waiting_ = !asked_.empty() || !to_ask_.empty();
+          is_waiting_ = !asked_.empty() || !to_ask_.empty() || staging_ > 0;
           return any ? answer_outcome::some : answer_outcome::none;
         case packet_outcome::ended:
         case packet_outcome::strange:
@@ -154,7 +191,10 @@ class link {
       }
       last_answer_ = clock::now();
       const auto found = asked_.find(answer.number);
-      if (found == asked_.end()) return answer_outcome::lost;
+      if (found == asked_.end()) {
+        if (!take_staged(answer, descriptor)) return answer_outcome::lost;
+        continue;
+      }
       const auto region = found->second;
       asked_.erase(found);
       try {
@@ -165,6 +205,77 @@ class link {
       if (region->state == region_state::denied) regions_.erase(region->key);
       ask();
     }
+  }
+
+  // ---- staged pieces ------------------------------------------------------------------------------------
+
+  /// Asks for [offset + at, offset + at + bytes) of a granted region. False: no slot is free, or the socket
+  /// takes no packet (errno is EAGAIN, or says what broke it).
+  [[nodiscard]] bool stage(const region_view& region, const void* owner, std::uint64_t offset,
+                           std::uint64_t at, std::uint64_t bytes) noexcept {
+    for (std::uint32_t i = 0; i < stage_slots; ++i) {
+      stage_slot& slot = slots_[i];
+      if (slot.state != stage_slot::state_type::free) continue;
+      region_request request{last_number_ + 1, request_kind::staged_piece, i, offset + at, bytes, region.key};
+      if (!send_packet(socket(), request)) return false;
+      slot = {stage_slot::state_type::asked, owner, ++last_number_, at, bytes};
+      if (!is_waiting_) last_answer_ = clock::now();
+      is_waiting_ = true;
+      ++staging_;
+      return true;
+    }
+    errno = EAGAIN;
+    return false;
+  }
+  [[nodiscard]] std::array<stage_slot, stage_slots>& slots() noexcept { return slots_; }
+  [[nodiscard]] const std::array<stage_slot, stage_slots>& slots() const noexcept { return slots_; }
+  /// Its bytes, once the slot is ready.
+  [[nodiscard]] const std::byte* staged(const stage_slot& slot) const noexcept {
+    return stage_.data() + static_cast<std::uint64_t>(&slot - slots_.data()) * stage_piece_bytes;
+  }
+  /// Nobody waits for this read's pieces any more.
+  void forget(const void* owner) noexcept {
+    for (stage_slot& slot : slots_) {
+      if (slot.owner != owner) continue;
+      slot.owner = nullptr;
+      if (slot.state != stage_slot::state_type::asked) slot.state = stage_slot::state_type::free;
+    }
+  }
+  /// Pieces that are asked for.
+  [[nodiscard]] std::size_t staging() const noexcept { return staging_; }
+
+  // ---- mapped device memory -----------------------------------------------------------------------------
+
+  /// The source is this process: its device memory has the same address here.
+  [[nodiscard]] bool is_own_process() const noexcept { return process_ == ::getpid(); }
+
+  /// The first byte of a granted region of device memory, for this device; null: it has to be staged. May
+  /// throw bad_alloc.
+  [[nodiscard]] const std::byte* map(const region_view& region, device_access& by) {
+    if (!maps_devices_) return nullptr;
+    if (is_own_process()) return reinterpret_cast<const std::byte*>(region.address);
+    if (region.memory != region_memory::mappable_device) return nullptr;
+    for (const mapped_region& each : region.mapped)
+      if (each.by == &by) return each.memory ? each.memory->data() + region.exported.offset : nullptr;
+    region.mapped.reserve(region.mapped.size() + 1);
+    sweep();  // mappings of what was there before
+    mapped_region fresh{&by, {}, {}};
+    foreign_allocation what{peer_, region.export_number, region.exported};
+    what.words.offset = 0;
+    try {
+      fresh.memory = imports_->get(what, by);
+    } catch (const error& e) {
+      fresh.why = by.description() + " cannot map it: " + e.sentence();
+    }
+    region.mapped.push_back(fresh);
+    return fresh.memory ? fresh.memory->data() + region.exported.offset : nullptr;
+  }
+
+  /// Why device memory of this source is staged; empty: none is, so far.
+  [[nodiscard]] const std::string& why() const noexcept { return why_; }
+  /// May throw bad_alloc.
+  void note(const std::string& why) {
+    if (why_.empty()) why_ = "device memory of the peer goes through host memory: " + why;
   }
 
   /// Since when nothing was heard; only while something is asked for.
@@ -212,6 +323,19 @@ class link {
       const detail::peer_read reading;
       failure = copy_from_process(process_, region.address + offset, target, bytes);
     }
+    return verdict(region, failure);
+  }
+
+  /// What the words say at this moment.
+  [[nodiscard]] completion_status permission(const region_view& region) const noexcept {
+    const std::uint64_t now = grants_.value(own_.slot);
+    if (now == cut_off_grant) return completion_status::cut_off;
+    if (now != own_.number) return completion_status::peer_lost;
+    return grants_.holds(region.given) ? completion_status::ok : completion_status::access_denied;
+  }
+
+  /// How a copy counts that has just been made: `failure` is zero, or its errno.
+  [[nodiscard]] completion_status verdict(const region_view& region, int failure) const noexcept {
     std::atomic_thread_fence(std::memory_order_seq_cst);  // the bytes before the words: see grants.hpp
     if (const auto after = permission(region); after != completion_status::ok) return after;
     if (!is_alive() || failure == ESRCH) return completion_status::peer_lost;
@@ -262,6 +386,10 @@ class link {
             " in: run both processes as one user, or name it in the source's options::allowed_uids");
       case welcome_status::full:
         return refuse("has no connection left: raise its options::max_connections");
+      case welcome_status::no_capability:
+        return refuse(
+            "lets in only readers to whom the reference server has given a capability for it: this process "
+            "showed none, or another's");
       default:
         return refuse("answered with an unknown status");
     }
@@ -295,13 +423,6 @@ class link {
     can_attach_ = true;
   }
 
-  [[nodiscard]] completion_status permission(const region_view& region) const noexcept {
-    const std::uint64_t now = grants_.value(own_.slot);
-    if (now == cut_off_grant) return completion_status::cut_off;
-    if (now != own_.number) return completion_status::peer_lost;
-    return grants_.holds(region.given) ? completion_status::ok : completion_status::access_denied;
-  }
-
   [[nodiscard]] bool is_alive() const noexcept {
     std::array<pollfd, 2> entries{pollfd{socket_.get(), 0, 0}, pollfd{process_file_.get(), POLLIN, 0}};
     const nfds_t count = process_file_ ? 2 : 1;
@@ -310,12 +431,17 @@ class link {
 
   /// False: the answer cannot be an honest one.
   [[nodiscard]] bool take_in(region_view& region, const region_answer& answer, detail::unique_fd descriptor) {
-    if (answer.granted != 1) {
+    if (answer.status != answer_status::granted) {
       region.state = region_state::denied;
       return true;
     }
     if (!grants_.has(answer.grant_slot) || answer.grant < first_grant) return false;
     if (answer.address > UINT64_MAX - answer.bytes || answer.file_offset > UINT64_MAX - answer.bytes)
+      return false;
+    if (answer.memory > region_memory::staged_device) return false;
+    if (answer.memory == region_memory::mappable_device &&
+        (answer.exported.offset > answer.exported.allocation_bytes ||
+         answer.bytes > answer.exported.allocation_bytes - answer.exported.offset))
       return false;
     std::shared_ptr<const remote_file> file;
     if (answer.file != 0) {
@@ -337,7 +463,43 @@ class link {
     region.given = {answer.grant_slot, answer.grant};
     region.file = std::move(file);
     region.file_offset = answer.file_offset;
+    region.memory = answer.memory;
+    region.export_number = answer.export_number;
+    region.exported = answer.exported;
+    for (const char each : answer.why) {
+      if (each == 0) break;
+      region.why += each >= ' ' && each <= '~' ? each : '?';
+    }
     region.state = region_state::granted;
+    return true;
+  }
+
+  /// False: the answer cannot be an honest one, or the staging file cannot be had.
+  [[nodiscard]] bool take_staged(const region_answer& answer, const detail::unique_fd& descriptor) noexcept {
+    const auto slot = std::ranges::find_if(slots_, [&](const stage_slot& each) {
+      return each.state == stage_slot::state_type::asked && each.number == answer.number;
+    });
+    if (slot == slots_.end()) return false;
+    --staging_;
+    if (descriptor) {
+      const std::uint64_t bytes = file_bytes(descriptor.get());
+      if (stage_ || bytes != stage_slots * stage_piece_bytes ||
+          !is_sealed_against_shrinking(descriptor.get()))
+        return false;
+      stage_ = file_mapping_view{descriptor.get(), bytes, PROT_READ};
+    }
+    switch (answer.status) {
+      case answer_status::granted:
+        slot->state = stage_slot::state_type::ready;
+        break;
+      case answer_status::denied:
+        slot->state = stage_slot::state_type::denied;
+        break;
+      default:
+        slot->state = stage_slot::state_type::failed;
+    }
+    if (slot->state == stage_slot::state_type::ready && !stage_) return false;
+    if (slot->owner == nullptr) slot->state = stage_slot::state_type::free;
     return true;
   }
 
@@ -354,6 +516,9 @@ class link {
   std::string text_;
   incarnation peer_;
   bool maps_files_;
+  bool maps_devices_;
+  std::shared_ptr<import_table> imports_;
+  std::string why_;
   bool can_attach_ = false;
   detail::unique_fd socket_;
   pid_t process_ = 0;
@@ -369,6 +534,9 @@ class link {
   std::deque<question> to_ask_;
   std::unordered_map<std::uint64_t, std::shared_ptr<region_view>> asked_;
   std::uint64_t last_number_ = 0;
+  file_mapping_view stage_;
+  std::array<stage_slot, stage_slots> slots_{};
+  std::size_t staging_ = 0;
   bool is_waiting_ = false;
   clock::time_point last_answer_{};
 };

@@ -7,6 +7,8 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <string>
 #include <vector>
 
 #include "tensorhub/config.hpp"
@@ -25,6 +27,12 @@ enum class backing_files : std::uint8_t {
 enum class memory_attach : std::uint8_t {
   automatic,  ///< `connect` tries it, and refuses with the reason if the kernel forbids it
   never,      ///< reads of memory without a backing file end in `local_error`
+};
+
+/// How a reader takes device memory of other processes.
+enum class device_memory : std::uint8_t {
+  map,    ///< its device maps what the source exports (CUDA IPC); the rest is staged
+  stage,  ///< always through host memory, by the source's device: where mappings do not work
 };
 
 struct same_host_options {
@@ -52,6 +60,12 @@ struct same_host_options {
   std::size_t max_connections = 4096;  ///< of readers; more are turned away
 
   std::chrono::milliseconds peer_timeout = defaults::peer_timeout;  ///< silence when a region is asked for
+
+  device_memory device = device_memory::map;
+
+  /// A source's: told once for each registered region of device memory that readers cannot map, with the
+  /// reason, by the thread that registers it. Must not throw.
+  std::function<void(const std::string&)> note{};
 };
 
 }  // namespace tensorhub::transports

@@ -4,10 +4,13 @@
 /// (SOCK_SEQPACKET), and one shared page of grants.
 ///
 ///     reader                                   source
-///       hello {who I am, whom I want}   ->
+///       hello {who I am, whom I want,
+///              my capability}           ->
 ///                                       <-     welcome {who I am, yes or why not} + the grant page's file
 ///       region_request (up to 32)       ->
 ///                                       <-     region_answer {where it is, its grant} [+ its file, once]
+///       region_request, wants a piece   ->
+///        staged (up to 4)               <-     region_answer [+ the staging file, once]
 ///
 /// The bytes never travel here. The reader takes them itself: out of the region's file, or out of the
 /// source's memory by process_vm_readv. Permission is a word of the grant page, which the source alone can
@@ -15,12 +18,21 @@
 /// Numbers are never used twice. A reader looks at both words after each piece that it has copied, and counts
 /// the piece only if they still hold what the source had answered: a seqlock whose odd state is "not yours".
 /// So a source ends a permission by one store, without waiting for anybody.
+///
+/// Device memory is mapped by the reader's device (device_export in the answer) and judged in the same way:
+/// the words are looked at when the device's copy is done. What cannot be mapped is *staged*: the source's
+/// device copies a piece into a slot of a file that both have mapped, and the reader copies it out of there.
 
+#include <array>
 #include <bit>
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <functional>
 #include <type_traits>
+
+#include "tensorhub/types/capability.hpp"
+#include "tensorhub/types/device_access.hpp"
 
 namespace tensorhub::transports::same_host_detail {
 
@@ -28,27 +40,34 @@ static_assert(std::endian::native == std::endian::little);
 
 inline constexpr std::uint64_t hello_magic = 0x3148'5355'4248'5455ull;    // "UTHBUSH1"
 inline constexpr std::uint64_t welcome_magic = 0x3157'5355'4248'5455ull;  // "UTHBUSW1"
-inline constexpr std::uint32_t protocol_number = 1;
+inline constexpr std::uint32_t protocol_number = 3;
 
 /// Regions that a reader may ask for before it has heard about the first: their answers, and the files that
 /// come with them, fit any socket buffer.
 inline constexpr std::size_t requests_in_flight = 32;
 
+/// The staging file of a connection: so many slots of so many bytes. A reader has one piece at a time in
+/// each.
+inline constexpr std::uint32_t stage_slots = 4;
+inline constexpr std::uint64_t stage_piece_bytes = 4u << 20;
+
 struct hello {
   std::uint64_t magic = hello_magic;
   std::uint32_t protocol = protocol_number;
   std::uint32_t reserved = 0;
-  std::uint64_t reader = 0;  ///< incarnation
-  std::uint64_t source = 0;  ///< incarnation that the reader wants
+  std::uint64_t reader = 0;                              ///< incarnation
+  std::uint64_t source = 0;                              ///< incarnation that the reader wants
+  std::array<std::byte, capability_bytes> capability{};  ///< zero: none (types/capability.hpp)
 };
 
 enum class welcome_status : std::uint32_t {
   accepted = 0,
   other_protocol = 1,
   other_process = 2,
-  refused = 3,     ///< this reader was cut off
-  other_user = 4,  ///< the reader's user may not connect
-  full = 5,        ///< no connection is left
+  refused = 3,        ///< this reader was cut off
+  other_user = 4,     ///< the reader's user may not connect
+  full = 5,           ///< no connection is left
+  no_capability = 6,  ///< the source asks for one, and this is none for it from this reader
 };
 
 struct welcome {
@@ -71,26 +90,54 @@ struct region_key {
   bool operator==(const region_key&) const = default;
 };
 
+enum class request_kind : std::uint32_t {
+  region = 0,           ///< where is it?
+  region_and_file = 1,  ///< ... and send its file again, the reader has let go of it
+  staged_piece = 2,     ///< copy [offset, offset + bytes) of it into this slot
+};
+
 struct region_request {
-  std::uint64_t number = 0;       ///< comes back in the answer
-  std::uint64_t brings_file = 0;  ///< 1: send the file again, the reader has let go of it
+  std::uint64_t number = 0;  ///< comes back in the answer
+  request_kind wants = request_kind::region;
+  std::uint32_t slot = 0;    ///< of a staged piece, as the next two
+  std::uint64_t offset = 0;  ///< in the region
+  std::uint64_t bytes = 0;
   region_key key{};
+};
+
+enum class answer_status : std::uint64_t {
+  denied = 0,  ///< nothing of the rest is set
+  granted = 1,
+  failed = 2,  ///< of a staged piece: the source's device could not copy it
+};
+
+/// What a region's memory is.
+enum class region_memory : std::uint32_t {
+  host = 0,
+  mappable_device = 1,  ///< `exported` says how
+  staged_device = 2,    ///< only the source can reach it; `why` says why
 };
 
 struct region_answer {
   std::uint64_t number = 0;
-  std::uint64_t granted = 0;  ///< 1 or 0; nothing of the rest is set if 0
+  answer_status status = answer_status::denied;
   std::uint64_t bytes = 0;
   std::uint64_t address = 0;  ///< in the source's memory
   std::uint64_t grant = 0;    ///< what the region's word holds while the key is good
   std::uint32_t grant_slot = 0;
-  std::uint32_t brings_file = 0;  ///< 1: this packet carries the file's descriptor
+  std::uint32_t brings_file = 0;  ///< 1: this packet carries the file's descriptor (of a staged piece: the
+                                  ///< staging file's)
   std::uint64_t file = 0;         ///< number of the file on this connection; 0: memory without one
   std::uint64_t file_offset = 0;
+  region_memory memory = region_memory::host;
+  std::uint32_t reserved = 0;
+  std::uint64_t export_number = 0;  ///< of the allocation: never used twice by one source
+  device_export exported{};
+  std::array<char, 112> why{};  ///< text, filled up with zeros
 };
 
-static_assert(sizeof(hello) == 32 && sizeof(welcome) == 56 && sizeof(region_key) == 24 &&
-              sizeof(region_request) == 40 && sizeof(region_answer) == 64);
+static_assert(sizeof(hello) == 56 && sizeof(welcome) == 56 && sizeof(region_key) == 24 &&
+              sizeof(region_request) == 56 && sizeof(device_export) == 96 && sizeof(region_answer) == 288);
 static_assert(std::is_trivially_copyable_v<hello> && std::is_trivially_copyable_v<welcome> &&
               std::is_trivially_copyable_v<region_request> && std::is_trivially_copyable_v<region_answer>);
 

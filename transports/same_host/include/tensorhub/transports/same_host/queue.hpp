@@ -3,7 +3,8 @@
 /// The reading side of the same-host transport: queues, and the endpoints on them.
 ///
 /// A read waits until its region is known, is then cut into pieces, and is copied by whoever polls and by
-/// the helpers (copy_pool.hpp). A polling thread copies a few pieces at most before it returns.
+/// the helpers (copy_pool.hpp). A polling thread copies a few pieces at most before it returns. Reads from or
+/// to device memory are the devices' (device_reads.hpp).
 ///
 /// Thread safety: a queue and its endpoints belong to one thread at a time; only `wake` is for any thread.
 
@@ -14,12 +15,15 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "tensorhub/transports/same_host/copy_pool.hpp"
+#include "tensorhub/transports/same_host/device_reads.hpp"
 #include "tensorhub/transports/same_host/kept_links.hpp"
 #include "tensorhub/transports/same_host/link.hpp"
 #include "tensorhub/types/completion.hpp"
@@ -41,6 +45,7 @@ class endpoint_core {
 
   [[nodiscard]] incarnation peer() const noexcept { return link_->peer(); }
   [[nodiscard]] bool usable() const noexcept { return usable_; }
+  [[nodiscard]] const std::string& why() const noexcept { return link_->why(); }
 
  private:
   friend class queue_core;
@@ -54,12 +59,13 @@ class endpoint_core {
 class queue_core {
  public:
   queue_core(std::size_t depth, std::shared_ptr<copy_pool> pool, duration peer_timeout,
-             std::uint64_t streaming_from_bytes)
+             std::uint64_t streaming_from_bytes, std::function<std::vector<device_access*>()> devices)
       : pool_{std::move(pool)},
         peer_timeout_{peer_timeout},
         streaming_from_bytes_{streaming_from_bytes},
         reads_(std::max<std::size_t>(1, depth)),
-        work_{reads_.size()} {
+        work_{reads_.size()},
+        devices_{*pool_, work_, reads_.size(), std::move(devices)} {
     free_.reserve(reads_.size());
     for (read_record& each : reads_) free_.push_back(&each);
     pool_->attach(work_);
@@ -76,6 +82,7 @@ class queue_core {
     endpoints_.push_back(&endpoint);
   }
   void detach(endpoint_core& endpoint) noexcept {
+    devices_.settle(endpoint);
     pool_->end_all(work_, reads_, endpoint, completion_status::cancelled, true);
     for (read_record& each : reads_) {
       if (each.endpoint == &endpoint) each.endpoint = nullptr;
@@ -83,13 +90,16 @@ class queue_core {
     std::erase(endpoints_, &endpoint);
   }
 
+  /// `device` is the target's; null: it is host memory.
   [[nodiscard]] post_result post(endpoint_core& endpoint, request_id id, std::byte* target,
-                                 std::uint64_t offset, std::uint64_t bytes, const region_key& key) noexcept {
+                                 device_access* device, std::uint64_t offset, std::uint64_t bytes,
+                                 const region_key& key) noexcept {
     if (free_.empty()) return post_result::queue_full;
     read_record& read = take_free(id);
     read.endpoint = &endpoint;
     read.through = endpoint.link_.get();
     read.target = target;
+    read.device = device;
     read.offset = offset;
     read.bytes = bytes;
     read.streaming = bytes >= streaming_from_bytes_;
@@ -123,7 +133,7 @@ class queue_core {
 
   [[nodiscard]] std::size_t poll(std::span<completion> completions) noexcept {
     if (completions.empty()) return 0;
-    if (!pool_->has_finished(work_)) work();
+    if (!devices_.empty() || !pool_->has_finished(work_)) work();
     std::size_t count = 0;
     while (count < completions.size()) {
       read_record* const read = pool_->take_finished(work_);
@@ -137,20 +147,27 @@ class queue_core {
   }
 
   void wait(duration timeout) noexcept {
-    if (!pool_->begin_sleep(work_)) return;
+    if (devices_.can_work() || !pool_->begin_sleep(work_)) return;
     waits_.clear();
     waits_.push_back({work_.event.get(), POLLIN, 0});
     duration longest = std::clamp<duration>(timeout, duration::zero(), std::chrono::hours{1});
     const auto now = clock::now();
     for (const endpoint_core* each : endpoints_) {
-      if (each->waiting_ == 0) continue;
+      if (!waits_for_answers(*each)) continue;
       waits_.push_back({each->link_->socket(), POLLIN, 0});
       longest = std::min<duration>(longest, each->link_->last_answer() + peer_timeout_ - now);
     }
     longest = std::max(longest, duration::zero());
-    const timespec limit{static_cast<time_t>(longest.count() / 1'000'000'000),
-                         static_cast<long>(longest.count() % 1'000'000'000)};
-    static_cast<void>(::ppoll(waits_.data(), waits_.size(), &limit, nullptr));
+    if (devices_.is_flying()) {
+      // A lane can be waited for, or descriptors, but not both: by turns.
+      const auto until = now + longest;
+      for (duration left = longest; left > duration::zero() && !look_at_descriptors(duration::zero());
+           left = until - clock::now()) {
+        if (devices_.wait_a_little(std::min<duration>(left, turn))) break;
+      }
+    } else {
+      static_cast<void>(look_at_descriptors(longest));
+    }
     pool_->end_sleep(work_);
     if ((waits_.front().revents & POLLIN) != 0) {
       std::uint64_t signals = 0;
@@ -162,6 +179,17 @@ class queue_core {
 
  private:
   static constexpr int pieces_of_a_poll = 4;  ///< a millisecond or so
+  static constexpr std::chrono::microseconds turn{200};
+
+  [[nodiscard]] static bool waits_for_answers(const endpoint_core& endpoint) noexcept {
+    return endpoint.usable_ && (endpoint.waiting_ > 0 || endpoint.link_->staging() > 0);
+  }
+  /// True: one of `waits_` has something.
+  [[nodiscard]] bool look_at_descriptors(duration longest) noexcept {
+    const timespec limit{static_cast<time_t>(longest.count() / 1'000'000'000),
+                         static_cast<long>(longest.count() % 1'000'000'000)};
+    return ::ppoll(waits_.data(), waits_.size(), &limit, nullptr) > 0;
+  }
 
   [[nodiscard]] static bool breaks(completion_status status) noexcept {
     return status == completion_status::peer_lost || status == completion_status::cut_off;
@@ -181,6 +209,8 @@ class queue_core {
                         read.bytes > region.bytes - read.offset;
     if (denied) {
       pool_->finish(work_, read, completion_status::access_denied);
+    } else if (device_reads::has_a_part_in(read)) {
+      devices_.start(read);
     } else {
       pool_->add(work_, read);
     }
@@ -188,8 +218,9 @@ class queue_core {
 
   void work() noexcept {
     for (endpoint_core* each : endpoints_) {
-      if (each->waiting_ > 0) look_for_answers(*each);
+      if (waits_for_answers(*each)) look_for_answers(*each);
     }
+    if (!devices_.empty()) devices_.work();
     for (int i = 0; i < pieces_of_a_poll && !pool_->has_finished(work_); ++i) {
       if (!pool_->copy_one(work_)) break;
     }
@@ -221,6 +252,7 @@ class queue_core {
     endpoint.usable_ = false;
     endpoint.waiting_ = 0;
     pool_->end_all(work_, reads_, endpoint, why, false);
+    devices_.give_up(endpoint, why);
   }
 
   std::shared_ptr<copy_pool> pool_;
@@ -229,6 +261,7 @@ class queue_core {
   std::vector<read_record> reads_;
   std::vector<read_record*> free_;
   work_queue work_;
+  device_reads devices_;
   std::vector<endpoint_core*> endpoints_;
   std::vector<pollfd> waits_;
 };

@@ -9,8 +9,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <chrono>
+#include <condition_variable>
 #include <cstdint>
 #include <cstring>
 #include <memory>
@@ -25,6 +28,7 @@
 #include "tensorhub/error.hpp"
 #include "tensorhub/transports/same_host/grants.hpp"
 #include "tensorhub/transports/same_host/protocol.hpp"
+#include "tensorhub/types/device_access.hpp"
 #include "tensorhub/types/memory.hpp"
 
 namespace tensorhub::transports::same_host_detail {
@@ -37,12 +41,28 @@ struct shared_file {
   ino_t inode = 0;
 };
 
+/// An allocation of device memory that readers can map.
+struct shared_export {
+  std::uint64_t number = 0;  ///< unique within the transport object
+  device_export words{};     ///< but for its offset
+};
+
 /// What a reader that has the key is told.
 struct region_facts {
   memory_range range{};
   grant given{};
   std::shared_ptr<const shared_file> file{};  ///< null: no file, or it is not to be used
+  region_memory memory = region_memory::host;
+  std::shared_ptr<const shared_export> allocation{};  ///< of a mappable region
+  std::uint64_t allocation_offset = 0;                ///< of the region in it
+  std::shared_ptr<const std::string> why{};           ///< a staged region cannot be mapped
 };
+
+/// Memory that the CPU cannot read for a reader.
+[[nodiscard]] inline bool needs_device(const memory_range& range) noexcept {
+  // Managed memory moves between host and device by page faults, which other processes' calls do not take.
+  return !range.host_accessible() || (range.kind == memory_kind::cuda_managed && range.device != nullptr);
+}
 
 class region_table {
  public:
@@ -55,7 +75,13 @@ class region_table {
     entry.facts.range = range;
     fill_secret(entry.secret);
     const bool readable = access != region_access::local_write;
+    std::optional<device_export> exported;
+    if (readable && needs_device(range)) exported = export_of(range, entry.facts);
     const std::lock_guard lock{mutex_};
+    if (exported) {
+      entry.facts.allocation = allocation_of(*exported);
+      entry.facts.allocation_offset = exported->offset;
+    }
     if (readable && offer_files_ && range.backing_fd >= 0) entry.facts.file = file_of(range);
     if (readable) entry.facts.given = grants_->take();
     const std::uint64_t region = ++last_region_;
@@ -69,15 +95,17 @@ class region_table {
     return region;
   }
 
-  /// Promise 5: nobody's read of it ends well from here on.
+  /// Promise 5: nobody's read of it ends well from here on. A piece that is being staged is waited for: the
+  /// memory may be given back to the device afterwards.
   void erase(std::uint64_t region) noexcept {
-    const std::lock_guard lock{mutex_};
+    std::unique_lock lock{mutex_};
     const auto found = entries_.find(region);
     if (found == entries_.end()) return;
     if (found->second.access != region_access::local_write)
       grants_->give_back(found->second.facts.given.slot);
     bytes_.fetch_sub(found->second.facts.range.bytes, std::memory_order_relaxed);
     entries_.erase(found);
+    quiet_.wait_for(lock, longest_loan, [&] { return std::ranges::find(lent_, region) == lent_.end(); });
   }
 
   /// The region gets a new secret and a new grant. Without randomness it cannot be read by anybody any more.
@@ -113,6 +141,41 @@ class region_table {
     return entry.facts;
   }
 
+  /// As `find`, for device memory; and it is not deregistered until `give_back`. May throw bad_alloc.
+  [[nodiscard]] std::optional<region_facts> lend(const region_key& key) {
+    auto facts = find(key);
+    if (!facts || facts->memory == region_memory::host) return std::nullopt;
+    const std::lock_guard lock{mutex_};
+    if (!entries_.contains(key.region)) return std::nullopt;
+    lent_.push_back(key.region);
+    return facts;
+  }
+  void give_back(std::uint64_t region) noexcept {
+    {
+      const std::lock_guard lock{mutex_};
+      if (const auto at = std::ranges::find(lent_, region); at != lent_.end()) lent_.erase(at);
+    }
+    quiet_.notify_all();
+  }
+
+  /// The facts of a region of this process's own.
+  [[nodiscard]] std::optional<region_facts> facts_of(std::uint64_t region) const {
+    const std::lock_guard lock{mutex_};
+    const auto found = entries_.find(region);
+    return found == entries_.end() ? std::nullopt : std::optional{found->second.facts};
+  }
+
+  /// The devices of all regions, each once.
+  [[nodiscard]] std::vector<device_access*> devices() const {
+    std::vector<device_access*> out;
+    const std::lock_guard lock{mutex_};
+    for (const auto& [region, entry] : entries_) {
+      device_access* const device = entry.facts.range.device;
+      if (device != nullptr && std::ranges::find(out, device) == out.end()) out.push_back(device);
+    }
+    return out;
+  }
+
   [[nodiscard]] std::uint64_t bytes() const noexcept { return bytes_.load(std::memory_order_relaxed); }
 
  private:
@@ -122,6 +185,42 @@ class region_table {
     bool is_closed = false;
     std::uint64_t secret[2] = {0, 0};
   };
+
+  /// A device's copy of one piece ends sooner, or it never ends.
+  static constexpr std::chrono::seconds longest_loan{60};
+
+  /// Asks the device, and notes in `facts` what comes of it.
+  [[nodiscard]] static std::optional<device_export> export_of(const memory_range& range,
+                                                              region_facts& facts) {
+    std::optional<device_export> exported;
+    std::string why;
+    if (range.kind == memory_kind::cuda_managed)
+      why = "managed memory cannot be mapped by other processes";
+    else
+      exported = range.device->export_memory(range, why);
+    if (exported && (exported->offset > exported->allocation_bytes ||
+                     range.bytes > exported->allocation_bytes - exported->offset)) {
+      why = "the device exports less than the region";
+      exported.reset();
+    }
+    facts.memory = exported ? region_memory::mappable_device : region_memory::staged_device;
+    if (!exported)
+      facts.why = std::make_shared<const std::string>(why.empty() ? "the device does not say why" : why);
+    return exported;
+  }
+
+  /// The same number for all regions of an allocation, while any of them is registered.
+  [[nodiscard]] std::shared_ptr<const shared_export> allocation_of(device_export words) {
+    words.offset = 0;
+    std::erase_if(exports_, [](const auto& each) { return each.expired(); });
+    for (const auto& each : exports_) {
+      auto known = each.lock();
+      if (known && known->words == words) return known;
+    }
+    auto fresh = std::make_shared<shared_export>(shared_export{++last_export_, words});
+    exports_.push_back(fresh);
+    return fresh;
+  }
 
   static void fill_secret(std::uint64_t (&secret)[2]) {
     for (;;) {
@@ -162,6 +261,10 @@ class region_table {
   std::vector<std::weak_ptr<const shared_file>> files_;
   std::uint64_t last_region_ = 0;
   std::uint64_t last_file_ = 0;
+  std::vector<std::weak_ptr<const shared_export>> exports_;
+  std::uint64_t last_export_ = 0;
+  std::vector<std::uint64_t> lent_;  ///< a region for each piece of it that is being staged
+  std::condition_variable quiet_;
   std::atomic<std::uint64_t> bytes_ = 0;
 };
 

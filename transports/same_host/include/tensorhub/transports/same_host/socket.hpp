@@ -152,10 +152,16 @@ template <typename Packet>
   if (taken == 0) return packet_outcome::ended;
   for (cmsghdr* each = CMSG_FIRSTHDR(&message); each != nullptr; each = CMSG_NXTHDR(&message, each)) {
     if (each->cmsg_level != SOL_SOCKET || each->cmsg_type != SCM_RIGHTS) continue;
-    if (each->cmsg_len != CMSG_LEN(sizeof(int))) continue;
-    int got = -1;
-    std::memcpy(&got, CMSG_DATA(each), sizeof got);
-    descriptor.reset(got);
+    // Alignment leaves room for a second one: whatever came is ours to close.
+    const std::size_t count = (each->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    for (std::size_t i = 0; i < count; ++i) {
+      int got = -1;
+      std::memcpy(&got, CMSG_DATA(each) + i * sizeof got, sizeof got);
+      if (i == 0)
+        descriptor.reset(got);
+      else
+        ::close(got);
+    }
   }
   const bool whole = taken == static_cast<ssize_t>(sizeof packet) && (message.msg_flags & MSG_TRUNC) == 0;
   return whole ? packet_outcome::taken : packet_outcome::strange;

@@ -2,7 +2,8 @@
 /// \file source.hpp
 /// The serving side of the same-host transport: a listening socket, one thread, and the grant page.
 ///
-/// The thread tells readers where regions are; it never touches the regions' bytes. Ending a permission needs
+/// The thread tells readers where regions are; it never touches the regions' bytes (staging.hpp does, for
+/// memory that only this process's device can reach). Ending a permission needs
 /// neither the thread nor the readers: it is one store into the grant page.
 ///
 /// Thread safety: all members may be called from any thread.
@@ -22,6 +23,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <thread>
 #include <unordered_map>
@@ -36,6 +38,8 @@
 #include "tensorhub/transports/same_host/protocol.hpp"
 #include "tensorhub/transports/same_host/region_table.hpp"
 #include "tensorhub/transports/same_host/socket.hpp"
+#include "tensorhub/transports/same_host/staging.hpp"
+#include "tensorhub/types/capability.hpp"
 #include "tensorhub/types/ids.hpp"
 
 namespace tensorhub::transports::same_host_detail {
@@ -48,6 +52,7 @@ class source {
         self_{self},
         socket_name_{random_name()},
         regions_{grants_, options.files != backing_files::ignore},
+        desk_{regions_, [this](const stage_job& job, answer_status status) { answer_staged(job, status); }},
         every_second_{std::move(every_second)},
         listener_{listen_at(socket_name_)},
         epoll_{::epoll_create1(EPOLL_CLOEXEC)},
@@ -62,6 +67,7 @@ class source {
     thread_ = std::jthread{[this] { run(); }};
   }
   ~source() {
+    desk_.stop();
     stopping_ = true;
     const std::uint64_t one = 1;
     [[maybe_unused]] const auto written = ::write(event_.get(), &one, sizeof one);
@@ -97,6 +103,17 @@ class source {
     });
   }
 
+  /// Only readers with a capability of this key from now on; whoever is there already has to come again.
+  void require_capability(std::span<const std::byte> key) {
+    const std::lock_guard lock{mutex_};
+    capabilities_.require(key);
+    for (const auto& [id, each] : connections_) drop(*each);
+    connections_.clear();
+  }
+  [[nodiscard]] std::uint64_t refused_connections() const noexcept {
+    return refused_connections_.load();
+  }
+
  private:
   struct connection {
     detail::unique_fd socket{};
@@ -105,6 +122,9 @@ class source {
     incarnation reader{};
     grant given{};
     std::unordered_set<std::uint64_t> files{};  ///< that it has been given
+    std::shared_ptr<stage_file> stage{};        ///< null: it has never asked for a staged piece
+    bool has_stage = false;                     ///< it has been given the file
+    std::uint32_t staging = 0;                  ///< pieces that it has asked for and has not got
   };
 
   static constexpr std::uint64_t listener_id = 0;
@@ -182,7 +202,7 @@ class source {
     connection& each = *found->second;
     bool goes_on = false;
     try {
-      goes_on = each.greeted ? answer_all(each) : greet(each);
+      goes_on = each.greeted ? answer_all(id, each) : greet(each);
     } catch (...) {  // no memory
     }
     if (goes_on) return;
@@ -217,36 +237,39 @@ class source {
     return send_packet(each.socket.get(), answer, accepted ? grants_.file() : -1) && accepted;
   }
 
-  [[nodiscard]] welcome_status judge(const connection& each, const hello& greeting) const {
+  [[nodiscard]] welcome_status judge(const connection& each, const hello& greeting) {
     if (!may_talk(credentials_of(each.socket.get()).user, options_.allowed_uids))
       return welcome_status::other_user;
     if (greeting.protocol != protocol_number) return welcome_status::other_protocol;
     if (greeting.source != self_.value) return welcome_status::other_process;
     if (refuse_all_ || refused_.contains({greeting.reader})) return welcome_status::refused;
+    if (!capabilities_.accepts(greeting.capability, {greeting.reader}, self_)) {
+      refused_connections_.fetch_add(1);
+      return welcome_status::no_capability;
+    }
     return connections_.size() > options_.max_connections ? welcome_status::full : welcome_status::accepted;
   }
 
-  [[nodiscard]] bool answer_all(connection& each) {
+  [[nodiscard]] bool answer_all(std::uint64_t id, connection& each) {
     for (;;) {
       region_request request;
       detail::unique_fd unwanted;
       const packet_outcome outcome = receive_packet(each.socket.get(), request, unwanted);
       if (outcome == packet_outcome::nothing) return true;
       if (outcome != packet_outcome::taken) return false;
+      if (request.wants == request_kind::staged_piece) {
+        if (!stage(id, each, request)) return false;
+        continue;
+      }
       region_answer answer;
       answer.number = request.number;
       int descriptor = -1;
-      const auto facts = regions_.find(request.key);
-      if (facts) {
-        answer.granted = 1;
-        answer.bytes = facts->range.bytes;
-        answer.address = reinterpret_cast<std::uintptr_t>(facts->range.data);
-        answer.grant = facts->given.number;
-        answer.grant_slot = facts->given.slot;
+      if (const auto facts = regions_.find(request.key)) {
+        fill(answer, *facts);
         if (facts->file) {
           answer.file = facts->file->number;
           answer.file_offset = facts->range.backing_offset;
-          if (each.files.insert(answer.file).second || request.brings_file != 0)
+          if (each.files.insert(answer.file).second || request.wants == request_kind::region_and_file)
             descriptor = facts->file->descriptor.get();
           answer.brings_file = descriptor >= 0 ? 1 : 0;
         }
@@ -254,6 +277,48 @@ class source {
       // An honest reader has so few questions open that the socket takes the answers.
       if (!send_packet(each.socket.get(), answer, descriptor)) return false;
     }
+  }
+
+  static void fill(region_answer& answer, const region_facts& facts) noexcept {
+    answer.status = answer_status::granted;
+    answer.bytes = facts.range.bytes;
+    answer.address = reinterpret_cast<std::uintptr_t>(facts.range.data);
+    answer.grant = facts.given.number;
+    answer.grant_slot = facts.given.slot;
+    answer.memory = facts.memory;
+    if (facts.allocation) {
+      answer.export_number = facts.allocation->number;
+      answer.exported = facts.allocation->words;
+      answer.exported.offset = facts.allocation_offset;
+    }
+    if (facts.why) facts.why->copy(answer.why.data(), answer.why.size() - 1);
+  }
+
+  /// False: no honest reader asks for this.
+  [[nodiscard]] bool stage(std::uint64_t id, connection& each, const region_request& request) {
+    if (request.slot >= stage_slots || request.bytes == 0 || request.bytes > stage_piece_bytes ||
+        each.staging >= stage_slots)
+      return false;
+    if (!each.stage) each.stage = std::make_shared<stage_file>();
+    desk_.add({id, request, each.stage});
+    ++each.staging;
+    return true;
+  }
+  void answer_staged(const stage_job& job, answer_status status) noexcept {
+    const std::lock_guard lock{mutex_};
+    const auto found = connections_.find(job.connection);
+    if (found == connections_.end()) return;
+    connection& each = *found->second;
+    --each.staging;
+    region_answer answer;
+    answer.number = job.request.number;
+    answer.status = status;
+    const bool brings_file = status == answer_status::granted && !each.has_stage;
+    answer.brings_file = brings_file ? 1 : 0;
+    each.has_stage = each.has_stage || brings_file;
+    if (send_packet(each.socket.get(), answer, brings_file ? job.into->file() : -1)) return;
+    drop(each);
+    connections_.erase(found);
   }
 
   /// Closes connections that never said hello, and listens again after a shortage.
@@ -276,6 +341,7 @@ class source {
   const std::uint64_t probe_word_ = random_word();
   grant_page grants_;
   region_table regions_;
+  stage_desk desk_;
   std::function<void()> every_second_;
   detail::unique_fd listener_;
   detail::unique_fd epoll_;
@@ -287,6 +353,8 @@ class source {
   std::unordered_map<std::uint64_t, std::unique_ptr<connection>> connections_;
   std::unordered_set<incarnation> refused_;
   bool refuse_all_ = false;
+  capability_check capabilities_;  ///< guarded by mutex_
+  std::atomic<std::uint64_t> refused_connections_ = 0;
   std::jthread thread_;
 };
 

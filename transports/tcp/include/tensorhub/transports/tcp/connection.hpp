@@ -6,7 +6,13 @@
 /// as they are when they leave (or, on one machine, when the reader takes them), so the region is noted in
 /// `by_reference` and revoking it closes the connection. Other answers are copied into the socket.
 ///
-/// Thread safety: none; the loop that owns it locks.
+/// Answers from device memory go through a staging ring (staging.hpp). Their pieces are copied into it ahead
+/// of sending, those of the next requests too, as far as the ring has room; a piece is sent when its copy is
+/// done, so that a header never promises bytes that cannot be had. A copy that fails ends the connection. The
+/// ring is taken with the first such answer and given back when no request is left; several devices share a
+/// connection one after the other.
+///
+/// Thread safety: none; the loop that owns it locks. The channel is explained in plain_channel.hpp.
 
 #include <sys/sendfile.h>
 #include <sys/socket.h>
@@ -19,49 +25,73 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <memory>
+#include <span>
 #include <utility>
 #include <vector>
 
 #include "tensorhub/detail/peer_read.hpp"
-#include "tensorhub/detail/unique_fd.hpp"
+#include "tensorhub/transports/tcp/plain_channel.hpp"
 #include "tensorhub/transports/tcp/protocol.hpp"
 #include "tensorhub/transports/tcp/region_table.hpp"
+#include "tensorhub/transports/tcp/staging.hpp"
 #include "tensorhub/types/completion.hpp"
 #include "tensorhub/types/ids.hpp"
 
 namespace tensorhub::transports::tcp_detail {
 
-/// What a connection waits for, or that it is over.
-enum class connection_need : std::uint8_t { input, output, more_time, end };
+/// What a connection waits for, or that it is over. `copy`: nothing that the socket could tell.
+enum class connection_need : std::uint8_t { input, output, more_time, copy, end };
 
-class connection {
+template <typename Channel>
+class basic_connection {
  public:
   /// `send_from_file`: regions with a backing file are sent by `sendfile`.
-  connection(detail::unique_fd socket, bool send_from_file, std::chrono::steady_clock::time_point now)
-      : socket_{std::move(socket)}, send_from_file_{send_from_file}, opened_{now} {}
+  basic_connection(Channel channel, bool send_from_file, std::shared_ptr<staging_pool> staging,
+                   std::chrono::steady_clock::time_point now)
+      : channel_{std::move(channel)},
+        send_from_file_{send_from_file},
+        staging_{std::move(staging)},
+        opened_{now} {}
 
-  [[nodiscard]] int socket() const noexcept { return socket_.get(); }
+  [[nodiscard]] int socket() const noexcept { return channel_.socket(); }
   [[nodiscard]] incarnation reader() const noexcept { return reader_; }
   [[nodiscard]] bool greeted() const noexcept { return greeted_; }
   [[nodiscard]] std::chrono::steady_clock::time_point opened() const noexcept { return opened_; }
 
-  /// Bytes of this region may still be on their way over this connection.
+  /// Bytes of this region may still be on their way over this connection, or be copied for it. (The
+  /// connection's destruction waits for these copies.)
   [[nodiscard]] bool carries(std::uint64_t region) const noexcept {
-    return (answering_ && region_ == region) ||
-           std::ranges::find(by_reference_, region) != by_reference_.end();
+    for (std::size_t i = 0; i < answer_count_; ++i) {
+      if (answer_at(i).region == region) return true;
+    }
+    return std::ranges::find(by_reference_, region) != by_reference_.end();
   }
 
-  /// Takes the hello. `judge(const hello&) -> welcome_status` decides about it.
+  /// Does the channel's handshake and takes the hello, about which `judge(const hello&) -> welcome_status`
+  /// decides.
   template <typename Judge>
   [[nodiscard]] connection_need greet(incarnation self, Judge&& judge) noexcept {
-    const auto taken = ::recv(socket(), input_.data() + input_end_, sizeof(hello) - input_end_, 0);
+    switch (channel_.handshake()) {
+      case handshake_need::done:
+        break;
+      case handshake_need::input:
+        return connection_need::input;
+      case handshake_need::output:
+        return connection_need::output;
+      case handshake_need::end:
+        return connection_need::end;
+    }
+    const auto taken = channel_.receive(input_.data() + input_end_, sizeof(hello) - input_end_);
     if (taken == 0 || (taken < 0 && !would_block())) return connection_need::end;
     if (taken < 0) return connection_need::input;
     input_end_ += static_cast<std::size_t>(taken);
     hello greeting;
     std::memcpy(&greeting, input_.data(), std::min(input_end_, sizeof greeting));
     if (input_end_ >= sizeof greeting.magic && greeting.magic != hello_magic) return connection_need::end;
-    if (input_end_ < sizeof greeting) return connection_need::input;
+    // Another protocol's hello may be shorter than ours.
+    const bool speaks_ours = input_end_ < offsetof(hello, path) || greeting.protocol == data_protocol;
+    if (speaks_ours && input_end_ < sizeof greeting) return connection_need::input;
     input_end_ = 0;
     welcome answer;
     answer.source = self.value;
@@ -69,7 +99,7 @@ class connection {
                     : greeting.source != self.value    ? welcome_status::other_process
                                                        : judge(std::as_const(greeting));
     // The send buffer of a new connection is empty: this is taken whole or not at all.
-    const auto sent = ::send(socket(), &answer, sizeof answer, MSG_NOSIGNAL);
+    const auto sent = channel_.send(&answer, sizeof answer);
     if (sent != static_cast<ssize_t>(sizeof answer) || answer.status != welcome_status::accepted)
       return connection_need::end;
     reader_ = {greeting.reader};
@@ -77,25 +107,33 @@ class connection {
     return connection_need::input;
   }
 
-  /// Answers requests until the socket wants no more, none is left, or `budget_bytes` are sent.
+  /// Answers requests until the socket wants no more, a copy is waited for, none is left, or `budget_bytes`
+  /// are sent.
   [[nodiscard]] connection_need serve(const region_table& regions, std::uint64_t budget_bytes) noexcept {
     std::uint64_t sent_bytes = 0;
     for (;;) {
-      while (answering_) {
+      while (answer_count_ > 0) {
         if (sent_bytes >= budget_bytes) return connection_need::more_time;
+        if (ring_) {
+          const connection_need need = look_ahead(regions);
+          if (need != connection_need::more_time) return need;
+        }
         const std::uint64_t wanted = next_send_bytes();
         const auto sent = send_some();
+        send_is_pending_ = sent < static_cast<ssize_t>(wanted);
         if (sent < 0) return would_block() ? connection_need::output : connection_need::end;
         if (sent == 0) return connection_need::end;  // the file is shorter than the region
         sent_bytes += static_cast<std::uint64_t>(sent);
-        if (static_cast<std::uint64_t>(sent) < wanted) return connection_need::output;
+        if (send_is_pending_) return connection_need::output;
       }
-      if (input_end_ - input_begin_ >= sizeof(read_request)) {
-        begin_answer(regions);
+      if (has_request()) {
+        if (!begin_answer(regions)) return connection_need::end;
         continue;
       }
       const connection_need need = take_requests();
-      if (need != connection_need::more_time) return need;
+      if (need == connection_need::more_time) continue;
+      ring_.reset();  // nothing is in it: all is sent
+      return need;
     }
   }
 
@@ -113,77 +151,180 @@ class connection {
     std::memmove(input_.data(), input_.data() + input_begin_, input_end_ - input_begin_);
     input_end_ -= input_begin_;
     input_begin_ = 0;
-    const auto taken = ::recv(socket(), input_.data() + input_end_, input_.size() - input_end_, 0);
+    const auto taken = channel_.receive(input_.data() + input_end_, input_.size() - input_end_);
     if (taken == 0 || (taken < 0 && !would_block())) return connection_need::end;
     if (taken < 0) return connection_need::input;
     input_end_ += static_cast<std::size_t>(taken);
     return input_end_ >= sizeof(read_request) ? connection_need::more_time : connection_need::input;
   }
 
-  void begin_answer(const region_table& regions) noexcept {
+  /// One request and what is left of its answer.
+  struct pending_answer {
+    std::uint64_t region = 0;
+    read_answer header{};
+    std::size_t header_sent = 0;
+    memory_range part{};                ///< not sent yet
+    const std::byte* copied = nullptr;  ///< of device memory: up to here its copies have begun
+    std::uint64_t uncopied_bytes = 0;   ///< ... and so much is left
+    bool from_file = false;
+    bool from_device = false;
+  };
+  /// Requests that are worked on at once, if they are for device memory: many small ones wait for their
+  /// copies together.
+  static constexpr std::size_t most_answers = 16;
+
+  [[nodiscard]] const pending_answer& answer_at(std::size_t i) const noexcept {
+    return answers_[(first_answer_ + i) % most_answers];
+  }
+  [[nodiscard]] pending_answer& answer_at(std::size_t i) noexcept {
+    return answers_[(first_answer_ + i) % most_answers];
+  }
+
+  [[nodiscard]] bool has_request() const noexcept {
+    return input_end_ - input_begin_ >= sizeof(read_request);
+  }
+
+  /// Takes the next request. False: there is no ring for it. Pre-condition: `has_request()`, and room.
+  [[nodiscard]] bool begin_answer(const region_table& regions) noexcept {
     read_request request;
     std::memcpy(&request, input_.data() + input_begin_, sizeof request);
-    input_begin_ += sizeof request;
     const auto found = regions.find(request);
-    region_ = request.key.region;
-    header_ = {static_cast<std::uint64_t>(found ? completion_status::ok : completion_status::access_denied),
-               found ? request.bytes : 0};
-    header_sent_ = 0;
-    part_ = found.value_or(memory_range{});
-    from_file_ = send_from_file_ && part_.backing_fd >= 0 && part_.bytes >= smallest_file_send_bytes;
-    answering_ = true;
-    if (from_file_ && std::ranges::find(by_reference_, region_) == by_reference_.end()) {
+    pending_answer fresh;
+    fresh.region = request.key.region;
+    fresh.header = {
+        static_cast<std::uint64_t>(found ? completion_status::ok : completion_status::access_denied),
+        found ? request.bytes : 0};
+    fresh.part = found.value_or(memory_range{});
+    if (!fresh.part.host_accessible() && fresh.part.bytes > 0) {
+      if (!has_ring_of(*fresh.part.device)) return false;
+      fresh.from_device = true;
+      fresh.copied = fresh.part.data;
+      fresh.uncopied_bytes = fresh.part.bytes;
+    }
+    fresh.from_file = Channel::sends_files && send_from_file_ && fresh.part.backing_fd >= 0 &&
+                      fresh.part.bytes >= smallest_file_send_bytes;
+    if (fresh.from_file && std::ranges::find(by_reference_, fresh.region) == by_reference_.end()) {
       try {
-        by_reference_.push_back(region_);
+        by_reference_.push_back(fresh.region);
       } catch (...) {  // no memory for the note: copy, which needs none
-        from_file_ = false;
+        fresh.from_file = false;
       }
     }
+    input_begin_ += sizeof request;
+    answer_at(answer_count_) = fresh;
+    ++answer_count_;
+    return true;
+  }
+
+  /// A ring of another device is exchanged when nothing is in it.
+  [[nodiscard]] bool has_ring_of(device_access& device) noexcept {
+    if (ring_ && ring_->device() == &device) return true;
+    if (answer_count_ > 0 && ring_) return false;
+    try {
+      ring_ = staging_->lend(device);
+      return true;
+    } catch (...) {  // no pinned memory
+      return false;
+    }
+  }
+
+  /// Starts the copies of the present answer and of the next ones. `more_time`: the present answer can go on.
+  [[nodiscard]] connection_need look_ahead(const region_table& regions) noexcept {
+    for (;;) {
+      if (!start_copies()) return connection_need::end;
+      if (answer_at(answer_count_ - 1).uncopied_bytes > 0 || answer_count_ == most_answers) break;
+      if (!has_request()) {
+        if (send_is_pending_) break;  // TLS wants to finish that first
+        const connection_need need = take_requests();
+        if (need == connection_need::end) return need;
+        if (need != connection_need::more_time) break;
+      }
+      if (!begin_answer(regions)) break;  // another device's: its turn comes
+    }
+    if (!answer_at(0).from_device) return connection_need::more_time;
+    switch (ring_->state(ring_->oldest().copy)) {
+      case lane_state::done:
+        return connection_need::more_time;
+      case lane_state::pending:
+        return connection_need::copy;
+      case lane_state::failed:
+        break;
+    }
+    return connection_need::end;
+  }
+
+  /// As many as the ring has room for, in the order of the answers. False: the lane failed.
+  [[nodiscard]] bool start_copies() noexcept {
+    for (std::size_t i = 0; i < answer_count_; ++i) {
+      pending_answer& each = answer_at(i);
+      while (each.uncopied_bytes > 0) {
+        const std::uint64_t bytes = std::min(each.uncopied_bytes, staging_ring::piece_bytes);
+        if (ring_->reserve(bytes) == nullptr) return true;
+        if (!ring_->load(each.copied, bytes)) return false;
+        each.copied += bytes;
+        each.uncopied_bytes -= bytes;
+      }
+    }
+    return true;
+  }
+
+  /// The bytes that can be sent now, after the header.
+  [[nodiscard]] iovec next_bytes(const pending_answer& now) const noexcept {
+    if (!now.from_device) return {now.part.data, std::min(now.part.bytes, largest_send_bytes)};
+    const staging_ring::piece& oldest = ring_->oldest();
+    return {oldest.data + piece_sent_, oldest.bytes - piece_sent_};
   }
 
   /// What the next `send_some` asks the socket to take.
   [[nodiscard]] std::uint64_t next_send_bytes() const noexcept {
-    const std::uint64_t header_bytes = sizeof header_ - header_sent_;
-    if (from_file_ && header_bytes > 0) return header_bytes;
-    return header_bytes + std::min(part_.bytes, largest_send_bytes);
+    const pending_answer& now = answer_at(0);
+    const std::uint64_t header_bytes = sizeof now.header - now.header_sent;
+    if (now.from_file && header_bytes > 0) return header_bytes;
+    return header_bytes + next_bytes(now).iov_len;
   }
 
   /// Bytes sent, or -1 with errno.
   [[nodiscard]] ssize_t send_some() noexcept {
+    pending_answer& now = answer_at(0);
     ssize_t sent = 0;
-    const std::uint64_t part_bytes = std::min(part_.bytes, largest_send_bytes);
-    if (header_sent_ == sizeof header_ && from_file_) {
-      auto offset = static_cast<off_t>(part_.backing_offset);
-      sent = ::sendfile(socket(), part_.backing_fd, &offset, part_bytes);
-      if (sent > 0) consume(static_cast<std::uint64_t>(sent));
+    if (now.header_sent == sizeof now.header && now.from_file) {
+      auto offset = static_cast<off_t>(now.part.backing_offset);
+      sent = ::sendfile(socket(), now.part.backing_fd, &offset, std::min(now.part.bytes, largest_send_bytes));
+      if (sent > 0) consume(now, static_cast<std::uint64_t>(sent));
     } else {
-      auto* const header = reinterpret_cast<std::byte*>(&header_) + header_sent_;
-      const std::size_t header_bytes = sizeof header_ - header_sent_;
-      std::array<iovec, 2> pieces{iovec{header, header_bytes}, iovec{part_.data, part_bytes}};
-      msghdr message{};
-      message.msg_iov = pieces.data();
-      message.msg_iovlen = from_file_ ? 1 : pieces.size();
-      const int more = from_file_ ? MSG_MORE : 0;
+      auto* const header = reinterpret_cast<std::byte*>(&now.header) + now.header_sent;
+      const std::size_t header_bytes = sizeof now.header - now.header_sent;
+      std::array<iovec, 2> pieces{iovec{header, header_bytes}, next_bytes(now)};
+      const std::size_t used = now.from_file ? 1 : pieces.size();
       const detail::peer_read reading;
-      sent = ::sendmsg(socket(), &message, MSG_NOSIGNAL | more);
+      sent = channel_.send(std::span{pieces.data(), used}, now.from_file ? MSG_MORE : 0);
       if (sent > 0) {
         const std::size_t of_header = std::min(static_cast<std::size_t>(sent), header_bytes);
-        header_sent_ += of_header;
-        consume(static_cast<std::uint64_t>(sent) - of_header);
+        now.header_sent += of_header;
+        consume(now, static_cast<std::uint64_t>(sent) - of_header);
       }
     }
-    if (header_sent_ == sizeof header_ && part_.bytes == 0) answering_ = false;
+    if (now.header_sent == sizeof now.header && now.part.bytes == 0) {
+      first_answer_ = (first_answer_ + 1) % most_answers;
+      --answer_count_;
+    }
     return sent;
   }
 
-  void consume(std::uint64_t bytes) noexcept {
-    part_.data += bytes;
-    part_.backing_offset += bytes;
-    part_.bytes -= bytes;
+  void consume(pending_answer& now, std::uint64_t bytes) noexcept {
+    now.part.data += bytes;
+    now.part.backing_offset += bytes;
+    now.part.bytes -= bytes;
+    if (!now.from_device) return;
+    piece_sent_ += bytes;
+    if (piece_sent_ < ring_->oldest().bytes) return;
+    ring_->drop_oldest();
+    piece_sent_ = 0;
   }
 
-  detail::unique_fd socket_;
+  Channel channel_;
   bool send_from_file_;
+  std::shared_ptr<staging_pool> staging_;
   std::chrono::steady_clock::time_point opened_;
   incarnation reader_{};
   bool greeted_ = false;
@@ -192,13 +333,16 @@ class connection {
   std::size_t input_begin_ = 0;
   std::size_t input_end_ = 0;
 
-  bool answering_ = false;
-  bool from_file_ = false;
-  std::uint64_t region_ = 0;
-  read_answer header_{};
-  std::size_t header_sent_ = 0;
-  memory_range part_{};  ///< what is left of the answer
+  std::array<pending_answer, most_answers> answers_{};  ///< ring: answer_count_ entries from first_answer_
+  std::size_t first_answer_ = 0;
+  std::size_t answer_count_ = 0;
+  bool send_is_pending_ = false;  ///< the socket did not take all of the last one
   std::vector<std::uint64_t> by_reference_;
+
+  staging_pool::lent_ring ring_;  ///< while there are answers from device memory
+  std::uint64_t piece_sent_ = 0;  ///< of the oldest piece
 };
+
+using connection = basic_connection<plain_channel>;
 
 }  // namespace tensorhub::transports::tcp_detail

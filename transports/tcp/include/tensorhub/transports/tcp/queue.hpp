@@ -2,9 +2,10 @@
 /// \file queue.hpp
 /// The reading side of the TCP transport: queues, and the endpoints on them.
 ///
-/// All work is done by the thread that polls: it takes bytes out of the sockets straight into the targets. A
-/// queue sleeps in poll(2) over its streams. It has few of them, and poll costs nothing while it does not
-/// sleep; an epoll set would be told of every segment that arrives.
+/// All work is done by the thread that polls: it takes bytes out of the sockets straight into the targets, or
+/// starts their copies to a device (stream.hpp). A queue sleeps in poll(2) over its streams, and wakes often
+/// while a copy is due, of which poll does not know. It has few streams, and poll costs nothing while it does
+/// not sleep; an epoll set would be told of every segment that arrives.
 ///
 /// Thread safety: a queue and its endpoints belong to one thread at a time; only `wake` is for any thread.
 
@@ -29,16 +30,19 @@
 #include "tensorhub/transports/tcp/stream.hpp"
 #include "tensorhub/types/completion.hpp"
 #include "tensorhub/types/ids.hpp"
+#include "tensorhub/types/read_ledger.hpp"
 #include "tensorhub/types/units.hpp"
 
 namespace tensorhub::transports::tcp_detail {
 
+template <typename Channel>
 class queue_core;
 
 /// Streams to one source. Owned by an endpoint, listed by its queue.
+template <typename Channel>
 class endpoint_core {
  public:
-  endpoint_core(queue_core& owner, incarnation peer) : owner_{&owner}, peer_{peer} {}
+  endpoint_core(queue_core<Channel>& owner, incarnation peer) : owner_{&owner}, peer_{peer} {}
   ~endpoint_core();
   endpoint_core(const endpoint_core&) = delete;
   endpoint_core& operator=(const endpoint_core&) = delete;
@@ -47,35 +51,43 @@ class endpoint_core {
   [[nodiscard]] bool usable() const noexcept { return usable_; }
 
  private:
-  friend class queue_core;
-  queue_core* owner_;
+  friend class queue_core<Channel>;
+  queue_core<Channel>* owner_;
   incarnation peer_;
   bool usable_ = true;
-  std::vector<std::unique_ptr<stream>> streams_;
+  std::vector<std::unique_ptr<stream<Channel>>> streams_;
 };
 
+template <typename Channel>
 class queue_core {
  public:
-  queue_core(std::size_t depth, duration peer_timeout)
-      : depth_{std::max<std::size_t>(1, depth)},
+  using endpoint_core = tcp_detail::endpoint_core<Channel>;
+  using stream = tcp_detail::stream<Channel>;
+
+  queue_core(std::size_t depth, duration peer_timeout, std::shared_ptr<staging_pool> staging)
+      : ledger_{depth},
         peer_timeout_{peer_timeout},
-        event_{::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)},
-        finished_(depth_) {
-    if (!event_) throw error(errc::system_failed, std::string{"tcp: no eventfd: "} + std::strerror(errno));
+        staging_{std::move(staging)},
+        event_{::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)} {
+    if (!event_)
+      throw error(errc::system_failed, std::string{Channel::name} + ": no eventfd: " + std::strerror(errno));
     reserve_waits(0);
   }
   queue_core(const queue_core&) = delete;
   queue_core& operator=(const queue_core&) = delete;
 
-  [[nodiscard]] std::size_t depth() const noexcept { return depth_; }
-  [[nodiscard]] std::size_t outstanding() const noexcept { return outstanding_; }
+  [[nodiscard]] std::size_t depth() const noexcept { return ledger_.depth(); }
+  [[nodiscard]] std::size_t outstanding() const noexcept { return ledger_.outstanding(); }
 
   void attach(endpoint_core& endpoint) { endpoints_.push_back(&endpoint); }
-  void add_stream(endpoint_core& endpoint, detail::unique_fd socket) {
+  /// `devices`: reads into their memory are to be expected. Throws `system_failed`.
+  void add_stream(endpoint_core& endpoint, Channel channel, std::span<device_access* const> devices) {
     std::size_t streams = 1;
     for (const endpoint_core* each : endpoints_) streams += each->streams_.size();
     reserve_waits(streams);
-    endpoint.streams_.push_back(std::make_unique<stream>(std::move(socket), depth_));
+    auto added = std::make_unique<stream>(std::move(channel), ledger_.depth(), staging_);
+    for (device_access* each : devices) added->prepare(*each);
+    endpoint.streams_.push_back(std::move(added));
   }
   void detach(endpoint_core& endpoint) noexcept {
     give_up(endpoint, completion_status::cancelled);
@@ -84,52 +96,61 @@ class queue_core {
 
   [[nodiscard]] post_result post(endpoint_core& endpoint, const pending_read& read,
                                  const read_request& request) noexcept {
-    if (outstanding_ == depth_) return post_result::queue_full;
-    ++outstanding_;
+    if (ledger_.full()) return post_result::queue_full;
+    ledger_.begin();
     if (!endpoint.usable_) {
-      finish({read.id, completion_status::peer_lost});
+      ledger_.end({read.id, completion_status::peer_lost});
       return post_result::posted;
     }
     stream& least_busy = **std::ranges::min_element(
         endpoint.streams_, {}, [](const auto& each) { return each->outstanding_bytes(); });
+    if (read.device != nullptr && !least_busy.prepared(*read.device)) {
+      ledger_.end({read.id, completion_status::local_error});
+      return post_result::posted;
+    }
     if (!least_busy.post(read, request)) give_up(endpoint, completion_status::peer_lost);
     return post_result::posted;
   }
 
   /// A read that ends before it was sent.
   [[nodiscard]] post_result post_finished(request_id id, completion_status status) noexcept {
-    if (outstanding_ == depth_) return post_result::queue_full;
-    ++outstanding_;
-    finish({id, status});
-    return post_result::posted;
+    return ledger_.begin_and_end({id, status});
   }
 
   [[nodiscard]] std::size_t poll(std::span<completion> completions) noexcept {
     if (completions.empty()) return 0;
-    if (finished_count_ == 0) receive();
-    std::size_t count = 0;
-    while (count < completions.size() && finished_count_ > 0) {
-      completions[count++] = finished_[finished_first_];
-      finished_first_ = (finished_first_ + 1) % finished_.size();
-      --finished_count_;
-      --outstanding_;
-    }
-    return count;
+    if (!ledger_.any_ended()) receive();
+    return ledger_.take(completions);
   }
 
   void wait(duration timeout) noexcept {
-    if (finished_count_ > 0) return;
+    if (ledger_.any_ended()) return;
     waits_.clear();
     waits_.push_back({event_.get(), POLLIN, 0});
     duration longest = std::min<duration>(timeout, std::chrono::hours{1});
+    stream* copying = nullptr;
     const auto now = stream::clock::now();
     for (const endpoint_core* endpoint : endpoints_) {
       for (const auto& each : endpoint->streams_) {
+        if (each->landing() > 0) copying = each.get();
         if (each->outstanding() == 0) continue;
+        if (each->waits_for_room()) {
+          copying = each.get();
+          if (!each->has_unsent()) continue;
+          waits_.push_back({each->socket(), POLLOUT, 0});
+          continue;
+        }
+        if (each->may_have_more()) return;
         const short unsent = each->has_unsent() ? POLLOUT : 0;
         waits_.push_back({each->socket(), static_cast<short>(POLLIN | unsent), 0});
         longest = std::min<duration>(longest, each->last_progress() + peer_timeout_ - now);
       }
+    }
+    if (copying != nullptr && waits_.size() == 1) {
+      copying->wait_for_copy(std::clamp<duration>(longest, duration::zero(), longest_copy_wait));
+      longest = duration::zero();
+    } else if (copying != nullptr) {
+      longest = std::min<duration>(longest, copy_poll_interval);
     }
     const timespec limit = to_timespec(std::max(longest, duration::zero()));
     static_cast<void>(::ppoll(waits_.data(), waits_.size(), &limit, nullptr));
@@ -145,6 +166,11 @@ class queue_core {
   }
 
  private:
+  /// How long a `wake` may go unnoticed while nothing but a copy is waited for.
+  static constexpr std::chrono::microseconds longest_copy_wait{200};
+  /// How often copies are looked at while bytes are waited for as well.
+  static constexpr std::chrono::microseconds copy_poll_interval{20};
+
   /// `wait` must not allocate.
   void reserve_waits(std::size_t streams) { waits_.reserve(streams + 1); }
 
@@ -158,49 +184,62 @@ class queue_core {
   void receive() noexcept {
     for (endpoint_core* endpoint : endpoints_) {
       for (const auto& each : endpoint->streams_) {
-        if (each->outstanding() == 0) continue;
         completion done;
+        if (each->landing() > 0 && !finish_landed(*each)) {
+          give_up(*endpoint, completion_status::local_error);
+          break;
+        }
+        if (each->outstanding() == 0) continue;
         receive_outcome outcome = each->flush() ? each->receive(done) : receive_outcome::broken;
-        if (outcome == receive_outcome::finished_one) finish(done);
+        if (outcome == receive_outcome::finished_one) ledger_.end(done);
         if (outcome == receive_outcome::nothing &&
             stream::clock::now() - each->last_progress() > peer_timeout_)
           outcome = receive_outcome::broken;
-        if (outcome == receive_outcome::broken) {
-          give_up(*endpoint, completion_status::peer_lost);
+        if (outcome == receive_outcome::broken || outcome == receive_outcome::copy_failed) {
+          give_up(*endpoint, outcome == receive_outcome::broken ? completion_status::peer_lost
+                                                                : completion_status::local_error);
           break;
         }
       }
     }
   }
 
-  /// Ends all of its reads and closes its connections.
+  /// Reads whose last copy is done. False: a copy failed.
+  [[nodiscard]] bool finish_landed(stream& from) noexcept {
+    for (;;) {
+      completion done;
+      const receive_outcome outcome = from.take_landed(done);
+      if (outcome == receive_outcome::copy_failed) return false;
+      if (outcome != receive_outcome::finished_one) return true;
+      ledger_.end(done);
+    }
+  }
+
+  /// Ends all of its reads and closes its connections. Nothing is written to their targets afterwards: copies
+  /// that have begun are waited for.
   void give_up(endpoint_core& endpoint, completion_status why) noexcept {
     endpoint.usable_ = false;
     for (const auto& each : endpoint.streams_) {
+      each->settle();
+      if (!finish_landed(*each)) why = completion_status::local_error;
+    }
+    for (const auto& each : endpoint.streams_) {
       request_id id = 0;
-      while (each->take_unfinished(id)) finish({id, why});
+      while (each->take_unfinished(id)) ledger_.end({id, why});
     }
     endpoint.streams_.clear();
   }
 
-  /// The ring has room: it is as large as the number of reads that can be outstanding.
-  void finish(completion done) noexcept {
-    finished_[(finished_first_ + finished_count_) % finished_.size()] = done;
-    ++finished_count_;
-  }
-
-  std::size_t depth_;
+  read_ledger ledger_;
   duration peer_timeout_;
+  std::shared_ptr<staging_pool> staging_;
   detail::unique_fd event_;
-  std::vector<completion> finished_;
-  std::size_t finished_first_ = 0;
-  std::size_t finished_count_ = 0;
-  std::size_t outstanding_ = 0;
   std::vector<endpoint_core*> endpoints_;
   std::vector<pollfd> waits_;
 };
 
-inline endpoint_core::~endpoint_core() {
+template <typename Channel>
+endpoint_core<Channel>::~endpoint_core() {
   owner_->detach(*this);
 }
 

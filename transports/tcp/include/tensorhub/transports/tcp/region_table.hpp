@@ -9,6 +9,7 @@
 
 #include <sys/random.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <cstdint>
@@ -17,6 +18,7 @@
 #include <optional>
 #include <string>
 #include <unordered_map>
+#include <vector>
 
 #include "tensorhub/error.hpp"
 #include "tensorhub/transports/tcp/protocol.hpp"
@@ -80,6 +82,17 @@ class region_table {
     part.backing_offset += request.offset;
     part.bytes = request.bytes;
     return part;
+  }
+
+  /// The devices whose memory may be the target of reads.
+  [[nodiscard]] std::vector<device_access*> target_devices() const {
+    std::vector<device_access*> out;
+    const std::lock_guard lock{mutex_};
+    for (const auto& [region, each] : entries_) {
+      if (each.range.host_accessible() || each.access == region_access::remote_read) continue;
+      if (std::ranges::find(out, each.range.device) == out.end()) out.push_back(each.range.device);
+    }
+    return out;
   }
 
   [[nodiscard]] std::uint64_t bytes() const noexcept { return bytes_.load(std::memory_order_relaxed); }

@@ -6,13 +6,20 @@
 /// connection; `cut_off` and `forget_region` take that mutex, so that after their return no byte that they
 /// forbid is being sent. They announce themselves first (`visitors_`), so that a busy thread lets them in.
 ///
-/// Thread safety: all members may be called from any thread.
+/// A connection that waits for a copy out of device memory (connection.hpp) is not watched meanwhile, except
+/// for its end, but looked at every few microseconds; the others go on. Without such a one the thread sleeps.
+///
+/// Thread safety: all members may be called from any thread. The channel is explained in plain_channel.hpp.
 
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cerrno>
@@ -20,8 +27,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <deque>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <thread>
 #include <unordered_map>
@@ -35,13 +44,23 @@
 #include "tensorhub/transports/tcp/options.hpp"
 #include "tensorhub/transports/tcp/region_table.hpp"
 #include "tensorhub/transports/tcp/socket.hpp"
+#include "tensorhub/types/capability.hpp"
 
 namespace tensorhub::transports::tcp_detail {
 
+template <typename Channel>
 class source {
  public:
-  source(const tcp_options& options, incarnation self)
-      : options_{options}, self_{self}, listener_{listen_at(options, port_)} {
+  using connection = basic_connection<Channel>;
+
+  source(const tcp_options& options, incarnation self, typename Channel::shared& shared,
+         std::shared_ptr<staging_pool> staging)
+      : options_{options},
+        staging_{std::move(staging)},
+        near_{settings_of(options, path_kind::same_datacenter)},
+        self_{self},
+        shared_{&shared},
+        listener_{listen_at(options, port_, Channel::name)} {
     const std::size_t threads = options.io_threads == 0 ? 1 : options.io_threads;
     for (std::size_t i = 0; i < threads; ++i) loops_.push_back(std::make_unique<loop>());
     watch(*loops_.front(), EPOLL_CTL_ADD, listener_.get(), EPOLLIN, listener_id);
@@ -72,23 +91,44 @@ class source {
     close_if([reader](const connection& each) { return each.reader() == reader; });
   }
 
+  /// Only readers with a capability of this key from now on; whoever is there already has to come again.
+  void require_capability(std::span<const std::byte> key) {
+    {
+      const std::lock_guard lock{refused_mutex_};
+      capabilities_.require(key);
+    }
+    close_if([](const connection&) { return true; });
+  }
+  [[nodiscard]] std::uint64_t refused_connections() const noexcept {
+    return refused_connections_.load() + shared_->refused();
+  }
+
   /// The region's key has changed or is gone: nothing of it may be sent any more.
   void forget_region(std::uint64_t region) noexcept {
     close_if([region](const connection& each) { return each.carries(region); });
   }
 
  private:
+  /// A connection, and what its thread knows of it.
+  struct watched final : connection {
+    using connection::connection;
+    std::uint32_t events = EPOLLIN;  ///< that the epoll set reports
+    bool waits_for_copy = false;     ///< it is in `loop::copying`
+  };
+
   struct loop {
     detail::unique_fd epoll{::epoll_create1(EPOLL_CLOEXEC)};
     detail::unique_fd event{::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)};
     std::mutex mutex;
     std::atomic<std::uint32_t> visitors = 0;
-    std::unordered_map<std::uint64_t, std::unique_ptr<connection>> connections;  ///< guarded by mutex
+    std::unordered_map<std::uint64_t, std::unique_ptr<watched>> connections;  ///< guarded by mutex
+    std::vector<std::uint64_t> copying;     ///< those that wait for a copy; the thread's own, as the next
+    std::vector<std::uint64_t> copied_ids;  ///< room for the same
     std::jthread thread;
     bool listening = true;  ///< the thread's own
     loop() {
       if (!epoll || !event)
-        throw error(errc::system_failed, std::string{"tcp: no epoll: "} + std::strerror(errno));
+        throw error(errc::system_failed, std::string{Channel::name} + ": no epoll: " + std::strerror(errno));
       epoll_event wanted{};
       wanted.events = EPOLLIN;
       wanted.data.u64 = event_id;
@@ -100,6 +140,7 @@ class source {
   static constexpr std::uint64_t event_id = 1;
   static constexpr std::uint64_t budget_bytes = 8u << 20;
   static constexpr std::chrono::milliseconds sweep_interval{1000};
+  static constexpr long copy_poll_ns = 15'000;
   static constexpr std::chrono::seconds greeting_timeout{5};
 
   static void wake(loop& where) noexcept {
@@ -138,11 +179,11 @@ class source {
     ::sigemptyset(&pipe);
     ::sigaddset(&pipe, SIGPIPE);
     ::pthread_sigmask(SIG_BLOCK, &pipe, nullptr);
+    ::prctl(PR_SET_TIMERSLACK, 1000ul);  // ns: of this thread's short sleeps
     std::array<epoll_event, 64> events{};
     auto next_sweep = std::chrono::steady_clock::now() + sweep_interval;
     while (!stopping_) {
-      const int count = ::epoll_wait(here.epoll.get(), events.data(), static_cast<int>(events.size()),
-                                     static_cast<int>(sweep_interval.count()));
+      const int count = wait_for_events(here, events);
       for (int i = 0; i < count; ++i) {
         const epoll_event& event = events[static_cast<std::size_t>(i)];
         if (event.data.u64 == listener_id)
@@ -152,12 +193,31 @@ class source {
         else
           work_on(here, event.data.u64, event.events);
       }
+      look_at_copies(here);
       const auto now = std::chrono::steady_clock::now();
       if (now >= next_sweep) {
         next_sweep = now + sweep_interval;
         sweep(here, now);
       }
     }
+  }
+
+  static int wait_for_events(loop& here, std::span<epoll_event> events) noexcept {
+    int patience_ms = static_cast<int>(sweep_interval.count());
+    if (!here.copying.empty()) {
+      pollfd any{here.epoll.get(), POLLIN, 0};
+      const timespec soon{0, copy_poll_ns};
+      static_cast<void>(::ppoll(&any, 1, &soon, nullptr));
+      patience_ms = 0;
+    }
+    return ::epoll_wait(here.epoll.get(), events.data(), static_cast<int>(events.size()), patience_ms);
+  }
+
+  void look_at_copies(loop& here) noexcept {
+    if (here.copying.empty()) return;
+    std::swap(here.copying, here.copied_ids);
+    for (const std::uint64_t id : here.copied_ids) work_on(here, id, 0);
+    here.copied_ids.clear();
   }
 
   static void drain(loop& here) noexcept {
@@ -176,8 +236,8 @@ class source {
         }
         return;
       }
-      if (connection_count_.load() >= options_.max_connections) continue;
-      tune(socket.get(), options_);
+      if (connection_count_.load() >= most_connections_ && !close_oldest_stranger(0)) continue;
+      tune(socket.get(), near_);
       try {
         adopt(std::move(socket));
       } catch (...) {  // no memory: the reader is turned away
@@ -192,13 +252,40 @@ class source {
     const bool by_file =
         options_.send_from_file == file_sending::always ||
         (options_.send_from_file == file_sending::automatic && !reaches_loopback(descriptor));
-    auto fresh = std::make_unique<connection>(std::move(socket), by_file, std::chrono::steady_clock::now());
+    static_cast<void>(close_oldest_stranger(Channel::most_newcomers));
+    newcomers_.emplace_back(&owner, id);
+    auto fresh = std::make_unique<watched>(Channel::accept(*shared_, std::move(socket)), by_file, staging_,
+                                           std::chrono::steady_clock::now());
     const std::lock_guard lock{owner.mutex};
     owner.connections.emplace(id, std::move(fresh));
     connection_count_.fetch_add(1);
     watch(owner, EPOLL_CTL_ADD, descriptor, EPOLLIN, id);
   }
 
+  /// Whoever connects and says nothing makes room for those who come after it. False: the newest `kept`
+  /// connections aside, everybody has said hello.
+  bool close_oldest_stranger(std::size_t kept) noexcept {
+    while (newcomers_.size() > kept) {
+      const auto [owner, id] = newcomers_.front();
+      newcomers_.pop_front();
+      const std::lock_guard lock{owner->mutex};
+      const auto found = owner->connections.find(id);
+      if (found == owner->connections.end() || found->second->greeted()) continue;
+      owner->connections.erase(found);
+      connection_count_.fetch_sub(1);
+      return true;
+    }
+    return false;
+  }
+
+  /// Of the descriptors that this process may have, half are left to others.
+  [[nodiscard]] static std::size_t most_connections(const tcp_options& options) noexcept {
+    rlimit files{};
+    if (::getrlimit(RLIMIT_NOFILE, &files) != 0) return options.max_connections;
+    return std::min<std::size_t>(options.max_connections, std::max<std::size_t>(1, files.rlim_cur / 2));
+  }
+
+  /// `events`: zero, if it was in `copying` and is no longer.
   void work_on(loop& here, std::uint64_t id, std::uint32_t events) noexcept {
     for (auto visitors = here.visitors.load(); visitors != 0; visitors = here.visitors.load()) {
       here.visitors.wait(visitors);
@@ -206,24 +293,47 @@ class source {
     const std::lock_guard lock{here.mutex};
     const auto found = here.connections.find(id);
     if (found == here.connections.end()) return;  // closed since the event
-    connection& each = *found->second;
-    connection_need need = connection_need::input;
-    if (!each.greeted()) need = each.greet(self_, [this](const hello& greeting) { return judge(greeting); });
+    watched& each = *found->second;
+    if (events == 0) each.waits_for_copy = false;
+    const bool is_left = each.waits_for_copy && (events & (EPOLLHUP | EPOLLERR | EPOLLRDHUP)) != 0;
+    connection_need need = is_left ? connection_need::end : connection_need::input;
+    if (!each.greeted())
+      need = each.greet(self_, [&](const hello& greeting) { return judge(greeting, each.socket()); });
     if (each.greeted() && need != connection_need::end) need = each.serve(regions_, budget_bytes);
     if (need == connection_need::end) {
       here.connections.erase(found);
       connection_count_.fetch_sub(1);
       return;
     }
-    const std::uint32_t wanted = need == connection_need::input ? EPOLLIN : EPOLLOUT;
-    if (need == connection_need::input ? (events & EPOLLOUT) != 0 : (events & EPOLLOUT) == 0)
-      watch(here, EPOLL_CTL_MOD, each.socket(), wanted, id);
+    std::uint32_t wanted = need == connection_need::input ? EPOLLIN : EPOLLOUT;
+    if (need == connection_need::copy && note_copying(here, id, each)) wanted = EPOLLRDHUP;
+    if (wanted == each.events) return;
+    each.events = wanted;
+    watch(here, EPOLL_CTL_MOD, each.socket(), wanted, id);
   }
 
-  [[nodiscard]] welcome_status judge(const hello& greeting) noexcept {
+  /// False: no memory for the note. Then the connection is watched for output, which is there at once.
+  [[nodiscard]] static bool note_copying(loop& here, std::uint64_t id, watched& each) noexcept {
+    try {
+      if (!each.waits_for_copy) here.copying.push_back(id);
+      each.waits_for_copy = true;
+      return true;
+    } catch (...) {
+      return false;
+    }
+  }
+
+  /// Sets the socket up for a reader that is far away.
+  [[nodiscard]] welcome_status judge(const hello& greeting, int socket) noexcept {
+    if (greeting.path == path_kind::wide_area) {
+      size_send_buffer(socket, options_.wide_area);
+      choose_congestion_control(socket, options_.wide_area.congestion_control);
+    }
     const std::lock_guard lock{refused_mutex_};
-    return refuse_all_ || refused_.contains({greeting.reader}) ? welcome_status::refused
-                                                               : welcome_status::accepted;
+    if (refuse_all_ || refused_.contains({greeting.reader})) return welcome_status::refused;
+    if (capabilities_.accepts(greeting.capability, {greeting.reader}, self_)) return welcome_status::accepted;
+    refused_connections_.fetch_add(1);
+    return welcome_status::no_capability;
   }
 
   /// Closes connections that never said hello, and listens again after a shortage.
@@ -242,17 +352,24 @@ class source {
   }
 
   const tcp_options options_;
+  const std::shared_ptr<staging_pool> staging_;
+  const tcp_path near_;
   const incarnation self_;
+  typename Channel::shared* const shared_;
   std::uint16_t port_ = 0;
   detail::unique_fd listener_;
   region_table regions_;
   std::mutex refused_mutex_;
   std::unordered_set<incarnation> refused_;
   bool refuse_all_ = false;
+  capability_check capabilities_;  ///< guarded by refused_mutex_
+  std::atomic<std::uint64_t> refused_connections_ = 0;
   std::atomic<bool> stopping_ = false;
   std::atomic<std::size_t> connection_count_ = 0;
-  std::size_t next_loop_ = 0;  ///< the first thread's own, as the next
+  const std::size_t most_connections_ = most_connections(options_);
+  std::size_t next_loop_ = 0;  ///< the first thread's own, as the next two
   std::uint64_t last_connection_ = 0;
+  std::deque<std::pair<loop*, std::uint64_t>> newcomers_;  ///< oldest first; some are greeted or gone
   std::vector<std::unique_ptr<loop>> loops_;
 };
 

@@ -5,9 +5,12 @@
 /// Answers come in the order of the requests. After the last byte of one, the next answer's header is taken
 /// by the same system call, so that a busy stream makes one call per socketful and not two per read.
 ///
-/// Thread safety: none; a stream belongs to one queue.
+/// Bytes for device memory go into pieces of a staging ring (staging.hpp) instead. A full piece, or the last
+/// of a read, is copied to the device while the next one is filled. A read whose bytes have all been taken
+/// off the socket is *landing* until its last copy is done.
+///
+/// Thread safety: none; a stream belongs to one queue. The channel is explained in plain_channel.hpp.
 
-#include <sys/socket.h>
 #include <sys/uio.h>
 
 #include <algorithm>
@@ -17,12 +20,15 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <memory>
+#include <span>
 #include <utility>
 #include <vector>
 
-#include "tensorhub/detail/unique_fd.hpp"
 #include "tensorhub/transports/tcp/protocol.hpp"
+#include "tensorhub/transports/tcp/staging.hpp"
 #include "tensorhub/types/completion.hpp"
+#include "tensorhub/types/units.hpp"
 
 namespace tensorhub::transports::tcp_detail {
 
@@ -30,26 +36,47 @@ struct pending_read {
   request_id id = 0;
   std::byte* target = nullptr;
   std::uint64_t bytes = 0;
+  device_access* device = nullptr;  ///< where `target` is not for the CPU
 };
 
-/// What one step of receiving led to: a read has ended, some bytes have come, none have, or the connection is
-/// no more.
-enum class receive_outcome : std::uint8_t { finished_one, progress, nothing, broken };
+/// What one step of receiving led to: a read has ended, some bytes have come, none have, the connection is no
+/// more, or a copy to a device has failed.
+enum class receive_outcome : std::uint8_t { finished_one, progress, nothing, broken, copy_failed };
 
+template <typename Channel>
 class stream {
  public:
   using clock = std::chrono::steady_clock;
 
-  /// Room for `depth` reads is made here; posting never allocates.
-  stream(detail::unique_fd socket, std::size_t depth)
-      : socket_{std::move(socket)}, reads_(depth), requests_(depth * sizeof(read_request)) {}
+  /// Room for `depth` reads is made here; posting does not allocate, but for the first read into the memory
+  /// of a device that was not prepared for.
+  stream(Channel channel, std::size_t depth, std::shared_ptr<staging_pool> staging)
+      : channel_{std::move(channel)},
+        reads_(depth),
+        requests_(depth * sizeof(read_request)),
+        staging_{std::move(staging)} {}
 
-  [[nodiscard]] int socket() const noexcept { return socket_.get(); }
+  /// Makes ready for reads into this device's memory. Throws `system_failed`.
+  void prepare(device_access& device) {
+    if (ring_of(&device) != nullptr) return;
+    landing_.resize(reads_.size());
+    rings_.push_back(staging_->lend(device));
+  }
+  [[nodiscard]] bool prepared(device_access& device) noexcept {
+    try {
+      prepare(device);
+      return true;
+    } catch (...) {
+      return false;
+    }
+  }
+
+  [[nodiscard]] int socket() const noexcept { return channel_.socket(); }
   [[nodiscard]] std::size_t outstanding() const noexcept { return count_; }
   [[nodiscard]] std::uint64_t outstanding_bytes() const noexcept { return outstanding_bytes_; }
   [[nodiscard]] clock::time_point last_progress() const noexcept { return last_progress_; }
 
-  /// Pre-condition: outstanding() < depth. False: the connection is broken.
+  /// Pre-condition: outstanding() < depth, prepared for the read's device. False: the connection is broken.
   [[nodiscard]] bool post(const pending_read& read, const read_request& request) noexcept {
     if (count_ == 0) last_progress_ = clock::now();
     reads_[(first_ + count_) % reads_.size()] = read;
@@ -68,8 +95,7 @@ class stream {
   /// Sends what was posted, as far as the socket takes it. False: the connection is broken.
   [[nodiscard]] bool flush() noexcept {
     while (unsent_begin_ < unsent_end_) {
-      const auto sent = ::send(socket(), requests_.data() + unsent_begin_, unsent_end_ - unsent_begin_,
-                               MSG_NOSIGNAL | MSG_DONTWAIT);
+      const auto sent = channel_.send(requests_.data() + unsent_begin_, unsent_end_ - unsent_begin_);
       if (sent < 0) return would_block();
       unsent_begin_ += static_cast<std::size_t>(sent);
     }
@@ -78,6 +104,8 @@ class stream {
   }
 
   [[nodiscard]] bool has_unsent() const noexcept { return unsent_begin_ < unsent_end_; }
+  /// `receive` may find something that poll(2) does not know of.
+  [[nodiscard]] bool may_have_more() const noexcept { return channel_.may_have_more(); }
 
   /// Receives until one read is finished (then `done` is it), or the socket has given what it had.
   /// Pre-condition: outstanding() > 0.
@@ -86,6 +114,10 @@ class stream {
       if (header_have_ == sizeof header_) {
         if (!header_is_sane()) return receive_outcome::broken;
         if (body_left() == 0) {
+          if (is_staged()) {
+            land_first();
+            return receive_outcome::progress;
+          }
           done = finish_first();
           return receive_outcome::finished_one;
         }
@@ -95,16 +127,23 @@ class stream {
       std::uint64_t body_bytes = 0;
       if (header_have_ == sizeof header_) {
         body_bytes = body_left();
-        pieces[used++] = {reads_[first_].target + body_have_, body_bytes};
-        if (count_ > 1) pieces[used++] = {next_header_.data(), sizeof header_};
+        std::byte* into = reads_[first_].target + body_have_;
+        if (is_staged()) {
+          if (!open_piece()) return receive_outcome::copy_failed;
+          if (piece_ == nullptr) {
+            last_progress_ = clock::now();  // it is not the peer that is slow
+            return progress ? receive_outcome::progress : receive_outcome::nothing;
+          }
+          into = piece_ + piece_have_;
+          body_bytes = piece_bytes_ - piece_have_;
+        }
+        pieces[used++] = {into, body_bytes};
+        if (count_ > 1 && body_bytes == body_left()) pieces[used++] = {next_header_.data(), sizeof header_};
       } else {
         pieces[used++] = {reinterpret_cast<std::byte*>(&header_) + header_have_,
                           sizeof header_ - header_have_};
       }
-      msghdr message{};
-      message.msg_iov = pieces.data();
-      message.msg_iovlen = used;
-      const auto taken = ::recvmsg(socket(), &message, MSG_DONTWAIT);
+      const auto taken = channel_.receive(std::span{pieces.data(), used});
       if (taken == 0) return receive_outcome::broken;
       if (taken < 0 && !would_block()) return receive_outcome::broken;
       if (taken < 0) return progress ? receive_outcome::progress : receive_outcome::nothing;
@@ -118,12 +157,52 @@ class stream {
       body_have_ += of_body;
       got -= of_body;
       next_header_have_ = got;
+      if (is_staged() && !fill_piece(of_body)) return receive_outcome::copy_failed;
       if (of_body < body_bytes) return receive_outcome::progress;
     }
   }
 
+  // ---- device memory ------------------------------------------------------------------------------------
+
+  [[nodiscard]] std::size_t landing() const noexcept { return landing_count_; }
+  /// Nothing is received until a copy is done.
+  [[nodiscard]] bool waits_for_room() const noexcept { return waits_for_room_; }
+
+  /// The oldest landing read, if its last copy is done: `finished_one`; else `nothing`, or `copy_failed`.
+  [[nodiscard]] receive_outcome take_landed(completion& done) noexcept {
+    if (landing_count_ == 0) return receive_outcome::nothing;
+    const landing_read& oldest = landing_[landing_first_];
+    const lane_state state = oldest.ring->state(oldest.last_copy);
+    if (state == lane_state::pending) return receive_outcome::nothing;
+    if (state == lane_state::failed) return receive_outcome::copy_failed;
+    done = {oldest.id, completion_status::ok};
+    drop_landing();
+    return receive_outcome::finished_one;
+  }
+
+  /// Until a copy is done that something waits for, or the time-out. Pre-condition: there is one.
+  void wait_for_copy(duration timeout) noexcept {
+    if (landing_count_ > 0) {
+      const landing_read& oldest = landing_[landing_first_];
+      static_cast<void>(oldest.ring->wait(oldest.last_copy, timeout));
+    } else if (waits_for_room_ && !ring_->empty()) {
+      static_cast<void>(ring_->wait(ring_->oldest().copy, timeout));
+    }
+  }
+
+  /// Returns when no copy is under way any more. Used when the connection is given up: then
+  /// `take_landed` says of each landing read how it ended, and `take_unfinished` gives the rest.
+  void settle() noexcept {
+    for (const auto& each : rings_) static_cast<void>(each->settle());
+  }
+
   /// The oldest read that is not finished; false if there is none. Used when the connection is given up.
   [[nodiscard]] bool take_unfinished(request_id& id) noexcept {
+    if (landing_count_ > 0) {
+      id = landing_[landing_first_].id;
+      drop_landing();
+      return true;
+    }
     if (count_ == 0) return false;
     id = reads_[first_].id;
     drop_first();
@@ -142,6 +221,51 @@ class stream {
   }
   [[nodiscard]] std::uint64_t body_left() const noexcept { return header_.bytes - body_have_; }
 
+  struct landing_read {
+    request_id id = 0;
+    staging_ring* ring = nullptr;
+    lane_ticket last_copy = 0;
+  };
+
+  [[nodiscard]] staging_ring* ring_of(const device_access* device) const noexcept {
+    for (const auto& each : rings_) {
+      if (each->device() == device) return each.get();
+    }
+    return nullptr;
+  }
+  /// The answer that is coming in has bytes for a device.
+  [[nodiscard]] bool is_staged() const noexcept {
+    return reads_[first_].device != nullptr && header_.bytes > 0;
+  }
+  /// Sees to it that there is a piece to receive into (`piece_`; null: no room yet). False: the lane failed.
+  [[nodiscard]] bool open_piece() noexcept {
+    if (piece_ != nullptr) return true;
+    ring_ = ring_of(reads_[first_].device);
+    if (!ring_->drop_copied()) return false;
+    piece_bytes_ = std::min(body_left(), staging_ring::piece_bytes);
+    piece_ = ring_->reserve(piece_bytes_);
+    piece_have_ = 0;
+    waits_for_room_ = piece_ == nullptr;
+    return true;
+  }
+  /// So many bytes have come into the piece; a full one goes on its way. False: the lane failed.
+  [[nodiscard]] bool fill_piece(std::uint64_t bytes) noexcept {
+    piece_have_ += bytes;
+    if (piece_have_ < piece_bytes_) return true;
+    piece_ = nullptr;
+    return ring_->store(reads_[first_].target + body_have_ - piece_bytes_, piece_bytes_);
+  }
+  void land_first() noexcept {
+    landing_[(landing_first_ + landing_count_) % landing_.size()] = {reads_[first_].id, ring_,
+                                                                     ring_->newest()};
+    ++landing_count_;
+    static_cast<void>(finish_first());
+  }
+  void drop_landing() noexcept {
+    landing_first_ = (landing_first_ + 1) % landing_.size();
+    --landing_count_;
+  }
+
   void drop_first() noexcept {
     outstanding_bytes_ -= reads_[first_].bytes;
     first_ = (first_ + 1) % reads_.size();
@@ -158,7 +282,7 @@ class stream {
     return done;
   }
 
-  detail::unique_fd socket_;
+  Channel channel_;
   std::vector<pending_read> reads_;  ///< ring: count_ entries from first_
   std::size_t first_ = 0;
   std::size_t count_ = 0;
@@ -174,6 +298,17 @@ class stream {
   std::uint64_t body_have_ = 0;
   std::array<std::byte, sizeof(read_answer)> next_header_{};
   std::size_t next_header_have_ = 0;
+
+  std::shared_ptr<staging_pool> staging_;
+  std::vector<staging_pool::lent_ring> rings_;  ///< one per device
+  std::vector<landing_read> landing_;           ///< ring: landing_count_ entries from landing_first_
+  std::size_t landing_first_ = 0;
+  std::size_t landing_count_ = 0;
+  staging_ring* ring_ = nullptr;  ///< of the answer that is coming in, as the next three
+  std::byte* piece_ = nullptr;    ///< null: none is open
+  std::uint64_t piece_bytes_ = 0;
+  std::uint64_t piece_have_ = 0;
+  bool waits_for_room_ = false;
 };
 
 }  // namespace tensorhub::transports::tcp_detail

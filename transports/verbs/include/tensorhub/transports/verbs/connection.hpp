@@ -158,7 +158,8 @@ class connection {
       std::uint8_t timeout = options.retry_timeout;
       static_cast<void>(
           ::rdma_set_option(id_.get(), RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, &timeout, 1));
-      if (::rdma_resolve_route(id_.get(), milliseconds_left(until)) != 0)
+      // No time left is no route; that it was the time is said by what waits for the event.
+      if (::rdma_resolve_route(id_.get(), std::max(1, milliseconds_left(until))) != 0)
         throw refusal(from, to, "has no route: " + reason(errno));
       expect(*channel, RDMA_CM_EVENT_ROUTE_RESOLVED, from, to, greeting, until);
       make_queue_pair(from, options);
@@ -289,6 +290,10 @@ class connection {
         return "did not understand the greeting of this transport";
       case welcome_status::overloaded:
         return "takes no more connections (see max_connections, and the device's number of queue pairs)";
+      case welcome_status::no_capability:
+        return "lets in only readers to whom the reference server has given a capability for it: this "
+               "process "
+               "showed none, or another's";
     }
     return "answered with an unknown status";
   }

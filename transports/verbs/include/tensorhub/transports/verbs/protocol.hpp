@@ -4,7 +4,8 @@
 /// of fixed size.
 ///
 ///     reader                                          source
-///       connect request + hello {who, whom, rail} ->
+///       connect request + hello {who, whom, rail,
+///                                capability}      ->
 ///                                              <-     accept + welcome, or reject + welcome {why not}
 ///       RDMA READ (any number)                 ->     (answered by the device alone)
 ///
@@ -19,6 +20,7 @@
 #include <type_traits>
 
 #include "tensorhub/config.hpp"
+#include "tensorhub/types/capability.hpp"
 #include "tensorhub/types/ids.hpp"
 #include "tensorhub/types/memory.hpp"
 
@@ -29,16 +31,17 @@ static_assert(std::endian::native == std::endian::little,
 
 inline constexpr std::uint64_t hello_magic = 0x3156425548544854;    // "THTHUBV1"
 inline constexpr std::uint64_t welcome_magic = 0x3157565548544854;  // "THTHUVW1"
-inline constexpr std::uint32_t data_protocol = 1;
+inline constexpr std::uint32_t data_protocol = 2;
 inline constexpr std::size_t most_rails = 8;
 
 struct hello {
   std::uint64_t magic = hello_magic;
   std::uint32_t protocol = data_protocol;
-  std::uint16_t rail = 0;    ///< of the source, that this connection uses
-  std::uint16_t lane = 0;    ///< number of this connection within its endpoint
-  std::uint64_t reader = 0;  ///< incarnation
-  std::uint64_t source = 0;  ///< incarnation that the reader wants
+  std::uint16_t rail = 0;                                ///< of the source, that this connection uses
+  std::uint16_t lane = 0;                                ///< number of this connection within its endpoint
+  std::uint64_t reader = 0;                              ///< incarnation
+  std::uint64_t source = 0;                              ///< incarnation that the reader wants
+  std::array<std::byte, capability_bytes> capability{};  ///< zero: none (types/capability.hpp)
 };
 
 enum class welcome_status : std::uint32_t {
@@ -48,6 +51,7 @@ enum class welcome_status : std::uint32_t {
   refused = 3,          ///< this reader was cut off
   other_transport = 4,  ///< the hello is no hello
   overloaded = 5,       ///< no more connections, or no more queue pairs
+  no_capability = 6,    ///< the source asks for one, and this is none for it from this reader
 };
 
 struct welcome {
@@ -57,7 +61,7 @@ struct welcome {
   std::uint64_t source = 0;
 };
 
-static_assert(sizeof(hello) == 32 && sizeof(welcome) == 24);
+static_assert(sizeof(hello) == 56 && sizeof(welcome) == 24);
 static_assert(std::is_trivially_copyable_v<hello> && std::is_trivially_copyable_v<welcome>);
 
 /// A region of `bytes` bytes is registered in equal pieces of `piece_bytes_of`, the last one perhaps shorter.

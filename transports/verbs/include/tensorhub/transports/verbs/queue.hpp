@@ -37,6 +37,7 @@
 #include "tensorhub/transports/verbs/region.hpp"
 #include "tensorhub/types/completion.hpp"
 #include "tensorhub/types/ids.hpp"
+#include "tensorhub/types/read_ledger.hpp"
 #include "tensorhub/types/units.hpp"
 
 namespace tensorhub::transports::verbs_detail {
@@ -92,21 +93,21 @@ class endpoint_core {
 class queue_core {
  public:
   queue_core(std::size_t depth, const verbs_options& options)
-      : depth_{std::max<std::size_t>(1, depth)},
+      : ledger_{depth},
         peer_timeout_{options.peer_timeout},
         mode_{options.completions},
         event_{::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)} {
     if (!event_) throw error(errc::system_failed, "verbs: no eventfd: " + reason(errno));
-    if (depth_ >= no_slot) throw error(errc::invalid_argument, "verbs: a queue of this depth cannot be made");
-    finished_.resize(depth_);
-    slots_.resize(depth_);
-    for (std::size_t i = 0; i + 1 < depth_; ++i) slots_[i].next = static_cast<std::uint32_t>(i + 1);
+    if (ledger_.depth() >= no_slot)
+      throw error(errc::invalid_argument, "verbs: a queue of this depth cannot be made");
+    slots_.resize(ledger_.depth());
+    for (std::size_t i = 0; i + 1 < ledger_.depth(); ++i) slots_[i].next = static_cast<std::uint32_t>(i + 1);
     waits_.reserve(1);
   }
   queue_core(const queue_core&) = delete;
   queue_core& operator=(const queue_core&) = delete;
 
-  [[nodiscard]] std::size_t outstanding() const noexcept { return outstanding_; }
+  [[nodiscard]] std::size_t outstanding() const noexcept { return ledger_.outstanding(); }
 
   /// Pre-condition: the endpoint has its connections.
   void attach(endpoint_core& endpoint) {
@@ -125,9 +126,9 @@ class queue_core {
   [[nodiscard]] post_result post(endpoint_core& endpoint, request_id id, const region& into,
                                  std::uint64_t offset, const region_key& key, std::uint64_t remote_offset,
                                  std::uint64_t bytes) noexcept {
-    if (outstanding_ == depth_) return post_result::queue_full;
+    if (ledger_.full()) return post_result::queue_full;
     if (!endpoint.usable_) return post_finished(id, completion_status::peer_lost);
-    ++outstanding_;
+    ledger_.begin();
     const std::uint32_t number = free_;
     read_slot& slot = slots_[number];
     free_ = slot.next;
@@ -153,29 +154,19 @@ class queue_core {
 
   /// A read that ends before it was sent.
   [[nodiscard]] post_result post_finished(request_id id, completion_status status) noexcept {
-    if (outstanding_ == depth_) return post_result::queue_full;
-    ++outstanding_;
-    finish({id, status});
-    return post_result::posted;
+    return ledger_.begin_and_end({id, status});
   }
 
   [[nodiscard]] std::size_t poll(std::span<completion> completions) noexcept {
     if (completions.empty()) return 0;
-    if (finished_count_ == 0) receive();
-    std::size_t count = 0;
-    while (count < completions.size() && finished_count_ > 0) {
-      completions[count++] = finished_[finished_first_];
-      finished_first_ = finished_first_ + 1 == depth_ ? 0 : finished_first_ + 1;
-      --finished_count_;
-      --outstanding_;
-    }
-    return count;
+    if (!ledger_.any_ended()) receive();
+    return ledger_.take(completions);
   }
 
   void wait(duration timeout) noexcept {
-    if (finished_count_ > 0) return;
+    if (ledger_.any_ended()) return;
     const auto until = connection::clock::now() + std::min<duration>(timeout, std::chrono::hours{1});
-    if (mode_ == completion_mode::polling && outstanding_ > 0) {
+    if (mode_ == completion_mode::polling && ledger_.outstanding() > 0) {
       spin(until);
       return;
     }
@@ -192,7 +183,7 @@ class queue_core {
     }
     // What completed before the arming gives no event.
     if (waits_.size() > 1) receive();
-    if (finished_count_ > 0) return;
+    if (ledger_.any_ended()) return;
     const timespec limit =
         to_timespec(std::max<duration>(earliest - connection::clock::now(), duration::zero()));
     static_cast<void>(::ppoll(waits_.data(), waits_.size(), &limit, nullptr));
@@ -244,7 +235,7 @@ class queue_core {
   void spin(connection::clock::time_point until) noexcept {
     for (;;) {
       receive();
-      if (finished_count_ > 0) return;
+      if (ledger_.any_ended()) return;
       if (woken_.load(std::memory_order_acquire)) return take_wake();
       if (connection::clock::now() >= until) return;
       std::this_thread::yield();
@@ -347,7 +338,7 @@ class queue_core {
     slot.endpoint = nullptr;
     slot.next = free_;
     free_ = number;
-    finish({slot.id, status});
+    ledger_.end({slot.id, status});
   }
 
   /// Ends all of its reads, and its connections: first these, so that no byte comes later.
@@ -362,23 +353,11 @@ class queue_core {
     }
   }
 
-  /// The ring has room: it is as large as the number of reads that can be outstanding.
-  void finish(completion done) noexcept {
-    std::size_t at = finished_first_ + finished_count_;
-    if (at >= depth_) at -= depth_;
-    finished_[at] = done;
-    ++finished_count_;
-  }
-
-  std::size_t depth_;
+  read_ledger ledger_;
   duration peer_timeout_;
   completion_mode mode_;
   detail::unique_fd event_;
   std::atomic<bool> woken_ = false;
-  std::vector<completion> finished_;
-  std::size_t finished_first_ = 0;
-  std::size_t finished_count_ = 0;
-  std::size_t outstanding_ = 0;
   std::vector<read_slot> slots_;
   std::uint32_t free_ = 0;
   std::vector<endpoint_core*> endpoints_;

@@ -6,10 +6,16 @@
 /// two are apart, so that `revoke` does not disturb this process's own reads into the region, and what peers
 /// are given never permits a write.
 ///
+/// Device memory is registered by its dmabuf where its device gives one and the NIC's driver takes it, else
+/// by its address, which works where a driver translates such addresses for the NIC (nvidia_peermem). The
+/// region knows which (`how_read`), and if neither works the error has both reasons. Nobody flushes: what has
+/// arrived is visible to device work that is started after its completion.
+///
 /// Thread safety: `describe` and `revoke` from any thread; the local keys never change.
 
 #include <infiniband/verbs.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -19,10 +25,12 @@
 #include <string>
 #include <vector>
 
+#include "tensorhub/detail/unique_fd.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/transports/verbs/device.hpp"
 #include "tensorhub/transports/verbs/protocol.hpp"
 #include "tensorhub/transports/verbs/source.hpp"
+#include "tensorhub/types/device_access.hpp"
 #include "tensorhub/types/memory.hpp"
 
 namespace tensorhub::transports::verbs_detail {
@@ -46,6 +54,15 @@ namespace tensorhub::transports::verbs_detail {
          "/etc/security/limits.conf";
 }
 
+/// How the NIC finds the memory.
+enum class memory_way : std::uint8_t { host, dmabuf, peer_memory };
+
+/// A kernel module that translates addresses of GPU memory for RDMA devices.
+[[nodiscard]] inline bool has_peer_memory() noexcept {
+  return ::access("/sys/module/nvidia_peermem", F_OK) == 0 ||
+         ::access("/sys/module/nv_peer_mem", F_OK) == 0 || ::access("/sys/kernel/mm/memory_peers", F_OK) == 0;
+}
+
 class region {
  public:
   /// Registers on all rails, or throws a sentence that begins with `which` ("range 3 of 9").
@@ -65,15 +82,12 @@ class region {
               " rails; a key holds " + std::to_string(most_rkeys) +
               ". Register it as several ranges, use fewer rails, or raise largest_registration_bytes");
     }
-    if (access != region_access::remote_read) {
-      const int trouble = register_all(local_, true);
-      if (trouble != 0) throw failure(which, trouble);
-      for (const ibv_mr* each : local_.list) local_keys_.push_back(each->lkey);
+    if (range.host_accessible()) {
+      if (const int trouble = register_both(); trouble != 0) throw failure(which, trouble);
+    } else {
+      register_device_memory(which);
     }
-    if (access != region_access::local_write) {
-      const int trouble = register_all(remote_, false);
-      if (trouble != 0) throw failure(which, trouble);
-    }
+    for (const ibv_mr* each : local_.list) local_keys_.push_back(each->lkey);
     owner_.registered_bytes().fetch_add(range.bytes, std::memory_order_relaxed);
   }
   ~region() {
@@ -89,6 +103,16 @@ class region {
   [[nodiscard]] std::uint64_t piece_bytes() const noexcept { return piece_bytes_; }
   [[nodiscard]] std::uint32_t local_key(std::size_t rail, std::uint64_t piece) const noexcept {
     return local_keys_[rail * pieces_ + piece];
+  }
+
+  /// For people: what the NIC reads, and by which way.
+  [[nodiscard]] std::string how_read() const {
+    const std::string size = std::to_string(range_.bytes) + " bytes of ";
+    if (way_ == memory_way::host) return size + "host memory";
+    return size + range_.device->description() +
+           (way_ == memory_way::dmabuf
+                ? ": by its dmabuf"
+                : ": by its address (peer memory), since there is no dmabuf: " + no_dmabuf_);
   }
 
   [[nodiscard]] remote_region describe() const {
@@ -164,8 +188,7 @@ class region {
       if (to_write && each.is_iwarp) access |= IBV_ACCESS_REMOTE_WRITE;
       for (std::uint64_t at = 0; at < range_.bytes; at += piece_bytes_) {
         const std::uint64_t bytes = std::min(piece_bytes_, range_.bytes - at);
-        ibv_mr* const made =
-            ::ibv_reg_mr(each.domain.get(), range_.data + at, bytes, access | optional_flags_);
+        ibv_mr* const made = register_piece(each, at, bytes, access);
         if (made == nullptr) {
           const int trouble = errno == 0 ? EIO : errno;
           static_cast<void>(into.close());
@@ -177,11 +200,63 @@ class region {
     return 0;
   }
 
+  [[nodiscard]] ibv_mr* register_piece(const rail& on, std::uint64_t at, std::uint64_t bytes,
+                                       unsigned access) const noexcept {
+    if (way_ != memory_way::dmabuf) {
+      // Kernels before 6.2 force their way to memory that is only to be read: they would pin pages of zeros
+      // at an address that the CPU has no access to, instead of refusing it. Not so if it is to be written.
+      if (way_ == memory_way::peer_memory) access |= IBV_ACCESS_LOCAL_WRITE;
+      return ::ibv_reg_mr(on.domain.get(), range_.data + at, bytes, access | optional_flags_);
+    }
+    const auto address = reinterpret_cast<std::uintptr_t>(range_.data) + at;
+    const auto with = [&](unsigned flags) {
+      return ::ibv_reg_dmabuf_mr(on.domain.get(), dmabuf_offset_ + at, bytes, address, dmabuf_.get(),
+                                 static_cast<int>(flags));
+    };
+    // Here the flags that a device may ignore are not ignored by all of them.
+    ibv_mr* const made = with(access | optional_flags_);
+    return made != nullptr || optional_flags_ == 0 ? made : with(access);
+  }
+
+  /// 0, or the error's number: then nothing is registered.
+  [[nodiscard]] int register_both() {
+    int trouble = access_ == region_access::remote_read ? 0 : register_all(local_, true);
+    if (trouble == 0 && access_ != region_access::local_write) trouble = register_all(remote_, false);
+    if (trouble != 0) static_cast<void>(local_.close());
+    return trouble;
+  }
+
+  void register_device_memory(const std::string& which) {
+    dmabuf_.reset(range_.device->export_dmabuf(range_, dmabuf_offset_, no_dmabuf_));
+    if (dmabuf_) {
+      way_ = memory_way::dmabuf;
+      const int trouble = register_both();
+      if (trouble == 0) return;
+      no_dmabuf_ = "the RDMA device does not take it: " + reason(trouble);
+      dmabuf_.reset();
+    }
+    if (no_dmabuf_.empty()) no_dmabuf_ = "its device gives none";
+    way_ = memory_way::peer_memory;
+    const int trouble = register_both();
+    if (trouble == 0) return;
+    throw error(errc::transport_failed,
+                "verbs: " + which + " (" + std::to_string(range_.bytes) + " bytes of " +
+                    range_.device->description() + ") is device memory that " + devices() +
+                    " cannot reach. By dmabuf: " + no_dmabuf_ + ". By its address: " + reason(trouble) +
+                    (has_peer_memory() ? "" : " (nvidia_peermem is not loaded)") +
+                    ". Load the kernel module nvidia_peermem, or use a driver that exports dmabufs, or put "
+                    "another transport behind this one: first_of<verbs, tcp>");
+  }
+
+  [[nodiscard]] std::string devices() const {
+    std::string text;
+    for (const rail& each : owner_.rails()) text += (text.empty() ? "" : " and ") + each.device;
+    return text;
+  }
+
   [[nodiscard]] error failure(const std::string& which, int number) const {
-    std::string devices;
-    for (const rail& each : owner_.rails()) devices += (devices.empty() ? "" : " and ") + each.device;
     return {errc::transport_failed, "verbs: " + which + " (" + std::to_string(range_.bytes) +
-                                        " bytes) cannot be registered with " + devices + ": " +
+                                        " bytes) cannot be registered with " + devices() + ": " +
                                         registration_advice(number, owner_.registered_bytes())};
   }
 
@@ -189,6 +264,10 @@ class region {
   const memory_range range_;
   const region_access access_;
   const unsigned optional_flags_;
+  memory_way way_ = memory_way::host;
+  detail::unique_fd dmabuf_;  ///< of device memory that is registered by it; kept for `revoke`
+  std::uint64_t dmabuf_offset_ = 0;
+  std::string no_dmabuf_;
   std::uint64_t pieces_ = 1;
   std::uint64_t piece_bytes_ = 0;
   registrations local_;

@@ -19,6 +19,7 @@
 #include <cstdint>
 #include <cstring>
 #include <mutex>
+#include <span>
 #include <string>
 #include <thread>
 #include <unordered_map>
@@ -33,6 +34,7 @@
 #include "tensorhub/transports/verbs/handles.hpp"
 #include "tensorhub/transports/verbs/options.hpp"
 #include "tensorhub/transports/verbs/protocol.hpp"
+#include "tensorhub/types/capability.hpp"
 
 namespace tensorhub::transports::verbs_detail {
 
@@ -93,6 +95,14 @@ class source {
     }
     close_if(lock, [reader](const reader_connection& each) { return each.reader == reader; });
   }
+
+  /// Only readers with a capability of this key from now on; whoever is there already has to come again.
+  void require_capability(std::span<const std::byte> key) {
+    std::unique_lock lock{mutex_};
+    capabilities_.require(key);
+    close_if(lock, [](const reader_connection&) { return true; });
+  }
+  [[nodiscard]] std::uint64_t refused_connections() const noexcept { return refused_connections_.load(); }
 
   /// Memory could not be taken back from the device: nobody may read any more.
   void refuse_everybody() noexcept {
@@ -203,11 +213,15 @@ class source {
     return id;
   }
 
-  [[nodiscard]] welcome_status judge(const hello& greeting) const noexcept {
+  [[nodiscard]] welcome_status judge(const hello& greeting) noexcept {
     if (greeting.magic != hello_magic) return welcome_status::other_transport;
     if (greeting.protocol != data_protocol) return welcome_status::other_protocol;
     if (greeting.source != self_.value) return welcome_status::other_process;
     if (refuse_all_ || refused_.contains({greeting.reader})) return welcome_status::refused;
+    if (!capabilities_.accepts(greeting.capability, {greeting.reader}, self_)) {
+      refused_connections_.fetch_add(1);
+      return welcome_status::no_capability;
+    }
     return readers_.size() < max_connections_ ? welcome_status::accepted : welcome_status::overloaded;
   }
 
@@ -247,6 +261,8 @@ class source {
   reader_table readers_;                     ///< guarded by mutex_, as the next two
   std::unordered_set<incarnation> refused_;  ///< for ever
   bool refuse_all_ = false;
+  capability_check capabilities_;  ///< guarded by mutex_
+  std::atomic<std::uint64_t> refused_connections_ = 0;
   std::thread thread_;
 };
 

@@ -1,0 +1,195 @@
+// One trainer, several readers that update at once, each in a process of its own: who reads what from whom,
+// what it costs, and what a killed source does to it. (With a border between: two_datacenters.cpp.)
+//
+//     bench_fan_out [--smoke] [--json FILE] [--trace FILE]
+//
+// --trace writes one update of a trainer and five rollouts in Chrome trace format (chrome_trace.hpp).
+
+#include <numeric>
+
+#include "chrome_trace.hpp"
+#include "cluster.hpp"
+
+namespace {
+
+using bench::bytes_of;
+using bench::cluster;
+using bench::figures;
+using bench::process_settings;
+using bench::reading;
+using bench::scheme;
+
+constexpr std::size_t reader_count = 4;
+constexpr double reads_in_flight = 8;  // of one reader: 2 lanes, windows of 4 chunks
+constexpr double chunk_bytes = 1u << 20;
+
+std::vector<process_settings> named(const std::string& name, std::size_t count, std::uint64_t bytes,
+                                    bool traced = false) {
+  std::vector<process_settings> out;
+  for (std::size_t i = 0; i < count; ++i) out.push_back({name + std::to_string(i), {}, bytes, traced});
+  return out;
+}
+
+/// Every reader that lived has the trainer's bytes.
+void all_right(bench::comparison& result, const std::vector<std::pair<std::string, double>>& expected) {
+  for (const auto& [name, readers] : expected)
+    result.goal("right digests, " + name, result.figure(name, "digests right") / readers, 1.0);
+}
+
+// ---- everybody at once
+// --------------------------------------------------------------------------------------
+
+figures fan_out(cluster& all, scheme which, std::uint64_t bytes) {
+  all.publish(which);
+  const double cpu = all.cpu();
+  const double started = all.begin_update();
+  double last = started, from_trainer = 0;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const reading one = all.end_of(i);
+    last = std::max(last, one.ended);
+    from_trainer += bytes_of(one.sources, "trainer");
+  }
+  const double cpu_used = all.cpu() - cpu;
+  return {{"last reader s", last - started},
+          {"GB/s, all", static_cast<double>(bytes * all.size()) * 1e-9 / (last - started)},
+          {"from trainer", from_trainer / static_cast<double>(bytes)},
+          {"cpu s", cpu_used},
+          {"digests right", all.right_digests()}};
+}
+
+// ---- a source dies
+// ------------------------------------------------------------------------------------------
+
+enum class victim { none, trainer, reader };
+
+/// A new cluster each time. The second trainer, or the first reader, is killed when the first reader has
+/// half.
+figures with_victim(std::size_t trainers, std::size_t readers, victim who, std::uint64_t bytes) {
+  cluster all{named("trainer-", trainers, bytes), named("rollout-", readers, bytes, true)};
+  all.publish(scheme::mesh);
+  const double started = all.begin_update(true);
+  const auto half = all.half_of(0, 120'000);
+  if (!half) throw std::runtime_error("no reader has come to the middle of its update");
+  const double killed = bench::now_seconds();
+  if (who == victim::trainer) all.trainer(1).kill();
+  if (who == victim::reader) all.reader(0).kill();
+  const std::string its_name = who == victim::trainer ? "trainer-1" : "rollout-0";
+  const auto dead = who == victim::reader ? std::optional<std::size_t>{0} : std::nullopt;
+  double last = started, noticed = 0, pause = 0, from_victim = 0;
+  for (std::size_t i = dead ? 1 : 0; i < readers; ++i) {
+    const reading one = all.end_of(i);
+    last = std::max(last, one.ended);
+    if (one.lost > 0) noticed = std::max(noticed, one.lost - killed);
+    pause = std::max(pause, one.pause_s);
+    from_victim += bytes_of(one.sources, its_name);
+  }
+  figures out{{"last reader s", last - started},
+              {"pause ms", pause * 1e3},
+              {"digests right", all.right_digests(dead)}};
+  if (who != victim::none) {
+    out["noticed ms"] = noticed * 1e3;
+    out["from victim"] = from_victim / static_cast<double>(bytes);
+  }
+  return out;
+}
+
+/// What the victim cost on top, against the chunks that were in flight and the time until it was noticed.
+void judge(bench::comparison& result, const std::string& calm, const std::string& killed,
+           std::uint64_t bytes) {
+  const double calm_s = result.figure(calm, "last reader s");
+  const double extra_s = result.figure(killed, "last reader s") - calm_s;
+  const double in_flight_s = reads_in_flight * chunk_bytes / static_cast<double>(bytes) * calm_s;
+  const double allowed_s = in_flight_s + result.figure(killed, "noticed ms") * 1e-3;
+  std::printf("%s: extra time %.1f ms; chunks in flight %.1f ms, noticed after %.1f ms\n", killed.c_str(),
+              extra_s * 1e3, in_flight_s * 1e3, result.figure(killed, "noticed ms"));
+  result.goal(killed + ": (in flight + detection) / extra time", extra_s > 0 ? allowed_s / extra_s : 99, 1.0);
+}
+
+// ---- the trace
+// ----------------------------------------------------------------------------------------------
+
+void write_trace(const std::string& path, std::uint64_t bytes) {
+  constexpr std::size_t rollouts = 5;
+  cluster all{named("trainer-", 1, bytes), named("rollout-", rollouts, bytes, true)};
+  all.publish(scheme::mesh);
+  all.begin_update();
+  for (std::size_t i = 0; i < rollouts; ++i) static_cast<void>(all.end_of(i));
+  if (all.right_digests() != rollouts) throw std::runtime_error("a rollout has other bytes than the trainer");
+  bench::chrome_trace trace;
+  for (std::size_t i = 0; i < rollouts; ++i) trace.add("rollout-" + std::to_string(i), all.records_of(i));
+  trace.write(path);
+  std::printf("\na Chrome trace of one update of %zu rollouts is in %s\n", rollouts, path.c_str());
+}
+
+void run(const bench::arguments& given, const std::string& trace_path) {
+  const std::uint64_t bytes = given.smoke ? 64u << 20 : 1u << 30;
+  const std::size_t rounds = given.smoke ? 1 : 5;
+  const std::string mib = std::to_string(bytes >> 20) + " MiB";
+  const std::string how = mib + " in a memfd per process, loopback TCP, 2 lanes, window 4; ";
+
+  bench::comparison fan{
+      given, "one trainer, four readers that update at once",
+      how +
+          "all updates are asked for at once; last reader: from then until the slowest "
+          "has it; from trainer: models read from its memory, by the readers' reports; cpu: "
+          "of all six processes; 1 warming round, then " +
+          std::to_string(rounds) + ", order rotates; medians"};
+  {
+    cluster all{named("trainer-", 1, bytes), named("rollout-", reader_count, bytes)};
+    fan.add("nearest_source", [&] { return fan_out(all, scheme::mesh, bytes); });
+    fan.add("one_to_many", [&] { return fan_out(all, scheme::star, bytes); });
+    fan.run(rounds);
+  }
+  fan.print({"last reader s", "GB/s, all", "from trainer", "cpu s", "digests right"});
+  all_right(fan, {{"nearest_source", reader_count}, {"one_to_many", reader_count}});
+  const std::vector<std::string> star{"one_to_many"};
+  fan.goal("1.5 models / models read from the trainer", 1.5 / fan.figure("nearest_source", "from trainer"),
+           1.0);
+  fan.goal("time of one_to_many / time of nearest_source",
+           fan.ratio("nearest_source", star, "last reader s", false), 1.0);
+  fan.goal("cpu of one_to_many / cpu of nearest_source", fan.ratio("nearest_source", star, "cpu s", false),
+           0.95);
+
+  const std::size_t kill_rounds = given.smoke ? 1 : 5;
+  bench::comparison killed{
+      given, "a source is killed in the middle",
+      how +
+          "SIGKILL when the first reader has half; new processes each time; extra time: "
+          "of medians; noticed: from the signal until the last survivor knows, and so the time that the "
+          "kernel needs to end a process of this size is in it; pause: a "
+          "survivor's longest time without a chunk in the second half; from victim: "
+          "models that survivors read from it; " +
+          std::to_string(kill_rounds) + " rounds after a warming one, order rotates"};
+  killed.add("one trainer, four readers", [&] { return with_victim(1, 4, victim::none, bytes); });
+  killed.add("  a reader is killed", [&] { return with_victim(1, 4, victim::reader, bytes); });
+  killed.add("one trainer, one reader", [&] { return with_victim(1, 1, victim::none, bytes); });
+  killed.add("two trainers, one reader", [&] { return with_victim(2, 1, victim::none, bytes); });
+  killed.add("  a trainer is killed", [&] { return with_victim(2, 1, victim::trainer, bytes); });
+  killed.run(kill_rounds);
+  killed.print({"last reader s", "pause ms", "noticed ms", "from victim", "digests right"});
+  all_right(killed, {{"one trainer, four readers", 4},
+                     {"  a reader is killed", 3},
+                     {"one trainer, one reader", 1},
+                     {"two trainers, one reader", 1},
+                     {"  a trainer is killed", 1}});
+  judge(killed, "one trainer, four readers", "  a reader is killed", bytes);
+  judge(killed, "two trainers, one reader", "  a trainer is killed", bytes);
+
+  bench::write_json(given.json_path, {&fan, &killed});
+  if (!trace_path.empty()) write_trace(trace_path, given.smoke ? 16u << 20 : 256u << 20);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const bench::arguments given = bench::parse(argc, argv);
+  std::string trace_path;
+  for (int i = 1; i + 1 < argc; ++i)
+    if (std::string_view{argv[i]} == "--trace") trace_path = argv[i + 1];
+  try {
+    run(given, trace_path);
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "bench_fan_out: %s\n", e.what());
+    return 1;
+  }
+}

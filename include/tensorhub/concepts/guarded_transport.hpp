@@ -1,0 +1,42 @@
+#pragma once
+/// \file guarded_transport.hpp
+/// Concept `guarded_transport`: a transport whose source can ask readers for a capability.
+///
+/// Optional. A worker calls `require_capability` right after it has constructed its transport, with a key
+/// that only the reference server gets to know; readers bring capabilities in `transport_address::capability`
+/// (types/capability.hpp). A transport without this lets in whoever knows its address, as one does that was
+/// never told a key: a reader still needs the key of each region that it reads.
+///
+/// | expression                | type     | means                                                          |
+/// |---------------------------|----------|----------------------------------------------------------------|
+/// | t.require_capability(key) | void     | from its return on only connections with a capability that     |
+/// |                           |          | `capability_check` accepts are let in; earlier ones are        |
+/// |                           |          | closed. Others are refused: their `connect` throws             |
+/// |                           |          | `transport_failed`, nobody else notices. Throws                |
+/// |                           |          | `invalid_argument` for a bad key                               |
+/// | t.refused_connections()   | uint64_t | how many were refused for that; noexcept, any thread           |
+///
+/// A capability is looked at when a connection is made. A connection may outlive the lease that it was made
+/// for; it ends when its reader ends it, or by `cut_off`, which bars the reader's incarnation for ever,
+/// whatever it shows.
+
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "tensorhub/concepts/transport.hpp"
+
+namespace tensorhub {
+
+// clang-format off
+template <typename T>
+concept guarded_transport =
+    transport<T> &&
+    requires(T& t, const T& ct, std::span<const std::byte> key) {
+      { t.require_capability(key) } -> std::same_as<void>;
+      { ct.refused_connections() } noexcept -> std::same_as<std::uint64_t>;
+    };
+// clang-format on
+
+}  // namespace tensorhub

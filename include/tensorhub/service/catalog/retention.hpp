@@ -1,0 +1,245 @@
+#pragma once
+/// \file retention.hpp
+/// Versions that are not to be lost, and what is done before their last reliable holder lets go.
+///
+/// A replica is *reliable* for a version while it holds it completely, none of its workers is spot, and it
+/// has not asked to let go of it. Whoever asks (unpublish, an update that overwrites, leave) and is the last
+/// one has to wait for a *handover*: a host takes the version into its host memory and shows it as a
+/// temporary replica.
+///
+///     host: the asker's own processes, by a local copy;  if they are about to end: another replica's, by an
+///     update
+///
+/// From the moment it asks a replica does not count any more, so two that ask at once never each take the
+/// other for the survivor. A handover ends when the temporary replica is complete, or when nobody can be the
+/// host: then the version is lost, which is said. A temporary replica is dropped when its version is not
+/// retained any more, or another reliable replica has it.
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tensorhub/concepts/consistency.hpp"
+#include "tensorhub/service/catalog/core.hpp"
+#include "tensorhub/service/catalog/versions.hpp"
+
+namespace tensorhub::catalog_detail {
+
+template <consistency Consistency>
+class retention {
+ public:
+  retention(core& shared, versions<Consistency>& known) : core_{shared}, versions_{known} {}
+
+  // ---- what is retained
+
+  void on(worker_state& worker, request_sequence sequence, const messages::retain_request& request) {
+    core_.answer(worker, sequence, messages::status_reply{change(*worker.model, request), {}});
+  }
+  void on(worker_state& worker, request_sequence sequence, const messages::offload_failed_request& request) {
+    core_.answer(worker, sequence, messages::status_reply{});
+    const auto found = worker.model->handovers.find(request.version);
+    if (found == worker.model->handovers.end() || found->second.host != worker.replica->name) return;
+    core_.log(log_level::warning, who(worker) + " cannot take version " + to_string(request.version) +
+                                      " into its host memory: " + request.reason.sentence);
+    found->second.failed.insert(worker.replica->name);
+    choose_host(*worker.model, found->second);
+  }
+
+  /// A worker has joined: it says what an earlier server told it, and is told what is true.
+  void greet(worker_state& worker, const messages::retention& told) {
+    model_state& model = *worker.model;
+    if (told.revision > model.keeps.revision) {
+      model.keeps = told;
+      return tell_all(model);
+    }
+    if (model.keeps.revision > 0) core_.send(worker.id, {}, messages::retention_push{model.keeps});
+  }
+
+  [[nodiscard]] bool is_retained(const model_state& model, version_number version) const {
+    if (std::ranges::binary_search(model.keeps.pinned, version)) return true;
+    std::uint32_t newer = 0;
+    for (auto each = model.versions.rbegin(); each != model.versions.rend(); ++each) {
+      if (newer >= model.keeps.keep_latest) return false;
+      if (each->first <= version) return each->first == version && each->second.ever_complete;
+      if (each->second.ever_complete) ++newer;
+    }
+    return false;
+  }
+
+  // ---- letting go
+
+  /// Whether a replica may let go of what it holds. False: a handover has begun, ask again when
+  /// `core::retention_changed` is set.
+  [[nodiscard]] bool may_let_go(replica_state& replica, bool is_leaving) {
+    model_state& model = *replica.model;
+    // What is retained, or what the replica holds, may not be known yet.
+    if (core_.recovering(model) || misses_shard(replica)) {
+      model.waits_to_let_go = true;
+      return false;
+    }
+    const version_number version = replica.complete;
+    if (!version || replica.dropping || !is_retained(model, version) || has_spot(replica)) return true;
+    if (count_others(replica, version) > 0) return true;
+    replica.letting_go = version;
+    static_cast<void>(versions_.recompute(replica));
+    const auto [position, fresh] = model.handovers.try_emplace(version);
+    handover_state& handover = position->second;
+    if (fresh) {
+      handover.version = version;
+      handover.from = replica.name;
+      handover.temporary = replica.name + "~" + to_string(version);
+    }
+    if (is_leaving && handover.host == replica.name) handover.host.clear();
+    if (is_leaving) handover.failed.insert(replica.name);
+    if (handover.host.empty() && !handover.given_up) choose_host(model, handover);
+    model.waits_to_let_go = model.waits_to_let_go || !handover.given_up;
+    return handover.given_up;
+  }
+  /// The memory was taken back all the same.
+  void note_forced(const replica_state& replica, version_number version) {
+    if (is_retained(*replica.model, version) && !has_spot(replica) && count_others(replica, version) == 0)
+      note_lost(*replica.model, version,
+                "its last holder '" + replica.name + "' had to let go at its deadline");
+  }
+  [[nodiscard]] static bool is_lost(const model_state& model, version_number version) {
+    return model.lost.contains(version);
+  }
+
+  // ---- again and again
+
+  /// Repeats orders, replaces hosts that are gone, drops what is not needed any more.
+  void look_after(model_state& model) {
+    for (auto entry = model.handovers.begin(); entry != model.handovers.end();) {
+      handover_state& handover = entry->second;
+      const auto temporary = model.replicas.find(handover.temporary);
+      const bool is_there =
+          temporary != model.replicas.end() && temporary->second->complete == handover.version;
+      const auto from = model.replicas.find(handover.from);
+      const bool is_wanted = from != model.replicas.end() && from->second->letting_go == handover.version;
+      if (is_there || !is_wanted) {
+        entry = model.handovers.erase(entry);
+        continue;
+      }
+      if (!handover.given_up) order(model, handover);
+      ++entry;
+    }
+    for (const auto& [name, replica] : model.replicas) {
+      if (replica->temporary) drop_if_unneeded(*replica);
+    }
+  }
+
+ private:
+  [[nodiscard]] messages::status change(model_state& model, const messages::retain_request& request) {
+    messages::retention next = model.keeps;
+    if (request.keep_latest) next.keep_latest = *request.keep_latest;
+    if (request.release) std::erase(next.pinned, request.release);
+    if (request.pin && !std::ranges::binary_search(next.pinned, request.pin))
+      next.pinned.insert(std::ranges::upper_bound(next.pinned, request.pin), request.pin);
+    if (next.pinned.size() > limits::retained_versions || next.keep_latest > limits::retained_versions) {
+      return {errc::limit_exceeded, "more than " + std::to_string(limits::retained_versions) +
+                                        " versions of a model cannot be retained: release some"};
+    }
+    ++next.revision;
+    model.keeps = std::move(next);
+    tell_all(model);
+    core_.retention_changed = true;
+    return {};
+  }
+  void tell_all(const model_state& model) {
+    for (const auto& [name, replica] : model.replicas) {
+      for (const worker_state* worker : replica->workers) {
+        if (worker != nullptr) core_.send(worker->id, {}, messages::retention_push{model.keeps});
+      }
+    }
+  }
+
+  /// The count may say that all workers of an earlier server are back although one of this replica is not:
+  /// then what the others hold may still turn out to be complete.
+  [[nodiscard]] bool misses_shard(const replica_state& replica) const {
+    if (!core_.recovering() || replica.model->workers_back == 0) return false;
+    const auto is_absent = [](const worker_state* w) { return w == nullptr; };
+    const auto holds = [](const worker_state* w) { return w != nullptr && w->held; };
+    return std::ranges::any_of(replica.workers, is_absent) && std::ranges::any_of(replica.workers, holds);
+  }
+  [[nodiscard]] static bool has_spot(const replica_state& replica) {
+    return std::ranges::any_of(replica.workers,
+                               [](const worker_state* w) { return w != nullptr && w->spot; });
+  }
+  [[nodiscard]] std::uint32_t count_others(const replica_state& replica, version_number version) const {
+    const auto record = replica.model->versions.find(version);
+    if (record == replica.model->versions.end()) return 0;
+    return record->second.reliable_replicas - (replica.counts_for == version ? 1 : 0);
+  }
+
+  /// Sets `host`, or gives up.
+  void choose_host(model_state& model, handover_state& handover) {
+    handover.host.clear();
+    core_.retention_changed = true;
+    const auto fits = [&](const replica_state& replica) {
+      return !replica.temporary && !handover.failed.contains(replica.name) &&
+             std::ranges::all_of(replica.workers, [](const worker_state* w) {
+               return w != nullptr && !w->spot && !w->leaving;
+             });
+    };
+    const auto own = model.replicas.find(handover.from);
+    if (own != model.replicas.end() && fits(*own->second)) handover.host = handover.from;
+    for (const auto& [name, replica] : model.replicas) {
+      if (handover.host.empty() && fits(*replica)) handover.host = name;
+    }
+    if (!handover.host.empty()) {
+      core_.log(log_level::info, "version " + to_string(handover.version) + " of model '" + model.name +
+                                     "' is handed over by '" + handover.from + "': '" + handover.host +
+                                     "' takes it into host memory");
+      return order(model, handover);
+    }
+    handover.given_up = true;
+    note_lost(
+        model, handover.version,
+        "its last holder '" + handover.from + "' lets go of it, and no other reliable replica can take it");
+  }
+  void note_lost(model_state& model, version_number version, const std::string& why) {
+    if (!model.lost.insert(version).second) return;
+    if (model.lost.size() > limits::retained_versions) model.lost.erase(model.lost.begin());
+    core_.log(log_level::error, "the retained version " + to_string(version) + " of model '" + model.name +
+                                    "' is lost: " + why);
+  }
+
+  void order(model_state& model, handover_state& handover) {
+    const auto host = model.replicas.find(handover.host);
+    const bool is_whole =
+        host != model.replicas.end() && std::ranges::all_of(host->second->workers, [](const worker_state* w) {
+          return w != nullptr && !w->leaving;
+        });
+    if (!is_whole) {
+      handover.failed.insert(handover.host);
+      if (!handover.host.empty()) choose_host(model, handover);
+      return;
+    }
+    for (const worker_state* worker : host->second->workers)
+      core_.send(worker->id, {}, messages::offload_push{handover.version, handover.temporary});
+  }
+
+  void drop_if_unneeded(replica_state& replica) {
+    const version_number version = replica.complete;
+    if (!replica.dropping) {
+      // While it is being filled somebody waits for it.
+      if (!version || core_.recovering(*replica.model)) return;
+      const bool elsewhere = std::ranges::any_of(replica.model->replicas, [&](const auto& entry) {
+        const replica_state& other = *entry.second;
+        return !other.temporary && other.counts_for == version;
+      });
+      if (is_retained(*replica.model, version) && !elsewhere) return;
+      replica.dropping = true;
+      static_cast<void>(versions_.recompute(replica));
+    }
+    for (const worker_state* worker : replica.workers) {
+      if (worker != nullptr) core_.send(worker->id, {}, messages::drop_push{});
+    }
+  }
+
+  core& core_;
+  versions<Consistency>& versions_;
+};
+
+}  // namespace tensorhub::catalog_detail

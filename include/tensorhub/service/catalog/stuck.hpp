@@ -1,0 +1,301 @@
+#pragma once
+/// \file stuck.hpp
+/// The question `stuck`: what in the whole system is waiting for what, since when, and what to do about it.
+///
+/// It changes nothing and remembers nothing: every entry is read from the state that the decisions are made
+/// on. What moves is not listed: an update whose chunks arrive, a reader whose source goes on. Chunks are
+/// known from heartbeats, so a transfer counts as still only after two of them have said the same.
+///
+/// | kind             | age since                          | peers                                          |
+/// |------------------|------------------------------------|------------------------------------------------|
+/// | no_version       | the call                           | -                                              |
+/// | no_credit        | the call                           | who has the version                            |
+/// | absent_shards    | the decision (publish: first call) | shards that have not called                    |
+/// | no_progress      | the last chunk, or the assignment  | the sources                                    |
+/// | draining         | the call                           | the readers                                    |
+/// | unfinished_group | everything had been received       | shards that are not done                       |
+/// | cut_off          | the reader was declared dead       | the dead reader; the entry is its source's     |
+/// | silent_worker    | its last message                   | -                                              |
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "tensorhub/service/catalog/core.hpp"
+
+namespace tensorhub::catalog_detail {
+
+class stuck {
+ public:
+  static constexpr std::size_t most_entries = 256;  ///< of one reply
+  static constexpr std::size_t most_peers = 8;      ///< named in one entry
+
+  explicit stuck(core& shared) : core_{shared} {}
+
+  void on_stuck(incarnation from, request_sequence sequence, const messages::stuck_request& request) {
+    messages::stuck_reply reply;
+    const std::chrono::milliseconds least{request.older_than_ms};
+    bool known = request.model.empty();
+    for (const auto& [name, model] : core_.models) {
+      if (!request.model.empty() && request.model != name) continue;
+      known = true;
+      look_at(model, least, reply.entries);
+    }
+    if (!known) reply.result = {errc::not_found, "no worker of a model '" + request.model + "' has joined"};
+    std::ranges::sort(reply.entries, [](const messages::stuck_entry& a, const messages::stuck_entry& b) {
+      return std::tie(b.waited_ms, a.kind, a.model, a.replica, a.shard) <
+             std::tie(a.waited_ms, b.kind, b.model, b.replica, b.shard);
+    });
+    if (reply.entries.size() > most_entries) {
+      reply.left_out = static_cast<std::uint32_t>(reply.entries.size() - most_entries);
+      reply.entries.resize(most_entries);
+    }
+    core_.send(from, sequence, std::move(reply));
+  }
+
+ private:
+  using entries = std::vector<messages::stuck_entry>;
+  using kind = messages::stuck_kind;
+
+  void look_at(const model_state& model, duration least, entries& out) const {
+    for (const waiter_state& waiter : model.waiters) {
+      const worker_state* worker = core_.find(waiter.worker);
+      if (worker == nullptr) continue;
+      if (auto* entry = add(out, kind::no_version, *worker, asked_at(*worker, waiter.sequence), least))
+        tell_missing(*entry, model, waiter.selector, "wait()");
+    }
+    for (const operation_state* operation : model.open_operations) look_at(model, *operation, least, out);
+    for (const auto& [name, replica] : model.replicas) {
+      for (const worker_state* worker : replica->workers) {
+        if (worker != nullptr) look_at(*worker, least, out);
+      }
+    }
+    for (const lease_id id : core_.cut_offs) {
+      const lease_state& lease = core_.leases.at(id);
+      const worker_state* source = core_.find(lease.source);
+      if (source == nullptr || source->model != &model) continue;
+      auto* entry = add(out, kind::cut_off, *source, lease.cut_off_at, least);
+      if (entry == nullptr) continue;
+      entry->version = lease.version;
+      entry->operation = lease.operation;
+      entry->peers = lease.replica + "/" + std::to_string(lease.shard) + " (" + to_hex(lease.reader) + ")";
+      entry->advice =
+          "this source has not confirmed that it has cut off a reader that was declared dead; its "
+          "lease lasts until then, and an unpublish() waits for it: is the source alive?";
+    }
+  }
+
+  void look_at(const worker_state& worker, duration least, entries& out) const {
+    const duration silence = core_.now - worker.last_heard;
+    if (silence > 2 * core_.options.heartbeat_interval) {
+      if (auto* entry = add(out, kind::silent_worker, worker, worker.last_heard, least)) {
+        entry->advice = "no heartbeat; it is declared dead after " +
+                        std::to_string(core_.options.worker_timeout.count()) +
+                        " ms of silence: is the process stopped, or its network gone?";
+      }
+    }
+    if (worker.drain) {
+      auto* entry = add(out, kind::draining, worker, asked_at(worker, worker.drain->sequence), least);
+      if (entry != nullptr) {
+        if (worker.held) entry->version = worker.held->version;
+        entry->peers = names_of(worker.readers, &lease_state::reader);
+        entry->advice = std::string{worker.withdrawn ? "unpublish()" : "update()"} + " waits for " +
+                        std::to_string(worker.readers.size()) +
+                        " readers of what is in its memory; at its deadline they are cut off";
+      }
+    }
+  }
+
+  void look_at(const model_state& model, const operation_state& operation, duration least,
+               entries& out) const {
+    if (operation.decided) incomplete(operation, least, out);
+    for (std::size_t i = 0; i < operation.members.size(); ++i) {
+      const member_state& member = operation.members[i];
+      const worker_state* worker =
+          operation.replica->workers[operation.only_shard.value_or(static_cast<std::uint32_t>(i))];
+      if (worker == nullptr) continue;
+      switch (member.phase) {
+        case phase::waiting:
+          if (!operation.decided) undecided(model, operation, member, *worker, least, out);
+          break;
+        case phase::assigned:
+          if (!worker->drain) reading(operation, *worker, least, out);
+          break;
+        case phase::finished:
+          finished(operation, member, *worker, least, out);
+          break;
+        case phase::absent:
+        case phase::failed:
+          break;
+      }
+    }
+  }
+
+  void undecided(const model_state& model, const operation_state& operation, const member_state& member,
+                 const worker_state& worker, duration least, entries& out) const {
+    auto* entry = add(out, operation.starved ? kind::no_credit : kind::no_version, worker,
+                      asked_at(worker, member.sequence), least);
+    if (entry == nullptr) return;
+    entry->operation = operation.counter;
+    if (!operation.starved) return tell_missing(*entry, model, member.selector, "update()");
+    entry->version = operation.version;
+    entry->advice = "version " + to_string(operation.version) +
+                    " is there, but whoever has it has as many readers as it may have: it begins when one "
+                    "of them is done; more holders, or more credits of the scheduler, help";
+    const auto record = model.versions.find(operation.version);
+    if (record == model.versions.end()) return;
+    std::size_t count = 0;
+    for (const auto& [name, replica] : model.replicas) {
+      const worker_state* holder = replica->workers[worker.shard.index];
+      if (holder != nullptr && holder->offered != offer::none && holder->offered_version == operation.version)
+        append(entry->peers, name_of(*holder), count);
+    }
+    end_list(entry->peers, count);
+  }
+
+  void reading(const operation_state& operation, const worker_state& worker, duration least,
+               entries& out) const {
+    const duration patience = 2 * core_.options.heartbeat_interval;
+    auto* entry = add(out, kind::no_progress, worker, worker.progressed, std::max<duration>(least, patience));
+    if (entry == nullptr) return;
+    entry->version = operation.version;
+    entry->operation = operation.counter;
+    entry->chunks = worker.chunks_received;
+    entry->peers = names_of(worker.reading, &lease_state::source);
+    const auto& known = worker.model->layouts[worker.shard.index];
+    entry->advice = "received " + std::to_string(worker.chunks_received) + " of " +
+                    std::to_string(known ? known->chunk_count() : 0) +
+                    " chunks, and none lately: are its sources stopped, or is the network between them? "
+                    "(`why` tells how they were chosen)";
+  }
+
+  /// Some shards have called and others have not: one entry, for the first that has.
+  void incomplete(const operation_state& operation, duration least, entries& out) const {
+    const worker_state* caller = nullptr;
+    std::string absent;
+    std::size_t count = 0;
+    for (std::size_t i = 0; i < operation.members.size(); ++i) {
+      const worker_state* worker =
+          operation.replica->workers[operation.only_shard.value_or(static_cast<std::uint32_t>(i))];
+      if (operation.members[i].phase == phase::absent)
+        append(absent, name_of(*operation.replica, i), count);
+      else if (caller == nullptr)
+        caller = worker;
+    }
+    // A publish is over when its shard has gone on.
+    if (count == 0 || caller == nullptr) return;
+    if (operation.is_publish && (!caller->holds() || caller->held->version != operation.version)) return;
+    const time_point decided = operation.arrival_deadline + -duration{core_.options.group_timeout};
+    auto* entry = add(out, kind::absent_shards, *caller, decided, least);
+    if (entry == nullptr) return;
+    end_list(absent, count);
+    entry->version = operation.version;
+    entry->operation = operation.counter;
+    entry->chunks = caller->chunks_received;
+    entry->peers = std::move(absent);
+    entry->advice = operation.is_publish
+                        ? "version " + to_string(operation.version) +
+                              " is not available before all shards of the replica have published it"
+                        : "the version is decided: all shards of the replica must call update() within " +
+                              std::to_string(core_.options.group_timeout.count()) + " ms of that";
+  }
+
+  /// A shard that has everything, while others of its replica are still reading.
+  void finished(const operation_state& operation, const member_state& member, const worker_state& worker,
+                duration least, entries& out) const {
+    std::string unfinished;
+    std::size_t count = 0;
+    for (std::size_t i = 0; i < operation.members.size(); ++i) {
+      if (operation.members[i].phase == phase::assigned)
+        append(unfinished, name_of(*operation.replica, i), count);
+    }
+    if (count == 0 || !member.sequence) return;
+    auto* entry = add(out, kind::unfinished_group, worker, asked_at(worker, member.sequence), least);
+    if (entry == nullptr) return;
+    end_list(unfinished, count);
+    entry->version = operation.version;
+    entry->operation = operation.counter;
+    entry->chunks = worker.chunks_received;
+    entry->peers = std::move(unfinished);
+    entry->advice = "it has everything; the replica holds the version when these shards have it too";
+  }
+
+  void tell_missing(messages::stuck_entry& entry, const model_state& model, const version_selector& selector,
+                    const std::string& call) const {
+    entry.version = selector.version;
+    entry.advice = call + " waits for a version (" + to_string(selector) +
+                   ") that some replica holds completely; the latest was " + to_string(model.latest_ever);
+    if (model.latest_seen > model.latest_ever && accepts(selector, model.latest_seen))
+      entry.advice += ", and of " + to_string(model.latest_seen) + " only some shards were published";
+    else
+      entry.advice += ": a trainer must publish it";
+    if (core_.recovering(model))
+      entry.advice += "; this server has just taken over, and not all workers have told it what they hold";
+  }
+
+  /// Null: it has not waited long enough.
+  messages::stuck_entry* add(entries& out, kind why, const worker_state& worker, time_point since,
+                             duration least) const {
+    const duration waited = core_.now - since;
+    if (waited <= least) return nullptr;
+    messages::stuck_entry& entry = out.emplace_back();
+    entry.kind = why;
+    entry.model = worker.model->name;
+    entry.replica = worker.replica->name;
+    entry.shard = worker.shard.index;
+    entry.worker = worker.id;
+    entry.waited_ms =
+        static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::milliseconds>(waited).count());
+    return &entry;
+  }
+
+  /// When a request came that has not been answered; now, if it is not known.
+  [[nodiscard]] time_point asked_at(const worker_state& worker, request_sequence sequence) const {
+    const auto slot = worker.answers.find(sequence.value);
+    return slot == worker.answers.end() ? core_.now : slot->second.asked;
+  }
+
+  [[nodiscard]] static std::string name_of(const worker_state& worker) {
+    return worker.replica->name + "/" + std::to_string(worker.shard.index) + " (" + to_hex(worker.id) + ")";
+  }
+  [[nodiscard]] static std::string name_of(const replica_state& replica, std::size_t shard) {
+    const worker_state* worker = replica.workers[shard];
+    return worker != nullptr ? name_of(*worker)
+                             : replica.name + "/" + std::to_string(shard) + " (not joined)";
+  }
+  [[nodiscard]] std::string names_of(const std::vector<lease_id>& leases,
+                                     incarnation lease_state::*side) const {
+    std::string text;
+    std::size_t count = 0;
+    for (const lease_id id : leases) {
+      const lease_state& lease = core_.leases.at(id);
+      const worker_state* worker = core_.find(lease.*side);
+      if (worker != nullptr)
+        append(text, name_of(*worker), count);
+      else if (side == &lease_state::reader)
+        append(text,
+               lease.replica + "/" + std::to_string(lease.shard) +
+                   (lease.reader ? " (" + to_hex(lease.reader) + ", gone)" : " (has not called yet)"),
+               count);
+      else
+        append(text, to_hex(lease.*side) + " (gone)", count);
+    }
+    end_list(text, count);
+    return text;
+  }
+  static void append(std::string& list, const std::string& name, std::size_t& count) {
+    if (++count <= most_peers) list += (list.empty() ? "" : ", ") + name;
+  }
+  static void end_list(std::string& list, std::size_t count) {
+    if (count > most_peers) list += " and " + std::to_string(count - most_peers) + " more";
+  }
+
+  core& core_;
+};
+
+}  // namespace tensorhub::catalog_detail

@@ -1,0 +1,81 @@
+#pragma once
+/// \file tally.hpp
+/// Counts what goes through the catalog: requests as they come, answers as they leave, pushes.
+///
+/// The decisions are counted where their messages pass, so that no part of the catalog has to remember to do
+/// it. What no message shows (a death, a cut-off) the parts count themselves, in `seen`.
+///
+/// An update counts once per shard, with its first end: the answer that refuses or keeps it, the worker's
+/// report that it failed, or the answer to the report that it has everything (which waits for the group).
+/// One that an earlier server had decided is not counted.
+
+#include <utility>
+#include <variant>
+
+#include "tensorhub/service/catalog/state.hpp"
+#include "tensorhub/service/statistics.hpp"
+
+namespace tensorhub::catalog_detail {
+
+class tally {
+ public:
+  catalog_statistics seen{};
+
+  /// A request that is no repetition, before anything is decided on it.
+  void asked(worker_state& worker, answer_state& slot, const messages::message& body) {
+    if (std::holds_alternative<messages::update_request>(body)) {
+      slot.kind = request_kind::update;
+      worker.updating = true;
+    } else if (const auto* finish = std::get_if<messages::finish_request>(&body)) {
+      slot.kind = finish->result.ok() ? request_kind::finish : request_kind::other;
+      if (!finish->result.ok()) end_update(worker, finish->result.code);
+    } else if (std::holds_alternative<messages::unpublish_request>(body)) {
+      slot.kind = request_kind::drain;
+    } else if (std::holds_alternative<messages::publish_request>(body)) {
+      slot.kind = request_kind::publish;
+    } else if (const auto* failed = std::get_if<messages::source_failed_request>(&body)) {
+      if (failed->lease)
+        seen.sources_failed.add(failed->reason);
+      else
+        ++seen.stalls;
+    } else if (const auto* cut = std::get_if<messages::cut_off_done_request>(&body)) {
+      if (!cut->reader) ++seen.drains_forced;
+    }
+  }
+
+  void answered(worker_state& worker, const answer_state& slot, const messages::message& body,
+                time_point now) {
+    if (const auto* update = std::get_if<messages::update_reply>(&body)) {
+      for (const messages::assignment& source : update->sources) count(source);
+      if (!update->sources.empty()) worker.progressed = now;
+      if (slot.kind != request_kind::update) return;
+      seen.update_wait.add(now - slot.asked);
+      if (!update->result.ok() || update->keep) end_update(worker, update->result.code, update->keep);
+    } else if (const auto* drained = std::get_if<messages::drained_reply>(&body)) {
+      if (slot.kind != request_kind::drain || !drained->result.ok()) return;
+      ++seen.drains;
+      seen.drain.add(now - slot.asked);
+    } else if (const auto* status = std::get_if<messages::status_reply>(&body)) {
+      if (slot.kind == request_kind::finish) end_update(worker, status->result.code);
+      if (slot.kind == request_kind::publish) seen.publishes.add(status->result.code);
+    }
+  }
+
+  void pushed(const messages::message& body) {
+    const auto* push = std::get_if<messages::reassign_push>(&body);
+    if (push != nullptr && push->source.lease) count(push->source);
+  }
+
+ private:
+  void count(const messages::assignment& source) {
+    ++seen.assignments;
+    if (source.crossing) ++seen.crossings;
+  }
+  void end_update(worker_state& worker, errc code, bool kept = false) {
+    if (!std::exchange(worker.updating, false)) return;
+    seen.updates.add(code);
+    if (kept) ++seen.updates_kept;
+  }
+};
+
+}  // namespace tensorhub::catalog_detail

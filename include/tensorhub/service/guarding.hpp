@@ -1,0 +1,65 @@
+#pragma once
+/// \file guarding.hpp
+/// A worker's use of capabilities: its transport asks for them if it can (concepts/guarded_transport.hpp),
+/// and what it refuses is said. A transport that cannot lets in whoever knows its address; what it gives out
+/// still needs the key of each region.
+///
+/// Thread safety: `refusal_watch` belongs to one thread at a time.
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+
+#include "tensorhub/concepts/guarded_transport.hpp"
+#include "tensorhub/service/log.hpp"
+#include "tensorhub/types/capability.hpp"
+#include "tensorhub/types/units.hpp"
+
+namespace tensorhub {
+
+/// The key that the transport asks capabilities of from now on, for the reference server. Empty: this
+/// transport knows no capabilities.
+template <transport T>
+[[nodiscard]] std::string guard_by_capability(T& through) {
+  if constexpr (guarded_transport<T>) {
+    std::string key = random_capability_key();
+    through.require_capability(std::as_bytes(std::span{key}));
+    return key;
+  } else {
+    return {};
+  }
+}
+
+/// One log line a second at most about connections that were refused.
+class refusal_watch {
+ public:
+  /// `log`: may be empty.
+  template <transport T>
+  void look(const T& through, incarnation self, time_point now,
+            const std::function<void(const log_line&)>& log) {
+    if constexpr (guarded_transport<T>) {
+      const std::uint64_t count = through.refused_connections();
+      if (count == said_ || now < next_) return;
+      next_ = now + std::chrono::seconds{1};
+      const std::uint64_t fresh = count - said_;
+      said_ = count;
+      if (!log) return;
+      log_line line{log_level::warning,
+                    "refused " + std::to_string(fresh) +
+                        " data connections without a capability for this worker (" + std::to_string(count) +
+                        " since the start): somebody knows its address who has no lease on it",
+                    {}};
+      line.about.worker = self;
+      line.about.code = errc::refused;
+      log(line);
+    }
+  }
+
+ private:
+  std::uint64_t said_ = 0;
+  time_point next_{};
+};
+
+}  // namespace tensorhub

@@ -1,0 +1,42 @@
+#pragma once
+/// \file joining.hpp
+/// What a session's requests say besides its state: who it is, and how long it waits.
+
+#include <algorithm>
+#include <cstdint>
+
+#include "tensorhub/service/messages.hpp"
+#include "tensorhub/service/session/actions.hpp"
+#include "tensorhub/types/layout.hpp"
+#include "tensorhub/types/units.hpp"
+
+namespace tensorhub::session_detail {
+
+/// Without tensors, and without what is held or being read.
+[[nodiscard]] inline messages::join_request join_request_of(const session_options& options,
+                                                            const layout& shape) {
+  messages::join_request join;
+  join.model = options.model;
+  join.replica = options.replica;
+  join.shard = options.shard;
+  join.place = options.place;
+  join.spot = options.spot;
+  join.temporary = options.temporary;
+  join.transport = options.transport;
+  join.consistency = options.consistency;
+  join.integrity = options.integrity;
+  join.address = options.address;
+  join.capability_key = options.capability_key;
+  join.layout_digest = shape.digest();
+  join.chunk_bytes = shape.chunk_bytes();
+  join.chunk_count = shape.chunk_count();
+  return join;
+}
+
+/// Of a deadline on the wire; zero if it has passed.
+[[nodiscard]] inline std::uint32_t milliseconds_until(time_point now, time_point deadline) noexcept {
+  const std::int64_t left = deadline > now ? (deadline.nanoseconds - now.nanoseconds) / 1'000'000 : 0;
+  return static_cast<std::uint32_t>(std::min<std::int64_t>(left, UINT32_MAX));
+}
+
+}  // namespace tensorhub::session_detail

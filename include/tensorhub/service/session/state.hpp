@@ -1,0 +1,125 @@
+#pragma once
+/// \file state.hpp
+/// What all layers of a session share: its memory, and the way out for requests, actions and results.
+///
+/// The layers, each of which knows only those above it:
+///
+///     state        who the worker is, what it holds, its open requests
+///     questions    wait, list, describe, why
+///     operations   publish, unpublish, update: one at a time
+///     session      join, leave, the server's pushes, timers (service/session.hpp)
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tensorhub/service/messages.hpp"
+#include "tensorhub/service/session/actions.hpp"
+#include "tensorhub/service/session/operation.hpp"
+#include "tensorhub/service/session/outbox.hpp"
+#include "tensorhub/types/layout.hpp"
+#include "tensorhub/types/units.hpp"
+
+namespace tensorhub::session_detail {
+
+class state {
+ public:
+  [[nodiscard]] bool joined() const noexcept { return joined_; }
+  [[nodiscard]] incarnation self() const noexcept { return self_; }
+  [[nodiscard]] const session_options& options() const noexcept { return options_; }
+  /// Epoch of the control block. Whoever raises it is this session (action `raise_epoch`).
+  [[nodiscard]] std::uint64_t epoch() const noexcept { return epoch_; }
+  [[nodiscard]] const std::optional<messages::reference>& held() const noexcept { return held_; }
+  [[nodiscard]] version_number latest() const noexcept { return latest_; }
+  [[nodiscard]] server_epoch server() const noexcept { return server_; }
+  /// Set once the server has declared this worker dead, or refused it: nothing works any more.
+  [[nodiscard]] const std::optional<messages::status>& fatal() const noexcept { return fatal_; }
+  [[nodiscard]] bool busy() const noexcept { return operation_.has_value(); }
+  /// Joined, and the server has answered all that this worker has ever told it: both know the same.
+  [[nodiscard]] bool at_rest() const noexcept { return joined_ && !operation_ && outbox_.empty(); }
+
+  [[nodiscard]] std::vector<messages::envelope> take_output() { return outbox_.take_output(); }
+  [[nodiscard]] std::vector<session_action> take_actions() { return std::exchange(actions_, {}); }
+  [[nodiscard]] std::vector<session_result> take_results() { return std::exchange(results_, {}); }
+
+ protected:
+  state(session_options options, incarnation self, const layout& shape)
+      : options_{std::move(options)}, self_{self}, layout_{&shape}, outbox_{self, options_.request_retry} {}
+
+  void request(time_point now, messages::message body, purpose why, session_ticket ticket = 0,
+               time_point deadline = time_point::never()) {
+    outbox_.request(now, joined_, std::move(body), why, ticket, deadline);
+  }
+
+  /// In place: moving a temporary variant makes g++ 12 see uninitialised members that are not there.
+  template <typename Action>
+  void act(Action action) {
+    actions_.emplace_back(std::in_place_type<Action>, std::move(action));
+  }
+
+  /// `announced`: what readers were told that it will be; zero: nothing.
+  void raise_epoch(std::uint64_t announced = 0) {
+    epoch_ = announced > epoch_ ? announced : ++last_epoch_;
+    act(session_actions::raise_epoch{epoch_});
+  }
+
+  [[nodiscard]] messages::status late(time_point now, const std::string& what) const {
+    const bool silent = now - last_heard_ > std::chrono::nanoseconds{4 * options_.request_retry} || !joined_;
+    if (silent) {
+      return {errc::disconnected, "the deadline passed while waiting for " + what +
+                                      ", and the reference server at " + options_.server +
+                                      " does not answer"};
+    }
+    return {errc::timed_out, "the deadline passed while waiting for " + what};
+  }
+
+  /// The number of the running call; zero while the server has not told what it counts as.
+  [[nodiscard]] operation_counter known_counter() const noexcept {
+    return counted_ ? counter_ : operation_counter{};
+  }
+  void learn_counter(operation_counter number) noexcept {
+    if (!number) return;
+    counter_ = number;
+    counted_ = true;
+  }
+
+  [[nodiscard]] session_ticket new_ticket() noexcept { return ++last_ticket_; }
+  void finish(session_ticket ticket, messages::status outcome) {
+    session_result result;
+    result.ticket = ticket;
+    result.outcome = std::move(outcome);
+    results_.push_back(std::move(result));
+  }
+
+  session_options options_;
+  incarnation self_;
+  const layout* layout_;
+  outbox outbox_;
+
+  bool joined_ = false;
+  std::optional<messages::status> fatal_;
+  server_epoch server_{};
+  time_point last_heard_{};
+
+  operation_counter counter_{};
+  operation_counter closed_meanwhile_{};  ///< what the others have ended while a call was running
+  bool counted_ = false;                  ///< `counter_` is what the server counts: some call was answered
+  bool ended_well_ = true;                ///< the last publish or update
+  std::optional<running> operation_;
+  std::optional<messages::reference> held_;
+  version_number latest_{};
+  std::uint64_t epoch_ = 1;
+  /// Of those that were shown, or announced by a call that came to nothing: none of them is used again,
+  /// because readers may still have it.
+  std::uint64_t last_epoch_ = 1;
+
+ private:
+  std::uint64_t last_ticket_ = 0;
+  std::vector<session_action> actions_;
+
+ protected:
+  std::vector<session_result> results_;
+};
+
+}  // namespace tensorhub::session_detail

@@ -1,0 +1,57 @@
+#pragma once
+/// \file group_rule.hpp
+/// Contract 3: the shards of a replica get one version per operation, and an update succeeds for all or for
+/// none.
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "tensorhub/service/session.hpp"
+
+namespace tensorhub::testing {
+
+class group_rule {
+ public:
+  /// The server counts this replica's calls from one again.
+  void forget(const std::string& replica) { operations_.erase(replica); }
+
+  /// A shard's call has ended. `lives(incarnation)`: what a process that is gone was told binds nobody, and
+  /// its numbers may be counted again.
+  template <typename Lives, typename Violate>
+  void check(incarnation who, const std::string& name, const std::string& replica,
+             const session_result& result, bool one_version, bool one_end, Lives&& lives, Violate&& violate) {
+    std::vector<outcome>& all = operations_[replica][result.operation];
+    std::erase_if(all, [&](const outcome& each) { return !lives(each.who); });
+    // Whoever gave up, was told nothing in time, or is dead may not know that the group succeeded.
+    const errc code = result.outcome.code;
+    const bool did_not_hear = code == errc::timed_out || code == errc::disconnected ||
+                              code == errc::replaced || code == errc::cancelled;
+    if (!result.outcome.ok() && did_not_hear) return;
+    const outcome now{who, result.outcome.ok(), result.version, name + ": " + result.outcome.sentence};
+    for (const outcome& other : all) {
+      if (one_version && other.ok && now.ok && other.version != now.version) {
+        violate("shards of " + replica + " got versions " + to_string(other.version) + " and " +
+                to_string(now.version));
+      }
+      if (one_end && other.ok != now.ok) {
+        violate("an update of " + replica + " succeeded for some shards and failed for others: [" +
+                other.text + "] [" + now.text + "]");
+      }
+    }
+    all.push_back(now);
+  }
+
+ private:
+  /// How a shard's call of one operation has ended.
+  struct outcome {
+    incarnation who{};
+    bool ok = false;
+    version_number version{};
+    std::string text{};
+  };
+
+  std::map<std::string, std::map<operation_counter, std::vector<outcome>>> operations_;
+};
+
+}  // namespace tensorhub::testing

@@ -1,0 +1,94 @@
+#pragma once
+/// \file retained_versions.hpp
+/// Which versions the reliable processes of a history really hold, whatever the server believes: contract 4.
+///
+/// A version is safe while all shards of some replica hold it, in processes that live and are not spot. When
+/// one stops being safe somebody must have been killed, or cut short by a deadline; otherwise the server has
+/// allowed it.
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "tensorhub/service/session.hpp"
+
+namespace tensorhub::testing {
+
+template <typename Worker>
+class retained_versions {
+ public:
+  /// `patience`: how long the server may believe in a worker that is gone.
+  explicit retained_versions(duration patience) : patience_{patience} {}
+
+  /// This worker ends, or gives its memory back, without having been allowed to: the server may rely on it
+  /// for a while.
+  void excuse(time_point now, const session& worker) {
+    if (worker.held()) excuse(now, worker.held()->version);
+    excuse_replica(now, worker.options().replica);
+  }
+  void excuse(time_point now, version_number version) { excused_[version] = now + patience_; }
+  void excuse_all(time_point now) {
+    for (const auto& [version, by] : safe_) excuse(now, version);
+  }
+
+  /// The server has declared this worker dead, which it may not know yet.
+  void condemn(time_point now, const session& worker) {
+    condemned_.insert(worker.self());
+    excuse(now, worker);
+  }
+
+  /// Another server knows of no verdict, and lets everybody join again.
+  void forget_verdicts() { condemned_.clear(); }
+
+  /// Calls `vanished(version, replicas)` for each that was safe at the last call and is not now, without an
+  /// excuse.
+  /// `counts(worker, version)`: the server counts on this worker's replica for it.
+  template <typename Retained, typename Counts, typename Vanished>
+  void look(time_point now, const std::vector<std::unique_ptr<Worker>>& workers, std::uint32_t shards,
+            Retained&& is_retained, Counts&& counts, Vanished&& vanished) {
+    std::map<std::pair<std::string, version_number>, std::uint32_t> held;
+    std::map<version_number, std::string> safe;
+    std::set<version_number> counted;
+    for (const auto& worker : workers) {
+      if (!worker->alive()) continue;
+      const session& core = worker->core();
+      if (core.fatal()) excuse_replica(now, core.options().replica);
+      const version_number version = worker->shown();
+      if (!version || core.options().spot || core.fatal() || condemned_.contains(core.self())) continue;
+      if (++held[{core.options().replica, version}] < shards) continue;
+      safe[version] += (safe.contains(version) ? ", " : "") + core.options().replica;
+      if (counts(core.self(), version)) counted.insert(version);
+      holders_[core.options().replica] = version;
+    }
+    for (const auto& [version, by] : safe_) {
+      if (!safe.contains(version) && protected_.contains(version) && excused_[version] < now)
+        vanished(version, by);
+    }
+    // Retained late: its holder may have been allowed to let go before.
+    for (const auto& [version, by] : safe) {
+      if (!is_retained(version))
+        protected_.erase(version);
+      else if (counted.contains(version))
+        protected_.insert(version);
+    }
+    std::erase_if(protected_, [&](version_number version) { return !safe.contains(version); });
+    safe_ = std::move(safe);
+  }
+
+ private:
+  void excuse_replica(time_point now, const std::string& replica) {
+    if (const auto known = holders_.find(replica); known != holders_.end()) excuse(now, known->second);
+  }
+
+  duration patience_;
+  std::map<version_number, std::string> safe_;  ///< and in which replicas
+  std::set<version_number> protected_;          ///< of these: retained, and known to the server as held
+  std::set<incarnation> condemned_;
+  std::map<version_number, time_point> excused_;   ///< until when
+  std::map<std::string, version_number> holders_;  ///< what each replica held completely when it last did
+};
+
+}  // namespace tensorhub::testing

@@ -1,0 +1,43 @@
+#pragma once
+/// \file trace.hpp
+/// A worker's messages in words, for the replay of a history.
+
+#include <string>
+#include <variant>
+
+#include "tensorhub/service/messages.hpp"
+#include "tensorhub/service/session.hpp"
+
+namespace tensorhub::testing {
+
+/// What a worker says; begins with a space. Empty: nothing worth a line.
+[[nodiscard]] inline std::string describe_message(const messages::envelope& message) {
+  if (const auto* join = std::get_if<messages::join_request>(&message.body)) {
+    return " joins after operation " + std::to_string(join->operation.value) +
+           (join->held ? ", holds " + to_string(join->held->version) : std::string{}) +
+           (join->reading.empty() ? "" : ", reads " + to_string(join->reading.front().version));
+  }
+  if (const auto* publish = std::get_if<messages::publish_request>(&message.body)) {
+    return " publishes " + to_string(publish->held.version) + " in operation " +
+           std::to_string(publish->operation.value);
+  }
+  if (const auto* update = std::get_if<messages::update_request>(&message.body))
+    return " calls update in operation " + std::to_string(update->operation.value);
+  if (const auto* finish = std::get_if<messages::finish_request>(&message.body)) {
+    return " finishes operation " + std::to_string(finish->operation.value) +
+           (finish->result.ok() ? "" : ": " + finish->result.sentence);
+  }
+  if (std::holds_alternative<messages::unpublish_request>(message.body)) return " calls unpublish";
+  if (std::holds_alternative<messages::cut_off_done_request>(message.body)) return " has cut off";
+  return {};
+}
+
+/// How an update has ended; begins with a space.
+[[nodiscard]] inline std::string describe_end(const session_result& result) {
+  return " ends update " + std::to_string(result.operation.value) +
+         (!result.outcome.ok()
+              ? ": " + result.outcome.sentence
+              : (result.kept ? " and keeps version " : " with version ") + to_string(result.version));
+}
+
+}  // namespace tensorhub::testing

@@ -1,0 +1,58 @@
+#pragma once
+/// \file wrapped_transport.hpp
+/// What `faulty<T>`, `gated<T>` and `throttled<T>` have in common: a transport inside, whose protocol they
+/// speak and whose name they carry: peers may use it as it is. Memory, keys and cut-offs are the inner
+/// transport's; a wrapper adds `options`, `queue`, `endpoint`, `make_queue` and `connect`.
+///
+///     template <transport Inner>
+///     class slow : public wrapped_transport<Inner> {
+///       explicit slow(options how = {}, incarnation self = {})
+///           : wrapped_transport<Inner>{std::move(how.inner), self} {}
+///
+/// Thread safety: that of concept `transport`.
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "tensorhub/concepts/guarded_transport.hpp"
+
+namespace tensorhub::testing {
+
+template <transport Inner>
+class wrapped_transport {
+ public:
+  using concept_tag = transport_tag;
+  static constexpr std::string_view name = Inner::name;
+  static constexpr transport_capabilities capabilities = Inner::capabilities;
+  using memory_region = typename Inner::memory_region;
+
+  [[nodiscard]] Inner& inner() noexcept { return inner_; }
+  [[nodiscard]] transport_address address() const { return inner_.address(); }
+  [[nodiscard]] std::vector<memory_region> register_memory(std::span<const memory_range> ranges,
+                                                           region_access access) {
+    return inner_.register_memory(ranges, access);
+  }
+  [[nodiscard]] std::uint64_t registered_bytes() const noexcept { return inner_.registered_bytes(); }
+  [[nodiscard]] remote_region describe(const memory_region& region) const { return inner_.describe(region); }
+  void revoke(memory_region& region) noexcept { inner_.revoke(region); }
+  void cut_off(incarnation peer) noexcept { inner_.cut_off(peer); }
+  void require_capability(std::span<const std::byte> key) requires guarded_transport<Inner> {
+    inner_.require_capability(key);
+  }
+  [[nodiscard]] std::uint64_t refused_connections() const noexcept requires guarded_transport<Inner> {
+    return inner_.refused_connections();
+  }
+
+ protected:
+  wrapped_transport(typename Inner::options how, incarnation self) : inner_{std::move(how), self} {}
+  ~wrapped_transport() = default;
+
+ private:
+  Inner inner_;
+};
+
+}  // namespace tensorhub::testing

@@ -1,0 +1,57 @@
+#pragma once
+/// \file digest_table.hpp
+/// The digests of all chunks of a shard, made by several threads.
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <thread>
+#include <vector>
+
+#include "tensorhub/concepts/integrity.hpp"
+#include "tensorhub/transfer/chunk_digests.hpp"
+#include "tensorhub/transfer/pull_driver.hpp"
+#include "tensorhub/types/layout.hpp"
+
+namespace tensorhub {
+
+/// One digest per chunk, in the order of chunks; empty where integrity is off. `places` has one entry per
+/// segment of the layout. The bytes must not change meanwhile.
+///
+/// Chunks are dealt to the threads one by one; those in device memory in batches. Throws what a device throws
+/// (chunk_digests.hpp).
+template <integrity Integrity, typename Region>
+[[nodiscard]] std::vector<digest128> digest_table(const layout& shape,
+                                                  std::span<const segment_place<Region>> places,
+                                                  std::uint64_t seed, std::size_t lanes) {
+  if constexpr (!Integrity::enabled) return {};
+  std::vector<digest128> table(shape.chunk_count());
+  std::vector<placed_chunk> on_devices;
+  std::vector<placed_chunk> on_host;
+  for (chunk_index chunk = 0; chunk < table.size(); ++chunk) {
+    const chunk_slice slice = shape.slice(chunk);
+    const auto& place = places[slice.segment];
+    (place.device == nullptr ? on_host : on_devices)
+        .push_back({chunk, place.data + slice.offset, slice.bytes, place.device});
+  }
+  std::atomic<std::size_t> next{0};
+  const auto work = [&] {
+    for (std::size_t i = next++; i < on_host.size(); i = next++)
+      table[on_host[i].chunk] = chunk_digests<Integrity>::by_cpu(seed, on_host[i]);
+  };
+  std::vector<std::jthread> helpers;
+  lanes = std::min<std::size_t>(lanes, on_host.size() / 8 + 1);
+  for (std::size_t i = 1; i < lanes; ++i) helpers.emplace_back(work);
+  if (!on_devices.empty()) {
+    std::vector<digest128> made(on_devices.size());
+    chunk_digests<Integrity>{}.make(seed, on_devices, made);
+    for (std::size_t i = 0; i < made.size(); ++i) table[on_devices[i].chunk] = made[i];
+  }
+  work();
+  helpers.clear();
+  return table;
+}
+
+}  // namespace tensorhub

@@ -1,0 +1,56 @@
+#pragma once
+/// \file parallel_copy.hpp
+/// Copies many runs of memory by several threads: one thread does not reach what the memory can do.
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <system_error>
+#include <thread>
+#include <vector>
+
+#include "tensorhub/concepts/memory_space.hpp"
+#include "tensorhub/error.hpp"
+#include "tensorhub/types/memory.hpp"
+
+namespace tensorhub {
+
+/// Copies all runs and returns when every byte is there. The calling thread works too; where the system gives
+/// no more threads it works alone. Long runs are cut into units, so that one huge tensor keeps all of them
+/// busy. Each thread has a memory space of its own. Throws `std::bad_alloc`, before the first byte. A device
+/// copies without our threads; it may fail at any byte, then this throws `system_failed`.
+template <memory_space Memory>
+void parallel_copy(std::span<const copy_run> runs, std::size_t lanes, std::uint64_t unit_bytes = 4u << 20) {
+  if constexpr (device_memory_space<Memory>) {
+    if (!Memory{}.copy_all(runs)) {
+      throw error(errc::system_failed,
+                  "the device did not copy the tensors: call again, and start the process anew if its device "
+                  "stays like this");
+    }
+    return;
+  }
+  unit_bytes = std::max<std::uint64_t>(unit_bytes, 1);
+  std::vector<copy_run> units;
+  for (const copy_run& run : runs) {
+    for (std::uint64_t at = 0; at < run.bytes; at += unit_bytes)
+      units.push_back({run.to + at, run.from + at, std::min(unit_bytes, run.bytes - at)});
+  }
+  std::atomic<std::size_t> next{0};
+  const auto work = [&units, &next] {
+    Memory space{};
+    for (std::size_t i = next++; i < units.size(); i = next++)
+      space.copy(units[i].to, units[i].from, units[i].bytes);
+  };
+  std::vector<std::jthread> helpers;
+  lanes = std::clamp<std::size_t>(lanes, 1, std::max<std::size_t>(units.size(), 1));
+  helpers.reserve(lanes);
+  try {
+    for (std::size_t i = 1; i < lanes; ++i) helpers.emplace_back(work);
+  } catch (const std::system_error&) {  // no more threads: those that run do the rest
+  }
+  work();
+}
+
+}  // namespace tensorhub

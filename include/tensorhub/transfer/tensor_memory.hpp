@@ -1,0 +1,57 @@
+#pragma once
+/// \file tensor_memory.hpp
+/// Memory of the library's own for a set of tensors: one allocation, so that it becomes one registered region
+/// wherever tensor sizes allow.
+///
+/// Tensors lie in the order given, each at a multiple of 256 bytes. A tensor without bytes has no memory.
+///
+/// Thread safety: immutable after construction (the bytes are whoever's they are lent to).
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "tensorhub/concepts/memory_space.hpp"
+#include "tensorhub/config.hpp"
+#include "tensorhub/error.hpp"
+#include "tensorhub/types/tensor.hpp"
+
+namespace tensorhub {
+
+template <memory_space Memory>
+class tensor_memory {
+ public:
+  static constexpr std::uint64_t alignment_bytes = 256;
+
+  /// Throws `limit_exceeded`, or what the memory space throws when there is no memory (`system_failed`).
+  explicit tensor_memory(std::span<const tensor_spec> tensors) {
+    offsets_.reserve(tensors.size());
+    for (const tensor_spec& tensor : tensors) {
+      const auto bytes = tensor.bytes();
+      if (!bytes || *bytes > limits::shard_bytes - bytes_) {
+        throw error(errc::limit_exceeded, "no memory is that large: with tensor '" + tensor.name + "', " +
+                                              describe(tensor) + ", the shard exceeds its limit");
+      }
+      offsets_.push_back(*bytes == 0 ? std::nullopt : std::optional{bytes_});
+      bytes_ += (*bytes + alignment_bytes - 1) / alignment_bytes * alignment_bytes;
+      if (bytes_ > limits::shard_bytes) bytes_ = limits::shard_bytes;
+    }
+    if (bytes_ > 0) allocation_.emplace(Memory{}.allocate(bytes_));
+  }
+
+  /// First byte of a tensor; null if it has none. Pre-condition: `tensor` is a position in the span above.
+  [[nodiscard]] std::byte* data(std::size_t tensor) const noexcept {
+    return offsets_[tensor] ? allocation_->range().data + *offsets_[tensor] : nullptr;
+  }
+  [[nodiscard]] std::uint64_t bytes() const noexcept { return bytes_; }
+
+ private:
+  std::vector<std::optional<std::uint64_t>> offsets_;
+  std::uint64_t bytes_ = 0;
+  std::optional<typename Memory::allocation> allocation_;
+};
+
+}  // namespace tensorhub

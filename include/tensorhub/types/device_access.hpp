@@ -1,0 +1,164 @@
+#pragma once
+/// \file device_access.hpp
+/// How the library reaches memory that the CPU cannot touch: copies, digests, exports.
+///
+/// Which memory a range is of is only known when it is described (a worker may mix host and device tensors),
+/// so this is an interface behind a pointer of `memory_range`, not a concept. Its calls are per chunk or per
+/// batch, never per byte. CUDA's is in memory/cuda.hpp, one without a device in testing/fake_device.hpp.
+///
+/// Work is queued on *lanes* (a CUDA stream each) and never waits for the whole device. A lane does its work
+/// in order; lanes are independent of each other and of the user's streams.
+///
+/// A `device_access` outlives every transport and worker that has seen its memory: they keep lanes of it.
+///
+/// Thread safety: a `device_access` may be used by any thread; a lane by one thread at a time.
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "tensorhub/types/digest.hpp"
+#include "tensorhub/types/memory.hpp"
+#include "tensorhub/types/units.hpp"
+
+namespace tensorhub {
+
+/// Number of a piece of work on its lane, counted from 1; 0: it could not be queued.
+using lane_ticket = std::uint64_t;
+
+enum class lane_state : std::uint8_t {
+  pending = 0,
+  done = 1,    ///< this piece and all before it; their bytes are visible to the device and, where it can
+               ///< reach them, to the CPU
+  failed = 2,  ///< this piece or one before it; the lane does nothing any more (`trouble` says why)
+};
+
+/// One xxh3-128 to be made of device memory.
+struct digest_job {
+  const std::byte* data = nullptr;
+  std::uint64_t bytes = 0;
+  std::uint64_t seed = 0;
+};
+
+/// A queue of work on one device.
+class device_lane {
+ public:
+  device_lane() = default;
+  device_lane(const device_lane&) = delete;
+  device_lane& operator=(const device_lane&) = delete;
+  /// Returns when nothing of the lane runs any more.
+  virtual ~device_lane() = default;
+
+  /// Either end may be device memory, pinned or plain host memory. What lies at `from` must stay until the
+  /// piece is done.
+  [[nodiscard]] virtual lane_ticket copy(void* to, const void* from, std::uint64_t bytes) noexcept = 0;
+
+  /// Many short runs at once, in one go of the device: for thousands of small tensors. The span may end with
+  /// the call.
+  [[nodiscard]] virtual lane_ticket copy_all(std::span<const copy_run> runs) noexcept = 0;
+
+  /// `out[i]` is the digest of `jobs[i]`, the same as the host's for the same bytes, once the piece is done.
+  /// `out` must stay until then; `jobs` may end with the call. Zero digests are possible.
+  [[nodiscard]] virtual lane_ticket digest(std::span<const digest_job> jobs, digest128* out) noexcept = 0;
+
+  [[nodiscard]] virtual lane_state state(lane_ticket ticket) noexcept = 0;
+  /// Until the ticket's piece is done or failed; `pending` at the time-out.
+  [[nodiscard]] virtual lane_state wait(lane_ticket ticket, duration timeout) noexcept = 0;
+
+  /// Why the lane failed; empty while it has not.
+  [[nodiscard]] virtual std::string trouble() const = 0;
+};
+
+/// What another process of this machine needs to map device memory (CUDA IPC). Wire: plain bytes.
+struct device_export {
+  std::array<std::byte, 64> handle{};     ///< of the whole allocation; opaque
+  std::array<std::byte, 16> device_id{};  ///< which device (a UUID)
+  std::uint64_t allocation_bytes = 0;
+  std::uint64_t offset = 0;  ///< of the exported range in the allocation
+  bool operator==(const device_export&) const = default;
+};
+
+/// Memory of another process, mapped here. The mapping ends with the object, which must outlive every copy.
+class device_import {
+ public:
+  device_import() = default;
+  device_import(const device_import&) = delete;
+  device_import& operator=(const device_import&) = delete;
+  virtual ~device_import() = default;
+  /// First byte of the exported allocation; a device address.
+  [[nodiscard]] virtual std::byte* data() const noexcept = 0;
+};
+
+/// One device.
+class device_access {
+ public:
+  virtual ~device_access() = default;
+
+  /// For people: "cuda:0 (NVIDIA H200)".
+  [[nodiscard]] virtual std::string description() const = 0;
+
+  /// Its number among this process's CUDA devices; -1: it is none.
+  [[nodiscard]] virtual int ordinal() const { return -1; }
+
+  /// Throws `system_failed`.
+  [[nodiscard]] virtual std::unique_ptr<device_lane> open_lane() = 0;
+
+  /// Host memory that the device copies to and from at full speed, aligned to a page. Throws `system_failed`.
+  [[nodiscard]] virtual std::byte* allocate_pinned(std::uint64_t bytes) = 0;
+  virtual void free_pinned(std::byte* memory, std::uint64_t bytes) noexcept = 0;
+
+  /// Nothing if this memory cannot be mapped by other processes; then `why_not` says why. `range` is of this
+  /// device.
+  [[nodiscard]] virtual std::optional<device_export> export_memory(const memory_range& range,
+                                                                   std::string& why_not) = 0;
+  /// Throws `system_failed` (gone, another machine's, no path between the devices). Not for exports of the
+  /// own process: those are read at their own addresses.
+  [[nodiscard]] virtual std::unique_ptr<device_import> import_memory(const device_export& from) = 0;
+
+  /// A dmabuf of the range for an RDMA device (the caller closes it), and where the range begins in it; -1 if
+  /// there is none, then `why_not` says why.
+  [[nodiscard]] virtual int export_dmabuf(const memory_range& range, std::uint64_t& offset,
+                                          std::string& why_not) = 0;
+
+ protected:
+  device_access() = default;
+  device_access(const device_access&) = default;
+  device_access& operator=(const device_access&) = default;
+};
+
+/// RAII over `allocate_pinned`. Movable; empty when default-constructed.
+class pinned_memory {
+ public:
+  pinned_memory() = default;
+  pinned_memory(device_access& device, std::uint64_t bytes)
+      : device_{&device}, data_{device.allocate_pinned(bytes)}, bytes_{bytes} {}
+  pinned_memory(pinned_memory&& other) noexcept { swap(other); }
+  pinned_memory& operator=(pinned_memory&& other) noexcept {
+    pinned_memory old{std::move(other)};
+    swap(old);
+    return *this;
+  }
+  ~pinned_memory() {
+    if (data_ != nullptr) device_->free_pinned(data_, bytes_);
+  }
+
+  [[nodiscard]] std::byte* data() const noexcept { return data_; }
+  [[nodiscard]] std::uint64_t bytes() const noexcept { return bytes_; }
+
+ private:
+  void swap(pinned_memory& other) noexcept {
+    std::swap(device_, other.device_);
+    std::swap(data_, other.data_);
+    std::swap(bytes_, other.bytes_);
+  }
+  device_access* device_ = nullptr;
+  std::byte* data_ = nullptr;
+  std::uint64_t bytes_ = 0;
+};
+
+}  // namespace tensorhub

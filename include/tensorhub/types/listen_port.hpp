@@ -1,0 +1,41 @@
+#pragma once
+/// \file listen_port.hpp
+/// The ports that transports listen on, for a process that starts more than one of a kind.
+///
+/// Thread safety: functions of values.
+
+#include <cstdint>
+#include <tuple>
+
+namespace tensorhub {
+
+/// Every fixed port in a transport's options becomes `change(port)`; zero (any free one) stays. Found are a
+/// member `listen_port` of the options, of those that they are built on (`tcp`), of those that they decorate
+/// (`inner`), and of those that they compose (`members`, a tuple).
+template <typename Options, typename Change>
+void change_listen_ports(Options& options, const Change& change) {
+  if constexpr (requires { options.listen_port = std::uint16_t{}; }) {
+    if (options.listen_port != 0) options.listen_port = change(options.listen_port);
+  }
+  if constexpr (requires { options.tcp; }) change_listen_ports(options.tcp, change);
+  if constexpr (requires { options.inner; }) change_listen_ports(options.inner, change);
+  if constexpr (requires { std::tuple_size<decltype(options.members)>::value; })
+    std::apply([&](auto&... each) { (change_listen_ports(each, change), ...); }, options.members);
+}
+
+/// The same options with the `offset`-th port after each fixed one.
+template <typename Options>
+[[nodiscard]] Options on_port_after(Options options, std::uint16_t offset) {
+  change_listen_ports(options,
+                      [offset](std::uint16_t port) { return static_cast<std::uint16_t>(port + offset); });
+  return options;
+}
+
+/// The same options without a fixed port.
+template <typename Options>
+[[nodiscard]] Options on_any_port(Options options) {
+  change_listen_ports(options, [](std::uint16_t) { return std::uint16_t{0}; });
+  return options;
+}
+
+}  // namespace tensorhub

@@ -1,0 +1,96 @@
+#pragma once
+/// \file context.hpp
+/// A device's context made current for a few calls, and what the driver knows about an address.
+///
+/// Most functions of the driver act on the calling thread's current context. The user's thread has its own,
+/// which has to be the same after every call of ours: it is pushed and popped, never set.
+///
+/// Thread safety: a scope belongs to its thread.
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "tensorhub/memory/cuda/functions.hpp"
+
+namespace tensorhub::detail {
+
+/// `result()` says whether the context could be made current; if not, nothing was changed.
+class cuda_scope {
+ public:
+  cuda_scope(const cuda_functions& cuda, CUcontext context) noexcept
+      : cuda_{&cuda}, result_{cuda.context_push(context)} {}
+  ~cuda_scope() {
+    CUcontext popped = nullptr;
+    if (result_ == CUDA_SUCCESS) static_cast<void>(cuda_->context_pop(&popped));
+  }
+  cuda_scope(const cuda_scope&) = delete;
+  cuda_scope& operator=(const cuda_scope&) = delete;
+  [[nodiscard]] CUresult result() const noexcept { return result_; }
+
+ private:
+  const cuda_functions* cuda_;
+  CUresult result_;
+};
+
+[[nodiscard]] inline CUdeviceptr cuda_address(const void* data) noexcept {
+  return static_cast<CUdeviceptr>(reinterpret_cast<std::uintptr_t>(data));
+}
+
+/// The allocation that an address lies in, as the driver knows it.
+struct cuda_pointer {
+  unsigned type = 0;  ///< CUmemorytype; 0: the driver does not know the address
+  bool managed = false;
+  bool legacy_ipc = false;  ///< of cuMemAlloc: can be exported by CUDA IPC
+  int device = 0;           ///< ordinal
+  std::uint64_t begin = 0;
+  std::uint64_t bytes = 0;  ///< 0: the driver does not tell
+
+  [[nodiscard]] bool known() const noexcept { return type != 0; }
+  [[nodiscard]] bool is_device_memory() const noexcept { return type == CU_MEMORYTYPE_DEVICE && !managed; }
+  [[nodiscard]] bool holds(std::uint64_t first, std::uint64_t run_bytes) const noexcept {
+    return bytes == 0 || (first >= begin && first - begin <= bytes && run_bytes <= bytes - (first - begin));
+  }
+};
+
+/// Plain host memory and freed addresses are not `known`; no error.
+[[nodiscard]] inline CUresult ask_cuda_pointer(const cuda_functions& cuda, const void* data,
+                                               cuda_pointer& out) noexcept {
+  // Booleans are written as one byte or as four: the driver's reference does not say.
+  unsigned managed = 0;
+  unsigned legacy_ipc = 0;
+  void* begin = nullptr;
+  std::size_t bytes = 0;
+  out = {};
+  std::array attributes{CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+                        CU_POINTER_ATTRIBUTE_IS_MANAGED,
+                        CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE,
+                        CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
+                        CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
+                        CU_POINTER_ATTRIBUTE_RANGE_SIZE};
+  std::array<void*, attributes.size()> values{&out.type, &managed, &legacy_ipc, &out.device, &begin, &bytes};
+  const CUresult result = cuda.pointer_get_attributes(static_cast<unsigned>(attributes.size()),
+                                                      attributes.data(), values.data(), cuda_address(data));
+  // "Not of any context": an address that is no business of the driver's.
+  if (result == CUDA_ERROR_INVALID_CONTEXT || result == CUDA_ERROR_INVALID_VALUE) {
+    out = {};
+    return CUDA_SUCCESS;
+  }
+  out.managed = managed != 0;
+  out.legacy_ipc = legacy_ipc != 0;
+  out.begin = reinterpret_cast<std::uintptr_t>(begin);
+  out.bytes = bytes;
+  return result;
+}
+
+/// Kernels of the current context find the address under the same number. (Always so with pinned memory of
+/// the driver's own; not with registered memory on some machines.)
+[[nodiscard]] inline bool kernels_can_reach(const cuda_functions& cuda, const void* data) noexcept {
+  CUpointer_attribute attribute = CU_POINTER_ATTRIBUTE_DEVICE_POINTER;
+  CUdeviceptr on_device = 0;
+  void* value = &on_device;
+  return cuda.pointer_get_attributes(1, &attribute, &value, cuda_address(data)) == CUDA_SUCCESS &&
+         on_device == cuda_address(data);
+}
+
+}  // namespace tensorhub::detail

@@ -1,0 +1,409 @@
+#pragma once
+/// \file lane.hpp
+/// A lane of a CUDA device: a stream of its own, an event behind every piece of work.
+///
+/// Copies go by cuMemcpyAsync, which moves bytes between any two kinds of memory. Batches of short runs and
+/// digests are kernels (kernels/kernels.cu): their jobs are written to a pinned ring, copied to the device by
+/// the stream, and read there by one block of threads each; digests come back into the pinned ring and are
+/// handed out when the piece's event has been seen. Nothing ever waits for the whole device.
+///
+/// Plain host memory works, but it is the driver that copies it through pinned memory of its own, and the
+/// call may then wait for the lane's earlier work: staging rings are pinned.
+///
+/// Every address is shown to the driver before it is used: a kernel or a copy with a freed address would end
+/// the device's whole context, for the user too. A wrong address fails the lane instead, and `trouble` names
+/// it.
+///
+/// Thread safety: as device_access.hpp says, one thread at a time.
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <deque>
+#include <exception>
+#include <iterator>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "tensorhub/detail/cpu_can_read.hpp"
+#include "tensorhub/memory/cuda/context.hpp"
+#include "tensorhub/memory/cuda/functions.hpp"
+#include "tensorhub/memory/cuda/jobs.hpp"
+#include "tensorhub/memory/cuda/ring.hpp"
+#include "tensorhub/types/device_access.hpp"
+
+namespace tensorhub::detail {
+
+/// The two halves of a lane's ring, the same bytes on both sides. Belongs to the device and is lent to lanes:
+/// to free it would wait for the device.
+struct cuda_ring {
+  std::byte* pinned = nullptr;
+  CUdeviceptr on_device = 0;
+};
+
+struct cuda_kernels {
+  CUfunction copy = nullptr;
+  CUfunction digest = nullptr;
+};
+
+/// `Device` is cuda_device<Driver> (device.hpp).
+template <typename Device>
+class cuda_lane final : public device_lane {
+ public:
+  static constexpr std::uint64_t ring_bytes = 1u << 20;
+  static constexpr std::size_t jobs_per_launch = 4096;
+  /// A run of a batch that is longer is cut, so that no block of threads works much longer than the others.
+  static constexpr std::uint64_t job_bytes = 256u << 10;
+  /// From here on a run goes by cuMemcpyAsync, which is as fast and costs no multiprocessor when a copy
+  /// engine can do it. With an end in host memory that pays earlier.
+  static constexpr std::uint64_t long_run_bytes = 8u << 20;
+  static constexpr std::uint64_t long_host_run_bytes = 64u << 10;
+  /// The longest wait for a device that does not go on: for room in the ring, and for the end of a lane.
+  static constexpr std::chrono::seconds patience{60};
+
+  /// The device's context and kernels are there already. Throws `system_failed`.
+  explicit cuda_lane(Device& device)
+      : device_{&device}, cuda_{&device.functions()}, ring_{device.take_ring()} {
+    const cuda_scope scope{*cuda_, device.context()};
+    int least = 0;
+    int greatest = 0;
+    CUresult result = scope.result();
+    if (result == CUDA_SUCCESS) result = cuda_->context_get_priorities(&least, &greatest);
+    // Short pieces that somebody waits for: ahead of the blocks of a long kernel that have not begun.
+    if (result == CUDA_SUCCESS) result = cuda_->stream_create(&stream_, CU_STREAM_NON_BLOCKING, greatest);
+    if (result != CUDA_SUCCESS) {
+      device.give_ring(ring_);
+      cuda_check(*cuda_, result, "cuStreamCreateWithPriority", device.description() + " gives no stream");
+    }
+  }
+
+  /// Waits for what was queued. If the device does not finish it within `patience`, stream and ring are left
+  /// to it: nothing that it may still write to is used again.
+  ~cuda_lane() override {
+    const cuda_scope scope{*cuda_, device_->context()};
+    for (piece& each : pieces_) each.out = nullptr;  // nobody waits for these digests any more
+    if (!drain()) return;
+    for (const piece& each : pieces_) free_events_.push_back(each.event);
+    for (const CUevent event : free_events_) static_cast<void>(cuda_->event_destroy(event));
+    static_cast<void>(cuda_->stream_destroy(stream_));
+    device_->give_ring(ring_);
+  }
+
+  [[nodiscard]] lane_ticket copy(void* to, const void* from, std::uint64_t bytes) noexcept override {
+    return queue([&] {
+      if (bytes == 0) return true;
+      return knows(to, bytes) != nullptr && knows(from, bytes) != nullptr && copy_run_now(to, from, bytes);
+    });
+  }
+
+  [[nodiscard]] lane_ticket copy_all(std::span<const copy_run> runs) noexcept override {
+    return queue([&] {
+      std::vector<cuda_jobs::copy_job> jobs;
+      for (const copy_run& run : runs) {
+        if (run.bytes == 0) continue;
+        const known_range* const to = knows(run.to, run.bytes);
+        const known_range* const from = to != nullptr ? knows(run.from, run.bytes) : nullptr;
+        if (from == nullptr) return false;
+        const bool all_on_device = to->on_device && from->on_device;
+        if (!to->kernels || !from->kernels ||
+            run.bytes >= (all_on_device ? long_run_bytes : long_host_run_bytes)) {
+          if (!copy_run_now(run.to, run.from, run.bytes)) return false;
+          continue;
+        }
+        for (std::uint64_t at = 0; at < run.bytes; at += job_bytes) {
+          jobs.push_back(
+              {cuda_address(run.to) + at, cuda_address(run.from) + at, std::min(job_bytes, run.bytes - at)});
+        }
+      }
+      for (std::size_t at = 0; at < jobs.size(); at += jobs_per_launch) {
+        const std::size_t count = std::min(jobs_per_launch, jobs.size() - at);
+        if (!launch(device_->kernels().copy, std::span{jobs}.subspan(at, count), nullptr,
+                    at + count == jobs.size()))
+          return false;
+      }
+      return true;
+    });
+  }
+
+  [[nodiscard]] lane_ticket digest(std::span<const digest_job> jobs, digest128* out) noexcept override {
+    return queue([&] {
+      std::vector<cuda_jobs::digest_job> described;
+      described.reserve(jobs.size());
+      for (const digest_job& job : jobs) {
+        if (job.bytes != 0) {
+          const known_range* const data = knows(job.data, job.bytes);
+          if (data == nullptr) return false;
+          if (!data->kernels) {
+            return give_up("a digest was asked for of memory that " + device_->description() +
+                           " cannot reach, at " + hexadecimal(job.data));
+          }
+        }
+        described.push_back({cuda_address(job.data), job.bytes, job.seed});
+      }
+      for (std::size_t at = 0; at < described.size(); at += jobs_per_launch) {
+        const std::size_t count = std::min(jobs_per_launch, described.size() - at);
+        if (!launch(device_->kernels().digest, std::span{described}.subspan(at, count), out + at,
+                    at + count == described.size()))
+          return false;
+      }
+      return true;
+    });
+  }
+
+  [[nodiscard]] lane_state state(lane_ticket ticket) noexcept override {
+    if (ticket > done_ && !failed_) {
+      const cuda_scope scope{*cuda_, device_->context()};
+      advance();
+    }
+    return state_of(ticket);
+  }
+
+  [[nodiscard]] lane_state wait(lane_ticket ticket, duration timeout) noexcept override {
+    if (state_of(ticket) != lane_state::pending) return state_of(ticket);
+    const cuda_scope scope{*cuda_, device_->context()};
+    wait_until([&] { return state_of(ticket) != lane_state::pending; }, timeout);
+    return state_of(ticket);
+  }
+
+  [[nodiscard]] std::string trouble() const override { return trouble_; }
+
+  /// Zeroes device memory: for allocations.
+  [[nodiscard]] lane_ticket clear(CUdeviceptr data, std::uint64_t bytes) noexcept {
+    return queue([&] {
+      const CUresult result = cuda_->memory_fill_async(data, 0, bytes, stream_);
+      return result == CUDA_SUCCESS || give_up(cuda_words(*cuda_, "cuMemsetD8Async", result));
+    });
+  }
+
+  /// For events of others around the lane's work (timing, cuStreamWaitEvent). Not to be destroyed.
+  [[nodiscard]] CUstream stream() const noexcept { return stream_; }
+
+ private:
+  /// Behind one launch, or behind the last copy of a call.
+  struct piece {
+    CUevent event = nullptr;
+    lane_ticket completes = 0;     ///< done when the event is
+    std::uint64_t ring_until = 0;  ///< 0: none of the ring
+    const std::byte* results = nullptr;
+    digest128* out = nullptr;
+    std::size_t result_count = 0;
+  };
+
+  /// What an address turned out to lie in, while one call looks at its runs.
+  struct known_range {
+    std::uint64_t bytes = 0;
+    bool on_device = false;
+    bool kernels = false;  ///< this device's kernels can reach it
+  };
+
+  static std::string hexadecimal(const void* address) {
+    std::array<char, 24> text{};
+    std::snprintf(text.data(), text.size(), "%p", address);
+    return text.data();
+  }
+
+  bool give_up(std::string why) {
+    if (!failed_) trouble_ = device_->description() + ": " + std::move(why);
+    failed_ = true;
+    return false;
+  }
+
+  [[nodiscard]] lane_state state_of(lane_ticket ticket) const noexcept {
+    if (ticket != 0 && ticket <= done_) return lane_state::done;
+    return failed_ || ticket == 0 ? lane_state::failed : lane_state::pending;
+  }
+
+  /// Does `work` (which says false after `give_up`), puts an event behind it and gives it a number.
+  template <typename Work>
+  [[nodiscard]] lane_ticket queue(Work&& work) noexcept {
+    try {
+      if (failed_) return 0;
+      const cuda_scope scope{*cuda_, device_->context()};
+      ranges_.clear();
+      if (scope.result() != CUDA_SUCCESS) {
+        give_up(cuda_words(*cuda_, "cuCtxPushCurrent", scope.result()));
+      } else if (work()) {
+        // The last launch of a batch has an event already.
+        if (pieces_.empty() || pieces_.back().completes != queued_ + 1) put_event({.completes = queued_ + 1});
+        if (!failed_) return ++queued_;
+      }
+    } catch (const std::exception& e) {  // no memory for the bookkeeping
+      failed_ = true;
+      trouble_.assign(e.what());
+    }
+    return 0;
+  }
+
+  void put_event(piece behind) {
+    pieces_.push_back(behind);
+    free_events_.reserve(free_events_.size() + pieces_.size());  // so that `advance` can give them back
+    CUresult result = CUDA_SUCCESS;
+    if (free_events_.empty()) {
+      result = cuda_->event_create(&pieces_.back().event, CU_EVENT_DISABLE_TIMING);
+    } else {
+      pieces_.back().event = free_events_.back();
+      free_events_.pop_back();
+    }
+    if (result == CUDA_SUCCESS) result = cuda_->event_record(pieces_.back().event, stream_);
+    if (result != CUDA_SUCCESS) {
+      if (pieces_.back().event != nullptr) free_events_.push_back(pieces_.back().event);
+      pieces_.pop_back();
+      give_up(cuda_words(*cuda_, "cuEventRecord", result));
+    }
+  }
+
+  bool copy_run_now(void* to, const void* from, std::uint64_t bytes) {
+    const CUresult result = cuda_->memory_copy_async(cuda_address(to), cuda_address(from),
+                                                     static_cast<std::size_t>(bytes), stream_);
+    if (result == CUDA_SUCCESS) return true;
+    return give_up(cuda_words(*cuda_, "cuMemcpyAsync", result) + ", copying " + std::to_string(bytes) +
+                   " bytes from " + hexadecimal(from) + " to " + hexadecimal(to));
+  }
+
+  /// Null after `give_up`. The pointer holds until the next call.
+  [[nodiscard]] const known_range* knows(const void* data, std::uint64_t bytes) {
+    const std::uint64_t first = cuda_address(data);
+    const auto after = ranges_.upper_bound(first);
+    if (after != ranges_.begin()) {
+      const auto& [begin, range] = *std::prev(after);
+      if (first - begin <= range.bytes && bytes <= range.bytes - (first - begin)) return &range;
+    }
+    cuda_pointer about;
+    const CUresult result = ask_cuda_pointer(*cuda_, data, about);
+    if (result != CUDA_SUCCESS) {
+      give_up(cuda_words(*cuda_, "cuPointerGetAttributes", result));
+      return nullptr;
+    }
+    if (!about.known()) {
+      if (!cpu_can_read(data, bytes)) {
+        give_up("neither memory of a device nor of the host at " + hexadecimal(data) + ": was it freed?");
+        return nullptr;
+      }
+      return &(ranges_[first] = {bytes, false, false});
+    }
+    if (!about.holds(first, bytes)) {
+      give_up(std::to_string(bytes) + " bytes at " + hexadecimal(data) + " reach beyond their allocation");
+      return nullptr;
+    }
+    const bool on_device = about.is_device_memory();
+    const bool kernels = on_device ? about.device == device_->ordinal() : kernels_can_reach(*cuda_, data);
+    if (about.bytes == 0) return &(ranges_[first] = {bytes, on_device, kernels});
+    return &(ranges_[about.begin] = {about.bytes, on_device, kernels});
+  }
+
+  template <typename Job>
+  bool launch(CUfunction kernel, std::span<Job> jobs, digest128* out, bool last) {
+    const std::uint64_t jobs_bytes = (jobs.size_bytes() + 15) / 16 * 16;
+    const std::uint64_t result_bytes = out != nullptr ? jobs.size() * sizeof(cuda_jobs::digest_result) : 0;
+    const auto room = take_room(jobs_bytes + result_bytes);
+    if (!room) return false;
+    std::memcpy(ring_.pinned + room->offset, jobs.data(), jobs.size_bytes());
+    CUdeviceptr jobs_there = ring_.on_device + room->offset;
+    CUdeviceptr results_there = cuda_address(ring_.pinned + room->offset + jobs_bytes);
+    CUresult result = cuda_->memory_copy_async(jobs_there, cuda_address(ring_.pinned + room->offset),
+                                               jobs.size_bytes(), stream_);
+    std::array<void*, 2> parameters{&jobs_there, &results_there};
+    if (result == CUDA_SUCCESS) {
+      result = cuda_->launch_kernel(kernel, static_cast<unsigned>(jobs.size()), 1, 1,
+                                    cuda_jobs::threads_per_job, 1, 1, 0, stream_, parameters.data(), nullptr);
+    }
+    if (result != CUDA_SUCCESS) return give_up(cuda_words(*cuda_, "cuLaunchKernel", result));
+    put_event({.completes = last ? queued_ + 1 : queued_,
+               .ring_until = room->until,
+               .results = out != nullptr ? ring_.pinned + room->offset + jobs_bytes : nullptr,
+               .out = out,
+               .result_count = out != nullptr ? jobs.size() : 0});
+    return !failed_;
+  }
+
+  [[nodiscard]] std::optional<ring_space::run> take_room(std::uint64_t bytes) {
+    std::optional<ring_space::run> room = space_.take(bytes);
+    if (!room) {
+      wait_until([&] { return failed_ || (room = space_.take(bytes)).has_value(); }, patience);
+      if (!room && !failed_)
+        give_up("the device has not gone on for " + std::to_string(patience.count()) + " seconds");
+    }
+    return room;
+  }
+
+  /// Takes note of the pieces that are done. The context is current.
+  void advance() noexcept {
+    while (!pieces_.empty() && !failed_) {
+      piece& first = pieces_.front();
+      const CUresult result = cuda_->event_query(first.event);
+      if (result == CUDA_ERROR_NOT_READY) return;
+      if (result != CUDA_SUCCESS) {
+        try {
+          give_up(cuda_words(*cuda_, "cuEventQuery", result) +
+                  "; if it is an error of a kernel, the device's "
+                  "context is lost and the process has to start anew");
+        } catch (const std::exception&) {
+          failed_ = true;
+        }
+        return;
+      }
+      static_assert(sizeof(digest128) == sizeof(cuda_jobs::digest_result));
+      if (first.out != nullptr) std::memcpy(first.out, first.results, first.result_count * sizeof(digest128));
+      space_.give_back(first.ring_until);
+      done_ = first.completes;
+      free_events_.push_back(first.event);  // there is room: put_event
+      pieces_.pop_front();
+    }
+  }
+
+  /// False at the time-out. Looks often at first, then sleeps between looks.
+  template <typename Condition>
+  bool wait_until(Condition&& condition, duration timeout) noexcept {
+    using clock = std::chrono::steady_clock;
+    const auto start = clock::now();
+    for (;;) {
+      advance();
+      if (condition()) return true;
+      const auto waited = clock::now() - start;
+      if (waited >= timeout) return false;
+      if (waited < std::chrono::microseconds{50}) {
+        std::this_thread::yield();
+      } else {
+        const duration nap =
+            std::clamp<duration>(waited / 16, std::chrono::microseconds{10}, std::chrono::microseconds{200});
+        std::this_thread::sleep_for(std::min<duration>(nap, timeout - waited));
+      }
+    }
+  }
+
+  /// Nothing of the lane runs any more. Work without an event of its own may be there after a failure.
+  [[nodiscard]] bool drain() noexcept {
+    CUevent last = nullptr;
+    if (cuda_->event_create(&last, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS) return true;  // a lost context
+    bool ended = cuda_->event_record(last, stream_) != CUDA_SUCCESS;
+    if (!ended) {
+      ended = wait_until([&] { return cuda_->event_query(last) != CUDA_ERROR_NOT_READY; }, patience);
+    }
+    static_cast<void>(cuda_->event_destroy(last));
+    return ended;
+  }
+
+  Device* device_;
+  const cuda_functions* cuda_;
+  cuda_ring ring_;
+  ring_space space_{ring_bytes};
+  CUstream stream_ = nullptr;
+  std::deque<piece> pieces_;
+  std::vector<CUevent> free_events_;
+  std::map<std::uint64_t, known_range> ranges_;
+  lane_ticket queued_ = 0;
+  lane_ticket done_ = 0;
+  bool failed_ = false;
+  std::string trouble_;
+};
+
+}  // namespace tensorhub::detail

@@ -1,0 +1,21 @@
+// The kernels of TensorHub::cuda. Their bodies (copy.cuh, xxh3.cuh) are compiled by the host's compiler too,
+// where tests run them against the reference.
+
+#include "copy.cuh"
+#include "tensorhub/memory/cuda/jobs.hpp"
+#include "xxh3.cuh"
+
+namespace jobs = tensorhub::cuda_jobs;
+namespace kernels = tensorhub::cuda_kernels;
+
+extern "C" __global__ void __launch_bounds__(jobs::threads_per_job)
+    tensorhub_copy_runs(const jobs::copy_job* all) {
+  kernels::copy_block(kernels::device_team{}, all[blockIdx.x]);
+}
+
+// Four teams on a multiprocessor: 64 registers a thread.
+extern "C" __global__ void __launch_bounds__(jobs::threads_per_job, 4)
+    tensorhub_digest_jobs(const jobs::digest_job* all, jobs::digest_result* results) {
+  __shared__ kernels::digest_shared shared;
+  kernels::digest_block(kernels::device_team{}, all[blockIdx.x], results + blockIdx.x, shared);
+}

@@ -1,0 +1,386 @@
+#pragma once
+/// \file election.hpp
+/// One candidate of an election that etcd decides, as a state machine: no socket, no clock, no thread.
+///
+///     follower --nobody leads--> candidate --its key was written--> leader --lease at risk--> deposed
+///        ^------- somebody leads ----'                                                           |
+///        ^----------------------------- the owner has stopped serving ---------------------------'
+///
+/// Two keys in etcd. `leader` hangs on a lease of the one who wrote it and goes with it. `term` stays, and
+/// counts the leaders there have been. To win is one transaction: *if* `leader` does not exist *and* `term`
+/// is as I have read it, write `leader` with my lease and `term` one higher. So every leader has a term of
+/// its own, higher than those of all before it.
+///
+/// Two guards against two leaders at a time. The first is the lease: a leader stops by its own clock before
+/// etcd can have given the lease up, counted from the moment *before* the request that granted or renewed it
+/// was sent, less `margin`. An answer that comes after that moment does not help any more; a process that was
+/// suspended finds, when it looks at its clock, that it leads no longer. That holds as long as clocks run
+/// equally fast to within `margin` per lease, and this one runs on while the process is stopped. The second
+/// trusts no clock: the term is in the server's epoch (types/ids.hpp), and workers do not listen to a lower
+/// term than they know.
+///
+/// Protocol of the owner: `advance` at `next_deadline`; hand `take_request` to etcd, and its answer, or
+/// `no_answer`, to `receive`; serve while `leads(now)`; when the state is `deposed`, stop serving and say so
+/// by `stopped`. At most one request is under way; an answer with another number than that one's is late, and
+/// ignored. Thread safety: none; one thread at a time.
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "tensorhub/error.hpp"
+#include "tensorhub/service/log.hpp"
+#include "tensorhub/types/ids.hpp"
+#include "tensorhub/types/units.hpp"
+
+namespace tensorhub {
+
+struct election_options {
+  /// Candidates of one name elect one leader. Its keys are "tensorhub/<name>/leader" and ".../term".
+  std::string name{};
+  std::string address{};                        ///< written into the leader's key, for people
+  std::chrono::seconds lease{5};                ///< a dead leader is replaced after it; etcd counts seconds
+  std::chrono::milliseconds margin{500};        ///< a leader stops so much before its lease can end
+  std::chrono::milliseconds keep_alive{500};    ///< a leader renews its lease so often
+  std::chrono::milliseconds poll{200};          ///< the others look so often whether there is a leader
+  std::chrono::milliseconds answer_time{1000};  ///< after it a request has failed
+  std::uint64_t first_term = 1;  ///< if etcd knows none; higher, if etcd lost its data and nobody here has it
+};
+
+enum class election_state : std::uint8_t { follower, candidate, leader, deposed };
+
+[[nodiscard]] constexpr std::string_view to_string(election_state state) noexcept {
+  constexpr std::string_view names[] = {"follower", "candidate", "leader", "deposed"};
+  return names[static_cast<std::size_t>(state)];
+}
+
+/// What etcd is asked.
+namespace etcd_requests {
+struct look {};  ///< who leads, which term is it
+struct grant_lease {
+  std::int64_t lease = 0;  ///< its number is ours to choose
+  std::int64_t seconds = 0;
+};
+struct keep_alive {
+  std::int64_t lease = 0;
+};
+struct revoke_lease {  ///< and whatever hangs on it
+  std::int64_t lease = 0;
+};
+/// Becomes the leader, if there is none and the term key's revision is still this one (0: it does not exist).
+struct take {
+  std::int64_t lease = 0;
+  std::int64_t term_revision = 0;
+  std::uint64_t term = 0;
+  std::string address{};
+};
+}  // namespace etcd_requests
+
+struct etcd_request {
+  std::uint64_t number = 0;
+  time_point until{};  ///< later answers are of no use
+  std::variant<etcd_requests::look, etcd_requests::grant_lease, etcd_requests::keep_alive,
+               etcd_requests::revoke_lease, etcd_requests::take>
+      body{};
+};
+
+/// What etcd answers.
+namespace etcd_answers {
+/// Nothing, or nothing sensible. Whether it has done what was asked is unknown.
+struct no_answer {
+  std::string why{};
+};
+/// To `look` and `take`.
+struct situation {
+  bool taken = false;             ///< `take` has been done
+  std::int64_t leader_lease = 0;  ///< 0: nobody leads
+  std::string leader_address{};
+  std::int64_t term_revision = 0;  ///< 0: the key does not exist
+  std::optional<std::uint64_t> term{};
+};
+/// To `grant_lease` and `keep_alive`.
+struct lease {
+  std::int64_t seconds = 0;  ///< 0: there is no such lease (any more)
+};
+struct revoked {};
+}  // namespace etcd_answers
+using etcd_answer = std::variant<etcd_answers::no_answer, etcd_answers::situation, etcd_answers::lease,
+                                 etcd_answers::revoked>;
+
+/// Throws `invalid_argument`, with the option's name.
+[[nodiscard]] inline election_options validated(election_options options) {
+  const auto refuse = [](const std::string& sentence) {
+    throw error(errc::invalid_argument, "election_options::" + sentence);
+  };
+  if (options.name.empty() || options.name.size() > 200) refuse("name wants 1 to 200 characters");
+  if (options.lease < std::chrono::seconds{2} || options.lease > std::chrono::hours{1})
+    refuse("lease: 2 s to 1 h (etcd keeps no shorter ones)");
+  if (options.margin < std::chrono::milliseconds{0} || options.margin * 2 > options.lease)
+    refuse("margin: at most half of the lease");
+  if (options.keep_alive < std::chrono::milliseconds{1} || options.keep_alive * 2 > options.lease)
+    refuse("keep_alive: at most half of the lease");
+  if (options.poll < std::chrono::milliseconds{1}) refuse("poll: at least 1 ms");
+  if (options.answer_time < std::chrono::milliseconds{1}) refuse("answer_time: at least 1 ms");
+  if (options.first_term == 0 || options.first_term > server_term_max)
+    refuse("first_term: 1 to " + std::to_string(server_term_max));
+  return options;
+}
+
+class election {
+ public:
+  /// `seed`: random; the numbers of this candidate's leases come from it.
+  election(election_options options, std::uint64_t seed) : options_{std::move(options)}, random_{seed} {}
+
+  [[nodiscard]] election_state state() const noexcept { return state_; }
+  /// May the owner serve at this moment? Ask with a fresh `now`, whatever has been told before.
+  [[nodiscard]] bool leads(time_point now) const noexcept {
+    return state_ == election_state::leader && now < leads_until_;
+  }
+  /// Until then, unless the lease is renewed. Pre-condition: `state()` is leader.
+  [[nodiscard]] time_point leads_until() const noexcept { return leads_until_; }
+  /// Of this leader; after its end, of the last time that it led.
+  [[nodiscard]] std::uint64_t term() const noexcept { return term_; }
+  /// Whom etcd has named last; empty: nobody.
+  [[nodiscard]] const std::string& leader_address() const noexcept { return leader_address_; }
+  /// Not zero: etcd may keep a key of ours alive; revoke it when the owner ends.
+  [[nodiscard]] std::int64_t lease() const noexcept { return lease_; }
+
+  void advance(time_point now) {
+    if (state_ == election_state::leader && now >= leads_until_) {
+      depose("its lease may have ended: etcd has not confirmed it in time" +
+             (trouble_.empty() ? std::string{} : " (" + trouble_ + ")"));
+    }
+    if (pending_ && now >= pending_->until) fail(now, "no answer in time");
+  }
+
+  /// What to ask etcd now, if anything.
+  [[nodiscard]] std::optional<etcd_request> take_request(time_point now) {
+    advance(now);
+    if (pending_ || now < next_request_ || state_ == election_state::deposed) return std::nullopt;
+    etcd_request out;
+    out.number = ++count_;
+    out.until = now + options_.answer_time;
+    if (state_ == election_state::leader) {
+      out.until = std::min(out.until, leads_until_);
+      if (look_next_)
+        out.body = etcd_requests::look{};
+      else
+        out.body = etcd_requests::keep_alive{lease_};
+    } else if (abandoned_ != 0) {
+      out.body = etcd_requests::revoke_lease{abandoned_};
+    } else if (state_ == election_state::candidate && lease_ == 0) {
+      asked_lease_ = new_lease();
+      out.body = etcd_requests::grant_lease{asked_lease_, options_.lease.count()};
+    } else if (state_ == election_state::candidate) {
+      out.body = etcd_requests::take{lease_, term_revision_, next_term_, options_.address};
+    } else {
+      out.body = etcd_requests::look{};
+    }
+    pending_ = pending{out.number, now, out.until, out.body};
+    return out;
+  }
+
+  void receive(time_point now, std::uint64_t number, const etcd_answer& answer) {
+    advance(now);
+    if (!pending_ || pending_->number != number) return;  // late
+    std::visit([&](const auto& body) { this->on(now, body); }, answer);
+  }
+
+  /// The owner has stopped serving: it may be a candidate again.
+  void stopped(time_point now) {
+    if (state_ != election_state::deposed) return;
+    state_ = election_state::follower;
+    next_request_ = now;
+  }
+
+  /// The owner cannot serve (its address is taken, say): gives the leadership back, and leaves it to the
+  /// others for a lease's time.
+  void resign(time_point now, const std::string& why) {
+    if (state_ != election_state::leader) return;
+    rests_until_ = now + options_.lease;
+    depose(why);
+  }
+
+  [[nodiscard]] time_point next_deadline() const noexcept {
+    if (state_ == election_state::deposed) return time_point::never();  // until `stopped`
+    time_point next = pending_ ? pending_->until : next_request_;
+    if (state_ == election_state::leader) next = std::min(next, leads_until_);
+    return next;
+  }
+
+  [[nodiscard]] std::vector<log_line> take_log() { return std::exchange(log_, {}); }
+
+ private:
+  struct pending {
+    std::uint64_t number = 0;
+    time_point sent{};
+    time_point until{};
+    decltype(etcd_request::body) body{};
+  };
+
+  [[nodiscard]] std::string name() const { return "election '" + options_.name + "': "; }
+  void say(log_level level, const std::string& text) { log_.push_back({level, name() + text, {}}); }
+
+  /// By splitmix64; positive.
+  [[nodiscard]] std::int64_t new_lease() noexcept {
+    random_ += 0x9e3779b97f4a7c15ull;
+    std::uint64_t mixed = (random_ ^ random_ >> 30) * 0xbf58476d1ce4e5b9ull;
+    mixed = (mixed ^ mixed >> 27) * 0x94d049bb133111ebull;
+    return std::max<std::int64_t>(1, static_cast<std::int64_t>((mixed ^ mixed >> 31) >> 1));
+  }
+
+  /// From this moment on the owner must not serve.
+  void depose(const std::string& why) {
+    state_ = election_state::deposed;
+    leads_until_ = time_point{INT64_MIN};
+    abandon();
+    pending_.reset();
+    say(log_level::error, "this server is no leader any more (term " + std::to_string(term_) + "): " + why);
+  }
+  /// The lease is not wanted any more: it is revoked when there is time, or ends.
+  void abandon() {
+    if (lease_ != 0) abandoned_ = lease_;
+    lease_ = 0;
+  }
+  void follow(time_point now) {
+    abandon();
+    state_ = election_state::follower;
+    next_request_ = abandoned_ != 0 ? now : now + options_.poll;
+  }
+  void set_trouble(const std::string& why) {
+    if (trouble_.empty() && !why.empty()) say(log_level::warning, "etcd does not answer: " + why);
+    if (!trouble_.empty() && why.empty()) say(log_level::info, "etcd answers again");
+    trouble_ = why;
+  }
+
+  void fail(time_point now, const std::string& why) {
+    const bool revoking = std::holds_alternative<etcd_requests::revoke_lease>(pending_->body);
+    pending_.reset();
+    next_request_ = now + options_.poll;
+    set_trouble(why.empty() ? "no answer" : why);
+    if (revoking) abandoned_ = 0;  // it ends by itself
+    // What was asked may have been done. `look` will tell; a lease that nobody renews ends.
+    if (state_ == election_state::candidate) state_ = election_state::follower;
+  }
+
+  /// A lease that was granted or renewed by the pending request lasts at least until then.
+  [[nodiscard]] time_point safe_end(std::int64_t seconds) const noexcept {
+    const std::int64_t bounded = std::clamp<std::int64_t>(seconds, 0, 86'400);
+    return pending_->sent + (std::chrono::seconds{bounded} - options_.margin);
+  }
+
+  void on(time_point now, const etcd_answers::no_answer& answer) { fail(now, answer.why); }
+
+  void on(time_point now, const etcd_answers::lease& answer) {
+    const bool grants = std::holds_alternative<etcd_requests::grant_lease>(pending_->body);
+    const bool renews = std::holds_alternative<etcd_requests::keep_alive>(pending_->body);
+    if (!grants && !renews) return fail(now, "an answer to another question");
+    if (answer.seconds <= 0 && grants) return fail(now, "etcd has granted no lease");
+    if (answer.seconds <= 0) return depose("etcd has given its lease up");
+    const time_point end = safe_end(answer.seconds);
+    pending_.reset();
+    set_trouble({});
+    if (grants) {
+      lease_ = asked_lease_;
+      leads_until_ = end;
+      next_request_ = now;
+    } else {
+      leads_until_ = std::max(leads_until_, end);
+      look_next_ = true;
+      next_request_ = now;
+    }
+  }
+
+  void on(time_point now, const etcd_answers::revoked&) {
+    if (!std::holds_alternative<etcd_requests::revoke_lease>(pending_->body))
+      return fail(now, "an answer to another question");
+    pending_.reset();
+    abandoned_ = 0;
+    next_request_ = std::max(now + options_.poll, rests_until_);
+  }
+
+  void on(time_point now, const etcd_answers::situation& answer) {
+    const bool took = std::holds_alternative<etcd_requests::take>(pending_->body);
+    if (!took && !std::holds_alternative<etcd_requests::look>(pending_->body))
+      return fail(now, "an answer to another question");
+    const std::uint64_t asked_term = took ? std::get<etcd_requests::take>(pending_->body).term : 0;
+    pending_.reset();
+    set_trouble({});
+    highest_term_ = std::max(highest_term_, answer.term.value_or(0));
+    if (took && answer.taken) return lead(now, asked_term);
+    leader_address_ = answer.leader_address;
+    if (state_ == election_state::leader) {
+      if (answer.leader_lease != lease_) return depose("its key in etcd is gone");
+      look_next_ = false;
+      next_request_ = now + options_.keep_alive;
+      return;
+    }
+    // An earlier `take` was done, but its answer was lost: the term is still that leader's, which is us.
+    if (lease_ != 0 && answer.leader_lease == lease_ && answer.term) return lead(now, *answer.term);
+    if (answer.leader_lease != 0) return follow(now);
+    campaign(now, answer);
+  }
+
+  void campaign(time_point now, const etcd_answers::situation& seen) {
+    const bool nonsense = seen.term_revision != 0 && !seen.term;
+    if (nonsense || highest_term_ >= server_term_max) {
+      if (!hopeless_) {
+        say(log_level::error, !nonsense ? "no term is left after " + std::to_string(highest_term_) +
+                                              ": take another name for the election and restart the workers"
+                                        : "its term key in etcd holds no number: somebody else writes there");
+      }
+      hopeless_ = true;
+      return follow(now);
+    }
+    if (now < rests_until_) return follow(now);
+    hopeless_ = false;
+    state_ = election_state::candidate;
+    term_revision_ = seen.term_revision;
+    next_term_ = std::max({options_.first_term, seen.term.value_or(0) + 1, highest_term_ + 1});
+    if (now >= leads_until_) abandon();  // a lease of an earlier attempt, too old to be of use
+    next_request_ = now;
+  }
+
+  void lead(time_point now, std::uint64_t term) {
+    term_ = term;
+    highest_term_ = std::max(highest_term_, term);
+    leader_address_ = options_.address;
+    if (now >= leads_until_) {  // too late: the lease may have ended since
+      say(log_level::warning, "term " + std::to_string(term) + " was won too late to be used");
+      return follow(now);
+    }
+    state_ = election_state::leader;
+    look_next_ = false;
+    next_request_ = now;
+    say(log_level::info, "this server leads, in term " + std::to_string(term));
+  }
+
+  election_options options_;
+  std::uint64_t random_;
+  election_state state_ = election_state::follower;
+  std::uint64_t count_ = 0;  ///< requests so far
+  std::optional<pending> pending_{};
+  time_point next_request_{};
+  time_point rests_until_{};
+  std::int64_t lease_ = 0;        ///< ours; 0: none
+  std::int64_t asked_lease_ = 0;  ///< that the pending request asks for
+  std::int64_t abandoned_ = 0;    ///< to be revoked
+  time_point leads_until_{INT64_MIN};
+  bool look_next_ = false;  ///< a leader renews its lease and looks for its key in turn
+  std::int64_t term_revision_ = 0;
+  std::uint64_t next_term_ = 0;
+  std::uint64_t term_ = 0;
+  std::uint64_t highest_term_ = 0;  ///< ever seen: an etcd that has lost its data does not lead us back
+  std::string leader_address_{};
+  std::string trouble_{};  ///< why etcd does not answer; empty: it does
+  bool hopeless_ = false;  ///< that no term is left has been said
+  std::vector<log_line> log_{};
+};
+
+}  // namespace tensorhub

@@ -1,0 +1,99 @@
+// Device memory over libfabric: there is no provider here that takes it, and the sentence says so.
+
+#include <doctest/doctest.h>
+
+#include <array>
+#include <iostream>
+#include <span>
+#include <string>
+#include <tensorhub/testing/fake_device.hpp>
+#include <tensorhub/transports/libfabric.hpp>
+
+using namespace tensorhub;
+using tensorhub::testing::fake_device;
+using tensorhub::testing::fake_device_memory;
+using tensorhub::transports::libfabric;
+
+namespace {
+
+/// A device that says that it is one of CUDA's.
+class called_cuda final : public device_access {
+ public:
+  [[nodiscard]] std::string description() const override { return "cuda:0 (called so)"; }
+  [[nodiscard]] int ordinal() const override { return 0; }
+  [[nodiscard]] std::unique_ptr<device_lane> open_lane() override { return {}; }
+  [[nodiscard]] std::byte* allocate_pinned(std::uint64_t) override { return nullptr; }
+  void free_pinned(std::byte*, std::uint64_t) noexcept override {}
+  [[nodiscard]] std::optional<device_export> export_memory(const memory_range&, std::string&) override {
+    return {};
+  }
+  [[nodiscard]] std::unique_ptr<device_import> import_memory(const device_export&) override { return {}; }
+  [[nodiscard]] int export_dmabuf(const memory_range&, std::uint64_t&, std::string&) override { return -1; }
+};
+
+/// Code and sentence of the refusal.
+[[nodiscard]] std::pair<errc, std::string> refusal(libfabric& through, const memory_range& range,
+                                                   region_access access) {
+  try {
+    static_cast<void>(through.register_memory(std::span{&range, 1}, access));
+    return {errc::ok, {}};
+  } catch (const error& e) {
+    return {e.code(), e.sentence()};
+  }
+}
+
+}  // namespace
+
+TEST_CASE("libfabric: device memory is refused by a sentence that says what is lacking") {
+  const fake_device_memory::allocation memory{8192};
+  called_cuda named;
+  for (const bool asks : {false, true}) {
+    CAPTURE(asks);
+    libfabric::options options;
+    options.device_memory = asks;
+    libfabric through{options, incarnation{61}};  // a provider without it is used all the same
+    for (const region_access access : {region_access::local_write, region_access::remote_read}) {
+      auto range = memory.range();
+      const auto other = refusal(through, range, access);
+      CHECK(other.first == errc::transport_failed);
+      CHECK(other.second.find("not of a CUDA device") != std::string::npos);
+      CHECK(other.second.find("range 0 of 1") != std::string::npos);
+      range.device = &named;
+      const auto lacking = refusal(through, range, access);
+      CHECK(lacking.first == errc::transport_failed);
+      CHECK(lacking.second.find("FI_HMEM") != std::string::npos);
+      CHECK(lacking.second.find("cuda:0 (called so)") != std::string::npos);
+      CHECK(lacking.second.find("first_of<libfabric, tcp>") != std::string::npos);
+      std::cout << through.description() << ": " << lacking.second << "\n";
+      range.device = nullptr;
+      const auto nameless = refusal(through, range, access);
+      CHECK(nameless.first == errc::invalid_argument);
+      CHECK(nameless.second.find("memory_range::device") != std::string::npos);
+    }
+    CHECK(through.registered_bytes() == 0);
+  }
+}
+
+TEST_CASE("libfabric: a provider that offers FI_HMEM, but knows no CUDA here") {
+  libfabric::options options;
+  options.provider = "shm";
+  options.device_memory = true;
+  libfabric through{options, incarnation{62}};
+  if (through.description().find("device memory") == std::string::npos) {
+    std::cout << "libfabric: skipped, provider shm does not offer FI_HMEM here\n";
+    return;
+  }
+  const fake_device_memory::allocation memory{8192};
+  called_cuda named;
+  auto range = memory.range();
+  range.device = &named;
+  for (const region_access access : {region_access::local_write, region_access::remote_read}) {
+    const auto [code, sentence] = refusal(through, range, access);
+    std::cout << sentence << "\n";
+    CHECK(code == errc::transport_failed);
+    CHECK(sentence.find("FI_HMEM") != std::string::npos);
+    CHECK(sentence.find("built with CUDA") != std::string::npos);
+  }
+  std::array<std::byte, 4096> plain{};
+  CHECK(refusal(through, {plain.data(), plain.size()}, region_access::both).first == errc::ok);
+}

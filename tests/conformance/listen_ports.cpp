@@ -1,0 +1,37 @@
+// Further transports of one process: their ports, where a fixed one was asked for.
+
+#include <doctest/doctest.h>
+
+#include <cstdint>
+#include <tensorhub/testing/faulty.hpp>
+#include <tensorhub/transfer/first_of.hpp>
+#include <tensorhub/transports/same_host.hpp>
+#include <tensorhub/transports/tcp.hpp>
+#include <tensorhub/types/listen_port.hpp>
+#include <tuple>
+
+using namespace tensorhub;
+using tensorhub::transports::same_host;
+using tensorhub::transports::tcp;
+
+TEST_CASE("listen ports: fixed ones move, free ones stay") {
+  tcp::options how;
+  CHECK(on_port_after(how, 2).listen_port == 0);
+  how.listen_port = 4000;
+  CHECK(on_port_after(how, 2).listen_port == 4002);
+  CHECK(on_any_port(how).listen_port == 0);
+  static_cast<void>(on_port_after(same_host::options{}, 1));  // has none
+}
+
+TEST_CASE("listen ports: of what is composed, decorated, or built on another") {
+  using composed = first_of<same_host, testing::faulty<tcp>>;
+  composed::options how;
+  std::get<1>(how.members).inner.listen_port = 5000;
+  CHECK(std::get<1>(on_port_after(how, 1).members).inner.listen_port == 5001);
+  CHECK(std::get<1>(on_any_port(how).members).inner.listen_port == 0);
+  struct {
+    transports::tcp_options tcp{};
+  } over_tcp;  // as transport tls
+  over_tcp.tcp.listen_port = 6000;
+  CHECK(on_port_after(over_tcp, 1).tcp.listen_port == 6001);
+}

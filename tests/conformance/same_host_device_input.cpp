@@ -1,0 +1,144 @@
+// Device memory over the same-host transport: what comes over the socket is bounded, on both sides.
+
+#include <doctest/doctest.h>
+
+#include "same_host_device.hpp"
+
+using namespace same_host_device;
+
+namespace wire = tensorhub::transports::same_host_detail;
+
+namespace {
+
+/// A reader's connection without a reader: it says what it is told to say.
+struct raw_reader {
+  wire::link connection;
+
+  raw_reader(const same_host& source, const same_host::options& options)
+      : connection{source.address(),
+                   options,
+                   wire::machine_identity::of_this_process(),
+                   reader_id,
+                   source_id,
+                   std::make_shared<wire::import_table>(),
+                   wire::clock::now() + 5s} {}
+
+  /// The answer; nothing: the source has closed the connection.
+  std::optional<wire::region_answer> ask(const wire::region_request& request) {
+    if (!wire::send_packet(connection.socket(), request)) return std::nullopt;
+    for (;;) {
+      pollfd entry{connection.socket(), POLLIN, 0};
+      REQUIRE(::poll(&entry, 1, 20'000) == 1);
+      wire::region_answer answer;
+      tensorhub::detail::unique_fd file;
+      switch (wire::receive_packet(connection.socket(), answer, file)) {
+        case wire::packet_outcome::taken:
+          return answer;
+        case wire::packet_outcome::nothing:
+          continue;
+        default:
+          return std::nullopt;
+      }
+    }
+  }
+};
+
+}  // namespace
+
+TEST_CASE("requests for staged pieces that no honest reader makes") {
+  const calm_device calm;
+  some_memory memory{kind_of_memory::device}, plain{kind_of_memory::host_plain};
+  same_host source{{}, source_id};
+  const std::array ranges{memory.range(), plain.range()};
+  const auto regions = source.register_memory(ranges, region_access::remote_read);
+  std::array<wire::region_key, 2> keys;
+  for (std::size_t i = 0; i < 2; ++i)
+    std::memcpy(&keys[i], source.describe(regions[i]).key.bytes.data(), sizeof keys[i]);
+  const auto piece = [&](std::uint32_t slot, std::uint64_t offset, std::uint64_t bytes) {
+    return wire::region_request{1, wire::request_kind::staged_piece, slot, offset, bytes, keys[0]};
+  };
+  {
+    raw_reader good{source, {}};
+    CHECK(good.ask(piece(3, region_bytes - 1, 1))->status == wire::answer_status::granted);
+    // Outside of the region, of another kind of memory, or with another key: denied, and no more than that.
+    CHECK(good.ask(piece(0, region_bytes, 1))->status == wire::answer_status::denied);
+    CHECK(good.ask(piece(0, UINT64_MAX, 2))->status == wire::answer_status::denied);
+    CHECK(good.ask(piece(0, region_bytes - 8, 9))->status == wire::answer_status::denied);
+    auto of_host = piece(0, 0, 8);
+    of_host.key = keys[1];
+    CHECK(good.ask(of_host)->status == wire::answer_status::denied);
+    auto forged = piece(0, 0, 8);
+    forged.key.secret[1] ^= 1;
+    CHECK(good.ask(forged)->status == wire::answer_status::denied);
+    CHECK(good.ask(piece(0, 0, wire::stage_piece_bytes))->status == wire::answer_status::granted);
+  }
+  for (const auto& bad : {piece(wire::stage_slots, 0, 8), piece(0, 0, 0),
+                          piece(0, 0, wire::stage_piece_bytes + 1), piece(0, 0, UINT64_MAX)}) {
+    raw_reader reader{source, {}};
+    CHECK(!reader.ask(bad));
+  }
+  // More at a time than there are slots.
+  fake_device::instance().set.delay_ns = 100'000'000;
+  raw_reader greedy{source, {}};
+  for (std::uint32_t i = 0; i < wire::stage_slots; ++i)
+    REQUIRE(wire::send_packet(greedy.connection.socket(), piece(i, 0, 8)));
+  bool is_closed = false;
+  for (std::size_t i = 0; i <= wire::stage_slots && !is_closed; ++i) is_closed = !greedy.ask(piece(0, 0, 8));
+  CHECK(is_closed);
+}
+
+TEST_CASE("answers that no honest source gives: the reader breaks the connection off, nothing is copied") {
+  const calm_device calm;
+  wire::grant_page grants;
+  const auto own = grants.take(), of_region = grants.take();
+  wire::region_answer good;
+  good.status = wire::answer_status::granted;
+  good.bytes = region_bytes;
+  good.grant = of_region.number;
+  good.grant_slot = of_region.slot;
+  good.memory = wire::region_memory::mappable_device;
+  good.exported.allocation_bytes = region_bytes;
+  std::vector<wire::region_answer> answers(4, good);
+  answers[0].memory = static_cast<wire::region_memory>(3);
+  answers[1].exported.offset = 1;
+  answers[2].exported.offset = UINT64_MAX;
+  answers[3].bytes = region_bytes + 1;
+  const std::uint64_t copies = fake_device::instance().counted.copies;
+  for (const wire::region_answer& answer : answers) {
+    const std::string name = "tensorhub-test-" + std::to_string(::getpid());
+    const auto listener = wire::listen_at(name);
+    const std::jthread liar{[&] {
+      pollfd entry{listener.get(), POLLIN, 0};
+      if (::poll(&entry, 1, 20'000) != 1) return;
+      const tensorhub::detail::unique_fd socket{::accept(listener.get(), nullptr, nullptr)};
+      tensorhub::detail::unique_fd unwanted;
+      const auto take = [&](auto& packet) {
+        entry = {socket.get(), POLLIN, 0};
+        return ::poll(&entry, 1, 20'000) == 1 &&
+               wire::receive_packet(socket.get(), packet, unwanted) == wire::packet_outcome::taken;
+      };
+      wire::hello greeting;
+      if (!take(greeting)) return;
+      wire::welcome welcome;
+      welcome.source = source_id.value;
+      welcome.grant = own.number;
+      welcome.grant_slot = own.slot;
+      static_cast<void>(wire::send_packet(socket.get(), welcome, grants.file()));
+      wire::region_request request;
+      if (!take(request)) return;
+      auto lie = answer;
+      lie.number = request.number;
+      static_cast<void>(wire::send_packet(socket.get(), lie));
+      entry = {socket.get(), 0, 0};
+      static_cast<void>(::poll(&entry, 1, 20'000));  // until the reader has hung up
+    }};
+    reading_side reader{kind_of_memory::device, {.attach = tensorhub::transports::memory_attach::never}};
+    const wire::host_address address{wire::machine_identity::of_this_process(), name};
+    reader.endpoint.emplace(reader.through.connect(reader.queue, {address.text()}, source_id, 5s));
+    tensorhub::remote_region remote{0, region_bytes, {}};
+    remote.key.used_bytes = sizeof(wire::region_key);
+    CHECK(reader.read(remote) == counts{{completion_status::peer_lost, 1}});
+    reader.endpoint.reset();
+  }
+  CHECK(fake_device::instance().counted.copies == copies);
+}

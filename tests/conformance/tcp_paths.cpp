@@ -1,0 +1,246 @@
+// TCP per path: a peer in another datacenter is reached with other socket options than one in the same, at
+// both ends; what an address says of the datacenter, and what it may not say.
+
+#include <doctest/doctest.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <string>
+#include <tensorhub/testing/throttled.hpp>
+#include <tensorhub/transfer/first_of.hpp>
+#include <tensorhub/transports/same_host.hpp>
+#include <tensorhub/transports/tcp.hpp>
+#include <vector>
+
+namespace {
+
+using namespace std::chrono_literals;
+using namespace tensorhub;
+using transports::tcp;
+namespace parts = transports::tcp_detail;
+
+constexpr incarnation source_id{1};
+constexpr incarnation reader_id{2};
+
+struct socket_facts {
+  std::string congestion_control;
+  int send_buffer_bytes = 0;
+  int receive_buffer_bytes = 0;
+};
+
+[[nodiscard]] int port_of(const sockaddr_storage& address) {
+  return ntohs(reinterpret_cast<const sockaddr_in&>(address).sin_port);
+}
+
+/// The ends of this process's connections to a port: the reader's (connected to it) or the source's (at it).
+[[nodiscard]] std::vector<socket_facts> connections(int port, bool of_source) {
+  std::vector<socket_facts> found;
+  for (const auto& entry : std::filesystem::directory_iterator{"/proc/self/fd"}) {
+    const int socket = std::stoi(entry.path().filename().string());
+    sockaddr_storage local{}, peer{};
+    socklen_t local_bytes = sizeof local, peer_bytes = sizeof peer;
+    if (::getpeername(socket, reinterpret_cast<sockaddr*>(&peer), &peer_bytes) != 0 ||
+        ::getsockname(socket, reinterpret_cast<sockaddr*>(&local), &local_bytes) != 0 ||
+        peer.ss_family != AF_INET || port_of(of_source ? local : peer) != port)
+      continue;
+    socket_facts facts;
+    std::array<char, 32> text{};
+    socklen_t bytes = sizeof text - 1;
+    REQUIRE(::getsockopt(socket, IPPROTO_TCP, TCP_CONGESTION, text.data(), &bytes) == 0);
+    facts.congestion_control = text.data();
+    bytes = sizeof(int);
+    REQUIRE(::getsockopt(socket, SOL_SOCKET, SO_SNDBUF, &facts.send_buffer_bytes, &bytes) == 0);
+    REQUIRE(::getsockopt(socket, SOL_SOCKET, SO_RCVBUF, &facts.receive_buffer_bytes, &bytes) == 0);
+    found.push_back(facts);
+  }
+  return found;
+}
+
+[[nodiscard]] tcp::options in(const std::string& datacenter) {
+  tcp::options options;
+  options.here.datacenter = datacenter;
+  // A size that every kernel grants, and a congestion control that every kernel has and nobody's default is.
+  options.wide_area = {.streams = 3,
+                       .congestion_control = "reno",
+                       .send_buffer_bytes = 100'000,
+                       .receive_buffer_bytes = 80'000};
+  return options;
+}
+
+/// Both ends of what a reader opens to a source.
+struct opened {
+  std::vector<socket_facts> reader;
+  std::vector<socket_facts> source;
+};
+template <typename Reader = tcp, typename Source = tcp>
+[[nodiscard]] opened open(typename Source::options source_options, typename Reader::options reader_options) {
+  Source source{std::move(source_options), source_id};
+  Reader reader{std::move(reader_options), reader_id};
+  auto queue = reader.make_queue(4);
+  const auto endpoint = reader.connect(queue, source.address(), source_id, 5s);
+  const std::string text = source.address().text;
+  const auto at = text.find("tcp://");
+  REQUIRE(at != std::string::npos);
+  const int port = std::stoi(text.substr(text.find(':', at + 6) + 1));
+  return {connections(port, false), connections(port, true)};
+}
+
+void check_wide_area(const opened& sockets) {
+  CHECK(sockets.reader.size() == 3);
+  CHECK(sockets.source.size() == 3);
+  for (const socket_facts& each : sockets.reader) {
+    CHECK(each.congestion_control == "reno");
+    CHECK(each.send_buffer_bytes == 200'000);  // the kernel doubles
+    CHECK(each.receive_buffer_bytes == 160'000);
+  }
+  for (const socket_facts& each : sockets.source) {
+    CHECK(each.congestion_control == "reno");
+    CHECK(each.send_buffer_bytes == 200'000);
+  }
+}
+void check_near(const opened& sockets) {
+  CHECK(sockets.reader.size() == 1);
+  CHECK(sockets.source.size() == 1);
+  for (const auto& end : {sockets.reader, sockets.source}) {
+    for (const socket_facts& each : end) {
+      CHECK(each.congestion_control != "reno");
+      CHECK(each.send_buffer_bytes != 200'000);
+      CHECK(each.receive_buffer_bytes != 160'000);
+    }
+  }
+}
+
+}  // namespace
+
+TEST_CASE("tcp paths: another datacenter has the wide-area settings at both ends, the same one has not") {
+  std::string system_default;
+  std::ifstream{"/proc/sys/net/ipv4/tcp_congestion_control"} >> system_default;
+  if (system_default == "reno") {
+    MESSAGE("reno is this system's default: the paths cannot be told apart by it");
+    return;
+  }
+  check_wide_area(open(in("eu-1"), in("us-1")));
+  check_near(open(in("eu-1"), in("eu-1")));
+  check_near(open(in(""), in("us-1")));  // unknown counts as the same
+  check_near(open(in("eu-1"), in("")));
+  check_near(open(in(""), in("")));
+  // Names that cannot stand in an address as they are.
+  const std::string long_name(512, 'x');
+  check_wide_area(open(in(long_name), in(std::string(511, 'x'))));
+  check_near(open(in(long_name), in(long_name)));
+  check_wide_area(open(in("a city & a river?:/#"), in("a city & a river?:/")));
+  check_near(open(in("a city & a river?:/#"), in("a city & a river?:/#")));
+}
+
+TEST_CASE("tcp paths: first_of and decorators tell tcp where they are") {
+  using pair = first_of<transports::same_host, tcp>;
+  const auto composed = [](const std::string& datacenter) {
+    auto options = pair::with(in(""));
+    options.here.datacenter = datacenter;
+    return options;
+  };
+  check_wide_area(open<pair, pair>(composed("eu-1"), composed("us-1")));
+  using slow = testing::throttled<tcp>;
+  location place;
+  place.datacenter = "us-1";
+  slow::options options;
+  options.inner = in("");
+  tell_location(options, place);
+  CHECK(options.inner.here == place);
+  tell_location(options, location{.datacenter = "eu-1"});  // what the user has set stays
+  CHECK(options.inner.here == place);
+}
+
+TEST_CASE("tcp paths: the defaults are few streams, large buffers and bbr where the kernel has it") {
+  tcp::options here, there;
+  here.here.datacenter = "eu-1";
+  there.here.datacenter = "us-1";
+  const opened far = open(here, there);
+  const opened near = open(here, here);
+  CHECK(far.reader.size() == 4);
+  CHECK(near.reader.size() == 1);
+  // What this process may choose at all.
+  const int probe = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const bool has_bbr = ::setsockopt(probe, IPPROTO_TCP, TCP_CONGESTION, "bbr", 3) == 0;
+  const int wanted = 16 << 20;
+  const bool may_force = ::setsockopt(probe, SOL_SOCKET, SO_SNDBUFFORCE, &wanted, sizeof wanted) == 0;
+  ::close(probe);
+  for (const auto& end : {far.reader, far.source}) {
+    REQUIRE(end.size() == 4);
+    for (const socket_facts& each : end) {
+      if (has_bbr) CHECK(each.congestion_control == "bbr");
+      if (may_force) CHECK(each.send_buffer_bytes == 2 * wanted);
+    }
+  }
+  if (may_force) {
+    CHECK(far.reader.front().receive_buffer_bytes == 2 * wanted);
+    CHECK(near.source.front().send_buffer_bytes < 2 * wanted);
+  }
+  if (!has_bbr) MESSAGE("this process may not choose bbr: not checked");
+  if (!may_force) MESSAGE("this process may not force buffer sizes (CAP_NET_ADMIN): not checked");
+}
+
+TEST_CASE("tcp addresses: made, taken apart, and a datacenter only in the form that is made") {
+  const auto round_trip = [](const parts::host_and_port& where) {
+    const auto parsed = parts::parse_address(parts::make_address(where));
+    REQUIRE(parsed);
+    CHECK(parsed->host == where.host);
+    CHECK(parsed->port == where.port);
+    CHECK(parsed->datacenter == where.datacenter);
+  };
+  round_trip({"10.0.0.1", "80", ""});
+  round_trip({"10.0.0.1", "80", "eu-1"});
+  round_trip({"::1", "65535", "eu-1"});
+  round_trip({"fe80::1", "1", ""});
+  round_trip({"node.cluster", "1", parts::datacenter_label(std::string(512, 'y'))});
+  CHECK(parts::make_address({"::1", "80", "eu-1"}) == "tcp://[::1]:80?datacenter=eu-1");
+
+  for (const std::string bad :
+       {"?", "?datacenter", "?datacenter=", "?datacenter=a b", "?datacenter=a%20b", "?datacenter=a?b",
+        "?datacenter=a&b=c", "?rack=r1", "?datacenter=~", "?datacenter=~0123", "?datacenter=a~",
+        "?datacenter=~0123456789abcdef0123456789abcdeG", "?datacenter=eu-1\n"}) {
+    CAPTURE(bad);
+    CHECK(!parts::parse_address("tcp://127.0.0.1:80" + bad));
+  }
+  CHECK(!parts::parse_address("tcp://127.0.0.1:80?datacenter=" + std::string(65, 'a')));
+  CHECK(parts::parse_address("tcp://127.0.0.1:80?datacenter=" + std::string(64, 'a')));
+  CHECK(!parts::parse_address("tcp://127.0.0.1:80?datacenter=" + std::string("a\0b", 3)));
+  CHECK(!parts::parse_address("tcp://" + std::string(limits::address_bytes, 'a') + ":80"));
+}
+
+TEST_CASE("tcp addresses: labels of datacenters are short, plain, and equal exactly if the names are") {
+  std::vector<std::string> names{"eu-1",
+                                 "EU-1",
+                                 "eu_1",
+                                 "eu.1",
+                                 "eu 1",
+                                 "~",
+                                 "",
+                                 std::string(64, 'a'),
+                                 std::string(65, 'a'),
+                                 std::string(512, 'a'),
+                                 std::string("a\0", 2),
+                                 "a",
+                                 "K\xc3\xb6ln",
+                                 "K\xf6ln"};
+  // The label of a long name, used as a name itself, is another one.
+  names.push_back(parts::datacenter_label(names[8]));
+  std::set<std::string> labels;
+  for (const std::string& name : names) {
+    const std::string label = parts::datacenter_label(name);
+    CAPTURE(name);
+    CHECK(label == parts::datacenter_label(name));
+    CHECK(label.size() <= parts::label_bytes);
+    CHECK(parts::is_label(label) == !name.empty());
+    CHECK(labels.insert(label).second);
+  }
+  CHECK(parts::datacenter_label("eu-1") == "eu-1");
+}

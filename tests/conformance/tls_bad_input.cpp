@@ -1,0 +1,465 @@
+/// TLS and what it must not take: certificates that do not fit, peers that do not speak it, handshakes that
+/// never end. Each gets a sentence or an alert, is counted, and costs nobody else anything.
+
+#include <doctest/doctest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <chrono>
+#include <cstddef>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <tensorhub/transports/tcp.hpp>
+#include <tensorhub/transports/tls.hpp>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "tls_certificates.hpp"
+
+namespace {
+
+using namespace std::chrono_literals;
+using namespace tensorhub;
+using tls_tests::authority;
+using tls_tests::identity;
+using transports::tcp;
+using transports::tls;
+namespace parts = transports::tcp_detail;
+namespace tls_parts = transports::tls_detail;
+
+constexpr incarnation source_id{1};
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+template <typename Condition>
+bool eventually(Condition&& holds) {
+  const auto until = std::chrono::steady_clock::now() + 20s;
+  while (!holds()) {
+    if (std::chrono::steady_clock::now() > until) return false;
+    std::this_thread::sleep_for(5ms);
+  }
+  return true;
+}
+std::string sentence_of(const std::function<void()>& what, errc code = errc::transport_failed) {
+  try {
+    what();
+  } catch (const error& e) {
+    CHECK(e.code() == code);
+    return e.what();
+  }
+  return "(no error)";
+}
+
+/// A source with one region, and a reader of it that was there before.
+template <typename T>
+struct scene {
+  T source;
+  T reader;
+  std::vector<std::byte> bytes = std::vector<std::byte>(300'000, std::byte{7});
+  std::vector<std::byte> target = std::vector<std::byte>(300'000);
+  std::vector<typename T::memory_region> given, taken;
+  typename T::queue queue;
+  std::optional<typename T::endpoint> endpoint{};
+
+  scene(const typename T::options& source_options, const typename T::options& reader_options)
+      : source{source_options, source_id},
+        reader{reader_options, incarnation{2}},
+        queue{reader.make_queue(4)} {
+    const memory_range from{bytes.data(), bytes.size()}, into{target.data(), target.size()};
+    given = source.register_memory(std::span{&from, 1}, region_access::remote_read);
+    taken = reader.register_memory(std::span{&into, 1}, region_access::local_write);
+  }
+  void connect() { endpoint.emplace(reader.connect(queue, source.address(), source_id, 5s)); }
+  [[nodiscard]] bool can_read() {
+    std::ranges::fill(target, std::byte{0});
+    const remote_region from = source.describe(given.front());
+    if (queue.post_read(*endpoint, taken.front(), 0, {&from, 0, bytes.size()}, 1) != post_result::posted)
+      return false;
+    completion done;
+    const auto until = std::chrono::steady_clock::now() + 20s;
+    while (queue.poll({&done, 1}) == 0 && std::chrono::steady_clock::now() < until) queue.wait(100ms);
+    return done.id == 1 && done.status == completion_status::ok && target == bytes;
+  }
+  [[nodiscard]] std::string connect_sentence() {
+    return sentence_of([&] { connect(); });
+  }
+};
+using tls_scene = scene<tls>;
+
+/// A client by OpenSSL's own means, which does what our readers would not.
+struct stranger {
+  std::optional<identity> shows{};
+  int version = TLS1_3_VERSION;
+
+  [[nodiscard]] static detail::unique_fd socket_to(const std::string& address) {
+    const auto where = parts::parse_address(address, "tls://");
+    REQUIRE(where);
+    return parts::connect_to(parts::make_address(*where), {}, std::chrono::steady_clock::now() + 10s);
+  }
+  [[nodiscard]] tls_parts::context_pointer context() const {
+    tls_parts::context_pointer made{::SSL_CTX_new(::TLS_client_method())};
+    static_cast<void>(SSL_CTX_set_min_proto_version(made.get(), version));
+    static_cast<void>(SSL_CTX_set_max_proto_version(made.get(), version));
+    if (shows) {
+      REQUIRE(::SSL_CTX_use_certificate_file(made.get(), shows->certificate_file.c_str(), SSL_FILETYPE_PEM) ==
+              1);
+      REQUIRE(::SSL_CTX_use_PrivateKey_file(made.get(), shows->key_file.c_str(), SSL_FILETYPE_PEM) == 1);
+    }
+    return made;
+  }
+
+  /// OpenSSL's reason for which it could not come in; zero: it could.
+  [[nodiscard]] int come_in(const std::string& address) const {
+    const detail::unique_fd socket = socket_to(address);
+    const auto made = context();
+    const tls_parts::session_pointer session{::SSL_new(made.get())};
+    ::SSL_set_bio(session.get(), ::BIO_new_socket(socket.get(), BIO_NOCLOSE), nullptr);
+    BIO_up_ref(::SSL_get_rbio(session.get()));
+    ::SSL_set0_wbio(session.get(), ::SSL_get_rbio(session.get()));
+    ::ERR_clear_error();
+    // Refused by TLS 1.3, one is told only when one goes on.
+    const auto step = [&](auto&& call) {
+      for (;;) {
+        const int done = call();
+        if (done == 1) return true;
+        const int need = ::SSL_get_error(session.get(), done);
+        if (need != SSL_ERROR_WANT_READ && need != SSL_ERROR_WANT_WRITE) return false;
+        REQUIRE(parts::wait_ready(socket.get(), need == SSL_ERROR_WANT_READ ? POLLIN : POLLOUT,
+                                  std::chrono::steady_clock::now() + 10s));
+      }
+    };
+    char byte = 0;
+    const parts::hello greeting{.reader = 9, .source = source_id.value};
+    std::size_t count = 0;
+    const bool in = step([&] { return ::SSL_connect(session.get()); }) &&
+                    step([&] { return ::SSL_write_ex(session.get(), &greeting, sizeof greeting, &count); }) &&
+                    step([&] { return ::SSL_read_ex(session.get(), &byte, 1, &count); });
+    return in ? 0 : ERR_GET_REASON(::ERR_peek_last_error());
+  }
+};
+
+/// What a source says of a stranger, beside whom a reader goes on undisturbed.
+struct refusal {
+  int alert = 0;
+  std::string sentence;
+};
+refusal refused(const authority& ours, const stranger& who, tls::options options) {
+  tls_scene here{options, ours.options()};
+  here.connect();
+  REQUIRE(here.can_read());
+  refusal out;
+  out.alert = who.come_in(here.source.address().text);
+  CHECK(eventually([&] { return here.source.refused_connections() == 1; }));
+  out.sentence = here.source.report().last_refusal;
+  CHECK(contains(out.sentence, "127.0.0.1:"));
+  CHECK(here.can_read());
+  CHECK(here.source.report().opened_connections == 1);
+  return out;
+}
+
+/// A server by OpenSSL's own means, for one connection: shows a certificate that no source would start with.
+struct false_source {
+  detail::unique_fd listener{};
+  std::string address;
+  std::jthread thread;
+
+  explicit false_source(const identity& shows) {
+    tcp_options where;
+    std::uint16_t port = 0;
+    listener = parts::listen_at(where, port, "tls");
+    address = "tls://127.0.0.1:" + std::to_string(port);
+    thread = std::jthread{[this, shows] {
+      if (!parts::wait_ready(listener.get(), POLLIN, std::chrono::steady_clock::now() + 20s)) return;
+      const detail::unique_fd socket{::accept(listener.get(), nullptr, nullptr)};
+      const tls_parts::context_pointer made{::SSL_CTX_new(::TLS_server_method())};
+      ::SSL_CTX_use_certificate_file(made.get(), shows.certificate_file.c_str(), SSL_FILETYPE_PEM);
+      ::SSL_CTX_use_PrivateKey_file(made.get(), shows.key_file.c_str(), SSL_FILETYPE_PEM);
+      const tls_parts::session_pointer session{::SSL_new(made.get())};
+      timeval limit{20, 0};
+      ::setsockopt(socket.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+      auto bio = tls_parts::make_socket_bio(socket.get());
+      ::SSL_set_bio(session.get(), bio.get(), bio.get());
+      static_cast<void>(bio.release());
+      static_cast<void>(::SSL_accept(session.get()));
+    }};
+  }
+  using tcp_options = transports::tcp_options;
+};
+
+std::string disbelieved(const authority& ours, const identity& shown) {
+  const false_source there{shown};
+  tls reader{ours.options(), incarnation{2}};
+  auto queue = reader.make_queue(1);
+  return sentence_of([&] { static_cast<void>(reader.connect(queue, {there.address}, source_id, 10s)); });
+}
+
+}  // namespace
+
+TEST_CASE("tls: an expired certificate, of a reader and of a source") {
+  const authority ours;
+  const identity late = ours.issue({.name = "late", .valid_from_s = -7200, .valid_until_s = -3600});
+  const refusal seen = refused(ours, {.shows = late}, ours.options());
+  CHECK(seen.alert == SSL_R_SSLV3_ALERT_CERTIFICATE_EXPIRED);
+  CHECK_MESSAGE(contains(seen.sentence, "the certificate CN=late has expired on 20"), seen.sentence);
+  const std::string reader = disbelieved(ours, late);
+  CHECK_MESSAGE(contains(reader, "is not believed: the certificate CN=late has expired on 20"), reader);
+}
+
+TEST_CASE("tls: a certificate that is not valid yet") {
+  const authority ours;
+  const identity early = ours.issue({.name = "early", .valid_from_s = 3600});
+  CHECK(
+      contains(refused(ours, {.shows = early}, ours.options()).sentence, "CN=early is not valid before 20"));
+  CHECK(contains(disbelieved(ours, early), "compare the clocks"));
+}
+
+TEST_CASE("tls: a certificate of an unknown authority, self-signed, or without permission for this use") {
+  const authority ours{"ours"};
+  const authority theirs{"theirs"};
+  tls::options stranger_options = theirs.options({.name = "stranger"});
+  tls::options believer = stranger_options;
+  believer.ca_file = ours.file();  // believes us, is not believed by us
+  SUBCASE("the reader does not know the source's") {
+    tls_scene here{ours.options({.name = "known"}), stranger_options};
+    const std::string sentence = here.connect_sentence();
+    CHECK_MESSAGE(contains(sentence, "the certificate CN=known is not of an authority in"), sentence);
+    CHECK(eventually([&] { return here.source.refused_connections() == 1; }));
+    CHECK(contains(here.source.report().last_refusal, "refuses our certificate (CN=known, valid until 20"));
+  }
+  SUBCASE("the source does not know the reader's") {
+    tls_scene here{ours.options(), believer};
+    const std::string sentence = here.connect_sentence();
+    CHECK_MESSAGE(contains(sentence, "refuses our certificate (CN=stranger, valid until 20"), sentence);
+    CHECK(contains(sentence, "an authority that the peer does not know"));
+    CHECK(eventually([&] { return here.source.refused_connections() == 1; }));
+    CHECK(
+        contains(here.source.report().last_refusal, "the certificate CN=stranger is not of an authority in"));
+  }
+  SUBCASE("the authority's name alone is not enough") {
+    const authority forged{"ours"};
+    const refusal seen = refused(ours, {.shows = forged.issue({.name = "forged"})}, ours.options());
+    CHECK(seen.alert != 0);
+    CHECK_MESSAGE(contains(seen.sentence, "CN=forged"), seen.sentence);
+  }
+  SUBCASE("a worker needs both purposes") {
+    tls_scene here{ours.options({.name = "a", .purposes = "serverAuth,clientAuth"}),
+                   ours.options({.name = "b", .purposes = "serverAuth"})};
+    const std::string sentence = here.connect_sentence();
+    CHECK_MESSAGE(contains(sentence, "serverAuth and clientAuth"), sentence);
+    CHECK(eventually([&] { return contains(here.source.report().last_refusal, "CN=b may not be used"); }));
+  }
+}
+
+TEST_CASE("tls: no certificate at all") {
+  const authority ours;
+  const refusal seen = refused(ours, {}, ours.options());
+  CHECK(seen.alert == SSL_R_TLSV13_ALERT_CERTIFICATE_REQUIRED);
+  CHECK_MESSAGE(contains(seen.sentence, "shows no certificate"), seen.sentence);
+}
+
+TEST_CASE("tls: names: a list at either side, the host, and wildcards") {
+  const authority ours;
+  const tls::options trainer = ours.options({.name = "t", .alternatives = "DNS:a.trainers.example"});
+  const tls::options rollout = ours.options({.name = "r", .alternatives = "DNS:b.rollouts.example"});
+  const auto with = [](tls::options options, std::vector<std::string> names, bool verify_host = false) {
+    options.allowed_names = std::move(names);
+    options.verify_host = verify_host;
+    return options;
+  };
+  SUBCASE("the source's list") {
+    tls_scene here{with(trainer, {"c.rollouts.example", "a.trainers.example"}), rollout};
+    CHECK(contains(here.connect_sentence(), "refuses our certificate (CN=r"));
+    CHECK(eventually([&] { return here.source.refused_connections() == 1; }));
+    CHECK(contains(here.source.report().last_refusal, "CN=r has none of the names that are allowed"));
+  }
+  SUBCASE("the reader's list") {
+    tls_scene here{trainer, with(rollout, {"b.rollouts.example"})};
+    CHECK(contains(here.connect_sentence(), "the certificate CN=t has none of the names that are allowed"));
+  }
+  SUBCASE("both content; a common name does not count beside DNS names") {
+    tls_scene here{with(trainer, {"b.rollouts.example"}), with(rollout, {"x", "a.trainers.example"})};
+    here.connect();
+    CHECK(here.can_read());
+    tls_scene other{with(trainer, {"r"}), rollout};
+    CHECK(contains(other.connect_sentence(), "refuses our certificate"));
+  }
+  SUBCASE("a wildcard") {
+    tls_scene here{ours.options({.name = "w", .alternatives = "DNS:*.trainers.example"}),
+                   with(rollout, {"z.trainers.example"})};
+    here.connect();
+    CHECK(here.can_read());
+  }
+  SUBCASE("the host") {
+    tls_scene here{trainer, with(rollout, {}, true)};
+    CHECK(contains(here.connect_sentence(), "CN=t has none of the names"));
+    tls_scene other{ours.options({.alternatives = "IP:127.0.0.1"}), with(rollout, {}, true)};
+    other.connect();
+    CHECK(other.can_read());
+  }
+}
+
+TEST_CASE("tls: a reader in the clear, a reader under TLS at a port in the clear, TLS 1.2, garbage") {
+  const authority ours;
+  SUBCASE("transport tcp") {
+    tls_scene here{ours.options(), ours.options()};
+    here.connect();
+    tcp plain{{}, incarnation{3}};
+    auto queue = plain.make_queue(1);
+    std::string address = here.source.address().text;
+    CHECK(contains(sentence_of([&] { static_cast<void>(plain.connect(queue, {address}, source_id, 5s)); }),
+                   "is no address of this transport"));
+    address.replace(0, 3, "tcp");
+    const std::string sentence =
+        sentence_of([&] { static_cast<void>(plain.connect(queue, {address}, source_id, 5s)); });
+    CHECK_MESSAGE(contains(sentence, "encrypts its data connections: use transport tls"), sentence);
+    CHECK(eventually([&] { return here.source.refused_connections() == 1; }));
+    CHECK(contains(here.source.report().last_refusal, "talks in the clear"));
+    CHECK(here.can_read());
+  }
+  SUBCASE("at a port of transport tcp") {
+    scene<tcp> here{{}, {}};
+    here.connect();
+    tls reader{ours.options(), incarnation{3}};
+    auto queue = reader.make_queue(1);
+    std::string address = here.source.address().text;
+    address.replace(0, 3, "tls");
+    const std::string sentence =
+        sentence_of([&] { static_cast<void>(reader.connect(queue, {address}, source_id, 5s)); });
+    CHECK_MESSAGE(contains(sentence, "is it a data port of transport tls?"), sentence);
+    CHECK(here.can_read());
+  }
+  SUBCASE("TLS 1.2") {
+    const refusal seen = refused(ours, {.shows = ours.issue({}), .version = TLS1_2_VERSION}, ours.options());
+    CHECK(seen.alert == SSL_R_TLSV1_ALERT_PROTOCOL_VERSION);
+    CHECK_MESSAGE(contains(seen.sentence, "does not speak TLS 1.3"), seen.sentence);
+  }
+  SUBCASE("garbage") {
+    tls_scene here{ours.options(), ours.options()};
+    here.connect();
+    std::uint64_t expected = 0;
+    for (const std::string& garbage :
+         {std::string(5000, 'x'), std::string("\x16\x03\x01\xff\xff", 5) + std::string(5000, '\0'),
+          std::string("\x16", 1) + std::string(5000, '\x16'), std::string("THTHUB"), std::string(1, '\0')}) {
+      const auto socket = stranger::socket_to(here.source.address().text);
+      CHECK(::send(socket.get(), garbage.data(), garbage.size(), MSG_NOSIGNAL) > 0);
+      ++expected;
+      CHECK(eventually([&] { return here.source.refused_connections() == expected; }));
+    }
+    CHECK(here.can_read());
+  }
+  SUBCASE("nobody listens, or says nothing") {
+    tls reader{ours.options(), incarnation{3}};
+    auto queue = reader.make_queue(1);
+    std::uint16_t port = 0;
+    detail::unique_fd listener = parts::listen_at({}, port, "tls");
+    const transport_address silent{"tls://127.0.0.1:" + std::to_string(port)};
+    const std::string sentence = sentence_of(
+        [&] { static_cast<void>(reader.connect(queue, silent, source_id, 100ms)); }, errc::timed_out);
+    CHECK_MESSAGE(contains(sentence, "does not go on with the handshake"), sentence);
+    listener.reset();
+    CHECK(contains(sentence_of([&] { static_cast<void>(reader.connect(queue, silent, source_id, 5s)); }),
+                   "cannot connect"));
+  }
+}
+
+TEST_CASE("tls: handshakes that are begun and never ended hold up nobody, and end") {
+  const authority ours;
+  tls_scene here{ours.options(), ours.options()};
+  const auto context = stranger{}.context();
+  std::vector<detail::unique_fd> sockets;
+  for (int i = 0; i < 300; ++i) {
+    auto socket = stranger::socket_to(here.source.address().text);
+    if (i % 3 == 0) CHECK(::send(socket.get(), "\x16", 1, MSG_NOSIGNAL) == 1);
+    if (i % 3 == 1) {  // a whole ClientHello, then nothing
+      const tls_parts::session_pointer session{::SSL_new(context.get())};
+      BIO* const out = ::BIO_new(::BIO_s_mem());
+      ::SSL_set_bio(session.get(), ::BIO_new(::BIO_s_mem()), out);
+      CHECK(::SSL_connect(session.get()) != 1);
+      char hello[2048];
+      const int bytes = ::BIO_read(out, hello, sizeof hello);
+      REQUIRE(bytes > 100);
+      CHECK(::send(socket.get(), hello, static_cast<std::size_t>(bytes), MSG_NOSIGNAL) == bytes);
+    }
+    sockets.push_back(std::move(socket));
+    if (i % 50 == 0) {
+      here.connect();
+      CHECK(here.can_read());
+    }
+  }
+  here.connect();
+  CHECK(here.can_read());
+  for (const auto& socket : sockets) {
+    CHECK(eventually([&] {  // what the source had to say first is thrown away
+      char bytes[4096];
+      const auto taken = ::recv(socket.get(), bytes, sizeof bytes, MSG_DONTWAIT);
+      return taken == 0 || (taken < 0 && errno != EAGAIN);
+    }));
+  }
+  CHECK(here.can_read());
+}
+
+TEST_CASE("tls: options that cannot work are errors at once") {
+  const authority ours;
+  const tls::options good = ours.options({.name = "good"});
+  const auto sentence_with = [&](auto&& change) {
+    tls::options options = good;
+    change(options);
+    return sentence_of([&] { tls{options, source_id}; });
+  };
+  CHECK(contains(sentence_of([] { tls{{}, source_id}; }), "option certificate_file is empty"));
+  CHECK(contains(sentence_with([](auto& o) { o.ca_file.clear(); }), "option ca_file is empty"));
+  CHECK(contains(sentence_with([](auto& o) { o.key_file += ".none"; }), ".none cannot be used"));
+  CHECK(contains(sentence_with([](auto& o) { o.ca_file = o.key_file; }), "ca_file"));
+  CHECK(contains(sentence_with([&](auto& o) { o.key_file = ours.issue({}).key_file; }), "key_file"));
+  CHECK(contains(sentence_with([](auto& o) { o.ciphersuites = "ROT13"; }), "ROT13"));
+  const std::string expired = sentence_with([&](auto& o) {
+    const identity late = ours.issue({.name = "late", .valid_until_s = -10});
+    o.certificate_file = late.certificate_file;
+    o.key_file = late.key_file;
+  });
+  CHECK_MESSAGE(contains(expired, "the certificate CN=late in"), expired);
+  CHECK(contains(expired, "has expired on 20"));
+}
+
+TEST_CASE("tls: renewed certificates are used by the next connection; files that do not fit are not") {
+  const authority ours;
+  tls::options options = ours.options();
+  const identity first = ours.issue({.name = "first"}, "renewed");
+  options.certificate_file = first.certificate_file;
+  options.key_file = first.key_file;
+  tls::options choosy = ours.options();
+  choosy.allowed_names = {"second"};
+  tls_scene here{options, choosy};
+  CHECK(contains(here.connect_sentence(), "CN=first has none of the names"));
+  static_cast<void>(ours.issue({.name = "second"}, "renewed"));
+  here.connect();
+  CHECK(here.can_read());
+  std::ofstream{first.certificate_file} << "nothing";
+  here.connect();
+  CHECK(here.can_read());
+  CHECK(contains(here.source.report().last_refusal, "the changed files are not used"));
+}
+
+TEST_CASE("tls: the report says who encrypts") {
+  const authority ours;
+  tls_scene here{ours.options(), ours.options()};
+  here.connect();
+  CHECK(here.can_read());
+  const auto report = here.source.report();
+  CHECK(report.opened_connections == 1);
+  CHECK(report.refused_connections == 0);
+  CHECK(report.kernel_connections <= 1);
+  MESSAGE("encrypted by ", std::string{report.kernel_connections == 1 ? "the kernel" : "OpenSSL"});
+  tls::options by_hand = ours.options();
+  by_hand.kernel_tls = false;
+  tls_scene other{by_hand, by_hand};
+  other.connect();
+  CHECK(other.can_read());
+  CHECK(other.source.report().kernel_connections == 0);
+}

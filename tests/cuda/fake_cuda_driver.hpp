@@ -1,0 +1,475 @@
+#pragma once
+/// \file fake_cuda_driver.hpp
+/// The NVIDIA driver's functions over fake_cuda_machine.hpp, for a machine without a device.
+///
+/// cuLaunchKernel runs the kernels' own source (kernels/*.cuh), block after block. IPC handles work between
+/// processes, by the file of an allocation. It is stricter than the driver where that finds faults: a call
+/// that needs a current context fails without one (and is counted), kernels reach memory of their own device
+/// and pinned memory only.
+
+#include <cuda.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <copy.cuh>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <tensorhub/detail/peer_read.hpp>
+#include <tensorhub/memory/cuda/context.hpp>
+#include <tensorhub/memory/cuda/functions.hpp>
+#include <tensorhub/memory/cuda/jobs.hpp>
+#include <utility>
+#include <vector>
+#include <xxh3.cuh>
+
+#include "fake_cuda_machine.hpp"
+
+namespace fake_cuda {
+
+/// A context is a device's number plus one, a function the number of its kernel.
+struct entry_points {
+  static driver& all() { return driver::instance(); }
+  static std::vector<CUcontext>& contexts() {
+    static thread_local std::vector<CUcontext> stack;
+    return stack;
+  }
+  template <typename Handle>
+  static Handle handle(std::uintptr_t number) {
+    return reinterpret_cast<Handle>(number);
+  }
+  /// The current context's device; -1, and counted as a fault, without one.
+  static int current() {
+    if (contexts().empty()) {
+      all().counted.context_faults.fetch_add(1);
+      return -1;
+    }
+    return static_cast<int>(reinterpret_cast<std::uintptr_t>(contexts().back())) - 1;
+  }
+  static stream_thread* stream_of(CUstream stream) {
+    const std::lock_guard lock{all().mutex_};
+    const auto found = all().streams_.find(stream);
+    return found == all().streams_.end() ? nullptr : found->second.get();
+  }
+
+  static CUresult init(unsigned) { return all().set.init; }
+  static CUresult driver_get_version(int* version) {
+    *version = all().set.version;
+    return CUDA_SUCCESS;
+  }
+  static CUresult get_error_name(CUresult result, const char** name) {
+    static const std::map<CUresult, const char*> names{
+        {CUDA_ERROR_INVALID_VALUE, "CUDA_ERROR_INVALID_VALUE"},
+        {CUDA_ERROR_OUT_OF_MEMORY, "CUDA_ERROR_OUT_OF_MEMORY"},
+        {CUDA_ERROR_LAUNCH_FAILED, "CUDA_ERROR_LAUNCH_FAILED"},
+        {CUDA_ERROR_ILLEGAL_ADDRESS, "CUDA_ERROR_ILLEGAL_ADDRESS"},
+        {CUDA_ERROR_INVALID_CONTEXT, "CUDA_ERROR_INVALID_CONTEXT"},
+        {CUDA_ERROR_SYSTEM_NOT_READY, "CUDA_ERROR_SYSTEM_NOT_READY"}};
+    const auto found = names.find(result);
+    *name = found == names.end() ? nullptr : found->second;
+    return found == names.end() ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+  }
+  static CUresult get_error_string(CUresult, const char** text) {
+    *text = "as the fake driver was told";
+    return CUDA_SUCCESS;
+  }
+
+  static CUresult device_get_count(int* count) {
+    *count = all().set.devices;
+    return CUDA_SUCCESS;
+  }
+  static CUresult device_get(CUdevice* device, int ordinal) {
+    *device = ordinal;
+    return CUDA_SUCCESS;
+  }
+  static CUresult device_get_name(char* name, int bytes, CUdevice) {
+    std::strncpy(name, "fake GPU", static_cast<std::size_t>(bytes));
+    return CUDA_SUCCESS;
+  }
+  static CUresult device_get_uuid(CUuuid* uuid, CUdevice device) {
+    std::memset(uuid->bytes, 0xc0 + device, sizeof uuid->bytes);
+    return CUDA_SUCCESS;
+  }
+  static CUresult device_get_attribute(int* value, CUdevice_attribute which, CUdevice) {
+    *value = which == CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED && all().set.dmabufs ? 1 : 0;
+    return CUDA_SUCCESS;
+  }
+
+  static CUresult primary_context_retain(CUcontext* context, CUdevice device) {
+    *context = handle<CUcontext>(static_cast<std::uintptr_t>(device) + 1);
+    return CUDA_SUCCESS;
+  }
+  static CUresult primary_context_release(CUdevice) { return CUDA_SUCCESS; }
+  static CUresult context_push(CUcontext context) {
+    if (context == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+    contexts().push_back(context);
+    return CUDA_SUCCESS;
+  }
+  static CUresult context_pop(CUcontext* context) {
+    if (contexts().empty()) return CUDA_ERROR_INVALID_CONTEXT;
+    *context = contexts().back();
+    contexts().pop_back();
+    return CUDA_SUCCESS;
+  }
+  static CUresult context_get_current(CUcontext* context) {
+    *context = contexts().empty() ? nullptr : contexts().back();
+    return CUDA_SUCCESS;
+  }
+  static CUresult context_get_device(CUdevice* device) {
+    *device = current();
+    return *device < 0 ? CUDA_ERROR_INVALID_CONTEXT : CUDA_SUCCESS;
+  }
+  static CUresult context_get_priorities(int* least, int* greatest) {
+    *least = 0;
+    *greatest = -5;
+    return current() < 0 ? CUDA_ERROR_INVALID_CONTEXT : CUDA_SUCCESS;
+  }
+
+  static CUresult memory_allocate(CUdeviceptr* data, std::size_t bytes) {
+    const int device = current();
+    if (device < 0) return CUDA_ERROR_INVALID_CONTEXT;
+    if (bytes > all().set.free_bytes) return CUDA_ERROR_OUT_OF_MEMORY;
+    *data = tensorhub::detail::cuda_address(all().allocate(origin::device, device, bytes));
+    return *data == 0 ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
+  }
+  static CUresult memory_free(CUdeviceptr data) {
+    if (current() < 0) return CUDA_ERROR_INVALID_CONTEXT;
+    return all().free(handle<void*>(data)) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+  }
+  static CUresult memory_get_info(std::size_t* free_bytes, std::size_t* all_bytes) {
+    *free_bytes = all().set.free_bytes;
+    *all_bytes = 1ull << 40;
+    return CUDA_SUCCESS;
+  }
+  static CUresult memory_get_range(CUdeviceptr* base, std::size_t* bytes, CUdeviceptr data) {
+    if (current() < 0) return CUDA_ERROR_INVALID_CONTEXT;
+    const std::lock_guard lock{all().mutex_};
+    const auto found = all().find(data, 1);
+    if (found == all().blocks_.end()) return CUDA_ERROR_INVALID_VALUE;
+    *base = found->first;
+    *bytes = found->second.bytes;
+    return CUDA_SUCCESS;
+  }
+  static CUresult memory_copy_async(CUdeviceptr to, CUdeviceptr from, std::size_t bytes, CUstream stream) {
+    stream_thread* const queue = stream_of(stream);
+    if (current() < 0 || queue == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+    if (all().set.refuse_copies) return CUDA_ERROR_INVALID_VALUE;
+    queue->queue([to, from, bytes] {
+      std::byte* const target = all().reach(to, bytes);
+      const std::byte* const source = all().reach(from, bytes);
+      if (target == nullptr || source == nullptr) return CUDA_ERROR_ILLEGAL_ADDRESS;
+      const tensorhub::detail::peer_read reading;
+      std::memcpy(target, source, bytes);
+      all().counted.copies.fetch_add(1);
+      return CUDA_SUCCESS;
+    });
+    return CUDA_SUCCESS;
+  }
+  static CUresult memory_fill_async(CUdeviceptr data, unsigned char with, std::size_t bytes,
+                                    CUstream stream) {
+    stream_thread* const queue = stream_of(stream);
+    if (current() < 0 || queue == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+    queue->queue([data, with, bytes] {
+      std::byte* const target = all().reach(data, bytes);
+      if (target == nullptr) return CUDA_ERROR_ILLEGAL_ADDRESS;
+      std::memset(target, with, bytes);
+      return CUDA_SUCCESS;
+    });
+    return CUDA_SUCCESS;
+  }
+  static CUresult pointer_get_attributes(unsigned count, CUpointer_attribute* which, void** values,
+                                         CUdeviceptr data) {
+    const std::lock_guard lock{all().mutex_};
+    const auto found = all().find(data, 1);
+    if (found == all().blocks_.end()) return CUDA_SUCCESS;  // every value stays as it is
+    const block_record& block = found->second;
+    const bool managed = block.from == origin::managed;
+    const bool host = block.from == origin::pinned || block.from == origin::registered;
+    for (unsigned i = 0; i < count; ++i) {
+      switch (which[i]) {
+        case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
+          *static_cast<unsigned*>(values[i]) = host ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE;
+          break;
+        case CU_POINTER_ATTRIBUTE_IS_MANAGED:
+          *static_cast<bool*>(values[i]) = managed;
+          break;
+        case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
+          *static_cast<bool*>(values[i]) = block.from == origin::device;
+          break;
+        case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
+          *static_cast<int*>(values[i]) = block.device;
+          break;
+        case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+          *static_cast<void**>(values[i]) = handle<void*>(found->first);
+          break;
+        case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+          *static_cast<std::size_t*>(values[i]) = block.bytes;
+          break;
+        case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
+          *static_cast<CUdeviceptr*>(values[i]) = data;
+          break;
+        default:
+          return CUDA_ERROR_INVALID_VALUE;
+      }
+    }
+    return CUDA_SUCCESS;
+  }
+  static CUresult host_allocate(void** data, std::size_t bytes, unsigned) {
+    const int device = current();
+    if (device < 0) return CUDA_ERROR_INVALID_CONTEXT;
+    *data = all().allocate(origin::pinned, device, bytes);
+    return *data == nullptr ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
+  }
+  static CUresult host_free(void* data) {
+    if (current() < 0) return CUDA_ERROR_INVALID_CONTEXT;
+    return all().free(data) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+  }
+  static CUresult host_register(void* data, std::size_t bytes, unsigned) {
+    const int device = current();
+    if (device < 0) return CUDA_ERROR_INVALID_CONTEXT;
+    block_record block;
+    block.bytes = bytes;
+    block.window = static_cast<std::byte*>(data);
+    block.from = origin::registered;
+    block.device = device;
+    const std::lock_guard lock{all().mutex_};
+    all().blocks_.emplace(driver::address(data), std::move(block));
+    return CUDA_SUCCESS;
+  }
+  static CUresult host_unregister(void* data) {
+    if (current() < 0) return CUDA_ERROR_INVALID_CONTEXT;
+    return all().free(data) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+  }
+
+  static CUresult stream_create(CUstream* stream, unsigned flags, int) {
+    const int device = current();
+    if (device < 0 || flags != CU_STREAM_NON_BLOCKING) return CUDA_ERROR_INVALID_CONTEXT;
+    auto made = std::make_unique<stream_thread>(device);
+    *stream = handle<CUstream>(driver::address(made.get()));
+    const std::lock_guard lock{all().mutex_};
+    all().streams_.emplace(*stream, std::move(made));
+    return CUDA_SUCCESS;
+  }
+  static CUresult stream_destroy(CUstream stream) {
+    std::unique_ptr<stream_thread>
+        ended;  // does its work to the end, without the lock that it needs for that
+    {
+      const std::lock_guard lock{all().mutex_};
+      const auto found = all().streams_.find(stream);
+      if (found == all().streams_.end()) return CUDA_ERROR_INVALID_HANDLE;
+      ended = std::move(found->second);
+      all().streams_.erase(found);
+    }
+    return CUDA_SUCCESS;
+  }
+  static CUresult stream_get_context(CUstream stream, CUcontext* context) {
+    const stream_thread* const found = stream_of(stream);
+    if (found == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+    return primary_context_retain(context, found->device());
+  }
+  static CUresult stream_is_capturing(CUstream, CUstreamCaptureStatus* status) {
+    *status = all().set.capturing ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;
+    return CUDA_SUCCESS;
+  }
+  static CUresult event_create(CUevent* event, unsigned flags) {
+    if (current() < 0 || flags != CU_EVENT_DISABLE_TIMING) return CUDA_ERROR_INVALID_CONTEXT;
+    auto made = std::make_shared<event_record>();
+    *event = handle<CUevent>(driver::address(made.get()));
+    const std::lock_guard lock{all().mutex_};
+    all().events_.emplace(*event, std::move(made));
+    return CUDA_SUCCESS;
+  }
+  static CUresult event_record_into(CUevent event, CUstream stream) {
+    if (current() < 0) return CUDA_ERROR_INVALID_CONTEXT;
+    stream_thread* const queue = stream_of(stream);
+    const std::lock_guard lock{all().mutex_};
+    const auto found = all().events_.find(event);
+    if (queue == nullptr || found == all().events_.end()) return CUDA_ERROR_INVALID_HANDLE;
+    queue->record(found->second, ++found->second->recorded);
+    return CUDA_SUCCESS;
+  }
+  static CUresult event_query(CUevent event) {
+    const std::lock_guard lock{all().mutex_};
+    const auto found = all().events_.find(event);
+    if (found == all().events_.end()) return CUDA_ERROR_INVALID_HANDLE;
+    const event_record& record = *found->second;
+    return record.reached < record.recorded ? CUDA_ERROR_NOT_READY : record.result;
+  }
+  static CUresult event_destroy(CUevent event) {
+    const std::lock_guard lock{all().mutex_};
+    return all().events_.erase(event) == 1 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+  }
+
+  static CUresult ipc_get_handle(CUipcMemHandle* out, CUdeviceptr data) {
+    if (current() < 0) return CUDA_ERROR_INVALID_CONTEXT;
+    const std::lock_guard lock{all().mutex_};
+    const auto found = all().blocks_.find(static_cast<std::uintptr_t>(data));
+    if (found == all().blocks_.end() || found->second.from != origin::device) return CUDA_ERROR_INVALID_VALUE;
+    const int file = found->second.file.get();
+    struct stat about {};
+    ::fstat(file, &about);
+    const export_words words{::getpid(), file, about.st_ino, found->second.bytes, found->second.device};
+    static_assert(sizeof words <= sizeof out->reserved);
+    std::memset(out->reserved, 0, sizeof out->reserved);
+    std::memcpy(out->reserved, &words, sizeof words);
+    return CUDA_SUCCESS;
+  }
+  static CUresult ipc_open_handle(CUdeviceptr* data, CUipcMemHandle from, unsigned flags) {
+    if (current() < 0 || flags != CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS) return CUDA_ERROR_INVALID_CONTEXT;
+    export_words words{};
+    std::memcpy(&words, from.reserved, sizeof words);
+    if (words.process == ::getpid()) return CUDA_ERROR_INVALID_CONTEXT;
+    block_record block;
+    const std::string path = "/proc/" + std::to_string(words.process) + "/fd/" + std::to_string(words.file);
+    block.file.reset(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+    struct stat about {};
+    if (!block.file || ::fstat(block.file.get(), &about) != 0 || about.st_ino != words.inode)
+      return CUDA_ERROR_INVALID_VALUE;
+    block.bytes = words.bytes;
+    block.from = origin::imported;
+    block.device = words.device;
+    *data = tensorhub::detail::cuda_address(all().insert(std::move(block)));
+    all().counted.imports.fetch_add(1);
+    return CUDA_SUCCESS;
+  }
+  static CUresult ipc_close_handle(CUdeviceptr data) { return memory_free(data); }
+  static CUresult memory_get_handle(void* descriptor, CUdeviceptr data, std::size_t bytes,
+                                    CUmemRangeHandleType, unsigned long long) {
+    if (current() < 0) return CUDA_ERROR_INVALID_CONTEXT;
+    const std::lock_guard lock{all().mutex_};
+    const auto found = all().find(data, 1);
+    if (found == all().blocks_.end() || data % 4096 != 0 || bytes % 4096 != 0)
+      return CUDA_ERROR_INVALID_VALUE;
+    *static_cast<int*>(descriptor) = ::fcntl(found->second.file.get(), F_DUPFD_CLOEXEC, 0);
+    return CUDA_SUCCESS;
+  }
+
+  static CUresult module_load(CUmodule* module, const void* image) {
+    std::uint32_t magic = 0;
+    std::memcpy(&magic, image, sizeof magic);
+    *module = handle<CUmodule>(1);
+    return magic == 0xba55ed50u ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;  // of every fatbin
+  }
+  static CUresult module_get_function(CUfunction* function, CUmodule, const char* name) {
+    const std::string_view wanted{name};
+    *function = handle<CUfunction>(wanted == tensorhub::cuda_jobs::copy_kernel     ? 1
+                                   : wanted == tensorhub::cuda_jobs::digest_kernel ? 2
+                                                                                   : 0);
+    return *function == nullptr ? CUDA_ERROR_NOT_FOUND : CUDA_SUCCESS;
+  }
+  static CUresult module_unload(CUmodule) { return CUDA_SUCCESS; }
+  static CUresult function_get_attribute(int* value, CUfunction_attribute, CUfunction) {
+    *value = 0;
+    return CUDA_SUCCESS;
+  }
+  static CUresult launch_kernel(CUfunction function, unsigned grid, unsigned, unsigned, unsigned threads,
+                                unsigned, unsigned, unsigned, CUstream stream, void** parameters, void**) {
+    namespace jobs = tensorhub::cuda_jobs;
+    stream_thread* const queue = stream_of(stream);
+    if (current() < 0 || queue == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+    const auto first = *static_cast<const CUdeviceptr*>(parameters[0]);
+    const auto second = *static_cast<const CUdeviceptr*>(parameters[1]);
+    const int device = queue->device();
+    all().counted.launches.fetch_add(1);
+    all().counted.blocks.fetch_add(grid);
+    const bool copies = function == handle<CUfunction>(1);
+    queue->queue([=] {
+      const tensorhub::cuda_kernels::cpu_team team{threads};
+      const tensorhub::detail::peer_read reading;
+      const auto place = [&](std::uint64_t& data, std::uint64_t bytes) {
+        std::byte* const found = bytes == 0 ? nullptr : all().reach_by_kernel(data, bytes, device);
+        data = tensorhub::detail::cuda_address(found);
+        return bytes == 0 || found != nullptr;
+      };
+      std::uint64_t list = first;
+      std::uint64_t results = second;
+      if (!place(list, grid * (copies ? sizeof(jobs::copy_job) : sizeof(jobs::digest_job))))
+        return CUDA_ERROR_ILLEGAL_ADDRESS;
+      if (!copies && !place(results, grid * sizeof(jobs::digest_result))) return CUDA_ERROR_ILLEGAL_ADDRESS;
+      for (unsigned block = 0; block < grid; ++block) {
+        if (copies) {
+          jobs::copy_job job = handle<const jobs::copy_job*>(list)[block];
+          if (!place(job.to, job.bytes) || !place(job.from, job.bytes)) return CUDA_ERROR_ILLEGAL_ADDRESS;
+          tensorhub::cuda_kernels::copy_block(team, job);
+        } else {
+          jobs::digest_job job = handle<const jobs::digest_job*>(list)[block];
+          if (!place(job.data, job.bytes)) return CUDA_ERROR_ILLEGAL_ADDRESS;
+          static thread_local tensorhub::cuda_kernels::digest_shared shared;
+          tensorhub::cuda_kernels::digest_block(team, job, handle<jobs::digest_result*>(results) + block,
+                                                shared);
+        }
+      }
+      return CUDA_SUCCESS;
+    });
+    return CUDA_SUCCESS;
+  }
+};
+
+inline void* driver::lookup(std::string_view name) const {
+  using entry = entry_points;
+  const auto of = [](auto* function) { return reinterpret_cast<void*>(function); };
+  static const std::map<std::string_view, void*> functions{
+      {"cuInit", of(entry::init)},
+      {"cuDriverGetVersion", of(entry::driver_get_version)},
+      {"cuGetErrorName", of(entry::get_error_name)},
+      {"cuGetErrorString", of(entry::get_error_string)},
+      {"cuDeviceGetCount", of(entry::device_get_count)},
+      {"cuDeviceGet", of(entry::device_get)},
+      {"cuDeviceGetName", of(entry::device_get_name)},
+      {"cuDeviceGetUuid_v2", of(entry::device_get_uuid)},
+      {"cuDeviceGetAttribute", of(entry::device_get_attribute)},
+      {"cuDevicePrimaryCtxRetain", of(entry::primary_context_retain)},
+      {"cuDevicePrimaryCtxRelease_v2", of(entry::primary_context_release)},
+      {"cuCtxPushCurrent_v2", of(entry::context_push)},
+      {"cuCtxPopCurrent_v2", of(entry::context_pop)},
+      {"cuCtxGetCurrent", of(entry::context_get_current)},
+      {"cuCtxGetDevice", of(entry::context_get_device)},
+      {"cuCtxGetStreamPriorityRange", of(entry::context_get_priorities)},
+      {"cuMemAlloc_v2", of(entry::memory_allocate)},
+      {"cuMemFree_v2", of(entry::memory_free)},
+      {"cuMemGetInfo_v2", of(entry::memory_get_info)},
+      {"cuMemGetAddressRange_v2", of(entry::memory_get_range)},
+      {"cuMemcpyAsync", of(entry::memory_copy_async)},
+      {"cuMemsetD8Async", of(entry::memory_fill_async)},
+      {"cuPointerGetAttributes", of(entry::pointer_get_attributes)},
+      {"cuMemHostAlloc", of(entry::host_allocate)},
+      {"cuMemFreeHost", of(entry::host_free)},
+      {"cuMemHostRegister_v2", of(entry::host_register)},
+      {"cuMemHostUnregister", of(entry::host_unregister)},
+      {"cuStreamCreateWithPriority", of(entry::stream_create)},
+      {"cuStreamDestroy_v2", of(entry::stream_destroy)},
+      {"cuStreamGetCtx", of(entry::stream_get_context)},
+      {"cuStreamIsCapturing", of(entry::stream_is_capturing)},
+      {"cuEventCreate", of(entry::event_create)},
+      {"cuEventRecord", of(entry::event_record_into)},
+      {"cuEventQuery", of(entry::event_query)},
+      {"cuEventDestroy_v2", of(entry::event_destroy)},
+      {"cuIpcGetMemHandle", of(entry::ipc_get_handle)},
+      {"cuIpcOpenMemHandle_v2", of(entry::ipc_open_handle)},
+      {"cuIpcCloseMemHandle", of(entry::ipc_close_handle)},
+      {"cuMemGetHandleForAddressRange", of(entry::memory_get_handle)},
+      {"cuModuleLoadData", of(entry::module_load)},
+      {"cuModuleGetFunction", of(entry::module_get_function)},
+      {"cuModuleUnload", of(entry::module_unload)},
+      {"cuFuncGetAttribute", of(entry::function_get_attribute)},
+      {"cuLaunchKernel", of(entry::launch_kernel)}};
+  const auto found = functions.find(name);
+  return found == functions.end() ? nullptr : found->second;
+}
+
+}  // namespace fake_cuda
+
+/// A `Driver` (memory/cuda/driver.hpp).
+struct fake_cuda_driver {
+  [[nodiscard]] static const tensorhub::cuda_functions& functions() {
+    static const tensorhub::cuda_functions table = tensorhub::load_cuda_functions(
+        [](const char* name) { return fake_cuda::driver::instance().lookup(name); });
+    return table;
+  }
+};

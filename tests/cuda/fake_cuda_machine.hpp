@@ -1,0 +1,272 @@
+#pragma once
+/// \file fake_cuda_machine.hpp
+/// Two devices on the CPU, whose memory faults when the CPU touches it. What they are used through, the
+/// functions of the NVIDIA driver, is in fake_cuda_driver.hpp.
+///
+/// An allocation is a file in memory, mapped without any access at the address that is given out, and
+/// readable and writable at a window that only streams know. A stream is a thread; what it is given is done
+/// later. Settings make calls and work fail; counters and the inventory tell what was done and what is left.
+
+#include <cuda.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <iterator>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <string_view>
+#include <tensorhub/detail/cpu_can_read.hpp>
+#include <tensorhub/detail/unique_fd.hpp>
+#include <tensorhub/memory/cuda/context.hpp>
+#include <tensorhub/memory/cuda/functions.hpp>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace fake_cuda {
+
+enum class origin { device, pool, pinned, registered, managed, imported };
+
+struct block_record {
+  std::uint64_t bytes = 0;
+  std::byte* window = nullptr;  ///< where streams reach it; the address itself if the CPU may follow it
+  origin from = origin::device;
+  int device = 0;
+  tensorhub::detail::unique_fd file{};
+};
+
+struct export_words {
+  ::pid_t process = 0;
+  int file = -1;
+  ::ino_t inode = 0;
+  std::uint64_t bytes = 0;
+  int device = 0;
+};
+
+struct event_record {
+  std::uint64_t recorded = 0;
+  std::uint64_t reached = 0;
+  CUresult result = CUDA_SUCCESS;
+};
+
+class stream_thread;
+
+/// What tests set and read.
+struct settings {
+  std::atomic<int> version{tensorhub::needed_cuda_version};
+  std::atomic<int> devices{2};
+  std::atomic<CUresult> init{CUDA_SUCCESS};
+  std::atomic<std::int64_t> delay_ns{0};      ///< before each piece of a stream's work
+  std::atomic<std::uint64_t> held_stream{0};  ///< the number of one that does nothing until this is 0 again
+  std::atomic<bool> held{false};              ///< streams do nothing until this is false again
+  std::atomic<std::uint64_t> fail_after{UINT64_MAX};  ///< so many pieces succeed, then streams fail
+  std::atomic<bool> refuse_copies{false};             ///< cuMemcpyAsync says no at once
+  std::atomic<bool> dmabufs{false};
+  std::atomic<bool> capturing{false};
+  std::atomic<std::uint64_t> free_bytes{1ull << 40};
+};
+struct counters {
+  std::atomic<std::uint64_t> launches{0};
+  std::atomic<std::uint64_t> copies{0};
+  std::atomic<std::uint64_t> blocks{0};  ///< of threads, of kernels
+  std::atomic<std::uint64_t> imports{0};
+  std::atomic<std::uint64_t> streams{0};         ///< made so far: the number of the latest
+  std::atomic<std::uint64_t> context_faults{0};  ///< calls without the context that they need
+};
+/// How many things are there now.
+struct inventory {
+  std::size_t blocks = 0;
+  std::size_t streams = 0;
+  std::size_t events = 0;
+  bool operator==(const inventory&) const = default;
+};
+
+class driver {
+ public:
+  [[nodiscard]] static driver& instance() {
+    static auto* const only = new driver;  // streams of static objects may outlive everything else
+    return *only;
+  }
+
+  settings set{};
+  counters counted{};
+
+  [[nodiscard]] inventory now() const {
+    const std::lock_guard lock{mutex_};
+    return {blocks_.size(), streams_.size(), events_.size()};
+  }
+
+  /// Memory as only others make it. Freed by `free`.
+  [[nodiscard]] std::byte* allocate(origin from, int device, std::uint64_t bytes) {
+    block_record block;
+    block.bytes = bytes;
+    block.from = from;
+    block.device = device;
+    block.file.reset(::memfd_create("fake-cuda", MFD_CLOEXEC));
+    if (::ftruncate(block.file.get(), static_cast<off_t>(in_pages(bytes))) != 0) return nullptr;
+    return insert(std::move(block));
+  }
+  bool free(const void* data) {
+    const std::lock_guard lock{mutex_};
+    const auto found = blocks_.find(address(data));
+    if (found == blocks_.end()) return false;
+    const block_record& block = found->second;
+    // The addresses of device memory stay without access and are given to nobody else, as the driver's are.
+    if (block.from != origin::registered) ::munmap(block.window, in_pages(block.bytes));
+    blocks_.erase(found);
+    return true;
+  }
+
+  [[nodiscard]] std::vector<std::byte> bytes_of(const void* data, std::uint64_t bytes) const {
+    const std::byte* const window = reach(address(data), bytes);
+    return {window, window + bytes};
+  }
+  void fill(void* data, std::span<const std::byte> with) {
+    std::memcpy(reach(address(data), with.size()), with.data(), with.size());
+  }
+
+  /// Where the CPU finds the bytes at a device address; null if nobody has them.
+  [[nodiscard]] std::byte* reach(std::uint64_t first, std::uint64_t bytes) const {
+    {
+      const std::lock_guard lock{mutex_};
+      if (const auto found = find(first, bytes); found != blocks_.end())
+        return found->second.window + (first - found->first);
+    }
+    auto* const data = reinterpret_cast<std::byte*>(static_cast<std::uintptr_t>(first));
+    return tensorhub::detail::cpu_can_read(data, bytes) ? data : nullptr;
+  }
+  /// As `reach`, for a kernel of a device.
+  [[nodiscard]] std::byte* reach_by_kernel(std::uint64_t first, std::uint64_t bytes, int device) const {
+    const std::lock_guard lock{mutex_};
+    const auto found = find(first, bytes);
+    if (found == blocks_.end()) return nullptr;
+    const bool everywhere = found->second.window == reinterpret_cast<std::byte*>(found->first);
+    return everywhere || found->second.device == device ? found->second.window + (first - found->first)
+                                                        : nullptr;
+  }
+
+  /// The function that the driver's library would have under a name; null: none.
+  [[nodiscard]] void* lookup(std::string_view name) const;
+
+ private:
+  friend struct entry_points;
+  friend class stream_thread;
+  using block_map = std::map<std::uintptr_t, block_record>;
+
+  [[nodiscard]] static std::uintptr_t address(const void* data) noexcept {
+    return reinterpret_cast<std::uintptr_t>(data);
+  }
+  [[nodiscard]] static std::uint64_t in_pages(std::uint64_t bytes) noexcept {
+    return (bytes + 4095) / 4096 * 4096;
+  }
+  [[nodiscard]] block_map::const_iterator find(std::uint64_t first, std::uint64_t bytes) const {
+    auto at = blocks_.upper_bound(static_cast<std::uintptr_t>(first));
+    if (at == blocks_.begin()) return blocks_.end();
+    --at;
+    const std::uint64_t inside = first - at->first;
+    return inside < at->second.bytes && bytes <= at->second.bytes - inside ? at : blocks_.end();
+  }
+  [[nodiscard]] std::byte* insert(block_record block) {
+    void* const window =
+        ::mmap(nullptr, in_pages(block.bytes), PROT_READ | PROT_WRITE, MAP_SHARED, block.file.get(), 0);
+    if (window == MAP_FAILED) return nullptr;
+    block.window = static_cast<std::byte*>(window);
+    void* data = window;
+    if (block.from != origin::pinned && block.from != origin::managed)
+      data = ::mmap(nullptr, in_pages(block.bytes), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    const std::lock_guard lock{mutex_};
+    blocks_.emplace(address(data), std::move(block));
+    return static_cast<std::byte*>(data);
+  }
+  [[nodiscard]] bool may_succeed() noexcept {
+    std::uint64_t left = set.fail_after.load();
+    if (left == UINT64_MAX) return true;
+    while (left > 0 && !set.fail_after.compare_exchange_weak(left, left - 1)) {
+    }
+    return left > 0;
+  }
+
+  mutable std::mutex mutex_;
+  block_map blocks_;
+  std::map<CUstream, std::unique_ptr<stream_thread>> streams_;
+  std::map<CUevent, std::shared_ptr<event_record>> events_;
+};
+
+/// One stream. A piece that fails makes all later ones fail the same way.
+class stream_thread {
+ public:
+  explicit stream_thread(int device)
+      : device_{device},
+        number_{driver::instance().counted.streams.fetch_add(1) + 1},
+        thread_{[this](const std::stop_token& stop) { work(stop); }} {}
+  ~stream_thread() {
+    thread_.request_stop();
+    changed_.notify_all();
+    thread_.join();
+  }
+  void queue(std::function<CUresult()> work_piece) {
+    const std::lock_guard lock{mutex_};
+    pieces_.push_back({std::move(work_piece), nullptr, 0});
+    changed_.notify_all();
+  }
+  void record(std::shared_ptr<event_record> event, std::uint64_t number) {
+    const std::lock_guard lock{mutex_};
+    pieces_.push_back({{}, std::move(event), number});
+    changed_.notify_all();
+  }
+  [[nodiscard]] int device() const noexcept { return device_; }
+
+ private:
+  struct piece {
+    std::function<CUresult()> work;
+    std::shared_ptr<event_record> event;
+    std::uint64_t number = 0;
+  };
+  void work(const std::stop_token& stop) {
+    driver& all = driver::instance();
+    CUresult result = CUDA_SUCCESS;
+    std::unique_lock lock{mutex_};
+    for (;;) {
+      changed_.wait(lock, [&] { return stop.stop_requested() || !pieces_.empty(); });
+      if (pieces_.empty()) return;
+      const piece next = std::move(pieces_.front());
+      pieces_.pop_front();
+      lock.unlock();
+      while (all.set.held || all.set.held_stream == number_)
+        std::this_thread::sleep_for(std::chrono::microseconds{100});
+      if (next.event != nullptr) {
+        const std::lock_guard events{all.mutex_};
+        next.event->reached = std::max(next.event->reached, next.number);
+        next.event->result = result;
+      } else {
+        if (const auto delay = all.set.delay_ns.load(); delay > 0)
+          std::this_thread::sleep_for(std::chrono::nanoseconds{delay});
+        if (result == CUDA_SUCCESS) result = all.may_succeed() ? next.work() : CUDA_ERROR_LAUNCH_FAILED;
+      }
+      lock.lock();
+    }
+  }
+
+  int device_;
+  std::uint64_t number_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<piece> pieces_;
+  std::jthread thread_;
+};
+
+}  // namespace fake_cuda

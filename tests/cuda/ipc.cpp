@@ -1,0 +1,119 @@
+/// \file ipc.cpp
+/// CUDA IPC and dmabufs over the fake driver.
+
+#include "ipc.hpp"
+
+#include <doctest/doctest.h>
+#include <unistd.h>
+
+#include <string>
+
+#include "fake_scene.hpp"
+
+using namespace fake_scenes;
+using fake_cuda::origin;
+using tensorhub::device_export;
+using tensorhub::error;
+
+TEST_CASE("process: fake exporter of device 0" * doctest::skip()) {
+  ipc::export_one<fake_cuda_driver>(0);
+}
+TEST_CASE("process: fake exporter of device 1" * doctest::skip()) {
+  ipc::export_one<fake_cuda_driver>(1);
+}
+
+TEST_CASE("cuda ipc: memory of another process is read where it lies, on the same device and on another") {
+  const scene here;
+  ipc::read_the_other_process<fake_cuda_driver>("process: fake exporter of device 0", 0);
+  ipc::read_the_other_process<fake_cuda_driver>("process: fake exporter of device 1", 0);
+}
+
+TEST_CASE("cuda ipc: an allocation is mapped once, however often it is imported") {
+  scene here;
+  const children::child other{"process: fake exporter of device 0"};
+  device_export out;
+  REQUIRE(children::hear(other.line(), out));
+  const auto mapped = here.driver.counted.imports.load();
+  auto first = device::at(0).import_memory(out);
+  const auto second = device::at(0).import_memory(out);
+  CHECK(first->data() == second->data());
+  CHECK(here.driver.counted.imports.load() == mapped + 1);
+  first.reset();
+  CHECK(ipc::fetched(device::at(0), second->data() + out.offset) == ipc::pattern(1));
+  // Each device of the reader's has its own mapping.
+  const auto elsewhere = device::at(1).import_memory(out);
+  CHECK(here.driver.counted.imports.load() == mapped + 2);
+  device_export larger = out;
+  larger.allocation_bytes *= 2;
+  CHECK_THROWS_AS(static_cast<void>(device::at(0).import_memory(larger)), error);
+}
+
+TEST_CASE("cuda ipc: what is gone, hidden or too large is an error") {
+  scene here;
+  children::child other{"process: fake exporter of device 0"};
+  device_export out;
+  REQUIRE(children::hear(other.line(), out));
+  const auto trouble_of = [](const device_export& from) -> std::string {
+    try {
+      static_cast<void>(device::at(0).import_memory(from));
+    } catch (const error& e) {
+      CHECK(e.code() == tensorhub::errc::system_failed);
+      return e.sentence();
+    }
+    return {};
+  };
+  device_export hidden = out;
+  hidden.device_id.fill(std::byte{7});
+  CHECK(trouble_of(hidden).find("cannot see") != std::string::npos);
+  device_export larger = out;
+  larger.allocation_bytes *= 2;
+  CHECK(trouble_of(larger).find("is not what it was") != std::string::npos);
+  CHECK(trouble_of(out).empty());
+  other.kill();
+  CHECK(trouble_of(out).find("has ended or freed it") != std::string::npos);
+}
+
+TEST_CASE("cuda ipc: what cannot be exported says why") {
+  scene here;
+  memory space;
+  std::string why;
+  const auto refused = [&](const tensorhub::memory_range& range) {
+    why.clear();
+    return !device::at(0).export_memory(range, why).has_value() && !why.empty();
+  };
+  std::byte* const pool = here.driver.allocate(origin::pool, 0, 5000);
+  CHECK(refused(space.describe(pool, 5000)));
+  CHECK(why.find("cudaMallocAsync") != std::string::npos);
+  CHECK(why.find("expandable_segments:False") != std::string::npos);
+  std::byte* const pinned = here.driver.allocate(origin::pinned, 0, 5000);
+  CHECK(refused(space.describe(pinned, 5000)));
+  here.driver.free(pinned);
+  const auto one = space.allocate(5000);
+  auto beyond = one.range();
+  beyond.bytes = 1 << 20;
+  CHECK(refused(beyond));
+  CHECK(why.find("beyond its allocation") != std::string::npos);
+  const auto gone = space.describe(pool, 5000);
+  here.driver.free(pool);
+  CHECK(refused(gone));
+  CHECK(why.find("was it freed") != std::string::npos);
+  CHECK_FALSE(refused(one.range()));
+}
+
+TEST_CASE("cuda dmabuf: whole pages around the range, where the driver has them") {
+  scene here;
+  memory space;
+  const auto one = space.allocate(20'000);
+  std::uint64_t where = 0;
+  std::string why;
+  CHECK(device::at(0).export_dmabuf(one.range(), where, why) == -1);
+  CHECK(why.find("gives no dmabufs") != std::string::npos);
+  here.driver.set.dmabufs = true;
+  auto part = one.range();
+  part.data += 5000;
+  part.bytes = 7000;
+  const int descriptor = device::at(0).export_dmabuf(part, where, why);
+  CHECK(descriptor >= 0);
+  CHECK(where == 5000 - 4096);
+  ::close(descriptor);
+}

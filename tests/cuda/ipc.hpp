@@ -1,0 +1,80 @@
+#pragma once
+/// \file ipc.hpp
+/// Exports between processes, the same over the fake driver and over a real one.
+
+#include <doctest/doctest.h>
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <random>
+#include <string>
+#include <tensorhub/memory/cuda.hpp>
+#include <vector>
+
+#include "child.hpp"
+
+namespace ipc {
+
+inline constexpr std::size_t bytes = 3u << 20;
+inline constexpr std::size_t offset = 4096 + 64;
+inline constexpr auto long_enough = std::chrono::seconds{30};
+
+inline std::vector<std::byte> pattern(std::uint64_t seed) {
+  std::mt19937_64 words{seed};
+  std::vector<std::byte> out(bytes - offset);
+  for (std::byte& each : out) each = static_cast<std::byte>(words());
+  return out;
+}
+
+/// The exporting process: fills memory of a device, says how it is reached, and stays until it is killed.
+/// Asked for a number, it writes that pattern into its memory and answers with the number.
+template <typename Driver>
+void export_one(int device) {
+  const int line = children::line_of_parent();
+  tensorhub::basic_cuda_memory<Driver> space{{.device = device}};
+  const auto one = space.allocate(bytes);
+  const auto write = [&](std::uint64_t seed) {
+    const auto given = pattern(seed);
+    space.copy(one.data() + offset, given.data(), given.size());
+  };
+  write(1);
+  std::string why;
+  const auto described = space.describe(one.data() + offset, bytes - offset);
+  const auto out = described.device->export_memory(described, why);
+  REQUIRE_MESSAGE(out.has_value(), why);
+  REQUIRE(children::say(line, *out));
+  std::uint64_t seed = 0;
+  while (children::hear(line, seed)) {
+    write(seed);
+    if (!children::say(line, seed)) return;
+  }
+}
+
+/// What lies at a device address, brought to the host by a lane of the device.
+template <typename Device>
+std::vector<std::byte> fetched(Device& device, const std::byte* from) {
+  std::vector<std::byte> out(bytes - offset);
+  const auto lane = device.open_lane();
+  REQUIRE(lane->wait(lane->copy(out.data(), from, out.size()), long_enough) == tensorhub::lane_state::done);
+  return out;
+}
+
+/// Reads another process's memory in place, and sees what it writes later.
+template <typename Driver>
+void read_the_other_process(const std::string& exporter, int reader_device) {
+  auto& device = tensorhub::cuda_device<Driver>::at(reader_device);
+  const children::child other{exporter};
+  tensorhub::device_export out;
+  REQUIRE(children::hear(other.line(), out));
+  CHECK(out.allocation_bytes >= bytes);
+  const auto import = device.import_memory(out);
+  CHECK(fetched(device, import->data() + out.offset) == pattern(1));
+  std::uint64_t answer = 0;
+  REQUIRE(children::say(other.line(), std::uint64_t{2}));
+  REQUIRE(children::hear(other.line(), answer));
+  CHECK(fetched(device, import->data() + out.offset) == pattern(2));
+}
+
+}  // namespace ipc

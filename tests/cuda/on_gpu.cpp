@@ -1,0 +1,219 @@
+/// \file on_gpu.cpp
+/// The component on the real driver. Every case here has "gpu" in its name; on a machine without a device
+/// each is skipped and says why. `tests/run --gpu` runs them, also under compute-sanitizer.
+
+#include <doctest/doctest.h>
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <iostream>
+#include <random>
+#include <string>
+#include <tensorhub/memory/cuda.hpp>
+#include <tensorhub/types/xxh3.hpp>
+#include <thread>
+#include <vector>
+
+#include "gpu.hpp"
+#include "ipc.hpp"
+
+using namespace tensorhub;
+
+namespace {
+
+using device = cuda_device<cuda_driver>;
+constexpr auto long_enough = std::chrono::seconds{60};
+
+std::vector<std::byte> noise(std::size_t bytes, std::uint64_t seed) {
+  std::mt19937_64 words{seed};
+  std::vector<std::byte> out(bytes);
+  for (std::byte& each : out) each = static_cast<std::byte>(words());
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("process: exporter on the gpu" * doctest::skip()) {
+  ipc::export_one<cuda_driver>(0);
+}
+
+TEST_CASE("gpu: kinds of memory") {
+  if (!gpu::is_here("kinds of memory")) return;
+  const cuda_functions& cuda = cuda_driver::functions();
+  cuda_memory space;
+  auto one = space.allocate(100'000);
+  const auto range = space.describe(one.data() + 10, 1000);
+  CHECK(range.kind == memory_kind::cuda_device);
+  CHECK(range.device == &space.device());
+  CHECK(space.allocation_around(range).bytes >= 100'000);
+  std::vector<std::byte> taken(100'000, std::byte{1});
+  space.copy(taken.data(), one.data(), taken.size());
+  CHECK(taken == std::vector<std::byte>(100'000));
+  cuda_pinned_memory pinned;
+  const auto host = pinned.allocate(50'000);
+  CHECK(space.describe(host.data() + 5, 100).kind == memory_kind::cuda_pinned);
+  CHECK(space.describe(host.data() + 5, 100).backing_fd == host.range().backing_fd);
+  std::byte* const staging = space.device().allocate_pinned(8192);
+  CHECK(space.describe(staging, 8192).kind == memory_kind::cuda_pinned);
+  CHECK_THROWS_AS(static_cast<void>(space.describe(staging, 1u << 30)), error);
+  space.device().free_pinned(staging, 8192);
+  std::byte* const freed = one.data();
+  one = space.allocate(64u << 20);
+  const auto big = one.data();
+  one = space.allocate(64);
+  CHECK_THROWS_AS(static_cast<void>(space.describe(big + (32u << 20), 100)), error);
+  static_cast<void>(freed);
+  CUcontext current = nullptr;
+  CHECK(cuda.context_get_current(&current) == CUDA_SUCCESS);
+  CHECK(current == nullptr);
+}
+
+TEST_CASE("gpu: digests are the host's, for any length and place") {
+  if (!gpu::is_here("digests")) return;
+  cuda_memory space;
+  constexpr std::size_t bytes = 3u << 20;
+  const auto given = noise(bytes, 4);
+  const auto data = space.allocate(bytes);
+  space.copy(data.data(), given.data(), bytes);
+  std::vector<digest_job> jobs;
+  for (std::size_t length = 0; length <= 2600; ++length)
+    jobs.push_back({data.data() + length % 17, length, length * 0x9e3779b97f4a7c15u});
+  for (std::size_t offset = 0; offset < 16; ++offset) {
+    for (std::size_t length :
+         {57'343u, 57'344u, 57'345u, 114'688u, 114'689u, 1u << 20, (1u << 20) + 13u, 3'000'000u})
+      jobs.push_back({data.data() + offset, length, offset});
+  }
+  std::vector<digest128> made(jobs.size());
+  const auto lane = space.device().open_lane();
+  REQUIRE_MESSAGE(lane->wait(lane->digest(jobs, made.data()), long_enough) == lane_state::done,
+                  lane->trouble());
+  std::size_t wrong = 0;
+  for (std::size_t i = 0; i < jobs.size(); ++i) {
+    const auto offset = static_cast<std::size_t>(jobs[i].data - data.data());
+    wrong += made[i] == detail::xxh3_128({given.data() + offset, jobs[i].bytes}, jobs[i].seed) ? 0 : 1;
+  }
+  CHECK(wrong == 0);
+}
+
+TEST_CASE("gpu: thousands of runs, packed and unpacked") {
+  if (!gpu::is_here("batched copies")) return;
+  cuda_memory space;
+  constexpr std::size_t count = 3000;
+  std::vector<std::size_t> places(count);
+  std::size_t room = 0;
+  std::size_t packed_bytes = 0;
+  const auto length_of = [](std::size_t i) { return i * 37 % 9000 + 1; };
+  for (std::size_t i = 0; i < count; ++i) {
+    places[i] = room + i % 19;
+    room = places[i] + length_of(i);
+    packed_bytes += length_of(i);
+  }
+  const auto given = noise(room, 8);
+  const auto tensors = space.allocate(room);
+  const auto packed = space.allocate(packed_bytes);
+  const auto back = space.allocate(room);
+  space.copy(tensors.data(), given.data(), room);
+  space.copy(back.data(), given.data(), room);
+  std::vector<copy_run> pack;
+  std::vector<copy_run> unpack;
+  std::vector<copy_run> wipe;
+  const auto zeros = space.allocate(10'000);
+  std::size_t at = 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    pack.push_back({packed.data() + at, tensors.data() + places[i], length_of(i)});
+    wipe.push_back({back.data() + places[i], zeros.data() + i % 16, length_of(i)});
+    unpack.push_back({back.data() + places[i], packed.data() + at, length_of(i)});
+    at += length_of(i);
+  }
+  const auto lane = space.device().open_lane();
+  CHECK(lane->copy_all(pack) == 1);
+  CHECK(lane->copy_all(wipe) == 2);
+  REQUIRE_MESSAGE(lane->wait(lane->copy_all(unpack), long_enough) == lane_state::done, lane->trouble());
+  std::vector<std::byte> taken(room);
+  space.copy(taken.data(), back.data(), room);
+  CHECK(taken == given);
+}
+
+TEST_CASE("gpu: copies of every kind, in order on a lane") {
+  if (!gpu::is_here("copies")) return;
+  cuda_memory space;
+  constexpr std::size_t bytes = 20u << 20;
+  const auto one = space.allocate(bytes);
+  const auto two = space.allocate(bytes);
+  pinned_memory staging{space.device(), bytes};
+  const auto given = noise(bytes, 3);
+  std::copy(given.begin(), given.end(), staging.data());
+  std::vector<std::byte> taken(bytes);
+  const auto lane = space.device().open_lane();
+  lane_ticket last = lane->copy(one.data(), staging.data(), bytes);
+  last = lane->copy(two.data(), one.data(), bytes);
+  last = lane->copy(one.data(), given.data(), 16);
+  last = lane->copy(taken.data(), two.data(), bytes);
+  REQUIRE_MESSAGE(lane->wait(last, long_enough) == lane_state::done, lane->trouble());
+  CHECK(taken == given);
+  CHECK(lane->state(1) == lane_state::done);
+}
+
+TEST_CASE("gpu: a wrong address fails the lane and nothing else") {
+  if (!gpu::is_here("a wrong address")) return;
+  cuda_memory space;
+  const auto one = space.allocate(4096);
+  const auto lane = space.device().open_lane();
+  const digest_job job{reinterpret_cast<const std::byte*>(std::uintptr_t{0x1000}), 64, 0};
+  digest128 out{};
+  CHECK(lane->digest(std::span{&job, 1}, &out) == 0);
+  CHECK(lane->trouble().find("was it freed") != std::string::npos);
+  const auto next = space.device().open_lane();
+  CHECK(next->wait(next->copy(one.data(), one.data() + 2048, 1024), long_enough) == lane_state::done);
+}
+
+TEST_CASE("gpu: a mark behind the user's stream") {
+  if (!gpu::is_here("marks")) return;
+  const cuda_functions& cuda = cuda_driver::functions();
+  cuda_memory space;
+  const auto one = space.allocate(256u << 20);
+  CUstream stream = nullptr;
+  {
+    const detail::cuda_scope scope{cuda, space.device().context()};
+    REQUIRE(cuda.stream_create(&stream, CU_STREAM_NON_BLOCKING, 0) == CUDA_SUCCESS);
+    for (int i = 0; i < 100; ++i)
+      REQUIRE(cuda.memory_fill_async(detail::cuda_address(one.data()), static_cast<unsigned char>(i),
+                                     256u << 20, stream) == CUDA_SUCCESS);
+  }
+  const auto mark = space.mark(stream);
+  for (int i = 0; i < 100'000 && mark.state() == lane_state::pending; ++i)
+    std::this_thread::sleep_for(std::chrono::microseconds{100});
+  CHECK(mark.state() == lane_state::done);
+  std::byte last{};
+  space.copy(&last, one.data() + 12345, 1);
+  CHECK(last == std::byte{99});
+  const auto legacy = space.mark(nullptr);
+  for (int i = 0; i < 100'000 && legacy.state() == lane_state::pending; ++i)
+    std::this_thread::sleep_for(std::chrono::microseconds{100});
+  CHECK(legacy.state() == lane_state::done);
+  const detail::cuda_scope scope{cuda, space.device().context()};
+  CHECK(cuda.stream_destroy(stream) == CUDA_SUCCESS);
+}
+
+TEST_CASE("gpu: memory of another process is read where it lies") {
+  if (!gpu::is_here("IPC")) return;
+  ipc::read_the_other_process<cuda_driver>("process: exporter on the gpu", 0);
+  if (device::count() > 1) ipc::read_the_other_process<cuda_driver>("process: exporter on the gpu", 1);
+}
+
+TEST_CASE("gpu: a dmabuf, or the reason that there is none") {
+  if (!gpu::is_here("dmabufs")) return;
+  cuda_memory space;
+  const auto one = space.allocate(2u << 20);
+  std::uint64_t offset = 0;
+  std::string why;
+  const int descriptor = space.device().export_dmabuf(one.range(), offset, why);
+  if (descriptor < 0) {
+    std::cout << "cuda.on_gpu: no dmabuf: " << why << std::endl;
+    CHECK_FALSE(why.empty());
+  } else {
+    CHECK(offset == 0);
+    ::close(descriptor);
+  }
+}

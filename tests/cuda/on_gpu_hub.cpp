@@ -1,0 +1,24 @@
+/// \file on_gpu_hub.cpp
+/// Publish and update with weights on a real device; see on_gpu.cpp.
+
+#include <doctest/doctest.h>
+
+#include "gpu.hpp"
+#include "hub_scene.hpp"
+
+using tensorhub::cuda_driver;
+
+TEST_CASE("process: rollout on the gpu" * doctest::skip()) {
+  hubs::be_a_rollout<cuda_driver>();
+}
+
+TEST_CASE("gpu: versions travel over tcp, from device to device") {
+  if (!gpu::is_here("hub over tcp")) return;
+  hubs::versions_travel<cuda_driver, hubs::hub<cuda_driver, tensorhub::transports::tcp>>();
+}
+
+TEST_CASE("gpu: versions travel within the process and between processes by IPC") {
+  if (!gpu::is_here("hub over same_host")) return;
+  hubs::versions_travel<cuda_driver, hubs::near_hub<cuda_driver>>();
+  hubs::two_processes<cuda_driver>("process: rollout on the gpu");
+}

@@ -1,0 +1,298 @@
+// Workers whose weights live in device memory: here the fake device's, whose addresses fault when the CPU
+// touches them. What is said here of it is said of every device.
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <tensorhub/testing/fake_device.hpp>
+#include <tensorhub/testing/memory_transport.hpp>
+#include <tensorhub/transports/same_host.hpp>
+#include <thread>
+#include <vector>
+
+#include "hub.hpp"
+
+using tensorhub::testing::fake_device;
+using tensorhub::testing::fake_device_memory;
+
+template class tensorhub::worker<tensorhub::testing::memory_transport, tensorhub::group_consistent,
+                                 tensorhub::xxh3_128, fake_device_memory>;
+template class tensorhub::worker<tensorhub::transports::tcp, tensorhub::group_consistent, tensorhub::xxh3_128,
+                                 fake_device_memory>;
+template class tensorhub::worker<tensorhub::transports::same_host, tensorhub::group_consistent,
+                                 tensorhub::xxh3_128, fake_device_memory>;
+
+using namespace system_tests;
+
+namespace {
+
+template <typename Transport>
+using device_hub = tensorhub::hub<Transport, tensorhub::nearest_source, tensorhub::group_consistent,
+                                  tensorhub::xxh3_128, fake_device_memory>;
+
+/// Two large tensors and some small ones on the device, one small one on the host.
+struct device_weights {
+  static constexpr std::uint64_t large_bytes = 5'000'001;
+  fake_device_memory space{};
+  std::array<fake_device_memory::allocation, 2> large{space.allocate(large_bytes),
+                                                      space.allocate(large_bytes)};
+  std::vector<fake_device_memory::allocation> small{};
+  std::vector<std::byte> on_host = std::vector<std::byte>(333);
+
+  device_weights() {
+    for (std::size_t i = 0; i < 20; ++i) small.push_back(space.allocate(small_bytes(i)));
+  }
+  [[nodiscard]] static std::uint64_t small_bytes(std::size_t i) { return 7 + 101 * i; }
+
+  [[nodiscard]] static std::vector<std::byte> bytes_of(std::uint64_t version, std::uint64_t tensor,
+                                                       std::uint64_t bytes) {
+    std::vector<std::byte> out(bytes);
+    std::uint64_t word = version * 1'000'003 + tensor;
+    for (std::byte& each : out) {
+      word = word * 6364136223846793005ull + 1442695040888963407ull;
+      each = static_cast<std::byte>(word >> 56);
+    }
+    return out;
+  }
+  template <typename Visit>
+  void visit(Visit&& each) {
+    for (std::size_t i = 0; i < 2; ++i) each(i, large[i].data(), large_bytes);
+    for (std::size_t i = 0; i < small.size(); ++i) each(10 + i, small[i].data(), small_bytes(i));
+  }
+  void fill(std::uint64_t version) {
+    visit([&](std::uint64_t tensor, std::byte* at, std::uint64_t bytes) {
+      fake_device::instance().fill(at, bytes_of(version, tensor, bytes));
+    });
+    std::ranges::copy(bytes_of(version, 99, on_host.size()), on_host.begin());  // where it is
+  }
+  [[nodiscard]] bool holds(std::uint64_t version) {
+    bool same = on_host == bytes_of(version, 99, on_host.size());
+    visit([&](std::uint64_t tensor, const std::byte* at, std::uint64_t bytes) {
+      same = same && fake_device::instance().bytes_of(at, bytes) == bytes_of(version, tensor, bytes);
+    });
+    return same;
+  }
+  template <typename Worker>
+  void add_to(Worker& worker) {
+    visit([&](std::uint64_t tensor, std::byte* at, std::uint64_t bytes) {
+      worker.add("t" + std::to_string(tensor), at, {bytes}, tensorhub::dtype::u8);
+    });
+    worker.add("host", on_host.data(), {on_host.size()}, tensorhub::dtype::u8);
+  }
+};
+
+template <typename Worker>
+struct device_member {
+  device_weights memory;
+  Worker worker;
+  explicit device_member(const tensorhub::worker_options& options) : worker{options} {
+    memory.add_to(worker);
+  }
+};
+
+struct failing_device {
+  explicit failing_device(std::uint64_t after) { fake_device::instance().set.fail_after = after; }
+  ~failing_device() { fake_device::instance().set.fail_after = UINT64_MAX; }
+};
+
+template <typename Hub>
+void versions_travel() {
+  typename Hub::reference_server server;
+  device_member<typename Hub::publisher> trainer{who(server.address(), "trainer")};
+  device_member<typename Hub::subscriber> first{who(server.address(), "rollout-0")};
+  device_member<typename Hub::subscriber> second{who(server.address(), "rollout-1")};
+  for (std::uint64_t version = 1; version <= 3; ++version) {
+    trainer.memory.fill(version);
+    trainer.worker.publish(version);
+    CHECK(first.worker.update(exactly(version)).version == version);
+    CHECK(first.memory.holds(version));
+    trainer.worker.unpublish();
+    CHECK(second.worker.update(exactly(version)).version == version);  // from the first: nobody else has it
+    CHECK(second.memory.holds(version));
+  }
+}
+
+using memory_hub = device_hub<tensorhub::testing::memory_transport>;
+
+}  // namespace
+
+TEST_CASE("device hub: versions travel from device to device, and on") {
+  versions_travel<memory_hub>();
+}
+
+TEST_CASE("device hub: over tcp, through pinned staging on both sides") {
+  versions_travel<device_hub<tensorhub::transports::tcp>>();
+}
+
+TEST_CASE("device hub: over same_host, by mapped device memory or staged by the source") {
+  versions_travel<device_hub<tensorhub::transports::same_host>>();
+  fake_device::instance().set.exports = false;
+  versions_travel<device_hub<tensorhub::transports::same_host>>();
+  fake_device::instance().set.exports = true;
+}
+
+TEST_CASE("device hub: a report's path says that the bytes took a detour, and why") {
+  using host_hub = device_hub<tensorhub::transports::same_host>;
+  host_hub::reference_server server;
+  device_member<host_hub::publisher> trainer{who(server.address(), "trainer")};
+  device_member<host_hub::subscriber> mapping{who(server.address(), "rollout-0")};
+  tensorhub::transports::same_host_options always_staged;
+  always_staged.device = tensorhub::transports::device_memory::stage;
+  device_weights memory;
+  host_hub::subscriber staging{who(server.address(), "rollout-1"), always_staged};
+  memory.add_to(staging);
+  trainer.memory.fill(1);
+  trainer.worker.publish(1);
+  CHECK(mapping.worker.update().paths == std::vector<std::string>{"same_host"});
+  mapping.worker.unpublish();
+  CHECK(staging.update().paths ==
+        std::vector<std::string>{
+            "same_host (device memory of the peer goes through host memory: options::device says so)"});
+  CHECK(memory.holds(1));
+  REQUIRE(staging.statistics().received.size() == 1);
+  CHECK(staging.statistics().received.front().path == "same_host");
+}
+
+TEST_CASE("device hub: publish and update come after what the stream holds") {
+  memory_hub::reference_server server;
+  device_member<memory_hub::publisher> trainer{who(server.address(), "trainer")};
+  device_member<memory_hub::subscriber> rollout{who(server.address(), "rollout-0")};
+  trainer.memory.fill(1);
+  trainer.worker.publish(1);
+  rollout.worker.update();
+  trainer.worker.unpublish();
+
+  // The optimizer's kernels write while publish waits.
+  std::atomic<bool> optimized{false};
+  std::jthread optimizer{[&] {
+    std::this_thread::sleep_for(20ms);
+    trainer.memory.fill(2);
+    optimized = true;
+  }};
+  trainer.worker.publish(2, fake_device_memory::stream_type{&optimized});
+  CHECK(optimized);
+
+  // The kernels that generate read the old weights while update waits.
+  std::atomic<bool> generated{false};
+  bool saw_old_weights = false;
+  std::jthread generator{[&] {
+    std::this_thread::sleep_for(20ms);
+    saw_old_weights = rollout.memory.holds(1);
+    generated = true;
+  }};
+  CHECK(rollout.worker.update(latest, fake_device_memory::stream_type{&generated}).version == 2);
+  generator.join();
+  CHECK(saw_old_weights);
+  CHECK(rollout.memory.holds(2));
+
+  std::atomic<bool> never{false};
+  std::string sentence;
+  CHECK(code_of([&] { rollout.worker.update(latest, fake_device_memory::stream_type{&never}, 30ms); },
+                &sentence) == errc::timed_out);
+  CHECK(contains(sentence, "replica rollout-0"));
+  CHECK(rollout.worker.held_version() == 2);  // nothing has begun
+}
+
+TEST_CASE("device hub: a snapshot lies in host memory; the device's may change at once") {
+  memory_hub::reference_server server;
+  device_member<memory_hub::publisher> trainer{who(server.address(), "trainer")};
+  device_member<memory_hub::subscriber> rollout{who(server.address(), "rollout-0")};
+  for (std::uint64_t version = 1; version <= 3; ++version) {
+    trainer.memory.fill(version);
+    trainer.worker.publish(version, tensorhub::snapshot);
+    trainer.memory.fill(1000 + version);  // the next step
+    CHECK(rollout.worker.update(exactly(version)).version == version);
+    CHECK(rollout.memory.holds(version));
+  }
+  const failing_device at_once{0};
+  std::string sentence;
+  CHECK(code_of([&] { trainer.worker.publish(4, tensorhub::snapshot); }, &sentence) == errc::system_failed);
+  CHECK(contains(sentence, "the device did not copy the tensors"));
+  CHECK(contains(sentence, "model policy; version 4; replica trainer; shard 0]"));
+}
+
+TEST_CASE("device hub: what is staged waits in host memory, install brings it to the device") {
+  memory_hub::reference_server server;
+  device_member<memory_hub::publisher> trainer{who(server.address(), "trainer")};
+  device_member<memory_hub::staged_subscriber> rollout{who(server.address(), "rollout-0")};
+  trainer.memory.fill(1);
+  trainer.worker.publish(1);
+  rollout.worker.update();
+  trainer.worker.unpublish();
+  trainer.memory.fill(2);
+  trainer.worker.publish(2);
+  CHECK(rollout.worker.stage().version == 2);
+  CHECK(rollout.memory.holds(1));
+  std::atomic<bool> idle{true};
+  CHECK(rollout.worker.install(fake_device_memory::stream_type{&idle}).version == 2);
+  CHECK(rollout.memory.holds(2));
+}
+
+TEST_CASE("device hub: the last copy of a retained version is saved to host memory") {
+  memory_hub::reference_server server;
+  device_member<memory_hub::publisher> trainer{who(server.address(), "trainer")};
+  device_member<memory_hub::subscriber> rollout{who(server.address(), "rollout-0")};
+  trainer.memory.fill(1);
+  trainer.worker.publish(1);
+  trainer.worker.retain(1);
+  CHECK_FALSE(trainer.worker.unpublish().lost);
+  CHECK(trainer.worker.offloaded_bytes() > 0);
+  trainer.memory.fill(77);
+  CHECK(rollout.worker.update(exactly(1)).version == 1);
+  CHECK(rollout.memory.holds(1));
+}
+
+TEST_CASE("device hub: a seed in host memory feeds devices") {
+  memory_hub::reference_server server;
+  device_member<memory_hub::publisher> trainer{who(server.address(), "trainer")};
+  memory_hub::seeder seed{who(server.address(), "seed")};
+  device_member<memory_hub::subscriber> rollout{who(server.address(), "rollout-0")};
+  trainer.memory.fill(4);
+  trainer.worker.publish(4);
+  CHECK(seed.wait(4, 20s) == 4);
+  trainer.worker.unpublish();
+  CHECK(rollout.worker.update(exactly(4)).version == 4);
+  CHECK(rollout.memory.holds(4));
+}
+
+TEST_CASE("device hub: a device that fails makes no version and no silent damage") {
+  memory_hub::reference_server server;
+  device_member<memory_hub::publisher> trainer{who(server.address(), "trainer")};
+  device_member<memory_hub::subscriber> rollout{who(server.address(), "rollout-0")};
+  trainer.memory.fill(1);
+  trainer.worker.join();
+  {
+    const failing_device at_once{0};
+    std::string sentence;
+    CHECK(code_of([&] { trainer.worker.publish(1); }, &sentence) == errc::system_failed);
+    CHECK(contains(sentence, "fake device did not copy the small tensors"));
+    CHECK(contains(sentence, "model policy; version 1; replica trainer; shard 0]"));
+  }
+  CHECK_FALSE(trainer.worker.held_version());
+  {
+    const failing_device after_packing{1};
+    std::string sentence;
+    CHECK(code_of([&] { trainer.worker.publish(1); }, &sentence) == errc::system_failed);
+    CHECK(contains(sentence, "fake device made no digests"));
+    CHECK(contains(sentence, "call again"));
+    CHECK(contains(sentence, "model policy; version 1; replica trainer; shard 0; chunk 0]"));
+  }
+  trainer.worker.publish(1);
+  rollout.worker.update();
+  trainer.worker.unpublish();
+  trainer.memory.fill(2);
+  trainer.worker.publish(2);
+  for (std::uint64_t pieces = 0; pieces < 6; ++pieces) {
+    const failing_device later{pieces};
+    CHECK(code_of([&] { rollout.worker.update(latest, 5s); }) != errc::ok);
+    CHECK_FALSE(rollout.worker.held_version() == 2);
+  }
+  CHECK(rollout.worker.update().version == 2);  // repairs what was torn
+  CHECK(rollout.memory.holds(2));
+}

@@ -1,0 +1,421 @@
+/// \file etcd.cpp
+/// Reference servers that a real etcd elects: kill -9 and SIGSTOP of the leader, etcd killed and back, the
+/// leader's end. Trainer and rollouts know both servers' addresses.
+
+#include "etcd.hpp"
+
+#include <doctest/doctest.h>
+
+#include <atomic>
+#include <mutex>
+#include <optional>
+#include <tensorhub/service/codec.hpp>
+#include <tensorhub/service/zmq_socket.hpp>
+#include <thread>
+
+#include "hub.hpp"
+
+using namespace system_tests;
+
+namespace {
+
+using standby = tensorhub::standby_server<>;
+constexpr auto patience = 60s;
+
+[[nodiscard]] std::string address_of(std::uint16_t port) {
+  return "tcp://127.0.0.1:" + std::to_string(port);
+}
+
+[[nodiscard]] tensorhub::standby_server_options candidate(const etcd_member& etcd,
+                                                          const std::string& address) {
+  tensorhub::standby_server_options out;
+  out.server.address = address;
+  out.server.catalog.heartbeat_interval = 200ms;
+  out.server.catalog.worker_timeout = 3000ms;
+  out.server.catalog.recovery_grace = 3000ms;
+  out.etcd.endpoints = etcd.url();
+  out.election.name = "servers";
+  out.election.lease = 2s;
+  out.election.margin = 300ms;
+  out.election.keep_alive = 200ms;
+  out.election.poll = 100ms;
+  out.election.answer_time = 500ms;
+  return out;
+}
+
+/// In a process of its own: says its log, until it is killed.
+int serve(const etcd_member& etcd, const std::string& address) {
+  tensorhub::standby_server_options options = candidate(etcd, address);
+  options.server.log = [](const tensorhub::log_line& line) { std::cout << line.text << std::endl; };
+  const standby server{options};
+  for (;;) ::pause();
+}
+
+/// Reads the process's lines up to one with `part`, which it returns.
+std::string line_with(process& from, const std::string& part) {
+  for (;;) {
+    std::string line = from.line(patience);
+    if (contains(line, part)) return line;
+  }
+}
+
+[[nodiscard]] tensorhub::worker_options member_of(const std::string& servers, const std::string& replica) {
+  tensorhub::worker_options out = who(servers, replica);
+  out.server_timeout = 700ms;
+  out.request_retry = 300ms;
+  out.join_timeout = 60s;
+  return out;
+}
+
+/// What a candidate of this process has said.
+class said_lines {
+ public:
+  [[nodiscard]] auto writer() {
+    return [this](const tensorhub::log_line& line) {
+      const std::lock_guard lock{mutex_};
+      text_ += line.text + "\n";
+    };
+  }
+  [[nodiscard]] std::string text() const {
+    const std::lock_guard lock{mutex_};
+    return text_;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::string text_;
+};
+
+template <typename Question>
+[[nodiscard]] bool eventually(Question&& question) {
+  const auto give_up = std::chrono::steady_clock::now() + patience;
+  while (!question()) {
+    if (std::chrono::steady_clock::now() > give_up) return false;
+    std::this_thread::sleep_for(2ms);
+  }
+  return true;
+}
+
+/// A control connection without a worker behind it.
+class raw_client {
+ public:
+  explicit raw_client(const std::string& server)
+      : context_{tensorhub::detail::shared_context()},
+        socket_{tensorhub::detail::bounded_socket(*context_, zmq::socket_type::dealer)} {
+    socket_.connect(server);
+  }
+  void ask() {
+    const auto frame = encoder_.encode({4711, {++sequence_}, {}, tensorhub::messages::list_request{}});
+    REQUIRE(socket_.send(zmq::const_buffer{frame.data(), frame.size()}, zmq::send_flags::none));
+  }
+  /// The term of the server that answers; empty: nobody does within the time.
+  [[nodiscard]] std::optional<std::uint64_t> answer(std::chrono::milliseconds within) {
+    socket_.set(zmq::sockopt::rcvtimeo, static_cast<int>(within.count()));
+    zmq::message_t frame;
+    if (!socket_.recv(frame)) return std::nullopt;
+    tensorhub::decoder decoder;
+    const auto decoded = decoder.decode({static_cast<const std::byte*>(frame.data()), frame.size()});
+    REQUIRE(decoded.ok());
+    return tensorhub::term_of(tensorhub::server_epoch{decoded.message.sender});
+  }
+
+ private:
+  std::shared_ptr<zmq::context_t> context_;
+  zmq::socket_t socket_;
+  tensorhub::encoder encoder_;
+  std::uint64_t sequence_ = 0;
+};
+
+}  // namespace
+
+TEST_CASE("etcd: kill -9 of the leading server: the other takes over, and everything goes on") {
+  if (etcd_program().empty()) return;
+  etcd_member etcd;
+  etcd.start();
+  const std::string a = address_of(free_port()), b = address_of(free_port());
+  process first{[&] { return serve(etcd, a); }};
+  CHECK(contains(line_with(first, "this server leads"), "term 1"));
+  process second{[&] { return serve(etcd, b); }};
+
+  trainer source{member_of(a + "," + b, "trainer-0")};
+  rollout early{member_of(a + "," + b, "rollout-0")};
+  rollout late{member_of(b + "," + a, "rollout-1")};  // finds the leader at the end of its list
+  source.memory.fill(1);
+  source.worker.publish(1);
+  CHECK(early.worker.update(exactly(1), patience).version == 1);
+  source.worker.unpublish(20s);
+  source.memory.fill(2);
+  source.worker.publish(2);
+  late.worker.join();
+  std::this_thread::sleep_for(600ms);  // some heartbeats: by them workers learn how many they are
+
+  first.kill(SIGKILL);
+  // `latest` is asked all the time: it must not become what it was before.
+  CHECK(late.worker.update(latest, patience).version == 2);
+  CHECK(late.memory.holds(2));
+  CHECK(contains(line_with(second, "this server leads"), "term 2"));
+  CHECK(late.worker.newer().value_or(2) == 2);
+  // What was published before is still there, from the reader that holds it, for one who has just come.
+  rollout fresh{member_of(a + "," + b, "rollout-2")};
+  CHECK(fresh.worker.update(exactly(1), patience).version == 1);
+  CHECK(fresh.memory.holds(1));
+
+  source.worker.unpublish(20s);
+  source.memory.fill(3);
+  source.worker.publish(3);
+  for (rollout* reader : {&early, &late, &fresh}) {
+    CHECK(reader->worker.update(at_least(3), patience).version == 3);
+    CHECK(reader->memory.holds(3));
+  }
+}
+
+TEST_CASE("etcd: a leading server that was stopped beyond its lease says nothing more when it goes on") {
+  if (etcd_program().empty()) return;
+  etcd_member etcd;
+  etcd.start();
+  const std::string a = address_of(free_port()), b = address_of(free_port());
+  process first{[&] { return serve(etcd, a); }};
+  CHECK(contains(line_with(first, "this server leads"), "term 1"));
+  process second{[&] { return serve(etcd, b); }};
+
+  raw_client client{a};
+  client.ask();
+  CHECK(client.answer(patience) == 1u);
+  trainer source{member_of(a + "," + b, "trainer-0")};
+  rollout reader{member_of(a + "," + b, "rollout-0")};
+  source.memory.fill(1);
+  source.worker.publish(1);
+  CHECK(reader.worker.update(latest, patience).version == 1);
+
+  first.kill(SIGSTOP);
+  CHECK(contains(line_with(second, "this server leads"), "term 2"));
+  client.ask();  // waits in the stopped process
+  source.worker.unpublish(30s);
+  source.memory.fill(2);
+  source.worker.publish(2);
+  CHECK(reader.worker.update(at_least(2), patience).version == 2);
+
+  first.kill(SIGCONT);
+  CHECK(contains(line_with(first, "no leader any more"), "term 1"));
+  CHECK_FALSE(client.answer(200ms));  // it had been asked, and could have answered
+  // It is a candidate like any other: when the second one dies it leads again, in a term of its own.
+  second.kill(SIGKILL);
+  CHECK(contains(line_with(first, "this server leads"), "term 3"));
+  CHECK(client.answer(0ms).value_or(3) == 3u);  // connected anew, it may have been asked again
+  client.ask();
+  CHECK(client.answer(patience) == 3u);
+  source.worker.unpublish(30s);
+  source.memory.fill(3);
+  source.worker.publish(3);
+  CHECK(reader.worker.update(at_least(3), patience).version == 3);
+  CHECK(reader.memory.holds(3));
+}
+
+TEST_CASE("etcd: without etcd the leader stops in time, and says so; when etcd is back there is one again") {
+  if (etcd_program().empty()) return;
+  etcd_member etcd;
+  etcd.start();
+  const std::string address = address_of(free_port());
+  said_lines said;
+  auto options = candidate(etcd, address);
+  options.server.log = said.writer();
+  standby server{options};
+  REQUIRE(eventually([&] { return server.leads(); }));
+  CHECK(server.term() == 1);
+  trainer source{member_of(address, "trainer-0")};
+  rollout reader{member_of(address, "rollout-0")};
+  source.memory.fill(1);
+  source.worker.publish(1);
+  CHECK(reader.worker.update(latest, patience).version == 1);
+  raw_client client{address};
+  client.ask();
+  CHECK(client.answer(patience) == 1u);
+
+  etcd.kill();
+  REQUIRE(eventually([&] { return contains(said.text(), "no leader any more (term 1): its lease may"); }));
+  CHECK(contains(said.text(), "etcd does not answer: http://127.0.0.1:"));
+  CHECK_FALSE(server.leads());
+  client.ask();
+  CHECK_FALSE(client.answer(100ms));
+  // The address is free: nobody listens there.
+  { const tensorhub::reference_server<> other{{.address = address}}; }
+  CHECK(server.statistics().workers == 0);
+  CHECK(reader.memory.holds(1));  // what the workers have they have
+
+  etcd.start();
+  REQUIRE(eventually([&] { return server.leads(); }));
+  CHECK(server.term() == 2);
+  CHECK(contains(said.text(), "etcd answers again"));
+  source.worker.unpublish(30s);
+  source.memory.fill(2);
+  source.worker.publish(2);
+  CHECK(reader.worker.update(at_least(2), patience).version == 2);
+  CHECK(reader.memory.holds(2));
+}
+
+TEST_CASE("etcd: a leader that ends gives way at once; one whose address is taken stands back") {
+  if (etcd_program().empty()) return;
+  etcd_member etcd;
+  etcd.start();
+  const std::string a = address_of(free_port()), b = address_of(free_port());
+  auto patient = candidate(etcd, a);
+  patient.election.lease = 3600s;  // nobody would wait for its end
+  said_lines said;
+  std::optional<standby> first{patient};
+  REQUIRE(eventually([&] { return first->leads(); }));
+  auto other = candidate(etcd, b);
+  other.server.log = said.writer();
+  std::optional<standby> second{other};
+  CHECK_FALSE(second->leads());
+  first.reset();
+  REQUIRE(eventually([&] { return second->leads(); }));
+  CHECK(second->term() == 2);
+
+  second.reset();
+  const tensorhub::reference_server<> squatter{{.address = b}};
+  second.emplace(other);
+  REQUIRE(
+      eventually([&] { return contains(said.text(), "term 3): the reference server cannot listen at"); }));
+  CHECK_FALSE(second->leads());
+  first.emplace(patient);
+  REQUIRE(eventually([&] { return first->leads(); }));
+  CHECK(first->term() >= 4);
+}
+
+TEST_CASE("etcd: two candidates in one process, killed and replaced in turn: one leads at a time") {
+  if (etcd_program().empty()) return;
+  etcd_member etcd;
+  etcd.start();
+  const std::string a = address_of(free_port()), b = address_of(free_port());
+  std::optional<standby> one{candidate(etcd, a)}, other{candidate(etcd, b)};
+  std::uint64_t last = 0;
+  for (int round = 0; round < 6; ++round) {
+    REQUIRE(eventually([&] {
+      const bool first = one->leads();
+      const bool second = other->leads();
+      CHECK_FALSE((first && second));
+      return first != second && std::max(one->term(), other->term()) > last;
+    }));
+    std::optional<standby>& leader = one->leads() ? one : other;
+    last = leader->term();
+    leader.reset();
+    leader.emplace(candidate(etcd, &leader == &one ? a : b));
+  }
+  CHECK(last >= 6);
+}
+
+TEST_CASE("etcd: what cannot be is refused, and an etcd that is none is said") {
+  const auto refused = [](auto change) {
+    tensorhub::standby_server_options options;
+    options.server.address = address_of(1);
+    options.election.name = "servers";
+    change(options);
+    return code_of([&] { const standby server{options}; });
+  };
+  using options = tensorhub::standby_server_options;
+  CHECK(refused([](options& o) { o.server.address = "tcp://127.0.0.1:0"; }) == errc::invalid_argument);
+  CHECK(refused([](options& o) { o.server.address = "tcp://127.0.0.1:*"; }) == errc::invalid_argument);
+  CHECK(refused([](options& o) { o.election.name = ""; }) == errc::invalid_argument);
+  CHECK(refused([](options& o) { o.etcd.endpoints = "127.0.0.1:2379"; }) == errc::invalid_argument);
+  CHECK(refused([](options& o) { o.etcd.endpoints = ""; }) == errc::invalid_argument);
+  CHECK(refused([](options& o) { o.etcd.key_file = "key.pem"; }) == errc::invalid_argument);
+
+  // A reference server where etcd should be: no HTTP.
+  const tensorhub::reference_server<> none;
+  said_lines said;
+  tensorhub::standby_server_options how;
+  how.server.address = address_of(free_port());
+  how.server.log = said.writer();
+  how.election.name = "servers";
+  how.election.answer_time = 200ms;
+  how.etcd.endpoints = "http" + none.address().substr(3);
+  const standby server{how};
+  REQUIRE(eventually([&] { return contains(said.text(), "etcd does not answer: http://127.0.0.1:"); }));
+  CHECK_FALSE(server.leads());
+}
+
+TEST_CASE("etcd: over TLS, with certificates of both sides") {
+  if (etcd_program().empty()) return;
+  if (std::system("openssl version >/dev/null 2>&1") != 0) {
+    std::cout << "SKIPPED: system.etcd: there is no openssl program here to make certificates" << std::endl;
+    return;
+  }
+  etcd_member etcd{"https"};
+  const auto file = [&](const std::string& name) { return (etcd.folder() / name).string(); };
+  // An authority, and what it signs: etcd's certificate, and a candidate's.
+  const auto make = [&](const std::string& name, const std::string& more) {
+    const std::string command =
+        "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 1" +
+        (" -keyout " + file(name + ".key") + " -out " + file(name + ".pem")) + " -subj /CN=" + name + more +
+        " 2>" + file("openssl.log");
+    REQUIRE(std::system(command.c_str()) == 0);
+  };
+  const std::string signed_by_us = " -CA " + file("authority.pem") + " -CAkey " + file("authority.key") +
+                                   " -addext basicConstraints=critical,CA:FALSE";
+  make("authority", "");
+  make("other", "");
+  make("etcd", signed_by_us + " -addext subjectAltName=IP:127.0.0.1");
+  make("candidate", signed_by_us);
+  const tensorhub::etcd_options ours{etcd.url(), file("authority.pem"), file("candidate.pem"),
+                                     file("candidate.key")};
+  etcd.start({"--cert-file=" + file("etcd.pem"), "--key-file=" + file("etcd.key"),
+              "--trusted-ca-file=" + file("authority.pem"), "--client-cert-auth"},
+             ours);
+
+  auto options = candidate(etcd, address_of(free_port()));
+  options.etcd = ours;
+  {
+    const standby server{options};
+    CHECK(eventually([&] { return server.leads(); }));
+  }
+  const auto complaint = [&](tensorhub::etcd_options how) {
+    said_lines said;
+    options.etcd = std::move(how);
+    options.server.log = said.writer();
+    const standby server{options};
+    CHECK(eventually([&] { return contains(said.text(), "etcd does not answer: " + etcd.url()); }));
+    CHECK_FALSE(server.leads());
+    return said.text();
+  };
+  const std::string unknown =
+      complaint({etcd.url(), file("other.pem"), ours.certificate_file, ours.key_file});
+  CHECK_MESSAGE(contains(unknown, "certificate"), unknown);
+  complaint({etcd.url(), ours.ca_file, {}, {}});
+}
+
+#ifdef TENSORHUB_REFERENCE_SERVER
+TEST_CASE("etcd: the reference server's program is a candidate, if it is told to be one") {
+  if (etcd_program().empty()) return;
+  etcd_member etcd;
+  etcd.start();
+  const std::string a = address_of(free_port()), b = address_of(free_port());
+  const auto program = [&](const std::string& address) {
+    return std::vector<std::string>{TENSORHUB_REFERENCE_SERVER,
+                                    "--address",
+                                    address,
+                                    "--etcd",
+                                    etcd.url(),
+                                    "--election",
+                                    "servers",
+                                    "--lease-s",
+                                    "2"};
+  };
+  process first{program(a)};
+  CHECK(first.line() == "candidate at " + a);
+  raw_client client{a};
+  client.ask();
+  CHECK(client.answer(patience) == 1u);
+  process second{program(b)};
+  CHECK(second.line() == "candidate at " + b);
+  first.kill(SIGTERM);
+  CHECK(first.wait() == 0);
+  raw_client other{b};
+  other.ask();
+  CHECK(other.answer(patience) == 2u);
+  second.kill(SIGTERM);
+  CHECK(second.wait() == 0);
+
+  process alone{std::vector<std::string>{TENSORHUB_REFERENCE_SERVER, "--etcd", etcd.url()}};
+  CHECK(alone.wait() == 2);
+}
+#endif

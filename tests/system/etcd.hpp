@@ -1,0 +1,123 @@
+#pragma once
+// A real etcd on the loopback interface, for the tests of the component etcd.
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <iterator>
+#include <memory>
+#include <random>
+#include <stdexcept>
+#include <string>
+#include <tensorhub/detail/unique_fd.hpp>
+#include <tensorhub/etcd.hpp>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "process.hpp"
+
+namespace system_tests {
+
+/// A port of 127.0.0.1 that is free now, and that no outgoing connection will get: from below the range that
+/// the kernel takes those from.
+[[nodiscard]] inline std::uint16_t free_port() {
+  static std::mt19937 random{std::random_device{}()};
+  for (int attempt = 0; attempt < 1000; ++attempt) {
+    const auto port = static_cast<std::uint16_t>(15'000 + random() % 17'000);
+    const tensorhub::detail::unique_fd socket{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
+    sockaddr_in at{};
+    at.sin_family = AF_INET;
+    at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    at.sin_port = htons(port);
+    if (::bind(socket.get(), reinterpret_cast<const sockaddr*>(&at), sizeof at) == 0) return port;
+  }
+  throw std::runtime_error("no free port");
+}
+
+/// Path of the program; empty, with a line that says so, if this machine has none.
+[[nodiscard]] inline std::string etcd_program() {
+  for (const std::string folder : {"/usr/bin/", "/usr/local/bin/"}) {
+    if (::access((folder + "etcd").c_str(), X_OK) == 0) return folder + "etcd";
+  }
+  std::cout << "SKIPPED: system.etcd: there is no etcd program here (Debian: etcd-server)" << std::endl;
+  return {};
+}
+
+/// One member, with its data in a temporary folder. It can be killed and started again.
+class etcd_member {
+ public:
+  explicit etcd_member(const std::string& scheme = "http") {
+    std::string name =
+        (std::filesystem::temp_directory_path() / "tensorhub-etcd-").string() + std::string(6, 'X');
+    if (::mkdtemp(name.data()) == nullptr) throw std::runtime_error("no temporary folder");
+    folder_ = name;
+    url_ = scheme + "://127.0.0.1:" + std::to_string(free_port());
+    peer_url_ = "http://127.0.0.1:" + std::to_string(free_port());
+  }
+  ~etcd_member() {
+    kill();
+    std::error_code ignored;
+    std::filesystem::remove_all(folder_, ignored);
+  }
+  etcd_member(const etcd_member&) = delete;
+  etcd_member& operator=(const etcd_member&) = delete;
+
+  [[nodiscard]] const std::string& url() const { return url_; }
+  [[nodiscard]] const std::filesystem::path& folder() const { return folder_; }
+
+  /// With `more` options; returns when it answers to whom `how` says.
+  void start(const std::vector<std::string>& more = {}, tensorhub::etcd_options how = {}) {
+    std::vector<std::string> command{etcd_program(),
+                                     "--data-dir=" + (folder_ / "data").string(),
+                                     "--listen-client-urls=" + url_,
+                                     "--advertise-client-urls=" + url_,
+                                     "--listen-peer-urls=" + peer_url_,
+                                     "--initial-advertise-peer-urls=" + peer_url_,
+                                     "--initial-cluster=default=" + peer_url_};
+    command.insert(command.end(), more.begin(), more.end());
+    const std::string log = (folder_ / "log").string();
+    program_ = std::make_unique<process>([&] {
+      const int file = ::open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
+      ::dup2(file, STDERR_FILENO);
+      ::dup2(file, STDOUT_FILENO);
+      std::vector<char*> words;
+      for (const auto& word : command) words.push_back(const_cast<char*>(word.c_str()));
+      words.push_back(nullptr);
+      ::execv(words.front(), words.data());
+      return 127;
+    });
+    how.endpoints = url_;
+    tensorhub::etcd_client client{how};
+    const tensorhub::etcd_request look{1, {}, tensorhub::etcd_requests::look{}};
+    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds{60};
+    for (;;) {
+      const auto answer = client.ask("is anybody there", look, std::chrono::milliseconds{1000});
+      if (std::holds_alternative<tensorhub::etcd_answers::situation>(answer)) return;
+      if (std::chrono::steady_clock::now() > until) {
+        std::ifstream file{log};
+        throw std::runtime_error(
+            "etcd does not start: " + std::string{std::istreambuf_iterator<char>{file}, {}} + "; " +
+            std::get<tensorhub::etcd_answers::no_answer>(answer).why);
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds{20});
+    }
+  }
+  void kill() { program_.reset(); }
+
+ private:
+  std::filesystem::path folder_;
+  std::string url_;
+  std::string peer_url_;
+  std::unique_ptr<process> program_;
+};
+
+}  // namespace system_tests

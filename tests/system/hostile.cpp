@@ -1,0 +1,290 @@
+// Clients that mean harm, beside a trainer and a rollout that go on: every one of their rounds ends well,
+// with the right bytes, and what the server remembers stays within its bounds.
+
+#include "hostile.hpp"
+
+#include <random>
+
+using namespace system_tests;
+namespace messages = tensorhub::messages;
+
+namespace {
+
+/// Of this process, in KiB, as the kernel counts it now.
+std::size_t resident_kib() {
+  std::size_t total = 0;
+  std::size_t resident = 0;
+  std::FILE* const file = std::fopen("/proc/self/statm", "r");
+  REQUIRE(file != nullptr);
+  const int read = std::fscanf(file, "%zu %zu", &total, &resident);
+  std::fclose(file);
+  REQUIRE(read == 2);
+  return resident * 4;
+}
+
+}  // namespace
+
+TEST_CASE("a flood of 100,000 frames whose answers are never read") {
+  hub::reference_server server;
+  bystanders good{server.address()};
+  const std::uint64_t before = server.statistics().messages + server.statistics().bad_frames;
+  std::jthread flood{[&] {
+    liar one{server.address()};
+    const std::vector<std::byte> garbage(100, std::byte{7});
+    for (std::uint64_t i = 0; i < 100'000; ++i) {
+      if (i % 4 == 0)
+        one.send_frame(garbage);
+      else
+        one.send_as(0xbad, i + 1, messages::list_request{});
+    }
+    CHECK(comes_true(
+        [&] { return server.statistics().messages + server.statistics().bad_frames >= before + 100'000; }));
+  }};
+  for (int i = 0; i < 10; ++i) good.round();
+  flood.join();
+  good.round();
+  CHECK(server.statistics().bad_frames >= 25'000);
+}
+
+TEST_CASE("a flood of joins over one connection: other names, models, replicas and incarnations each time") {
+  std::mutex mutex;
+  std::vector<std::string> lines;
+  hub::reference_server server{
+      {.level = tensorhub::log_level::warning, .log = [&](const tensorhub::log_line& line) {
+         const std::lock_guard lock{mutex};
+         lines.push_back(line.text);
+       }}};
+  bystanders good{server.address()};
+  liar one{server.address()};
+  const messages::join_request fits = one.join_of("x");
+  constexpr std::uint64_t joins = 20'000;
+  for (std::uint64_t i = 0; i < joins; ++i) {
+    messages::join_request join = fits;
+    join.replica = "r" + std::to_string(i);
+    if (i % 2 == 0) {
+      join.model = "m" + std::to_string(i);
+      join.tensors = {{"w", tensorhub::dtype::f32, {i + 1}}};
+      const tensorhub::layout shape{join.tensors, 1024};
+      join.layout_digest = shape.digest();
+      join.chunk_bytes = 1024;
+      join.chunk_count = shape.chunk_count();
+    }
+    one.send_as(1'000'000 + i, 1, std::move(join));
+    if (i % 5'000 == 0) good.round();
+  }
+  // All but those that one connection may speak for were dropped.
+  const std::uint64_t kept = tensorhub::limits::workers_of_connection;
+  CHECK(comes_true([&] { return server.statistics().crowded_messages >= joins - kept; }));
+  CHECK(server.statistics().workers <= kept + 2);
+  for (int i = 0; i < 3; ++i) good.round();
+  const std::lock_guard lock{mutex};
+  CHECK(std::ranges::any_of(lines, [](const std::string& line) { return contains(line, "speaks for"); }));
+  CHECK(lines.size() < 1000);  // the log is no victim either
+}
+
+TEST_CASE("a flood of joins over many connections: the server fills up to its bounds, and empties again") {
+  tensorhub::reference_server_options how;
+  how.catalog.worker_timeout = 3s;
+  how.catalog.most = {.workers = 200, .models = 10, .replicas = 100};
+  hub::reference_server server{how};
+  bystanders good{server.address()};
+  {
+    std::vector<std::unique_ptr<liar>> crowd;
+    for (std::uint64_t c = 0; c < 20; ++c) {
+      crowd.push_back(std::make_unique<liar>(server.address(), 5'000 + c));
+      const messages::join_request fits = crowd.back()->join_of("x");
+      for (std::uint64_t i = 0; i < 100; ++i) {
+        messages::join_request join = fits;
+        join.replica = "r" + std::to_string(c) + "-" + std::to_string(i);
+        if (c % 2 == 0) join.model += "-" + join.replica;
+        if (c % 2 == 0) join.tensors = {{"w", tensorhub::dtype::f32, {1}}};
+        if (c % 2 == 0) join.layout_digest = tensorhub::layout{join.tensors, join.chunk_bytes}.digest();
+        if (c % 2 == 0) join.chunk_count = 1;
+        crowd.back()->send_as(1'000'000 + 1'000 * c + i, 1, std::move(join));
+      }
+    }
+    std::string sentence;
+    for (int i = 0; i < 100 && sentence.empty(); ++i) {
+      const auto reply = crowd.front()->hear<messages::join_reply>();
+      if (!reply.result.ok()) sentence = reply.result.sentence;
+    }
+    CHECK(contains(sentence, "catalog_options::most"));
+    for (int i = 0; i < 3; ++i) good.round();
+    const auto seen = server.statistics();
+    CHECK(seen.workers <= 200);
+    CHECK(seen.models <= 10);
+    CHECK(comes_true([&] { return server.statistics().joins_refused.failed() >= 2'000 - 200; }));
+  }
+  // Those who never beat are dead soon: there is room again.
+  CHECK(comes_true([&] { return server.statistics().workers <= 2; }));
+  good.publish();
+  good.newcomer("rollout-new");
+}
+
+TEST_CASE("models of very many shards and layouts of very many tensors are bounded as a whole") {
+  tensorhub::reference_server_options how;
+  how.catalog.most.layout_bytes = 1u << 20;
+  how.catalog.worker_timeout = std::chrono::minutes{5};  // nobody makes room by being silent
+  hub::reference_server server{how};
+  bystanders good{server.address()};
+  const std::size_t before = resident_kib();
+  std::size_t refused = 0;
+  for (std::uint64_t i = 0; i < 200; ++i) {
+    liar one{server.address(), 7'000 + i};
+    messages::join_request join = one.join_of("x");
+    join.model = "wide-" + std::to_string(i);
+    join.shard = {0, i % 2 == 0 ? tensorhub::limits::shards : 1};
+    for (int t = 0; t < (i % 2 == 0 ? 1 : 2'000); ++t)
+      join.tensors.push_back(
+          {"tensor-" + std::string(100, 'x') + std::to_string(t), tensorhub::dtype::f32, {1}});
+    const tensorhub::layout shape{join.tensors, join.chunk_bytes};
+    join.layout_digest = shape.digest();
+    join.chunk_count = shape.chunk_count();
+    const auto reply = one.ask<messages::join_reply>(std::move(join));
+    refused += reply.result.code == errc::limit_exceeded ? 1 : 0;
+  }
+  CHECK(refused >= 190);
+  CHECK(resident_kib() < before + 512 * 1024);
+  good.round();
+}
+
+TEST_CASE("waits and calls without number: so many are open at a time, the others are refused") {
+  hub::reference_server server;
+  bystanders good{server.address()};
+  liar one{server.address()};
+  one.join("waiter");
+  std::size_t refused = 0;
+  for (std::uint64_t i = 0; i < 20'000; ++i) {
+    messages::wait_request wait;
+    wait.selector = tensorhub::at_least(1'000'000 + i);
+    wait.timeout_ms = UINT32_MAX;
+    one.send(wait);  // says that all earlier answers have arrived, so none is kept for it
+    if (i < tensorhub::limits::worker_requests_in_flight) continue;
+    refused += one.hear<messages::version_reply>().result.code == errc::limit_exceeded ? 1 : 0;
+  }
+  CHECK(refused == 20'000 - tensorhub::limits::worker_requests_in_flight);
+  good.round();
+  std::size_t calls_refused = 0;
+  for (std::uint64_t i = 0; i < 2'000; ++i) {
+    messages::update_request update;
+    update.operation = {1'000 + 20 * i};
+    update.selector = tensorhub::exactly(5'000'000);
+    update.timeout_ms = UINT32_MAX;
+    one.send(update);
+    if (i < tensorhub::limits::open_calls) continue;
+    calls_refused += one.hear<messages::update_reply>().result.code == errc::limit_exceeded ? 1 : 0;
+  }
+  CHECK(calls_refused == 2'000 - tensorhub::limits::open_calls);
+  for (int i = 0; i < 3; ++i) good.round();
+}
+
+TEST_CASE("a worker that says it holds what it never read: its readers find out and read elsewhere") {
+  hub::reference_server server;
+  bystanders good{server.address()};
+  good.publish();
+  liar one{server.address()};
+  one.join("liar");
+  messages::update_request update;
+  update.timeout_ms = 10'000;
+  const auto given = one.ask<messages::update_reply>(update);
+  REQUIRE(given.result.ok());
+  messages::finish_request finish;
+  finish.operation = given.operation;
+  finish.version = given.version;
+  finish.held = messages::reference{given.version, 9, given.sources.front().root, {}};
+  one.send(finish);
+  messages::heartbeat_request beat;
+  beat.chunks = UINT64_MAX;
+  one.send(beat);
+  for (int i = 0; i < 5; ++i) {
+    beat.chunks = UINT64_MAX;
+    one.send_as(one.self(), 0, beat);
+    good.newcomer("rollout-" + std::to_string(10 + i));
+  }
+  good.unpublish();
+  good.round();
+}
+
+TEST_CASE("a worker of another shard, at a second place, or in somebody else's: refused") {
+  hub::reference_server server;
+  bystanders good{server.address()};
+  liar one{server.address()};
+  messages::join_request join = one.join_of("liar");
+  join.shard = {1, 2};
+  CHECK(one.ask<messages::join_reply>(join).result.code == errc::layout_mismatch);
+  join.shard = {7, 3};
+  CHECK(one.ask<messages::join_reply>(join).result.code == errc::invalid_argument);
+  join.shard = {0, 1};
+  CHECK(one.ask<messages::join_reply>(join).result.ok());
+  join.replica = "second";
+  CHECK(one.ask<messages::join_reply>(join).result.code == errc::invalid_argument);
+  // It says that it reads from everybody: what an earlier server may have given is believed, so much of it.
+  join.replica = "liar";
+  for (std::uint64_t i = 0; i < 64; ++i) {
+    messages::assignment& old = join.reading.emplace_back();
+    old.lease = {i + 1};
+    old.source = {i + 1};
+    old.version = {1'000};
+  }
+  for (int round = 0; round < 100; ++round) {
+    for (auto& old : join.reading) old.source.value += 1'000;
+    CHECK(one.ask<messages::join_reply>(join).result.ok());
+  }
+  CHECK(server.statistics().leases <= 2 * tensorhub::limits::sources);
+  for (int i = 0; i < 3; ++i) good.round();
+}
+
+TEST_CASE("old messages again: nothing is done twice") {
+  hub::reference_server server;
+  bystanders good{server.address()};
+  liar one{server.address()};
+  one.join("replayer");
+  messages::publish_request publish;
+  publish.held = {{1'000}, 1, {1, 1}, {}};
+  const std::uint64_t sequence = one.send(publish);
+  CHECK(one.hear<messages::status_reply>().result.ok());
+  messages::unpublish_request take_back;
+  take_back.version = {1'000};
+  take_back.epoch = 1;
+  CHECK(one.ask<messages::drained_reply>(take_back).result.ok());
+  const std::uint64_t published = server.statistics().publishes.of(errc::ok);
+  for (int i = 0; i < 1'000; ++i) one.send_as(one.self(), sequence, publish);
+  CHECK(one.ask<messages::list_reply>(messages::list_request{}).result.ok());  // all were seen
+  CHECK(server.statistics().publishes.of(errc::ok) == published);
+}
+
+TEST_CASE("the data port: thousands that say nothing, half a hello, requests whose answers are never read") {
+  rlimit files{};
+  REQUIRE(::getrlimit(RLIMIT_NOFILE, &files) == 0);
+  const std::size_t strangers = std::min<std::size_t>(3'000, files.rlim_cur / 3);
+  hub::reference_server server;
+  bystanders good{server.address()};
+  good.publish();
+  liar one{server.address()};
+  one.join("reader");
+  messages::update_request update;
+  update.timeout_ms = 10'000;
+  const auto given = one.ask<messages::update_reply>(update);
+  REQUIRE(given.result.ok());
+  const messages::assignment& source = given.sources.front();
+  namespace tcp = tensorhub::transports::tcp_detail;
+  std::vector<tensorhub::detail::unique_fd> sockets;
+  for (std::size_t i = 0; i < strangers; ++i) {
+    const auto until = std::chrono::steady_clock::now() + 30s;
+    auto socket = tcp::connect_to(source.address.text, {}, until);
+    tcp::hello greeting{.reader = one.self(), .source = source.source.value};
+    if (i % 3 == 1) static_cast<void>(::send(socket.get(), &greeting, sizeof greeting / 2, MSG_NOSIGNAL));
+    if (i % 30 == 2) {  // asks for the whole control block again and again, and takes none of it
+      static_cast<void>(::send(socket.get(), &greeting, sizeof greeting, MSG_NOSIGNAL));
+      tcp::read_request wanted;
+      std::memcpy(&wanted.key, source.control.key.bytes.data(), sizeof wanted.key);
+      wanted.bytes = source.control.bytes;
+      for (int n = 0; n < 2'000; ++n)
+        static_cast<void>(::send(socket.get(), &wanted, sizeof wanted, MSG_NOSIGNAL | MSG_DONTWAIT));
+    }
+    sockets.push_back(std::move(socket));
+    if (i % 500 == 0) good.newcomer("rollout-a" + std::to_string(i));
+  }
+  for (int i = 0; i < 3; ++i) good.newcomer("rollout-b" + std::to_string(i));
+  CHECK(server.statistics().bad_frames == 0);
+}

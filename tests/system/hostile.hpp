@@ -1,0 +1,146 @@
+#pragma once
+// Processes that mean harm, as far as a server and workers can tell: they speak the protocols by hand.
+
+#include <doctest/doctest.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+
+#include <atomic>
+#include <functional>
+#include <thread>
+#include <utility>
+#include <zmq.hpp>
+
+#include "hub.hpp"
+
+namespace system_tests {
+
+/// Somebody at the server's door who sends what it likes.
+class liar {
+ public:
+  explicit liar(const std::string& server, std::uint64_t self = 0xbad)
+      : socket_{context_, zmq::socket_type::dealer}, self_{self} {
+    socket_.set(zmq::sockopt::linger, 0);
+    socket_.set(zmq::sockopt::sndhwm, 0);
+    socket_.set(zmq::sockopt::rcvtimeo, 30'000);
+    socket_.connect(server);
+  }
+
+  [[nodiscard]] std::uint64_t self() const { return self_; }
+
+  void send_as(std::uint64_t who, std::uint64_t sequence, tensorhub::messages::message body,
+               std::uint64_t acknowledged = 0) {
+    send_frame(encoder_.encode({who, {sequence}, {acknowledged}, std::move(body)}));
+  }
+  std::uint64_t send(tensorhub::messages::message body) {
+    ++sequence_;
+    send_as(self_, sequence_, std::move(body), sequence_ - 1);
+    return sequence_;
+  }
+  void send_frame(std::span<const std::byte> frame) {
+    socket_.send(zmq::const_buffer{frame.data(), frame.size()}, zmq::send_flags::none);
+  }
+
+  /// The next message of this kind; others are thrown away.
+  template <typename Body>
+  Body hear() {
+    for (;;) {
+      zmq::message_t frame;
+      REQUIRE_MESSAGE(socket_.recv(frame).has_value(), "the server does not answer");
+      auto decoded = decoder_.decode({static_cast<const std::byte*>(frame.data()), frame.size()});
+      REQUIRE(decoded.ok());
+      if (auto* const body = std::get_if<Body>(&decoded.message.body)) return std::move(*body);
+    }
+  }
+  template <typename Answer>
+  Answer ask(tensorhub::messages::message body) {
+    send(std::move(body));
+    return hear<Answer>();
+  }
+
+  /// A join that the server has no reason to refuse, as it looks. The model is there already.
+  tensorhub::messages::join_request join_of(std::string replica) {
+    namespace m = tensorhub::messages;
+    m::describe_request describe;
+    describe.model = "policy";
+    const auto shape = ask<m::describe_reply>(describe);
+    REQUIRE(shape.result.ok());
+    const tensorhub::layout made{shape.tensors, shape.chunk_bytes};
+    m::join_request join;
+    join.model = "policy";
+    join.replica = std::move(replica);
+    join.transport = "tcp";
+    join.consistency = "group_consistent";
+    join.integrity = "xxh3_128";
+    join.address.text = "tcp://127.0.0.1:1";
+    join.layout_digest = made.digest();
+    join.chunk_bytes = made.chunk_bytes();
+    join.chunk_count = made.chunk_count();
+    return join;
+  }
+  void join(std::string replica) {
+    const auto reply = ask<tensorhub::messages::join_reply>(join_of(std::move(replica)));
+    REQUIRE_MESSAGE(reply.result.ok(), reply.result.sentence);
+  }
+
+ private:
+  zmq::context_t context_;
+  zmq::socket_t socket_;
+  tensorhub::encoder encoder_;
+  tensorhub::decoder decoder_;
+  std::uint64_t self_;
+  std::uint64_t sequence_ = 0;
+};
+
+/// What goes on beside it, and must not notice: a trainer and a rollout, round after round.
+class bystanders {
+ public:
+  explicit bystanders(const std::string& server)
+      : server_{server}, trainer_{who(server, "trainer-0")}, rollout_{who(server, "rollout-0")} {
+    round();
+  }
+  /// Publishes, updates, compares every byte, takes back.
+  void round() {
+    ++version_;
+    trainer_.memory.fill(version_);
+    trainer_.worker.publish(version_);
+    CHECK(rollout_.worker.update(at_least(version_), 60s).version == version_);
+    CHECK(rollout_.memory.holds(version_));
+    trainer_.worker.unpublish(60s);
+  }
+  /// The same with a version that stays published, for somebody else to read meanwhile.
+  void publish() {
+    ++version_;
+    trainer_.memory.fill(version_);
+    trainer_.worker.publish(version_);
+  }
+  void unpublish() { trainer_.worker.unpublish(60s); }
+  /// Somebody new finds its place too.
+  void newcomer(const std::string& replica) {
+    rollout fresh{who(server_, replica)};
+    CHECK(fresh.worker.update(at_least(version_), 60s).version == version_);
+    CHECK(fresh.memory.holds(version_));
+    fresh.worker.unpublish(60s);
+    fresh.worker.leave();
+  }
+  [[nodiscard]] std::uint64_t version() const { return version_; }
+
+ private:
+  std::string server_;
+  trainer trainer_;
+  rollout rollout_;
+  std::uint64_t version_ = 0;
+};
+
+/// Until `is_so`, or a deadline that nobody should need.
+template <typename Condition>
+[[nodiscard]] bool comes_true(Condition&& is_so) {
+  const auto until = std::chrono::steady_clock::now() + 60s;
+  while (!is_so()) {
+    if (std::chrono::steady_clock::now() > until) return false;
+    std::this_thread::sleep_for(5ms);
+  }
+  return true;
+}
+
+}  // namespace system_tests

@@ -1,0 +1,130 @@
+// A worker that a reader has lost and that the server cannot reach is dead, long before it has been silent
+// for `worker_timeout`; who was only stopped, or whose server was, is not.
+
+#include <doctest/doctest.h>
+
+#include <iostream>
+#include <mutex>
+#include <thread>
+
+#include "hub.hpp"
+#include "process.hpp"
+
+using namespace system_tests;
+
+namespace {
+
+constexpr std::size_t large_words = 4u << 20;
+
+/// What the server has said; its thread writes.
+class said_lines {
+ public:
+  [[nodiscard]] auto writer() {
+    return [this](const tensorhub::log_line& line) {
+      const std::lock_guard lock{mutex_};
+      text_ += line.text + "\n";
+    };
+  }
+  [[nodiscard]] std::string text() const {
+    const std::lock_guard lock{mutex_};
+    return text_;
+  }
+  [[nodiscard]] bool wait_for(const std::string& part, std::chrono::milliseconds timeout) const {
+    const auto until = std::chrono::steady_clock::now() + timeout;
+    while (!contains(text(), part)) {
+      if (std::chrono::steady_clock::now() > until) return false;
+      std::this_thread::sleep_for(10ms);
+    }
+    return true;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::string text_;
+};
+
+}  // namespace
+
+TEST_CASE("kill -9 of the only source: its reader's word and a broken connection are enough") {
+  address_pipe pipe;
+  process source{[&] {
+    trainer own{who(pipe.hear(), "trainer-0"), large_words};
+    own.memory.fill(1);
+    own.worker.publish(1);
+    std::cout << "published" << std::endl;
+    std::this_thread::sleep_for(60s);
+    return 0;
+  }};
+  said_lines said;
+  tensorhub::reference_server_options how;
+  how.catalog.worker_timeout = 60s;  // longer than this test waits for anything
+  how.catalog.heartbeat_interval = 200ms;
+  how.log = said.writer();
+  hub::reference_server server{how};
+  pipe.tell(server.address());
+  REQUIRE(source.line() == "published");
+  const auto gate = std::make_shared<tensorhub::testing::read_gate>(8u << 20);
+  gated_rollout reader{who(server.address(), "rollout-0"), large_words, {.gate = gate}};
+  auto running = reader.worker.update_async(latest, 30s);
+  REQUIRE(gate->wait_until_shut(20s));
+  source.kill(SIGKILL);
+  gate->open();
+  std::string sentence;
+  const errc code = code_of([&] { static_cast<void>(running.wait(35s)); }, &sentence);
+  CHECK_MESSAGE((code == errc::unavailable || code == errc::source_lost), sentence);
+  CHECK_MESSAGE(said.wait_for("cannot be reached, and a reader has lost it", 20s), said.text());
+  CHECK_MESSAGE(!contains(said.text(), "was silent for too long"), said.text());
+}
+
+TEST_CASE("a stopped source is not dead because its connections do not answer") {
+  address_pipe pipe;
+  process source{[&] {
+    trainer own{who(pipe.hear(), "trainer-0"), large_words};
+    own.memory.fill(1);
+    own.worker.publish(1);
+    std::cout << "published" << std::endl;
+    std::this_thread::sleep_for(60s);
+    return 0;
+  }};
+  said_lines said;
+  tensorhub::reference_server_options how;
+  how.catalog.worker_timeout = 60s;
+  how.catalog.heartbeat_interval = 200ms;
+  how.log = said.writer();
+  hub::reference_server server{how};
+  pipe.tell(server.address());
+  REQUIRE(source.line() == "published");
+  source.kill(SIGSTOP);
+  rollout reader{who(server.address(), "rollout-0"), large_words};
+  auto running = reader.worker.update_async(latest, 30s);
+  std::this_thread::sleep_for(2s);  // ten heartbeats
+  CHECK_MESSAGE(!contains(said.text(), "cannot be reached"), said.text());
+  source.kill(SIGCONT);
+  CHECK(running.wait(35s).version == 1);
+  CHECK(reader.memory.holds(1));
+}
+
+TEST_CASE("a server that was stopped for longer than worker_timeout declares nobody dead") {
+  process program{[] {
+    tensorhub::reference_server_options how;
+    how.catalog.worker_timeout = 1000ms;
+    how.catalog.heartbeat_interval = 200ms;
+    how.log = [](const tensorhub::log_line& line) { std::cout << line.text << std::endl; };
+    hub::reference_server server{how};
+    std::cout << server.address() << std::endl;
+    std::this_thread::sleep_for(60s);
+    return 0;
+  }};
+  const std::string address = program.line();
+  trainer source{who(address, "trainer-0")};
+  source.memory.fill(1);
+  source.worker.publish(1);
+  CHECK(contains(program.line(), "joined"));
+  program.kill(SIGSTOP);
+  std::this_thread::sleep_for(2s);
+  program.kill(SIGCONT);
+  CHECK(contains(program.line(), "was stopped for"));
+  rollout reader{who(address, "rollout-0")};
+  CHECK(reader.worker.update(latest, 20s).version == 1);
+  CHECK(code_of([&] { source.worker.unpublish(20s); }) == errc::ok);
+}

@@ -1,0 +1,173 @@
+/// \file prometheus.cpp
+/// The Prometheus endpoint of a server and its workers, scraped by plain HTTP: its numbers are what was done.
+
+#include <arpa/inet.h>
+#include <doctest/doctest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <charconv>
+#include <map>
+#include <string>
+#include <string_view>
+#include <tensorhub/detail/unique_fd.hpp>
+#include <tensorhub/prometheus.hpp>
+#include <thread>
+
+#include "hub.hpp"
+#include "process.hpp"
+
+using namespace system_tests;
+
+namespace {
+
+/// The answer to one GET, head and body.
+std::string get(const std::string& address, const std::string& path) {
+  const tensorhub::detail::unique_fd socket{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
+  REQUIRE(socket.get() >= 0);
+  const timeval patience{10, 0};
+  ::setsockopt(socket.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+  sockaddr_in to{};
+  to.sin_family = AF_INET;
+  to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  to.sin_port = htons(static_cast<std::uint16_t>(std::stoi(address.substr(address.rfind(':') + 1))));
+  REQUIRE(::connect(socket.get(), reinterpret_cast<const sockaddr*>(&to), sizeof to) == 0);
+  const std::string request = "GET " + path + " HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+  REQUIRE(::send(socket.get(), request.data(), request.size(), 0) == static_cast<ssize_t>(request.size()));
+  std::string answer;
+  char part[4096];
+  for (ssize_t got = 0; (got = ::recv(socket.get(), part, sizeof part, 0)) > 0;)
+    answer.append(part, static_cast<std::size_t>(got));
+  return answer;
+}
+
+/// Samples by their whole name, labels included.
+using samples = std::map<std::string, double>;
+
+samples scrape(const tensorhub::prometheus_exporter& exporter) {
+  const std::string answer = get(exporter.address(), "/metrics");
+  REQUIRE_MESSAGE(answer.starts_with("HTTP/1.1 200"), answer.substr(0, 200));
+  std::string_view text = answer;
+  text.remove_prefix(text.find("\r\n\r\n") + 4);
+  samples out;
+  while (!text.empty()) {
+    const std::size_t end = text.find('\n');
+    std::string_view line = text.substr(0, end);
+    text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
+    const std::size_t space = line.rfind(' ');
+    if (!line.starts_with("tensorhub_") || space == std::string_view::npos) continue;
+    CHECK(out.emplace(std::string{line.substr(0, space)}, std::stod(std::string{line.substr(space + 1)}))
+              .second);
+  }
+  return out;
+}
+
+double value(const samples& seen, const std::string& name) {
+  const auto found = seen.find(name);
+  REQUIRE_MESSAGE(found != seen.end(), "no sample ", name);
+  return found->second;
+}
+
+/// The server counts after it has answered: it may be a moment behind.
+samples scrape_until(const tensorhub::prometheus_exporter& exporter, const std::string& name, double wanted) {
+  for (int round = 0; round < 2000; ++round) {
+    samples seen = scrape(exporter);
+    if (seen.contains(name) && seen.at(name) == wanted) return seen;
+    std::this_thread::sleep_for(5ms);
+  }
+  FAIL("never " << name << " = " << wanted);
+  return {};
+}
+
+}  // namespace
+
+TEST_CASE("prometheus: a scrape tells what a server and its workers have done, and only grows") {
+  hub::reference_server server;
+  trainer source{who(server.address(), "trainer-0")};
+  rollout reader{who(server.address(), "rollout \"7\"\\")};  // a name that has to be escaped
+  tensorhub::prometheus_exporter exporter{{.address = "127.0.0.1:0"}};
+  exporter.watch(server);
+  exporter.watch(source.worker);
+  exporter.watch(reader.worker, {{"cluster", "here"}});
+
+  const std::string me = "{model=\"policy\",replica=\"rollout \\\"7\\\"\\\\\",shard=\"0\",cluster=\"here\"";
+  const std::string trainer_is = "{model=\"policy\",replica=\"trainer-0\",shard=\"0\"";
+  const samples before = scrape(exporter);
+  CHECK(value(before, "tensorhub_server_workers") == 0);
+  CHECK(value(before, "tensorhub_updates_total" + me + ",result=\"ok\"}") == 0);
+
+  source.memory.fill(1);
+  source.worker.publish(1);
+  reader.worker.update(exactly(1), 20s);                                               // reads
+  reader.worker.update(exactly(1), 20s);                                               // keeps
+  CHECK(code_of([&] { reader.worker.update(exactly(2), 50ms); }) == errc::timed_out);  // never comes
+  REQUIRE(reader.memory.holds(1));
+
+  const samples seen = scrape_until(exporter, "tensorhub_server_updates_total{result=\"timed_out\"}", 1);
+  const double bytes = static_cast<double>(reader.worker.shape().bytes());
+  CHECK(value(seen, "tensorhub_publishes_total" + trainer_is + ",result=\"ok\"}") == 1);
+  CHECK(value(seen, "tensorhub_publish_seconds_count" + trainer_is + "}") == 1);
+  CHECK(value(seen, "tensorhub_updates_total" + me + ",result=\"ok\"}") == 1);
+  CHECK(value(seen, "tensorhub_updates_total" + me + ",result=\"kept\"}") == 1);
+  CHECK(value(seen, "tensorhub_updates_total" + me + ",result=\"timed_out\"}") == 1);
+  CHECK(value(seen, "tensorhub_received_bytes_total" + me + ",path=\"tcp\",crossing=\"false\"}") == bytes);
+  CHECK(value(seen, "tensorhub_received_chunks_total" + me + "}") ==
+        static_cast<double>(reader.worker.shape().chunk_count()));
+  CHECK(value(seen, "tensorhub_update_seconds_count" + me + "}") == 2);
+  CHECK(value(seen, "tensorhub_pull_seconds_count" + me + "}") == 1);
+  CHECK(value(seen, "tensorhub_update_seconds_bucket" + me + ",le=\"+Inf\"}") == 2);
+  CHECK(value(seen, "tensorhub_update_seconds_sum" + me + "}") >=
+        value(seen, "tensorhub_pull_seconds_sum" + me + "}"));
+  CHECK(value(seen, "tensorhub_server_workers") == 2);
+  CHECK(value(seen, "tensorhub_server_replicas") == 2);
+  CHECK(value(seen, "tensorhub_server_publishes_total{result=\"ok\"}") == 1);
+  CHECK(value(seen, "tensorhub_server_updates_total{result=\"ok\"}") == 1);
+  CHECK(value(seen, "tensorhub_server_updates_total{result=\"kept\"}") == 1);
+  CHECK(value(seen, "tensorhub_server_update_wait_seconds_count") >= 2);
+  CHECK(value(seen, "tensorhub_server_assignments_total") == 1);
+  CHECK(value(seen, "tensorhub_server_crossings_total") == 0);
+
+  // A second look: what is a total has not become less, and there is more of it.
+  source.worker.unpublish(10s);
+  const samples after = scrape_until(exporter, "tensorhub_server_drains_total", 1);
+  for (const auto& sample : seen) {
+    const std::string& name = sample.first;
+    const bool grows = name.find("_total") != std::string::npos ||
+                       name.find("_bucket") != std::string::npos ||
+                       name.find("_count") != std::string::npos || name.find("_sum") != std::string::npos;
+    if (grows) CHECK_MESSAGE(value(after, name) >= sample.second, name);
+  }
+  CHECK(value(after, "tensorhub_unpublishes_total" + trainer_is + ",result=\"ok\"}") == 1);
+  CHECK(value(after, "tensorhub_server_messages_total") > value(seen, "tensorhub_server_messages_total"));
+
+  exporter.forget(reader.worker);
+  CHECK_FALSE(scrape(exporter).contains("tensorhub_updates_total" + me + ",result=\"ok\"}"));
+}
+
+TEST_CASE("prometheus: nothing but the metrics is served, and what cannot be bound is refused") {
+  const tensorhub::prometheus_exporter exporter{{.address = "127.0.0.1:0"}};
+  CHECK(get(exporter.address(), "/").starts_with("HTTP/1.1 404"));
+  CHECK(get(exporter.address(), "/etc/passwd").starts_with("HTTP/1.1 404"));
+  std::string sentence;
+  CHECK(code_of([&] { tensorhub::prometheus_exporter{{.address = exporter.address()}}; }, &sentence) ==
+        errc::transport_failed);
+  CHECK(contains(sentence, exporter.address()));
+  CHECK(code_of([] { tensorhub::prometheus_exporter{{.address = "9464"}}; }) == errc::invalid_argument);
+}
+
+#ifdef TENSORHUB_REFERENCE_SERVER
+TEST_CASE("prometheus: the reference server's program has an endpoint, if it is asked for one") {
+  process program{{TENSORHUB_REFERENCE_SERVER, "--address", "tcp://127.0.0.1:*", "--metrics", "127.0.0.1:0"}};
+  const std::string serving = program.line();
+  const std::string said = program.line();
+  REQUIRE_MESSAGE(contains(said, "metrics at http://127.0.0.1:"), said);
+  trainer source{who(serving.substr(serving.rfind(' ') + 1), "trainer-0")};
+  source.worker.join();
+  const std::string page = get(said.substr(0, said.rfind('/')), "/metrics");
+  CHECK(page.starts_with("HTTP/1.1 200"));
+  CHECK(contains(page, "tensorhub_server_workers_joined_total"));
+  program.kill(SIGTERM);
+  CHECK(program.wait() == 0);
+}
+#endif

@@ -1,0 +1,178 @@
+/// Retained versions between real workers: handed over into host memory before their last holder lets go.
+
+#include <doctest/doctest.h>
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <thread>
+
+#include "hub.hpp"
+#include "tensorhub/leave_on_signal.hpp"
+
+using namespace system_tests;
+using tensorhub::version_number;
+
+namespace {
+
+/// True once `condition` is; false if that takes too long.
+template <typename Condition>
+bool becomes(Condition&& condition) {
+  for (int tries = 0; tries < 400; ++tries) {
+    if (condition()) return true;
+    std::this_thread::sleep_for(50ms);
+  }
+  return false;
+}
+
+template <typename Worker>
+std::vector<std::string> replicas_of(Worker& asked) {
+  std::vector<std::string> names;
+  for (const auto& model : asked.list("policy")) {
+    for (const auto& replica : model.replicas) {
+      if (replica.version) names.push_back(replica.name + " " + to_string(replica.version));
+    }
+  }
+  std::ranges::sort(names);
+  return names;
+}
+
+}  // namespace
+
+TEST_CASE("retention: the last holder's version is in host memory before unpublish returns") {
+  system_tests::hub::reference_server server;
+  trainer source{who(server.address(), "trainer-0")};
+  rollout reader{who(server.address(), "rollout-0")};
+  source.memory.fill(1);
+  source.worker.publish(1);
+  source.worker.retain(1);
+  const auto done = source.worker.unpublish();
+  CHECK_FALSE(done.forced);
+  CHECK_FALSE(done.lost);
+  source.memory.fill(77);  // the optimizer
+  CHECK(source.worker.offloaded_bytes() > 0);
+  CHECK(replicas_of(reader.worker) == std::vector<std::string>{"trainer-0~1 1"});
+  CHECK(reader.worker.update(exactly(1)).version == 1);
+  CHECK(reader.memory.holds(1));
+  // Somebody reliable has it now: the temporary replica is not needed any more.
+  CHECK(becomes([&] { return source.worker.offloaded_bytes() == 0; }));
+  CHECK(replicas_of(reader.worker) == std::vector<std::string>{"rollout-0 1"});
+}
+
+TEST_CASE("retention: beside a worker on a fixed port, temporary replicas listen on free ones") {
+  system_tests::hub::reference_server server;
+  // A port that was free a moment ago; somebody else may have taken it meanwhile.
+  std::optional<trainer> source;
+  while (!source) {
+    tensorhub::transports::tcp_options through;
+    const std::string free = tensorhub::transports::tcp{through}.address().text;
+    through.listen_port = static_cast<std::uint16_t>(std::stoi(free.substr(free.rfind(':') + 1)));
+    static_cast<void>(code_of([&] { source.emplace(who(server.address(), "trainer-0"), 1000, through); }));
+  }
+  source->worker.retain(3);
+  for (std::uint64_t version = 1; version <= 3; ++version) {
+    source->memory.fill(version);
+    source->worker.publish(version);
+    CHECK_FALSE(source->worker.unpublish().lost);
+  }
+  rollout reader{who(server.address(), "rollout-0"), 1000};
+  CHECK(reader.worker.update(exactly(1)).version == 1);
+  CHECK(reader.memory.holds(1));
+}
+
+TEST_CASE("retention: a version that is not retained any more is given back") {
+  system_tests::hub::reference_server server;
+  trainer source{who(server.address(), "trainer-0")};
+  for (std::uint64_t version = 1; version <= 3; ++version) {
+    source.memory.fill(version);
+    source.worker.publish(version);
+    if (version == 1) source.worker.pin(1);
+    CHECK_FALSE(source.worker.unpublish().forced);
+  }
+  CHECK(replicas_of(source.worker) == std::vector<std::string>{"trainer-0~1 1"});
+  source.worker.release(1);
+  CHECK(becomes([&] { return source.worker.offloaded_bytes() == 0; }));
+  CHECK(replicas_of(source.worker).empty());
+}
+
+TEST_CASE("retention: who leaves hands over to another process; a spot worker is never relied upon") {
+  system_tests::hub::reference_server server;
+  auto spot_options = who(server.address(), "rollout-spot");
+  spot_options.spot = true;
+  rollout spot{spot_options};
+  rollout host{who(server.address(), "rollout-host")};
+  rollout late{who(server.address(), "rollout-late")};
+  host.worker.join();
+  {
+    trainer source{who(server.address(), "trainer-0")};
+    source.memory.fill(5);
+    source.worker.publish(5);
+    source.worker.retain(1);
+    CHECK(spot.worker.update().version == 5);
+    source.worker.leave(20s);
+  }
+  spot.worker.leave(20s);
+  CHECK(host.worker.offloaded_bytes() > 0);
+  CHECK(host.worker.held_version() == version_number{});
+  CHECK(late.worker.update(exactly(5)).version == 5);
+  CHECK(late.memory.holds(5));
+}
+
+TEST_CASE("retention: without memory for it, or anybody to take it, it is said that the version is lost") {
+  system_tests::hub::reference_server server;
+  auto options = who(server.address(), "trainer-0");
+  options.offload_limit_bytes = 1000;
+  trainer source{options};
+  source.memory.fill(1);
+  source.worker.publish(1);
+  source.worker.retain(2);
+  const auto done = source.worker.unpublish();
+  CHECK_FALSE(done.forced);
+  CHECK(done.lost);
+  CHECK(source.worker.offloaded_bytes() == 0);
+  rollout reader{who(server.address(), "rollout-0")};
+  CHECK(code_of([&] { reader.worker.update(exactly(1), 20s); }) == errc::unavailable);
+}
+
+TEST_CASE("retention: an in-place update waits until the version before is safe") {
+  system_tests::hub::reference_server server;
+  trainer source{who(server.address(), "trainer-0")};
+  rollout reader{who(server.address(), "rollout-0")};
+  source.memory.fill(1);
+  source.worker.publish(1);
+  CHECK(reader.worker.update().version == 1);
+  source.worker.pin(1);
+  source.worker.unpublish();
+  source.memory.fill(2);
+  source.worker.publish(2);
+  CHECK(reader.worker.update().version == 2);  // overwrites the last copy of 1
+  CHECK(reader.memory.holds(2));
+  CHECK(source.worker.offloaded_bytes() + reader.worker.offloaded_bytes() > 0);
+  rollout second{who(server.address(), "rollout-1")};
+  CHECK(second.worker.update(exactly(1)).version == 1);
+  CHECK(second.memory.holds(1));
+}
+
+TEST_CASE("leave_on_signal: at SIGTERM the workers hand over and leave; nothing else ends") {
+  tensorhub::leave_on_signal on_notice{20s};  // first: threads that are started later do not take the signal
+  system_tests::hub::reference_server server;
+  rollout host{who(server.address(), "rollout-host")};
+  host.worker.join();
+  trainer source{who(server.address(), "trainer-0")};
+  source.memory.fill(3);
+  source.worker.publish(3);
+  source.worker.retain(1);
+  on_notice.watch(source.worker);
+  CHECK_FALSE(on_notice.requested());
+  kill(getpid(), SIGTERM);
+  CHECK(becomes([&] { return on_notice.done(); }));
+  CHECK(on_notice.requested());
+  CHECK(code_of([&] { source.worker.publish(4); }) == errc::invalid_argument);  // it has left
+  CHECK(host.worker.offloaded_bytes() > 0);
+  CHECK(host.worker.update(exactly(3)).version == 3);
+  CHECK(host.memory.holds(3));
+}

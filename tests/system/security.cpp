@@ -1,0 +1,458 @@
+/// \file security.cpp
+/// CURVE on the control connection: who is let in, who is not and learns why, and that nobody else notices.
+
+#include <doctest/doctest.h>
+#include <sys/stat.h>
+
+#include <filesystem>
+#include <fstream>
+#include <mutex>
+#include <tensorhub/service/key_files.hpp>
+#include <tensorhub/types/capability.hpp>
+#include <thread>
+#include <zmq.hpp>
+
+#include "hub.hpp"
+
+using namespace system_tests;
+using tensorhub::client_security;
+using tensorhub::curve_key_pair;
+using tensorhub::make_curve_keys;
+using tensorhub::server_security;
+
+namespace {
+
+/// Asks until the answer is yes; false: it never was.
+template <typename Question>
+[[nodiscard]] bool eventually(Question&& question) {
+  const auto give_up = std::chrono::steady_clock::now() + 30s;
+  while (!question()) {
+    if (std::chrono::steady_clock::now() > give_up) return false;
+    std::this_thread::sleep_for(2ms);
+  }
+  return true;
+}
+
+/// A secured server that lets one key in, and what it has logged.
+class secured_server {
+ public:
+  explicit secured_server(std::chrono::milliseconds worker_timeout = 20s) : good{make_curve_keys()} {
+    tensorhub::reference_server_options options;
+    options.security = server_security{keys, {{good.public_key, "good"}}};
+    options.catalog.worker_timeout = worker_timeout;
+    options.log = [this](const tensorhub::log_line& line) {
+      const std::lock_guard lock{mutex_};
+      lines_.push_back(line.text);
+    };
+    server.emplace(options);
+  }
+  [[nodiscard]] bool has_said(const std::string& part, const std::string& other = {}) {
+    const std::lock_guard lock{mutex_};
+    return std::ranges::any_of(
+        lines_, [&](const std::string& line) { return contains(line, part) && contains(line, other); });
+  }
+  [[nodiscard]] client_security as(const curve_key_pair& client) const { return {keys.public_key, client}; }
+  [[nodiscard]] tensorhub::worker_options options_of(const std::string& replica,
+                                                     const curve_key_pair& client) const {
+    auto options = who(server->address(), replica);
+    options.security = as(client);
+    return options;
+  }
+  [[nodiscard]] tensorhub::reference_server_statistics seen() const { return server->statistics(); }
+
+  curve_key_pair keys = make_curve_keys();
+  curve_key_pair good;
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::string> lines_;
+
+ public:
+  std::optional<hub::reference_server> server;
+};
+
+/// Publishes, reads it, and is told that it is version `version`.
+void works(const secured_server& door, std::uint64_t version) {
+  trainer source{door.options_of("trainer-" + std::to_string(version), door.good)};
+  source.memory.fill(version);
+  source.worker.publish(version);
+  rollout reader{door.options_of("rollout-" + std::to_string(version), door.good)};
+  CHECK(reader.worker.update(exactly(version)).version == version);
+  CHECK(reader.memory.holds(version));
+  source.worker.unpublish();
+}
+
+[[nodiscard]] errc join_with(tensorhub::worker_options options, std::chrono::milliseconds within,
+                             std::string& sentence) {
+  options.join_timeout = within;
+  rollout stranger{options, 100};
+  return code_of([&] { stranger.worker.join(); }, &sentence);
+}
+
+/// A DEALER with keys of its own choice, which says what it likes.
+class raw_client {
+ public:
+  raw_client(const secured_server& door, const curve_key_pair& keys)
+      : socket_{context_, zmq::socket_type::dealer} {
+    socket_.set(zmq::sockopt::linger, 0);
+    socket_.set(zmq::sockopt::rcvtimeo, 20'000);
+    socket_.set(zmq::sockopt::curve_serverkey, door.keys.public_key);
+    socket_.set(zmq::sockopt::curve_publickey, keys.public_key);
+    socket_.set(zmq::sockopt::curve_secretkey, keys.secret_key);
+    socket_.connect(door.server->address());
+  }
+  void say(std::uint64_t sender, std::uint64_t sequence, tensorhub::messages::message body) {
+    const auto frame = encoder_.encode({sender, {sequence}, {}, std::move(body)});
+    socket_.send(zmq::const_buffer{frame.data(), frame.size()}, zmq::send_flags::none);
+  }
+  [[nodiscard]] tensorhub::messages::envelope hear() {
+    zmq::message_t frame;
+    REQUIRE(socket_.recv(frame).has_value());
+    const auto decoded = decoder_.decode({static_cast<const std::byte*>(frame.data()), frame.size()});
+    REQUIRE(decoded.ok());
+    return decoded.message;
+  }
+
+ private:
+  zmq::context_t context_;
+  zmq::socket_t socket_;
+  tensorhub::encoder encoder_;
+  tensorhub::decoder decoder_;
+};
+
+class temporary_folder {
+ public:
+  temporary_folder() {
+    std::string name = std::filesystem::temp_directory_path() / ("tensorhub-keys-" + std::string(6, 'X'));
+    REQUIRE(::mkdtemp(name.data()) != nullptr);
+    path = name;
+  }
+  ~temporary_folder() { std::filesystem::remove_all(path); }
+  temporary_folder(const temporary_folder&) = delete;
+  temporary_folder& operator=(const temporary_folder&) = delete;
+  std::filesystem::path path;
+};
+
+}  // namespace
+
+TEST_CASE("security: an allowed client publishes and updates") {
+  const secured_server door;
+  works(door, 1);
+  CHECK(door.seen().refused_connections == 0);
+  CHECK(door.seen().failed_handshakes == 0);
+}
+
+TEST_CASE("security: two servers in one process have two lists") {
+  const secured_server one;
+  const secured_server two;
+  works(one, 1);
+  works(two, 2);
+  std::string sentence;
+  auto options = two.options_of("rollout", one.good);
+  CHECK(join_with(options, 20s, sentence) == errc::refused);
+}
+
+TEST_CASE("security: an unknown key is refused at once, by name; a good client goes on") {
+  secured_server door;
+  trainer source{door.options_of("trainer-0", door.good)};
+  source.memory.fill(1);
+  source.worker.publish(1);
+  const curve_key_pair unknown = make_curve_keys();
+  std::string sentence;
+  CHECK(join_with(door.options_of("stranger", unknown), 25s, sentence) == errc::refused);
+  CHECK(contains(sentence, unknown.public_key));
+  CHECK(contains(sentence, "allow-list"));
+  CHECK(eventually([&] { return door.has_said(unknown.public_key, "127.0.0.1"); }));
+  CHECK(door.seen().refused_connections >= 1);
+  CHECK(!door.has_said(unknown.secret_key));
+  rollout reader{door.options_of("rollout-0", door.good)};
+  CHECK(reader.worker.update().version == 1);
+
+  door.server->allow(unknown.public_key, "not unknown any more");
+  rollout late{door.options_of("stranger", unknown)};
+  CHECK(late.worker.update().version == 1);
+}
+
+TEST_CASE("security: of a list of servers, one that refuses does not keep a worker from the next") {
+  secured_server door;
+  secured_server closed;
+  auto options = door.options_of("rollout-0", door.good);
+  options.server = closed.server->address() + "," + door.server->address();
+  options.security->server_key = door.keys.public_key;
+  trainer source{options};
+  source.memory.fill(1);
+  source.worker.publish(1);
+  CHECK(door.seen().workers == 1);
+  CHECK(closed.seen().failed_handshakes >= 1);
+}
+
+TEST_CASE("security: the servers of a list may have a key each") {
+  secured_server second;
+  auto options = who({}, "trainer-0");
+  std::optional<trainer> source;
+  {
+    secured_server first;
+    first.server->allow(second.good.public_key);
+    options.server = first.server->address() + "," + second.server->address();
+    options.security = client_security{first.keys.public_key + ", " + second.keys.public_key, second.good};
+    options.server_timeout = 300ms;
+    source.emplace(options);
+    source->memory.fill(1);
+    source->worker.publish(1);
+    CHECK(first.seen().workers == 1);
+  }
+  // The first is gone: the worker goes on with the second, which it knows by another key.
+  CHECK(eventually([&] { return second.seen().workers == 1; }));
+  rollout reader{second.options_of("rollout-0", second.good)};
+  CHECK(reader.worker.update(exactly(1)).version == 1);
+
+  // Keys in the wrong order, or not as many as servers.
+  std::string sentence;
+  options.server = second.server->address();
+  CHECK(code_of([&] { const hub::publisher worker{options}; }, &sentence) == errc::invalid_argument);
+  CHECK(contains(sentence, "2 keys for 1 servers"));
+  secured_server third;
+  options.server = third.server->address() + "," + second.server->address();
+  options.security->server_key = second.keys.public_key + "," + third.keys.public_key;
+  CHECK(join_with(options, 1500ms, sentence) == errc::disconnected);
+}
+
+TEST_CASE("security: a wrong server key, no keys, keys for a plain server") {
+  secured_server door;
+  trainer source{door.options_of("trainer-0", door.good)};
+  source.memory.fill(1);
+  source.worker.publish(1);
+  std::string sentence;
+  SUBCASE("the server has another key") {
+    auto options = door.options_of("rollout-0", door.good);
+    options.security->server_key = make_curve_keys().public_key;
+    CHECK(join_with(options, 1500ms, sentence) == errc::disconnected);
+    CHECK(contains(sentence, "client_security::server_key"));
+    CHECK(eventually([&] { return door.has_said("another public key", "127.0.0.1:"); }));
+    CHECK(door.seen().failed_handshakes >= 1);
+  }
+  SUBCASE("the worker has none") {
+    const errc code = join_with(who(door.server->address(), "rollout-0"), 1500ms, sentence);
+    CHECK((code == errc::disconnected || code == errc::protocol_mismatch));
+    CHECK(contains(sentence, "secured by CURVE"));
+    CHECK(contains(sentence, "worker_options::security"));
+    CHECK(eventually([&] { return door.has_said("handshake", "failed"); }));
+    CHECK(door.seen().failed_handshakes >= 1);
+  }
+  SUBCASE("the server has none") {
+    hub::reference_server plain;
+    auto options = who(plain.address(), "rollout-0");
+    options.security = door.as(door.good);
+    const errc code = join_with(options, 1500ms, sentence);
+    CHECK((code == errc::disconnected || code == errc::protocol_mismatch));
+    CHECK(contains(sentence, "not secured"));
+  }
+  rollout reader{door.options_of("rollout-1", door.good)};
+  CHECK(reader.worker.update().version == 1);
+}
+
+TEST_CASE("security: a revoked key is not heard any more, and comes in no more") {
+  secured_server door{1500ms};
+  const curve_key_pair second = make_curve_keys();
+  door.server->allow(second.public_key);
+  trainer source{door.options_of("trainer-0", door.good)};
+  source.memory.fill(1);
+  source.worker.publish(1);
+  rollout reader{door.options_of("rollout-0", second)};
+  CHECK(reader.worker.update().version == 1);
+  CHECK(door.server->revoke(second.public_key));
+  CHECK(!door.server->revoke(second.public_key));
+  std::string sentence;
+  CHECK(eventually([&] { return code_of([&] { reader.worker.update(); }, &sentence) == errc::refused; }));
+  CHECK(contains(sentence, "revoked"));
+  CHECK(eventually([&] { return door.seen().revoked_messages >= 1; }));
+  CHECK(eventually([&] { return door.has_said(second.public_key, "revoked"); }));
+  CHECK(eventually([&] { return door.seen().workers == 1; }));  // declared dead
+  CHECK(join_with(door.options_of("rollout-1", second), 25s, sentence) == errc::refused);
+  source.worker.unpublish();
+  source.memory.fill(2);
+  source.worker.publish(2);
+  rollout good{door.options_of("rollout-2", door.good)};
+  CHECK(good.worker.update().version == 2);
+}
+
+TEST_CASE("security: an incarnation belongs to the key that it came with") {
+  secured_server door;
+  const curve_key_pair second = make_curve_keys();
+  door.server->allow(second.public_key, "another one");
+  trainer source{door.options_of("trainer-0", door.good)};
+  source.memory.fill(1);
+  source.worker.publish(1);
+  const std::uint64_t victim = source.worker.self().value;
+  raw_client forger{door, second};
+  forger.say(victim, 1000, tensorhub::messages::leave_request{});
+  forger.say(victim, 1001, tensorhub::messages::unpublish_request{1, 0, {}});
+  forger.say(77, 1, tensorhub::messages::list_request{});  // in its own name: its messages are in order
+  CHECK(std::holds_alternative<tensorhub::messages::list_reply>(forger.hear().body));
+  CHECK(door.seen().forged_messages == 2);
+  CHECK(
+      eventually([&] { return door.has_said(second.public_key, tensorhub::to_hex(source.worker.self())); }));
+  rollout reader{door.options_of("rollout-0", door.good)};
+  CHECK(reader.worker.update().version == 1);
+}
+
+TEST_CASE("security: a flood of strangers costs few lines, and nobody else anything") {
+  std::atomic<std::size_t> lines = 0;
+  const curve_key_pair keys = make_curve_keys();
+  const curve_key_pair good = make_curve_keys();
+  hub::reference_server server{
+      {.security = server_security{keys, {{good.public_key, {}}}},
+       .log = [&](const tensorhub::log_line& line) { lines += contains(line.text, "refused") ? 1 : 0; }}};
+  const curve_key_pair bad = make_curve_keys();
+  zmq::context_t context;
+  std::vector<zmq::socket_t> strangers;
+  for (int i = 0; i < 200; ++i) {
+    zmq::socket_t& each = strangers.emplace_back(context, zmq::socket_type::dealer);
+    each.set(zmq::sockopt::linger, 0);
+    each.set(zmq::sockopt::curve_serverkey, keys.public_key);
+    each.set(zmq::sockopt::curve_publickey, bad.public_key);
+    each.set(zmq::sockopt::curve_secretkey, bad.secret_key);
+    each.connect(server.address());
+  }
+  CHECK(eventually([&] { return server.statistics().refused_connections >= 200; }));
+  auto options = who(server.address(), "trainer-0");
+  options.security = client_security{keys.public_key, good};
+  trainer source{options};
+  source.memory.fill(1);
+  source.worker.publish(1);
+  CHECK(lines >= 1);
+  CHECK(lines < 150);
+}
+
+TEST_CASE("security: keys that are none are refused before anything starts") {
+  const curve_key_pair good = make_curve_keys();
+  const auto refused = [](const server_security& security) {
+    std::string sentence;
+    const errc code = code_of([&] { hub::reference_server server{{.security = security}}; }, &sentence);
+    for (const std::string& part : {security.keys.secret_key})
+      CHECK((part.empty() || !contains(sentence, part)));
+    return code;
+  };
+  CHECK(refused({}) == errc::invalid_argument);
+  CHECK(refused({{good.public_key, good.public_key}, {}}) == errc::invalid_argument);
+  CHECK(refused({good, {{"short", "x"}}}) == errc::invalid_argument);
+  auto options = who("tcp://127.0.0.1:1", "trainer-0");
+  options.security = client_security{"no key", good};
+  std::string sentence;
+  CHECK(code_of([&] { const hub::publisher worker{options}; }, &sentence) == errc::invalid_argument);
+  CHECK(contains(sentence, "server_key"));
+  hub::reference_server plain;
+  CHECK(code_of([&] { plain.allow(good.public_key); }) == errc::invalid_argument);
+  secured_server door;
+  CHECK(code_of([&] { door.server->allow("no key"); }) == errc::invalid_argument);
+}
+
+TEST_CASE("security: a server that others reach says so if it has no keys") {
+  std::mutex mutex;
+  std::string text;
+  const auto log = [&](const tensorhub::log_line& line) {
+    const std::lock_guard lock{mutex};
+    text += line.text;
+  };
+  const auto said = [&] {
+    const std::lock_guard lock{mutex};
+    return contains(text, "without security");
+  };
+  {
+    hub::reference_server open{{.address = "tcp://0.0.0.0:0", .log = log}};
+    CHECK(eventually(said));
+  }
+  text.clear();
+  const curve_key_pair keys = make_curve_keys();
+  {
+    hub::reference_server secured{
+        {.address = "tcp://0.0.0.0:0", .security = server_security{keys, {}}, .log = log}};
+    hub::reference_server local{{.log = log}};
+  }
+  CHECK(!said());
+}
+
+TEST_CASE("security: who knows address and keys of the memory, but has no lease, cannot read it") {
+  std::atomic<int> lines = 0;
+  hub::reference_server server;
+  auto options = who(server.address(), "trainer-0");
+  options.log = [&](const tensorhub::log_line& line) { lines += contains(line.text, "capability") ? 1 : 0; };
+  member<tensorhub::worker<tensorhub::transports::tcp>> source{options};
+  source.memory.fill(1);
+  source.worker.publish(1);
+  rollout reader{who(server.address(), "rollout-0")};
+  CHECK(reader.worker.update().version == 1);
+
+  const auto refused = [&](tensorhub::incarnation self, std::string capability) {
+    tensorhub::transports::tcp stranger{{}, self};
+    auto queue = stranger.make_queue(1);
+    std::string sentence;
+    CHECK(code_of(
+              [&] {
+                const tensorhub::transport_address where{source.worker.through().address().text, capability};
+                static_cast<void>(stranger.connect(queue, where, source.worker.self(), 5s));
+              },
+              &sentence) == errc::transport_failed);
+    return contains(sentence, "capability");
+  };
+  CHECK(refused({99}, {}));
+  CHECK(refused(reader.worker.self(), {}));  // a reader's name alone is none
+  const std::string own_key = tensorhub::random_capability_key();
+  CHECK(refused({99}, tensorhub::make_capability(own_key, {99}, source.worker.self(), {1})));
+  CHECK(source.worker.through().refused_connections() == 3);
+  CHECK(eventually([&] { return lines >= 1; }));
+
+  source.worker.unpublish();
+  source.memory.fill(2);
+  source.worker.publish(2);
+  CHECK(reader.worker.update().version == 2);
+}
+
+TEST_CASE("security: keys in files") {
+  using namespace tensorhub;
+  const temporary_folder folder;
+  const curve_key_pair keys = make_curve_keys();
+  write_curve_keys(folder.path / "keys", "server", keys);
+  const auto secret = folder.path / "keys" / "server.secret";
+  struct stat about {};
+  REQUIRE(::stat(secret.c_str(), &about) == 0);
+  CHECK((about.st_mode & 0777u) == 0600u);
+  CHECK(read_curve_keys(secret).secret_key == keys.secret_key);
+  CHECK(read_public_key(folder.path / "keys" / "server.public") == keys.public_key);
+
+  std::string sentence;
+  CHECK(code_of([&] { write_curve_keys(folder.path / "keys", "server", make_curve_keys()); }, &sentence) ==
+        errc::system_failed);
+  CHECK(contains(sentence, "not overwritten"));
+  CHECK(read_curve_keys(secret).secret_key == keys.secret_key);
+  REQUIRE(::chmod(secret.c_str(), 0644) == 0);
+  CHECK(code_of([&] { static_cast<void>(read_curve_keys(secret)); }, &sentence) == errc::invalid_argument);
+  CHECK(contains(sentence, "chmod 600"));
+  CHECK(!contains(sentence, keys.secret_key));
+
+  const auto list = folder.path / "clients.allow";
+  client_allow_list allowed{{keys.public_key, "all the rollouts"}, {make_curve_keys().public_key, ""}};
+  for (int i = 0; i < 200; ++i) allowed.emplace(make_curve_keys().public_key, "n" + std::to_string(i));
+  write_allow_list(list, allowed);
+  CHECK(read_allow_list(list) == allowed);
+  const auto write = [&](const std::string& name, const std::string& text, ::mode_t mode) {
+    std::ofstream{folder.path / name} << text;
+    REQUIRE(::chmod((folder.path / name).c_str(), mode) == 0);
+    return folder.path / name;
+  };
+  CHECK(code_of([&] { static_cast<void>(read_allow_list(write("a", "# x\nnokey name\n", 0644))); },
+                &sentence) == errc::invalid_argument);
+  CHECK(contains(sentence, "line 2"));
+  CHECK(code_of([&] {
+          static_cast<void>(
+              read_allow_list(write("b", std::string(limits::allow_list_bytes + 1, '#'), 0644)));
+        }) == errc::limit_exceeded);
+  CHECK(code_of([&] { static_cast<void>(read_curve_keys(write("c", "secret x\n", 0600))); }) ==
+        errc::invalid_argument);
+  CHECK(code_of([&] { static_cast<void>(read_curve_keys(write("d", "hello\n", 0600))); }) ==
+        errc::invalid_argument);
+  CHECK(code_of([&] { static_cast<void>(read_public_key(write("e", "hello\n", 0600))); }) ==
+        errc::invalid_argument);
+  CHECK(code_of([&] { static_cast<void>(read_public_key(folder.path / "nowhere")); }) == errc::system_failed);
+  CHECK(code_of([&] { static_cast<void>(read_public_key(folder.path)); }) == errc::system_failed);
+}

@@ -1,0 +1,119 @@
+// Versions that are published as a copy, while the trainer goes on changing its weights.
+
+#include <doctest/doctest.h>
+
+#include "hub.hpp"
+
+using namespace system_tests;
+using tensorhub::snapshot;
+
+namespace {
+
+constexpr std::size_t large_words = 1u << 20;
+constexpr std::uint64_t begun_bytes = 3u << 20;
+
+}  // namespace
+
+TEST_CASE(
+    "a trainer overwrites its weights as soon as a snapshot is published; readers get the published bytes") {
+  hub::reference_server server;
+  trainer source{who(server.address(), "trainer-0"), large_words};
+  rollout reader{who(server.address(), "rollout-0"), large_words};
+  for (std::uint64_t version = 1; version <= 5; ++version) {
+    source.memory.fill(version);
+    const auto done = source.worker.publish(version, snapshot);
+    source.memory.fill(version + 1'000'000);
+    CHECK(done.version == version);
+    CHECK(done.bytes >= large_words * 8);
+    CHECK(done.copy_seconds > 0);
+    CHECK(done.seconds >= done.copy_seconds + done.digest_seconds + done.drain_seconds);
+    CHECK(source.worker.held_version() == version);
+    CHECK(reader.worker.update().version == version);
+    CHECK(reader.memory.holds(version));
+  }
+  CHECK(reader.worker.list().front().replicas.size() == 3);  // two snapshots, the reader; no trainer in place
+  CHECK(!source.worker.unpublish().forced);
+  CHECK(source.worker.held_version() == 0);
+  reader.worker.unpublish();
+  CHECK(code_of([&] { reader.worker.update(exactly(5), 2s); }) != errc::ok);
+}
+
+TEST_CASE("a second snapshot disturbs no reader of the first, a third one waits for them") {
+  hub::reference_server server;
+  auto options = who(server.address(), "trainer-0");
+  trainer source{options, large_words};
+  const auto gate = std::make_shared<tensorhub::testing::read_gate>(begun_bytes);
+  gated_rollout slow{who(server.address(), "rollout-0"), large_words, {.gate = gate}};
+  rollout quick{who(server.address(), "rollout-1"), large_words};
+  source.memory.fill(1);
+  source.worker.publish(1, snapshot);
+  auto reading = slow.worker.update_async(exactly(1), 60s);
+  REQUIRE(gate->wait_until_shut(20s));
+  source.memory.fill(2);
+  source.worker.publish(2, snapshot);
+  source.memory.fill(1'000'000);
+  CHECK(quick.worker.update().version == 2);
+  CHECK(quick.memory.holds(2));
+  SUBCASE("the reader ends by itself") {
+    gate->open();
+    CHECK(reading.wait(30s).version == 1);
+    CHECK(slow.memory.holds(1));
+  }
+  SUBCASE("the reader is cut off: an error, or version 1 whole, never a mixture") {
+    source.memory.fill(3);
+    source.worker.publish(3, snapshot, 1s);  // half of it for the reader
+    source.memory.fill(1'000'000);
+    gate->open();
+    CHECK(code_of([&] { reading.wait(60s); }) != errc::ok);
+    CHECK(slow.worker.held_version() == 0);
+    CHECK(quick.worker.update().version == 3);
+    CHECK(quick.memory.holds(3));
+  }
+}
+
+TEST_CASE(
+    "the shards of a trainer choose the same memory for a version, whatever each has published before") {
+  CHECK(snapshot.slot_of(1) != snapshot.slot_of(2));
+  CHECK(snapshot.every(10).slot_of(10) != snapshot.every(10).slot_of(20));
+  CHECK(snapshot.every(0).stride == 1);
+  hub::reference_server server;
+  trainer first{who(server.address(), "trainer-0", {0, 2})};
+  std::optional<trainer> second;
+  second.emplace(who(server.address(), "trainer-0", tensorhub::shard_of{1, 2}));
+  rollout reader{who(server.address(), "rollout-0", {0, 2})};
+  const auto publish = [&](std::uint64_t version) {
+    first.memory.fill(version, 0);
+    first.worker.publish(version, snapshot);
+    second->memory.fill(version, 1);
+    second->worker.publish(version, snapshot);
+  };
+  publish(1);
+  second.emplace(who(server.address(), "trainer-0", tensorhub::shard_of{1, 2}));  // as after a crash
+  publish(2);
+  CHECK(reader.worker.wait(exactly(2), 10s) == 2);
+  publish(3);
+  CHECK(reader.worker.wait(exactly(3), 10s) == 3);
+}
+
+TEST_CASE("in place and as a snapshot: not both at once") {
+  hub::reference_server server;
+  trainer source{who(server.address(), "trainer-0")};
+  source.memory.fill(1);
+  source.worker.publish(1);
+  CHECK(code_of([&] { source.worker.publish(2, snapshot); }) == errc::busy);
+  source.worker.unpublish();
+  source.memory.fill(2);
+  source.worker.publish(2, snapshot);
+  CHECK(code_of([&] { source.memory.add_to(source.worker); }) == errc::invalid_argument);
+  std::string sentence;
+  CHECK(code_of([&] { source.worker.publish(1, snapshot); }, &sentence) == errc::version_conflict);
+  CHECK(source.worker.held_version() == 2);
+  source.memory.fill(3);
+  source.worker.publish(3);
+  rollout reader{who(server.address(), "rollout-0")};
+  CHECK(reader.worker.update().version == 3);
+  CHECK(reader.memory.holds(3));
+  source.worker.leave();
+  hub::publisher nothing{who(server.address(), "trainer-1")};
+  CHECK(code_of([&] { nothing.publish(4, snapshot); }) == errc::invalid_argument);
+}

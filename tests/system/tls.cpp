@@ -1,0 +1,87 @@
+/// \file tls.cpp
+/// A hub whose weights travel under TLS: everywhere, or to other datacenters only; and a worker whose
+/// certificate nobody believes.
+
+#include <doctest/doctest.h>
+
+#include <tensorhub/transports/tls.hpp>
+
+#include "../conformance/tls_certificates.hpp"
+#include "hub.hpp"
+
+using namespace system_tests;
+using tensorhub::transports::tls;
+
+namespace {
+
+using tls_hub = tensorhub::hub<tls>;
+
+/// TCP that stays in its datacenter, so that the next of a list goes to the others.
+class near_tcp : public tensorhub::transports::tcp {
+ public:
+  using tcp::tcp;
+  static constexpr std::string_view name = "near_tcp";
+  static constexpr tensorhub::transport_capabilities capabilities = [] {
+    tensorhub::transport_capabilities all = tcp::capabilities;
+    all.crosses_datacenters = false;
+    return all;
+  }();
+};
+using near_or_tls = tensorhub::first_of<near_tcp, tls>;
+using wide_hub = tensorhub::hub<near_or_tls>;
+
+}  // namespace
+
+TEST_CASE("tls: a hub under TLS, and a reader whose certificate is of another authority") {
+  const tls_tests::authority ours{"ours"};
+  const tls_tests::authority theirs{"theirs"};
+  tls_hub::reference_server server;
+  member<tls_hub::publisher> source{who(server.address(), "trainer-0"), 300'001,
+                                    ours.options({.name = "trainer-0"})};
+  source.memory.fill(1);
+  source.worker.publish(1);
+
+  member<tls_hub::subscriber> reader{who(server.address(), "rollout-0"), 300'001,
+                                     ours.options({.name = "rollout-0"})};
+  const auto report = reader.worker.update();
+  CHECK(reader.memory.holds(1));
+  CHECK(report.paths == std::vector<std::string>{"tls"});
+
+  tls::options forged = theirs.options({.name = "rollout-1"});
+  forged.ca_file = ours.file();
+  member<tls_hub::subscriber> stranger{who(server.address(), "rollout-1"), 300'001, forged};
+  std::string sentence;
+  CHECK(code_of([&] { static_cast<void>(stranger.worker.update(latest, 3s)); }, &sentence) != errc::ok);
+  CHECK_MESSAGE(contains(sentence, "refuses our certificate (CN=rollout-1"), sentence);
+  CHECK(!stranger.memory.holds(1));
+
+  member<tls_hub::subscriber> other{who(server.address(), "rollout-2"), 300'001, ours.options()};
+  CHECK(other.worker.update().version == 1);
+  CHECK(other.memory.holds(1));
+}
+
+TEST_CASE("tls: in the clear within a datacenter, under TLS between datacenters") {
+  const tls_tests::authority ours;
+  wide_hub::reference_server server;
+  const auto at = [&](const char* replica, const char* datacenter) {
+    auto out = who(server.address(), replica);
+    out.location.datacenter = datacenter;
+    return out;
+  };
+  const auto through = [&] { return near_or_tls::with(ours.options()); };
+  member<wide_hub::publisher> source{at("trainer-0", "eu-1"), 300'001, through()};
+  source.memory.fill(1);
+  source.worker.publish(1);
+
+  member<wide_hub::subscriber> far{at("rollout-far", "us-1"), 300'001, through()};
+  const auto by_far = far.worker.update();
+  CHECK(far.memory.holds(1));
+  REQUIRE(by_far.paths.size() == 1);
+  CHECK_MESSAGE(by_far.paths.front().starts_with("tls ("), by_far.paths.front());
+  far.worker.leave();
+
+  member<wide_hub::subscriber> near{at("rollout-near", "eu-1"), 300'001, through()};
+  const auto by_near = near.worker.update();
+  CHECK(near.memory.holds(1));
+  CHECK(by_near.paths == std::vector<std::string>{"near_tcp"});
+}

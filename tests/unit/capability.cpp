@@ -1,0 +1,100 @@
+/// \file capability.cpp
+/// Capabilities: what a source lets in, and each transport that asks for them.
+
+#include "tensorhub/types/capability.hpp"
+
+#include <doctest/doctest.h>
+
+#include <random>
+#include <string>
+#include <vector>
+
+#include "catalog_driver.hpp"
+#include "tensorhub/service/guarding.hpp"
+
+using namespace tensorhub;
+
+namespace {
+
+[[nodiscard]] std::span<const std::byte> bytes_of(const std::string& text) {
+  return std::as_bytes(std::span{text});
+}
+
+}  // namespace
+
+TEST_CASE("capability: lets in its reader at its source, and nobody else anywhere") {
+  const std::string key = random_capability_key();
+  capability_check check;
+  CHECK(check.accepts(std::string{}, {1}, {2}));  // as long as nobody asks
+  check.require(bytes_of(key));
+  const std::string good = make_capability(key, {1}, {2}, {3});
+  CHECK(good.size() == capability_bytes);
+  CHECK(check.accepts(good, {1}, {2}));
+  CHECK(!check.accepts(good, {4}, {2}));
+  CHECK(!check.accepts(good, {1}, {4}));
+  CHECK(!check.accepts(std::string{}, {1}, {2}));
+  CHECK(!check.accepts(good.substr(1), {1}, {2}));
+  CHECK(!check.accepts(good + "x", {1}, {2}));
+  CHECK(!check.accepts(std::string(capability_bytes, '\0'), {1}, {2}));
+  CHECK(!check.accepts(make_capability(random_capability_key(), {1}, {2}, {3}), {1}, {2}));
+  for (std::size_t bit = 0; bit < good.size() * 8; ++bit) {
+    std::string bent = good;
+    bent[bit / 8] = static_cast<char>(bent[bit / 8] ^ 1 << bit % 8);
+    CHECK(!check.accepts(bent, {1}, {2}));
+  }
+}
+
+TEST_CASE("capability: each lease has another one, each key is another one") {
+  const std::string key = random_capability_key();
+  CHECK(key.size() == capability_key_bytes);
+  CHECK(key != random_capability_key());
+  CHECK(make_capability(key, {1}, {2}, {3}).substr(8) != make_capability(key, {1}, {2}, {4}).substr(8));
+  CHECK(make_capability(key, {1}, {2}, {3}) == make_capability(key, {1}, {2}, {3}));
+  CHECK(make_capability({}, {1}, {2}, {3}).empty());
+  CHECK(make_capability("short", {1}, {2}, {3}).empty());
+  capability_check check;
+  CHECK_THROWS_AS(check.require(bytes_of("short")), error);
+  CHECK(!check.required());
+}
+
+TEST_CASE("capability: the hash is BLAKE2b-128 over the three numbers") {
+  // python3: hashlib.blake2b(struct.pack('<3Q', 1, 2, 3), digest_size=16, key=bytes(range(32))).hexdigest()
+  std::string key(capability_key_bytes, '\0');
+  for (std::size_t i = 0; i < key.size(); ++i) key[i] = static_cast<char>(i);
+  const std::string made = make_capability(key, {1}, {2}, {3});
+  std::string hex;
+  for (const char c : made.substr(8)) {
+    static constexpr char digits[] = "0123456789abcdef";
+    hex += digits[static_cast<unsigned char>(c) >> 4];
+    hex += digits[static_cast<unsigned char>(c) & 15u];
+  }
+  CHECK(hex == "c8e1be8eb16e8eff3789d2d95a13a0a9");
+}
+
+TEST_CASE("capability: the catalog gives one for each lease on a source that asks for them") {
+  catalog_test::driver<> server;
+  const std::string key = random_capability_key();
+  auto announce = server.join_message("trainer");
+  announce.capability_key = key;
+  const incarnation trainer{1};
+  const auto joined = server.answer<messages::join_reply>(trainer, server.send(trainer, announce));
+  REQUIRE(joined.has_value());
+  REQUIRE(joined->result.ok());
+  REQUIRE(server.publish(trainer, 1).ok());
+  const incarnation first = server.join(2, "rollout-a");
+  const incarnation second = server.join(3, "rollout-b");
+  const messages::assignment to_first = server.start_update(first);
+  CHECK(to_first.source == trainer);
+  CHECK(to_first.address.capability == make_capability(key, first, trainer, to_first.lease));
+  const messages::assignment to_second = server.start_update(second);
+  CHECK(to_second.source == trainer);
+  CHECK(to_second.address.capability == make_capability(key, second, trainer, to_second.lease));
+  CHECK(to_first.address.capability != to_second.address.capability);
+}
+
+TEST_CASE("capability: a source that asks for none gets none") {
+  catalog_test::driver<> server;
+  const incarnation trainer = server.join(1, "trainer");
+  REQUIRE(server.publish(trainer, 1).ok());
+  CHECK(server.start_update(server.join(2, "rollout-a")).address.capability.empty());
+}

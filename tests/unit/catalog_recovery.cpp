@@ -1,0 +1,399 @@
+/// \file catalog_recovery.cpp
+/// A server that follows another one: what it decides before everybody has had time to come back.
+
+#include "catalog_driver.hpp"
+
+using namespace catalog_test;
+
+namespace {
+
+/// A worker of the server before: its calls, what it holds, and what it had heard.
+incarnation come_back(driver<>& server, std::uint64_t id, const std::string& replica, version_number held,
+                      version_number latest_heard, std::uint32_t workers_counted) {
+  const incarnation worker{id};
+  auto join = server.join_message(replica);
+  if (held) join.held = server.reference(held);
+  join.latest = latest_heard;
+  join.peers = workers_counted;
+  REQUIRE(server.ask<messages::join_reply>(worker, std::move(join)).result.ok());
+  return worker;
+}
+
+}  // namespace
+
+TEST_CASE("recovery: latest waits for who holds it, also if the count says that everybody is back") {
+  driver<> server{catalog_options{.recovery_grace = 5000ms}};
+  // Three workers there were, but the one who joined last has been counted by no heartbeat.
+  come_back(server, 11, "rollout-0", 1, 2, 2);
+  const incarnation reader = come_back(server, 12, "rollout-1", {}, 2, 0);
+  const auto asked = server.update(reader, latest, 30000ms);
+  CHECK_FALSE(server.answer<messages::update_reply>(reader, asked).has_value());  // not 1
+  SUBCASE("who comes") {
+    come_back(server, 13, "trainer", 2, 2, 2);
+    CHECK(server.sources_of(reader, asked).front().version == version_number{2});
+  }
+  SUBCASE("who has gone: then it is what there is, after the grace") {
+    server.pass_alive(4900ms, {incarnation{11}, reader});
+    CHECK_FALSE(server.answer<messages::update_reply>(reader, asked).has_value());
+    server.pass_alive(200ms, {incarnation{11}, reader});
+    CHECK(server.sources_of(reader, asked).front().version == version_number{1});
+  }
+  SUBCASE("or somebody publishes a newer one") {
+    const incarnation trainer = come_back(server, 13, "trainer", {}, 2, 2);
+    CHECK_FALSE(server.answer<messages::update_reply>(reader, asked).has_value());
+    REQUIRE(server.publish(trainer, 3).ok());
+    CHECK(server.sources_of(reader, asked).front().version == version_number{3});
+  }
+}
+
+TEST_CASE("recovery: who was never here before is not counted as back") {
+  driver<> server{catalog_options{.recovery_grace = 5000ms}};
+  come_back(server, 13, "trainer", 2, 2, 3);
+  come_back(server, 12, "rollout-1", {}, 2, 3);
+  const incarnation fresh = server.join(14, "rollout-2");
+  const auto asked = server.update(fresh, exactly(1), 30000ms);
+  CHECK_FALSE(server.answer<messages::update_reply>(fresh, asked).has_value());  // not "held by nobody"
+  come_back(server, 11, "rollout-0", 1, 2, 3);
+  CHECK(server.sources_of(fresh, asked).front().version == version_number{1});
+}
+
+TEST_CASE("recovery: with the latest there and everybody counted it is over at once") {
+  driver<> server{catalog_options{.recovery_grace = 5000ms}};
+  come_back(server, 13, "trainer", 2, 2, 2);
+  const incarnation reader = come_back(server, 12, "rollout-1", {}, 2, 2);
+  CHECK(server.start_update(reader).version == version_number{2});
+}
+
+TEST_CASE("recovery: a shard that is back lets nothing go that the other shard may hold too") {
+  driver<> server{catalog_options{.recovery_grace = 5000ms}};
+  const auto shard_back = [&](std::uint64_t id, const std::string& replica, std::uint32_t shard,
+                              version_number held) {
+    auto join = server.join_message(replica, {shard, 2});
+    join.held = server.reference(held);
+    join.latest = version_number{2};
+    join.peers = 3;  // there were four, but one of them was counted by no heartbeat
+    join.keeps = {1, 0, {version_number{1}}};
+    REQUIRE(server.ask<messages::join_reply>(incarnation{id}, std::move(join)).result.ok());
+    return incarnation{id};
+  };
+  shard_back(1, "trainer", 0, 2);
+  shard_back(2, "trainer", 1, 2);
+  const incarnation back = shard_back(3, "rollout", 0, 1);  // of the pinned version 1
+  const auto asked = server.update(back, exactly(2), 30000ms);
+  CHECK_FALSE(server.answer<messages::update_reply>(back, asked).has_value());
+  CHECK_FALSE(server.core.record_of(back)->overwriting);
+  SUBCASE("the other comes: the version is handed over first") {
+    const incarnation other = shard_back(4, "rollout", 1, 1);
+    CHECK_FALSE(server.answer<messages::update_reply>(back, asked).has_value());
+    CHECK(server.push<messages::offload_push>(other).has_value());
+    CHECK(server.available() == versions{1, 2});
+  }
+  SUBCASE("it does not: what is left is of no use after the grace") {
+    server.pass_alive(5100ms, {{1}, {2}, back});
+    CHECK(server.sources_of(back, asked).front().version == version_number{2});
+  }
+}
+
+TEST_CASE("recovery: shards that come back with different versions of one update do not both succeed") {
+  driver<> server{catalog_options{.recovery_grace = 5000ms}};
+  const auto finish_for = [](driver<>& with, incarnation worker, version_number version) {
+    return with.send(worker, messages::finish_request{{1}, version, {}, false, with.reference(version), {}});
+  };
+  const auto in_the_middle = [&](std::uint64_t id, std::uint32_t shard, version_number version) {
+    auto join = server.join_message("rollout", {shard, 2});
+    join.latest = version_number{2};
+    join.held = server.reference(version);
+    join.decided = version;
+    join.peers = 5;  // the grace is not over: nothing new is decided
+    REQUIRE(server.ask<messages::join_reply>(incarnation{id}, std::move(join)).result.ok());
+    return incarnation{id};
+  };
+  const incarnation first = in_the_middle(3, 0, 1);
+  const incarnation second = in_the_middle(4, 1, 2);  // of a server that was deposed
+  const auto one = finish_for(server, first, 1);
+  const auto two = finish_for(server, second, 2);
+  const auto of_two = server.answer<messages::status_reply>(second, two);
+  REQUIRE(of_two.has_value());
+  CHECK_FALSE(of_two->result.ok());
+  const auto of_one = server.answer<messages::status_reply>(first, one);
+  REQUIRE(of_one.has_value());
+  CHECK_FALSE(of_one->result.ok());
+  CHECK(server.entry("rollout").torn);
+}
+
+TEST_CASE("recovery: a call that an earlier server has answered is not made again by a late copy of it") {
+  driver<> server{catalog_options{.recovery_grace = 5000ms}};
+  come_back(server, 13, "trainer", 2, 2, 2);
+  const incarnation reader{12};
+  auto join = server.join_message("rollout");
+  join.operation = {2};
+  join.held = server.reference(1);
+  join.latest = version_number{2};
+  join.peers = 2;
+  server.send_as(reader, 9, std::move(join), 8);  // up to request 8 everything was answered
+  messages::update_request call;
+  call.operation = {2};
+  call.selector = latest;
+  call.timeout_ms = 1000;
+  server.send_as(reader, 7, call);
+  CHECK_FALSE(server.answer<messages::update_reply>(reader, 7).has_value());
+  call.operation = {3};
+  server.send_as(reader, 10, call, 9);
+  CHECK(server.sources_of(reader, 10).front().version == version_number{2});
+}
+
+TEST_CASE("recovery: an update that has failed overwrites nothing any more") {
+  driver<> server{catalog_options{.recovery_grace = 5000ms}};
+  const auto join_as = [&](std::uint64_t id, const std::string& replica, std::uint32_t shard,
+                           version_number held, bool in_an_update) {
+    auto join = server.join_message(replica, {shard, 2});
+    join.held = server.reference(held);
+    join.operation = {7};
+    join.latest = version_number{2};
+    join.peers = 4;
+    if (in_an_update) join.decided = version_number{2};
+    REQUIRE(server.ask<messages::join_reply>(incarnation{id}, std::move(join)).result.ok());
+    return incarnation{id};
+  };
+  join_as(1, "trainer", 0, 2, false);
+  join_as(2, "trainer", 1, 2, false);
+  const incarnation first{3};
+  const messages::status cancelled{errc::cancelled, "no"};
+  incarnation second{4};
+  SUBCASE("of who gives up before it has heard of it here") {
+    join_as(3, "rollout", 0, 1, false);
+    second = join_as(4, "rollout", 1, 1, false);
+    auto call = server.update_message(first);
+    call.operation = {8};
+    server.send(first, call);
+    CHECK(server.core.record_of(second)->overwriting);
+    server.send(second, messages::finish_request{{8}, 2, cancelled, true, {}, {}});
+    CHECK_FALSE(server.core.record_of(second)->overwriting);
+    server.send(first, messages::finish_request{{8}, 2, cancelled, true, {}, {}});
+  }
+  SUBCASE("of who asks for its readers' end when the other has given up") {
+    join_as(3, "rollout", 0, 1, true);
+    server.send(first, messages::finish_request{{8}, 2, cancelled, true, {}, {}});
+    second = join_as(4, "rollout", 1, 1, true);
+    const auto drained =
+        server.ask<messages::drained_reply>(second, messages::unpublish_request{1, 1, {8}, false});
+    CHECK_FALSE(drained.result.ok());
+  }
+  server.send(second, messages::finish_request{{8}, 2, cancelled, true, {}, {}});
+  CHECK_FALSE(server.core.record_of(first)->overwriting);
+  CHECK_FALSE(server.core.record_of(second)->overwriting);
+  CHECK(server.entry("rollout").version == 1);
+}
+
+TEST_CASE("recovery: before an earlier server has been heard of, nothing is said to be gone") {
+  driver<> server{catalog_options{.recovery_grace = 1000ms}};
+  const incarnation trainer = server.join(13, "trainer");
+  const incarnation fresh = server.join(14, "rollout-1");
+  REQUIRE(server.publish(trainer, 5).ok());
+  const auto asked = server.update(fresh, exactly(3), 30000ms);
+  CHECK_FALSE(server.answer<messages::update_reply>(fresh, asked).has_value());
+  SUBCASE("it is not") {
+    come_back(server, 11, "rollout-0", 3, 3, 1);
+    CHECK(server.sources_of(fresh, asked).front().version == version_number{3});
+  }
+  SUBCASE("it is, after the grace") {
+    server.pass_alive(1100ms, {trainer, fresh});
+    const auto reply = server.answer<messages::update_reply>(fresh, asked);
+    REQUIRE(reply.has_value());
+    CHECK(reply->result.code == errc::unavailable);
+  }
+}
+
+TEST_CASE(
+    "recovery: what an earlier server may have let others read is revoked, also of a publish in flight") {
+  for (const std::uint64_t calls_before : {0ull, 3ull}) {
+    CAPTURE(calls_before);
+    driver<> server{catalog_options{.recovery_grace = 1000ms}};
+    const incarnation trainer{13};
+    auto join = server.join_message("trainer");
+    join.operation = {calls_before};
+    REQUIRE(server.ask<messages::join_reply>(trainer, std::move(join)).result.ok());
+    const auto reply = server.ask<messages::status_reply>(
+        trainer, messages::publish_request{{calls_before + 1}, server.reference(4)});
+    REQUIRE(reply.result.ok());
+    const auto unpublish = server.unpublish(trainer, 4);
+    server.pass_alive(1100ms, {trainer});
+    const auto drained = server.answer<messages::drained_reply>(trainer, unpublish);
+    REQUIRE(drained.has_value());
+    CHECK(drained->revoke);
+  }
+}
+
+TEST_CASE(
+    "recovery: shards that count differently after a fail-over are brought in step by what they publish") {
+  driver<> server{catalog_options{.recovery_grace = 1000ms}};
+  const auto publish = [&](incarnation worker, std::uint64_t counted, version_number version) {
+    return server.ask<messages::status_reply>(
+        worker, messages::publish_request{{counted}, server.reference(version)});
+  };
+  const incarnation fresh = server.join(1, "trainer", {0, 2});  // in the place of one that has gone
+  CHECK(publish(fresh, 0, 2).result.ok());
+  auto join = server.join_message("trainer", {1, 2});
+  join.operation = {1};  // of version 1
+  const incarnation old{2};
+  REQUIRE(server.ask<messages::join_reply>(old, std::move(join)).result.ok());
+  CHECK(publish(old, 2, 2).result.ok());
+  CHECK(server.available() == versions{2});
+  const auto third = publish(fresh, 2, 3);
+  CHECK_MESSAGE(third.result.ok(), third.result.sentence);
+  CHECK(publish(old, 3, 3).operation == third.operation);
+  CHECK(server.available() == versions{3});
+}
+
+TEST_CASE("recovery: the number of a call that failed with an earlier server is not given again") {
+  driver<> server{catalog_options{.recovery_grace = 1000ms}};
+  const incarnation fresh = server.join(1, "rollout", {0, 2});
+  auto join = server.join_message("rollout", {1, 2});
+  const incarnation old{2};
+  REQUIRE(server.ask<messages::join_reply>(old, std::move(join)).result.ok());
+  const messages::status cancelled{errc::cancelled, "no"};
+  server.send(old, messages::finish_request{{1}, 2, cancelled, true, {}, {}});
+  auto call = server.update_message(fresh);
+  call.operation = {};  // it has heard of no number yet
+  static_cast<void>(server.send(fresh, call));
+  const auto* record = server.core.record_of(fresh);
+  REQUIRE(record->replica->operations.size() == 1);
+  CHECK(record->replica->operations.begin()->second.counter == operation_counter{2});
+}
+
+TEST_CASE("recovery: a shard's version is not lost because the other shards are late, also after the grace") {
+  driver<> server{catalog_options{.recovery_grace = 1000ms}};
+  const auto come_back_as = [&](std::uint64_t id, std::uint32_t shard, std::uint64_t ended) {
+    auto join = server.join_message("rollout", {shard, 2});
+    join.held = server.reference(1);
+    join.operation = {ended};
+    join.before = server_epoch{76};
+    REQUIRE(server.ask<messages::join_reply>(incarnation{id}, std::move(join)).result.ok());
+    return incarnation{id};
+  };
+  const auto ask_as = [&](incarnation worker, version_number version) {
+    messages::update_request call;
+    call.operation = {8};
+    call.selector = exactly(version);
+    call.timeout_ms = 10'000;
+    return server.send(worker, call);
+  };
+  const incarnation early = come_back_as(3, 0, 7);
+  SUBCASE("of the version that it holds") {
+    const auto asked = ask_as(early, 1);
+    server.pass_alive(1200ms, {early});
+    CHECK_FALSE(server.answer<messages::update_reply>(early, asked).has_value());
+    come_back_as(4, 1, 8);  // was told to keep it
+    const auto reply = server.answer<messages::update_reply>(early, asked);
+    REQUIRE(reply.has_value());
+    CHECK(reply->result.ok());
+    CHECK(reply->keep);
+  }
+  SUBCASE("of another one it is said") {
+    const auto asked = ask_as(early, 2);
+    REQUIRE(server.publish(server.join(5, "trainer", {0, 2}), 3).ok());
+    REQUIRE(server.publish(server.join(6, "trainer", {1, 2}), 3).ok());
+    server.pass_alive(1200ms, {early, {5}, {6}});
+    const auto reply = server.answer<messages::update_reply>(early, asked);
+    REQUIRE(reply.has_value());
+    CHECK(reply->result.code == errc::unavailable);
+  }
+}
+
+// ---- verdicts of an earlier server that their workers have not heard of
+
+TEST_CASE("recovery: who was declared dead by an earlier server, and was not told, joins anew") {
+  driver<> server{catalog_options{.recovery_grace = 5000ms}};
+  const incarnation reader{12};
+  const incarnation source{13};
+  const auto join_source = [&](std::vector<incarnation> barred) {
+    auto join = server.join_message("trainer");
+    join.held = server.reference(2);
+    join.latest = version_number{2};
+    join.before = server_epoch{76};
+    join.peers = 1;
+    join.barred = std::move(barred);
+    REQUIRE(server.ask<messages::join_reply>(source, std::move(join)).result.ok());
+  };
+  const auto join_reader = [&](server_epoch before) {
+    auto join = server.join_message("rollout");
+    join.before = before;
+    REQUIRE(server.ask<messages::join_reply>(reader, std::move(join)).result.ok());
+  };
+  const auto expect_verdict = [&](const messages::assignment& from) {
+    const auto reply = server.lose_source(reader, from);
+    CHECK(reply.result.code == errc::replaced);
+    CHECK_FALSE(server.core.knows(reader));
+    const auto goodbye = server.push<messages::goodbye_push>(reader);
+    REQUIRE(goodbye.has_value());
+    CHECK_FALSE(goodbye->rejoin);
+    CHECK(goodbye->reason.code == errc::replaced);
+    CHECK(server.leases_on(source) == 0);
+  };
+  SUBCASE("the source's join tells of it") {
+    SUBCASE("after the reader's") {
+      join_reader(server_epoch{76});
+      join_source({{99}, reader});
+    }
+    SUBCASE("before the reader's") {
+      join_source({{99}, reader});
+      join_reader(server_epoch{76});
+    }
+    const auto from = server.start_update(reader);
+    CHECK(server.core.knows(reader));  // the source's word alone condemns nobody
+    expect_verdict(from);
+  }
+  SUBCASE("the source's late report tells of it") {
+    join_source({});
+    join_reader(server_epoch{76});
+    server.send(source, messages::cut_off_done_request{reader});
+    expect_verdict(server.start_update(reader));
+  }
+  SUBCASE("a source that lies: of who has joined this server first that cannot be true") {
+    join_source({reader});
+    join_reader({});
+    const auto from = server.start_update(reader);
+    CHECK(server.lose_source(reader, from).result.ok());
+    CHECK(server.core.knows(reader));
+  }
+  SUBCASE("the last few of many are remembered") {
+    std::vector<incarnation> many{reader};
+    for (std::uint64_t id = 0; id < limits::barred_readers; ++id) many.push_back({1000 + id});
+    join_source(many);
+    join_reader(server_epoch{76});
+    CHECK(server.core.record_of(source)->barred.size() == limits::barred_readers);
+    CHECK(server.lose_source(reader, server.start_update(reader)).result.ok());
+  }
+}
+
+TEST_CASE("recovery: workers are not told a count while some may be on their way") {
+  driver<> server{catalog_options{.recovery_grace = 5000ms}};
+  const auto counted_by = [&](incarnation worker) {
+    server.clear();
+    server.send_as(worker, 0, messages::heartbeat_request{});
+    const auto beat = server.push<messages::heartbeat_reply>(worker);
+    REQUIRE(beat.has_value());
+    return beat->workers;
+  };
+  const incarnation trainer = come_back(server, 13, "trainer", 2, 2, 3);
+  const incarnation first = come_back(server, 11, "rollout-0", 1, 2, 0);
+  CHECK(counted_by(trainer) == 0);
+  SUBCASE("until all are back") {
+    come_back(server, 12, "rollout-1", 1, 2, 3);
+    CHECK(counted_by(trainer) == 3);
+  }
+  SUBCASE("or the grace is over") {
+    server.pass_alive(5100ms, {trainer, first});
+    CHECK(counted_by(trainer) == 2);
+  }
+}
+
+TEST_CASE("recovery: who had joined an earlier server is counted, also if nothing had happened there yet") {
+  driver<> server{catalog_options{.recovery_grace = 5000ms}};
+  come_back(server, 13, "trainer", 2, 2, 2);
+  const incarnation reader{12};
+  auto join = server.join_message("rollout");
+  join.before = server_epoch{76};
+  REQUIRE(server.ask<messages::join_reply>(reader, std::move(join)).result.ok());
+  CHECK(server.start_update(reader).version == version_number{2});
+}

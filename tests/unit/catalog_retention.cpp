@@ -1,0 +1,254 @@
+/// What the catalog lets go of, and what has to be safe first.
+
+#include <doctest/doctest.h>
+
+#include "catalog_driver.hpp"
+
+using namespace catalog_test;
+using namespace tensorhub;
+
+namespace {
+
+/// A trainer and two rollouts of one shard each; the trainer holds version 1, and one version is retained.
+struct retaining {
+  driver<> server{};
+  incarnation trainer = server.join(1, "trainer");
+  incarnation a = server.join(2, "rollout-a");
+  incarnation b = server.join(3, "rollout-b");
+
+  retaining() {
+    REQUIRE(server.publish(trainer, 1).ok());
+    REQUIRE(change({1, {}, {}}).ok());
+    server.clear();
+  }
+  messages::status change(const messages::retain_request& request) {
+    const auto reply = server.ask<messages::status_reply>(trainer, request);
+    server.acknowledge(trainer, server.last_sequence(trainer));
+    return reply.result;
+  }
+  bool is_let_go(incarnation worker, std::uint64_t unpublish) {
+    return server.answer<messages::drained_reply>(worker, unpublish).has_value();
+  }
+  std::uint64_t leave(incarnation worker, version_number version) {
+    return server.send(worker, messages::unpublish_request{version, 1, {}, true});
+  }
+  /// What an ordered temporary replica does.
+  incarnation take(std::uint64_t id, const messages::offload_push& order) {
+    auto message = server.join_message(order.replica);
+    message.temporary = true;
+    REQUIRE(server.ask<messages::join_reply>(incarnation{id}, message).result.ok());
+    const auto source = server.start_update({id}, exactly(order.version));
+    server.finish({id}, source);
+    return {id};
+  }
+};
+
+}  // namespace
+
+TEST_CASE("retention: the last holder waits until a temporary replica has its version") {
+  retaining s;
+  const auto unpublish = s.server.unpublish(s.trainer, 1);
+  CHECK_FALSE(s.is_let_go(s.trainer, unpublish));
+  const auto order = s.server.push<messages::offload_push>(s.trainer);
+  REQUIRE(order.has_value());
+  CHECK(order->version == 1);
+  CHECK(order->replica == "trainer~1");
+  CHECK(s.server.available() == versions{1});  // it can be read meanwhile
+  s.take(10, *order);
+  CHECK(s.is_let_go(s.trainer, unpublish));
+  CHECK(s.server.available() == versions{1});
+}
+
+TEST_CASE(
+    "retention: nobody waits for a version that is not retained, or that another reliable replica has") {
+  retaining s;
+  SUBCASE("another has it") {
+    s.server.finish(s.a, s.server.start_update(s.a));
+    CHECK(s.is_let_go(s.trainer, s.server.unpublish(s.trainer, 1)));
+  }
+  SUBCASE("not retained") {
+    CHECK(s.change({0, {}, {}}).ok());
+    CHECK(s.is_let_go(s.trainer, s.server.unpublish(s.trainer, 1)));
+  }
+  CHECK_FALSE(s.server.push<messages::offload_push>(s.trainer).has_value());
+}
+
+TEST_CASE("retention: two that let go at once do not take each other for the survivor") {
+  retaining s;
+  s.server.finish(s.a, s.server.start_update(s.a));
+  const auto first = s.server.unpublish(s.trainer, 1);
+  CHECK(s.is_let_go(s.trainer, first));  // rollout-a stays
+  const auto second = s.server.unpublish(s.a, 1);
+  CHECK_FALSE(s.is_let_go(s.a, second));
+  CHECK(s.server.push<messages::offload_push>(s.a).has_value());
+}
+
+TEST_CASE("retention: of two that wait to let go, each makes the other wait") {
+  retaining s;
+  const auto first = s.server.unpublish(s.trainer, 1);
+  CHECK_FALSE(s.is_let_go(s.trainer, first));
+  s.server.finish(s.a, s.server.start_update(s.a));
+  CHECK(s.is_let_go(s.trainer, first));  // now there is somebody
+  CHECK_FALSE(s.is_let_go(s.a, s.server.unpublish(s.a, 1)));
+}
+
+TEST_CASE("retention: a spot replica does not count, and is not asked to take anything") {
+  driver server;
+  const auto trainer = server.join(1, "trainer");
+  auto spot = server.join_message("rollout-spot");
+  spot.spot = true;
+  REQUIRE(server.ask<messages::join_reply>({2}, spot).result.ok());
+  REQUIRE(server.publish(trainer, 1).ok());
+  REQUIRE(server.ask<messages::status_reply>(trainer, messages::retain_request{1, {}, {}}).result.ok());
+  server.finish({2}, server.start_update({2}));
+  const auto unpublish = server.send(trainer, messages::unpublish_request{1, 1, {}, true});
+  // It leaves, and only the spot replica is there: the version is lost, and that is said.
+  const auto reply = server.answer<messages::drained_reply>(trainer, unpublish);
+  REQUIRE(reply.has_value());
+  CHECK(reply->lost);
+  CHECK(server.core.has_lost("policy", 1));
+}
+
+TEST_CASE("retention: who leaves hands over to another replica; if that one cannot, to the next") {
+  retaining s;
+  const auto unpublish = s.leave(s.trainer, 1);
+  CHECK_FALSE(s.is_let_go(s.trainer, unpublish));
+  CHECK_FALSE(s.server.push<messages::offload_push>(s.trainer).has_value());
+  const auto to_a = s.server.push<messages::offload_push>(s.a);
+  REQUIRE(to_a.has_value());
+  s.server.send(s.a, messages::offload_failed_request{1, {errc::limit_exceeded, "no memory"}});
+  const auto to_b = s.server.push<messages::offload_push>(s.b);
+  REQUIRE(to_b.has_value());
+  CHECK_FALSE(s.is_let_go(s.trainer, unpublish));
+  SUBCASE("it can") {
+    s.take(10, *to_b);
+    const auto reply = s.server.answer<messages::drained_reply>(s.trainer, unpublish);
+    REQUIRE(reply.has_value());
+    CHECK_FALSE(reply->lost);
+    CHECK(s.server.available() == versions{1});
+  }
+  SUBCASE("it cannot either") {
+    s.server.send(s.b, messages::offload_failed_request{1, {errc::limit_exceeded, "no memory"}});
+    const auto reply = s.server.answer<messages::drained_reply>(s.trainer, unpublish);
+    REQUIRE(reply.has_value());
+    CHECK(reply->lost);
+    CHECK(s.server.core.has_lost("policy", 1));
+  }
+}
+
+TEST_CASE("retention: the order is repeated until the temporary replica is there") {
+  retaining s;
+  s.server.unpublish(s.trainer, 1);
+  REQUIRE(s.server.push<messages::offload_push>(s.trainer).has_value());
+  s.server.clear();
+  s.server.pass_alive(1500ms, {s.trainer, s.a, s.b});
+  CHECK(s.server.push<messages::offload_push>(s.trainer).has_value());
+}
+
+TEST_CASE("retention: a temporary replica is dropped when it is not needed any more") {
+  retaining s;
+  s.server.unpublish(s.trainer, 1);
+  const auto temporary = s.take(10, *s.server.push<messages::offload_push>(s.trainer));
+  s.server.clear();
+  SUBCASE("another reliable replica has it") {
+    s.server.finish(s.b, s.server.start_update(s.b, exactly(1)));
+  }
+  SUBCASE("not retained any more") {
+    CHECK(s.change({0, {}, {}}).ok());
+  }
+  SUBCASE("newer ones are the latest") {
+    REQUIRE(s.server.publish(s.trainer, 2).ok());
+  }
+  s.server.pass_alive(1500ms, {s.trainer, s.a, s.b, temporary});
+  CHECK(s.server.push<messages::drop_push>(temporary).has_value());
+}
+
+TEST_CASE("retention: an update that would overwrite the last copy waits for the handover") {
+  retaining s;
+  s.server.finish(s.a, s.server.start_update(s.a));
+  CHECK(s.change({0, 1, {}}).ok());  // pinned
+  CHECK(s.is_let_go(s.trainer, s.server.unpublish(s.trainer, 1)));
+  REQUIRE(s.server.publish(s.trainer, 2).ok());
+  const auto update = s.server.update(s.a);
+  CHECK_FALSE(s.server.answer<messages::update_reply>(s.a, update).has_value());
+  const auto order = s.server.push<messages::offload_push>(s.a);
+  REQUIRE(order.has_value());
+  s.take(10, *order);
+  const auto reply = s.server.answer<messages::update_reply>(s.a, update);
+  REQUIRE(reply.has_value());
+  CHECK(reply->version == 2);
+  CHECK(s.server.available() == versions{1, 2});
+}
+
+TEST_CASE("retention: at its deadline a worker's memory is its own, and the version may be lost") {
+  retaining s;
+  const auto unpublish = s.server.unpublish(s.trainer, 1);
+  s.server.send(s.trainer, messages::cut_off_done_request{{}});
+  CHECK(s.is_let_go(s.trainer, unpublish));
+  CHECK(s.server.available().empty());
+  CHECK(s.server.core.has_lost("policy", 1));
+}
+
+TEST_CASE("retention: a new server hears from its workers what is retained") {
+  retaining s;
+  const auto told = s.server.ask<messages::status_reply>(s.trainer, messages::retain_request{2, 1, {}});
+  CHECK(told.result.ok());
+  std::optional<messages::retention_push> newest;
+  while (auto push = s.server.push<messages::retention_push>(s.a)) newest = push;
+  REQUIRE(newest.has_value());
+  CHECK(newest->keeps.keep_latest == 2);
+  CHECK(newest->keeps.pinned == std::vector<version_number>{1});
+  driver after;
+  auto join = after.join_message("rollout-a");
+  join.keeps = newest->keeps;
+  REQUIRE(after.ask<messages::join_reply>({2}, join).result.ok());
+  CHECK(after.core.retains("policy", 1));
+  // Who has not heard is told with his next heartbeat.
+  const auto late = after.join(4, "rollout-late");
+  after.clear();
+  after.send_as(late, 0, messages::heartbeat_request{0, 0});
+  CHECK(after.push<messages::retention_push>(late).has_value());
+}
+
+TEST_CASE("retention: the number of retained versions is bounded") {
+  retaining s;
+  for (std::uint64_t version = 1; version <= limits::retained_versions; ++version)
+    CHECK(s.change({{}, version, {}}).ok());
+  CHECK(s.change({{}, limits::retained_versions + 1, {}}).code == errc::limit_exceeded);
+  CHECK(s.change({limits::retained_versions + 1, {}, {}}).code == errc::limit_exceeded);
+  CHECK(s.change({{}, {}, 5}).ok());
+  CHECK(s.change({{}, limits::retained_versions + 1, {}}).ok());
+}
+
+TEST_CASE("retention: a shard whose report comes late is not told to overwrite what it has got") {
+  driver<> server;
+  const incarnation trainers[]{server.join(1, "trainer", {0, 2}), server.join(2, "trainer", {1, 2})};
+  const incarnation group[]{server.join(3, "rollout", {0, 2}), server.join(4, "rollout", {1, 2})};
+  for (const incarnation trainer : trainers) REQUIRE(server.publish(trainer, 1).ok());
+  const auto early = server.start_update(group[0]);
+  const auto late = server.start_update(group[1]);
+  const auto give_up = [&](incarnation worker, const messages::assignment& source) {
+    server.send(worker,
+                messages::finish_request{
+                    source.operation, 1, {errc::cancelled, "no"}, false, server.reference(1), source.lease});
+  };
+  give_up(group[0], early);
+  static_cast<void>(server.update(group[0]));  // of the next operation: decided, and waits for the other one
+  SUBCASE("it has the version") {
+    give_up(group[1], late);
+    CHECK(server.entry("rollout").version == 1);
+    const auto reply = server.answer<messages::update_reply>(group[1], server.update(group[1]));
+    REQUIRE(reply.has_value());
+    CHECK(reply->keep);
+    CHECK(server.leases_on(trainers[1]) == 0);
+    CHECK(server.entry("rollout").version == 1);
+  }
+  SUBCASE("it has another one, which counts no more") {
+    auto older = server.reference(1);
+    older.version = 7;
+    server.send(group[1], messages::finish_request{
+                              late.operation, 1, {errc::cancelled, "no"}, true, older, late.lease});
+    CHECK(server.core.record_of(group[1])->overwriting);
+    CHECK_FALSE(server.start_update(group[1]).source == incarnation{});
+  }
+}

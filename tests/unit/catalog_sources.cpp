@@ -1,0 +1,548 @@
+/// \file catalog_sources.cpp
+/// The catalog, message by message: readers that are sources, several sources per reader, credits, places
+/// that are taken, seeds of datacenters, and why.
+
+#include "catalog_driver.hpp"
+#include "tensorhub/policy/scheduler/chain.hpp"
+#include "tensorhub/policy/scheduler/least_loaded.hpp"
+
+using namespace catalog_test;
+
+namespace {
+
+/// A trainer that has published version 1, and rollouts of one shard, with so many sources and credits.
+struct scene {
+  explicit scene(source_limits most = {}) : server{{}, nearest_source{{.most = most}}} {
+    trainer = server.join(1, "trainer");
+    a = server.join(2, "rollout-a");
+    b = server.join(3, "rollout-b");
+    c = server.join(4, "rollout-c");
+    REQUIRE(server.publish(trainer, 1).ok());
+    server.clear();
+  }
+  ~scene() { server.check_leases(); }
+  [[nodiscard]] bool is_upstream(incarnation reader, incarnation source) const {
+    return server.core.record_of(reader)->upstream == server.core.record_of(source);
+  }
+
+  driver<> server;
+  incarnation trainer, a, b, c;
+};
+
+// ---- readers are sources
+
+TEST_CASE("catalog: a reader that shows what it receives is a source at once") {
+  scene s;
+  const auto first = s.server.start_shown(s.a);
+  REQUIRE(first.size() == 1);
+  CHECK(first[0].source == s.trainer);
+  CHECK_FALSE(first[0].receiving);
+  const auto second = s.server.start_shown(s.b);
+  REQUIRE(second.size() == 2);
+  CHECK(second[0].source == s.a);  // its upstream: the trainer is relieved
+  CHECK(second[0].receiving);
+  CHECK(second[0].epoch == driver<>::shows().epoch);
+  CHECK(second[0].control == driver<>::shows().control);
+  CHECK(second[0].root == root_of(1));
+  CHECK(second[1].source == s.trainer);
+  // And the first one may read from the second: they trade.
+  const auto more = s.server.push<messages::reassign_push>(s.a);
+  REQUIRE(more.has_value());
+  CHECK(more->source.source == s.b);
+  CHECK(more->source.receiving);
+  CHECK_FALSE(more->old_lease);
+  CHECK(s.is_upstream(s.a, s.trainer));
+  CHECK(s.is_upstream(s.b, s.a));
+}
+
+TEST_CASE("catalog: a reader that does not show what it receives is no source before it has finished") {
+  scene s;
+  const auto first = s.server.start_update(s.a);
+  const auto second = s.server.start_shown(s.b);
+  REQUIRE(second.size() == 1);
+  CHECK(second[0].source == s.trainer);
+  CHECK(s.server.leases_on(s.a) == 0);
+  s.server.finish(s.a, first);
+  const auto more = s.server.push<messages::reassign_push>(s.b);
+  REQUIRE(more.has_value());
+  CHECK(more->source.source == s.a);
+  CHECK_FALSE(more->source.receiving);
+}
+
+TEST_CASE("catalog: a reader with readers of its own is a source only when they have ended") {
+  scene s;
+  s.server.finish(s.a, s.server.start_update(s.a));
+  s.server.unpublish(s.trainer, 1);
+  const auto reading = s.server.start_update(s.c);
+  REQUIRE(reading.source == s.a);
+  REQUIRE(s.server.publish(s.trainer, 2).ok());
+  const auto sources = s.server.start_shown(s.a);
+  CHECK_FALSE(sources[0].drained);
+  CHECK(s.server.start_shown(s.b).size() == 1);
+  CHECK(s.server.leases_on(s.a) == 1);  // the reader of version 1
+  s.server.clear();
+  s.server.finish(s.c, reading);
+  s.server.send(s.a, messages::receiving_request{sources[0].operation, driver<>::shows()});
+  const auto more = s.server.push<messages::reassign_push>(s.b);
+  REQUIRE(more.has_value());
+  CHECK(more->source.source == s.a);
+  CHECK(more->source.receiving);
+  CHECK(more->source.version == version_number{2});
+}
+
+TEST_CASE("catalog: word of a receiving that is over, or of another operation, makes no source") {
+  scene s;
+  const auto source = s.server.start_update(s.a);
+  s.server.send(s.a, messages::receiving_request{{source.operation.value + 1}, driver<>::shows()});
+  CHECK(s.server.core.record_of(s.a)->offered == catalog_detail::offer::none);
+  s.server.fail(s.a, source, {errc::cancelled, "cancelled"}, false);
+  s.server.send(s.a, messages::receiving_request{source.operation, driver<>::shows()});
+  CHECK(s.server.core.record_of(s.a)->offered == catalog_detail::offer::none);
+}
+
+TEST_CASE("catalog: readers are numbered per version, so that each begins at its own place") {
+  scene s;
+  std::vector<std::uint64_t> ordinals;
+  for (const incarnation reader : {s.a, s.b, s.c}) {
+    const auto reply = s.server.answer<messages::update_reply>(reader, s.server.update_shown(reader));
+    REQUIRE(reply.has_value());
+    ordinals.push_back(reply->ordinal);
+  }
+  CHECK(ordinals == std::vector<std::uint64_t>{0, 1, 2});
+}
+
+TEST_CASE("catalog: what fails of a reader that was read takes its readers elsewhere") {
+  scene s;
+  const auto first = s.server.start_shown(s.a);
+  const auto second = s.server.start_shown(s.b);
+  REQUIRE(second[0].source == s.a);
+  s.server.clear();
+  s.server.fail(s.a, first[0], {errc::cancelled, "cancelled"}, false);
+  CHECK(s.server.leases_on(s.a) == 0);  // it has overwritten its memory
+  CHECK(s.is_upstream(s.b, s.trainer));
+  const auto push = s.server.push<messages::reassign_push>(s.b);
+  REQUIRE(push.has_value());
+  CHECK(push->old_lease == second[0].lease);
+  CHECK_FALSE(push->source.lease);  // it had the trainer already
+  CHECK(push->source.operation == second[0].operation);
+  CHECK(push->source.version == version_number{1});
+}
+
+TEST_CASE("catalog: a reader that has finished keeps its readers") {
+  scene s;
+  const auto first = s.server.start_shown(s.a);
+  const auto second = s.server.start_shown(s.b);
+  REQUIRE(second[0].source == s.a);
+  auto held = s.server.reference(1);
+  held.epoch = driver<>::shows().epoch;
+  s.server.send(s.a, messages::finish_request{first[0].operation, 1, {}, false, held, first[0].lease});
+  CHECK(s.server.leases_on(s.a) == 1);
+  CHECK(s.server.core.record_of(s.a)->offered == catalog_detail::offer::complete);
+  CHECK(s.server.available() == versions{1});
+  s.server.unpublish(s.trainer, 1);
+  CHECK(s.is_upstream(s.b, s.a));
+}
+
+// ---- credits
+
+TEST_CASE("catalog: nobody serves more readers than its credits; who comes too late waits for one") {
+  scene s{{1, 2}};
+  const auto a = s.server.start_update(s.a);
+  s.server.start_update(s.b);
+  const auto waiting = s.server.update(s.c);
+  CHECK_FALSE(s.server.answer<messages::update_reply>(s.c, waiting).has_value());
+  CHECK(s.server.leases_on(s.trainer) == 2);
+  SUBCASE("a reader finishes") {
+    s.server.finish(s.a, a);
+  }
+  SUBCASE("a reader shows what it receives") {
+    s.server.send(s.a, messages::receiving_request{a.operation, driver<>::shows()});
+  }
+  SUBCASE("a reader gives up") {
+    s.server.fail(s.a, a, {errc::cancelled, "cancelled"}, false);
+    s.server.pass(20ms);
+  }
+  SUBCASE("a reader dies, and its source has cut it off") {
+    s.server.join(20, "rollout-a");
+    s.server.send(s.trainer, messages::cut_off_done_request{s.a});
+    s.server.pass(20ms);
+  }
+  const auto reply = s.server.answer<messages::update_reply>(s.c, waiting);
+  REQUIRE(reply.has_value());
+  CHECK(reply->result.ok());
+  CHECK(reply->sources.size() == 1);
+}
+
+TEST_CASE("catalog: who waits for a credit is told at its deadline that it got none") {
+  scene s{{1, 1}};
+  s.server.start_update(s.a);
+  const auto waiting = s.server.update(s.b, latest, 300ms);
+  s.server.pass_alive(400ms, {s.trainer, s.a, s.b, s.c});
+  const auto reply = s.server.answer<messages::update_reply>(s.b, waiting);
+  REQUIRE(reply.has_value());
+  CHECK(reply->result.code == errc::timed_out);
+}
+
+TEST_CASE("catalog: a chain is one: each reader reads from the one before") {
+  driver<catalog<chain>> server;
+  const incarnation trainer = server.join(1, "trainer");
+  REQUIRE(server.publish(trainer, 1).ok());
+  incarnation last = trainer;
+  for (std::uint64_t i = 0; i < 10; ++i) {
+    const incarnation reader = server.join(10 + i, "rollout-" + std::to_string(i));
+    const auto sources = server.start_shown(reader);
+    REQUIRE(sources.size() == 1);
+    CHECK(sources[0].source == last);
+    last = reader;
+    server.check_leases();
+  }
+}
+
+TEST_CASE("catalog: a newcomer takes the place between a full source and one of its readers") {
+  scene s{{2, 2}};
+  const auto a = s.server.start_update(s.a);  // cannot be read
+  REQUIRE(s.server.start_shown(s.b)[0].source == s.trainer);
+  s.server.clear();
+  const auto c = s.server.start_shown(s.c);
+  REQUIRE(c.size() == 2);
+  CHECK(c[0].source == s.b);
+  CHECK(c[1].source == s.trainer);  // it was full: `a` reads from the newcomer now
+  const auto push = s.server.push<messages::reassign_push>(s.a);
+  REQUIRE(push.has_value());
+  CHECK(push->old_lease == a.lease);
+  CHECK(push->source.source == s.c);
+  CHECK(push->source.receiving);
+  CHECK(s.is_upstream(s.a, s.c));
+  CHECK(s.is_upstream(s.c, s.b));
+  CHECK(s.server.core.record_of(s.trainer)->load == 2);
+  CHECK(s.server.leases_on(s.trainer) == 3);  // the old one lasts until `a` has let go
+  s.server.send(s.a, messages::lease_released_request{a.lease});
+  CHECK(s.server.leases_on(s.trainer) == 2);
+  CHECK(s.server.why("rollout-c").find("rollout-a/0 reads from the newcomer instead") != std::string::npos);
+}
+
+TEST_CASE("catalog: a newcomer that cannot be read takes nobody's place") {
+  scene s{{2, 2}};
+  s.server.start_update(s.a);
+  s.server.start_shown(s.b);
+  s.server.clear();
+  const auto c = s.server.start_update(s.c);
+  CHECK(c.source == s.b);
+  CHECK_FALSE(s.server.push<messages::reassign_push>(s.a).has_value());
+}
+
+TEST_CASE("catalog: who takes a place needs a credit of its own for the one who makes room") {
+  driver<> server{{}, nearest_source{{.most = {4, 4}}}};
+  const incarnation trainer = server.join(1, "trainer");
+  REQUIRE(server.publish(trainer, 1).ok());
+  std::map<incarnation, messages::assignment> upstream;
+  for (std::uint64_t i = 0; i < 30; ++i) {
+    const incarnation reader = server.join(10 + i, "rollout-" + std::to_string(i));
+    upstream[reader] = server.start_shown(reader).front();
+    server.check_leases();
+  }
+  // Those who have readers already look for a source again.
+  for (const auto& [reader, lost] : upstream) {
+    CHECK(server.lose_source(reader, lost).result.ok());
+    server.check_leases();
+  }
+}
+
+// ---- drains
+
+TEST_CASE("catalog: a drain tells the readers that only trade to go on without it") {
+  scene s;
+  s.server.finish(s.a, s.server.start_update(s.a));
+  const auto sources = s.server.sources_of(s.b, s.server.update(s.b));
+  REQUIRE(sources.size() == 2);
+  REQUIRE(sources[0].source == s.a);
+  s.server.clear();
+  const auto drain = s.server.unpublish(s.trainer, 1);
+  const auto push = s.server.push<messages::reassign_push>(s.b);
+  REQUIRE(push.has_value());
+  CHECK(push->old_lease == sources[1].lease);
+  CHECK_FALSE(push->source.lease);
+  CHECK(push->source.version == version_number{1});
+  CHECK(push->source.operation == sources[1].operation);
+  CHECK(s.server.core.record_of(s.trainer)->load == 0);
+  CHECK_FALSE(s.server.answer<messages::drained_reply>(s.trainer, drain).has_value());
+  s.server.send(s.b, messages::lease_released_request{sources[1].lease});
+  CHECK(s.server.answer<messages::drained_reply>(s.trainer, drain).value().moved == 1);
+}
+
+TEST_CASE("catalog: a drain of an upstream makes another of the reader's sources its upstream") {
+  scene s;
+  const auto a = s.server.start_update(s.a);
+  const auto b = s.server.start_update(s.b);
+  REQUIRE(b.source == s.trainer);
+  s.server.finish(s.a, a);
+  REQUIRE(s.server.push<messages::reassign_push>(s.b).value().source.source == s.a);
+  s.server.unpublish(s.trainer, 1);
+  CHECK(s.is_upstream(s.b, s.a));
+  const auto push = s.server.push<messages::reassign_push>(s.b);
+  REQUIRE(push.has_value());
+  CHECK(push->old_lease == b.lease);
+  CHECK_FALSE(push->source.lease);
+}
+
+TEST_CASE("catalog: a last whole source that wants to let go waits for its readers") {
+  scene s;
+  const auto a = s.server.start_shown(s.a);
+  s.server.start_shown(s.b);
+  const auto drain = s.server.unpublish(s.trainer, 1);
+  CHECK(s.is_upstream(s.a, s.trainer));  // nobody else has everything
+  CHECK_FALSE(s.server.answer<messages::drained_reply>(s.trainer, drain).has_value());
+  s.server.finish(s.a, a[0]);
+  CHECK(s.is_upstream(s.b, s.a));
+}
+
+// ---- stalls and deaths
+
+TEST_CASE("catalog: a stall is nothing while somebody upstream has everything") {
+  scene s;
+  s.server.start_shown(s.a);
+  s.server.start_shown(s.b);
+  const auto reply = s.server.stall(s.b);
+  CHECK(reply.result.ok());
+  CHECK(reply.sources.empty());
+}
+
+TEST_CASE("catalog: readers that only have each other are told that nobody is left, by name") {
+  scene s;
+  s.server.start_shown(s.a);
+  s.server.start_shown(s.b);
+  s.server.pass_alive(6000ms, {s.a, s.b, s.c});
+  REQUIRE_FALSE(s.server.core.knows(s.trainer));
+  for (const incarnation reader : {s.a, s.b}) {
+    const auto reply = s.server.stall(reader);
+    CHECK(reply.result.code == errc::unavailable);
+    CHECK(reply.result.sentence ==
+          "nobody is left from whom shard 0/1 of version 1 could be read (the last source: no news)");
+  }
+}
+
+TEST_CASE("catalog: readers that only have each other are saved by a whole source that comes back") {
+  scene s;
+  s.server.start_shown(s.a);
+  s.server.start_shown(s.b);
+  s.server.pass_alive(6000ms, {s.a, s.b, s.c});
+  auto young = s.server.join_message("trainer");
+  young.held = s.server.reference(1);
+  REQUIRE(s.server.ask<messages::join_reply>({30}, young).result.ok());
+  const auto reply = s.server.stall(s.a);
+  REQUIRE(reply.result.ok());
+  REQUIRE(reply.sources.size() == 1);
+  CHECK(reply.sources[0].source == incarnation{30});
+  CHECK(s.is_upstream(s.a, {30}));
+  CHECK(s.server.stall(s.b).result.ok());
+}
+
+TEST_CASE("catalog: a dead receiving source's readers go on without it, and never in a cycle") {
+  scene s;
+  s.server.start_shown(s.a);
+  const auto b = s.server.start_shown(s.b);
+  s.server.start_shown(s.c);
+  REQUIRE(b[0].source == s.a);
+  s.server.join(20, "rollout-a");  // takes the place of `a`
+  CHECK(s.server.leases_on(s.a) == 0);
+  s.server.check_leases();
+  for (const incarnation reader : {s.b, s.c}) CHECK(s.server.stall(reader).result.ok());
+}
+
+// ---- a new server
+
+TEST_CASE("catalog: a new server takes over who reads from whom, and who can be read") {
+  driver server;
+  auto holder = server.join_message("trainer");
+  holder.held = server.reference(7);
+  REQUIRE(server.ask<messages::join_reply>({1}, holder).result.ok());
+  const auto reading = [](std::uint64_t source, std::uint64_t lease) {
+    messages::assignment out;
+    out.operation = {3};
+    out.lease = {lease};
+    out.version = 7;
+    out.source = {source};
+    return out;
+  };
+  auto first = server.join_message("rollout-a");
+  first.reading = {reading(1, 41), reading(3, 42)};
+  first.receiving = server.reference(7);
+  REQUIRE(server.ask<messages::join_reply>({2}, first).result.ok());
+  auto second = server.join_message("rollout-b");
+  second.reading = {reading(2, 43)};
+  REQUIRE(server.ask<messages::join_reply>({3}, second).result.ok());
+  CHECK(server.leases_on({1}) == 1);
+  CHECK(server.leases_on({2}) == 1);
+  CHECK(server.leases_on({3}) == 1);
+  CHECK(server.core.record_of({2})->offered == catalog_detail::offer::receiving);
+  CHECK(server.core.record_of({3})->offered == catalog_detail::offer::none);
+  CHECK(server.available() == versions{7});
+  const auto drain = server.unpublish({1}, 7);
+  CHECK_FALSE(server.answer<messages::drained_reply>({1}, drain).has_value());
+  server.finish({2}, first.reading[0]);
+  CHECK(server.answer<messages::drained_reply>({1}, drain).has_value());
+  CHECK(server.leases_on({3}) == 0);
+}
+
+// ---- datacenters
+
+/// A trainer in one datacenter, rollouts in another.
+struct far_scene {
+  driver<> server{};
+  incarnation trainer = server.join_at(1, "trainer", {.datacenter = "east"});
+  incarnation x = server.join_at(2, "rollout-x", {.datacenter = "west"});
+  incarnation y = server.join_at(3, "rollout-y", {.datacenter = "west"});
+  incarnation z = server.join_at(4, "rollout-z", {.datacenter = "west"});
+  far_scene() {
+    REQUIRE(server.publish(trainer, 1).ok());
+    server.clear();
+  }
+  ~far_scene() { server.check_leases(); }
+  [[nodiscard]] std::size_t crossings() const {
+    std::size_t count = 0;
+    server.core.for_each_lease([&](const auto& lease) { count += lease.crossing && lease.counted ? 1 : 0; });
+    return count;
+  }
+};
+
+TEST_CASE("catalog: one reader of a datacenter reads from outside, the others follow it") {
+  far_scene s;
+  CHECK(s.server.start_shown(s.x)[0].source == s.trainer);
+  const auto y = s.server.start_shown(s.y);
+  REQUIRE(y.size() == 1);  // a source outside is no trade
+  CHECK(y[0].source == s.x);
+  for (const auto& source : s.server.start_shown(s.z)) CHECK(source.source != s.trainer);
+  CHECK(s.crossings() == 1);
+  CHECK(s.server.leases_on(s.trainer) == 1);
+}
+
+TEST_CASE("catalog: the others wait for a seed that cannot be read while it receives") {
+  far_scene s;
+  const auto seed = s.server.start_update(s.x);
+  const auto waiting = s.server.update_shown(s.y);
+  CHECK_FALSE(s.server.answer<messages::update_reply>(s.y, waiting).has_value());
+  s.server.finish(s.x, seed);
+  CHECK(s.server.sources_of(s.y, waiting)[0].source == s.x);
+  CHECK(s.crossings() == 0);
+}
+
+TEST_CASE("catalog: another seed is elected when the first one dies, fails or gives up") {
+  far_scene s;
+  const auto x = s.server.start_shown(s.x);
+  const auto y = s.server.start_shown(s.y);
+  s.server.clear();
+  SUBCASE("dies") {
+    s.server.join_at(20, "rollout-x", {.datacenter = "west"});
+  }
+  SUBCASE("gives up") {
+    s.server.fail(s.x, x[0], {errc::cancelled, "cancelled"}, false);
+  }
+  const auto push = s.server.push<messages::reassign_push>(s.y);
+  REQUIRE(push.has_value());
+  CHECK(push->old_lease == y[0].lease);
+  CHECK(push->source.source == s.trainer);
+  CHECK(s.crossings() == 1);
+  for (const auto& source : s.server.start_shown(s.z)) CHECK(source.source == s.y);
+  CHECK(s.crossings() == 1);
+}
+
+TEST_CASE("catalog: a seed that lost its source outside gets another one there") {
+  far_scene s;
+  const incarnation second = s.server.join_at(9, "trainer-b", {.datacenter = "east"});
+  s.server.finish(second, s.server.start_update(second));
+  const auto x = s.server.start_shown(s.x);
+  REQUIRE(x.size() == 1);
+  s.server.start_shown(s.y);
+  const auto reply = s.server.lose_source(s.x, x[0]);
+  REQUIRE(reply.result.ok());
+  REQUIRE(!reply.sources.empty());
+  CHECK(reply.sources[0].source != x[0].source);
+  CHECK(s.crossings() == 1);
+}
+
+TEST_CASE("catalog: each datacenter has a seed of its own") {
+  far_scene s;
+  const incarnation n = s.server.join_at(9, "rollout-n", {.datacenter = "north"});
+  s.server.start_shown(s.x);
+  CHECK(s.crossings() == 1);
+  s.server.start_shown(n);
+  CHECK(s.crossings() == 2);
+}
+
+TEST_CASE("catalog: prefer_local takes only what its datacenter has, and keeps what it holds else") {
+  far_scene s;
+  const auto ask = [&](incarnation worker) {
+    auto message = s.server.update_message(worker);
+    message.reach = messages::update_reach::prefer_local;
+    return s.server.send(worker, std::move(message));
+  };
+  // Who holds nothing takes whatever there is.
+  const auto seed = s.server.sources_of(s.x, ask(s.x));
+  CHECK(seed[0].source == s.trainer);
+  s.server.finish(s.x, seed[0]);
+  const auto follower = s.server.sources_of(s.y, ask(s.y));
+  CHECK(follower[0].source == s.x);
+  s.server.finish(s.y, follower[0]);
+  REQUIRE(s.server.publish(s.trainer, 2).ok());
+  const auto kept = s.server.answer<messages::update_reply>(s.y, ask(s.y));
+  REQUIRE(kept.has_value());
+  CHECK(kept->keep);
+  CHECK(kept->version == version_number{1});
+  // Somebody brings it into the datacenter.
+  s.server.finish(s.z, s.server.start_update(s.z));
+  const auto local = s.server.sources_of(s.y, ask(s.y));
+  CHECK(local[0].source == s.z);
+  CHECK(local[0].version == version_number{2});
+}
+
+// ---- why
+
+TEST_CASE("catalog: why tells each decision in a line") {
+  scene s;
+  s.server.start_shown(s.a);
+  s.server.start_shown(s.b);
+  const auto a = s.server.why("rollout-a");
+  CHECK(a.find("rollout-a/0, version 1, upstream: trainer/0 (same datacenter, 0 readers), of 1 candidates: "
+               "nearest, then least loaded\n"
+               "rollout-a/0, version 1, trade: no candidate\n") == 0);
+  CHECK(a.find("\nrollout-a/0, version 1, trade: rollout-b/0 (same datacenter, 0 readers), of 1 candidates: "
+               "nearest, then least loaded\n") != std::string::npos);
+  const auto b = s.server.why("rollout-b");
+  CHECK(b.find("upstream: rollout-a/0 (same datacenter, 0 readers), of 2 candidates") != std::string::npos);
+}
+
+TEST_CASE("catalog: why remembers a few decisions, and names who is not there") {
+  scene s;
+  const auto unknown =
+      s.server.ask<messages::why_reply>({50}, messages::why_request{"policy", "nobody", 0}).result;
+  CHECK(unknown.code == errc::not_found);
+  CHECK(unknown.sentence == "no worker of model 'policy' has joined as shard 0 of replica 'nobody'");
+  CHECK(s.server.ask<messages::why_reply>({50}, messages::why_request{"policy", "trainer", 7}).result.code ==
+        errc::not_found);
+  CHECK(s.server.why("rollout-a").empty());
+  for (version_number version = 2; version < version_number{20}; ++version.value) {
+    REQUIRE(s.server.publish(s.trainer, version).ok());
+    s.server.finish(s.a, s.server.start_update(s.a));
+  }
+  const auto text = s.server.why("rollout-a");
+  CHECK(std::ranges::count(text, '\n') == 16);
+  CHECK(text.find("version 19") != std::string::npos);
+}
+
+TEST_CASE("catalog: decisions are logged if that is asked for") {
+  catalog_options options;
+  options.recovery_grace = 0ms;
+  options.log_decisions = true;
+  driver server{options};
+  const incarnation trainer = server.join(1, "trainer");
+  const incarnation reader = server.join(2, "rollout");
+  REQUIRE(server.publish(trainer, 1).ok());
+  static_cast<void>(server.core.take_log());
+  server.start_update(reader);
+  const auto lines = server.core.take_log();
+  CHECK(std::ranges::any_of(lines, [](const log_line& line) {
+    return line.level == log_level::debug && line.text.find("rollout/0, version 1, upstream: trainer/0") == 0;
+  }));
+}
+
+}  // namespace

@@ -1,0 +1,135 @@
+/// \file hostile_peers.cpp
+/// What fuzzing and reading found that a peer could do to a server or a session, and cannot any more
+/// (tests/fuzz looks for the next one).
+
+#include "catalog_driver.hpp"
+#include "session_driver.hpp"
+
+using namespace tensorhub;
+using namespace std::chrono_literals;
+
+TEST_CASE("an answer of another kind than the question's does not end it; the deadline does") {
+  session_test::driver session;
+  session.join();
+  const auto ticket = session.core.list(session.now, "policy", session.in(3s));
+  static_cast<void>(session.sent_body<messages::list_request>());
+  session.answer(messages::status_reply{});
+  session.answer(messages::version_reply{{}, {3}});
+  CHECK_FALSE(session.result(ticket).has_value());
+  session.pass(4s);
+  CHECK(session.result(ticket).has_value());
+}
+
+TEST_CASE("an update that is stopped at its deadline ends, although the server has gone meanwhile") {
+  session_test::driver session;
+  session.join();
+  const auto ticket = session.core.update(session.now, latest, session.in(5s));
+  static_cast<void>(session.sent_body<messages::update_request>());
+  messages::update_reply reply;
+  reply.operation = {1};
+  reply.version = {3};
+  reply.sources.resize(1);
+  reply.sources.front().lease = {7};
+  reply.sources.front().version = {3};
+  reply.sources.front().operation = {1};
+  session.answer(reply);
+  session.pass(6s);  // the shell is told to stop
+  session.pass(1s);  // and takes its time
+  session.core.pull_failed(session.now, {errc::source_lost, "x"}, false);
+  for (int i = 0; i < 10; ++i) session.pass(10s);
+  CHECK(session.result(ticket).has_value());
+}
+
+TEST_CASE("a second join while one runs is refused, and the first one goes on") {
+  session_test::driver session;
+  const auto first = session.core.join(session.now, session.in(3s));
+  const auto second = session.core.join(session.now, session.in(30s));
+  REQUIRE(session.result(second).has_value());
+  CHECK(session.result(second)->outcome.code == errc::busy);
+  session.pass(4s);
+  CHECK(session.result(first).has_value());
+}
+
+TEST_CASE("a call's number at the end of all numbers: answered, and later calls too") {
+  catalog_test::driver<> server;
+  const incarnation trainer = server.join(1, "trainer");
+  messages::publish_request publish;
+  publish.operation = {UINT64_MAX};
+  publish.held = server.reference({1});
+  CHECK(server.answer<messages::status_reply>(trainer, server.send(trainer, publish)).has_value());
+  const incarnation reader = server.join(2, "reader");
+  CHECK(server.start_update(reader).source == trainer);
+}
+
+TEST_CASE("what a join says it reads: nothing from nobody, and no more than there may be") {
+  catalog_test::driver<> server;
+  server.join(1, "trainer");
+  server.join(2, "liar");
+  auto join = server.join_message("liar");
+  for (std::uint64_t round = 0; round < 10; ++round) {
+    join.reading.clear();
+    for (std::uint64_t i = 0; i < 64; ++i) {
+      messages::assignment& old = join.reading.emplace_back();
+      old.lease = {i + 1};
+      old.source = {round * 100 + i};  // the first one is nobody
+      old.version = {9};
+    }
+    static_cast<void>(server.ask<messages::join_reply>(incarnation{2}, join));
+  }
+  std::size_t leases = 0;
+  server.core.for_each_lease([&](const auto& lease) {
+    ++leases;
+    CHECK(lease.source);
+  });
+  CHECK(leases <= limits::sources);
+}
+
+TEST_CASE("waits: so many for each worker, and none for one that has gone") {
+  catalog_test::driver<> server;
+  const incarnation trainer = server.join(1, "trainer");
+  const incarnation waiter = server.join(2, "waiter");
+  messages::wait_request wait;
+  wait.selector = at_least(1'000'000);
+  wait.timeout_ms = UINT32_MAX;
+  for (std::uint64_t i = 1; i <= 1'000; ++i) server.send_as(waiter, i, wait, i - 1);
+  const auto& waiters = server.core.record_of(trainer)->model->waiters;
+  CHECK(waiters.size() == limits::worker_requests_in_flight);
+  const auto refused = server.answer<messages::version_reply>(waiter, 1'000);
+  REQUIRE(refused.has_value());
+  CHECK(refused->result.code == errc::limit_exceeded);
+  server.send_as(waiter, 1'001, messages::leave_request{}, 1'000);
+  CHECK(waiters.empty());
+}
+
+TEST_CASE("versions that a worker invents are forgotten like others that nobody holds") {
+  catalog_test::driver<> server;
+  const incarnation trainer = server.join(1, "trainer");
+  const incarnation liar = server.join(2, "liar");
+  for (std::uint64_t i = 1; i <= 1'000; ++i) {
+    messages::finish_request finish;
+    finish.operation = {i};
+    finish.version = {i};
+    finish.held = server.reference({i});
+    server.send_as(liar, i, finish, i - 1);
+  }
+  CHECK(server.core.record_of(trainer)->model->versions.size() < 64);
+}
+
+TEST_CASE("a full server says so, and which option would help") {
+  catalog_options how;
+  how.most = {.workers = 3, .models = 1, .replicas = 2};
+  catalog_test::driver<> server{how};
+  server.join(1, "trainer");
+  const auto refused = [&](std::uint64_t id, messages::join_request join) {
+    const auto reply = server.ask<messages::join_reply>(incarnation{id}, std::move(join));
+    CHECK(reply.result.code == errc::limit_exceeded);
+    return reply.result.sentence;
+  };
+  auto other_model = server.join_message("trainer");
+  other_model.model = "other";
+  CHECK(refused(2, other_model).find("most.models") != std::string::npos);
+  server.join(3, "rollout-0");
+  CHECK(refused(4, server.join_message("rollout-1")).find("most.replicas") != std::string::npos);
+  server.join(1, "trainer");  // again, as after a lost answer: it is there already
+  CHECK(server.core.worker_count() == 2);
+}

@@ -1,0 +1,123 @@
+/// \file log_lines.cpp
+/// Log lines as text and as JSON: every field is there, and no name breaks either form.
+
+#include <doctest/doctest.h>
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "catalog_driver.hpp"
+#include "tensorhub/service/log.hpp"
+
+using namespace catalog_test;
+using json = nlohmann::json;
+
+namespace {
+
+log_line full() {
+  log_line line{log_level::warning, "lost its source", {}};
+  line.about.model = "policy";
+  line.about.replica = "rollout 7";
+  line.about.shard = 0;
+  line.about.worker = {0x1f};
+  line.about.peer = {0xabc};
+  line.about.version = 12;
+  line.about.operation = {3};
+  line.about.lease = {99};
+  line.about.chunk = 0;
+  line.about.code = errc::source_lost;
+  return line;
+}
+
+}  // namespace
+
+TEST_CASE("log: a line as text has its sentence and then its fields") {
+  CHECK(to_text(full()) ==
+        "lost its source model=policy replica=\"rollout 7\" shard=0 worker=000000000000001f "
+        "peer=0000000000000abc version=12 operation=3 lease=99 chunk=0 code=source_lost");
+  CHECK(to_text({log_level::info, "plain", {}}) == "plain");
+}
+
+TEST_CASE("log: a line as JSON is an object that a parser reads") {
+  const json read = json::parse(to_json(full(), "2026-01-02T03:04:05Z"));
+  CHECK(read["time"] == "2026-01-02T03:04:05Z");
+  CHECK(read["level"] == "warning");
+  CHECK(read["text"] == "lost its source");
+  CHECK(read["model"] == "policy");
+  CHECK(read["replica"] == "rollout 7");
+  CHECK(read["shard"] == 0);
+  CHECK(read["worker"] == "000000000000001f");
+  CHECK(read["peer"] == "0000000000000abc");
+  CHECK(read["version"] == 12);
+  CHECK(read["operation"] == 3);
+  CHECK(read["lease"] == 99);
+  CHECK(read["chunk"] == 0);
+  CHECK(read["code"] == "source_lost");
+  CHECK(json::parse(to_json({log_level::info, "plain", {}})).size() == 2);
+}
+
+TEST_CASE("log: whatever bytes a name has, the line stays one line and valid") {
+  std::string name;
+  for (int byte = 0; byte < 256; ++byte) name += static_cast<char>(byte);
+  name += "\xc3\xa9 \xe2\x82\xac \xf0\x9f\x98\x80 \xed\xa0\x80 \xc0\xaf \xf4\x90\x80\x80 \xe2\x82";
+  log_line line{log_level::error, "a\nb\r\t\"c\"\\", {}};
+  line.about.replica = name;
+  const std::string out = to_json(line);
+  CHECK(out.find('\n') == std::string::npos);
+  CHECK(out.find('\r') == std::string::npos);
+  const json read = json::parse(out);  // throws if it is no JSON, or no UTF-8
+  CHECK(read["text"] == line.text);
+  const std::string back = read["replica"];
+  CHECK(back.find("\xc3\xa9 \xe2\x82\xac \xf0\x9f\x98\x80") != std::string::npos);  // good characters stay
+  CHECK(back.substr(0, 128) == name.substr(0, 128));
+  CHECK(back.find("\xed\xa0\x80") == std::string::npos);
+  const std::string text = to_text(line);
+  CHECK(text.find('\n', line.text.size()) == std::string::npos);
+}
+
+TEST_CASE("log: an error's line has what its context says") {
+  error_context context;
+  context.model = "policy";
+  context.replica = "r";
+  context.shard = 3;
+  context.version = 9;
+  context.peer = "trainer-0/3";
+  context.chunk = 17;
+  const log_line line = line_of(log_level::warning, error(errc::corrupt, "bad digest", context), {5});
+  CHECK(line.text == "bad digest (peer: trainer-0/3)");
+  CHECK(line.about.shard == 3);
+  CHECK(line.about.version == 9);
+  CHECK(line.about.chunk == 17);
+  CHECK(line.about.worker == incarnation{5});
+  CHECK(line.about.code == errc::corrupt);
+}
+
+TEST_CASE("log: the catalog's lines name worker, peer, version, lease and operation") {
+  driver<> server{{.heartbeat_interval = 200ms, .worker_timeout = 1000ms}};
+  const incarnation trainer = server.join(1, "trainer");
+  const incarnation reader = server.join(2, "rollout");
+  auto lines = server.core.take_log();
+  REQUIRE(lines.size() == 2);
+  CHECK(lines[0].about.model == "policy");
+  CHECK(lines[1].about.replica == "rollout");
+  CHECK(lines[1].about.worker == reader);
+  REQUIRE(server.publish(trainer, 4).ok());
+  const auto source = server.start_update(reader);
+  server.lose_source(reader, source, errc::corrupt);
+  lines = server.core.take_log();
+  REQUIRE_FALSE(lines.empty());
+  CHECK(lines[0].about.worker == reader);
+  CHECK(lines[0].about.peer == trainer);
+  CHECK(lines[0].about.version == 4);
+  CHECK(lines[0].about.lease == source.lease);
+  CHECK(lines[0].about.operation == source.operation);
+  CHECK(lines[0].about.code == errc::corrupt);
+  for (int i = 0; i < 20; ++i) {
+    server.send_as(reader, 0, messages::heartbeat_request{});
+    server.pass(100ms);
+  }
+  lines = server.core.take_log();
+  REQUIRE_FALSE(lines.empty());
+  CHECK(lines[0].about.worker == trainer);
+  CHECK(lines[0].about.replica == "trainer");
+}

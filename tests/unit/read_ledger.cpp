@@ -1,0 +1,68 @@
+/// A queue's ledger: never more outstanding than its depth, ended reads given out once, in their order.
+
+#include "tensorhub/types/read_ledger.hpp"
+
+#include <doctest/doctest.h>
+
+#include <array>
+#include <vector>
+
+using namespace tensorhub;
+
+namespace {
+
+std::vector<request_id> taken_from(read_ledger& ledger, std::size_t at_most) {
+  std::vector<completion> out(at_most);
+  out.resize(ledger.take(out));
+  std::vector<request_id> ids;
+  for (const completion& each : out) ids.push_back(each.id);
+  return ids;
+}
+
+}  // namespace
+
+TEST_CASE("read_ledger: a read is outstanding until it is taken, not until it has ended") {
+  read_ledger ledger{2};
+  CHECK(ledger.depth() == 2);
+  ledger.begin();
+  ledger.begin();
+  CHECK(ledger.full());
+  CHECK_FALSE(ledger.any_ended());
+  ledger.end({7, completion_status::ok});
+  CHECK(ledger.full());
+  CHECK(ledger.any_ended());
+  CHECK(ledger.begin_and_end({9, completion_status::ok}) == post_result::queue_full);
+  CHECK(taken_from(ledger, 8) == std::vector<request_id>{7});
+  CHECK(ledger.outstanding() == 1);
+  CHECK(ledger.begin_and_end({9, completion_status::peer_lost}) == post_result::posted);
+  ledger.end({8, completion_status::ok});
+  CHECK(taken_from(ledger, 8) == std::vector<request_id>{9, 8});
+  CHECK(ledger.outstanding() == 0);
+}
+
+TEST_CASE("read_ledger: many times round the ring, in any portions") {
+  constexpr std::size_t depth = 5;
+  read_ledger ledger{depth};
+  request_id begun = 0, ended = 0, seen = 0;
+  for (std::size_t step = 0; step < 1000; ++step) {
+    while (!ledger.full() && begun - ended < 1 + step % depth) {
+      ledger.begin();
+      ++begun;
+    }
+    while (ended < begun - step % 2) ledger.end({ended++, completion_status::ok});
+    for (const request_id id : taken_from(ledger, 1 + step % 3)) CHECK(id == seen++);
+    CHECK(ledger.outstanding() == begun - seen);
+  }
+  CHECK(seen > depth * 100);
+}
+
+TEST_CASE("read_ledger: nothing into nothing, and a depth of zero is one") {
+  read_ledger ledger{0};
+  CHECK(ledger.depth() == 1);
+  CHECK(ledger.take({}) == 0);
+  CHECK(ledger.begin_and_end({1, completion_status::cancelled}) == post_result::posted);
+  CHECK(ledger.take({}) == 0);
+  std::array<completion, 1> one{};
+  CHECK(ledger.take(one) == 1);
+  CHECK(one[0].status == completion_status::cancelled);
+}

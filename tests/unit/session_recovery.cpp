@@ -1,0 +1,190 @@
+/// \file session_recovery.cpp
+/// The session and a server that follows another one: what it is told, and who is still listened to.
+
+#include "session_driver.hpp"
+
+using namespace session_test;
+
+namespace {
+
+TEST_CASE("session: a new server is told everything again, and open requests keep their numbers") {
+  driver worker;
+  worker.join();
+  worker.hold(3);
+  const auto ticket = worker.core.update(worker.now, at_least(9), worker.in(60s));
+  static_cast<void>(worker.sent_body<messages::update_request>());
+  const auto number = worker.last_sequence;
+  worker.push(messages::goodbye_push{server_epoch{78}, true, {}});
+  CHECK_FALSE(worker.core.joined());
+  const auto join = worker.sent_body<messages::join_request>();
+  CHECK(join.held.value().version == version_number{3});
+  CHECK(join.operation == operation_counter{1});  // the second one is not finished
+  CHECK_FALSE(worker.sent<messages::update_request>().has_value());
+  auto reply = driver::joined_reply();
+  reply.epoch = server_epoch{78};
+  worker.answer(reply);
+  CHECK(worker.core.server() == server_epoch{78});
+  CHECK(worker.sent<messages::update_request>().value().sequence == number);
+  CHECK_FALSE(worker.result(ticket).has_value());
+}
+
+TEST_CASE(
+    "session: a new server is told which readers were cut off for an earlier one, the last few of them") {
+  driver worker;
+  auto ticket = worker.core.join(worker.now, worker.in(30s));
+  const auto first = worker.sent_body<messages::join_request>();
+  CHECK_FALSE(first.before);
+  CHECK(first.barred.empty());
+  worker.answer(driver::joined_reply());
+  REQUIRE(worker.result(ticket).value().outcome.ok());
+  for (std::uint64_t id = 1; id <= limits::barred_readers + 2; ++id) {
+    worker.push(messages::cut_off_push{{id}});
+    worker.push(messages::cut_off_push{{id}});  // repeated until it is confirmed
+  }
+  worker.push(messages::goodbye_push{server_epoch{78}, true, {}});
+  const auto join = worker.sent_body<messages::join_request>();
+  CHECK(join.before == server_epoch{77});
+  REQUIRE(join.barred.size() == limits::barred_readers);
+  CHECK(join.barred.front() == incarnation{3});
+  CHECK(join.barred.back() == incarnation{limits::barred_readers + 2});
+}
+
+TEST_CASE("session: a new server is told how many workers there were, if that was heard lately") {
+  driver worker;
+  static_cast<void>(worker.core.join(worker.now, worker.in(30s)));
+  static_cast<void>(worker.sent_body<messages::join_request>());
+  auto reply = driver::joined_reply();
+  reply.workers = 1;  // the first of many
+  reply.worker_timeout_ms = 5000;
+  worker.answer(reply);
+  const auto beat = [&](std::uint32_t workers) {
+    worker.pass(500ms);
+    worker.push(messages::heartbeat_reply{server_epoch{77}, {}, workers});
+  };
+  const auto told = [&] {
+    worker.push(messages::goodbye_push{server_epoch{78}, true, {}});
+    return worker.sent_body<messages::join_request>().peers;
+  };
+  SUBCASE("at the join all the others may have been on their way") {
+    CHECK(told() == 0);
+  }
+  SUBCASE("one heart beat after the other was answered") {
+    beat(2);
+    beat(3);
+    CHECK(told() == 3);
+  }
+  SUBCASE("the server did not know itself") {
+    beat(2);
+    beat(0);
+    CHECK(told() == 0);
+  }
+  SUBCASE("it is silent now, for not too long") {
+    beat(2);
+    beat(3);
+    for (int i = 0; i < 10; ++i) worker.pass(500ms);
+    CHECK(told() == 3);
+  }
+  SUBCASE("it is silent for so long that it may have declared this worker dead, and welcomed others") {
+    beat(2);
+    beat(3);
+    for (int i = 0; i < 11; ++i) worker.pass(500ms);
+    CHECK(told() == 0);
+  }
+  SUBCASE("this process stood still") {
+    beat(2);
+    beat(3);
+    worker.now = worker.now + 2s;
+    SUBCASE("and hears of the new server first") {
+      CHECK(told() == 0);
+    }
+    SUBCASE("and finds the answers that came meanwhile") {
+      worker.push(messages::heartbeat_reply{server_epoch{77}, {}, 3});
+      worker.push(messages::heartbeat_reply{server_epoch{77}, {}, 3});
+      CHECK(told() == 0);
+    }
+    SUBCASE("and beats again, until the old server has answered that") {
+      worker.pass(0ms);
+      CHECK(told() == 0);
+    }
+    SUBCASE("and the old server has answered ever since") {
+      worker.pass(0ms);
+      worker.push(messages::heartbeat_reply{server_epoch{77}, {}, 3});  // to what was asked before
+      beat(4);
+      CHECK(told() == 4);
+    }
+  }
+}
+
+TEST_CASE("session: a server of a lower term than the last is not listened to, the own shell is") {
+  driver worker;
+  worker.join();
+  const auto says = [&](server_epoch who, messages::message what) {
+    worker.core.receive(worker.now, {who.value, {}, {}, std::move(what)});
+  };
+  const auto of_term = [](std::uint64_t term) { return server_epoch{term << server_term_shift | 99}; };
+  says(of_term(2), messages::goodbye_push{of_term(2), true, {}});
+  const auto join = worker.sent<messages::join_request>();
+  REQUIRE(join.has_value());
+  auto reply = driver::joined_reply();
+  reply.epoch = of_term(2);
+  worker.core.receive(worker.now, {of_term(2).value, join->sequence, {}, reply});
+  REQUIRE(worker.core.server() == of_term(2));
+
+  says(of_term(2), messages::version_push{{5}});
+  CHECK(worker.core.latest() == version_number{5});
+  for (const server_epoch deposed : {of_term(1), server_epoch{77}}) {
+    says(deposed, messages::version_push{{6}});
+    says(deposed, messages::goodbye_push{deposed, true, {}});
+    says(deposed, messages::goodbye_push{deposed, false, {errc::replaced, "dead"}});
+    says(deposed, messages::cut_off_push{{12}});
+  }
+  CHECK(worker.core.joined());
+  CHECK(worker.core.latest() == version_number{5});
+  CHECK(worker.no_action());
+  says(of_term(3), messages::version_push{{7}});
+  CHECK(worker.core.latest() == version_number{7});
+  says({}, messages::goodbye_push{{}, false, {errc::limit_exceeded, "a message cannot be sent"}});
+  CHECK_FALSE(worker.core.joined());
+}
+
+TEST_CASE("session: what an earlier server has answered comes too late when another one was heard of") {
+  driver worker;
+  worker.join();
+  worker.hold(3);
+  const auto ticket = worker.core.unpublish(worker.now, worker.in(10s));
+  static_cast<void>(worker.sent_body<messages::unpublish_request>());
+  const auto number = worker.last_sequence;
+  const auto says = [&](std::uint64_t who, request_sequence to, messages::message what) {
+    worker.core.receive(worker.now, {who, to, {}, std::move(what)});
+  };
+  const auto is_told_twice = [&] {
+    says(77, number, messages::drained_reply{});
+    CHECK_FALSE(worker.result(ticket).has_value());
+    says(77, {}, messages::version_push{{9}});
+    CHECK(worker.core.latest() == version_number{3});
+  };
+  SUBCASE("while it joins that one") {
+    says(78, {}, messages::goodbye_push{server_epoch{78}, true, {}});
+    is_told_twice();
+  }
+  SUBCASE("when it has joined that one") {
+    says(78, {}, messages::goodbye_push{server_epoch{78}, true, {}});
+    const auto join = worker.sent<messages::join_request>();
+    auto reply = driver::joined_reply();
+    reply.epoch = server_epoch{78};
+    says(78, join.value().sequence, reply);
+    is_told_twice();
+    CHECK(worker.sent<messages::unpublish_request>().value().sequence == number);
+    says(78, number, messages::drained_reply{});
+    CHECK(worker.result(ticket).value().outcome.ok());
+  }
+  SUBCASE("but questions may be answered by anybody") {
+    const auto asked = worker.core.list(worker.now, "", worker.in(10s));
+    static_cast<void>(worker.sent_body<messages::list_request>());
+    says(78, {}, messages::goodbye_push{server_epoch{78}, true, {}});
+    says(77, worker.last_sequence, messages::list_reply{});
+    CHECK(worker.result(asked).value().outcome.ok());
+  }
+}
+
+}  // namespace

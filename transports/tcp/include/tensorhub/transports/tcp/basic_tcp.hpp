@@ -1,0 +1,266 @@
+#pragma once
+/// \file basic_tcp.hpp
+/// What the transports over TCP have in common: all but what carries the bytes, which is the template's
+/// parameter, a channel (plain_channel.hpp). Users name `tcp` (tcp.hpp) or `tls`.
+///
+/// Thread safety: the transport object may be used from any thread; see concepts/transport.hpp for queues.
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "tensorhub/concepts/transport.hpp"
+#include "tensorhub/error.hpp"
+#include "tensorhub/transports/tcp/address.hpp"
+#include "tensorhub/transports/tcp/options.hpp"
+#include "tensorhub/transports/tcp/plain_channel.hpp"
+#include "tensorhub/transports/tcp/queue.hpp"
+#include "tensorhub/transports/tcp/socket.hpp"
+#include "tensorhub/transports/tcp/source.hpp"
+#include "tensorhub/transports/tcp/staging.hpp"
+
+namespace tensorhub::transports::tcp_detail {
+
+template <typename Channel>
+class basic_tcp {
+  using source_type = source<Channel>;
+  using endpoint_type = endpoint_core<Channel>;
+  using queue_type = queue_core<Channel>;
+
+ public:
+  using concept_tag = transport_tag;
+  using options = typename Channel::options;
+  static constexpr std::string_view name = Channel::name;
+  static constexpr transport_capabilities capabilities = Channel::capabilities;
+
+  class memory_region {
+   public:
+    memory_region(memory_region&& other) noexcept
+        : source_{std::exchange(other.source_, nullptr)}, id_{other.id_}, range_{other.range_} {}
+    memory_region& operator=(memory_region&& other) noexcept {
+      if (this != &other) {
+        release();
+        source_ = std::exchange(other.source_, nullptr);
+        id_ = other.id_;
+        range_ = other.range_;
+      }
+      return *this;
+    }
+    ~memory_region() { release(); }
+    [[nodiscard]] memory_range range() const noexcept { return range_; }
+
+   private:
+    friend class basic_tcp;
+    memory_region(source_type& owner, std::uint64_t id, const memory_range& range)
+        : source_{&owner}, id_{id}, range_{range} {}
+    void release() noexcept {
+      if (source_ == nullptr) return;
+      source_->regions().erase(id_);
+      source_->forget_region(id_);
+    }
+    source_type* source_;
+    std::uint64_t id_;
+    memory_range range_;
+  };
+
+  class endpoint {
+   public:
+    [[nodiscard]] incarnation peer() const noexcept { return core_->peer(); }
+    [[nodiscard]] bool usable() const noexcept { return core_->usable(); }
+
+   private:
+    friend class basic_tcp;
+    explicit endpoint(std::unique_ptr<endpoint_type> core) : core_{std::move(core)} {}
+    std::unique_ptr<endpoint_type> core_;
+  };
+
+  class queue {
+   public:
+    [[nodiscard]] post_result post_read(endpoint& through, const memory_region& into, std::uint64_t offset,
+                                        const remote_slice& from, request_id id) noexcept {
+      const memory_range target = into.range();
+      if (offset > target.bytes || from.bytes > target.bytes - offset)
+        return core_->post_finished(id, completion_status::local_error);
+      const remote_region& region = *from.region;
+      if (region.key.used_bytes != sizeof(region_key) || from.offset > region.bytes ||
+          from.bytes > region.bytes - from.offset || region.base > UINT64_MAX - from.offset)
+        return core_->post_finished(id, completion_status::access_denied);
+      read_request request;
+      std::memcpy(&request.key, region.key.bytes.data(), sizeof request.key);
+      request.offset = region.base + from.offset;
+      request.bytes = from.bytes;
+      device_access* const device = target.host_accessible() ? nullptr : target.device;
+      return core_->post(*through.core_, {id, target.data + offset, from.bytes, device}, request);
+    }
+    [[nodiscard]] std::size_t poll(std::span<completion> completions) noexcept {
+      return core_->poll(completions);
+    }
+    void wait(duration timeout) noexcept { core_->wait(timeout); }
+    void wake() noexcept { core_->wake(); }
+    [[nodiscard]] std::size_t outstanding() const noexcept { return core_->outstanding(); }
+
+   private:
+    friend class basic_tcp;
+    explicit queue(std::unique_ptr<queue_type> core) : core_{std::move(core)} {}
+    std::unique_ptr<queue_type> core_;
+  };
+
+  explicit basic_tcp(const options& how = {}, incarnation self = {})
+      : shared_{how},
+        options_{Channel::sockets_of(how)},
+        self_{self},
+        datacenter_{datacenter_label(options_.here.datacenter)},
+        source_{options_, self, shared_, staging_} {
+    const std::string& host =
+        options_.advertised_host.empty() ? options_.listen_host : options_.advertised_host;
+    address_.text = make_address({host, std::to_string(source_.port()), datacenter_}, Channel::scheme);
+  }
+
+  [[nodiscard]] transport_address address() const { return address_; }
+
+  [[nodiscard]] std::vector<memory_region> register_memory(std::span<const memory_range> ranges,
+                                                           region_access access) {
+    for (std::size_t i = 0; i < ranges.size(); ++i) {
+      const std::string_view why = why_unfit(ranges[i]);
+      if (why.empty()) continue;
+      throw error(errc::invalid_argument, std::string{name} + ": range " + std::to_string(i) + " of " +
+                                              std::to_string(ranges.size()) +
+                                              " cannot be registered: it is " + std::string{why});
+    }
+    std::vector<memory_region> regions;
+    regions.reserve(ranges.size());
+    for (const memory_range& range : ranges)
+      regions.push_back({source_, source_.regions().insert(range, access), range});
+    return regions;
+  }
+
+  [[nodiscard]] std::uint64_t registered_bytes() const noexcept { return source_.regions().bytes(); }
+
+  [[nodiscard]] remote_region describe(const memory_region& region) const {
+    const region_key key = source_.regions().key_of(region.id_);
+    remote_region out;
+    out.bytes = region.range_.bytes;
+    out.key.used_bytes = sizeof key;
+    std::memcpy(out.key.bytes.data(), &key, sizeof key);
+    return out;
+  }
+
+  void revoke(memory_region& region) noexcept {
+    source_.regions().renew(region.id_);
+    source_.forget_region(region.id_);
+  }
+
+  void cut_off(incarnation peer) noexcept { source_.cut_off(peer); }
+
+  void require_capability(std::span<const std::byte> key) { source_.require_capability(key); }
+  [[nodiscard]] std::uint64_t refused_connections() const noexcept { return source_.refused_connections(); }
+
+  [[nodiscard]] queue make_queue(std::size_t depth) {
+    return queue{std::make_unique<queue_type>(depth, options_.peer_timeout, staging_)};
+  }
+
+  [[nodiscard]] endpoint connect(queue& on, const transport_address& address, incarnation peer,
+                                 duration timeout) {
+    const auto until = std::chrono::steady_clock::now() + timeout;
+    auto core = std::make_unique<endpoint_type>(*on.core_, peer);
+    on.core_->attach(*core);
+    const auto where = parse_address(address.text, Channel::scheme);
+    const path_kind path = where ? path_to(*where, datacenter_) : path_kind::same_datacenter;
+    const tcp_path settings = settings_of(options_, path);
+    const std::vector<device_access*> devices = source_.regions().target_devices();
+    for (std::size_t i = 0; i < std::max<std::size_t>(1, settings.streams); ++i)
+      add_stream(*on.core_, *core, open_stream(address, peer, path, settings, until), devices);
+    return endpoint{std::move(core)};
+  }
+
+ protected:
+  [[nodiscard]] const typename Channel::shared& shared() const noexcept { return shared_; }
+
+ private:
+  /// Empty: it can be registered.
+  [[nodiscard]] static std::string_view why_unfit(const memory_range& range) noexcept {
+    if (range.data == nullptr || range.bytes == 0) return "null or empty";
+    if (range.host_accessible() || range.device != nullptr) return {};
+    return "device memory without its device (memory_range::device): let its memory space describe it";
+  }
+
+  static void add_stream(queue_type& on, endpoint_type& core, Channel channel,
+                         std::span<device_access* const> devices) {
+    try {
+      on.add_stream(core, std::move(channel), devices);
+    } catch (const error& e) {
+      throw error(errc::transport_failed,
+                  std::string{name} + ": no staging memory for reads into device memory: " + e.sentence());
+    }
+  }
+
+  [[nodiscard]] Channel open_stream(const transport_address& where, incarnation peer, path_kind path,
+                                    const tcp_path& settings, deadline until) {
+    const std::string& address = where.text;
+    const std::string who = std::string{name} + ": " + address + " ";
+    Channel channel = Channel::connect(shared_, connect_to(address, settings, until, name), address, until);
+    hello greeting;
+    greeting.path = path;
+    greeting.reader = self_.value;
+    greeting.source = peer.value;
+    if (where.capability.size() == greeting.capability.size())
+      std::memcpy(greeting.capability.data(), where.capability.data(), greeting.capability.size());
+    // The send buffer of a new connection is empty: this is taken whole or not at all.
+    if (channel.send(&greeting, sizeof greeting) != static_cast<ssize_t>(sizeof greeting))
+      throw error(errc::transport_failed, who + "closed the connection at once");
+    welcome answer;
+    std::size_t have = 0;
+    while (have < sizeof answer) {
+      const auto taken = channel.receive(reinterpret_cast<std::byte*>(&answer) + have, sizeof answer - have);
+      if (taken == 0 || (taken < 0 && errno != EAGAIN && errno != EINTR))
+        throw error(errc::transport_failed, who + channel.why_closed());
+      if (taken > 0) have += static_cast<std::size_t>(taken);
+      if (taken < 0 && !wait_ready(channel.socket(), POLLIN, until))
+        throw error(errc::timed_out, who + "accepted the connection and said nothing");
+    }
+    check_welcome(answer, who, peer);
+    return channel;
+  }
+
+  static void check_welcome(const welcome& answer, const std::string& who, incarnation peer) {
+    const auto refuse = [&](const std::string& why) { throw error(errc::transport_failed, who + why); };
+    if (answer.magic != welcome_magic) refuse("is no TensorHub data port");
+    switch (answer.status) {
+      case welcome_status::accepted:
+        if (answer.source != peer.value) refuse("is another process than the one that was expected there");
+        return;
+      case welcome_status::other_protocol:
+        return refuse("speaks data protocol " + std::to_string(answer.protocol) + ", this process speaks " +
+                      std::to_string(data_protocol));
+      case welcome_status::other_process:
+        return refuse("is another process (incarnation " + to_hex(incarnation{answer.source}) +
+                      ") than the one that was expected there (" + to_hex(peer) + ")");
+      case welcome_status::refused:
+        return refuse("has cut this process off: it was declared dead");
+      case welcome_status::no_capability:
+        return refuse(
+            "lets in only readers to whom the reference server has given a capability for it: this process "
+            "showed none, or another's");
+      case welcome_status::needs_tls:
+        return refuse("encrypts its data connections: use transport tls here as well");
+    }
+    refuse("answered with an unknown status");
+  }
+
+  typename Channel::shared shared_;
+  tcp_options options_;
+  incarnation self_;
+  std::string datacenter_;  ///< label
+  std::shared_ptr<staging_pool> staging_ = std::make_shared<staging_pool>();
+  source_type source_;
+  transport_address address_;
+};
+}  // namespace tensorhub::transports::tcp_detail

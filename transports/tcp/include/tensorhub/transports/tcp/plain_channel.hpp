@@ -1,0 +1,118 @@
+#pragma once
+/// \file plain_channel.hpp
+/// What carries a data connection: here the socket itself, nothing encrypted.
+///
+/// The machinery of this folder is written over a *channel*, a class with the members below, chosen at
+/// compile time: `tcp` is basic_tcp<plain_channel>, and transport `tls` brings another one. Nothing here is
+/// virtual, and what the plain one does not need (a handshake, bytes held back) is constant and compiled
+/// away.
+///
+/// | member                          | means                                                                |
+/// |---------------------------------|----------------------------------------------------------------------|
+/// | options, name, scheme,          | of the transport; `scheme` is what its addresses begin with          |
+/// | capabilities                    |                                                                      |
+/// | sends_files                     | answers may be sent by `sendfile`                                    |
+/// | most_newcomers                  | connections that a source keeps while they have not said hello       |
+/// | shared{options}                 | what all connections of one transport share; throws. `refused()`:    |
+/// |                                 | connections that the channel itself has refused                      |
+/// | sockets_of(options)             | the part of the options that is about sockets                        |
+/// | connect(shared, socket,         | the reader's end of a fresh connection; throws `transport_failed` or |
+/// |   address, until)               | `timed_out`                                                          |
+/// | accept(shared, socket)          | the source's end; does not block                                     |
+/// | c.handshake()                   | the source's next step of it, never blocking; nothing may be sent or |
+/// |                                 | received before it says `done`                                       |
+/// | c.send, c.receive               | as ::send and ::recv on a non-blocking socket: bytes, or -1 with     |
+/// |                                 | errno. A handful of pieces may come in one call. Having received     |
+/// |                                 | less than 2 KiB, and less than asked for, means that the socket is   |
+/// |                                 | empty and poll(2) will tell of more                                  |
+/// | c.may_have_more()               | bytes may have been taken out of the socket and not yet received:    |
+/// |                                 | poll(2) does not know of them                                        |
+/// | c.why_closed()                  | the peer's reason, after a `receive` that said that it is over       |
+///
+/// Thread safety: `shared` for all threads, a channel for one at a time.
+
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "tensorhub/concepts/transport.hpp"
+#include "tensorhub/detail/unique_fd.hpp"
+#include "tensorhub/transports/tcp/address.hpp"
+#include "tensorhub/transports/tcp/options.hpp"
+#include "tensorhub/transports/tcp/socket.hpp"
+
+namespace tensorhub::transports::tcp_detail {
+
+/// What a source's handshake waits for.
+enum class handshake_need : std::uint8_t { done, input, output, end };
+
+class plain_channel {
+ public:
+  using options = tcp_options;
+  static constexpr std::string_view name = "tcp";
+  static constexpr std::string_view scheme = address_scheme;
+  static constexpr transport_capabilities capabilities{.max_read_bytes = UINT64_MAX,
+                                                       .max_region_bytes = UINT64_MAX,
+                                                       .survives_access_errors = true,
+                                                       .crosses_hosts = true,
+                                                       .crosses_datacenters = true,
+                                                       .reads_device_memory = true,
+                                                       .uses_backing_file = true,
+                                                       .sends_by_reference = true};
+  static constexpr bool sends_files = true;
+  /// More than a listening socket's backlog, all of which is accepted before the first hello is read.
+  static constexpr std::size_t most_newcomers = 8192;
+
+  struct shared {
+    explicit shared(const options&) noexcept {}
+    [[nodiscard]] static constexpr std::uint64_t refused() noexcept { return 0; }
+  };
+  [[nodiscard]] static const tcp_options& sockets_of(const options& all) noexcept { return all; }
+
+  plain_channel(detail::unique_fd socket) noexcept : socket_{std::move(socket)} {}
+  [[nodiscard]] static plain_channel connect(shared&, detail::unique_fd socket, const std::string&,
+                                             deadline) noexcept {
+    return {std::move(socket)};
+  }
+  [[nodiscard]] static plain_channel accept(shared&, detail::unique_fd socket) noexcept {
+    return {std::move(socket)};
+  }
+  [[nodiscard]] static constexpr handshake_need handshake() noexcept { return handshake_need::done; }
+
+  [[nodiscard]] int socket() const noexcept { return socket_.get(); }
+  [[nodiscard]] ssize_t send(const void* data, std::size_t bytes) noexcept {
+    return ::send(socket(), data, bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
+  }
+  /// `more`: MSG_MORE, or 0.
+  [[nodiscard]] ssize_t send(std::span<iovec> pieces, int more) noexcept {
+    const msghdr message = message_of(pieces);
+    return ::sendmsg(socket(), &message, MSG_NOSIGNAL | MSG_DONTWAIT | more);
+  }
+  [[nodiscard]] ssize_t receive(void* into, std::size_t bytes) noexcept {
+    return ::recv(socket(), into, bytes, MSG_DONTWAIT);
+  }
+  [[nodiscard]] ssize_t receive(std::span<iovec> pieces) noexcept {
+    msghdr message = message_of(pieces);
+    return ::recvmsg(socket(), &message, MSG_DONTWAIT);
+  }
+  [[nodiscard]] static constexpr bool may_have_more() noexcept { return false; }
+  [[nodiscard]] static std::string why_closed() { return "closed the connection instead of greeting"; }
+
+ private:
+  [[nodiscard]] static msghdr message_of(std::span<iovec> pieces) noexcept {
+    msghdr message{};
+    message.msg_iov = pieces.data();
+    message.msg_iovlen = pieces.size();
+    return message;
+  }
+
+  detail::unique_fd socket_;
+};
+
+}  // namespace tensorhub::transports::tcp_detail
