@@ -32,6 +32,8 @@
 #include <utility>
 #include <vector>
 
+#include "../process_signal.hpp"
+
 namespace {
 
 using namespace std::chrono_literals;
@@ -95,7 +97,7 @@ class source_process {
   source_process(const source_process&) = delete;
   source_process& operator=(const source_process&) = delete;
 
-  void signal(int number) const { ::kill(id_, number); }
+  void signal(int number) const { signal_process(id_, number); }
   void end() {
     if (id_ < 0) return;
     ::kill(id_, SIGKILL);
@@ -285,8 +287,10 @@ TEST_CASE("libfabric: what a source does (a process of its own)" * doctest::skip
   serve(order);
 }
 
+// Not over `shm`: who is killed while it holds one of the spin locks of shared memory leaves its peers spinning
+// in the provider (transports/libfabric/README.md).
 TEST_CASE("libfabric: a source killed in the middle of reads: each ends once, as ok or peer_lost") {
-  for (const std::string& provider : providers) {
+  for (const std::string& provider : {providers[0], providers[1]}) {
     CAPTURE(provider);
     const auto ended = end_while_reading(provider, SIGKILL, false);
     CHECK(ended.contains(completion_status::peer_lost));

@@ -25,6 +25,7 @@
 #include <tensorhub/transports/same_host.hpp>
 #include <vector>
 
+#include "../process_signal.hpp"
 #include "same_host_child.hpp"
 
 namespace {
@@ -105,9 +106,7 @@ struct source_process : same_host_tests::child_process {
     hear(region);
   }
   void signal(int number) const {
-    ::kill(id, number);
-    int status = 0;
-    if (number == SIGSTOP) ::waitpid(id, &status, WUNTRACED);
+    signal_process(id, number);
     if (number == SIGKILL) {  // gone, and still there for `end`
       siginfo_t facts{};
       ::waitid(P_PID, static_cast<id_t>(id), &facts, WEXITED | WNOWAIT);

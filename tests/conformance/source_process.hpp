@@ -24,6 +24,8 @@
 #include <tensorhub/memory/host.hpp>
 #include <vector>
 
+#include "../process_signal.hpp"
+
 namespace source_processes {
 
 using namespace std::chrono_literals;
@@ -106,12 +108,12 @@ std::map<completion_status, std::size_t> end_while_reading(const source_process<
   constexpr std::size_t reads = 8;
   auto queue = through.make_queue(reads);
   auto endpoint = through.connect(queue, source.address, source_id, 5s);
-  if (ends_at_once) ::kill(source.id, signal);
+  if (ends_at_once) signal_process(source.id, signal);
   for (std::size_t i = 0; i < reads; ++i) {
     REQUIRE(queue.post_read(endpoint, into.front(), 0, {&source.region, 0, region_bytes}, i) ==
             tensorhub::post_result::posted);
   }
-  if (!ends_at_once) ::kill(source.id, signal);
+  if (!ends_at_once) signal_process(source.id, signal);
   std::map<completion_status, std::size_t> ended;
   std::vector<std::size_t> times(reads);
   const auto until = std::chrono::steady_clock::now() + 30s;

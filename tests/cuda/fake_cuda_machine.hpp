@@ -214,8 +214,11 @@ class stream_thread {
         number_{driver::instance().counted.streams.fetch_add(1) + 1},
         thread_{[this](const std::stop_token& stop) { work(stop); }} {}
   ~stream_thread() {
-    thread_.request_stop();
-    changed_.notify_all();
+    {
+      const std::lock_guard lock{mutex_};  // `work` is not between its look and its wait
+      thread_.request_stop();
+      changed_.notify_all();
+    }
     thread_.join();
   }
   void queue(std::function<CUresult()> work_piece) {

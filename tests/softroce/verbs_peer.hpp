@@ -20,6 +20,8 @@
 #include <tensorhub/types/ids.hpp>
 #include <tensorhub/types/memory.hpp>
 
+#include "../process_signal.hpp"
+
 namespace softroce_tests {
 
 enum class peer_action : std::uint64_t {
@@ -90,7 +92,7 @@ class peer_process {
     return answer;
   }
 
-  void signal(int number) const { ::kill(id_, number); }
+  void signal(int number) const { signal_process(id_, number); }
   /// The process is gone, with all that the kernel kept for it, when this returns.
   void kill() {
     if (id_ < 0) return;

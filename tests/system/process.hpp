@@ -18,6 +18,8 @@
 #include <thread>
 #include <vector>
 
+#include "../process_signal.hpp"
+
 namespace system_tests {
 
 class process {
@@ -44,7 +46,7 @@ class process {
   process(const process&) = delete;
   process& operator=(const process&) = delete;
 
-  void kill(int signal) const { ::kill(id_, signal); }
+  void kill(int signal) const { signal_process(id_, signal); }
 
   /// The next line of its standard output; throws if there is none within the time.
   [[nodiscard]] std::string line(std::chrono::milliseconds timeout = std::chrono::seconds{20}) {

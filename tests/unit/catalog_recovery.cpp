@@ -397,3 +397,27 @@ TEST_CASE("recovery: who had joined an earlier server is counted, also if nothin
   REQUIRE(server.ask<messages::join_reply>(reader, std::move(join)).result.ok());
   CHECK(server.start_update(reader).version == version_number{2});
 }
+
+TEST_CASE(
+    "recovery: a reader whose source may come back is not told that nobody is left, before the grace ends") {
+  driver<> server{catalog_options{.recovery_grace = 1000ms}};
+  messages::assignment before;
+  before.operation = {3};
+  before.lease = {41};
+  before.version = 7;
+  before.source = {1};
+  auto join = server.join_message("rollout");
+  join.operation = {2};
+  join.decided = 7;
+  join.reading = {before};
+  const incarnation reader{2};
+  REQUIRE(server.ask<messages::join_reply>(reader, std::move(join)).result.ok());
+  const auto stall = [&] {
+    return server.ask<messages::update_reply>(
+        reader, messages::source_failed_request{before.operation, {}, errc::timed_out, "no news"});
+  };
+  const auto early = stall();
+  CHECK_MESSAGE(early.result.ok(), early.result.sentence);
+  server.pass_alive(1100ms, {reader});
+  CHECK(stall().result.code == errc::unavailable);
+}

@@ -337,6 +337,56 @@ TEST_CASE("catalog: readers that only have each other are saved by a whole sourc
   CHECK(s.server.stall(s.b).result.ok());
 }
 
+TEST_CASE("catalog: who lost its sources waits while the only whole one has no credit left") {
+  scene s{{.sources = 1, .credits = 1}};
+  s.server.finish(s.a, s.server.start_update(s.a));
+  auto source = s.server.start_update(s.b);
+  const auto busy = s.server.start_update(s.c);  // takes the other one's only credit
+  REQUIRE(busy.source != source.source);
+  const incarnation lost = source.source;
+  // The source that it has refuses it again and again, the other one is busy: not the end.
+  messages::update_reply reply;
+  do {
+    reply = s.server.lose_source(s.b, source);
+    REQUIRE_MESSAGE(reply.result.ok(), reply.result.sentence);
+    if (!reply.sources.empty()) source = reply.sources[0];
+  } while (!reply.sources.empty());
+  CHECK(s.server.leases_on(lost) == 0);
+  const auto stall = s.server.stall(s.b);
+  CHECK_MESSAGE(stall.result.ok(), stall.result.sentence);
+  s.server.clear();
+  s.server.finish(s.c, busy);
+  const auto push = s.server.push<messages::reassign_push>(s.b);
+  REQUIRE(push.has_value());
+  CHECK(push->source.source != lost);
+  CHECK_FALSE(push->source.receiving);
+}
+
+TEST_CASE("catalog: who was reported lost is no source until it is heard, unless there is no other") {
+  scene s{{.sources = 2, .credits = 4}};
+  s.server.finish(s.a, s.server.start_update(s.a));
+  const auto b = s.server.start_shown(s.b);
+  REQUIRE(b[0].source == s.a);
+  s.server.lose_source(s.b, b[0]);
+  const auto asks_for = [&s] {
+    std::vector<incarnation> out;
+    for (const auto& source : s.server.start_shown(s.c)) out.push_back(source.source);
+    return out;
+  };
+  SUBCASE("not heard") {
+    CHECK(std::ranges::count(asks_for(), s.a) == 0);
+  }
+  SUBCASE("heard") {
+    s.server.send_as(s.a, 0, messages::heartbeat_request{});
+    CHECK(std::ranges::count(asks_for(), s.a) == 1);
+  }
+  SUBCASE("no other") {
+    s.server.fail(s.b, b[0], {errc::cancelled, "cancelled"}, false);
+    s.server.unpublish(s.trainer, 1);
+    CHECK(asks_for() == std::vector{s.a});
+  }
+}
+
 TEST_CASE("catalog: a dead receiving source's readers go on without it, and never in a cycle") {
   scene s;
   s.server.start_shown(s.a);

@@ -199,8 +199,11 @@ class fake_device final : public device_access {
     explicit lane(fake_device& owner)
         : owner_{&owner}, thread_{[this](const std::stop_token& stop) { work(stop); }} {}
     ~lane() override {
-      thread_.request_stop();
-      changed_.notify_all();
+      {
+        const std::lock_guard lock{mutex_};  // `work` is not between its look and its wait
+        thread_.request_stop();
+        changed_.notify_all();
+      }
       thread_.join();
     }
 

@@ -6,11 +6,12 @@
 /// operation, and are not its sources already. Beyond that:
 ///
 ///  - *Upstream*: following upstreams from the candidate one must come to somebody who has everything, and
-///  not
-///    to the reader.
+///    not to the reader.
 ///  - *One crossing per datacenter*: a source in another datacenter is offered only as an upstream, only if
 ///    nobody in the reader's own can be one, and only while no other lease crosses into it: its reader is the
 ///    seed, and the others follow it.
+///  - *Suspects*: who was reported lost, and has not been heard since, is offered only as an upstream, and
+///    only if nobody else can be one.
 ///  - *Credits*: nobody gets more readers than the scheduler's limit. Who has none left is offered only to a
 ///    reader that may take the place of one of his readers, which then reads from the newcomer.
 ///
@@ -59,8 +60,7 @@ class choosing {
     const auto record = who.replica->model->versions.find(who.version);
     if (record == who.replica->model->versions.end()) return {};
     const source_index& index = *record->second.sources[who.shard];
-    candidates_.clear();
-    workers_.clear();
+    forget_candidates();
     ++stamp_;
     const auto& known = who.replica->model->layouts[who.shard];
     const std::uint64_t chunks = known ? known->chunk_count() : 0;
@@ -71,21 +71,25 @@ class choosing {
       if (!may_cross && worker.place.datacenter != who.place->datacenter) return false;
       if (who.reader != nullptr && reads_from(*who.reader, worker.id, who.operation)) return false;
       const std::uint64_t held = worker.offered == offer::complete ? chunks : worker.chunks_received;
-      candidates_.push_back({worker.id, &worker.place, worker.load, std::min(held, chunks), chunks,
-                             worker.spot, worker.publisher});
-      workers_.push_back(&worker);
-      return true;
+      (worker.suspect ? suspects_ : candidates_)
+          .push_back({worker.id, &worker.place, worker.load, std::min(held, chunks), chunks, worker.spot,
+                      worker.publisher});
+      (worker.suspect ? suspect_workers_ : workers_).push_back(&worker);
+      return !worker.suspect;
     };
     index.visit_near(*who.place, of_each_group, random(),
                      [&](worker_state& worker) { return offer_one(worker, false); });
     const bool may_cross = upstream && (crosses || crossings_into(record->second, who).empty());
     if (may_cross && !somebody_leads(who)) {
       ++stamp_;
-      candidates_.clear();
-      workers_.clear();
+      forget_candidates();
       index.visit_far(*who.place, of_each_group, random(),
                       [&](worker_state& worker) { return offer_one(worker, true); });
     }
+    const choice chosen = ask(who, may_displace, upstream);
+    if (chosen.source != nullptr || suspects_.empty() || !upstream) return chosen;
+    candidates_.swap(suspects_);
+    workers_.swap(suspect_workers_);
     return ask(who, may_displace, upstream);
   }
 
@@ -121,8 +125,14 @@ class choosing {
     });
   }
   [[nodiscard]] bool somebody_leads(const asker& who) const {
-    return std::ranges::any_of(
-        workers_, [&](const worker_state* worker) { return leads_to_everything(*worker, who.reader); });
+    const auto leads = [&](const worker_state* worker) { return leads_to_everything(*worker, who.reader); };
+    return std::ranges::any_of(workers_, leads) || std::ranges::any_of(suspect_workers_, leads);
+  }
+  void forget_candidates() {
+    candidates_.clear();
+    workers_.clear();
+    suspects_.clear();
+    suspect_workers_.clear();
   }
 
   /// Asks the scheduler, again without its choice if that is not possible.
@@ -203,6 +213,8 @@ class choosing {
   std::uint64_t random_ = 0x9e3779b97f4a7c15ull;
   std::vector<source_candidate> candidates_;  ///< scratch of choose
   std::vector<worker_state*> workers_;
+  std::vector<source_candidate> suspects_;  ///< ditto
+  std::vector<worker_state*> suspect_workers_;
 };
 
 }  // namespace tensorhub::catalog_detail

@@ -22,31 +22,10 @@
 #include "tensorhub/service/catalog/operation_table.hpp"
 #include "tensorhub/service/catalog/questions.hpp"
 #include "tensorhub/service/catalog/retention.hpp"
+#include "tensorhub/service/catalog/update_replies.hpp"
 #include "tensorhub/service/catalog/versions.hpp"
 
 namespace tensorhub::catalog_detail {
-
-[[nodiscard]] inline messages::update_reply refused(messages::status why, operation_counter counter = {}) {
-  messages::update_reply reply;
-  reply.result = std::move(why);
-  reply.operation = counter;
-  return reply;
-}
-[[nodiscard]] inline messages::update_reply kept(operation_counter counter, version_number version) {
-  messages::update_reply reply;
-  reply.operation = counter;
-  reply.keep = true;
-  reply.version = version;
-  return reply;
-}
-[[nodiscard]] inline messages::update_reply assigned(const operation_state& operation,
-                                                     std::vector<messages::assignment> sources) {
-  messages::update_reply reply;
-  reply.operation = operation.counter;
-  reply.version = operation.version;
-  reply.sources = std::move(sources);
-  return reply;
-}
 
 template <scheduler Scheduler, consistency Consistency>
 class updates {
@@ -121,7 +100,7 @@ class updates {
       leases_.grow(*operation, worker, {}, &found);
     }
     const bool is_stuck = !request.lease && !leases_.leads_to_everything(worker, nullptr);
-    if (leases_.count_sources(worker) == 0 || is_stuck) {
+    if ((leases_.count_sources(worker) == 0 || is_stuck) && !may_wait(*operation, worker, *member)) {
       return core_.answer(worker, sequence,
                           refused(nobody_left(*operation, worker, request.detail), operation->counter));
     }
@@ -413,6 +392,23 @@ class updates {
     if (!core_.recovering()) return false;
     const auto record = model.versions.find(version);
     return model.workers_back > 0 || record == model.versions.end() || !record->second.ever_complete;
+  }
+
+  /// Somebody has everything, though this reader cannot be given a source now: all credits are taken, or a
+  /// seed that has just ended is not known to be dead. The reader asks again after its next stall.
+  [[nodiscard]] bool may_wait(const operation_state& operation, const worker_state& reader,
+                              const member_state& member) const {
+    const model_state& model = *reader.model;
+    const auto record = model.versions.find(operation.version);
+    if (record == model.versions.end()) return false;
+    const auto failed_it = std::ranges::count_if(member.excluded, [&](incarnation id) {
+      const worker_state* source = core_.find(id);
+      return source != nullptr && source->model == &model && source->shard == reader.shard &&
+             source->offered == offer::complete && source->offered_version == operation.version;
+    });
+    return record->second.sources[reader.shard.index]->complete_count() >
+               static_cast<std::size_t>(failed_it) ||
+           may_come_back(model, operation.version);
   }
 
   [[nodiscard]] version_view view_for(const operation_state& operation, const member_state& asked) const {

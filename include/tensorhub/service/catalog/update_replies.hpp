@@ -1,0 +1,38 @@
+#pragma once
+/// \file update_replies.hpp
+/// The three answers to a call of update(): no, what you have is it, and where to read.
+
+#include <utility>
+#include <vector>
+
+#include "tensorhub/service/catalog/state.hpp"
+#include "tensorhub/service/messages.hpp"
+
+namespace tensorhub::catalog_detail {
+
+/// `counter`: of the operation, if it is known.
+[[nodiscard]] inline messages::update_reply refused(messages::status why, operation_counter counter = {}) {
+  messages::update_reply reply;
+  reply.result = std::move(why);
+  reply.operation = counter;
+  return reply;
+}
+/// The version that the caller holds already.
+[[nodiscard]] inline messages::update_reply kept(operation_counter counter, version_number version) {
+  messages::update_reply reply;
+  reply.operation = counter;
+  reply.keep = true;
+  reply.version = version;
+  return reply;
+}
+/// The sources that the caller starts with, its upstream first.
+[[nodiscard]] inline messages::update_reply assigned(const operation_state& operation,
+                                                     std::vector<messages::assignment> sources) {
+  messages::update_reply reply;
+  reply.operation = operation.counter;
+  reply.version = operation.version;
+  reply.sources = std::move(sources);
+  return reply;
+}
+
+}  // namespace tensorhub::catalog_detail
