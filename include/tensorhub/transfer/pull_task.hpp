@@ -79,9 +79,9 @@ struct pull_options {
   std::int64_t looks_per_read = 4;  ///< at most so many looks in the time that one chunk read takes
   duration stall_timeout = std::chrono::milliseconds{500};  ///< without a chunk, until `take_stall`
   /// The same once a source is gone and only receiving ones are left, or none: what nobody of them has will
-  /// not come. For the first few stalls after that. Shorter than the server takes to find a seed dead, it
-  /// ends updates that the next seed would have carried on.
-  duration orphan_timeout = std::chrono::milliseconds{500};
+  /// not come. For the first few stalls after that: the server, which may not know yet that a seed is dead,
+  /// lets the reader wait as long as somebody has everything.
+  duration orphan_timeout = std::chrono::milliseconds{50};
   /// A source whose read takes this many times as long as another one's would, and `slow_shortest`, is given
   /// up when its last reads are all that is left to wait for.
   std::int64_t slow_factor = 8;
