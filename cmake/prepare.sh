@@ -28,7 +28,7 @@ need_packages() {
 }
 
 # What ccache keeps serves every clone, wherever it lies.
-export CCACHE_BASEDIR="$PWD" CCACHE_NOHASHDIR=1
+export CCACHE_BASEDIR="$PWD" CCACHE_NOHASHDIR=1 CCACHE_SLOPPINESS=pch_defines,time_macros
 
 # build <preset> [<target>...]: configures if needed, then builds all, or the targets.
 build() {

@@ -51,7 +51,8 @@ class publisher : private worker<Transport, Consistency, Integrity, Memory> {
 
   void add(std::string name, const void* data, std::span<const std::uint64_t> dimensions, dtype type) {
     if (snapshots_.used())
-      throw error(errc::invalid_argument, "tensor '" + name + "' was added after the first publish");
+      throw snapshots_.failure(errc::invalid_argument,
+                               "tensor '" + name + "' was added after the first publish");
     base::add(std::move(name), data, dimensions, type);
   }
   void add(std::string name, const void* data, std::initializer_list<std::uint64_t> dimensions, dtype type) {
@@ -66,8 +67,10 @@ class publisher : private worker<Transport, Consistency, Integrity, Memory> {
   snapshot_report publish(version_number version, snapshot_mode how,
                           std::chrono::milliseconds timeout = defaults::join_timeout) {
     if (const auto held = base::held_version()) {
-      throw error(errc::busy, "version " + to_string(held) +
-                                  " is still published in place: call unpublish() before a snapshot");
+      throw snapshots_.failure(
+          errc::busy,
+          "version " + to_string(held) + " is still published in place: call unpublish() before a snapshot",
+          version);
     }
     return snapshots_.publish(version, how, base::memory().tensors(), base::memory().ranges(), timeout);
   }

@@ -121,6 +121,13 @@ class snapshots {
   /// A snapshot was made: the set of tensors is fixed.
   [[nodiscard]] bool used() const noexcept { return used_; }
 
+  /// An error that names this publisher.
+  [[nodiscard]] error failure(errc code, const std::string& sentence, version_number version = {}) const {
+    error_context about = context_of(options_);
+    if (version) about.version = version.value;
+    return error(code, sentence, std::move(about));
+  }
+
  private:
   struct slot {
     tensor_memory<offload_space_of<Memory>> memory;
@@ -146,12 +153,6 @@ class snapshots {
    private:
     snapshots* owner_;
   };
-
-  [[nodiscard]] error failure(errc code, const std::string& sentence, version_number version = {}) const {
-    error_context about = context_of(options_);
-    if (version) about.version = version.value;
-    return error(code, sentence, std::move(about));
-  }
 
   slot& open(std::size_t index, std::span<const tensor_spec> tensors) {
     if (!slots_[index]) {

@@ -100,12 +100,14 @@ TEST_CASE("in place and as a snapshot: not both at once") {
   trainer source{who(server.address(), "trainer-0")};
   source.memory.fill(1);
   source.worker.publish(1);
-  CHECK(code_of([&] { source.worker.publish(2, snapshot); }) == errc::busy);
+  std::string sentence;
+  CHECK(code_of([&] { source.worker.publish(2, snapshot); }, &sentence) == errc::busy);
+  CHECK_MESSAGE(contains(sentence, "replica trainer-0"), sentence);
   source.worker.unpublish();
   source.memory.fill(2);
   source.worker.publish(2, snapshot);
-  CHECK(code_of([&] { source.memory.add_to(source.worker); }) == errc::invalid_argument);
-  std::string sentence;
+  CHECK(code_of([&] { source.memory.add_to(source.worker); }, &sentence) == errc::invalid_argument);
+  CHECK_MESSAGE(contains(sentence, "replica trainer-0"), sentence);
   CHECK(code_of([&] { source.worker.publish(1, snapshot); }, &sentence) == errc::version_conflict);
   CHECK(source.worker.held_version() == 2);
   source.memory.fill(3);

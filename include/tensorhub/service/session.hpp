@@ -22,6 +22,7 @@
 #include <variant>
 #include <vector>
 
+#include "tensorhub/service/barred_readers.hpp"
 #include "tensorhub/service/messages.hpp"
 #include "tensorhub/service/session/actions.hpp"
 #include "tensorhub/service/session/joining.hpp"
@@ -247,9 +248,7 @@ class session : public session_detail::operations {
   void on_push(time_point, const messages::drop_push&) { act(session_actions::drop{}); }
   void on_push(time_point, const messages::cut_off_push& push) {
     act(session_actions::cut_off_reader{push.reader});
-    if (std::ranges::find(barred_, push.reader) != barred_.end()) return;
-    if (barred_.size() == limits::barred_readers) barred_.erase(barred_.begin());
-    barred_.push_back(push.reader);
+    bar(barred_, push.reader);
   }
 
   void on_push(time_point now, const messages::goodbye_push& push) {

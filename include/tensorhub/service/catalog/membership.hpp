@@ -13,6 +13,7 @@
 
 #include "tensorhub/concepts/consistency.hpp"
 #include "tensorhub/concepts/scheduler.hpp"
+#include "tensorhub/service/barred_readers.hpp"
 #include "tensorhub/service/catalog/admission.hpp"
 #include "tensorhub/service/catalog/core.hpp"
 #include "tensorhub/service/catalog/leases.hpp"
@@ -233,7 +234,7 @@ class membership {
     const bool is_new =
         !join.before && join.operation.value == 0 && !join.held && !join.latest && join.reading.empty();
     worker.was_elsewhere = !is_new;
-    for (const incarnation reader : join.barred) bar(worker, reader);
+    for (const incarnation reader : join.barred) bar(worker.barred, reader);
     model.succeeds = model.succeeds || !is_new;
     model.workers_back += is_new ? 0 : 1;
     model.workers_before = std::max(model.workers_before, join.peers);

@@ -9,6 +9,7 @@
 
 #include "tensorhub/concepts/consistency.hpp"
 #include "tensorhub/concepts/scheduler.hpp"
+#include "tensorhub/service/barred_readers.hpp"
 #include "tensorhub/service/catalog/core.hpp"
 #include "tensorhub/service/catalog/leases.hpp"
 #include "tensorhub/service/catalog/operation_table.hpp"
@@ -98,7 +99,7 @@ class publishing {
 
   void on(worker_state& worker, request_sequence sequence, const messages::cut_off_done_request& request) {
     if (!request.reader) worker.has_old_keys = false;
-    if (request.reader) bar(worker, request.reader);
+    if (request.reader) bar(worker.barred, request.reader);
     if (!request.reader && worker.parked) give_up_waiting(worker);
     for (const lease_id id : std::vector<lease_id>{worker.readers}) {
       const lease_state& lease = core_.leases.at(id);

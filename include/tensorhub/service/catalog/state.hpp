@@ -272,13 +272,6 @@ class dead_list {
   std::deque<incarnation> order_;
 };
 
-/// The worker has cut off a reader, and will not let it in again.
-inline void bar(worker_state& worker, incarnation reader) {
-  if (std::ranges::find(worker.barred, reader) != worker.barred.end()) return;
-  if (worker.barred.size() == limits::barred_readers) worker.barred.erase(worker.barred.begin());
-  worker.barred.push_back(reader);
-}
-
 // ---- look-ups
 
 using phase = member_state::phase_type;
