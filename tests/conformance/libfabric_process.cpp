@@ -296,8 +296,8 @@ TEST_CASE("libfabric: what a source does (a process of its own)" * doctest::skip
   serve(order);
 }
 
-// Not over `shm`: who is killed while it holds one of the spin locks of shared memory leaves its peers spinning
-// in the provider (transports/libfabric/README.md).
+// Not over `shm`: who is killed while it holds one of the spin locks of shared memory leaves its peers
+// spinning in the provider (transports/libfabric/README.md).
 TEST_CASE("libfabric: a source killed in the middle of reads: each ends once, as ok or peer_lost") {
   for (const std::string& provider : {providers[0], providers[1]}) {
     CAPTURE(provider);

@@ -407,9 +407,10 @@ class scene {
     }
     for (const auto& [id, number] : sources)
       fuzz::require(lies_ || number <= limits.sources, "nobody has more sources than the scheduler's limit");
+    // Who holds a version is the end, whatever it reads for another one.
     for (const speaker& each : speakers_) {
       const auto* at = server_.record_of(each.id);
-      for (std::size_t steps = 0; at != nullptr; ++steps, at = at->upstream)
+      for (std::size_t steps = 0; at != nullptr && at->receiving; ++steps, at = at->upstream)
         fuzz::require(steps <= server_.worker_count(), "upstreams have an end");
       const auto* record = server_.record_of(each.id);
       if (record == nullptr) continue;

@@ -337,6 +337,18 @@ TEST_CASE("catalog: readers that only have each other are saved by a whole sourc
   CHECK(s.server.stall(s.b).result.ok());
 }
 
+TEST_CASE("catalog: who says that it has ended, of whatever call, is given no source any more") {
+  scene s;
+  const auto a = s.server.start_shown(s.a);
+  s.server.start_shown(s.b);
+  auto other = a[0];
+  other.operation.value += 5;
+  s.server.finish(s.a, other);
+  std::size_t reading = 0;
+  s.server.core.for_each_lease([&](const auto& lease) { reading += lease.reader == s.a ? 1 : 0; });
+  CHECK(reading == 0);
+}
+
 TEST_CASE("catalog: who lost its sources waits while the only whole one has no credit left") {
   scene s{{.sources = 1, .credits = 1}};
   s.server.finish(s.a, s.server.start_update(s.a));

@@ -88,6 +88,7 @@ class updates {
       core_.condemned.push_back(worker.id);
       return core_.answer(worker, sequence, refused({errc::replaced, "the source has cut this worker off"}));
     }
+    worker.reading_for = operation->counter;  // an earlier server may have decided it
     std::vector<messages::assignment> found;
     leases_.grow(*operation, worker, member->excluded, &found);
     const bool may_retry = request.reason == errc::source_lost || request.reason == errc::timed_out ||
@@ -121,6 +122,7 @@ class updates {
   void on(worker_state& worker, request_sequence sequence, const messages::finish_request& request) {
     model_state& model = *worker.model;
     leases_.end_all_of(worker);
+    worker.reading_for = {};
     // Who gives up may not have heard what its call was counted as.
     operation_state* known =
         request.result.ok() ? nullptr : unfinished_operation(*worker.replica, worker.shard.index, sequence);
