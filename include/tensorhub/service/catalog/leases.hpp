@@ -196,6 +196,17 @@ class leases {
     core_.send(lease.source, {}, messages::cut_off_push{lease.reader});
   }
 
+  /// A reserved lease, if its source shows the version still: a source may have dropped it without a word.
+  [[nodiscard]] auto find_reserved(lease_id id) {
+    const auto found = core_.leases.find(id);
+    if (found == core_.leases.end()) return found;
+    const worker_state* source = core_.find(found->second.source);
+    const messages::reference* shown = source != nullptr ? source->shown() : nullptr;
+    if (shown != nullptr && shown->version == found->second.version) return found;
+    end(id, &drain_state::finished);
+    return core_.leases.end();
+  }
+
   /// A reserved lease is told to its reader.
   void hand_over(lease_state& lease, worker_state& reader) {
     lease.reserved = false;

@@ -507,7 +507,7 @@ class updates {
       return close_if_finished(operation);
     }
     worker.reading_for = operation.counter;
-    auto lease = core_.leases.find(member.lease);
+    auto lease = leases_.find_reserved(member.lease);
     if (lease == core_.leases.end()) {
       const lease_state* fresh = leases_.grant_upstream(operation, worker.shard.index, &worker, {}, false);
       if (fresh == nullptr) return close_failed(operation, nobody_left(operation, worker, {}));
