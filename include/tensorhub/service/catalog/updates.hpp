@@ -602,16 +602,17 @@ class updates {
       return;
     for (std::size_t i = 0; i < operation.members.size(); ++i) {
       member_state& member = operation.members[i];
-      worker_state& worker =
-          *operation.replica->workers[operation.only_shard.value_or(static_cast<std::uint32_t>(i))];
-      worker.group_pending = false;
-      versions_.reindex(worker);
+      worker_state* worker =
+          operation.replica->workers[operation.only_shard.value_or(static_cast<std::uint32_t>(i))];
+      if (worker == nullptr) continue;
+      worker->group_pending = false;
+      versions_.reindex(*worker);
       if (!member.sequence) continue;
       const request_sequence sequence = std::exchange(member.sequence, {});
       if (member.keeps)
-        core_.answer(worker, sequence, kept(operation.counter, operation.version));
+        core_.answer(*worker, sequence, kept(operation.counter, operation.version));
       else
-        core_.answer(worker, sequence, messages::status_reply{});
+        core_.answer(*worker, sequence, messages::status_reply{});
     }
     // Of shards that have got their version from an earlier server, and will not ask for it.
     leases_.release_reserved(operation);
