@@ -213,7 +213,7 @@ class choosing {
   std::uint64_t random_ = 0x9e3779b97f4a7c15ull;
   std::vector<source_candidate> candidates_;  ///< scratch of choose
   std::vector<worker_state*> workers_;
-  std::vector<source_candidate> suspects_;  ///< ditto
+  std::vector<source_candidate> suspects_;  ///< ditto: kept back
   std::vector<worker_state*> suspect_workers_;
 };
 

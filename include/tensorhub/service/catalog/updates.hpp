@@ -397,19 +397,19 @@ class updates {
   }
 
   /// Somebody has everything, though this reader cannot be given a source now: all credits are taken, or a
-  /// seed that has just ended is not known to be dead. The reader asks again after its next stall.
+  /// seed that has just ended is not known to be dead; or somebody may come back within the grace. The reader
+  /// asks again after its next stall.
   [[nodiscard]] bool may_wait(const operation_state& operation, const worker_state& reader,
                               const member_state& member) const {
     const model_state& model = *reader.model;
     const auto record = model.versions.find(operation.version);
     if (record == model.versions.end()) return false;
-    const auto failed_it = std::ranges::count_if(member.excluded, [&](incarnation id) {
+    const auto failed = std::ranges::count_if(member.excluded, [&](incarnation id) {
       const worker_state* source = core_.find(id);
       return source != nullptr && source->model == &model && source->shard == reader.shard &&
              source->offered == offer::complete && source->offered_version == operation.version;
     });
-    return record->second.sources[reader.shard.index]->complete_count() >
-               static_cast<std::size_t>(failed_it) ||
+    return record->second.sources[reader.shard.index]->complete_count() > static_cast<std::size_t>(failed) ||
            may_come_back(model, operation.version);
   }
 
