@@ -32,6 +32,7 @@ struct speaker {
   std::string replica{};
   shard_of shard{};
   location place{};
+  bool is_dead = false;  ///< the server has said so
 };
 
 template <typename Consistency>
@@ -50,6 +51,7 @@ class scene {
 
   void step(fuzz::input& in) {
     speaker& from = speakers_[in.below(speakers_.size())];
+    if (std::exchange(from.is_dead, false)) return restart(from);
     switch (in.below(26)) {
       case 0:
         return pass(in.once_in(8) ? 5100ms : std::chrono::milliseconds{in.byte()});
@@ -58,10 +60,7 @@ class scene {
       case 2:
         return say(in, from, liar_join(in, from));
       case 3:
-        from.id.value += 1000;  // a new process in the same place
-        from.sequence = 0;
-        from.leases.clear();
-        return say(from, join_of(from));
+        return restart(from);
       case 4:
         return say(in, from, messages::leave_request{});
       case 5:
@@ -122,6 +121,14 @@ class scene {
   }
 
  private:
+  /// A new process in the same place.
+  void restart(speaker& from) {
+    from.id.value += 1000;
+    from.sequence = 0;
+    from.leases.clear();
+    say(from, join_of(from));
+  }
+
   [[nodiscard]] static const layout& shape() {
     static const layout made{{{"wq", dtype::f32, {8, 8}}, {"norm", dtype::f32, {8}}}, 64};
     return made;
@@ -370,6 +377,7 @@ class scene {
       if (reply->version) to.version = reply->version;
       for (const messages::assignment& source : reply->sources) note(to, source.lease);
     }
+    if (const auto* push = std::get_if<messages::goodbye_push>(&body)) to.is_dead = !push->rejoin;
     if (const auto* push = std::get_if<messages::reassign_push>(&body)) {
       note(to, push->source.lease);
       note(to, push->old_lease);
@@ -386,7 +394,7 @@ class scene {
   void check_leases() {
     const source_limits limits = server_.limits();
     std::map<incarnation, std::uint32_t> load;
-    std::map<std::pair<incarnation, operation_counter>, std::uint32_t> sources;  // of a reader's call
+    std::map<incarnation, std::uint32_t> sources;
     std::size_t count = 0;
     server_.for_each_lease([&](const auto& lease) {
       ++count;
@@ -398,7 +406,7 @@ class scene {
       if (reader != nullptr && lease.upstream && !lease.cutting_off)
         fuzz::require(reader->upstream_lease == lease.id && reader->upstream == source, "one upstream each");
       if (lease.counted) ++load[lease.source];
-      if (lease.counted && lease.reader) ++sources[{lease.reader, lease.operation}];
+      if (lease.counted && !lease.reserved) ++sources[lease.reader];
     });
     for (const auto& [id, number] : load) {
       const auto* source = server_.record_of(id);
@@ -406,9 +414,8 @@ class scene {
                     "a source's load is the number of its leases");
       fuzz::require(lies_ || number <= limits.credits, "nobody has more readers than credits");
     }
-    // Leases of a call that was not ended before the next one stay until their reader says so.
-    for (const auto& [call, number] : sources)
-      fuzz::require(lies_ || number <= limits.sources, "no call has more sources than the scheduler's limit");
+    for (const auto& [reader, number] : sources)
+      fuzz::require(lies_ || number <= limits.sources, "nobody has more sources than the scheduler's limit");
     // Who holds a version is the end, whatever it reads for another one.
     for (const speaker& each : speakers_) {
       const auto* at = server_.record_of(each.id);

@@ -148,7 +148,7 @@ TEST_CASE("models of very many shards and layouts of very many tensors are bound
   good.round();
 }
 
-TEST_CASE("waits and calls without number: so many are open at a time, the others are refused") {
+TEST_CASE("waits without number: so many are open at a time, the others are refused") {
   hub::reference_server server;
   bystanders good{server.address()};
   liar one{server.address()};
@@ -164,17 +164,51 @@ TEST_CASE("waits and calls without number: so many are open at a time, the other
   }
   CHECK(refused == 20'000 - tensorhub::limits::worker_requests_in_flight);
   good.round();
-  std::size_t calls_refused = 0;
-  for (std::uint64_t i = 0; i < 2'000; ++i) {
-    messages::update_request update;
-    update.operation = {1'000 + 20 * i};
-    update.selector = tensorhub::exactly(5'000'000);
-    update.timeout_ms = UINT32_MAX;
-    one.send(update);
-    if (i < tensorhub::limits::open_calls) continue;
-    calls_refused += one.hear<messages::update_reply>().result.code == errc::limit_exceeded ? 1 : 0;
+  for (int i = 0; i < 3; ++i) good.round();
+}
+
+TEST_CASE("calls without an end: the second one costs the caller its place, and nobody a source") {
+  hub::reference_server server;
+  bystanders good{server.address()};
+  good.publish();
+  for (std::uint64_t i = 0; i < 50; ++i) {
+    liar one{server.address(), 8'000 + i};
+    one.join("liar-" + std::to_string(i % 5));
+    for (std::uint64_t call = 0; call < 20; ++call) {
+      messages::update_request update;
+      update.operation = {1'000 + 20 * call};
+      update.timeout_ms = UINT32_MAX;
+      one.send(update);
+    }
+    CHECK(one.hear<messages::goodbye_push>().reason.code == errc::protocol_mismatch);
+    if (i % 10 == 0) good.newcomer("rollout-" + std::to_string(10 + i));
   }
-  CHECK(calls_refused == 2'000 - tensorhub::limits::open_calls);
+  CHECK(comes_true([&] { return server.statistics().workers_unruly == 50; }));
+  good.unpublish();
+  for (int i = 0; i < 3; ++i) good.round();
+}
+
+TEST_CASE("publications without a neighbour: so many are open at a time, the others are refused") {
+  hub::reference_server server;
+  bystanders good{server.address()};
+  liar one{server.address()};
+  messages::join_request join = one.join_of("half");
+  join.model = "of two shards";
+  join.shard = {0, 2};
+  join.tensors = {{"x", tensorhub::dtype::f32, {1}}};
+  const tensorhub::layout shape{join.tensors, join.chunk_bytes};
+  join.layout_digest = shape.digest();
+  join.chunk_count = shape.chunk_count();
+  REQUIRE(one.ask<messages::join_reply>(join).result.ok());
+  std::size_t refused = 0;
+  for (std::uint64_t i = 0; i < 2'000; ++i) {
+    messages::publish_request publish;
+    publish.operation = {1'000 + 20 * i};
+    publish.held.version = {1 + i};
+    publish.held.epoch = 1 + i;
+    refused += one.ask<messages::status_reply>(publish).result.code == errc::limit_exceeded ? 1 : 0;
+  }
+  CHECK(refused == 2'000 - tensorhub::limits::open_calls);
   for (int i = 0; i < 3; ++i) good.round();
 }
 

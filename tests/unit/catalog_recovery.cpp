@@ -421,3 +421,31 @@ TEST_CASE(
   server.pass_alive(1100ms, {reader});
   CHECK(stall().result.code == errc::unavailable);
 }
+
+TEST_CASE("recovery: who gives up a call gives up that one, not another that it was taken to have ended") {
+  driver<> server{catalog_options{.recovery_grace = 5000ms}};
+  const incarnation fresh = server.join(20, "rollout", {1, 2});
+  const auto asked = server.update(fresh, latest, 30000ms);  // is counted as call 1
+  auto join = server.join_message("rollout", {0, 2});
+  join.operation = {2};
+  join.held = server.reference(1);
+  join.latest = version_number{1};
+  join.peers = 4;
+  const incarnation back{21};
+  REQUIRE(server.ask<messages::join_reply>(back, std::move(join)).result.ok());
+  messages::update_request call;
+  call.operation = {3};
+  call.selector = latest;
+  call.timeout_ms = 30000;
+  server.send(back, call);
+  messages::finish_request over;
+  over.operation = {3};
+  over.result = {errc::cancelled, "the caller cancelled the update"};
+  over.intact = true;
+  server.send(back, over);
+  CHECK_FALSE(server.answer<messages::update_reply>(fresh, asked).has_value());
+  CHECK(server.core.statistics().operations == 1);
+  call.operation = {4};
+  server.send(back, call);
+  CHECK(server.core.knows(back));
+}

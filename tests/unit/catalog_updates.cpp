@@ -408,6 +408,67 @@ TEST_CASE("catalog: only its reader can release a lease") {
   CHECK(s.server.leases_on(s.trainer) == 1);
 }
 
+TEST_CASE("catalog: who calls again before it has reported an end is declared dead, and takes no credit") {
+  driver<catalog<least_loaded>> server{{}, least_loaded{{.most = {2, 2}}}};
+  const auto trainer = server.join(1, "trainer");
+  REQUIRE(server.publish(trainer, 1).ok());
+  for (std::uint64_t i = 0; i < 6; ++i) {
+    const auto liar = server.join(10 + i, "liar-" + std::to_string(i % 2));
+    server.start_update(liar);
+    for (int again = 0; again < 4; ++again) server.update(liar);
+    CHECK(server.push<messages::goodbye_push>(liar).value().reason.code == errc::protocol_mismatch);
+    // The lease lasts until its source has cut it off, and is no load meanwhile.
+    CHECK(server.push<messages::cut_off_push>(trainer).value().reader == liar);
+    CHECK(server.leases_on(trainer) == i + 1);
+    CHECK(server.core.record_of(trainer)->load == 0);
+  }
+  CHECK(server.core.statistics().workers_unruly == 6);
+  const auto reader = server.join(30, "rollout");
+  server.finish(reader, server.start_update(reader));
+  CHECK(server.core.knows(reader));
+  for (std::uint64_t i = 0; i < 6; ++i)
+    server.send(trainer, messages::cut_off_done_request{incarnation{10 + i}});
+  CHECK(server.leases_on(trainer) == 0);
+}
+
+TEST_CASE("catalog: a call ends with the answer to its report: while it waits, or its group does, no other") {
+  group_scene s;
+  SUBCASE("no version is there yet") {
+    s.server.update(s.rollout0, exactly(7));
+    s.server.update(s.rollout0, exactly(7));
+  }
+  SUBCASE("the other shard has not finished") {
+    s.server.finish(s.rollout0, s.server.start_update(s.rollout0));
+    s.server.update(s.rollout0);
+  }
+  SUBCASE("the other shard has failed, and it has not reported its own end") {
+    s.server.start_update(s.rollout0);
+    const auto source = s.server.start_update(s.rollout1);
+    s.server.fail(s.rollout1, source, {errc::source_lost, "gone"}, true);
+    CHECK(s.server.push<messages::abort_push>(s.rollout0).has_value());
+    s.server.update(s.rollout0);
+  }
+  CHECK_FALSE(s.server.core.knows(s.rollout0));
+  CHECK(s.server.core.knows(s.rollout1));
+  CHECK(s.server.core.statistics().workers_unruly == 1);
+}
+
+TEST_CASE("catalog: the next call may come as soon as the end of the last was answered") {
+  group_scene s;
+  for (int round = 0; round < 3; ++round) {
+    const auto source0 = s.server.start_update(s.rollout0);
+    const auto source1 = s.server.start_update(s.rollout1);
+    const messages::status gone{errc::source_lost, "gone"};
+    s.server.fail(s.rollout0, source0, gone, true);
+    s.server.fail(s.rollout1, source1, gone, true);
+  }
+  s.update_all();
+  s.server.update(s.rollout0);
+  s.server.update(s.rollout1);
+  CHECK(s.server.core.statistics().workers_unruly == 0);
+  CHECK(s.server.core.knows(s.rollout0));
+}
+
 TEST_CASE("catalog: a dead reader's lease ends when its source has cut it off, not before") {
   scene s;
   s.server.start_update(s.a);

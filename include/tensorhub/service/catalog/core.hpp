@@ -71,9 +71,9 @@ struct core {
   std::set<lease_id> cut_offs{};                       ///< leases that wait for their source's confirmation
   std::set<lease_id> sourceless{};  ///< given by an earlier server; their source has not joined this one
 
-  bool retention_changed = false;        ///< somebody who waits to let go should ask again
-  std::set<incarnation> suspects{};      ///< may be dead: `suspect` or `unreachable`
-  std::vector<incarnation> condemned{};  ///< by an earlier server, as has turned out during this event
+  bool retention_changed = false;    ///< somebody who waits to let go should ask again
+  std::set<incarnation> suspects{};  ///< may be dead: `suspect` or `unreachable`
+  std::vector<std::pair<incarnation, verdict>> condemned{};  ///< as has turned out during this event
 
   std::vector<outgoing> output{};
   std::vector<log_line> log_lines{};

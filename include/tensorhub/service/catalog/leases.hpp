@@ -300,6 +300,10 @@ class leases {
       return lease.operation == reader.reading_for && !lease.moving && !lease.cutting_off;
     }));
   }
+  /// It has been told to read somebody, and has not reported the end of it.
+  [[nodiscard]] bool has_sources(const worker_state& worker) const {
+    return std::ranges::any_of(worker.reading, [this](lease_id id) { return !core_.leases.at(id).reserved; });
+  }
   /// The update for which a worker is reading; null: none.
   [[nodiscard]] operation_state* operation_read_by(const worker_state& reader) const {
     operation_state* operation = find_operation(*reader.replica, reader.reading_for, reader.shard.index);

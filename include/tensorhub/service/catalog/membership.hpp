@@ -133,16 +133,20 @@ class membership {
     }
   }
 
-  /// Of an earlier server, which ended before it could tell them: who was declared dead must join anew,
-  /// because those who have cut it off will never serve it again. Two witnesses say so: the source that has
-  /// the order, and the reader itself, which has lost that source. A source that lies can refuse its own
-  /// readers in any case; by this it can make some of them join anew, each once per server, and nobody who
-  /// has joined this server first.
+  /// Of those who have broken the protocol, and of those whom an earlier server declared dead, and ended
+  /// before it could tell them: they must join anew, because who has cut them off will never serve them
+  /// again. Two witnesses say so: the source that has the order, and the reader itself, which has lost that
+  /// source. A source that lies can refuse its own readers in any case; by this it can make some of them join
+  /// anew, each once per server, and nobody who has joined this server first.
   void confirm_verdicts() {
-    for (const incarnation id : std::exchange(core_.condemned, {})) {
-      if (worker_state* worker = core_.find(id))
-        declare_dead(*worker, "was declared dead by an earlier server: its source has cut it off",
-                     verdict::earlier);
+    for (const auto& [id, found] : std::exchange(core_.condemned, {})) {
+      worker_state* worker = core_.find(id);
+      if (worker == nullptr) continue;
+      declare_dead(*worker,
+                   found == verdict::unruly
+                       ? "called update() before it had reported the end of its last call"
+                       : "was declared dead by an earlier server: its source has cut it off",
+                   found);
     }
   }
 
@@ -273,7 +277,6 @@ class membership {
     updates_.retry_all(model);
   }
 
-  enum class verdict : std::uint8_t { silent, replaced, earlier };
   [[nodiscard]] static std::string sentence_of(verdict found) {
     switch (found) {
       case verdict::silent:
@@ -284,6 +287,9 @@ class membership {
       case verdict::earlier:
         return "an earlier server declared this worker dead, and its sources have cut it off; construct "
                "a new one to join again";
+      case verdict::unruly:
+        return "this worker called update() before it had reported the end of its last call: one call at a "
+               "time; construct a new one to join again";
     }
     return {};
   }
@@ -291,13 +297,17 @@ class membership {
   void declare_dead(worker_state& worker, std::string_view why, verdict found) {
     const std::string sentence = who(worker) + " " + std::string{why};
     core_.log(log_level::warning, sentence, about(worker));
-    ++(found == verdict::replaced ? core_.counted.seen.workers_replaced : core_.counted.seen.workers_dead);
+    catalog_statistics& seen = core_.counted.seen;
+    ++(found == verdict::replaced ? seen.workers_replaced
+       : found == verdict::unruly ? seen.workers_unruly
+                                  : seen.workers_dead);
     dead_.insert(worker.id);
     const incarnation id = worker.id;
     remove(worker, {errc::group_failed, sentence}, false);
     messages::goodbye_push goodbye;
     goodbye.epoch = core_.epoch;
-    goodbye.reason = {errc::replaced, sentence_of(found)};
+    goodbye.reason = {found == verdict::unruly ? errc::protocol_mismatch : errc::replaced,
+                      sentence_of(found)};
     core_.send(id, {}, std::move(goodbye));
   }
 

@@ -48,6 +48,19 @@ class operation_table {
     return next;
   }
 
+  /// This worker has called an update whose end it has not reported, or has not been confirmed to it. It does
+  /// not make another call before that (outbox.hpp).
+  [[nodiscard]] static bool is_in_update(const worker_state& worker) {
+    for (auto& [key, operation] : worker.replica->operations) {
+      const member_state* member = member_of(operation, worker.shard.index);
+      if (operation.closed || operation.is_publish || member == nullptr) continue;
+      if (member->phase == phase::waiting || member->phase == phase::assigned) return true;
+      const bool is_confirmed = !Consistency::completes_per_group || !member->called;
+      if (member->phase == phase::finished && !is_confirmed) return true;
+    }
+    return false;
+  }
+
   /// False: this worker has called so often without an end that it has gone wild, or means harm.
   [[nodiscard]] static bool has_room(const worker_state& worker) {
     std::size_t open_calls = 0;

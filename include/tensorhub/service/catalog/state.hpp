@@ -253,6 +253,14 @@ struct model_state {
   std::deque<operation_state*> starved{};           ///< of these: the version is there, but no credit for it
 };
 
+/// Why a worker is taken out that has not left.
+enum class verdict : std::uint8_t {
+  silent,    ///< not heard for too long
+  replaced,  ///< a newer process has its place
+  earlier,   ///< an earlier server has declared it dead
+  unruly     ///< has broken the protocol
+};
+
 /// Incarnations that were declared dead, oldest forgotten first.
 class dead_list {
  public:
@@ -292,12 +300,13 @@ inline constexpr std::uint32_t all_shards = UINT32_MAX;
   if (found == replica.operations.end()) found = replica.operations.find({counter.value, shard});
   return found == replica.operations.end() ? nullptr : &found->second;
 }
-/// The oldest operation that this shard had called when it sent `before`, and has not ended.
+/// The oldest operation that this shard had called when it sent `before`, and has not ended. (One that it has
+/// not called here it may take part in all the same: by what it did with an earlier server.)
 [[nodiscard]] inline operation_state* unfinished_operation(replica_state& replica, std::uint32_t shard,
                                                            request_sequence before) {
   for (auto& [key, operation] : replica.operations) {
     const member_state* member = member_of(operation, shard);
-    if (operation.closed || member == nullptr || member->called >= before) continue;
+    if (operation.closed || member == nullptr || !member->called || member->called >= before) continue;
     if (member->phase != phase::absent && member->phase != phase::failed) return &operation;
   }
   return nullptr;

@@ -1,7 +1,9 @@
 #pragma once
 /// \file update_replies.hpp
-/// The three answers to a call of update(): no, what you have is it, and where to read.
+/// The three answers to a call of update(): no, what you have is it, and where to read; and what the server
+/// says when there is nobody.
 
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -33,6 +35,14 @@ namespace tensorhub::catalog_detail {
   reply.version = operation.version;
   reply.sources = std::move(sources);
   return reply;
+}
+
+/// `detail`: what became of the last source, if there was one.
+[[nodiscard]] inline messages::status nobody_left(const operation_state& operation,
+                                                  const worker_state& reader, const std::string& detail) {
+  return {errc::unavailable, "nobody is left from whom shard " + to_string(reader.shard) + " of version " +
+                                 to_string(operation.version) + " could be read" +
+                                 (detail.empty() ? std::string{} : " (the last source: " + detail + ")")};
 }
 
 }  // namespace tensorhub::catalog_detail

@@ -47,6 +47,11 @@ class updates {
       leases_.forget_drain(worker);
       versions_.drop(worker);
     }
+    // It would hold the leases of both calls, and with them credits of others.
+    if (table_.is_in_update(worker) || leases_.has_sources(worker)) {
+      core_.condemned.emplace_back(worker.id, verdict::unruly);
+      return;
+    }
     const operation_counter counter = table_.count(worker, request.operation, std::nullopt);
     const auto fail = [&](errc code, std::string sentence) {
       core_.answer(worker, sequence, refused({code, std::move(sentence)}, counter));
@@ -85,7 +90,7 @@ class updates {
       return core_.answer(worker, sequence, refused(reason));
     }
     if (request.lease && lose_source(worker, *member, request)) {
-      core_.condemned.push_back(worker.id);
+      core_.condemned.emplace_back(worker.id, verdict::earlier);
       return core_.answer(worker, sequence, refused({errc::replaced, "the source has cut this worker off"}));
     }
     worker.reading_for = operation->counter;  // an earlier server may have decided it
@@ -639,13 +644,6 @@ class updates {
                              "shard " + to_string(shard) + " of replica '" + operation.replica->name +
                                  "' asked for another version than the " + to_string(operation.version) +
                                  " that was decided for this operation"});
-  }
-
-  [[nodiscard]] messages::status nobody_left(const operation_state& operation, const worker_state& reader,
-                                             const std::string& detail) const {
-    return {errc::unavailable, "nobody is left from whom shard " + to_string(reader.shard) + " of version " +
-                                   to_string(operation.version) + " could be read" +
-                                   (detail.empty() ? std::string{} : " (the last source: " + detail + ")")};
   }
 
   void retry_waiting(model_state& model) {

@@ -145,6 +145,8 @@ inline void write(page& out, const reference_server_statistics& seen, const page
   out.counter("tensorhub_server_workers_dead_total", "Workers declared dead.", about, seen.workers_dead);
   out.counter("tensorhub_server_workers_replaced_total", "Workers replaced by a newer process.", about,
               seen.workers_replaced);
+  out.counter("tensorhub_server_workers_unruly_total", "Workers declared dead that had broken the protocol.",
+              about, seen.workers_unruly);
   out.outcomes("tensorhub_server_joins_refused_total", "Joins refused.", about, "reason", seen.joins_refused,
                0, false);
   out.outcomes("tensorhub_server_publishes_total", "Publishes answered.", about, "result", seen.publishes);
