@@ -1,7 +1,6 @@
 // The libfabric transport against a bare fi_read loop on the same provider (tcp, connected): one reader, from
 // the source's memory into the reader's final buffer.
 
-#include <array>
 #include <cstring>
 #include <memory>
 #include <sstream>
@@ -11,12 +10,11 @@
 #include "bare_libfabric.hpp"
 #include "child.hpp"
 #include "harness.hpp"
+#include "read_all.hpp"
 #include "region_text.hpp"
 
 namespace {
 
-using tensorhub::completion;
-using tensorhub::completion_status;
 using tensorhub::incarnation;
 using transport = tensorhub::transports::libfabric;
 
@@ -37,27 +35,6 @@ void serve(bench::line_channel& line, std::uint64_t bytes) {
   for (;;) {
     static_cast<void>(line.hear());
     line.say(std::to_string(bench::cpu_seconds()));
-  }
-}
-
-void read(transport::queue& queue, transport::endpoint& endpoint, const transport::memory_region& into,
-          const tensorhub::remote_region& from, std::uint64_t bytes, std::uint64_t chunk_bytes,
-          std::size_t depth) {
-  std::uint64_t asked = 0;
-  std::uint64_t done = 0;
-  std::array<completion, 16> completions;
-  while (done < bytes) {
-    while (asked < bytes && queue.outstanding() < depth) {
-      const std::uint64_t length = std::min(chunk_bytes, bytes - asked);
-      static_cast<void>(queue.post_read(endpoint, into, asked, {&from, asked, length}, length));
-      asked += length;
-    }
-    const std::size_t count = queue.poll(completions);
-    for (std::size_t i = 0; i < count; ++i) {
-      if (completions[i].status != completion_status::ok) throw std::runtime_error("a read failed");
-      done += completions[i].id;
-    }
-    if (count == 0) queue.wait(std::chrono::seconds{1});
   }
 }
 
@@ -87,22 +64,10 @@ int main(int argc, char** argv) {
       "each turn moves " + std::to_string(bytes >> 20) +
           " MiB from another process's memory into touched memory over loopback, by connected endpoints; the "
           "transport is asked for 8 MiB reads, 4 ahead, and for 1 MiB reads, 8 ahead; the bare loop keeps "
-          "`depth` "
-          "fi_reads in flight; connections stay open; 1 warming round, then 9, order rotates; medians; CPU "
-          "seconds "
-          "per GB by getrusage of each process"};
+          "`depth` fi_reads in flight; connections stay open; 1 warming round, then 9, order rotates; "
+          "medians; CPU seconds per GB by getrusage of each process"};
   const auto turn = [&](const std::function<void()>& work) {
-    return [&, work] {
-      const double source_cpu = source.cpu();
-      const double own_cpu = bench::cpu_seconds();
-      const double started = bench::now_seconds();
-      work();
-      const double seconds = bench::now_seconds() - started;
-      const double gigabytes = static_cast<double>(bytes) * 1e-9;
-      return bench::figures{{"GB/s", gigabytes / seconds},
-                            {"source cpu s/GB", (source.cpu() - source_cpu) / gigabytes},
-                            {"reader cpu s/GB", (bench::cpu_seconds() - own_cpu) / gigabytes}};
-    };
+    return [&, work] { return bench::timed(source, bytes, work); };
   };
   struct shape {
     std::uint64_t kib;
@@ -119,8 +84,11 @@ int main(int argc, char** argv) {
   }
   const std::string large = "tensorhub libfabric, 8 MiB x 4";
   const std::string small = "tensorhub libfabric, 1 MiB x 8";
-  rivals.add(large, turn([&] { read(queue, endpoint, into.front(), from, bytes, 8u << 20, 4); }));
-  rivals.add(small, turn([&] { read(queue, endpoint, into.front(), from, bytes, 1u << 20, 8); }));
+  const auto read = [&](std::uint64_t chunk_bytes, std::size_t depth) {
+    bench::read_all<transport>(queue, endpoint, into.front(), from, chunk_bytes, depth);
+  };
+  rivals.add(large, turn([&] { read(8u << 20, 4); }));
+  rivals.add(small, turn([&] { read(1u << 20, 8); }));
   rivals.run(given.smoke ? 1 : 9);
   rivals.print({"GB/s", "source cpu s/GB", "reader cpu s/GB"});
 

@@ -96,6 +96,92 @@ TEST_CASE("codec: golden frames of protocol 3") {
                                     "0500000000000000"
                                     "0600000000000000");
   }
+  SUBCASE("join_request") {
+    messages::join_request join;
+    join.model = "m";
+    join.replica = "r";
+    join.shard = {1, 2};
+    join.place = {"dc", "rack", "host", {}};
+    join.spot = true;
+    join.transport = "tcp";
+    join.consistency = "c";
+    join.integrity = "x";
+    join.address = {"a", "A"};
+    join.layout_digest = {1, 2};
+    join.chunk_bytes = 4096;
+    join.chunk_count = 3;
+    join.tensors = {{"w", dtype::bf16, {2, 3}}};
+    join.operation = {5};
+    join.decided = 7;
+    join.latest = 8;
+    join.peers = 9;
+    join.keeps = {1, 2, {6}};
+    join.capability_key = "k";
+    join.before = {10};
+    join.barred = {incarnation{11}};
+    const messages::envelope m{1, {2}, {}, join};
+    CHECK(hex(out.encode(m)) == header +
+                                    "0000"
+                                    "24010000"
+                                    "00000000"
+                                    "0100000000000000"
+                                    "0200000000000000"
+                                    "0000000000000000"
+                                    "01"
+                                    "0100000000000000"
+                                    "6d"  // model
+                                    "0100000000000000"
+                                    "72"  // replica
+                                    "01000000"
+                                    "02000000"  // shard
+                                    "0200000000000000"
+                                    "6463"  // place
+                                    "0400000000000000"
+                                    "7261636b"
+                                    "0400000000000000"
+                                    "686f7374"
+                                    "0000000000000000"
+                                    "01"  // spot
+                                    "0300000000000000"
+                                    "746370"  // policies
+                                    "0100000000000000"
+                                    "63"
+                                    "0100000000000000"
+                                    "78"
+                                    "0100000000000000"
+                                    "61"  // address
+                                    "0100000000000000"
+                                    "41"
+                                    "0100000000000000"  // layout
+                                    "0200000000000000"
+                                    "0010000000000000"
+                                    "0300000000000000"
+                                    "0100000000000000"  // one tensor:
+                                    "0100000000000000"
+                                    "77"
+                                    "05"
+                                    "0200000000000000"
+                                    "0200000000000000"
+                                    "0300000000000000"
+                                    "01"                // holds nothing
+                                    "0500000000000000"  // operation
+                                    "0000000000000000"  // reads nobody
+                                    "01"                // shows nothing
+                                    "01"                // ended well
+                                    "0700000000000000"  // decided
+                                    "0800000000000000"  // latest
+                                    "09000000"          // peers
+                                    "0100000000000000"  // retention
+                                    "02000000"
+                                    "0100000000000000"
+                                    "0600000000000000"
+                                    "00"  // temporary
+                                    "0100000000000000"
+                                    "6b"                // capability key
+                                    "0a00000000000000"  // server before
+                                    "0100000000000000"  // one barred reader
+                                    "0b00000000000000");
+  }
   SUBCASE("update_request") {
     messages::update_request request{{3}, exactly(7), 500, messages::update_reach::prefer_local, {}};
     request.shows = messages::announcement{2, {3, 4096, {}}};
