@@ -47,6 +47,8 @@ using namespace std::chrono_literals;
 inline constexpr std::chrono::milliseconds heartbeat_interval = 500ms;
 /// Silence after which a worker is declared dead.
 inline constexpr std::chrono::milliseconds worker_timeout = 5000ms;
+/// A reader that has received nothing for so long keeps no credit that another one waits for.
+inline constexpr std::chrono::milliseconds progress_timeout = 10000ms;
 /// A control request without answer is sent again.
 inline constexpr std::chrono::milliseconds request_retry = 1000ms;
 /// Data connection to a source.

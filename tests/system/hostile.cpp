@@ -188,6 +188,30 @@ TEST_CASE("calls without an end: the second one costs the caller its place, and 
   for (int i = 0; i < 3; ++i) good.round();
 }
 
+TEST_CASE("calls whose readers never read: what they hold is given to those who do") {
+  tensorhub::reference_server_options how;
+  how.catalog.progress_timeout = 300ms;
+  how.catalog.worker_timeout = std::chrono::minutes{5};  // they need not say that they live
+  hub::reference_server server{how};
+  bystanders good{server.address()};
+  good.publish();
+  const std::uint32_t credits = tensorhub::nearest_source{}.limits().credits;
+  std::vector<std::unique_ptr<liar>> sleepers;
+  for (std::uint64_t i = 0; i < credits; ++i) {
+    liar& one = *sleepers.emplace_back(std::make_unique<liar>(server.address(), 9'000 + i));
+    one.join("sleeper-" + std::to_string(i));
+    messages::update_request update;
+    update.timeout_ms = 60'000;
+    CHECK(one.ask<messages::update_reply>(update).result.ok());
+  }
+  // They are given other sources too, and say of none that they have done with it: a drain of it is forced.
+  good.newcomer("rollout-1", 100ms);
+  good.newcomer("rollout-2", 100ms);
+  CHECK(server.statistics().sources_taken_back > 0);
+  good.unpublish(100ms);
+  good.round();
+}
+
 TEST_CASE("publications without a neighbour: so many are open at a time, the others are refused") {
   hub::reference_server server;
   bystanders good{server.address()};
@@ -203,7 +227,7 @@ TEST_CASE("publications without a neighbour: so many are open at a time, the oth
   std::size_t refused = 0;
   for (std::uint64_t i = 0; i < 2'000; ++i) {
     messages::publish_request publish;
-    publish.operation = {1'000 + 20 * i};
+    publish.operation = {1'000'000 - i};  // downwards: none of them is an old one
     publish.held.version = {1 + i};
     publish.held.epoch = 1 + i;
     refused += one.ask<messages::status_reply>(publish).result.code == errc::limit_exceeded ? 1 : 0;

@@ -114,13 +114,13 @@ class bystanders {
     trainer_.memory.fill(version_);
     trainer_.worker.publish(version_);
   }
-  void unpublish() { trainer_.worker.unpublish(60s); }
+  void unpublish(std::chrono::milliseconds timeout = 60s) { trainer_.worker.unpublish(timeout); }
   /// Somebody new finds its place too.
-  void newcomer(const std::string& replica) {
+  void newcomer(const std::string& replica, std::chrono::milliseconds unpublish_timeout = 60s) {
     rollout fresh{who(server_, replica)};
     CHECK(fresh.worker.update(at_least(version_), 60s).version == version_);
     CHECK(fresh.memory.holds(version_));
-    fresh.worker.unpublish(60s);
+    fresh.worker.unpublish(unpublish_timeout);
     fresh.worker.leave();
   }
   [[nodiscard]] std::uint64_t version() const { return version_; }

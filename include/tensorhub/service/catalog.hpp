@@ -207,7 +207,8 @@ class catalog {
     if (const auto* beat = std::get_if<messages::heartbeat_request>(&envelope.body)) {
       if (beat->retention < worker->model->keeps.revision)
         core().send(from, {}, messages::retention_push{worker->model->keeps});
-      if (beat->chunks != worker->chunks_received) worker->progressed = core().now;
+      if (beat->chunks > worker->most_chunks) worker->progressed = core().now;
+      worker->most_chunks = std::max(worker->most_chunks, beat->chunks);
       worker->chunks_received = beat->chunks;
       return core().send(from, {}, core().beat_for(*worker->model));
     }

@@ -86,17 +86,18 @@ struct catalog_statistics {
   std::uint64_t workers_unruly = 0;    ///< declared dead: broke the protocol
   outcome_counts joins_refused{};
   outcome_counts publishes{};
-  outcome_counts updates{};          ///< `ok`: finished or kept, with all shards of the replica
-  std::uint64_t updates_kept = 0;    ///< of those: held the version already
-  outcome_counts sources_failed{};   ///< readers' reports: why a source was given up
-  std::uint64_t stalls = 0;          ///< readers' reports: no source has had anything new for a while
-  std::uint64_t assignments = 0;     ///< sources that readers were told to read
-  std::uint64_t crossings = 0;       ///< of these: in another datacenter
-  std::uint64_t drains = 0;          ///< unpublish and drains before updates that were answered
-  std::uint64_t drains_forced = 0;   ///< a worker reported that it has cut off whoever still read
-  std::uint64_t cut_offs_begun = 0;  ///< leases of readers that were declared dead
-  seconds_histogram update_wait{};   ///< update_request until its answer: sources, kept, or failed
-  seconds_histogram drain{};         ///< unpublish_request until its answer
+  outcome_counts updates{};              ///< `ok`: finished or kept, with all shards of the replica
+  std::uint64_t updates_kept = 0;        ///< of those: held the version already
+  outcome_counts sources_failed{};       ///< readers' reports: why a source was given up
+  std::uint64_t stalls = 0;              ///< readers' reports: no source has had anything new for a while
+  std::uint64_t assignments = 0;         ///< sources that readers were told to read
+  std::uint64_t crossings = 0;           ///< of these: in another datacenter
+  std::uint64_t sources_taken_back = 0;  ///< from readers that received nothing, for readers that had none
+  std::uint64_t drains = 0;              ///< unpublish and drains before updates that were answered
+  std::uint64_t drains_forced = 0;       ///< a worker reported that it has cut off whoever still read
+  std::uint64_t cut_offs_begun = 0;      ///< leases of readers that were declared dead
+  seconds_histogram update_wait{};       ///< update_request until its answer: sources, kept, or failed
+  seconds_histogram drain{};             ///< unpublish_request until its answer
 };
 
 }  // namespace tensorhub

@@ -39,6 +39,8 @@ struct catalog_options {
   std::chrono::milliseconds heartbeat_interval = defaults::heartbeat_interval;
   /// Silence after which a worker is dead.
   std::chrono::milliseconds worker_timeout = defaults::worker_timeout;
+  /// Without a chunk received: then a reader's sources may be given to others, who have none.
+  std::chrono::milliseconds progress_timeout = defaults::progress_timeout;
   /// From the decision until all shards have called.
   std::chrono::milliseconds group_timeout = defaults::group_timeout;
   /// After its start a server does not say that something is not there, and lets nobody's memory go: workers

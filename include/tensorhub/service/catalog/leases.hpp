@@ -38,8 +38,10 @@ class leases {
   /// the reader is not told yet.
   lease_state* grant_upstream(const operation_state& operation, std::uint32_t shard, worker_state* reader,
                               const std::vector<incarnation>& excluded, bool reserved) {
-    const auto chosen =
-        choosing_.choose(asker_of(operation, shard, reader), excluded, nullptr, may_place(reader));
+    const asker who = asker_of(operation, shard, reader);
+    auto chosen = choosing_.choose(who, excluded, nullptr, may_place(reader));
+    if (chosen.source == nullptr && take_back_idle(who))
+      chosen = choosing_.choose(who, excluded, nullptr, may_place(reader));
     if (chosen.source == nullptr) return nullptr;
     return grant_chosen(chosen, operation, shard, reader, reserved, true);
   }
@@ -70,6 +72,15 @@ class leases {
       reader.hungry_for = operation.version;
       hungry_of(reader, operation.version).push_back(reader.id);
     }
+  }
+
+  /// The same for a reader whose sources have nothing new for it: if there are no others for it now, one that
+  /// somebody holds who does not come on at all.
+  void relieve(const operation_state& operation, worker_state& reader,
+               const std::vector<incarnation>& excluded, std::vector<messages::assignment>& told) {
+    if (!told.empty() || has_paused(reader.progressed)) return;
+    if (take_back_idle(asker_of(operation, reader.shard.index, &reader)))
+      grow(operation, reader, excluded, &told);
   }
 
   /// Something can be read that could not before: some of those who could use more sources are asked again.
@@ -105,6 +116,7 @@ class leases {
     lease.reserved = false;
     lease.adopted = true;
     lease.operation = old.operation;
+    lease.given = core_.now;
     reader.reading.push_back(lease.id);
     reader.reading_for = old.operation;
     reader.overwriting = true;
@@ -380,6 +392,7 @@ class leases {
     lease.shard = shard;
     lease.reserved = reserved;
     lease.operation = operation.counter;
+    lease.given = core_.now;
     const location& there = reader != nullptr ? reader->place : *place_of(*operation.replica);
     lease.datacenter = there.datacenter;
     lease.crossing = there.datacenter != source.place.datacenter;
@@ -432,6 +445,58 @@ class leases {
     grow(operation, reader, member_of(operation, reader.shard.index)->excluded, nullptr);
   }
 
+  [[nodiscard]] bool has_paused(time_point since) const noexcept {
+    return core_.now - since > core_.options.progress_timeout;
+  }
+  /// Nobody can be read. A reader that has not come on for a while keeps no credit for that, and does not stay
+  /// the seed of a datacenter: it may be broken, or mean harm. True: one has lost its lease, and asks for
+  /// another one when it comes on again.
+  bool take_back_idle(const asker& wanting) {
+    const auto record = wanting.replica->model->versions.find(wanting.version);
+    if (record == wanting.replica->model->versions.end()) return false;
+    const source_index& index = *record->second.sources[wanting.shard];
+    lease_state* found = nullptr;
+    const auto look_at = [&](lease_id id) {
+      lease_state& lease = core_.leases.at(id);
+      const worker_state* reader = core_.find(lease.reader);
+      if (reader == nullptr || reader == wanting.reader || lease.reserved || !lease.counted) return;
+      if (has_paused(std::max(lease.given, reader->progressed))) found = &lease;
+    };
+    const auto look_at_source = [&](worker_state& source) {
+      if (found == nullptr && source.load >= choosing_.limits().credits)
+        std::ranges::for_each(source.readers, look_at);
+      return false;
+    };
+    const std::set<lease_id> crossings = choosing<Scheduler>::crossings_into(record->second, wanting);
+    std::ranges::for_each(crossings, look_at);
+    index.visit_near(*wanting.place, 1, 0, look_at_source);
+    if (crossings.empty()) index.visit_far(*wanting.place, 1, 0, look_at_source);
+    if (found == nullptr) return false;
+    worker_state& reader = *core_.find(found->reader);
+    ++core_.counted.seen.sources_taken_back;
+    log_fields fields = about(reader);
+    fields.peer = found->source;
+    fields.version = found->version;
+    fields.lease = found->id;
+    core_.log(log_level::warning,
+              who(reader) + " has received nothing for " +
+                  std::to_string(core_.options.progress_timeout.count()) +
+                  " ms and keeps no source that another one waits for",
+              std::move(fields));
+    take_back(*found, reader);
+    return true;
+  }
+
+  /// The reader is to go on without this source.
+  void take_back(lease_state& lease, worker_state& reader) {
+    stop_counting(lease);
+    if (reader.upstream_lease == lease.id) forget_upstream(reader);
+    messages::reassign_push push{lease.id, {}};
+    push.source.operation = lease.operation;
+    push.source.version = lease.version;
+    core_.send(reader.id, {}, std::move(push));
+  }
+
   /// The reader has lost its datacenter's seed, which may not have been declared dead yet: that one is not
   /// the seed any more. If it lives it goes on with what it has from the others.
   void depose_lost_seed(const operation_state& operation, worker_state& reader,
@@ -444,12 +509,7 @@ class leases {
       worker_state* seed = core_.find(lease.reader);
       if (lease.reserved || seed == nullptr || seed == &reader || !std::ranges::count(excluded, seed->id))
         continue;
-      stop_counting(lease);
-      if (seed->upstream_lease == id) forget_upstream(*seed);
-      messages::reassign_push push{id, {}};
-      push.source.operation = lease.operation;
-      push.source.version = lease.version;
-      core_.send(seed->id, {}, std::move(push));
+      take_back(lease, *seed);
       if (std::exchange(seed->hungry_for, lease.version) != lease.version)
         hungry_of(*seed, lease.version).push_back(seed->id);
     }

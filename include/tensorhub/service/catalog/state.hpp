@@ -52,6 +52,7 @@ struct lease_state {
   bool counted = false;       ///< in the source's load, and among the crossings
   bool adopted = false;       ///< an earlier server gave it
   operation_counter operation{};
+  time_point given{};
 };
 
 /// Drain in progress at a source: what its deferred answer will say.
@@ -121,7 +122,8 @@ struct worker_state {
 
   std::optional<messages::reference> receiving{};  ///< what it shows of the update that is running
   std::uint64_t chunks_received = 0;               ///< of that
-  time_point progressed{};                         ///< it was told sources, or has told of more chunks
+  std::uint64_t most_chunks = 0;                   ///< that it has told of in this update
+  time_point progressed{};                         ///< its update was decided, or it has told of more chunks
   bool updating = false;                           ///< has called an update whose end has not been counted
   worker_state* upstream = nullptr;                ///< source of its upstream lease
   lease_id upstream_lease{};

@@ -47,7 +47,6 @@ class tally {
                 time_point now) {
     if (const auto* update = std::get_if<messages::update_reply>(&body)) {
       for (const messages::assignment& source : update->sources) count(source);
-      if (!update->sources.empty()) worker.progressed = now;
       if (slot.kind != request_kind::update) return;
       seen.update_wait.add(now - slot.asked);
       if (!update->result.ok() || update->keep) end_update(worker, update->result.code, update->keep);

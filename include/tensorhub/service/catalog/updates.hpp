@@ -96,6 +96,7 @@ class updates {
     worker.reading_for = operation->counter;  // an earlier server may have decided it
     std::vector<messages::assignment> found;
     leases_.grow(*operation, worker, member->excluded, &found);
+    if (!request.lease) leases_.relieve(*operation, worker, member->excluded, found);
     const bool may_retry = request.reason == errc::source_lost || request.reason == errc::timed_out ||
                            request.reason == errc::unavailable;
     const bool is_lost = leases_.count_sources(worker) == 0 ||
@@ -512,6 +513,8 @@ class updates {
       return close_if_finished(operation);
     }
     worker.reading_for = operation.counter;
+    worker.progressed = core_.now;
+    worker.most_chunks = 0;
     auto lease = leases_.find_reserved(member.lease);
     if (lease == core_.leases.end()) {
       const lease_state* fresh = leases_.grant_upstream(operation, worker.shard.index, &worker, {}, false);

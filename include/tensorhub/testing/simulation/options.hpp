@@ -75,6 +75,7 @@ struct simulation_statistics {
   std::uint64_t relayed_chunks = 0;  ///< of these, read from a worker that was receiving itself
   std::uint64_t trades = 0;          ///< moments at which two workers read from each other
   std::uint64_t seeds = 0;           ///< moments at which a lease crosses into another datacenter
+  std::uint64_t taken_back = 0;      ///< sources, by the last server, from readers that received nothing
   std::uint64_t kills = 0;
   std::uint64_t pauses = 0;
   std::uint64_t flipped_bits = 0;
@@ -103,6 +104,7 @@ struct simulation_statistics {
     relayed_chunks += other.relayed_chunks;
     trades += other.trades;
     seeds += other.seeds;
+    taken_back += other.taken_back;
     kills += other.kills;
     pauses += other.pauses;
     flipped_bits += other.flipped_bits;

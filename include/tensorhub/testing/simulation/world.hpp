@@ -126,6 +126,8 @@ class simulation {
     }
     if (violations_.empty()) check_end();
     statistics_.events = events_.executed();
+    if (servers_.current() != nullptr)
+      statistics_.taken_back = servers_.current()->statistics().sources_taken_back;
     for (const auto& worker : workers_) {
       statistics_.chunks += worker->confirmed_chunks();
       statistics_.relayed_chunks += worker->chunks_from_receiving();
@@ -168,6 +170,7 @@ class simulation {
     catalog_options out;
     out.heartbeat_interval = std::chrono::milliseconds{50};
     out.worker_timeout = std::chrono::milliseconds{400};
+    out.progress_timeout = std::chrono::milliseconds{60};
     out.group_timeout = std::chrono::milliseconds{800};
     out.recovery_grace = std::chrono::milliseconds{400};
     return out;

@@ -161,6 +161,9 @@ inline void write(page& out, const reference_server_statistics& seen, const page
   out.counter("tensorhub_server_assignments_total", "Sources that readers were told.", about,
               seen.assignments);
   out.counter("tensorhub_server_crossings_total", "Of these, in another datacenter.", about, seen.crossings);
+  out.counter("tensorhub_server_sources_taken_back_total",
+              "Sources taken from readers that received nothing, for readers that had none.", about,
+              seen.sources_taken_back);
   out.counter("tensorhub_server_drains_total", "Drains answered.", about, seen.drains);
   out.counter("tensorhub_server_drains_forced_total", "Drains that ended by cutting off readers.", about,
               seen.drains_forced);

@@ -1,0 +1,150 @@
+/// \file catalog_idle.cpp
+/// Readers that do not come on: what they hold is given to those who wait for it.
+
+#include "catalog_driver.hpp"
+#include "tensorhub/policy/scheduler/least_loaded.hpp"
+
+using namespace catalog_test;
+
+namespace {
+
+/// One source with one credit, which a reader takes that shows nothing of what it gets.
+struct scene {
+  driver<catalog<least_loaded>> server{{}, least_loaded{{.most = {1, 1}}}};
+  incarnation trainer = server.join(1, "trainer");
+  incarnation idle = server.join(2, "idle");
+  incarnation other = server.join(3, "other");
+  messages::assignment given{};
+  std::uint64_t asked = 0;
+  std::uint64_t chunks_told = 0;
+
+  scene() {
+    REQUIRE(server.publish(trainer, 1).ok());
+    given = server.start_update(idle);
+    asked = server.update(other, latest, 600'000ms);
+    server.clear_answered();
+  }
+  /// Everybody's heart beats, and `idle` tells of `chunks` with each beat.
+  void pass(std::chrono::milliseconds time, const std::function<std::uint64_t()>& chunks) {
+    for (auto left = time; left > 0ms; left -= 500ms) {
+      messages::heartbeat_request beat;
+      beat.chunks = chunks();
+      server.send_as(idle, 0, beat);
+      server.send_as(trainer, 0, messages::heartbeat_request{});
+      server.send_as(other, 0, messages::heartbeat_request{});
+      server.pass(500ms);
+    }
+  }
+  [[nodiscard]] bool is_served() { return server.answer<messages::update_reply>(other, asked).has_value(); }
+};
+
+constexpr auto for_long = defaults::progress_timeout + 600ms;
+
+}  // namespace
+
+TEST_CASE("catalog: a reader that receives nothing for long loses its source to one that has none") {
+  scene s;
+  s.pass(defaults::progress_timeout - 600ms, [] { return 0; });
+  CHECK_FALSE(s.is_served());
+  s.pass(1200ms, [] { return 0; });
+  CHECK(s.is_served());
+  const auto push = s.server.push<messages::reassign_push>(s.idle);
+  REQUIRE(push.has_value());
+  CHECK(push->old_lease == s.given.lease);
+  CHECK_FALSE(push->source.lease);
+  // It may be reading still: the lease ends when it says so, and is no load meanwhile.
+  CHECK(s.server.leases_on(s.trainer) == 2);
+  CHECK(s.server.core.record_of(s.trainer)->load == 1);
+  CHECK(s.server.core.statistics().sources_taken_back == 1);
+  s.server.check_leases();
+  s.server.send(s.idle, messages::lease_released_request{s.given.lease});
+  CHECK(s.server.leases_on(s.trainer) == 1);
+}
+
+TEST_CASE(
+    "catalog: who receives something now and then keeps its source, who only says other numbers does not") {
+  scene s;
+  std::uint64_t told = 0;
+  SUBCASE("one chunk more each time") {
+    s.pass(3 * for_long, [&] { return ++told; });
+    CHECK_FALSE(s.is_served());
+  }
+  SUBCASE("the same two numbers in turn") {
+    s.pass(for_long, [&] { return ++told % 2; });
+    CHECK(s.is_served());
+  }
+  SUBCASE("all that there could be, at once") {
+    s.pass(for_long, [] { return UINT64_MAX; });
+    CHECK(s.is_served());
+  }
+}
+
+TEST_CASE("catalog: a reader that receives nothing keeps its source while nobody waits for it") {
+  scene s;
+  s.server.send(s.other, messages::finish_request{
+                             s.server.operation_of(s.other), {}, {errc::cancelled, "x"}, true, {}, {}});
+  s.pass(3 * for_long, [] { return 0; });
+  CHECK_FALSE(s.server.push<messages::reassign_push>(s.idle).has_value());
+  CHECK(s.server.core.record_of(s.trainer)->load == 1);
+}
+
+TEST_CASE("catalog: a reader that lost its source so may have another one when there is one") {
+  scene s;
+  s.pass(for_long, [] { return 0; });
+  const auto sources = s.server.sources_of(s.other, s.asked);
+  s.server.send(s.idle, messages::lease_released_request{s.given.lease});
+  const auto busy = s.server.stall(s.idle);
+  CHECK_MESSAGE(busy.result.ok(), busy.result.sentence);
+  CHECK(busy.sources.empty());
+  s.server.finish(s.other, sources.front());
+  CHECK(s.server.core.record_of(s.idle)->upstream != nullptr);
+}
+
+TEST_CASE("catalog: who never releases what was taken back is not given the same source again") {
+  scene s;
+  for (int i = 0; i < 20; ++i) {
+    s.pass(for_long, [] { return 0; });
+    REQUIRE(s.is_served());
+    s.server.send(s.other, messages::finish_request{
+                               s.server.operation_of(s.other), 1, {errc::cancelled, "x"}, false, {}, {}});
+    CHECK(s.server.stall(s.idle).sources.empty());
+    s.asked = s.server.update(s.other, latest, 600'000ms);
+    CHECK(s.server.core.record_of(s.idle)->reading.size() == 1);
+    s.server.acknowledge(s.idle, s.server.last_sequence(s.idle));
+  }
+}
+
+TEST_CASE("catalog: a seed that receives nothing for long is the seed no more") {
+  driver<> server{};
+  const location there{.datacenter = "there"};
+  const auto trainer = server.join(1, "trainer");
+  const auto seed = server.join_at(2, "seed", there);
+  const auto other = server.join_at(3, "other", there);
+  REQUIRE(server.publish(trainer, 1).ok());
+  server.start_update(seed);
+  const auto asked = server.update(other, latest, 600'000ms);
+  server.pass_alive(defaults::progress_timeout - 1000ms, {trainer, seed, other});
+  CHECK_FALSE(server.answer<messages::update_reply>(other, asked).has_value());
+  server.pass_alive(2000ms, {trainer, seed, other});
+  CHECK(server.sources_of(other, asked).front().source == trainer);
+  CHECK(server.push<messages::reassign_push>(seed).has_value());
+  server.check_leases();
+}
+
+TEST_CASE("catalog: who reads from idle readers alone is given a source that one of them keeps") {
+  driver<catalog<least_loaded>> server{{}, least_loaded{{.most = {2, 1}}}};
+  const auto trainer = server.join(1, "trainer");
+  const auto idle = server.join(2, "idle");
+  REQUIRE(server.publish(trainer, 1).ok());
+  server.start_shown(idle);
+  server.pass_alive(for_long, {trainer, idle});
+  const auto other = server.join(3, "other");
+  const auto sources = server.sources_of(other, server.update(other));
+  REQUIRE(sources.size() == 1);
+  CHECK(sources.front().source == idle);  // the only one that has a credit left
+  const auto stall = server.stall(other);
+  REQUIRE(stall.result.ok());
+  REQUIRE(stall.sources.size() == 1);
+  CHECK(stall.sources.front().source == trainer);
+  server.check_leases();
+}
