@@ -191,8 +191,8 @@ struct drained_reply {
   bool lost = false;  ///< was the last reliable copy of a retained version, and could not be handed over
 };
 
-/// A worker makes one call at a time: not before the end of the last one was answered (the refusal or `keep` of
-/// its update_reply, or the status_reply to its finish_request). Who calls earlier is declared dead.
+/// A worker makes one call at a time: not before the end of the last one was answered (the refusal or `keep`
+/// of its update_reply, or the status_reply to its finish_request). Who calls earlier is declared dead.
 struct update_request {
   operation_counter operation{};
   version_selector selector{};

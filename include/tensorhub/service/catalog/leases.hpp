@@ -448,9 +448,9 @@ class leases {
   [[nodiscard]] bool has_paused(time_point since) const noexcept {
     return core_.now - since > core_.options.progress_timeout;
   }
-  /// Nobody can be read. A reader that has not come on for a while keeps no credit for that, and does not stay
-  /// the seed of a datacenter: it may be broken, or mean harm. True: one has lost its lease, and asks for
-  /// another one when it comes on again.
+  /// Nobody can be read. A reader that has not come on for a while keeps no credit for that, and does not
+  /// stay the seed of a datacenter: it may be broken, or mean harm. True: one has lost its lease, and asks
+  /// for another one when it comes on again.
   bool take_back_idle(const asker& wanting) {
     const auto record = wanting.replica->model->versions.find(wanting.version);
     if (record == wanting.replica->model->versions.end()) return false;
