@@ -454,6 +454,9 @@ class leases {
   bool take_back_idle(const asker& wanting) {
     const auto record = wanting.replica->model->versions.find(wanting.version);
     if (record == wanting.replica->model->versions.end()) return false;
+    // Thousands may be waiting, and ask again and again.
+    time_point& next_look = record->second.next_look[wanting.shard][wanting.place->datacenter];
+    if (core_.now < next_look) return false;
     const source_index& index = *record->second.sources[wanting.shard];
     lease_state* found = nullptr;
     const auto look_at = [&](lease_id id) {
@@ -471,7 +474,10 @@ class leases {
     std::ranges::for_each(crossings, look_at);
     index.visit_near(*wanting.place, 1, 0, look_at_source);
     if (crossings.empty()) index.visit_far(*wanting.place, 1, 0, look_at_source);
-    if (found == nullptr) return false;
+    if (found == nullptr) {
+      next_look = core_.now + core_.options.progress_timeout / looks_per_timeout;
+      return false;
+    }
     worker_state& reader = *core_.find(found->reader);
     ++core_.counted.seen.sources_taken_back;
     log_fields fields = about(reader);
@@ -553,6 +559,7 @@ class leases {
   }
 
   static constexpr std::size_t fed_at_once = 4;
+  static constexpr int looks_per_timeout = 64;
 
   core& core_;
   versions<Consistency>& versions_;

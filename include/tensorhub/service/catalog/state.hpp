@@ -218,6 +218,8 @@ struct version_state {
   std::vector<std::deque<incarnation>> hungry{};         ///< by shard: readers that could use more sources
   /// By shard and datacenter: the lease that crosses into it. (A set, but one at most lasts.)
   std::vector<std::map<std::string, std::set<lease_id>>> crossings{};
+  /// By shard and datacenter: when readers there may look again for somebody who does not come on.
+  std::vector<std::map<std::string, time_point>> next_look{};
   std::vector<std::uint64_t> ordinals{};  ///< by shard: readers so far
   std::uint32_t complete_replicas = 0;
   std::uint32_t reliable_replicas = 0;  ///< of these, that will stay

@@ -164,6 +164,7 @@ class versions {
       position->second.roots.resize(model.shards);
       position->second.hungry.resize(model.shards);
       position->second.crossings.resize(model.shards);
+      position->second.next_look.resize(model.shards);
       position->second.ordinals.resize(model.shards);
       for (std::uint32_t shard = 0; shard < model.shards; ++shard)
         position->second.sources.push_back(std::make_unique<source_index>());
