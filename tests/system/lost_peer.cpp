@@ -6,6 +6,7 @@
 #include <iostream>
 #include <mutex>
 #include <thread>
+#include <utility>
 
 #include "hub.hpp"
 #include "process.hpp"
@@ -127,4 +128,21 @@ TEST_CASE("a server that was stopped for longer than worker_timeout declares nob
   rollout reader{who(address, "rollout-0")};
   CHECK(reader.worker.update(latest, 20s).version == 1);
   CHECK(code_of([&] { source.worker.unpublish(20s); }) == errc::ok);
+}
+
+TEST_CASE("a server notices also that it was stopped in the middle of its work") {
+  said_lines said;
+  tensorhub::reference_server_options how;
+  how.catalog.worker_timeout = 1000ms;
+  how.catalog.heartbeat_interval = 200ms;
+  how.log = [write = said.writer(), stopped = false](const tensorhub::log_line& line) mutable {
+    write(line);
+    if (contains(line.text, "joined") && !std::exchange(stopped, true)) std::this_thread::sleep_for(2s);
+  };
+  hub::reference_server server{how};
+  trainer source{who(server.address(), "trainer-0")};
+  source.memory.fill(1);
+  source.worker.publish(1);
+  CHECK_MESSAGE(said.wait_for("was stopped for", 20s), said.text());
+  CHECK_MESSAGE(!contains(said.text(), "was silent for too long"), said.text());
 }

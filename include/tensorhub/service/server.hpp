@@ -171,6 +171,7 @@ class reference_server {
       counted_.show(catalog_.statistics());
       const bool more = receive_some();
       const time_point before = clock_.now();
+      look_for_pause(before);
       back_by_ = more ? before : std::min(next_timer(), before + std::chrono::seconds{1});
       if (!more) detail::wait_for_input(socket_, signal_, before, next_timer());
     }
@@ -182,11 +183,12 @@ class reference_server {
   /// and their words in its sockets: it hears those before it judges.
   void look_for_pause(time_point now) {
     const auto interval = options_.catalog.heartbeat_interval;
-    if (now <= back_by_ + interval) return;
+    const time_point expected = std::exchange(back_by_, now);
+    if (now <= expected + interval) return;
     timers_from_ = now + 2 * interval;
     say({log_level::warning,
          "the reference server's process was stopped for " +
-             std::to_string((now - back_by_).count() / 1'000'000) +
+             std::to_string((now - expected).count() / 1'000'000) +
              " ms: nobody is judged for their silence " + "until they have had time to be heard",
          {}});
   }
