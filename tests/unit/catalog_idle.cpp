@@ -16,7 +16,6 @@ struct scene {
   incarnation other = server.join(3, "other");
   messages::assignment given{};
   std::uint64_t asked = 0;
-  std::uint64_t chunks_told = 0;
 
   scene() {
     REQUIRE(server.publish(trainer, 1).ok());

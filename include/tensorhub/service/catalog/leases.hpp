@@ -455,8 +455,9 @@ class leases {
     const auto record = wanting.replica->model->versions.find(wanting.version);
     if (record == wanting.replica->model->versions.end()) return false;
     // Thousands may be waiting, and ask again and again.
-    time_point& next_look = record->second.next_look[wanting.shard][wanting.place->datacenter];
-    if (core_.now < next_look) return false;
+    auto& next_looks = record->second.next_look[wanting.shard];
+    const auto next_look = next_looks.find(wanting.place->datacenter);
+    if (next_look != next_looks.end() && core_.now < next_look->second) return false;
     const source_index& index = *record->second.sources[wanting.shard];
     lease_state* found = nullptr;
     const auto look_at = [&](lease_id id) {
@@ -475,7 +476,8 @@ class leases {
     index.visit_near(*wanting.place, 1, 0, look_at_source);
     if (crossings.empty()) index.visit_far(*wanting.place, 1, 0, look_at_source);
     if (found == nullptr) {
-      next_look = core_.now + core_.options.progress_timeout / looks_per_timeout;
+      if (next_looks.size() >= most_next_looks) next_looks.clear();  // anybody can name a datacenter
+      next_looks[wanting.place->datacenter] = core_.now + core_.options.progress_timeout / looks_per_timeout;
       return false;
     }
     worker_state& reader = *core_.find(found->reader);
@@ -485,9 +487,9 @@ class leases {
     fields.version = found->version;
     fields.lease = found->id;
     core_.log(log_level::warning,
-              who(reader) + " has received nothing for " +
-                  std::to_string(core_.options.progress_timeout.count()) +
-                  " ms and keeps no source that another one waits for",
+              who(reader) + " has received nothing of version " + to_string(found->version) + " for " +
+                  std::to_string(core_.options.progress_timeout.count()) + " ms: its source " +
+                  to_hex(found->source) + " is given to another one that waits (look at its network)",
               std::move(fields));
     take_back(*found, reader);
     return true;
@@ -560,6 +562,7 @@ class leases {
 
   static constexpr std::size_t fed_at_once = 4;
   static constexpr int looks_per_timeout = 64;
+  static constexpr std::size_t most_next_looks = 64;
 
   core& core_;
   versions<Consistency>& versions_;

@@ -11,7 +11,7 @@
 /// | no_version       | the call                           | -                                              |
 /// | no_credit        | the call                           | who has the version                            |
 /// | absent_shards    | the decision (publish: first call) | shards that have not called                    |
-/// | no_progress      | the last chunk, or the assignment  | the sources                                    |
+/// | no_progress      | the last chunk, or the decision    | the sources                                    |
 /// | draining         | the call                           | the readers                                    |
 /// | unfinished_group | everything had been received       | shards that are not done                       |
 /// | cut_off          | the reader was declared dead       | the dead reader; the entry is its source's     |
