@@ -186,3 +186,15 @@ TEST_CASE("source index: far workers are those of the other datacenters") {
 }
 
 }  // namespace
+
+TEST_CASE("source index: names without workers are forgotten") {
+  source_index index;
+  worker_state worker;
+  for (int i = 0; i < 10'000; ++i) {
+    worker.place.datacenter = "d" + std::to_string(i);
+    worker.place.rack = worker.place.host = "x";
+    index.insert(worker, worker.places, worker.place, 0, true, false);
+    index.erase(worker.places, places_of);
+  }
+  CHECK(index.group_count() <= 1000);
+}

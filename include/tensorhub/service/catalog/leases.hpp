@@ -549,11 +549,13 @@ class leases {
     if (!lease.crossing) return;
     const auto record = source->model->versions.find(lease.version);
     if (record == source->model->versions.end()) return;
-    auto& crossings = record->second.crossings[lease.shard][lease.datacenter];
+    auto& crossings = record->second.crossings[lease.shard];
+    auto& here = crossings[lease.datacenter];
     if (counts)
-      crossings.insert(lease.id);
+      here.insert(lease.id);
     else
-      crossings.erase(lease.id);
+      here.erase(lease.id);
+    if (here.empty()) crossings.erase(lease.datacenter);
   }
 
   [[nodiscard]] std::deque<incarnation>& hungry_of(const worker_state& reader, version_number version) {

@@ -64,6 +64,7 @@ class source_index {
   /// `places` and `worker` are one worker's; `has_all`: every chunk.
   void insert(worker_state& worker, source_places& places, const location& where, std::uint32_t load,
               bool has_all, bool publisher) {
+    if (group_count() >= sweep_at_) forget_empty_groups();
     if (!where.host.empty()) put(hosts_[where.datacenter + '\n' + where.host], worker, places, 0, load);
     if (!where.rack.empty()) put(racks_[where.datacenter + '\n' + where.rack], worker, places, 1, load);
     put(datacenters_[where.datacenter], worker, places, source_places::datacenter, load);
@@ -96,6 +97,11 @@ class source_index {
   }
   [[nodiscard]] bool empty() const noexcept {
     return std::ranges::all_of(datacenters_, [](const auto& entry) { return entry.second.size() == 0; });
+  }
+
+  /// Of all names that are remembered.
+  [[nodiscard]] std::size_t group_count() const noexcept {
+    return hosts_.size() + racks_.size() + datacenters_.size() + complete_.size();
   }
 
   /// Calls `visit(worker)` for the least loaded of each group that a reader at `where` should know of,
@@ -161,7 +167,17 @@ class source_index {
     }
   }
 
+  /// Anybody can join with another place each time: at most twice as many names are kept as have workers.
+  void forget_empty_groups() {
+    for (groups* all : {&hosts_, &racks_, &datacenters_, &complete_})
+      std::erase_if(*all, [](const auto& entry) { return entry.second.size() == 0; });
+    sweep_at_ = std::max(first_sweep, 2 * group_count());
+  }
+
   static constexpr std::size_t most_looks = 64;  ///< per group and query
+  static constexpr std::size_t first_sweep = 256;
+
+  std::size_t sweep_at_ = first_sweep;
 
   groups hosts_;
   groups racks_;
