@@ -10,8 +10,8 @@
 #include <cstring>
 #include <optional>
 #include <sstream>
+#include <tensorhub/server.hpp>
 #include <tensorhub/service/codec.hpp>
-#include <tensorhub/service/server.hpp>
 #include <tensorhub/types/layout.hpp>
 #include <zmq.hpp>
 

@@ -8,8 +8,23 @@ get_property(find_modules GLOBAL PROPERTY TENSORHUB_FIND_MODULES)
 get_property(optional_packages GLOBAL PROPERTY TENSORHUB_OPTIONAL_PACKAGES)
 get_property(include_folders GLOBAL PROPERTY TENSORHUB_INCLUDE_FOLDERS)
 
+# What is under include/tensorhub is the core's, but for what belongs to an optional component: that is installed
+# if the component is built.
+get_property(component_headers GLOBAL PROPERTY TENSORHUB_COMPONENT_HEADERS)
+set(left_out)
+foreach(name IN ITEMS testing etcd.hpp etcd prometheus.hpp memory/cuda.hpp memory/cuda)
+  if(NOT name IN_LIST component_headers)
+    list(APPEND left_out REGEX "/include/tensorhub/${name}(/|$)" EXCLUDE)
+  endif()
+endforeach()
 foreach(folder IN LISTS include_folders)
-  install(DIRECTORY ${folder}/tensorhub DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+  install(
+    DIRECTORY ${folder}/tensorhub
+    DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
+    FILES_MATCHING
+    PATTERN "*.hpp"
+    PATTERN "*.ipp"
+    PATTERN "kernels" EXCLUDE ${left_out})
 endforeach()
 foreach(component IN LISTS components)
   install(TARGETS tensorhub_${component} EXPORT TensorHub_${component})

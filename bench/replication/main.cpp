@@ -1,5 +1,5 @@
 // How versions spread, simulated: the real catalog, scheduler, session and pull in virtual time over a
-// network of links (tensorhub/testing/simulation/fleet.hpp). Exact and repeatable: the same output at every
+// network of links (tests/support/simulation/fleet.hpp). Exact and repeatable: the same output at every
 // run.
 //
 //   bench_replication [--smoke] [--json FILE] [--plot FILE.svg] [SCENARIO...]

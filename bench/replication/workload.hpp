@@ -11,11 +11,11 @@
 #include <string>
 #include <vector>
 
+#include "support/simulation/fleet.hpp"
+#include "support/simulation/fleet_rules.hpp"
 #include "tensorhub/policy/scheduler/chain.hpp"
 #include "tensorhub/policy/scheduler/nearest_source.hpp"
 #include "tensorhub/policy/scheduler/one_to_many.hpp"
-#include "tensorhub/testing/simulation/fleet.hpp"
-#include "tensorhub/testing/simulation/fleet_rules.hpp"
 
 namespace replication_bench {
 

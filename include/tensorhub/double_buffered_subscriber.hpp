@@ -35,7 +35,7 @@
 
 #include "tensorhub/transfer/tensor_memory.hpp"
 #include "tensorhub/types/listen_port.hpp"
-#include "tensorhub/worker.hpp"
+#include "tensorhub/worker/worker.hpp"
 
 namespace tensorhub {
 

@@ -19,7 +19,7 @@
 #include "tensorhub/policy/scheduler/nearest_source.hpp"
 #include "tensorhub/publisher.hpp"
 #include "tensorhub/seeder.hpp"
-#include "tensorhub/service/server.hpp"
+#include "tensorhub/server.hpp"
 #include "tensorhub/staged_subscriber.hpp"
 #include "tensorhub/subscriber.hpp"
 

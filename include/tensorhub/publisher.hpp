@@ -15,8 +15,8 @@
 #include <string>
 #include <utility>
 
-#include "tensorhub/snapshots.hpp"
-#include "tensorhub/worker.hpp"
+#include "tensorhub/worker/snapshots.hpp"
+#include "tensorhub/worker/worker.hpp"
 
 namespace tensorhub {
 
@@ -60,7 +60,7 @@ class publisher : private worker<Transport, Consistency, Integrity, Memory> {
   }
 
   /// Publishes a copy of the tensors, made by `lanes` threads: they may change as soon as this returns. The
-  /// copy lies in host memory, also where the tensors do not (`offload_space_of`, stream_order.hpp). No
+  /// copy lies in host memory, also where the tensors do not (`offload_space_of`). No
   /// `unpublish` is needed between two of them: a snapshot is served until the second next one takes its
   /// memory (whose last readers it then waits for), or until `unpublish`. Costs the memory of two shards.
   /// `busy`: a version is published in place.
@@ -74,7 +74,7 @@ class publisher : private worker<Transport, Consistency, Integrity, Memory> {
     }
     return snapshots_.publish(version, how, base::memory().tensors(), base::memory().ranges(), timeout);
   }
-  /// Of what the stream's present work leaves there (stream_order.hpp).
+  /// Of what the stream's present work leaves there (worker/stream_order.hpp).
   snapshot_report publish(version_number version, snapshot_mode how, const stream_of<Memory>& stream,
                           std::chrono::milliseconds timeout = defaults::join_timeout) {
     return publish(version, how, base::await(stream, timeout));

@@ -26,7 +26,7 @@
 #include <utility>
 
 #include "tensorhub/transfer/tensor_memory.hpp"
-#include "tensorhub/worker.hpp"
+#include "tensorhub/worker/worker.hpp"
 
 namespace tensorhub {
 
@@ -83,7 +83,7 @@ class seeder {
     return last_failure_;
   }
 
-  /// What it has done (worker_statistics.hpp).
+  /// What it has done (worker/statistics.hpp).
   [[nodiscard]] worker_statistics statistics() const { return worker_.statistics(); }
 
  private:

@@ -29,7 +29,7 @@
 
 #include "tensorhub/transfer/tensor_memory.hpp"
 #include "tensorhub/types/listen_port.hpp"
-#include "tensorhub/worker.hpp"
+#include "tensorhub/worker/worker.hpp"
 
 namespace tensorhub {
 
@@ -106,7 +106,7 @@ class staged_subscriber : private worker<Transport, Consistency, Integrity, Memo
   install_report install(std::chrono::milliseconds timeout = defaults::update_timeout) {
     return run_install([&] { return base::update_from(stage_, timeout); });
   }
-  /// After what the stream holds now is done (stream_order.hpp).
+  /// After what the stream holds now is done (worker/stream_order.hpp).
   install_report install(const stream_of<Memory>& stream,
                          std::chrono::milliseconds timeout = defaults::update_timeout) {
     return run_install([&] { return base::update_from(stage_, stream, timeout); });

@@ -2,7 +2,7 @@
 /// \file subscriber.hpp
 /// The rollout's door of a worker: versions are read into its memory, in place, and served on to others.
 
-#include "tensorhub/worker.hpp"
+#include "tensorhub/worker/worker.hpp"
 
 namespace tensorhub {
 

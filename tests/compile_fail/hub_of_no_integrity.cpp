@@ -1,6 +1,6 @@
 // expect: the fourth argument of hub must model tensorhub::integrity
+#include "support/archetypes.hpp"
 #include "tensorhub/tensorhub.hpp"
-#include "tensorhub/testing/archetypes.hpp"
 
 using tensorhub::testing::transport_archetype;
 

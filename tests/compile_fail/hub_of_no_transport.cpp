@@ -1,6 +1,6 @@
 // expect: the first argument of hub must model tensorhub::transport
+#include "support/archetypes.hpp"
 #include "tensorhub/tensorhub.hpp"
-#include "tensorhub/testing/archetypes.hpp"
 
 using tensorhub::testing::transport_archetype;
 

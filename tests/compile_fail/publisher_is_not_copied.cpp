@@ -1,6 +1,6 @@
 // expect: deleted
+#include "support/archetypes.hpp"
 #include "tensorhub/publisher.hpp"
-#include "tensorhub/testing/archetypes.hpp"
 
 using publisher = tensorhub::publisher<tensorhub::testing::transport_archetype>;
 

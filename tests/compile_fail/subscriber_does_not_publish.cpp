@@ -1,6 +1,6 @@
 // expect: inaccessible|is a private member|cannot cast .* to its private base class|no member named
+#include "support/archetypes.hpp"
 #include "tensorhub/subscriber.hpp"
-#include "tensorhub/testing/archetypes.hpp"
 
 using subscriber = tensorhub::subscriber<tensorhub::testing::transport_archetype>;
 

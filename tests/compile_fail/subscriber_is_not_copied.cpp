@@ -1,6 +1,6 @@
 // expect: deleted
+#include "support/archetypes.hpp"
 #include "tensorhub/subscriber.hpp"
-#include "tensorhub/testing/archetypes.hpp"
 
 using subscriber = tensorhub::subscriber<tensorhub::testing::transport_archetype>;
 

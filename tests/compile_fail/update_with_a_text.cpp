@@ -1,6 +1,6 @@
 // expect: cannot convert|could not convert|no known|no (matching|viable)|invalid conversion|cannot initialize
+#include "support/archetypes.hpp"
 #include "tensorhub/subscriber.hpp"
-#include "tensorhub/testing/archetypes.hpp"
 
 using subscriber = tensorhub::subscriber<tensorhub::testing::transport_archetype>;
 

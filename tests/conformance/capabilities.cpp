@@ -7,14 +7,14 @@
 #include <cstring>
 #include <string>
 #include <tensorhub/concepts/guarded_transport.hpp>
-#include <tensorhub/testing/archetypes/transport.hpp>
-#include <tensorhub/testing/gated.hpp>
 #include <tensorhub/testing/memory_transport.hpp>
 #include <tensorhub/transfer/first_of.hpp>
 #include <tensorhub/transports/same_host.hpp>
 #include <tensorhub/transports/tcp.hpp>
 #include <tensorhub/types/capability.hpp>
 #include <vector>
+#include "support/archetypes/transport.hpp"
+#include "support/gated.hpp"
 #ifdef TENSORHUB_HAS_LIBFABRIC
 #include <tensorhub/transports/libfabric.hpp>
 #endif

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "nearest_class.hpp"
+#include "support/archetypes.hpp"
 #include "tensorhub/policy/consistency/bounded_staleness.hpp"
 #include "tensorhub/policy/consistency/group_consistent.hpp"
 #include "tensorhub/policy/consistency/independent.hpp"
@@ -19,7 +20,6 @@
 #include "tensorhub/policy/scheduler/nearest_source.hpp"
 #include "tensorhub/policy/scheduler/one_to_many.hpp"
 #include "tensorhub/policy/scheduler/round_robin.hpp"
-#include "tensorhub/testing/archetypes.hpp"
 #include "tensorhub/testing/policy_conformance.hpp"
 
 using namespace tensorhub;

@@ -1,7 +1,7 @@
 /// The conformance suite on broken transports: each fails exactly the rules that name its fault, and every
 /// rule is failed by one of them at least.
 
-#include "tensorhub/testing/transport_mutants.hpp"
+#include "support/transport_mutants.hpp"
 
 #include <doctest/doctest.h>
 

@@ -8,12 +8,12 @@
 
 #include "histories.hpp"
 #include "run_histories.hpp"
+#include "support/simulation/world.hpp"
 #include "tensorhub/policy/consistency/bounded_staleness.hpp"
 #include "tensorhub/policy/consistency/independent.hpp"
 #include "tensorhub/policy/integrity/none.hpp"
 #include "tensorhub/policy/scheduler/least_loaded.hpp"
 #include "tensorhub/policy/scheduler/round_robin.hpp"
-#include "tensorhub/testing/simulation/world.hpp"
 
 using namespace tensorhub;
 using namespace tensorhub::testing;

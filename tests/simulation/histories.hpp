@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <cstdlib>
 
-#include "tensorhub/testing/simulation/options.hpp"
+#include "support/simulation/options.hpp"
 
 namespace tensorhub::testing {
 

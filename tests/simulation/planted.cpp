@@ -15,9 +15,9 @@
 #include <vector>
 
 #include "histories.hpp"
+#include "support/simulation/world.hpp"
 #include "tensorhub/policy/consistency/independent.hpp"
 #include "tensorhub/policy/integrity/none.hpp"
-#include "tensorhub/testing/simulation/world.hpp"
 
 using namespace tensorhub;
 using namespace tensorhub::testing;

@@ -9,12 +9,12 @@
 #include <string>
 #include <vector>
 
+#include "support/simulation/fleet.hpp"
+#include "support/simulation/fleet_rules.hpp"
 #include "tensorhub/policy/scheduler/chain.hpp"
 #include "tensorhub/policy/scheduler/least_loaded.hpp"
 #include "tensorhub/policy/scheduler/one_to_many.hpp"
 #include "tensorhub/policy/scheduler/round_robin.hpp"
-#include "tensorhub/testing/simulation/fleet.hpp"
-#include "tensorhub/testing/simulation/fleet_rules.hpp"
 
 using namespace tensorhub;
 using namespace tensorhub::testing;

@@ -5,7 +5,7 @@
 
 #include "histories.hpp"
 #include "run_histories.hpp"
-#include "tensorhub/testing/simulation/world.hpp"
+#include "support/simulation/world.hpp"
 
 using namespace tensorhub;
 using namespace tensorhub::testing;

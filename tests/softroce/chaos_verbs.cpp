@@ -1,4 +1,4 @@
-// Some rounds of bench/chaos over verbs. A run of its own: the processes are forked, and the libraries under
+// Some rounds of tests/chaos over verbs. A run of its own: the processes are forked, and the libraries under
 // verbs must not have been used before that.
 
 #include <doctest/doctest.h>

@@ -59,7 +59,8 @@ TEST_CASE("the checker of layers finds planted breaches") {
   CHECK(breaches("include/tensorhub/policy/a.hpp", "#include \"tensorhub/transfer/pull.hpp\"") == 1);
   CHECK(breaches("include/tensorhub/memory/a.hpp", "  #  include \"tensorhub/service/log.hpp\"") == 1);
   CHECK(breaches("include/tensorhub/service/a.hpp", "#include \"tensorhub/worker.hpp\"") == 1);
-  CHECK(breaches("include/tensorhub/worker.hpp", "#include \"tensorhub/testing/archetypes.hpp\"") == 1);
+  CHECK(breaches("include/tensorhub/worker/worker.hpp", "#include \"tensorhub/testing/archetypes.hpp\"") ==
+        1);
   CHECK(breaches("include/tensorhub/tensorhub.hpp", "#include \"tensorhub/transports/tcp.hpp\"") == 1);
   CHECK(breaches("include/tensorhub/testing/a.hpp", "#include \"tensorhub/tensorhub.hpp\"") == 1);
   CHECK(breaches("include/tensorhub/testing/a.hpp", "#include \"tensorhub/transports/tcp.hpp\"") == 1);
@@ -68,18 +69,17 @@ TEST_CASE("the checker of layers finds planted breaches") {
   CHECK(breaches("transports/tcp/include/tensorhub/transports/tcp.hpp",
                  "#include \"tensorhub/transports/verbs.hpp\"") == 1);
   // Libraries in the wrong place.
-  CHECK(breaches("include/tensorhub/memory/cuda.hpp", "#include <cuda_runtime.h>") == 1);
-  CHECK(breaches("include/tensorhub_cuda/include/tensorhub/memory/cuda.hpp", "#include <cuda.h>") == 0);
-  CHECK(breaches("include/tensorhub_cuda/include/tensorhub/memory/cuda/lane.hpp",
-                 "#include \"tensorhub/service/codec.hpp\"") == 1);
+  CHECK(breaches("include/tensorhub/memory/host.hpp", "#include <cuda_runtime.h>") == 1);
+  CHECK(breaches("include/tensorhub/memory/cuda.hpp", "#include <cuda.h>") == 0);
+  CHECK(breaches("include/tensorhub/memory/cuda/lane.hpp", "#include \"tensorhub/service/codec.hpp\"") == 1);
   CHECK(breaches("include/tensorhub/memory/host.hpp", "#include \"tensorhub/memory/cuda/lane.hpp\"") == 1);
   CHECK(breaches("include/tensorhub/types/a.hpp", "#include <infiniband/verbs.h>") == 1);
   CHECK(breaches("include/tensorhub/types/a.hpp", "#include <rdma/fabric.h>") == 1);
   CHECK(breaches("include/tensorhub/service/a.hpp", "#include <prometheus/exposer.h>") == 1);
-  CHECK(breaches("include/tensorhub/worker.hpp", "#include \"tensorhub/prometheus.hpp\"") == 1);
+  CHECK(breaches("include/tensorhub/worker/worker.hpp", "#include \"tensorhub/prometheus.hpp\"") == 1);
   CHECK(breaches("include/tensorhub/service/a.hpp", "#include <curl/curl.h>") == 1);
   CHECK(breaches("include/tensorhub/service/a.hpp", "#include \"tensorhub/etcd/election.hpp\"") == 1);
-  CHECK(breaches("include/tensorhub_etcd/include/tensorhub/etcd/a.hpp", "#include <zmq.hpp>") == 1);
+  CHECK(breaches("include/tensorhub/etcd/a.hpp", "#include <zmq.hpp>") == 1);
   CHECK(breaches("include/tensorhub/transfer/a.hpp", "#include <zmq.h>") == 1);
   CHECK(breaches("include/tensorhub/transfer/a.hpp", "#include <cereal/cereal.hpp>") == 1);
   CHECK(breaches("transports/tcp/include/tensorhub/transports/tcp.hpp", "#include <zmq.hpp>") == 1);
@@ -108,9 +108,9 @@ TEST_CASE("the checker of layers accepts what is allowed") {
   CHECK(accepts("transports/tls/include/tensorhub/transports/tls.hpp",
                 "#include <openssl/ssl.h>\n#include \"tensorhub/transports/tcp/source.hpp\""));
   CHECK(accepts("include/tensorhub/types/a.hpp", "// #include <zmq.h>"));
-  CHECK(accepts("include/tensorhub_prometheus/include/tensorhub/prometheus.hpp",
+  CHECK(accepts("include/tensorhub/prometheus.hpp",
                 "#include <prometheus/exposer.h>\n#include \"tensorhub/service/server.hpp\""));
-  CHECK(accepts("include/tensorhub_etcd/include/tensorhub/etcd.hpp",
+  CHECK(accepts("include/tensorhub/etcd.hpp",
                 "#include \"tensorhub/etcd/http.hpp\"\n#include \"tensorhub/service/server.hpp\""));
 }
 
@@ -130,7 +130,7 @@ TEST_CASE("the checker of examples finds an inner header") {
   const auto faults = [&](std::string text) {
     return check_example({"examples/a.cpp", std::move(text)}, umbrella).size();
   };
-  CHECK(faults("#include <tensorhub/worker.hpp>\n") == 1);
+  CHECK(faults("#include <tensorhub/worker/worker.hpp>\n") == 1);
   CHECK(faults("#include <vector>\n#include \"tensorhub/transfer/pull.hpp\"\n") == 1);
   CHECK(faults("#include <tensorhub/transports/tcp.hpp>\n") == 0);
   CHECK(faults("#include <tensorhub/hub.hpp>\n#include <tensorhub/types/tensor.hpp>\n") == 0);

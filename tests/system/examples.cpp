@@ -7,7 +7,7 @@
 #include <iterator>
 #include <random>
 #include <sstream>
-#include <tensorhub/service/key_files.hpp>
+#include <tensorhub/key_files.hpp>
 
 #include "hub.hpp"
 #include "process.hpp"

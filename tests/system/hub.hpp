@@ -6,9 +6,9 @@
 #include <cstring>
 #include <string>
 #include <tensorhub/tensorhub.hpp>
-#include <tensorhub/testing/gated.hpp>
 #include <tensorhub/transports/tcp.hpp>
 #include <vector>
+#include "support/gated.hpp"
 
 extern template class tensorhub::worker<tensorhub::transports::tcp>;
 extern template class tensorhub::worker<tensorhub::transports::tcp, tensorhub::group_consistent,

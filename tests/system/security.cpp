@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <fstream>
 #include <mutex>
-#include <tensorhub/service/key_files.hpp>
+#include <tensorhub/key_files.hpp>
 #include <tensorhub/types/capability.hpp>
 #include <thread>
 #include <zmq.hpp>

@@ -1,4 +1,4 @@
-// The measuring tool bench/transport_bench: its arithmetic, and the program as a user runs it.
+// The measuring tool tools/transport_bench: its arithmetic, and the program as a user runs it.
 
 #include <arpa/inet.h>
 #include <doctest/doctest.h>

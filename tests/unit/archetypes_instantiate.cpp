@@ -6,12 +6,12 @@
 #include <string>
 #include <variant>
 
+#include "support/archetypes.hpp"
 #include "tensorhub/hub.hpp"
 #include "tensorhub/memory/host.hpp"
 #include "tensorhub/policy/consistency/group_consistent.hpp"
+#include "tensorhub/server.hpp"
 #include "tensorhub/service/catalog.hpp"
-#include "tensorhub/service/server.hpp"
-#include "tensorhub/testing/archetypes.hpp"
 #include "tensorhub/transfer/pull_driver.hpp"
 #include "tensorhub/transfer/shard_memory.hpp"
 

@@ -17,6 +17,7 @@
 #include "concept_twins/memory_space.hpp"
 #include "concept_twins/scheduler.hpp"
 #include "concept_twins/transport.hpp"
+#include "support/archetypes.hpp"
 #include "tensorhub/memory/host.hpp"
 #include "tensorhub/policy/consistency/bounded_staleness.hpp"
 #include "tensorhub/policy/consistency/group_consistent.hpp"
@@ -29,7 +30,6 @@
 #include "tensorhub/policy/scheduler/one_to_many.hpp"
 #include "tensorhub/policy/scheduler/round_robin.hpp"
 #include "tensorhub/policy/steady_clock.hpp"
-#include "tensorhub/testing/archetypes.hpp"
 
 using namespace tensorhub;
 using namespace tensorhub::testing;

@@ -17,13 +17,13 @@
 
 #include "tensorhub/policy/integrity/none.hpp"
 #include "tensorhub/policy/integrity/xxh3_128.hpp"
-#include "tensorhub/stream_order.hpp"
 #include "tensorhub/testing/fake_device.hpp"
 #include "tensorhub/testing/memory_transport.hpp"
 #include "tensorhub/transfer/chunk_digests.hpp"
 #include "tensorhub/transfer/digest_table.hpp"
 #include "tensorhub/transfer/parallel_copy.hpp"
 #include "tensorhub/transfer/shard_memory.hpp"
+#include "tensorhub/worker/stream_order.hpp"
 
 using namespace tensorhub;
 using tensorhub::testing::fake_device;

@@ -13,10 +13,10 @@
 #include <utility>
 #include <vector>
 
+#include "support/simulation/event_queue.hpp"
+#include "support/simulation/flow_rates.hpp"
+#include "support/simulation/link_network.hpp"
 #include "tensorhub/error.hpp"
-#include "tensorhub/testing/simulation/event_queue.hpp"
-#include "tensorhub/testing/simulation/flow_rates.hpp"
-#include "tensorhub/testing/simulation/link_network.hpp"
 
 using namespace tensorhub;
 using namespace tensorhub::testing;

@@ -17,10 +17,10 @@
 #include <thread>
 #include <vector>
 
+#include "support/gated.hpp"
 #include "tensorhub/memory/host.hpp"
 #include "tensorhub/policy/integrity/none.hpp"
 #include "tensorhub/policy/integrity/xxh3_128.hpp"
-#include "tensorhub/testing/gated.hpp"
 #include "tensorhub/testing/memory_transport.hpp"
 #include "tensorhub/transfer/shard_memory.hpp"
 

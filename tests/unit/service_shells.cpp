@@ -17,8 +17,8 @@
 #include <variant>
 #include <vector>
 
+#include "tensorhub/server.hpp"
 #include "tensorhub/service/client.hpp"
-#include "tensorhub/service/server.hpp"
 #include "tensorhub/service/session.hpp"
 
 using namespace tensorhub;

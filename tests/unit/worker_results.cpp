@@ -1,7 +1,7 @@
 /// \file worker_results.cpp
 /// Where a worker's calls wait: results by ticket, the order before its result, a thread that never comes.
 
-#include "tensorhub/worker_results.hpp"
+#include "tensorhub/worker/results.hpp"
 
 #include <doctest/doctest.h>
 

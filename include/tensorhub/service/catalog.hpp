@@ -5,7 +5,7 @@
 ///
 /// The catalog knows who holds which version in place, counts leases, decides one version per group
 /// operation, chooses sources through the scheduler and declares silent workers dead. It has no thread,
-/// socket or clock; service/server.hpp runs it over ZeroMQ, testing/simulation runs it in virtual time. The
+/// socket or clock; server.hpp runs it over ZeroMQ, tests/support/simulation runs it in virtual time. The
 /// decisions are in its parts (service/catalog/; core.hpp lists them); here are the idempotence of requests
 /// and the timers.
 ///

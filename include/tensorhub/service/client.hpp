@@ -23,10 +23,10 @@
 
 #include "tensorhub/detail/split_list.hpp"
 #include "tensorhub/policy/steady_clock.hpp"
+#include "tensorhub/security.hpp"
 #include "tensorhub/service/codec.hpp"
 #include "tensorhub/service/handshake.hpp"
 #include "tensorhub/service/messages.hpp"
-#include "tensorhub/service/security.hpp"
 #include "tensorhub/service/zmq_socket.hpp"
 
 namespace tensorhub {

@@ -36,9 +36,9 @@
 #include <vector>
 #include <zmq.hpp>
 
+#include "tensorhub/security.hpp"
 #include "tensorhub/service/handshake.hpp"
 #include "tensorhub/service/log.hpp"
-#include "tensorhub/service/security.hpp"
 #include "tensorhub/service/zmq_socket.hpp"
 
 namespace tensorhub::detail {

@@ -13,8 +13,8 @@
 #include <zmq.hpp>
 
 #include "tensorhub/error.hpp"
+#include "tensorhub/security.hpp"
 #include "tensorhub/service/messages.hpp"
-#include "tensorhub/service/security.hpp"
 
 namespace tensorhub::detail {
 

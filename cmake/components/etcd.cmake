@@ -1,0 +1,7 @@
+# Standby servers that etcd elects.
+tensorhub_optional_component(
+  etcd
+  PACKAGE etcd-gateway
+  HEADERS etcd.hpp etcd
+  DEBIAN "libcurl4-openssl-dev nlohmann-json3-dev"
+  LINK etcd-gateway::etcd-gateway)

@@ -1,0 +1,7 @@
+# Metrics for Prometheus.
+tensorhub_optional_component(
+  prometheus
+  PACKAGE prometheus-cpp
+  HEADERS prometheus.hpp
+  DEBIAN "prometheus-cpp-dev"
+  LINK prometheus-cpp::pull)

@@ -1,0 +1,246 @@
+#pragma once
+/// \file etcd.hpp
+/// A reference server with warm standbys: an optional component, `TensorHub::etcd`.
+///
+///     // On two (or more) machines, each with an address of its own:
+///     tensorhub::standby_server<> server{{.server = {.address = "tcp://10.0.0.1:5570"},
+///                                         .etcd = {.endpoints = "http://10.0.0.7:2379"},
+///                                         .election = {.name = "policy-servers"}}};
+///     // The workers know all of them:
+///     hub::subscriber rollout{{.server = "tcp://10.0.0.1:5570,tcp://10.0.0.2:5570", ...}};
+///
+/// etcd elects one of them (etcd/election.hpp); it alone listens at its address. A reference server's state
+/// is soft: the next leader rebuilds it from what the workers announce when they have found it, and until
+/// they have had time to (`catalog_options::recovery_grace`) `latest` does not go backwards and "not found"
+/// is not said. Transfers do not wait for any of this. What is stored in etcd is who leads, and the count of
+/// leaders.
+///
+/// | what happens                  | what follows                                                    |
+/// |-------------------------------|-----------------------------------------------------------------|
+/// | the leader's object ends      | it gives its lease back: the next one leads after a `poll`      |
+/// | the leader dies or is cut off | after the rest of its `lease` (5 s at most) the next one leads  |
+/// | the leader is suspended       | as above; when it goes on it finds its time over, and is silent |
+/// | etcd is away                  | the leader serves until its lease is at risk, then nobody does; |
+/// |                               | when etcd is back there is a leader again, with a higher term   |
+/// | the leader's address is taken | it gives its lease back, and stands back for a lease's time     |
+///
+/// The leader's term is in its epoch. Workers that have heard of a term do not listen to a lower one: use the
+/// election for all servers of a deployment, and one name for ever (a server without an election has term 0).
+/// How often it was won is counted in 24 bits. If etcd loses its data while no candidate lives, the count
+/// begins anew: raise `election_options::first_term`, or restart the workers.
+///
+/// Built on libcurl and nlohmann-json. Thread safety: every member, from any thread.
+
+#include <time.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <stop_token>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "tensorhub/concepts/clock.hpp"
+#include "tensorhub/detail/random_id.hpp"
+#include "tensorhub/etcd/election.hpp"
+#include "tensorhub/etcd/http.hpp"
+#include "tensorhub/policy/consistency/group_consistent.hpp"
+#include "tensorhub/policy/scheduler/nearest_source.hpp"
+#include "tensorhub/server.hpp"
+
+namespace tensorhub {
+
+/// Runs on while the process is stopped, and while the machine sleeps.
+struct boot_clock {
+  using concept_tag = clock_tag;
+  [[nodiscard]] time_point now() const noexcept {
+    timespec at{};
+    ::clock_gettime(CLOCK_BOOTTIME, &at);
+    return {static_cast<std::int64_t>(at.tv_sec) * 1'000'000'000 + at.tv_nsec};
+  }
+};
+static_assert(clock<boot_clock>);
+
+struct standby_server_options {
+  /// Of the server that runs while this one leads. The address needs a port of its own. `term` and
+  /// `may_serve` are the election's; `log` also gets what happens to the election, never from two threads at
+  /// a time.
+  reference_server_options server{};
+  etcd_options etcd{};
+  election_options election{};
+};
+
+/// A candidate, and a `reference_server` while it leads.
+template <scheduler Scheduler = nearest_source, consistency Consistency = group_consistent>
+class standby_server {
+ public:
+  using options = standby_server_options;
+  using scheduler_options = typename Scheduler::options;
+  using consistency_options = typename Consistency::options;
+
+  /// Campaigns at once, whether etcd is there or not. Throws `invalid_argument` for options that cannot be.
+  explicit standby_server(options how, scheduler_options choosing = {}, consistency_options deciding = {})
+      : options_{checked(std::move(how))},
+        choosing_{std::move(choosing)},
+        deciding_{std::move(deciding)},
+        etcd_{options_.etcd},
+        core_{options_.election, detail::random_id<server_epoch>().value} {
+    thread_ = std::jthread{[this](const std::stop_token& stop) { run(stop); }};
+  }
+  /// Stops serving and gives the leadership back, if etcd answers within `answer_time`.
+  ~standby_server() = default;
+  standby_server(const standby_server&) = delete;
+  standby_server& operator=(const standby_server&) = delete;
+
+  /// Where this one listens when it leads.
+  [[nodiscard]] const std::string& address() const noexcept { return options_.server.address; }
+  /// It serves at this moment. (It may have ended before you look at the answer.)
+  [[nodiscard]] bool leads() const noexcept { return fence_->open(); }
+  /// Of the last time that it led; zero: never.
+  [[nodiscard]] std::uint64_t term() const noexcept { return term_.load(); }
+  /// Of the server that runs now; while none does, zeros. (Prometheus: they begin anew with each term.)
+  [[nodiscard]] reference_server_statistics statistics() const {
+    const std::lock_guard lock{mutex_};
+    return server_ ? server_->statistics() : reference_server_statistics{};
+  }
+
+  /// As `reference_server::allow` and `revoke`: of the server that runs, and of those to come.
+  void allow(const std::string& key, const std::string& name = {}) {
+    const std::lock_guard lock{mutex_};
+    if (!options_.server.security)
+      throw error(errc::invalid_argument, "this server has no allow-list: everybody is let in");
+    if (!is_curve_key(key))
+      throw error(errc::invalid_argument, "'" + key.substr(0, 64) + "' is no public key of 40 characters");
+    options_.server.security->allowed_clients.insert_or_assign(key, name);
+    if (server_) server_->allow(key, name);
+  }
+  bool revoke(const std::string& key) {
+    const std::lock_guard lock{mutex_};
+    if (!options_.server.security) return false;
+    const bool known = options_.server.security->allowed_clients.erase(key) > 0;
+    if (server_) server_->revoke(key);
+    return known;
+  }
+
+ private:
+  using server_type = reference_server<Scheduler, Consistency>;
+
+  /// Until when the server may serve: looked at by its thread before each message, so that the server of a
+  /// process that was suspended is silent before anybody has told it why.
+  class fence {
+   public:
+    void set(time_point until) noexcept { until_.store(until.nanoseconds); }
+    [[nodiscard]] bool open() const noexcept { return boot_clock{}.now().nanoseconds < until_.load(); }
+
+   private:
+    std::atomic<std::int64_t> until_ = INT64_MIN;
+  };
+
+  [[nodiscard]] static options checked(options how) {
+    const std::string& address = how.server.address;
+    if (address.empty() || address.ends_with(":0") || address.ends_with('*')) {
+      throw error(errc::invalid_argument,
+                  "standby_server_options::server.address '" + address +
+                      "' needs a port of its own: the workers have to know it before this one leads");
+    }
+    if (how.server.security) validate(*how.server.security);
+    if (how.election.address.empty()) how.election.address = address;
+    how.election = validated(std::move(how.election));
+    if (how.server.log) {
+      how.server.log = [log = std::move(how.server.log),
+                        one = std::make_shared<std::mutex>()](const log_line& line) {
+        const std::lock_guard lock{*one};
+        log(line);
+      };
+    }
+    return how;
+  }
+
+  void run(const std::stop_token& stop) {
+    while (!stop.stop_requested()) {
+      core_.advance(clock_.now());
+      settle();
+      if (const auto request = core_.take_request(clock_.now())) {
+        ask(*request);
+        settle();
+        continue;
+      }
+      sleep_until(stop, core_.next_deadline());
+    }
+    stop_server();
+    const std::int64_t lease = core_.lease();
+    if (lease == 0) return;
+    const etcd_request last{0, {}, etcd_requests::revoke_lease{lease}};
+    static_cast<void>(etcd_.ask(options_.election.name, last, options_.election.answer_time));
+  }
+
+  void ask(const etcd_request& request) {
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(request.until - clock_.now());
+    const etcd_answer answer = etcd_.ask(options_.election.name, request, left);
+    core_.receive(clock_.now(), request.number, answer);
+  }
+
+  /// The server follows the state: it runs while this one leads, and not a moment longer.
+  void settle() {
+    if (core_.state() == election_state::leader) {
+      fence_->set(core_.leads_until());
+      if (!server_) start_server();
+    }
+    if (core_.state() != election_state::leader && server_) stop_server();
+    core_.stopped(clock_.now());
+    for (const log_line& line : core_.take_log()) say(line);
+  }
+
+  void start_server() {
+    term_ = core_.term();
+    const std::lock_guard lock{mutex_};
+    reference_server_options how = options_.server;
+    how.term = core_.term();
+    how.may_serve = [fence = fence_] { return fence->open(); };
+    try {
+      server_ = std::make_unique<server_type>(std::move(how), Scheduler{choosing_}, Consistency{deciding_});
+    } catch (const error& e) {
+      core_.resign(clock_.now(), e.sentence());
+      fence_->set({INT64_MIN});
+    }
+  }
+  void stop_server() {
+    fence_->set({INT64_MIN});
+    std::unique_ptr<server_type> last;
+    const std::lock_guard lock{mutex_};
+    last = std::move(server_);  // its end does not wait for anybody who waits for our mutex
+  }
+
+  void sleep_until(const std::stop_token& stop, time_point until) {
+    const auto longest = std::chrono::milliseconds{1000};
+    const duration left = std::clamp<duration>(until - clock_.now(), duration{0}, longest);
+    std::unique_lock lock{sleep_mutex_};
+    wake_.wait_for(lock, stop, left, [] { return false; });
+  }
+
+  void say(const log_line& line) const {
+    if (options_.server.log && line.level <= options_.server.level) options_.server.log(line);
+  }
+
+  options options_;
+  scheduler_options choosing_;
+  consistency_options deciding_;
+  boot_clock clock_;
+  etcd_client etcd_;  ///< the thread's own, as the next
+  election core_;
+  std::shared_ptr<fence> fence_ = std::make_shared<fence>();
+  std::atomic<std::uint64_t> term_ = 0;
+  mutable std::mutex mutex_;             ///< of server_, and of the allow-list in options_
+  std::unique_ptr<server_type> server_;  ///< changed by the thread only
+  std::mutex sleep_mutex_;
+  std::condition_variable_any wake_;
+  std::jthread thread_;  ///< last: uses everything above
+};
+
+}  // namespace tensorhub

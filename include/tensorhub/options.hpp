@@ -1,0 +1,194 @@
+#pragma once
+/// \file options.hpp
+/// What a worker is told (`worker_options`) and what its calls tell (the reports). Plain values.
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "tensorhub/config.hpp"
+#include "tensorhub/error.hpp"
+#include "tensorhub/security.hpp"
+#include "tensorhub/service/log.hpp"
+#include "tensorhub/service/messages.hpp"
+#include "tensorhub/service/session/actions.hpp"
+#include "tensorhub/transfer/pull_driver.hpp"
+#include "tensorhub/types/ids.hpp"
+#include "tensorhub/types/location.hpp"
+#include "tensorhub/types/version_number.hpp"
+
+namespace tensorhub {
+
+using messages::update_reach;
+inline constexpr update_reach prefer_local = update_reach::prefer_local;
+
+/// Who a worker is and how it behaves. Only the first three have no sensible default.
+struct worker_options {
+  /// Of the reference server: "tcp://host:port", or several with commas between, which may take over from
+  /// each other.
+  std::string server{};
+  std::string model{};
+  std::string replica{};
+  shard_of shard{};                           ///< {index, count}
+  tensorhub::location location{};             ///< an empty host is filled with this machine's name
+  std::optional<client_security> security{};  ///< CURVE with these keys; as the server has it, or not
+  bool temporary = false;                     ///< part of a temporary replica (worker/offloads.hpp)
+  std::function<void()> dropped{};  ///< of that: it is not needed any more; must not call the worker
+  /// Host memory in which this process may keep retained versions for others (worker/offloads.hpp).
+  std::uint64_t offload_limit_bytes = UINT64_MAX;
+  bool spot = false;                                  ///< may vanish: serves, but is never relied upon
+  std::uint64_t chunk_bytes = defaults::chunk_bytes;  ///< the same for all workers of a model
+  std::size_t lanes = 2;          ///< threads that read during an update and digest during a publish
+  std::size_t window_chunks = 4;  ///< reads outstanding per lane
+  /// The same to a source in another datacenter. Times `lanes` and `chunk_bytes` it is what is on its way at
+  /// a time: 1-2 bandwidth-delay products of the path fill it (64 MiB: 5 Gbit/s x 50 ms, twice); more only
+  /// waits, and is lost with its reader.
+  std::size_t far_window_chunks = 32;
+  std::chrono::milliseconds join_timeout = defaults::join_timeout;
+  std::chrono::milliseconds drain_timeout = defaults::drain_timeout;      ///< of the drain inside an update
+  std::chrono::milliseconds connect_timeout = defaults::connect_timeout;  ///< to a source
+  std::chrono::milliseconds request_retry = defaults::request_retry;
+  std::chrono::milliseconds server_timeout = defaults::server_timeout;  ///< silence: the next one is tried
+  std::function<void(const log_line&)> log{};  ///< called from any thread; must not call the worker
+  /// Every chunk of an update, as it arrives; called from the update's threads, must not call the worker.
+  std::function<void(const chunk_event&)> trace{};
+};
+
+struct publish_report {
+  version_number version{};
+  std::uint64_t bytes = 0;
+  double digest_seconds = 0;  ///< packing and digesting
+  double seconds = 0;         ///< the whole call
+};
+
+struct unpublish_report {
+  std::uint32_t finished = 0;  ///< readers that ended by themselves during the call
+  std::uint32_t moved = 0;     ///< readers that went on with another source
+  std::uint32_t cut_off = 0;   ///< readers that the server had declared dead
+  bool forced = false;         ///< the deadline came: the remaining readers were cut off
+  bool lost = false;           ///< was the last reliable copy of a retained version, and nobody could take it
+  double seconds = 0;
+};
+
+struct update_report {
+  version_number version{};
+  bool kept = false;  ///< was held already: nothing was read
+  std::uint64_t bytes = 0;
+  double seconds = 0;                  ///< the whole call
+  double wait_seconds = 0;             ///< until the transfer began: a version, the server, own old readers
+  double pull_seconds = 0;             ///< from the first connection to the last confirmed chunk
+  std::vector<std::string> sources{};  ///< "replica/shard" of everybody who was read from
+  std::vector<std::string> paths{};    ///< how each was reached: "tcp", "tcp (same_host: on another machine)"
+  std::vector<std::uint64_t> source_bytes{};  ///< what came from each
+
+  /// Of one transfer.
+  void add(const pull_progress& transfer) {
+    bytes = transfer.bytes;
+    for (const source_progress& source : transfer.sources) {
+      sources.push_back(source.name);
+      paths.push_back(source.path);
+      source_bytes.push_back(source.bytes);
+    }
+  }
+};
+
+struct update_progress {
+  version_number version{};  ///< zero until a version is decided
+  std::uint64_t bytes = 0;
+  std::uint64_t total_bytes = 0;
+  bool done = false;
+  std::vector<source_progress> sources{};  ///< while it runs: what came from whom
+};
+
+/// What an `install` of staged weights did (staged_subscriber.hpp, double_buffered_subscriber.hpp).
+struct install_report {
+  version_number version{};
+  bool kept = false;         ///< was live already: nothing was copied
+  std::uint64_t bytes = 0;   ///< copied
+  double drain_seconds = 0;  ///< the live version's readers ended, or were moved to others
+  double copy_seconds = 0;   ///< how long the live bytes were undefined
+  double seconds = 0;        ///< the whole call
+};
+
+/// What a `publish(version, snapshot)` did (worker/snapshots.hpp).
+struct snapshot_report {
+  version_number version{};
+  std::uint64_t bytes = 0;
+  double drain_seconds = 0;   ///< readers of the snapshot that was in this memory before; usually none
+  double copy_seconds = 0;    ///< of the tensors
+  double digest_seconds = 0;  ///< of the copy
+  double seconds = 0;         ///< the whole call
+};
+
+/// How many reference servers the list has.
+[[nodiscard]] inline std::size_t servers_of(const worker_options& options) {
+  return 1 + static_cast<std::size_t>(std::ranges::count(options.server, ','));
+}
+
+/// The options as a worker uses them: an empty host filled in, lanes and windows within reason. Throws
+/// `invalid_argument` or `limit_exceeded`, with the option's name.
+[[nodiscard]] inline worker_options validated(worker_options options) {
+  const auto refuse = [](std::string sentence) { throw error(errc::invalid_argument, sentence); };
+  if (options.server.empty()) refuse("worker_options::server is empty: give the reference server's address");
+  if (options.model.empty()) refuse("worker_options::model is empty");
+  if (options.replica.empty()) refuse("worker_options::replica is empty");
+  for (const std::string* name : {&options.model, &options.replica, &options.location.datacenter,
+                                  &options.location.rack, &options.location.host, &options.location.device}) {
+    if (name->size() > limits::name_bytes)
+      throw error(errc::limit_exceeded, "a name has more than 512 bytes: " + name->substr(0, 64));
+  }
+  if (options.shard.count == 0 || options.shard.index >= options.shard.count) {
+    refuse("shard " + to_string(options.shard) + " does not exist: the index must be below the count");
+  }
+  if (options.location.host.empty()) {
+    char name[256] = {};
+    if (::gethostname(name, sizeof name - 1) == 0) options.location.host = name;
+  }
+  if (options.security) validate(*options.security, servers_of(options));
+  options.lanes = std::clamp<std::size_t>(options.lanes, 1, 64);
+  options.window_chunks = std::clamp<std::size_t>(options.window_chunks, 1, 1024);
+  options.far_window_chunks = std::clamp<std::size_t>(options.far_window_chunks, 1, 1024);
+  return options;
+}
+
+/// Whose error it is.
+[[nodiscard]] inline error_context context_of(const worker_options& options) {
+  error_context out;
+  out.model = options.model;
+  out.replica = options.replica;
+  out.shard = options.shard.index;
+  return out;
+}
+/// What of the options the session needs.
+[[nodiscard]] inline session_options session_options_of(const worker_options& options) {
+  session_options out;
+  out.server = options.server;
+  out.servers = servers_of(options);
+  out.server_timeout = options.server_timeout;
+  out.model = options.model;
+  out.replica = options.replica;
+  out.shard = options.shard;
+  out.place = options.location;
+  out.spot = options.spot;
+  out.temporary = options.temporary;
+  out.request_retry = options.request_retry;
+  out.drain_timeout = options.drain_timeout;
+  return out;
+}
+
+/// One more worker of the same process and shard, with versions of its own: replica "<replica>@<role>".
+[[nodiscard]] inline worker_options beside(worker_options options, std::string_view role) {
+  options.replica += "@" + std::string{role};
+  return options;
+}
+
+}  // namespace tensorhub

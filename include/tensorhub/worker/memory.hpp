@@ -1,0 +1,98 @@
+#pragma once
+/// \file memory.hpp
+/// A worker's tensors together with the control block that tells readers what lies in them.
+///
+/// The control block lies in memory of its own that the CPU can write, also where the tensors are a device's;
+/// like them in a file where the memory space has files, so that readers of this machine need no leave to
+/// attach to this process.
+///
+/// Thread safety: `add_chunk` for any thread; everything else is serialised by the worker. Before
+/// `register_all` nothing is shown and nothing needs to be hidden.
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <type_traits>
+#include <vector>
+
+#include "tensorhub/concepts/memory_space.hpp"
+#include "tensorhub/concepts/transport.hpp"
+#include "tensorhub/memory/host.hpp"
+#include "tensorhub/transfer/control_block.hpp"
+#include "tensorhub/transfer/shard_memory.hpp"
+#include "tensorhub/types/layout.hpp"
+
+namespace tensorhub {
+
+template <transport Transport, memory_space Memory>
+class worker_memory {
+ public:
+  explicit worker_memory(Transport& through) : transport_{&through}, shard_{through} {}
+
+  /// Registers the tensors and a control block of this shape, which must stay. Throws what the memory space
+  /// and the transport throw. Once.
+  void register_all(const layout& shape, incarnation holder) {
+    shape_ = &shape;
+    shard_.register_all(shape);
+    control_memory_.emplace(control_space{}.allocate(control_block::words_for(shape) * 8));
+    memory_range range = control_memory_->range();
+    control_.emplace(
+        holder, shape,
+        std::span{reinterpret_cast<std::uint64_t*>(range.data), control_block::words_for(shape)});
+    range.bytes = control_->memory().size();
+    regions_ = transport_->register_memory(std::span{&range, 1}, region_access::remote_read);
+  }
+
+  [[nodiscard]] shard_memory<Transport, Memory>& shard() noexcept { return shard_; }
+  [[nodiscard]] const shard_memory<Transport, Memory>& shard() const noexcept { return shard_; }
+
+  /// What a reader needs to read the control block, which says the rest.
+  [[nodiscard]] remote_region control() const { return transport_->describe(regions_.front()); }
+  /// The table that was shown last.
+  [[nodiscard]] std::vector<digest128> digests() const { return control_->digests(); }
+
+  /// Fills the control block and shows the version. Table empty: integrity is off.
+  void show(version_number version, std::uint64_t epoch, std::span<const digest128> table) {
+    describe(table);
+    control_->show(version, epoch);
+  }
+  /// The same of a version of which no chunk is here yet.
+  void show_receiving(version_number version, std::uint64_t epoch, std::span<const digest128> table) {
+    describe(table);
+    control_->show_receiving(version, epoch);
+  }
+  void add_chunk(chunk_index chunk) noexcept { control_->add_chunk(chunk); }
+  /// Nothing has changed since it was shown, but the epoch.
+  void show_again(version_number version, std::uint64_t epoch) noexcept {
+    if (control_) control_->show(version, epoch);
+  }
+  /// Bytes may change after this returns.
+  void raise_epoch(std::uint64_t epoch) noexcept {
+    if (control_) control_->raise_epoch(epoch);
+  }
+  /// Keys given out so far stop working, of the tensors and of the control block.
+  void revoke_all() noexcept {
+    shard_.revoke_all();
+    for (region_type& region : regions_) transport_->revoke(region);
+  }
+
+ private:
+  using region_type = typename Transport::memory_region;
+  /// The CPU writes the control block.
+  using control_space = std::conditional_t<Memory::host_accessible, Memory, host_memory>;
+
+  void describe(std::span<const digest128> table) {
+    control_->set_digests(table);
+    for (std::size_t i = 0; i < shape_->segments().size(); ++i) control_->set_segment(i, shard_.remote(i));
+  }
+
+  Transport* transport_;
+  shard_memory<Transport, Memory> shard_;
+  const layout* shape_ = nullptr;
+  std::optional<typename control_space::allocation> control_memory_;
+  std::optional<control_block> control_;
+  std::vector<region_type> regions_;
+};
+
+}  // namespace tensorhub

@@ -1,0 +1,129 @@
+#pragma once
+/// \file stream_order.hpp
+/// Calls in the order of the user's own work on a device.
+///
+///     optimizer_step(stream);                  // queues kernels that write the weights
+///     trainer.publish(step, stream);           // the version is what they have written
+///
+///     generate(stream);                        // queues kernels that read the weights
+///     rollout.update(tensorhub::latest, stream);   // does not write before they have read
+///
+/// A call first waits until all that the stream holds at that moment is done: this thread sleeps, the stream
+/// itself, other streams and the device go on. When the call has returned, its bytes are visible to whatever
+/// is queued afterwards, on any stream.
+///
+/// Thread safety: as `worker`.
+
+#include <algorithm>
+#include <chrono>
+#include <string>
+#include <thread>
+#include <type_traits>
+
+#include "tensorhub/concepts/memory_space.hpp"
+#include "tensorhub/error.hpp"
+#include "tensorhub/memory/host.hpp"
+#include "tensorhub/options.hpp"
+#include "tensorhub/types/version_number.hpp"
+
+namespace tensorhub {
+
+/// In the place of a stream where the memory space has none: there is no value of it.
+struct no_stream {
+  no_stream() = delete;
+};
+
+namespace detail {
+template <typename Memory>
+struct stream_of {
+  using type = no_stream;
+};
+template <streaming_memory_space Memory>
+struct stream_of<Memory> {
+  using type = typename Memory::stream_type;
+};
+template <typename Memory>
+struct offload_space_of {
+  using type = host_memory;
+};
+template <typename Memory>
+requires requires {
+  typename Memory::offload_space;
+}
+struct offload_space_of<Memory> {
+  using type = typename Memory::offload_space;
+};
+}  // namespace detail
+
+/// What the user's work is queued on.
+template <memory_space Memory>
+using stream_of = typename detail::stream_of<Memory>::type;
+
+/// Host memory for copies of what lives in `Memory`.
+template <memory_space Memory>
+using offload_space_of = typename detail::offload_space_of<Memory>::type;
+
+/// Waits until what `stream` holds now is done, and tells what is left of `timeout`. Throws `timed_out`, or
+/// `system_failed` if the work on the stream has failed.
+template <streaming_memory_space Memory>
+std::chrono::milliseconds await_stream(Memory& space, const stream_of<Memory>& stream,
+                                       std::chrono::milliseconds timeout) {
+  using clock = std::chrono::steady_clock;
+  const auto started = clock::now();
+  auto mark = space.mark(stream);
+  // A stream that is nearly done is not slept for; a sleep is never long against what has passed already.
+  auto pause = std::chrono::microseconds{0};
+  for (lane_state state = mark.state(); state != lane_state::done; state = mark.state()) {
+    if (state == lane_state::failed)
+      throw error(errc::system_failed, "the work on the given stream has failed: its bytes are no version");
+    const auto waited = clock::now() - started;
+    if (waited > timeout) {
+      throw error(errc::timed_out, "the given stream has not come to this call within " +
+                                       std::to_string(timeout.count()) +
+                                       " ms: give the call more time, or queue less before it");
+    }
+    if (pause.count() > 0) std::this_thread::sleep_for(pause);
+    pause = std::min(std::chrono::duration_cast<std::chrono::microseconds>(waited) / 16,
+                     std::chrono::microseconds{200});
+  }
+  const auto waited = std::chrono::duration_cast<std::chrono::milliseconds>(clock::now() - started);
+  return std::max(timeout - waited, std::chrono::milliseconds{0});
+}
+
+/// The calls of `worker` that take a stream (base of it). What is not said here is as at the call without
+/// one; the time-out is of both together.
+template <typename Worker, memory_space Memory>
+class ordered_by_streams {
+ public:
+  auto publish(version_number version, const stream_of<Memory>& stream,
+               std::chrono::milliseconds timeout = defaults::join_timeout) {
+    return self().publish(version, await(stream, timeout));
+  }
+  auto update(version_selector selector, const stream_of<Memory>& stream,
+              std::chrono::milliseconds timeout = defaults::update_timeout,
+              update_reach reach = update_reach::anywhere) {
+    return self().update(selector, await(stream, timeout), reach);
+  }
+  auto update_from(Worker& neighbour, const stream_of<Memory>& stream,
+                   std::chrono::milliseconds timeout = defaults::update_timeout) {
+    return self().update_from(neighbour, await(stream, timeout));
+  }
+
+ protected:
+  /// What is left of the time when what `stream` holds now is done.
+  [[nodiscard]] std::chrono::milliseconds await(const stream_of<Memory>& stream,
+                                                std::chrono::milliseconds timeout) {
+    try {
+      return await_stream(self().memory_.shard().space(), stream, timeout);
+    } catch (const error& e) {
+      throw self().failure(e.code(), e.sentence());  // with the model, replica and shard
+    }
+  }
+
+ private:
+  friend Worker;
+  ordered_by_streams() = default;
+  [[nodiscard]] Worker& self() noexcept { return static_cast<Worker&>(*this); }
+};
+
+}  // namespace tensorhub

@@ -1,0 +1,148 @@
+#pragma once
+/// \file fleet_rules.hpp
+/// Watches a fleet (fleet.hpp) while it runs: the promises of the catalog, looked at from outside every few
+/// virtual milliseconds, and that every update ends.
+///
+///     fleet<> fleet{options};
+///     fleet_rules rules{fleet};
+///     rules.update(reader, latest, [](const fleet_update& done) { ... });
+///     fleet.run(...);
+///     for (const std::string& sentence : rules.violations()) ...;  // empty: all rules were kept
+///
+/// Looked at: nobody has more readers than the scheduler's credits; one lease at most crosses into each
+/// datacenter per version and shard; upstreams form no cycle. Leases that their reader has been told to let
+/// go of, or that are being cut off, do not count, as in the catalog. At the end: no chunk was read that its
+/// source did not have, and no update of a living member is left.
+///
+/// Thread safety: none. Lives at most as long as the fleet; the fleet is not run after it.
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <tuple>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include "support/simulation/fleet.hpp"
+
+namespace tensorhub::testing {
+
+template <typename Fleet>
+class fleet_rules {
+ public:
+  using member = typename Fleet::member;
+
+  explicit fleet_rules(Fleet& fleet, duration interval = std::chrono::milliseconds{10})
+      : fleet_{fleet}, interval_{interval} {
+    watch();
+  }
+  fleet_rules(const fleet_rules&) = delete;
+  fleet_rules& operator=(const fleet_rules&) = delete;
+
+  /// As the fleet's, and counted.
+  void update(member& who, const version_selector& selector, std::function<void(const fleet_update&)> done,
+              messages::update_reach reach = messages::update_reach::anywhere) {
+    ++begun_;
+    ++running_[who.number()];
+    fleet_.update(
+        who, selector,
+        [this, number = who.number(), done = std::move(done)](const fleet_update& end) {
+          --running_[number];
+          ++(end.outcome.ok() ? succeeded_ : failed_);
+          if (done) done(end);
+        },
+        reach);
+  }
+
+  [[nodiscard]] std::uint64_t begun() const noexcept { return begun_; }
+  [[nodiscard]] std::uint64_t succeeded() const noexcept { return succeeded_; }
+  [[nodiscard]] std::uint64_t failed() const noexcept { return failed_; }
+  [[nodiscard]] std::uint64_t looks() const noexcept { return looks_; }
+  [[nodiscard]] std::uint32_t most_readers() const noexcept { return most_readers_; }
+  [[nodiscard]] std::uint32_t most_seeds() const noexcept { return most_seeds_; }
+  /// Updates of living members that have not ended.
+  [[nodiscard]] std::uint64_t unended() {
+    std::uint64_t count = 0;
+    for (const auto& [number, running] : running_) count += fleet_.at(number).alive() ? running : 0;
+    return count;
+  }
+
+  /// A sentence each, the first few; call it when everything that was begun should have ended.
+  [[nodiscard]] std::vector<std::string> violations() {
+    look();
+    std::vector<std::string> out = seen_;
+    if (fleet_.broken_reads() != 0)
+      out.push_back(std::to_string(fleet_.broken_reads()) +
+                    " chunks were read that their source did not have");
+    if (unended() != 0) out.push_back(std::to_string(unended()) + " updates have not ended");
+    return out;
+  }
+
+ private:
+  static constexpr std::size_t remembered = 8;
+
+  void watch() {
+    look();
+    fleet_.after(interval_, [this] { watch(); });
+  }
+
+  void violated(std::string sentence) {
+    if (seen_.size() < remembered) seen_.push_back(std::move(sentence));
+  }
+
+  void look() {
+    ++looks_;
+    load_.clear();
+    seeds_.clear();
+    checked_.clear();
+    fleet_.server().for_each_lease([&](const auto& lease) {
+      if (!lease.counted) return;
+      const std::uint32_t load = ++load_[lease.source.value];
+      most_readers_ = std::max(most_readers_, load);
+      if (load > fleet_.server().limits().credits)
+        violated("worker " + to_hex(lease.source) + " has " + std::to_string(load) + " readers");
+      if (lease.crossing) {
+        const std::uint32_t seeds = ++seeds_[{lease.datacenter, lease.version.value, lease.shard}];
+        most_seeds_ = std::max(most_seeds_, seeds);
+        if (seeds > 1)
+          violated("datacenter '" + lease.datacenter + "' has " + std::to_string(seeds) +
+                   " seeds of version " + to_string(lease.version));
+      }
+      if (lease.upstream) follow(lease.reader);
+    });
+  }
+
+  /// Upstream by upstream, as far as the way has not been looked at.
+  void follow(incarnation reader) {
+    way_.clear();
+    const auto* at = fleet_.server().record_of(reader);
+    while (at != nullptr && at->upstream != nullptr && checked_.insert(at->id.value).second) {
+      way_.insert(at->id.value);
+      at = at->upstream;
+    }
+    if (at != nullptr && at->upstream != nullptr && way_.contains(at->id.value))
+      violated("the upstreams of worker " + to_hex(reader) + " form a cycle");
+  }
+
+  Fleet& fleet_;
+  duration interval_;
+  std::uint64_t begun_ = 0;
+  std::uint64_t succeeded_ = 0;
+  std::uint64_t failed_ = 0;
+  std::uint64_t looks_ = 0;
+  std::uint32_t most_readers_ = 0;
+  std::uint32_t most_seeds_ = 0;
+  std::map<std::uint32_t, std::uint64_t> running_{};
+  std::vector<std::string> seen_{};
+  std::unordered_map<std::uint64_t, std::uint32_t> load_{};  ///< scratch of look
+  std::map<std::tuple<std::string, std::uint64_t, std::uint32_t>, std::uint32_t> seeds_{};
+  std::unordered_set<std::uint64_t> checked_{};
+  std::unordered_set<std::uint64_t> way_{};
+};
+
+}  // namespace tensorhub::testing

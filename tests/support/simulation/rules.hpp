@@ -1,0 +1,197 @@
+#pragma once
+/// \file rules.hpp
+/// What must hold between a server and its workers at every moment of a history.
+///
+///   leases    each is on a worker that shows its version; nobody has more readers than the scheduler's
+///             credits
+///   upstreams those of one version form no cycle
+///   seeds     at most one lease of a version and shard crosses into a datacenter
+///   answers   what the protocol answers at once (messages.hpp) is answered at once, to all who do not have
+///             too many requests in flight
+///   beliefs   of a worker at rest the server knows what it holds
+///   places    an incarnation joins at one place
+///   goodbyes  only who was silent, has a successor, has left or is cut off by a source is told that it is
+///             dead
+///
+/// Rules about bytes and calls are checked where bytes and calls are: worker.hpp, world.hpp.
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <variant>
+
+#include "support/simulation/options.hpp"
+#include "tensorhub/service/catalog.hpp"
+#include "tensorhub/service/session.hpp"
+
+namespace tensorhub::testing {
+
+template <typename Server>
+class contract_rules {
+ public:
+  /// Of the join requests that no session has sent (`double_joins_per_second`).
+  static constexpr request_sequence double_join{std::uint64_t{1} << 60};
+
+  /// All are borrowed.
+  contract_rules(const catalog_options& settings, simulation_statistics& statistics,
+                 std::function<void(const std::string&)> violate)
+      : settings_{settings}, statistics_{&statistics}, violate_{std::move(violate)} {}
+
+  /// The server that is to be believed from now on; it knows nothing yet.
+  void attach(const Server& server) {
+    server_ = &server;
+    peers_.clear();
+    told_.clear();
+  }
+
+  // ---- around each message that the server receives
+
+  void before(time_point now, const messages::envelope& message) {
+    const incarnation from{message.sender};
+    known_ = server_->knows(from);
+    const bool joins = std::holds_alternative<messages::join_request>(message.body);
+    if (!known_ && !joins) return;
+    peer_state& peer = peers_[from];
+    if (message.sequence != double_join) {
+      peer.last_heard = now;
+      peer.newest = std::max(peer.newest, message.sequence);
+    }
+    peer.acknowledged = std::max(peer.acknowledged, message.acknowledged);
+    if (std::holds_alternative<messages::leave_request>(message.body)) told_.insert(from);
+  }
+
+  void after(const messages::envelope& message, std::span<const outgoing> output) {
+    const incarnation from{message.sender};
+    if (!known_ || !is_answered_at_once(message.body)) return;
+    const request_sequence acknowledged = peers_[from].acknowledged;
+    if (message.sequence <= acknowledged) return;  // stale
+    // Of one who has not heard the answers to more than may be in flight: it will ask again.
+    if (peers_[from].newest.value - acknowledged.value > limits::worker_requests_in_flight) return;
+    for (const outgoing& out : output) {
+      if (out.to == from && out.message.sequence == message.sequence) return;
+    }
+    violate_("a request of worker " + to_hex(from) + " was not answered (message type " +
+             std::to_string(message.body.index()) + ")");
+  }
+
+  // ---- after each event of the server
+
+  void check_output(time_point now, const outgoing& out, bool may_be_dead) {
+    if (const auto* join = std::get_if<messages::join_reply>(&out.message.body)) {
+      if (out.message.sequence == double_join && join->result.ok() && !join->wants_layout)
+        violate_("worker " + to_hex(out.to) + " has joined at a second place");
+    }
+    const auto* goodbye = std::get_if<messages::goodbye_push>(&out.message.body);
+    if (goodbye == nullptr || goodbye->rejoin || may_be_dead || !told_.insert(out.to).second) return;
+    const auto peer = peers_.find(out.to);
+    if (peer == peers_.end() || now - peer->second.last_heard > settings_.worker_timeout) return;
+    violate_("worker " + to_hex(out.to) +
+             " was heard and has no successor, but was told: " + goodbye->reason.sentence);
+  }
+
+  void check_leases() {
+    std::map<incarnation, std::pair<incarnation, version_number>> upstream;
+    std::map<incarnation, std::uint32_t> readers;
+    std::map<std::tuple<std::string, version_number, std::uint32_t>, std::size_t> seeds;
+    std::set<std::pair<incarnation, incarnation>> running;
+    server_->for_each_lease([&](const auto& lease) {
+      if (lease.adopted) return;  // an earlier server gave it, by its own view
+      const bool lasts = !lease.cutting_off && !lease.moving;
+      if (lasts && lease.upstream && lease.reader &&
+          !upstream.try_emplace(lease.reader, lease.source, lease.version).second)
+        violate_("worker " + to_hex(lease.reader) + " has two upstreams");
+      if (lasts) ++readers[lease.source];
+      if (lasts && running.contains({lease.source, lease.reader})) ++statistics_->trades;
+      if (lasts) running.emplace(lease.reader, lease.source);
+      const std::string here = datacenter_of(lease.reader);
+      if (const std::string there = datacenter_of(lease.source);
+          lasts && !here.empty() && !there.empty() && here != there) {
+        ++statistics_->seeds;
+        if (++seeds[{here, lease.version, lease.shard}] > 1)
+          violate_("two leases of version " + to_string(lease.version) + " cross into datacenter " + here);
+      }
+      const auto* source = server_->record_of(lease.source);
+      const auto* shown = source != nullptr ? source->shown() : nullptr;
+      if (source == nullptr || (shown != nullptr && shown->version == lease.version)) return;
+      if (source->held && source->held->version == lease.version) return;  // being drained for the next one
+      violate_("a lease on version " + to_string(lease.version) + " is left at worker " +
+               to_hex(lease.source) + ", which does not show it any more");
+    });
+    for (const auto& [worker, count] : readers) {
+      if (count > server_->limits().credits)
+        violate_("worker " + to_hex(worker) + " has " + std::to_string(count) + " readers");
+    }
+    // Who still has the version, and is about to read another one when its readers are done, ends the way.
+    for (const auto& [reader, from] : upstream) {
+      incarnation at = from.first;
+      std::string way = to_hex(reader) + " reads from " + to_hex(at);
+      for (std::size_t steps = 0; upstream.contains(at) && upstream[at].second == from.second; ++steps) {
+        at = upstream[at].first;
+        way += ", from " + to_hex(at);
+        if (at == reader || steps > upstream.size()) return violate_("upstreams form a cycle: " + way);
+      }
+    }
+  }
+
+  /// An unforced unpublish has returned.
+  void check_drained(const session& worker, const std::string& name) {
+    server_->for_each_lease([&](const auto& lease) {
+      if (lease.source == worker.self())
+        violate_("unpublish of " + name + " returned although a lease is left on it");
+    });
+  }
+
+  /// A worker that waits for nothing and the server agree on what it holds.
+  void check_belief(const session& worker, const std::string& name) {
+    if (!worker.at_rest()) return;
+    const auto* record = server_->record_of(worker.self());
+    if (record == nullptr) return;  // about to be told
+    ++statistics_->beliefs;
+    const auto describe = [](const std::optional<messages::reference>& held) {
+      return held ? "version " + to_string(held->version) + " at epoch " + std::to_string(held->epoch)
+                  : std::string{"nothing"};
+    };
+    const bool equal = record->held.has_value() == worker.held().has_value() &&
+                       (!record->held || (record->held->version == worker.held()->version &&
+                                          record->held->epoch == worker.held()->epoch));
+    if (!equal) {
+      violate_("the server believes that " + name + " holds " + describe(record->held) + ", but it holds " +
+               describe(worker.held()));
+    }
+  }
+
+  /// Where a worker really is; empty: it is not there any more.
+  std::function<std::string(incarnation)> datacenter_of{};
+
+ private:
+  struct peer_state {
+    time_point last_heard{};
+    request_sequence acknowledged{};
+    request_sequence newest{};
+  };
+
+  [[nodiscard]] static bool is_answered_at_once(const messages::message& body) {
+    if (const auto* finish = std::get_if<messages::finish_request>(&body)) return !finish->result.ok();
+    return std::holds_alternative<messages::publish_request>(body) ||
+           std::holds_alternative<messages::source_failed_request>(body) ||
+           std::holds_alternative<messages::lease_released_request>(body) ||
+           std::holds_alternative<messages::cut_off_done_request>(body) ||
+           std::holds_alternative<messages::leave_request>(body);
+  }
+
+  const Server* server_ = nullptr;
+  catalog_options settings_;
+  simulation_statistics* statistics_;
+  std::function<void(const std::string&)> violate_;
+  std::map<incarnation, peer_state> peers_;
+  std::set<incarnation> told_;  ///< that they are dead, or have left
+  bool known_ = false;
+};
+
+}  // namespace tensorhub::testing

@@ -1,0 +1,105 @@
+#pragma once
+/// \file servers.hpp
+/// The reference servers of a simulated history: one at a time is to be believed; it can die, and another one
+/// can take over while it does not know yet.
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+#include "support/simulation/control_network.hpp"
+#include "support/simulation/event_queue.hpp"
+#include "support/simulation/options.hpp"
+#include "tensorhub/service/catalog.hpp"
+
+namespace tensorhub::testing {
+
+template <typename Server>
+class simulated_servers {
+ public:
+  static constexpr std::size_t count = 2;  ///< addresses
+
+  struct hooks {
+    std::function<void(Server&)> started{};      ///< it is the one to be believed from now on
+    std::function<void(std::size_t)> stepped{};  ///< the server at this address may have something to say
+  };
+
+  /// All are borrowed.
+  simulated_servers(event_queue& events, control_network& network, simulation_statistics& statistics,
+                    catalog_options settings, hooks tell)
+      : events_{&events},
+        network_{&network},
+        statistics_{&statistics},
+        settings_{std::move(settings)},
+        tell_{std::move(tell)} {}
+
+  /// Null: nobody listens there.
+  [[nodiscard]] Server* at(std::size_t index) const { return servers_[index].get(); }
+  /// Null: there is none now.
+  [[nodiscard]] Server* current() const { return at(current_); }
+  [[nodiscard]] std::size_t current_index() const noexcept { return current_; }
+  [[nodiscard]] server_epoch epoch() const {
+    return current() == nullptr ? server_epoch{} : current()->epoch();
+  }
+  /// A deposed one still answers.
+  [[nodiscard]] bool two() const noexcept {
+    return std::ranges::none_of(servers_, [](const auto& server) { return server == nullptr; });
+  }
+
+  void start(std::size_t index, std::uint64_t term) {
+    const server_epoch epoch{term << server_term_shift | (events_->bits() >> server_term_shift)};
+    servers_[index] = std::make_unique<Server>(settings_, epoch);
+    term_ = term;
+    current_ = index;
+    tell_.started(*servers_[index]);
+    tick(index);
+  }
+
+  /// The process is gone, and with it all that it knew.
+  void kill() {
+    if (current() == nullptr) return;
+    ++statistics_->server_kills;
+    servers_[current_].reset();
+    network_->lose_all();
+    events_->after(events_->between(std::chrono::milliseconds{1}, std::chrono::milliseconds{600}), [this] {
+      if (current() == nullptr) start(current_, term_);
+    });
+  }
+
+  /// An election: another server takes over, and the old one does not know yet.
+  void take_over() {
+    const std::size_t old = current_;
+    const std::size_t next = (old + 1) % count;
+    if (current() == nullptr || servers_[next] != nullptr) return;
+    ++statistics_->takeovers;
+    start(next, term_ + 1);
+    events_->after(events_->between(duration{0}, std::chrono::milliseconds{300}),
+                   [this, old] { servers_[old].reset(); });
+  }
+
+ private:
+  void tick(std::size_t index) {
+    const Server& server = *servers_[index];
+    const time_point next = std::max(server.next_deadline(), events_->now() + std::chrono::milliseconds{5});
+    events_->schedule(next, [this, index, epoch = server.epoch()] {
+      if (servers_[index] == nullptr || servers_[index]->epoch() != epoch) return;
+      servers_[index]->advance(events_->now());
+      tell_.stepped(index);
+      tick(index);
+    });
+  }
+
+  event_queue* events_;
+  control_network* network_;
+  simulation_statistics* statistics_;
+  catalog_options settings_;
+  hooks tell_;
+  std::array<std::unique_ptr<Server>, count> servers_;
+  std::size_t current_ = 0;  ///< the one that was started last
+  std::uint64_t term_ = 0;
+};
+
+}  // namespace tensorhub::testing

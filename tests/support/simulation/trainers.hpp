@@ -1,0 +1,142 @@
+#pragma once
+/// \file trainers.hpp
+/// The trainer group of a simulated history: each shard publishes a version, lets it be read for a while,
+/// takes it back, changes every byte, and meets the other shards.
+///
+/// Some exit in the middle, as processes do, or leave politely; another process goes on in their place. The
+/// last version stays published: it is published when all shards are there, after the last fault.
+
+#include <chrono>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "support/simulation/event_queue.hpp"
+#include "support/simulation/options.hpp"
+#include "tensorhub/service/session.hpp"
+#include "tensorhub/types/units.hpp"
+
+namespace tensorhub::testing {
+
+/// A part of `simulation` (world.hpp), whose friend it is.
+template <typename World>
+class simulated_trainers {
+ public:
+  using worker_type = typename World::worker_type;
+
+  explicit simulated_trainers(World& world) : world_{&world} {}
+
+  /// One step of one shard. `last`: leaves the version published.
+  void train(std::uint32_t shard, version_number version, bool last) {
+    worker_type* worker = world_->at({World::trainer, shard});
+    if (worker == nullptr) return meet(shard, version);  // the others publish without it
+    worker->write_version(version);
+    if (shard == 0) ++world_->statistics_.versions;
+    world_->call(
+        *worker, "publish", std::chrono::seconds{2},
+        [worker, version](session&, time_point, time_point) {
+          return worker->publish(version, std::chrono::seconds{2});
+        },
+        [this, worker, shard, version, last](const session_result& result) {
+          if (result.outcome.ok()) return published(*worker, shard, version, last);
+          // A process that was not there for one of its group's calls may not know it after a server's end.
+          const bool out_of_step = world_->servers_fail() && result.outcome.code == errc::group_failed;
+          if (out_of_step) ++world_->statistics_.refused_publishes;
+          if (result.outcome.code != errc::replaced && !out_of_step)
+            world_->violate("publish failed: " + result.outcome.sentence);
+          meet(shard, version);
+        });
+  }
+
+ private:
+  void published(worker_type& worker, std::uint32_t shard, version_number version, bool last) {
+    const simulation_options& options = world_->options_;
+    if (shard == 0 && options.keep_latest > 0 && version.value % 8 == 1)
+      world_->leavers_.retain(worker, {options.keep_latest, {}, {}});
+    if (shard == 0 && !world_->over() && world_->events_.chance(options.pins))
+      world_->leavers_.pin_for_a_while(worker, version);
+    if (last) {
+      world_->final_version_ = version;
+      return;
+    }
+    world_->events_.after(
+        world_->events_.between(std::chrono::milliseconds{1}, std::chrono::milliseconds{60}),
+        [this, &worker, shard, version] { take_back(worker, shard, version); });
+  }
+
+  void take_back(worker_type& worker, std::uint32_t shard, version_number version) {
+    event_queue& events = world_->events_;
+    if (!worker.alive()) return meet(shard, version);
+    if (events.chance(world_->options_.careless_trainer))
+      worker.scribble();  // breaks the contract: readers must notice
+    const bool exits = !world_->over() && events.chance(world_->options_.trainer_exits);
+    const bool politely = exits && events.chance(0.5);
+    if (exits && !politely) {
+      events.after(events.between(duration{0}, std::chrono::milliseconds{4}), [this, &worker] {
+        ++world_->statistics_.exits;
+        if (worker.alive()) world_->kill(World::place_of(worker.core()));
+      });
+    }
+    world_->call(
+        worker, "unpublish", world_->options_.unpublish_timeout,
+        [](session& core, time_point now, time_point deadline) { return core.unpublish(now, deadline); },
+        [this, &worker, shard, version, politely](const session_result& result) {
+          if (!worker.alive()) return meet(shard, version);
+          if (!result.outcome.ok()) world_->violate("unpublish failed: " + result.outcome.sentence);
+          if (result.forced) world_->retained_.excuse(world_->events_.now(), version);
+          if (result.forced)
+            ++world_->statistics_.forced_drains;
+          else if (!worker.core().fatal())
+            world_->check_drained(worker);
+          worker.check_unread("its trainer changes them");
+          worker.scribble();
+          if (politely) return leave(worker, shard, version);
+          meet(shard, version);
+        });
+  }
+
+  /// The process says goodbye and ends, perhaps while the other shards still drain; another one goes on.
+  void leave(worker_type& worker, std::uint32_t shard, version_number version) {
+    ++world_->statistics_.exits;
+    world_->call(
+        worker, "leave", std::chrono::milliseconds{500},
+        [](session& core, time_point now, time_point deadline) { return core.leave(now, deadline); },
+        [this, &worker, shard, version](const session_result&) {
+          if (worker.alive()) {
+            world_->events_.after(duration{0}, [this, &worker] { world_->end_process(worker); });
+            world_->spawn_later({World::trainer, shard}, std::chrono::milliseconds{200});
+          }
+          meet(shard, version);
+        });
+  }
+
+  /// A trainer group is synchronous: all shards finish a step before the next begins.
+  void meet(std::uint32_t shard, version_number version) {
+    waiting_.push_back(shard);
+    if (waiting_.size() < world_->options_.shards) return;
+    waiting_.clear();
+    const bool last = world_->over();
+    step({version.value + 1}, last, last && !world_->settled() ? world_->options_.settling : duration{0});
+  }
+  void step(version_number version, bool last, duration pause) {
+    if (last && pause == duration{0} && !is_whole()) pause = std::chrono::milliseconds{50};
+    if (pause != duration{0})
+      return world_->events_.after(pause, [this, version, last] { step(version, last, duration{0}); });
+    for (std::uint32_t shard = 0; shard < world_->options_.shards; ++shard)
+      world_->events_.after(world_->network_.delay(),
+                            [this, shard, version, last] { train(shard, version, last); });
+  }
+  /// All shards are there, and none is about to learn that it is not.
+  [[nodiscard]] bool is_whole() const {
+    for (std::uint32_t shard = 0; shard < world_->options_.shards; ++shard) {
+      const worker_type* worker = world_->at({World::trainer, shard});
+      if (worker == nullptr || worker->paused() || worker->core().fatal()) return false;
+    }
+    return true;
+  }
+
+  World* world_;
+  std::vector<std::uint32_t> waiting_;  ///< shards that have finished the step
+};
+
+}  // namespace tensorhub::testing

@@ -1,0 +1,642 @@
+#pragma once
+/// \file worker.hpp
+/// A simulated worker: the real session, pull and control block over simulated memory and a simulated
+/// network.
+///
+/// It is a shell like tensorhub/worker.hpp, with events in the place of threads. Its memory holds real bytes,
+/// so that a mixture of versions is a mixture of bytes and not a flag.
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "support/simulation/event_queue.hpp"
+#include "tensorhub/concepts/integrity.hpp"
+#include "tensorhub/service/session.hpp"
+#include "tensorhub/transfer/control_block.hpp"
+#include "tensorhub/transfer/pull.hpp"
+
+namespace tensorhub::testing {
+
+/// The bytes of a version: different in every version, shard and place.
+[[nodiscard]] inline std::byte content_byte(version_number version, std::uint32_t shard,
+                                            std::uint64_t position) noexcept {
+  std::uint64_t x = version.value * 0x9e3779b97f4a7c15ull + shard * 0xbf58476d1ce4e5b9ull +
+                    position * 0x94d049bb133111ebull;
+  x ^= x >> 29;
+  x *= 0xbf58476d1ce4e5b9ull;
+  return static_cast<std::byte>(x >> 56);
+}
+
+template <integrity Integrity>
+class simulated_worker {
+ public:
+  static constexpr std::uint64_t control_base = UINT64_MAX;
+
+  /// What the world does for a worker.
+  struct services {
+    std::function<void(simulated_worker&, messages::envelope)> send{};
+    /// Who answers at the address of this process: itself, perhaps another one that has come in its place, or
+    /// nobody.
+    std::function<const simulated_worker*(incarnation)> answers{};
+    /// Name of a living process that may still read what this one has promised; empty: there is none.
+    std::function<std::string(const simulated_worker&)> reader_of{};
+    std::function<void(const std::string&)> violation{};
+    std::function<void(simulated_worker&, const session_result&)> result{};
+    std::function<void(simulated_worker&, std::size_t)> use_server{};
+    std::function<void(simulated_worker&)> resumed{};
+    std::function<void(simulated_worker&, version_number, const std::string&)> offload{};
+    std::function<void(simulated_worker&)> drop{};
+    std::function<bool()> flips_a_bit{};
+  };
+
+  simulated_worker(event_queue& events, services world, session_options options, incarnation self,
+                   const layout& shape)
+      : events_{&events},
+        world_{std::move(world)},
+        name_{options.replica + "/" + std::to_string(options.shard.index)},
+        model_{options.model},
+        shard_{options.shard},
+        layout_{&shape},
+        control_{self, shape},
+        core_{std::move(options), self, shape} {
+    for (const auto& segment : shape.segments()) memory_.emplace_back(segment.bytes);
+    std::uint64_t position = 0;
+    for (chunk_index chunk = 0; chunk < shape.chunk_count(); ++chunk) {
+      starts_.push_back(position);
+      position += shape.slice(chunk).bytes;
+    }
+    by_lease_.resize(starts_.size());
+  }
+
+  [[nodiscard]] session& core() noexcept { return core_; }
+  [[nodiscard]] const session& core() const noexcept { return core_; }
+  [[nodiscard]] const std::string& name() const noexcept { return name_; }
+  [[nodiscard]] shard_of shard() const noexcept { return shard_; }
+  [[nodiscard]] bool alive() const noexcept { return alive_; }
+  [[nodiscard]] std::uint64_t confirmed_chunks() const noexcept { return confirmed_total_; }
+
+  /// The process is gone at once; its memory answers nobody.
+  void kill() {
+    alive_ = false;
+    end_transfer();
+  }
+
+  /// Stopped, as by SIGSTOP: it sends, receives and times nothing; its memory can be read all the same.
+  void pause(duration time) {
+    paused_ = true;
+    events_->after(time, [this] {
+      paused_ = false;
+      running_since_ = events_->now();
+      for (const auto& put_off : std::exchange(backlog_, {})) put_off();
+      settle();
+      world_.resumed(*this);
+    });
+  }
+  [[nodiscard]] bool paused() const noexcept { return paused_; }
+  /// After its last pause.
+  [[nodiscard]] time_point running_since() const noexcept { return running_since_; }
+
+  // ---- the user's side of the memory ----
+
+  void write_version(version_number version) {
+    for_each_byte([&](std::uint64_t position) { return content_byte(version, shard_.index, position); });
+  }
+  /// What an optimizer does after unpublish: every byte becomes something else.
+  void scribble() {
+    const std::uint64_t salt = events_->bits();
+    for_each_byte(
+        [&](std::uint64_t position) { return static_cast<std::byte>((salt >> (position % 56)) ^ position); });
+  }
+  [[nodiscard]] bool holds_bytes_of(version_number version) const {
+    std::uint64_t position = 0;
+    for (const auto& segment : memory_) {
+      for (const std::byte byte : segment) {
+        if (byte != content_byte(version, shard_.index, position++)) return false;
+      }
+    }
+    return true;
+  }
+
+  /// Digests, shows and announces.
+  session_ticket publish(version_number version, duration timeout) {
+    const std::uint64_t seed = Integrity::bind(model_, version, shard_);
+    std::vector<digest128> table;
+    for (chunk_index chunk = 0; chunk < layout_->chunk_count(); ++chunk) {
+      table.push_back(Integrity::chunk_digest(seed, chunk, bytes_of(chunk)));
+    }
+    if (!core_.held() && !core_.busy() && !core_.fatal()) show(version, core_.epoch(), table);
+    const auto ticket = core_.publish(events_->now(), version,
+                                      Integrity::enabled ? Integrity::root(seed, table) : digest128{},
+                                      control_region(), events_->now() + timeout);
+    settle();
+    return ticket;
+  }
+
+  /// What is received can be read by others meanwhile.
+  session_ticket update(const version_selector& selector, duration timeout,
+                        messages::update_reach reach = messages::update_reach::anywhere) {
+    const auto ticket =
+        core_.update(events_->now(), selector, events_->now() + timeout, control_region(), reach);
+    settle();
+    return ticket;
+  }
+
+  /// Complete, of what the control block shows now; zero: nothing is shown, or it is still being received.
+  [[nodiscard]] version_number shown() const noexcept { return shown_; }
+
+  /// Contract 1: bytes may change from here on, so nobody may be able to go on reading what was promised.
+  void check_unread(const char* why) {
+    if (promised_epoch_ == 0) return;
+    if (const std::string reader = world_.reader_of(*this); !reader.empty())
+      world_.violation("bytes of " + name_ + " may change (" + why + ") although " + reader +
+                       " may still read them");
+    promised_epoch_ = 0;
+  }
+  /// A transfer is running.
+  [[nodiscard]] bool is_reading() const noexcept { return transfer_.has_value(); }
+  /// This worker reads from `holder` under a lease on what it has promised, and would be served.
+  [[nodiscard]] bool may_read(const simulated_worker& holder) const {
+    if (!alive_ || !transfer_) return false;
+    for (source_slot slot = 0; slot < sources_.size(); ++slot) {
+      const messages::assignment& source = sources_[slot].source;
+      if (source.source != holder.core_.self() || source.epoch != holder.promised_epoch_) continue;
+      if (transfer_->is_lost(slot) || transfer_->is_idle(slot)) continue;
+      if (holder.admits(core_.self(), source.control) == completion_status::ok) return true;
+    }
+    return false;
+  }
+
+  // ---- shell ----
+
+  /// Performs everything that the core wants, until it wants nothing more, and sets the timer.
+  void settle() {
+    if (!alive_ || paused_) return;
+    for (;;) {
+      auto actions = core_.take_actions();
+      for (auto& action : actions) std::visit([&](auto& order) { perform(order); }, action);
+      for (auto& message : core_.take_output()) {
+        if (faults.forgets_success) forget_success(message.body);
+        world_.send(*this, std::move(message));
+      }
+      const auto results = core_.take_results();
+      for (const auto& result : results) world_.result(*this, result);
+      if (actions.empty() && results.empty()) break;
+    }
+    const time_point next = core_.next_deadline();
+    if (next < timer_ && next != time_point::never()) {
+      timer_ = next;
+      events_->schedule(next, [this, next] {
+        if (timer_ != next) return;
+        timer_ = time_point::never();
+        when_running([this] {
+          core_.advance(events_->now());
+          settle();
+        });
+      });
+    }
+  }
+
+  void receive(const messages::envelope& message) {
+    when_running([this, message] {
+      core_.receive(events_->now(), message);
+      settle();
+    });
+  }
+
+  /// A read of this worker's memory at this moment, as the transport's serving side would do it.
+  [[nodiscard]] completion_status serve(incarnation reader, const remote_region& region, std::uint64_t offset,
+                                        std::span<std::byte> into) const {
+    if (const auto status = admits(reader, region); status != completion_status::ok) return status;
+    const std::span<const std::byte> memory = region.base == control_base
+                                                  ? const_cast<control_block&>(control_).memory()
+                                                  : std::span{memory_.at(region.base)};
+    if (offset > memory.size() || into.size() > memory.size() - offset)
+      return completion_status::access_denied;
+    std::memcpy(into.data(), memory.data() + offset, into.size());
+    return completion_status::ok;
+  }
+
+  /// It is this process, and it has not let go since it showed something at this epoch.
+  [[nodiscard]] bool lets_read(incarnation self, std::uint64_t epoch) const noexcept {
+    return core_.self() == self && open_epoch_ == epoch;
+  }
+  /// It has cut this reader off: never again.
+  [[nodiscard]] bool bars(incarnation reader) const { return cut_off_.contains(reader); }
+  /// Whether this process lets that one read with this key.
+  [[nodiscard]] completion_status admits(incarnation reader, const remote_region& region) const {
+    if (!alive_) return completion_status::peer_lost;
+    if (cut_off_.contains(reader)) return completion_status::cut_off;
+    std::uint64_t generation = 0;
+    std::memcpy(&generation, region.key.bytes.data(), sizeof generation);
+    return generation == key_generation_ ? completion_status::ok : completion_status::access_denied;
+  }
+
+  /// Planted faults: what a broken worker does. Used to prove that the simulation sees it.
+  struct planted {
+    bool skip_header_check = false;  ///< accept chunks without reading the header again
+    bool skip_digests = false;
+    bool no_epoch = false;          ///< let go without raising the epoch
+    bool no_cut_off = false;        ///< confirm cut-offs without doing them
+    bool forgets_success = false;   ///< who gives up after the last byte says that nothing was overwritten
+    bool shows_early = false;       ///< sets a chunk's bit when it begins to read it
+    bool shows_unverified = false;  ///< sets it when the chunk has arrived, whatever its digest
+  } faults;
+
+  /// Chunks that were read from others which were receiving themselves.
+  [[nodiscard]] std::uint64_t chunks_from_receiving() const noexcept { return chunks_from_receiving_; }
+
+ private:
+  /// Now, or when it goes on.
+  template <typename Call>
+  void when_running(Call call) {
+    if (!alive_) return;
+    if (!paused_) return call();
+    backlog_.push_back([this, call] {
+      if (alive_) call();
+    });
+  }
+
+  [[nodiscard]] remote_region control_region() const {
+    return region(control_base, control_offsets::of(*layout_).total_bytes);
+  }
+  [[nodiscard]] remote_region region(std::uint64_t base, std::uint64_t bytes) const {
+    remote_region out;
+    out.base = base;
+    out.bytes = bytes;
+    std::memcpy(out.key.bytes.data(), &key_generation_, sizeof key_generation_);
+    out.key.used_bytes = sizeof key_generation_;
+    return out;
+  }
+  [[nodiscard]] std::span<std::byte> bytes_of(chunk_index chunk) {
+    const chunk_slice slice = layout_->slice(chunk);
+    return std::span{memory_[slice.segment]}.subspan(slice.offset, slice.bytes);
+  }
+  template <typename Value>
+  void for_each_byte(Value&& value) {
+    std::uint64_t position = 0;
+    for (auto& segment : memory_) {
+      for (std::byte& byte : segment) byte = value(position++);
+    }
+  }
+
+  void show(version_number version, std::uint64_t epoch, std::span<const digest128> table) {
+    if (!holds_bytes_of(version))
+      world_.violation(name_ + " shows version " + to_string(version) + " with other bytes");
+    describe_memory(table);
+    show_held(version, epoch);
+  }
+  void show_held(version_number version, std::uint64_t epoch) {
+    control_.show(version, epoch);
+    shown_ = version;
+    open_epoch_ = promised_epoch_ = epoch;
+  }
+  /// A chunk of what is being received can be read by others from here on.
+  void show_chunk(chunk_index chunk) {
+    control_.add_chunk(chunk);
+    if (!has_bytes_of(chunk, transfer_version_))
+      world_.violation(name_ + " shows chunk " + std::to_string(chunk) + " of version " +
+                       to_string(transfer_version_) + " with wrong bytes");
+  }
+  [[nodiscard]] bool has_bytes_of(chunk_index chunk, version_number version) {
+    std::uint64_t position = starts_[chunk];
+    return std::ranges::all_of(bytes_of(chunk), [&](std::byte byte) {
+      return byte == content_byte(version, shard_.index, position++);
+    });
+  }
+  void describe_memory(std::span<const digest128> table) {
+    control_.set_digests(table);
+    for (std::size_t i = 0; i < memory_.size(); ++i) control_.set_segment(i, region(i, memory_[i].size()));
+  }
+
+  // ---- actions ----
+
+  static void forget_success(messages::message& body) {
+    auto* finish = std::get_if<messages::finish_request>(&body);
+    if (finish == nullptr || finish->result.ok() || finish->intact || !finish->held) return;
+    finish->intact = true;
+    finish->held.reset();
+  }
+
+  void perform(const session_actions::raise_epoch& order) {
+    check_unread("its session raises the epoch");
+    let_go(order.epoch);
+  }
+  void perform(const session_actions::restore& order) {
+    if (!holds_bytes_of(order.held.version))
+      world_.violation(name_ + " restores a version that it has overwritten");
+    show_held(order.held.version, order.held.epoch);
+  }
+  void perform(const session_actions::cut_off_reader& order) {
+    if (!faults.no_cut_off) cut_off_.insert(order.reader);
+    core_.cut_off_done(events_->now(), order.reader);
+  }
+  void perform(const session_actions::offload& order) { world_.offload(*this, order.version, order.replica); }
+  void perform(const session_actions::drop&) { world_.drop(*this); }
+  void perform(const session_actions::use_server& order) { world_.use_server(*this, order.index); }
+  void perform(const session_actions::cut_off_all&) {
+    if (!faults.no_cut_off) ++key_generation_;
+  }
+  void perform(const session_actions::start_pull& order) {
+    end_transfer();
+    pull_options rules{.window_chunks = 2, .confirm_every = 4};
+    rules.poll_longest = std::chrono::milliseconds{1};
+    rules.stall_timeout = std::chrono::milliseconds{30};
+    transfer_.emplace(*layout_, rules, order.ordinal + core_.self().value);
+    transfer_version_ = order.version;
+    transfer_epoch_ = core_.epoch();
+    showing_ = false;
+    life_ = std::make_shared<bool>(true);
+    for (const messages::assignment& source : order.sources) add_source(source);
+    core_.pull_started(events_->now(), control_region());
+    pump();
+    watch();
+  }
+  void perform(const session_actions::add_source& order) {
+    if (!transfer_) return;
+    if (order.released) release(order.released);
+    add_source(order.source);
+    pump();
+  }
+  void perform(const session_actions::release_source& order) {
+    if (!transfer_) return;
+    release(order.released);
+    pump();
+  }
+  void perform(const session_actions::stop_pull& order) {
+    if (!transfer_) return;
+    const bool intact = transfer_->intact();
+    end_transfer();
+    let_go(core_.epoch());
+    core_.pull_failed(events_->now(), order.reason, intact);
+  }
+
+  void let_go(std::uint64_t epoch) {
+    shown_ = {};
+    open_epoch_ = 0;
+    if (!faults.no_epoch) control_.raise_epoch(epoch);
+  }
+
+  // ---- transfer ----
+
+  struct source_record {
+    messages::assignment source{};
+    std::array<channel_id, 2> channels{};
+    bool report_release = false;
+  };
+
+  void add_source(const messages::assignment& source) {
+    transfer_->add_source({source.lease, source.source, source.version, source.epoch, source.root,
+                           source.receiving, source.ordinal, source.crossing});
+    source_record record{source, {}, false};
+    const auto slot = static_cast<source_slot>(sources_.size());
+    for (lane_id lane = 0; lane < record.channels.size(); ++lane)
+      record.channels[lane] = transfer_->open_channel(slot, lane);
+    sources_.push_back(std::move(record));
+  }
+  void release(lease_id released) {
+    for (source_slot slot = 0; slot < sources_.size(); ++slot) {
+      if (sources_[slot].source.lease != released) continue;
+      transfer_->retire_source(slot);
+      sources_[slot].report_release = true;
+    }
+  }
+
+  /// Looks after the transfer again and again: maps are due, or nothing comes any more.
+  void watch() {
+    events_->after(std::chrono::microseconds{500}, [this, life = life_] {
+      when_running([this, life] {
+        if (!*life) return;
+        pump();
+        settle();
+        if (*life) watch();
+      });
+    });
+  }
+
+  void end_transfer() {
+    if (life_) *life_ = false;
+    transfer_.reset();
+    sources_.clear();
+  }
+
+  void pump() {
+    if (!transfer_) return;
+    for (source_slot slot = 0; slot < sources_.size(); ++slot) {
+      for (const channel_id channel : sources_[slot].channels) {
+        while (const auto task = transfer_->next(channel, events_->now())) {
+          if (faults.shows_early && task->kind == pull_task::kind_type::chunk) show_chunk(task->chunk);
+          start(slot, channel, *task);
+        }
+      }
+    }
+    if (transfer_->take_stall(events_->now())) {
+      transfer_->forgive_stall(events_->now());
+      core_.pull_stalled(events_->now(), "nothing new");
+    }
+    while (const auto failure = transfer_->take_failure()) {
+      core_.source_failed(events_->now(), failure->lease, failure->reason, failure->detail);
+    }
+    for (source_slot slot = 0; slot < sources_.size(); ++slot) {
+      if (!sources_[slot].report_release || !transfer_->is_idle(slot)) continue;
+      sources_[slot].report_release = false;
+      core_.source_released(events_->now(), sources_[slot].source.lease);
+    }
+    if (transfer_->done()) complete();
+  }
+
+  void complete() {
+    const version_number version = transfer_version_;
+    for (source_slot slot = 0; slot < sources_.size(); ++slot) {
+      if (sources_[slot].source.receiving) chunks_from_receiving_ += transfer_->chunks_from(slot);
+    }
+    const std::vector<digest128> table{transfer_->table().begin(), transfer_->table().end()};
+    end_transfer();
+    show(version, core_.epoch(), table);
+    core_.pull_finished(events_->now(), control_region());
+    if (!core_.held()) promised_epoch_ = 0;  // it was being stopped: what was received is given up
+  }
+
+  /// One read: the request travels, the bytes are taken in up to three pieces at different times, the
+  /// completion travels.
+  struct read_state {
+    std::vector<std::byte> bytes{};
+    std::span<std::byte> target{};  ///< of a chunk: arrives here piece by piece
+    completion_status status = completion_status::ok;
+    bool by_lease = true;  ///< whoever was read showed what the lease is on, until the last byte
+  };
+
+  void start(source_slot slot, channel_id channel, const pull_task& task) {
+    const messages::assignment source = sources_[slot].source;
+    auto state = std::make_shared<read_state>();
+    remote_region from = source.control;
+    std::uint64_t offset = 0;
+    std::uint64_t bytes = sizeof(control_header);
+    if (task.kind == pull_task::kind_type::block) bytes = control_offsets::of(*layout_).total_bytes;
+    if (task.kind == pull_task::kind_type::map) bytes = control_offsets::of(*layout_).map_end();
+    if (task.kind == pull_task::kind_type::chunk) {
+      const chunk_slice slice = layout_->slice(task.chunk);
+      from = transfer_->segments(slot)[slice.segment];
+      offset = slice.offset;
+      bytes = slice.bytes;
+      state->target = bytes_of(task.chunk);
+    }
+    state->bytes.resize(bytes);
+    const auto life = life_;
+    duration delay = events_->between(std::chrono::microseconds{20}, std::chrono::microseconds{200});
+    const std::uint64_t pieces = 1 + events_->below(3);
+    for (std::uint64_t piece = 0; piece < pieces; ++piece) {
+      const std::uint64_t first = bytes * piece / pieces;
+      const std::uint64_t last = bytes * (piece + 1) / pieces;
+      events_->after(delay, [this, life, state, source, from, offset, first, last] {
+        if (!*life || state->status != completion_status::ok) return;
+        const simulated_worker* holder = world_.answers(source.source);
+        const auto part = std::span{state->bytes}.subspan(first, last - first);
+        state->status = holder == nullptr ? completion_status::peer_lost
+                                          : holder->serve(core_.self(), from, offset + first, part);
+        if (holder != nullptr) state->by_lease = holder->lets_read(source.source, source.epoch);
+        if (state->status == completion_status::ok && !state->target.empty() && world_.flips_a_bit())
+          part.front() ^= std::byte{1};
+        if (state->status == completion_status::ok && !state->target.empty()) {
+          std::memcpy(state->target.data() + first, part.data(), part.size());
+        }
+      });
+      delay += events_->between(std::chrono::microseconds{0}, std::chrono::microseconds{400});
+    }
+    // A lost peer is noticed late, like a time-out.
+    events_->after(delay, [this, life, state, slot, channel, task] {
+      if (!*life) return;
+      const duration extra =
+          state->status == completion_status::peer_lost
+              ? events_->between(std::chrono::milliseconds{1}, std::chrono::milliseconds{40})
+              : duration{0};
+      events_->after(extra, [this, life, state, slot, channel, task] {
+        when_running([this, life, state, slot, channel, task] {
+          if (*life) arrived(slot, channel, task, *state);
+        });
+      });
+    });
+  }
+
+  void arrived(source_slot slot, channel_id channel, const pull_task& task, const read_state& state) {
+    const std::uint64_t before = transfer_->confirmed_chunks();
+    switch (task.kind) {
+      case pull_task::kind_type::block: {
+        const version_number version = transfer_version_;
+        digest128 root;
+        if (Integrity::enabled && state.status == completion_status::ok) {
+          root = Integrity::root(Integrity::bind(model_, version, shard_),
+                                 read_control_digests(state.bytes, *layout_));
+        }
+        if (transfer_->block_arrived(channel, state.status, state.bytes, root, events_->now()) && !showing_) {
+          showing_ = true;
+          describe_memory(transfer_->table());
+          control_.show_receiving(version, transfer_epoch_);
+          open_epoch_ = transfer_epoch_;
+        }
+        break;
+      }
+      case pull_task::kind_type::chunk: {
+        digest128 digest;
+        if (Integrity::enabled && state.status == completion_status::ok) {
+          digest = Integrity::chunk_digest(Integrity::bind(model_, transfer_version_, shard_), task.chunk,
+                                           bytes_of(task.chunk));
+        }
+        if (faults.skip_digests && !transfer_->table().empty()) digest = transfer_->table()[task.chunk];
+        if (state.status == completion_status::ok) by_lease_[task.chunk] = state.by_lease;
+        if (faults.shows_unverified && state.status == completion_status::ok) show_chunk(task.chunk);
+        transfer_->chunk_arrived(channel, task.chunk, state.status, digest, events_->now());
+        break;
+      }
+      case pull_task::kind_type::header:
+      case pull_task::kind_type::map: {
+        std::vector<std::byte> seen = state.bytes;
+        completion_status status = state.status;
+        if (faults.skip_header_check) {
+          const pull_source& facts = transfer_->facts(slot);
+          control_header forged;
+          std::memcpy(&forged, seen.data(), sizeof forged);
+          forged.magic = control_header::magic_number;
+          forged.holder = facts.holder.value;
+          forged.epoch = facts.epoch;
+          forged.version = facts.version.value;
+          forged.state =
+              static_cast<std::uint64_t>(facts.receiving ? control_state::receiving : control_state::shown);
+          std::memcpy(seen.data(), &forged, sizeof forged);
+          status = completion_status::ok;
+        }
+        if (task.kind == pull_task::kind_type::map)
+          transfer_->map_arrived(channel, status, seen, events_->now());
+        else
+          transfer_->header_arrived(channel, status, seen, events_->now());
+        for (const chunk_index chunk : transfer_->take_confirmed()) {
+          check_read_by_lease(chunk);
+          show_chunk(chunk);
+        }
+        break;
+      }
+    }
+    check_confirmed(before);
+    pump();
+    settle();
+  }
+
+  /// Contract 2: a chunk that was accepted has the bytes of its version, at the moment of its acceptance.
+  void check_confirmed(std::uint64_t before) {
+    const std::uint64_t now_confirmed = transfer_->confirmed_chunks();
+    if (now_confirmed == before) return;
+    confirmed_total_ += now_confirmed - before;
+    for (chunk_index chunk = 0; chunk < layout_->chunk_count(); ++chunk) {
+      if (transfer_->is_confirmed(chunk) && !has_bytes_of(chunk, transfer_version_))
+        return world_.violation(name_ + " accepted chunk " + std::to_string(chunk) + " of version " +
+                                to_string(transfer_version_) + " with wrong bytes");
+    }
+  }
+  /// ... and was read from the process of the lease, which had not let go of it.
+  void check_read_by_lease(chunk_index chunk) {
+    if (by_lease_[chunk]) return;
+    world_.violation(name_ + " accepted chunk " + std::to_string(chunk) + " of version " +
+                     to_string(transfer_version_) + ", which was read after its source had let go of it");
+  }
+
+  event_queue* events_;
+  services world_;
+  std::string name_;
+  std::string model_;
+  shard_of shard_;
+  const layout* layout_;
+  std::vector<std::vector<std::byte>> memory_;
+  std::vector<std::uint64_t> starts_;  ///< of the chunks, in the shard's bytes
+  control_block control_;
+  version_number shown_{};        ///< complete
+  std::uint64_t open_epoch_ = 0;  ///< of what is shown now, complete or not; zero: nothing
+  std::uint64_t promised_epoch_ =
+      0;  ///< the last one at which it was complete; zero: bytes have changed since
+  std::uint64_t key_generation_ = 1;
+  std::set<incarnation> cut_off_;
+  session core_;
+  bool alive_ = true;
+  bool paused_ = false;
+  time_point running_since_{};
+  std::vector<std::function<void()>> backlog_;  ///< of a pause
+  time_point timer_ = time_point::never();
+
+  std::optional<pull> transfer_;
+  version_number transfer_version_{};
+  std::uint64_t transfer_epoch_ = 0;
+  bool showing_ = false;  ///< what is received can be read
+  std::uint64_t chunks_from_receiving_ = 0;
+  std::vector<source_record> sources_;
+  std::vector<bool> by_lease_;  ///< by chunk: how it was read last (read_state)
+  std::shared_ptr<bool> life_;
+  std::uint64_t confirmed_total_ = 0;
+};
+
+}  // namespace tensorhub::testing

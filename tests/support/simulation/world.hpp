@@ -1,0 +1,676 @@
+#pragma once
+/// \file world.hpp
+/// One simulated history: a reference server, a trainer group and rollout replicas, with seeded delays,
+/// faults of the control network, processes that die and callers that change their minds; the contract is
+/// checked after every event.
+///
+///     tensorhub::testing::simulation<> history{{.seed = 17}};
+///     history.run();
+///     for (const std::string& broken : history.violations()) ...  // each names seed, time and rule
+///
+/// What is checked (numbers of DESIGN section 2):
+///   1  an unforced unpublish ends with no lease left on the worker; bytes change only when nobody can go on
+///      reading what was promised
+///   2  every accepted chunk has its version's bytes, and was read before its source let go; whoever shows a
+///      chunk, shows or keeps a version, or holds one after a call that failed, has exactly its bytes
+///   3  the shards of a replica get one version per operation, and an update succeeds for all of them or for
+///      none
+///   4  a retained version does not vanish (retained_versions.hpp)
+///   5  a new server does not forget what is there (grace_rule.hpp)
+///   6  every call ends by its deadline (and the time that one answer needs)
+/// and the rules of rules.hpp. A history ends with a finale without faults, in which every replica must get
+/// the last version, and no lease may be left.
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "support/simulation/calls.hpp"
+#include "support/simulation/control_network.hpp"
+#include "support/simulation/grace_rule.hpp"
+#include "support/simulation/group_rule.hpp"
+#include "support/simulation/leavers.hpp"
+#include "support/simulation/options.hpp"
+#include "support/simulation/places.hpp"
+#include "support/simulation/retained_versions.hpp"
+#include "support/simulation/rules.hpp"
+#include "support/simulation/servers.hpp"
+#include "support/simulation/trace.hpp"
+#include "support/simulation/trainers.hpp"
+#include "support/simulation/worker.hpp"
+#include "tensorhub/policy/integrity/xxh3_128.hpp"
+#include "tensorhub/service/catalog.hpp"
+
+namespace tensorhub::testing {
+
+/// `Server`: the catalog, or a broken one that the rules must catch.
+template <scheduler Scheduler = nearest_source, consistency Consistency = group_consistent,
+          integrity Integrity = xxh3_128, typename Server = catalog<Scheduler, Consistency>>
+class simulation {
+ public:
+  using worker_type = simulated_worker<Integrity>;
+
+  explicit simulation(simulation_options options)
+      : options_{options},
+        events_{options.seed},
+        shape_{{{"norm", dtype::f32, {10}},
+                {"bias", dtype::u8, {77}},
+                {"wq", dtype::bf16, {16, 20}},
+                {"wk", dtype::f32, {130}},
+                {"gate", dtype::u8, {256}}},
+               256},
+        network_{events_, options_, statistics_},
+        servers_{events_,
+                 network_,
+                 statistics_,
+                 catalog_settings(),
+                 {[this](Server& server) {
+                    rules_.attach(server);
+                    retained_.forget_verdicts();
+                    grace_.attach(events_.now(), latest_published_);
+                  },
+                  [this](std::size_t index) { flush_server(index, nullptr); }}},
+        rules_{catalog_settings(), statistics_, [this](const std::string& what) { violate(what); }} {
+    servers_.start(0, 0);
+    rules_.datacenter_of = [this](incarnation id) {
+      const worker_type* worker = find(id);
+      return worker == nullptr ? std::string{} : worker->core().options().place.datacenter;
+    };
+    network_.connect(
+        {[this](std::size_t server, const messages::envelope& message) { at_server(server, message); },
+         [this](std::size_t server, incarnation id, const messages::envelope& message) {
+           at_worker(server, id, message);
+         }});
+    for (std::uint32_t shard = 0; shard < options_.shards; ++shard) {
+      spawn({trainer, shard});
+      events_.after(network_.delay(), [this, shard] { trainers_.train(shard, version_number{1}, false); });
+    }
+    for (std::size_t i = 0; i < options_.rollouts; ++i) {
+      const std::string replica = "rollout-" + std::to_string(i);
+      for (std::uint32_t shard = 0; shard < options_.shards; ++shard) {
+        rollouts_.push_back({replica, shard});
+        if (events_.chance(options_.late_starters))
+          spawn_later({replica, shard}, std::chrono::milliseconds{500});
+        else
+          spawn({replica, shard});
+      }
+      events_.after(network_.delay(), [this, replica] { next_round(replica); });
+    }
+    repeat(options_.connection_losses_per_second, [this] { network_.lose_one(); });
+    repeat(options_.kills_per_second, [this] { kill(rollouts_[events_.below(rollouts_.size())]); });
+    repeat(options_.double_joins_per_second, [this] { join_twice(); });
+    repeat(options_.server_kills_per_second, [this] {
+      if (log) note("the server is killed");
+      servers_.kill();
+    });
+    repeat(options_.takeovers_per_second, [this] {
+      if (log) note("another server takes over");
+      servers_.take_over();
+    });
+    repeat(options_.pauses_per_second, [this] { pause_somebody(); });
+    repeat(options_.polite_leavers_per_second, [this] { leavers_.retire_somebody(); });
+  }
+
+  /// Runs the history to its end; afterwards every call must have ended.
+  void run() {
+    const time_point end = time_point{} + options_.length + grace;
+    while (violations_.empty() && !is_at_rest() && events_.step(end)) {
+      if (++steps_ % 64 == 0) calls_.check(events_.now(), [this](incarnation id) { return find(id); });
+    }
+    if (violations_.empty()) check_end();
+    statistics_.events = events_.executed();
+    if (servers_.current() != nullptr)
+      statistics_.taken_back = servers_.current()->statistics().sources_taken_back;
+    for (const auto& worker : workers_) {
+      statistics_.chunks += worker->confirmed_chunks();
+      statistics_.relayed_chunks += worker->chunks_from_receiving();
+    }
+  }
+
+  [[nodiscard]] const std::vector<std::string>& violations() const noexcept { return violations_; }
+  [[nodiscard]] const simulation_statistics& statistics() const noexcept { return statistics_; }
+  template <typename Visitor>
+  void for_each_worker(Visitor&& visit) {
+    for (const auto& worker : workers_) visit(*worker);
+  }
+  /// Called for every worker that starts later: plants faults.
+  std::function<void(worker_type&)> on_spawn{};
+  /// Receives the server's log lines, for the replay of a failing seed.
+  std::function<void(const log_line&)> log{};
+  /// Violations that are overlooked, for tests of one guard alone.
+  std::function<bool(const std::string&)> tolerates{};
+  /// Check rule 3 although the policy does not promise it.
+  bool expect_groups = Consistency::decides_per_group;
+
+ private:
+  friend simulated_leavers<simulation>;
+  friend simulated_trainers<simulation>;
+
+  static constexpr duration grace = std::chrono::seconds{12};
+  static constexpr const char* trainer = "trainer";
+
+  using place = std::pair<std::string, std::uint32_t>;  ///< replica and shard
+
+  struct round_state {
+    std::string replica{};
+    std::size_t open = 0;
+    bool last = false;   ///< of the finale
+    bool local = false;  ///< takes only what its datacenter has
+    bool all_succeeded = true;
+    std::string failures{};
+  };
+  [[nodiscard]] static catalog_options catalog_settings() {
+    catalog_options out;
+    out.heartbeat_interval = std::chrono::milliseconds{50};
+    out.worker_timeout = std::chrono::milliseconds{400};
+    out.progress_timeout = std::chrono::milliseconds{60};
+    out.group_timeout = std::chrono::milliseconds{800};
+    out.recovery_grace = std::chrono::milliseconds{400};
+    return out;
+  }
+
+  [[nodiscard]] bool over() const { return events_.now() > time_point{} + options_.length; }
+  [[nodiscard]] bool servers_fail() const {
+    return options_.server_kills_per_second + options_.takeovers_per_second > 0;
+  }
+  [[nodiscard]] bool settled() const {
+    return events_.now() > time_point{} + options_.length + options_.settling;
+  }
+
+  void violate(const std::string& what) {
+    if (tolerates && tolerates(what)) return;
+    violations_.push_back("seed " + std::to_string(options_.seed) + ", " +
+                          std::to_string(to_seconds(events_.now() - time_point{})) + " s: " + what);
+  }
+
+  void note(const std::string& what) const {
+    log({log_level::debug,
+         "    " + std::to_string(to_seconds(events_.now() - time_point{})) + " s: " + what,
+         {}});
+  }
+  void note_message(const messages::envelope& message) const {
+    const worker_type* from = find(incarnation{message.sender});
+    const std::string what = describe_message(message);
+    if (from != nullptr && !what.empty()) note(from->name() + what);
+  }
+
+  /// Again and again until the faults end, `per_second` times a second on average.
+  void repeat(double per_second, std::function<void()> what) {
+    if (per_second <= 0) return;
+    const double seconds = static_cast<double>(events_.below(2000)) / 1000.0 / per_second;
+    events_.after(duration{static_cast<std::int64_t>(seconds * 1e9)}, [this, per_second, what] {
+      if (over()) return;
+      what();
+      repeat(per_second, what);
+    });
+  }
+
+  // ---- processes
+
+  /// `owner`: whose process it lives in, of a temporary replica; empty: a process of its own.
+  worker_type& spawn(const place& where, incarnation owner = {}) {
+    session_options options = simulated_place(where.first, where.second, options_, static_cast<bool>(owner));
+    options.consistency = Consistency::name;
+    options.integrity = Integrity::name;
+    typename worker_type::services world;
+    world.send = [this](worker_type& from, messages::envelope message) {
+      const incarnation self = from.core().self();
+      network_.to_server(self, asks_[self], std::move(message));
+    };
+    world.use_server = [this](worker_type& from, std::size_t index) {
+      asks_[from.core().self()] = index;
+      network_.lose(from.core().self());
+    };
+    world.resumed = [this](worker_type& worker) { look_at(worker); };
+    world.offload = [this](worker_type& host, version_number version, const std::string& replica) {
+      leavers_.offload(host, version, replica);
+    };
+    world.drop = [this](worker_type& holder) { leavers_.drop(holder); };
+    world.flips_a_bit = [this] {
+      const bool flips = !over() && events_.chance(options_.flipped_bits);
+      if (flips) ++statistics_.flipped_bits;
+      return flips;
+    };
+    world.answers = [this](incarnation id) { return answering(id); };
+    world.reader_of = [this](const worker_type& holder) {
+      const auto reader =
+          std::ranges::find_if(workers_, [&](const auto& each) { return each->may_read(holder); });
+      return reader == workers_.end() ? std::string{} : (*reader)->name();
+    };
+    world.violation = [this](const std::string& what) { violate(what); };
+    world.result = [this](worker_type& worker, const session_result& result) { calls_.end(worker, result); };
+    const incarnation self{++last_incarnation_};
+    workers_.push_back(
+        std::make_unique<worker_type>(events_, std::move(world), std::move(options), self, shape_));
+    worker_type& worker = *workers_.back();
+    by_id_[self] = &worker;
+    places_[where] = &worker;
+    if (on_spawn) on_spawn(worker);
+    call(
+        worker, "join", std::chrono::seconds{5},
+        [](session& core, time_point now, time_point deadline) { return core.join(now, deadline); },
+        [](const auto&) {});
+    return worker;
+  }
+  void spawn_later(const place& where, duration at_most) {
+    events_.after(events_.between(std::chrono::milliseconds{1}, at_most), [this, where] {
+      if (at(where) == nullptr) spawn(where);
+    });
+  }
+
+  /// Null: dead, or unknown.
+  [[nodiscard]] worker_type* find(incarnation id) const {
+    const auto found = by_id_.find(id);
+    return found == by_id_.end() || !found->second->alive() ? nullptr : found->second;
+  }
+  /// Null: nobody is there now.
+  [[nodiscard]] worker_type* at(const place& where) const {
+    const auto found = places_.find(where);
+    return found == places_.end() || !found->second->alive() ? nullptr : found->second;
+  }
+  /// A process that is restarted at once has the address of the one before it.
+  [[nodiscard]] const worker_type* answering(incarnation id) const {
+    const worker_type* itself = find(id);
+    if (itself != nullptr || options_.instant_restarts <= 0) return itself;
+    const auto gone = by_id_.find(id);
+    return gone == by_id_.end() ? nullptr : at(place_of(gone->second->core()));
+  }
+  [[nodiscard]] static place place_of(const session& core) {
+    return {core.options().replica, core.options().shard.index};
+  }
+
+  void kill(const place& where) {
+    worker_type* victim = at(where);
+    if (victim == nullptr) return;
+    ++statistics_.kills;
+    end_process(*victim);
+    if (victim->core().options().temporary) return;
+    if (!events_.chance(options_.instant_restarts)) return spawn_later(where, std::chrono::milliseconds{700});
+    events_.after(events_.between(duration{0}, std::chrono::microseconds{100}), [this, where] {
+      if (at(where) == nullptr) spawn(where);
+    });
+  }
+
+  /// Its calls end with it.
+  void end_process(worker_type& victim) {
+    if (log) note("the process of " + victim.name() + " ends");
+    retained_.excuse(events_.now(), victim.core());
+    victim.kill();
+    for (const auto& [holder, owner] : std::map<incarnation, incarnation>{owners_}) {
+      if (owner != victim.core().self()) continue;
+      owners_.erase(holder);
+      if (worker_type* worker = find(holder)) end_process(*worker);
+    }
+    for (const auto& done : calls_.end_all_of(victim.core().self())) done(gone());
+  }
+  [[nodiscard]] static session_result gone() {
+    session_result out;
+    out.outcome = {errc::replaced, "killed"};
+    return out;
+  }
+
+  /// Somebody who has joined asks to join as another worker too, as one that mixes up its options would.
+  void join_twice() {
+    auto who = places_.begin();
+    std::advance(who, static_cast<std::ptrdiff_t>(events_.below(places_.size())));
+    const place& other = rollouts_[events_.below(rollouts_.size())];
+    worker_type* worker = at(who->first);
+    if (worker == nullptr || !worker->core().joined() || other == who->first) return;
+    ++statistics_.double_joins;
+    messages::join_request join =
+        session_detail::join_request_of(simulated_place(other.first, other.second, options_, false), shape_);
+    join.consistency = Consistency::name;
+    join.integrity = Integrity::name;
+    join.tensors.assign(shape_.tensors().begin(), shape_.tensors().end());
+    const messages::envelope message{worker->core().self().value, rules_type::double_join, {}, join};
+    events_.after(network_.delay(), [this, message] {
+      if (servers_.current() != nullptr && servers_.current()->knows(incarnation{message.sender}))
+        at_server(servers_.current_index(), message);
+    });
+  }
+
+  /// What a worker that talks to the current server and this server say of each other.
+  void check_belief(const worker_type& worker) {
+    if (asks_[worker.core().self()] == servers_.current_index() && worker.core().server() == servers_.epoch())
+      rules_.check_belief(worker.core(), worker.name());
+  }
+  void check_drained(const worker_type& worker) {
+    if (worker.core().server() == servers_.epoch()) rules_.check_drained(worker.core(), worker.name());
+  }
+
+  // ---- calls
+
+  template <typename Start>
+  session_ticket call(worker_type& worker, std::string what, duration timeout, Start&& start,
+                      std::function<void(const session_result&)> done) {
+    return calls_.begin(worker, std::move(what), events_.now(), timeout, std::forward<Start>(start),
+                        std::move(done));
+  }
+
+  // ---- the rollouts
+
+  /// All shards of a replica call update() with the same selector, at different moments.
+  void next_round(const std::string& replica) {
+    const auto round = std::make_shared<round_state>();
+    round->replica = replica;
+    round->open = options_.shards;
+    round->last = settled();
+    round->local = events_.chance(options_.local_updates);
+    version_selector selector = random_selector();
+    duration timeout = events_.between(std::chrono::milliseconds{50}, std::chrono::milliseconds{1500});
+    if (events_.chance(options_.short_deadlines))
+      timeout = events_.between(std::chrono::milliseconds{1}, std::chrono::milliseconds{20});
+    const bool fickle = !over() && events_.chance(options_.fickle_callers);
+    if (round->last) {
+      if (!final_version_) return try_again(replica);
+      selector = exactly(final_version_);
+      timeout = std::chrono::milliseconds{1500};
+    }
+    for (std::uint32_t shard = 0; shard < options_.shards; ++shard) {
+      duration pause = events_.between(duration{0}, std::chrono::milliseconds{20});
+      if (!round->last && events_.chance(options_.late_shards))
+        pause += events_.between(duration{0}, std::chrono::milliseconds{700});
+      events_.after(pause, [this, shard, round, selector, timeout, fickle] {
+        worker_type* worker = at({round->replica, shard});
+        if (fickle && worker != nullptr) return give_up_often(*worker, round, many_calls);
+        begin_update(worker, round, selector, timeout);
+      });
+    }
+  }
+  void try_again(const std::string& replica) {
+    events_.after(events_.between(std::chrono::milliseconds{1}, std::chrono::milliseconds{80}),
+                  [this, replica] { next_round(replica); });
+  }
+  void begin_update(worker_type* worker, const std::shared_ptr<round_state>& round,
+                    const version_selector& selector, duration timeout) {
+    if (worker == nullptr) return end_update(nullptr, *round, gone());
+    const messages::update_reach reach = !round->last && round->local ? messages::update_reach::prefer_local
+                                                                      : messages::update_reach::anywhere;
+    const session_ticket ticket = call(
+        *worker, "update", timeout,
+        [worker, selector, timeout, reach](session&, time_point, time_point) {
+          return worker->update(selector, timeout, reach);
+        },
+        [this, worker, round](const session_result& result) { end_update(worker, *round, result); });
+    if (!over() && events_.chance(options_.paused_readers)) {
+      events_.after(events_.between(duration{0}, std::chrono::milliseconds{6}), [this, worker] {
+        if (worker->alive() && worker->is_reading()) pause(*worker, options_.settling / 5);
+      });
+    }
+    if (round->last || !events_.chance(options_.cancels)) return;
+    // Most updates take some milliseconds.
+    const duration patience = events_.chance(0.7) ? std::chrono::milliseconds{15} : timeout;
+    events_.after(events_.between(duration{0}, patience),
+                  [this, worker, ticket] { cancel(*worker, ticket); });
+  }
+
+  void cancel(worker_type& worker, session_ticket ticket) {
+    if (!worker.alive() || !calls_.is_open(worker.core().self(), ticket)) return;
+    ++statistics_.cancelled;
+    worker.core().cancel(events_.now(), ticket);
+    worker.settle();
+  }
+
+  /// Asks for what will not come, and asks for something else before it can be answered.
+  void give_up_often(worker_type& worker, const std::shared_ptr<round_state>& round, std::size_t times) {
+    if (!worker.alive() || worker.core().fatal() || times == 0) return end_update(nullptr, *round, gone());
+    const session_ticket ticket = call(
+        worker, "update", std::chrono::milliseconds{500},
+        [this](session& core, time_point now, time_point deadline) {
+          return core.update(now, at_least(version_number{latest_published_.value + 1000}), deadline);
+        },
+        [this, &worker, round, times](const session_result&) {
+          events_.after(duration{0},
+                        [this, &worker, round, times] { give_up_often(worker, round, times - 1); });
+        });
+    events_.after(events_.between(duration{0}, std::chrono::milliseconds{1}),
+                  [this, &worker, ticket] { cancel(worker, ticket); });
+  }
+
+  [[nodiscard]] version_selector random_selector() {
+    const version_number latest_known = latest_published_;
+    if (events_.chance(options_.old_versions)) {
+      const std::uint64_t back = events_.below(std::min<std::uint64_t>(latest_known.value, 4));
+      return exactly(version_number{latest_known.value - back});
+    }
+    switch (events_.below(6)) {
+      case 0:
+        return at_least(version_number{latest_known.value + 1});
+      case 1:
+        return exactly(version_number{latest_known.value + events_.below(2)});
+      default:
+        return tensorhub::latest;
+    }
+  }
+
+  /// `worker` is null if there is none (any more).
+  void end_update(worker_type* worker, round_state& round, const session_result& result) {
+    if (worker != nullptr && worker->alive()) {
+      const auto& held = worker->core().held();
+      if (held && !worker->holds_bytes_of(held->version))
+        violate(worker->name() + " says that it holds version " + to_string(held->version) +
+                ", but has other bytes");
+    }
+    if (result.outcome.ok()) {
+      ++(result.kept ? statistics_.kept : statistics_.updates);
+      if (!worker->holds_bytes_of(result.version))
+        violate(worker->name() + " got version " + to_string(result.version) + " with other bytes");
+    } else {
+      ++statistics_.failed;
+      round.all_succeeded = false;
+      round.failures +=
+          " [" + (worker != nullptr ? worker->name() : "nobody") + ": " + result.outcome.sentence + "]";
+    }
+    if (worker != nullptr && result.operation) check_group(*worker, round.replica, result);
+    if (--round.open != 0) return;
+    if (round.last && round.all_succeeded) {
+      ++replicas_at_rest_;
+      return;
+    }
+    if (round.last) last_failures_[round.replica] = round.failures;
+    try_again(round.replica);
+  }
+
+  void check_group(const worker_type& worker, const std::string& replica, const session_result& result) {
+    if (log) note(worker.name() + describe_end(result));
+    groups_.check(
+        worker.core().self(), worker.name(), replica, result, expect_groups, Consistency::completes_per_group,
+        [this](incarnation id) { return find(id) != nullptr; },
+        [this](const std::string& what) { violate(what); });
+  }
+
+  // ---- the end
+
+  /// Every replica holds the last version, and nobody waits for anything.
+  [[nodiscard]] bool is_at_rest() const {
+    return replicas_at_rest_ == options_.rollouts && calls_.empty() &&
+           std::ranges::all_of(places_, [](const auto& entry) {
+             const worker_type& worker = *entry.second;
+             return worker.core().at_rest() || (!worker.alive() && worker.core().options().temporary);
+           });
+  }
+
+  void check_end() {
+    calls_.for_each([this](incarnation who, const std::string& what) {
+      if (find(who) != nullptr) violate(what + " never ended");
+    });
+    if (replicas_at_rest_ != options_.rollouts) {
+      std::string failures;
+      for (const auto& [replica, sentence] : last_failures_) failures += " " + replica + sentence;
+      violate("without faults, only " + std::to_string(replicas_at_rest_) + " of " +
+              std::to_string(options_.rollouts) + " replicas got the last version (" +
+              to_string(final_version_) + "):" + failures);
+    }
+    if (!is_at_rest()) violate("a worker did not come to rest without faults");
+    if (servers_.current() == nullptr) return violate("there is no server at the end");
+    servers_.current()->for_each_lease([&](const auto& lease) {
+      violate("a lease of " + lease.replica + "/" + std::to_string(lease.shard) + " is left at the end");
+    });
+    for (const auto& [where, worker] : places_) check_belief(*worker);
+  }
+
+  // ---- the server
+
+  void pause_somebody() {
+    auto who = places_.begin();
+    std::advance(who, static_cast<std::ptrdiff_t>(events_.below(places_.size())));
+    worker_type* worker = at(who->first);
+    if (worker != nullptr) pause(*worker, std::chrono::milliseconds{1});
+  }
+  void pause(worker_type& worker, duration at_least) {
+    if (worker.paused()) return;
+    ++statistics_.pauses;
+    worker.pause(events_.between(at_least, options_.settling * 3 / 5));
+  }
+
+  void at_server(std::size_t index, const messages::envelope& message) {
+    Server* const server = servers_.at(index);
+    if (server == nullptr) return network_.lose(incarnation{message.sender});
+    if (const auto* join = std::get_if<messages::join_request>(&message.body)) {
+      const bool first = std::ranges::none_of(by_id_, [&](const auto& entry) {
+        return entry.second->core().options().replica == join->replica && server->knows(entry.first);
+      });
+      if (first) groups_.forget(join->replica);  // the server counts from one again
+    }
+    if (index != servers_.current_index()) {
+      server->receive(events_.now(), message);
+      return flush_server(index, nullptr);
+    }
+    if (log) note_message(message);
+    rules_.before(events_.now(), message);
+    grace_.before(message);
+    server->receive(events_.now(), message);
+    flush_server(index, &message);
+    if (const worker_type* worker = find(incarnation{message.sender})) check_belief(*worker);
+  }
+
+  void at_worker(std::size_t server, incarnation id, const messages::envelope& message) {
+    worker_type* worker = find(id);
+    if (worker == nullptr || asks_[id] != server) return;
+    worker->receive(message);
+    look_at(*worker);
+  }
+  void look_at(worker_type& worker) {
+    if (worker.paused() || !worker.alive()) return;
+    check_belief(worker);
+    if (!worker.core().fatal() || !ending_.insert(worker.core().self()).second) return;
+    // Its user sees the error and starts it anew.
+    events_.after(events_.between(duration{0}, std::chrono::milliseconds{5}), [this, &worker] {
+      if (worker.alive()) kill(place_of(worker.core()));
+    });
+  }
+
+  /// Sends what the server says, and looks at its state. `cause`: what it has received, if anything.
+  void flush_server(std::size_t index, const messages::envelope* cause) {
+    Server& server = *servers_.at(index);
+    const std::vector<outgoing> output = server.take_output();
+    if (index != servers_.current_index()) {
+      for (const outgoing& out : output) network_.to_worker(index, out.to, out.message);
+      return;
+    }
+    if (cause != nullptr) rules_.after(*cause, output);
+    for (const outgoing& out : output) {
+      if (const auto* push = std::get_if<messages::version_push>(&out.message.body)) {
+        latest_published_ = std::max(latest_published_, push->version);
+      }
+      const worker_type* worker = find(out.to);
+      const bool is_current = worker != nullptr && at(place_of(worker->core())) == worker;
+      // To a new server the late join of a process that is gone looks like that of a newer one.
+      const auto* goodbye = std::get_if<messages::goodbye_push>(&out.message.body);
+      const bool by_a_late_join = servers_fail() && goodbye != nullptr && !goodbye->rejoin &&
+                                  goodbye->reason.sentence.find("newer process") != std::string::npos;
+      // An earlier server has declared it dead, and it was not told.
+      const bool is_barred =
+          std::ranges::any_of(workers_, [&](const auto& holder) { return holder->bars(out.to); });
+      rules_.check_output(events_.now(), out, !is_current || by_a_late_join || is_barred);
+      if (goodbye != nullptr && !goodbye->rejoin && worker != nullptr)
+        retained_.condemn(events_.now(), worker->core());
+      if (checks_grace) grace_.check(events_.now(), out, server.record_of(out.to));
+      network_.to_worker(index, out.to, out.message);
+    }
+    if (checks_grace) grace_.look(events_.now(), server.record_of_model("policy"));
+    for (const log_line& line : server.take_log()) {
+      if (log) log(line);
+    }
+    rules_.check_leases();
+    if (options_.keep_latest > 0 || options_.pins > 0) check_retained(server);
+  }
+
+  /// Contract 4: what is retained does not vanish with a worker that asked before it let go.
+  void check_retained(const Server& server) {
+    if (servers_.two())
+      retained_.excuse_all(events_.now());  // a deposed server may allow what its successor does not know
+    retained_.look(
+        events_.now(), workers_, options_.shards,
+        [&](version_number version) { return server.retains("policy", version); },
+        [&](incarnation id, version_number version) {
+          const auto* record = server.record_of(id);
+          return record != nullptr && record->replica->counts_for == version;
+        },
+        [&](version_number version, const std::string& replicas) {
+          if (server.has_lost("policy", version)) {
+            ++statistics_.lost;
+            return;
+          }
+          if (server.retains("policy", version))
+            violate("the retained version " + to_string(version) +
+                    " is held by no reliable replica any more; it was by " + replicas);
+        });
+  }
+
+  /// All shards of some replica hold it, and have told the last server that they talked to.
+  [[nodiscard]] bool is_there(version_number version) const {
+    std::map<std::string, std::uint32_t> shards;
+    return std::ranges::any_of(workers_, [&](const auto& worker) {
+      const session& core = worker->core();
+      const bool holds = worker->alive() && core.at_rest() && core.held();
+      return holds && core.held()->version == version && ++shards[core.options().replica] == options_.shards;
+    });
+  }
+
+  using rules_type = contract_rules<Server>;
+  /// Other policies let replicas keep an older version.
+  static constexpr bool checks_grace = std::is_same_v<Consistency, group_consistent>;
+
+  /// More than a worker may have in flight.
+  static constexpr std::size_t many_calls = limits::worker_requests_in_flight + 10;
+
+  simulation_options options_;
+  simulation_statistics statistics_;
+  event_queue events_;
+  layout shape_;
+  control_network network_;
+  simulated_servers<Server> servers_;
+  std::map<incarnation, std::size_t> asks_;  ///< which server each worker talks to
+  rules_type rules_;
+  std::vector<std::unique_ptr<worker_type>> workers_;
+  std::map<incarnation, worker_type*> by_id_;
+  std::map<place, worker_type*> places_;  ///< who was started there last
+  std::vector<place> rollouts_;
+  std::set<incarnation> ending_;
+  simulated_leavers<simulation> leavers_{*this};
+  simulated_trainers<simulation> trainers_{*this};
+  std::map<incarnation, incarnation> owners_;  ///< of temporary replicas' workers: in whose process they are
+  retained_versions<worker_type> retained_{2 * duration{catalog_settings().worker_timeout}};
+  simulated_calls<worker_type> calls_{[this](const std::string& what) { violate(what); }};
+  group_rule groups_;
+  grace_rule grace_{catalog_settings().recovery_grace,
+                    {[this](version_number version) { return is_there(version); },
+                     [this](const std::string& what) { violate(what); }}};
+  std::uint64_t last_incarnation_ = 100;
+  std::uint64_t steps_ = 0;
+  version_number latest_published_{1};
+  version_number final_version_{};
+  std::size_t replicas_at_rest_ = 0;
+  std::map<std::string, std::string> last_failures_;
+  std::vector<std::string> violations_;
+};
+
+}  // namespace tensorhub::testing

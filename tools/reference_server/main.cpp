@@ -1,0 +1,278 @@
+// reference_server: the small process that knows who holds which version. One per cluster; it stores no
+// weights.
+//
+//     reference_server --address tcp://0.0.0.0:5570
+
+#include <charconv>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <ctime>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <tensorhub/key_files.hpp>
+#include <tensorhub/policy/consistency/bounded_staleness.hpp>
+#include <tensorhub/policy/consistency/independent.hpp>
+#include <tensorhub/policy/scheduler/least_loaded.hpp>
+#include <tensorhub/policy/scheduler/round_robin.hpp>
+#include <tensorhub/tensorhub.hpp>
+#include <utility>
+
+#include "ask.hpp"
+#if __has_include(<tensorhub/etcd.hpp>)
+#include <tensorhub/etcd.hpp>
+#endif
+#if __has_include(<tensorhub/prometheus.hpp>)
+#include <tensorhub/prometheus.hpp>
+#endif
+
+namespace {
+
+constexpr std::string_view usage =
+    "reference_server [options]\n"
+    "  --address A            where workers connect (tcp://127.0.0.1:5570; tcp://0.0.0.0:5570 for other "
+    "machines)\n"
+    "  --heartbeat-ms N       interval of the workers' heartbeats (500)\n"
+    "  --worker-timeout-ms N  silence after which a worker is declared dead (5000)\n"
+    "  --group-timeout-ms N   all shards of a replica must call an update within it (30000)\n"
+    "  --retain N             version records kept beyond those that somebody holds (16)\n"
+    "  --scheduler S          nearest_source (default), least_loaded or round_robin\n"
+    "  --consistency C        group_consistent (default) or independent; the workers must use the same\n"
+    "  --log-level L          error, warning, info (default) or debug\n"
+    "  --log-format F         text (default) or json: an object per line, with the time\n"
+    "  --metrics HOST:PORT    counters for Prometheus at http://HOST:PORT/metrics\n"
+    "  --etcd URL,URL         with --election: one of several servers, of which the one that etcd elects "
+    "serves\n"
+    "  --election NAME        the same for all of them; --address has to be given, and differs\n"
+    "  --lease-s N            a leader that has died is replaced after it (5)\n"
+    "  --etcd-ca F, --etcd-certificate F, --etcd-key F  PEM files for an etcd at https://\n"
+    "  --ask list|stuck|why ADDRESS [MODEL [REPLICA [SHARD]]]  asks a running server, and ends: who holds "
+    "what;\n"
+    "                         what waits for what (status 3 if something does); how sources were chosen\n"
+    "  --make-keys F          makes the folder F with a key pair of a server, one of clients, and a list "
+    "that\n"
+    "                         allows those; then ends\n"
+    "  --keys F/server.secret with --allow: only clients with a key on the list are let in (CURVE)\n"
+    "  --allow F/clients.allow  a public key and a name per line; read again at SIGHUP\n"
+    "It prints its address, serves until it gets SIGINT or SIGTERM, and needs no files.\n";
+
+[[noreturn]] void refuse(const std::string& sentence) {
+  std::fprintf(stderr, "reference_server: %s\n%s", sentence.c_str(), std::string{usage}.c_str());
+  std::exit(2);
+}
+
+std::uint32_t number(const std::string& name, const std::string& text) {
+  std::uint32_t value = 0;
+  const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (failed != std::errc{} || end != text.data() + text.size() || value == 0 || value > 86'400'000)
+    refuse(name + " wants a number from 1 to 86400000, not '" + text + "'");
+  return value;
+}
+
+struct settings {
+  tensorhub::reference_server_options server{.address = "tcp://127.0.0.1:5570"};
+  std::string scheduler = "nearest_source";
+  std::string consistency = "group_consistent";
+  bool log_json = false;
+  std::string metrics{};
+  std::string keys{};
+  std::string allow{};
+  std::map<std::string, std::string> etcd{};  ///< options of the election, by name
+  std::uint32_t lease_s = 5;
+};
+
+[[noreturn]] void make_keys(const std::string& name) {
+  const std::filesystem::path folder = name;
+  const tensorhub::curve_key_pair client = tensorhub::make_curve_keys();
+  tensorhub::write_curve_keys(folder, "server", tensorhub::make_curve_keys());
+  tensorhub::write_curve_keys(folder, "client", client);
+  tensorhub::write_allow_list(folder / "clients.allow", {{client.public_key, "client"}});
+  std::printf(
+      "%s: server.secret and clients.allow are for the server (--keys, --allow); server.public and "
+      "client.secret for the workers (tensorhub::read_public_key, read_curve_keys)\n",
+      name.c_str());
+  std::exit(0);
+}
+
+/// The server's list becomes what the file says now; a file that is wrong changes nothing.
+template <typename Server>
+void read_list_again(Server& server, const std::string& file, tensorhub::client_allow_list& present) {
+  try {
+    tensorhub::client_allow_list wanted = tensorhub::read_allow_list(file);
+    for (const auto& [key, name] : present) {
+      if (!wanted.contains(key)) server.revoke(key);
+    }
+    for (const auto& [key, name] : wanted) server.allow(key, name);
+    present = std::move(wanted);
+    std::printf("allowed now: %zu keys\n", present.size());
+  } catch (const tensorhub::error& e) {
+    std::printf("the allow-list stays as it is: %s\n", e.what());
+  }
+  std::fflush(stdout);
+}
+
+settings parse(int argc, char** argv) {
+  settings out;
+  for (int i = 1; i < argc; ++i) {
+    const std::string name = argv[i];
+    if (name == "--help" || name == "-h") {
+      std::fputs(std::string{usage}.c_str(), stdout);
+      std::exit(0);
+    }
+    if (i + 1 == argc) refuse("option " + name + " is unknown or has no value");
+    const std::string value = argv[++i];
+    auto& catalog = out.server.catalog;
+    if (name == "--make-keys") {
+      make_keys(value);
+    } else if (name == "--keys") {
+      out.keys = value;
+    } else if (name == "--allow") {
+      out.allow = value;
+    } else if (name == "--address") {
+      out.server.address = value;
+    } else if (name == "--heartbeat-ms") {
+      catalog.heartbeat_interval = std::chrono::milliseconds{number(name, value)};
+    } else if (name == "--worker-timeout-ms") {
+      catalog.worker_timeout = std::chrono::milliseconds{number(name, value)};
+    } else if (name == "--group-timeout-ms") {
+      catalog.group_timeout = std::chrono::milliseconds{number(name, value)};
+    } else if (name == "--retain") {
+      catalog.retained_versions = number(name, value);
+    } else if (name == "--scheduler") {
+      out.scheduler = value;
+    } else if (name == "--consistency") {
+      out.consistency = value;
+    } else if (name == "--log-format") {
+      if (value != "text" && value != "json") refuse("--log-format does not know '" + value + "'");
+      out.log_json = value == "json";
+    } else if (name == "--metrics") {
+      out.metrics = value;
+    } else if (name == "--lease-s") {
+      out.lease_s = number(name, value);
+    } else if (name == "--etcd" || name == "--election" || name == "--etcd-ca" ||
+               name == "--etcd-certificate" || name == "--etcd-key") {
+      out.etcd[name] = value;
+    } else if (name == "--log-level") {
+      const std::map<std::string, tensorhub::log_level> levels{{"error", tensorhub::log_level::error},
+                                                               {"warning", tensorhub::log_level::warning},
+                                                               {"info", tensorhub::log_level::info},
+                                                               {"debug", tensorhub::log_level::debug}};
+      const auto level = levels.find(value);
+      if (level == levels.end()) refuse("--log-level does not know '" + value + "'");
+      out.server.level = level->second;
+    } else {
+      refuse("unknown option " + name);
+    }
+  }
+  if (out.etcd.contains("--etcd") != out.etcd.contains("--election"))
+    refuse("--etcd and --election belong together");
+#if !__has_include(<tensorhub/etcd.hpp>)
+  if (!out.etcd.empty()) refuse("--etcd: this program was built without libcurl and nlohmann-json");
+#endif
+  if (out.keys.empty() != out.allow.empty()) refuse("--keys and --allow belong together");
+  if (!out.keys.empty())
+    out.server.security = {tensorhub::read_curve_keys(out.keys), tensorhub::read_allow_list(out.allow)};
+  return out;
+}
+
+/// As in RFC 3339, in UTC.
+std::string time_now() {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(now).count();
+  const std::time_t seconds = static_cast<std::time_t>(ms / 1000);
+  std::tm parts{};
+  gmtime_r(&seconds, &parts);
+  char text[40];
+  const std::size_t length = std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%S", &parts);
+  std::snprintf(text + length, sizeof text - length, ".%03dZ", static_cast<int>(ms % 1000));
+  return text;
+}
+
+/// Of a server, or of one that leads now and then; until a signal of `ends` ends it.
+template <typename Server>
+void run(Server& server, const settings& given, const sigset_t& ends, const char* what_it_does) {
+#if __has_include(<tensorhub/prometheus.hpp>)
+  std::optional<tensorhub::prometheus_exporter> metrics;
+  if (!given.metrics.empty())
+    metrics.emplace(tensorhub::prometheus_options{.address = given.metrics}).watch(server);
+#else
+  if (!given.metrics.empty())
+    std::fprintf(stderr,
+                 "reference_server: --metrics is left out: this program was built without prometheus-cpp\n");
+#endif
+  std::printf("%s at %s\n", what_it_does, server.address().c_str());
+#if __has_include(<tensorhub/prometheus.hpp>)
+  if (metrics) std::printf("metrics at http://%s/metrics\n", metrics->address().c_str());
+#endif
+  std::fflush(stdout);
+  int received = 0;
+  auto allowed =
+      given.server.security ? given.server.security->allowed_clients : tensorhub::client_allow_list{};
+  for (sigwait(&ends, &received); received == SIGHUP && !given.allow.empty(); sigwait(&ends, &received))
+    read_list_again(server, given.allow, allowed);
+  const auto seen = server.statistics();
+  std::printf("ended by %s: %llu messages, %llu bad frames, %llu workers\n", strsignal(received),
+              static_cast<unsigned long long>(seen.messages),
+              static_cast<unsigned long long>(seen.bad_frames),
+              static_cast<unsigned long long>(seen.workers));
+}
+
+template <typename Scheduler, typename Consistency>
+void serve(const settings& given) {
+  // Blocked before any thread starts, so that all threads inherit it and only the signalfd sees the signals.
+  sigset_t ends;
+  sigemptyset(&ends);
+  sigaddset(&ends, SIGINT);
+  sigaddset(&ends, SIGTERM);
+  sigaddset(&ends, SIGHUP);
+  sigprocmask(SIG_BLOCK, &ends, nullptr);
+#if __has_include(<tensorhub/etcd.hpp>)
+  if (!given.etcd.empty()) {
+    auto etcd = given.etcd;
+    tensorhub::standby_server_options options;
+    options.server = given.server;
+    options.etcd = {etcd["--etcd"], etcd["--etcd-ca"], etcd["--etcd-certificate"], etcd["--etcd-key"]};
+    options.election.name = etcd["--election"];
+    options.election.lease = std::chrono::seconds{given.lease_s};
+    tensorhub::standby_server<Scheduler, Consistency> server{options};
+    return run(server, given, ends, "candidate");
+  }
+#endif
+  tensorhub::reference_server<Scheduler, Consistency> server{given.server};
+  run(server, given, ends, "serving");
+}
+
+template <typename Scheduler>
+void serve_with(const settings& given) {
+  if (given.consistency == "group_consistent") return serve<Scheduler, tensorhub::group_consistent>(given);
+  if (given.consistency == "independent") return serve<Scheduler, tensorhub::independent>(given);
+  refuse("--consistency does not know '" + given.consistency + "'");
+}
+
+}  // namespace
+
+int main(int argc, char** argv) try {
+  if (argc > 1 && std::string_view{argv[1]} == "--ask") return ask({argv + 2, argv + argc});
+  settings given = parse(argc, argv);
+  given.server.log = [json = given.log_json](const tensorhub::log_line& line) {
+    const std::string text =
+        json ? to_json(line, time_now()) : std::string{to_string(line.level)} + ": " + to_text(line);
+    std::fprintf(stderr, "%s\n", text.c_str());
+  };
+  if (given.scheduler == "nearest_source")
+    serve_with<tensorhub::nearest_source>(given);
+  else if (given.scheduler == "least_loaded")
+    serve_with<tensorhub::least_loaded>(given);
+  else if (given.scheduler == "round_robin")
+    serve_with<tensorhub::round_robin>(given);
+  else
+    refuse("--scheduler does not know '" + given.scheduler + "'");
+} catch (const tensorhub::error& e) {
+  std::fprintf(stderr, "reference_server: %s\n", e.what());
+  return 1;
+}
