@@ -10,7 +10,9 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace tensorhub {
+#include "tensorhub/detail/build_mode.hpp"
+
+namespace tensorhub::inline TENSORHUB_MODE {
 
 /// Bounds on what a peer may ask for.
 namespace limits {
@@ -71,4 +73,4 @@ inline constexpr std::chrono::milliseconds group_timeout = 30000ms;
 inline constexpr std::uint64_t chunk_bytes = 1u << 20;
 }  // namespace defaults
 
-}  // namespace tensorhub
+}  // namespace tensorhub::inline TENSORHUB_MODE

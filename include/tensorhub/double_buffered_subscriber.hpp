@@ -33,11 +33,12 @@
 #include <utility>
 #include <vector>
 
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/transfer/tensor_memory.hpp"
 #include "tensorhub/types/listen_port.hpp"
 #include "tensorhub/worker/worker.hpp"
 
-namespace tensorhub {
+namespace tensorhub::inline TENSORHUB_MODE {
 
 /// What is not documented here is as at `worker`. Thread safety: as there; `install` fails with `busy` while
 /// a `stage` runs. Pointers that `tensor` gave are valid as long as this object lives; the bytes there change
@@ -211,4 +212,4 @@ class double_buffered_subscriber {
   std::array<std::unique_ptr<side>, 2> sides_;
 };
 
-}  // namespace tensorhub
+}  // namespace tensorhub::inline TENSORHUB_MODE

@@ -13,7 +13,9 @@
 #include <string>
 #include <string_view>
 
-namespace tensorhub {
+#include "tensorhub/detail/build_mode.hpp"
+
+namespace tensorhub::inline TENSORHUB_MODE {
 
 /// What went wrong. The numbers are part of the control protocol: append, never renumber.
 enum class errc : std::uint16_t {
@@ -137,4 +139,4 @@ class error : public std::runtime_error {
   error_context context_;
 };
 
-}  // namespace tensorhub
+}  // namespace tensorhub::inline TENSORHUB_MODE

@@ -47,6 +47,7 @@
 #include <utility>
 
 #include "tensorhub/concepts/clock.hpp"
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/detail/random_id.hpp"
 #include "tensorhub/etcd/election.hpp"
 #include "tensorhub/etcd/http.hpp"
@@ -54,7 +55,7 @@
 #include "tensorhub/policy/scheduler/nearest_source.hpp"
 #include "tensorhub/server.hpp"
 
-namespace tensorhub {
+namespace tensorhub::inline TENSORHUB_MODE {
 
 /// Runs on while the process is stopped, and while the machine sleeps.
 struct boot_clock {
@@ -243,4 +244,4 @@ class standby_server {
   std::jthread thread_;  ///< last: uses everything above
 };
 
-}  // namespace tensorhub
+}  // namespace tensorhub::inline TENSORHUB_MODE

@@ -4,7 +4,9 @@
 
 #include <concepts>
 
-namespace tensorhub {
+#include "tensorhub/detail/build_mode.hpp"
+
+namespace tensorhub::inline TENSORHUB_MODE {
 
 class error;
 class layout;
@@ -27,4 +29,4 @@ template <typename Transport, typename Scheduler = nearest_source, typename Cons
           typename Integrity = xxh3_128, typename Memory = host_memory>
 struct hub;
 
-}  // namespace tensorhub
+}  // namespace tensorhub::inline TENSORHUB_MODE

@@ -12,6 +12,7 @@
 /// A worker whose consistency policy is not the server's, or whose transport or integrity policy is not that
 /// of the model's other workers, is refused when it joins, with a sentence.
 
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/double_buffered_subscriber.hpp"
 #include "tensorhub/fwd.hpp"
 #include "tensorhub/policy/consistency/group_consistent.hpp"
@@ -23,7 +24,7 @@
 #include "tensorhub/staged_subscriber.hpp"
 #include "tensorhub/subscriber.hpp"
 
-namespace tensorhub {
+namespace tensorhub::inline TENSORHUB_MODE {
 
 template <typename Transport, typename Scheduler, typename Consistency, typename Integrity, typename Memory>
 struct hub {
@@ -53,4 +54,4 @@ struct hub {
   using reference_server = tensorhub::reference_server<Scheduler, Consistency>;
 };
 
-}  // namespace tensorhub
+}  // namespace tensorhub::inline TENSORHUB_MODE

@@ -26,11 +26,12 @@
 #include <utility>
 
 #include "tensorhub/config.hpp"
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/detail/unique_fd.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/security.hpp"
 
-namespace tensorhub {
+namespace tensorhub::inline TENSORHUB_MODE {
 
 namespace limits {
 inline constexpr std::size_t key_file_bytes = 4096;
@@ -177,4 +178,4 @@ inline void write_allow_list(const std::filesystem::path& file, const client_all
   key_files_detail::write_new(file, text, 0644);
 }
 
-}  // namespace tensorhub
+}  // namespace tensorhub::inline TENSORHUB_MODE

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "tensorhub/config.hpp"
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/security.hpp"
 #include "tensorhub/service/log.hpp"
@@ -26,7 +27,7 @@
 #include "tensorhub/types/location.hpp"
 #include "tensorhub/types/version_number.hpp"
 
-namespace tensorhub {
+namespace tensorhub::inline TENSORHUB_MODE {
 
 using messages::update_reach;
 inline constexpr update_reach prefer_local = update_reach::prefer_local;
@@ -191,4 +192,4 @@ struct snapshot_report {
   return options;
 }
 
-}  // namespace tensorhub
+}  // namespace tensorhub::inline TENSORHUB_MODE

@@ -44,12 +44,13 @@
 #include <utility>
 #include <vector>
 
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/server.hpp"
 #include "tensorhub/service/statistics.hpp"
 #include "tensorhub/worker/statistics.hpp"
 
-namespace tensorhub {
+namespace tensorhub::inline TENSORHUB_MODE {
 
 struct prometheus_options {
   std::string address = "127.0.0.1:9464";  ///< host:port; port 0: any free one
@@ -287,4 +288,4 @@ class prometheus_exporter {
   std::unique_ptr<prometheus::Exposer> exposer_;  ///< last: its threads ask what is above
 };
 
-}  // namespace tensorhub
+}  // namespace tensorhub::inline TENSORHUB_MODE

@@ -15,10 +15,11 @@
 #include <string>
 #include <utility>
 
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/worker/snapshots.hpp"
 #include "tensorhub/worker/worker.hpp"
 
-namespace tensorhub {
+namespace tensorhub::inline TENSORHUB_MODE {
 
 /// What is not documented here is as at `worker`. A publisher is a source from `publish` until `unpublish`.
 template <transport Transport, consistency Consistency = group_consistent, integrity Integrity = xxh3_128,
@@ -103,4 +104,4 @@ class publisher : private worker<Transport, Consistency, Integrity, Memory> {
   snapshots<Transport, Consistency, Integrity, Memory> snapshots_;
 };
 
-}  // namespace tensorhub
+}  // namespace tensorhub::inline TENSORHUB_MODE

@@ -34,10 +34,11 @@
 #include <vector>
 #include <zmq.hpp>
 
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/detail/split_list.hpp"
 #include "tensorhub/error.hpp"
 
-namespace tensorhub {
+namespace tensorhub::inline TENSORHUB_MODE {
 
 inline constexpr std::size_t curve_key_characters = 40;
 
@@ -148,4 +149,4 @@ inline void validate(const client_security& security, std::size_t servers = 1) {
          address.starts_with("lo:");
 }
 
-}  // namespace tensorhub
+}  // namespace tensorhub::inline TENSORHUB_MODE

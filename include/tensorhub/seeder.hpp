@@ -25,10 +25,11 @@
 #include <thread>
 #include <utility>
 
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/transfer/tensor_memory.hpp"
 #include "tensorhub/worker/worker.hpp"
 
-namespace tensorhub {
+namespace tensorhub::inline TENSORHUB_MODE {
 
 /// `Memory` is host memory; for readers with devices best such as these copy from fast (`offload_space_of`).
 template <transport Transport, consistency Consistency = group_consistent, integrity Integrity = xxh3_128,
@@ -157,4 +158,4 @@ class seeder {
   std::jthread thread_;  ///< last: it uses everything above
 };
 
-}  // namespace tensorhub
+}  // namespace tensorhub::inline TENSORHUB_MODE

@@ -33,6 +33,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/detail/random_id.hpp"
 #include "tensorhub/policy/steady_clock.hpp"
 #include "tensorhub/security.hpp"
@@ -43,7 +44,7 @@
 #include "tensorhub/service/recorders.hpp"
 #include "tensorhub/service/zmq_socket.hpp"
 
-namespace tensorhub {
+namespace tensorhub::inline TENSORHUB_MODE {
 
 struct reference_server_options {
   std::string address = "tcp://127.0.0.1:0";  ///< port 0: any free one
@@ -397,4 +398,4 @@ class reference_server {
   std::jthread thread_;                       ///< last: uses everything above
 };
 
-}  // namespace tensorhub
+}  // namespace tensorhub::inline TENSORHUB_MODE

@@ -27,11 +27,12 @@
 #include <string>
 #include <utility>
 
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/transfer/tensor_memory.hpp"
 #include "tensorhub/types/listen_port.hpp"
 #include "tensorhub/worker/worker.hpp"
 
-namespace tensorhub {
+namespace tensorhub::inline TENSORHUB_MODE {
 
 struct staging_options {
   /// The stage stops serving what was installed at once; otherwise when the next `stage` begins.
@@ -166,4 +167,4 @@ class staged_subscriber : private worker<Transport, Consistency, Integrity, Memo
   base stage_;
 };
 
-}  // namespace tensorhub
+}  // namespace tensorhub::inline TENSORHUB_MODE

@@ -2,9 +2,10 @@
 /// \file subscriber.hpp
 /// The rollout's door of a worker: versions are read into its memory, in place, and served on to others.
 
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/worker/worker.hpp"
 
-namespace tensorhub {
+namespace tensorhub::inline TENSORHUB_MODE {
 
 /// Everything is documented at `worker`. A subscriber is a source from a successful `update` until the next
 /// one begins.
@@ -41,4 +42,4 @@ class subscriber : private worker<Transport, Consistency, Integrity, Memory> {
   using base::why;
 };
 
-}  // namespace tensorhub
+}  // namespace tensorhub::inline TENSORHUB_MODE

@@ -8,15 +8,17 @@
 #include <cstdint>
 #include <string_view>
 
+#include "tensorhub/detail/build_mode.hpp"
+
 #define TENSORHUB_VERSION_MAJOR 0
 #define TENSORHUB_VERSION_MINOR 1
 #define TENSORHUB_VERSION_PATCH 0
 
-namespace tensorhub {
+namespace tensorhub::inline TENSORHUB_MODE {
 
 inline constexpr std::string_view version_string = "0.1.0";
 
 /// Number in the frame header of every control message (service/codec.hpp).
 inline constexpr std::uint16_t control_protocol = 3;
 
-}  // namespace tensorhub
+}  // namespace tensorhub::inline TENSORHUB_MODE

@@ -4,9 +4,10 @@
 
 #include <concepts>
 
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/types/units.hpp"
 
-namespace tensorhub {
+namespace tensorhub::inline TENSORHUB_MODE {
 
 /// Opt-in: `using concept_tag = clock_tag;`
 struct clock_tag {};
@@ -26,4 +27,4 @@ concept clock =
     };
 // clang-format on
 
-}  // namespace tensorhub
+}  // namespace tensorhub::inline TENSORHUB_MODE

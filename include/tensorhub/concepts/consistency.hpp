@@ -7,10 +7,11 @@
 #include <string_view>
 #include <type_traits>
 
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/types/version_number.hpp"
 
-namespace tensorhub {
+namespace tensorhub::inline TENSORHUB_MODE {
 
 /// Opt-in: `using concept_tag = consistency_tag;`
 struct consistency_tag {};
@@ -67,4 +68,4 @@ concept consistency =
     };
 // clang-format on
 
-}  // namespace tensorhub
+}  // namespace tensorhub::inline TENSORHUB_MODE

@@ -26,8 +26,9 @@
 #include <span>
 
 #include "tensorhub/concepts/transport.hpp"
+#include "tensorhub/detail/build_mode.hpp"
 
-namespace tensorhub {
+namespace tensorhub::inline TENSORHUB_MODE {
 
 // clang-format off
 template <typename T>
@@ -39,4 +40,4 @@ concept guarded_transport =
     };
 // clang-format on
 
-}  // namespace tensorhub
+}  // namespace tensorhub::inline TENSORHUB_MODE

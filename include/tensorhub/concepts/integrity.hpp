@@ -12,11 +12,12 @@
 #include <string_view>
 #include <type_traits>
 
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/types/digest.hpp"
 #include "tensorhub/types/ids.hpp"
 #include "tensorhub/types/version_number.hpp"
 
-namespace tensorhub {
+namespace tensorhub::inline TENSORHUB_MODE {
 
 /// Opt-in: `using concept_tag = integrity_tag;`
 struct integrity_tag {};
@@ -60,4 +61,4 @@ concept device_integrity = integrity<I> && requires(std::uint64_t seed, std::uin
   noexcept->std::same_as<std::uint64_t>;
 };
 
-}  // namespace tensorhub
+}  // namespace tensorhub::inline TENSORHUB_MODE

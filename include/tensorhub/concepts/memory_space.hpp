@@ -8,10 +8,11 @@
 #include <span>
 #include <type_traits>
 
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/types/device_access.hpp"
 #include "tensorhub/types/memory.hpp"
 
-namespace tensorhub {
+namespace tensorhub::inline TENSORHUB_MODE {
 
 /// Opt-in: `using concept_tag = memory_space_tag;`
 struct memory_space_tag {};
@@ -80,4 +81,4 @@ concept streaming_memory_space =
     };
 // clang-format on
 
-}  // namespace tensorhub
+}  // namespace tensorhub::inline TENSORHUB_MODE

@@ -16,11 +16,12 @@
 #include <span>
 #include <string_view>
 
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/types/ids.hpp"
 #include "tensorhub/types/location.hpp"
 #include "tensorhub/types/version_number.hpp"
 
-namespace tensorhub {
+namespace tensorhub::inline TENSORHUB_MODE {
 
 /// Opt-in: `using concept_tag = scheduler_tag;`
 struct scheduler_tag {};
@@ -93,4 +94,4 @@ concept scheduler =
     };
 // clang-format on
 
-}  // namespace tensorhub
+}  // namespace tensorhub::inline TENSORHUB_MODE

@@ -33,12 +33,13 @@
 #include <type_traits>
 #include <vector>
 
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/types/completion.hpp"
 #include "tensorhub/types/ids.hpp"
 #include "tensorhub/types/memory.hpp"
 #include "tensorhub/types/units.hpp"
 
-namespace tensorhub {
+namespace tensorhub::inline TENSORHUB_MODE {
 
 /// Opt-in: `using concept_tag = transport_tag;`
 struct transport_tag {};
@@ -150,4 +151,4 @@ concept transport =
     };
 // clang-format on
 
-}  // namespace tensorhub
+}  // namespace tensorhub::inline TENSORHUB_MODE

@@ -12,7 +12,9 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace tensorhub::detail {
+#include "tensorhub/detail/build_mode.hpp"
+
+namespace tensorhub::inline TENSORHUB_MODE::detail {
 
 /// The CPU can read the first and the last byte. True where the kernel forbids to ask (a container's system
 /// call filter): then a wrong address is found when it is followed.
@@ -25,4 +27,4 @@ namespace tensorhub::detail {
   return count == 2 || (count < 0 && (errno == EPERM || errno == ENOSYS));
 }
 
-}  // namespace tensorhub::detail
+}  // namespace tensorhub::inline TENSORHUB_MODE::detail

@@ -5,7 +5,9 @@
 #include <fstream>
 #include <string>
 
-namespace tensorhub::detail {
+#include "tensorhub/detail/build_mode.hpp"
+
+namespace tensorhub::inline TENSORHUB_MODE::detail {
 
 /// The kernel's random identity of this boot: the same in every process and container of one running machine,
 /// and in no other. "unknown" where the kernel does not tell.
@@ -16,4 +18,4 @@ namespace tensorhub::detail {
   return text;
 }
 
-}  // namespace tensorhub::detail
+}  // namespace tensorhub::inline TENSORHUB_MODE::detail

@@ -21,7 +21,9 @@ extern "C" void AnnotateIgnoreReadsBegin(const char* file, int line);
 extern "C" void AnnotateIgnoreReadsEnd(const char* file, int line);
 #endif
 
-namespace tensorhub::detail {
+#include "tensorhub/detail/build_mode.hpp"
+
+namespace tensorhub::inline TENSORHUB_MODE::detail {
 
 /// While it lives, this thread's reads are a peer's. Nothing at all without the thread sanitizer.
 class peer_read {
@@ -41,4 +43,4 @@ class peer_read {
   peer_read& operator=(const peer_read&) = delete;
 };
 
-}  // namespace tensorhub::detail
+}  // namespace tensorhub::inline TENSORHUB_MODE::detail

@@ -5,7 +5,9 @@
 #include <cstdint>
 #include <random>
 
-namespace tensorhub::detail {
+#include "tensorhub/detail/build_mode.hpp"
+
+namespace tensorhub::inline TENSORHUB_MODE::detail {
 
 /// 64 random bits of the system's; never zero, which means "none".
 template <typename Id>
@@ -16,4 +18,4 @@ template <typename Id>
   return {value};
 }
 
-}  // namespace tensorhub::detail
+}  // namespace tensorhub::inline TENSORHUB_MODE::detail

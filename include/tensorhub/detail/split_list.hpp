@@ -5,7 +5,9 @@
 #include <string>
 #include <vector>
 
-namespace tensorhub::detail {
+#include "tensorhub/detail/build_mode.hpp"
+
+namespace tensorhub::inline TENSORHUB_MODE::detail {
 
 /// What stands between the commas, without spaces; never empty: no comma is one value.
 [[nodiscard]] inline std::vector<std::string> split_list(const std::string& list) {
@@ -19,4 +21,4 @@ namespace tensorhub::detail {
   return out;
 }
 
-}  // namespace tensorhub::detail
+}  // namespace tensorhub::inline TENSORHUB_MODE::detail

@@ -6,7 +6,9 @@
 
 #include <utility>
 
-namespace tensorhub::detail {
+#include "tensorhub/detail/build_mode.hpp"
+
+namespace tensorhub::inline TENSORHUB_MODE::detail {
 
 class unique_fd {
  public:
@@ -30,4 +32,4 @@ class unique_fd {
   int descriptor_ = -1;
 };
 
-}  // namespace tensorhub::detail
+}  // namespace tensorhub::inline TENSORHUB_MODE::detail

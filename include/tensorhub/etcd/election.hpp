@@ -34,12 +34,13 @@
 #include <variant>
 #include <vector>
 
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/service/log.hpp"
 #include "tensorhub/types/ids.hpp"
 #include "tensorhub/types/units.hpp"
 
-namespace tensorhub {
+namespace tensorhub::inline TENSORHUB_MODE {
 
 struct election_options {
   /// Candidates of one name elect one leader. Its keys are "tensorhub/<name>/leader" and ".../term".
@@ -383,4 +384,4 @@ class election {
   std::vector<log_line> log_{};
 };
 
-}  // namespace tensorhub
+}  // namespace tensorhub::inline TENSORHUB_MODE

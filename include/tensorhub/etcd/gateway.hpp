@@ -26,9 +26,10 @@
 #include <system_error>
 #include <variant>
 
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/etcd/election.hpp"
 
-namespace tensorhub {
+namespace tensorhub::inline TENSORHUB_MODE {
 
 /// One POST.
 struct etcd_post {
@@ -216,4 +217,4 @@ template <typename Number>
   return seconds_of(result, renewal->lease);
 }
 
-}  // namespace tensorhub
+}  // namespace tensorhub::inline TENSORHUB_MODE

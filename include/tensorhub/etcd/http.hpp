@@ -19,10 +19,11 @@
 #include <utility>
 #include <vector>
 
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/etcd/gateway.hpp"
 
-namespace tensorhub {
+namespace tensorhub::inline TENSORHUB_MODE {
 
 struct etcd_options {
   std::string endpoints = "http://127.0.0.1:2379";  ///< several with commas between: one etcd's members
@@ -126,4 +127,4 @@ class etcd_client {
   std::string answer_;
 };
 
-}  // namespace tensorhub
+}  // namespace tensorhub::inline TENSORHUB_MODE

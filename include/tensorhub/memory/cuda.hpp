@@ -34,6 +34,7 @@
 
 #include "tensorhub/concepts/memory_space.hpp"
 #include "tensorhub/config.hpp"
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/detail/cpu_can_read.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/memory/cuda/context.hpp"
@@ -44,7 +45,7 @@
 #include "tensorhub/types/device_access.hpp"
 #include "tensorhub/types/memory.hpp"
 
-namespace tensorhub {
+namespace tensorhub::inline TENSORHUB_MODE {
 
 namespace detail {
 
@@ -318,4 +319,4 @@ using cuda_memory = basic_cuda_memory<cuda_driver>;
 using cuda_pinned_memory = basic_cuda_pinned_memory<cuda_driver>;
 static_assert(streaming_memory_space<cuda_memory> && memory_space<cuda_pinned_memory>);
 
-}  // namespace tensorhub
+}  // namespace tensorhub::inline TENSORHUB_MODE

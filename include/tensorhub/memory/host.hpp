@@ -24,11 +24,12 @@
 #include <utility>
 
 #include "tensorhub/concepts/memory_space.hpp"
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/detail/unique_fd.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/types/memory.hpp"
 
-namespace tensorhub {
+namespace tensorhub::inline TENSORHUB_MODE {
 
 namespace detail {
 
@@ -180,4 +181,4 @@ struct host_memory {
 };
 static_assert(memory_space<host_memory>);
 
-}  // namespace tensorhub
+}  // namespace tensorhub::inline TENSORHUB_MODE

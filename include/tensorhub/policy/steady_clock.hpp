@@ -5,8 +5,9 @@
 #include <chrono>
 
 #include "tensorhub/concepts/clock.hpp"
+#include "tensorhub/detail/build_mode.hpp"
 
-namespace tensorhub {
+namespace tensorhub::inline TENSORHUB_MODE {
 
 struct steady_clock {
   using concept_tag = clock_tag;
@@ -18,4 +19,4 @@ struct steady_clock {
 };
 static_assert(clock<steady_clock>);
 
-}  // namespace tensorhub
+}  // namespace tensorhub::inline TENSORHUB_MODE

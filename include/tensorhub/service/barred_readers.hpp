@@ -6,9 +6,10 @@
 #include <vector>
 
 #include "tensorhub/config.hpp"
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/types/ids.hpp"
 
-namespace tensorhub {
+namespace tensorhub::inline TENSORHUB_MODE {
 
 /// Adds a reader, once; the oldest is forgotten when there are `limits::barred_readers`.
 inline void bar(std::vector<incarnation>& readers, incarnation reader) {
@@ -17,4 +18,4 @@ inline void bar(std::vector<incarnation>& readers, incarnation reader) {
   readers.push_back(reader);
 }
 
-}  // namespace tensorhub
+}  // namespace tensorhub::inline TENSORHUB_MODE

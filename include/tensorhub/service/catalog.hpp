@@ -37,6 +37,7 @@
 
 #include "tensorhub/concepts/consistency.hpp"
 #include "tensorhub/concepts/scheduler.hpp"
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/policy/consistency/group_consistent.hpp"
 #include "tensorhub/policy/scheduler/nearest_source.hpp"
 #include "tensorhub/service/catalog/core.hpp"
@@ -49,7 +50,7 @@
 #include "tensorhub/service/catalog/updates.hpp"
 #include "tensorhub/service/catalog/versions.hpp"
 
-namespace tensorhub {
+namespace tensorhub::inline TENSORHUB_MODE {
 
 template <scheduler Scheduler = nearest_source, consistency Consistency = group_consistent>
 class catalog {
@@ -290,4 +291,4 @@ class catalog {
   bool recovered_ = false;
 };
 
-}  // namespace tensorhub
+}  // namespace tensorhub::inline TENSORHUB_MODE

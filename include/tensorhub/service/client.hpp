@@ -21,6 +21,7 @@
 #include <utility>
 #include <vector>
 
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/detail/split_list.hpp"
 #include "tensorhub/policy/steady_clock.hpp"
 #include "tensorhub/security.hpp"
@@ -29,7 +30,7 @@
 #include "tensorhub/service/messages.hpp"
 #include "tensorhub/service/zmq_socket.hpp"
 
-namespace tensorhub {
+namespace tensorhub::inline TENSORHUB_MODE {
 
 template <typename Core>
 class client_shell {
@@ -269,4 +270,4 @@ class client_shell {
   std::jthread thread_;  ///< last: uses everything above
 };
 
-}  // namespace tensorhub
+}  // namespace tensorhub::inline TENSORHUB_MODE

@@ -27,12 +27,13 @@
 #include <utility>
 #include <variant>
 
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/service/codec_archive.hpp"
 #include "tensorhub/service/codec_fields.hpp"
 #include "tensorhub/service/messages.hpp"
 #include "tensorhub/version.hpp"
 
-namespace tensorhub {
+namespace tensorhub::inline TENSORHUB_MODE {
 
 /// A message, or why there is none.
 struct decode_result {
@@ -148,4 +149,4 @@ class decoder {
   codec_detail::input_archive archive_;
 };
 
-}  // namespace tensorhub
+}  // namespace tensorhub::inline TENSORHUB_MODE

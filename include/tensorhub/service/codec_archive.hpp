@@ -33,13 +33,14 @@
 #include <vector>
 
 #include "tensorhub/config.hpp"
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/service/messages.hpp"
 #include "tensorhub/types/ids.hpp"
 #include "tensorhub/types/tensor.hpp"
 #include "tensorhub/types/version_number.hpp"
 
-namespace tensorhub {
+namespace tensorhub::inline TENSORHUB_MODE {
 
 /// Why a frame was not accepted.
 enum class decode_fault : std::uint8_t {
@@ -327,7 +328,7 @@ void serialize(Archive& archive, bounded_list<LimitCount, MinimumBytes, T>& list
 }
 
 }  // namespace codec_detail
-}  // namespace tensorhub
+}  // namespace tensorhub::inline TENSORHUB_MODE
 
 CEREAL_SETUP_ARCHIVE_TRAITS(tensorhub::codec_detail::input_archive, tensorhub::codec_detail::output_archive)
 

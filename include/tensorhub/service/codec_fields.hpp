@@ -6,10 +6,11 @@
 /// are cereal's `serialize`; a message without one does not compile with the codec, and the structured
 /// bindings name all members of a struct, so neither does one that has gained a field.
 
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/service/codec_archive.hpp"
 #include "tensorhub/service/messages.hpp"
 
-namespace tensorhub {
+namespace tensorhub::inline TENSORHUB_MODE {
 namespace codec_detail {
 
 [[nodiscard]] inline auto as_name(std::string& text) noexcept {
@@ -347,4 +348,4 @@ void serialize(Archive& archive, goodbye_push& m) {
 }
 
 }  // namespace messages
-}  // namespace tensorhub
+}  // namespace tensorhub::inline TENSORHUB_MODE

@@ -36,12 +36,13 @@
 #include <vector>
 #include <zmq.hpp>
 
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/security.hpp"
 #include "tensorhub/service/handshake.hpp"
 #include "tensorhub/service/log.hpp"
 #include "tensorhub/service/zmq_socket.hpp"
 
-namespace tensorhub::detail {
+namespace tensorhub::inline TENSORHUB_MODE::detail {
 
 /// At most `burst` lines at once and `per_second` lasting ones; what is left out is said in the next line.
 class log_limiter {
@@ -259,4 +260,4 @@ class curve_guard {
   std::jthread thread_;                                       ///< last: uses everything above
 };
 
-}  // namespace tensorhub::detail
+}  // namespace tensorhub::inline TENSORHUB_MODE::detail

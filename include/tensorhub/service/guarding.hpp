@@ -13,11 +13,12 @@
 #include <string>
 
 #include "tensorhub/concepts/guarded_transport.hpp"
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/service/log.hpp"
 #include "tensorhub/types/capability.hpp"
 #include "tensorhub/types/units.hpp"
 
-namespace tensorhub {
+namespace tensorhub::inline TENSORHUB_MODE {
 
 /// The key that the transport asks capabilities of from now on, for the reference server. Empty: this
 /// transport knows no capabilities.
@@ -62,4 +63,4 @@ class refusal_watch {
   time_point next_{};
 };
 
-}  // namespace tensorhub
+}  // namespace tensorhub::inline TENSORHUB_MODE

@@ -12,11 +12,12 @@
 #include <string>
 #include <zmq.hpp>
 
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/security.hpp"
 #include "tensorhub/service/messages.hpp"
 
-namespace tensorhub::detail {
+namespace tensorhub::inline TENSORHUB_MODE::detail {
 
 /// One of ZMQ_EVENT_...; `value` is what zmq_socket_monitor(3) says of it.
 struct handshake_event {
@@ -110,4 +111,4 @@ struct handshake_trouble {
           false};
 }
 
-}  // namespace tensorhub::detail
+}  // namespace tensorhub::inline TENSORHUB_MODE::detail

@@ -15,11 +15,12 @@
 #include <string_view>
 #include <type_traits>
 
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/types/ids.hpp"
 #include "tensorhub/types/version_number.hpp"
 
-namespace tensorhub {
+namespace tensorhub::inline TENSORHUB_MODE {
 
 enum class log_level : std::uint8_t { error = 0, warning = 1, info = 2, debug = 3 };
 
@@ -188,4 +189,4 @@ inline void append_value(std::string& out, std::string_view text) {
   return out + "}";
 }
 
-}  // namespace tensorhub
+}  // namespace tensorhub::inline TENSORHUB_MODE

@@ -55,6 +55,7 @@
 #include <variant>
 #include <vector>
 
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/types/digest.hpp"
 #include "tensorhub/types/ids.hpp"
@@ -63,7 +64,7 @@
 #include "tensorhub/types/tensor.hpp"
 #include "tensorhub/types/version_number.hpp"
 
-namespace tensorhub::messages {
+namespace tensorhub::inline TENSORHUB_MODE::messages {
 
 /// Outcome of a request: `ok`, or a code with the sentence that the user will read.
 struct status {
@@ -398,4 +399,4 @@ struct envelope {
   message body{};
 };
 
-}  // namespace tensorhub::messages
+}  // namespace tensorhub::inline TENSORHUB_MODE::messages

@@ -13,9 +13,10 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/service/statistics.hpp"
 
-namespace tensorhub::detail {
+namespace tensorhub::inline TENSORHUB_MODE::detail {
 
 class counter {
  public:
@@ -89,4 +90,4 @@ class mirrored {
   std::array<std::atomic<std::uint64_t>, words> words_{};
 };
 
-}  // namespace tensorhub::detail
+}  // namespace tensorhub::inline TENSORHUB_MODE::detail

@@ -22,6 +22,7 @@
 #include <variant>
 #include <vector>
 
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/service/barred_readers.hpp"
 #include "tensorhub/service/messages.hpp"
 #include "tensorhub/service/session/actions.hpp"
@@ -30,7 +31,7 @@
 #include "tensorhub/types/layout.hpp"
 #include "tensorhub/types/units.hpp"
 
-namespace tensorhub {
+namespace tensorhub::inline TENSORHUB_MODE {
 
 class session : public session_detail::operations {
  public:
@@ -313,4 +314,4 @@ class session : public session_detail::operations {
   time_point join_deadline_ = time_point::never();
 };
 
-}  // namespace tensorhub
+}  // namespace tensorhub::inline TENSORHUB_MODE

@@ -15,10 +15,11 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/types/units.hpp"
 
-namespace tensorhub {
+namespace tensorhub::inline TENSORHUB_MODE {
 
 /// How often something took how long. The bounds are the same for all: from a message's round trip to a slow
 /// update over a wide-area link.
@@ -100,4 +101,4 @@ struct catalog_statistics {
   seconds_histogram drain{};             ///< unpublish_request until its answer
 };
 
-}  // namespace tensorhub
+}  // namespace tensorhub::inline TENSORHUB_MODE

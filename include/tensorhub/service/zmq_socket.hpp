@@ -21,11 +21,12 @@
 #include <zmq.hpp>
 
 #include "tensorhub/config.hpp"
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/detail/unique_fd.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/types/units.hpp"
 
-namespace tensorhub::detail {
+namespace tensorhub::inline TENSORHUB_MODE::detail {
 
 /// Lives as long as somebody holds it; a process without hub objects has no ZeroMQ threads.
 [[nodiscard]] inline std::shared_ptr<zmq::context_t> shared_context() {
@@ -88,4 +89,4 @@ inline void wait_for_input(zmq::socket_t& socket, wake_signal& signal, time_poin
   if ((items[1].revents & ZMQ_POLLIN) != 0) signal.lower();
 }
 
-}  // namespace tensorhub::detail
+}  // namespace tensorhub::inline TENSORHUB_MODE::detail

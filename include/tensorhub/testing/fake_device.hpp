@@ -40,6 +40,7 @@
 #include <vector>
 
 #include "tensorhub/concepts/memory_space.hpp"
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/detail/cpu_can_read.hpp"
 #include "tensorhub/detail/peer_read.hpp"
 #include "tensorhub/detail/unique_fd.hpp"
@@ -48,7 +49,7 @@
 #include "tensorhub/types/device_access.hpp"
 #include "tensorhub/types/xxh3.hpp"
 
-namespace tensorhub::testing {
+namespace tensorhub::inline TENSORHUB_MODE::testing {
 
 /// The only one of the process.
 class fake_device final : public device_access {
@@ -436,4 +437,4 @@ struct fake_device_memory {
 };
 static_assert(streaming_memory_space<fake_device_memory>);
 
-}  // namespace tensorhub::testing
+}  // namespace tensorhub::inline TENSORHUB_MODE::testing

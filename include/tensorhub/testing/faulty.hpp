@@ -26,11 +26,12 @@
 #include <utility>
 #include <vector>
 
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/testing/held_completions.hpp"
 #include "tensorhub/testing/wrapped_transport.hpp"
 
-namespace tensorhub::testing {
+namespace tensorhub::inline TENSORHUB_MODE::testing {
 
 /// Probabilities, 0 to 1, per read if not said otherwise.
 struct fault_rates {
@@ -159,4 +160,4 @@ class faulty : public wrapped_transport<Inner> {
   std::atomic<std::uint64_t> queues_{0};
 };
 
-}  // namespace tensorhub::testing
+}  // namespace tensorhub::inline TENSORHUB_MODE::testing

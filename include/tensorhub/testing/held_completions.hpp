@@ -19,8 +19,9 @@
 #include <vector>
 
 #include "tensorhub/concepts/transport.hpp"
+#include "tensorhub/detail/build_mode.hpp"
 
-namespace tensorhub::testing {
+namespace tensorhub::inline TENSORHUB_MODE::testing {
 
 /// What becomes of one read.
 struct read_fate {
@@ -124,4 +125,4 @@ class held_completions {
   std::vector<completion> held_;  ///< a heap, the first due in front
 };
 
-}  // namespace tensorhub::testing
+}  // namespace tensorhub::inline TENSORHUB_MODE::testing

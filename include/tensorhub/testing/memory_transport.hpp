@@ -33,11 +33,12 @@
 
 #include "tensorhub/concepts/guarded_transport.hpp"
 #include "tensorhub/config.hpp"
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/types/capability.hpp"
 #include "tensorhub/types/device_access.hpp"
 
-namespace tensorhub::testing {
+namespace tensorhub::inline TENSORHUB_MODE::testing {
 
 struct memory_transport_options {
   std::chrono::milliseconds peer_timeout = defaults::peer_timeout;  ///< silence of a stalled peer
@@ -533,4 +534,4 @@ class memory_transport {
 };
 static_assert(guarded_transport<memory_transport>);
 
-}  // namespace tensorhub::testing
+}  // namespace tensorhub::inline TENSORHUB_MODE::testing

@@ -32,9 +32,10 @@
 #include <string>
 #include <system_error>
 
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/error.hpp"
 
-namespace tensorhub::testing {
+namespace tensorhub::inline TENSORHUB_MODE::testing {
 
 struct network_link_options {
   double bytes_per_second = std::numeric_limits<double>::infinity();
@@ -90,4 +91,4 @@ class network_link {
   std::unique_ptr<state, unmap> shared_;
 };
 
-}  // namespace tensorhub::testing
+}  // namespace tensorhub::inline TENSORHUB_MODE::testing

@@ -31,11 +31,12 @@
 #include <utility>
 #include <vector>
 
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/testing/held_completions.hpp"
 #include "tensorhub/testing/network_link.hpp"
 #include "tensorhub/testing/wrapped_transport.hpp"
 
-namespace tensorhub::testing {
+namespace tensorhub::inline TENSORHUB_MODE::testing {
 
 namespace throttled_detail {
 
@@ -141,4 +142,4 @@ class throttled : public wrapped_transport<Inner> {
   std::shared_ptr<network_link> receiving_;
 };
 
-}  // namespace tensorhub::testing
+}  // namespace tensorhub::inline TENSORHUB_MODE::testing

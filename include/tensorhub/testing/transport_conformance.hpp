@@ -26,13 +26,14 @@
 #include <vector>
 
 #include "tensorhub/concepts/transport.hpp"
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/testing/conformance/fixture.hpp"
 #include "tensorhub/testing/conformance/key_rules.hpp"
 #include "tensorhub/testing/conformance/peer_rules.hpp"
 #include "tensorhub/testing/conformance/read_rules.hpp"
 #include "tensorhub/testing/conformance/source_rules.hpp"
 
-namespace tensorhub::testing {
+namespace tensorhub::inline TENSORHUB_MODE::testing {
 
 /// One rule. `promise` is the number in the concept's header; 0: the requirement table there.
 template <transport T>
@@ -120,4 +121,4 @@ template <transport T>
   return violations;
 }
 
-}  // namespace tensorhub::testing
+}  // namespace tensorhub::inline TENSORHUB_MODE::testing

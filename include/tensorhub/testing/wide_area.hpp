@@ -22,10 +22,11 @@
 /// Thread safety: that of concept `transport`.
 
 #include "tensorhub/concepts/transport.hpp"
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/testing/throttled.hpp"
 #include "tensorhub/transfer/first_of.hpp"
 
-namespace tensorhub::testing {
+namespace tensorhub::inline TENSORHUB_MODE::testing {
 
 /// The same transport, without a claim to reach other datacenters. Its options are those of `Inner`.
 template <transport Inner>
@@ -43,4 +44,4 @@ class within_datacenter : public Inner {
 template <transport T, transport Far = throttled<T>>
 using wide_area = first_of<within_datacenter<T>, Far>;
 
-}  // namespace tensorhub::testing
+}  // namespace tensorhub::inline TENSORHUB_MODE::testing

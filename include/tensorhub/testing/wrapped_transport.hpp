@@ -19,8 +19,9 @@
 #include <vector>
 
 #include "tensorhub/concepts/guarded_transport.hpp"
+#include "tensorhub/detail/build_mode.hpp"
 
-namespace tensorhub::testing {
+namespace tensorhub::inline TENSORHUB_MODE::testing {
 
 template <transport Inner>
 class wrapped_transport {
@@ -55,4 +56,4 @@ class wrapped_transport {
   Inner inner_;
 };
 
-}  // namespace tensorhub::testing
+}  // namespace tensorhub::inline TENSORHUB_MODE::testing

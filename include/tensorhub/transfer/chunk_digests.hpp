@@ -19,13 +19,14 @@
 #include <vector>
 
 #include "tensorhub/concepts/integrity.hpp"
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/types/device_access.hpp"
 #include "tensorhub/types/digest.hpp"
 #include "tensorhub/types/layout.hpp"
 #include "tensorhub/types/xxh3.hpp"
 
-namespace tensorhub {
+namespace tensorhub::inline TENSORHUB_MODE {
 
 /// One chunk's bytes.
 struct placed_chunk {
@@ -108,4 +109,4 @@ class chunk_digests {
   std::vector<digest_job> jobs_;
 };
 
-}  // namespace tensorhub
+}  // namespace tensorhub::inline TENSORHUB_MODE

@@ -39,6 +39,7 @@
 #include <utility>
 #include <vector>
 
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/types/digest.hpp"
 #include "tensorhub/types/ids.hpp"
@@ -46,7 +47,7 @@
 #include "tensorhub/types/memory.hpp"
 #include "tensorhub/types/version_number.hpp"
 
-namespace tensorhub {
+namespace tensorhub::inline TENSORHUB_MODE {
 
 static_assert(std::endian::native == std::endian::little,
               "control blocks are read by other machines as they are");
@@ -275,4 +276,4 @@ inline void read_control_map(std::span<const std::byte> bytes, std::span<std::ui
   return regions;
 }
 
-}  // namespace tensorhub
+}  // namespace tensorhub::inline TENSORHUB_MODE

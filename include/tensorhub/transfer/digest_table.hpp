@@ -11,11 +11,12 @@
 #include <vector>
 
 #include "tensorhub/concepts/integrity.hpp"
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/transfer/chunk_digests.hpp"
 #include "tensorhub/transfer/pull_driver.hpp"
 #include "tensorhub/types/layout.hpp"
 
-namespace tensorhub {
+namespace tensorhub::inline TENSORHUB_MODE {
 
 /// One digest per chunk, in the order of chunks; empty where integrity is off. `places` has one entry per
 /// segment of the layout. The bytes must not change meanwhile.
@@ -54,4 +55,4 @@ template <integrity Integrity, typename Region>
   return table;
 }
 
-}  // namespace tensorhub
+}  // namespace tensorhub::inline TENSORHUB_MODE

@@ -47,6 +47,7 @@
 
 #include "tensorhub/concepts/guarded_transport.hpp"
 #include "tensorhub/config.hpp"
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/detail/machine_id.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/transfer/first_of/address.hpp"
@@ -55,7 +56,7 @@
 #include "tensorhub/transfer/first_of/refusals.hpp"
 #include "tensorhub/types/location.hpp"
 
-namespace tensorhub {
+namespace tensorhub::inline TENSORHUB_MODE {
 
 template <transport... Members>
 class first_of {
@@ -416,4 +417,4 @@ class first_of {
   transport_address address_;
 };
 
-}  // namespace tensorhub
+}  // namespace tensorhub::inline TENSORHUB_MODE

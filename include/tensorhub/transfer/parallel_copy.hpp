@@ -12,10 +12,11 @@
 #include <vector>
 
 #include "tensorhub/concepts/memory_space.hpp"
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/types/memory.hpp"
 
-namespace tensorhub {
+namespace tensorhub::inline TENSORHUB_MODE {
 
 /// Copies all runs and returns when every byte is there. The calling thread works too; where the system gives
 /// no more threads it works alone. Long runs are cut into units, so that one huge tensor keeps all of them
@@ -53,4 +54,4 @@ void parallel_copy(std::span<const copy_run> runs, std::size_t lanes, std::uint6
   work();
 }
 
-}  // namespace tensorhub
+}  // namespace tensorhub::inline TENSORHUB_MODE

@@ -44,6 +44,7 @@
 #include <utility>
 #include <vector>
 
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/transfer/control_block.hpp"
 #include "tensorhub/transfer/pull_task.hpp"
@@ -51,7 +52,7 @@
 #include "tensorhub/types/layout.hpp"
 #include "tensorhub/types/units.hpp"
 
-namespace tensorhub {
+namespace tensorhub::inline TENSORHUB_MODE {
 
 class pull {
  public:
@@ -694,4 +695,4 @@ class pull {
   std::deque<source_failure> failures_;  ///< not taken yet
 };
 
-}  // namespace tensorhub
+}  // namespace tensorhub::inline TENSORHUB_MODE

@@ -37,11 +37,12 @@
 
 #include "tensorhub/concepts/integrity.hpp"
 #include "tensorhub/concepts/transport.hpp"
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/transfer/chunk_digests.hpp"
 #include "tensorhub/transfer/pull.hpp"
 
-namespace tensorhub {
+namespace tensorhub::inline TENSORHUB_MODE {
 
 /// Where a layout segment lies in this process.
 template <typename Region>
@@ -637,4 +638,4 @@ class pull_driver {
   std::exception_ptr failure_;
 };
 
-}  // namespace tensorhub
+}  // namespace tensorhub::inline TENSORHUB_MODE

@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/types/digest.hpp"
 #include "tensorhub/types/ids.hpp"
@@ -15,7 +16,7 @@
 #include "tensorhub/types/units.hpp"
 #include "tensorhub/types/version_number.hpp"
 
-namespace tensorhub {
+namespace tensorhub::inline TENSORHUB_MODE {
 
 /// What a lease says of its source.
 struct pull_source {
@@ -88,4 +89,4 @@ struct pull_options {
   duration slow_shortest = std::chrono::milliseconds{50};
 };
 
-}  // namespace tensorhub
+}  // namespace tensorhub::inline TENSORHUB_MODE

@@ -35,10 +35,11 @@
 #include <utility>
 #include <vector>
 
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/types/memory.hpp"
 
-namespace tensorhub {
+namespace tensorhub::inline TENSORHUB_MODE {
 
 /// What registration cost, once per worker, and what packing costs with every version.
 struct registration_cost {
@@ -153,4 +154,4 @@ namespace registration_detail {
   return plan;
 }
 
-}  // namespace tensorhub
+}  // namespace tensorhub::inline TENSORHUB_MODE

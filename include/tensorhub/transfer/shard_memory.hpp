@@ -21,13 +21,14 @@
 
 #include "tensorhub/concepts/memory_space.hpp"
 #include "tensorhub/concepts/transport.hpp"
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/transfer/parallel_copy.hpp"
 #include "tensorhub/transfer/pull_driver.hpp"
 #include "tensorhub/transfer/registration.hpp"
 #include "tensorhub/types/layout.hpp"
 
-namespace tensorhub {
+namespace tensorhub::inline TENSORHUB_MODE {
 
 template <transport Transport, memory_space Memory>
 class shard_memory {
@@ -213,4 +214,4 @@ class shard_memory {
   registration_cost cost_{};
 };
 
-}  // namespace tensorhub
+}  // namespace tensorhub::inline TENSORHUB_MODE

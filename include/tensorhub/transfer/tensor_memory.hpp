@@ -16,10 +16,11 @@
 
 #include "tensorhub/concepts/memory_space.hpp"
 #include "tensorhub/config.hpp"
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/types/tensor.hpp"
 
-namespace tensorhub {
+namespace tensorhub::inline TENSORHUB_MODE {
 
 template <memory_space Memory>
 class tensor_memory {
@@ -54,4 +55,4 @@ class tensor_memory {
   std::optional<typename Memory::allocation> allocation_;
 };
 
-}  // namespace tensorhub
+}  // namespace tensorhub::inline TENSORHUB_MODE

@@ -29,10 +29,11 @@
 #include <string>
 #include <string_view>
 
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/types/ids.hpp"
 
-namespace tensorhub {
+namespace tensorhub::inline TENSORHUB_MODE {
 
 inline constexpr std::size_t capability_key_bytes = 32;
 inline constexpr std::size_t capability_hash_bytes = 16;
@@ -108,4 +109,4 @@ class capability_check {
   bool required_ = false;
 };
 
-}  // namespace tensorhub
+}  // namespace tensorhub::inline TENSORHUB_MODE

@@ -5,9 +5,10 @@
 #include <cstdint>
 #include <string_view>
 
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/types/ids.hpp"
 
-namespace tensorhub {
+namespace tensorhub::inline TENSORHUB_MODE {
 
 /// How a posted read ended.
 enum class completion_status : std::uint8_t {
@@ -48,4 +49,4 @@ struct completion {
 /// Answer of `post_read`. `queue_full` posted nothing: poll, then post again.
 enum class post_result : std::uint8_t { posted = 0, queue_full = 1 };
 
-}  // namespace tensorhub
+}  // namespace tensorhub::inline TENSORHUB_MODE

@@ -22,11 +22,12 @@
 #include <string>
 #include <utility>
 
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/types/digest.hpp"
 #include "tensorhub/types/memory.hpp"
 #include "tensorhub/types/units.hpp"
 
-namespace tensorhub {
+namespace tensorhub::inline TENSORHUB_MODE {
 
 /// Number of a piece of work on its lane, counted from 1; 0: it could not be queued.
 using lane_ticket = std::uint64_t;
@@ -161,4 +162,4 @@ class pinned_memory {
   std::uint64_t bytes_ = 0;
 };
 
-}  // namespace tensorhub
+}  // namespace tensorhub::inline TENSORHUB_MODE

@@ -6,7 +6,9 @@
 #include <cstdint>
 #include <string>
 
-namespace tensorhub {
+#include "tensorhub/detail/build_mode.hpp"
+
+namespace tensorhub::inline TENSORHUB_MODE {
 
 struct digest128 {
   std::uint64_t low = 0;
@@ -26,4 +28,4 @@ struct digest128 {
   return text;
 }
 
-}  // namespace tensorhub
+}  // namespace tensorhub::inline TENSORHUB_MODE

@@ -8,7 +8,9 @@
 #include <functional>
 #include <string>
 
-namespace tensorhub {
+#include "tensorhub/detail/build_mode.hpp"
+
+namespace tensorhub::inline TENSORHUB_MODE {
 
 /// A number with a tag: compares and hashes, does no arithmetic. Zero means "none".
 template <typename Tag>
@@ -61,7 +63,7 @@ template <typename Tag>
   return text;
 }
 
-}  // namespace tensorhub
+}  // namespace tensorhub::inline TENSORHUB_MODE
 
 template <typename Tag>
 struct std::hash<tensorhub::strong_id<Tag>> {

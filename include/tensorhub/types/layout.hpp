@@ -29,12 +29,13 @@
 #include <vector>
 
 #include "tensorhub/config.hpp"
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/types/digest.hpp"
 #include "tensorhub/types/tensor.hpp"
 #include "tensorhub/types/xxh3.hpp"
 
-namespace tensorhub {
+namespace tensorhub::inline TENSORHUB_MODE {
 
 /// Number of a chunk within its shard.
 using chunk_index = std::uint64_t;
@@ -198,4 +199,4 @@ class layout {
   return {};
 }
 
-}  // namespace tensorhub
+}  // namespace tensorhub::inline TENSORHUB_MODE

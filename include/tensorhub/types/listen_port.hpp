@@ -7,7 +7,9 @@
 #include <cstdint>
 #include <tuple>
 
-namespace tensorhub {
+#include "tensorhub/detail/build_mode.hpp"
+
+namespace tensorhub::inline TENSORHUB_MODE {
 
 /// Every fixed port in a transport's options becomes `change(port)`; zero (any free one) stays. Found are a
 /// member `listen_port` of the options, of those that they are built on (`tcp`), of those that they decorate
@@ -38,4 +40,4 @@ template <typename Options>
   return options;
 }
 
-}  // namespace tensorhub
+}  // namespace tensorhub::inline TENSORHUB_MODE

@@ -6,7 +6,9 @@
 #include <string>
 #include <string_view>
 
-namespace tensorhub {
+#include "tensorhub/detail/build_mode.hpp"
+
+namespace tensorhub::inline TENSORHUB_MODE {
 
 /// Names are the user's own. Empty means "unknown", and an unknown part is never equal to another unknown
 /// part except for the datacenter: two workers that name none are taken to be in the same one.
@@ -63,4 +65,4 @@ template <typename Options>
   return "unknown";
 }
 
-}  // namespace tensorhub
+}  // namespace tensorhub::inline TENSORHUB_MODE

@@ -10,8 +10,9 @@
 #include <vector>
 
 #include "tensorhub/config.hpp"
+#include "tensorhub/detail/build_mode.hpp"
 
-namespace tensorhub {
+namespace tensorhub::inline TENSORHUB_MODE {
 
 /// Which processor may follow a pointer.
 enum class memory_kind : std::uint8_t { host = 0, cuda_device = 1, cuda_pinned = 2, cuda_managed = 3 };
@@ -86,4 +87,4 @@ struct transport_address {
   bool operator==(const transport_address&) const = default;
 };
 
-}  // namespace tensorhub
+}  // namespace tensorhub::inline TENSORHUB_MODE

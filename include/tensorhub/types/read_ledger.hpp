@@ -19,9 +19,10 @@
 #include <span>
 #include <vector>
 
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/types/completion.hpp"
 
-namespace tensorhub {
+namespace tensorhub::inline TENSORHUB_MODE {
 
 class read_ledger {
  public:
@@ -70,4 +71,4 @@ class read_ledger {
   std::size_t outstanding_ = 0;
 };
 
-}  // namespace tensorhub
+}  // namespace tensorhub::inline TENSORHUB_MODE

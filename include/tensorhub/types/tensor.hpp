@@ -9,7 +9,9 @@
 #include <string_view>
 #include <vector>
 
-namespace tensorhub {
+#include "tensorhub/detail/build_mode.hpp"
+
+namespace tensorhub::inline TENSORHUB_MODE {
 
 /// Element types, named as in safetensors. The numbers are part of the control protocol: append, never
 /// renumber.
@@ -122,4 +124,4 @@ struct tensor_spec {
   return text + "]";
 }
 
-}  // namespace tensorhub
+}  // namespace tensorhub::inline TENSORHUB_MODE

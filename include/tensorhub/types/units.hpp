@@ -9,7 +9,9 @@
 #include <cstdint>
 #include <string>
 
-namespace tensorhub {
+#include "tensorhub/detail/build_mode.hpp"
+
+namespace tensorhub::inline TENSORHUB_MODE {
 
 /// Monotonic time handed to the cores.
 struct time_point {
@@ -45,4 +47,4 @@ inline namespace literals {
 }
 }  // namespace literals
 
-}  // namespace tensorhub
+}  // namespace tensorhub::inline TENSORHUB_MODE

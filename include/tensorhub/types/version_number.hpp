@@ -6,7 +6,9 @@
 #include <cstdint>
 #include <string>
 
-namespace tensorhub {
+#include "tensorhub/detail/build_mode.hpp"
+
+namespace tensorhub::inline TENSORHUB_MODE {
 
 /// A version of a model; increasing per model, chosen by the trainer. Zero is "no version" and cannot be
 /// published.
@@ -64,4 +66,4 @@ inline constexpr version_selector latest{};
   return "unknown";
 }
 
-}  // namespace tensorhub
+}  // namespace tensorhub::inline TENSORHUB_MODE

@@ -26,9 +26,10 @@
 #endif
 #endif
 
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/types/digest.hpp"
 
-namespace tensorhub::detail {
+namespace tensorhub::inline TENSORHUB_MODE::detail {
 
 [[nodiscard]] inline digest128 xxh3_128(std::span<const std::byte> bytes, std::uint64_t seed) noexcept {
 #ifdef TENSORHUB_XXHASH_DISPATCH
@@ -48,4 +49,4 @@ namespace tensorhub::detail {
   return XXH3_64bits_withSeed(text.data(), text.size(), seed);
 }
 
-}  // namespace tensorhub::detail
+}  // namespace tensorhub::inline TENSORHUB_MODE::detail

@@ -18,12 +18,13 @@
 
 #include "tensorhub/concepts/memory_space.hpp"
 #include "tensorhub/concepts/transport.hpp"
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/memory/host.hpp"
 #include "tensorhub/transfer/control_block.hpp"
 #include "tensorhub/transfer/shard_memory.hpp"
 #include "tensorhub/types/layout.hpp"
 
-namespace tensorhub {
+namespace tensorhub::inline TENSORHUB_MODE {
 
 template <transport Transport, memory_space Memory>
 class worker_memory {
@@ -95,4 +96,4 @@ class worker_memory {
   std::vector<region_type> regions_;
 };
 
-}  // namespace tensorhub
+}  // namespace tensorhub::inline TENSORHUB_MODE

@@ -33,12 +33,13 @@
 #include <utility>
 #include <vector>
 
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/options.hpp"
 #include "tensorhub/service/messages.hpp"
 #include "tensorhub/transfer/tensor_memory.hpp"
 #include "tensorhub/types/listen_port.hpp"
 
-namespace tensorhub {
+namespace tensorhub::inline TENSORHUB_MODE {
 
 template <typename Worker>
 class offloads {
@@ -187,4 +188,4 @@ class offloads {
   std::list<std::unique_ptr<kept>> kept_;
 };
 
-}  // namespace tensorhub
+}  // namespace tensorhub::inline TENSORHUB_MODE

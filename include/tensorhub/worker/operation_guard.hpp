@@ -4,9 +4,10 @@
 
 #include <memory>
 
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/error.hpp"
 
-namespace tensorhub {
+namespace tensorhub::inline TENSORHUB_MODE {
 
 /// Held while an operation runs. Movable, so that a call can go on in another thread. `Worker` befriends it,
 /// and has the flags `operating_` (atomic) and `left_`, and `failure`, which makes its errors.
@@ -31,4 +32,4 @@ class operation_guard {
   std::unique_ptr<Worker, end_operation> owner_;
 };
 
-}  // namespace tensorhub
+}  // namespace tensorhub::inline TENSORHUB_MODE

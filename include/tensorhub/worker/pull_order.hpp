@@ -7,12 +7,13 @@
 #include <string>
 #include <vector>
 
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/options.hpp"
 #include "tensorhub/service/log.hpp"
 #include "tensorhub/service/session/actions.hpp"
 #include "tensorhub/transfer/pull_driver.hpp"
 
-namespace tensorhub {
+namespace tensorhub::inline TENSORHUB_MODE {
 
 /// What to read, from whom, and how it is shown meanwhile.
 struct pull_order {
@@ -59,4 +60,4 @@ struct pull_change {
   return out;
 }
 
-}  // namespace tensorhub
+}  // namespace tensorhub::inline TENSORHUB_MODE

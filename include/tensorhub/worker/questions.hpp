@@ -14,12 +14,13 @@
 #include <vector>
 
 #include "tensorhub/config.hpp"
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/service/messages.hpp"
 #include "tensorhub/service/session.hpp"
 #include "tensorhub/types/version_number.hpp"
 
-namespace tensorhub {
+namespace tensorhub::inline TENSORHUB_MODE {
 
 /// `Worker` derives from this and gives it `ask`, `failure` and `ensure_joined_idle` (as a friend).
 template <typename Worker>
@@ -92,4 +93,4 @@ class worker_questions {
   [[nodiscard]] Worker& derived() noexcept { return static_cast<Worker&>(*this); }
 };
 
-}  // namespace tensorhub
+}  // namespace tensorhub::inline TENSORHUB_MODE

@@ -18,10 +18,11 @@
 #include <utility>
 #include <vector>
 
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/service/session/actions.hpp"
 #include "tensorhub/worker/pull_order.hpp"
 
-namespace tensorhub {
+namespace tensorhub::inline TENSORHUB_MODE {
 
 class worker_results {
  public:
@@ -80,4 +81,4 @@ class worker_results {
   std::optional<pull_order> order_;
 };
 
-}  // namespace tensorhub
+}  // namespace tensorhub::inline TENSORHUB_MODE

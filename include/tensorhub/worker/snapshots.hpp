@@ -19,12 +19,13 @@
 #include <utility>
 #include <vector>
 
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/transfer/parallel_copy.hpp"
 #include "tensorhub/transfer/tensor_memory.hpp"
 #include "tensorhub/types/listen_port.hpp"
 #include "tensorhub/worker/worker.hpp"
 
-namespace tensorhub {
+namespace tensorhub::inline TENSORHUB_MODE {
 
 /// Second argument of `publish`: publish a copy. Successive versions take turns in two memories; whoever
 /// publishes every tenth number only says `snapshot.every(10)`, or each copy would wait for the readers of
@@ -174,4 +175,4 @@ class snapshots {
   std::array<std::unique_ptr<slot>, 2> slots_;
 };
 
-}  // namespace tensorhub
+}  // namespace tensorhub::inline TENSORHUB_MODE

@@ -18,13 +18,14 @@
 #include <utility>
 #include <vector>
 
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/options.hpp"
 #include "tensorhub/service/recorders.hpp"
 #include "tensorhub/service/statistics.hpp"
 #include "tensorhub/transfer/pull_driver.hpp"
 #include "tensorhub/transfer/registration.hpp"
 
-namespace tensorhub {
+namespace tensorhub::inline TENSORHUB_MODE {
 
 /// What came by one kind of path.
 struct path_bytes {
@@ -173,4 +174,4 @@ class worker_recorder {
   std::vector<path_bytes> received_;  ///< guarded by mutex_; a handful
 };
 
-}  // namespace tensorhub
+}  // namespace tensorhub::inline TENSORHUB_MODE

@@ -21,12 +21,13 @@
 #include <type_traits>
 
 #include "tensorhub/concepts/memory_space.hpp"
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/memory/host.hpp"
 #include "tensorhub/options.hpp"
 #include "tensorhub/types/version_number.hpp"
 
-namespace tensorhub {
+namespace tensorhub::inline TENSORHUB_MODE {
 
 /// In the place of a stream where the memory space has none: there is no value of it.
 struct no_stream {
@@ -126,4 +127,4 @@ class ordered_by_streams {
   [[nodiscard]] Worker& self() noexcept { return static_cast<Worker&>(*this); }
 };
 
-}  // namespace tensorhub
+}  // namespace tensorhub::inline TENSORHUB_MODE

@@ -11,11 +11,12 @@
 #include <utility>
 
 #include "tensorhub/config.hpp"
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/options.hpp"
 #include "tensorhub/service/session/actions.hpp"
 
-namespace tensorhub {
+namespace tensorhub::inline TENSORHUB_MODE {
 
 template <typename Worker, typename Transport, typename Integrity>
 class worker_updates;
@@ -65,4 +66,4 @@ class update_handle {
   std::jthread thread_;
 };
 
-}  // namespace tensorhub
+}  // namespace tensorhub::inline TENSORHUB_MODE

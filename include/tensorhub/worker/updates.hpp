@@ -25,6 +25,7 @@
 #include <utility>
 #include <vector>
 
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/options.hpp"
 #include "tensorhub/service/session.hpp"
@@ -35,7 +36,7 @@
 #include "tensorhub/worker/results.hpp"
 #include "tensorhub/worker/update_handle.hpp"
 
-namespace tensorhub {
+namespace tensorhub::inline TENSORHUB_MODE {
 
 /// `Worker` derives from this and makes it its friend: it works with the worker's transport, memory, client
 /// and counters.
@@ -343,4 +344,4 @@ class worker_updates {
   std::vector<pull_change> pending_changes_;
 };
 
-}  // namespace tensorhub
+}  // namespace tensorhub::inline TENSORHUB_MODE

@@ -33,6 +33,7 @@
 #include <variant>
 
 #include "tensorhub/concepts/memory_space.hpp"
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/detail/random_id.hpp"
 #include "tensorhub/memory/host.hpp"
 #include "tensorhub/options.hpp"
@@ -53,7 +54,7 @@
 #include "tensorhub/worker/stream_order.hpp"
 #include "tensorhub/worker/updates.hpp"
 
-namespace tensorhub {
+namespace tensorhub::inline TENSORHUB_MODE {
 
 template <transport Transport, consistency Consistency = group_consistent, integrity Integrity = xxh3_128,
           memory_space Memory = host_memory>
@@ -383,4 +384,4 @@ class worker : public worker_questions<worker<Transport, Consistency, Integrity,
   client_shell<session> client_;  ///< last: its thread uses everything above
 };
 
-}  // namespace tensorhub
+}  // namespace tensorhub::inline TENSORHUB_MODE

@@ -11,9 +11,10 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/memory/cuda/functions.hpp"
 
-namespace tensorhub::detail {
+namespace tensorhub::inline TENSORHUB_MODE::detail {
 
 /// `result()` says whether the context could be made current; if not, nothing was changed.
 class cuda_scope {
@@ -93,4 +94,4 @@ struct cuda_pointer {
          on_device == cuda_address(data);
 }
 
-}  // namespace tensorhub::detail
+}  // namespace tensorhub::inline TENSORHUB_MODE::detail

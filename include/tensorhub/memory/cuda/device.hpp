@@ -25,6 +25,7 @@
 #include <utility>
 #include <vector>
 
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/memory/cuda/context.hpp"
 #include "tensorhub/memory/cuda/functions.hpp"
@@ -33,7 +34,7 @@
 #include "tensorhub/memory/cuda/lane.hpp"
 #include "tensorhub/types/device_access.hpp"
 
-namespace tensorhub {
+namespace tensorhub::inline TENSORHUB_MODE {
 
 /// `Driver`: see memory/cuda/driver.hpp.
 template <typename Driver>
@@ -398,4 +399,4 @@ class cuda_device final : public device_access {
   std::unique_ptr<lane_type> errands_;
 };
 
-}  // namespace tensorhub
+}  // namespace tensorhub::inline TENSORHUB_MODE

@@ -17,10 +17,11 @@
 #include <optional>
 #include <string>
 
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/memory/cuda/functions.hpp"
 
-namespace tensorhub {
+namespace tensorhub::inline TENSORHUB_MODE {
 
 class cuda_driver {
  public:
@@ -53,4 +54,4 @@ class cuda_driver {
   std::optional<error> trouble_;
 };
 
-}  // namespace tensorhub
+}  // namespace tensorhub::inline TENSORHUB_MODE

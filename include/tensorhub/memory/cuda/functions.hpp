@@ -16,9 +16,10 @@
 #include <string>
 #include <type_traits>
 
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/error.hpp"
 
-namespace tensorhub {
+namespace tensorhub::inline TENSORHUB_MODE {
 
 static_assert(CUDA_VERSION >= 12000, "TensorHub::cuda needs the CUDA Toolkit 12 or newer");
 
@@ -201,4 +202,4 @@ template <typename Lookup>
   return cuda;
 }
 
-}  // namespace tensorhub
+}  // namespace tensorhub::inline TENSORHUB_MODE

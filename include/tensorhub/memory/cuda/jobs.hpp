@@ -5,7 +5,9 @@
 
 #include <stdint.h>
 
-namespace tensorhub::cuda_jobs {
+#include "tensorhub/detail/build_mode.hpp"
+
+namespace tensorhub::inline TENSORHUB_MODE::cuda_jobs {
 
 /// Addresses are the device's. Neither end is aligned to anything; the ends do not overlap.
 struct copy_job {
@@ -31,4 +33,4 @@ inline constexpr unsigned threads_per_job = 256;
 inline constexpr char copy_kernel[] = "tensorhub_copy_runs";
 inline constexpr char digest_kernel[] = "tensorhub_digest_jobs";
 
-}  // namespace tensorhub::cuda_jobs
+}  // namespace tensorhub::inline TENSORHUB_MODE::cuda_jobs

@@ -34,6 +34,7 @@
 #include <utility>
 #include <vector>
 
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/detail/cpu_can_read.hpp"
 #include "tensorhub/memory/cuda/context.hpp"
 #include "tensorhub/memory/cuda/functions.hpp"
@@ -41,7 +42,7 @@
 #include "tensorhub/memory/cuda/ring.hpp"
 #include "tensorhub/types/device_access.hpp"
 
-namespace tensorhub::detail {
+namespace tensorhub::inline TENSORHUB_MODE::detail {
 
 /// The two halves of a lane's ring, the same bytes on both sides. Belongs to the device and is lent to lanes:
 /// to free it would wait for the device.
@@ -406,4 +407,4 @@ class cuda_lane final : public device_lane {
   std::string trouble_;
 };
 
-}  // namespace tensorhub::detail
+}  // namespace tensorhub::inline TENSORHUB_MODE::detail

@@ -7,13 +7,14 @@
 #include <string>
 #include <utility>
 
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/memory/cuda/context.hpp"
 #include "tensorhub/memory/cuda/device.hpp"
 #include "tensorhub/memory/cuda/functions.hpp"
 #include "tensorhub/types/device_access.hpp"
 
-namespace tensorhub {
+namespace tensorhub::inline TENSORHUB_MODE {
 
 /// An event of the driver, recorded into the stream. Movable; a mark that was moved from is done. May be
 /// destroyed at any time: the stream's work goes on.
@@ -97,4 +98,4 @@ class cuda_mark {
   mutable lane_state state_ = lane_state::pending;
 };
 
-}  // namespace tensorhub
+}  // namespace tensorhub::inline TENSORHUB_MODE

@@ -5,7 +5,9 @@
 #include <cstdint>
 #include <optional>
 
-namespace tensorhub::detail {
+#include "tensorhub/detail/build_mode.hpp"
+
+namespace tensorhub::inline TENSORHUB_MODE::detail {
 
 /// Runs are taken in order and given back in the same order; a run never wraps around the end.
 class ring_space {
@@ -41,4 +43,4 @@ class ring_space {
   std::uint64_t oldest_ = 0;
 };
 
-}  // namespace tensorhub::detail
+}  // namespace tensorhub::inline TENSORHUB_MODE::detail

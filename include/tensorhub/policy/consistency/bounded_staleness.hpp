@@ -3,9 +3,10 @@
 /// Group-consistent, but `update(latest)` keeps what is held while it is at most `max_behind` versions old:
 /// fewer transfers for rollouts that tolerate a known staleness.
 
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/policy/consistency/decide.hpp"
 
-namespace tensorhub {
+namespace tensorhub::inline TENSORHUB_MODE {
 
 class bounded_staleness {
  public:
@@ -36,4 +37,4 @@ class bounded_staleness {
 };
 static_assert(consistency<bounded_staleness>);
 
-}  // namespace tensorhub
+}  // namespace tensorhub::inline TENSORHUB_MODE

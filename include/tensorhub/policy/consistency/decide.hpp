@@ -3,8 +3,9 @@
 /// What all consistency policies share: how a selector is answered when no staleness is allowed.
 
 #include "tensorhub/concepts/consistency.hpp"
+#include "tensorhub/detail/build_mode.hpp"
 
-namespace tensorhub::detail {
+namespace tensorhub::inline TENSORHUB_MODE::detail {
 
 [[nodiscard]] constexpr version_decision decide_fresh(const version_selector& selector,
                                                       const version_view& view) noexcept {
@@ -31,4 +32,4 @@ namespace tensorhub::detail {
   return {kind::refuse, {}, errc::invalid_argument};
 }
 
-}  // namespace tensorhub::detail
+}  // namespace tensorhub::inline TENSORHUB_MODE::detail

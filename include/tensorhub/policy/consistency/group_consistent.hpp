@@ -3,9 +3,10 @@
 /// The default: the shards of a replica get one version, decided once, and an update succeeds for all of them
 /// or for none.
 
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/policy/consistency/decide.hpp"
 
-namespace tensorhub {
+namespace tensorhub::inline TENSORHUB_MODE {
 
 class group_consistent {
  public:
@@ -25,4 +26,4 @@ class group_consistent {
 };
 static_assert(consistency<group_consistent>);
 
-}  // namespace tensorhub
+}  // namespace tensorhub::inline TENSORHUB_MODE

@@ -2,9 +2,10 @@
 /// \file independent.hpp
 /// Every worker for itself: for unsharded models, and for those whose shards need not agree.
 
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/policy/consistency/decide.hpp"
 
-namespace tensorhub {
+namespace tensorhub::inline TENSORHUB_MODE {
 
 class independent {
  public:
@@ -24,4 +25,4 @@ class independent {
 };
 static_assert(consistency<independent>);
 
-}  // namespace tensorhub
+}  // namespace tensorhub::inline TENSORHUB_MODE

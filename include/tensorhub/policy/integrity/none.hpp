@@ -3,8 +3,9 @@
 /// No digests: for links and memories that are trusted. The control block still guards against changed bytes.
 
 #include "tensorhub/concepts/integrity.hpp"
+#include "tensorhub/detail/build_mode.hpp"
 
-namespace tensorhub {
+namespace tensorhub::inline TENSORHUB_MODE {
 
 struct no_integrity {
   using concept_tag = integrity_tag;
@@ -20,4 +21,4 @@ struct no_integrity {
 };
 static_assert(integrity<no_integrity>);
 
-}  // namespace tensorhub
+}  // namespace tensorhub::inline TENSORHUB_MODE

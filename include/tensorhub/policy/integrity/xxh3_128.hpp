@@ -8,9 +8,10 @@
 #include <string>
 
 #include "tensorhub/concepts/integrity.hpp"
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/types/xxh3.hpp"
 
-namespace tensorhub {
+namespace tensorhub::inline TENSORHUB_MODE {
 
 struct xxh3_128 {
   using concept_tag = integrity_tag;
@@ -39,4 +40,4 @@ struct xxh3_128 {
 };
 static_assert(device_integrity<xxh3_128>);
 
-}  // namespace tensorhub
+}  // namespace tensorhub::inline TENSORHUB_MODE

@@ -3,8 +3,9 @@
 /// Everybody reads from the one before. A baseline: n readers take the time of one, and n chunks more.
 
 #include "tensorhub/concepts/scheduler.hpp"
+#include "tensorhub/detail/build_mode.hpp"
 
-namespace tensorhub {
+namespace tensorhub::inline TENSORHUB_MODE {
 
 class chain {
  public:
@@ -27,4 +28,4 @@ class chain {
 };
 static_assert(scheduler<chain>);
 
-}  // namespace tensorhub
+}  // namespace tensorhub::inline TENSORHUB_MODE

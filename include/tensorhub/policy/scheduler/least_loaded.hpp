@@ -5,8 +5,9 @@
 #include <tuple>
 
 #include "tensorhub/concepts/scheduler.hpp"
+#include "tensorhub/detail/build_mode.hpp"
 
-namespace tensorhub {
+namespace tensorhub::inline TENSORHUB_MODE {
 
 class least_loaded {
  public:
@@ -40,4 +41,4 @@ class least_loaded {
 };
 static_assert(scheduler<least_loaded>);
 
-}  // namespace tensorhub
+}  // namespace tensorhub::inline TENSORHUB_MODE

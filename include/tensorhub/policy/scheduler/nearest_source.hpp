@@ -16,8 +16,9 @@
 #include <tuple>
 
 #include "tensorhub/concepts/scheduler.hpp"
+#include "tensorhub/detail/build_mode.hpp"
 
-namespace tensorhub {
+namespace tensorhub::inline TENSORHUB_MODE {
 
 class nearest_source {
   [[nodiscard]] auto cost(const source_query& query, const source_candidate& c,
@@ -65,4 +66,4 @@ class nearest_source {
 };
 static_assert(scheduler<nearest_source>);
 
-}  // namespace tensorhub
+}  // namespace tensorhub::inline TENSORHUB_MODE

@@ -4,8 +4,9 @@
 /// and n readers take n times as long as one.
 
 #include "tensorhub/concepts/scheduler.hpp"
+#include "tensorhub/detail/build_mode.hpp"
 
-namespace tensorhub {
+namespace tensorhub::inline TENSORHUB_MODE {
 
 class one_to_many {
  public:
@@ -35,4 +36,4 @@ class one_to_many {
 };
 static_assert(scheduler<one_to_many>);
 
-}  // namespace tensorhub
+}  // namespace tensorhub::inline TENSORHUB_MODE

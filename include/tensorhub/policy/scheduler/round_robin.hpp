@@ -3,8 +3,9 @@
 /// Every source in turn, by incarnation, one for each reader. A baseline: it knows neither place nor load.
 
 #include "tensorhub/concepts/scheduler.hpp"
+#include "tensorhub/detail/build_mode.hpp"
 
-namespace tensorhub {
+namespace tensorhub::inline TENSORHUB_MODE {
 
 class round_robin {
  public:
@@ -38,4 +39,4 @@ class round_robin {
 };
 static_assert(scheduler<round_robin>);
 
-}  // namespace tensorhub
+}  // namespace tensorhub::inline TENSORHUB_MODE

@@ -9,10 +9,11 @@
 #include <utility>
 #include <vector>
 
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/service/catalog/core.hpp"
 #include "tensorhub/types/layout.hpp"
 
-namespace tensorhub::catalog_detail {
+namespace tensorhub::inline TENSORHUB_MODE::catalog_detail {
 
 class admission {
  public:
@@ -157,4 +158,4 @@ class admission {
   std::string_view consistency_;
 };
 
-}  // namespace tensorhub::catalog_detail
+}  // namespace tensorhub::inline TENSORHUB_MODE::catalog_detail

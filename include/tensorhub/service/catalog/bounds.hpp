@@ -10,8 +10,9 @@
 #include <cstddef>
 
 #include "tensorhub/config.hpp"
+#include "tensorhub/detail/build_mode.hpp"
 
-namespace tensorhub {
+namespace tensorhub::inline TENSORHUB_MODE {
 
 struct catalog_bounds {
   std::size_t workers = limits::workers;            ///< joined at one time
@@ -22,4 +23,4 @@ struct catalog_bounds {
   std::size_t shard_records = limits::shard_records;
 };
 
-}  // namespace tensorhub
+}  // namespace tensorhub::inline TENSORHUB_MODE

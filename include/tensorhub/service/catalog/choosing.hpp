@@ -24,9 +24,10 @@
 #include <vector>
 
 #include "tensorhub/concepts/scheduler.hpp"
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/service/catalog/core.hpp"
 
-namespace tensorhub::catalog_detail {
+namespace tensorhub::inline TENSORHUB_MODE::catalog_detail {
 
 /// Who needs a source. `reader` is null for a shard that has not joined.
 struct asker {
@@ -217,4 +218,4 @@ class choosing {
   std::vector<worker_state*> suspect_workers_;
 };
 
-}  // namespace tensorhub::catalog_detail
+}  // namespace tensorhub::inline TENSORHUB_MODE::catalog_detail

@@ -27,13 +27,14 @@
 #include <vector>
 
 #include "tensorhub/config.hpp"
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/service/catalog/bounds.hpp"
 #include "tensorhub/service/catalog/state.hpp"
 #include "tensorhub/service/catalog/tally.hpp"
 #include "tensorhub/service/log.hpp"
 #include "tensorhub/service/messages.hpp"
 
-namespace tensorhub {
+namespace tensorhub::inline TENSORHUB_MODE {
 
 struct catalog_options {
   std::chrono::milliseconds heartbeat_interval = defaults::heartbeat_interval;
@@ -153,4 +154,4 @@ struct core {
 };
 
 }  // namespace catalog_detail
-}  // namespace tensorhub
+}  // namespace tensorhub::inline TENSORHUB_MODE

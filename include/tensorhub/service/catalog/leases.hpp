@@ -19,12 +19,13 @@
 
 #include "tensorhub/concepts/consistency.hpp"
 #include "tensorhub/concepts/scheduler.hpp"
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/service/catalog/choosing.hpp"
 #include "tensorhub/service/catalog/core.hpp"
 #include "tensorhub/service/catalog/versions.hpp"
 #include "tensorhub/types/capability.hpp"
 
-namespace tensorhub::catalog_detail {
+namespace tensorhub::inline TENSORHUB_MODE::catalog_detail {
 
 template <scheduler Scheduler, consistency Consistency>
 class leases {
@@ -572,4 +573,4 @@ class leases {
   std::uint64_t last_lease_ = 0;
 };
 
-}  // namespace tensorhub::catalog_detail
+}  // namespace tensorhub::inline TENSORHUB_MODE::catalog_detail

@@ -13,6 +13,7 @@
 
 #include "tensorhub/concepts/consistency.hpp"
 #include "tensorhub/concepts/scheduler.hpp"
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/service/barred_readers.hpp"
 #include "tensorhub/service/catalog/admission.hpp"
 #include "tensorhub/service/catalog/core.hpp"
@@ -22,7 +23,7 @@
 #include "tensorhub/service/catalog/updates.hpp"
 #include "tensorhub/service/catalog/versions.hpp"
 
-namespace tensorhub::catalog_detail {
+namespace tensorhub::inline TENSORHUB_MODE::catalog_detail {
 
 template <scheduler Scheduler, consistency Consistency>
 class membership {
@@ -369,4 +370,4 @@ class membership {
   dead_list dead_;
 };
 
-}  // namespace tensorhub::catalog_detail
+}  // namespace tensorhub::inline TENSORHUB_MODE::catalog_detail

@@ -15,9 +15,10 @@
 #include <utility>
 
 #include "tensorhub/concepts/consistency.hpp"
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/service/catalog/core.hpp"
 
-namespace tensorhub::catalog_detail {
+namespace tensorhub::inline TENSORHUB_MODE::catalog_detail {
 
 template <consistency Consistency>
 class operation_table {
@@ -164,4 +165,4 @@ class operation_table {
   std::size_t open_count_ = 0;
 };
 
-}  // namespace tensorhub::catalog_detail
+}  // namespace tensorhub::inline TENSORHUB_MODE::catalog_detail

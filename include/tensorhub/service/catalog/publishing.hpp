@@ -9,6 +9,7 @@
 
 #include "tensorhub/concepts/consistency.hpp"
 #include "tensorhub/concepts/scheduler.hpp"
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/service/barred_readers.hpp"
 #include "tensorhub/service/catalog/core.hpp"
 #include "tensorhub/service/catalog/leases.hpp"
@@ -17,7 +18,7 @@
 #include "tensorhub/service/catalog/updates.hpp"
 #include "tensorhub/service/catalog/versions.hpp"
 
-namespace tensorhub::catalog_detail {
+namespace tensorhub::inline TENSORHUB_MODE::catalog_detail {
 
 template <scheduler Scheduler, consistency Consistency>
 class publishing {
@@ -198,4 +199,4 @@ class publishing {
   updates<Scheduler, Consistency>& updates_;
 };
 
-}  // namespace tensorhub::catalog_detail
+}  // namespace tensorhub::inline TENSORHUB_MODE::catalog_detail

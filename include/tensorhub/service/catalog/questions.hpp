@@ -7,9 +7,10 @@
 #include <string>
 #include <utility>
 
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/service/catalog/core.hpp"
 
-namespace tensorhub::catalog_detail {
+namespace tensorhub::inline TENSORHUB_MODE::catalog_detail {
 
 class questions {
  public:
@@ -199,4 +200,4 @@ class questions {
   std::size_t waiter_count_ = 0;
 };
 
-}  // namespace tensorhub::catalog_detail
+}  // namespace tensorhub::inline TENSORHUB_MODE::catalog_detail

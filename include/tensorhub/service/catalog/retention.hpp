@@ -21,10 +21,11 @@
 #include <vector>
 
 #include "tensorhub/concepts/consistency.hpp"
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/service/catalog/core.hpp"
 #include "tensorhub/service/catalog/versions.hpp"
 
-namespace tensorhub::catalog_detail {
+namespace tensorhub::inline TENSORHUB_MODE::catalog_detail {
 
 template <consistency Consistency>
 class retention {
@@ -242,4 +243,4 @@ class retention {
   versions<Consistency>& versions_;
 };
 
-}  // namespace tensorhub::catalog_detail
+}  // namespace tensorhub::inline TENSORHUB_MODE::catalog_detail

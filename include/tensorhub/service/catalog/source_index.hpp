@@ -18,9 +18,10 @@
 #include <string>
 #include <vector>
 
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/types/location.hpp"
 
-namespace tensorhub::catalog_detail {
+namespace tensorhub::inline TENSORHUB_MODE::catalog_detail {
 
 struct worker_state;
 
@@ -186,4 +187,4 @@ class source_index {
   source_group publishers_;
 };
 
-}  // namespace tensorhub::catalog_detail
+}  // namespace tensorhub::inline TENSORHUB_MODE::catalog_detail

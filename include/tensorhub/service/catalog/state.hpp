@@ -21,13 +21,14 @@
 #include <vector>
 
 #include "tensorhub/config.hpp"
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/service/catalog/source_index.hpp"
 #include "tensorhub/service/log.hpp"
 #include "tensorhub/service/messages.hpp"
 #include "tensorhub/types/layout.hpp"
 #include "tensorhub/types/units.hpp"
 
-namespace tensorhub::catalog_detail {
+namespace tensorhub::inline TENSORHUB_MODE::catalog_detail {
 
 struct model_state;
 struct replica_state;
@@ -342,4 +343,4 @@ inline constexpr std::uint32_t all_shards = UINT32_MAX;
          to_hex(worker.id) + ")";
 }
 
-}  // namespace tensorhub::catalog_detail
+}  // namespace tensorhub::inline TENSORHUB_MODE::catalog_detail

@@ -12,10 +12,11 @@
 #include <utility>
 #include <variant>
 
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/service/catalog/state.hpp"
 #include "tensorhub/service/statistics.hpp"
 
-namespace tensorhub::catalog_detail {
+namespace tensorhub::inline TENSORHUB_MODE::catalog_detail {
 
 class tally {
  public:
@@ -77,4 +78,4 @@ class tally {
   }
 };
 
-}  // namespace tensorhub::catalog_detail
+}  // namespace tensorhub::inline TENSORHUB_MODE::catalog_detail

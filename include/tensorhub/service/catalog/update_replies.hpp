@@ -7,10 +7,11 @@
 #include <utility>
 #include <vector>
 
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/service/catalog/state.hpp"
 #include "tensorhub/service/messages.hpp"
 
-namespace tensorhub::catalog_detail {
+namespace tensorhub::inline TENSORHUB_MODE::catalog_detail {
 
 /// `counter`: of the operation, if it is known.
 [[nodiscard]] inline messages::update_reply refused(messages::status why, operation_counter counter = {}) {
@@ -45,4 +46,4 @@ namespace tensorhub::catalog_detail {
                                  (detail.empty() ? std::string{} : " (the last source: " + detail + ")")};
 }
 
-}  // namespace tensorhub::catalog_detail
+}  // namespace tensorhub::inline TENSORHUB_MODE::catalog_detail

@@ -17,6 +17,7 @@
 
 #include "tensorhub/concepts/consistency.hpp"
 #include "tensorhub/concepts/scheduler.hpp"
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/service/catalog/core.hpp"
 #include "tensorhub/service/catalog/leases.hpp"
 #include "tensorhub/service/catalog/operation_table.hpp"
@@ -25,7 +26,7 @@
 #include "tensorhub/service/catalog/update_replies.hpp"
 #include "tensorhub/service/catalog/versions.hpp"
 
-namespace tensorhub::catalog_detail {
+namespace tensorhub::inline TENSORHUB_MODE::catalog_detail {
 
 template <scheduler Scheduler, consistency Consistency>
 class updates {
@@ -696,4 +697,4 @@ class updates {
   bool serving_ = false;
 };
 
-}  // namespace tensorhub::catalog_detail
+}  // namespace tensorhub::inline TENSORHUB_MODE::catalog_detail

@@ -11,9 +11,10 @@
 #include <utility>
 
 #include "tensorhub/concepts/consistency.hpp"
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/service/catalog/core.hpp"
 
-namespace tensorhub::catalog_detail {
+namespace tensorhub::inline TENSORHUB_MODE::catalog_detail {
 
 template <consistency Consistency>
 class versions {
@@ -190,4 +191,4 @@ class versions {
   bool changed_ = false;  ///< something may now be available that was not
 };
 
-}  // namespace tensorhub::catalog_detail
+}  // namespace tensorhub::inline TENSORHUB_MODE::catalog_detail

@@ -11,9 +11,10 @@
 #include <vector>
 
 #include "tensorhub/config.hpp"
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/service/messages.hpp"
 
-namespace tensorhub {
+namespace tensorhub::inline TENSORHUB_MODE {
 
 struct session_options {
   std::string server{};  ///< its address, for sentences
@@ -113,4 +114,4 @@ struct session_result {
   messages::stuck_reply stuck{};
 };
 
-}  // namespace tensorhub
+}  // namespace tensorhub::inline TENSORHUB_MODE

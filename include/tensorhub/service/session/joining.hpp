@@ -5,12 +5,13 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/service/messages.hpp"
 #include "tensorhub/service/session/actions.hpp"
 #include "tensorhub/types/layout.hpp"
 #include "tensorhub/types/units.hpp"
 
-namespace tensorhub::session_detail {
+namespace tensorhub::inline TENSORHUB_MODE::session_detail {
 
 /// Without tensors, and without what is held or being read.
 [[nodiscard]] inline messages::join_request join_request_of(const session_options& options,
@@ -39,4 +40,4 @@ namespace tensorhub::session_detail {
   return static_cast<std::uint32_t>(std::min<std::int64_t>(left, UINT32_MAX));
 }
 
-}  // namespace tensorhub::session_detail
+}  // namespace tensorhub::inline TENSORHUB_MODE::session_detail

@@ -7,12 +7,13 @@
 #include <string>
 #include <vector>
 
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/service/messages.hpp"
 #include "tensorhub/service/session/actions.hpp"
 #include "tensorhub/types/units.hpp"
 #include "tensorhub/types/version_number.hpp"
 
-namespace tensorhub::session_detail {
+namespace tensorhub::inline TENSORHUB_MODE::session_detail {
 
 /// What is being waited for.
 enum class step : std::uint8_t {
@@ -60,4 +61,4 @@ struct running {
   }
 };
 
-}  // namespace tensorhub::session_detail
+}  // namespace tensorhub::inline TENSORHUB_MODE::session_detail

@@ -15,10 +15,11 @@
 #include <utility>
 #include <variant>
 
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/service/session/joining.hpp"
 #include "tensorhub/service/session/questions.hpp"
 
-namespace tensorhub::session_detail {
+namespace tensorhub::inline TENSORHUB_MODE::session_detail {
 
 class operations : public questions {
  public:
@@ -403,4 +404,4 @@ class operations : public questions {
   }
 };
 
-}  // namespace tensorhub::session_detail
+}  // namespace tensorhub::inline TENSORHUB_MODE::session_detail

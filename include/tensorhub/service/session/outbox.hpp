@@ -19,12 +19,13 @@
 #include <variant>
 #include <vector>
 
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/service/messages.hpp"
 #include "tensorhub/service/session/actions.hpp"
 #include "tensorhub/types/ids.hpp"
 #include "tensorhub/types/units.hpp"
 
-namespace tensorhub::session_detail {
+namespace tensorhub::inline TENSORHUB_MODE::session_detail {
 
 /// Why a request was made: who wants its answer.
 enum class purpose : std::uint8_t {
@@ -197,4 +198,4 @@ class outbox {
   std::vector<messages::envelope> output_;
 };
 
-}  // namespace tensorhub::session_detail
+}  // namespace tensorhub::inline TENSORHUB_MODE::session_detail

@@ -8,10 +8,11 @@
 #include <string>
 #include <utility>
 
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/service/session/joining.hpp"
 #include "tensorhub/service/session/state.hpp"
 
-namespace tensorhub::session_detail {
+namespace tensorhub::inline TENSORHUB_MODE::session_detail {
 
 class questions : public state {
  public:
@@ -75,4 +76,4 @@ class questions : public state {
   }
 };
 
-}  // namespace tensorhub::session_detail
+}  // namespace tensorhub::inline TENSORHUB_MODE::session_detail

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/service/messages.hpp"
 #include "tensorhub/service/session/actions.hpp"
 #include "tensorhub/service/session/operation.hpp"
@@ -21,7 +22,7 @@
 #include "tensorhub/types/layout.hpp"
 #include "tensorhub/types/units.hpp"
 
-namespace tensorhub::session_detail {
+namespace tensorhub::inline TENSORHUB_MODE::session_detail {
 
 class state {
  public:
@@ -122,4 +123,4 @@ class state {
   std::vector<session_result> results_;
 };
 
-}  // namespace tensorhub::session_detail
+}  // namespace tensorhub::inline TENSORHUB_MODE::session_detail

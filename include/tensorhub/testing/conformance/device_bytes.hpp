@@ -15,10 +15,11 @@
 #include <utility>
 #include <vector>
 
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/testing/conformance/fixture.hpp"
 #include "tensorhub/testing/fake_device.hpp"
 
-namespace tensorhub::testing {
+namespace tensorhub::inline TENSORHUB_MODE::testing {
 
 /// Memory of the fake device.
 class device_bytes final : public conformance_bytes {
@@ -56,4 +57,4 @@ template <transport T>
   return subject;
 }
 
-}  // namespace tensorhub::testing
+}  // namespace tensorhub::inline TENSORHUB_MODE::testing

@@ -24,9 +24,10 @@
 #include <vector>
 
 #include "tensorhub/concepts/transport.hpp"
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/testing/conformance/guarded_memory.hpp"
 
-namespace tensorhub::testing {
+namespace tensorhub::inline TENSORHUB_MODE::testing {
 
 /// How the suite makes and ends processes of a transport.
 template <transport T>
@@ -283,4 +284,4 @@ class conformance_reader {
   return status == completion_status::access_denied || status == completion_status::peer_lost;
 }
 
-}  // namespace tensorhub::testing
+}  // namespace tensorhub::inline TENSORHUB_MODE::testing

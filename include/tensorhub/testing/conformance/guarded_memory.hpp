@@ -21,11 +21,12 @@
 #include <span>
 #include <vector>
 
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/detail/unique_fd.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/types/memory.hpp"
 
-namespace tensorhub::testing {
+namespace tensorhub::inline TENSORHUB_MODE::testing {
 
 /// Eight bytes of pattern `seed`: they say which pattern they are of, and where in it they are.
 [[nodiscard]] constexpr std::uint64_t pattern_word(std::uint64_t seed, std::uint64_t index) noexcept {
@@ -188,4 +189,4 @@ class guarded_memory {
   std::unique_ptr<conformance_bytes> whole_;
 };
 
-}  // namespace tensorhub::testing
+}  // namespace tensorhub::inline TENSORHUB_MODE::testing

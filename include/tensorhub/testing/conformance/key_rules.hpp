@@ -11,9 +11,10 @@
 #include <utility>
 #include <vector>
 
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/testing/conformance/scene.hpp"
 
-namespace tensorhub::testing::conformance_rules {
+namespace tensorhub::inline TENSORHUB_MODE::testing::conformance_rules {
 
 /// Reads past the end of the region, also with offsets that overflow.
 template <transport T>
@@ -226,4 +227,4 @@ std::vector<std::string> endpoint_after_access_errors(conformance_fixture<T>& ab
   return found.take();
 }
 
-}  // namespace tensorhub::testing::conformance_rules
+}  // namespace tensorhub::inline TENSORHUB_MODE::testing::conformance_rules

@@ -10,9 +10,10 @@
 #include <string>
 #include <vector>
 
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/testing/conformance/scene.hpp"
 
-namespace tensorhub::testing::conformance_rules {
+namespace tensorhub::inline TENSORHUB_MODE::testing::conformance_rules {
 
 /// How a call of `connect` ended: nothing (it connected), or the error's code.
 template <transport T>
@@ -241,4 +242,4 @@ std::vector<std::string> cut_off_is_final(conformance_fixture<T>& about) {
   return found.take();
 }
 
-}  // namespace tensorhub::testing::conformance_rules
+}  // namespace tensorhub::inline TENSORHUB_MODE::testing::conformance_rules

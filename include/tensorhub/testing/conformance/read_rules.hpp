@@ -13,9 +13,10 @@
 #include <thread>
 #include <vector>
 
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/testing/conformance/scene.hpp"
 
-namespace tensorhub::testing::conformance_rules {
+namespace tensorhub::inline TENSORHUB_MODE::testing::conformance_rules {
 
 /// Sizes from nothing to the largest, from odd offsets to odd offsets: exact contents, nothing beside them.
 template <transport T>
@@ -323,4 +324,4 @@ std::vector<std::string> queues_of_two_threads(conformance_fixture<T>& about) {
   return found.take();
 }
 
-}  // namespace tensorhub::testing::conformance_rules
+}  // namespace tensorhub::inline TENSORHUB_MODE::testing::conformance_rules

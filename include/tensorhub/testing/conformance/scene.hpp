@@ -8,9 +8,10 @@
 #include <optional>
 #include <string>
 
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/testing/conformance/fixture.hpp"
 
-namespace tensorhub::testing {
+namespace tensorhub::inline TENSORHUB_MODE::testing {
 
 /// A source that has registered all of `from` (pattern `from_seed`), and a process that has registered all of
 /// `to` (pattern `to_seed`) and reads through one queue and one endpoint.
@@ -83,4 +84,4 @@ struct conformance_scene {
   }
 };
 
-}  // namespace tensorhub::testing
+}  // namespace tensorhub::inline TENSORHUB_MODE::testing

@@ -15,9 +15,10 @@
 #include <utility>
 #include <vector>
 
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/testing/conformance/scene.hpp"
 
-namespace tensorhub::testing::conformance_rules {
+namespace tensorhub::inline TENSORHUB_MODE::testing::conformance_rules {
 
 /// One bad range among good ones: nothing is registered, and the error says which it was.
 template <transport T>
@@ -274,4 +275,4 @@ std::vector<std::string> no_later_bytes_while_reading(conformance_fixture<T>& ab
   return found.take();
 }
 
-}  // namespace tensorhub::testing::conformance_rules
+}  // namespace tensorhub::inline TENSORHUB_MODE::testing::conformance_rules

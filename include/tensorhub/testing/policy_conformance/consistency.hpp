@@ -10,9 +10,10 @@
 #include <vector>
 
 #include "tensorhub/concepts/consistency.hpp"
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/testing/policy_conformance/rule.hpp"
 
-namespace tensorhub::testing {
+namespace tensorhub::inline TENSORHUB_MODE::testing {
 
 /// One question to a policy.
 struct consistency_case {
@@ -204,4 +205,4 @@ template <consistency C>
   return check_consistency<C>([] { return C{typename C::options{}}; });
 }
 
-}  // namespace tensorhub::testing
+}  // namespace tensorhub::inline TENSORHUB_MODE::testing

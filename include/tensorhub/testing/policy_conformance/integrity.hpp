@@ -17,9 +17,10 @@
 #include <vector>
 
 #include "tensorhub/concepts/integrity.hpp"
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/testing/policy_conformance/rule.hpp"
 
-namespace tensorhub::testing {
+namespace tensorhub::inline TENSORHUB_MODE::testing {
 
 template <integrity I>
 struct integrity_rules {
@@ -218,4 +219,4 @@ template <integrity I>
   return results;
 }
 
-}  // namespace tensorhub::testing
+}  // namespace tensorhub::inline TENSORHUB_MODE::testing

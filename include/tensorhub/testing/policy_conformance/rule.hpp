@@ -9,7 +9,9 @@
 #include <utility>
 #include <vector>
 
-namespace tensorhub::testing {
+#include "tensorhub/detail/build_mode.hpp"
+
+namespace tensorhub::inline TENSORHUB_MODE::testing {
 
 /// Sentences that say what was seen. Empty: the rule holds. At most `shown`; more are only counted.
 class violations {
@@ -67,4 +69,4 @@ class suite_random {
 
 }  // namespace detail
 
-}  // namespace tensorhub::testing
+}  // namespace tensorhub::inline TENSORHUB_MODE::testing

@@ -13,9 +13,10 @@
 #include <vector>
 
 #include "tensorhub/concepts/scheduler.hpp"
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/testing/policy_conformance/rule.hpp"
 
-namespace tensorhub::testing {
+namespace tensorhub::inline TENSORHUB_MODE::testing {
 
 /// One call of `choose` with its own copies of everything it points to. Not copyable: `place`s are inside;
 /// `clone` makes the same call at other addresses.
@@ -255,4 +256,4 @@ template <scheduler S>
   return check_scheduler<S>([] { return S{typename S::options{}}; });
 }
 
-}  // namespace tensorhub::testing
+}  // namespace tensorhub::inline TENSORHUB_MODE::testing

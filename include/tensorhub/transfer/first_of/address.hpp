@@ -21,9 +21,10 @@
 #include <string_view>
 #include <vector>
 
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/types/memory.hpp"
 
-namespace tensorhub::first_of_detail {
+namespace tensorhub::inline TENSORHUB_MODE::first_of_detail {
 
 /// What an address says.
 struct place {
@@ -174,4 +175,4 @@ class key_writer {
   return false;
 }
 
-}  // namespace tensorhub::first_of_detail
+}  // namespace tensorhub::inline TENSORHUB_MODE::first_of_detail

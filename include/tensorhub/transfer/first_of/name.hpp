@@ -6,7 +6,9 @@
 #include <cstddef>
 #include <string_view>
 
-namespace tensorhub::first_of_detail {
+#include "tensorhub/detail/build_mode.hpp"
+
+namespace tensorhub::inline TENSORHUB_MODE::first_of_detail {
 
 template <typename... Members>
 struct composed {
@@ -30,4 +32,4 @@ template <typename... Members>
   return {composed<Members...>::text.data(), composed<Members...>::text.size()};
 }
 
-}  // namespace tensorhub::first_of_detail
+}  // namespace tensorhub::inline TENSORHUB_MODE::first_of_detail

@@ -24,9 +24,10 @@
 #include <vector>
 
 #include "tensorhub/concepts/transport.hpp"
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/transfer/first_of/address.hpp"
 
-namespace tensorhub::first_of_detail {
+namespace tensorhub::inline TENSORHUB_MODE::first_of_detail {
 
 template <typename Owner, transport... Members>
 class queue {
@@ -176,4 +177,4 @@ class queue {
   std::size_t turn_ = 0;
 };
 
-}  // namespace tensorhub::first_of_detail
+}  // namespace tensorhub::inline TENSORHUB_MODE::first_of_detail

@@ -12,9 +12,10 @@
 #include <utility>
 #include <vector>
 
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/types/ids.hpp"
 
-namespace tensorhub::first_of_detail {
+namespace tensorhub::inline TENSORHUB_MODE::first_of_detail {
 
 /// Member and reason, in order. Not thread-safe.
 class refusals {
@@ -76,4 +77,4 @@ class failure_memory {
   std::map<incarnation, entry> entries_;
 };
 
-}  // namespace tensorhub::first_of_detail
+}  // namespace tensorhub::inline TENSORHUB_MODE::first_of_detail

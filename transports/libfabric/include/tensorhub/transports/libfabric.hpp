@@ -28,6 +28,7 @@
 #include <vector>
 
 #include "tensorhub/concepts/guarded_transport.hpp"
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/transports/libfabric/options.hpp"
 #include "tensorhub/transports/libfabric/provider.hpp"
@@ -35,7 +36,7 @@
 #include "tensorhub/transports/libfabric/region.hpp"
 #include "tensorhub/transports/libfabric/source.hpp"
 
-namespace tensorhub::transports {
+namespace tensorhub::inline TENSORHUB_MODE::transports {
 
 class libfabric {
  public:
@@ -250,4 +251,4 @@ class libfabric {
 };
 static_assert(guarded_transport<libfabric>);
 
-}  // namespace tensorhub::transports
+}  // namespace tensorhub::inline TENSORHUB_MODE::transports

@@ -35,6 +35,7 @@
 #include <vector>
 
 #include "tensorhub/concepts/guarded_transport.hpp"
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/transports/same_host/copy_pool.hpp"
 #include "tensorhub/transports/same_host/kept_links.hpp"
@@ -44,7 +45,7 @@
 #include "tensorhub/transports/same_host/queue.hpp"
 #include "tensorhub/transports/same_host/source.hpp"
 
-namespace tensorhub::transports {
+namespace tensorhub::inline TENSORHUB_MODE::transports {
 
 class same_host {
  public:
@@ -251,4 +252,4 @@ class same_host {
 };
 static_assert(guarded_transport<same_host>);
 
-}  // namespace tensorhub::transports
+}  // namespace tensorhub::inline TENSORHUB_MODE::transports

@@ -15,10 +15,11 @@
 /// Thread safety: the transport object may be used from any thread; see concepts/transport.hpp for queues.
 
 #include "tensorhub/concepts/guarded_transport.hpp"
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/transports/tcp/basic_tcp.hpp"
 #include "tensorhub/transports/tcp/plain_channel.hpp"
 
-namespace tensorhub::transports {
+namespace tensorhub::inline TENSORHUB_MODE::transports {
 
 /// Its members are those of tcp/basic_tcp.hpp, its options those of tcp/options.hpp.
 class tcp : public tcp_detail::basic_tcp<tcp_detail::plain_channel> {
@@ -27,4 +28,4 @@ class tcp : public tcp_detail::basic_tcp<tcp_detail::plain_channel> {
 };
 static_assert(guarded_transport<tcp>);
 
-}  // namespace tensorhub::transports
+}  // namespace tensorhub::inline TENSORHUB_MODE::transports

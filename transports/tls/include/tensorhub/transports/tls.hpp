@@ -21,11 +21,12 @@
 /// Thread safety: the transport object may be used from any thread; see concepts/transport.hpp for queues.
 
 #include "tensorhub/concepts/guarded_transport.hpp"
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/transports/tcp/basic_tcp.hpp"
 #include "tensorhub/transports/tls/channel.hpp"
 #include "tensorhub/transports/tls/options.hpp"
 
-namespace tensorhub::transports {
+namespace tensorhub::inline TENSORHUB_MODE::transports {
 
 /// Its members are those of tcp/basic_tcp.hpp, its options those of tls/options.hpp. `refused_connections()`
 /// counts readers without a capability and those whose handshake failed.
@@ -36,4 +37,4 @@ class tls : public tcp_detail::basic_tcp<tls_detail::tls_channel> {
 };
 static_assert(guarded_transport<tls>);
 
-}  // namespace tensorhub::transports
+}  // namespace tensorhub::inline TENSORHUB_MODE::transports

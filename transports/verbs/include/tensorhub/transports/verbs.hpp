@@ -32,6 +32,7 @@
 #include <vector>
 
 #include "tensorhub/concepts/guarded_transport.hpp"
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/transports/verbs/address.hpp"
 #include "tensorhub/transports/verbs/connection.hpp"
@@ -40,7 +41,7 @@
 #include "tensorhub/transports/verbs/region.hpp"
 #include "tensorhub/transports/verbs/source.hpp"
 
-namespace tensorhub::transports {
+namespace tensorhub::inline TENSORHUB_MODE::transports {
 
 class verbs {
  public:
@@ -196,4 +197,4 @@ class verbs {
 };
 static_assert(guarded_transport<verbs>);
 
-}  // namespace tensorhub::transports
+}  // namespace tensorhub::inline TENSORHUB_MODE::transports

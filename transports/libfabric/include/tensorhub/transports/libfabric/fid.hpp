@@ -26,9 +26,10 @@
 #include <vector>
 
 #include "tensorhub/config.hpp"
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/error.hpp"
 
-namespace tensorhub::transports::libfabric_detail {
+namespace tensorhub::inline TENSORHUB_MODE::transports::libfabric_detail {
 
 /// The interface version that we ask for, whatever newer library is there.
 inline constexpr std::uint32_t api_version = FI_VERSION(1, 17);
@@ -180,4 +181,4 @@ class connection_event {
   std::size_t data_bytes_ = 0;
 };
 
-}  // namespace tensorhub::transports::libfabric_detail
+}  // namespace tensorhub::inline TENSORHUB_MODE::transports::libfabric_detail

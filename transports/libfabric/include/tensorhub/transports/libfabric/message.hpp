@@ -9,11 +9,12 @@
 #include <cstdint>
 #include <string>
 
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/transports/libfabric/fid.hpp"
 #include "tensorhub/transports/libfabric/protocol.hpp"
 #include "tensorhub/transports/libfabric/provider.hpp"
 
-namespace tensorhub::transports::libfabric_detail {
+namespace tensorhub::inline TENSORHUB_MODE::transports::libfabric_detail {
 
 enum class operation_kind : std::uint8_t { piece, letter };
 
@@ -109,4 +110,4 @@ struct addressed_endpoint {
   void remove(::fi_addr_t handle) noexcept { static_cast<void>(::fi_av_remove(peers.get(), &handle, 1, 0)); }
 };
 
-}  // namespace tensorhub::transports::libfabric_detail
+}  // namespace tensorhub::inline TENSORHUB_MODE::transports::libfabric_detail

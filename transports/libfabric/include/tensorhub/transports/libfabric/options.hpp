@@ -8,8 +8,9 @@
 #include <string>
 
 #include "tensorhub/config.hpp"
+#include "tensorhub/detail/build_mode.hpp"
 
-namespace tensorhub::transports {
+namespace tensorhub::inline TENSORHUB_MODE::transports {
 
 /// How processes reach each other.
 enum class fabric_endpoint : std::uint8_t {
@@ -47,4 +48,4 @@ struct libfabric_options {
   std::chrono::milliseconds peer_timeout = defaults::peer_timeout;  ///< silence with reads outstanding
 };
 
-}  // namespace tensorhub::transports
+}  // namespace tensorhub::inline TENSORHUB_MODE::transports

@@ -27,10 +27,11 @@
 #include <type_traits>
 
 #include "tensorhub/config.hpp"
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/types/capability.hpp"
 #include "tensorhub/types/memory.hpp"
 
-namespace tensorhub::transports::libfabric_detail {
+namespace tensorhub::inline TENSORHUB_MODE::transports::libfabric_detail {
 
 static_assert(std::endian::native == std::endian::little,
               "the data protocol is that of little-endian machines");
@@ -143,4 +144,4 @@ struct region_key {
 };
 static_assert(sizeof(region_key) <= limits::remote_key_bytes && std::is_trivially_copyable_v<region_key>);
 
-}  // namespace tensorhub::transports::libfabric_detail
+}  // namespace tensorhub::inline TENSORHUB_MODE::transports::libfabric_detail

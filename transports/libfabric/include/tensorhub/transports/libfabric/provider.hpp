@@ -14,10 +14,11 @@
 #include <string_view>
 #include <utility>
 
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/transports/libfabric/fid.hpp"
 #include "tensorhub/transports/libfabric/options.hpp"
 
-namespace tensorhub::transports::libfabric_detail {
+namespace tensorhub::inline TENSORHUB_MODE::transports::libfabric_detail {
 
 /// What we can do for a provider that asks for it. Left out on purpose: FI_MR_RAW (keys longer than 64 bits)
 /// and FI_MR_ENDPOINT (memory bound to endpoints); providers that need them are not found.
@@ -244,4 +245,4 @@ class provider {
   unique_fid<::fid_domain> domain_;
 };
 
-}  // namespace tensorhub::transports::libfabric_detail
+}  // namespace tensorhub::inline TENSORHUB_MODE::transports::libfabric_detail

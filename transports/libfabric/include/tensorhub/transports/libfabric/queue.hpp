@@ -25,6 +25,7 @@
 #include <utility>
 #include <vector>
 
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/transports/libfabric/fid.hpp"
 #include "tensorhub/transports/libfabric/message.hpp"
 #include "tensorhub/transports/libfabric/options.hpp"
@@ -37,7 +38,7 @@
 #include "tensorhub/types/read_ledger.hpp"
 #include "tensorhub/types/units.hpp"
 
-namespace tensorhub::transports::libfabric_detail {
+namespace tensorhub::inline TENSORHUB_MODE::transports::libfabric_detail {
 
 class queue_core;
 class endpoint_core;
@@ -606,4 +607,4 @@ inline endpoint_core::~endpoint_core() {
   owner_->detach(*this);
 }
 
-}  // namespace tensorhub::transports::libfabric_detail
+}  // namespace tensorhub::inline TENSORHUB_MODE::transports::libfabric_detail

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "tensorhub/config.hpp"
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/transports/libfabric/fid.hpp"
 #include "tensorhub/transports/libfabric/options.hpp"
@@ -26,7 +27,7 @@
 #include "tensorhub/types/device_access.hpp"
 #include "tensorhub/types/memory.hpp"
 
-namespace tensorhub::transports::libfabric_detail {
+namespace tensorhub::inline TENSORHUB_MODE::transports::libfabric_detail {
 
 /// One region, registered for one purpose in parts of `part_bytes` (the last may be shorter).
 struct registration {
@@ -229,4 +230,4 @@ class registrar {
   std::uint64_t part_bytes_;
 };
 
-}  // namespace tensorhub::transports::libfabric_detail
+}  // namespace tensorhub::inline TENSORHUB_MODE::transports::libfabric_detail

@@ -28,6 +28,7 @@
 #include <utility>
 #include <vector>
 
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/detail/peer_read.hpp"
 #include "tensorhub/transports/libfabric/fid.hpp"
 #include "tensorhub/transports/libfabric/message.hpp"
@@ -38,7 +39,7 @@
 #include "tensorhub/types/capability.hpp"
 #include "tensorhub/types/ids.hpp"
 
-namespace tensorhub::transports::libfabric_detail {
+namespace tensorhub::inline TENSORHUB_MODE::transports::libfabric_detail {
 
 class source {
  public:
@@ -488,4 +489,4 @@ class source {
   std::jthread thread_;
 };
 
-}  // namespace tensorhub::transports::libfabric_detail
+}  // namespace tensorhub::inline TENSORHUB_MODE::transports::libfabric_detail

@@ -15,9 +15,11 @@
 
 #if defined(__SSE2__)
 #include <emmintrin.h>
+
+#include "tensorhub/detail/build_mode.hpp"
 #endif
 
-namespace tensorhub::transports::same_host_detail {
+namespace tensorhub::inline TENSORHUB_MODE::transports::same_host_detail {
 
 /// As memcpy, but the target's lines go to memory without being fetched first and without displacing what is
 /// in the caches: on a copy that is larger than those this saves a third of the traffic. glibc does the same
@@ -85,4 +87,4 @@ inline void copy_streaming(std::byte* target, const std::byte* from, std::uint64
   return 0;
 }
 
-}  // namespace tensorhub::transports::same_host_detail
+}  // namespace tensorhub::inline TENSORHUB_MODE::transports::same_host_detail

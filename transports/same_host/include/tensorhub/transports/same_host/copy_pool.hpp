@@ -22,12 +22,13 @@
 #include <thread>
 #include <vector>
 
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/detail/unique_fd.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/transports/same_host/link.hpp"
 #include "tensorhub/types/completion.hpp"
 
-namespace tensorhub::transports::same_host_detail {
+namespace tensorhub::inline TENSORHUB_MODE::transports::same_host_detail {
 
 class endpoint_core;
 
@@ -302,4 +303,4 @@ class copy_pool {
   std::vector<std::jthread> helpers_;
 };
 
-}  // namespace tensorhub::transports::same_host_detail
+}  // namespace tensorhub::inline TENSORHUB_MODE::transports::same_host_detail

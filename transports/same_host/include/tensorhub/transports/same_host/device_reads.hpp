@@ -32,13 +32,14 @@
 #include <utility>
 #include <vector>
 
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/transports/same_host/copy_pool.hpp"
 #include "tensorhub/transports/same_host/link.hpp"
 #include "tensorhub/types/completion.hpp"
 #include "tensorhub/types/device_access.hpp"
 #include "tensorhub/types/units.hpp"
 
-namespace tensorhub::transports::same_host_detail {
+namespace tensorhub::inline TENSORHUB_MODE::transports::same_host_detail {
 
 /// One device's lane of a queue, and what it is doing.
 struct device_lane_record {
@@ -383,4 +384,4 @@ class device_reads {
   std::vector<read_record*> active_;
 };
 
-}  // namespace tensorhub::transports::same_host_detail
+}  // namespace tensorhub::inline TENSORHUB_MODE::transports::same_host_detail

@@ -27,10 +27,11 @@
 #include <utility>
 #include <vector>
 
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/detail/unique_fd.hpp"
 #include "tensorhub/error.hpp"
 
-namespace tensorhub::transports::same_host_detail {
+namespace tensorhub::inline TENSORHUB_MODE::transports::same_host_detail {
 
 #ifdef F_SEAL_FUTURE_WRITE
 inline constexpr int seal_future_write = F_SEAL_FUTURE_WRITE;
@@ -189,4 +190,4 @@ class grant_view {
   file_mapping_view view_;
 };
 
-}  // namespace tensorhub::transports::same_host_detail
+}  // namespace tensorhub::inline TENSORHUB_MODE::transports::same_host_detail

@@ -11,11 +11,12 @@
 #include <mutex>
 #include <vector>
 
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/types/device_access.hpp"
 #include "tensorhub/types/ids.hpp"
 
-namespace tensorhub::transports::same_host_detail {
+namespace tensorhub::inline TENSORHUB_MODE::transports::same_host_detail {
 
 /// An allocation of one source.
 struct foreign_allocation {
@@ -54,4 +55,4 @@ class import_table {
   std::vector<entry> entries_;
 };
 
-}  // namespace tensorhub::transports::same_host_detail
+}  // namespace tensorhub::inline TENSORHUB_MODE::transports::same_host_detail

@@ -13,10 +13,11 @@
 #include <utility>
 #include <vector>
 
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/transports/same_host/link.hpp"
 #include "tensorhub/types/ids.hpp"
 
-namespace tensorhub::transports::same_host_detail {
+namespace tensorhub::inline TENSORHUB_MODE::transports::same_host_detail {
 
 class kept_links {
  public:
@@ -61,4 +62,4 @@ class kept_links {
   std::vector<std::unique_ptr<link>> links_;
 };
 
-}  // namespace tensorhub::transports::same_host_detail
+}  // namespace tensorhub::inline TENSORHUB_MODE::transports::same_host_detail

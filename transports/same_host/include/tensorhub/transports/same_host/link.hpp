@@ -33,6 +33,7 @@
 #include <utility>
 #include <vector>
 
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/detail/peer_read.hpp"
 #include "tensorhub/detail/unique_fd.hpp"
 #include "tensorhub/error.hpp"
@@ -48,7 +49,7 @@
 #include "tensorhub/types/ids.hpp"
 #include "tensorhub/types/memory.hpp"
 
-namespace tensorhub::transports::same_host_detail {
+namespace tensorhub::inline TENSORHUB_MODE::transports::same_host_detail {
 
 /// A source's file: mapped, or open.
 struct remote_file {
@@ -541,4 +542,4 @@ class link {
   clock::time_point last_answer_{};
 };
 
-}  // namespace tensorhub::transports::same_host_detail
+}  // namespace tensorhub::inline TENSORHUB_MODE::transports::same_host_detail

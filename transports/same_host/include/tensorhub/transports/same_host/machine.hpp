@@ -21,10 +21,11 @@
 #include <string_view>
 
 #include "tensorhub/config.hpp"
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/detail/machine_id.hpp"
 #include "tensorhub/error.hpp"
 
-namespace tensorhub::transports::same_host_detail {
+namespace tensorhub::inline TENSORHUB_MODE::transports::same_host_detail {
 
 inline constexpr std::string_view scheme = "same-host://";
 
@@ -120,4 +121,4 @@ inline void require_this_machine(const host_address& address, const machine_iden
          "CAP_SYS_PTRACE (docker run --cap-add SYS_PTRACE)";
 }
 
-}  // namespace tensorhub::transports::same_host_detail
+}  // namespace tensorhub::inline TENSORHUB_MODE::transports::same_host_detail

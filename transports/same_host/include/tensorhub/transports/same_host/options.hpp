@@ -12,8 +12,9 @@
 #include <vector>
 
 #include "tensorhub/config.hpp"
+#include "tensorhub/detail/build_mode.hpp"
 
-namespace tensorhub::transports {
+namespace tensorhub::inline TENSORHUB_MODE::transports {
 
 /// How memory with a backing file (memory_range::backing_fd) is read. A source that says `ignore` offers no
 /// file; otherwise the reader decides.
@@ -68,4 +69,4 @@ struct same_host_options {
   std::function<void(const std::string&)> note{};
 };
 
-}  // namespace tensorhub::transports
+}  // namespace tensorhub::inline TENSORHUB_MODE::transports

@@ -31,10 +31,11 @@
 #include <functional>
 #include <type_traits>
 
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/types/capability.hpp"
 #include "tensorhub/types/device_access.hpp"
 
-namespace tensorhub::transports::same_host_detail {
+namespace tensorhub::inline TENSORHUB_MODE::transports::same_host_detail {
 
 static_assert(std::endian::native == std::endian::little);
 
@@ -147,4 +148,4 @@ struct region_key_hash {
   }
 };
 
-}  // namespace tensorhub::transports::same_host_detail
+}  // namespace tensorhub::inline TENSORHUB_MODE::transports::same_host_detail

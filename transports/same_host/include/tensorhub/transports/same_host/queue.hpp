@@ -22,6 +22,7 @@
 #include <utility>
 #include <vector>
 
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/transports/same_host/copy_pool.hpp"
 #include "tensorhub/transports/same_host/device_reads.hpp"
 #include "tensorhub/transports/same_host/kept_links.hpp"
@@ -30,7 +31,7 @@
 #include "tensorhub/types/ids.hpp"
 #include "tensorhub/types/units.hpp"
 
-namespace tensorhub::transports::same_host_detail {
+namespace tensorhub::inline TENSORHUB_MODE::transports::same_host_detail {
 
 class queue_core;
 
@@ -271,4 +272,4 @@ inline endpoint_core::~endpoint_core() {
   if (usable_) kept_->put(std::move(link_));
 }
 
-}  // namespace tensorhub::transports::same_host_detail
+}  // namespace tensorhub::inline TENSORHUB_MODE::transports::same_host_detail

@@ -24,6 +24,7 @@
 #include <utility>
 #include <vector>
 
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/detail/unique_fd.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/transports/same_host/grants.hpp"
@@ -31,7 +32,7 @@
 #include "tensorhub/types/device_access.hpp"
 #include "tensorhub/types/memory.hpp"
 
-namespace tensorhub::transports::same_host_detail {
+namespace tensorhub::inline TENSORHUB_MODE::transports::same_host_detail {
 
 /// A file that readers are given: open for reading only, so that no reader writes into it by mistake.
 struct shared_file {
@@ -268,4 +269,4 @@ class region_table {
   std::atomic<std::uint64_t> bytes_ = 0;
 };
 
-}  // namespace tensorhub::transports::same_host_detail
+}  // namespace tensorhub::inline TENSORHUB_MODE::transports::same_host_detail

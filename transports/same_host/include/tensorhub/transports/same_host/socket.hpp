@@ -23,10 +23,11 @@
 #include <string_view>
 #include <vector>
 
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/detail/unique_fd.hpp"
 #include "tensorhub/error.hpp"
 
-namespace tensorhub::transports::same_host_detail {
+namespace tensorhub::inline TENSORHUB_MODE::transports::same_host_detail {
 
 using clock = std::chrono::steady_clock;
 
@@ -167,4 +168,4 @@ template <typename Packet>
   return whole ? packet_outcome::taken : packet_outcome::strange;
 }
 
-}  // namespace tensorhub::transports::same_host_detail
+}  // namespace tensorhub::inline TENSORHUB_MODE::transports::same_host_detail

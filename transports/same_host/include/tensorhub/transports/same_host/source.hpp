@@ -30,6 +30,7 @@
 #include <unordered_set>
 #include <utility>
 
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/detail/unique_fd.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/transports/same_host/grants.hpp"
@@ -42,7 +43,7 @@
 #include "tensorhub/types/capability.hpp"
 #include "tensorhub/types/ids.hpp"
 
-namespace tensorhub::transports::same_host_detail {
+namespace tensorhub::inline TENSORHUB_MODE::transports::same_host_detail {
 
 class source {
  public:
@@ -358,4 +359,4 @@ class source {
   std::jthread thread_;
 };
 
-}  // namespace tensorhub::transports::same_host_detail
+}  // namespace tensorhub::inline TENSORHUB_MODE::transports::same_host_detail

@@ -30,6 +30,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/detail/unique_fd.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/transports/same_host/grants.hpp"
@@ -37,7 +38,7 @@
 #include "tensorhub/transports/same_host/region_table.hpp"
 #include "tensorhub/types/device_access.hpp"
 
-namespace tensorhub::transports::same_host_detail {
+namespace tensorhub::inline TENSORHUB_MODE::transports::same_host_detail {
 
 /// The slots of one connection. Its pages take memory once they have been used.
 class stage_file {
@@ -152,4 +153,4 @@ class stage_desk {
   std::jthread thread_;
 };
 
-}  // namespace tensorhub::transports::same_host_detail
+}  // namespace tensorhub::inline TENSORHUB_MODE::transports::same_host_detail

@@ -19,11 +19,12 @@
 #include <string_view>
 
 #include "tensorhub/config.hpp"
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/transports/tcp/protocol.hpp"
 #include "tensorhub/types/digest.hpp"
 #include "tensorhub/types/xxh3.hpp"
 
-namespace tensorhub::transports::tcp_detail {
+namespace tensorhub::inline TENSORHUB_MODE::transports::tcp_detail {
 
 inline constexpr std::size_t label_bytes = 64;  ///< at most
 
@@ -96,4 +97,4 @@ inline constexpr std::string_view datacenter_field = "?datacenter=";
   return both_known && source.datacenter != own ? path_kind::wide_area : path_kind::same_datacenter;
 }
 
-}  // namespace tensorhub::transports::tcp_detail
+}  // namespace tensorhub::inline TENSORHUB_MODE::transports::tcp_detail

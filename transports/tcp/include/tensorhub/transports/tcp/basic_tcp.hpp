@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "tensorhub/concepts/transport.hpp"
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/transports/tcp/address.hpp"
 #include "tensorhub/transports/tcp/options.hpp"
@@ -27,7 +28,7 @@
 #include "tensorhub/transports/tcp/source.hpp"
 #include "tensorhub/transports/tcp/staging.hpp"
 
-namespace tensorhub::transports::tcp_detail {
+namespace tensorhub::inline TENSORHUB_MODE::transports::tcp_detail {
 
 template <typename Channel>
 class basic_tcp {
@@ -263,4 +264,4 @@ class basic_tcp {
   source_type source_;
   transport_address address_;
 };
-}  // namespace tensorhub::transports::tcp_detail
+}  // namespace tensorhub::inline TENSORHUB_MODE::transports::tcp_detail

@@ -30,6 +30,7 @@
 #include <utility>
 #include <vector>
 
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/detail/peer_read.hpp"
 #include "tensorhub/transports/tcp/plain_channel.hpp"
 #include "tensorhub/transports/tcp/protocol.hpp"
@@ -38,7 +39,7 @@
 #include "tensorhub/types/completion.hpp"
 #include "tensorhub/types/ids.hpp"
 
-namespace tensorhub::transports::tcp_detail {
+namespace tensorhub::inline TENSORHUB_MODE::transports::tcp_detail {
 
 /// What a connection waits for, or that it is over. `copy`: nothing that the socket could tell.
 enum class connection_need : std::uint8_t { input, output, more_time, copy, end };
@@ -345,4 +346,4 @@ class basic_connection {
 
 using connection = basic_connection<plain_channel>;
 
-}  // namespace tensorhub::transports::tcp_detail
+}  // namespace tensorhub::inline TENSORHUB_MODE::transports::tcp_detail

@@ -8,9 +8,10 @@
 #include <string>
 
 #include "tensorhub/config.hpp"
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/types/location.hpp"
 
-namespace tensorhub::transports {
+namespace tensorhub::inline TENSORHUB_MODE::transports {
 
 /// When a region's backing file is given to `sendfile`, which saves the source's copy. On the loopback
 /// interface it does not pay: the reader then copies from pages that are in no cache, instead of from the
@@ -65,4 +66,4 @@ struct tcp_options {
   std::chrono::milliseconds peer_timeout = defaults::peer_timeout;  ///< silence with reads outstanding
 };
 
-}  // namespace tensorhub::transports
+}  // namespace tensorhub::inline TENSORHUB_MODE::transports

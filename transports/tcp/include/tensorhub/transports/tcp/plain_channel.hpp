@@ -42,12 +42,13 @@
 #include <utility>
 
 #include "tensorhub/concepts/transport.hpp"
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/detail/unique_fd.hpp"
 #include "tensorhub/transports/tcp/address.hpp"
 #include "tensorhub/transports/tcp/options.hpp"
 #include "tensorhub/transports/tcp/socket.hpp"
 
-namespace tensorhub::transports::tcp_detail {
+namespace tensorhub::inline TENSORHUB_MODE::transports::tcp_detail {
 
 /// What a source's handshake waits for.
 enum class handshake_need : std::uint8_t { done, input, output, end };
@@ -115,4 +116,4 @@ class plain_channel {
   detail::unique_fd socket_;
 };
 
-}  // namespace tensorhub::transports::tcp_detail
+}  // namespace tensorhub::inline TENSORHUB_MODE::transports::tcp_detail

@@ -19,9 +19,10 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/types/capability.hpp"
 
-namespace tensorhub::transports::tcp_detail {
+namespace tensorhub::inline TENSORHUB_MODE::transports::tcp_detail {
 
 static_assert(std::endian::native == std::endian::little,
               "the data protocol is that of little-endian machines");
@@ -84,4 +85,4 @@ static_assert(sizeof(hello) == 56 && sizeof(welcome) == 24 && sizeof(region_key)
 static_assert(std::is_trivially_copyable_v<hello> && std::is_trivially_copyable_v<welcome> &&
               std::is_trivially_copyable_v<read_request> && std::is_trivially_copyable_v<read_answer>);
 
-}  // namespace tensorhub::transports::tcp_detail
+}  // namespace tensorhub::inline TENSORHUB_MODE::transports::tcp_detail

@@ -25,6 +25,7 @@
 #include <utility>
 #include <vector>
 
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/detail/unique_fd.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/transports/tcp/stream.hpp"
@@ -33,7 +34,7 @@
 #include "tensorhub/types/read_ledger.hpp"
 #include "tensorhub/types/units.hpp"
 
-namespace tensorhub::transports::tcp_detail {
+namespace tensorhub::inline TENSORHUB_MODE::transports::tcp_detail {
 
 template <typename Channel>
 class queue_core;
@@ -243,4 +244,4 @@ endpoint_core<Channel>::~endpoint_core() {
   owner_->detach(*this);
 }
 
-}  // namespace tensorhub::transports::tcp_detail
+}  // namespace tensorhub::inline TENSORHUB_MODE::transports::tcp_detail

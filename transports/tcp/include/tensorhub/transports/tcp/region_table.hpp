@@ -20,11 +20,12 @@
 #include <unordered_map>
 #include <vector>
 
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/transports/tcp/protocol.hpp"
 #include "tensorhub/types/memory.hpp"
 
-namespace tensorhub::transports::tcp_detail {
+namespace tensorhub::inline TENSORHUB_MODE::transports::tcp_detail {
 
 class region_table {
  public:
@@ -119,4 +120,4 @@ class region_table {
   std::atomic<std::uint64_t> bytes_ = 0;
 };
 
-}  // namespace tensorhub::transports::tcp_detail
+}  // namespace tensorhub::inline TENSORHUB_MODE::transports::tcp_detail

@@ -25,6 +25,7 @@
 #include <string_view>
 #include <utility>
 
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/detail/unique_fd.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/transports/tcp/address.hpp"
@@ -32,7 +33,7 @@
 #include "tensorhub/transports/tcp/protocol.hpp"
 #include "tensorhub/types/memory.hpp"
 
-namespace tensorhub::transports::tcp_detail {
+namespace tensorhub::inline TENSORHUB_MODE::transports::tcp_detail {
 
 using deadline = std::chrono::steady_clock::time_point;
 
@@ -234,4 +235,4 @@ inline void abort_on_close(int socket) noexcept {
   static_cast<void>(::setsockopt(socket, SOL_SOCKET, SO_LINGER, &now, sizeof now));
 }
 
-}  // namespace tensorhub::transports::tcp_detail
+}  // namespace tensorhub::inline TENSORHUB_MODE::transports::tcp_detail

@@ -38,6 +38,7 @@
 #include <utility>
 #include <vector>
 
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/detail/unique_fd.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/transports/tcp/connection.hpp"
@@ -46,7 +47,7 @@
 #include "tensorhub/transports/tcp/socket.hpp"
 #include "tensorhub/types/capability.hpp"
 
-namespace tensorhub::transports::tcp_detail {
+namespace tensorhub::inline TENSORHUB_MODE::transports::tcp_detail {
 
 template <typename Channel>
 class source {
@@ -373,4 +374,4 @@ class source {
   std::vector<std::unique_ptr<loop>> loops_;
 };
 
-}  // namespace tensorhub::transports::tcp_detail
+}  // namespace tensorhub::inline TENSORHUB_MODE::transports::tcp_detail

@@ -26,10 +26,11 @@
 #include <utility>
 #include <vector>
 
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/types/device_access.hpp"
 #include "tensorhub/types/units.hpp"
 
-namespace tensorhub::transports::tcp_detail {
+namespace tensorhub::inline TENSORHUB_MODE::transports::tcp_detail {
 
 class staging_ring {
  public:
@@ -190,4 +191,4 @@ class staging_pool : public std::enable_shared_from_this<staging_pool> {
   std::vector<std::unique_ptr<staging_ring>> idle_;
 };
 
-}  // namespace tensorhub::transports::tcp_detail
+}  // namespace tensorhub::inline TENSORHUB_MODE::transports::tcp_detail

@@ -25,12 +25,13 @@
 #include <utility>
 #include <vector>
 
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/transports/tcp/protocol.hpp"
 #include "tensorhub/transports/tcp/staging.hpp"
 #include "tensorhub/types/completion.hpp"
 #include "tensorhub/types/units.hpp"
 
-namespace tensorhub::transports::tcp_detail {
+namespace tensorhub::inline TENSORHUB_MODE::transports::tcp_detail {
 
 struct pending_read {
   request_id id = 0;
@@ -311,4 +312,4 @@ class stream {
   bool waits_for_room_ = false;
 };
 
-}  // namespace tensorhub::transports::tcp_detail
+}  // namespace tensorhub::inline TENSORHUB_MODE::transports::tcp_detail

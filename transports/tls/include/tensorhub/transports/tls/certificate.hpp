@@ -22,7 +22,9 @@
 #include <string_view>
 #include <vector>
 
-namespace tensorhub::transports::tls_detail {
+#include "tensorhub/detail/build_mode.hpp"
+
+namespace tensorhub::inline TENSORHUB_MODE::transports::tls_detail {
 
 template <auto Free>
 struct freed_by {
@@ -132,4 +134,4 @@ using session_pointer = std::unique_ptr<SSL, freed_by<::SSL_free>>;
   }
 }
 
-}  // namespace tensorhub::transports::tls_detail
+}  // namespace tensorhub::inline TENSORHUB_MODE::transports::tls_detail

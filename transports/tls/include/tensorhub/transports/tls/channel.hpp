@@ -33,6 +33,7 @@
 #include <utility>
 
 #include "tensorhub/concepts/transport.hpp"
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/detail/unique_fd.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/transports/tcp/address.hpp"
@@ -42,7 +43,7 @@
 #include "tensorhub/transports/tls/context.hpp"
 #include "tensorhub/transports/tls/options.hpp"
 
-namespace tensorhub::transports::tls_detail {
+namespace tensorhub::inline TENSORHUB_MODE::transports::tls_detail {
 
 using tcp_detail::handshake_need;
 
@@ -337,4 +338,4 @@ class tls_channel {
   std::uint64_t sent_bytes_ = 0;  ///< under the present key
 };
 
-}  // namespace tensorhub::transports::tls_detail
+}  // namespace tensorhub::inline TENSORHUB_MODE::transports::tls_detail

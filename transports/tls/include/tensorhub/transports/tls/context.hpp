@@ -24,12 +24,13 @@
 #include <string>
 #include <utility>
 
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/transports/tls/certificate.hpp"
 #include "tensorhub/transports/tls/options.hpp"
 #include "tensorhub/transports/tls/socket_bio.hpp"
 
-namespace tensorhub::transports {
+namespace tensorhub::inline TENSORHUB_MODE::transports {
 
 /// What a transport has seen of TLS so far.
 struct tls_report {
@@ -39,9 +40,9 @@ struct tls_report {
   std::string last_refusal{};             ///< peer, certificate and reason of the latest one
 };
 
-}  // namespace tensorhub::transports
+}  // namespace tensorhub::inline TENSORHUB_MODE::transports
 
-namespace tensorhub::transports::tls_detail {
+namespace tensorhub::inline TENSORHUB_MODE::transports::tls_detail {
 
 enum class session_role : std::uint8_t { reader, source };
 
@@ -225,4 +226,4 @@ class tls_context {
   std::atomic<std::uint64_t> refused_ = 0;
 };
 
-}  // namespace tensorhub::transports::tls_detail
+}  // namespace tensorhub::inline TENSORHUB_MODE::transports::tls_detail

@@ -6,10 +6,11 @@
 #include <string>
 #include <vector>
 
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/transports/tcp/options.hpp"
 #include "tensorhub/types/location.hpp"
 
-namespace tensorhub::transports {
+namespace tensorhub::inline TENSORHUB_MODE::transports {
 
 /// The three files are PEM and must be given. They are read again when one of them has changed, for the next
 /// connection: a renewed certificate needs no restart. Files that cannot be used leave the old ones in force
@@ -40,4 +41,4 @@ struct tls_options {
   tcp_options tcp{};
 };
 
-}  // namespace tensorhub::transports
+}  // namespace tensorhub::inline TENSORHUB_MODE::transports

@@ -15,9 +15,10 @@
 #include <cerrno>
 #include <cstddef>
 
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/transports/tls/certificate.hpp"
 
-namespace tensorhub::transports::tls_detail {
+namespace tensorhub::inline TENSORHUB_MODE::transports::tls_detail {
 
 inline int write_without_signal(BIO* self, const char* data, int bytes) noexcept {
   BIO* const below = ::BIO_next(self);
@@ -71,4 +72,4 @@ inline long control_below(BIO* self, int command, long number, void* pointer) no
   return filter;
 }
 
-}  // namespace tensorhub::transports::tls_detail
+}  // namespace tensorhub::inline TENSORHUB_MODE::transports::tls_detail

@@ -17,10 +17,11 @@
 #include <string_view>
 #include <vector>
 
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/transports/verbs/protocol.hpp"
 
-namespace tensorhub::transports::verbs_detail {
+namespace tensorhub::inline TENSORHUB_MODE::transports::verbs_detail {
 
 using deadline = std::chrono::steady_clock::time_point;
 
@@ -115,4 +116,4 @@ struct named_address {
   return rails;
 }
 
-}  // namespace tensorhub::transports::verbs_detail
+}  // namespace tensorhub::inline TENSORHUB_MODE::transports::verbs_detail

@@ -24,13 +24,14 @@
 #include <utility>
 #include <vector>
 
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/transports/verbs/device.hpp"
 #include "tensorhub/transports/verbs/handles.hpp"
 #include "tensorhub/transports/verbs/options.hpp"
 #include "tensorhub/transports/verbs/protocol.hpp"
 
-namespace tensorhub::transports::verbs_detail {
+namespace tensorhub::inline TENSORHUB_MODE::transports::verbs_detail {
 
 /// One RDMA READ: no larger than the port takes, within one piece on either side.
 struct work_request {
@@ -315,4 +316,4 @@ class connection {
   clock::time_point last_progress_{};
 };
 
-}  // namespace tensorhub::transports::verbs_detail
+}  // namespace tensorhub::inline TENSORHUB_MODE::transports::verbs_detail

@@ -23,11 +23,12 @@
 #include <utility>
 #include <vector>
 
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/transports/verbs/handles.hpp"
 #include "tensorhub/transports/verbs/options.hpp"
 
-namespace tensorhub::transports::verbs_detail {
+namespace tensorhub::inline TENSORHUB_MODE::transports::verbs_detail {
 
 /// What one device takes, with the options applied.
 struct device_limits {
@@ -247,4 +248,4 @@ struct rail_candidate {
   return rails;
 }
 
-}  // namespace tensorhub::transports::verbs_detail
+}  // namespace tensorhub::inline TENSORHUB_MODE::transports::verbs_detail

@@ -19,10 +19,11 @@
 #include <optional>
 #include <string>
 
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/transports/verbs/address.hpp"
 
-namespace tensorhub::transports::verbs_detail {
+namespace tensorhub::inline TENSORHUB_MODE::transports::verbs_detail {
 
 struct handle_closer {
   void operator()(rdma_event_channel* channel) const noexcept { ::rdma_destroy_event_channel(channel); }
@@ -94,4 +95,4 @@ struct cm_answer {
   }
 }
 
-}  // namespace tensorhub::transports::verbs_detail
+}  // namespace tensorhub::inline TENSORHUB_MODE::transports::verbs_detail

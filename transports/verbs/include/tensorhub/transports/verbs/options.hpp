@@ -10,8 +10,9 @@
 #include <vector>
 
 #include "tensorhub/config.hpp"
+#include "tensorhub/detail/build_mode.hpp"
 
-namespace tensorhub::transports {
+namespace tensorhub::inline TENSORHUB_MODE::transports {
 
 /// How `queue::wait` learns of completions.
 enum class completion_mode : std::uint8_t {
@@ -50,4 +51,4 @@ struct verbs_options {
   std::chrono::milliseconds peer_timeout = defaults::peer_timeout;  ///< no progress with reads outstanding
 };
 
-}  // namespace tensorhub::transports
+}  // namespace tensorhub::inline TENSORHUB_MODE::transports

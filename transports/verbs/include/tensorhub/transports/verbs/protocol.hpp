@@ -20,11 +20,12 @@
 #include <type_traits>
 
 #include "tensorhub/config.hpp"
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/types/capability.hpp"
 #include "tensorhub/types/ids.hpp"
 #include "tensorhub/types/memory.hpp"
 
-namespace tensorhub::transports::verbs_detail {
+namespace tensorhub::inline TENSORHUB_MODE::transports::verbs_detail {
 
 static_assert(std::endian::native == std::endian::little,
               "the data protocol is that of little-endian machines");
@@ -143,4 +144,4 @@ struct region_key {
   return out.head.checksum == checksum_of(out, source);
 }
 
-}  // namespace tensorhub::transports::verbs_detail
+}  // namespace tensorhub::inline TENSORHUB_MODE::transports::verbs_detail

@@ -29,6 +29,7 @@
 #include <utility>
 #include <vector>
 
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/detail/unique_fd.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/transports/verbs/connection.hpp"
@@ -40,7 +41,7 @@
 #include "tensorhub/types/read_ledger.hpp"
 #include "tensorhub/types/units.hpp"
 
-namespace tensorhub::transports::verbs_detail {
+namespace tensorhub::inline TENSORHUB_MODE::transports::verbs_detail {
 
 class queue_core;
 class endpoint_core;
@@ -368,4 +369,4 @@ inline endpoint_core::~endpoint_core() {
   owner_->detach(*this);
 }
 
-}  // namespace tensorhub::transports::verbs_detail
+}  // namespace tensorhub::inline TENSORHUB_MODE::transports::verbs_detail

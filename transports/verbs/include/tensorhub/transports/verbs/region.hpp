@@ -25,6 +25,7 @@
 #include <string>
 #include <vector>
 
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/detail/unique_fd.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/transports/verbs/device.hpp"
@@ -33,7 +34,7 @@
 #include "tensorhub/types/device_access.hpp"
 #include "tensorhub/types/memory.hpp"
 
-namespace tensorhub::transports::verbs_detail {
+namespace tensorhub::inline TENSORHUB_MODE::transports::verbs_detail {
 
 /// Why a registration failed and what to do about it.
 [[nodiscard]] inline std::string registration_advice(int number, std::uint64_t registered_bytes) {
@@ -277,4 +278,4 @@ class region {
   int revoke_trouble_ = 0;  ///< guarded by mutex_
 };
 
-}  // namespace tensorhub::transports::verbs_detail
+}  // namespace tensorhub::inline TENSORHUB_MODE::transports::verbs_detail

@@ -27,6 +27,7 @@
 #include <utility>
 #include <vector>
 
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/detail/unique_fd.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/transports/verbs/connection.hpp"
@@ -36,7 +37,7 @@
 #include "tensorhub/transports/verbs/protocol.hpp"
 #include "tensorhub/types/capability.hpp"
 
-namespace tensorhub::transports::verbs_detail {
+namespace tensorhub::inline TENSORHUB_MODE::transports::verbs_detail {
 
 class source {
  public:
@@ -266,4 +267,4 @@ class source {
   std::thread thread_;
 };
 
-}  // namespace tensorhub::transports::verbs_detail
+}  // namespace tensorhub::inline TENSORHUB_MODE::transports::verbs_detail
