@@ -73,7 +73,7 @@ class large_model {
   }
 
   tensorhub::layout shape_{{{"weights", tensorhub::dtype::u8, {1ull << 30}}}, 1u << 20};
-  tensorhub::catalog<> catalog_{{}, tensorhub::server_epoch{1}};
+  tensorhub::catalog catalog_{{}, tensorhub::server_epoch{1}};
   std::vector<std::uint64_t> sequences_;
   tensorhub::operation_counter operation_{};
   std::uint64_t epoch_ = 1;

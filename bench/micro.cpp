@@ -66,7 +66,7 @@ BENCHMARK(nearest_source_of)->Arg(10)->Arg(1000);
 
 /// A worker's messages to the catalog, without sockets: update, finish, unpublish among so many workers.
 void catalog_update(benchmark::State& state) {
-  tensorhub::catalog<> catalog{{}, tensorhub::server_epoch{5}};
+  tensorhub::catalog catalog{{}, tensorhub::server_epoch{5}};
   const std::vector<tensorhub::tensor_spec> tensors{{"w", tensorhub::dtype::f32, {1024, 1024}}};
   const tensorhub::layout shape{tensors};
   const auto workers = static_cast<std::uint64_t>(state.range(0));

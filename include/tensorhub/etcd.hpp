@@ -38,6 +38,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -77,27 +78,26 @@ struct standby_server_options {
   election_options election{};
 };
 
-/// A candidate, and a `reference_server` while it leads.
-template <scheduler Scheduler = nearest_source, consistency Consistency = group_consistent>
-class standby_server {
+/// A candidate of any policies, and a `catalog_server` while it leads. Users name the policies as template arguments
+/// of `standby_server`.
+class standby_candidate {
  public:
   using options = standby_server_options;
-  using scheduler_options = typename Scheduler::options;
-  using consistency_options = typename Consistency::options;
+  /// Makes the server of a term.
+  using server_maker = std::function<std::unique_ptr<catalog_server>(reference_server_options)>;
 
   /// Campaigns at once, whether etcd is there or not. Throws `invalid_argument` for options that cannot be.
-  explicit standby_server(options how, scheduler_options choosing = {}, consistency_options deciding = {})
+  standby_candidate(options how, server_maker make_server)
       : options_{checked(std::move(how))},
-        choosing_{std::move(choosing)},
-        deciding_{std::move(deciding)},
+        make_server_{std::move(make_server)},
         etcd_{options_.etcd},
         core_{options_.election, detail::random_id<server_epoch>().value} {
     thread_ = std::jthread{[this](const std::stop_token& stop) { run(stop); }};
   }
   /// Stops serving and gives the leadership back, if etcd answers within `answer_time`.
-  ~standby_server() = default;
-  standby_server(const standby_server&) = delete;
-  standby_server& operator=(const standby_server&) = delete;
+  ~standby_candidate() = default;
+  standby_candidate(const standby_candidate&) = delete;
+  standby_candidate& operator=(const standby_candidate&) = delete;
 
   /// Where this one listens when it leads.
   [[nodiscard]] const std::string& address() const noexcept { return options_.server.address; }
@@ -130,8 +130,6 @@ class standby_server {
   }
 
  private:
-  using server_type = reference_server<Scheduler, Consistency>;
-
   /// Until when the server may serve: looked at by its thread before each message, so that the server of a
   /// process that was suspended is silent before anybody has told it why.
   class fence {
@@ -205,7 +203,7 @@ class standby_server {
     how.term = core_.term();
     how.may_serve = [fence = fence_] { return fence->open(); };
     try {
-      server_ = std::make_unique<server_type>(std::move(how), Scheduler{choosing_}, Consistency{deciding_});
+      server_ = make_server_(std::move(how));
     } catch (const error& e) {
       core_.resign(clock_.now(), e.sentence());
       fence_->set({INT64_MIN});
@@ -213,7 +211,7 @@ class standby_server {
   }
   void stop_server() {
     fence_->set({INT64_MIN});
-    std::unique_ptr<server_type> last;
+    std::unique_ptr<catalog_server> last;
     const std::lock_guard lock{mutex_};
     last = std::move(server_);  // its end does not wait for anybody who waits for our mutex
   }
@@ -230,18 +228,30 @@ class standby_server {
   }
 
   options options_;
-  scheduler_options choosing_;
-  consistency_options deciding_;
+  server_maker make_server_;
   boot_clock clock_;
   etcd_client etcd_;  ///< the thread's own, as the next
   election core_;
   std::shared_ptr<fence> fence_ = std::make_shared<fence>();
   std::atomic<std::uint64_t> term_ = 0;
-  mutable std::mutex mutex_;             ///< of server_, and of the allow-list in options_
-  std::unique_ptr<server_type> server_;  ///< changed by the thread only
+  mutable std::mutex mutex_;                ///< of server_, and of the allow-list in options_
+  std::unique_ptr<catalog_server> server_;  ///< changed by the thread only
   std::mutex sleep_mutex_;
   std::condition_variable_any wake_;
   std::jthread thread_;  ///< last: uses everything above
+};
+
+/// A candidate, and a `reference_server<Scheduler, Consistency>` while it leads.
+template <scheduler Scheduler = nearest_source, consistency Consistency = group_consistent>
+class standby_server : public standby_candidate {
+ public:
+  explicit standby_server(options how, typename Scheduler::options scheduler_options = {},
+                          typename Consistency::options consistency_options = {})
+      : standby_candidate{
+            std::move(how), [=](reference_server_options server) -> std::unique_ptr<catalog_server> {
+              return std::make_unique<reference_server<Scheduler, Consistency>>(
+                  std::move(server), Scheduler{scheduler_options}, Consistency{consistency_options});
+            }} {}
 };
 
 }  // namespace tensorhub::inline TENSORHUB_MODE

@@ -6,43 +6,34 @@
 ///     tensorhub::reference_server<> server{{.address = "tcp://127.0.0.1:5570"}};
 ///     std::puts(server.address().c_str());      // with the port that was bound
 ///
-/// It stores no weights: some hundred bytes per worker and version. It listens on the loopback interface
-/// unless told otherwise. Without `security` (security.hpp) it believes whoever reaches it, and says so where
-/// other machines can.
+/// The server stores no weights: some hundred bytes per worker and version. It listens on the loopback interface
+/// unless told otherwise. Without `security` (security.hpp) the server believes every client that reaches it, and logs
+/// a warning when clients of other machines can.
 ///
-/// With `security`: unknown keys are turned away before they can say anything. An incarnation belongs to the
-/// key of its first message: the same incarnation under another key is a forgery and is dropped. A revoked
-/// key lets nobody in any more, and from then on nothing is heard of the connections that it has: their
-/// workers are told once and, being silent, declared dead after `worker_timeout`; then their sources cut them
-/// off. (What a server knows dies with it: after a fail-over an incarnation belongs to whom it hears first.)
+/// With `security`, clients with unknown keys are refused before they can send a message. An incarnation belongs to the
+/// key of its first message: a message of the same incarnation under another key is a forgery and is dropped. A revoked
+/// key lets no client in, and messages on its existing connections are dropped from then on: their workers are told
+/// once and, being silent, are declared dead after `worker_timeout`; then their sources cut them off. (This
+/// knowledge dies with the server: after a fail-over an incarnation belongs to the key that is heard first.)
 ///
 /// Thread safety: all public members may be called from any thread.
 
-#include <algorithm>
-#include <atomic>
-#include <bit>
-#include <cerrno>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
-#include <stop_token>
 #include <string>
-#include <string_view>
-#include <thread>
-#include <unordered_map>
 #include <utility>
 
 #include "tensorhub/detail/build_mode.hpp"
-#include "tensorhub/detail/random_id.hpp"
-#include "tensorhub/policy/steady_clock.hpp"
+#include "tensorhub/policy/consistency/group_consistent.hpp"
+#include "tensorhub/policy/scheduler/nearest_source.hpp"
 #include "tensorhub/security.hpp"
-#include "tensorhub/service/catalog.hpp"
-#include "tensorhub/service/codec.hpp"
-#include "tensorhub/service/curve_guard.hpp"
+#include "tensorhub/service/any_policies.hpp"
+#include "tensorhub/service/catalog/options.hpp"
 #include "tensorhub/service/log.hpp"
-#include "tensorhub/service/recorders.hpp"
-#include "tensorhub/service/zmq_socket.hpp"
+#include "tensorhub/service/statistics.hpp"
+#include "tensorhub/types/ids.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE {
 
@@ -73,329 +64,46 @@ struct reference_server_statistics : catalog_statistics {
   std::uint64_t revoked_messages = 0;     ///< dropped: of a key that was on the list once
 };
 
-template <scheduler Scheduler = nearest_source, consistency Consistency = group_consistent>
-class reference_server {
+/// A reference server of any policies. Users name the policies as template arguments of `reference_server`.
+class catalog_server {
  public:
   using options = reference_server_options;
 
-  /// Listens at once. Throws `transport_failed` if the address cannot be bound.
-  explicit reference_server(options how = {}, Scheduler choosing = Scheduler{typename Scheduler::options{}},
-                            Consistency deciding = Consistency{typename Consistency::options{}})
-      : options_{checked(std::move(how))},
-        epoch_{new_epoch(options_.term)},
-        catalog_{options_.catalog, epoch_, std::move(choosing), std::move(deciding)},
-        context_{options_.security ? std::make_shared<zmq::context_t>(1) : detail::shared_context()},
-        socket_{detail::bounded_socket(*context_, zmq::socket_type::router)} {
-    try {
-      socket_.set(zmq::sockopt::router_mandatory,
-                  true);  // a connection that is gone is an error, not silence
-      if (options_.security)
-        guard_.emplace(*context_, socket_, *options_.security, [this] { signal_.raise(); });
-      socket_.bind(options_.address);
-      address_ = socket_.get(zmq::sockopt::last_endpoint);
-    } catch (const zmq::error_t& e) {
-      throw error(errc::transport_failed,
-                  "the reference server cannot listen at '" + options_.address + "': " + e.what());
-    }
-    thread_ = std::jthread{[this](const std::stop_token& stop) { run(stop); }};
-  }
-  ~reference_server() {
-    thread_.request_stop();
-    signal_.raise();
-  }
-  reference_server(const reference_server&) = delete;
-  reference_server& operator=(const reference_server&) = delete;
+  /// Listens at once. Throws `transport_failed` if the address cannot be bound, `invalid_argument` or `limit_exceeded`
+  /// for options that cannot be.
+  catalog_server(options how, any_scheduler scheduler, any_consistency consistency);
+  ~catalog_server();
+  catalog_server(const catalog_server&) = delete;
+  catalog_server& operator=(const catalog_server&) = delete;
 
   /// What workers connect to.
-  [[nodiscard]] const std::string& address() const noexcept { return address_; }
-  [[nodiscard]] server_epoch epoch() const noexcept { return epoch_; }
-  [[nodiscard]] reference_server_statistics statistics() const noexcept {
-    reference_server_statistics out;
-    static_cast<catalog_statistics&>(out) = counted_.look();
-    out.messages = messages_.load();
-    out.bad_frames = bad_frames_.load();
-    out.crowded_messages = crowded_.load();
-    if (guard_) {
-      out.refused_connections = guard_->refused();
-      out.failed_handshakes = guard_->failed();
-      out.forged_messages = forged_.load();
-      out.revoked_messages = revoked_.load();
-    }
-    return out;
-  }
+  [[nodiscard]] const std::string& address() const noexcept;
+  [[nodiscard]] server_epoch epoch() const noexcept;
+  [[nodiscard]] reference_server_statistics statistics() const noexcept;
 
-  /// Lets this public key in from now on. Throws `invalid_argument` if it is none, or if the server was made
-  /// without security.
-  void allow(const std::string& key, std::string name = {}) {
-    if (!guard_) throw error(errc::invalid_argument, "this server has no allow-list: everybody is let in");
-    if (!is_curve_key(key))
-      throw error(errc::invalid_argument, "'" + key.substr(0, 64) + "' is no public key of 40 characters");
-    guard_->allow(key, std::move(name));
-  }
-  /// Lets this public key in no more, and hears nothing more of its connections. False: it was not allowed.
-  bool revoke(const std::string& key) { return guard_ && guard_->revoke(key); }
+  /// Lets clients with this public key in from now on. Throws `invalid_argument` if it is none, or if the server was
+  /// made without security.
+  void allow(const std::string& key, std::string name = {});
+  /// Lets clients with this public key in no more, and drops what its connections still send. False: the key was not
+  /// allowed.
+  bool revoke(const std::string& key);
 
  private:
-  /// Where an incarnation is, and whose it is.
-  struct route {
-    std::string connection{};  ///< ROUTER's name for it; five bytes unless the peer chose its own
-    std::string key{};         ///< public; empty without security
-  };
+  class loop;
+  std::unique_ptr<loop> loop_;
+};
 
-  [[nodiscard]] static options checked(options how) {
-    if (how.security) validate(*how.security);
-    if (how.term > server_term_max)
-      throw error(errc::limit_exceeded, "reference_server_options::term " + std::to_string(how.term) +
-                                            " is over " + std::to_string(server_term_max));
-    return how;
-  }
-
-  /// Random, but for the term.
-  [[nodiscard]] static server_epoch new_epoch(std::uint64_t term) {
-    const std::uint64_t random = detail::random_id<server_epoch>().value >> (64 - server_term_shift);
-    return {term << server_term_shift | std::max<std::uint64_t>(random, 1)};
-  }
-
-  void run(const std::stop_token& stop) {
-    if (!guard_ && !is_local_address(address_)) {
-      say({log_level::warning,
-           "the reference server listens at " + address_ +
-               " without security: whoever reaches it can join and take the model; set "
-               "reference_server_options::security (program: --keys and --allow)",
-           {}});
-    }
-    while (!stop.stop_requested()) {
-      const time_point now = clock_.now();
-      look_for_pause(now);
-      if (now >= next_timer()) catalog_.advance(now);
-      flush();
-      counted_.show(catalog_.statistics());
-      const bool more = receive_some();
-      const time_point before = clock_.now();
-      look_for_pause(before);
-      back_by_ = more ? before : std::min(next_timer(), before + std::chrono::seconds{1});
-      if (!more) detail::wait_for_input(socket_, signal_, before, next_timer());
-    }
-  }
-
-  [[nodiscard]] time_point next_timer() const { return std::max(catalog_.next_deadline(), timers_from_); }
-
-  /// A process that was stopped (SIGSTOP, a virtual machine that moves) finds that everybody has been silent,
-  /// and their words in its sockets: it hears those before it judges.
-  void look_for_pause(time_point now) {
-    const auto interval = options_.catalog.heartbeat_interval;
-    const time_point expected = std::exchange(back_by_, now);
-    if (now <= expected + interval) return;
-    timers_from_ = now + 2 * interval;
-    say({log_level::warning,
-         "the reference server's process was stopped for " +
-             std::to_string((now - expected).count() / 1'000'000) +
-             " ms: nobody is judged for their silence " + "until they have had time to be heard",
-         {}});
-  }
-
-  /// True: there may be more.
-  bool receive_some() {
-    constexpr int batch = 64;  // bounded, so that a flood does not starve the timers
-    for (int taken = 0; taken < batch; ++taken) {
-      try {
-        if (!socket_.recv(identity_, zmq::recv_flags::dontwait)) return taken > 0;
-        if (!identity_.more()) {
-          count_bad();
-          continue;
-        }
-        static_cast<void>(socket_.recv(frame_, zmq::recv_flags::none));
-        if (frame_.more()) {
-          skip_parts();
-          count_bad();
-          continue;
-        }
-      } catch (const zmq::error_t&) {
-        return false;
-      }
-      if (may_serve()) accept();
-      flush();
-    }
-    return true;
-  }
-
-  void skip_parts() {
-    do {
-      static_cast<void>(socket_.recv(frame_, zmq::recv_flags::none));
-    } while (frame_.more());
-  }
-
-  void accept() {
-    const decode_result decoded =
-        decoder_.decode({static_cast<const std::byte*>(frame_.data()), frame_.size()});
-    const std::string_view from = identity_.to_string_view();
-    if (!decoded.ok()) {
-      count_bad();
-      if (decoded.fault == decode_fault::other_protocol) explain_protocol(from, decoded.protocol);
-      return;
-    }
-    if (decoded.message.sender == 0) return count_bad();
-    messages_.fetch_add(1, std::memory_order_relaxed);
-    if (!remember(incarnation{decoded.message.sender}, from)) return;
-    catalog_.receive(clock_.now(), decoded.message);
-  }
-
-  /// A worker that connects anew has a new route. Strangers' routes are dropped now and then, so that they
-  /// cannot fill the memory. False: the message is not to be believed.
-  bool remember(incarnation sender, std::string_view from) {
-    const std::string_view key = guard_ ? property("User-Id") : std::string_view{};
-    const auto [entry, fresh] = routes_.try_emplace(sender);
-    route& known = entry->second;
-    if (fresh) known.key = key;
-    if (known.key != key) {
-      forged_.fetch_add(1, std::memory_order_relaxed);
-      guard_->note(log_level::warning, "dropped a message of the client with the key " + std::string{key} +
-                                           " at " + std::string{property("Peer-Address")} +
-                                           ": it says that it is worker " + to_hex(sender) +
-                                           ", which belongs to the key " + known.key);
-      return false;
-    }
-    if (guard_ && !guard_->still_allowed(key)) {
-      revoked_.fetch_add(1, std::memory_order_relaxed);
-      if (fresh || !known.connection.empty()) say_revoked(sender, from, key);
-      depart(known.connection);
-      known.connection.clear();
-      if (fresh) routes_.erase(entry);
-      return false;
-    }
-    if (known.connection != from && !arrive(known, sender, from)) {
-      if (fresh) routes_.erase(entry);
-      return false;
-    }
-    if (routes_.size() > 2 * catalog_.worker_count() + 1024) {
-      std::erase_if(routes_, [&](const auto& other) {
-        const bool stranger = other.first != sender && !catalog_.knows(other.first);
-        if (stranger) depart(other.second.connection);
-        return stranger;
-      });
-    }
-    return true;
-  }
-
-  /// A worker is heard over this connection from now on. False: it speaks for too many already. (A worker has
-  /// a connection of its own; whoever invents workers has not.)
-  bool arrive(route& known, incarnation sender, std::string_view from) {
-    std::size_t& speakers = speakers_[std::string{from}];
-    if (speakers >= limits::workers_of_connection) {
-      const std::uint64_t dropped = crowded_.fetch_add(1, std::memory_order_relaxed) + 1;
-      if (std::has_single_bit(dropped))  // a flood does not fill the log too
-        say({log_level::warning,
-             "dropped a message of worker " + to_hex(sender) + " from " +
-                 std::string{property("Peer-Address")} + ": its connection speaks for " +
-                 std::to_string(speakers) + " other workers already (" + std::to_string(dropped) +
-                 " such messages so far)",
-             {}});
-      return false;
-    }
-    ++speakers;
-    depart(known.connection);
-    known.connection.assign(from);
-    return true;
-  }
-  void depart(const std::string& connection) {
-    const auto speakers = speakers_.find(connection);
-    if (speakers != speakers_.end() && --speakers->second == 0) speakers_.erase(speakers);
-  }
-
-  /// What ZeroMQ knows of the connection that the frame came by.
-  [[nodiscard]] std::string_view property(const char* name) const noexcept {
-    const char* const value = ::zmq_msg_gets(frame_.handle(), name);
-    return value == nullptr ? std::string_view{} : std::string_view{value};
-  }
-
-  void say_revoked(incarnation worker, std::string_view to, std::string_view key) {
-    guard_->note(log_level::warning, "worker " + to_hex(worker) + " is not heard any more: its key " +
-                                         std::string{key} + " was revoked");
-    messages::goodbye_push goodbye;
-    goodbye.epoch = epoch_;
-    goodbye.reason = {errc::refused, "the key of this process was revoked at the reference server"};
-    messages::envelope envelope;
-    envelope.sender = epoch_.value;
-    envelope.body = std::move(goodbye);
-    send(to, envelope);
-  }
-
-  void explain_protocol(std::string_view to, std::uint16_t theirs) {
-    messages::goodbye_push goodbye;
-    goodbye.epoch = epoch_;
-    goodbye.reason = {errc::protocol_mismatch, "this reference server speaks control protocol " +
-                                                   std::to_string(control_protocol) + ", the worker speaks " +
-                                                   std::to_string(theirs)};
-    messages::envelope envelope;
-    envelope.sender = epoch_.value;
-    envelope.body = std::move(goodbye);
-    send(to, envelope);
-  }
-
-  void flush() {
-    for (auto output = catalog_.take_output(); !output.empty(); output = catalog_.take_output()) {
-      for (const outgoing& message : output) {
-        const auto to = routes_.find(message.to);
-        if (to == routes_.end() || to->second.connection.empty()) continue;
-        if (!send(to->second.connection, message.message)) catalog_.unreachable(clock_.now(), message.to);
-      }
-    }
-    for (const log_line& line : catalog_.take_log()) say(line);
-    if (!guard_) return;
-    for (const log_line& line : guard_->take_log()) say(line);
-  }
-
-  [[nodiscard]] bool may_serve() const { return !options_.may_serve || options_.may_serve(); }
-
-  /// False: the connection is gone. A message that is lost otherwise (a peer that does not read) is no news;
-  /// the worker asks again.
-  bool send(std::string_view to, const messages::envelope& message) {
-    if (!may_serve()) return true;
-    try {
-      const auto frame = encoder_.encode(message);
-      if (socket_.send(zmq::const_buffer{to.data(), to.size()},
-                       zmq::send_flags::sndmore | zmq::send_flags::dontwait)) {
-        static_cast<void>(
-            socket_.send(zmq::const_buffer{frame.data(), frame.size()}, zmq::send_flags::dontwait));
-      }
-    } catch (const zmq::error_t& e) {
-      return e.num() != EHOSTUNREACH;
-    } catch (const error& e) {
-      say({log_level::error, std::string{"a message could not be encoded: "} + e.what()});
-    }
-    return true;
-  }
-
-  void count_bad() noexcept { bad_frames_.fetch_add(1, std::memory_order_relaxed); }
-
-  void say(const log_line& line) const {
-    if (options_.log && line.level <= options_.level) options_.log(line);
-  }
-
-  options options_;
-  server_epoch epoch_;
-  steady_clock clock_;
-  catalog<Scheduler, Consistency> catalog_;
-  std::shared_ptr<zmq::context_t> context_;
-  zmq::socket_t socket_;
-  std::string address_;
-  zmq::message_t identity_;
-  zmq::message_t frame_;
-  encoder encoder_;
-  decoder decoder_;
-  std::unordered_map<incarnation, route> routes_;
-  std::unordered_map<std::string, std::size_t> speakers_;  ///< workers by connection; none is zero
-  std::atomic<std::uint64_t> messages_ = 0;
-  std::atomic<std::uint64_t> bad_frames_ = 0;
-  detail::mirrored<catalog_statistics> counted_;
-  std::atomic<std::uint64_t> crowded_ = 0;
-  std::atomic<std::uint64_t> forged_ = 0;
-  std::atomic<std::uint64_t> revoked_ = 0;
-  time_point back_by_ = time_point::never();  ///< the thread looks at the clock again by then, if it can
-  time_point timers_from_{};                  ///< no timer before
-  detail::wake_signal signal_;
-  std::optional<detail::curve_guard> guard_;  ///< with security
-  std::jthread thread_;                       ///< last: uses everything above
+/// The server of the workers that use the same consistency policy. The scheduler is the server's alone.
+template <scheduler Scheduler = nearest_source, consistency Consistency = group_consistent>
+class reference_server : public catalog_server {
+ public:
+  explicit reference_server(options how = {}, Scheduler scheduler = Scheduler{typename Scheduler::options{}},
+                            Consistency consistency = Consistency{typename Consistency::options{}})
+      : catalog_server{std::move(how), std::move(scheduler), std::move(consistency)} {}
 };
 
 }  // namespace tensorhub::inline TENSORHUB_MODE
+
+#if defined(TENSORHUB_HEADER_ONLY)
+#include "tensorhub/impl/server.ipp"
+#endif

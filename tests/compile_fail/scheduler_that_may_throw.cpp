@@ -1,5 +1,5 @@
-// expect: constraints not satisfied|does not satisfy|constraint failure
-#include "tensorhub/service/catalog.hpp"
+// expect: constraints not satisfied|does not satisfy|constraint failure|could not convert|no viable
+#include "tensorhub/service/any_policies.hpp"
 
 struct first_candidate {
   using concept_tag = tensorhub::scheduler_tag;
@@ -21,7 +21,6 @@ struct first_candidate {
 }
 ;
 
-using catalog = tensorhub::catalog<first_candidate>;
-catalog make() {
-  return catalog{{}, tensorhub::server_epoch{1}};
+tensorhub::any_scheduler make() {
+  return first_candidate{{}};
 }

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "input.hpp"
+#include "support/catalog_of.hpp"
 #include "tensorhub/policy/consistency/independent.hpp"
 #include "tensorhub/service/catalog.hpp"
 #include "tensorhub/service/codec.hpp"
@@ -435,7 +436,7 @@ class scene {
     fuzz::require(count <= 1024, "leases are bounded");
   }
 
-  catalog<nearest_source, Consistency> server_;
+  testing::catalog_of<nearest_source, Consistency> server_;
   time_point now_{1'000'000'000};
   std::array<speaker, 8> speakers_{};
   version_number latest_{};

@@ -88,9 +88,9 @@ void check_caught(const char* bug, const catch_record& caught, const char* rule)
 
 /// Forgets no answer that is still to come, although its worker has given the request up: 64 of them, and the
 /// worker is mute.
-class server_that_waits_for_given_up_requests : public catalog<> {
+class server_that_waits_for_given_up_requests : public catalog {
  public:
-  using catalog<>::catalog;
+  using catalog::catalog;
   void receive(time_point now, messages::envelope message) {
     std::set<request_sequence>& open = unanswered_[message.sender];
     if (std::holds_alternative<messages::update_request>(message.body) &&
@@ -100,10 +100,10 @@ class server_that_waits_for_given_up_requests : public catalog<> {
     if (!open.empty() && message.acknowledged >= *open.begin())
       message.acknowledged = {open.begin()->value - 1};
     acknowledged_[message.sender] = std::max(acknowledged_[message.sender], message.acknowledged);
-    catalog<>::receive(now, message);
+    catalog::receive(now, message);
   }
   [[nodiscard]] std::vector<outgoing> take_output() {
-    auto output = catalog<>::take_output();
+    auto output = catalog::take_output();
     for (const outgoing& out : output) unanswered_[out.to.value].erase(out.message.sequence);
     return output;
   }
@@ -114,9 +114,9 @@ class server_that_waits_for_given_up_requests : public catalog<> {
 };
 
 /// Lets an incarnation join at as many places as it likes.
-class server_with_many_places : public catalog<> {
+class server_with_many_places : public catalog {
  public:
-  using catalog<>::catalog;
+  using catalog::catalog;
   void receive(time_point now, messages::envelope message) {
     const auto* join = std::get_if<messages::join_request>(&message.body);
     if (join != nullptr && knows(incarnation{message.sender})) {
@@ -128,10 +128,10 @@ class server_with_many_places : public catalog<> {
         message.sender = other;
       }
     }
-    catalog<>::receive(now, message);
+    catalog::receive(now, message);
   }
   [[nodiscard]] std::vector<outgoing> take_output() {
-    auto output = catalog<>::take_output();
+    auto output = catalog::take_output();
     for (outgoing& out : output) {
       if (const auto name = names_.find(out.to.value); name != names_.end())
         out.to = incarnation{name->second};
@@ -144,43 +144,43 @@ class server_with_many_places : public catalog<> {
 };
 
 /// Believes that a worker that has failed still holds what it held before.
-class server_that_forgets_overwriting : public catalog<> {
+class server_that_forgets_overwriting : public catalog {
  public:
-  using catalog<>::catalog;
+  using catalog::catalog;
   void receive(time_point now, messages::envelope message) {
     if (auto* finish = std::get_if<messages::finish_request>(&message.body)) finish->intact = true;
-    catalog<>::receive(now, message);
+    catalog::receive(now, message);
   }
 };
 
 /// Takes every replica for a datacenter of its own: each gets the version from afar.
-class server_that_crosses_often : public catalog<> {
+class server_that_crosses_often : public catalog {
  public:
-  using catalog<>::catalog;
+  using catalog::catalog;
   void receive(time_point now, messages::envelope message) {
     if (auto* join = std::get_if<messages::join_request>(&message.body))
       join->place.datacenter = join->replica;
-    catalog<>::receive(now, message);
+    catalog::receive(now, message);
   }
 };
 
 /// Promises less than it gives.
-class server_without_credits : public catalog<> {
+class server_without_credits : public catalog {
  public:
-  using catalog<>::catalog;
+  using catalog::catalog;
   [[nodiscard]] source_limits limits() const noexcept { return {8, 1}; }
 };
 
 /// Says yes to everybody who asks for retention, and does nothing.
-class server_that_retains_nothing : public catalog<> {
+class server_that_retains_nothing : public catalog {
  public:
-  using catalog<>::catalog;
+  using catalog::catalog;
   void receive(time_point now, messages::envelope message) {
     if (auto* change = std::get_if<messages::retain_request>(&message.body)) {
       if (change->keep_latest) promised_ = true;
       *change = {};
     }
-    catalog<>::receive(now, message);
+    catalog::receive(now, message);
   }
   [[nodiscard]] bool retains(const std::string&, version_number) const { return promised_; }
 
@@ -189,12 +189,12 @@ class server_that_retains_nothing : public catalog<> {
 };
 
 /// Relies on machines that may vanish.
-class server_that_relies_on_spot : public catalog<> {
+class server_that_relies_on_spot : public catalog {
  public:
-  using catalog<>::catalog;
+  using catalog::catalog;
   void receive(time_point now, messages::envelope message) {
     if (auto* join = std::get_if<messages::join_request>(&message.body)) join->spot = false;
-    catalog<>::receive(now, message);
+    catalog::receive(now, message);
   }
 };
 
@@ -207,19 +207,19 @@ catch_record first_violation_of() {
 }
 
 /// The lease of a dead reader ends at once: its source is not told to cut it off, nor waited for.
-class server_that_expires_leases : public catalog<> {
+class server_that_expires_leases : public catalog {
  public:
-  using catalog<>::catalog;
+  using catalog::catalog;
   void receive(time_point now, const messages::envelope& message) {
-    catalog<>::receive(now, message);
+    catalog::receive(now, message);
     expire(now);
   }
   void advance(time_point now) {
-    catalog<>::advance(now);
+    catalog::advance(now);
     expire(now);
   }
   [[nodiscard]] std::vector<outgoing> take_output() {
-    auto output = catalog<>::take_output();
+    auto output = catalog::take_output();
     std::erase_if(output, [](const outgoing& out) {
       return std::holds_alternative<messages::cut_off_push>(out.message.body);
     });
@@ -233,7 +233,7 @@ class server_that_expires_leases : public catalog<> {
       if (lease.cutting_off) ended.emplace_back(lease.source, lease.reader);
     });
     for (const auto& [source, reader] : ended) {
-      catalog<>::receive(
+      catalog::receive(
           now,
           {source.value, {++last_ | std::uint64_t{1} << 50}, {}, messages::cut_off_done_request{reader}});
     }
@@ -242,11 +242,11 @@ class server_that_expires_leases : public catalog<> {
 };
 
 /// Lets the keys live that an earlier server's readers have.
-class server_that_revokes_nothing : public catalog<> {
+class server_that_revokes_nothing : public catalog {
  public:
-  using catalog<>::catalog;
+  using catalog::catalog;
   [[nodiscard]] std::vector<outgoing> take_output() {
-    auto output = catalog<>::take_output();
+    auto output = catalog::take_output();
     for (outgoing& out : output) {
       if (auto* drained = std::get_if<messages::drained_reply>(&out.message.body)) drained->revoke = false;
     }
@@ -256,32 +256,32 @@ class server_that_revokes_nothing : public catalog<> {
 
 /// Counts a lease from the moment at which its reader is first heard after it was told of it: an unpublish
 /// does not wait for those that have only been assigned.
-class server_that_counts_at_the_start : public catalog<> {
+class server_that_counts_at_the_start : public catalog {
  public:
-  using catalog<>::catalog;
+  using catalog::catalog;
   void receive(time_point now, const messages::envelope& message) {
     for_each_lease([&](const auto& lease) {
       if (lease.reader.value == message.sender) started_.insert(lease.id);
     });
-    catalog<>::receive(now, message);
+    catalog::receive(now, message);
     const auto* unpublish = std::get_if<messages::unpublish_request>(&message.body);
     const incarnation source{message.sender};
     const auto* record = record_of(source);
     if (unpublish == nullptr || record == nullptr || !record->drain) return;
     bool waits = false;
-    catalog<>::for_each_lease(
+    catalog::for_each_lease(
         [&](const auto& lease) { waits = waits || (lease.source == source && started_.contains(lease.id)); });
     if (!waits) early_.push_back({source, {epoch().value, message.sequence, {}, messages::drained_reply{}}});
   }
   [[nodiscard]] std::vector<outgoing> take_output() {
-    auto output = catalog<>::take_output();
+    auto output = catalog::take_output();
     for (outgoing& out : std::exchange(early_, {})) output.push_back(std::move(out));
     return output;
   }
   /// Those that it counts.
   template <typename Visitor>
   void for_each_lease(Visitor&& visit) const {
-    catalog<>::for_each_lease([&](const auto& lease) {
+    catalog::for_each_lease([&](const auto& lease) {
       if (started_.contains(lease.id) || !lease.reader || !record_of(lease.source) ||
           !record_of(lease.source)->drain)
         visit(lease);
@@ -294,10 +294,10 @@ class server_that_counts_at_the_start : public catalog<> {
 };
 
 /// Believes at once that whoever is there is all there is.
-class server_without_grace : public catalog<> {
+class server_without_grace : public catalog {
  public:
   server_without_grace(catalog_options options, server_epoch epoch)
-      : catalog<>{without_grace(std::move(options)), epoch} {}
+      : catalog{without_grace(std::move(options)), epoch} {}
 
  private:
   [[nodiscard]] static catalog_options without_grace(catalog_options options) {
@@ -308,9 +308,9 @@ class server_without_grace : public catalog<> {
 
 /// Counts a replica as a survivor until it is gone, although it has asked to let go: of two that leave, each
 /// is told that the other one stays.
-class server_that_trusts_leavers : public catalog<> {
+class server_that_trusts_leavers : public catalog {
  public:
-  using catalog<>::catalog;
+  using catalog::catalog;
   void receive(time_point now, const messages::envelope& message) {
     const auto* record = record_of(incarnation{message.sender});
     catalog_detail::version_state* trusted = nullptr;
@@ -328,7 +328,7 @@ class server_that_trusts_leavers : public catalog<> {
       if (others > 0 && version != record->model->versions.end()) trusted = &version->second;
     }
     if (trusted != nullptr) trusted->reliable_replicas += others;
-    catalog<>::receive(now, message);
+    catalog::receive(now, message);
     // The record is there as long as somebody holds the version, and those do who were trusted.
     if (trusted != nullptr) trusted->reliable_replicas -= others;
   }

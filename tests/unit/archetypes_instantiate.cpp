@@ -17,7 +17,6 @@
 
 namespace tensorhub {
 
-template class catalog<testing::scheduler_archetype, testing::consistency_archetype>;
 template class pull_driver<testing::transport_archetype, testing::integrity_archetype>;
 template class reference_server<testing::scheduler_archetype, testing::consistency_archetype>;
 template class worker<testing::transport_archetype, testing::consistency_archetype,
@@ -31,7 +30,10 @@ template class shard_memory<testing::transport_archetype, host_memory>;
 using namespace tensorhub;
 
 TEST_CASE("a catalog of archetypes works: it refuses a worker of another consistency policy by name") {
-  catalog<testing::scheduler_archetype, testing::consistency_archetype> core{{}, server_epoch{1}};
+  catalog core{{},
+               server_epoch{1},
+               testing::scheduler_archetype{testing::scheduler_archetype::options{}},
+               testing::consistency_archetype{testing::consistency_archetype::options{}}};
   messages::join_request join;
   join.model = "policy";
   join.replica = "rollout-0";

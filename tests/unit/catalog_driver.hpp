@@ -30,7 +30,7 @@ using namespace std::chrono_literals;
   return {version.value, 0xabcdefull};
 }
 
-template <typename Catalog = catalog<>>
+template <typename Catalog = catalog>
 class driver {
  public:
   /// Without the grace of a new server, unless the options say otherwise.

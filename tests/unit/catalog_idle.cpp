@@ -2,6 +2,7 @@
 /// Readers that do not come on: what they hold is given to those who wait for it.
 
 #include "catalog_driver.hpp"
+#include "support/catalog_of.hpp"
 #include "tensorhub/policy/scheduler/least_loaded.hpp"
 
 using namespace catalog_test;
@@ -10,7 +11,7 @@ namespace {
 
 /// One source with one credit, which a reader takes that shows nothing of what it gets.
 struct scene {
-  driver<catalog<least_loaded>> server{{}, least_loaded{{.most = {1, 1}}}};
+  driver<testing::catalog_of<least_loaded>> server{{}, least_loaded{{.most = {1, 1}}}};
   incarnation trainer = server.join(1, "trainer");
   incarnation idle = server.join(2, "idle");
   incarnation other = server.join(3, "other");
@@ -131,7 +132,7 @@ TEST_CASE("catalog: a seed that receives nothing for long is the seed no more") 
 }
 
 TEST_CASE("catalog: who reads from idle readers alone is given a source that one of them keeps") {
-  driver<catalog<least_loaded>> server{{}, least_loaded{{.most = {2, 1}}}};
+  driver<testing::catalog_of<least_loaded>> server{{}, least_loaded{{.most = {2, 1}}}};
   const auto trainer = server.join(1, "trainer");
   const auto idle = server.join(2, "idle");
   REQUIRE(server.publish(trainer, 1).ok());

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "catalog_driver.hpp"
+#include "support/catalog_of.hpp"
 #include "tensorhub/policy/scheduler/chain.hpp"
 #include "tensorhub/policy/scheduler/least_loaded.hpp"
 #include "tensorhub/policy/scheduler/one_to_many.hpp"
@@ -299,7 +300,7 @@ class random_cluster {
   }
 
   std::mt19937_64 random_;
-  driver<catalog<Scheduler>> server_;
+  driver<testing::catalog_of<Scheduler>> server_;
   incarnation trainer_{};
   std::vector<member> members_;
   std::uint64_t last_id_ = 100;

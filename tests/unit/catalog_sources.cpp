@@ -3,6 +3,7 @@
 /// that are taken, seeds of datacenters, and why.
 
 #include "catalog_driver.hpp"
+#include "support/catalog_of.hpp"
 #include "tensorhub/policy/scheduler/chain.hpp"
 #include "tensorhub/policy/scheduler/least_loaded.hpp"
 
@@ -184,7 +185,7 @@ TEST_CASE("catalog: who waits for a credit is told at its deadline that it got n
 }
 
 TEST_CASE("catalog: a chain is one: each reader reads from the one before") {
-  driver<catalog<chain>> server;
+  driver<testing::catalog_of<chain>> server;
   const incarnation trainer = server.join(1, "trainer");
   REQUIRE(server.publish(trainer, 1).ok());
   incarnation last = trainer;

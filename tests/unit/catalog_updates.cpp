@@ -3,6 +3,7 @@
 /// Readers that are read themselves, and several sources: catalog_sources.cpp.
 
 #include "catalog_driver.hpp"
+#include "support/catalog_of.hpp"
 #include "tensorhub/policy/scheduler/least_loaded.hpp"
 
 using namespace catalog_test;
@@ -326,7 +327,7 @@ TEST_CASE("catalog: a drain before an update that fails is answered") {
 }
 
 TEST_CASE("catalog: an independent policy decides for each worker") {
-  driver<catalog<nearest_source, independent>> server;
+  driver<testing::catalog_of<nearest_source, independent>> server;
   server.consistency_name = "independent";
   server.join(1, "trainer", {0, 2});
   server.join(2, "trainer", {1, 2});
@@ -371,7 +372,7 @@ TEST_CASE("catalog: the lease of a shard that has not called yet counts too") {
 
 /// Everybody has one source.
 struct single_scene {
-  driver<catalog<least_loaded>> server{{}, least_loaded{{.most = {1, 4}}}};
+  driver<testing::catalog_of<least_loaded>> server{{}, least_loaded{{.most = {1, 4}}}};
   incarnation trainer = server.join(1, "trainer");
   incarnation a = server.join(2, "rollout-a");
   incarnation b = server.join(3, "rollout-b");
@@ -409,7 +410,7 @@ TEST_CASE("catalog: only its reader can release a lease") {
 }
 
 TEST_CASE("catalog: who calls again before it has reported an end is declared dead, and takes no credit") {
-  driver<catalog<least_loaded>> server{{}, least_loaded{{.most = {2, 2}}}};
+  driver<testing::catalog_of<least_loaded>> server{{}, least_loaded{{.most = {2, 2}}}};
   const auto trainer = server.join(1, "trainer");
   REQUIRE(server.publish(trainer, 1).ok());
   for (std::uint64_t i = 0; i < 6; ++i) {

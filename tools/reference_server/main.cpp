@@ -12,6 +12,7 @@
 #include <ctime>
 #include <filesystem>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -24,10 +25,10 @@
 #include <utility>
 
 #include "ask.hpp"
-#if __has_include(<tensorhub/etcd.hpp>)
+#if REFERENCE_SERVER_HAS_ETCD
 #include <tensorhub/etcd.hpp>
 #endif
-#if __has_include(<tensorhub/prometheus.hpp>)
+#if REFERENCE_SERVER_HAS_PROMETHEUS
 #include <tensorhub/prometheus.hpp>
 #endif
 
@@ -171,7 +172,7 @@ settings parse(int argc, char** argv) {
   }
   if (out.etcd.contains("--etcd") != out.etcd.contains("--election"))
     refuse("--etcd and --election belong together");
-#if !__has_include(<tensorhub/etcd.hpp>)
+#if !REFERENCE_SERVER_HAS_ETCD
   if (!out.etcd.empty()) refuse("--etcd: this program was built without libcurl and nlohmann-json");
 #endif
   if (out.keys.empty() != out.allow.empty()) refuse("--keys and --allow belong together");
@@ -196,7 +197,7 @@ std::string time_now() {
 /// Of a server, or of one that leads now and then; until a signal of `ends` ends it.
 template <typename Server>
 void run(Server& server, const settings& given, const sigset_t& ends, const char* what_it_does) {
-#if __has_include(<tensorhub/prometheus.hpp>)
+#if REFERENCE_SERVER_HAS_PROMETHEUS
   std::optional<tensorhub::prometheus_exporter> metrics;
   if (!given.metrics.empty())
     metrics.emplace(tensorhub::prometheus_options{.address = given.metrics}).watch(server);
@@ -206,7 +207,7 @@ void run(Server& server, const settings& given, const sigset_t& ends, const char
                  "reference_server: --metrics is left out: this program was built without prometheus-cpp\n");
 #endif
   std::printf("%s at %s\n", what_it_does, server.address().c_str());
-#if __has_include(<tensorhub/prometheus.hpp>)
+#if REFERENCE_SERVER_HAS_PROMETHEUS
   if (metrics) std::printf("metrics at http://%s/metrics\n", metrics->address().c_str());
 #endif
   std::fflush(stdout);
@@ -222,7 +223,18 @@ void run(Server& server, const settings& given, const sigset_t& ends, const char
               static_cast<unsigned long long>(seen.workers));
 }
 
-template <typename Scheduler, typename Consistency>
+tensorhub::any_scheduler scheduler_named(const std::string& name) {
+  if (name == "nearest_source") return tensorhub::nearest_source{};
+  if (name == "least_loaded") return tensorhub::least_loaded{};
+  if (name == "round_robin") return tensorhub::round_robin{};
+  refuse("--scheduler does not know '" + name + "'");
+}
+tensorhub::any_consistency consistency_named(const std::string& name) {
+  if (name == "group_consistent") return tensorhub::group_consistent{};
+  if (name == "independent") return tensorhub::independent{};
+  refuse("--consistency does not know '" + name + "'");
+}
+
 void serve(const settings& given) {
   // Blocked before any thread starts, so that all threads inherit it and only the signalfd sees the signals.
   sigset_t ends;
@@ -231,7 +243,11 @@ void serve(const settings& given) {
   sigaddset(&ends, SIGTERM);
   sigaddset(&ends, SIGHUP);
   sigprocmask(SIG_BLOCK, &ends, nullptr);
-#if __has_include(<tensorhub/etcd.hpp>)
+  const auto make_server = [&given](tensorhub::reference_server_options options) {
+    return std::make_unique<tensorhub::catalog_server>(std::move(options), scheduler_named(given.scheduler),
+                                                       consistency_named(given.consistency));
+  };
+#if REFERENCE_SERVER_HAS_ETCD
   if (!given.etcd.empty()) {
     auto etcd = given.etcd;
     tensorhub::standby_server_options options;
@@ -239,19 +255,12 @@ void serve(const settings& given) {
     options.etcd = {etcd["--etcd"], etcd["--etcd-ca"], etcd["--etcd-certificate"], etcd["--etcd-key"]};
     options.election.name = etcd["--election"];
     options.election.lease = std::chrono::seconds{given.lease_s};
-    tensorhub::standby_server<Scheduler, Consistency> server{options};
+    tensorhub::standby_candidate server{options, make_server};
     return run(server, given, ends, "candidate");
   }
 #endif
-  tensorhub::reference_server<Scheduler, Consistency> server{given.server};
-  run(server, given, ends, "serving");
-}
-
-template <typename Scheduler>
-void serve_with(const settings& given) {
-  if (given.consistency == "group_consistent") return serve<Scheduler, tensorhub::group_consistent>(given);
-  if (given.consistency == "independent") return serve<Scheduler, tensorhub::independent>(given);
-  refuse("--consistency does not know '" + given.consistency + "'");
+  const auto server = make_server(given.server);
+  run(*server, given, ends, "serving");
 }
 
 }  // namespace
@@ -264,14 +273,7 @@ int main(int argc, char** argv) try {
         json ? to_json(line, time_now()) : std::string{to_string(line.level)} + ": " + to_text(line);
     std::fprintf(stderr, "%s\n", text.c_str());
   };
-  if (given.scheduler == "nearest_source")
-    serve_with<tensorhub::nearest_source>(given);
-  else if (given.scheduler == "least_loaded")
-    serve_with<tensorhub::least_loaded>(given);
-  else if (given.scheduler == "round_robin")
-    serve_with<tensorhub::round_robin>(given);
-  else
-    refuse("--scheduler does not know '" + given.scheduler + "'");
+  serve(given);
 } catch (const tensorhub::error& e) {
   std::fprintf(stderr, "reference_server: %s\n", e.what());
   return 1;

@@ -34,6 +34,7 @@
 #include <utility>
 #include <vector>
 
+#include "support/catalog_of.hpp"
 #include "support/simulation/link_network.hpp"
 #include "tensorhub/policy/integrity/none.hpp"
 #include "tensorhub/service/catalog.hpp"
@@ -87,7 +88,7 @@ struct fleet_read {
 template <scheduler Scheduler = nearest_source, consistency Consistency = group_consistent>
 class fleet {
  public:
-  using catalog_type = catalog<Scheduler, Consistency>;
+  using catalog_type = catalog_of<Scheduler, Consistency>;
 
   class member {
    public:

@@ -32,6 +32,7 @@
 #include <utility>
 #include <vector>
 
+#include "support/catalog_of.hpp"
 #include "support/simulation/calls.hpp"
 #include "support/simulation/control_network.hpp"
 #include "support/simulation/grace_rule.hpp"
@@ -52,7 +53,7 @@ namespace tensorhub::testing {
 
 /// `Server`: the catalog, or a broken one that the rules must catch.
 template <scheduler Scheduler = nearest_source, consistency Consistency = group_consistent,
-          integrity Integrity = xxh3_128, typename Server = catalog<Scheduler, Consistency>>
+          integrity Integrity = xxh3_128, typename Server = catalog_of<Scheduler, Consistency>>
 class simulation {
  public:
   using worker_type = simulated_worker<Integrity>;

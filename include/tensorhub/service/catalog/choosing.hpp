@@ -41,10 +41,9 @@ struct asker {
   operation_counter operation{};
 };
 
-template <scheduler Scheduler>
 class choosing {
  public:
-  choosing(core& shared, Scheduler scheduler) : core_{shared}, scheduler_{std::move(scheduler)} {}
+  choosing(core& shared, any_scheduler scheduler) : core_{shared}, scheduler_{std::move(scheduler)} {}
 
   struct choice {
     worker_state* source = nullptr;  ///< null: nobody now
@@ -209,7 +208,7 @@ class choosing {
   static constexpr std::size_t decisions_remembered = 16;
 
   core& core_;
-  Scheduler scheduler_;
+  any_scheduler scheduler_;
   std::uint64_t stamp_ = 0;
   std::uint64_t random_ = 0x9e3779b97f4a7c15ull;
   std::vector<source_candidate> candidates_;  ///< scratch of choose

@@ -27,10 +27,9 @@
 
 namespace tensorhub::inline TENSORHUB_MODE::catalog_detail {
 
-template <scheduler Scheduler, consistency Consistency>
 class leases {
  public:
-  leases(core& shared, versions<Consistency>& known, Scheduler scheduler)
+  leases(core& shared, versions& known, any_scheduler scheduler)
       : core_{shared}, versions_{known}, choosing_{shared, std::move(scheduler)} {}
 
   // ---- assignment
@@ -361,9 +360,8 @@ class leases {
   }
 
   /// Null: the reader whose place was to be taken cannot move.
-  lease_state* grant_chosen(const typename choosing<Scheduler>::choice& chosen,
-                            const operation_state& operation, std::uint32_t shard, worker_state* reader,
-                            bool reserved, bool upstream) {
+  lease_state* grant_chosen(const choosing::choice& chosen, const operation_state& operation,
+                            std::uint32_t shard, worker_state* reader, bool reserved, bool upstream) {
     if (chosen.displaced == lease_id{})
       return &grant(*chosen.source, operation, shard, reader, reserved, upstream);
     lease_state& old = core_.leases.at(chosen.displaced);
@@ -472,7 +470,7 @@ class leases {
         std::ranges::for_each(source.readers, look_at);
       return false;
     };
-    const std::set<lease_id> crossings = choosing<Scheduler>::crossings_into(record->second, wanting);
+    const std::set<lease_id> crossings = choosing::crossings_into(record->second, wanting);
     std::ranges::for_each(crossings, look_at);
     index.visit_near(*wanting.place, 1, 0, look_at_source);
     if (crossings.empty()) index.visit_far(*wanting.place, 1, 0, look_at_source);
@@ -513,7 +511,7 @@ class leases {
     const auto record = reader.model->versions.find(operation.version);
     if (record == reader.model->versions.end()) return;
     const asker who = asker_of(operation, reader.shard.index, &reader);
-    for (const lease_id id : choosing<Scheduler>::crossings_into(record->second, who)) {
+    for (const lease_id id : choosing::crossings_into(record->second, who)) {
       lease_state& lease = core_.leases.at(id);
       worker_state* seed = core_.find(lease.reader);
       if (lease.reserved || seed == nullptr || seed == &reader || !std::ranges::count(excluded, seed->id))
@@ -568,8 +566,8 @@ class leases {
   static constexpr std::size_t most_next_looks = 64;
 
   core& core_;
-  versions<Consistency>& versions_;
-  choosing<Scheduler> choosing_;
+  versions& versions_;
+  choosing choosing_;
   std::uint64_t last_lease_ = 0;
 };
 

@@ -25,12 +25,10 @@
 
 namespace tensorhub::inline TENSORHUB_MODE::catalog_detail {
 
-template <scheduler Scheduler, consistency Consistency>
 class membership {
  public:
-  membership(core& shared, versions<Consistency>& known, retention<Consistency>& kept, questions& asked,
-             leases<Scheduler, Consistency>& given, operation_table<Consistency>& table,
-             updates<Scheduler, Consistency>& running)
+  membership(core& shared, versions& known, retention& kept, questions& asked, leases& given,
+             operation_table& table, updates& running)
       : core_{shared},
         versions_{known},
         retention_{kept},
@@ -38,7 +36,7 @@ class membership {
         leases_{given},
         table_{table},
         updates_{running},
-        admission_{shared, Consistency::name} {}
+        admission_{shared, shared.policy.name} {}
 
   void on_join(incarnation from, request_sequence sequence, const messages::join_request& join) {
     if (dead_.contains(from)) return say_goodbye(from);
@@ -360,12 +358,12 @@ class membership {
   }
 
   core& core_;
-  versions<Consistency>& versions_;
-  retention<Consistency>& retention_;
+  versions& versions_;
+  retention& retention_;
   questions& questions_;
-  leases<Scheduler, Consistency>& leases_;
-  operation_table<Consistency>& table_;
-  updates<Scheduler, Consistency>& updates_;
+  leases& leases_;
+  operation_table& table_;
+  updates& updates_;
   admission admission_;
   dead_list dead_;
 };

@@ -20,16 +20,18 @@
 
 namespace tensorhub::inline TENSORHUB_MODE::catalog_detail {
 
-template <consistency Consistency>
 class operation_table {
  public:
+  /// `policy` is borrowed.
+  explicit operation_table(const consistency_traits& policy) : policy_{policy} {}
+
   /// The number of a worker's call. Shards count alike from their start; a process that has taken a dead
   /// one's place does not know how far the others have counted, so its first call is the operation that waits
   /// for its shard, or the next. `asked` is zero as long as it has not heard that number.
   [[nodiscard]] operation_counter count(worker_state& worker, operation_counter asked,
                                         std::optional<version_number> publishes) {
     replica_state& replica = *worker.replica;
-    const bool counted = std::exchange(worker.called, true) || !Consistency::decides_per_group;
+    const bool counted = std::exchange(worker.called, true) || !policy_.decides_per_group;
     if (const auto same = waits_for_publish(worker, publishes)) return same;
     if (counted && asked && !is_out_of_step(worker, asked) && !has_skipped(worker, asked, publishes))
       return asked;
@@ -51,12 +53,12 @@ class operation_table {
 
   /// This worker has called an update whose end it has not reported, or has not been confirmed to it. It does
   /// not make another call before that (outbox.hpp).
-  [[nodiscard]] static bool is_in_update(const worker_state& worker) {
+  [[nodiscard]] bool is_in_update(const worker_state& worker) const {
     for (auto& [key, operation] : worker.replica->operations) {
       const member_state* member = member_of(operation, worker.shard.index);
       if (operation.closed || operation.is_publish || member == nullptr) continue;
       if (member->phase == phase::waiting || member->phase == phase::assigned) return true;
-      const bool is_confirmed = !Consistency::completes_per_group || !member->called;
+      const bool is_confirmed = !policy_.completes_per_group || !member->called;
       if (member->phase == phase::finished && !is_confirmed) return true;
     }
     return false;
@@ -79,15 +81,15 @@ class operation_table {
 
   operation_state& open(worker_state& worker, operation_counter counter, bool is_publish) {
     replica_state& replica = *worker.replica;
-    const std::uint32_t scope = Consistency::decides_per_group ? all_shards : worker.shard.index;
+    const std::uint32_t scope = policy_.decides_per_group ? all_shards : worker.shard.index;
     const auto [position, fresh] = replica.operations.try_emplace({counter.value, scope});
     operation_state& operation = position->second;
     if (!fresh) return operation;
     operation.counter = counter;
     operation.replica = &replica;
     operation.is_publish = is_publish;
-    if (!Consistency::decides_per_group) operation.only_shard = worker.shard.index;
-    operation.members.resize(Consistency::decides_per_group ? replica.workers.size() : 1);
+    if (!policy_.decides_per_group) operation.only_shard = worker.shard.index;
+    operation.members.resize(policy_.decides_per_group ? replica.workers.size() : 1);
     replica.model->open_operations.push_back(&operation);
     ++open_count_;
     forget_old(replica, counter);
@@ -112,7 +114,7 @@ class operation_table {
     if (operation == nullptr) {
       const bool is_repeated =
           asked.value == worker.ended_before.value + 1;  // an earlier server did not answer
-      return Consistency::decides_per_group && asked <= replica.closed_operation && !is_repeated;
+      return policy_.decides_per_group && asked <= replica.closed_operation && !is_repeated;
     }
     if (!operation->closed) return false;
     if (member_of(*operation, worker.shard.index)->phase != phase::absent)
@@ -125,7 +127,7 @@ class operation_table {
   /// The others' call that publishes the same version, whatever this worker has counted; zero: none.
   [[nodiscard]] operation_counter waits_for_publish(const worker_state& worker,
                                                     std::optional<version_number> publishes) const {
-    if (!publishes || !Consistency::decides_per_group) return {};
+    if (!publishes || !policy_.decides_per_group) return {};
     for (auto& [key, operation] : worker.replica->operations) {
       const member_state* member = member_of(operation, worker.shard.index);
       if (operation.is_publish && !operation.closed && operation.version == *publishes &&
@@ -154,7 +156,7 @@ class operation_table {
     }
     // Whoever counts downwards, or in leaps, is not remembered any longer for that.
     const std::size_t most =
-        4 * operations_remembered * (Consistency::decides_per_group ? 1 : replica.workers.size());
+        4 * operations_remembered * (policy_.decides_per_group ? 1 : replica.workers.size());
     for (auto at = replica.operations.begin();
          replica.operations.size() > most && at != replica.operations.end();)
       at = at->second.closed ? replica.operations.erase(at) : std::next(at);
@@ -162,6 +164,7 @@ class operation_table {
 
   static constexpr std::uint64_t operations_remembered = 16;
 
+  const consistency_traits& policy_;
   std::size_t open_count_ = 0;
 };
 

@@ -20,12 +20,10 @@
 
 namespace tensorhub::inline TENSORHUB_MODE::catalog_detail {
 
-template <scheduler Scheduler, consistency Consistency>
 class publishing {
  public:
-  publishing(core& shared, versions<Consistency>& known, retention<Consistency>& kept,
-             leases<Scheduler, Consistency>& given, operation_table<Consistency>& table,
-             updates<Scheduler, Consistency>& running)
+  publishing(core& shared, versions& known, retention& kept, leases& given, operation_table& table,
+             updates& running)
       : core_{shared}, versions_{known}, retention_{kept}, leases_{given}, table_{table}, updates_{running} {}
 
   void on(worker_state& worker, request_sequence sequence, const messages::publish_request& request) {
@@ -158,7 +156,7 @@ class publishing {
   [[nodiscard]] messages::status agree_on_publish(worker_state& worker,
                                                   const messages::publish_request& request,
                                                   operation_counter& counter) {
-    if constexpr (!Consistency::decides_per_group) return {};
+    if (!core_.policy.decides_per_group) return {};
     counter = table_.count(worker, request.operation, request.held.version);
     if (!table_.has_room(worker)) return table_.no_room();
     operation_state& operation = table_.open(worker, counter, true);
@@ -192,11 +190,11 @@ class publishing {
   }
 
   core& core_;
-  versions<Consistency>& versions_;
-  retention<Consistency>& retention_;
-  leases<Scheduler, Consistency>& leases_;
-  operation_table<Consistency>& table_;
-  updates<Scheduler, Consistency>& updates_;
+  versions& versions_;
+  retention& retention_;
+  leases& leases_;
+  operation_table& table_;
+  updates& updates_;
 };
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::catalog_detail

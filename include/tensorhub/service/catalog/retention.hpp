@@ -27,10 +27,9 @@
 
 namespace tensorhub::inline TENSORHUB_MODE::catalog_detail {
 
-template <consistency Consistency>
 class retention {
  public:
-  retention(core& shared, versions<Consistency>& known) : core_{shared}, versions_{known} {}
+  retention(core& shared, versions& known) : core_{shared}, versions_{known} {}
 
   // ---- what is retained
 
@@ -240,7 +239,7 @@ class retention {
   }
 
   core& core_;
-  versions<Consistency>& versions_;
+  versions& versions_;
 };
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::catalog_detail

@@ -28,11 +28,10 @@
 
 namespace tensorhub::inline TENSORHUB_MODE::catalog_detail {
 
-template <scheduler Scheduler, consistency Consistency>
 class updates {
  public:
-  updates(core& shared, versions<Consistency>& known, retention<Consistency>& kept, questions& asked,
-          leases<Scheduler, Consistency>& given, operation_table<Consistency>& table, Consistency consistency)
+  updates(core& shared, versions& known, retention& kept, questions& asked, leases& given,
+          operation_table& table, any_consistency consistency)
       : core_{shared},
         versions_{known},
         retention_{kept},
@@ -149,7 +148,7 @@ class updates {
       versions_.drop(worker);
     }
     await_decided(worker, known);
-    if (known == nullptr && Consistency::decides_per_group &&
+    if (known == nullptr && core_.policy.decides_per_group &&
         request.operation > worker.replica->closed_operation) {
       // It has failed with an earlier server: its number is not given again, and the others do not wait.
       worker.ended_well = false;
@@ -184,7 +183,7 @@ class updates {
       return serve_waiting(model);
     }
     member->phase = phase::finished;
-    if (Consistency::completes_per_group) {
+    if (core_.policy.completes_per_group) {
       worker.group_pending = true;
       member->sequence = sequence;
     } else {
@@ -203,7 +202,7 @@ class updates {
   /// An update that an earlier server has decided, and that this worker is in the middle of.
   void adopt_update(worker_state& worker, operation_counter counter, version_number version) {
     if (find_operation(*worker.replica, counter, worker.shard.index) == nullptr &&
-        Consistency::decides_per_group && counter <= worker.replica->closed_operation)
+        core_.policy.decides_per_group && counter <= worker.replica->closed_operation)
       return;
     operation_state& operation = table_.open(worker, counter, false);
     const bool is_other = (operation.decided || operation.fixed) && operation.version != version;
@@ -297,7 +296,7 @@ class updates {
       return m.phase == phase::assigned || (m.phase == phase::finished && !m.keeps) ||
              (m.phase == phase::failed && !m.intact);
     });
-    if (Consistency::completes_per_group && changed && operation.members.size() > 1) {
+    if (core_.policy.completes_per_group && changed && operation.members.size() > 1) {
       replica.torn = true;
       if (reason.code == errc::group_failed) reason.code = errc::torn;
       reason.sentence += "; replica '" + replica.name + "' is torn until its next update";
@@ -508,7 +507,7 @@ class updates {
     member_state& member = *member_of(operation, worker.shard.index);
     if (member.keeps) {
       member.phase = phase::finished;
-      if (!Consistency::completes_per_group) {
+      if (!core_.policy.completes_per_group) {
         core_.answer(worker, std::exchange(member.sequence, {}), kept(operation.counter, operation.version));
       }
       return close_if_finished(operation);
@@ -688,12 +687,12 @@ class updates {
   static constexpr std::size_t failures_at_once = 4;
 
   core& core_;
-  versions<Consistency>& versions_;
-  retention<Consistency>& retention_;
+  versions& versions_;
+  retention& retention_;
   questions& questions_;
-  leases<Scheduler, Consistency>& leases_;
-  operation_table<Consistency>& table_;
-  Consistency consistency_;
+  leases& leases_;
+  operation_table& table_;
+  any_consistency consistency_;
   bool serving_ = false;
 };
 

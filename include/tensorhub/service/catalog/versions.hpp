@@ -16,7 +16,6 @@
 
 namespace tensorhub::inline TENSORHUB_MODE::catalog_detail {
 
-template <consistency Consistency>
 class versions {
  public:
   explicit versions(core& shared) : core_{shared} {}
@@ -75,7 +74,7 @@ class versions {
     index_of(worker, version)
         .insert(worker, worker.places, worker.place, worker.load, wanted == offer::complete,
                 worker.publisher);
-    if (wanted == offer::complete && !Consistency::decides_per_group) changed_ = true;
+    if (wanted == offer::complete && !core_.policy.decides_per_group) changed_ = true;
   }
   /// The number of its lasting readers has changed.
   void change_load(worker_state& worker, std::uint32_t load) {

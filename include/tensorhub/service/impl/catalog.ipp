@@ -1,0 +1,253 @@
+#pragma once
+/// \file catalog.ipp
+/// The catalog: takes requests to the part that understands them, keeps requests idempotent, and runs the timers.
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "tensorhub/service/catalog.hpp"
+#include "tensorhub/service/catalog/leases.hpp"
+#include "tensorhub/service/catalog/membership.hpp"
+#include "tensorhub/service/catalog/operation_table.hpp"
+#include "tensorhub/service/catalog/publishing.hpp"
+#include "tensorhub/service/catalog/questions.hpp"
+#include "tensorhub/service/catalog/retention.hpp"
+#include "tensorhub/service/catalog/stuck.hpp"
+#include "tensorhub/service/catalog/updates.hpp"
+#include "tensorhub/service/catalog/versions.hpp"
+
+namespace tensorhub::inline TENSORHUB_MODE {
+namespace catalog_detail {
+
+inline constexpr std::chrono::milliseconds tick_interval{20};
+
+/// The worker waits for none of these any more: it has their answers, or has given them up.
+TENSORHUB_DECL void forget_answers(catalog_detail::worker_state& worker, std::uint64_t acknowledged) {
+  if (acknowledged <= worker.acknowledged) return;
+  worker.acknowledged = acknowledged;
+  worker.answers.erase(worker.answers.begin(), worker.answers.upper_bound(acknowledged));
+}
+
+}  // namespace catalog_detail
+
+/// The parts refer to each other: they stay where they are when the catalog is moved.
+struct catalog::parts {
+  parts(catalog_options options, server_epoch epoch, any_scheduler scheduler, any_consistency consistency)
+      : core{std::move(options), epoch, consistency.traits()},
+        versions{core},
+        retention{core, versions},
+        questions{core},
+        stuck{core},
+        leases{core, versions, std::move(scheduler)},
+        operations{core.policy},
+        updates{core, versions, retention, questions, leases, operations, std::move(consistency)},
+        publishing{core, versions, retention, leases, operations, updates},
+        membership{core, versions, retention, questions, leases, operations, updates} {}
+  parts(const parts&) = delete;
+  parts& operator=(const parts&) = delete;
+
+  catalog_detail::core core;
+  catalog_detail::versions versions;
+  catalog_detail::retention retention;
+  catalog_detail::questions questions;
+  catalog_detail::stuck stuck;
+  catalog_detail::leases leases;
+  catalog_detail::operation_table operations;
+  catalog_detail::updates updates;
+  catalog_detail::publishing publishing;
+  catalog_detail::membership membership;
+};
+
+TENSORHUB_DECL catalog::catalog(catalog_options options, server_epoch epoch, any_scheduler scheduler,
+                                any_consistency consistency)
+    : parts_{
+          std::make_unique<parts>(std::move(options), epoch, std::move(scheduler), std::move(consistency))} {}
+TENSORHUB_DECL catalog::~catalog() = default;
+TENSORHUB_DECL catalog::catalog(catalog&& other) noexcept = default;
+TENSORHUB_DECL catalog& catalog::operator=(catalog&& other) noexcept = default;
+
+TENSORHUB_DECL catalog_detail::core& catalog::core() noexcept {
+  return parts_->core;
+}
+TENSORHUB_DECL const catalog_detail::core& catalog::core() const noexcept {
+  return parts_->core;
+}
+
+TENSORHUB_DECL void catalog::receive(time_point now, const messages::envelope& envelope) {
+  core().begin(now);
+  take_in(envelope);
+  retry_handovers();
+}
+
+TENSORHUB_DECL void catalog::advance(time_point now) {
+  core().begin(now);
+  if (!recovered_ && !core().recovering()) {
+    recovered_ = true;
+    parts_->membership.end_recovery();
+  }
+  if (now >= next_tick_) {
+    next_tick_ = now + catalog_detail::tick_interval;
+    expire_waiting();
+  }
+  if (now >= next_check_) {
+    next_check_ = now + core().options.heartbeat_interval;
+    parts_->membership.declare_silent_workers_dead();
+    parts_->membership.repeat_cut_offs();
+    for (auto& [name, model] : core().models) {
+      if (model.keeps.revision > 0) parts_->retention.look_after(model);
+    }
+  }
+  retry_handovers();
+}
+
+TENSORHUB_DECL time_point catalog::next_deadline() const noexcept {
+  const time_point next = recovered_ ? next_check_ : std::min(next_check_, core().recovers_until);
+  return somebody_waits() ? std::min(next_tick_, next) : next;
+}
+
+TENSORHUB_DECL void catalog::unreachable(time_point now, incarnation worker) {
+  core().begin(now);
+  parts_->membership.on_unreachable(worker);
+  retry_handovers();
+}
+
+TENSORHUB_DECL std::vector<outgoing> catalog::take_output() {
+  return std::exchange(core().output, {});
+}
+TENSORHUB_DECL std::vector<log_line> catalog::take_log() {
+  return std::exchange(core().log_lines, {});
+}
+TENSORHUB_DECL source_limits catalog::limits() const noexcept {
+  return parts_->leases.limits();
+}
+
+TENSORHUB_DECL catalog_statistics catalog::statistics() const {
+  catalog_statistics out = core().counted.seen;
+  out.workers = core().workers.size();
+  out.models = core().models.size();
+  for (const auto& [name, model] : core().models) out.replicas += model.replicas.size();
+  out.leases = core().leases.size();
+  out.operations = parts_->operations.open_count();
+  out.cut_offs = core().cut_offs.size();
+  return out;
+}
+TENSORHUB_DECL const catalog_detail::worker_state* catalog::record_of(incarnation worker) const {
+  return core().find(worker);
+}
+TENSORHUB_DECL const catalog_detail::model_state* catalog::record_of_model(const std::string& name) const {
+  const auto found = core().models.find(name);
+  return found == core().models.end() ? nullptr : &found->second;
+}
+TENSORHUB_DECL bool catalog::retains(const std::string& model, version_number version) const {
+  const auto found = core().models.find(model);
+  return found != core().models.end() && parts_->retention.is_retained(found->second, version);
+}
+TENSORHUB_DECL bool catalog::has_lost(const std::string& model, version_number version) const {
+  const auto found = core().models.find(model);
+  return found != core().models.end() && parts_->retention.is_lost(found->second, version);
+}
+TENSORHUB_DECL void catalog::take_in(const messages::envelope& envelope) {
+  const incarnation from{envelope.sender};
+  if (!from) return;
+  if (const auto* join = std::get_if<messages::join_request>(&envelope.body)) {
+    parts_->membership.on_join(from, envelope.sequence, *join);
+    // What an earlier server has answered may still come, late: it is not to be done again.
+    if (catalog_detail::worker_state* joined = core().find(from))
+      catalog_detail::forget_answers(*joined, envelope.acknowledged.value);
+    return;
+  }
+  if (const auto* list = std::get_if<messages::list_request>(&envelope.body))
+    return parts_->questions.on_list(from, envelope.sequence, *list);
+  if (const auto* ask = std::get_if<messages::describe_request>(&envelope.body))
+    return parts_->questions.on_describe(from, envelope.sequence, *ask);
+  if (const auto* ask = std::get_if<messages::why_request>(&envelope.body))
+    return parts_->questions.on_why(from, envelope.sequence, *ask);
+  if (const auto* ask = std::get_if<messages::stuck_request>(&envelope.body))
+    return parts_->stuck.on_stuck(from, envelope.sequence, *ask);
+  catalog_detail::worker_state* worker = core().find(from);
+  if (worker == nullptr) return parts_->membership.say_goodbye(from);
+  worker->last_heard = core().now;
+  worker->suspect = worker->unreachable = false;
+  catalog_detail::forget_answers(*worker, envelope.acknowledged.value);
+  if (const auto* beat = std::get_if<messages::heartbeat_request>(&envelope.body)) {
+    if (beat->retention < worker->model->keeps.revision)
+      core().send(from, {}, messages::retention_push{worker->model->keeps});
+    if (beat->chunks > worker->most_chunks) worker->progressed = core().now;
+    worker->most_chunks = std::max(worker->most_chunks, beat->chunks);
+    worker->chunks_received = beat->chunks;
+    return core().send(from, {}, core().beat_for(*worker->model));
+  }
+  if (!envelope.sequence || envelope.sequence.value <= worker->acknowledged) return;
+  if (worker->answers.size() >= limits::worker_requests_in_flight &&
+      !worker->answers.contains(envelope.sequence.value)) {
+    return core().log(log_level::warning, who(*worker) + " has too many requests in flight; one was dropped",
+                      about(*worker));
+  }
+  const auto [answer, fresh] = worker->answers.try_emplace(envelope.sequence.value);
+  if (!fresh) {
+    if (answer->second.message) core().send(from, envelope.sequence, *answer->second.message);
+    return;
+  }
+  answer->second.asked = core().now;
+  core().counted.asked(*worker, answer->second, envelope.body);
+  dispatch(*worker, envelope.sequence, envelope.body);
+  parts_->membership.confirm_verdicts();
+}
+
+/// To the part that has an `on` for this request.
+TENSORHUB_DECL void catalog::dispatch(catalog_detail::worker_state& worker, request_sequence sequence,
+                                      const messages::message& body) {
+  std::visit([&](const auto& request) { give(worker, sequence, request); }, body);
+}
+template <typename Request>
+void catalog::give(catalog_detail::worker_state& worker, request_sequence sequence, const Request& request) {
+  if constexpr (requires { parts_->updates.on(worker, sequence, request); }) {
+    parts_->updates.on(worker, sequence, request);
+  } else if constexpr (requires { parts_->publishing.on(worker, sequence, request); }) {
+    parts_->publishing.on(worker, sequence, request);
+  } else if constexpr (requires { parts_->membership.on(worker, sequence, request); }) {
+    parts_->membership.on(worker, sequence, request);
+  } else if constexpr (requires { parts_->retention.on(worker, sequence, request); }) {
+    parts_->retention.on(worker, sequence, request);
+  } else if constexpr (requires { parts_->questions.on(worker, sequence, request); }) {
+    parts_->questions.on(worker, sequence, request);
+  } else {
+    worker.answers.erase(sequence.value);
+    core().log(log_level::warning, who(worker) + " sent a message that only a server sends; it was ignored",
+               about(worker));
+  }
+}
+
+/// Requests that wait until a retained version may be let go are decided again.
+TENSORHUB_DECL void catalog::retry_handovers() {
+  for (int rounds = 0; core().retention_changed && rounds < 4; ++rounds) {
+    core().retention_changed = false;
+    for (auto& [name, model] : core().models) {
+      if (model.keeps.revision > 0) parts_->retention.look_after(model);
+      if (!std::exchange(model.waits_to_let_go, false)) continue;
+      parts_->publishing.retry_parked(model);
+      parts_->updates.retry_all(model);
+    }
+  }
+}
+
+TENSORHUB_DECL bool catalog::somebody_waits() const noexcept {
+  return parts_->operations.open_count() + parts_->questions.waiter_count() + core().suspects.size() > 0;
+}
+TENSORHUB_DECL void catalog::expire_waiting() {
+  if (!somebody_waits()) return;
+  parts_->membership.judge_suspects();
+  for (auto& [name, model] : core().models) {
+    parts_->updates.expire(model);
+    parts_->questions.expire(model);
+  }
+}
+
+}  // namespace tensorhub::inline TENSORHUB_MODE

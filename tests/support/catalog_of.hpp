@@ -1,0 +1,20 @@
+#pragma once
+/// \file catalog_of.hpp
+/// A catalog whose policies are named as types, for drivers that construct one by its type.
+
+#include <utility>
+
+#include "tensorhub/service/catalog.hpp"
+
+namespace tensorhub::testing {
+
+template <scheduler Scheduler = nearest_source, consistency Consistency = group_consistent>
+class catalog_of : public catalog {
+ public:
+  catalog_of(catalog_options options, server_epoch epoch,
+             Scheduler scheduler = Scheduler{typename Scheduler::options{}},
+             Consistency consistency = Consistency{typename Consistency::options{}})
+      : catalog{std::move(options), epoch, std::move(scheduler), std::move(consistency)} {}
+};
+
+}  // namespace tensorhub::testing
