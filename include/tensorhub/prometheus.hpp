@@ -67,167 +67,38 @@ class page {
  public:
   using labels = std::vector<prometheus::ClientMetric::Label>;
 
-  void counter(std::string_view name, std::string_view help, const labels& about, std::uint64_t value) {
-    sample(name, help, prometheus::MetricType::Counter, about).counter.value = static_cast<double>(value);
-  }
+  void counter(std::string_view name, std::string_view help, const labels& about, std::uint64_t value);
   void gauge(std::string_view name, std::string_view help, const labels& about, double value) {
     sample(name, help, prometheus::MetricType::Gauge, about).gauge.value = value;
   }
   void histogram(std::string_view name, std::string_view help, const labels& about,
-                 const seconds_histogram& seen) {
-    auto& out = sample(name, help, prometheus::MetricType::Histogram, about).histogram;
-    out.sample_sum = seen.sum_seconds();
-    for (std::size_t i = 0; i < seen.counts.size(); ++i) {
-      out.sample_count += seen.counts[i];
-      const bool last = i == seconds_histogram::bounds.size();
-      out.bucket.push_back(
-          {out.sample_count, last ? std::numeric_limits<double>::infinity() : seconds_histogram::bounds[i]});
-    }
-  }
+                 const seconds_histogram& seen);
   /// One counter per error code that has occurred; successes always, unless there are none by nature.
   void outcomes(std::string_view name, std::string_view help, labels about, std::string_view label,
-                const outcome_counts& seen, std::uint64_t apart = 0, bool with_ok = true) {
-    about.push_back({std::string{label}, {}});
-    for (std::size_t i = with_ok ? 0 : 1; i < outcome_counts::codes; ++i) {
-      if (i != 0 && seen.by_code[i] == 0) continue;
-      about.back().value = std::string{to_string(static_cast<errc>(i))};
-      counter(name, help, about, seen.by_code[i] - (i == 0 ? apart : 0));
-    }
-  }
+                const outcome_counts& seen, std::uint64_t apart = 0, bool with_ok = true);
 
   [[nodiscard]] std::vector<prometheus::MetricFamily> take() { return std::move(families_); }
 
  private:
   prometheus::ClientMetric& sample(std::string_view name, std::string_view help, prometheus::MetricType type,
-                                   const labels& about) {
-    for (prometheus::MetricFamily& family : families_) {
-      if (family.name == name) return with(family, about);
-    }
-    prometheus::MetricFamily& fresh = families_.emplace_back();
-    fresh.name = name;
-    fresh.help = help;
-    fresh.type = type;
-    return with(fresh, about);
-  }
-  static prometheus::ClientMetric& with(prometheus::MetricFamily& family, const labels& about) {
-    family.metric.emplace_back().label = about;
-    return family.metric.back();
-  }
+                                   const labels& about);
+  static prometheus::ClientMetric& with(prometheus::MetricFamily& family, const labels& about);
 
   std::vector<prometheus::MetricFamily> families_;
 };
 
-inline void write(page& out, const reference_server_statistics& seen, const page::labels& about) {
-  out.gauge("tensorhub_server_workers", "Workers that have joined.", about,
-            static_cast<double>(seen.workers));
-  out.gauge("tensorhub_server_replicas", "Replicas with a worker.", about,
-            static_cast<double>(seen.replicas));
-  out.gauge("tensorhub_server_models", "Models with a worker.", about, static_cast<double>(seen.models));
-  out.gauge("tensorhub_server_leases", "Permissions to read that last.", about,
-            static_cast<double>(seen.leases));
-  out.gauge("tensorhub_server_operations", "Group calls that have not ended.", about,
-            static_cast<double>(seen.operations));
-  out.gauge("tensorhub_server_cut_offs", "Readers whose cut-off is not confirmed.", about,
-            static_cast<double>(seen.cut_offs));
-  out.counter("tensorhub_server_messages_total", "Messages understood.", about, seen.messages);
-  out.counter("tensorhub_server_bad_frames_total", "Frames dropped.", about, seen.bad_frames);
-  out.counter("tensorhub_server_crowded_messages_total", "Dropped: a connection spoke for too many workers.",
-              about, seen.crowded_messages);
-  out.counter("tensorhub_server_refused_connections_total", "Of keys that are not on the allow-list.", about,
-              seen.refused_connections);
-  out.counter("tensorhub_server_failed_handshakes_total", "Connections without CURVE, or with a wrong key.",
-              about, seen.failed_handshakes);
-  out.counter("tensorhub_server_forged_messages_total", "Dropped: of another key's worker.", about,
-              seen.forged_messages);
-  out.counter("tensorhub_server_revoked_messages_total", "Dropped: of a revoked key.", about,
-              seen.revoked_messages);
-  out.counter("tensorhub_server_workers_joined_total", "Workers that joined.", about, seen.workers_joined);
-  out.counter("tensorhub_server_workers_left_total", "Workers that left politely.", about, seen.workers_left);
-  out.counter("tensorhub_server_workers_dead_total", "Workers declared dead.", about, seen.workers_dead);
-  out.counter("tensorhub_server_workers_replaced_total", "Workers replaced by a newer process.", about,
-              seen.workers_replaced);
-  out.counter("tensorhub_server_workers_unruly_total", "Workers declared dead that had broken the protocol.",
-              about, seen.workers_unruly);
-  out.outcomes("tensorhub_server_joins_refused_total", "Joins refused.", about, "reason", seen.joins_refused,
-               0, false);
-  out.outcomes("tensorhub_server_publishes_total", "Publishes answered.", about, "result", seen.publishes);
-  out.outcomes("tensorhub_server_updates_total", "Updates ended, per shard.", about, "result", seen.updates,
-               seen.updates_kept);
-  auto kept = about;
-  kept.push_back({"result", "kept"});
-  out.counter("tensorhub_server_updates_total", "", kept, seen.updates_kept);
-  out.outcomes("tensorhub_server_sources_failed_total", "Sources that readers gave up.", about, "reason",
-               seen.sources_failed, 0, false);
-  out.counter("tensorhub_server_stalls_total", "Readers without news from any source.", about, seen.stalls);
-  out.counter("tensorhub_server_assignments_total", "Sources that readers were told.", about,
-              seen.assignments);
-  out.counter("tensorhub_server_crossings_total", "Of these, in another datacenter.", about, seen.crossings);
-  out.counter("tensorhub_server_sources_taken_back_total",
-              "Sources taken from readers that received nothing, for readers that had none.", about,
-              seen.sources_taken_back);
-  out.counter("tensorhub_server_drains_total", "Drains answered.", about, seen.drains);
-  out.counter("tensorhub_server_drains_forced_total", "Drains that ended by cutting off readers.", about,
-              seen.drains_forced);
-  out.counter("tensorhub_server_cut_offs_total", "Leases of readers declared dead.", about,
-              seen.cut_offs_begun);
-  out.histogram("tensorhub_server_update_wait_seconds", "Time to answer an update.", about, seen.update_wait);
-  out.histogram("tensorhub_server_drain_seconds", "Time to answer a drain.", about, seen.drain);
-}
+void write(page& out, const reference_server_statistics& seen, const page::labels& about);
 
-inline void write(page& out, const worker_statistics& seen, page::labels about) {
-  about.insert(about.begin(),
-               {{"model", seen.model}, {"replica", seen.replica}, {"shard", std::to_string(seen.shard)}});
-  out.outcomes("tensorhub_publishes_total", "Publishes ended.", about, "result", seen.publishes);
-  out.outcomes("tensorhub_unpublishes_total", "Unpublishes ended.", about, "result", seen.unpublishes);
-  out.outcomes("tensorhub_updates_total", "Updates ended.", about, "result", seen.updates, seen.updates_kept);
-  auto kept = about;
-  kept.push_back({"result", "kept"});
-  out.counter("tensorhub_updates_total", "", kept, seen.updates_kept);
-  for (const path_bytes& part : seen.received) {
-    auto path = about;
-    path.push_back({"path", part.path});
-    path.push_back({"crossing", part.crossing ? "true" : "false"});
-    out.counter("tensorhub_received_bytes_total", "Bytes of weights received.", path, part.bytes);
-  }
-  out.counter("tensorhub_received_chunks_total", "Chunks received and verified.", about, seen.chunks);
-  out.outcomes("tensorhub_sources_failed_total", "Sources given up during a transfer.", about, "reason",
-               seen.sources_failed, 0, false);
-  out.counter("tensorhub_stalls_total", "Times that no source had anything new.", about, seen.stalls);
-  out.counter("tensorhub_drains_forced_total", "Unpublishes whose deadline came.", about, seen.drains_forced);
-  out.counter("tensorhub_readers_moved_total", "Readers that went on elsewhere.", about, seen.readers_moved);
-  out.counter("tensorhub_readers_cut_off_total", "Dead readers that were cut off.", about,
-              seen.readers_cut_off);
-  out.histogram("tensorhub_publish_seconds", "Whole publishes.", about, seen.publish);
-  out.histogram("tensorhub_digest_seconds", "Packing and digesting of a publish.", about, seen.digest);
-  out.histogram("tensorhub_unpublish_seconds", "Whole unpublishes: the drain.", about, seen.unpublish);
-  out.histogram("tensorhub_update_seconds", "Whole updates.", about, seen.update);
-  out.histogram("tensorhub_wait_seconds", "Of an update, until its transfer began.", about, seen.wait);
-  out.histogram("tensorhub_pull_seconds", "Of an update, its transfer.", about, seen.pull);
-  out.gauge("tensorhub_registration_seconds", "What registering the memory took.", about,
-            seen.registration.seconds);
-  out.gauge("tensorhub_registered_bytes", "Memory registered.", about,
-            static_cast<double>(seen.registration.bytes + seen.registration.padding_bytes));
-}
+void write(page& out, const worker_statistics& seen, page::labels about);
 
 /// What a scrape asks.
 class watched final : public prometheus::Collectable {
  public:
   using writer = std::function<void(page&)>;
 
-  void add(const void* whom, writer how) {
-    const std::lock_guard lock{mutex_};
-    writers_.emplace_back(whom, std::move(how));
-  }
-  void remove(const void* whom) {
-    const std::lock_guard lock{mutex_};
-    std::erase_if(writers_, [whom](const auto& entry) { return entry.first == whom; });
-  }
-  [[nodiscard]] std::vector<prometheus::MetricFamily> Collect() const override {
-    page out;
-    const std::lock_guard lock{mutex_};
-    for (const auto& [whom, write_one] : writers_) write_one(out);
-    return out.take();
-  }
+  void add(const void* whom, writer how);
+  void remove(const void* whom);
+  [[nodiscard]] std::vector<prometheus::MetricFamily> Collect() const override;
 
  private:
   mutable std::mutex mutex_;
@@ -240,23 +111,7 @@ class watched final : public prometheus::Collectable {
 class prometheus_exporter {
  public:
   /// Listens at once. Throws `transport_failed` if the address cannot be bound.
-  explicit prometheus_exporter(prometheus_options how = {}) {
-    const std::size_t colon = how.address.rfind(':');
-    if (colon == std::string::npos || how.path.empty() || how.path.front() != '/') {
-      throw error(errc::invalid_argument,
-                  "prometheus_options: '" + how.address + "', '" + how.path +
-                      "': an address looks like 127.0.0.1:9464, a path like /metrics");
-    }
-    try {
-      exposer_ = std::make_unique<prometheus::Exposer>(how.address);
-      exposer_->RegisterCollectable(watched_, how.path);
-    } catch (const std::exception& e) {
-      throw error(errc::transport_failed,
-                  "the Prometheus endpoint cannot listen at '" + how.address + "': " + e.what());
-    }
-    const std::vector<int> ports = exposer_->GetListeningPorts();
-    address_ = how.address.substr(0, colon + 1) + std::to_string(ports.empty() ? 0 : ports.front());
-  }
+  explicit prometheus_exporter(prometheus_options how = {});
   prometheus_exporter(const prometheus_exporter&) = delete;
   prometheus_exporter& operator=(const prometheus_exporter&) = delete;
 
@@ -289,3 +144,7 @@ class prometheus_exporter {
 };
 
 }  // namespace tensorhub::inline TENSORHUB_MODE
+
+#if defined(TENSORHUB_HEADER_ONLY)
+#include "tensorhub/impl/prometheus.ipp"
+#endif

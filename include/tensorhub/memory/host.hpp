@@ -36,31 +36,13 @@ namespace detail {
 /// Which addresses of this process are shared mappings of which file. One per process.
 class file_mappings {
  public:
-  [[nodiscard]] static file_mappings& instance() {
-    static file_mappings mappings;
-    return mappings;
-  }
+  [[nodiscard]] static file_mappings& instance();
 
-  void insert(const void* data, std::uint64_t bytes, int descriptor, std::uint64_t offset) {
-    const std::lock_guard lock{mutex_};
-    entries_[reinterpret_cast<std::uintptr_t>(data)] = {bytes, descriptor, offset};
-  }
-  void erase(const void* data) noexcept {
-    const std::lock_guard lock{mutex_};
-    entries_.erase(reinterpret_cast<std::uintptr_t>(data));
-  }
+  void insert(const void* data, std::uint64_t bytes, int descriptor, std::uint64_t offset);
+  void erase(const void* data) noexcept;
 
   /// The known mapping that the whole range lies in; else the range itself.
-  [[nodiscard]] memory_range around(const memory_range& range) const {
-    const auto first = reinterpret_cast<std::uintptr_t>(range.data);
-    const std::lock_guard lock{mutex_};
-    const auto after = entries_.upper_bound(first);
-    if (after == entries_.begin()) return range;
-    const auto& [begin, mapping] = *std::prev(after);
-    const std::uint64_t inside = first - begin;
-    if (inside > mapping.bytes || range.bytes > mapping.bytes - inside) return range;
-    return {range.data - inside, mapping.bytes, memory_kind::host, mapping.descriptor, mapping.offset};
-  }
+  [[nodiscard]] memory_range around(const memory_range& range) const;
 
  private:
   struct mapping_entry {
@@ -84,14 +66,7 @@ class file_mappings {
 /// the bytes between them (transfer/registration.hpp): map no secret there.
 class file_mapping {
  public:
-  file_mapping(const void* data, std::uint64_t bytes, int descriptor, std::uint64_t offset)
-      : data_{data}, descriptor_{::fcntl(descriptor, F_DUPFD_CLOEXEC, 0)} {
-    if (!descriptor_) {
-      throw error(errc::system_failed,
-                  std::string{"the file of a mapping cannot be duplicated: "} + std::strerror(errno));
-    }
-    detail::file_mappings::instance().insert(data, bytes, descriptor_.get(), offset);
-  }
+  file_mapping(const void* data, std::uint64_t bytes, int descriptor, std::uint64_t offset);
   ~file_mapping() { detail::file_mappings::instance().erase(data_); }
   file_mapping(const file_mapping&) = delete;
   file_mapping& operator=(const file_mapping&) = delete;
@@ -109,38 +84,9 @@ struct host_memory {
   /// Zero-filled pages of a memfd; plain anonymous pages where the kernel has no memfd.
   class allocation {
    public:
-    explicit allocation(std::uint64_t bytes) : bytes_{bytes} {
-      if (bytes == 0 || bytes > limits::shard_bytes) {
-        throw error(errc::invalid_argument, "cannot allocate " + std::to_string(bytes) + " bytes");
-      }
-      descriptor_.reset(::memfd_create("tensorhub", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-      if (descriptor_ && ::ftruncate(descriptor_.get(), static_cast<off_t>(bytes)) != 0) descriptor_.reset();
-      // Its length stays, so that a reader's mapping of it cannot fault. Unsealed it is only not mapped.
-      constexpr int seals = F_SEAL_SHRINK | F_SEAL_GROW;
-      if (descriptor_) static_cast<void>(::fcntl(descriptor_.get(), F_ADD_SEALS, seals));
-      const int flags = descriptor_ ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS;
-      void* const memory =
-          ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, flags, descriptor_ ? descriptor_.get() : -1, 0);
-      if (memory == MAP_FAILED) {
-        throw error(errc::system_failed,
-                    "no memory for " + std::to_string(bytes) + " bytes: " + std::strerror(errno));
-      }
-      data_ = static_cast<std::byte*>(memory);
-      if (descriptor_) detail::file_mappings::instance().insert(data_, bytes_, descriptor_.get(), 0);
-    }
-    allocation(allocation&& other) noexcept
-        : data_{std::exchange(other.data_, nullptr)},
-          bytes_{std::exchange(other.bytes_, 0)},
-          descriptor_{std::move(other.descriptor_)} {}
-    allocation& operator=(allocation&& other) noexcept {
-      if (this != &other) {
-        release();
-        data_ = std::exchange(other.data_, nullptr);
-        bytes_ = std::exchange(other.bytes_, 0);
-        descriptor_ = std::move(other.descriptor_);
-      }
-      return *this;
-    }
+    explicit allocation(std::uint64_t bytes);
+    allocation(allocation&& other) noexcept;
+    allocation& operator=(allocation&& other) noexcept;
     ~allocation() { release(); }
 
     [[nodiscard]] memory_range range() const noexcept {
@@ -149,11 +95,7 @@ struct host_memory {
     [[nodiscard]] std::byte* data() const noexcept { return data_; }
 
    private:
-    void release() noexcept {
-      if (data_ == nullptr) return;
-      if (descriptor_) detail::file_mappings::instance().erase(data_);
-      ::munmap(data_, bytes_);
-    }
+    void release() noexcept;
     std::byte* data_ = nullptr;
     std::uint64_t bytes_ = 0;
     detail::unique_fd descriptor_;
@@ -162,15 +104,7 @@ struct host_memory {
   [[nodiscard]] allocation allocate(std::uint64_t bytes) { return allocation{bytes}; }
 
   /// What is known of any memory of the process. Throws `invalid_argument` for null.
-  [[nodiscard]] memory_range describe(void* data, std::uint64_t bytes) {
-    if (data == nullptr) throw error(errc::invalid_argument, "null is no memory");
-    memory_range range{static_cast<std::byte*>(data), bytes};
-    const memory_range known = allocation_around(range);
-    range.backing_fd = known.backing_fd;
-    if (known.backing_fd >= 0)
-      range.backing_offset = known.backing_offset + static_cast<std::uint64_t>(range.data - known.data);
-    return range;
-  }
+  [[nodiscard]] memory_range describe(void* data, std::uint64_t bytes);
 
   /// The allocation or known mapping that the whole range lies in; else the range itself.
   [[nodiscard]] memory_range allocation_around(const memory_range& range) {
@@ -182,3 +116,7 @@ struct host_memory {
 static_assert(memory_space<host_memory>);
 
 }  // namespace tensorhub::inline TENSORHUB_MODE
+
+#if defined(TENSORHUB_HEADER_ONLY)
+#include "tensorhub/memory/impl/host.ipp"
+#endif

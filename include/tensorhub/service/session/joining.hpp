@@ -14,30 +14,13 @@
 namespace tensorhub::inline TENSORHUB_MODE::session_detail {
 
 /// Without tensors, and without what is held or being read.
-[[nodiscard]] inline messages::join_request join_request_of(const session_options& options,
-                                                            const layout& shape) {
-  messages::join_request join;
-  join.model = options.model;
-  join.replica = options.replica;
-  join.shard = options.shard;
-  join.place = options.place;
-  join.spot = options.spot;
-  join.temporary = options.temporary;
-  join.transport = options.transport;
-  join.consistency = options.consistency;
-  join.integrity = options.integrity;
-  join.address = options.address;
-  join.capability_key = options.capability_key;
-  join.layout_digest = shape.digest();
-  join.chunk_bytes = shape.chunk_bytes();
-  join.chunk_count = shape.chunk_count();
-  return join;
-}
+[[nodiscard]] messages::join_request join_request_of(const session_options& options, const layout& shape);
 
 /// Of a deadline on the wire; zero if it has passed.
-[[nodiscard]] inline std::uint32_t milliseconds_until(time_point now, time_point deadline) noexcept {
-  const std::int64_t left = deadline > now ? (deadline.nanoseconds - now.nanoseconds) / 1'000'000 : 0;
-  return static_cast<std::uint32_t>(std::min<std::int64_t>(left, UINT32_MAX));
-}
+[[nodiscard]] std::uint32_t milliseconds_until(time_point now, time_point deadline) noexcept;
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::session_detail
+
+#if defined(TENSORHUB_HEADER_ONLY)
+#include "tensorhub/service/session/impl/joining.ipp"
+#endif

@@ -53,12 +53,11 @@ struct running {
     return sources.empty() ? lease_id{} : sources.front().lease;
   }
   /// For sentences.
-  [[nodiscard]] std::string source_names() const {
-    std::string text;
-    for (const messages::assignment& source : sources)
-      text += (text.empty() ? "" : ", ") + source.source_replica + " at " + source.address.text;
-    return text.empty() ? "nobody: no source is left" : text;
-  }
+  [[nodiscard]] std::string source_names() const;
 };
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::session_detail
+
+#if defined(TENSORHUB_HEADER_ONLY)
+#include "tensorhub/service/session/impl/operation.ipp"
+#endif

@@ -25,124 +25,40 @@ class operations : public questions {
  public:
   /// The control block must already show the version at `epoch()`.
   session_ticket publish(time_point now, version_number version, digest128 root, const remote_region& control,
-                         time_point deadline) {
-    const session_ticket ticket = new_ticket();
-    ++counter_.value;
-    if (!admit(ticket)) return ticket;
-    if (held_) {
-      finish(ticket, {errc::busy, "version " + to_string(held_->version) +
-                                      " is still published: call unpublish() first"});
-      return ticket;
-    }
-    begin(ticket, step::publishing, deadline);
-    operation_->target = {version, epoch_, root, control};
-    request(now, messages::publish_request{known_counter(), operation_->target}, purpose::publish);
-    return ticket;
-  }
+                         time_point deadline);
 
   /// Ends when no reader is left, by force at the deadline: then memory is given back all the same, and late
   /// readers fail.
   /// `leaving`: the process is about to end; a retained version is handed over to another one.
-  session_ticket unpublish(time_point now, time_point deadline, bool leaving = false) {
-    const session_ticket ticket = new_ticket();
-    if (fatal_ && !operation_) {  // everybody was cut off when the session ended
-      finish(ticket, {});
-      return ticket;
-    }
-    if (!admit(ticket)) return ticket;
-    if (!held_) {
-      finish(ticket, {});
-      return ticket;
-    }
-    begin(ticket, step::unpublishing, deadline);
-    request(now, messages::unpublish_request{held_->version, held_->epoch, {}, leaving}, purpose::drain);
-    return ticket;
-  }
+  session_ticket unpublish(time_point now, time_point deadline, bool leaving = false);
 
   /// `control`: the control block, readable while the update runs; empty: nobody is to read meanwhile.
   session_ticket update(time_point now, const version_selector& selector, time_point deadline,
                         const std::optional<remote_region>& control = std::nullopt,
-                        messages::update_reach reach = messages::update_reach::anywhere) {
-    const session_ticket ticket = new_ticket();
-    ++counter_.value;
-    if (!admit(ticket)) return ticket;
-    begin(ticket, step::waiting, deadline);
-    operation_->selector = selector;
-    messages::update_request call{
-        known_counter(), selector, session_detail::milliseconds_until(now, deadline), reach, {}};
-    if (control) {
-      operation_->announced = ++last_epoch_;
-      call.shows = messages::announcement{operation_->announced, *control};
-    }
-    request(now, std::move(call), purpose::update);
-    return ticket;
-  }
+                        messages::update_reach reach = messages::update_reach::anywhere);
 
   /// Ends a running update with `cancelled`; any other ticket is ignored.
-  void cancel(time_point now, session_ticket ticket) {
-    if (operation_ && operation_->ticket == ticket && operation_->at != step::publishing &&
-        operation_->at != step::unpublishing) {
-      abort(now, {errc::cancelled, "the caller cancelled the update"});
-    }
-  }
+  void cancel(time_point now, session_ticket ticket);
 
   // ---- reports of the shell
 
   /// The transfer runs; `control` can be read from now on. (The server knows already, if nothing had to be
   /// drained.)
-  void pull_started(time_point now, const remote_region& control) {
-    if (!operation_ || operation_->at != step::pulling) return;
-    operation_->control = control;
-    if (std::exchange(operation_->told, true)) return;
-    request(now, messages::receiving_request{known_counter(), {epoch_, control}}, purpose::notice);
-  }
+  void pull_started(time_point now, const remote_region& control);
 
   /// All bytes of the assigned version are there and verified, and the control block shows them at `epoch()`.
-  void pull_finished(time_point now, const remote_region& control) {
-    if (!operation_ || !operation_->is_pulling()) return;
-    if (operation_->abort) return pull_failed(now, *operation_->abort, false);
-    held_ = messages::reference{operation_->version, epoch_, operation_->root, control};
-    operation_->at = step::finishing;
-    outbox_.forget({purpose::source_failed});  // a new server would give it sources for what it has
-    request(
-        now,
-        messages::finish_request{counter_, operation_->version, {}, false, held_, operation_->first_lease()},
-        purpose::finish);
-  }
+  void pull_finished(time_point now, const remote_region& control);
 
   /// No read is outstanding any more. `intact`: no byte of the weights was written.
-  void pull_failed(time_point now, messages::status reason, bool intact) {
-    if (!operation_ || !operation_->is_pulling()) return;
-    if (operation_->abort) reason = *operation_->abort;
-    raise_epoch();  // what had been received was shown
-    if (intact && operation_->previous) {
-      held_ = operation_->previous;
-      held_->epoch = epoch_;
-      act(session_actions::restore{*held_});
-    }
-    report_failure(now, std::move(reason), intact, held_);
-  }
+  void pull_failed(time_point now, messages::status reason, bool intact);
 
   /// A source cannot be used any more; the transfer goes on with the others, and with what the server adds.
-  void source_failed(time_point now, lease_id lease, errc reason, std::string detail) {
-    if (!operation_ || operation_->at != step::pulling) return;
-    const auto known = std::ranges::find(operation_->sources, lease, &messages::assignment::lease);
-    if (known == operation_->sources.end()) return;
-    operation_->sources.erase(known);
-    request(now, messages::source_failed_request{counter_, lease, reason, std::move(detail)},
-            purpose::source_failed);
-  }
+  void source_failed(time_point now, lease_id lease, errc reason, std::string detail);
 
   /// No source has had anything new for a while.
-  void pull_stalled(time_point now, std::string detail) {
-    if (!operation_ || operation_->at != step::pulling) return;
-    request(now, messages::source_failed_request{counter_, {}, errc::timed_out, std::move(detail)},
-            purpose::source_failed);
-  }
+  void pull_stalled(time_point now, std::string detail);
   /// What the action `offload` asked for cannot be.
-  void offload_failed(time_point now, version_number version, messages::status reason) {
-    request(now, messages::offload_failed_request{version, std::move(reason)}, purpose::notice);
-  }
+  void offload_failed(time_point now, version_number version, messages::status reason);
 
   void source_released(time_point now, lease_id lease) {
     request(now, messages::lease_released_request{lease}, purpose::notice);
@@ -155,253 +71,56 @@ class operations : public questions {
   using questions::handle;
   using questions::questions;
 
-  void handle(time_point now, const pending_request& pending, const messages::status_reply& reply) {
-    switch (pending.why) {
-      case purpose::publish:
-        if (!operation_ || operation_->at != step::publishing) return;
-        learn_counter(reply.operation);
-        if (reply.result.ok()) {
-          held_ = operation_->target;
-          latest_ = std::max(latest_, held_->version);
-        } else {
-          raise_epoch();
-        }
-        return conclude(reply.result, operation_->target.version);
-      case purpose::finish:
-        if (!operation_) return;
-        if (operation_->at == step::failing) return conclude(operation_->failure, {});
-        if (operation_->at == step::finishing)
-          return conclude(reply.result, held_ ? held_->version : version_number{});
-        return;
-      default:
-        (void)now;
-        return;
-    }
-  }
+  void handle(time_point now, const pending_request& pending, const messages::status_reply& reply);
 
-  void handle(time_point now, const pending_request& pending, const messages::drained_reply& reply) {
-    if (!operation_ || pending.why != purpose::drain) return;
-    if (reply.result.ok() && reply.revoke) act(session_actions::cut_off_all{});
-    if (operation_->at == step::unpublishing) {
-      raise_epoch();
-      held_.reset();
-      session_result result;
-      result.outcome = reply.result;
-      result.drained = reply;
-      conclude(std::move(result));
-    } else if (operation_->at == step::draining) {
-      if (!reply.result.ok()) return abort(now, reply.result);
-      start_pull(now);
-    }
-  }
+  void handle(time_point now, const pending_request& pending, const messages::drained_reply& reply);
 
-  void handle(time_point now, const pending_request& pending, const messages::update_reply& reply) {
-    if (!operation_) return;
-    if (pending.why == purpose::update && operation_->at == step::waiting)
-      return begin_pull(now, pending, reply);
-    if (pending.why != purpose::source_failed || operation_->at != step::pulling) return;
-    if (!reply.result.ok()) return abort(now, reply.result);
-    for (const messages::assignment& source : reply.sources) take_source(source, {});
-  }
+  void handle(time_point now, const pending_request& pending, const messages::update_reply& reply);
 
-  void on_push(time_point now, const messages::reassign_push& push) {
-    const bool pulling = operation_ && operation_->at == step::pulling && !operation_->abort;
-    const bool mine = pulling || (operation_ && operation_->at == step::draining);
-    const bool wanted =
-        mine && push.source.operation == counter_ && push.source.version == operation_->version;
-    if (push.source.lease && !wanted) source_released(now, push.source.lease);
-    bool reads_old = false;
-    if (mine && push.old_lease && (wanted || !push.source.lease)) {
-      const auto erased = std::erase_if(operation_->sources, [&](const messages::assignment& source) {
-        return source.lease == push.old_lease;
-      });
-      reads_old = pulling && erased != 0;
-    }
-    if (wanted && push.source.lease) take_source(push.source, reads_old ? push.old_lease : lease_id{});
-    // Before the answer that names the old one has come, it cannot be told whether it will be read.
-    if (!push.old_lease || (operation_ && operation_->at == step::waiting)) return;
-    if (!reads_old) return source_released(now, push.old_lease);
-    if (!push.source.lease) act(session_actions::release_source{push.old_lease});
-  }
+  void on_push(time_point now, const messages::reassign_push& push);
 
   void on_push(time_point now, const messages::abort_push& push) {
     if (operation_ && push.operation == counter_) abort(now, push.reason);
   }
 
   /// Timers of the running call.
-  void advance_operation(time_point now) {
-    if (operation_ && now >= operation_->deadline) expire_operation(now);
-    if (operation_ && operation_->at == step::draining && now >= operation_->drain_deadline) force_drain(now);
-  }
-  [[nodiscard]] time_point operation_deadline() const noexcept {
-    if (!operation_) return time_point::never();
-    return operation_->at == step::draining ? std::min(operation_->deadline, operation_->drain_deadline)
-                                            : operation_->deadline;
-  }
+  void advance_operation(time_point now);
+  [[nodiscard]] time_point operation_deadline() const noexcept;
 
   /// The session ends: nobody may read from this worker any more.
-  void end_operation(const messages::status& reason) {
-    if (operation_ && operation_->is_pulling()) act(session_actions::stop_pull{reason});
-    if (held_ || operation_) {
-      act(session_actions::cut_off_all{});
-      raise_epoch();
-    }
-    held_.reset();
-    if (operation_) conclude(operation_->at == step::unpublishing ? messages::status{} : reason, {});
-  }
+  void end_operation(const messages::status& reason);
 
-  [[nodiscard]] bool admit(session_ticket ticket) {
-    if (fatal_)
-      finish(ticket, *fatal_);
-    else if (operation_)
-      finish(ticket, {errc::busy, "another publish, unpublish or update of this worker is running"});
-    return !fatal_ && !operation_;
-  }
-  void begin(session_ticket ticket, step at, time_point deadline) {
-    operation_.emplace();
-    operation_->ticket = ticket;
-    operation_->at = at;
-    operation_->deadline = deadline;
-  }
+  [[nodiscard]] bool admit(session_ticket ticket);
+  void begin(session_ticket ticket, step at, time_point deadline);
 
  private:
   /// The version is decided, and there are sources.
-  void begin_pull(time_point now, const pending_request& pending, const messages::update_reply& reply) {
-    learn_counter(reply.operation);
-    if (!reply.result.ok()) return conclude(reply.result, {});
-    if (reply.keep) return conclude({}, reply.version, true);
-    if (reply.sources.empty())
-      return conclude({errc::protocol_mismatch, "the server's answer names no source"}, {});
-    operation_->version = reply.version;
-    operation_->root = reply.sources.front().root;
-    operation_->sources = reply.sources;
-    operation_->ordinal = reply.ordinal;
-    operation_->previous = held_;
-    const bool drained = reply.sources.front().drained;
-    const auto* call = std::get_if<messages::update_request>(&pending.body);
-    operation_->told = drained && call != nullptr && call->shows;
-    if (held_ && !drained) {
-      operation_->at = step::draining;
-      operation_->drain_deadline = now + options_.drain_timeout;
-      request(now, messages::unpublish_request{held_->version, held_->epoch, counter_}, purpose::drain);
-      return;
-    }
-    start_pull(now);
-  }
+  void begin_pull(time_point now, const pending_request& pending, const messages::update_reply& reply);
 
-  void start_pull(time_point) {
-    raise_epoch(operation_->announced);
-    held_.reset();
-    operation_->at = step::pulling;
-    act(session_actions::start_pull{operation_->version, operation_->sources, operation_->ordinal});
-  }
+  void start_pull(time_point);
   /// One source more; a repeated message adds nothing.
-  void take_source(const messages::assignment& source, lease_id released) {
-    const bool known = std::ranges::any_of(
-        operation_->sources, [&](const messages::assignment& s) { return s.lease == source.lease; });
-    if (known || source.version != operation_->version) return;
-    operation_->sources.push_back(source);
-    if (operation_->at == step::pulling) act(session_actions::add_source{source, released});
-  }
-  void stop_pull(const messages::status& reason) {
-    operation_->at = step::stopping;
-    act(session_actions::stop_pull{reason});
-  }
+  void take_source(const messages::assignment& source, lease_id released);
+  void stop_pull(const messages::status& reason);
 
   /// Readers that did not end in time lose their permission here and now.
-  void force_drain(time_point now) {
-    outbox_.make_notice(purpose::drain);
-    act(session_actions::cut_off_all{});
-    cut_off_done(now, {});
-    if (operation_->at == step::draining) start_pull(now);
-  }
+  void force_drain(time_point now);
 
   /// Ends an update early: by the caller, the group, or the deadline.
-  void abort(time_point now, messages::status reason) {
-    switch (operation_->at) {
-      case step::pulling:
-        operation_->abort = reason;
-        return stop_pull(reason);
-      case step::stopping:
-        return;
-      case step::waiting:
-      case step::draining:
-        return report_failure(now, std::move(reason), true, {});
-      case step::finishing:
-        // What was received stays; only the group has not come to its end. The report of it may be lost.
-        return report_failure(now, std::move(reason), false, held_);
-      case step::publishing:
-      case step::unpublishing:
-      case step::failing:
-        return;
-    }
-  }
+  void abort(time_point now, messages::status reason);
 
   /// Tells the server that this shard's update failed; the call ends with its answer. `held`: what the memory
   /// holds now, if the server may think otherwise.
   void report_failure(time_point now, messages::status reason, bool intact,
-                      std::optional<messages::reference> held) {
-    outbox_.forget({purpose::update, purpose::drain, purpose::source_failed, purpose::finish});
-    operation_->failure = reason;
-    operation_->at = step::failing;
-    // The call's own deadline may have passed, and a server that is gone answers never.
-    const time_point called = operation_->deadline == time_point::never() ? now : operation_->deadline;
-    operation_->deadline = std::max(called, now + options_.request_retry + options_.request_retry);
-    request(now,
-            messages::finish_request{known_counter(), operation_->version, std::move(reason), intact,
-                                     std::move(held), operation_->first_lease()},
-            purpose::finish);
-  }
+                      std::optional<messages::reference> held);
 
-  void expire_operation(time_point now) {
-    switch (operation_->at) {
-      case step::publishing:
-        outbox_.forget({purpose::publish});
-        raise_epoch();
-        request(now, messages::unpublish_request{operation_->target.version, operation_->target.epoch, {}},
-                purpose::notice);
-        return conclude(late(now, "the server's answer to publish()"), {});
-      case step::unpublishing: {
-        force_drain(now);
-        raise_epoch();
-        held_.reset();
-        session_result result;
-        result.forced = true;
-        return conclude(std::move(result));
-      }
-      case step::failing:
-        outbox_.make_notice(purpose::finish);
-        return conclude(operation_->failure, {});
-      case step::stopping:
-        operation_->deadline = time_point::never();
-        return;  // the shell is about to report
-      case step::waiting:
-        return abort(now, late(now, "a version (" + to_string(operation_->selector) + ")"));
-      case step::draining:
-        return abort(now, late(now, "the readers of the version held before"));
-      case step::pulling:
-        return abort(now, late(now, "the bytes of version " + to_string(operation_->version) + " from " +
-                                        operation_->source_names()));
-      case step::finishing:
-        return abort(now, late(now, "the other shards of the replica"));
-    }
-  }
+  void expire_operation(time_point now);
   /// The running call ends.
-  void conclude(session_result result) {
-    result.ticket = operation_->ticket;
-    if (operation_->at != step::unpublishing) ended_well_ = result.outcome.ok();
-    result.operation = known_counter();
-    counter_ = std::max(counter_, std::exchange(closed_meanwhile_, {}));
-    operation_.reset();
-    results_.push_back(std::move(result));
-  }
-  void conclude(messages::status outcome, version_number version, bool kept = false) {
-    session_result result;
-    result.outcome = std::move(outcome);
-    result.version = version;
-    result.kept = kept;
-    conclude(std::move(result));
-  }
+  void conclude(session_result result);
+  void conclude(messages::status outcome, version_number version, bool kept = false);
 };
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::session_detail
+
+#if defined(TENSORHUB_HEADER_ONLY)
+#include "tensorhub/service/session/impl/operations.ipp"
+#endif

@@ -75,50 +75,21 @@ class outbox {
   outbox(incarnation self, duration retry) : self_{self}, retry_{retry} {}
 
   void request(time_point now, bool joined, messages::message body, purpose why, session_ticket ticket,
-               time_point deadline) {
-    const request_sequence sequence{++last_sequence_};
-    pending_request& pending = open_[sequence];
-    pending.body = std::move(body);
-    pending.why = why;
-    pending.ticket = ticket;
-    pending.deadline = deadline;
-    pending.without_joining = why == purpose::join ||
-                              std::holds_alternative<messages::list_request>(pending.body) ||
-                              std::holds_alternative<messages::describe_request>(pending.body) ||
-                              std::holds_alternative<messages::why_request>(pending.body) ||
-                              std::holds_alternative<messages::stuck_request>(pending.body);
-    if (may_send(sequence, pending, joined)) transmit(now, sequence, pending);
-  }
+               time_point deadline);
   /// Not numbered and not repeated.
-  void heartbeat() {
-    output_.push_back({self_.value, {}, acknowledged(), messages::heartbeat_request{chunks_, retention_}});
-  }
+  void heartbeat();
   /// Revision of the retention that the worker knows.
   void heard_retention(std::uint64_t revision) noexcept { retention_ = revision; }
   /// What the heartbeats say of the running update.
   void progress(std::uint64_t chunks) noexcept { chunks_ = chunks; }
 
   /// Sends what is due again.
-  void repeat(time_point now, bool joined) {
-    for (auto& [sequence, pending] : open_) {
-      if (now >= pending.next_send && may_send(sequence, pending, joined)) transmit(now, sequence, pending);
-    }
-  }
+  void repeat(time_point now, bool joined);
   /// After a join: what has waited for it, and what another server may not have heard.
-  void repeat_all(time_point now, bool joined) {
-    for (auto& [sequence, pending] : open_) {
-      if (may_send(sequence, pending, joined)) transmit(now, sequence, pending);
-    }
-  }
+  void repeat_all(time_point now, bool joined);
 
   /// Ends the request that an answer belongs to; empty: it is not waited for (any more).
-  [[nodiscard]] std::optional<pending_request> take(request_sequence sequence) {
-    const auto found = open_.find(sequence);
-    if (found == open_.end()) return std::nullopt;
-    std::optional<pending_request> out{std::move(found->second)};
-    open_.erase(found);
-    return out;
-  }
+  [[nodiscard]] std::optional<pending_request> take(request_sequence sequence);
   /// The same, if this is an answer to it.
   template <typename Answer>
   [[nodiscard]] std::optional<pending_request> take_answered(request_sequence sequence) {
@@ -127,44 +98,17 @@ class outbox {
     return take(sequence);
   }
   /// The same for the oldest one with this purpose.
-  [[nodiscard]] std::optional<pending_request> take(purpose why) {
-    const auto found = std::find_if(open_.begin(), open_.end(),
-                                    [why](const auto& entry) { return entry.second.why == why; });
-    return found == open_.end() ? std::nullopt : take(found->first);
-  }
+  [[nodiscard]] std::optional<pending_request> take(purpose why);
   /// Tickets of the requests whose deadline has come; they are forgotten.
-  [[nodiscard]] std::vector<session_ticket> take_expired(time_point now) {
-    std::vector<session_ticket> tickets;
-    std::erase_if(open_, [&](const auto& entry) {
-      if (now < entry.second.deadline) return false;
-      tickets.push_back(entry.second.ticket);
-      return true;
-    });
-    return tickets;
-  }
+  [[nodiscard]] std::vector<session_ticket> take_expired(time_point now);
   /// Everything; nothing is repeated any more.
   [[nodiscard]] std::map<request_sequence, pending_request> take_all() { return std::exchange(open_, {}); }
 
-  void forget(std::initializer_list<purpose> reasons) {
-    std::erase_if(open_, [reasons](const auto& entry) {
-      return std::find(reasons.begin(), reasons.end(), entry.second.why) != reasons.end();
-    });
-  }
+  void forget(std::initializer_list<purpose> reasons);
   /// Nobody waits for the answer any more, but the server must still hear it.
-  void make_notice(purpose why) {
-    for (auto& [sequence, pending] : open_) {
-      if (pending.why == why) pending.why = purpose::notice;
-    }
-  }
+  void make_notice(purpose why);
 
-  [[nodiscard]] time_point next_deadline(bool joined) const noexcept {
-    time_point next = time_point::never();
-    for (const auto& [sequence, pending] : open_) {
-      next = std::min(next, pending.deadline);
-      if (may_send(sequence, pending, joined)) next = std::min(next, pending.next_send);
-    }
-    return next;
-  }
+  [[nodiscard]] time_point next_deadline(bool joined) const noexcept;
 
   /// No request is without an answer.
   [[nodiscard]] bool empty() const noexcept { return open_.empty(); }
@@ -172,17 +116,8 @@ class outbox {
 
  private:
   [[nodiscard]] bool may_send(request_sequence sequence, const pending_request& pending,
-                              bool joined) const noexcept {
-    if (!joined && !pending.without_joining) return false;
-    if (pending.why != purpose::publish && pending.why != purpose::update) return true;
-    return std::none_of(open_.begin(), open_.find(sequence), [](const auto& earlier) {
-      return earlier.second.why == purpose::finish || earlier.second.why == purpose::notice;
-    });
-  }
-  void transmit(time_point now, request_sequence sequence, pending_request& pending) {
-    pending.next_send = now + retry_;
-    output_.push_back({self_.value, sequence, acknowledged(), pending.body});
-  }
+                              bool joined) const noexcept;
+  void transmit(time_point now, request_sequence sequence, pending_request& pending);
 
   /// All answers below the oldest open request have arrived.
   [[nodiscard]] request_sequence acknowledged() const {
@@ -199,3 +134,7 @@ class outbox {
 };
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::session_detail
+
+#if defined(TENSORHUB_HEADER_ONLY)
+#include "tensorhub/service/session/impl/outbox.ipp"
+#endif

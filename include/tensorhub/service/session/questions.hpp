@@ -20,23 +20,15 @@ class questions : public state {
   session_ticket retain(time_point now, const messages::retain_request& change, time_point deadline) {
     return ask(now, change, deadline);
   }
-  session_ticket wait(time_point now, const version_selector& selector, time_point deadline) {
-    return ask(now, messages::wait_request{selector, session_detail::milliseconds_until(now, deadline)},
-               deadline);
-  }
+  session_ticket wait(time_point now, const version_selector& selector, time_point deadline);
   session_ticket list(time_point now, std::string model, time_point deadline) {
     return ask(now, messages::list_request{std::move(model)}, deadline);
   }
   /// How the sources of this worker were chosen.
-  session_ticket why(time_point now, time_point deadline) {
-    return ask(now, messages::why_request{options_.model, options_.replica, options_.shard.index}, deadline);
-  }
+  session_ticket why(time_point now, time_point deadline);
   /// What in the system is waiting for what (all models, if `model` is empty).
   session_ticket stuck(time_point now, std::string model, std::chrono::milliseconds older_than,
-                       time_point deadline) {
-    const auto least = std::clamp<std::int64_t>(older_than.count(), 0, UINT32_MAX);
-    return ask(now, messages::stuck_request{std::move(model), static_cast<std::uint32_t>(least)}, deadline);
-  }
+                       time_point deadline);
   session_ticket describe(time_point now, std::uint32_t shard, time_point deadline) {
     return ask(now, messages::describe_request{options_.model, shard}, deadline);
   }
@@ -60,20 +52,14 @@ class questions : public state {
     answer(pending, reply.result).stuck = reply;
   }
   /// The result of a question, to be completed.
-  session_result& answer(const pending_request& pending, const messages::status& outcome) {
-    finish(pending.ticket, outcome);
-    return results_.back();
-  }
+  session_result& answer(const pending_request& pending, const messages::status& outcome);
 
  private:
-  session_ticket ask(time_point now, messages::message body, time_point deadline) {
-    const session_ticket ticket = new_ticket();
-    if (fatal_)
-      finish(ticket, *fatal_);
-    else
-      request(now, std::move(body), purpose::question, ticket, deadline);
-    return ticket;
-  }
+  session_ticket ask(time_point now, messages::message body, time_point deadline);
 };
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::session_detail
+
+#if defined(TENSORHUB_HEADER_ONLY)
+#include "tensorhub/service/session/impl/questions.ipp"
+#endif

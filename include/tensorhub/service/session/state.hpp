@@ -60,38 +60,18 @@ class state {
   }
 
   /// `announced`: what readers were told that it will be; zero: nothing.
-  void raise_epoch(std::uint64_t announced = 0) {
-    epoch_ = announced > epoch_ ? announced : ++last_epoch_;
-    act(session_actions::raise_epoch{epoch_});
-  }
+  void raise_epoch(std::uint64_t announced = 0);
 
-  [[nodiscard]] messages::status late(time_point now, const std::string& what) const {
-    const bool silent = now - last_heard_ > std::chrono::nanoseconds{4 * options_.request_retry} || !joined_;
-    if (silent) {
-      return {errc::disconnected, "the deadline passed while waiting for " + what +
-                                      ", and the reference server at " + options_.server +
-                                      " does not answer"};
-    }
-    return {errc::timed_out, "the deadline passed while waiting for " + what};
-  }
+  [[nodiscard]] messages::status late(time_point now, const std::string& what) const;
 
   /// The number of the running call; zero while the server has not told what it counts as.
   [[nodiscard]] operation_counter known_counter() const noexcept {
     return counted_ ? counter_ : operation_counter{};
   }
-  void learn_counter(operation_counter number) noexcept {
-    if (!number) return;
-    counter_ = number;
-    counted_ = true;
-  }
+  void learn_counter(operation_counter number) noexcept;
 
   [[nodiscard]] session_ticket new_ticket() noexcept { return ++last_ticket_; }
-  void finish(session_ticket ticket, messages::status outcome) {
-    session_result result;
-    result.ticket = ticket;
-    result.outcome = std::move(outcome);
-    results_.push_back(std::move(result));
-  }
+  void finish(session_ticket ticket, messages::status outcome);
 
   session_options options_;
   incarnation self_;
@@ -124,3 +104,7 @@ class state {
 };
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::session_detail
+
+#if defined(TENSORHUB_HEADER_ONLY)
+#include "tensorhub/service/session/impl/state.ipp"
+#endif

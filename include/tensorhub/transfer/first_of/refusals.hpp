@@ -22,20 +22,9 @@ class refusals {
  public:
   void add(std::string_view member, std::string why) { all_.emplace_back(member, std::move(why)); }
   [[nodiscard]] bool empty() const noexcept { return all_.empty(); }
-  [[nodiscard]] std::string of(std::string_view member) const {
-    for (const auto& [name, why] : all_)
-      if (name == member) return why;
-    return {};
-  }
+  [[nodiscard]] std::string of(std::string_view member) const;
   /// "verbs: no device; tcp: refused".
-  [[nodiscard]] std::string text() const {
-    std::string out;
-    for (const auto& [name, why] : all_) {
-      if (!out.empty()) out += "; ";
-      out += std::string{name} + ": " + why;
-    }
-    return out;
-  }
+  [[nodiscard]] std::string text() const;
 
  private:
   std::vector<std::pair<std::string_view, std::string>> all_;
@@ -47,25 +36,8 @@ class failure_memory {
 
  public:
   /// `failed` has a bit per member; without any, nothing is noted.
-  void note(incarnation peer, std::uint32_t failed, std::chrono::milliseconds how_long) {
-    if (failed == 0) return;
-    const auto now = steady::now();
-    const std::lock_guard lock{mutex_};
-    if (entries_.size() >= most)
-      std::erase_if(entries_, [&](const auto& e) { return e.second.until <= now; });
-    if (entries_.size() >= most) entries_.clear();  // forgetting costs one more attempt each
-    entries_[peer] = {failed, now + how_long};
-  }
-  [[nodiscard]] bool holds(incarnation peer, std::size_t member) {
-    const std::lock_guard lock{mutex_};
-    const auto found = entries_.find(peer);
-    if (found == entries_.end()) return false;
-    if (found->second.until <= steady::now()) {
-      entries_.erase(found);
-      return false;
-    }
-    return (found->second.failed >> member & 1u) != 0;
-  }
+  void note(incarnation peer, std::uint32_t failed, std::chrono::milliseconds how_long);
+  [[nodiscard]] bool holds(incarnation peer, std::size_t member);
 
  private:
   static constexpr std::size_t most = 4096;
@@ -78,3 +50,7 @@ class failure_memory {
 };
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::first_of_detail
+
+#if defined(TENSORHUB_HEADER_ONLY)
+#include "tensorhub/transfer/first_of/impl/refusals.ipp"
+#endif

@@ -109,34 +109,12 @@ struct region_key {
 
   /// Every bit of the words matters. This finds damage; what keeps strangers out is checked by the source's
   /// provider: its own key (64 random bits where we choose it) and the bounds of the part.
-  [[nodiscard]] std::uint64_t compute_seal() const noexcept {
-    std::array<std::uint64_t, limits::remote_key_bytes / sizeof(std::uint64_t)> words{};
-    std::memcpy(words.data(), this, used_bytes());
-    std::uint64_t mixed = 0x9e3779b97f4a7c15u;
-    for (std::size_t i = 1; i < used_bytes() / sizeof(std::uint64_t); ++i) {
-      mixed = (mixed ^ words[i]) * 0xbf58476d1ce4e5b9u;
-      mixed ^= mixed >> 32;
-    }
-    return mixed;
-  }
+  [[nodiscard]] std::uint64_t compute_seal() const noexcept;
 
-  [[nodiscard]] remote_key packed() const noexcept {
-    remote_key out;
-    out.used_bytes = static_cast<std::uint8_t>(used_bytes());
-    std::memcpy(out.bytes.data(), this, used_bytes());
-    return out;
-  }
+  [[nodiscard]] remote_key packed() const noexcept;
 
   /// Nothing: this is no key of this transport, or a damaged one.
-  [[nodiscard]] static std::optional<region_key> unpacked(const remote_key& from) noexcept {
-    region_key key;
-    if (from.used_bytes < 7 * sizeof(std::uint64_t) || from.used_bytes > sizeof key) return std::nullopt;
-    std::memcpy(&key, from.bytes.data(), from.used_bytes);
-    if (key.key_count > most_keys || key.used_bytes() != from.used_bytes) return std::nullopt;
-    if (key.seal != key.compute_seal() || key.part_bytes == 0) return std::nullopt;
-    if (key.key_count > 0 && (key.bytes - 1) / key.part_bytes >= key.key_count) return std::nullopt;
-    return key;
-  }
+  [[nodiscard]] static std::optional<region_key> unpacked(const remote_key& from) noexcept;
 
   [[nodiscard]] std::uint64_t key_of(std::uint64_t part) const noexcept {
     return key_count == 0 ? keys[0] + part : keys[part];
@@ -145,3 +123,7 @@ struct region_key {
 static_assert(sizeof(region_key) <= limits::remote_key_bytes && std::is_trivially_copyable_v<region_key>);
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::transports::libfabric_detail
+
+#if defined(TENSORHUB_HEADER_ONLY)
+#include "tensorhub/transports/libfabric/impl/protocol.ipp"
+#endif

@@ -89,15 +89,7 @@ class endpoint_core {
   enum class state : std::uint8_t { connecting, ready, broken, closed };
 
   [[nodiscard]] bool has_work() const noexcept { return in_flight_ > 0 || waiting_count_ > 0; }
-  void mark_broken(const std::string& why) noexcept {
-    if (state_ == state::connecting) {
-      try {
-        refusal_ = why;
-      } catch (...) {  // without memory it has no words
-      }
-    }
-    if (state_ != state::closed) state_ = state::broken;
-  }
+  void mark_broken(const std::string& why) noexcept;
 
   queue_core* owner_;
   incarnation peer_;
@@ -121,18 +113,7 @@ class endpoint_core {
 
 class queue_core {
  public:
-  queue_core(const provider& through, const libfabric_options& options, std::size_t depth)
-      : through_{through},
-        piece_bytes_{std::max<std::uint64_t>(1, std::min(options.piece_bytes, through.max_message_bytes()))},
-        pieces_in_flight_{std::max<std::size_t>(1, options.pieces_in_flight)},
-        peer_timeout_{options.peer_timeout},
-        ledger_{depth},
-        waiter_{through.fabric()},
-        cq_{open_cq(through.domain(), cq_entries, through.connected(), waiter_, through.description())},
-        reads_(ledger_.depth()) {
-    if (through.connected()) eq_ = open_eq(through.fabric(), waiter_, through.description());
-    for (posted_read& each : reads_) free_.push_back(&each);
-  }
+  queue_core(const provider& through, const libfabric_options& options, std::size_t depth);
   queue_core(const queue_core&) = delete;
   queue_core& operator=(const queue_core&) = delete;
 
@@ -141,81 +122,21 @@ class queue_core {
   /// Throws `transport_failed` or `timed_out`.
   [[nodiscard]] std::unique_ptr<endpoint_core> connect(const peer_address& to, const std::string& capability,
                                                        incarnation self, incarnation peer,
-                                                       clock::time_point until) {
-    auto fresh = std::make_unique<endpoint_core>(*this, peer);
-    fresh->waiting_.resize(ledger_.depth());
-    for (std::size_t i = 0; i < pieces_in_flight_; ++i)
-      fresh->operations_->pieces.emplace_back().owner = fresh.get();
-    endpoints_.push_back(fresh.get());
-    hello greeting;
-    greeting.reader = self.value;
-    greeting.source = peer.value;
-    if (capability.size() == greeting.capability.size())
-      std::memcpy(greeting.capability.data(), capability.data(), greeting.capability.size());
-    if (to.connected)
-      connect_connected(*fresh, to, greeting, until);
-    else
-      connect_addressed(*fresh, to, greeting, until);
-    fresh->nonce_ = fresh->welcome_.nonce;
-    fresh->state_ = endpoint_core::state::ready;
-    return fresh;
-  }
+                                                       clock::time_point until);
 
   /// The user destroys the endpoint.
-  void detach(endpoint_core& endpoint) noexcept {
-    if (!through_.connected()) say_goodbye(endpoint);
-    bury(endpoint, completion_status::cancelled);
-    std::erase(endpoints_, &endpoint);
-  }
+  void detach(endpoint_core& endpoint) noexcept;
 
-  [[nodiscard]] post_result post(endpoint_core& endpoint, const posted_read& read) noexcept {
-    if (ledger_.full()) return post_result::queue_full;
-    ledger_.begin();
-    if (!endpoint.usable()) {
-      ledger_.end({read.id, completion_status::peer_lost});
-      return post_result::posted;
-    }
-    if (read.bytes == 0) {
-      ledger_.end({read.id, completion_status::ok});
-      return post_result::posted;
-    }
-    posted_read* const entry = free_.back();
-    free_.pop_back();
-    *entry = read;
-    entry->through = &endpoint;
-    if (!endpoint.has_work()) endpoint.last_progress_ = clock::now();
-    endpoint.waiting_[(endpoint.waiting_first_ + endpoint.waiting_count_++) % endpoint.waiting_.size()] =
-        entry;
-    pump(endpoint);
-    return post_result::posted;
-  }
+  [[nodiscard]] post_result post(endpoint_core& endpoint, const posted_read& read) noexcept;
 
   /// A read that ends before it was asked for.
   [[nodiscard]] post_result post_finished(request_id id, completion_status status) noexcept {
     return ledger_.begin_and_end({id, status});
   }
 
-  [[nodiscard]] std::size_t poll(std::span<completion> completions) noexcept {
-    if (completions.empty()) return 0;
-    if (!ledger_.any_ended()) drive();
-    return ledger_.take(completions);
-  }
+  [[nodiscard]] std::size_t poll(std::span<completion> completions) noexcept;
 
-  void wait(duration timeout) noexcept {
-    if (ledger_.any_ended()) return;
-    duration longest = timeout;
-    bool expected = false;
-    bool starved = false;
-    const auto now = clock::now();
-    for (const endpoint_core* each : endpoints_) {
-      if (may_be_buried(*each, now)) return;
-      if (!each->has_work()) continue;
-      expected = true;
-      starved = starved || each->in_flight_ == 0;
-      longest = std::min<duration>(longest, each->last_progress_ + peer_timeout_ - now);
-    }
-    if (waiter_.may_sleep()) waiter_.sleep(longest, expected, starved);
-  }
+  void wait(duration timeout) noexcept;
 
   void wake() noexcept { waiter_.wake(); }
 
@@ -227,76 +148,13 @@ class queue_core {
   // ---- connecting ---------------------------------------------------------------------------------------
 
   void connect_connected(endpoint_core& fresh, const peer_address& to, const hello& greeting,
-                         clock::time_point until) {
-    const auto check = [this](const char* step, std::int64_t result) {
-      if (result != 0) fail(through_.description() + ": " + step + ": " + reason(result));
-    };
-    const unique_info info{::fi_dupinfo(through_.own_info())};
-    if (!info) fail(through_.description() + ": no memory");
-    ::free(info->dest_addr);
-    info->dest_addr = ::malloc(to.raw.bytes.size());
-    if (info->dest_addr == nullptr) fail(through_.description() + ": no memory");
-    info->dest_addrlen = to.raw.bytes.size();
-    std::memcpy(info->dest_addr, to.raw.bytes.data(), to.raw.bytes.size());
-    ::fid_ep* opened = nullptr;
-    check("no endpoint", ::fi_endpoint(through_.domain(), info.get(), &opened, nullptr));
-    fresh.fids_.endpoint.reset(opened);
-    check("an endpoint takes no event queue", ::fi_ep_bind(opened, &eq_->fid, 0));
-    check("an endpoint takes no completion queue", ::fi_ep_bind(opened, &cq_->fid, FI_TRANSMIT | FI_RECV));
-    check("an endpoint cannot be enabled", ::fi_enable(opened));
-    const auto result = ::fi_connect(opened, to.raw.bytes.data(), &greeting, hello_bytes);
-    if (result != 0) fail(to.readable() + " cannot be connected to: " + reason(result));
-    // A connection without a welcome is one to somebody else: nothing more will be said on it.
-    if (!drive_until(fresh, until, [&] { return fresh.welcomed_ || fresh.connected_; }))
-      throw error(errc::timed_out, "libfabric: " + to.readable() + " did not answer in time");
-    check_welcome(fresh, to);
-  }
+                         clock::time_point until);
 
   void connect_addressed(endpoint_core& fresh, const peer_address& to, const hello& greeting,
-                         clock::time_point until) {
-    fresh.own_cq_ = open_cq(through_.domain(), cq_entries, false, waiter_, through_.description());
-    fresh.fids_ = addressed_endpoint{through_, through_.domain(), through_.own_info(), fresh.own_cq_.get()};
-    ::fid_ep* const own = fresh.fids_.endpoint.get();
-    endpoint_operations& letters = *fresh.operations_;
-    letters.outgoing = std::make_unique<message>(through_, through_.domain());
-    letters.incoming = std::make_unique<message>(through_, through_.domain());
-    const std::uint64_t ticket = random_word();
-    const ::fi_addr_t door = fresh.fids_.insert(to.raw.bytes.data());
-    if (door == FI_ADDR_NOTAVAIL) fail(to.readable() + " is no address of " + through_.description());
-    if (const int result = letters.incoming->receive(own); result != 0)
-      fail(through_.description() + ": nothing can be received: " + reason(result));
-    letter& out = letters.outgoing->content;
-    out.from_reader = greeting;
-    out.ticket = ticket;
-    letters.outgoing->write_address(through_.address_of(*own));
-    send_letter(fresh, door, to, until);
-
-    const letter& in = letters.incoming->content;
-    if (!drive_until(fresh, until, [&] { return !letters.incoming->busy; }))
-      throw error(errc::timed_out, "libfabric: " + to.readable() + " did not answer in time");
-    if (!letters.incoming->holds_letter(welcome_magic) || in.ticket != ticket)
-      fail(to.readable() + " is no TensorHub data port: it answered something else");
-    fresh.welcome_ = in.from_source;
-    check_welcome(fresh, to);
-    fresh.room_ = fresh.fids_.insert(in.address.data());
-    if (fresh.room_ == FI_ADDR_NOTAVAIL) fail(to.readable() + " named an endpoint that is no address");
-    out.magic = knock_magic;
-    send_letter(fresh, fresh.room_, to, until);
-  }
+                         clock::time_point until);
 
   void send_letter(endpoint_core& fresh, ::fi_addr_t address, const peer_address& to,
-                   clock::time_point until) {
-    message& out = *fresh.operations_->outgoing;
-    int result = -FI_EAGAIN;
-    const bool posted = drive_until(fresh, until, [&] {
-      result = out.send(fresh.fids_.endpoint.get(), address);
-      return result != -FI_EAGAIN;
-    });
-    if (result != 0 && result != -FI_EAGAIN) fail(to.readable() + " cannot be reached: " + reason(result));
-    if (!posted || !drive_until(fresh, until, [&] { return !out.busy; }))
-      throw error(errc::timed_out, "libfabric: " + to.readable() + " cannot be reached in time");
-    if (out.result != 0) fail(to.readable() + " cannot be reached: " + reason(out.result));
-  }
+                   clock::time_point until);
 
   /// True when `holds()` does, false at the time-out; throws when the endpoint breaks.
   template <typename Predicate>
@@ -312,280 +170,45 @@ class queue_core {
     }
   }
 
-  void check_welcome(const endpoint_core& fresh, const peer_address& to) const {
-    const welcome& answer = fresh.welcome_;
-    const auto refuse = [&](const std::string& why) { fail(to.readable() + " " + why); };
-    if (answer.magic != welcome_magic) refuse("is no TensorHub data port");
-    switch (answer.status) {
-      case welcome_status::accepted:
-        if (incarnation{answer.source} != fresh.peer())
-          refuse("is another process than the one that was expected there");
-        return;
-      case welcome_status::other_protocol:
-        return refuse("speaks data protocol " + std::to_string(answer.protocol) + ", this process speaks " +
-                      std::to_string(data_protocol));
-      case welcome_status::other_process:
-        return refuse("is another process (incarnation " + to_hex(incarnation{answer.source}) +
-                      ") than the one that was expected there (" + to_hex(fresh.peer()) + ")");
-      case welcome_status::refused:
-        return refuse("has cut this process off: it was declared dead");
-      case welcome_status::full:
-        return refuse("has as many connections as it takes (libfabric_options::max_connections)");
-      case welcome_status::no_capability:
-        return refuse(
-            "lets in only readers to whom the reference server has given a capability for it: this process "
-            "showed none, or another's");
-    }
-    refuse("answered with an unknown status");
-  }
+  void check_welcome(const endpoint_core& fresh, const peer_address& to) const;
 
   /// Addressed endpoints: what is in flight is waited for (see `may_be_buried`), then the source is told.
-  void say_goodbye(endpoint_core& endpoint) noexcept {
-    endpoint.waiting_count_ = 0;
-    message* const out = endpoint.operations_ ? endpoint.operations_->outgoing.get() : nullptr;
-    if (out == nullptr || endpoint.room_ == FI_ADDR_UNSPEC) return;
-    const auto until = clock::now() + std::max<duration>(peer_timeout_, goodbye_timeout);
-    while (endpoint.state_ != endpoint_core::state::closed && endpoint.in_flight_ > 0 &&
-           clock::now() < until) {
-      drive();
-      waiter_.sleep(until - clock::now(), true, true);
-    }
-    if (!endpoint.usable() || out->busy) return;
-    out->content.magic = goodbye_magic;
-    const auto goodbye_until = clock::now() + goodbye_timeout;
-    int result = -FI_EAGAIN;
-    while (clock::now() < goodbye_until && endpoint.usable()) {
-      if (result == -FI_EAGAIN) result = out->send(endpoint.fids_.endpoint.get(), endpoint.room_);
-      drive();
-      if ((result == 0 && !out->busy) || (result != 0 && result != -FI_EAGAIN)) return;
-    }
-  }
+  void say_goodbye(endpoint_core& endpoint) noexcept;
 
   // ---- reading ------------------------------------------------------------------------------------------
 
-  void drive() noexcept {
-    if (through_.connected()) {
-      read_cq(*cq_);
-      read_eq();
-    }
-    for (const endpoint_core* each : endpoints_) {
-      if (each->own_cq_) read_cq(*each->own_cq_);
-    }
-    const auto now = clock::now();
-    for (endpoint_core* each : endpoints_) {
-      if (each->state_ != endpoint_core::state::ready) continue;
-      if (each->waiting_count_ > 0) pump(*each);
-      if (each->has_work() && now - each->last_progress_ > peer_timeout_) each->mark_broken({});
-    }
-    // By index: while a broken endpoint is buried, others may break.
-    for (std::size_t i = 0; i < endpoints_.size(); ++i) {
-      if (may_be_buried(*endpoints_[i], now)) bury(*endpoints_[i], completion_status::peer_lost);
-    }
-  }
+  void drive() noexcept;
 
   /// Closing a connection ends what is in flight on it. An addressed peer may still be writing to our memory
   /// (`shm`): unless it is silent, it is let finish.
-  [[nodiscard]] bool may_be_buried(const endpoint_core& endpoint, clock::time_point now) const noexcept {
-    return endpoint.state_ == endpoint_core::state::broken &&
-           (through_.connected() || endpoint.in_flight_ == 0 ||
-            now - endpoint.last_progress_ > peer_timeout_);
-  }
+  [[nodiscard]] bool may_be_buried(const endpoint_core& endpoint, clock::time_point now) const noexcept;
 
   /// Asks for pieces, as far as there is room.
-  void pump(endpoint_core& endpoint) noexcept {
-    while (endpoint.waiting_count_ > 0 && endpoint.in_flight_ < pieces_in_flight_ &&
-           in_flight_ < cq_entries / 2 && endpoint.state_ == endpoint_core::state::ready) {
-      posted_read& read = *endpoint.waiting_[endpoint.waiting_first_];
-      const auto slot = std::ranges::find(endpoint.operations_->pieces, nullptr, &piece::read);
-      const std::uint64_t target = read.into_offset + read.asked_bytes;
-      const std::uint64_t source = read.from_offset + read.asked_bytes;
-      const std::uint64_t part = source / read.key.part_bytes;
-      const std::uint64_t in_part = source % read.key.part_bytes;
-      const std::uint64_t bytes =
-          std::min({piece_bytes_, read.bytes - read.asked_bytes, read.key.part_bytes - in_part,
-                    read.into->descriptor_reach(target)});
-      const std::uint64_t address = read.key.start == 0 ? in_part : read.key.start + source;
-      const auto result = ::fi_read(endpoint.fids_.endpoint.get(), read.into->range.data + target, bytes,
-                                    read.into->descriptor_at(target), endpoint.room_, address,
-                                    read.key.key_of(part), &slot->context);
-      if (result == -FI_EAGAIN) return;
-      if (result != 0) {
-        read.status = status_of(static_cast<int>(-result), 0);
-        endpoint.mark_broken({});
-        return;
-      }
-      slot->read = &read;
-      slot->bytes = bytes;
-      ++endpoint.in_flight_;
-      ++in_flight_;
-      read.asked_bytes += bytes;
-      if (read.asked_bytes == read.bytes) {
-        endpoint.waiting_first_ = (endpoint.waiting_first_ + 1) % endpoint.waiting_.size();
-        --endpoint.waiting_count_;
-      }
-    }
-  }
+  void pump(endpoint_core& endpoint) noexcept;
 
-  void read_cq(::fid_cq& cq) noexcept {
-    for (;;) {
-      const auto count = ::fi_cq_read(&cq, entries_.data(), entries_.size());
-      if (count > 0) {
-        waiter_.progress_seen();
-        for (std::size_t i = 0; i < static_cast<std::size_t>(count); ++i)
-          complete(entries_[i].op_context, entries_[i].len, 0, 0);
-        if (static_cast<std::size_t>(count) < entries_.size()) return;
-      } else if (count == -FI_EAVAIL) {
-        ::fi_cq_err_entry problem{};
-        if (::fi_cq_readerr(&cq, &problem, 0) <= 0) return;
-        complete(problem.op_context, problem.len, problem.err, problem.prov_errno);
-      } else {
-        return;
-      }
-    }
-  }
+  void read_cq(::fid_cq& cq) noexcept;
 
-  void complete(void* context, std::size_t bytes, int error_number, int provider_error) noexcept {
-    if (context == nullptr) return;
-    operation* const done = operation::from(context);
-    if (done->kind == operation_kind::letter) {
-      static_cast<message*>(done)->complete(bytes, error_number);
-      return;
-    }
-    piece& part = *static_cast<piece*>(done);
-    posted_read* const read = std::exchange(part.read, nullptr);
-    if (read == nullptr) return;  // of an endpoint that is closed
-    endpoint_core& endpoint = *part.owner;
-    --endpoint.in_flight_;
-    --in_flight_;
-    endpoint.last_progress_ = clock::now();
-    if (error_number != 0) {
-      // The first error tells; what follows it was flushed.
-      if (endpoint.state_ == endpoint_core::state::ready)
-        read->status = status_of(error_number, provider_error);
-      endpoint.mark_broken({});
-      return;
-    }
-    read->done_bytes += part.bytes;
-    if (read->done_bytes == read->bytes) release(*read, completion_status::ok);
-  }
+  void complete(void* context, std::size_t bytes, int error_number, int provider_error) noexcept;
 
-  [[nodiscard]] completion_status status_of(int error_number, int provider_error) const noexcept {
-    constexpr int verbs_local_protection = 4;
-    constexpr int verbs_remote_access = 10;
-    const bool by_verbs = through_.is_verbs();
-    if (error_number == FI_EACCES || error_number == FI_EPERM || error_number == FI_EKEYREJECTED ||
-        error_number == FI_ENOKEY || (by_verbs && provider_error == verbs_remote_access))
-      return completion_status::access_denied;
-    if (error_number == FI_EFAULT || (by_verbs && provider_error == verbs_local_protection))
-      return completion_status::local_error;
-    return completion_status::peer_lost;
-  }
+  [[nodiscard]] completion_status status_of(int error_number, int provider_error) const noexcept;
 
-  void read_eq() noexcept {
-    if (!eq_) return;
-    connection_event event;
-    for (;;) {
-      const auto bytes = event.read(eq_.get());
-      if (bytes == -FI_EAVAIL) {
-        ::fi_eq_err_entry problem;
-        if (!event.read_error(eq_.get(), problem)) return;
-        if (endpoint_core* const endpoint = find(problem.fid)) {
-          if (problem.err_data != nullptr)
-            take_welcome(*endpoint, {static_cast<const std::byte*>(problem.err_data), problem.err_data_size});
-          endpoint->mark_broken(describe_problem(problem));
-        }
-        continue;
-      }
-      if (bytes < 0) return;
-      waiter_.progress_seen();
-      endpoint_core* const endpoint = find(event.about());
-      if (endpoint == nullptr) continue;
-      if (event.kind() == FI_CONNECTED) {
-        endpoint->connected_ = true;
-        take_welcome(*endpoint, event.data());
-      }
-      if (event.kind() == FI_SHUTDOWN) endpoint->mark_broken("the source closed the connection");
-    }
-  }
+  void read_eq() noexcept;
 
   /// Whatever the source said; providers may append zeroes.
-  static void take_welcome(endpoint_core& endpoint, std::span<const std::byte> data) noexcept {
-    if (endpoint.state_ != endpoint_core::state::connecting || endpoint.welcomed_) return;
-    if (data.size() < sizeof endpoint.welcome_) return;
-    std::memcpy(&endpoint.welcome_, data.data(), sizeof endpoint.welcome_);
-    endpoint.welcomed_ = true;
-  }
+  static void take_welcome(endpoint_core& endpoint, std::span<const std::byte> data) noexcept;
 
-  [[nodiscard]] std::string describe_problem(const ::fi_eq_err_entry& problem) const noexcept {
-    try {
-      return through_.description() +
-             ": the peer refused the connection or is not there: " + reason(problem.err);
-    } catch (...) {
-      return {};
-    }
-  }
+  [[nodiscard]] std::string describe_problem(const ::fi_eq_err_entry& problem) const noexcept;
 
-  [[nodiscard]] endpoint_core* find(const ::fid* which) noexcept {
-    const auto found = std::ranges::find_if(endpoints_, [which](const endpoint_core* each) {
-      return each->fids_.endpoint != nullptr && &each->fids_.endpoint->fid == which;
-    });
-    return found == endpoints_.end() ? nullptr : *found;
-  }
+  [[nodiscard]] endpoint_core* find(const ::fid* which) noexcept;
 
   /// Closes the endpoint first, so that no byte comes later; takes what had come; ends the rest.
-  void bury(endpoint_core& endpoint, completion_status why) noexcept {
-    if (endpoint.state_ == endpoint_core::state::closed) return;
-    endpoint.state_ = endpoint_core::state::closed;
-    if (endpoint.fids_.endpoint && through_.connected())
-      static_cast<void>(::fi_shutdown(endpoint.fids_.endpoint.get(), 0));
-    const message* const letter_out = endpoint.operations_->outgoing.get();
-    const bool is_busy = endpoint.in_flight_ > 0 || (letter_out != nullptr && letter_out->busy);
-    if (is_busy && through_.crashes_on_close()) abandon(endpoint);
-    endpoint.fids_.endpoint.reset();
-    read_cq(endpoint.own_cq_ ? *endpoint.own_cq_ : *cq_);
-    endpoint.fids_.peers.reset();
-    endpoint.own_cq_.reset();
-    in_flight_ -= std::exchange(endpoint.in_flight_, 0);
-    if (endpoint.operations_) {
-      for (piece& each : endpoint.operations_->pieces) each.read = nullptr;
-    }
-    endpoint.waiting_count_ = 0;
-    for (posted_read& each : reads_) {
-      if (each.through == &endpoint) release(each, each.status == completion_status::ok ? why : each.status);
-    }
-    try {
-      if (endpoint.operations_) closed_.push_back(std::move(endpoint.operations_));
-      if (closed_.size() > remembered_closings) closed_.pop_front();
-    } catch (...) {  // no memory to keep it by: it stays where the provider may point to
-      static_cast<void>(endpoint.operations_.release());
-    }
-  }
+  void bury(endpoint_core& endpoint, completion_status why) noexcept;
 
   /// What is left of a silent peer's endpoint, where it can neither be closed nor be told to cancel: it stays
   /// until the process ends. Nobody drives it, so that nothing comes of it.
-  static void abandon(endpoint_core& endpoint) noexcept {
-    struct remains {
-      ::fid_ep* endpoint;
-      ::fid_av* peers;
-      ::fid_cq* cq;
-      endpoint_operations* operations;
-    };
-    static std::mutex mutex;
-    static auto* const kept = new std::list<remains>;  // never destroyed: leak checkers find everything here
-    const remains left{endpoint.fids_.endpoint.release(), endpoint.fids_.peers.release(),
-                       endpoint.own_cq_.release(), endpoint.operations_.release()};
-    try {
-      const std::lock_guard lock{mutex};
-      kept->push_back(left);
-    } catch (...) {  // no memory for the note
-    }
-  }
+  static void abandon(endpoint_core& endpoint) noexcept;
 
-  void release(posted_read& read, completion_status status) noexcept {
-    ledger_.end({read.id, status});
-    read.through = nullptr;
-    free_.push_back(&read);
-  }
+  void release(posted_read& read, completion_status status) noexcept;
 
   const provider& through_;
   std::uint64_t piece_bytes_;
@@ -608,3 +231,7 @@ inline endpoint_core::~endpoint_core() {
 }
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::transports::libfabric_detail
+
+#if defined(TENSORHUB_HEADER_ONLY)
+#include "tensorhub/transports/libfabric/impl/queue.ipp"
+#endif

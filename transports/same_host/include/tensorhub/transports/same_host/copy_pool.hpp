@@ -78,10 +78,7 @@ class read_ring {
   [[nodiscard]] bool empty() const noexcept { return count_ == 0; }
   [[nodiscard]] read_record* front() const noexcept { return entries_[first_]; }
   void push(read_record* read) noexcept { entries_[(first_ + count_++) % entries_.size()] = read; }
-  void pop() noexcept {
-    first_ = (first_ + 1) % entries_.size();
-    --count_;
-  }
+  void pop() noexcept;
   template <typename Predicate>
   void erase_if(Predicate&& matches) noexcept {
     for (std::size_t left = count_; left > 0; --left) {
@@ -99,15 +96,8 @@ class read_ring {
 
 /// A queue's part of the pool.
 struct work_queue {
-  explicit work_queue(std::size_t depth)
-      : ready{depth}, finished{depth}, event{::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)} {
-    if (!event)
-      throw error(errc::system_failed, std::string{"same_host: no eventfd: "} + std::strerror(errno));
-  }
-  void wake() const noexcept {
-    const std::uint64_t one = 1;
-    [[maybe_unused]] const auto written = ::write(event.get(), &one, sizeof one);
-  }
+  explicit work_queue(std::size_t depth);
+  void wake() const noexcept;
   read_ring ready;
   read_ring finished;
   bool sleeping = false;
@@ -116,111 +106,34 @@ struct work_queue {
 
 class copy_pool {
  public:
-  explicit copy_pool(std::size_t helpers) {
-    for (std::size_t i = 0; i < helpers; ++i) helpers_.emplace_back([this] { help(); });
-  }
-  ~copy_pool() {
-    {
-      const std::lock_guard lock{mutex_};
-      stopping_ = true;
-    }
-    work_.notify_all();
-    helpers_.clear();
-  }
+  explicit copy_pool(std::size_t helpers);
+  ~copy_pool();
   copy_pool(const copy_pool&) = delete;
   copy_pool& operator=(const copy_pool&) = delete;
 
-  void attach(work_queue& queue) {
-    const std::lock_guard lock{mutex_};
-    queues_.push_back(&queue);
-  }
-  void detach(work_queue& queue) noexcept {
-    const std::lock_guard lock{mutex_};
-    std::erase(queues_, &queue);
-  }
+  void attach(work_queue& queue);
+  void detach(work_queue& queue) noexcept;
 
   /// The read may be copied from now on.
-  void add(work_queue& queue, read_record& read) noexcept {
-    bool wants_help = false;
-    {
-      const std::lock_guard lock{mutex_};
-      read.state = read_state::ready;
-      queue.ready.push(&read);
-      ready_bytes_ += read.bytes;
-      wants_help = ready_bytes_ >= worth_help_bytes && idle_helpers_ > 0;
-    }
-    if (wants_help) work_.notify_all();
-  }
+  void add(work_queue& queue, read_record& read) noexcept;
   /// The read is copied by somebody else, as one piece, until `end_elsewhere`.
-  void begin_elsewhere(read_record& read) noexcept {
-    const std::lock_guard lock{mutex_};
-    read.state = read_state::ready;
-    read.handed_out = true;
-    read.pieces_out = 1;
-  }
-  void end_elsewhere(work_queue& queue, read_record& read, completion_status status) noexcept {
-    const std::lock_guard lock{mutex_};
-    read.pieces_out = 0;
-    if (read.status == completion_status::ok) read.status = status;
-    finish_now(queue, read);
-  }
+  void begin_elsewhere(read_record& read) noexcept;
+  void end_elsewhere(work_queue& queue, read_record& read, completion_status status) noexcept;
   /// The read has ended without being copied.
-  void finish(work_queue& queue, read_record& read, completion_status status) noexcept {
-    const std::lock_guard lock{mutex_};
-    read.status = status;
-    finish_now(queue, read);
-  }
+  void finish(work_queue& queue, read_record& read, completion_status status) noexcept;
 
   /// Copies one piece of this queue's; false if there is none.
-  [[nodiscard]] bool copy_one(work_queue& queue) noexcept {
-    std::unique_lock lock{mutex_};
-    return copy_one(queue, lock);
-  }
+  [[nodiscard]] bool copy_one(work_queue& queue) noexcept;
 
   /// Ends all reads of one endpoint that have not ended. `wait`: when it returns, none is being copied.
   void end_all(work_queue& queue, std::vector<read_record>& reads, const endpoint_core& endpoint,
-               completion_status status, bool wait) noexcept {
-    std::unique_lock lock{mutex_};
-    queue.ready.erase_if([&](const read_record& each) {
-      if (each.endpoint != &endpoint) return false;
-      ready_bytes_ -= each.bytes - each.next;
-      return true;
-    });
-    for (read_record& each : reads) {
-      if (each.endpoint != &endpoint || each.state == read_state::free || each.state == read_state::finished)
-        continue;
-      each.status = status;
-      each.handed_out = true;
-      if (each.pieces_out == 0) finish_now(queue, each);
-    }
-    if (!wait) return;
-    quiet_.wait(lock, [&] {
-      return std::ranges::none_of(
-          reads, [&](const read_record& each) { return each.endpoint == &endpoint && each.pieces_out > 0; });
-    });
-  }
+               completion_status status, bool wait) noexcept;
 
-  [[nodiscard]] read_record* take_finished(work_queue& queue) noexcept {
-    const std::lock_guard lock{mutex_};
-    if (queue.finished.empty()) return nullptr;
-    read_record* const read = queue.finished.front();
-    queue.finished.pop();
-    return read;
-  }
-  [[nodiscard]] bool has_finished(const work_queue& queue) const noexcept {
-    const std::lock_guard lock{mutex_};
-    return !queue.finished.empty();
-  }
+  [[nodiscard]] read_record* take_finished(work_queue& queue) noexcept;
+  [[nodiscard]] bool has_finished(const work_queue& queue) const noexcept;
   /// True: nothing is to be done by the caller, and who finishes a read will signal the queue's event.
-  [[nodiscard]] bool begin_sleep(work_queue& queue) noexcept {
-    const std::lock_guard lock{mutex_};
-    queue.sleeping = queue.finished.empty() && queue.ready.empty();
-    return queue.sleeping;
-  }
-  void end_sleep(work_queue& queue) noexcept {
-    const std::lock_guard lock{mutex_};
-    queue.sleeping = false;
-  }
+  [[nodiscard]] bool begin_sleep(work_queue& queue) noexcept;
+  void end_sleep(work_queue& queue) noexcept;
 
  private:
   /// Small enough to be stolen and to stay in a cache, large enough for one system call each.
@@ -229,68 +142,17 @@ class copy_pool {
   /// its page tables (one per 2 MiB), so that pieces are larger and aligned.
   static constexpr std::uint64_t attached_piece_bytes = 4u << 20;
 
-  [[nodiscard]] static std::uint64_t next_piece_bytes(const read_record& read) noexcept {
-    const std::uint64_t left = read.bytes - read.next;
-    if (read.region->file || read.bytes < 2 * attached_piece_bytes) return std::min(piece_bytes, left);
-    const std::uint64_t address = read.region->address + read.offset + read.next;
-    return std::min(attached_piece_bytes - address % attached_piece_bytes, left);
-  }
+  [[nodiscard]] static std::uint64_t next_piece_bytes(const read_record& read) noexcept;
 
   /// Less is copied sooner than a helper wakes up.
   static constexpr std::uint64_t worth_help_bytes = 512u << 10;
 
   /// The lock is let go while the bytes are copied.
-  [[nodiscard]] bool copy_one(work_queue& queue, std::unique_lock<std::mutex>& lock) noexcept {
-    if (queue.ready.empty()) return false;
-    read_record& read = *queue.ready.front();
-    const std::uint64_t at = read.next;
-    const std::uint64_t bytes = next_piece_bytes(read);
-    read.next += bytes;
-    ready_bytes_ -= bytes;
-    ++read.pieces_out;
-    if (read.next == read.bytes) {
-      read.handed_out = true;
-      queue.ready.pop();
-    }
-    lock.unlock();
-    const completion_status status =
-        read.through->copy(*read.region, read.offset + at, read.target + at, bytes, read.streaming);
-    lock.lock();
-    --read.pieces_out;
-    if (status != completion_status::ok && read.status == completion_status::ok) {
-      read.status = status;
-      if (!read.handed_out) {
-        read.handed_out = true;
-        ready_bytes_ -= read.bytes - read.next;
-        queue.ready.erase_if([&](const read_record& each) { return &each == &read; });
-      }
-    }
-    if (read.pieces_out == 0 && read.handed_out) finish_now(queue, read);
-    return true;
-  }
+  [[nodiscard]] bool copy_one(work_queue& queue, std::unique_lock<std::mutex>& lock) noexcept;
 
-  void finish_now(work_queue& queue, read_record& read) noexcept {
-    read.state = read_state::finished;
-    queue.finished.push(&read);
-    if (queue.sleeping) {
-      queue.sleeping = false;
-      queue.wake();
-    }
-    quiet_.notify_all();
-  }
+  void finish_now(work_queue& queue, read_record& read) noexcept;
 
-  void help() noexcept {
-    std::unique_lock lock{mutex_};
-    while (!stopping_) {
-      bool found = false;
-      for (std::size_t i = 0; i < queues_.size() && !found; ++i)
-        found = copy_one(*queues_[next_queue_++ % queues_.size()], lock);
-      if (found) continue;
-      ++idle_helpers_;
-      work_.wait(lock);
-      --idle_helpers_;
-    }
-  }
+  void help() noexcept;
 
   mutable std::mutex mutex_;
   std::condition_variable work_;
@@ -304,3 +166,7 @@ class copy_pool {
 };
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::transports::same_host_detail
+
+#if defined(TENSORHUB_HEADER_ONLY)
+#include "tensorhub/transports/same_host/impl/copy_pool.ipp"
+#endif

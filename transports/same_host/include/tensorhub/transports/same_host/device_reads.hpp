@@ -69,10 +69,7 @@ class device_reads {
 
   /// `devices` names those that may copy to host memory.
   device_reads(copy_pool& pool, work_queue& queue, std::size_t depth,
-               std::function<std::vector<device_access*>()> devices)
-      : pool_{&pool}, queue_{&queue}, devices_{std::move(devices)} {
-    active_.reserve(depth);
-  }
+               std::function<std::vector<device_access*>()> devices);
   device_reads(const device_reads&) = delete;
   device_reads& operator=(const device_reads&) = delete;
 
@@ -81,301 +78,73 @@ class device_reads {
   }
 
   /// The read's region is known and granted.
-  void start(read_record& read) noexcept {
-    pool_->begin_elsewhere(read);
-    active_.push_back(&read);  // reserved
-    begin(read);
-    if (is_over(read)) end(read);
-  }
+  void start(read_record& read) noexcept;
 
   [[nodiscard]] bool empty() const noexcept { return active_.empty(); }
 
   /// Takes what has landed and hands out what can be.
-  void work() noexcept {
-    for (std::size_t i = 0; i < lanes_.size(); ++i) land(*lanes_[i]);
-    for (std::size_t i = 0; i < active_.size();) {
-      read_record& read = *active_[i];
-      if (read.part.failure == completion_status::ok) advance(read);
-      if (is_over(read)) {
-        end(read);  // and takes it out of the list
-      } else {
-        ++i;
-      }
-    }
-  }
+  void work() noexcept;
 
   /// Something can be done without waiting for a device or for a source.
-  [[nodiscard]] bool can_work() const noexcept {
-    return std::ranges::any_of(active_, [](const read_record* read) {
-      const device_part& part = read->part;
-      if (part.failure != completion_status::ok) return false;
-      const bool has_more = part.next < read->bytes;
-      if (part.way == way_type::bounced)
-        return has_more && std::ranges::any_of(part.lane->bounces, [](const auto& b) { return !b.in_use; });
-      if (part.way != way_type::staged) return false;
-      return std::ranges::any_of(read->through->slots(), [&](const stage_slot& slot) {
-        if (slot.state == stage_slot::state_type::free) return has_more;
-        return slot.owner == read && slot.state != stage_slot::state_type::asked && !is_flying(*read, slot);
-      });
-    });
-  }
+  [[nodiscard]] bool can_work() const noexcept;
 
   /// A lane has work: `wait_a_little` is of use.
-  [[nodiscard]] bool is_flying() const noexcept {
-    return std::ranges::any_of(lanes_, [](const auto& each) { return !each->flying.empty(); });
-  }
+  [[nodiscard]] bool is_flying() const noexcept;
   /// Until a piece has landed or failed, at most so long. True: one has.
-  [[nodiscard]] bool wait_a_little(duration longest) noexcept {
-    device_lane_record* first = nullptr;
-    for (const auto& each : lanes_) {
-      if (each->flying.empty()) continue;
-      if (state_of(*each) != lane_state::pending) return true;
-      if (first == nullptr) first = each.get();
-    }
-    return first != nullptr &&
-           first->lane->wait(first->flying.front().ticket, longest) != lane_state::pending;
-  }
+  [[nodiscard]] bool wait_a_little(duration longest) noexcept;
 
   /// The endpoint is lost; its reads have their status. Those that no lane has end now, the others when
   /// their pieces have landed.
-  void give_up(const endpoint_core& endpoint, completion_status why) noexcept {
-    for (std::size_t i = active_.size(); i-- > 0;) {
-      read_record& read = *active_[i];
-      if (read.endpoint != &endpoint) continue;
-      fail(read, why);
-      if (is_over(read)) end(read);
-    }
-  }
+  void give_up(const endpoint_core& endpoint, completion_status why) noexcept;
   /// The endpoint goes: when this returns, no byte of its targets changes any more and its reads have ended.
-  void settle(const endpoint_core& endpoint) noexcept {
-    give_up(endpoint, completion_status::cancelled);
-    for (std::size_t i = 0; i < lanes_.size(); ++i) {
-      device_lane_record& each = *lanes_[i];
-      while (has_pieces_of(each, endpoint)) {
-        if (state_of(each) == lane_state::pending)
-          static_cast<void>(each.lane->wait(each.flying.front().ticket, longest_look));
-        land(each);
-      }
-    }
-    give_up(endpoint, completion_status::cancelled);
-  }
+  void settle(const endpoint_core& endpoint) noexcept;
 
  private:
   static constexpr int pieces_at_once = 4;  ///< that the polling thread copies itself
   static constexpr std::chrono::seconds longest_look{1};
 
   /// The first piece of a lane that has one.
-  [[nodiscard]] static lane_state state_of(device_lane_record& lane) noexcept {
-    const lane_ticket ticket = lane.flying.front().ticket;
-    return ticket == 0 ? lane_state::failed : lane.lane->state(ticket);
-  }
+  [[nodiscard]] static lane_state state_of(device_lane_record& lane) noexcept;
   [[nodiscard]] static bool has_pieces_of(const device_lane_record& lane,
-                                          const endpoint_core& endpoint) noexcept {
-    return std::ranges::any_of(lane.flying,
-                               [&](const auto& piece) { return piece.read->endpoint == &endpoint; });
-  }
-  [[nodiscard]] static bool is_flying(const read_record& read, const stage_slot& slot) noexcept {
-    return read.part.lane != nullptr && std::ranges::any_of(read.part.lane->flying, [&](const auto& piece) {
-             return piece.slot == &slot;
-           });
-  }
-  [[nodiscard]] static bool is_over(const read_record& read) noexcept {
-    const device_part& part = read.part;
-    return part.in_flight == 0 &&
-           (part.failure != completion_status::ok || (part.next == read.bytes && part.landed == read.bytes));
-  }
+                                          const endpoint_core& endpoint) noexcept;
+  [[nodiscard]] static bool is_flying(const read_record& read, const stage_slot& slot) noexcept;
+  [[nodiscard]] static bool is_over(const read_record& read) noexcept;
 
   /// The queue's lane of that device. May throw.
-  [[nodiscard]] device_lane_record& lane_of(device_access& device) {
-    for (const auto& each : lanes_) {
-      if (each->device != &device) continue;
-      if (!each->lane) each->lane = device.open_lane();
-      return *each;
-    }
-    auto fresh = std::make_unique<device_lane_record>();
-    fresh->device = &device;
-    fresh->lane = device.open_lane();
-    lanes_.push_back(std::move(fresh));
-    return *lanes_.back();
-  }
+  [[nodiscard]] device_lane_record& lane_of(device_access& device);
 
-  void begin(read_record& read) noexcept {
-    read.part = {};
-    try {
-      choose_way(read);
-    } catch (...) {  // no memory, or no lane
-      fail(read, completion_status::local_error);
-    }
-  }
-  void choose_way(read_record& read) {
-    const region_view& region = *read.region;
-    device_part& part = read.part;
-    if (region.memory == region_memory::host) {
-      part.lane = &lane_of(*read.device);
-      if (region.file && region.file->view)
-        return copy_at_once(read, region.file->view.data() + region.file_offset);
-      part.way = way_type::bounced;
-      return advance(read);
-    }
-    for (device_access* const device : candidates(read)) {
-      const std::byte* const first = read.through->map(region, *device);
-      if (first == nullptr) continue;
-      part.lane = &lane_of(*device);
-      return copy_at_once(read, first);
-    }
-    if (read.through->why().empty()) read.through->note(why_staged(read));
-    part.way = way_type::staged;
-    if (read.device != nullptr) part.lane = &lane_of(*read.device);
-    advance(read);
-  }
-  [[nodiscard]] static std::string why_staged(const read_record& read) {
-    const region_view& region = *read.region;
-    if (!region.why.empty()) return region.why;
-    if (!region.mapped.empty()) return region.mapped.front().why;
-    return read.device == nullptr ? "no device is known here that could map it" : "options::device says so";
-  }
+  void begin(read_record& read) noexcept;
+  void choose_way(read_record& read);
+  [[nodiscard]] static std::string why_staged(const read_record& read);
   /// The devices that may read for this target, the best first.
-  [[nodiscard]] std::vector<device_access*> candidates(const read_record& read) const {
-    if (read.device != nullptr) return {read.device};
-    if (lanes_.empty()) return devices_();
-    std::vector<device_access*> out;
-    for (const auto& each : lanes_) out.push_back(each->device);
-    return out;
-  }
+  [[nodiscard]] std::vector<device_access*> candidates(const read_record& read) const;
 
   /// `first` is the region's first byte.
-  void copy_at_once(read_record& read, const std::byte* first) noexcept {
-    const completion_status before = read.through->permission(*read.region);
-    if (before != completion_status::ok) return fail(read, before);
-    read.part.next = read.bytes;
-    if (read.bytes > 0) fly(read, 0, first + read.offset, read.bytes, nullptr, nullptr);
-  }
+  void copy_at_once(read_record& read, const std::byte* first) noexcept;
 
-  void advance(read_record& read) noexcept {
-    if (read.part.way == way_type::bounced) bounce(read);
-    if (read.part.way == way_type::staged) stage(read);
-  }
+  void advance(read_record& read) noexcept;
 
-  void bounce(read_record& read) noexcept {
-    device_part& part = read.part;
-    for (int i = 0; i < pieces_at_once && part.next < read.bytes; ++i) {
-      auto& bounces = part.lane->bounces;
-      const auto free = std::ranges::find_if(bounces, [](const auto& each) { return !each.in_use; });
-      if (free == bounces.end()) return;
-      try {
-        if (free->memory.data() == nullptr)
-          free->memory = pinned_memory{*part.lane->device, device_lane_record::bounce_bytes};
-      } catch (...) {
-        return fail(read, completion_status::local_error);
-      }
-      const std::uint64_t at = part.next;
-      const std::uint64_t bytes = std::min(device_lane_record::bounce_bytes, read.bytes - at);
-      const completion_status status =
-          read.through->copy(*read.region, read.offset + at, free->memory.data(), bytes, false);
-      if (status != completion_status::ok) return fail(read, status);
-      part.next += bytes;
-      free->in_use = true;
-      fly(read, at, free->memory.data(), bytes, &*free, nullptr);
-    }
-  }
+  void bounce(read_record& read) noexcept;
 
-  void stage(read_record& read) noexcept {
-    device_part& part = read.part;
-    link& through = *read.through;
-    for (stage_slot& slot : through.slots()) {
-      if (slot.owner != &read || is_flying(read, slot)) continue;
-      switch (slot.state) {
-        case stage_slot::state_type::denied:
-          return fail(read, completion_status::access_denied);
-        case stage_slot::state_type::failed:  // nor can any other reader have it from there
-          return fail(read, completion_status::peer_lost);
-        case stage_slot::state_type::ready:
-          if (part.lane != nullptr) {
-            fly(read, slot.at, through.staged(slot), slot.bytes, nullptr, &slot);
-          } else {
-            const detail::peer_read reading;
-            std::memcpy(read.target + slot.at, through.staged(slot), slot.bytes);
-            part.landed += slot.bytes;
-            slot = {};
-          }
-          break;
-        default:
-          break;
-      }
-      if (part.failure != completion_status::ok) return;
-    }
-    while (part.next < read.bytes) {
-      const std::uint64_t bytes = std::min(stage_piece_bytes, read.bytes - part.next);
-      if (!through.stage(*read.region, &read, read.offset, part.next, bytes)) {
-        if (errno == EAGAIN) return;
-        const completion_status state = through.state();
-        return fail(read, state == completion_status::ok ? completion_status::peer_lost : state);
-      }
-      part.next += bytes;
-    }
-  }
+  void stage(read_record& read) noexcept;
 
   /// Gives the lane a piece of the read.
   void fly(read_record& read, std::uint64_t at, const std::byte* from, std::uint64_t bytes,
-           device_lane_record::bounce_piece* bounce, stage_slot* slot) noexcept {
-    device_lane_record& on = *read.part.lane;
-    try {
-      if (!on.lane) on.lane = on.device->open_lane();
-      on.flying.push_back({&read, 0, bytes, bounce, slot});
-    } catch (...) {
-      if (bounce != nullptr) bounce->in_use = false;
-      return fail(read, completion_status::local_error);
-    }
-    ++read.part.in_flight;
-    on.flying.back().ticket = on.lane->copy(read.target + at, from, bytes);
-  }
+           device_lane_record::bounce_piece* bounce, stage_slot* slot) noexcept;
 
-  static void take_down(const device_lane_record::piece& piece) noexcept {
-    --piece.read->part.in_flight;
-    if (piece.bounce != nullptr) piece.bounce->in_use = false;
-    if (piece.slot != nullptr) *piece.slot = {};
-  }
+  static void take_down(const device_lane_record::piece& piece) noexcept;
 
-  void land(device_lane_record& on) noexcept {
-    while (!on.flying.empty()) {
-      const lane_state state = state_of(on);
-      if (state == lane_state::pending) return;
-      if (state == lane_state::failed) return start_again(on);
-      const device_lane_record::piece piece = on.flying.front();
-      on.flying.pop_front();
-      take_down(piece);
-      piece.read->part.landed += piece.bytes;
-    }
-  }
+  void land(device_lane_record& on) noexcept;
 
   /// The lane has failed with its first piece.
-  void start_again(device_lane_record& on) noexcept {
-    on.lane.reset();  // from here on it writes nowhere
-    read_record& culprit = *on.flying.front().read;
-    for (const auto& piece : on.flying) take_down(piece);
-    on.flying.clear();
-    fail(culprit, culprit.through->verdict(*culprit.region, EIO));
-    for (read_record* const read : active_) {
-      if (read->part.lane != &on || read->part.failure != completion_status::ok) continue;
-      if (read->part.next == read->bytes && read->part.landed == read->bytes) continue;
-      read->through->forget(read);
-      begin(*read);
-    }
-  }
+  void start_again(device_lane_record& on) noexcept;
 
   void fail(read_record& read, completion_status why) noexcept {
     if (read.part.failure == completion_status::ok) read.part.failure = why;
   }
 
   /// No lane has anything of the read.
-  void end(read_record& read) noexcept {
-    std::erase(active_, &read);
-    read.through->forget(&read);
-    const completion_status status = read.part.failure != completion_status::ok
-                                         ? read.part.failure
-                                         : read.through->verdict(*read.region, 0);
-    pool_->end_elsewhere(*queue_, read, status);
-  }
+  void end(read_record& read) noexcept;
 
   copy_pool* pool_;
   work_queue* queue_;
@@ -385,3 +154,7 @@ class device_reads {
 };
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::transports::same_host_detail
+
+#if defined(TENSORHUB_HEADER_ONLY)
+#include "tensorhub/transports/same_host/impl/device_reads.ipp"
+#endif

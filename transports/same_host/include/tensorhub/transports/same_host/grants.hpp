@@ -48,19 +48,10 @@ class file_mapping_view {
  public:
   file_mapping_view() = default;
   /// Empty if the kernel refuses; errno says why.
-  file_mapping_view(int descriptor, std::uint64_t bytes, int protection) noexcept {
-    void* const memory = ::mmap(nullptr, bytes, protection, MAP_SHARED, descriptor, 0);
-    if (memory == MAP_FAILED) return;
-    data_ = static_cast<std::byte*>(memory);
-    bytes_ = bytes;
-  }
+  file_mapping_view(int descriptor, std::uint64_t bytes, int protection) noexcept;
   file_mapping_view(file_mapping_view&& other) noexcept
       : data_{std::exchange(other.data_, nullptr)}, bytes_{std::exchange(other.bytes_, 0)} {}
-  file_mapping_view& operator=(file_mapping_view&& other) noexcept {
-    std::swap(data_, other.data_);
-    std::swap(bytes_, other.bytes_);
-    return *this;
-  }
+  file_mapping_view& operator=(file_mapping_view&& other) noexcept;
   ~file_mapping_view() {
     if (data_ != nullptr) ::munmap(data_, bytes_);
   }
@@ -74,16 +65,9 @@ class file_mapping_view {
 };
 
 /// The file cannot become shorter, so that a mapping of it cannot fault.
-[[nodiscard]] inline bool is_sealed_against_shrinking(int descriptor) noexcept {
-  const int seals = ::fcntl(descriptor, F_GET_SEALS);
-  return seals >= 0 && (seals & F_SEAL_SHRINK) != 0;
-}
+[[nodiscard]] bool is_sealed_against_shrinking(int descriptor) noexcept;
 
-[[nodiscard]] inline std::uint64_t file_bytes(int descriptor) noexcept {
-  struct stat facts {};
-  return ::fstat(descriptor, &facts) == 0 && facts.st_size > 0 ? static_cast<std::uint64_t>(facts.st_size)
-                                                               : 0;
-}
+[[nodiscard]] std::uint64_t file_bytes(int descriptor) noexcept;
 
 using grant_word = std::atomic<std::uint64_t>;
 static_assert(sizeof(grant_word) == 8 && grant_word::is_always_lock_free);
@@ -98,64 +82,23 @@ class grant_page {
  public:
   static constexpr std::uint32_t slots = 1u << 20;  ///< regions and connections at one time
 
-  grant_page() : file_{::memfd_create("tensorhub-grants", MFD_CLOEXEC | MFD_ALLOW_SEALING)} {
-    if (file_ && ::ftruncate(file_.get(), slots * sizeof(grant_word)) == 0)
-      view_ = file_mapping_view{file_.get(), slots * sizeof(grant_word), PROT_READ | PROT_WRITE};
-    if (!view_ || ::fcntl(file_.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0)
-      throw error(errc::transport_failed,
-                  std::string{"same_host: no shared memory for grants: "} + std::strerror(errno));
-    // Older kernels do not know this one; readers map the page read-only anyway.
-    static_cast<void>(::fcntl(file_.get(), F_ADD_SEALS, seal_future_write));
-  }
+  grant_page();
   grant_page(const grant_page&) = delete;
   grant_page& operator=(const grant_page&) = delete;
 
   [[nodiscard]] int file() const noexcept { return file_.get(); }
 
   /// A slot with a number that was never used before. Throws `limit_exceeded` when all are taken.
-  [[nodiscard]] grant take() {
-    const std::lock_guard lock{mutex_};
-    grant fresh;
-    if (!free_.empty()) {
-      fresh.slot = free_.back();
-      free_.pop_back();
-    } else if (used_ < slots) {
-      // So that `give_back` never allocates.
-      if (free_.capacity() <= used_) free_.reserve(std::uint64_t{2} * (used_ + 32));
-      fresh.slot = used_++;
-    } else {
-      throw error(errc::limit_exceeded, "same_host: " + std::to_string(slots) +
-                                            " regions and connections are in use, and there is no room for "
-                                            "more: register larger pieces");
-    }
-    fresh.number = ++last_number_;
-    word(fresh.slot).store(fresh.number, std::memory_order_seq_cst);
-    return fresh;
-  }
+  [[nodiscard]] grant take();
   /// The slot's permission ends now; a new one begins.
-  [[nodiscard]] grant renew(std::uint32_t slot) noexcept {
-    const std::lock_guard lock{mutex_};
-    const grant fresh{slot, ++last_number_};
-    end(slot, fresh.number);
-    return fresh;
-  }
+  [[nodiscard]] grant renew(std::uint32_t slot) noexcept;
   /// The slot's permission ends now, with this word in its place.
-  void end(std::uint32_t slot, std::uint64_t value) noexcept {
-    word(slot).store(value, std::memory_order_seq_cst);
-    // What the caller does to the bytes from here on comes after the store, for every observer.
-    std::atomic_thread_fence(std::memory_order_seq_cst);
-  }
+  void end(std::uint32_t slot, std::uint64_t value) noexcept;
   /// The slot's permission ends now, and somebody else may get the slot.
-  void give_back(std::uint32_t slot) noexcept {
-    const std::lock_guard lock{mutex_};
-    end(slot, no_grant);
-    free_.push_back(slot);
-  }
+  void give_back(std::uint32_t slot) noexcept;
 
  private:
-  [[nodiscard]] grant_word& word(std::uint32_t slot) const noexcept {
-    return *reinterpret_cast<grant_word*>(view_.data() + std::uint64_t{slot} * sizeof(grant_word));
-  }
+  [[nodiscard]] grant_word& word(std::uint32_t slot) const noexcept;
 
   detail::unique_fd file_;
   file_mapping_view view_;
@@ -170,20 +113,13 @@ class grant_view {
  public:
   grant_view() = default;
   /// Empty if this is no grant page.
-  explicit grant_view(int descriptor) noexcept {
-    const std::uint64_t bytes = file_bytes(descriptor);
-    if (bytes < sizeof(grant_word) || bytes > grant_page::slots * sizeof(grant_word)) return;
-    if (is_sealed_against_shrinking(descriptor)) view_ = file_mapping_view{descriptor, bytes, PROT_READ};
-  }
+  explicit grant_view(int descriptor) noexcept;
   [[nodiscard]] explicit operator bool() const noexcept { return static_cast<bool>(view_); }
   [[nodiscard]] bool has(std::uint32_t slot) const noexcept {
     return slot < view_.bytes() / sizeof(grant_word);
   }
   /// Pre-condition: has(slot).
-  [[nodiscard]] std::uint64_t value(std::uint32_t slot) const noexcept {
-    return reinterpret_cast<const grant_word*>(view_.data() + std::uint64_t{slot} * sizeof(grant_word))
-        ->load(std::memory_order_acquire);
-  }
+  [[nodiscard]] std::uint64_t value(std::uint32_t slot) const noexcept;
   [[nodiscard]] bool holds(const grant& given) const noexcept { return value(given.slot) == given.number; }
 
  private:
@@ -191,3 +127,7 @@ class grant_view {
 };
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::transports::same_host_detail
+
+#if defined(TENSORHUB_HEADER_ONLY)
+#include "tensorhub/transports/same_host/impl/grants.ipp"
+#endif

@@ -24,37 +24,13 @@ class kept_links {
   explicit kept_links(std::size_t most) : most_{most} { links_.reserve(most + 1); }
 
   /// A good connection to that process, or null.
-  [[nodiscard]] std::unique_ptr<link> take(const std::string& address, incarnation peer) noexcept {
-    for (;;) {
-      std::unique_ptr<link> found;
-      {
-        const std::lock_guard lock{mutex_};
-        const auto at = std::ranges::find_if(
-            links_, [&](const auto& each) { return each->peer() == peer && each->address() == address; });
-        if (at == links_.end()) return nullptr;
-        found = std::move(*at);
-        links_.erase(at);
-      }
-      if (found->state() != completion_status::ok) continue;
-      found->begin_again();
-      return found;
-    }
-  }
+  [[nodiscard]] std::unique_ptr<link> take(const std::string& address, incarnation peer) noexcept;
 
   /// Keeps it, in the place of the oldest if there are too many.
-  void put(std::unique_ptr<link> one) noexcept {
-    if (most_ == 0 || one->state() != completion_status::ok) return;
-    const std::lock_guard lock{mutex_};
-    links_.push_back(std::move(one));  // reserved
-    if (links_.size() > most_) links_.erase(links_.begin());
-  }
+  void put(std::unique_ptr<link> one) noexcept;
 
   /// Lets go of sources that are gone and of memory that was revoked. To be called now and then.
-  void sweep() noexcept {
-    const std::lock_guard lock{mutex_};
-    std::erase_if(links_, [](const auto& each) { return each->state() != completion_status::ok; });
-    for (const auto& each : links_) each->sweep();
-  }
+  void sweep() noexcept;
 
  private:
   std::size_t most_;
@@ -63,3 +39,7 @@ class kept_links {
 };
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::transports::same_host_detail
+
+#if defined(TENSORHUB_HEADER_ONLY)
+#include "tensorhub/transports/same_host/impl/kept_links.ipp"
+#endif

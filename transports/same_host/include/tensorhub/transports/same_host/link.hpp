@@ -100,31 +100,7 @@ class link {
  public:
   /// Connects and greets. Throws `transport_failed` or `timed_out`.
   link(const transport_address& where, const same_host_options& options, const machine_identity& machine,
-       incarnation self, incarnation peer, std::shared_ptr<import_table> imports, clock::time_point until)
-      : text_{where.text},
-        peer_{peer},
-        maps_files_{options.files == backing_files::map},
-        maps_devices_{options.device == device_memory::map},
-        imports_{std::move(imports)} {
-    const auto address = host_address::parse(text_);
-    if (!address) refuse("is no address of this transport");
-    require_this_machine(*address, machine, text_);
-    socket_ = connect_to(address->socket, text_, until);
-    const peer_credentials source = credentials_of(socket_.get());
-    if (!may_talk(source.user, options.allowed_uids))
-      refuse("belongs to user " + std::to_string(source.user) + ", this process to user " +
-             std::to_string(::geteuid()) + ": run both as one user, or name it in options::allowed_uids");
-    process_ = source.process;
-    hello greeting;
-    greeting.reader = self.value;
-    greeting.source = peer.value;
-    if (where.capability.size() == greeting.capability.size())
-      std::memcpy(greeting.capability.data(), where.capability.data(), greeting.capability.size());
-    if (!send_packet(socket_.get(), greeting)) refuse("closed the connection at once");
-    take_welcome(until);
-    hold_process();
-    if (options.attach == memory_attach::automatic) probe(source.user);
-  }
+       incarnation self, incarnation peer, std::shared_ptr<import_table> imports, clock::time_point until);
   link(const link&) = delete;
   link& operator=(const link&) = delete;
 
@@ -133,115 +109,26 @@ class link {
   [[nodiscard]] int socket() const noexcept { return socket_.get(); }
 
   /// The region with this key; it is asked for if it is new. May throw bad_alloc.
-  [[nodiscard]] std::shared_ptr<const region_view> region(const region_key& key) {
-    if (const auto found = regions_.find(key); found != regions_.end()) return found->second;
-    if (regions_.size() >= sweep_at_) {
-      sweep();
-      sweep_at_ = std::max<std::size_t>(64, 2 * regions_.size());
-    }
-    auto fresh = std::make_shared<region_view>();
-    fresh->key = key;
-    to_ask_.push_back({fresh, false});
-    try {
-      regions_.emplace(key, fresh);
-    } catch (...) {
-      to_ask_.pop_back();
-      throw;
-    }
-    if (!is_waiting_) last_answer_ = clock::now();
-    is_waiting_ = true;
-    return fresh;
-  }
+  [[nodiscard]] std::shared_ptr<const region_view> region(const region_key& key);
 
   /// Sends questions, as far as that is allowed at this moment.
-  void ask() noexcept {
-    while (!to_ask_.empty() && asked_.size() < requests_in_flight) {
-      try {
-        region_request request;
-        request.number = last_number_ + 1;
-        if (to_ask_.front().brings_file) request.wants = request_kind::region_and_file;
-        request.key = to_ask_.front().region->key;
-        const auto entry = asked_.emplace(request.number, to_ask_.front().region).first;
-        if (!send_packet(socket(), request)) {
-          asked_.erase(entry);
-          return;  // full, or broken, which the next look for answers finds out
-        }
-        ++last_number_;
-        to_ask_.pop_front();
-      } catch (...) {  // no memory now: again at the next call
-        return;
-      }
-    }
-  }
+  void ask() noexcept;
 
   /// Takes the answers that have come.
-  [[nodiscard]] answer_outcome take_answers() noexcept {
-    ask();
-    for (bool any = false;; any = true) {
-      region_answer answer;
-      detail::unique_fd descriptor;
-      switch (receive_packet(socket(), answer, descriptor)) {
-        case packet_outcome::taken:
-          break;
-        case packet_outcome::nothing:
-          is_waiting_ = !asked_.empty() || !to_ask_.empty() || staging_ > 0;
-          return any ? answer_outcome::some : answer_outcome::none;
-        case packet_outcome::ended:
-        case packet_outcome::strange:
-          return answer_outcome::lost;
-      }
-      last_answer_ = clock::now();
-      const auto found = asked_.find(answer.number);
-      if (found == asked_.end()) {
-        if (!take_staged(answer, descriptor)) return answer_outcome::lost;
-        continue;
-      }
-      const auto region = found->second;
-      asked_.erase(found);
-      try {
-        if (!take_in(*region, answer, std::move(descriptor))) return answer_outcome::lost;
-      } catch (...) {  // no memory: as if it had been denied
-        region->state = region_state::denied;
-      }
-      if (region->state == region_state::denied) regions_.erase(region->key);
-      ask();
-    }
-  }
+  [[nodiscard]] answer_outcome take_answers() noexcept;
 
   // ---- staged pieces ------------------------------------------------------------------------------------
 
   /// Asks for [offset + at, offset + at + bytes) of a granted region. False: no slot is free, or the socket
   /// takes no packet (errno is EAGAIN, or says what broke it).
   [[nodiscard]] bool stage(const region_view& region, const void* owner, std::uint64_t offset,
-                           std::uint64_t at, std::uint64_t bytes) noexcept {
-    for (std::uint32_t i = 0; i < stage_slots; ++i) {
-      stage_slot& slot = slots_[i];
-      if (slot.state != stage_slot::state_type::free) continue;
-      region_request request{last_number_ + 1, request_kind::staged_piece, i, offset + at, bytes, region.key};
-      if (!send_packet(socket(), request)) return false;
-      slot = {stage_slot::state_type::asked, owner, ++last_number_, at, bytes};
-      if (!is_waiting_) last_answer_ = clock::now();
-      is_waiting_ = true;
-      ++staging_;
-      return true;
-    }
-    errno = EAGAIN;
-    return false;
-  }
+                           std::uint64_t at, std::uint64_t bytes) noexcept;
   [[nodiscard]] std::array<stage_slot, stage_slots>& slots() noexcept { return slots_; }
   [[nodiscard]] const std::array<stage_slot, stage_slots>& slots() const noexcept { return slots_; }
   /// Its bytes, once the slot is ready.
-  [[nodiscard]] const std::byte* staged(const stage_slot& slot) const noexcept {
-    return stage_.data() + static_cast<std::uint64_t>(&slot - slots_.data()) * stage_piece_bytes;
-  }
+  [[nodiscard]] const std::byte* staged(const stage_slot& slot) const noexcept;
   /// Nobody waits for this read's pieces any more.
-  void forget(const void* owner) noexcept {
-    for (stage_slot& slot : slots_) {
-      if (slot.owner != owner) continue;
-      slot.owner = nullptr;
-      if (slot.state != stage_slot::state_type::asked) slot.state = stage_slot::state_type::free;
-    }
-  }
+  void forget(const void* owner) noexcept;
   /// Pieces that are asked for.
   [[nodiscard]] std::size_t staging() const noexcept { return staging_; }
 
@@ -252,32 +139,12 @@ class link {
 
   /// The first byte of a granted region of device memory, for this device; null: it has to be staged. May
   /// throw bad_alloc.
-  [[nodiscard]] const std::byte* map(const region_view& region, device_access& by) {
-    if (!maps_devices_) return nullptr;
-    if (is_own_process()) return reinterpret_cast<const std::byte*>(region.address);
-    if (region.memory != region_memory::mappable_device) return nullptr;
-    for (const mapped_region& each : region.mapped)
-      if (each.by == &by) return each.memory ? each.memory->data() + region.exported.offset : nullptr;
-    region.mapped.reserve(region.mapped.size() + 1);
-    sweep();  // mappings of what was there before
-    mapped_region fresh{&by, {}, {}};
-    foreign_allocation what{peer_, region.export_number, region.exported};
-    what.words.offset = 0;
-    try {
-      fresh.memory = imports_->get(what, by);
-    } catch (const error& e) {
-      fresh.why = by.description() + " cannot map it: " + e.sentence();
-    }
-    region.mapped.push_back(fresh);
-    return fresh.memory ? fresh.memory->data() + region.exported.offset : nullptr;
-  }
+  [[nodiscard]] const std::byte* map(const region_view& region, device_access& by);
 
   /// Why device memory of this source is staged; empty: none is, so far.
   [[nodiscard]] const std::string& why() const noexcept { return why_; }
   /// May throw bad_alloc.
-  void note(const std::string& why) {
-    if (why_.empty()) why_ = "device memory of the peer goes through host memory: " + why;
-  }
+  void note(const std::string& why);
 
   /// Since when nothing was heard; only while something is asked for.
   [[nodiscard]] clock::time_point last_answer() const noexcept { return last_answer_; }
@@ -286,63 +153,20 @@ class link {
   void begin_again() noexcept { last_answer_ = clock::now(); }
 
   /// Lets go of what has been revoked.
-  void sweep() noexcept {
-    std::erase_if(regions_, [this](const auto& entry) {
-      const region_view& each = *entry.second;
-      return each.state == region_state::granted && !grants_.holds(each.given);
-    });
-    std::erase_if(files_, [](const auto& entry) { return entry.second.expired(); });
-  }
+  void sweep() noexcept;
 
   /// `ok`, or why nothing of this source can be read any more.
-  [[nodiscard]] completion_status state() const noexcept {
-    const std::uint64_t now = grants_.value(own_.slot);
-    if (now == cut_off_grant) return completion_status::cut_off;
-    return now == own_.number && is_alive() ? completion_status::ok : completion_status::peer_lost;
-  }
+  [[nodiscard]] completion_status state() const noexcept;
 
   /// Copies [offset, offset + bytes) of a granted region. Pre-condition: inside of the region.
   [[nodiscard]] completion_status copy(const region_view& region, std::uint64_t offset, std::byte* target,
-                                       std::uint64_t bytes, bool streaming) const noexcept {
-    if (const auto before = permission(region); before != completion_status::ok) return before;
-    int failure = 0;
-    if (region.file && region.file->view) {
-      const detail::peer_read reading;
-      const std::byte* const from = region.file->view.data() + region.file_offset + offset;
-      if (streaming) {
-        copy_streaming(target, from, bytes);
-      } else {
-        std::memcpy(target, from, bytes);
-      }
-    } else if (region.file) {
-      failure = copy_from_file(region.file->descriptor.get(), region.file_offset + offset, target, bytes);
-    } else if (!can_attach_) {
-      failure = EPERM;
-    } else {
-      // Not another process's memory, not even to throw it away.
-      if (!is_alive()) return completion_status::peer_lost;
-      const detail::peer_read reading;
-      failure = copy_from_process(process_, region.address + offset, target, bytes);
-    }
-    return verdict(region, failure);
-  }
+                                       std::uint64_t bytes, bool streaming) const noexcept;
 
   /// What the words say at this moment.
-  [[nodiscard]] completion_status permission(const region_view& region) const noexcept {
-    const std::uint64_t now = grants_.value(own_.slot);
-    if (now == cut_off_grant) return completion_status::cut_off;
-    if (now != own_.number) return completion_status::peer_lost;
-    return grants_.holds(region.given) ? completion_status::ok : completion_status::access_denied;
-  }
+  [[nodiscard]] completion_status permission(const region_view& region) const noexcept;
 
   /// How a copy counts that has just been made: `failure` is zero, or its errno.
-  [[nodiscard]] completion_status verdict(const region_view& region, int failure) const noexcept {
-    std::atomic_thread_fence(std::memory_order_seq_cst);  // the bytes before the words: see grants.hpp
-    if (const auto after = permission(region); after != completion_status::ok) return after;
-    if (!is_alive() || failure == ESRCH) return completion_status::peer_lost;
-    if (failure == 0) return completion_status::ok;
-    return failure == EFAULT ? completion_status::access_denied : completion_status::local_error;
-  }
+  [[nodiscard]] completion_status verdict(const region_view& region, int failure) const noexcept;
 
  private:
   struct question {
@@ -350,169 +174,24 @@ class link {
     bool brings_file = false;
   };
 
-  [[noreturn]] void refuse(const std::string& why) const {
-    throw error(errc::transport_failed, "same_host: " + text_ + " " + why);
-  }
+  [[noreturn]] void refuse(const std::string& why) const;
 
-  void take_welcome(clock::time_point until) {
-    welcome answer;
-    detail::unique_fd page;
-    for (;;) {
-      pollfd entry{socket_.get(), POLLIN, 0};
-      const int ready = ::poll(&entry, 1, milliseconds_left(until));
-      if (ready < 0 && errno == EINTR) continue;
-      if (ready <= 0)
-        throw error(errc::timed_out, "same_host: " + text_ + " accepted the connection and said nothing");
-      const packet_outcome outcome = receive_packet(socket_.get(), answer, page);
-      if (outcome == packet_outcome::nothing) continue;
-      if (outcome == packet_outcome::ended) refuse("closed the connection instead of greeting");
-      if (outcome == packet_outcome::strange || answer.magic != welcome_magic)
-        refuse("is no TensorHub process");
-      break;
-    }
-    switch (answer.status) {
-      case welcome_status::accepted:
-        break;
-      case welcome_status::other_protocol:
-        return refuse("speaks protocol " + std::to_string(answer.protocol) + ", this process speaks " +
-                      std::to_string(protocol_number));
-      case welcome_status::other_process:
-        return refuse("is another process (incarnation " + to_hex(incarnation{answer.source}) +
-                      ") than the one that was expected there (" + to_hex(peer_) + ")");
-      case welcome_status::refused:
-        return refuse("has cut this process off: it was declared dead");
-      case welcome_status::other_user:
-        return refuse(
-            "does not let user " + std::to_string(::geteuid()) +
-            " in: run both processes as one user, or name it in the source's options::allowed_uids");
-      case welcome_status::full:
-        return refuse("has no connection left: raise its options::max_connections");
-      case welcome_status::no_capability:
-        return refuse(
-            "lets in only readers to whom the reference server has given a capability for it: this process "
-            "showed none, or another's");
-      default:
-        return refuse("answered with an unknown status");
-    }
-    if (answer.source != peer_.value) refuse("is another process than the one that was expected there");
-    if (page) grants_ = grant_view{page.get()};
-    own_ = {answer.grant_slot, answer.grant};
-    if (!grants_ || !grants_.has(own_.slot) || own_.number < first_grant)
-      refuse("sent no usable grant page (or this process has no memory or descriptor left for it)");
-    probe_address_ = answer.probe_address;
-    probe_value_ = answer.probe_value;
-  }
+  void take_welcome(clock::time_point until);
 
-  void hold_process() noexcept {
-#ifdef SYS_pidfd_open
-    if (process_ > 0) process_file_.reset(static_cast<int>(::syscall(SYS_pidfd_open, process_, 0)));
-#endif
-  }
+  void hold_process() noexcept;
 
   /// Finds out whether the kernel lets this process read the other's memory, and that it is the right one.
-  void probe(uid_t its_user) {
-    std::uint64_t value = 0;
-    const int failure = process_ > 0 ? copy_from_process(process_, probe_address_,
-                                                         reinterpret_cast<std::byte*>(&value), sizeof value)
-                                     : EPERM;
-    if (failure != 0) {
-      refuse("is reachable, but " + why_attach_fails(failure, process_, its_user) +
-             ". Without that only memory in files can be read (options::attach = never)");
-    }
-    if (value != probe_value_)
-      refuse("is not process " + std::to_string(process_) + ", which opened its socket");
-    can_attach_ = true;
-  }
+  void probe(uid_t its_user);
 
-  [[nodiscard]] bool is_alive() const noexcept {
-    std::array<pollfd, 2> entries{pollfd{socket_.get(), 0, 0}, pollfd{process_file_.get(), POLLIN, 0}};
-    const nfds_t count = process_file_ ? 2 : 1;
-    return ::poll(entries.data(), count, 0) == 0;
-  }
+  [[nodiscard]] bool is_alive() const noexcept;
 
   /// False: the answer cannot be an honest one.
-  [[nodiscard]] bool take_in(region_view& region, const region_answer& answer, detail::unique_fd descriptor) {
-    if (answer.status != answer_status::granted) {
-      region.state = region_state::denied;
-      return true;
-    }
-    if (!grants_.has(answer.grant_slot) || answer.grant < first_grant) return false;
-    if (answer.address > UINT64_MAX - answer.bytes || answer.file_offset > UINT64_MAX - answer.bytes)
-      return false;
-    if (answer.memory > region_memory::staged_device) return false;
-    if (answer.memory == region_memory::mappable_device &&
-        (answer.exported.offset > answer.exported.allocation_bytes ||
-         answer.bytes > answer.exported.allocation_bytes - answer.exported.offset))
-      return false;
-    std::shared_ptr<const remote_file> file;
-    if (answer.file != 0) {
-      if (descriptor)
-        files_[answer.file] = file = adopt(std::move(descriptor));
-      else
-        file = files_[answer.file].lock();
-      if (!file && answer.brings_file == 0) {
-        // Let go of since the source sent it.
-        to_ask_.push_back({regions_.at(region.key), true});
-        return true;
-      }
-      // None although it was sent: no descriptor is free here. Such memory is read as any other.
-      if (file && (answer.file_offset > file->bytes || answer.bytes > file->bytes - answer.file_offset))
-        file.reset();
-    }
-    region.bytes = answer.bytes;
-    region.address = answer.address;
-    region.given = {answer.grant_slot, answer.grant};
-    region.file = std::move(file);
-    region.file_offset = answer.file_offset;
-    region.memory = answer.memory;
-    region.export_number = answer.export_number;
-    region.exported = answer.exported;
-    for (const char each : answer.why) {
-      if (each == 0) break;
-      region.why += each >= ' ' && each <= '~' ? each : '?';
-    }
-    region.state = region_state::granted;
-    return true;
-  }
+  [[nodiscard]] bool take_in(region_view& region, const region_answer& answer, detail::unique_fd descriptor);
 
   /// False: the answer cannot be an honest one, or the staging file cannot be had.
-  [[nodiscard]] bool take_staged(const region_answer& answer, const detail::unique_fd& descriptor) noexcept {
-    const auto slot = std::ranges::find_if(slots_, [&](const stage_slot& each) {
-      return each.state == stage_slot::state_type::asked && each.number == answer.number;
-    });
-    if (slot == slots_.end()) return false;
-    --staging_;
-    if (descriptor) {
-      const std::uint64_t bytes = file_bytes(descriptor.get());
-      if (stage_ || bytes != stage_slots * stage_piece_bytes ||
-          !is_sealed_against_shrinking(descriptor.get()))
-        return false;
-      stage_ = file_mapping_view{descriptor.get(), bytes, PROT_READ};
-    }
-    switch (answer.status) {
-      case answer_status::granted:
-        slot->state = stage_slot::state_type::ready;
-        break;
-      case answer_status::denied:
-        slot->state = stage_slot::state_type::denied;
-        break;
-      default:
-        slot->state = stage_slot::state_type::failed;
-    }
-    if (slot->state == stage_slot::state_type::ready && !stage_) return false;
-    if (slot->owner == nullptr) slot->state = stage_slot::state_type::free;
-    return true;
-  }
+  [[nodiscard]] bool take_staged(const region_answer& answer, const detail::unique_fd& descriptor) noexcept;
 
-  [[nodiscard]] std::shared_ptr<const remote_file> adopt(detail::unique_fd descriptor) const {
-    auto file = std::make_shared<remote_file>();
-    file->bytes = file_bytes(descriptor.get());
-    // Only what cannot shrink is mapped: touching a page behind the end would be a bus error.
-    if (maps_files_ && file->bytes > 0 && is_sealed_against_shrinking(descriptor.get()))
-      file->view = file_mapping_view{descriptor.get(), file->bytes, PROT_READ};
-    if (!file->view) file->descriptor = std::move(descriptor);
-    return file;
-  }
+  [[nodiscard]] std::shared_ptr<const remote_file> adopt(detail::unique_fd descriptor) const;
 
   std::string text_;
   incarnation peer_;
@@ -543,3 +222,7 @@ class link {
 };
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::transports::same_host_detail
+
+#if defined(TENSORHUB_HEADER_ONLY)
+#include "tensorhub/transports/same_host/impl/link.ipp"
+#endif

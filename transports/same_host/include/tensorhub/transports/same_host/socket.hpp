@@ -32,74 +32,29 @@ namespace tensorhub::inline TENSORHUB_MODE::transports::same_host_detail {
 using clock = std::chrono::steady_clock;
 
 /// Milliseconds left, rounded up, at least zero; for poll(2).
-[[nodiscard]] inline int milliseconds_left(clock::time_point until) noexcept {
-  const auto left = until - clock::now();
-  if (left.count() <= 0) return 0;
-  const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(left).count() + 1;
-  return static_cast<int>(std::min<std::int64_t>(ms, 1'000'000));
-}
+[[nodiscard]] int milliseconds_left(clock::time_point until) noexcept;
 
 struct socket_name {
   sockaddr_un address{};
   socklen_t bytes = 0;
   /// Abstract: it needs no file and goes with its socket.
-  explicit socket_name(std::string_view name) noexcept {
-    address.sun_family = AF_UNIX;
-    name = name.substr(0, sizeof address.sun_path - 1);
-    std::memcpy(address.sun_path + 1, name.data(), name.size());
-    bytes = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
-  }
+  explicit socket_name(std::string_view name) noexcept;
   [[nodiscard]] const sockaddr* get() const noexcept { return reinterpret_cast<const sockaddr*>(&address); }
 };
 
-[[nodiscard]] inline detail::unique_fd listen_at(const std::string& name) {
-  detail::unique_fd socket{::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)};
-  const socket_name at{name};
-  if (!socket || ::bind(socket.get(), at.get(), at.bytes) != 0 || ::listen(socket.get(), 4096) != 0)
-    throw error(errc::transport_failed,
-                std::string{"same_host: cannot listen on a UNIX socket: "} + std::strerror(errno));
-  return socket;
-}
+[[nodiscard]] detail::unique_fd listen_at(const std::string& name);
 
 /// Connects; throws `transport_failed` or `timed_out`.
-[[nodiscard]] inline detail::unique_fd connect_to(const std::string& name, const std::string& address,
-                                                  clock::time_point until) {
-  detail::unique_fd socket{::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0)};
-  if (!socket)
-    throw error(errc::transport_failed, std::string{"same_host: no socket: "} + std::strerror(errno));
-  const socket_name at{name};
-  for (;;) {
-    // It waits only while the source's backlog is full, and at most so long.
-    const int left = std::max(1, milliseconds_left(until));
-    const timeval limit{left / 1000, (left % 1000) * 1000};
-    static_cast<void>(::setsockopt(socket.get(), SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit));
-    if (::connect(socket.get(), at.get(), at.bytes) == 0) break;
-    if (errno == EINTR) continue;
-    if (errno == EAGAIN)
-      throw error(errc::timed_out,
-                  "same_host: " + address + " accepts no connection: it hangs or is stopped");
-    throw error(errc::transport_failed, "same_host: " + address + " cannot be reached: " +
-                                            std::strerror(errno) + "; that process has probably ended");
-  }
-  const int flags = ::fcntl(socket.get(), F_GETFL);
-  static_cast<void>(::fcntl(socket.get(), F_SETFL, flags | O_NONBLOCK));
-  return socket;
-}
+[[nodiscard]] detail::unique_fd connect_to(const std::string& name, const std::string& address,
+                                           clock::time_point until);
 
 /// Who is at the other end, in the kernel's words: of a connection that was made here, who listened.
 struct peer_credentials {
   pid_t process = 0;  ///< 0: not visible in this PID namespace
   uid_t user = static_cast<uid_t>(-1);
 };
-[[nodiscard]] inline peer_credentials credentials_of(int socket) noexcept {
-  ucred facts{};
-  socklen_t bytes = sizeof facts;
-  if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &facts, &bytes) != 0) return {};
-  return {facts.pid, facts.uid};
-}
-[[nodiscard]] inline bool may_talk(uid_t user, const std::vector<uid_t>& allowed) noexcept {
-  return user == ::geteuid() || std::ranges::find(allowed, user) != allowed.end();
-}
+[[nodiscard]] peer_credentials credentials_of(int socket) noexcept;
+[[nodiscard]] bool may_talk(uid_t user, const std::vector<uid_t>& allowed) noexcept;
 
 /// One packet, with a descriptor if `descriptor` >= 0. False, with errno, if it was not taken.
 template <typename Packet>
@@ -169,3 +124,7 @@ template <typename Packet>
 }
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::transports::same_host_detail
+
+#if defined(TENSORHUB_HEADER_ONLY)
+#include "tensorhub/transports/same_host/impl/socket.ipp"
+#endif

@@ -46,15 +46,7 @@ class stage_file {
   static constexpr std::uint64_t bytes = stage_slots * stage_piece_bytes;
 
   /// Throws `system_failed`.
-  stage_file() : file_{::memfd_create("tensorhub-stage", MFD_CLOEXEC | MFD_ALLOW_SEALING)} {
-    if (file_ && ::ftruncate(file_.get(), static_cast<off_t>(bytes)) == 0)
-      view_ = file_mapping_view{file_.get(), bytes, PROT_READ | PROT_WRITE};
-    if (!view_ || ::fcntl(file_.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0)
-      throw error(
-          errc::system_failed,
-          std::string{"same_host: no shared memory to stage device memory in: "} + std::strerror(errno));
-    static_cast<void>(::fcntl(file_.get(), F_ADD_SEALS, seal_future_write));  // older kernels do not know it
-  }
+  stage_file();
   [[nodiscard]] int file() const noexcept { return file_.get(); }
   [[nodiscard]] std::byte* slot(std::uint32_t number) const noexcept {
     return view_.data() + number * stage_piece_bytes;
@@ -82,66 +74,18 @@ class stage_desk {
   stage_desk& operator=(const stage_desk&) = delete;
 
   /// May throw bad_alloc or system_error.
-  void add(stage_job job) {
-    const std::lock_guard lock{mutex_};
-    if (stopping_) return;
-    jobs_.push_back(std::move(job));
-    if (!thread_.joinable()) thread_ = std::jthread{[this] { run(); }};
-    changed_.notify_one();
-  }
+  void add(stage_job job);
   /// No job is begun any more; the present one ends first.
-  void stop() noexcept {
-    {
-      const std::lock_guard lock{mutex_};
-      stopping_ = true;
-    }
-    changed_.notify_one();
-    if (thread_.joinable()) thread_.join();
-  }
+  void stop() noexcept;
 
  private:
   /// Longer than any copy of one piece takes on a device that works.
   static constexpr std::chrono::seconds longest_copy{20};
 
-  void run() noexcept {
-    std::unique_lock lock{mutex_};
-    for (;;) {
-      changed_.wait(lock, [this] { return stopping_ || !jobs_.empty(); });
-      if (stopping_) return;
-      const stage_job job = std::move(jobs_.front());
-      jobs_.pop_front();
-      lock.unlock();
-      answer_(job, copy(job));
-      lock.lock();
-    }
-  }
+  void run() noexcept;
 
-  [[nodiscard]] answer_status copy(const stage_job& job) noexcept {
-    try {
-      const auto facts = regions_->lend(job.request.key);
-      if (!facts) return answer_status::denied;
-      const answer_status status = copy(job, facts->range);
-      regions_->give_back(job.request.key.region);
-      return status;
-    } catch (...) {  // no memory
-      return answer_status::failed;
-    }
-  }
-  [[nodiscard]] answer_status copy(const stage_job& job, const memory_range& range) noexcept {
-    const region_request& wanted = job.request;
-    if (wanted.offset > range.bytes || wanted.bytes > range.bytes - wanted.offset)
-      return answer_status::denied;
-    try {
-      auto& lane = lanes_[range.device];
-      if (!lane) lane = range.device->open_lane();
-      const lane_ticket ticket =
-          lane->copy(job.into->slot(wanted.slot), range.data + wanted.offset, wanted.bytes);
-      if (ticket != 0 && lane->wait(ticket, longest_copy) == lane_state::done) return answer_status::granted;
-      lane.reset();  // returns when it does nothing any more
-    } catch (...) {  // no lane
-    }
-    return answer_status::failed;
-  }
+  [[nodiscard]] answer_status copy(const stage_job& job) noexcept;
+  [[nodiscard]] answer_status copy(const stage_job& job, const memory_range& range) noexcept;
 
   region_table* regions_;
   std::function<void(const stage_job&, answer_status)> answer_;
@@ -154,3 +98,7 @@ class stage_desk {
 };
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::transports::same_host_detail
+
+#if defined(TENSORHUB_HEADER_ONLY)
+#include "tensorhub/transports/same_host/impl/staging.ipp"
+#endif

@@ -34,19 +34,10 @@ inline constexpr std::size_t label_bytes = 64;  ///< at most
 }
 
 /// Empty for an empty name: unknown.
-[[nodiscard]] inline std::string datacenter_label(std::string_view name) {
-  if (name.size() <= label_bytes && std::ranges::all_of(name, is_plain)) return std::string{name};
-  return "~" + to_hex(tensorhub::detail::xxh3_128(std::as_bytes(std::span{name}), 0));
-}
+[[nodiscard]] std::string datacenter_label(std::string_view name);
 
 /// Something that `datacenter_label` can have made of a name.
-[[nodiscard]] inline bool is_label(std::string_view text) noexcept {
-  if (text.empty() || text.size() > label_bytes) return false;
-  if (text.front() != '~') return std::ranges::all_of(text, is_plain);
-  return text.size() == 33 && std::ranges::all_of(text.substr(1), [](char c) {
-           return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f');
-         });
-}
+[[nodiscard]] bool is_label(std::string_view text) noexcept;
 
 struct host_and_port {
   std::string host{};
@@ -58,43 +49,18 @@ inline constexpr std::string_view address_scheme = "tcp://";
 inline constexpr std::string_view datacenter_field = "?datacenter=";
 
 /// `host` may be a numeric IPv6 address without brackets.
-[[nodiscard]] inline std::string make_address(const host_and_port& where,
-                                              std::string_view scheme = address_scheme) {
-  const bool is_v6 = where.host.find(':') != std::string::npos;
-  std::string text{scheme};
-  text += (is_v6 ? "[" + where.host + "]" : where.host) + ":" + where.port;
-  if (!where.datacenter.empty()) text.append(datacenter_field).append(where.datacenter);
-  return text;
-}
+[[nodiscard]] std::string make_address(const host_and_port& where, std::string_view scheme = address_scheme);
 
 /// Nothing: no address of this transport.
-[[nodiscard]] inline std::optional<host_and_port> parse_address(std::string_view text,
-                                                                std::string_view scheme = address_scheme) {
-  if (text.size() > limits::address_bytes || !text.starts_with(scheme)) return std::nullopt;
-  text.remove_prefix(scheme.size());
-  host_and_port where;
-  if (const auto mark = text.find('?'); mark != std::string_view::npos) {
-    const std::string_view field = text.substr(mark);
-    if (!field.starts_with(datacenter_field) || !is_label(field.substr(datacenter_field.size())))
-      return std::nullopt;
-    where.datacenter = field.substr(datacenter_field.size());
-    text = text.substr(0, mark);
-  }
-  const auto colon = text.rfind(':');
-  if (colon == std::string_view::npos || colon == 0 || colon + 1 == text.size()) return std::nullopt;
-  std::string_view host = text.substr(0, colon);
-  if (host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
-  if (host.empty()) return std::nullopt;
-  where.host = host;
-  where.port = text.substr(colon + 1);
-  return where;
-}
+[[nodiscard]] std::optional<host_and_port> parse_address(std::string_view text,
+                                                         std::string_view scheme = address_scheme);
 
 /// From a reader in datacenter `own` (a label) to a source. Where either is unknown they are taken to be in
 /// the same one.
-[[nodiscard]] inline path_kind path_to(const host_and_port& source, std::string_view own) noexcept {
-  const bool both_known = !source.datacenter.empty() && !own.empty();
-  return both_known && source.datacenter != own ? path_kind::wide_area : path_kind::same_datacenter;
-}
+[[nodiscard]] path_kind path_to(const host_and_port& source, std::string_view own) noexcept;
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::transports::tcp_detail
+
+#if defined(TENSORHUB_HEADER_ONLY)
+#include "tensorhub/transports/tcp/impl/address.ipp"
+#endif

@@ -91,29 +91,22 @@ class plain_channel {
     return ::send(socket(), data, bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
   }
   /// `more`: MSG_MORE, or 0.
-  [[nodiscard]] ssize_t send(std::span<iovec> pieces, int more) noexcept {
-    const msghdr message = message_of(pieces);
-    return ::sendmsg(socket(), &message, MSG_NOSIGNAL | MSG_DONTWAIT | more);
-  }
+  [[nodiscard]] ssize_t send(std::span<iovec> pieces, int more) noexcept;
   [[nodiscard]] ssize_t receive(void* into, std::size_t bytes) noexcept {
     return ::recv(socket(), into, bytes, MSG_DONTWAIT);
   }
-  [[nodiscard]] ssize_t receive(std::span<iovec> pieces) noexcept {
-    msghdr message = message_of(pieces);
-    return ::recvmsg(socket(), &message, MSG_DONTWAIT);
-  }
+  [[nodiscard]] ssize_t receive(std::span<iovec> pieces) noexcept;
   [[nodiscard]] static constexpr bool may_have_more() noexcept { return false; }
   [[nodiscard]] static std::string why_closed() { return "closed the connection instead of greeting"; }
 
  private:
-  [[nodiscard]] static msghdr message_of(std::span<iovec> pieces) noexcept {
-    msghdr message{};
-    message.msg_iov = pieces.data();
-    message.msg_iovlen = pieces.size();
-    return message;
-  }
+  [[nodiscard]] static msghdr message_of(std::span<iovec> pieces) noexcept;
 
   detail::unique_fd socket_;
 };
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::transports::tcp_detail
+
+#if defined(TENSORHUB_HEADER_ONLY)
+#include "tensorhub/transports/tcp/impl/plain_channel.ipp"
+#endif

@@ -57,20 +57,7 @@ class staging_ring {
 
   /// Room behind the newest piece for the next one, of 1 to `piece_bytes` bytes; null: none at present. It is
   /// the caller's until `load` or `store`, or the next `reserve`.
-  [[nodiscard]] std::byte* reserve(std::uint64_t bytes) noexcept {
-    if (count_ == most_pieces) return nullptr;
-    const std::uint64_t oldest = count_ == 0 ? 0 : begin_of(pieces_[first_]);
-    if (count_ == 0) head_ = 0;
-    if (count_ == 0 || head_ > oldest) {
-      if (bytes > ring_bytes - head_) {
-        if (bytes > oldest) return nullptr;
-        head_ = 0;
-      }
-    } else if (bytes > oldest - head_) {
-      return nullptr;
-    }
-    return memory_.data() + head_;
-  }
+  [[nodiscard]] std::byte* reserve(std::uint64_t bytes) noexcept;
   /// Device to ring, or ring to device: the reserved room becomes the newest piece. False: the lane failed.
   [[nodiscard]] bool load(const std::byte* from, std::uint64_t bytes) noexcept {
     return push(bytes, lane_->copy(memory_.data() + head_, from, bytes));
@@ -81,20 +68,9 @@ class staging_ring {
 
   [[nodiscard]] bool empty() const noexcept { return count_ == 0; }
   [[nodiscard]] const piece& oldest() const noexcept { return pieces_[first_]; }
-  void drop_oldest() noexcept {
-    first_ = (first_ + 1) % most_pieces;
-    --count_;
-  }
+  void drop_oldest() noexcept;
   /// Drops what has been copied. False: the lane failed.
-  [[nodiscard]] bool drop_copied() noexcept {
-    while (count_ > 0) {
-      const lane_state state = lane_->state(oldest().copy);
-      if (state == lane_state::failed) return false;
-      if (state == lane_state::pending) break;
-      drop_oldest();
-    }
-    return true;
-  }
+  [[nodiscard]] bool drop_copied() noexcept;
 
   /// Of the newest piece; zero before there was one.
   [[nodiscard]] lane_ticket newest() const noexcept { return newest_; }
@@ -104,14 +80,7 @@ class staging_ring {
   }
 
   /// Returns when no copy runs any more: what they read and write may go. Whether the ring is as good as new.
-  bool settle() noexcept {
-    lane_state state = newest_ == 0 ? lane_state::done : lane_state::pending;
-    if (state == lane_state::pending) state = lane_->wait(newest_, is_stuck_ ? duration::zero() : patience_);
-    is_stuck_ = state == lane_state::pending;
-    first_ = 0;
-    count_ = 0;
-    return state == lane_state::done && !failed_;
-  }
+  bool settle() noexcept;
   /// The device did not come to an end within the patience of `settle`, and may still use the memory.
   [[nodiscard]] bool is_stuck() const noexcept { return is_stuck_; }
 
@@ -122,17 +91,7 @@ class staging_ring {
   [[nodiscard]] std::uint64_t begin_of(const piece& one) const noexcept {
     return static_cast<std::uint64_t>(one.data - memory_.data());
   }
-  [[nodiscard]] bool push(std::uint64_t bytes, lane_ticket copy) noexcept {
-    if (copy == 0) {
-      failed_ = true;
-      return false;
-    }
-    pieces_[(first_ + count_) % most_pieces] = {memory_.data() + head_, bytes, copy};
-    ++count_;
-    newest_ = copy;
-    head_ += (bytes + alignment_bytes - 1) / alignment_bytes * alignment_bytes;
-    return true;
-  }
+  [[nodiscard]] bool push(std::uint64_t bytes, lane_ticket copy) noexcept;
 
   device_access* device_;
   duration patience_;
@@ -162,33 +121,18 @@ class staging_pool : public std::enable_shared_from_this<staging_pool> {
   staging_pool() { idle_.reserve(most_idle); }
 
   /// Throws `system_failed`: no pinned memory, or no lane.
-  [[nodiscard]] lent_ring lend(device_access& device) {
-    std::unique_ptr<staging_ring> ring = take(device);
-    if (!ring) ring = std::make_unique<staging_ring>(device);
-    return lent_ring{ring.release(), give_back{shared_from_this()}};
-  }
+  [[nodiscard]] lent_ring lend(device_access& device);
 
  private:
-  [[nodiscard]] std::unique_ptr<staging_ring> take(device_access& device) noexcept {
-    const std::lock_guard lock{mutex_};
-    const auto found =
-        std::ranges::find_if(idle_, [&](const auto& each) { return each->device() == &device; });
-    if (found == idle_.end()) return nullptr;
-    std::unique_ptr<staging_ring> ring = std::move(*found);
-    idle_.erase(found);
-    return ring;
-  }
-  void keep(std::unique_ptr<staging_ring> ring) noexcept {
-    if (!ring->settle()) {
-      if (ring->is_stuck()) static_cast<void>(ring.release());  // the device may write to it for ever
-      return;
-    }
-    const std::lock_guard lock{mutex_};
-    if (idle_.size() < most_idle) idle_.push_back(std::move(ring));
-  }
+  [[nodiscard]] std::unique_ptr<staging_ring> take(device_access& device) noexcept;
+  void keep(std::unique_ptr<staging_ring> ring) noexcept;
 
   std::mutex mutex_;
   std::vector<std::unique_ptr<staging_ring>> idle_;
 };
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::transports::tcp_detail
+
+#if defined(TENSORHUB_HEADER_ONLY)
+#include "tensorhub/transports/tcp/impl/staging.ipp"
+#endif

@@ -53,96 +53,27 @@ struct verdict {
 };
 
 /// OpenSSL's callback, per certificate of the chain.
-inline int judge_certificate(int good, X509_STORE_CTX* verification) noexcept {
-  const auto* const session =
-      static_cast<SSL*>(::X509_STORE_CTX_get_ex_data(verification, ::SSL_get_ex_data_X509_STORE_CTX_idx()));
-  auto* const found = session == nullptr ? nullptr : static_cast<verdict*>(SSL_get_app_data(session));
-  if (found == nullptr) return 0;
-  try {
-    if (good == 1 && ::X509_STORE_CTX_get_error_depth(verification) == 0 &&
-        !found->rules->allowed_names.empty() &&
-        !has_one_of(::X509_STORE_CTX_get_current_cert(verification), found->rules->allowed_names)) {
-      ::X509_STORE_CTX_set_error(verification, X509_V_ERR_HOSTNAME_MISMATCH);
-      good = 0;
-    }
-    if (good != 1) found->refusal = why_refused(verification, found->rules->ca_file);
-  } catch (...) {  // no memory for the sentence
-    return 0;
-  }
-  return good;
-}
+int judge_certificate(int good, X509_STORE_CTX* verification) noexcept;
 
 class tls_context {
  public:
   /// Throws `transport_failed`, naming the file.
-  explicit tls_context(const tls_options& options) : options_{options} {
-    const std::array<std::pair<const char*, const std::string*>, 3> files{
-        {{"certificate_file", &options_.certificate_file},
-         {"key_file", &options_.key_file},
-         {"ca_file", &options_.ca_file}}};
-    for (const auto& [option, file] : files) {
-      if (file->empty())
-        throw error(errc::transport_failed, std::string{"tls: option "} + option +
-                                                " is empty: both sides show certificates (PEM files)");
-    }
-    stamp_ = stamp_of_files();
-    context_ = make_context();
-  }
+  explicit tls_context(const tls_options& options);
   tls_context(const tls_context&) = delete;
   tls_context& operator=(const tls_context&) = delete;
 
   [[nodiscard]] const tls_options& options() const noexcept { return options_; }
 
   /// A fresh session over a socket; `found` must outlive it. Throws `transport_failed`.
-  [[nodiscard]] session_pointer make_session(int socket, session_role role, verdict& found) {
-    session_pointer session;
-    {
-      const std::lock_guard lock{mutex_};
-      reload_if_changed();
-      session.reset(::SSL_new(context_.get()));
-    }
-    bio_pointer bio = session ? make_socket_bio(socket) : nullptr;
-    if (!bio) throw error(errc::transport_failed, "tls: no session: " + openssl_trouble());
-    ::SSL_set_bio(session.get(), bio.get(), bio.get());
-    static_cast<void>(bio.release());
-    found.rules = &options_;
-    SSL_set_app_data(session.get(), &found);
-    if (role == session_role::source) {
-      ::SSL_set_accept_state(session.get());
-#ifdef SSL_OP_ENABLE_KTLS
-      // Where the kernel has no module `tls`, this fails, and OpenSSL goes on by itself.
-      if (options_.kernel_tls && ::setsockopt(socket, IPPROTO_TCP, TCP_ULP, "tls", sizeof "tls") == 0)
-        ::SSL_set_options(session.get(), SSL_OP_ENABLE_KTLS);
-#endif
-    } else {
-      ::SSL_set_connect_state(session.get());
-    }
-    return session;
-  }
+  [[nodiscard]] session_pointer make_session(int socket, session_role role, verdict& found);
 
   /// This process's own certificate: "CN=worker-3, valid until ...".
-  [[nodiscard]] std::string own_certificate() const {
-    const std::lock_guard lock{mutex_};
-    const X509* const own = ::SSL_CTX_get0_certificate(context_.get());
-    return subject_of(own) + ", valid until " + text_of(::X509_get0_notAfter(own));
-  }
+  [[nodiscard]] std::string own_certificate() const;
 
-  void note_opened(bool by_kernel) noexcept {
-    opened_.fetch_add(1);
-    if (by_kernel) by_kernel_.fetch_add(1);
-  }
-  void note_refused(std::string why) noexcept {
-    refused_.fetch_add(1);
-    const std::lock_guard lock{mutex_};
-    last_refusal_ = std::move(why);
-  }
-  [[nodiscard]] std::uint64_t refused() const noexcept {
-    return refused_.load();
-  }
-  [[nodiscard]] tls_report report() const {
-    const std::lock_guard lock{mutex_};
-    return {opened_.load(), by_kernel_.load(), refused_.load(), last_refusal_};
-  }
+  void note_opened(bool by_kernel) noexcept;
+  void note_refused(std::string why) noexcept;
+  [[nodiscard]] std::uint64_t refused() const noexcept { return refused_.load(); }
+  [[nodiscard]] tls_report report() const;
 
  private:
   struct file_stamp {
@@ -152,69 +83,14 @@ class tls_context {
   };
   using stamps = std::array<file_stamp, 3>;
 
-  [[nodiscard]] stamps stamp_of_files() const noexcept {
-    stamps out{};
-    std::size_t i = 0;
-    for (const std::string* file : {&options_.certificate_file, &options_.key_file, &options_.ca_file}) {
-      struct stat found {};
-      file_stamp& stamp = out[i++];
-      if (::stat(file->c_str(), &found) == 0)
-        stamp = {found.st_mtim.tv_sec, found.st_mtim.tv_nsec, found.st_size, found.st_ino};
-    }
-    return out;
-  }
+  [[nodiscard]] stamps stamp_of_files() const noexcept;
 
   /// Files may be caught half-way through their exchange: then the old context stays until they are whole.
-  void reload_if_changed() {
-    const stamps now = stamp_of_files();
-    if (now == stamp_) return;
-    stamp_ = now;
-    try {
-      context_ = make_context();
-    } catch (const error& e) {
-      last_refusal_ = std::string{"the changed files are not used: "} + e.what();
-    }
-  }
+  void reload_if_changed();
 
-  [[noreturn]] static void fail(const std::string& what) {
-    const std::string why = openssl_trouble();
-    throw error(errc::transport_failed, "tls: " + what + ": " + why);
-  }
+  [[noreturn]] static void fail(const std::string& what);
 
-  [[nodiscard]] context_pointer make_context() const {
-    ::ERR_clear_error();
-    context_pointer made{::SSL_CTX_new(::TLS_method())};
-    SSL_CTX* const context = made.get();
-    if (context == nullptr) fail("no context");
-    static_cast<void>(SSL_CTX_set_min_proto_version(context, TLS1_3_VERSION));
-    static_cast<void>(SSL_CTX_set_max_proto_version(context, TLS1_3_VERSION));
-    ::SSL_CTX_set_options(context,
-                          SSL_OP_NO_TICKET | SSL_OP_NO_COMPRESSION | SSL_OP_CIPHER_SERVER_PREFERENCE);
-    ::SSL_CTX_set_num_tickets(context, 0);
-    SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);
-    // A record that waits for the socket stays in OpenSSL: what is given again may lie elsewhere.
-    SSL_CTX_set_mode(context, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER |
-                                  SSL_MODE_NO_AUTO_CHAIN);
-    SSL_CTX_set_read_ahead(context, 1);
-    if (::SSL_CTX_set_ciphersuites(context, options_.ciphersuites.c_str()) != 1)
-      fail("none of the ciphersuites '" + options_.ciphersuites + "' is known");
-    // Nobody is there to type a pass phrase.
-    ::SSL_CTX_set_default_passwd_cb(context, [](char*, int, int, void*) { return 0; });
-    if (::SSL_CTX_use_certificate_chain_file(context, options_.certificate_file.c_str()) != 1)
-      fail("certificate_file " + options_.certificate_file + " cannot be used");
-    if (::SSL_CTX_use_PrivateKey_file(context, options_.key_file.c_str(), SSL_FILETYPE_PEM) != 1)
-      fail("key_file " + options_.key_file + " cannot be used (PEM, no pass phrase, of that certificate)");
-    if (::SSL_CTX_load_verify_file(context, options_.ca_file.c_str()) != 1)
-      fail("ca_file " + options_.ca_file + " cannot be used");
-    const X509* const own = ::SSL_CTX_get0_certificate(context);
-    if (has_expired(own)) {
-      throw error(errc::transport_failed, "tls: the certificate " + subject_of(own) + " in " +
-                                              options_.certificate_file + " has expired on " +
-                                              text_of(::X509_get0_notAfter(own)) + ": renew it");
-    }
-    ::SSL_CTX_set_verify(context, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, &judge_certificate);
-    return made;
-  }
+  [[nodiscard]] context_pointer make_context() const;
 
   const tls_options options_;
   mutable std::mutex mutex_;
@@ -227,3 +103,7 @@ class tls_context {
 };
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::transports::tls_detail
+
+#if defined(TENSORHUB_HEADER_ONLY)
+#include "tensorhub/transports/tls/impl/context.ipp"
+#endif

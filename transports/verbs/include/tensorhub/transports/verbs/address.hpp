@@ -26,12 +26,7 @@ namespace tensorhub::inline TENSORHUB_MODE::transports::verbs_detail {
 using deadline = std::chrono::steady_clock::time_point;
 
 /// Milliseconds left, rounded up, at least zero; for poll(2) and the connection manager.
-[[nodiscard]] inline int milliseconds_left(deadline until) noexcept {
-  const auto left = until - std::chrono::steady_clock::now();
-  if (left.count() <= 0) return 0;
-  const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(left).count() + 1;
-  return static_cast<int>(ms < 1'000'000 ? ms : 1'000'000);
-}
+[[nodiscard]] int milliseconds_left(deadline until) noexcept;
 
 /// IPv4 or IPv6, with port.
 struct socket_address {
@@ -46,46 +41,16 @@ struct socket_address {
   [[nodiscard]] const sockaddr_in6& v6() const noexcept {
     return reinterpret_cast<const sockaddr_in6&>(storage);
   }
-  void set_port(std::uint16_t port) noexcept {
-    if (is_v6())
-      reinterpret_cast<sockaddr_in6&>(storage).sin6_port = htons(port);
-    else
-      reinterpret_cast<sockaddr_in&>(storage).sin_port = htons(port);
-  }
+  void set_port(std::uint16_t port) noexcept;
   /// The 16 bytes that a RoCE GID table has for this address.
-  [[nodiscard]] bool is_gid(const std::uint8_t (&gid)[16]) const noexcept {
-    if (is_v6()) return std::memcmp(gid, &v6().sin6_addr, 16) == 0;
-    static constexpr std::uint8_t mapped[12] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
-    return std::memcmp(gid, mapped, 12) == 0 && std::memcmp(gid + 12, &v4().sin_addr, 4) == 0;
-  }
-  [[nodiscard]] std::string host() const {
-    char text[INET6_ADDRSTRLEN] = {};
-    const void* const raw = is_v6() ? static_cast<const void*>(&v6().sin6_addr) : &v4().sin_addr;
-    return ::inet_ntop(storage.ss_family, raw, text, sizeof text) != nullptr ? text : "?";
-  }
+  [[nodiscard]] bool is_gid(const std::uint8_t (&gid)[16]) const noexcept;
+  [[nodiscard]] std::string host() const;
 };
 
 /// Throws `transport_failed`. The resolver has time-outs of its own: give numeric addresses.
-[[nodiscard]] inline socket_address resolve(const std::string& host, const std::string& port) {
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = AI_NUMERICSERV;
-  addrinfo* found = nullptr;
-  const int failed = ::getaddrinfo(host.c_str(), port.empty() ? nullptr : port.c_str(), &hints, &found);
-  if (failed != 0) {
-    throw error(errc::transport_failed, "verbs: the host '" + host.substr(0, 128) +
-                                            "' cannot be resolved: " + ::gai_strerror(failed));
-  }
-  const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> owner{found, &::freeaddrinfo};
-  socket_address out;
-  std::memcpy(&out.storage, found->ai_addr, found->ai_addrlen);
-  return out;
-}
+[[nodiscard]] socket_address resolve(const std::string& host, const std::string& port);
 
-[[nodiscard]] inline std::string host_and_port(const socket_address& address, std::uint16_t port) {
-  const std::string host = address.host();
-  return (address.is_v6() ? "[" + host + "]" : host) + ":" + std::to_string(port);
-}
+[[nodiscard]] std::string host_and_port(const socket_address& address, std::uint16_t port);
 
 struct named_address {
   std::string text{};  ///< "10.0.0.1:4711"
@@ -93,27 +58,10 @@ struct named_address {
 };
 
 /// Taken apart: one per rail of the source. Throws `transport_failed`.
-[[nodiscard]] inline std::vector<named_address> parse_address(std::string_view text) {
-  constexpr std::string_view scheme = "verbs://";
-  const auto refusal = [whole = std::string{text.substr(0, 128)}] {
-    return error(errc::transport_failed, "verbs: '" + whole + "' is no address of this transport");
-  };
-  if (!text.starts_with(scheme)) throw refusal();
-  text.remove_prefix(scheme.size());
-  std::vector<named_address> rails;
-  for (bool more = true; more;) {
-    const auto comma = text.find(',');
-    more = comma != std::string_view::npos;
-    const std::string_view one = text.substr(0, comma);
-    if (more) text.remove_prefix(comma + 1);
-    const auto colon = one.rfind(':');
-    if (colon == std::string_view::npos || colon == 0 || colon + 1 == one.size()) throw refusal();
-    std::string_view host = one.substr(0, colon);
-    if (host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
-    if (rails.size() == most_rails) throw refusal();
-    rails.push_back({std::string{one}, resolve(std::string{host}, std::string{one.substr(colon + 1)})});
-  }
-  return rails;
-}
+[[nodiscard]] std::vector<named_address> parse_address(std::string_view text);
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::transports::verbs_detail
+
+#if defined(TENSORHUB_HEADER_ONLY)
+#include "tensorhub/transports/verbs/impl/address.ipp"
+#endif

@@ -42,28 +42,11 @@ using handle = std::unique_ptr<Object, handle_closer>;
   return std::strerror(number);
 }
 
-inline void set_nonblocking(int descriptor) noexcept {
-  static_cast<void>(::fcntl(descriptor, F_SETFL, ::fcntl(descriptor, F_GETFL) | O_NONBLOCK));
-}
+void set_nonblocking(int descriptor) noexcept;
 
-[[nodiscard]] inline handle<rdma_event_channel> make_event_channel() {
-  handle<rdma_event_channel> channel{::rdma_create_event_channel()};
-  if (!channel) {
-    throw error(errc::transport_failed,
-                "verbs: the RDMA connection manager cannot be used: " + reason(errno) +
-                    " (is the kernel module rdma_ucm loaded, and may this process "
-                    "open /dev/infiniband/rdma_cm?)");
-  }
-  set_nonblocking(channel->fd);
-  return channel;
-}
+[[nodiscard]] handle<rdma_event_channel> make_event_channel();
 
-[[nodiscard]] inline handle<rdma_cm_id> make_id(rdma_event_channel& channel) {
-  rdma_cm_id* id = nullptr;
-  if (::rdma_create_id(&channel, &id, nullptr, RDMA_PS_TCP) != 0)
-    throw error(errc::transport_failed, "verbs: no connection identifier: " + reason(errno));
-  return handle<rdma_cm_id>{id};
-}
+[[nodiscard]] handle<rdma_cm_id> make_id(rdma_event_channel& channel);
 
 /// An event of the connection manager, copied: it is acknowledged already.
 struct cm_answer {
@@ -74,25 +57,10 @@ struct cm_answer {
 };
 
 /// The channel's next event; nothing at the deadline.
-[[nodiscard]] inline std::optional<cm_answer> next_answer(rdma_event_channel& channel, deadline until) {
-  for (;;) {
-    rdma_cm_event* event = nullptr;
-    if (::rdma_get_cm_event(&channel, &event) == 0) {
-      cm_answer answer{event->event, event->status, {}, 0};
-      if (event->param.conn.private_data != nullptr) {
-        answer.private_bytes =
-            std::min<std::size_t>(event->param.conn.private_data_len, answer.private_data.size());
-        std::memcpy(answer.private_data.data(), event->param.conn.private_data, answer.private_bytes);
-      }
-      static_cast<void>(::rdma_ack_cm_event(event));
-      return answer;
-    }
-    if (errno != EAGAIN && errno != EINTR)
-      throw error(errc::transport_failed, "verbs: no events of the connection manager: " + reason(errno));
-    if (std::chrono::steady_clock::now() >= until) return std::nullopt;
-    pollfd entry{channel.fd, POLLIN, 0};
-    static_cast<void>(::poll(&entry, 1, milliseconds_left(until)));
-  }
-}
+[[nodiscard]] std::optional<cm_answer> next_answer(rdma_event_channel& channel, deadline until);
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::transports::verbs_detail
+
+#if defined(TENSORHUB_HEADER_ONLY)
+#include "tensorhub/transports/verbs/impl/handles.ipp"
+#endif

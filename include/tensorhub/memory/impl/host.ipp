@@ -1,0 +1,101 @@
+#pragma once
+/// \file host.ipp
+/// Definitions of host.hpp.
+
+#include "tensorhub/memory/host.hpp"
+
+namespace tensorhub::inline TENSORHUB_MODE::detail {
+
+TENSORHUB_DECL file_mappings& file_mappings::instance() {
+  static file_mappings mappings;
+  return mappings;
+}
+
+TENSORHUB_DECL void file_mappings::insert(const void* data, std::uint64_t bytes, int descriptor,
+                                          std::uint64_t offset) {
+  const std::lock_guard lock{mutex_};
+  entries_[reinterpret_cast<std::uintptr_t>(data)] = {bytes, descriptor, offset};
+}
+
+TENSORHUB_DECL void file_mappings::erase(const void* data) noexcept {
+  const std::lock_guard lock{mutex_};
+  entries_.erase(reinterpret_cast<std::uintptr_t>(data));
+}
+
+TENSORHUB_DECL memory_range file_mappings::around(const memory_range& range) const {
+  const auto first = reinterpret_cast<std::uintptr_t>(range.data);
+  const std::lock_guard lock{mutex_};
+  const auto after = entries_.upper_bound(first);
+  if (after == entries_.begin()) return range;
+  const auto& [begin, mapping] = *std::prev(after);
+  const std::uint64_t inside = first - begin;
+  if (inside > mapping.bytes || range.bytes > mapping.bytes - inside) return range;
+  return {range.data - inside, mapping.bytes, memory_kind::host, mapping.descriptor, mapping.offset};
+}
+
+}  // namespace tensorhub::inline TENSORHUB_MODE::detail
+
+namespace tensorhub::inline TENSORHUB_MODE {
+
+TENSORHUB_DECL file_mapping::file_mapping(const void* data, std::uint64_t bytes, int descriptor,
+                                          std::uint64_t offset)
+    : data_{data}, descriptor_{::fcntl(descriptor, F_DUPFD_CLOEXEC, 0)} {
+  if (!descriptor_) {
+    throw error(errc::system_failed,
+                std::string{"the file of a mapping cannot be duplicated: "} + std::strerror(errno));
+  }
+  detail::file_mappings::instance().insert(data, bytes, descriptor_.get(), offset);
+}
+
+TENSORHUB_DECL host_memory::allocation::allocation(std::uint64_t bytes) : bytes_{bytes} {
+  if (bytes == 0 || bytes > limits::shard_bytes) {
+    throw error(errc::invalid_argument, "cannot allocate " + std::to_string(bytes) + " bytes");
+  }
+  descriptor_.reset(::memfd_create("tensorhub", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (descriptor_ && ::ftruncate(descriptor_.get(), static_cast<off_t>(bytes)) != 0) descriptor_.reset();
+  // Its length stays, so that a reader's mapping of it cannot fault. Unsealed it is only not mapped.
+  constexpr int seals = F_SEAL_SHRINK | F_SEAL_GROW;
+  if (descriptor_) static_cast<void>(::fcntl(descriptor_.get(), F_ADD_SEALS, seals));
+  const int flags = descriptor_ ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS;
+  void* const memory =
+      ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, flags, descriptor_ ? descriptor_.get() : -1, 0);
+  if (memory == MAP_FAILED) {
+    throw error(errc::system_failed,
+                "no memory for " + std::to_string(bytes) + " bytes: " + std::strerror(errno));
+  }
+  data_ = static_cast<std::byte*>(memory);
+  if (descriptor_) detail::file_mappings::instance().insert(data_, bytes_, descriptor_.get(), 0);
+}
+
+TENSORHUB_DECL host_memory::allocation::allocation(allocation&& other) noexcept
+    : data_{std::exchange(other.data_, nullptr)},
+      bytes_{std::exchange(other.bytes_, 0)},
+      descriptor_{std::move(other.descriptor_)} {}
+
+TENSORHUB_DECL host_memory::allocation& host_memory::allocation::operator=(allocation&& other) noexcept {
+  if (this != &other) {
+    release();
+    data_ = std::exchange(other.data_, nullptr);
+    bytes_ = std::exchange(other.bytes_, 0);
+    descriptor_ = std::move(other.descriptor_);
+  }
+  return *this;
+}
+
+TENSORHUB_DECL void host_memory::allocation::release() noexcept {
+  if (data_ == nullptr) return;
+  if (descriptor_) detail::file_mappings::instance().erase(data_);
+  ::munmap(data_, bytes_);
+}
+
+TENSORHUB_DECL memory_range host_memory::describe(void* data, std::uint64_t bytes) {
+  if (data == nullptr) throw error(errc::invalid_argument, "null is no memory");
+  memory_range range{static_cast<std::byte*>(data), bytes};
+  const memory_range known = allocation_around(range);
+  range.backing_fd = known.backing_fd;
+  if (known.backing_fd >= 0)
+    range.backing_offset = known.backing_offset + static_cast<std::uint64_t>(range.data - known.data);
+  return range;
+}
+
+}  // namespace tensorhub::inline TENSORHUB_MODE

@@ -1,0 +1,100 @@
+#pragma once
+/// \file outbox.ipp
+/// Definitions of outbox.hpp.
+
+#include "tensorhub/service/session/outbox.hpp"
+
+namespace tensorhub::inline TENSORHUB_MODE::session_detail {
+
+TENSORHUB_DECL void outbox::request(time_point now, bool joined, messages::message body, purpose why,
+                                    session_ticket ticket, time_point deadline) {
+  const request_sequence sequence{++last_sequence_};
+  pending_request& pending = open_[sequence];
+  pending.body = std::move(body);
+  pending.why = why;
+  pending.ticket = ticket;
+  pending.deadline = deadline;
+  pending.without_joining = why == purpose::join ||
+                            std::holds_alternative<messages::list_request>(pending.body) ||
+                            std::holds_alternative<messages::describe_request>(pending.body) ||
+                            std::holds_alternative<messages::why_request>(pending.body) ||
+                            std::holds_alternative<messages::stuck_request>(pending.body);
+  if (may_send(sequence, pending, joined)) transmit(now, sequence, pending);
+}
+
+TENSORHUB_DECL void outbox::heartbeat() {
+  output_.push_back({self_.value, {}, acknowledged(), messages::heartbeat_request{chunks_, retention_}});
+}
+
+TENSORHUB_DECL void outbox::repeat(time_point now, bool joined) {
+  for (auto& [sequence, pending] : open_) {
+    if (now >= pending.next_send && may_send(sequence, pending, joined)) transmit(now, sequence, pending);
+  }
+}
+
+TENSORHUB_DECL void outbox::repeat_all(time_point now, bool joined) {
+  for (auto& [sequence, pending] : open_) {
+    if (may_send(sequence, pending, joined)) transmit(now, sequence, pending);
+  }
+}
+
+TENSORHUB_DECL std::optional<pending_request> outbox::take(request_sequence sequence) {
+  const auto found = open_.find(sequence);
+  if (found == open_.end()) return std::nullopt;
+  std::optional<pending_request> out{std::move(found->second)};
+  open_.erase(found);
+  return out;
+}
+
+TENSORHUB_DECL std::optional<pending_request> outbox::take(purpose why) {
+  const auto found =
+      std::find_if(open_.begin(), open_.end(), [why](const auto& entry) { return entry.second.why == why; });
+  return found == open_.end() ? std::nullopt : take(found->first);
+}
+
+TENSORHUB_DECL std::vector<session_ticket> outbox::take_expired(time_point now) {
+  std::vector<session_ticket> tickets;
+  std::erase_if(open_, [&](const auto& entry) {
+    if (now < entry.second.deadline) return false;
+    tickets.push_back(entry.second.ticket);
+    return true;
+  });
+  return tickets;
+}
+
+TENSORHUB_DECL void outbox::forget(std::initializer_list<purpose> reasons) {
+  std::erase_if(open_, [reasons](const auto& entry) {
+    return std::find(reasons.begin(), reasons.end(), entry.second.why) != reasons.end();
+  });
+}
+
+TENSORHUB_DECL void outbox::make_notice(purpose why) {
+  for (auto& [sequence, pending] : open_) {
+    if (pending.why == why) pending.why = purpose::notice;
+  }
+}
+
+TENSORHUB_DECL time_point outbox::next_deadline(bool joined) const noexcept {
+  time_point next = time_point::never();
+  for (const auto& [sequence, pending] : open_) {
+    next = std::min(next, pending.deadline);
+    if (may_send(sequence, pending, joined)) next = std::min(next, pending.next_send);
+  }
+  return next;
+}
+
+TENSORHUB_DECL bool outbox::may_send(request_sequence sequence, const pending_request& pending,
+                                     bool joined) const noexcept {
+  if (!joined && !pending.without_joining) return false;
+  if (pending.why != purpose::publish && pending.why != purpose::update) return true;
+  return std::none_of(open_.begin(), open_.find(sequence), [](const auto& earlier) {
+    return earlier.second.why == purpose::finish || earlier.second.why == purpose::notice;
+  });
+}
+
+TENSORHUB_DECL void outbox::transmit(time_point now, request_sequence sequence, pending_request& pending) {
+  pending.next_send = now + retry_;
+  output_.push_back({self_.value, sequence, acknowledged(), pending.body});
+}
+
+}  // namespace tensorhub::inline TENSORHUB_MODE::session_detail

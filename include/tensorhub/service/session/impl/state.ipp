@@ -1,0 +1,36 @@
+#pragma once
+/// \file state.ipp
+/// Definitions of state.hpp.
+
+#include "tensorhub/service/session/state.hpp"
+
+namespace tensorhub::inline TENSORHUB_MODE::session_detail {
+
+TENSORHUB_DECL void state::raise_epoch(std::uint64_t announced) {
+  epoch_ = announced > epoch_ ? announced : ++last_epoch_;
+  act(session_actions::raise_epoch{epoch_});
+}
+
+TENSORHUB_DECL messages::status state::late(time_point now, const std::string& what) const {
+  const bool silent = now - last_heard_ > std::chrono::nanoseconds{4 * options_.request_retry} || !joined_;
+  if (silent) {
+    return {errc::disconnected, "the deadline passed while waiting for " + what +
+                                    ", and the reference server at " + options_.server + " does not answer"};
+  }
+  return {errc::timed_out, "the deadline passed while waiting for " + what};
+}
+
+TENSORHUB_DECL void state::learn_counter(operation_counter number) noexcept {
+  if (!number) return;
+  counter_ = number;
+  counted_ = true;
+}
+
+TENSORHUB_DECL void state::finish(session_ticket ticket, messages::status outcome) {
+  session_result result;
+  result.ticket = ticket;
+  result.outcome = std::move(outcome);
+  results_.push_back(std::move(result));
+}
+
+}  // namespace tensorhub::inline TENSORHUB_MODE::session_detail

@@ -1,0 +1,164 @@
+#pragma once
+/// \file provider.ipp
+/// Definitions of provider.hpp.
+
+#include "tensorhub/transports/libfabric/provider.hpp"
+
+namespace tensorhub::inline TENSORHUB_MODE::transports::libfabric_detail {
+
+TENSORHUB_DECL unique_info make_hints(const libfabric_options& options, bool connected, bool with_devices) {
+  unique_info hints{::fi_allocinfo()};
+  if (!hints) fail("no memory for the hints of fi_getinfo");
+  const auto copied = [](const std::string& text) { return text.empty() ? nullptr : ::strdup(text.c_str()); };
+  hints->caps = wanted_caps;
+  hints->mode = FI_CONTEXT | FI_CONTEXT2;
+  hints->ep_attr->type = connected ? FI_EP_MSG : FI_EP_RDM;
+  hints->domain_attr->mr_mode = offered_mr_mode;
+  if (with_devices) {
+    hints->caps |= FI_HMEM;
+    hints->domain_attr->mr_mode |= FI_MR_HMEM;
+  }
+  hints->domain_attr->threading = FI_THREAD_SAFE;
+  hints->domain_attr->resource_mgmt = FI_RM_ENABLED;
+  hints->domain_attr->name = copied(options.domain);
+  hints->fabric_attr->prov_name = copied(options.provider);
+  hints->fabric_attr->name = copied(options.fabric);
+  // An addressed endpoint serves one peer. Its buffers are made when it is: the defaults are for thousands.
+  if (!connected) {
+    hints->tx_attr->size = 128;
+    hints->rx_attr->size = 64;
+  }
+  // Provider shm reads a peer's memory by itself, without asking whether the key is good, unless reads of
+  // one endpoint are to be answered in their order: then the peer answers them, and looks at the key.
+  if (options.provider == "shm") hints->tx_attr->msg_order = FI_ORDER_RAR;
+  return hints;
+}
+
+TENSORHUB_DECL unique_info get_info(const char* host, const char* service, std::uint64_t flags,
+                                    const ::fi_info* hints) {
+  ::fi_info* found = nullptr;
+  if (::fi_getinfo(api_version, host, service, flags, hints, &found) != 0) return {};
+  return unique_info{found};
+}
+
+TENSORHUB_DECL std::string available_providers(bool with_devices) {
+  std::set<std::string> names;
+  for (const bool connected : {true, false}) {
+    libfabric_options any;
+    any.provider.clear();
+    const unique_info hints = make_hints(any, connected, with_devices);
+    const unique_info all = get_info(nullptr, nullptr, 0, hints.get());
+    for (const ::fi_info* each = all.get(); each != nullptr; each = each->next) {
+      names.insert(each->fabric_attr->prov_name);
+    }
+  }
+  std::string text;
+  for (const auto& name : names) text += (text.empty() ? "" : ", ") + name;
+  return text.empty() ? "none" : text;
+}
+
+TENSORHUB_DECL unique_info first_that_fits(const unique_info& list, const libfabric_options& options) {
+  const auto fits = [](const std::string& wanted, const char* name) {
+    return wanted.empty() || (name != nullptr && wanted == name);
+  };
+  for (const ::fi_info* each = list.get(); each != nullptr; each = each->next) {
+    if (fits(options.provider, each->fabric_attr->prov_name) &&
+        fits(options.fabric, each->fabric_attr->name) && fits(options.domain, each->domain_attr->name))
+      return unique_info{::fi_dupinfo(each)};
+  }
+  return {};
+}
+
+TENSORHUB_DECL bool has_hosts(const libfabric_options& options) {
+  return options.provider != "shm" && !options.provider.starts_with("efa") && !options.listen_host.empty();
+}
+
+TENSORHUB_DECL unique_info choose_provider(const libfabric_options& options) {
+  if (options.provider.empty())
+    throw error(errc::invalid_argument,
+                "libfabric: no provider is named; there are: " + available_providers());
+  const bool both = options.endpoint_type == fabric_endpoint::automatic;
+  const std::string port = std::to_string(options.listen_port);
+  const bool by_host = has_hosts(options);
+  for (const bool with_devices : {true, false}) {
+    if (with_devices && !options.device_memory) continue;
+    for (const bool connected : {true, false}) {
+      if (!both && connected != (options.endpoint_type == fabric_endpoint::connected)) continue;
+      const unique_info hints = make_hints(options, connected, with_devices);
+      const unique_info all =
+          get_info(by_host ? options.listen_host.c_str() : nullptr, by_host ? port.c_str() : nullptr,
+                   by_host ? FI_SOURCE : 0, hints.get());
+      if (unique_info found = first_that_fits(all, options)) return found;
+    }
+  }
+  // What is it that does not fit? Ask with less.
+  const auto exists = [&](const libfabric_options& less) {
+    for (const bool connected : {true, false}) {
+      const unique_info hints = make_hints(less, connected);
+      const unique_info all = get_info(nullptr, nullptr, 0, hints.get());
+      if (first_that_fits(all, less)) return true;
+    }
+    return false;
+  };
+  libfabric_options less;
+  less.provider = options.provider;
+  if (!exists(less))
+    fail("there is no provider '" + options.provider +
+         "' with remote reads here; there are: " + available_providers());
+  less.fabric = options.fabric;
+  if (!exists(less)) fail("provider '" + options.provider + "' has no fabric '" + options.fabric + "'");
+  less.domain = options.domain;
+  if (!exists(less))
+    fail("provider '" + options.provider + "' has no domain (network device) '" + options.domain +
+         "' in fabric '" + options.fabric + "'; `fi_info -p '" + options.provider + "'` lists them");
+  fail(
+      "provider '" + options.provider + "'" +
+      (options.domain.empty() ? "" : ", domain '" + options.domain + "'") + " cannot listen at '" +
+      options.listen_host + "' with " +
+      (both ? "any"
+            : (options.endpoint_type == fabric_endpoint::connected ? "connected (FI_EP_MSG)"
+                                                                   : "addressed (FI_EP_RDM)")) +
+      " endpoints: set libfabric_options::listen_host to an address of its network device, or endpoint_type");
+}
+
+TENSORHUB_DECL provider::provider(const libfabric_options& options) : info_{choose_provider(options)} {
+  const std::string where = description();
+  ::fid_fabric* fabric = nullptr;
+  if (const int result = ::fi_fabric(info_->fabric_attr, &fabric, nullptr); result != 0)
+    fail(where + ": the fabric cannot be opened: " + reason(result));
+  fabric_.reset(fabric);
+  domain_ = open_domain();
+  own_ = unique_info{::fi_dupinfo(info_.get())};
+  if (!own_) fail(where + ": no memory");
+  clear_port(*own_);
+}
+
+TENSORHUB_DECL unique_fid<::fid_domain> provider::open_domain() const {
+  ::fid_domain* domain = nullptr;
+  if (const int result = ::fi_domain(fabric_.get(), info_.get(), &domain, nullptr); result != 0)
+    fail(description() + ": the domain cannot be opened: " + reason(result));
+  return unique_fid<::fid_domain>{domain};
+}
+
+TENSORHUB_DECL bool provider::crashes_on_close() const noexcept {
+  return std::string_view{info_->fabric_attr->prov_name}.ends_with(";ofi_rxm");
+}
+
+TENSORHUB_DECL std::string provider::description() const {
+  return "provider " + name() + ", fabric " + text_of(info_->fabric_attr->name) + ", domain " +
+         text_of(info_->domain_attr->name);
+}
+
+TENSORHUB_DECL void provider::clear_port(::fi_info& info) noexcept {
+  if (info.src_addr == nullptr) return;
+  auto* const generic = static_cast<sockaddr*>(info.src_addr);
+  const bool is_ip = info.addr_format == FI_SOCKADDR_IN || info.addr_format == FI_SOCKADDR_IN6 ||
+                     info.addr_format == FI_SOCKADDR;
+  if (!is_ip) return;
+  if (generic->sa_family == AF_INET && info.src_addrlen >= sizeof(sockaddr_in))
+    static_cast<sockaddr_in*>(info.src_addr)->sin_port = 0;
+  if (generic->sa_family == AF_INET6 && info.src_addrlen >= sizeof(sockaddr_in6))
+    static_cast<sockaddr_in6*>(info.src_addr)->sin6_port = 0;
+}
+
+}  // namespace tensorhub::inline TENSORHUB_MODE::transports::libfabric_detail

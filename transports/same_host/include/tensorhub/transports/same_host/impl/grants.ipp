@@ -1,0 +1,99 @@
+#pragma once
+/// \file grants.ipp
+/// Definitions of grants.hpp.
+
+#include "tensorhub/transports/same_host/grants.hpp"
+
+namespace tensorhub::inline TENSORHUB_MODE::transports::same_host_detail {
+
+TENSORHUB_DECL file_mapping_view::file_mapping_view(int descriptor, std::uint64_t bytes,
+                                                    int protection) noexcept {
+  void* const memory = ::mmap(nullptr, bytes, protection, MAP_SHARED, descriptor, 0);
+  if (memory == MAP_FAILED) return;
+  data_ = static_cast<std::byte*>(memory);
+  bytes_ = bytes;
+}
+
+TENSORHUB_DECL file_mapping_view& file_mapping_view::operator=(file_mapping_view&& other) noexcept {
+  std::swap(data_, other.data_);
+  std::swap(bytes_, other.bytes_);
+  return *this;
+}
+
+TENSORHUB_DECL bool is_sealed_against_shrinking(int descriptor) noexcept {
+  const int seals = ::fcntl(descriptor, F_GET_SEALS);
+  return seals >= 0 && (seals & F_SEAL_SHRINK) != 0;
+}
+
+TENSORHUB_DECL std::uint64_t file_bytes(int descriptor) noexcept {
+  struct stat facts {};
+  return ::fstat(descriptor, &facts) == 0 && facts.st_size > 0 ? static_cast<std::uint64_t>(facts.st_size)
+                                                               : 0;
+}
+
+TENSORHUB_DECL grant_page::grant_page()
+    : file_{::memfd_create("tensorhub-grants", MFD_CLOEXEC | MFD_ALLOW_SEALING)} {
+  if (file_ && ::ftruncate(file_.get(), slots * sizeof(grant_word)) == 0)
+    view_ = file_mapping_view{file_.get(), slots * sizeof(grant_word), PROT_READ | PROT_WRITE};
+  if (!view_ || ::fcntl(file_.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0)
+    throw error(errc::transport_failed,
+                std::string{"same_host: no shared memory for grants: "} + std::strerror(errno));
+  // Older kernels do not know this one; readers map the page read-only anyway.
+  static_cast<void>(::fcntl(file_.get(), F_ADD_SEALS, seal_future_write));
+}
+
+TENSORHUB_DECL grant grant_page::take() {
+  const std::lock_guard lock{mutex_};
+  grant fresh;
+  if (!free_.empty()) {
+    fresh.slot = free_.back();
+    free_.pop_back();
+  } else if (used_ < slots) {
+    // So that `give_back` never allocates.
+    if (free_.capacity() <= used_) free_.reserve(std::uint64_t{2} * (used_ + 32));
+    fresh.slot = used_++;
+  } else {
+    throw error(errc::limit_exceeded, "same_host: " + std::to_string(slots) +
+                                          " regions and connections are in use, and there is no room for "
+                                          "more: register larger pieces");
+  }
+  fresh.number = ++last_number_;
+  word(fresh.slot).store(fresh.number, std::memory_order_seq_cst);
+  return fresh;
+}
+
+TENSORHUB_DECL grant grant_page::renew(std::uint32_t slot) noexcept {
+  const std::lock_guard lock{mutex_};
+  const grant fresh{slot, ++last_number_};
+  end(slot, fresh.number);
+  return fresh;
+}
+
+TENSORHUB_DECL void grant_page::end(std::uint32_t slot, std::uint64_t value) noexcept {
+  word(slot).store(value, std::memory_order_seq_cst);
+  // What the caller does to the bytes from here on comes after the store, for every observer.
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+}
+
+TENSORHUB_DECL void grant_page::give_back(std::uint32_t slot) noexcept {
+  const std::lock_guard lock{mutex_};
+  end(slot, no_grant);
+  free_.push_back(slot);
+}
+
+TENSORHUB_DECL grant_word& grant_page::word(std::uint32_t slot) const noexcept {
+  return *reinterpret_cast<grant_word*>(view_.data() + std::uint64_t{slot} * sizeof(grant_word));
+}
+
+TENSORHUB_DECL grant_view::grant_view(int descriptor) noexcept {
+  const std::uint64_t bytes = file_bytes(descriptor);
+  if (bytes < sizeof(grant_word) || bytes > grant_page::slots * sizeof(grant_word)) return;
+  if (is_sealed_against_shrinking(descriptor)) view_ = file_mapping_view{descriptor, bytes, PROT_READ};
+}
+
+TENSORHUB_DECL std::uint64_t grant_view::value(std::uint32_t slot) const noexcept {
+  return reinterpret_cast<const grant_word*>(view_.data() + std::uint64_t{slot} * sizeof(grant_word))
+      ->load(std::memory_order_acquire);
+}
+
+}  // namespace tensorhub::inline TENSORHUB_MODE::transports::same_host_detail

@@ -1,0 +1,26 @@
+#pragma once
+/// \file imports.ipp
+/// Definitions of imports.hpp.
+
+#include "tensorhub/transports/same_host/imports.hpp"
+
+namespace tensorhub::inline TENSORHUB_MODE::transports::same_host_detail {
+
+TENSORHUB_DECL std::shared_ptr<const device_import> import_table::get(const foreign_allocation& what,
+                                                                      device_access& by) {
+  const std::lock_guard lock{mutex_};
+  std::erase_if(entries_, [](const auto& each) { return each.mapped.expired(); });
+  for (const entry& each : entries_) {
+    auto mapped = each.mapped.lock();
+    if (!mapped || each.by != &by) continue;
+    if (each.what == what) return mapped;
+    // A device may answer a handle that it has open with the mapping that it has: of memory that was freed.
+    if (each.what.words == what.words)
+      throw error(errc::system_failed, "an older mapping of the same handle is still in use");
+  }
+  std::shared_ptr<const device_import> fresh = by.import_memory(what.words);
+  entries_.push_back({what, &by, fresh});
+  return fresh;
+}
+
+}  // namespace tensorhub::inline TENSORHUB_MODE::transports::same_host_detail

@@ -1,0 +1,174 @@
+#pragma once
+/// \file region_table.ipp
+/// Definitions of region_table.hpp.
+
+#include "tensorhub/transports/same_host/region_table.hpp"
+
+namespace tensorhub::inline TENSORHUB_MODE::transports::same_host_detail {
+
+TENSORHUB_DECL bool needs_device(const memory_range& range) noexcept {
+  // Managed memory moves between host and device by page faults, which other processes' calls do not take.
+  return !range.host_accessible() || (range.kind == memory_kind::cuda_managed && range.device != nullptr);
+}
+
+TENSORHUB_DECL std::uint64_t region_table::insert(const memory_range& range, region_access access) {
+  region_entry entry;
+  entry.access = access;
+  entry.facts.range = range;
+  fill_secret(entry.secret);
+  const bool readable = access != region_access::local_write;
+  std::optional<device_export> exported;
+  if (readable && needs_device(range)) exported = export_of(range, entry.facts);
+  const std::lock_guard lock{mutex_};
+  if (exported) {
+    entry.facts.allocation = allocation_of(*exported);
+    entry.facts.allocation_offset = exported->offset;
+  }
+  if (readable && offer_files_ && range.backing_fd >= 0) entry.facts.file = file_of(range);
+  if (readable) entry.facts.given = grants_->take();
+  const std::uint64_t region = ++last_region_;
+  try {
+    entries_.emplace(region, entry);
+  } catch (...) {
+    if (readable) grants_->give_back(entry.facts.given.slot);
+    throw;
+  }
+  bytes_.fetch_add(range.bytes, std::memory_order_relaxed);
+  return region;
+}
+
+TENSORHUB_DECL void region_table::erase(std::uint64_t region) noexcept {
+  std::unique_lock lock{mutex_};
+  const auto found = entries_.find(region);
+  if (found == entries_.end()) return;
+  if (found->second.access != region_access::local_write) grants_->give_back(found->second.facts.given.slot);
+  bytes_.fetch_sub(found->second.facts.range.bytes, std::memory_order_relaxed);
+  entries_.erase(found);
+  quiet_.wait_for(lock, longest_loan, [&] { return std::ranges::find(lent_, region) == lent_.end(); });
+}
+
+TENSORHUB_DECL void region_table::renew(std::uint64_t region) noexcept {
+  const std::lock_guard lock{mutex_};
+  const auto found = entries_.find(region);
+  if (found == entries_.end() || found->second.access == region_access::local_write) return;
+  region_entry& entry = found->second;
+  entry.facts.given = grants_->renew(entry.facts.given.slot);
+  try {
+    fill_secret(entry.secret);
+  } catch (const error&) {
+    entry.is_closed = true;
+  }
+}
+
+TENSORHUB_DECL region_key region_table::key_of(std::uint64_t region) const {
+  const std::lock_guard lock{mutex_};
+  const auto found = entries_.find(region);
+  if (found == entries_.end())
+    throw error(errc::invalid_argument, "same_host: this region is not registered");
+  return {region, {found->second.secret[0], found->second.secret[1]}};
+}
+
+TENSORHUB_DECL std::optional<region_facts> region_table::find(const region_key& key) const noexcept {
+  const std::lock_guard lock{mutex_};
+  const auto found = entries_.find(key.region);
+  if (found == entries_.end()) return std::nullopt;
+  const region_entry& entry = found->second;
+  const std::uint64_t difference = (entry.secret[0] ^ key.secret[0]) | (entry.secret[1] ^ key.secret[1]);
+  if (difference != 0 || entry.is_closed || entry.access == region_access::local_write) return std::nullopt;
+  return entry.facts;
+}
+
+TENSORHUB_DECL std::optional<region_facts> region_table::lend(const region_key& key) {
+  auto facts = find(key);
+  if (!facts || facts->memory == region_memory::host) return std::nullopt;
+  const std::lock_guard lock{mutex_};
+  if (!entries_.contains(key.region)) return std::nullopt;
+  lent_.push_back(key.region);
+  return facts;
+}
+
+TENSORHUB_DECL void region_table::give_back(std::uint64_t region) noexcept {
+  {
+    const std::lock_guard lock{mutex_};
+    if (const auto at = std::ranges::find(lent_, region); at != lent_.end()) lent_.erase(at);
+  }
+  quiet_.notify_all();
+}
+
+TENSORHUB_DECL std::optional<region_facts> region_table::facts_of(std::uint64_t region) const {
+  const std::lock_guard lock{mutex_};
+  const auto found = entries_.find(region);
+  return found == entries_.end() ? std::nullopt : std::optional{found->second.facts};
+}
+
+TENSORHUB_DECL std::vector<device_access*> region_table::devices() const {
+  std::vector<device_access*> out;
+  const std::lock_guard lock{mutex_};
+  for (const auto& [region, entry] : entries_) {
+    device_access* const device = entry.facts.range.device;
+    if (device != nullptr && std::ranges::find(out, device) == out.end()) out.push_back(device);
+  }
+  return out;
+}
+
+TENSORHUB_DECL std::optional<device_export> region_table::export_of(const memory_range& range,
+                                                                    region_facts& facts) {
+  std::optional<device_export> exported;
+  std::string why;
+  if (range.kind == memory_kind::cuda_managed)
+    why = "managed memory cannot be mapped by other processes";
+  else
+    exported = range.device->export_memory(range, why);
+  if (exported && (exported->offset > exported->allocation_bytes ||
+                   range.bytes > exported->allocation_bytes - exported->offset)) {
+    why = "the device exports less than the region";
+    exported.reset();
+  }
+  facts.memory = exported ? region_memory::mappable_device : region_memory::staged_device;
+  if (!exported)
+    facts.why = std::make_shared<const std::string>(why.empty() ? "the device does not say why" : why);
+  return exported;
+}
+
+TENSORHUB_DECL std::shared_ptr<const shared_export> region_table::allocation_of(device_export words) {
+  words.offset = 0;
+  std::erase_if(exports_, [](const auto& each) { return each.expired(); });
+  for (const auto& each : exports_) {
+    auto known = each.lock();
+    if (known && known->words == words) return known;
+  }
+  auto fresh = std::make_shared<shared_export>(shared_export{++last_export_, words});
+  exports_.push_back(fresh);
+  return fresh;
+}
+
+TENSORHUB_DECL void region_table::fill_secret(std::uint64_t (&secret)[2]) {
+  for (;;) {
+    const auto filled = ::getrandom(secret, sizeof secret, 0);
+    if (filled == static_cast<ssize_t>(sizeof secret)) return;
+    if (filled < 0 && errno != EINTR)
+      throw error(errc::system_failed, std::string{"same_host: no random numbers: "} + std::strerror(errno));
+  }
+}
+
+TENSORHUB_DECL std::shared_ptr<const shared_file> region_table::file_of(const memory_range& range) {
+  struct stat facts {};
+  if (::fstat(range.backing_fd, &facts) != 0 || !S_ISREG(facts.st_mode) || facts.st_size < 0) return {};
+  const auto size = static_cast<std::uint64_t>(facts.st_size);
+  if (range.backing_offset > size || range.bytes > size - range.backing_offset) return {};
+  std::erase_if(files_, [](const auto& each) { return each.expired(); });
+  for (const auto& each : files_) {
+    auto file = each.lock();
+    if (file && file->device == facts.st_dev && file->inode == facts.st_ino) return file;
+  }
+  const std::string path = "/proc/self/fd/" + std::to_string(range.backing_fd);
+  detail::unique_fd own{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
+  if (!own) own.reset(::fcntl(range.backing_fd, F_DUPFD_CLOEXEC, 0));
+  if (!own) return {};
+  auto file =
+      std::make_shared<shared_file>(shared_file{++last_file_, std::move(own), facts.st_dev, facts.st_ino});
+  files_.push_back(file);
+  return file;
+}
+
+}  // namespace tensorhub::inline TENSORHUB_MODE::transports::same_host_detail

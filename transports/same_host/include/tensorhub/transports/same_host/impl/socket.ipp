@@ -1,0 +1,67 @@
+#pragma once
+/// \file socket.ipp
+/// Definitions of socket.hpp.
+
+#include "tensorhub/transports/same_host/socket.hpp"
+
+namespace tensorhub::inline TENSORHUB_MODE::transports::same_host_detail {
+
+TENSORHUB_DECL int milliseconds_left(clock::time_point until) noexcept {
+  const auto left = until - clock::now();
+  if (left.count() <= 0) return 0;
+  const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(left).count() + 1;
+  return static_cast<int>(std::min<std::int64_t>(ms, 1'000'000));
+}
+
+TENSORHUB_DECL socket_name::socket_name(std::string_view name) noexcept {
+  address.sun_family = AF_UNIX;
+  name = name.substr(0, sizeof address.sun_path - 1);
+  std::memcpy(address.sun_path + 1, name.data(), name.size());
+  bytes = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+}
+
+TENSORHUB_DECL detail::unique_fd listen_at(const std::string& name) {
+  detail::unique_fd socket{::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)};
+  const socket_name at{name};
+  if (!socket || ::bind(socket.get(), at.get(), at.bytes) != 0 || ::listen(socket.get(), 4096) != 0)
+    throw error(errc::transport_failed,
+                std::string{"same_host: cannot listen on a UNIX socket: "} + std::strerror(errno));
+  return socket;
+}
+
+TENSORHUB_DECL detail::unique_fd connect_to(const std::string& name, const std::string& address,
+                                            clock::time_point until) {
+  detail::unique_fd socket{::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0)};
+  if (!socket)
+    throw error(errc::transport_failed, std::string{"same_host: no socket: "} + std::strerror(errno));
+  const socket_name at{name};
+  for (;;) {
+    // It waits only while the source's backlog is full, and at most so long.
+    const int left = std::max(1, milliseconds_left(until));
+    const timeval limit{left / 1000, (left % 1000) * 1000};
+    static_cast<void>(::setsockopt(socket.get(), SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit));
+    if (::connect(socket.get(), at.get(), at.bytes) == 0) break;
+    if (errno == EINTR) continue;
+    if (errno == EAGAIN)
+      throw error(errc::timed_out,
+                  "same_host: " + address + " accepts no connection: it hangs or is stopped");
+    throw error(errc::transport_failed, "same_host: " + address + " cannot be reached: " +
+                                            std::strerror(errno) + "; that process has probably ended");
+  }
+  const int flags = ::fcntl(socket.get(), F_GETFL);
+  static_cast<void>(::fcntl(socket.get(), F_SETFL, flags | O_NONBLOCK));
+  return socket;
+}
+
+TENSORHUB_DECL peer_credentials credentials_of(int socket) noexcept {
+  ucred facts{};
+  socklen_t bytes = sizeof facts;
+  if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &facts, &bytes) != 0) return {};
+  return {facts.pid, facts.uid};
+}
+
+TENSORHUB_DECL bool may_talk(uid_t user, const std::vector<uid_t>& allowed) noexcept {
+  return user == ::geteuid() || std::ranges::find(allowed, user) != allowed.end();
+}
+
+}  // namespace tensorhub::inline TENSORHUB_MODE::transports::same_host_detail

@@ -1,0 +1,260 @@
+#pragma once
+/// \file source.ipp
+/// Definitions of source.hpp.
+
+#include "tensorhub/transports/same_host/source.hpp"
+
+namespace tensorhub::inline TENSORHUB_MODE::transports::same_host_detail {
+
+TENSORHUB_DECL source::source(const same_host_options& options, incarnation self,
+                              std::function<void()> every_second)
+    : options_{options},
+      self_{self},
+      socket_name_{random_name()},
+      regions_{grants_, options.files != backing_files::ignore},
+      desk_{regions_, [this](const stage_job& job, answer_status status) { answer_staged(job, status); }},
+      every_second_{std::move(every_second)},
+      listener_{listen_at(socket_name_)},
+      epoll_{::epoll_create1(EPOLL_CLOEXEC)},
+      event_{::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)} {
+  if (!epoll_ || !event_)
+    throw error(errc::system_failed, std::string{"same_host: no epoll: "} + std::strerror(errno));
+#ifdef PR_SET_PTRACER
+  if (options.allow_any_tracer) static_cast<void>(::prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0));
+#endif
+  watch(EPOLL_CTL_ADD, listener_.get(), EPOLLIN, listener_id);
+  watch(EPOLL_CTL_ADD, event_.get(), EPOLLIN, event_id);
+  thread_ = std::jthread{[this] { run(); }};
+}
+
+TENSORHUB_DECL source::~source() {
+  desk_.stop();
+  stopping_ = true;
+  const std::uint64_t one = 1;
+  [[maybe_unused]] const auto written = ::write(event_.get(), &one, sizeof one);
+  thread_.join();
+  for (const auto& [id, each] : connections_) drop(*each);
+}
+
+TENSORHUB_DECL void source::cut_off(incarnation reader) noexcept {
+  const std::lock_guard lock{mutex_};
+  try {
+    refused_.insert(reader);
+  } catch (...) {  // without memory to remember one name, refuse everybody
+    refuse_all_ = true;
+  }
+  std::erase_if(connections_, [&](const auto& entry) {
+    const connection& each = *entry.second;
+    if (!each.greeted || each.reader != reader) return false;
+    grants_.end(each.given.slot, cut_off_grant);  // and the slot is never used again
+    return true;
+  });
+}
+
+TENSORHUB_DECL void source::require_capability(std::span<const std::byte> key) {
+  const std::lock_guard lock{mutex_};
+  capabilities_.require(key);
+  for (const auto& [id, each] : connections_) drop(*each);
+  connections_.clear();
+}
+
+TENSORHUB_DECL std::uint64_t source::random_word() {
+  std::uint64_t word = 0;
+  if (::getrandom(&word, sizeof word, 0) != static_cast<ssize_t>(sizeof word))
+    throw error(errc::system_failed, std::string{"same_host: no random numbers: "} + std::strerror(errno));
+  return word;
+}
+
+TENSORHUB_DECL std::string source::random_name() {
+  using id = strong_id<struct socket_tag>;
+  return "tensorhub-" + to_hex(id{random_word()}) + to_hex(id{random_word()});
+}
+
+TENSORHUB_DECL void source::watch(int operation, int descriptor, std::uint32_t events,
+                                  std::uint64_t id) noexcept {
+  epoll_event wanted{};
+  wanted.events = events;
+  wanted.data.u64 = id;
+  static_cast<void>(::epoll_ctl(epoll_.get(), operation, descriptor, &wanted));
+}
+
+TENSORHUB_DECL void source::run() noexcept {
+  std::array<epoll_event, 64> events{};
+  auto next_sweep = clock::now() + sweep_interval;
+  while (!stopping_) {
+    const int count = ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()),
+                                   static_cast<int>(sweep_interval.count()));
+    for (int i = 0; i < count; ++i) {
+      const std::uint64_t id = events[static_cast<std::size_t>(i)].data.u64;
+      if (id == listener_id)
+        accept_all();
+      else if (id != event_id)
+        work_on(id);
+    }
+    if (clock::now() < next_sweep) continue;
+    next_sweep = clock::now() + sweep_interval;
+    sweep();
+    if (every_second_) every_second_();
+  }
+}
+
+TENSORHUB_DECL void source::accept_all() noexcept {
+  for (;;) {
+    detail::unique_fd socket{::accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC)};
+    if (!socket) {
+      if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
+        // Readers wait in the backlog until the next sweep, instead of keeping this thread busy.
+        watch(EPOLL_CTL_MOD, listener_.get(), 0, listener_id);
+        is_listening_ = false;
+      }
+      return;
+    }
+    try {
+      const std::uint64_t id = ++last_connection_ + event_id;
+      auto fresh = std::make_unique<connection>();
+      const int descriptor = socket.get();
+      fresh->socket = std::move(socket);
+      fresh->opened = clock::now();
+      const std::lock_guard lock{mutex_};
+      connections_.emplace(id, std::move(fresh));
+      watch(EPOLL_CTL_ADD, descriptor, EPOLLIN, id);
+    } catch (...) {  // no memory: the reader is turned away
+    }
+  }
+}
+
+TENSORHUB_DECL void source::work_on(std::uint64_t id) noexcept {
+  const std::lock_guard lock{mutex_};
+  const auto found = connections_.find(id);
+  if (found == connections_.end()) return;  // closed since the event
+  connection& each = *found->second;
+  bool goes_on = false;
+  try {
+    goes_on = each.greeted ? answer_all(id, each) : greet(each);
+  } catch (...) {  // no memory
+  }
+  if (goes_on) return;
+  drop(each);
+  connections_.erase(found);
+}
+
+TENSORHUB_DECL bool source::greet(connection& each) {
+  hello greeting;
+  detail::unique_fd unwanted;
+  const packet_outcome outcome = receive_packet(each.socket.get(), greeting, unwanted);
+  if (outcome == packet_outcome::nothing) return true;
+  if (outcome != packet_outcome::taken || greeting.magic != hello_magic) return false;
+  welcome answer;
+  answer.source = self_.value;
+  answer.status = judge(each, greeting);
+  const bool accepted = answer.status == welcome_status::accepted;
+  if (accepted) {
+    each.given = grants_.take();
+    each.reader = {greeting.reader};
+    each.greeted = true;
+    answer.grant = each.given.number;
+    answer.grant_slot = each.given.slot;
+    answer.probe_address = reinterpret_cast<std::uintptr_t>(&probe_word_);
+    answer.probe_value = probe_word_;
+  }
+  return send_packet(each.socket.get(), answer, accepted ? grants_.file() : -1) && accepted;
+}
+
+TENSORHUB_DECL welcome_status source::judge(const connection& each, const hello& greeting) {
+  if (!may_talk(credentials_of(each.socket.get()).user, options_.allowed_uids))
+    return welcome_status::other_user;
+  if (greeting.protocol != protocol_number) return welcome_status::other_protocol;
+  if (greeting.source != self_.value) return welcome_status::other_process;
+  if (refuse_all_ || refused_.contains({greeting.reader})) return welcome_status::refused;
+  if (!capabilities_.accepts(greeting.capability, {greeting.reader}, self_)) {
+    refused_connections_.fetch_add(1);
+    return welcome_status::no_capability;
+  }
+  return connections_.size() > options_.max_connections ? welcome_status::full : welcome_status::accepted;
+}
+
+TENSORHUB_DECL bool source::answer_all(std::uint64_t id, connection& each) {
+  for (;;) {
+    region_request request;
+    detail::unique_fd unwanted;
+    const packet_outcome outcome = receive_packet(each.socket.get(), request, unwanted);
+    if (outcome == packet_outcome::nothing) return true;
+    if (outcome != packet_outcome::taken) return false;
+    if (request.wants == request_kind::staged_piece) {
+      if (!stage(id, each, request)) return false;
+      continue;
+    }
+    region_answer answer;
+    answer.number = request.number;
+    int descriptor = -1;
+    if (const auto facts = regions_.find(request.key)) {
+      fill(answer, *facts);
+      if (facts->file) {
+        answer.file = facts->file->number;
+        answer.file_offset = facts->range.backing_offset;
+        if (each.files.insert(answer.file).second || request.wants == request_kind::region_and_file)
+          descriptor = facts->file->descriptor.get();
+        answer.brings_file = descriptor >= 0 ? 1 : 0;
+      }
+    }
+    // An honest reader has so few questions open that the socket takes the answers.
+    if (!send_packet(each.socket.get(), answer, descriptor)) return false;
+  }
+}
+
+TENSORHUB_DECL void source::fill(region_answer& answer, const region_facts& facts) noexcept {
+  answer.status = answer_status::granted;
+  answer.bytes = facts.range.bytes;
+  answer.address = reinterpret_cast<std::uintptr_t>(facts.range.data);
+  answer.grant = facts.given.number;
+  answer.grant_slot = facts.given.slot;
+  answer.memory = facts.memory;
+  if (facts.allocation) {
+    answer.export_number = facts.allocation->number;
+    answer.exported = facts.allocation->words;
+    answer.exported.offset = facts.allocation_offset;
+  }
+  if (facts.why) facts.why->copy(answer.why.data(), answer.why.size() - 1);
+}
+
+TENSORHUB_DECL bool source::stage(std::uint64_t id, connection& each, const region_request& request) {
+  if (request.slot >= stage_slots || request.bytes == 0 || request.bytes > stage_piece_bytes ||
+      each.staging >= stage_slots)
+    return false;
+  if (!each.stage) each.stage = std::make_shared<stage_file>();
+  desk_.add({id, request, each.stage});
+  ++each.staging;
+  return true;
+}
+
+TENSORHUB_DECL void source::answer_staged(const stage_job& job, answer_status status) noexcept {
+  const std::lock_guard lock{mutex_};
+  const auto found = connections_.find(job.connection);
+  if (found == connections_.end()) return;
+  connection& each = *found->second;
+  --each.staging;
+  region_answer answer;
+  answer.number = job.request.number;
+  answer.status = status;
+  const bool brings_file = status == answer_status::granted && !each.has_stage;
+  answer.brings_file = brings_file ? 1 : 0;
+  each.has_stage = each.has_stage || brings_file;
+  if (send_packet(each.socket.get(), answer, brings_file ? job.into->file() : -1)) return;
+  drop(each);
+  connections_.erase(found);
+}
+
+TENSORHUB_DECL void source::sweep() noexcept {
+  {
+    const std::lock_guard lock{mutex_};
+    const auto now = clock::now();
+    std::erase_if(connections_, [&](const auto& entry) {
+      return !entry.second->greeted && now - entry.second->opened > greeting_timeout;
+    });
+  }
+  if (is_listening_) return;
+  is_listening_ = true;
+  watch(EPOLL_CTL_MOD, listener_.get(), EPOLLIN, listener_id);
+}
+
+}  // namespace tensorhub::inline TENSORHUB_MODE::transports::same_host_detail

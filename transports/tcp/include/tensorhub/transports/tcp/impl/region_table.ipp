@@ -1,0 +1,81 @@
+#pragma once
+/// \file region_table.ipp
+/// Definitions of region_table.hpp.
+
+#include "tensorhub/transports/tcp/region_table.hpp"
+
+namespace tensorhub::inline TENSORHUB_MODE::transports::tcp_detail {
+
+TENSORHUB_DECL std::uint64_t region_table::insert(const memory_range& range, region_access access) {
+  region_entry entry{range, access, {}};
+  fill_secret(entry.secret);
+  const std::lock_guard lock{mutex_};
+  const std::uint64_t region = ++last_region_;
+  entries_.emplace(region, entry);
+  bytes_.fetch_add(range.bytes, std::memory_order_relaxed);
+  return region;
+}
+
+TENSORHUB_DECL void region_table::erase(std::uint64_t region) noexcept {
+  const std::lock_guard lock{mutex_};
+  const auto found = entries_.find(region);
+  if (found == entries_.end()) return;
+  bytes_.fetch_sub(found->second.range.bytes, std::memory_order_relaxed);
+  entries_.erase(found);
+}
+
+TENSORHUB_DECL void region_table::renew(std::uint64_t region) noexcept {
+  const std::lock_guard lock{mutex_};
+  const auto found = entries_.find(region);
+  if (found == entries_.end()) return;
+  try {
+    fill_secret(found->second.secret);
+  } catch (const error&) {
+    found->second.access = region_access::local_write;
+  }
+}
+
+TENSORHUB_DECL region_key region_table::key_of(std::uint64_t region) const {
+  const std::lock_guard lock{mutex_};
+  const auto found = entries_.find(region);
+  if (found == entries_.end()) throw error(errc::invalid_argument, "tcp: this region is not registered");
+  return {region, {found->second.secret[0], found->second.secret[1]}};
+}
+
+TENSORHUB_DECL std::optional<memory_range> region_table::find(const read_request& request) const noexcept {
+  const std::lock_guard lock{mutex_};
+  const auto found = entries_.find(request.key.region);
+  if (found == entries_.end() || found->second.access == region_access::local_write) return std::nullopt;
+  const region_entry& entry = found->second;
+  const std::uint64_t difference =
+      (entry.secret[0] ^ request.key.secret[0]) | (entry.secret[1] ^ request.key.secret[1]);
+  if (difference != 0) return std::nullopt;
+  if (request.offset > entry.range.bytes || request.bytes > entry.range.bytes - request.offset)
+    return std::nullopt;
+  memory_range part = entry.range;
+  part.data += request.offset;
+  part.backing_offset += request.offset;
+  part.bytes = request.bytes;
+  return part;
+}
+
+TENSORHUB_DECL std::vector<device_access*> region_table::target_devices() const {
+  std::vector<device_access*> out;
+  const std::lock_guard lock{mutex_};
+  for (const auto& [region, each] : entries_) {
+    if (each.range.host_accessible() || each.access == region_access::remote_read) continue;
+    if (std::ranges::find(out, each.range.device) == out.end()) out.push_back(each.range.device);
+  }
+  return out;
+}
+
+TENSORHUB_DECL void region_table::fill_secret(std::uint64_t (&secret)[2]) {
+  for (;;) {
+    const auto filled = ::getrandom(secret, sizeof secret, 0);
+    if (filled == static_cast<ssize_t>(sizeof secret)) return;
+    if (filled < 0 && errno != EINTR)
+      throw error(errc::system_failed, std::string{"tcp: no random numbers: "} + std::strerror(errno));
+  }
+}
+
+}  // namespace tensorhub::inline TENSORHUB_MODE::transports::tcp_detail

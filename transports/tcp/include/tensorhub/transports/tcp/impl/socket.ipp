@@ -1,0 +1,189 @@
+#pragma once
+/// \file socket.ipp
+/// Definitions of socket.hpp.
+
+#include "tensorhub/transports/tcp/socket.hpp"
+
+namespace tensorhub::inline TENSORHUB_MODE::transports::tcp_detail {
+
+TENSORHUB_DECL int milliseconds_left(deadline until) noexcept {
+  const auto left = until - std::chrono::steady_clock::now();
+  if (left.count() <= 0) return 0;
+  const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(left).count() + 1;
+  return static_cast<int>(ms < 1'000'000 ? ms : 1'000'000);
+}
+
+TENSORHUB_DECL resolved_addresses resolve(const std::string& host, const std::string& port, int flags,
+                                          std::string_view transport) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = flags | AI_NUMERICSERV;
+  addrinfo* found = nullptr;
+  const int failed = ::getaddrinfo(host.c_str(), port.c_str(), &hints, &found);
+  if (failed != 0) {
+    throw error(errc::transport_failed, std::string{transport} + ": the host '" + host +
+                                            "' cannot be resolved: " + ::gai_strerror(failed));
+  }
+  return {found, &::freeaddrinfo};
+}
+
+TENSORHUB_DECL void set_option(int socket, int level, int name, int value) noexcept {
+  // An option that the kernel refuses costs speed, never correctness.
+  static_cast<void>(::setsockopt(socket, level, name, &value, sizeof value));
+}
+
+TENSORHUB_DECL bool is_loopback(const sockaddr_storage& address) noexcept {
+  if (address.ss_family == AF_INET) {
+    const auto& v4 = reinterpret_cast<const sockaddr_in&>(address);
+    return (ntohl(v4.sin_addr.s_addr) >> 24) == 127;
+  }
+  if (address.ss_family == AF_INET6) {
+    return IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6&>(address).sin6_addr) != 0;
+  }
+  return false;
+}
+
+TENSORHUB_DECL bool reaches_loopback(int socket) noexcept {
+  sockaddr_storage peer{};
+  socklen_t length = sizeof peer;
+  return ::getpeername(socket, reinterpret_cast<sockaddr*>(&peer), &length) == 0 && is_loopback(peer);
+}
+
+TENSORHUB_DECL tcp_path settings_of(const tcp_options& options, path_kind path) {
+  if (path == path_kind::wide_area) return options.wide_area;
+  return {options.streams, options.congestion_control, options.send_buffer_bytes,
+          options.receive_buffer_bytes};
+}
+
+TENSORHUB_DECL void choose_congestion_control(int socket, std::string_view control) noexcept {
+  if (control == "auto") control = reaches_loopback(socket) ? "cubic" : "";
+  if (control.empty()) return;
+  static_cast<void>(::setsockopt(socket, IPPROTO_TCP, TCP_CONGESTION, control.data(),
+                                 static_cast<socklen_t>(control.size())));
+}
+
+TENSORHUB_DECL void tune(int socket, const tcp_path& path) noexcept {
+  set_option(socket, IPPROTO_TCP, TCP_NODELAY, 1);
+  set_option(socket, SOL_SOCKET, SO_KEEPALIVE, 1);
+  set_option(socket, IPPROTO_TCP, TCP_KEEPIDLE, 10);
+  set_option(socket, IPPROTO_TCP, TCP_KEEPINTVL, 5);
+  set_option(socket, IPPROTO_TCP, TCP_KEEPCNT, 3);
+  choose_congestion_control(socket, path.congestion_control);
+}
+
+TENSORHUB_DECL std::uint64_t kernel_limit(const char* file) noexcept {
+  const detail::unique_fd opened{::open(file, O_RDONLY | O_CLOEXEC)};
+  char text[128];
+  const auto length = opened ? ::read(opened.get(), text, sizeof text) : -1;
+  std::uint64_t last = 0;
+  bool inside = false;
+  for (const char c : std::string_view{text, length > 0 ? static_cast<std::size_t>(length) : 0}) {
+    const bool is_digit = c >= '0' && c <= '9';
+    if (is_digit) last = (inside ? last * 10 : 0) + static_cast<std::uint64_t>(c - '0');
+    inside = is_digit;
+  }
+  return last;
+}
+
+TENSORHUB_DECL void size_buffer(int socket, int option, int forced_option, std::size_t wanted,
+                                const char* largest_by_hand, const char* largest_by_tuning) noexcept {
+  if (wanted == 0) return;
+  const int size = static_cast<int>(std::min<std::size_t>(wanted, 1u << 30));
+  if (::setsockopt(socket, SOL_SOCKET, forced_option, &size, sizeof size) == 0) return;
+  const std::uint64_t granted = kernel_limit(largest_by_hand);
+  if (granted < wanted && 2 * granted < kernel_limit(largest_by_tuning)) return;
+  set_option(socket, SOL_SOCKET, option, size);
+}
+
+TENSORHUB_DECL void size_send_buffer(int socket, const tcp_path& path) noexcept {
+  size_buffer(socket, SO_SNDBUF, SO_SNDBUFFORCE, path.send_buffer_bytes, "/proc/sys/net/core/wmem_max",
+              "/proc/sys/net/ipv4/tcp_wmem");
+}
+
+TENSORHUB_DECL void size_buffers(int socket, const tcp_path& path) noexcept {
+  size_send_buffer(socket, path);
+  size_buffer(socket, SO_RCVBUF, SO_RCVBUFFORCE, path.receive_buffer_bytes, "/proc/sys/net/core/rmem_max",
+              "/proc/sys/net/ipv4/tcp_rmem");
+}
+
+TENSORHUB_DECL detail::unique_fd listen_at(const tcp_options& options, std::uint16_t& bound_port,
+                                           std::string_view transport) {
+  const auto addresses = resolve(options.listen_host, std::to_string(options.listen_port),
+                                 AI_PASSIVE | AI_ADDRCONFIG, transport);
+  // Accepted sockets inherit the sizes. Who is far away is known only from its hello; then the send buffer is
+  // set, which is what matters here.
+  const tcp_path near = settings_of(options, path_kind::same_datacenter);
+  std::string trouble = "no address";
+  for (const addrinfo* at = addresses.get(); at != nullptr; at = at->ai_next) {
+    detail::unique_fd socket{
+        ::socket(at->ai_family, at->ai_socktype | SOCK_NONBLOCK | SOCK_CLOEXEC, at->ai_protocol)};
+    if (socket) {
+      set_option(socket.get(), SOL_SOCKET, SO_REUSEADDR, 1);
+      size_buffers(socket.get(), near);
+    }
+    sockaddr_storage bound{};
+    socklen_t length = sizeof bound;
+    if (socket && ::bind(socket.get(), at->ai_addr, at->ai_addrlen) == 0 &&
+        ::listen(socket.get(), SOMAXCONN) == 0 &&
+        ::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&bound), &length) == 0) {
+      bound_port = ntohs(bound.ss_family == AF_INET6 ? reinterpret_cast<sockaddr_in6&>(bound).sin6_port
+                                                     : reinterpret_cast<sockaddr_in&>(bound).sin_port);
+      return socket;
+    }
+    trouble = std::strerror(errno);
+  }
+  throw error(errc::transport_failed, std::string{transport} + ": cannot listen at " + options.listen_host +
+                                          ":" + std::to_string(options.listen_port) + ": " + trouble);
+}
+
+TENSORHUB_DECL bool wait_ready(int socket, short events, deadline until) noexcept {
+  pollfd entry{socket, events, 0};
+  for (;;) {
+    const int ready = ::poll(&entry, 1, milliseconds_left(until));
+    if (ready > 0) return true;
+    if (ready == 0 && std::chrono::steady_clock::now() >= until) return false;
+    if (ready < 0 && errno != EINTR) return false;
+  }
+}
+
+TENSORHUB_DECL detail::unique_fd connect_to(const std::string& address, const tcp_path& path, deadline until,
+                                            std::string_view transport) {
+  const std::string who = std::string{transport} + ": ";
+  const auto where = parse_address(address, std::string{transport} + "://");
+  if (!where) {
+    throw error(errc::transport_failed,
+                who + "'" + address.substr(0, 128) + "' is no address of this transport");
+  }
+  const auto addresses = resolve(where->host, where->port, AI_ADDRCONFIG, transport);
+  std::string trouble = "no address";
+  for (const addrinfo* at = addresses.get(); at != nullptr; at = at->ai_next) {
+    detail::unique_fd socket{
+        ::socket(at->ai_family, at->ai_socktype | SOCK_NONBLOCK | SOCK_CLOEXEC, at->ai_protocol)};
+    if (!socket) {
+      trouble = std::strerror(errno);
+      continue;
+    }
+    size_buffers(socket.get(), path);
+    int failed = ::connect(socket.get(), at->ai_addr, at->ai_addrlen) == 0 ? 0 : errno;
+    if (failed == EINPROGRESS) {
+      if (!wait_ready(socket.get(), POLLOUT, until)) {
+        throw error(errc::timed_out, who + address + " does not answer within the connect time-out");
+      }
+      socklen_t length = sizeof failed;
+      if (::getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &failed, &length) != 0) failed = errno;
+    }
+    if (failed == 0) {
+      tune(socket.get(), path);
+      return socket;
+    }
+    trouble = std::strerror(failed);
+  }
+  throw error(errc::transport_failed, who + "cannot connect to " + address + ": " + trouble);
+}
+
+TENSORHUB_DECL void abort_on_close(int socket) noexcept {
+  const linger now{1, 0};
+  static_cast<void>(::setsockopt(socket, SOL_SOCKET, SO_LINGER, &now, sizeof now));
+}
+
+}  // namespace tensorhub::inline TENSORHUB_MODE::transports::tcp_detail

@@ -1,0 +1,198 @@
+#pragma once
+/// \file region.ipp
+/// Definitions of region.hpp.
+
+#include "tensorhub/transports/verbs/region.hpp"
+
+namespace tensorhub::inline TENSORHUB_MODE::transports::verbs_detail {
+
+TENSORHUB_DECL std::string registration_advice(int number, std::uint64_t registered_bytes) {
+  if (number == EFAULT) return "the memory is not mapped, or not writable and asked for as a target of reads";
+  if (number != ENOMEM && number != EAGAIN && number != EPERM) return reason(number);
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_MEMLOCK, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY)
+    return reason(number) +
+           ", although the memory that may be locked is not limited: the device has no room for "
+           "more registrations, or the machine no memory";
+  return reason(number) + ". This process may lock " + std::to_string(limit.rlim_cur) +
+         " bytes (RLIMIT_MEMLOCK; `ulimit -l` says " + std::to_string(limit.rlim_cur / 1024) +
+         "), of which " + std::to_string(registered_bytes) +
+         " bytes of regions are in use, twice where a region is also a target. Raise it: `ulimit -l "
+         "unlimited` in "
+         "the shell, LimitMEMLOCK=infinity in a systemd unit, --ulimit memlock=-1 for a container, or "
+         "memlock in "
+         "/etc/security/limits.conf";
+}
+
+TENSORHUB_DECL bool has_peer_memory() noexcept {
+  return ::access("/sys/module/nvidia_peermem", F_OK) == 0 ||
+         ::access("/sys/module/nv_peer_mem", F_OK) == 0 || ::access("/sys/kernel/mm/memory_peers", F_OK) == 0;
+}
+
+TENSORHUB_DECL region::region(source& owner, const memory_range& range, region_access access,
+                              bool relaxed_ordering, const std::string& which)
+    : owner_{owner}, range_{range}, access_{access}, optional_flags_{relaxed_ordering ? relaxed : 0u} {
+  std::uint64_t largest = UINT64_MAX;
+  for (const rail& each : owner.rails()) largest = std::min(largest, each.limits.registration_bytes);
+  pieces_ = pieces_for(range.bytes, largest);
+  piece_bytes_ = piece_bytes_of(range.bytes, pieces_);
+  const std::uint64_t rails = owner.rails().size();
+  if (access != region_access::local_write && pieces_ * rails > most_rkeys) {
+    throw error(errc::limit_exceeded,
+                "verbs: " + which + " has " + std::to_string(range.bytes) + " bytes, which are " +
+                    std::to_string(pieces_) + " registrations on each of " + std::to_string(rails) +
+                    " rails; a key holds " + std::to_string(most_rkeys) +
+                    ". Register it as several ranges, use fewer rails, or raise largest_registration_bytes");
+  }
+  if (range.host_accessible()) {
+    if (const int trouble = register_both(); trouble != 0) throw failure(which, trouble);
+  } else {
+    register_device_memory(which);
+  }
+  for (const ibv_mr* each : local_.list) local_keys_.push_back(each->lkey);
+  owner_.registered_bytes().fetch_add(range.bytes, std::memory_order_relaxed);
+}
+
+TENSORHUB_DECL region::~region() {
+  if (!remote_.close() || !local_.close()) owner_.refuse_everybody();
+  owner_.registered_bytes().fetch_sub(range_.bytes, std::memory_order_relaxed);
+}
+
+TENSORHUB_DECL std::string region::how_read() const {
+  const std::string size = std::to_string(range_.bytes) + " bytes of ";
+  if (way_ == memory_way::host) return size + "host memory";
+  return size + range_.device->description() +
+         (way_ == memory_way::dmabuf
+              ? ": by its dmabuf"
+              : ": by its address (peer memory), since there is no dmabuf: " + no_dmabuf_);
+}
+
+TENSORHUB_DECL remote_region region::describe() const {
+  if (access_ == region_access::local_write)
+    throw error(errc::invalid_argument, "verbs: this region was not registered for remote reads");
+  const std::lock_guard lock{mutex_};
+  if (remote_.list.empty()) {
+    throw error(errc::transport_failed,
+                "verbs: this region cannot be read any more: it was revoked, and its " +
+                    std::to_string(range_.bytes) + " bytes could not be registered again: " +
+                    registration_advice(revoke_trouble_, owner_.registered_bytes()));
+  }
+  region_key key;
+  key.head.rails = static_cast<std::uint8_t>(owner_.rails().size());
+  key.head.pieces = static_cast<std::uint8_t>(pieces_);
+  key.head.base = reinterpret_cast<std::uintptr_t>(range_.data);
+  key.head.bytes = range_.bytes;
+  for (std::size_t i = 0; i < remote_.list.size(); ++i) key.rkeys[i] = remote_.list[i]->rkey;
+  return {key.head.base, range_.bytes, encode_key(key, owner_.self())};
+}
+
+TENSORHUB_DECL void region::revoke() noexcept {
+  if (access_ == region_access::local_write) return;
+  const std::lock_guard lock{mutex_};
+  try {
+    std::vector<std::uint32_t> old;
+    for (const ibv_mr* each : remote_.list) old.push_back(each->rkey);
+    if (!remote_.close()) owner_.refuse_everybody();
+    // A device may give the same number again: what has it is kept until others are found.
+    std::vector<registrations> same;
+    for (int i = 0; i < most_attempts; ++i) {
+      revoke_trouble_ = register_all(remote_, false);
+      if (revoke_trouble_ != 0) break;
+      const bool is_new = std::ranges::none_of(
+          remote_.list, [&](const ibv_mr* each) { return std::ranges::count(old, each->rkey) > 0; });
+      if (is_new) return;
+      same.push_back(std::move(remote_));
+    }
+  } catch (...) {
+    revoke_trouble_ = ENOMEM;
+  }
+  if (!remote_.close()) owner_.refuse_everybody();
+}
+
+TENSORHUB_DECL bool region::registrations::close() noexcept {
+  bool all = true;
+  for (ibv_mr* each : list) all = ::ibv_dereg_mr(each) == 0 && all;
+  list.clear();
+  return all;
+}
+
+TENSORHUB_DECL int region::register_all(registrations& into, bool to_write) const {
+  into.list.reserve(owner_.rails().size() * pieces_);
+  for (const rail& each : owner_.rails()) {
+    unsigned access = to_write ? IBV_ACCESS_LOCAL_WRITE : IBV_ACCESS_REMOTE_READ;
+    // iWARP brings the answer of a read as a remote write; the key for it is told to nobody.
+    if (to_write && each.is_iwarp) access |= IBV_ACCESS_REMOTE_WRITE;
+    for (std::uint64_t at = 0; at < range_.bytes; at += piece_bytes_) {
+      const std::uint64_t bytes = std::min(piece_bytes_, range_.bytes - at);
+      ibv_mr* const made = register_piece(each, at, bytes, access);
+      if (made == nullptr) {
+        const int trouble = errno == 0 ? EIO : errno;
+        static_cast<void>(into.close());
+        return trouble;
+      }
+      into.list.push_back(made);
+    }
+  }
+  return 0;
+}
+
+TENSORHUB_DECL ibv_mr* region::register_piece(const rail& on, std::uint64_t at, std::uint64_t bytes,
+                                              unsigned access) const noexcept {
+  if (way_ != memory_way::dmabuf) {
+    // Kernels before 6.2 force their way to memory that is only to be read: they would pin pages of zeros
+    // at an address that the CPU has no access to, instead of refusing it. Not so if it is to be written.
+    if (way_ == memory_way::peer_memory) access |= IBV_ACCESS_LOCAL_WRITE;
+    return ::ibv_reg_mr(on.domain.get(), range_.data + at, bytes, access | optional_flags_);
+  }
+  const auto address = reinterpret_cast<std::uintptr_t>(range_.data) + at;
+  const auto with = [&](unsigned flags) {
+    return ::ibv_reg_dmabuf_mr(on.domain.get(), dmabuf_offset_ + at, bytes, address, dmabuf_.get(),
+                               static_cast<int>(flags));
+  };
+  // Here the flags that a device may ignore are not ignored by all of them.
+  ibv_mr* const made = with(access | optional_flags_);
+  return made != nullptr || optional_flags_ == 0 ? made : with(access);
+}
+
+TENSORHUB_DECL int region::register_both() {
+  int trouble = access_ == region_access::remote_read ? 0 : register_all(local_, true);
+  if (trouble == 0 && access_ != region_access::local_write) trouble = register_all(remote_, false);
+  if (trouble != 0) static_cast<void>(local_.close());
+  return trouble;
+}
+
+TENSORHUB_DECL void region::register_device_memory(const std::string& which) {
+  dmabuf_.reset(range_.device->export_dmabuf(range_, dmabuf_offset_, no_dmabuf_));
+  if (dmabuf_) {
+    way_ = memory_way::dmabuf;
+    const int trouble = register_both();
+    if (trouble == 0) return;
+    no_dmabuf_ = "the RDMA device does not take it: " + reason(trouble);
+    dmabuf_.reset();
+  }
+  if (no_dmabuf_.empty()) no_dmabuf_ = "its device gives none";
+  way_ = memory_way::peer_memory;
+  const int trouble = register_both();
+  if (trouble == 0) return;
+  throw error(errc::transport_failed,
+              "verbs: " + which + " (" + std::to_string(range_.bytes) + " bytes of " +
+                  range_.device->description() + ") is device memory that " + devices() +
+                  " cannot reach. By dmabuf: " + no_dmabuf_ + ". By its address: " + reason(trouble) +
+                  (has_peer_memory() ? "" : " (nvidia_peermem is not loaded)") +
+                  ". Load the kernel module nvidia_peermem, or use a driver that exports dmabufs, or put "
+                  "another transport behind this one: first_of<verbs, tcp>");
+}
+
+TENSORHUB_DECL std::string region::devices() const {
+  std::string text;
+  for (const rail& each : owner_.rails()) text += (text.empty() ? "" : " and ") + each.device;
+  return text;
+}
+
+TENSORHUB_DECL error region::failure(const std::string& which, int number) const {
+  return {errc::transport_failed, "verbs: " + which + " (" + std::to_string(range_.bytes) +
+                                      " bytes) cannot be registered with " + devices() + ": " +
+                                      registration_advice(number, owner_.registered_bytes())};
+}
+
+}  // namespace tensorhub::inline TENSORHUB_MODE::transports::verbs_detail

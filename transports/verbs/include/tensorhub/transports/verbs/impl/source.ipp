@@ -1,0 +1,180 @@
+#pragma once
+/// \file source.ipp
+/// Definitions of source.hpp.
+
+#include "tensorhub/transports/verbs/source.hpp"
+
+namespace tensorhub::inline TENSORHUB_MODE::transports::verbs_detail {
+
+TENSORHUB_DECL source::source(const verbs_options& options, incarnation self)
+    : max_connections_{options.max_connections},
+      self_{self},
+      channel_{open_channel()},
+      rails_{open_rails(*channel_, options)},
+      stop_{::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)} {
+  if (!stop_) throw error(errc::system_failed, "verbs: no eventfd: " + reason(errno));
+  for (rail& each : rails_) {
+    each.listener->context = &each;
+    if (::rdma_listen(each.listener.get(), backlog) != 0) {
+      throw error(errc::transport_failed, "verbs: cannot listen on " + each.device + " at " +
+                                              each.address.host() + ": " + reason(errno));
+    }
+  }
+  thread_ = std::thread{[this] { run(); }};
+}
+
+TENSORHUB_DECL source::~source() {
+  const std::uint64_t one = 1;
+  [[maybe_unused]] const auto written = ::write(stop_.get(), &one, sizeof one);
+  thread_.join();
+  while (!readers_.empty()) {
+    handle<rdma_cm_id> id = take_out(readers_.begin());
+  }
+}
+
+TENSORHUB_DECL std::string source::address() const {
+  std::string text = "verbs://";
+  for (const rail& each : rails_) {
+    if (&each != &rails_.front()) text += ",";
+    text += host_and_port(each.address, ntohs(::rdma_get_src_port(each.listener.get())));
+  }
+  return text;
+}
+
+TENSORHUB_DECL void source::cut_off(incarnation reader) noexcept {
+  std::unique_lock lock{mutex_};
+  try {
+    refused_.insert(reader);
+  } catch (...) {  // without memory to remember one name, refuse everybody
+    refuse_all_ = true;
+  }
+  close_if(lock, [reader](const reader_connection& each) { return each.reader == reader; });
+}
+
+TENSORHUB_DECL void source::require_capability(std::span<const std::byte> key) {
+  std::unique_lock lock{mutex_};
+  capabilities_.require(key);
+  close_if(lock, [](const reader_connection&) { return true; });
+}
+
+TENSORHUB_DECL void source::refuse_everybody() noexcept {
+  std::unique_lock lock{mutex_};
+  refuse_all_ = true;
+  close_if(lock, [](const reader_connection&) { return true; });
+}
+
+TENSORHUB_DECL handle<rdma_event_channel> source::open_channel() {
+  if (device_names().empty()) {
+    throw error(errc::transport_failed,
+                "verbs: this machine has no RDMA device (or its driver is not loaded: see `ibv_devices` and "
+                "`rdma link`)");
+  }
+  return make_event_channel();
+}
+
+TENSORHUB_DECL handle<rdma_cm_id> source::take_out(reader_table::iterator entry) noexcept {
+  handle<rdma_cm_id> id = std::move(entry->second.id);
+  ::rdma_destroy_qp(id.get());
+  readers_.erase(entry);
+  return id;
+}
+
+TENSORHUB_DECL void source::run() noexcept {
+  pollfd entries[2] = {{channel_->fd, POLLIN, 0}, {stop_.get(), POLLIN, 0}};
+  for (;;) {
+    static_cast<void>(::poll(entries, 2, -1));
+    if (entries[1].revents != 0) return;
+    rdma_cm_event* event = nullptr;
+    while (::rdma_get_cm_event(channel_.get(), &event) == 0) handle_event(event);
+  }
+}
+
+TENSORHUB_DECL void source::handle_event(rdma_cm_event* event) noexcept {
+  handle<rdma_cm_id> finished;  // destroyed last, when the event is acknowledged
+  switch (event->event) {
+    case RDMA_CM_EVENT_CONNECT_REQUEST:
+      finished = judge(*event);
+      break;
+    case RDMA_CM_EVENT_DISCONNECTED:
+    case RDMA_CM_EVENT_DEVICE_REMOVAL:
+    case RDMA_CM_EVENT_CONNECT_ERROR:
+    case RDMA_CM_EVENT_UNREACHABLE:
+    case RDMA_CM_EVENT_REJECTED:
+      finished = ended(event->id);
+      break;
+    default: {  // established, time-wait over, address changed: nothing to do
+      const std::lock_guard seen{mutex_};
+      break;
+    }
+  }
+  static_cast<void>(::rdma_ack_cm_event(event));
+}
+
+TENSORHUB_DECL handle<rdma_cm_id> source::ended(rdma_cm_id* id) noexcept {
+  const std::lock_guard lock{mutex_};
+  const auto found = readers_.find(id);
+  if (found != readers_.end()) return take_out(found);
+  const bool is_listener =
+      std::ranges::any_of(rails_, [id](const rail& each) { return each.listener.get() == id; });
+  if (!is_listener && id->context != nullptr) static_cast<connection*>(id->context)->lose();
+  return {};
+}
+
+TENSORHUB_DECL handle<rdma_cm_id> source::judge(const rdma_cm_event& event) noexcept {
+  handle<rdma_cm_id> id{event.id};
+  const auto& through = *static_cast<const rail*>(event.listen_id->context);
+  id->context = nullptr;
+  hello greeting;
+  greeting.magic = 0;
+  const rdma_conn_param& asked = event.param.conn;
+  if (asked.private_data != nullptr && asked.private_data_len >= sizeof greeting)
+    std::memcpy(&greeting, asked.private_data, sizeof greeting);
+  const std::lock_guard lock{mutex_};
+  welcome answer;
+  answer.source = self_.value;
+  answer.status = judge(greeting);
+  if (answer.status == welcome_status::accepted && !accept(id, through, asked, answer, {greeting.reader}))
+    answer.status = welcome_status::overloaded;
+  if (answer.status != welcome_status::accepted)
+    static_cast<void>(::rdma_reject(id.get(), &answer, sizeof answer));
+  return id;
+}
+
+TENSORHUB_DECL welcome_status source::judge(const hello& greeting) noexcept {
+  if (greeting.magic != hello_magic) return welcome_status::other_transport;
+  if (greeting.protocol != data_protocol) return welcome_status::other_protocol;
+  if (greeting.source != self_.value) return welcome_status::other_process;
+  if (refuse_all_ || refused_.contains({greeting.reader})) return welcome_status::refused;
+  if (!capabilities_.accepts(greeting.capability, {greeting.reader}, self_)) {
+    refused_connections_.fetch_add(1);
+    return welcome_status::no_capability;
+  }
+  return readers_.size() < max_connections_ ? welcome_status::accepted : welcome_status::overloaded;
+}
+
+TENSORHUB_DECL bool source::accept(handle<rdma_cm_id>& id, const rail& through, const rdma_conn_param& asked,
+                                   const welcome& answer, incarnation reader) noexcept {
+  ibv_qp_init_attr wanted{};
+  wanted.send_cq = wanted.recv_cq = through.unused_queue.get();
+  wanted.cap = {1, 1, 1, 1, 0};
+  wanted.qp_type = IBV_QPT_RC;
+  rdma_cm_id* const raw = id.get();
+  if (::rdma_create_qp(raw, through.domain.get(), &wanted) != 0) return false;
+  rdma_conn_param given{};
+  given.private_data = &answer;
+  given.private_data_len = sizeof answer;
+  given.responder_resources = std::min(through.limits.reads_in, asked.responder_resources);
+  given.initiator_depth = std::min<std::uint8_t>(1, asked.initiator_depth);
+  given.rnr_retry_count = 7;
+  try {
+    readers_.emplace(raw, reader_connection{std::move(id), reader});
+  } catch (...) {  // no memory: the reader is turned away
+    ::rdma_destroy_qp(raw);
+    return false;
+  }
+  if (::rdma_accept(raw, &given) == 0) return true;
+  id = take_out(readers_.find(raw));
+  return false;
+}
+
+}  // namespace tensorhub::inline TENSORHUB_MODE::transports::verbs_detail
