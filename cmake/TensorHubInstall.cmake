@@ -27,7 +27,7 @@ foreach(folder IN LISTS include_folders)
     PATTERN "kernels" EXCLUDE ${left_out})
 endforeach()
 foreach(component IN LISTS components)
-  install(TARGETS tensorhub_${component} EXPORT TensorHub_${component})
+  install(TARGETS tensorhub_${component} EXPORT TensorHub_${component} ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
   install(
     EXPORT TensorHub_${component}
     NAMESPACE TensorHub::
@@ -37,8 +37,7 @@ endforeach()
 
 configure_package_config_file(cmake/TensorHubConfig.cmake.in ${PROJECT_BINARY_DIR}/TensorHubConfig.cmake
                               INSTALL_DESTINATION ${package_folder})
-write_basic_package_version_file(${PROJECT_BINARY_DIR}/TensorHubConfigVersion.cmake
-                                 COMPATIBILITY SameMinorVersion ARCH_INDEPENDENT)
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/TensorHubConfigVersion.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/TensorHubConfig.cmake ${PROJECT_BINARY_DIR}/TensorHubConfigVersion.cmake
               cmake/FindZeroMQ.cmake cmake/FindxxHash.cmake cmake/FindSodium.cmake DESTINATION ${package_folder})
 foreach(module IN LISTS find_modules)

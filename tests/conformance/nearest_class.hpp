@@ -8,7 +8,7 @@
 
 #include "tensorhub/testing/policy_conformance/scheduler.hpp"
 
-namespace tensorhub::testing {
+namespace tensorhub::inline TENSORHUB_MODE::testing {
 
 /// A source is chosen whenever a candidate has a credit left, or may be displaced. Of those that may be
 /// chosen, none is in a nearer class, but that the last sources of a reader come from outside of its rack
@@ -57,4 +57,4 @@ violations nearest_class_is_chosen() {
   return seen;
 }
 
-}  // namespace tensorhub::testing
+}  // namespace tensorhub::inline TENSORHUB_MODE::testing

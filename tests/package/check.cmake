@@ -11,7 +11,26 @@ function(step)
   endif()
 endfunction()
 
-if(WAY MATCHES "find_package|missing_component")
+if(WAY STREQUAL mixed)
+  # A program of both build modes does not link; the twin, of one mode, does.
+  file(MAKE_DIRECTORY ${WORK})
+  set(compile ${COMPILER} -std=c++20 -I${TENSORHUB_SOURCE}/include ${CMAKE_CURRENT_LIST_DIR}/mixed/compiled.cpp
+              ${CMAKE_CURRENT_LIST_DIR}/mixed/header_only.cpp)
+  step(${compile} -o ${WORK}/one_mode)
+  step(${COMPILER} -std=c++20 -I${TENSORHUB_SOURCE}/include -c ${CMAKE_CURRENT_LIST_DIR}/mixed/header_only.cpp -o
+       ${WORK}/header_only.o)
+  execute_process(
+    COMMAND ${COMPILER} -std=c++20 -DTENSORHUB_COMPILED -I${TENSORHUB_SOURCE}/include
+            ${CMAKE_CURRENT_LIST_DIR}/mixed/compiled.cpp ${WORK}/header_only.o -o ${WORK}/both_modes
+    RESULT_VARIABLE failed
+    OUTPUT_VARIABLE output
+    ERROR_VARIABLE output)
+  if(NOT failed OR NOT output MATCHES "undefined reference to `is_here\\(tensorhub::compiled::")
+    message(FATAL_ERROR "a program of both build modes links, or the linker does not say why not:\n${output}")
+  endif()
+  return()
+endif()
+if(WAY MATCHES "find_package|missing_component|compiled")
   step(${CMAKE_COMMAND} --install ${TENSORHUB_BUILD} --prefix ${prefix})
 endif()
 if(WAY STREQUAL optional_component)

@@ -8,7 +8,7 @@
 
 #include "support/simulation/options.hpp"
 
-namespace tensorhub::testing {
+namespace tensorhub::inline TENSORHUB_MODE::testing {
 
 /// Sanitizers cost a factor of ten, and so does a build without optimization.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -125,4 +125,4 @@ inline simulation_options short_options_for(std::uint64_t seed) {
   return options;
 }
 
-}  // namespace tensorhub::testing
+}  // namespace tensorhub::inline TENSORHUB_MODE::testing

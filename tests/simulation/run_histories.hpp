@@ -18,7 +18,7 @@
 #include "histories.hpp"
 #include "tensorhub/service/log.hpp"
 
-namespace tensorhub::testing {
+namespace tensorhub::inline TENSORHUB_MODE::testing {
 
 /// What one thread has seen: of the histories with every `threads`-th seed.
 struct histories_seen {
@@ -90,4 +90,4 @@ void run_histories(const char* title, std::uint64_t count, double careless,
   }
 }
 
-}  // namespace tensorhub::testing
+}  // namespace tensorhub::inline TENSORHUB_MODE::testing

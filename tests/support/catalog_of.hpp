@@ -6,7 +6,7 @@
 
 #include "tensorhub/service/catalog.hpp"
 
-namespace tensorhub::testing {
+namespace tensorhub::inline TENSORHUB_MODE::testing {
 
 template <scheduler Scheduler = nearest_source, consistency Consistency = group_consistent>
 class catalog_of : public catalog {
@@ -17,4 +17,4 @@ class catalog_of : public catalog {
       : catalog{std::move(options), epoch, std::move(scheduler), std::move(consistency)} {}
 };
 
-}  // namespace tensorhub::testing
+}  // namespace tensorhub::inline TENSORHUB_MODE::testing

@@ -23,7 +23,7 @@
 
 #include "tensorhub/testing/wrapped_transport.hpp"
 
-namespace tensorhub::testing {
+namespace tensorhub::inline TENSORHUB_MODE::testing {
 
 /// Lets reads of `allowance_bytes` through, then none until it is opened. Any thread.
 class read_gate {
@@ -106,4 +106,4 @@ class gated : public wrapped_transport<Inner> {
   std::shared_ptr<read_gate> gate_;
 };
 
-}  // namespace tensorhub::testing
+}  // namespace tensorhub::inline TENSORHUB_MODE::testing

@@ -32,7 +32,7 @@
 #include "tensorhub/concepts/transport.hpp"
 #include "tensorhub/error.hpp"
 
-namespace tensorhub::testing {
+namespace tensorhub::inline TENSORHUB_MODE::testing {
 
 /// What is wrong with a mutant.
 enum class fault {
@@ -490,4 +490,4 @@ class mutant {
   std::shared_ptr<transport_core> core_;
 };
 
-}  // namespace tensorhub::testing
+}  // namespace tensorhub::inline TENSORHUB_MODE::testing

@@ -13,7 +13,7 @@
 #include "tensorhub/concepts/integrity.hpp"
 #include "tensorhub/concepts/scheduler.hpp"
 
-namespace tensorhub::testing {
+namespace tensorhub::inline TENSORHUB_MODE::testing {
 
 /// The first candidate that has a credit left; nobody ever makes room. Movable, not copyable, not
 /// default-constructible.
@@ -112,4 +112,4 @@ class integrity_archetype {
 };
 static_assert(integrity<integrity_archetype>);
 
-}  // namespace tensorhub::testing
+}  // namespace tensorhub::inline TENSORHUB_MODE::testing

@@ -14,7 +14,7 @@
 #include "tensorhub/concepts/memory_space.hpp"
 #include "tensorhub/error.hpp"
 
-namespace tensorhub::testing {
+namespace tensorhub::inline TENSORHUB_MODE::testing {
 
 /// A clock that stands still: monotonic, from every thread.
 class clock_archetype {
@@ -76,4 +76,4 @@ class memory_space_archetype {
 };
 static_assert(memory_space<memory_space_archetype>);
 
-}  // namespace tensorhub::testing
+}  // namespace tensorhub::inline TENSORHUB_MODE::testing

@@ -20,7 +20,7 @@
 #include "tensorhub/concepts/transport.hpp"
 #include "tensorhub/error.hpp"
 
-namespace tensorhub::testing {
+namespace tensorhub::inline TENSORHUB_MODE::testing {
 
 class transport_archetype {
  public:
@@ -141,4 +141,4 @@ class transport_archetype {
 };
 static_assert(transport<transport_archetype>);
 
-}  // namespace tensorhub::testing
+}  // namespace tensorhub::inline TENSORHUB_MODE::testing

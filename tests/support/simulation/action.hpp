@@ -14,7 +14,7 @@
 #include <type_traits>
 #include <utility>
 
-namespace tensorhub::testing {
+namespace tensorhub::inline TENSORHUB_MODE::testing {
 
 class action {
  public:
@@ -116,4 +116,4 @@ class action {
   const operations* table_ = nullptr;
 };
 
-}  // namespace tensorhub::testing
+}  // namespace tensorhub::inline TENSORHUB_MODE::testing

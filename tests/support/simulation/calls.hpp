@@ -13,7 +13,7 @@
 #include "tensorhub/service/session.hpp"
 #include "tensorhub/types/units.hpp"
 
-namespace tensorhub::testing {
+namespace tensorhub::inline TENSORHUB_MODE::testing {
 
 template <typename Worker>
 class simulated_calls {
@@ -94,4 +94,4 @@ class simulated_calls {
   std::optional<session_result> early_;
 };
 
-}  // namespace tensorhub::testing
+}  // namespace tensorhub::inline TENSORHUB_MODE::testing

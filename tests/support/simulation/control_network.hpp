@@ -19,7 +19,7 @@
 #include "support/simulation/options.hpp"
 #include "tensorhub/service/messages.hpp"
 
-namespace tensorhub::testing {
+namespace tensorhub::inline TENSORHUB_MODE::testing {
 
 class control_network {
  public:
@@ -116,4 +116,4 @@ class control_network {
   std::map<incarnation, connection_state> connections_;
 };
 
-}  // namespace tensorhub::testing
+}  // namespace tensorhub::inline TENSORHUB_MODE::testing

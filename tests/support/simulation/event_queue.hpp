@@ -16,7 +16,7 @@
 #include "support/simulation/action.hpp"
 #include "tensorhub/types/units.hpp"
 
-namespace tensorhub::testing {
+namespace tensorhub::inline TENSORHUB_MODE::testing {
 
 class event_queue {
  public:
@@ -117,4 +117,4 @@ class event_queue {
   std::uint64_t executed_ = 0;
 };
 
-}  // namespace tensorhub::testing
+}  // namespace tensorhub::inline TENSORHUB_MODE::testing

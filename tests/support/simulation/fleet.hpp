@@ -42,7 +42,7 @@
 #include "tensorhub/transfer/control_block.hpp"
 #include "tensorhub/transfer/pull.hpp"
 
-namespace tensorhub::testing {
+namespace tensorhub::inline TENSORHUB_MODE::testing {
 
 struct fleet_options {
   std::uint64_t chunks = 4096;
@@ -532,4 +532,4 @@ class fleet {
   std::uint64_t broken_reads_ = 0;
 };
 
-}  // namespace tensorhub::testing
+}  // namespace tensorhub::inline TENSORHUB_MODE::testing

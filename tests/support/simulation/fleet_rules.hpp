@@ -30,7 +30,7 @@
 
 #include "support/simulation/fleet.hpp"
 
-namespace tensorhub::testing {
+namespace tensorhub::inline TENSORHUB_MODE::testing {
 
 template <typename Fleet>
 class fleet_rules {
@@ -145,4 +145,4 @@ class fleet_rules {
   std::unordered_set<std::uint64_t> way_{};
 };
 
-}  // namespace tensorhub::testing
+}  // namespace tensorhub::inline TENSORHUB_MODE::testing

@@ -37,7 +37,7 @@
 
 #include "tensorhub/types/units.hpp"
 
-namespace tensorhub::testing {
+namespace tensorhub::inline TENSORHUB_MODE::testing {
 
 class flow_rates {
  public:
@@ -363,4 +363,4 @@ class flow_rates {
   std::vector<link_number> winners_{0, 0};
 };
 
-}  // namespace tensorhub::testing
+}  // namespace tensorhub::inline TENSORHUB_MODE::testing

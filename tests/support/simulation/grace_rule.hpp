@@ -18,7 +18,7 @@
 #include "tensorhub/service/catalog.hpp"
 #include "tensorhub/service/messages.hpp"
 
-namespace tensorhub::testing {
+namespace tensorhub::inline TENSORHUB_MODE::testing {
 
 class grace_rule {
  public:
@@ -107,4 +107,4 @@ class grace_rule {
   std::set<std::pair<std::string, operation_counter>> judged_;
 };
 
-}  // namespace tensorhub::testing
+}  // namespace tensorhub::inline TENSORHUB_MODE::testing

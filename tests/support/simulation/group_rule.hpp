@@ -9,7 +9,7 @@
 
 #include "tensorhub/service/session.hpp"
 
-namespace tensorhub::testing {
+namespace tensorhub::inline TENSORHUB_MODE::testing {
 
 class group_rule {
  public:
@@ -54,4 +54,4 @@ class group_rule {
   std::map<std::string, std::map<operation_counter, std::vector<outcome>>> operations_;
 };
 
-}  // namespace tensorhub::testing
+}  // namespace tensorhub::inline TENSORHUB_MODE::testing

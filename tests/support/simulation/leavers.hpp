@@ -12,7 +12,7 @@
 #include "tensorhub/service/session.hpp"
 #include "tensorhub/types/units.hpp"
 
-namespace tensorhub::testing {
+namespace tensorhub::inline TENSORHUB_MODE::testing {
 
 /// A part of `simulation` (world.hpp), whose friend it is.
 template <typename World>
@@ -123,4 +123,4 @@ class simulated_leavers {
   std::set<incarnation> dropping_;
 };
 
-}  // namespace tensorhub::testing
+}  // namespace tensorhub::inline TENSORHUB_MODE::testing

@@ -41,7 +41,7 @@
 #include "tensorhub/types/location.hpp"
 #include "tensorhub/types/units.hpp"
 
-namespace tensorhub::testing {
+namespace tensorhub::inline TENSORHUB_MODE::testing {
 
 /// One adapter: several workers may share it. Numbered from 0 in the order of adding.
 struct host_id {
@@ -426,4 +426,4 @@ class link_network {
   time_point armed_ = time_point::never();
 };
 
-}  // namespace tensorhub::testing
+}  // namespace tensorhub::inline TENSORHUB_MODE::testing

@@ -11,7 +11,7 @@
 
 #include "tensorhub/types/units.hpp"
 
-namespace tensorhub::testing {
+namespace tensorhub::inline TENSORHUB_MODE::testing {
 
 struct simulation_options {
   std::uint64_t seed = 1;
@@ -124,4 +124,4 @@ struct simulation_statistics {
   }
 };
 
-}  // namespace tensorhub::testing
+}  // namespace tensorhub::inline TENSORHUB_MODE::testing

@@ -10,7 +10,7 @@
 #include "support/simulation/options.hpp"
 #include "tensorhub/service/session.hpp"
 
-namespace tensorhub::testing {
+namespace tensorhub::inline TENSORHUB_MODE::testing {
 
 /// Names: "trainer", "rollout-<n>", and "<replica>~<version>" of a temporary replica, which is where the
 /// other is. Every fourth replica is spot. Time-outs suit the simulated network.
@@ -36,4 +36,4 @@ namespace tensorhub::testing {
   return options;
 }
 
-}  // namespace tensorhub::testing
+}  // namespace tensorhub::inline TENSORHUB_MODE::testing

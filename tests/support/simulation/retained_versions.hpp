@@ -15,7 +15,7 @@
 
 #include "tensorhub/service/session.hpp"
 
-namespace tensorhub::testing {
+namespace tensorhub::inline TENSORHUB_MODE::testing {
 
 template <typename Worker>
 class retained_versions {
@@ -91,4 +91,4 @@ class retained_versions {
   std::map<std::string, version_number> holders_;  ///< what each replica held completely when it last did
 };
 
-}  // namespace tensorhub::testing
+}  // namespace tensorhub::inline TENSORHUB_MODE::testing

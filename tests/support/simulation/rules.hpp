@@ -30,7 +30,7 @@
 #include "tensorhub/service/catalog.hpp"
 #include "tensorhub/service/session.hpp"
 
-namespace tensorhub::testing {
+namespace tensorhub::inline TENSORHUB_MODE::testing {
 
 template <typename Server>
 class contract_rules {
@@ -194,4 +194,4 @@ class contract_rules {
   bool known_ = false;
 };
 
-}  // namespace tensorhub::testing
+}  // namespace tensorhub::inline TENSORHUB_MODE::testing

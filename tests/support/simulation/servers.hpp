@@ -15,7 +15,7 @@
 #include "support/simulation/options.hpp"
 #include "tensorhub/service/catalog.hpp"
 
-namespace tensorhub::testing {
+namespace tensorhub::inline TENSORHUB_MODE::testing {
 
 template <typename Server>
 class simulated_servers {
@@ -102,4 +102,4 @@ class simulated_servers {
   std::uint64_t term_ = 0;
 };
 
-}  // namespace tensorhub::testing
+}  // namespace tensorhub::inline TENSORHUB_MODE::testing

@@ -8,7 +8,7 @@
 #include "tensorhub/service/messages.hpp"
 #include "tensorhub/service/session.hpp"
 
-namespace tensorhub::testing {
+namespace tensorhub::inline TENSORHUB_MODE::testing {
 
 /// What a worker says; begins with a space. Empty: nothing worth a line.
 [[nodiscard]] inline std::string describe_message(const messages::envelope& message) {
@@ -40,4 +40,4 @@ namespace tensorhub::testing {
               : (result.kept ? " and keeps version " : " with version ") + to_string(result.version));
 }
 
-}  // namespace tensorhub::testing
+}  // namespace tensorhub::inline TENSORHUB_MODE::testing

@@ -16,7 +16,7 @@
 #include "tensorhub/service/session.hpp"
 #include "tensorhub/types/units.hpp"
 
-namespace tensorhub::testing {
+namespace tensorhub::inline TENSORHUB_MODE::testing {
 
 /// A part of `simulation` (world.hpp), whose friend it is.
 template <typename World>
@@ -139,4 +139,4 @@ class simulated_trainers {
   std::vector<std::uint32_t> waiting_;  ///< shards that have finished the step
 };
 
-}  // namespace tensorhub::testing
+}  // namespace tensorhub::inline TENSORHUB_MODE::testing

@@ -23,7 +23,7 @@
 #include "tensorhub/transfer/control_block.hpp"
 #include "tensorhub/transfer/pull.hpp"
 
-namespace tensorhub::testing {
+namespace tensorhub::inline TENSORHUB_MODE::testing {
 
 /// The bytes of a version: different in every version, shard and place.
 [[nodiscard]] inline std::byte content_byte(version_number version, std::uint32_t shard,
@@ -639,4 +639,4 @@ class simulated_worker {
   std::uint64_t confirmed_total_ = 0;
 };
 
-}  // namespace tensorhub::testing
+}  // namespace tensorhub::inline TENSORHUB_MODE::testing

@@ -49,7 +49,7 @@
 #include "tensorhub/policy/integrity/xxh3_128.hpp"
 #include "tensorhub/service/catalog.hpp"
 
-namespace tensorhub::testing {
+namespace tensorhub::inline TENSORHUB_MODE::testing {
 
 /// `Server`: the catalog, or a broken one that the rules must catch.
 template <scheduler Scheduler = nearest_source, consistency Consistency = group_consistent,
@@ -674,4 +674,4 @@ class simulation {
   std::vector<std::string> violations_;
 };
 
-}  // namespace tensorhub::testing
+}  // namespace tensorhub::inline TENSORHUB_MODE::testing

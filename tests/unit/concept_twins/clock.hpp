@@ -7,7 +7,7 @@
 #include "tensorhub/concepts/clock.hpp"
 #include "twin.hpp"
 
-namespace tensorhub::testing::twins {
+namespace tensorhub::inline TENSORHUB_MODE::testing::twins {
 
 enum class clock_flaw {
   none,
@@ -39,4 +39,4 @@ struct clock_refused {
 static_assert(clock<clock_twin<clock_flaw::none>>);
 static_assert(every_flaw_is_refused<clock_flaw, clock_refused>());
 
-}  // namespace tensorhub::testing::twins
+}  // namespace tensorhub::inline TENSORHUB_MODE::testing::twins

@@ -5,7 +5,7 @@
 #include "tensorhub/concepts/consistency.hpp"
 #include "twin.hpp"
 
-namespace tensorhub::testing::twins {
+namespace tensorhub::inline TENSORHUB_MODE::testing::twins {
 
 enum class consistency_flaw {
   none,
@@ -78,4 +78,4 @@ struct consistency_refused {
 static_assert(consistency<consistency_twin<consistency_flaw::none>>);
 static_assert(every_flaw_is_refused<consistency_flaw, consistency_refused>());
 
-}  // namespace tensorhub::testing::twins
+}  // namespace tensorhub::inline TENSORHUB_MODE::testing::twins

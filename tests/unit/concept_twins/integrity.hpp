@@ -7,7 +7,7 @@
 #include "tensorhub/concepts/integrity.hpp"
 #include "twin.hpp"
 
-namespace tensorhub::testing::twins {
+namespace tensorhub::inline TENSORHUB_MODE::testing::twins {
 
 enum class integrity_flaw {
   none,
@@ -81,4 +81,4 @@ struct integrity_refused {
 static_assert(integrity<integrity_twin<integrity_flaw::none>>);
 static_assert(every_flaw_is_refused<integrity_flaw, integrity_refused>());
 
-}  // namespace tensorhub::testing::twins
+}  // namespace tensorhub::inline TENSORHUB_MODE::testing::twins

@@ -7,7 +7,7 @@
 #include "tensorhub/concepts/memory_space.hpp"
 #include "twin.hpp"
 
-namespace tensorhub::testing::twins {
+namespace tensorhub::inline TENSORHUB_MODE::testing::twins {
 
 enum class memory_flaw {
   none,
@@ -81,4 +81,4 @@ struct memory_space_refused {
 static_assert(memory_space<memory_space_twin<memory_flaw::none>>);
 static_assert(every_flaw_is_refused<memory_flaw, memory_space_refused>());
 
-}  // namespace tensorhub::testing::twins
+}  // namespace tensorhub::inline TENSORHUB_MODE::testing::twins

@@ -9,7 +9,7 @@
 #include "tensorhub/concepts/scheduler.hpp"
 #include "twin.hpp"
 
-namespace tensorhub::testing::twins {
+namespace tensorhub::inline TENSORHUB_MODE::testing::twins {
 
 enum class scheduler_flaw {
   none,
@@ -70,4 +70,4 @@ struct scheduler_refused {
 static_assert(scheduler<scheduler_twin<scheduler_flaw::none>>);
 static_assert(every_flaw_is_refused<scheduler_flaw, scheduler_refused>());
 
-}  // namespace tensorhub::testing::twins
+}  // namespace tensorhub::inline TENSORHUB_MODE::testing::twins

@@ -12,7 +12,7 @@
 #include "tensorhub/concepts/transport.hpp"
 #include "twin.hpp"
 
-namespace tensorhub::testing::twins {
+namespace tensorhub::inline TENSORHUB_MODE::testing::twins {
 
 enum class transport_flaw {
   none,
@@ -250,4 +250,4 @@ struct transport_refused {
 static_assert(transport<transport_twin<transport_flaw::none>>);
 static_assert(every_flaw_is_refused<transport_flaw, transport_refused>());
 
-}  // namespace tensorhub::testing::twins
+}  // namespace tensorhub::inline TENSORHUB_MODE::testing::twins

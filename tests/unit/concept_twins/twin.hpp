@@ -10,7 +10,7 @@
 #include <type_traits>
 #include <utility>
 
-namespace tensorhub::testing::twins {
+namespace tensorhub::inline TENSORHUB_MODE::testing::twins {
 
 /// `Right`, or `Wrong` in the twin whose flaw this is.
 template <bool Flawed, typename Right, typename Wrong = void>
@@ -61,4 +61,4 @@ consteval bool every_flaw_is_refused() {
   (std::make_index_sequence<static_cast<std::size_t>(Flaw::count) - 1>{});
 }
 
-}  // namespace tensorhub::testing::twins
+}  // namespace tensorhub::inline TENSORHUB_MODE::testing::twins
