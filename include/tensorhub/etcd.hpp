@@ -33,15 +33,12 @@
 
 #include <time.h>
 
-#include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <stop_token>
 #include <string>
 #include <thread>
@@ -49,7 +46,6 @@
 
 #include "tensorhub/concepts/clock.hpp"
 #include "tensorhub/detail/build_mode.hpp"
-#include "tensorhub/detail/random_id.hpp"
 #include "tensorhub/etcd/election.hpp"
 #include "tensorhub/etcd/http.hpp"
 #include "tensorhub/policy/consistency/group_consistent.hpp"

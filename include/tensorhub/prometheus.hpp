@@ -33,10 +33,8 @@
 #include <prometheus/metric_family.h>
 
 #include <concepts>
-#include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <limits>
 #include <memory>
 #include <mutex>
 #include <string>

@@ -24,7 +24,6 @@
 /// by `stopped`. At most one request is under way; an answer with another number than that one's is late, and
 /// ignored. Thread safety: none; one thread at a time.
 
-#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <optional>

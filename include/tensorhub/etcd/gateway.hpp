@@ -24,7 +24,6 @@
 #include <string>
 #include <string_view>
 #include <system_error>
-#include <variant>
 
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/etcd/election.hpp"

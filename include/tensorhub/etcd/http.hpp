@@ -16,12 +16,9 @@
 #include <cstddef>
 #include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "tensorhub/detail/build_mode.hpp"
-#include "tensorhub/error.hpp"
-#include "tensorhub/etcd/gateway.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE {
 

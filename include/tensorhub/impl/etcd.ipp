@@ -2,6 +2,11 @@
 /// \file etcd.ipp
 /// Definitions of etcd.hpp.
 
+#include <algorithm>
+#include <chrono>
+#include <optional>
+
+#include "tensorhub/detail/random_id.hpp"
 #include "tensorhub/etcd.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE {

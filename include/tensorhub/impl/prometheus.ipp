@@ -2,6 +2,9 @@
 /// \file prometheus.ipp
 /// Definitions of prometheus.hpp.
 
+#include <cstddef>
+#include <limits>
+
 #include "tensorhub/prometheus.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::prometheus_detail {

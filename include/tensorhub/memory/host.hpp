@@ -13,20 +13,15 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <iterator>
 #include <map>
 #include <mutex>
-#include <string>
-#include <utility>
 
 #include "tensorhub/concepts/memory_space.hpp"
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/detail/unique_fd.hpp"
-#include "tensorhub/error.hpp"
 #include "tensorhub/types/memory.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE {

@@ -27,7 +27,6 @@
 
 #include <memory>
 #include <string>
-#include <variant>
 #include <vector>
 
 #include "tensorhub/detail/build_mode.hpp"

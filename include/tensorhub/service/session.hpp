@@ -16,17 +16,12 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
-#include <optional>
-#include <string>
 #include <utility>
-#include <variant>
 #include <vector>
 
 #include "tensorhub/detail/build_mode.hpp"
-#include "tensorhub/service/barred_readers.hpp"
 #include "tensorhub/service/messages.hpp"
 #include "tensorhub/service/session/actions.hpp"
-#include "tensorhub/service/session/joining.hpp"
 #include "tensorhub/service/session/operations.hpp"
 #include "tensorhub/types/layout.hpp"
 #include "tensorhub/types/units.hpp"

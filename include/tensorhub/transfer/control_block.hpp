@@ -26,7 +26,6 @@
 /// Thread safety: one writer at a time, except that `add_chunk` may be called by several threads at once; any
 /// number of remote readers.
 
-#include <algorithm>
 #include <array>
 #include <atomic>
 #include <bit>
@@ -35,12 +34,9 @@
 #include <cstring>
 #include <optional>
 #include <span>
-#include <string>
-#include <utility>
 #include <vector>
 
 #include "tensorhub/detail/build_mode.hpp"
-#include "tensorhub/error.hpp"
 #include "tensorhub/types/digest.hpp"
 #include "tensorhub/types/ids.hpp"
 #include "tensorhub/types/layout.hpp"

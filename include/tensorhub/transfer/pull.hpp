@@ -41,7 +41,6 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "tensorhub/detail/build_mode.hpp"

@@ -24,19 +24,15 @@
 ///
 /// Thread safety: pure functions.
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <numeric>
 #include <optional>
 #include <span>
-#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "tensorhub/detail/build_mode.hpp"
-#include "tensorhub/error.hpp"
 #include "tensorhub/types/memory.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE {

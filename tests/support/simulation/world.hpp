@@ -48,6 +48,7 @@
 #include "support/simulation/worker.hpp"
 #include "tensorhub/policy/integrity/xxh3_128.hpp"
 #include "tensorhub/service/catalog.hpp"
+#include "tensorhub/service/session/joining.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::testing {
 

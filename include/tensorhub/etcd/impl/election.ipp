@@ -2,6 +2,8 @@
 /// \file election.ipp
 /// Definitions of election.hpp.
 
+#include <algorithm>
+
 #include "tensorhub/etcd/election.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE {

@@ -2,6 +2,8 @@
 /// \file gateway.ipp
 /// Definitions of gateway.hpp.
 
+#include <variant>
+
 #include "tensorhub/etcd/gateway.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::etcd_detail {

@@ -2,6 +2,10 @@
 /// \file http.ipp
 /// Definitions of http.hpp.
 
+#include <utility>
+
+#include "tensorhub/error.hpp"
+#include "tensorhub/etcd/gateway.hpp"
 #include "tensorhub/etcd/http.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE {

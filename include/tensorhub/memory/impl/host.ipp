@@ -2,6 +2,12 @@
 /// \file host.ipp
 /// Definitions of host.hpp.
 
+#include <cerrno>
+#include <iterator>
+#include <string>
+#include <utility>
+
+#include "tensorhub/error.hpp"
 #include "tensorhub/memory/host.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::detail {

@@ -2,7 +2,13 @@
 /// \file session.ipp
 /// Definitions of session.hpp.
 
+#include <optional>
+#include <string>
+#include <variant>
+
+#include "tensorhub/service/barred_readers.hpp"
 #include "tensorhub/service/session.hpp"
+#include "tensorhub/service/session/joining.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE {
 

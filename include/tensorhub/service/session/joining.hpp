@@ -2,7 +2,6 @@
 /// \file joining.hpp
 /// What a session's requests say besides its state: who it is, and how long it waits.
 
-#include <algorithm>
 #include <cstdint>
 
 #include "tensorhub/detail/build_mode.hpp"

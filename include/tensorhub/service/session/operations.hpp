@@ -9,14 +9,10 @@
 /// already be read by others, under the epoch that was announced with the call. Every call ends in exactly
 /// one result, at its deadline at the latest.
 
-#include <algorithm>
 #include <optional>
 #include <string>
-#include <utility>
-#include <variant>
 
 #include "tensorhub/detail/build_mode.hpp"
-#include "tensorhub/service/session/joining.hpp"
 #include "tensorhub/service/session/questions.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::session_detail {

@@ -9,7 +9,6 @@
 ///
 /// Thread safety: none.
 
-#include <algorithm>
 #include <cstdint>
 #include <initializer_list>
 #include <map>

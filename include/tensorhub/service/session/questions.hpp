@@ -2,14 +2,12 @@
 /// \file questions.hpp
 /// Calls that change nothing: each is one request, and ends with its answer or at its deadline.
 
-#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <string>
 #include <utility>
 
 #include "tensorhub/detail/build_mode.hpp"
-#include "tensorhub/service/session/joining.hpp"
 #include "tensorhub/service/session/state.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::session_detail {

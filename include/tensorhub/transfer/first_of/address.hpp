@@ -10,8 +10,6 @@
 ///
 /// Thread safety: values and functions.
 
-#include <algorithm>
-#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>

@@ -2,6 +2,11 @@
 /// \file control_block.ipp
 /// Definitions of control_block.hpp.
 
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "tensorhub/error.hpp"
 #include "tensorhub/transfer/control_block.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE {

@@ -2,6 +2,8 @@
 /// \file pull.ipp
 /// Definitions of pull.hpp.
 
+#include <utility>
+
 #include "tensorhub/transfer/pull.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE {

@@ -2,6 +2,11 @@
 /// \file registration.ipp
 /// Definitions of registration.hpp.
 
+#include <algorithm>
+#include <numeric>
+#include <string>
+
+#include "tensorhub/error.hpp"
 #include "tensorhub/transfer/registration.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE {

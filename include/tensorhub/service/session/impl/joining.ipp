@@ -2,6 +2,8 @@
 /// \file joining.ipp
 /// Definitions of joining.hpp.
 
+#include <algorithm>
+
 #include "tensorhub/service/session/joining.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::session_detail {

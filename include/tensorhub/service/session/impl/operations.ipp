@@ -2,6 +2,11 @@
 /// \file operations.ipp
 /// Definitions of operations.hpp.
 
+#include <algorithm>
+#include <utility>
+#include <variant>
+
+#include "tensorhub/service/session/joining.hpp"
 #include "tensorhub/service/session/operations.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::session_detail {

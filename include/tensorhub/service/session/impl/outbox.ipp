@@ -2,6 +2,8 @@
 /// \file outbox.ipp
 /// Definitions of outbox.hpp.
 
+#include <algorithm>
+
 #include "tensorhub/service/session/outbox.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::session_detail {

@@ -2,6 +2,9 @@
 /// \file questions.ipp
 /// Definitions of questions.hpp.
 
+#include <algorithm>
+
+#include "tensorhub/service/session/joining.hpp"
 #include "tensorhub/service/session/questions.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::session_detail {

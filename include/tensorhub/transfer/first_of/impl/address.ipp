@@ -2,6 +2,9 @@
 /// \file address.ipp
 /// Definitions of address.hpp.
 
+#include <algorithm>
+#include <bit>
+
 #include "tensorhub/transfer/first_of/address.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::first_of_detail {

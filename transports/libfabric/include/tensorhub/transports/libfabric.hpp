@@ -29,7 +29,6 @@
 
 #include "tensorhub/concepts/guarded_transport.hpp"
 #include "tensorhub/detail/build_mode.hpp"
-#include "tensorhub/error.hpp"
 #include "tensorhub/transports/libfabric/options.hpp"
 #include "tensorhub/transports/libfabric/provider.hpp"
 #include "tensorhub/transports/libfabric/queue.hpp"

@@ -21,7 +21,6 @@
 
 #include <sched.h>
 
-#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -36,10 +35,8 @@
 
 #include "tensorhub/concepts/guarded_transport.hpp"
 #include "tensorhub/detail/build_mode.hpp"
-#include "tensorhub/error.hpp"
 #include "tensorhub/transports/same_host/copy_pool.hpp"
 #include "tensorhub/transports/same_host/kept_links.hpp"
-#include "tensorhub/transports/same_host/link.hpp"
 #include "tensorhub/transports/same_host/machine.hpp"
 #include "tensorhub/transports/same_host/options.hpp"
 #include "tensorhub/transports/same_host/queue.hpp"

@@ -33,8 +33,6 @@
 
 #include "tensorhub/concepts/guarded_transport.hpp"
 #include "tensorhub/detail/build_mode.hpp"
-#include "tensorhub/error.hpp"
-#include "tensorhub/transports/verbs/address.hpp"
 #include "tensorhub/transports/verbs/connection.hpp"
 #include "tensorhub/transports/verbs/options.hpp"
 #include "tensorhub/transports/verbs/queue.hpp"

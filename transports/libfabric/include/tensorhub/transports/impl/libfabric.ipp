@@ -2,6 +2,7 @@
 /// \file libfabric.ipp
 /// Definitions of libfabric.hpp.
 
+#include "tensorhub/error.hpp"
 #include "tensorhub/transports/libfabric.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::transports {

@@ -13,21 +13,17 @@
 #include <rdma/fi_rma.h>
 
 #include <array>
-#include <charconv>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <memory>
 #include <optional>
-#include <random>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "tensorhub/config.hpp"
 #include "tensorhub/detail/build_mode.hpp"
-#include "tensorhub/error.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::transports::libfabric_detail {
 

@@ -4,10 +4,8 @@
 ///
 /// Thread safety: none.
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
-#include <string>
 
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/transports/libfabric/fid.hpp"

@@ -21,9 +21,7 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <optional>
-#include <span>
 #include <type_traits>
 
 #include "tensorhub/config.hpp"

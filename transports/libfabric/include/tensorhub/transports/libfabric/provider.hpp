@@ -5,14 +5,11 @@
 /// Thread safety: an opened provider is constant; libfabric's own calls on it are thread-safe (FI_THREAD_SAFE
 /// is asked for).
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <set>
 #include <string>
 #include <string_view>
-#include <utility>
 
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/transports/libfabric/fid.hpp"

@@ -9,20 +9,15 @@
 ///
 /// Thread safety: a queue and its endpoints belong to one thread at a time; only `wake` is for any thread.
 
-#include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <cstring>
 #include <deque>
-#include <list>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "tensorhub/detail/build_mode.hpp"

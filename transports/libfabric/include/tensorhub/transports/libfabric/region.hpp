@@ -10,21 +10,14 @@
 ///
 /// Thread safety: none; the source locks.
 
-#include <algorithm>
-#include <cstddef>
 #include <cstdint>
-#include <string>
-#include <utility>
 #include <vector>
 
-#include "tensorhub/config.hpp"
 #include "tensorhub/detail/build_mode.hpp"
-#include "tensorhub/error.hpp"
 #include "tensorhub/transports/libfabric/fid.hpp"
 #include "tensorhub/transports/libfabric/options.hpp"
 #include "tensorhub/transports/libfabric/protocol.hpp"
 #include "tensorhub/transports/libfabric/provider.hpp"
-#include "tensorhub/types/device_access.hpp"
 #include "tensorhub/types/memory.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::transports::libfabric_detail {

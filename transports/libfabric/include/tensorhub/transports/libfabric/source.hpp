@@ -10,7 +10,6 @@
 ///
 /// Thread safety: all public members may be called from any thread.
 
-#include <algorithm>
 #include <array>
 #include <atomic>
 #include <chrono>
@@ -29,7 +28,6 @@
 #include <vector>
 
 #include "tensorhub/detail/build_mode.hpp"
-#include "tensorhub/detail/peer_read.hpp"
 #include "tensorhub/transports/libfabric/fid.hpp"
 #include "tensorhub/transports/libfabric/message.hpp"
 #include "tensorhub/transports/libfabric/options.hpp"

@@ -13,19 +13,15 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <atomic>
-#include <cerrno>
 #include <chrono>
 #include <cstddef>
-#include <cstdint>
 #include <cstring>
 #include <string>
 #include <vector>
 
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/detail/unique_fd.hpp"
-#include "tensorhub/error.hpp"
 #include "tensorhub/transports/libfabric/fid.hpp"
 #include "tensorhub/types/units.hpp"
 

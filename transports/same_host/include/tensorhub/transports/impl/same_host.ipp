@@ -2,7 +2,11 @@
 /// \file same_host.ipp
 /// Definitions of same_host.hpp.
 
+#include <algorithm>
+
+#include "tensorhub/error.hpp"
 #include "tensorhub/transports/same_host.hpp"
+#include "tensorhub/transports/same_host/link.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::transports {
 

@@ -18,9 +18,7 @@
 ///
 /// Thread safety: as the queue, one thread at a time.
 
-#include <algorithm>
 #include <array>
-#include <cerrno>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -29,7 +27,6 @@
 #include <functional>
 #include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "tensorhub/detail/build_mode.hpp"

@@ -19,17 +19,13 @@
 #include <unistd.h>
 
 #include <atomic>
-#include <cerrno>
 #include <cstdint>
-#include <cstring>
 #include <mutex>
-#include <string>
 #include <utility>
 #include <vector>
 
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/detail/unique_fd.hpp"
-#include "tensorhub/error.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::transports::same_host_detail {
 

@@ -5,14 +5,12 @@
 ///
 /// Thread safety: all members may be called from any thread.
 
-#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <mutex>
 #include <vector>
 
 #include "tensorhub/detail/build_mode.hpp"
-#include "tensorhub/error.hpp"
 #include "tensorhub/types/device_access.hpp"
 #include "tensorhub/types/ids.hpp"
 

@@ -5,12 +5,10 @@
 ///
 /// Thread safety: all members may be called from any thread.
 
-#include <algorithm>
 #include <cstddef>
 #include <memory>
 #include <mutex>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "tensorhub/detail/build_mode.hpp"

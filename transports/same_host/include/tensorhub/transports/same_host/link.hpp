@@ -19,10 +19,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <array>
-#include <atomic>
-#include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -30,14 +27,10 @@
 #include <memory>
 #include <string>
 #include <unordered_map>
-#include <utility>
 #include <vector>
 
 #include "tensorhub/detail/build_mode.hpp"
-#include "tensorhub/detail/peer_read.hpp"
 #include "tensorhub/detail/unique_fd.hpp"
-#include "tensorhub/error.hpp"
-#include "tensorhub/transports/same_host/copy.hpp"
 #include "tensorhub/transports/same_host/grants.hpp"
 #include "tensorhub/transports/same_host/imports.hpp"
 #include "tensorhub/transports/same_host/machine.hpp"

@@ -11,19 +11,13 @@
 #include <sys/types.h>
 #include <unistd.h>
 
-#include <array>
-#include <cerrno>
-#include <cstdint>
 #include <cstring>
 #include <fstream>
 #include <optional>
 #include <string>
 #include <string_view>
 
-#include "tensorhub/config.hpp"
 #include "tensorhub/detail/build_mode.hpp"
-#include "tensorhub/detail/machine_id.hpp"
-#include "tensorhub/error.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::transports::same_host_detail {
 

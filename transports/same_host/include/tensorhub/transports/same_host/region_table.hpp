@@ -9,9 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <atomic>
-#include <cerrno>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
@@ -21,12 +19,10 @@
 #include <optional>
 #include <string>
 #include <unordered_map>
-#include <utility>
 #include <vector>
 
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/detail/unique_fd.hpp"
-#include "tensorhub/error.hpp"
 #include "tensorhub/transports/same_host/grants.hpp"
 #include "tensorhub/transports/same_host/protocol.hpp"
 #include "tensorhub/types/device_access.hpp"

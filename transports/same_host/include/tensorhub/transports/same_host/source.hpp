@@ -13,9 +13,7 @@
 #include <sys/prctl.h>
 #include <sys/random.h>
 
-#include <array>
 #include <atomic>
-#include <cerrno>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -28,13 +26,10 @@
 #include <thread>
 #include <unordered_map>
 #include <unordered_set>
-#include <utility>
 
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/detail/unique_fd.hpp"
-#include "tensorhub/error.hpp"
 #include "tensorhub/transports/same_host/grants.hpp"
-#include "tensorhub/transports/same_host/machine.hpp"
 #include "tensorhub/transports/same_host/options.hpp"
 #include "tensorhub/transports/same_host/protocol.hpp"
 #include "tensorhub/transports/same_host/region_table.hpp"

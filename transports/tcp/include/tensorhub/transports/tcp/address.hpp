@@ -11,18 +11,14 @@
 ///
 /// Thread safety: free functions without shared state.
 
-#include <algorithm>
 #include <cstddef>
 #include <optional>
-#include <span>
 #include <string>
 #include <string_view>
 
-#include "tensorhub/config.hpp"
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/transports/tcp/protocol.hpp"
 #include "tensorhub/types/digest.hpp"
-#include "tensorhub/types/xxh3.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::transports::tcp_detail {
 

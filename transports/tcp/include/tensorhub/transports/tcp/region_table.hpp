@@ -9,19 +9,15 @@
 
 #include <sys/random.h>
 
-#include <algorithm>
 #include <atomic>
-#include <cerrno>
 #include <cstdint>
 #include <cstring>
 #include <mutex>
 #include <optional>
-#include <string>
 #include <unordered_map>
 #include <vector>
 
 #include "tensorhub/detail/build_mode.hpp"
-#include "tensorhub/error.hpp"
 #include "tensorhub/transports/tcp/protocol.hpp"
 #include "tensorhub/types/memory.hpp"
 

@@ -16,14 +16,12 @@
 ///
 /// Thread safety: a ring belongs to one thread at a time; the pool is for all.
 
-#include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <mutex>
-#include <utility>
 #include <vector>
 
 #include "tensorhub/detail/build_mode.hpp"

@@ -13,9 +13,6 @@
 #include <openssl/x509_vfy.h>
 #include <openssl/x509v3.h>
 
-#include <array>
-#include <cstddef>
-#include <cstdio>
 #include <ctime>
 #include <memory>
 #include <string>

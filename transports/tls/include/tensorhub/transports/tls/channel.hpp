@@ -19,9 +19,6 @@
 #include <sys/socket.h>
 #include <sys/uio.h>
 
-#include <algorithm>
-#include <array>
-#include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -35,10 +32,7 @@
 #include "tensorhub/concepts/transport.hpp"
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/detail/unique_fd.hpp"
-#include "tensorhub/error.hpp"
-#include "tensorhub/transports/tcp/address.hpp"
 #include "tensorhub/transports/tcp/plain_channel.hpp"
-#include "tensorhub/transports/tcp/protocol.hpp"
 #include "tensorhub/transports/tcp/socket.hpp"
 #include "tensorhub/transports/tls/context.hpp"
 #include "tensorhub/transports/tls/options.hpp"

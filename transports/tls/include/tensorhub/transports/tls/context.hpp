@@ -17,18 +17,13 @@
 
 #include <array>
 #include <atomic>
-#include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <mutex>
 #include <string>
-#include <utility>
 
 #include "tensorhub/detail/build_mode.hpp"
-#include "tensorhub/error.hpp"
 #include "tensorhub/transports/tls/certificate.hpp"
 #include "tensorhub/transports/tls/options.hpp"
-#include "tensorhub/transports/tls/socket_bio.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::transports {
 

@@ -12,9 +12,6 @@
 #include <openssl/bio.h>
 #include <sys/socket.h>
 
-#include <cerrno>
-#include <cstddef>
-
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/transports/tls/certificate.hpp"
 

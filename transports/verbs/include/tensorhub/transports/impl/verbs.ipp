@@ -2,7 +2,9 @@
 /// \file verbs.ipp
 /// Definitions of verbs.hpp.
 
+#include "tensorhub/error.hpp"
 #include "tensorhub/transports/verbs.hpp"
+#include "tensorhub/transports/verbs/address.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::transports {
 

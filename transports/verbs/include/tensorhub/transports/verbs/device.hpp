@@ -12,19 +12,12 @@
 #include <net/if.h>
 #include <sched.h>
 
-#include <algorithm>
-#include <cerrno>
-#include <cstddef>
 #include <cstdint>
-#include <cstdio>
 #include <fstream>
-#include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "tensorhub/detail/build_mode.hpp"
-#include "tensorhub/error.hpp"
 #include "tensorhub/transports/verbs/handles.hpp"
 #include "tensorhub/transports/verbs/options.hpp"
 

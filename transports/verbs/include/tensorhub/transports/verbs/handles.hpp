@@ -9,18 +9,14 @@
 #include <poll.h>
 #include <rdma/rdma_cma.h>
 
-#include <algorithm>
 #include <array>
-#include <cerrno>
 #include <cstddef>
-#include <cstdint>
 #include <cstring>
 #include <memory>
 #include <optional>
 #include <string>
 
 #include "tensorhub/detail/build_mode.hpp"
-#include "tensorhub/error.hpp"
 #include "tensorhub/transports/verbs/address.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::transports::verbs_detail {

@@ -15,8 +15,6 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
-#include <span>
 #include <type_traits>
 
 #include "tensorhub/config.hpp"

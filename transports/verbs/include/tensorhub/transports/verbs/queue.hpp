@@ -15,17 +15,12 @@
 #include <poll.h>
 #include <sys/eventfd.h>
 
-#include <algorithm>
-#include <array>
 #include <atomic>
-#include <cerrno>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
-#include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 

@@ -17,8 +17,6 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
@@ -29,9 +27,7 @@
 #include "tensorhub/detail/unique_fd.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/transports/verbs/device.hpp"
-#include "tensorhub/transports/verbs/protocol.hpp"
 #include "tensorhub/transports/verbs/source.hpp"
-#include "tensorhub/types/device_access.hpp"
 #include "tensorhub/types/memory.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::transports::verbs_detail {

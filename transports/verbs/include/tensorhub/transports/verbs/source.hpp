@@ -29,7 +29,6 @@
 
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/detail/unique_fd.hpp"
-#include "tensorhub/error.hpp"
 #include "tensorhub/transports/verbs/connection.hpp"
 #include "tensorhub/transports/verbs/device.hpp"
 #include "tensorhub/transports/verbs/handles.hpp"

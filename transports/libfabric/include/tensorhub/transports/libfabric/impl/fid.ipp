@@ -2,6 +2,11 @@
 /// \file fid.ipp
 /// Definitions of fid.hpp.
 
+#include <charconv>
+#include <random>
+
+#include "tensorhub/config.hpp"
+#include "tensorhub/error.hpp"
 #include "tensorhub/transports/libfabric/fid.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::transports::libfabric_detail {

@@ -2,6 +2,9 @@
 /// \file message.ipp
 /// Definitions of message.hpp.
 
+#include <array>
+#include <string>
+
 #include "tensorhub/transports/libfabric/message.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::transports::libfabric_detail {

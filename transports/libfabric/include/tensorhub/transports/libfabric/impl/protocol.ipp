@@ -2,6 +2,9 @@
 /// \file protocol.ipp
 /// Definitions of protocol.hpp.
 
+#include <cstring>
+#include <span>
+
 #include "tensorhub/transports/libfabric/protocol.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::transports::libfabric_detail {

@@ -2,6 +2,10 @@
 /// \file provider.ipp
 /// Definitions of provider.hpp.
 
+#include <algorithm>
+#include <set>
+#include <utility>
+
 #include "tensorhub/transports/libfabric/provider.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::transports::libfabric_detail {

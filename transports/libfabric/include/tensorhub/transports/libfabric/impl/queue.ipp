@@ -2,6 +2,12 @@
 /// \file queue.ipp
 /// Definitions of queue.hpp.
 
+#include <algorithm>
+#include <cstdlib>
+#include <list>
+#include <mutex>
+#include <utility>
+
 #include "tensorhub/transports/libfabric/queue.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::transports::libfabric_detail {

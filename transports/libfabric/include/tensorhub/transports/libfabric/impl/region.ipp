@@ -2,7 +2,15 @@
 /// \file region.ipp
 /// Definitions of region.hpp.
 
+#include <algorithm>
+#include <cstddef>
+#include <string>
+#include <utility>
+
+#include "tensorhub/config.hpp"
+#include "tensorhub/error.hpp"
 #include "tensorhub/transports/libfabric/region.hpp"
+#include "tensorhub/types/device_access.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::transports::libfabric_detail {
 

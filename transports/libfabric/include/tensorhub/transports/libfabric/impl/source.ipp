@@ -2,6 +2,9 @@
 /// \file source.ipp
 /// Definitions of source.hpp.
 
+#include <algorithm>
+
+#include "tensorhub/detail/peer_read.hpp"
 #include "tensorhub/transports/libfabric/source.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::transports::libfabric_detail {

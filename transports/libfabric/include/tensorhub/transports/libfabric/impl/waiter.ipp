@@ -2,6 +2,11 @@
 /// \file waiter.ipp
 /// Definitions of waiter.hpp.
 
+#include <algorithm>
+#include <cerrno>
+#include <cstdint>
+
+#include "tensorhub/error.hpp"
 #include "tensorhub/transports/libfabric/waiter.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::transports::libfabric_detail {

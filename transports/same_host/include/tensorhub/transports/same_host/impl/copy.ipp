@@ -2,6 +2,10 @@
 /// \file copy.ipp
 /// Definitions of copy.hpp.
 
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
 #include "tensorhub/transports/same_host/copy.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::transports::same_host_detail {

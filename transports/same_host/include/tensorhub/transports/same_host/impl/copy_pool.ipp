@@ -2,6 +2,11 @@
 /// \file copy_pool.ipp
 /// Definitions of copy_pool.hpp.
 
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <string>
+
 #include "tensorhub/transports/same_host/copy_pool.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::transports::same_host_detail {

@@ -2,6 +2,11 @@
 /// \file device_reads.ipp
 /// Definitions of device_reads.hpp.
 
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "tensorhub/detail/peer_read.hpp"
 #include "tensorhub/transports/same_host/device_reads.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::transports::same_host_detail {

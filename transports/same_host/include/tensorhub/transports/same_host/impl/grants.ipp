@@ -2,6 +2,11 @@
 /// \file grants.ipp
 /// Definitions of grants.hpp.
 
+#include <cerrno>
+#include <cstring>
+#include <string>
+
+#include "tensorhub/error.hpp"
 #include "tensorhub/transports/same_host/grants.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::transports::same_host_detail {

@@ -2,6 +2,9 @@
 /// \file imports.ipp
 /// Definitions of imports.hpp.
 
+#include <algorithm>
+
+#include "tensorhub/error.hpp"
 #include "tensorhub/transports/same_host/imports.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::transports::same_host_detail {

@@ -2,6 +2,9 @@
 /// \file kept_links.ipp
 /// Definitions of kept_links.hpp.
 
+#include <algorithm>
+#include <utility>
+
 #include "tensorhub/transports/same_host/kept_links.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::transports::same_host_detail {

@@ -2,6 +2,14 @@
 /// \file link.ipp
 /// Definitions of link.hpp.
 
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <utility>
+
+#include "tensorhub/detail/peer_read.hpp"
+#include "tensorhub/error.hpp"
+#include "tensorhub/transports/same_host/copy.hpp"
 #include "tensorhub/transports/same_host/link.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::transports::same_host_detail {

@@ -2,6 +2,13 @@
 /// \file machine.ipp
 /// Definitions of machine.hpp.
 
+#include <array>
+#include <cerrno>
+#include <cstdint>
+
+#include "tensorhub/config.hpp"
+#include "tensorhub/detail/machine_id.hpp"
+#include "tensorhub/error.hpp"
 #include "tensorhub/transports/same_host/machine.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::transports::same_host_detail {

@@ -2,6 +2,8 @@
 /// \file queue.ipp
 /// Definitions of queue.hpp.
 
+#include <algorithm>
+
 #include "tensorhub/transports/same_host/queue.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::transports::same_host_detail {

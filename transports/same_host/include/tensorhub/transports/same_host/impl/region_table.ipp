@@ -2,6 +2,11 @@
 /// \file region_table.ipp
 /// Definitions of region_table.hpp.
 
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "tensorhub/error.hpp"
 #include "tensorhub/transports/same_host/region_table.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::transports::same_host_detail {

@@ -2,6 +2,10 @@
 /// \file socket.ipp
 /// Definitions of socket.hpp.
 
+#include <algorithm>
+#include <span>
+
+#include "tensorhub/error.hpp"
 #include "tensorhub/transports/same_host/socket.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::transports::same_host_detail {

@@ -2,6 +2,12 @@
 /// \file source.ipp
 /// Definitions of source.hpp.
 
+#include <array>
+#include <cerrno>
+#include <utility>
+
+#include "tensorhub/error.hpp"
+#include "tensorhub/transports/same_host/machine.hpp"
 #include "tensorhub/transports/same_host/source.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::transports::same_host_detail {

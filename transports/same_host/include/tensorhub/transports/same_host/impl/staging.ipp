@@ -2,6 +2,10 @@
 /// \file staging.ipp
 /// Definitions of staging.hpp.
 
+#include <cerrno>
+#include <cstring>
+#include <string>
+
 #include "tensorhub/transports/same_host/staging.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::transports::same_host_detail {

@@ -2,7 +2,12 @@
 /// \file address.ipp
 /// Definitions of address.hpp.
 
+#include <algorithm>
+#include <span>
+
+#include "tensorhub/config.hpp"
 #include "tensorhub/transports/tcp/address.hpp"
+#include "tensorhub/types/xxh3.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::transports::tcp_detail {
 

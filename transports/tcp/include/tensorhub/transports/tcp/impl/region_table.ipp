@@ -2,6 +2,11 @@
 /// \file region_table.ipp
 /// Definitions of region_table.hpp.
 
+#include <algorithm>
+#include <cerrno>
+#include <string>
+
+#include "tensorhub/error.hpp"
 #include "tensorhub/transports/tcp/region_table.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::transports::tcp_detail {

@@ -2,7 +2,15 @@
 /// \file socket.ipp
 /// Definitions of socket.hpp.
 
+#include <algorithm>
+#include <cerrno>
+#include <optional>
+#include <utility>
+
+#include "tensorhub/error.hpp"
+#include "tensorhub/transports/tcp/address.hpp"
 #include "tensorhub/transports/tcp/socket.hpp"
+#include "tensorhub/types/memory.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::transports::tcp_detail {
 

@@ -2,6 +2,9 @@
 /// \file staging.ipp
 /// Definitions of staging.hpp.
 
+#include <algorithm>
+#include <utility>
+
 #include "tensorhub/transports/tcp/staging.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::transports::tcp_detail {

@@ -2,6 +2,10 @@
 /// \file certificate.ipp
 /// Definitions of certificate.hpp.
 
+#include <array>
+#include <cstddef>
+#include <cstdio>
+
 #include "tensorhub/transports/tls/certificate.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::transports::tls_detail {

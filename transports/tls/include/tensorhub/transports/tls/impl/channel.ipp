@@ -2,6 +2,13 @@
 /// \file channel.ipp
 /// Definitions of channel.hpp.
 
+#include <algorithm>
+#include <array>
+#include <cerrno>
+
+#include "tensorhub/error.hpp"
+#include "tensorhub/transports/tcp/address.hpp"
+#include "tensorhub/transports/tcp/protocol.hpp"
 #include "tensorhub/transports/tls/channel.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::transports::tls_detail {

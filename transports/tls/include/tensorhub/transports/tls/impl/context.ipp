@@ -2,7 +2,13 @@
 /// \file context.ipp
 /// Definitions of context.hpp.
 
+#include <cstddef>
+#include <memory>
+#include <utility>
+
+#include "tensorhub/error.hpp"
 #include "tensorhub/transports/tls/context.hpp"
+#include "tensorhub/transports/tls/socket_bio.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::transports::tls_detail {
 

@@ -2,6 +2,9 @@
 /// \file socket_bio.ipp
 /// Definitions of socket_bio.hpp.
 
+#include <cerrno>
+#include <cstddef>
+
 #include "tensorhub/transports/tls/socket_bio.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::transports::tls_detail {

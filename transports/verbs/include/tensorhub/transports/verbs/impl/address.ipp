@@ -2,7 +2,11 @@
 /// \file address.ipp
 /// Definitions of address.hpp.
 
+#include <memory>
+
+#include "tensorhub/error.hpp"
 #include "tensorhub/transports/verbs/address.hpp"
+#include "tensorhub/transports/verbs/protocol.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::transports::verbs_detail {
 

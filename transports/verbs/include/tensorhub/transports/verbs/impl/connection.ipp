@@ -2,6 +2,11 @@
 /// \file connection.ipp
 /// Definitions of connection.hpp.
 
+#include <algorithm>
+#include <bit>
+#include <cerrno>
+#include <utility>
+
 #include "tensorhub/transports/verbs/connection.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::transports::verbs_detail {

@@ -2,6 +2,14 @@
 /// \file device.ipp
 /// Definitions of device.hpp.
 
+#include <algorithm>
+#include <cerrno>
+#include <cstddef>
+#include <cstdio>
+#include <memory>
+#include <utility>
+
+#include "tensorhub/error.hpp"
 #include "tensorhub/transports/verbs/device.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::transports::verbs_detail {

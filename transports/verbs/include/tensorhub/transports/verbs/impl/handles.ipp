@@ -2,6 +2,11 @@
 /// \file handles.ipp
 /// Definitions of handles.hpp.
 
+#include <algorithm>
+#include <cerrno>
+#include <cstdint>
+
+#include "tensorhub/error.hpp"
 #include "tensorhub/transports/verbs/handles.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::transports::verbs_detail {

@@ -2,6 +2,9 @@
 /// \file protocol.ipp
 /// Definitions of protocol.hpp.
 
+#include <cstring>
+#include <span>
+
 #include "tensorhub/transports/verbs/protocol.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::transports::verbs_detail {

@@ -2,6 +2,12 @@
 /// \file queue.ipp
 /// Definitions of queue.hpp.
 
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <string>
+#include <thread>
+
 #include "tensorhub/transports/verbs/queue.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::transports::verbs_detail {

@@ -2,7 +2,12 @@
 /// \file region.ipp
 /// Definitions of region.hpp.
 
+#include <algorithm>
+#include <cerrno>
+
+#include "tensorhub/transports/verbs/protocol.hpp"
 #include "tensorhub/transports/verbs/region.hpp"
+#include "tensorhub/types/device_access.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::transports::verbs_detail {
 

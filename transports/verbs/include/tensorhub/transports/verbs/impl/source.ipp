@@ -2,6 +2,7 @@
 /// \file source.ipp
 /// Definitions of source.hpp.
 
+#include "tensorhub/error.hpp"
 #include "tensorhub/transports/verbs/source.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::transports::verbs_detail {
