@@ -24,7 +24,7 @@
 
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/service/barred_readers.hpp"
-#include "tensorhub/service/messages.hpp"
+#include "tensorhub/service/envelope.hpp"
 #include "tensorhub/service/session/actions.hpp"
 #include "tensorhub/service/session/joining.hpp"
 #include "tensorhub/service/session/operations.hpp"
