@@ -15,7 +15,8 @@
 #include "message_samples.hpp"
 #include "tensorhub/service/codec.hpp"
 
-// What cereal needs to know of our types. It looks for these functions in its own namespace, that of its archives.
+// What cereal needs to know of our types. It looks for these functions in its own namespace, that of its
+// archives.
 namespace cereal {
 
 template <typename Archive, typename T>
@@ -53,8 +54,8 @@ std::string hex(std::span<const std::byte> bytes) {
   return out;
 }
 
-/// The payload as cereal's own archive writes it, with the fields of message_samples.hpp: neither the list of fields
-/// nor any code that makes bytes is the codec's.
+/// The payload as cereal's own archive writes it, with the fields of message_samples.hpp: neither the list of
+/// fields nor any code that makes bytes is the codec's.
 std::string by_cereal(const messages::message& body) {
   std::ostringstream stream;
   {

@@ -2,8 +2,8 @@
 /// \file random_id.hpp
 /// Random identities: incarnations of workers, epochs of servers.
 ///
-/// Thread safety: the functions may be called from any thread. Throws std::exception where the system has no random
-/// numbers.
+/// Thread safety: the functions may be called from any thread. Throws std::exception where the system has no
+/// random numbers.
 
 #include <cstdint>
 

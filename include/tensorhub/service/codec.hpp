@@ -13,16 +13,16 @@
 ///         32      8  acknowledged
 ///         40         payload              the message in cereal's portable-binary format
 ///
-/// The first 16 bytes keep their meaning in every future protocol: the reader of a frame of another protocol can say
-/// which protocol that is. A server answers such a worker with a `goodbye_push`, whose type number never changes
-/// either.
+/// The first 16 bytes keep their meaning in every future protocol: the reader of a frame of another protocol
+/// can say which protocol that is. A server answers such a worker with a `goodbye_push`, whose type number
+/// never changes either.
 ///
 /// A decoder trusts no byte:
 ///
-///  - It never throws on what it reads. The first fault ends the message, and `decode_result::fault` says what was
-///    wrong.
-///  - It allocates no more than the input pays for: a count is compared with the bytes that are left, and with the
-///    limit of its field, before anything is reserved.
+///  - It never throws on what it reads. The first fault ends the message, and `decode_result::fault` says
+///    what was wrong.
+///  - It allocates no more than the input pays for: a count is compared with the bytes that are left, and
+///    with the limit of its field, before anything is reserved.
 ///  - Every value has one encoding only: a flag is 0 or 1, an enumerator is a known one.
 ///
 /// Thread safety: an encoder and a decoder are each used by one thread at a time.

@@ -1,7 +1,7 @@
 #pragma once
 /// \file messages.hpp
-/// The control protocol: every message between a worker and the reference server, as plain structs. The variant of
-/// all messages is in envelope.hpp.
+/// The control protocol: every message between a worker and the reference server, as plain structs. The
+/// variant of all messages is in envelope.hpp.
 ///
 /// Requests carry the worker's incarnation and a sequence number and are idempotent: a retry repeats the
 /// number and gets the stored answer. Some answers are deferred (marked *later* below): the server answers

@@ -1,15 +1,15 @@
 #pragma once
 /// \file codec_archive.ipp
-/// The two archives of the codec (service/codec.hpp): `frame_writer` makes the bytes of a message, `frame_reader`
-/// takes them apart.
+/// The two archives of the codec (service/codec.hpp): `frame_writer` makes the bytes of a message,
+/// `frame_reader` takes them apart.
 ///
-/// Both are a `field_archive`, so that one list of fields per message (codec_fields.ipp) serves both directions. The
-/// bytes are those of `cereal::PortableBinaryOutputArchive` with little-endian options: numbers as they are in memory,
-/// a count of 8 bytes before a text or a list, a flag "there is none" before an optional value. A unit test compares
-/// every message with what cereal itself writes.
+/// Both are a `field_archive`, so that one list of fields per message (codec_fields.ipp) serves both
+/// directions. The bytes are those of `cereal::PortableBinaryOutputArchive` with little-endian options:
+/// numbers as they are in memory, a count of 8 bytes before a text or a list, a flag "there is none" before
+/// an optional value. A unit test compares every message with what cereal itself writes.
 ///
-/// Text and lists go through `bounded_text` and `bounded_list`, which carry the limit. The field list of a plain
-/// std::string or std::vector does not compile, so no limit can be forgotten.
+/// Text and lists go through `bounded_text` and `bounded_list`, which carry the limit. The field list of a
+/// plain std::string or std::vector does not compile, so no limit can be forgotten.
 ///
 /// Thread safety: none.
 
@@ -36,8 +36,8 @@ namespace tensorhub::inline TENSORHUB_MODE::codec_detail {
 static_assert(std::endian::native == std::endian::little,
               "the codec stores numbers as they are in memory, which must be little-endian");
 
-/// What is done with a text that is longer than its limit: the writer refuses a `name` and a `secret`, which no
-/// sentence may quote, and cuts a `sentence` short. The reader refuses all three.
+/// What is done with a text that is longer than its limit: the writer refuses a `name` and a `secret`, which
+/// no sentence may quote, and cuts a `sentence` short. The reader refuses all three.
 enum class text_kind : std::uint8_t { name, sentence, secret };
 struct bounded_text {
   std::string& value;
@@ -52,8 +52,8 @@ struct bounded_list {
   std::size_t minimum_bytes;
 };
 
-/// One direction of the codec. Each function moves one field: a writer copies it to the frame and leaves it as it is,
-/// a reader sets it. `archive(a, b, c)` moves the fields a, b and c, in that order.
+/// One direction of the codec. Each function moves one field: a writer copies it to the frame and leaves it
+/// as it is, a reader sets it. `archive(a, b, c)` moves the fields a, b and c, in that order.
 class field_archive {
  public:
   field_archive(const field_archive&) = delete;
@@ -87,7 +87,8 @@ class field_archive {
   const bool reads_;
 };
 
-/// The longest start of `text` that has at most `limit_bytes` bytes and does not end inside a UTF-8 character.
+/// The longest start of `text` that has at most `limit_bytes` bytes and does not end inside a UTF-8
+/// character.
 [[nodiscard]] inline std::size_t cut_bytes(std::string_view text, std::size_t limit_bytes) noexcept {
   if (text.size() <= limit_bytes) return text.size();
   std::size_t end = limit_bytes;
@@ -97,8 +98,8 @@ class field_archive {
 
 class frame_writer final : public field_archive {
  public:
-  /// Starts a frame with `start_bytes` bytes for its header, which is filled in later. Memory of an earlier frame is used again, unless that frame
-  /// was a very large one.
+  /// Starts a frame with `start_bytes` bytes for its header, which is filled in later. Memory of an earlier
+  /// frame is used again, unless that frame was a very large one.
   frame_writer(std::vector<std::byte>& buffer, std::size_t start_bytes)
       : field_archive{false}, buffer_{buffer} {
     if (buffer_.size() > kept_bytes) buffer_ = std::vector<std::byte>{};

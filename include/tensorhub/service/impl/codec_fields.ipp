@@ -2,9 +2,9 @@
 /// \file codec_fields.ipp
 /// Which fields of each control message travel, in which order, and with which limits.
 ///
-/// The order is the protocol: a change here is a new `control_protocol` number (version.hpp). A message without a list
-/// does not compile with the codec. The structured bindings name all members of a struct, so a message that has gained
-/// a field does not compile either until its list has the field.
+/// The order is the protocol: a change here is a new `control_protocol` number (version.hpp). A message
+/// without a list does not compile with the codec. The structured bindings name all members of a struct, so a
+/// message that has gained a field does not compile either until its list has the field.
 
 #include "tensorhub/service/impl/codec_archive.ipp"
 #include "tensorhub/service/messages.hpp"
