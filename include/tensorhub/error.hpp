@@ -43,55 +43,7 @@ enum class errc : std::uint16_t {
   refused = 21,           ///< the other side does not let this process in: its key is unknown or revoked
 };
 
-[[nodiscard]] constexpr std::string_view to_string(errc code) noexcept {
-  switch (code) {
-    case errc::ok:
-      return "ok";
-    case errc::invalid_argument:
-      return "invalid_argument";
-    case errc::limit_exceeded:
-      return "limit_exceeded";
-    case errc::layout_mismatch:
-      return "layout_mismatch";
-    case errc::policy_mismatch:
-      return "policy_mismatch";
-    case errc::protocol_mismatch:
-      return "protocol_mismatch";
-    case errc::version_conflict:
-      return "version_conflict";
-    case errc::not_found:
-      return "not_found";
-    case errc::unavailable:
-      return "unavailable";
-    case errc::timed_out:
-      return "timed_out";
-    case errc::busy:
-      return "busy";
-    case errc::torn:
-      return "torn";
-    case errc::group_failed:
-      return "group_failed";
-    case errc::contract_broken:
-      return "contract_broken";
-    case errc::corrupt:
-      return "corrupt";
-    case errc::source_lost:
-      return "source_lost";
-    case errc::disconnected:
-      return "disconnected";
-    case errc::replaced:
-      return "replaced";
-    case errc::cancelled:
-      return "cancelled";
-    case errc::transport_failed:
-      return "transport_failed";
-    case errc::system_failed:
-      return "system_failed";
-    case errc::refused:
-      return "refused";
-  }
-  return "unknown";
-}
+[[nodiscard]] std::string_view to_string(errc code) noexcept;
 
 /// What an error is about. Empty fields are unknown or do not apply.
 struct error_context {
@@ -106,37 +58,20 @@ struct error_context {
 /// Thrown by every control-path function. `what()` is `<sentence> [code; model m, replica r, shard s, ...]`.
 class error : public std::runtime_error {
  public:
-  error(errc code, std::string_view sentence, error_context context = {})
-      : std::runtime_error(compose(code, sentence, context)),
-        code_{code},
-        sentence_{sentence},
-        context_{std::move(context)} {}
+  error(errc code, std::string_view sentence, error_context context = {});
 
   [[nodiscard]] errc code() const noexcept { return code_; }
   [[nodiscard]] const std::string& sentence() const noexcept { return sentence_; }
   [[nodiscard]] const error_context& context() const noexcept { return context_; }
 
  private:
-  static std::string compose(errc code, std::string_view sentence, const error_context& context) {
-    std::string text{sentence};
-    text += " [";
-    text += to_string(code);
-    const auto add = [&text](std::string_view word, const std::string& value) {
-      if (!value.empty()) text.append(text.back() == ';' ? " " : "; ").append(word).append(" ").append(value);
-    };
-    add("model", context.model);
-    add("version", context.version ? std::to_string(*context.version) : std::string{});
-    add("replica", context.replica);
-    add("shard", context.shard ? std::to_string(*context.shard) : std::string{});
-    add("peer", context.peer);
-    add("chunk", context.chunk ? std::to_string(*context.chunk) : std::string{});
-    text += "]";
-    return text;
-  }
-
   errc code_;
   std::string sentence_;
   error_context context_;
 };
 
 }  // namespace tensorhub::inline TENSORHUB_MODE
+
+#if defined(TENSORHUB_HEADER_ONLY)
+#include "tensorhub/impl/error.ipp"
+#endif

@@ -1,15 +1,10 @@
-// expect: only input_archive may read
-#include <cereal/archives/portable_binary.hpp>
-#include <istream>
+// expect: text and lists need a limit
+#include "tensorhub/service/impl/codec_fields.ipp"
 
-#include "tensorhub/service/codec.hpp"
-
+void read(tensorhub::codec_detail::frame_reader& archive, std::string& name) {
 #ifdef TENSORHUB_TWIN
-using archive_type = tensorhub::codec_detail::input_archive;
+  archive(tensorhub::codec_detail::as_name(name));
 #else
-using archive_type = cereal::PortableBinaryInputArchive;
+  archive(name);
 #endif
-
-void read(archive_type& archive, tensorhub::messages::join_request& into) {
-  archive(into);
 }

@@ -81,7 +81,12 @@ TEST_CASE("the checker of layers finds planted breaches") {
   CHECK(breaches("include/tensorhub/service/a.hpp", "#include \"tensorhub/etcd/election.hpp\"") == 1);
   CHECK(breaches("include/tensorhub/etcd/a.hpp", "#include <zmq.hpp>") == 1);
   CHECK(breaches("include/tensorhub/transfer/a.hpp", "#include <zmq.h>") == 1);
-  CHECK(breaches("include/tensorhub/transfer/a.hpp", "#include <cereal/cereal.hpp>") == 1);
+  CHECK(breaches("include/tensorhub/service/a.hpp", "#include <zmq.hpp>") == 1);
+  CHECK(breaches("include/tensorhub/security.hpp", "#include <zmq.hpp>") == 1);
+  CHECK(breaches("include/tensorhub/service/a.hpp", "#include <cereal/cereal.hpp>") == 1);
+  CHECK(breaches("include/tensorhub/types/a.hpp", "#include <sodium.h>") == 1);
+  CHECK(breaches("include/tensorhub/types/a.hpp", "#include <xxhash.h>") == 1);
+  CHECK(breaches("include/tensorhub/impl/error.ipp", "#include \"tensorhub/types/ids.hpp\"") == 1);
   CHECK(breaches("transports/tcp/include/tensorhub/transports/tcp.hpp", "#include <zmq.hpp>") == 1);
   CHECK(breaches("include/tensorhub/testing/a.hpp", "#include <doctest/doctest.h>") == 1);
   CHECK(breaches("include/tensorhub/types/a.hpp", "#include \"ids.hpp\"") == 1);
@@ -99,6 +104,11 @@ TEST_CASE("the checker of layers accepts what is allowed") {
   };
   CHECK(accepts("include/tensorhub/types/a.hpp", "#include \"tensorhub/types/ids.hpp\"\n#include <span>"));
   CHECK(accepts("include/tensorhub/service/a.hpp", "#include <zmq.h>\n#include \"tensorhub/policy/b.hpp\""));
+  CHECK(accepts("include/tensorhub/service/zmq_socket.hpp", "#include <zmq.hpp>"));
+  CHECK(accepts("include/tensorhub/service/impl/client.ipp", "#include <zmq.hpp>"));
+  CHECK(accepts("include/tensorhub/types/impl/capability.ipp", "#include <sodium.h>"));
+  CHECK(accepts("include/tensorhub/impl/security.ipp",
+                "#include \"tensorhub/security.hpp\"\n#include <zmq.h>"));
   CHECK(accepts("include/tensorhub/hub.hpp", "#include \"tensorhub/publisher.hpp\""));
   CHECK(accepts("include/tensorhub/testing/a.hpp", "#include \"tensorhub/hub.hpp\""));
   CHECK(accepts("transports/tcp/include/tensorhub/transports/tcp.hpp",

@@ -65,6 +65,11 @@ inline std::optional<layer_place> place_of(std::string_view name) {
     if (found == top.end()) return std::nullopt;
     return layer_place{found->second, group_of_layer(found->second)};
   }
+  if (name.starts_with("impl/") && name.ends_with(".ipp")) {  // the definitions of a header at the top
+    name.remove_prefix(5);
+    name.remove_suffix(4);
+    return place_of("tensorhub/" + std::string{name} + ".hpp");
+  }
   if (name == "memory/cuda.hpp" || name.starts_with("memory/cuda/")) return layer_place{layer_cuda, "cuda"};
   const std::string_view folder = name.substr(0, slash);
   if (folder == "detail") return layer_place{0, ""};
@@ -88,10 +93,17 @@ inline std::string include_name(std::string_view path) {
   return at == std::string_view::npos ? std::string{} : std::string{path.substr(at + 8)};
 }
 
+/// Files with the definitions of a header (.ipp) count as headers.
 inline bool is_public_header(std::string_view path) {
-  return path.ends_with(".hpp") &&
+  return (path.ends_with(".hpp") || path.ends_with(".ipp")) &&
          (path.starts_with("include/") ||
           (path.starts_with("transports/") && path.find("/include/tensorhub/") != std::string_view::npos));
+}
+
+/// Headers whose classes have members of zmq.hpp; every other header leaves that library to its .ipp file.
+inline bool may_include_zmq_hpp(std::string_view name) {
+  return name.ends_with(".ipp") || name == "tensorhub/service/zmq_socket.hpp" ||
+         name == "tensorhub/service/handshake.hpp" || name == "tensorhub/service/curve_guard.hpp";
 }
 
 inline complaints check_layers(const source_file& file) {
@@ -128,8 +140,13 @@ inline complaints check_layers(const source_file& file) {
       found.push_back(where + ": libcurl and nlohmann-json belong to the component etcd");
     if (starts_with_any(include.name, {"openssl/"}) && self->group != "transports/tls")
       found.push_back(where + ": OpenSSL belongs to the transport tls");
-    if (starts_with_any(include.name, {"zmq", "cereal/"}) && (self->layer < 4 || self->layer > 6))
-      found.push_back(where + ": ZeroMQ and cereal belong to the service, layer 4");
+    if (starts_with_any(include.name, {"zmq"}) && (self->layer < 4 || self->layer > 6))
+      found.push_back(where + ": ZeroMQ belongs to the service, layer 4");
+    else if (include.name == "zmq.hpp" && !may_include_zmq_hpp(include_name(file.path)))
+      found.push_back(where + ": only the headers of sockets include zmq.hpp, others in their .ipp file");
+    if (starts_with_any(include.name, {"cereal/"})) found.push_back(where + ": only the tests use cereal");
+    if (starts_with_any(include.name, {"sodium.h", "xxh"}) && self->layer < 7 && !file.path.ends_with(".ipp"))
+      found.push_back(where + ": libsodium and xxHash are included in .ipp files");
     if (core && starts_with_any(include.name, {"doctest", "gtest", "catch2"}))
       found.push_back(where + ": no header of ours includes a test framework");
     if (include.name.find('/') == std::string::npos && include.name.ends_with(".hpp") &&

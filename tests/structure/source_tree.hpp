@@ -36,15 +36,15 @@ inline bool starts_with_any(std::string_view text, std::initializer_list<std::st
 }
 
 inline bool is_cpp(std::string_view path) {
-  return path.ends_with(".hpp") || path.ends_with(".cpp");
+  return path.ends_with(".hpp") || path.ends_with(".ipp") || path.ends_with(".cpp");
 }
 
 /// Every text file of ours: the root's own files and these folders. Build folders are nobody's source.
 inline std::vector<source_file> read_source_tree(const std::filesystem::path& root) {
   namespace fs = std::filesystem;
   const auto is_text = [](const fs::path& path) {
-    static constexpr std::string_view endings[] = {".hpp",  ".cpp", ".h",  ".txt", ".cmake", ".md",
-                                                   ".json", ".sh",  ".in", ".py",  ".yml",   ".supp"};
+    static constexpr std::string_view endings[] = {".hpp",  ".ipp", ".cpp", ".h",  ".txt", ".cmake", ".md",
+                                                   ".json", ".sh",  ".in",  ".py", ".yml", ".supp"};
     const std::string ending = path.extension().string();
     return ending.empty() || std::find(std::begin(endings), std::end(endings), ending) != std::end(endings);
   };

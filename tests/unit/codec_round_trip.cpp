@@ -4,6 +4,9 @@
 #include <doctest/doctest.h>
 
 #include <cereal/archives/portable_binary.hpp>
+#include <cereal/types/optional.hpp>
+#include <cereal/types/string.hpp>
+#include <cereal/types/vector.hpp>
 #include <cstring>
 #include <sstream>
 #include <string>
@@ -11,6 +14,24 @@
 
 #include "message_samples.hpp"
 #include "tensorhub/service/codec.hpp"
+
+// What cereal needs to know of our types. It looks for these functions in its own namespace, that of its
+// archives.
+namespace cereal {
+
+template <typename Archive, typename T>
+requires requires(T& message) {
+  message_samples::fields(message);
+}
+void serialize(Archive& archive, T& message) {
+  std::apply([&archive](auto&... field) { (archive(field), ...); }, message_samples::fields(message));
+}
+template <typename Archive>
+void save(Archive& archive, const tensorhub::remote_key& key) {
+  archive(key.used_bytes, binary_data(key.bytes.data(), key.used_bytes));
+}
+
+}  // namespace cereal
 
 namespace {
 
@@ -33,7 +54,8 @@ std::string hex(std::span<const std::byte> bytes) {
   return out;
 }
 
-/// The payload as cereal's own archive writes it.
+/// The payload as cereal's own archive writes it, with the fields of message_samples.hpp: neither the list of
+/// fields nor any code that makes bytes is the codec's.
 std::string by_cereal(const messages::message& body) {
   std::ostringstream stream;
   {

@@ -17,7 +17,7 @@
 #include <variant>
 #include <vector>
 
-#include "tensorhub/service/messages.hpp"
+#include "tensorhub/service/envelope.hpp"
 
 namespace message_samples {
 

@@ -2,7 +2,6 @@
 /// \file machine_id.hpp
 /// Which machine this process runs on.
 
-#include <fstream>
 #include <string>
 
 #include "tensorhub/detail/build_mode.hpp"
@@ -11,11 +10,10 @@ namespace tensorhub::inline TENSORHUB_MODE::detail {
 
 /// The kernel's random identity of this boot: the same in every process and container of one running machine,
 /// and in no other. "unknown" where the kernel does not tell.
-[[nodiscard]] inline std::string machine_id() {
-  std::ifstream file{"/proc/sys/kernel/random/boot_id"};
-  std::string text;
-  if (!(file >> text) || text.empty()) return "unknown";
-  return text;
-}
+[[nodiscard]] std::string machine_id();
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::detail
+
+#if defined(TENSORHUB_HEADER_ONLY)
+#include "tensorhub/detail/impl/machine_id.ipp"
+#endif

@@ -1,21 +1,26 @@
 #pragma once
 /// \file random_id.hpp
 /// Random identities: incarnations of workers, epochs of servers.
+///
+/// Thread safety: the functions may be called from any thread. Throws std::exception where the system has no
+/// random numbers.
 
 #include <cstdint>
-#include <random>
 
 #include "tensorhub/detail/build_mode.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::detail {
 
 /// 64 random bits of the system's; never zero, which means "none".
+[[nodiscard]] std::uint64_t random_number();
+
 template <typename Id>
 [[nodiscard]] Id random_id() {
-  std::random_device device;
-  std::uint64_t value = 0;
-  while (value == 0) value = static_cast<std::uint64_t>(device()) << 32 | device();
-  return {value};
+  return {random_number()};
 }
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::detail
+
+#if defined(TENSORHUB_HEADER_ONLY)
+#include "tensorhub/detail/impl/random_id.ipp"
+#endif

@@ -10,15 +10,10 @@
 namespace tensorhub::inline TENSORHUB_MODE::detail {
 
 /// What stands between the commas, without spaces; never empty: no comma is one value.
-[[nodiscard]] inline std::vector<std::string> split_list(const std::string& list) {
-  std::vector<std::string> out(1);
-  for (const char each : list) {
-    if (each == ',')
-      out.emplace_back();
-    else if (each != ' ')
-      out.back() += each;
-  }
-  return out;
-}
+[[nodiscard]] std::vector<std::string> split_list(const std::string& list);
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::detail
+
+#if defined(TENSORHUB_HEADER_ONLY)
+#include "tensorhub/detail/impl/split_list.ipp"
+#endif

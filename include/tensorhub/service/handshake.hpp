@@ -5,15 +5,12 @@
 ///
 /// Thread safety: a monitor belongs to one thread at a time, as its socket does.
 
-#include <atomic>
 #include <cstdint>
-#include <cstring>
 #include <optional>
 #include <string>
 #include <zmq.hpp>
 
 #include "tensorhub/detail/build_mode.hpp"
-#include "tensorhub/error.hpp"
 #include "tensorhub/security.hpp"
 #include "tensorhub/service/messages.hpp"
 
@@ -33,36 +30,15 @@ inline constexpr int handshake_failures = ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL |
 /// whoever should read the events, unless it is told to send none.
 class handshake_monitor {
  public:
-  handshake_monitor(zmq::context_t& context, zmq::socket_t& watched, int events)
-      : watched_{watched.handle()}, events_{context, zmq::socket_type::pair} {
-    static std::atomic<std::uint64_t> count = 0;
-    const std::string address = "inproc://tensorhub-handshakes-" + std::to_string(++count);
-    events_.set(zmq::sockopt::linger, 0);
-    events_.set(zmq::sockopt::rcvhwm, 0);  // no limit: ZeroMQ's thread must never wait for ours
-    if (::zmq_socket_monitor(watched_, address.c_str(), events) != 0) throw zmq::error_t{};
-    events_.connect(address);
-  }
-  ~handshake_monitor() { ::zmq_socket_monitor(watched_, nullptr, 0); }
+  handshake_monitor(zmq::context_t& context, zmq::socket_t& watched, int events);
+  ~handshake_monitor();
   handshake_monitor(const handshake_monitor&) = delete;
   handshake_monitor& operator=(const handshake_monitor&) = delete;
 
   /// To poll.
   [[nodiscard]] zmq::socket_t& socket() noexcept { return events_; }
 
-  [[nodiscard]] std::optional<handshake_event> next() {
-    try {
-      if (!events_.recv(frame_, zmq::recv_flags::dontwait)) return std::nullopt;
-      handshake_event out;
-      if (frame_.size() >= 6) {
-        std::memcpy(&out.kind, frame_.data(), 2);
-        std::memcpy(&out.value, static_cast<const char*>(frame_.data()) + 2, 4);
-      }
-      while (frame_.more()) static_cast<void>(events_.recv(frame_, zmq::recv_flags::none));
-      return out;
-    } catch (const zmq::error_t&) {
-      return std::nullopt;
-    }
-  }
+  [[nodiscard]] std::optional<handshake_event> next();
 
  private:
   void* watched_;
@@ -78,37 +54,11 @@ struct handshake_trouble {
   bool certain = false;
 };
 
-[[nodiscard]] inline handshake_trouble explain_handshake(const handshake_event& event,
-                                                         const std::string& address,
-                                                         const std::optional<client_security>& ours) {
-  const std::string server = "the reference server at " + address;
-  if (event.kind == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH) {
-    return {
-        {errc::refused, server + " does not let this process in: put its public key " +
-                            (ours ? ours->keys.public_key : std::string{}) + " on the server's allow-list"},
-        true};
-  }
-  if (event.kind == ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL &&
-      event.value == ZMQ_PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH) {
-    if (ours) {
-      return {{errc::protocol_mismatch, server + " is not secured, and this worker insists on it: start the "
-                                                 "server with reference_server_options::security (program: "
-                                                 "--keys, --allow), or leave worker_options::security empty"},
-              true};
-    }
-    return {{errc::protocol_mismatch, server + " is secured by CURVE: set worker_options::security to its "
-                                               "public key and to a key pair that it allows"},
-            true};
-  }
-  if (ours) {
-    return {{errc::refused, server + " ends the secured handshake: either client_security::server_key (" +
-                                ours->server_key + ") is not its public key, or it is not secured"},
-            false};
-  }
-  return {{errc::protocol_mismatch, server + " ends the ZeroMQ handshake: if it is secured by CURVE, set "
-                                             "worker_options::security to its public key and to a key pair "
-                                             "that it allows"},
-          false};
-}
+[[nodiscard]] handshake_trouble explain_handshake(const handshake_event& event, const std::string& address,
+                                                  const std::optional<client_security>& ours);
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::detail
+
+#if defined(TENSORHUB_HEADER_ONLY)
+#include "tensorhub/service/impl/handshake.ipp"
+#endif

@@ -1,6 +1,7 @@
 #pragma once
 /// \file messages.hpp
-/// The control protocol: every message between a worker and the reference server, as plain structs.
+/// The control protocol: every message between a worker and the reference server, as plain structs. The
+/// variant of all messages is in envelope.hpp.
 ///
 /// Requests carry the worker's incarnation and a sequence number and are idempotent: a retry repeats the
 /// number and gets the stored answer. Some answers are deferred (marked *later* below): the server answers
@@ -52,7 +53,6 @@
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <variant>
 #include <vector>
 
 #include "tensorhub/detail/build_mode.hpp"
@@ -378,25 +378,6 @@ struct goodbye_push {
   server_epoch epoch{};
   bool rejoin = false;
   status reason{};
-};
-
-/// The index of a type in this list is its number on the wire: append, never reorder.
-using message =
-    std::variant<join_request, join_reply, publish_request, unpublish_request, drained_reply, update_request,
-                 update_reply, source_failed_request, lease_released_request, finish_request,
-                 cut_off_done_request, wait_request, version_reply, list_request, list_reply,
-                 describe_request, describe_reply, leave_request, heartbeat_request, heartbeat_reply,
-                 status_reply, version_push, reassign_push, cut_off_push, abort_push, goodbye_push,
-                 receiving_request, why_request, why_reply, stuck_request, stuck_reply, retain_request,
-                 offload_failed_request, retention_push, offload_push, drop_push>;
-
-/// A message with its frame header.
-struct envelope {
-  std::uint64_t sender = 0;     ///< a worker's incarnation, or the server's epoch
-  request_sequence sequence{};  ///< of the request; zero for heartbeats and pushes
-  /// Worker -> server: answers up to here have arrived and may be forgotten.
-  request_sequence acknowledged{};
-  message body{};
 };
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::messages

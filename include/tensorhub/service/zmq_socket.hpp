@@ -6,67 +6,28 @@
 /// Thread safety: `shared_context` and `wake_signal::raise` may be called from any thread; a socket belongs
 /// to one thread.
 
-#include <poll.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
-
-#include <algorithm>
-#include <cerrno>
-#include <chrono>
-#include <cstdint>
-#include <cstring>
 #include <memory>
-#include <mutex>
-#include <string>
 #include <zmq.hpp>
 
-#include "tensorhub/config.hpp"
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/detail/unique_fd.hpp"
-#include "tensorhub/error.hpp"
 #include "tensorhub/types/units.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::detail {
 
 /// Lives as long as somebody holds it; a process without hub objects has no ZeroMQ threads.
-[[nodiscard]] inline std::shared_ptr<zmq::context_t> shared_context() {
-  static std::mutex mutex;
-  static std::weak_ptr<zmq::context_t> present;
-  const std::lock_guard lock{mutex};
-  auto context = present.lock();
-  if (!context) {
-    context = std::make_shared<zmq::context_t>(1);
-    context->set(zmq::ctxopt::max_sockets, 16384);
-    present = context;
-  }
-  return context;
-}
+[[nodiscard]] std::shared_ptr<zmq::context_t> shared_context();
 
 /// A socket whose peers cannot make us hold more than a bounded amount: a longer frame closes their
 /// connection.
-[[nodiscard]] inline zmq::socket_t bounded_socket(zmq::context_t& context, zmq::socket_type type) {
-  zmq::socket_t socket{context, type};
-  socket.set(zmq::sockopt::linger, 0);
-  socket.set(zmq::sockopt::maxmsgsize, static_cast<std::int64_t>(limits::frame_bytes));
-  socket.set(zmq::sockopt::handshake_ivl, 5000);
-  return socket;
-}
+[[nodiscard]] zmq::socket_t bounded_socket(zmq::context_t& context, zmq::socket_type type);
 
 /// Ends another thread's `wait_for_input` now or next.
 class wake_signal {
  public:
-  wake_signal() : descriptor_{::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)} {
-    if (!descriptor_) throw error(errc::system_failed, std::string{"no eventfd: "} + std::strerror(errno));
-  }
-  void raise() noexcept {
-    const std::uint64_t one = 1;
-    // A full counter (EAGAIN) means that the signal is up already.
-    [[maybe_unused]] const auto written = ::write(descriptor_.get(), &one, sizeof one);
-  }
-  void lower() noexcept {
-    std::uint64_t count = 0;
-    [[maybe_unused]] const auto taken = ::read(descriptor_.get(), &count, sizeof count);
-  }
+  wake_signal();
+  void raise() noexcept;
+  void lower() noexcept;
   [[nodiscard]] int descriptor() const noexcept { return descriptor_.get(); }
 
  private:
@@ -74,19 +35,11 @@ class wake_signal {
 };
 
 /// Returns when the socket (or `other`) may have a message, the signal is up, or `until` has come.
-inline void wait_for_input(zmq::socket_t& socket, wake_signal& signal, time_point now, time_point until,
-                           zmq::socket_t* other = nullptr) {
-  constexpr std::int64_t longest_ms = 1000;
-  const std::int64_t left_ms =
-      until <= now ? 0 : std::min<std::int64_t>((until - now).count() / 1'000'000 + 1, longest_ms);
-  zmq::pollitem_t items[] = {{socket.handle(), 0, ZMQ_POLLIN, 0},
-                             {nullptr, signal.descriptor(), ZMQ_POLLIN, 0},
-                             {other == nullptr ? nullptr : other->handle(), 0, ZMQ_POLLIN, 0}};
-  try {
-    zmq::poll(items, other == nullptr ? 2 : 3, std::chrono::milliseconds{left_ms});
-  } catch (const zmq::error_t&) {  // interrupted by a signal: the caller looks again
-  }
-  if ((items[1].revents & ZMQ_POLLIN) != 0) signal.lower();
-}
+void wait_for_input(zmq::socket_t& socket, wake_signal& signal, time_point now, time_point until,
+                    zmq::socket_t* other = nullptr);
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::detail
+
+#if defined(TENSORHUB_HEADER_ONLY)
+#include "tensorhub/service/impl/zmq_socket.ipp"
+#endif

@@ -19,18 +19,14 @@
 ///
 /// Thread safety: values and pure functions.
 
-#include <sodium.h>
-
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <span>
 #include <string>
 #include <string_view>
 
 #include "tensorhub/detail/build_mode.hpp"
-#include "tensorhub/error.hpp"
 #include "tensorhub/types/ids.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE {
@@ -40,66 +36,24 @@ inline constexpr std::size_t capability_hash_bytes = 16;
 /// All of a capability has this size; anything else is none.
 inline constexpr std::size_t capability_bytes = 8 + capability_hash_bytes;
 
-namespace capability_detail {
-/// Picks the fastest hash of this processor, once; without it there is a slower one.
-inline bool prepare() noexcept {
-  static const bool ready = ::sodium_init() >= 0;
-  return ready;
-}
-}  // namespace capability_detail
-
 /// The secret of one source: `capability_key_bytes` random bytes.
-[[nodiscard]] inline std::string random_capability_key() {
-  if (!capability_detail::prepare())
-    throw error(errc::system_failed, "libsodium cannot be used: no random numbers");
-  std::string key(capability_key_bytes, '\0');
-  ::randombytes_buf(key.data(), key.size());
-  return key;
-}
+[[nodiscard]] std::string random_capability_key();
 
 /// What `reader` shows to `source`. Empty if the key is none: then the source asks for no capability.
-[[nodiscard]] inline std::string make_capability(std::string_view key, incarnation reader, incarnation source,
-                                                 lease_id lease) {
-  if (key.size() != capability_key_bytes) return {};
-  capability_detail::prepare();
-  const std::array<std::uint64_t, 3> words{reader.value, source.value, lease.value};
-  std::string out(capability_bytes, '\0');
-  std::memcpy(out.data(), &lease.value, 8);
-  static_cast<void>(::crypto_generichash(reinterpret_cast<unsigned char*>(out.data()) + 8,
-                                         capability_hash_bytes,
-                                         reinterpret_cast<const unsigned char*>(words.data()), sizeof words,
-                                         reinterpret_cast<const unsigned char*>(key.data()), key.size()));
-  return out;
-}
+[[nodiscard]] std::string make_capability(std::string_view key, incarnation reader, incarnation source,
+                                          lease_id lease);
 
 /// A source's side: what it asks of readers. Without key everybody is let in.
 class capability_check {
  public:
   /// Throws `invalid_argument` for a key of another size.
-  void require(std::span<const std::byte> key) {
-    if (key.size() != capability_key_bytes) {
-      throw error(errc::invalid_argument, "a capability key has " + std::to_string(key.size()) +
-                                              " bytes: it must have " + std::to_string(capability_key_bytes));
-    }
-    std::memcpy(key_.data(), key.data(), key_.size());
-    required_ = true;
-  }
+  void require(std::span<const std::byte> key);
   [[nodiscard]] bool required() const noexcept { return required_; }
 
   /// Whether this lets `reader` read from `source`. Takes the same time for every wrong one; never throws,
   /// never allocates.
   [[nodiscard]] bool accepts(std::span<const std::byte> shown, incarnation reader,
-                             incarnation source) const noexcept {
-    if (!required_) return true;
-    if (shown.size() != capability_bytes) return false;
-    std::array<std::uint64_t, 3> words{reader.value, source.value, 0};
-    std::memcpy(&words[2], shown.data(), 8);
-    std::array<unsigned char, capability_hash_bytes> expected{};
-    static_cast<void>(::crypto_generichash(expected.data(), expected.size(),
-                                           reinterpret_cast<const unsigned char*>(words.data()), sizeof words,
-                                           key_.data(), key_.size()));
-    return ::sodium_memcmp(expected.data(), shown.data() + 8, expected.size()) == 0;
-  }
+                             incarnation source) const noexcept;
   [[nodiscard]] bool accepts(std::string_view shown, incarnation reader, incarnation source) const noexcept {
     return accepts(std::as_bytes(std::span{shown}), reader, source);
   }
@@ -110,3 +64,7 @@ class capability_check {
 };
 
 }  // namespace tensorhub::inline TENSORHUB_MODE
+
+#if defined(TENSORHUB_HEADER_ONLY)
+#include "tensorhub/types/impl/capability.ipp"
+#endif

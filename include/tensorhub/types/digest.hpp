@@ -18,14 +18,10 @@ struct digest128 {
   [[nodiscard]] constexpr explicit operator bool() const noexcept { return (low | high) != 0; }
 };
 
-[[nodiscard]] inline std::string to_hex(digest128 digest) {
-  static constexpr char digits[] = "0123456789abcdef";
-  std::string text(32, '0');
-  for (unsigned i = 0; i < 16; ++i) {
-    text[15 - i] = digits[(digest.high >> (4 * i)) & 15u];
-    text[31 - i] = digits[(digest.low >> (4 * i)) & 15u];
-  }
-  return text;
-}
+[[nodiscard]] std::string to_hex(digest128 digest);
 
 }  // namespace tensorhub::inline TENSORHUB_MODE
+
+#if defined(TENSORHUB_HEADER_ONLY)
+#include "tensorhub/types/impl/digest.ipp"
+#endif

@@ -28,12 +28,7 @@ enum class locality : std::uint8_t {
   other_datacenter = 3
 };
 
-[[nodiscard]] inline locality locality_between(const location& a, const location& b) noexcept {
-  if (a.datacenter != b.datacenter) return locality::other_datacenter;
-  if (!a.host.empty() && a.host == b.host) return locality::same_host;
-  if (!a.rack.empty() && a.rack == b.rack) return locality::same_rack;
-  return locality::same_datacenter;
-}
+[[nodiscard]] locality locality_between(const location& a, const location& b) noexcept;
 
 /// Tells a transport's options where this process is, if they ask for it: by a member `here` that is still
 /// empty, their own or that of a decorated transport's options (`inner`).
@@ -51,18 +46,10 @@ template <typename Options>
   return options;
 }
 
-[[nodiscard]] constexpr std::string_view to_string(locality distance) noexcept {
-  switch (distance) {
-    case locality::same_host:
-      return "same host";
-    case locality::same_rack:
-      return "same rack";
-    case locality::same_datacenter:
-      return "same datacenter";
-    case locality::other_datacenter:
-      return "other datacenter";
-  }
-  return "unknown";
-}
+[[nodiscard]] std::string_view to_string(locality distance) noexcept;
 
 }  // namespace tensorhub::inline TENSORHUB_MODE
+
+#if defined(TENSORHUB_HEADER_ONLY)
+#include "tensorhub/types/impl/location.ipp"
+#endif

@@ -58,41 +58,7 @@ enum class dtype : std::uint8_t {
   return 0;
 }
 
-[[nodiscard]] constexpr std::string_view to_string(dtype type) noexcept {
-  switch (type) {
-    case dtype::u8:
-      return "u8";
-    case dtype::i8:
-      return "i8";
-    case dtype::i16:
-      return "i16";
-    case dtype::u16:
-      return "u16";
-    case dtype::f16:
-      return "f16";
-    case dtype::bf16:
-      return "bf16";
-    case dtype::i32:
-      return "i32";
-    case dtype::u32:
-      return "u32";
-    case dtype::f32:
-      return "f32";
-    case dtype::i64:
-      return "i64";
-    case dtype::u64:
-      return "u64";
-    case dtype::f64:
-      return "f64";
-    case dtype::boolean:
-      return "boolean";
-    case dtype::f8_e4m3:
-      return "f8_e4m3";
-    case dtype::f8_e5m2:
-      return "f8_e5m2";
-  }
-  return "unknown";
-}
+[[nodiscard]] std::string_view to_string(dtype type) noexcept;
 
 /// One tensor of a shard.
 struct tensor_spec {
@@ -114,14 +80,10 @@ struct tensor_spec {
 };
 
 /// "f32 [4096, 4096]"
-[[nodiscard]] inline std::string describe(const tensor_spec& tensor) {
-  std::string text{to_string(tensor.type)};
-  text += " [";
-  for (std::size_t i = 0; i < tensor.shape.size(); ++i) {
-    if (i != 0) text += ", ";
-    text += std::to_string(tensor.shape[i]);
-  }
-  return text + "]";
-}
+[[nodiscard]] std::string describe(const tensor_spec& tensor);
 
 }  // namespace tensorhub::inline TENSORHUB_MODE
+
+#if defined(TENSORHUB_HEADER_ONLY)
+#include "tensorhub/types/impl/tensor.ipp"
+#endif

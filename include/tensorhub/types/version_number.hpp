@@ -54,16 +54,10 @@ inline constexpr version_selector latest{};
   return {version_selector::kind_type::at_least, version};
 }
 
-[[nodiscard]] inline std::string to_string(const version_selector& selector) {
-  switch (selector.kind) {
-    case version_selector::kind_type::latest:
-      return "latest";
-    case version_selector::kind_type::exactly:
-      return "exactly " + to_string(selector.version);
-    case version_selector::kind_type::at_least:
-      return "at least " + to_string(selector.version);
-  }
-  return "unknown";
-}
+[[nodiscard]] std::string to_string(const version_selector& selector);
 
 }  // namespace tensorhub::inline TENSORHUB_MODE
+
+#if defined(TENSORHUB_HEADER_ONLY)
+#include "tensorhub/types/impl/version_number.ipp"
+#endif

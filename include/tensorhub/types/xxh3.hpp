@@ -11,42 +11,22 @@
 #include <span>
 #include <string_view>
 
-#ifdef TENSORHUB_XXHASH_DISPATCH
-#include <xxh_x86dispatch.h>
-#else
-// Not left defined: whoever includes xxhash.h after us gets it as he wants it.
-#ifndef XXH_INLINE_ALL
-#define XXH_INLINE_ALL
-#define TENSORHUB_DEFINED_XXH_INLINE_ALL
-#endif
-#include <xxhash.h>
-#ifdef TENSORHUB_DEFINED_XXH_INLINE_ALL
-#undef XXH_INLINE_ALL
-#undef TENSORHUB_DEFINED_XXH_INLINE_ALL
-#endif
-#endif
-
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/types/digest.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::detail {
 
-[[nodiscard]] inline digest128 xxh3_128(std::span<const std::byte> bytes, std::uint64_t seed) noexcept {
-#ifdef TENSORHUB_XXHASH_DISPATCH
-  const XXH128_hash_t hash = XXH3_128bits_withSeed_dispatch(bytes.data(), bytes.size(), seed);
-#else
-  const XXH128_hash_t hash = XXH3_128bits_withSeed(bytes.data(), bytes.size(), seed);
-#endif
-  return {hash.low64, hash.high64};
-}
+[[nodiscard]] digest128 xxh3_128(std::span<const std::byte> bytes, std::uint64_t seed) noexcept;
 
 /// Zero is reserved for "no digest".
 [[nodiscard]] constexpr digest128 never_zero(digest128 digest) noexcept {
   return digest ? digest : digest128{1, 0};
 }
 
-[[nodiscard]] inline std::uint64_t xxh3_64(std::string_view text, std::uint64_t seed) noexcept {
-  return XXH3_64bits_withSeed(text.data(), text.size(), seed);
-}
+[[nodiscard]] std::uint64_t xxh3_64(std::string_view text, std::uint64_t seed) noexcept;
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::detail
+
+#if defined(TENSORHUB_HEADER_ONLY)
+#include "tensorhub/types/impl/xxh3.ipp"
+#endif

@@ -16,7 +16,7 @@
 #include <variant>
 
 #include "tensorhub/service/catalog.hpp"
-#include "tensorhub/service/messages.hpp"
+#include "tensorhub/service/envelope.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::testing {
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <variant>
 
-#include "tensorhub/service/messages.hpp"
+#include "tensorhub/service/envelope.hpp"
 #include "tensorhub/service/session.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::testing {

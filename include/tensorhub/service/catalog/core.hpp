@@ -33,8 +33,8 @@
 #include "tensorhub/service/catalog/options.hpp"
 #include "tensorhub/service/catalog/state.hpp"
 #include "tensorhub/service/catalog/tally.hpp"
+#include "tensorhub/service/envelope.hpp"
 #include "tensorhub/service/log.hpp"
-#include "tensorhub/service/messages.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE {
 

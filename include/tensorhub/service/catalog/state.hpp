@@ -23,8 +23,8 @@
 #include "tensorhub/config.hpp"
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/service/catalog/source_index.hpp"
+#include "tensorhub/service/envelope.hpp"
 #include "tensorhub/service/log.hpp"
-#include "tensorhub/service/messages.hpp"
 #include "tensorhub/types/layout.hpp"
 #include "tensorhub/types/units.hpp"
 

@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "tensorhub/detail/build_mode.hpp"
-#include "tensorhub/service/messages.hpp"
+#include "tensorhub/service/envelope.hpp"
 #include "tensorhub/service/session/actions.hpp"
 #include "tensorhub/types/ids.hpp"
 #include "tensorhub/types/units.hpp"

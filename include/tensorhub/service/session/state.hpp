@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "tensorhub/detail/build_mode.hpp"
-#include "tensorhub/service/messages.hpp"
+#include "tensorhub/service/envelope.hpp"
 #include "tensorhub/service/session/actions.hpp"
 #include "tensorhub/service/session/operation.hpp"
 #include "tensorhub/service/session/outbox.hpp"

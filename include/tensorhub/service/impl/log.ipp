@@ -1,0 +1,157 @@
+#pragma once
+/// \file log.ipp
+/// Definitions of service/log.hpp.
+
+#include "tensorhub/service/log.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <type_traits>
+
+namespace tensorhub::inline TENSORHUB_MODE {
+
+TENSORHUB_DECL std::string_view to_string(log_level level) noexcept {
+  switch (level) {
+    case log_level::error:
+      return "error";
+    case log_level::warning:
+      return "warning";
+    case log_level::info:
+      return "info";
+    case log_level::debug:
+      return "debug";
+  }
+  return "unknown";
+}
+
+TENSORHUB_DECL log_line line_of(log_level level, const error& what, incarnation worker) {
+  log_line out{level, what.sentence(), {}};
+  out.about.model = what.context().model;
+  out.about.replica = what.context().replica;
+  out.about.shard = what.context().shard;
+  out.about.worker = worker;
+  out.about.version = version_number{what.context().version.value_or(0)};
+  out.about.chunk = what.context().chunk;
+  out.about.code = what.code();
+  if (!what.context().peer.empty()) out.text += " (peer: " + what.context().peer + ")";
+  return out;
+}
+
+namespace log_detail {
+
+/// Calls `put(key, value)` for text and `put(key, number)` for each field that says something.
+template <typename Put>
+void for_each_field(const log_fields& about, Put&& put) {
+  if (!about.model.empty()) put("model", std::string_view{about.model});
+  if (!about.replica.empty()) put("replica", std::string_view{about.replica});
+  if (about.shard) put("shard", std::uint64_t{*about.shard});
+  if (about.worker) put("worker", std::string_view{to_hex(about.worker)});
+  if (about.peer) put("peer", std::string_view{to_hex(about.peer)});
+  if (about.version) put("version", about.version.value);
+  if (about.operation) put("operation", about.operation.value);
+  if (about.lease) put("lease", about.lease.value);
+  if (about.chunk) put("chunk", *about.chunk);
+  if (about.code != errc::ok) put("code", to_string(about.code));
+}
+
+/// Bytes of the UTF-8 character at the front of `text`; zero: there is none.
+[[nodiscard]] inline std::size_t character_bytes(std::string_view text) noexcept {
+  const auto byte = [&](std::size_t at) { return static_cast<unsigned char>(text[at]); };
+  const unsigned first = byte(0);
+  const std::size_t bytes = first < 0x80   ? 1
+                            : first < 0xc2 ? 0
+                            : first < 0xe0 ? 2
+                            : first < 0xf0 ? 3
+                            : first < 0xf5 ? 4
+                                           : 0;
+  if (bytes == 0 || bytes > text.size()) return 0;
+  for (std::size_t i = 1; i < bytes; ++i) {
+    if ((byte(i) & 0xc0u) != 0x80) return 0;
+  }
+  if (bytes < 3) return bytes;
+  const unsigned second = byte(1);  // neither too long for its value, nor a surrogate, nor beyond the end
+  const bool bad = (first == 0xe0 && second < 0xa0) || (first == 0xed && second > 0x9f) ||
+                   (first == 0xf0 && second < 0x90) || (first == 0xf4 && second > 0x8f);
+  return bad ? 0 : bytes;
+}
+
+/// In quotation marks, with JSON's escapes; what is no UTF-8 becomes U+FFFD.
+inline void append_quoted(std::string& out, std::string_view text) {
+  static constexpr char digits[] = "0123456789abcdef";
+  out += '"';
+  while (!text.empty()) {
+    const std::size_t bytes = character_bytes(text);
+    const char first = text.front();
+    if (bytes == 0) {
+      out += "\\ufffd";
+    } else if (first == '"' || first == '\\') {
+      out += '\\';
+      out += first;
+    } else if (first == '\n') {
+      out += "\\n";
+    } else if (first == '\t') {
+      out += "\\t";
+    } else if (static_cast<unsigned char>(first) < 0x20 || first == 0x7f) {
+      out += "\\u00";
+      out += digits[static_cast<unsigned char>(first) >> 4];
+      out += digits[static_cast<unsigned char>(first) & 15u];
+    } else {
+      out += text.substr(0, bytes);
+    }
+    text.remove_prefix(bytes == 0 ? 1 : bytes);
+  }
+  out += '"';
+}
+
+/// As it is, if it needs no quotation marks.
+inline void append_value(std::string& out, std::string_view text) {
+  bool plain = !text.empty();
+  for (const char c : text) plain = plain && c > ' ' && c < 0x7f && c != '"' && c != '=' && c != '\\';
+  if (plain)
+    out += text;
+  else
+    append_quoted(out, text);
+}
+
+}  // namespace log_detail
+
+TENSORHUB_DECL std::string to_text(const log_line& line) {
+  std::string out = line.text;
+  log_detail::for_each_field(line.about, [&out](std::string_view key, auto value) {
+    out.append(" ").append(key).append("=");
+    if constexpr (std::is_same_v<decltype(value), std::uint64_t>)
+      out += std::to_string(value);
+    else
+      log_detail::append_value(out, value);
+  });
+  return out;
+}
+
+TENSORHUB_DECL std::string to_json(const log_line& line, std::string_view time) {
+  std::string out = "{";
+  const auto key = [&out](std::string_view name) {
+    if (out.size() > 1) out += ',';
+    log_detail::append_quoted(out, name);
+    out += ':';
+  };
+  if (!time.empty()) {
+    key("time");
+    log_detail::append_quoted(out, time);
+  }
+  key("level");
+  log_detail::append_quoted(out, to_string(line.level));
+  key("text");
+  log_detail::append_quoted(out, line.text);
+  log_detail::for_each_field(line.about, [&](std::string_view name, auto value) {
+    key(name);
+    if constexpr (std::is_same_v<decltype(value), std::uint64_t>)
+      out += std::to_string(value);
+    else
+      log_detail::append_quoted(out, value);
+  });
+  return out + "}";
+}
+
+}  // namespace tensorhub::inline TENSORHUB_MODE

@@ -1,0 +1,124 @@
+#pragma once
+/// \file layout.ipp
+/// Definitions of types/layout.hpp.
+
+#include "tensorhub/types/layout.hpp"
+
+#include <algorithm>
+#include <iterator>
+#include <string>
+#include <string_view>
+#include <unordered_set>
+#include <utility>
+
+#include "tensorhub/error.hpp"
+#include "tensorhub/types/xxh3.hpp"
+
+namespace tensorhub::inline TENSORHUB_MODE {
+
+TENSORHUB_DECL layout::layout(std::vector<tensor_spec> tensors, std::uint64_t chunk_bytes)
+    : tensors_{std::move(tensors)}, chunk_bytes_{chunk_bytes} {
+  if (chunk_bytes_ == 0) throw error(errc::invalid_argument, "chunk_bytes must not be zero");
+  if (tensors_.size() > limits::tensors) throw error(errc::limit_exceeded, "too many tensors in one shard");
+  check_tensors();
+  place_tensors();
+  digest_ = make_digest();
+}
+
+TENSORHUB_DECL chunk_slice layout::slice(chunk_index chunk) const noexcept {
+  const auto after =
+      std::upper_bound(segments_.begin(), segments_.end(), chunk,
+                       [](chunk_index c, const layout_segment& s) { return c < s.first_chunk; });
+  const auto& segment = *std::prev(after);
+  const std::uint64_t offset = (chunk - segment.first_chunk) * chunk_bytes_;
+  return {static_cast<std::uint32_t>(std::prev(after) - segments_.begin()), offset,
+          std::min(chunk_bytes_, segment.bytes - offset)};
+}
+
+TENSORHUB_DECL void layout::check_tensors() const {
+  std::unordered_set<std::string_view> names;
+  for (const auto& tensor : tensors_) {
+    if (tensor.name.empty()) throw error(errc::invalid_argument, "a tensor has no name");
+    if (tensor.name.size() > limits::name_bytes)
+      throw error(errc::limit_exceeded, "tensor name too long: " + tensor.name);
+    if (tensor.shape.size() > limits::tensor_dimensions) {
+      throw error(errc::limit_exceeded, "tensor '" + tensor.name + "' has too many dimensions");
+    }
+    const auto bytes = tensor.bytes();
+    if (!bytes || *bytes > limits::shard_bytes) {
+      throw error(errc::limit_exceeded, "tensor '" + tensor.name + "' is too large: " + describe(tensor));
+    }
+    if (!names.insert(tensor.name).second) {
+      throw error(errc::invalid_argument, "tensor '" + tensor.name + "' was added twice");
+    }
+  }
+}
+
+TENSORHUB_DECL void layout::place_tensors() {
+  packed_offsets_.resize(tensors_.size());
+  std::uint64_t packed = 0;
+  for (std::size_t i = 0; i < tensors_.size(); ++i) {
+    const std::uint64_t bytes = *tensors_[i].bytes();
+    if (bytes >= chunk_bytes_) continue;
+    packed_offsets_[i] = packed;
+    packed += (bytes + packed_alignment_bytes - 1) / packed_alignment_bytes * packed_alignment_bytes;
+    if (packed > limits::shard_bytes) refuse_size();  // here, before the sum can wrap
+  }
+  if (packed != 0) append_segment(packed, std::nullopt);
+  for (std::size_t i = 0; i < tensors_.size(); ++i) {
+    if (!packed_offsets_[i]) append_segment(*tensors_[i].bytes(), static_cast<std::uint32_t>(i));
+  }
+}
+
+TENSORHUB_DECL void layout::append_segment(std::uint64_t bytes, std::optional<std::uint32_t> tensor) {
+  const std::uint64_t chunks = bytes / chunk_bytes_ + (bytes % chunk_bytes_ != 0 ? 1 : 0);
+  segments_.push_back({bytes, chunk_count_, chunks, tensor});
+  chunk_count_ += chunks;
+  bytes_ += bytes;
+  if (bytes_ > limits::shard_bytes || chunk_count_ > limits::chunks) refuse_size();
+}
+
+TENSORHUB_DECL void layout::refuse_size() {
+  throw error(errc::limit_exceeded, "the shard is too large: raise chunk_bytes or split it into more shards");
+}
+
+TENSORHUB_DECL digest128 layout::make_digest() const {
+  std::string text;
+  const auto put = [&text](std::uint64_t number) {
+    char raw[8];
+    for (unsigned i = 0; i < 8; ++i) raw[i] = static_cast<char>((number >> (8 * i)) & 255u);
+    text.append(raw, 8);
+  };
+  put(chunk_bytes_);
+  put(tensors_.size());
+  for (const auto& tensor : tensors_) {
+    put(tensor.name.size());
+    text += tensor.name;
+    put(static_cast<std::uint64_t>(tensor.type));
+    put(tensor.shape.size());
+    for (const std::uint64_t dimension : tensor.shape) put(dimension);
+  }
+  return detail::xxh3_128(std::as_bytes(std::span{text}), 0x6c61796f7574ull);
+}
+
+TENSORHUB_DECL std::string first_difference(const layout& here, const layout& there) {
+  if (here.chunk_bytes() != there.chunk_bytes()) {
+    return "chunk_bytes is " + std::to_string(here.chunk_bytes()) + " here, " +
+           std::to_string(there.chunk_bytes()) + " there";
+  }
+  const auto text = [](std::span<const tensor_spec> list, std::size_t i) {
+    return i < list.size() ? "'" + list[i].name + "' " + describe(list[i]) : std::string{"nothing"};
+  };
+  const std::size_t count = std::max(here.tensors().size(), there.tensors().size());
+  for (std::size_t i = 0; i < count; ++i) {
+    const bool equal =
+        i < here.tensors().size() && i < there.tensors().size() && here.tensors()[i] == there.tensors()[i];
+    if (!equal) {
+      return "tensor " + std::to_string(i) + ": " + text(here.tensors(), i) + " here, " +
+             text(there.tensors(), i) + " there";
+    }
+  }
+  return {};
+}
+
+}  // namespace tensorhub::inline TENSORHUB_MODE
