@@ -1,8 +1,6 @@
 #pragma once
 /// \file fwd.hpp
-/// Forward declarations of the public templates; the only place with default template arguments of the hub.
-
-#include <concepts>
+/// Forward declarations of the public names.
 
 #include "tensorhub/detail/build_mode.hpp"
 
@@ -25,8 +23,8 @@ struct xxh3_128;
 struct no_integrity;
 struct host_memory;
 
-template <typename Transport, typename Scheduler = nearest_source, typename Consistency = group_consistent,
-          typename Integrity = xxh3_128, typename Memory = host_memory>
+/// The transport, then any policies in any order (hub.hpp).
+template <typename Transport, typename... Policies>
 struct hub;
 
 }  // namespace tensorhub::inline TENSORHUB_MODE

@@ -9,14 +9,28 @@
 ///                              .shard = {rank, world}}};
 ///     hub::reference_server server{{.address = "tcp://127.0.0.1:5570"}};
 ///
+/// After the transport come policies, in any order; each kind has a default, so only those that differ from
+/// it are named:
+///
+///     tensorhub::hub<tensorhub::transports::tcp, tensorhub::cuda_memory>
+///     tensorhub::hub<tensorhub::transports::tcp, tensorhub::no_integrity, tensorhub::least_loaded>
+///
+/// | kind         | what it decides                          | default          |
+/// |--------------|------------------------------------------|------------------|
+/// | scheduler    | which sources a reader gets              | nearest_source   |
+/// | consistency  | when a version counts as available       | group_consistent |
+/// | integrity    | how bytes are checked                    | xxh3_128         |
+/// | memory_space | where the weights live                   | host_memory      |
+///
 /// A worker whose consistency policy is not the server's, or whose transport or integrity policy is not that
 /// of the model's other workers, is refused when it joins, with a sentence.
 
+#include <concepts>
+
+#include "tensorhub/concepts/scheduler.hpp"
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/double_buffered_subscriber.hpp"
 #include "tensorhub/fwd.hpp"
-#include "tensorhub/policy/consistency/group_consistent.hpp"
-#include "tensorhub/policy/integrity/xxh3_128.hpp"
 #include "tensorhub/policy/scheduler/nearest_source.hpp"
 #include "tensorhub/publisher.hpp"
 #include "tensorhub/seeder.hpp"
@@ -26,32 +40,100 @@
 
 namespace tensorhub::inline TENSORHUB_MODE {
 
-template <typename Transport, typename Scheduler, typename Consistency, typename Integrity, typename Memory>
-struct hub {
-  static_assert(transport<Transport>,
-                "the first argument of hub must model tensorhub::transport (concepts/transport.hpp)");
-  static_assert(
-      scheduler<Scheduler>,
-      "the second argument of hub must model scheduler (concepts/scheduler.hpp): is its header included?");
-  static_assert(
-      consistency<Consistency>,
-      "the third argument of hub must model consistency (concepts/consistency.hpp): is its header included?");
-  static_assert(integrity<Integrity>,
-                "the fourth argument of hub must model tensorhub::integrity (concepts/integrity.hpp)");
+namespace hub_detail {
 
-  static_assert(memory_space<Memory>,
-                "the fifth argument of hub must model tensorhub::memory_space (concepts/memory_space.hpp)");
+/// The author has opted in to the kind of policies that `Tag` stands for.
+template <typename Policy, typename Tag>
+concept tagged = std::same_as<typename Policy::concept_tag, Tag>;
 
-  using publisher = tensorhub::publisher<Transport, Consistency, Integrity, Memory>;
-  using subscriber = tensorhub::subscriber<Transport, Consistency, Integrity, Memory>;
+template <typename Policy>
+concept hub_policy = tagged<Policy, scheduler_tag> || tagged<Policy, consistency_tag> ||
+    tagged<Policy, integrity_tag> || tagged<Policy, memory_space_tag>;
+
+/// The only policy of its kind among `Policies`, or the default.
+template <typename Tag, typename Default, typename... Policies>
+struct policy_of {
+  using type = Default;
+};
+template <typename Tag, typename Default, typename First, typename... Policies>
+struct policy_of<Tag, Default, First, Policies...> : policy_of<Tag, Default, Policies...> {};
+template <typename Tag, typename Default, tagged<Tag> First, typename... Policies>
+struct policy_of<Tag, Default, First, Policies...> {
+  using type = First;
+};
+
+template <typename Tag, typename... Policies>
+inline constexpr bool at_most_one = (0 + ... + (tagged<Policies, Tag> ? 1 : 0)) <= 1;
+
+/// Two steps, so that a wrong argument is one sentence: the names are only there for arguments that are
+/// right.
+template <bool IsRight, typename Transport, typename... Policies>
+struct hub_names {};
+template <typename Transport, typename... Policies>
+struct hub_names<true, Transport, Policies...> {
+ private:
+  using scheduler_type = typename policy_of<scheduler_tag, nearest_source, Policies...>::type;
+  using consistency_type = typename policy_of<consistency_tag, group_consistent, Policies...>::type;
+  using integrity_type = typename policy_of<integrity_tag, xxh3_128, Policies...>::type;
+  using memory_type = typename policy_of<memory_space_tag, host_memory, Policies...>::type;
+
+ public:
+  using publisher = tensorhub::publisher<Transport, consistency_type, integrity_type, memory_type>;
+  using subscriber = tensorhub::subscriber<Transport, consistency_type, integrity_type, memory_type>;
   /// Receives beside its live weights, then copies (staged_subscriber.hpp).
-  using staged_subscriber = tensorhub::staged_subscriber<Transport, Consistency, Integrity, Memory>;
+  using staged_subscriber =
+      tensorhub::staged_subscriber<Transport, consistency_type, integrity_type, memory_type>;
   /// Receives beside its live weights, then flips (double_buffered_subscriber.hpp).
   using double_buffered_subscriber =
-      tensorhub::double_buffered_subscriber<Transport, Consistency, Integrity, Memory>;
+      tensorhub::double_buffered_subscriber<Transport, consistency_type, integrity_type, memory_type>;
   /// Brings each version into a datacenter in the background (seeder.hpp).
-  using seeder = tensorhub::seeder<Transport, Consistency, Integrity, offload_space_of<Memory>>;
-  using reference_server = tensorhub::reference_server<Scheduler, Consistency>;
+  using seeder =
+      tensorhub::seeder<Transport, consistency_type, integrity_type, offload_space_of<memory_type>>;
+  using reference_server = tensorhub::reference_server<scheduler_type, consistency_type>;
+};
+
+/// What is asked of a hub's arguments.
+template <typename Transport, typename... Policies>
+struct hub_check {
+  // (Laid out by hand: clang-format 14 takes these for casts.)
+  // clang-format off
+  static constexpr bool transport_first = transport<Transport>;
+  static constexpr bool only_policies = (hub_policy<Policies> && ...);
+  static constexpr bool one_of_each =
+      at_most_one<scheduler_tag, Policies...> && at_most_one<consistency_tag, Policies...> &&
+      at_most_one<integrity_tag, Policies...> && at_most_one<memory_space_tag, Policies...>;
+  static constexpr bool schedulers = ((!tagged<Policies, scheduler_tag> || scheduler<Policies>) && ...);
+  static constexpr bool consistencies = ((!tagged<Policies, consistency_tag> || consistency<Policies>) && ...);
+  static constexpr bool integrities = ((!tagged<Policies, integrity_tag> || integrity<Policies>) && ...);
+  static constexpr bool memories = ((!tagged<Policies, memory_space_tag> || memory_space<Policies>) && ...);
+  static constexpr bool value = transport_first && only_policies && one_of_each && schedulers &&
+                                consistencies && integrities && memories;
+  // clang-format on
+};
+
+}  // namespace hub_detail
+
+template <typename Transport, typename... Policies>
+struct hub
+    : hub_detail::hub_names<hub_detail::hub_check<Transport, Policies...>::value, Transport, Policies...> {
+ private:
+  using check = hub_detail::hub_check<Transport, Policies...>;
+  static_assert(check::transport_first,
+                "the first argument of hub must model tensorhub::transport (concepts/transport.hpp)");
+  static_assert(
+      !check::transport_first || check::only_policies,
+      "every argument of hub after the transport must be a scheduler, a consistency, an integrity or "
+      "a memory_space (concepts/): is its header included?");
+  static_assert(!check::transport_first || !check::only_policies || check::one_of_each,
+                "hub takes one policy of each kind, and two of its arguments are of the same kind");
+  static_assert(check::schedulers,
+                "the scheduler of hub must model tensorhub::scheduler (concepts/scheduler.hpp)");
+  static_assert(check::consistencies,
+                "the consistency of hub must model tensorhub::consistency (concepts/consistency.hpp)");
+  static_assert(check::integrities,
+                "the integrity of hub must model tensorhub::integrity (concepts/integrity.hpp)");
+  static_assert(check::memories,
+                "the memory space of hub must model tensorhub::memory_space (concepts/memory_space.hpp)");
 };
 
 }  // namespace tensorhub::inline TENSORHUB_MODE

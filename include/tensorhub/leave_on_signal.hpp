@@ -14,11 +14,6 @@
 /// Thread safety: all members may be called from any thread. A worker must outlive this object, or be
 /// forgotten.
 
-#include <poll.h>
-#include <sys/signalfd.h>
-#include <unistd.h>
-
-#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <csignal>
@@ -26,14 +21,12 @@
 #include <initializer_list>
 #include <mutex>
 #include <stop_token>
-#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/detail/unique_fd.hpp"
-#include "tensorhub/error.hpp"
 #include "tensorhub/service/log.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE {
@@ -41,36 +34,22 @@ namespace tensorhub::inline TENSORHUB_MODE {
 class leave_on_signal {
  public:
   /// Throws `system_failed` if the signals cannot be taken.
-  explicit leave_on_signal(std::chrono::milliseconds grace, std::initializer_list<int> signals = {SIGTERM},
-                           std::function<void(const log_line&)> log = {})
-      : grace_{grace}, log_{std::move(log)} {
-    sigset_t taken;
-    sigemptyset(&taken);
-    for (const int each : signals) sigaddset(&taken, each);
-    const int blocked = pthread_sigmask(SIG_BLOCK, &taken, &before_);
-    signals_ = detail::unique_fd{signalfd(-1, &taken, SFD_CLOEXEC | SFD_NONBLOCK)};
-    if (blocked != 0 || signals_.get() < 0)
-      throw error(errc::system_failed, "signals cannot be taken by signalfd: check the numbers");
-    thread_ = std::jthread{[this](const std::stop_token& stop) { run(stop); }};
-  }
+  TENSORHUB_DECL explicit leave_on_signal(std::chrono::milliseconds grace,
+                                          std::initializer_list<int> signals = {SIGTERM},
+                                          std::function<void(const log_line&)> log = {});
   /// In the thread that has constructed it the signals are as before.
-  ~leave_on_signal() {
-    thread_ = {};
-    pthread_sigmask(SIG_SETMASK, &before_, nullptr);
-  }
+  TENSORHUB_DECL ~leave_on_signal();
   leave_on_signal(const leave_on_signal&) = delete;
   leave_on_signal& operator=(const leave_on_signal&) = delete;
 
   /// A publisher or subscriber, or anything with `leave(grace)`.
   template <typename Worker>
   void watch(Worker& worker) {
-    const std::lock_guard lock{mutex_};
-    watched_.push_back({&worker, [&worker](std::chrono::milliseconds grace) { worker.leave(grace); }});
+    watch(&worker, [&worker](std::chrono::milliseconds grace) { worker.leave(grace); });
   }
   template <typename Worker>
   void forget(Worker& worker) {
-    const std::lock_guard lock{mutex_};
-    std::erase_if(watched_, [&](const auto& each) { return each.first == &worker; });
+    forget(static_cast<const void*>(&worker));
   }
 
   /// A signal has come; the workers are leaving, or have left.
@@ -79,41 +58,26 @@ class leave_on_signal {
   [[nodiscard]] bool done() const noexcept { return done_; }
 
  private:
-  void run(const std::stop_token& stop) {
-    while (!stop.stop_requested() && !requested_) {
-      pollfd waiting{signals_.get(), POLLIN, 0};
-      if (poll(&waiting, 1, 50) <= 0) continue;
-      signalfd_siginfo what{};
-      if (read(signals_.get(), &what, sizeof what) == static_cast<ssize_t>(sizeof what)) leave_all();
-    }
-  }
-  void leave_all() {
-    requested_ = true;
-    const std::lock_guard lock{mutex_};
-    std::vector<std::jthread> leaving;
-    for (const auto& [worker, leave] : watched_) {
-      leaving.emplace_back([this, &leave = leave] {
-        try {
-          leave(grace_);
-        } catch (const std::exception& e) {
-          if (log_)
-            log_({log_level::warning, std::string{"could not leave within the grace: "} + e.what(), {}});
-        }
-      });
-    }
-    leaving.clear();  // waits for them
-    done_ = true;
-  }
+  using leaving = std::function<void(std::chrono::milliseconds)>;
+
+  TENSORHUB_DECL void watch(const void* worker, leaving leave);
+  TENSORHUB_DECL void forget(const void* worker);
+  TENSORHUB_DECL void run(const std::stop_token& stop);
+  TENSORHUB_DECL void leave_all();
 
   sigset_t before_{};
   std::chrono::milliseconds grace_;
   std::function<void(const log_line&)> log_;
   detail::unique_fd signals_;
   std::mutex mutex_;
-  std::vector<std::pair<const void*, std::function<void(std::chrono::milliseconds)>>> watched_;
+  std::vector<std::pair<const void*, leaving>> watched_;
   std::atomic<bool> requested_ = false;
   std::atomic<bool> done_ = false;
   std::jthread thread_;  ///< last: it uses everything above
 };
 
 }  // namespace tensorhub::inline TENSORHUB_MODE
+
+#if defined(TENSORHUB_HEADER_ONLY)
+#include "tensorhub/impl/leave_on_signal.ipp"
+#endif

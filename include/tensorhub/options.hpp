@@ -2,9 +2,6 @@
 /// \file options.hpp
 /// What a worker is told (`worker_options`) and what its calls tell (the reports). Plain values.
 
-#include <unistd.h>
-
-#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -12,7 +9,6 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "tensorhub/config.hpp"
@@ -21,8 +17,7 @@
 #include "tensorhub/security.hpp"
 #include "tensorhub/service/log.hpp"
 #include "tensorhub/service/messages.hpp"
-#include "tensorhub/service/session/actions.hpp"
-#include "tensorhub/transfer/pull_driver.hpp"
+#include "tensorhub/transfer/pull_report.hpp"
 #include "tensorhub/types/ids.hpp"
 #include "tensorhub/types/location.hpp"
 #include "tensorhub/types/version_number.hpp"
@@ -92,14 +87,7 @@ struct update_report {
   std::vector<std::uint64_t> source_bytes{};  ///< what came from each
 
   /// Of one transfer.
-  void add(const pull_progress& transfer) {
-    bytes = transfer.bytes;
-    for (const source_progress& source : transfer.sources) {
-      sources.push_back(source.name);
-      paths.push_back(source.path);
-      source_bytes.push_back(source.bytes);
-    }
-  }
+  TENSORHUB_DECL void add(const pull_progress& transfer);
 };
 
 struct update_progress {
@@ -131,65 +119,20 @@ struct snapshot_report {
 };
 
 /// How many reference servers the list has.
-[[nodiscard]] inline std::size_t servers_of(const worker_options& options) {
-  return 1 + static_cast<std::size_t>(std::ranges::count(options.server, ','));
-}
+[[nodiscard]] TENSORHUB_DECL std::size_t servers_of(const worker_options& options);
 
 /// The options as a worker uses them: an empty host filled in, lanes and windows within reason. Throws
 /// `invalid_argument` or `limit_exceeded`, with the option's name.
-[[nodiscard]] inline worker_options validated(worker_options options) {
-  const auto refuse = [](std::string sentence) { throw error(errc::invalid_argument, sentence); };
-  if (options.server.empty()) refuse("worker_options::server is empty: give the reference server's address");
-  if (options.model.empty()) refuse("worker_options::model is empty");
-  if (options.replica.empty()) refuse("worker_options::replica is empty");
-  for (const std::string* name : {&options.model, &options.replica, &options.location.datacenter,
-                                  &options.location.rack, &options.location.host, &options.location.device}) {
-    if (name->size() > limits::name_bytes)
-      throw error(errc::limit_exceeded, "a name has more than 512 bytes: " + name->substr(0, 64));
-  }
-  if (options.shard.count == 0 || options.shard.index >= options.shard.count) {
-    refuse("shard " + to_string(options.shard) + " does not exist: the index must be below the count");
-  }
-  if (options.location.host.empty()) {
-    char name[256] = {};
-    if (::gethostname(name, sizeof name - 1) == 0) options.location.host = name;
-  }
-  if (options.security) validate(*options.security, servers_of(options));
-  options.lanes = std::clamp<std::size_t>(options.lanes, 1, 64);
-  options.window_chunks = std::clamp<std::size_t>(options.window_chunks, 1, 1024);
-  options.far_window_chunks = std::clamp<std::size_t>(options.far_window_chunks, 1, 1024);
-  return options;
-}
+[[nodiscard]] TENSORHUB_DECL worker_options validated(worker_options options);
 
 /// Whose error it is.
-[[nodiscard]] inline error_context context_of(const worker_options& options) {
-  error_context out;
-  out.model = options.model;
-  out.replica = options.replica;
-  out.shard = options.shard.index;
-  return out;
-}
-/// What of the options the session needs.
-[[nodiscard]] inline session_options session_options_of(const worker_options& options) {
-  session_options out;
-  out.server = options.server;
-  out.servers = servers_of(options);
-  out.server_timeout = options.server_timeout;
-  out.model = options.model;
-  out.replica = options.replica;
-  out.shard = options.shard;
-  out.place = options.location;
-  out.spot = options.spot;
-  out.temporary = options.temporary;
-  out.request_retry = options.request_retry;
-  out.drain_timeout = options.drain_timeout;
-  return out;
-}
+[[nodiscard]] TENSORHUB_DECL error_context context_of(const worker_options& options);
 
 /// One more worker of the same process and shard, with versions of its own: replica "<replica>@<role>".
-[[nodiscard]] inline worker_options beside(worker_options options, std::string_view role) {
-  options.replica += "@" + std::string{role};
-  return options;
-}
+[[nodiscard]] TENSORHUB_DECL worker_options beside(worker_options options, std::string_view role);
 
 }  // namespace tensorhub::inline TENSORHUB_MODE
+
+#if defined(TENSORHUB_HEADER_ONLY)
+#include "tensorhub/impl/options.ipp"
+#endif

@@ -21,15 +21,15 @@
 #include <chrono>
 #include <cstdint>
 #include <initializer_list>
+#include <memory>
 #include <mutex>
-#include <optional>
 #include <span>
 #include <string>
 #include <utility>
 
 #include "tensorhub/detail/build_mode.hpp"
-#include "tensorhub/transfer/tensor_memory.hpp"
-#include "tensorhub/types/listen_port.hpp"
+#include "tensorhub/fwd.hpp"
+#include "tensorhub/worker/policy_data_plane.hpp"
 #include "tensorhub/worker/worker.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE {
@@ -39,132 +39,120 @@ struct staging_options {
   bool release_after_install = false;
 };
 
-/// What is not documented here is as at `worker`, and means the live weights. Thread safety: as there;
-/// `stage` may run beside anything but `install`, which then fails with `busy`.
-template <transport Transport, consistency Consistency = group_consistent, integrity Integrity = xxh3_128,
-          memory_space Memory = host_memory>
-class staged_subscriber : private worker<Transport, Consistency, Integrity, Memory> {
-  using base = worker<Transport, Consistency, Integrity, Memory>;
-  /// A device is not asked for room for a second shard: what is staged waits in host memory.
-  using stage_memory = tensor_memory<offload_space_of<Memory>>;
-
+/// What a staged subscriber of any policies can do. What is not documented here is as at `worker`, and means
+/// the live weights. Thread safety: as there; `stage` may run beside anything but `install`, which then fails
+/// with `busy`.
+class any_staged_subscriber : private worker {
  public:
-  using typename base::transport_options;
   /// Of a running `stage`: progress, result, cancel.
-  using stage_handle = typename base::update_handle;
-  using typename base::update_handle;
+  using stage_handle = tensorhub::update_handle;
+  using update_handle = tensorhub::update_handle;
 
-  /// The stage's own connections come in on the port after the live worker's, if that is a fixed one.
-  explicit staged_subscriber(worker_options options, transport_options through = {}, staging_options how = {})
-      : base{options, through},
-        how_{how},
-        stage_{beside(std::move(options), "stage"), on_port_after(std::move(through), 1)} {}
+  using worker::cost;
+  using worker::describe_model;
+  using worker::held_version;
+  using worker::join;
+  using worker::list;
+  using worker::newer;
+  using worker::pin;
+  using worker::release;
+  using worker::retain;
+  using worker::self;
+  using worker::shape;
+  using worker::statistics;
+  using worker::stuck;
+  using worker::unpublish;
+  using worker::update;
+  using worker::update_async;
+  using worker::wait;
+  using worker::why;
 
-  using base::cost;
-  using base::describe_model;
-  using base::held_version;
-  using base::join;
-  using base::list;
-  using base::newer;
-  using base::self;
-  using base::shape;
-  using base::statistics;
-  using base::unpublish;
-  using base::update;
-  using base::update_async;
-  using base::wait;
-
-  void add(std::string name, void* data, std::span<const std::uint64_t> dimensions, dtype type) {
-    const std::lock_guard lock{mutex_};
-    if (staged_)
-      throw error(errc::invalid_argument, "tensor '" + name + "' was added after the first stage()");
-    base::add(std::move(name), data, dimensions, type);
-  }
-  void add(std::string name, void* data, std::initializer_list<std::uint64_t> dimensions, dtype type) {
-    add(std::move(name), data, std::span{dimensions.begin(), dimensions.size()}, type);
-  }
+  TENSORHUB_DECL void add(std::string name, void* data, std::span<const std::uint64_t> dimensions,
+                          dtype type);
+  TENSORHUB_DECL void add(std::string name, void* data, std::initializer_list<std::uint64_t> dimensions,
+                          dtype type);
 
   /// Receives a version beside the live weights, and verifies it. What was staged before is given up,
   /// whatever the outcome. (A version that is live already is received all the same: ask `newer` first.)
-  update_report stage(version_selector selector = latest,
-                      std::chrono::milliseconds timeout = defaults::update_timeout,
-                      update_reach reach = update_reach::anywhere) {
-    prepare_stage();
-    return stage_.update(selector, timeout, reach);
-  }
+  TENSORHUB_DECL update_report stage(version_selector selector = latest,
+                                     std::chrono::milliseconds timeout = defaults::update_timeout,
+                                     update_reach reach = update_reach::anywhere);
   /// Like `stage`, in a thread of its own. This object must outlive the handle.
-  [[nodiscard]] stage_handle stage_async(version_selector selector = latest,
-                                         std::chrono::milliseconds timeout = defaults::update_timeout,
-                                         update_reach reach = update_reach::anywhere) {
-    prepare_stage();
-    return stage_.update_async(selector, timeout, reach);
-  }
+  [[nodiscard]] TENSORHUB_DECL stage_handle stage_async(
+      version_selector selector = latest, std::chrono::milliseconds timeout = defaults::update_timeout,
+      update_reach reach = update_reach::anywhere);
 
   /// Copies what was staged over the live weights, which must not be in use, and serves that version from
   /// there. The live version's readers end or are moved first (for at most `worker_options::drain_timeout`).
   /// All shards of the replica call it. `not_found`: no `stage` has succeeded since the last `install`;
   /// `busy`: one is running.
-  install_report install(std::chrono::milliseconds timeout = defaults::update_timeout) {
-    return run_install([&] { return base::update_from(stage_, timeout); });
-  }
-  /// After what the stream holds now is done (worker/stream_order.hpp).
-  install_report install(const stream_of<Memory>& stream,
-                         std::chrono::milliseconds timeout = defaults::update_timeout) {
-    return run_install([&] { return base::update_from(stage_, stream, timeout); });
-  }
+  TENSORHUB_DECL install_report install(std::chrono::milliseconds timeout = defaults::update_timeout);
 
   /// The version that lies on the stage, completely; zero: none.
-  [[nodiscard]] version_number staged_version() { return stage_.held_version(); }
+  [[nodiscard]] TENSORHUB_DECL version_number staged_version();
 
   /// What the stage has done; `statistics` is of the live weights, whose updates are the installs.
-  [[nodiscard]] worker_statistics stage_statistics() const { return stage_.statistics(); }
+  [[nodiscard]] TENSORHUB_DECL worker_statistics stage_statistics() const;
+
+  /// Host memory in which this process keeps retained versions for others, of both workers.
+  [[nodiscard]] TENSORHUB_DECL std::uint64_t offloaded_bytes() const;
 
   /// Gives up what is staged, as `unpublish` does with what is live.
-  unpublish_report release_stage(std::chrono::milliseconds timeout = defaults::drain_timeout) {
-    return stage_.unpublish(timeout);
-  }
+  TENSORHUB_DECL unpublish_report release_stage(std::chrono::milliseconds timeout = defaults::drain_timeout);
 
   /// Both leave the model; each drains for at most `grace`.
-  void leave(std::chrono::milliseconds grace = defaults::drain_timeout) {
-    stage_.leave(grace);
-    base::leave(grace);
-  }
+  TENSORHUB_DECL void leave(std::chrono::milliseconds grace = defaults::drain_timeout);
+
+ protected:
+  TENSORHUB_DECL any_staged_subscriber(worker_options options, const worker_policies& policies,
+                                       staging_options how);
+  ~any_staged_subscriber() = default;
+  using worker::await_stream;
+  /// `install`, after what `stream` holds now is done (worker/worker.hpp, `await_stream`).
+  TENSORHUB_DECL install_report install_after(const void* stream, std::chrono::milliseconds timeout);
 
  private:
-  template <typename Copy>
-  install_report run_install(Copy&& copy) {
-    const std::uint64_t stages =
-        stage_.at_rest([](version_number, std::uint64_t updates) { return updates; });
-    {
-      const std::lock_guard lock{mutex_};
-      if (stages == installed_)
-        throw error(errc::not_found, "nothing is staged: install() follows a stage() that has succeeded");
-    }
-    const update_report done = copy();
-    {
-      const std::lock_guard lock{mutex_};
-      installed_ = stages;
-    }
-    if (how_.release_after_install) stage_.unpublish();
-    return {done.version, done.kept, done.bytes, done.wait_seconds, done.pull_seconds, done.seconds};
-  }
-
   /// Once: memory for the stage, as large as the shard.
-  void prepare_stage() {
-    const std::lock_guard lock{mutex_};
-    if (staged_) return;
-    const auto tensors = base::memory().tensors();
-    stage_memory memory{tensors};
-    for (std::size_t i = 0; i < tensors.size(); ++i)
-      stage_.add(tensors[i].name, memory.data(i), tensors[i].shape, tensors[i].type);
-    staged_.emplace(std::move(memory));
-  }
+  TENSORHUB_DECL void prepare_stage();
 
   staging_options how_;
   std::mutex mutex_;
-  std::optional<stage_memory> staged_;  ///< outlives the worker that lends it
-  std::uint64_t installed_ = 0;         ///< successful stages at the last install
-  base stage_;
+  /// A device is not asked for room for a second shard: what is staged waits in host memory. Outlives the
+  /// worker that lends it.
+  std::unique_ptr<owned_tensors> staged_;
+  std::uint64_t installed_ = 0;  ///< successful stages at the last install
+  worker stage_;
+};
+
+/// A staged subscriber of these policies.
+template <transport Transport, consistency Consistency = group_consistent, integrity Integrity = xxh3_128,
+          memory_space Memory = host_memory>
+class staged_subscriber : public any_staged_subscriber {
+ public:
+  using transport_options = typename Transport::options;
+
+  /// The stage's own connections come in on the port after the live worker's, if that is a fixed one.
+  explicit staged_subscriber(worker_options options, transport_options through = {}, staging_options how = {})
+      : any_staged_subscriber{std::move(options),
+                              policies_of<Transport, Consistency, Integrity, Memory>(std::move(through)),
+                              how} {}
+
+  using any_staged_subscriber::install;
+  using any_staged_subscriber::update;
+  /// After what the stream holds now is done (worker/stream_order.hpp), as the following.
+  update_report update(version_selector selector, const stream_of<Memory>& stream,
+                       std::chrono::milliseconds timeout = defaults::update_timeout,
+                       update_reach reach = update_reach::anywhere) {
+    return update(selector, await_stream(&stream, timeout), reach);
+  }
+  install_report install(const stream_of<Memory>& stream,
+                         std::chrono::milliseconds timeout = defaults::update_timeout) {
+    return install_after(&stream, timeout);
+  }
 };
 
 }  // namespace tensorhub::inline TENSORHUB_MODE
+
+#if defined(TENSORHUB_HEADER_ONLY)
+#include "tensorhub/impl/staged_subscriber.ipp"
+#endif

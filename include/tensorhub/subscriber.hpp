@@ -1,45 +1,72 @@
 #pragma once
 /// \file subscriber.hpp
 /// The rollout's door of a worker: versions are read into its memory, in place, and served on to others.
+///
+/// Thread safety and errors: as worker/worker.hpp says.
+
+#include <chrono>
+#include <utility>
 
 #include "tensorhub/detail/build_mode.hpp"
+#include "tensorhub/fwd.hpp"
+#include "tensorhub/worker/policy_data_plane.hpp"
 #include "tensorhub/worker/worker.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE {
 
-/// Everything is documented at `worker`. A subscriber is a source from a successful `update` until the next
-/// one begins.
+/// What a subscriber of any policies can do. Everything is documented at `worker`. A subscriber is a source
+/// from a successful `update` until the next one begins.
+class any_subscriber : private worker {
+ public:
+  using update_handle = tensorhub::update_handle;
+
+  using worker::add;
+  using worker::cost;
+  using worker::describe_model;
+  using worker::held_version;
+  using worker::join;
+  using worker::leave;
+  using worker::list;
+  using worker::newer;
+  using worker::offloaded_bytes;
+  using worker::pin;
+  using worker::release;
+  using worker::retain;
+  using worker::self;
+  using worker::shape;
+  using worker::statistics;
+  using worker::stuck;
+  using worker::unpublish;
+  using worker::update;
+  using worker::update_async;
+  using worker::wait;
+  using worker::why;
+
+ protected:
+  using worker::await_stream;
+  any_subscriber(worker_options options, worker_policies policies)
+      : worker{std::move(options), std::move(policies)} {}
+  ~any_subscriber() = default;
+};
+
+/// A subscriber of these policies.
 template <transport Transport, consistency Consistency = group_consistent, integrity Integrity = xxh3_128,
           memory_space Memory = host_memory>
-class subscriber : private worker<Transport, Consistency, Integrity, Memory> {
-  using base = worker<Transport, Consistency, Integrity, Memory>;
-
+class subscriber : public any_subscriber {
  public:
-  using base::base;
-  using typename base::transport_options;
-  using update_handle = typename base::update_handle;
+  using transport_options = typename Transport::options;
 
-  using base::add;
-  using base::cost;
-  using base::describe_model;
-  using base::held_version;
-  using base::join;
-  using base::leave;
-  using base::list;
-  using base::newer;
-  using base::offloaded_bytes;
-  using base::pin;
-  using base::release;
-  using base::retain;
-  using base::self;
-  using base::shape;
-  using base::statistics;
-  using base::stuck;
-  using base::unpublish;
-  using base::update;
-  using base::update_async;
-  using base::wait;
-  using base::why;
+  explicit subscriber(worker_options options, transport_options through = {})
+      : any_subscriber{std::move(options),
+                       policies_of<Transport, Consistency, Integrity, Memory>(std::move(through))} {}
+
+  using any_subscriber::update;
+  /// After what the stream holds now is done (worker/stream_order.hpp).
+  update_report update(version_selector selector, const stream_of<Memory>& stream,
+                       std::chrono::milliseconds timeout = defaults::update_timeout,
+                       update_reach reach = update_reach::anywhere) {
+    return update(selector, await_stream(&stream, timeout), reach);
+  }
 };
 
 }  // namespace tensorhub::inline TENSORHUB_MODE

@@ -1,4 +1,4 @@
-// expect: the third argument of hub must model consistency
+// expect: the consistency of hub must model tensorhub::consistency
 #include "support/archetypes.hpp"
 #include "tensorhub/tensorhub.hpp"
 
@@ -7,7 +7,9 @@ using tensorhub::testing::transport_archetype;
 #ifdef TENSORHUB_TWIN
 using chosen = tensorhub::independent;
 #else
-using chosen = tensorhub::xxh3_128;
+struct chosen {
+  using concept_tag = tensorhub::consistency_tag;
+};
 #endif
 
-template struct tensorhub::hub<transport_archetype, tensorhub::nearest_source, chosen>;
+template struct tensorhub::hub<transport_archetype, chosen>;

@@ -1,4 +1,4 @@
-// expect: the fourth argument of hub must model tensorhub::integrity
+// expect: the integrity of hub must model tensorhub::integrity
 #include "support/archetypes.hpp"
 #include "tensorhub/tensorhub.hpp"
 
@@ -7,8 +7,9 @@ using tensorhub::testing::transport_archetype;
 #ifdef TENSORHUB_TWIN
 using chosen = tensorhub::no_integrity;
 #else
-using chosen = tensorhub::nearest_source;
+struct chosen {
+  using concept_tag = tensorhub::integrity_tag;
+};
 #endif
 
-template struct tensorhub::hub<transport_archetype, tensorhub::nearest_source, tensorhub::group_consistent,
-                               chosen>;
+template struct tensorhub::hub<transport_archetype, chosen>;

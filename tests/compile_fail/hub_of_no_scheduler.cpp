@@ -1,13 +1,15 @@
-// expect: the second argument of hub must model scheduler
+// expect: the scheduler of hub must model tensorhub::scheduler
 #include "support/archetypes.hpp"
 #include "tensorhub/tensorhub.hpp"
 
 using tensorhub::testing::transport_archetype;
 
 #ifdef TENSORHUB_TWIN
-using chosen = tensorhub::round_robin;
+using chosen = tensorhub::least_loaded;
 #else
-using chosen = tensorhub::group_consistent;
+struct chosen {
+  using concept_tag = tensorhub::scheduler_tag;
+};
 #endif
 
 template struct tensorhub::hub<transport_archetype, chosen>;

@@ -155,10 +155,9 @@ TEST_CASE("versions: zero, backwards, published twice, re-published with other b
 }
 
 TEST_CASE("publishing while this worker updates is refused, and the update goes on") {
-  using both_doors = tensorhub::worker<tensorhub::transports::tcp>;
   hub::reference_server server;
   trainer source{who(server.address(), "trainer-0")};
-  member<both_doors> worker{who(server.address(), "rollout-0")};
+  member<worker_of_both_doors> worker{who(server.address(), "rollout-0")};
   auto pending = worker.worker.update_async(latest, 20s);
   CHECK(code_of([&] { worker.worker.publish(9); }) == errc::busy);
   source.memory.fill(1);

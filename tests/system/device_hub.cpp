@@ -21,20 +21,12 @@
 using tensorhub::testing::fake_device;
 using tensorhub::testing::fake_device_memory;
 
-template class tensorhub::worker<tensorhub::testing::memory_transport, tensorhub::group_consistent,
-                                 tensorhub::xxh3_128, fake_device_memory>;
-template class tensorhub::worker<tensorhub::transports::tcp, tensorhub::group_consistent, tensorhub::xxh3_128,
-                                 fake_device_memory>;
-template class tensorhub::worker<tensorhub::transports::same_host, tensorhub::group_consistent,
-                                 tensorhub::xxh3_128, fake_device_memory>;
-
 using namespace system_tests;
 
 namespace {
 
 template <typename Transport>
-using device_hub = tensorhub::hub<Transport, tensorhub::nearest_source, tensorhub::group_consistent,
-                                  tensorhub::xxh3_128, fake_device_memory>;
+using device_hub = tensorhub::hub<Transport, fake_device_memory>;
 
 /// Two large tensors and some small ones on the device, one small one on the host.
 struct device_weights {

@@ -1,7 +1,12 @@
 #include "hub.hpp"
 
-template class tensorhub::worker<tensorhub::transports::tcp>;
-template class tensorhub::worker<tensorhub::transports::tcp, tensorhub::group_consistent,
-                                 tensorhub::no_integrity>;
-template class tensorhub::worker<tensorhub::testing::gated<tensorhub::transports::tcp>>;
+template tensorhub::data_plane_maker
+    tensorhub::data_plane_maker_of<tensorhub::transports::tcp, tensorhub::xxh3_128, tensorhub::host_memory>(
+        tensorhub::transports::tcp::options);
+template tensorhub::data_plane_maker
+    tensorhub::data_plane_maker_of<tensorhub::transports::tcp, tensorhub::no_integrity,
+                                   tensorhub::host_memory>(tensorhub::transports::tcp::options);
+template tensorhub::data_plane_maker tensorhub::data_plane_maker_of<
+    tensorhub::testing::gated<tensorhub::transports::tcp>, tensorhub::xxh3_128, tensorhub::host_memory>(
+    tensorhub::testing::gated<tensorhub::transports::tcp>::options);
 template class tensorhub::reference_server<>;

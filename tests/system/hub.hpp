@@ -10,10 +10,15 @@
 #include <vector>
 #include "support/gated.hpp"
 
-extern template class tensorhub::worker<tensorhub::transports::tcp>;
-extern template class tensorhub::worker<tensorhub::transports::tcp, tensorhub::group_consistent,
-                                        tensorhub::no_integrity>;
-extern template class tensorhub::worker<tensorhub::testing::gated<tensorhub::transports::tcp>>;
+extern template tensorhub::data_plane_maker
+    tensorhub::data_plane_maker_of<tensorhub::transports::tcp, tensorhub::xxh3_128, tensorhub::host_memory>(
+        tensorhub::transports::tcp::options);
+extern template tensorhub::data_plane_maker
+    tensorhub::data_plane_maker_of<tensorhub::transports::tcp, tensorhub::no_integrity,
+                                   tensorhub::host_memory>(tensorhub::transports::tcp::options);
+extern template tensorhub::data_plane_maker tensorhub::data_plane_maker_of<
+    tensorhub::testing::gated<tensorhub::transports::tcp>, tensorhub::xxh3_128, tensorhub::host_memory>(
+    tensorhub::testing::gated<tensorhub::transports::tcp>::options);
 extern template class tensorhub::reference_server<>;
 
 namespace system_tests {
@@ -26,8 +31,7 @@ using tensorhub::exactly;
 using tensorhub::latest;
 
 using hub = tensorhub::hub<tensorhub::transports::tcp>;
-using unchecked_hub = tensorhub::hub<tensorhub::transports::tcp, tensorhub::nearest_source,
-                                     tensorhub::group_consistent, tensorhub::no_integrity>;
+using unchecked_hub = tensorhub::hub<tensorhub::transports::tcp, tensorhub::no_integrity>;
 
 /// Readers that a test can stop in the middle of a transfer.
 using gated_hub = tensorhub::hub<tensorhub::testing::gated<tensorhub::transports::tcp>>;
@@ -94,6 +98,15 @@ struct weights {
   options.connect_timeout = 3s;
   return options;
 }
+
+/// A worker that publishes and updates.
+struct worker_of_both_doors : tensorhub::worker {
+  using transport_options = tensorhub::transports::tcp::options;
+  explicit worker_of_both_doors(tensorhub::worker_options options, transport_options through = {})
+      : worker{std::move(options),
+               tensorhub::policies_of<tensorhub::transports::tcp, tensorhub::group_consistent,
+                                      tensorhub::xxh3_128, tensorhub::host_memory>(std::move(through))} {}
+};
 
 /// A worker with its weights.
 template <typename Worker>

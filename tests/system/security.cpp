@@ -377,7 +377,7 @@ TEST_CASE("security: who knows address and keys of the memory, but has no lease,
   hub::reference_server server;
   auto options = who(server.address(), "trainer-0");
   options.log = [&](const tensorhub::log_line& line) { lines += contains(line.text, "capability") ? 1 : 0; };
-  member<tensorhub::worker<tensorhub::transports::tcp>> source{options};
+  member<worker_of_both_doors> source{options};
   source.memory.fill(1);
   source.worker.publish(1);
   rollout reader{who(server.address(), "rollout-0")};
@@ -389,7 +389,7 @@ TEST_CASE("security: who knows address and keys of the memory, but has no lease,
     std::string sentence;
     CHECK(code_of(
               [&] {
-                const tensorhub::transport_address where{source.worker.through().address().text, capability};
+                const tensorhub::transport_address where{source.worker.data().address().text, capability};
                 static_cast<void>(stranger.connect(queue, where, source.worker.self(), 5s));
               },
               &sentence) == errc::transport_failed);
@@ -399,7 +399,7 @@ TEST_CASE("security: who knows address and keys of the memory, but has no lease,
   CHECK(refused(reader.worker.self(), {}));  // a reader's name alone is none
   const std::string own_key = tensorhub::random_capability_key();
   CHECK(refused({99}, tensorhub::make_capability(own_key, {99}, source.worker.self(), {1})));
-  CHECK(source.worker.through().refused_connections() == 3);
+  CHECK(source.worker.data().refused_connections() == 3);
   CHECK(eventually([&] { return lines >= 1; }));
 
   source.worker.unpublish();

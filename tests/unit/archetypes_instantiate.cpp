@@ -14,12 +14,23 @@
 #include "tensorhub/service/catalog.hpp"
 #include "tensorhub/transfer/pull_driver.hpp"
 #include "tensorhub/transfer/shard_memory.hpp"
+#include "tensorhub/worker/policy_data_plane.hpp"
 
 namespace tensorhub {
 
 template class pull_driver<testing::transport_archetype, testing::integrity_archetype>;
 template class reference_server<testing::scheduler_archetype, testing::consistency_archetype>;
-template class worker<testing::transport_archetype, testing::consistency_archetype,
+template data_plane_maker data_plane_maker_of<testing::transport_archetype, testing::integrity_archetype,
+                                              host_memory>(testing::transport_archetype::options);
+template class publisher<testing::transport_archetype, testing::consistency_archetype,
+                         testing::integrity_archetype>;
+template class subscriber<testing::transport_archetype, testing::consistency_archetype,
+                          testing::integrity_archetype>;
+template class staged_subscriber<testing::transport_archetype, testing::consistency_archetype,
+                                 testing::integrity_archetype>;
+template class double_buffered_subscriber<testing::transport_archetype, testing::consistency_archetype,
+                                          testing::integrity_archetype>;
+template class seeder<testing::transport_archetype, testing::consistency_archetype,
                       testing::integrity_archetype>;
 template struct hub<testing::transport_archetype, testing::scheduler_archetype,
                     testing::consistency_archetype, testing::integrity_archetype>;

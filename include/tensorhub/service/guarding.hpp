@@ -36,26 +36,22 @@ template <transport T>
 /// One log line a second at most about connections that were refused.
 class refusal_watch {
  public:
-  /// `log`: may be empty.
-  template <transport T>
-  void look(const T& through, incarnation self, time_point now,
+  /// `count`: connections that the transport has refused since its start. `log`: may be empty.
+  void look(std::uint64_t count, incarnation self, time_point now,
             const std::function<void(const log_line&)>& log) {
-    if constexpr (guarded_transport<T>) {
-      const std::uint64_t count = through.refused_connections();
-      if (count == said_ || now < next_) return;
-      next_ = now + std::chrono::seconds{1};
-      const std::uint64_t fresh = count - said_;
-      said_ = count;
-      if (!log) return;
-      log_line line{log_level::warning,
-                    "refused " + std::to_string(fresh) +
-                        " data connections without a capability for this worker (" + std::to_string(count) +
-                        " since the start): somebody knows its address who has no lease on it",
-                    {}};
-      line.about.worker = self;
-      line.about.code = errc::refused;
-      log(line);
-    }
+    if (count == said_ || now < next_) return;
+    next_ = now + std::chrono::seconds{1};
+    const std::uint64_t fresh = count - said_;
+    said_ = count;
+    if (!log) return;
+    log_line line{log_level::warning,
+                  "refused " + std::to_string(fresh) +
+                      " data connections without a capability for this worker (" + std::to_string(count) +
+                      " since the start): somebody knows its address who has no lease on it",
+                  {}};
+    line.about.worker = self;
+    line.about.code = errc::refused;
+    log(line);
   }
 
  private:

@@ -41,6 +41,7 @@
 #include "tensorhub/error.hpp"
 #include "tensorhub/transfer/chunk_digests.hpp"
 #include "tensorhub/transfer/pull.hpp"
+#include "tensorhub/transfer/pull_report.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE {
 
@@ -60,42 +61,6 @@ struct pull_driver_options {
   /// To a further source, while others are there.
   duration next_connect_timeout = std::chrono::milliseconds{500};
   pull_options rules{};  ///< but for its window
-};
-
-/// A source as the driver needs it: what to believe and where to find it.
-struct pull_target {
-  pull_source facts{};
-  transport_address address{};
-  remote_region control{};
-  std::string name{};  ///< for reports
-};
-
-/// What came from one source.
-struct source_progress {
-  std::string name{};        ///< "replica/shard"
-  std::string path{};        ///< how it is reached; empty: it was not
-  std::uint64_t chunks = 0;  ///< confirmed
-  std::uint64_t bytes = 0;   ///< ditto
-  bool lost = false;
-  bool far = false;  ///< in another datacenter
-};
-
-struct pull_progress {
-  std::uint64_t bytes = 0;
-  std::uint64_t total_bytes = 0;
-  std::uint64_t chunks = 0;
-  std::uint64_t total_chunks = 0;
-  std::vector<source_progress> sources{};  ///< all so far, in the order in which they came
-};
-
-/// One chunk's way, for traces.
-struct chunk_event {
-  chunk_index chunk = 0;
-  std::string_view source{};  ///< "replica/shard"; valid during the call
-  std::size_t lane = 0;
-  time_point posted{};
-  time_point arrived{};                              ///< its digest included
-  completion_status status = completion_status::ok;  ///< of the read
 };
 
 template <transport Transport, integrity Integrity>

@@ -18,7 +18,6 @@
 /// Thread safety: all members may be called from any thread. `take` returns at once, the work is done by a
 /// thread per version; `leave` and `close` return when those threads have ended.
 
-#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
@@ -26,78 +25,43 @@
 #include <list>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <span>
 #include <string>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/options.hpp"
 #include "tensorhub/service/messages.hpp"
-#include "tensorhub/transfer/tensor_memory.hpp"
-#include "tensorhub/types/listen_port.hpp"
+#include "tensorhub/types/tensor.hpp"
+#include "tensorhub/worker/data_plane.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE {
 
-template <typename Worker>
+class worker;
+
 class offloads {
  public:
-  using transport_options = typename Worker::transport_options;
   /// Tells the server that a version cannot be taken.
   using refusal = std::function<void(version_number, messages::status)>;
 
-  /// `options` and `through` are those of the worker whose process this is.
-  offloads(worker_options options, transport_options through, refusal refuse)
-      : options_{std::move(options)}, through_{std::move(through)}, refuse_{std::move(refuse)} {}
-  ~offloads() { close(); }
+  /// `options` and `policies` are those of the worker whose process this is.
+  TENSORHUB_DECL offloads(worker_options options, worker_policies policies, refusal refuse);
+  TENSORHUB_DECL ~offloads();
   offloads(const offloads&) = delete;
   offloads& operator=(const offloads&) = delete;
 
   /// Brings `version` into host memory and shows it as a part of `replica`. A repeated order changes nothing.
-  void take(version_number version, std::string replica, std::span<const tensor_spec> tensors) {
-    const std::lock_guard lock{mutex_};
-    forget_ended();
-    if (closed_) return;
-    if (std::ranges::any_of(kept_, [&](const auto& each) { return each->version == version; })) return;
-    kept_.push_back(std::make_unique<kept>());
-    kept& added = *kept_.back();
-    added.version = version;
-    added.thread = std::jthread{
-        [this, &added, replica = std::move(replica), tensors = std::vector(tensors.begin(), tensors.end())] {
-          run(added, replica, tensors);
-        }};
-  }
+  TENSORHUB_DECL void take(version_number version, std::string replica, std::span<const tensor_spec> tensors);
 
   /// All of them leave, each after its version is safe elsewhere or `grace` is over.
-  void leave(std::chrono::milliseconds grace) {
-    std::list<std::unique_ptr<kept>> ending;
-    {
-      const std::lock_guard lock{mutex_};
-      ending.swap(kept_);
-      for (const auto& each : ending) {
-        each->grace = grace;
-        each->over = true;
-      }
-      changed_.notify_all();
-    }  // their threads are joined here, without the lock
-  }
+  TENSORHUB_DECL void leave(std::chrono::milliseconds grace);
 
   /// No order is taken any more, no thread runs any more.
-  void close() {
-    {
-      const std::lock_guard lock{mutex_};
-      closed_ = true;
-    }
-    leave(std::chrono::milliseconds{0});
-  }
+  TENSORHUB_DECL void close();
 
   /// Memory that is used now.
-  [[nodiscard]] std::uint64_t bytes() const {
-    const std::lock_guard lock{mutex_};
-    return bytes_;
-  }
+  [[nodiscard]] TENSORHUB_DECL std::uint64_t bytes() const;
 
  private:
   struct kept {
@@ -108,78 +72,17 @@ class offloads {
     std::jthread thread;
   };
 
-  void run(kept& self, const std::string& replica, const std::vector<tensor_spec>& tensors) {
-    std::uint64_t needed = 0;
-    for (const tensor_spec& each : tensors) needed += each.bytes().value_or(0);
-    const bool fits = reserve(needed);
-    try {
-      if (!fits) {
-        refuse_(self.version,
-                {errc::limit_exceeded,
-                 "its " + std::to_string(needed) + " bytes are beyond offload_limit_bytes of the process"});
-      } else {
-        keep(self, replica, tensors);
-      }
-    } catch (const error& e) {
-      refuse_(self.version, {e.code(), e.sentence()});
-    } catch (const std::exception& e) {
-      refuse_(self.version, {errc::system_failed, e.what()});
-    }
-    const std::lock_guard lock{mutex_};
-    if (fits) bytes_ -= needed;
-    self.ended = true;
-  }
-
-  void keep(kept& self, const std::string& replica, const std::vector<tensor_spec>& tensors) {
-    const tensor_memory<typename Worker::offload_space> memory{tensors};
-    worker_options options = options_;
-    options.replica = replica;
-    options.temporary = true;
-    options.trace = {};
-    options.dropped = [this, &self] {
-      const std::lock_guard lock{mutex_};
-      self.over = true;
-      self.grace = options_.drain_timeout;
-      changed_.notify_all();
-    };
-    Worker holder{options, on_any_port(through_)};
-    for (std::size_t i = 0; i < tensors.size(); ++i)
-      holder.add(tensors[i].name, memory.data(i), tensors[i].shape, tensors[i].type);
-    auto reading = holder.update_async(exactly(self.version), options_.drain_timeout);
-    std::unique_lock lock{mutex_};
-    while (!self.over && !reading.done()) changed_.wait_for(lock, std::chrono::milliseconds{10});
-    lock.unlock();  // the holder's own lock comes before this one (`dropped`)
-    if (!reading.done()) reading.cancel();
-    static_cast<void>(reading.wait(options_.drain_timeout));
-    // A holder that was declared dead serves nobody: its memory is given back, and the server may order
-    // again.
-    while (holder.held_version() == self.version) {
-      lock.lock();
-      changed_.wait_for(lock, look_interval, [&] { return self.over; });
-      const bool over = self.over;
-      const auto grace = self.grace;
-      lock.unlock();
-      if (over) return holder.leave(grace);
-    }
-    throw error(errc::unavailable, "the temporary replica '" + replica + "' does not hold version " +
-                                       to_string(self.version) + " any more: the server has given it up");
-  }
-
-  [[nodiscard]] bool reserve(std::uint64_t needed) {
-    const std::lock_guard lock{mutex_};
-    if (needed > options_.offload_limit_bytes || bytes_ > options_.offload_limit_bytes - needed) return false;
-    bytes_ += needed;
-    return true;
-  }
+  TENSORHUB_DECL void run(kept& self, const std::string& replica, const std::vector<tensor_spec>& tensors);
+  TENSORHUB_DECL void keep(kept& self, const std::string& replica, const std::vector<tensor_spec>& tensors);
+  [[nodiscard]] TENSORHUB_DECL worker_options options_of(kept& self, const std::string& replica);
+  /// Until the version is to go; throws `unavailable` when the server has given the holder up.
+  TENSORHUB_DECL void serve(kept& self, worker& holder, const std::string& replica);
+  [[nodiscard]] TENSORHUB_DECL bool reserve(std::uint64_t needed);
   /// Pre-condition: mutex_ is held.
-  void forget_ended() {
-    std::erase_if(kept_, [](const auto& each) { return each->ended; });
-  }
-
-  static constexpr std::chrono::milliseconds look_interval{200};
+  TENSORHUB_DECL void forget_ended();
 
   worker_options options_;
-  transport_options through_;
+  worker_policies policies_;
   refusal refuse_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
@@ -189,3 +92,7 @@ class offloads {
 };
 
 }  // namespace tensorhub::inline TENSORHUB_MODE
+
+#if defined(TENSORHUB_HEADER_ONLY)
+#include "tensorhub/worker/impl/offloads.ipp"
+#endif

@@ -15,7 +15,6 @@
 #include <map>
 #include <mutex>
 #include <optional>
-#include <utility>
 #include <vector>
 
 #include "tensorhub/detail/build_mode.hpp"
@@ -35,45 +34,22 @@ class worker_results {
     std::optional<session_result> result{};
   };
 
-  void deliver(std::vector<session_result> results) {
-    if (results.empty()) return;
-    const std::lock_guard lock{mutex_};
-    for (session_result& each : results) results_.emplace(each.ticket, std::move(each));
-    changed_.notify_all();
-  }
+  TENSORHUB_DECL void deliver(std::vector<session_result> results);
 
   /// For the update that runs: there is one at a time. A newer order takes the place of one that was not
   /// taken.
-  void order(pull_order next) {
-    const std::lock_guard lock{mutex_};
-    order_.emplace(std::move(next));
-    changed_.notify_all();
-  }
+  TENSORHUB_DECL void order(pull_order next);
 
   /// Empty: `give_up` came first. The session ends every call at its own deadline, so that only happens when
   /// the thread that steps it is stuck.
-  [[nodiscard]] std::optional<session_result> wait(session_ticket ticket, deadline give_up) {
-    std::unique_lock lock{mutex_};
-    if (!changed_.wait_until(lock, give_up, [&] { return results_.contains(ticket); })) return std::nullopt;
-    return take(ticket);
-  }
+  [[nodiscard]] TENSORHUB_DECL std::optional<session_result> wait(session_ticket ticket, deadline give_up);
 
   /// As `wait`, also for an order, which comes first: the result of what it is about comes after it.
-  [[nodiscard]] step next(session_ticket ticket, deadline give_up) {
-    std::unique_lock lock{mutex_};
-    step out;
-    if (!changed_.wait_until(lock, give_up, [&] { return order_ || results_.contains(ticket); })) return out;
-    out.order = std::exchange(order_, std::nullopt);
-    if (!out.order) out.result = take(ticket);
-    return out;
-  }
+  [[nodiscard]] TENSORHUB_DECL step next(session_ticket ticket, deadline give_up);
 
  private:
   /// Pre-condition: mutex_ is held and the result is there.
-  [[nodiscard]] session_result take(session_ticket ticket) {
-    auto node = results_.extract(ticket);
-    return std::move(node.mapped());
-  }
+  [[nodiscard]] TENSORHUB_DECL session_result take(session_ticket ticket);
 
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -82,3 +58,7 @@ class worker_results {
 };
 
 }  // namespace tensorhub::inline TENSORHUB_MODE
+
+#if defined(TENSORHUB_HEADER_ONLY)
+#include "tensorhub/worker/impl/results.ipp"
+#endif

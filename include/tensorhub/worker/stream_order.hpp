@@ -24,8 +24,6 @@
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/memory/host.hpp"
-#include "tensorhub/options.hpp"
-#include "tensorhub/types/version_number.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE {
 
@@ -90,41 +88,5 @@ std::chrono::milliseconds await_stream(Memory& space, const stream_of<Memory>& s
   const auto waited = std::chrono::duration_cast<std::chrono::milliseconds>(clock::now() - started);
   return std::max(timeout - waited, std::chrono::milliseconds{0});
 }
-
-/// The calls of `worker` that take a stream (base of it). What is not said here is as at the call without
-/// one; the time-out is of both together.
-template <typename Worker, memory_space Memory>
-class ordered_by_streams {
- public:
-  auto publish(version_number version, const stream_of<Memory>& stream,
-               std::chrono::milliseconds timeout = defaults::join_timeout) {
-    return self().publish(version, await(stream, timeout));
-  }
-  auto update(version_selector selector, const stream_of<Memory>& stream,
-              std::chrono::milliseconds timeout = defaults::update_timeout,
-              update_reach reach = update_reach::anywhere) {
-    return self().update(selector, await(stream, timeout), reach);
-  }
-  auto update_from(Worker& neighbour, const stream_of<Memory>& stream,
-                   std::chrono::milliseconds timeout = defaults::update_timeout) {
-    return self().update_from(neighbour, await(stream, timeout));
-  }
-
- protected:
-  /// What is left of the time when what `stream` holds now is done.
-  [[nodiscard]] std::chrono::milliseconds await(const stream_of<Memory>& stream,
-                                                std::chrono::milliseconds timeout) {
-    try {
-      return await_stream(self().memory_.shard().space(), stream, timeout);
-    } catch (const error& e) {
-      throw self().failure(e.code(), e.sentence());  // with the model, replica and shard
-    }
-  }
-
- private:
-  friend Worker;
-  ordered_by_streams() = default;
-  [[nodiscard]] Worker& self() noexcept { return static_cast<Worker&>(*this); }
-};
 
 }  // namespace tensorhub::inline TENSORHUB_MODE

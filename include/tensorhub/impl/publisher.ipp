@@ -1,0 +1,57 @@
+#pragma once
+/// \file publisher.ipp
+/// What publisher.hpp declares.
+
+#include <algorithm>
+#include <chrono>
+#include <string>
+#include <utility>
+
+#include "tensorhub/publisher.hpp"
+
+namespace tensorhub::inline TENSORHUB_MODE {
+
+TENSORHUB_DECL any_publisher::any_publisher(worker_options options, const worker_policies& policies)
+    : worker{options, policies}, snapshots_{std::move(options), policies} {}
+
+TENSORHUB_DECL void any_publisher::add(std::string name, const void* data,
+                                       std::span<const std::uint64_t> dimensions, dtype type) {
+  if (snapshots_.used())
+    throw snapshots_.failure(errc::invalid_argument,
+                             "tensor '" + name + "' was added after the first publish");
+  worker::add(std::move(name), data, dimensions, type);
+}
+TENSORHUB_DECL void any_publisher::add(std::string name, const void* data,
+                                       std::initializer_list<std::uint64_t> dimensions, dtype type) {
+  add(std::move(name), data, std::span{dimensions.begin(), dimensions.size()}, type);
+}
+
+TENSORHUB_DECL snapshot_report any_publisher::publish(version_number version, snapshot_mode how,
+                                                      std::chrono::milliseconds timeout) {
+  if (const auto held = worker::held_version()) {
+    throw snapshots_.failure(
+        errc::busy,
+        "version " + to_string(held) + " is still published in place: call unpublish() before a snapshot",
+        version);
+  }
+  return snapshots_.publish(version, how, data(), timeout);
+}
+
+TENSORHUB_DECL unpublish_report any_publisher::unpublish(std::chrono::milliseconds timeout) {
+  unpublish_report report = worker::unpublish(timeout);
+  const auto used =
+      std::chrono::ceil<std::chrono::milliseconds>(std::chrono::duration<double>{report.seconds});
+  snapshots_.unpublish(std::max(timeout - used, std::chrono::milliseconds{0}), report);
+  return report;
+}
+
+TENSORHUB_DECL version_number any_publisher::held_version() {
+  return std::max(worker::held_version(), snapshots_.held_version());
+}
+
+TENSORHUB_DECL void any_publisher::leave(std::chrono::milliseconds grace) {
+  snapshots_.leave(grace);
+  worker::leave(grace);
+}
+
+}  // namespace tensorhub::inline TENSORHUB_MODE

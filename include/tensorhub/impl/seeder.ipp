@@ -1,0 +1,108 @@
+#pragma once
+/// \file seeder.ipp
+/// What seeder.hpp declares.
+
+#include <chrono>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "tensorhub/seeder.hpp"
+#include "tensorhub/service/log.hpp"
+
+namespace tensorhub::inline TENSORHUB_MODE {
+
+TENSORHUB_DECL any_seeder::any_seeder(worker_options options, worker_policies policies)
+    : options_{options}, worker_{std::move(options), std::move(policies)} {
+  thread_ = std::jthread{[this](const std::stop_token& stop) { run(stop); }};
+}
+
+TENSORHUB_DECL any_seeder::~any_seeder() {
+  thread_.request_stop();
+  const std::lock_guard lock{mutex_};
+  if (running_) running_->cancel();
+  changed_.notify_all();
+}
+
+TENSORHUB_DECL version_number any_seeder::held_version() const {
+  const std::lock_guard lock{mutex_};
+  return held_;
+}
+
+TENSORHUB_DECL version_number any_seeder::wait(version_number version, std::chrono::milliseconds timeout) {
+  std::unique_lock lock{mutex_};
+  if (!changed_.wait_for(lock, timeout, [&] { return held_ >= version; })) {
+    error_context about = context_of(options_);
+    about.version = version.value;
+    throw error(errc::timed_out,
+                "the seed '" + options_.replica + "' holds version " + to_string(held_) + ", not yet " +
+                    to_string(version) +
+                    (last_failure_.empty() ? std::string{} : "; its last failure: " + last_failure_),
+                std::move(about));
+  }
+  return held_;
+}
+
+TENSORHUB_DECL std::string any_seeder::last_failure() const {
+  const std::lock_guard lock{mutex_};
+  return last_failure_;
+}
+
+TENSORHUB_DECL worker_statistics any_seeder::statistics() const {
+  return worker_.statistics();
+}
+
+TENSORHUB_DECL void any_seeder::run(const std::stop_token& stop) {
+  while (!stop.stop_requested()) {
+    try {
+      if (!memory_) take_layout();
+      step(stop);
+    } catch (const error& e) {
+      if (e.code() != errc::timed_out) note(e);
+    }
+  }
+}
+
+TENSORHUB_DECL void any_seeder::take_layout() {
+  const auto known = worker_.describe_model(options_.shard.index, waiting);
+  memory_ = worker_.data().allocate(known.tensors, tensor_place::memory_space);
+  for (std::size_t i = 0; i < known.tensors.size(); ++i)
+    worker_.add(known.tensors[i].name, memory_->data(i), known.tensors[i].shape, known.tensors[i].type);
+}
+
+TENSORHUB_DECL void any_seeder::step(const std::stop_token& stop) {
+  const version_selector newer = at_least(version_number{held_version().value + 1});
+  worker_.wait(newer, waiting);
+  auto begun = worker_.update_async(newer);
+  {
+    const std::lock_guard lock{mutex_};
+    running_ = &begun;
+    if (stop.stop_requested()) begun.cancel();
+  }
+  std::optional<error> failed;
+  version_number version{};
+  try {
+    version = begun.wait().version;
+  } catch (const error& e) {
+    failed = e;
+  }
+  const std::lock_guard lock{mutex_};
+  running_ = nullptr;
+  if (failed) throw *failed;
+  held_ = version;
+  changed_.notify_all();
+}
+
+TENSORHUB_DECL void any_seeder::note(const error& failed) {
+  std::unique_lock lock{mutex_};
+  last_failure_ = failed.what();
+  if (options_.log) {
+    log_line line = line_of(log_level::warning, failed);
+    line.text = "seed: " + line.text;
+    options_.log(line);
+  }
+  changed_.wait_for(lock, thread_.get_stop_token(), pause, [] { return false; });
+}
+
+}  // namespace tensorhub::inline TENSORHUB_MODE

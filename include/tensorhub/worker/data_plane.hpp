@@ -1,0 +1,181 @@
+#pragma once
+/// \file data_plane.hpp
+/// The part of a worker that depends on its transport, its integrity policy and its memory space, erased
+/// here, once.
+///
+///     publisher, subscriber, ...   know the policies; they only hand over a `data_plane_maker`
+///     worker                       knows none: it calls a `data_plane`, once per operation
+///     policy_data_plane            knows them again, and does what is done per chunk
+///
+/// An operation of a worker costs a few virtual calls; a chunk costs none.
+///
+/// Thread safety: of a `data_plane`, `address`, `refused_connections`, `cut_off`, `cost`, `raise_epoch`,
+/// `show_again` and `revoke_all` may be called from any thread; the worker serialises everything else. Of a
+/// `transfer`, `run` is called once; while it runs, `stop`, `add_source`, `release_source` and `progress` may
+/// be called from any thread. The rest of a `transfer` is for the time after `run`.
+///
+/// Errors: `error`, as the parts below throw them. They do not name the worker yet.
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tensorhub/detail/build_mode.hpp"
+#include "tensorhub/error.hpp"
+#include "tensorhub/options.hpp"
+#include "tensorhub/transfer/pull_report.hpp"
+#include "tensorhub/transfer/registration.hpp"
+#include "tensorhub/types/digest.hpp"
+#include "tensorhub/types/ids.hpp"
+#include "tensorhub/types/layout.hpp"
+#include "tensorhub/types/memory.hpp"
+#include "tensorhub/types/tensor.hpp"
+#include "tensorhub/types/version_number.hpp"
+#include "tensorhub/worker/pull_order.hpp"
+
+namespace tensorhub::inline TENSORHUB_MODE {
+
+/// What a transfer tells its worker. Any thread of the transfer calls, with no lock held.
+struct transfer_events {
+  std::function<void(const source_failure&)> source_failed{};
+  std::function<void(lease_id)> source_released{};
+  std::function<void(const std::string&)> stalled{};
+  std::atomic<std::uint64_t>* chunks_received = nullptr;  ///< counted up; borrowed
+};
+
+/// One version on its way into a worker's tensors. What has arrived is shown to others while it runs.
+class transfer {
+ public:
+  transfer() = default;
+  virtual ~transfer() = default;
+  transfer(const transfer&) = delete;
+  transfer& operator=(const transfer&) = delete;
+
+  /// Reads until everything is confirmed (true) or until it is stopped (false). No read is outstanding when
+  /// this returns.
+  virtual bool run() = 0;
+  virtual void stop() = 0;
+  virtual void add_source(pull_target source) = 0;
+  virtual void release_source(lease_id released) = 0;
+  [[nodiscard]] virtual pull_progress progress() const = 0;
+  /// No byte of the tensors was touched.
+  [[nodiscard]] virtual bool intact() const = 0;
+  /// The digests of a transfer that is complete.
+  [[nodiscard]] virtual std::span<const digest128> table() const = 0;
+};
+
+/// Memory of the library's own for a set of tensors.
+class owned_tensors {
+ public:
+  owned_tensors() = default;
+  virtual ~owned_tensors() = default;
+  owned_tensors(const owned_tensors&) = delete;
+  owned_tensors& operator=(const owned_tensors&) = delete;
+
+  /// First byte of a tensor; null if it has none. Pre-condition: `tensor` is a position in the set.
+  [[nodiscard]] virtual std::byte* data(std::size_t tensor) const noexcept = 0;
+};
+
+/// Where such memory lies: in the worker's memory space, or in host memory from which that space copies fast.
+enum class tensor_place : std::uint8_t { memory_space = 0, offload_space = 1 };
+
+/// The digests of a version's chunks (none where integrity is off), and the root over them.
+struct version_digests {
+  std::vector<digest128> table{};
+  digest128 root{};
+};
+
+class data_plane {
+ public:
+  data_plane() = default;
+  virtual ~data_plane() = default;
+  data_plane(const data_plane&) = delete;
+  data_plane& operator=(const data_plane&) = delete;
+
+  // ---- the policies
+
+  [[nodiscard]] virtual std::string_view transport_name() const noexcept = 0;
+  [[nodiscard]] virtual std::string_view integrity_name() const noexcept = 0;
+  /// A failed copy of a neighbour's bytes has touched none of ours.
+  [[nodiscard]] virtual bool copies_cannot_fail() const noexcept = 0;
+
+  // ---- readers
+
+  [[nodiscard]] virtual transport_address address() const = 0;
+  /// What readers' capabilities are made with; empty: the transport knows no capabilities.
+  [[nodiscard]] virtual const std::string& capability_key() const noexcept = 0;
+  /// How many connections were refused for the want of a capability.
+  [[nodiscard]] virtual std::uint64_t refused_connections() const noexcept = 0;
+  virtual void cut_off(incarnation reader) noexcept = 0;
+
+  // ---- the user's tensors
+
+  virtual void add(tensor_spec tensor, const void* data) = 0;
+  [[nodiscard]] virtual std::span<const tensor_spec> tensors() const noexcept = 0;
+  [[nodiscard]] virtual std::span<const memory_range> ranges() const noexcept = 0;
+  [[nodiscard]] virtual layout build_layout(std::uint64_t chunk_bytes,
+                                            const error_context& context) const = 0;
+  /// Once; `shape` is borrowed.
+  virtual void register_all(const layout& shape, incarnation holder) = 0;
+  [[nodiscard]] virtual registration_cost cost() const noexcept = 0;
+
+  // ---- their bytes; after `register_all`
+
+  /// Packs the small tensors and makes the digests of everything.
+  [[nodiscard]] virtual version_digests pack(version_number version) = 0;
+  /// Copies what has arrived of the small tensors to where they are.
+  virtual void unpack() = 0;
+  /// Copies all bytes of a worker of the same policies and layout over ours, small tensors included. Throws
+  /// `invalid_argument` for a worker of other policies.
+  virtual void copy_from(const data_plane& neighbour) = 0;
+  [[nodiscard]] virtual std::unique_ptr<transfer> begin(pull_order order, transfer_events events) = 0;
+
+  // ---- what readers are shown; after `register_all`
+
+  [[nodiscard]] virtual remote_region control() const = 0;
+  /// The table that was shown last.
+  [[nodiscard]] virtual std::vector<digest128> digests() const = 0;
+  virtual void show(version_number version, std::uint64_t epoch, std::span<const digest128> table) = 0;
+  /// Nothing has changed since it was shown, but the epoch.
+  virtual void show_again(version_number version, std::uint64_t epoch) noexcept = 0;
+  /// Bytes may change after this returns.
+  virtual void raise_epoch(std::uint64_t epoch) noexcept = 0;
+  /// The keys given out so far stop working.
+  virtual void revoke_all() noexcept = 0;
+
+  // ---- other memory of the space
+
+  [[nodiscard]] virtual std::unique_ptr<owned_tensors> allocate(std::span<const tensor_spec> tensors,
+                                                                tensor_place where) const = 0;
+  virtual void copy(std::span<const copy_run> runs) const = 0;
+  /// `stream` points to a stream of the space (`stream_of`). See worker/stream_order.hpp.
+  [[nodiscard]] virtual std::chrono::milliseconds await_stream(const void* stream,
+                                                               std::chrono::milliseconds timeout) = 0;
+};
+
+/// Which ports a worker listens on, where the transport's options name fixed ones: another worker of the same
+/// process needs others.
+struct port_choice {
+  std::uint16_t after = 0;  ///< so many after each fixed port
+  bool any = false;         ///< any free ones
+};
+
+/// Starts the transport of one worker. `options` is borrowed and must outlive what is made.
+using data_plane_maker =
+    std::function<std::unique_ptr<data_plane>(const worker_options& options, incarnation self, port_choice)>;
+
+/// What a worker is made of, besides its options. A worker makes others like itself from it, for stages,
+/// snapshots and offloads.
+struct worker_policies {
+  std::string_view consistency{};  ///< its name; static
+  data_plane_maker make_data_plane{};
+};
+
+}  // namespace tensorhub::inline TENSORHUB_MODE

@@ -1,0 +1,145 @@
+#pragma once
+/// \file offloads.ipp
+/// What worker/offloads.hpp declares.
+
+#include <algorithm>
+#include <chrono>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+
+#include "tensorhub/worker/offloads.hpp"
+#include "tensorhub/worker/worker.hpp"
+
+namespace tensorhub::inline TENSORHUB_MODE {
+
+TENSORHUB_DECL offloads::offloads(worker_options options, worker_policies policies, refusal refuse)
+    : options_{std::move(options)}, policies_{std::move(policies)}, refuse_{std::move(refuse)} {}
+
+TENSORHUB_DECL offloads::~offloads() {
+  close();
+}
+
+TENSORHUB_DECL void offloads::take(version_number version, std::string replica,
+                                   std::span<const tensor_spec> tensors) {
+  const std::lock_guard lock{mutex_};
+  forget_ended();
+  if (closed_) return;
+  if (std::ranges::any_of(kept_, [&](const auto& each) { return each->version == version; })) return;
+  kept_.push_back(std::make_unique<kept>());
+  kept& added = *kept_.back();
+  added.version = version;
+  added.thread =
+      std::jthread{[this, &added, replica = std::move(replica),
+                    specs = std::vector(tensors.begin(), tensors.end())] { run(added, replica, specs); }};
+}
+
+TENSORHUB_DECL void offloads::leave(std::chrono::milliseconds grace) {
+  std::list<std::unique_ptr<kept>> ending;
+  {
+    const std::lock_guard lock{mutex_};
+    ending.swap(kept_);
+    for (const auto& each : ending) {
+      each->grace = grace;
+      each->over = true;
+    }
+    changed_.notify_all();
+  }  // their threads are joined here, without the lock
+}
+
+TENSORHUB_DECL void offloads::close() {
+  {
+    const std::lock_guard lock{mutex_};
+    closed_ = true;
+  }
+  leave(std::chrono::milliseconds{0});
+}
+
+TENSORHUB_DECL std::uint64_t offloads::bytes() const {
+  const std::lock_guard lock{mutex_};
+  return bytes_;
+}
+
+TENSORHUB_DECL void offloads::run(kept& self, const std::string& replica,
+                                  const std::vector<tensor_spec>& tensors) {
+  std::uint64_t needed = 0;
+  for (const tensor_spec& each : tensors) needed += each.bytes().value_or(0);
+  const bool fits = reserve(needed);
+  try {
+    if (!fits) {
+      refuse_(self.version,
+              {errc::limit_exceeded,
+               "its " + std::to_string(needed) + " bytes are beyond offload_limit_bytes of the process"});
+    } else {
+      keep(self, replica, tensors);
+    }
+  } catch (const error& e) {
+    refuse_(self.version, {e.code(), e.sentence()});
+  } catch (const std::exception& e) {
+    refuse_(self.version, {errc::system_failed, e.what()});
+  }
+  const std::lock_guard lock{mutex_};
+  if (fits) bytes_ -= needed;
+  self.ended = true;
+}
+
+TENSORHUB_DECL worker_options offloads::options_of(kept& self, const std::string& replica) {
+  worker_options options = options_;
+  options.replica = replica;
+  options.temporary = true;
+  options.trace = {};
+  options.dropped = [this, &self] {
+    const std::lock_guard lock{mutex_};
+    self.over = true;
+    self.grace = options_.drain_timeout;
+    changed_.notify_all();
+  };
+  return options;
+}
+
+TENSORHUB_DECL void offloads::keep(kept& self, const std::string& replica,
+                                   const std::vector<tensor_spec>& tensors) {
+  std::unique_ptr<owned_tensors> memory;  // outlives the worker that lends it
+  worker holder{options_of(self, replica), policies_, {.any = true}};
+  memory = holder.data().allocate(tensors, tensor_place::offload_space);
+  for (std::size_t i = 0; i < tensors.size(); ++i)
+    holder.add(tensors[i].name, memory->data(i), tensors[i].shape, tensors[i].type);
+  auto reading = holder.update_async(exactly(self.version), options_.drain_timeout);
+  std::unique_lock lock{mutex_};
+  while (!self.over && !reading.done()) changed_.wait_for(lock, std::chrono::milliseconds{10});
+  lock.unlock();  // the holder's own lock comes before this one (`dropped`)
+  if (!reading.done()) reading.cancel();
+  static_cast<void>(reading.wait(options_.drain_timeout));
+  serve(self, holder, replica);
+}
+
+TENSORHUB_DECL void offloads::serve(kept& self, worker& holder, const std::string& replica) {
+  static constexpr std::chrono::milliseconds look_interval{200};
+  // A holder that was declared dead serves nobody: its memory is given back, and the server may order again.
+  std::unique_lock lock{mutex_, std::defer_lock};
+  while (holder.held_version() == self.version) {
+    lock.lock();
+    changed_.wait_for(lock, look_interval, [&] { return self.over; });
+    const bool over = self.over;
+    const auto grace = self.grace;
+    lock.unlock();
+    if (over) return holder.leave(grace);
+  }
+  throw error(errc::unavailable, "the temporary replica '" + replica + "' does not hold version " +
+                                     to_string(self.version) + " any more: the server has given it up");
+}
+
+TENSORHUB_DECL bool offloads::reserve(std::uint64_t needed) {
+  const std::lock_guard lock{mutex_};
+  if (needed > options_.offload_limit_bytes || bytes_ > options_.offload_limit_bytes - needed) return false;
+  bytes_ += needed;
+  return true;
+}
+
+TENSORHUB_DECL void offloads::forget_ended() {
+  std::erase_if(kept_, [](const auto& each) { return each->ended; });
+}
+
+}  // namespace tensorhub::inline TENSORHUB_MODE

@@ -1,0 +1,72 @@
+#pragma once
+/// \file questions.ipp
+/// The calls of a worker (worker/worker.hpp) that move no weights: what it asks the server, and what it asks
+/// the server to retain. Each is one request and its answer.
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tensorhub/config.hpp"
+#include "tensorhub/worker/state.hpp"
+#include "tensorhub/worker/worker.hpp"
+
+namespace tensorhub::inline TENSORHUB_MODE {
+
+TENSORHUB_DECL std::vector<messages::model_entry> worker::list(std::string model,
+                                                               std::chrono::milliseconds timeout) {
+  if (model.size() > limits::name_bytes)
+    throw state_->failure(errc::limit_exceeded,
+                          "no model has a name of more than 512 bytes: " + model.substr(0, 64));
+  return state_
+      ->ask(timeout, [&](session& core, time_point now,
+                         time_point until) { return core.list(now, std::move(model), until); })
+      .list.models;
+}
+
+TENSORHUB_DECL messages::describe_reply worker::describe_model(std::uint32_t shard,
+                                                               std::chrono::milliseconds timeout) {
+  return state_
+      ->ask(timeout,
+            [&](session& core, time_point now, time_point until) { return core.describe(now, shard, until); })
+      .description;
+}
+
+TENSORHUB_DECL std::string worker::why(std::chrono::milliseconds timeout) {
+  return state_
+      ->ask(timeout, [](session& core, time_point now, time_point until) { return core.why(now, until); })
+      .why;
+}
+
+TENSORHUB_DECL messages::stuck_reply worker::stuck(std::chrono::milliseconds older_than,
+                                                   std::chrono::milliseconds timeout) {
+  return state_
+      ->ask(timeout,
+            [&](session& core, time_point now, time_point until) {
+              return core.stuck(now, state_->options.model, older_than, until);
+            })
+      .stuck;
+}
+
+namespace worker_detail {
+
+TENSORHUB_DECL void change_retention(worker_state& self, const messages::retain_request& change,
+                                     std::chrono::milliseconds timeout) {
+  self.ensure_joined_idle();
+  self.ask(timeout,
+           [&](session& core, time_point now, time_point until) { return core.retain(now, change, until); });
+}
+
+}  // namespace worker_detail
+
+TENSORHUB_DECL void worker::retain(std::uint32_t versions, std::chrono::milliseconds timeout) {
+  worker_detail::change_retention(*state_, {versions, {}, {}}, timeout);
+}
+TENSORHUB_DECL void worker::pin(version_number version, std::chrono::milliseconds timeout) {
+  worker_detail::change_retention(*state_, {{}, version, {}}, timeout);
+}
+TENSORHUB_DECL void worker::release(version_number version, std::chrono::milliseconds timeout) {
+  worker_detail::change_retention(*state_, {{}, {}, version}, timeout);
+}
+
+}  // namespace tensorhub::inline TENSORHUB_MODE

@@ -1,0 +1,316 @@
+#pragma once
+/// \file updates.ipp
+/// What worker/updates.hpp and worker/update_handle.hpp declare.
+
+#include <chrono>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "tensorhub/service/log.hpp"
+#include "tensorhub/transfer/pull_task.hpp"
+#include "tensorhub/worker/state.hpp"
+#include "tensorhub/worker/update_handle.hpp"
+
+namespace tensorhub::inline TENSORHUB_MODE {
+
+namespace worker_detail {
+
+/// A session's word for a source, in the driver's. `chunks`: of the shard.
+[[nodiscard]] TENSORHUB_DECL pull_target pull_target_of(const messages::assignment& source,
+                                                        std::uint64_t chunks) {
+  return {{source.lease, source.source, source.version, source.epoch, source.root, source.receiving,
+           first_chunk_of(source.ordinal, chunks), source.crossing},
+          source.address,
+          source.control,
+          source.source_replica + "/" + std::to_string(source.source_shard)};
+}
+
+/// A source that was given up, for the log.
+[[nodiscard]] TENSORHUB_DECL log_line line_of(const worker_state& reader, version_number version,
+                                              const source_failure& lost) {
+  log_line out{log_level::warning, "gave up a source: " + lost.detail, {}};
+  out.about.model = reader.options.model;
+  out.about.replica = reader.options.replica;
+  out.about.shard = reader.options.shard.index;
+  out.about.worker = reader.self;
+  out.about.peer = lost.holder;
+  out.about.version = version;
+  out.about.lease = lost.lease;
+  out.about.chunk = lost.chunk;
+  out.about.code = lost.reason;
+  return out;
+}
+
+}  // namespace worker_detail
+
+// ---- the calls
+
+TENSORHUB_DECL update_report worker_updates::update(version_selector selector,
+                                                    std::chrono::milliseconds timeout, update_reach reach) {
+  return whole_->counted.update(
+      [&] { return run(operation_guard{*whole_}, selector, timeout, reach, nullptr); });
+}
+
+TENSORHUB_DECL update_handle worker_updates::update_async(version_selector selector,
+                                                          std::chrono::milliseconds timeout,
+                                                          update_reach reach) {
+  auto state = std::make_shared<update_state>();
+  state->owner = whole_;
+  update_handle handle{state};
+  handle.thread_ =
+      std::jthread{[this, state, selector, timeout, reach, busy = operation_guard{*whole_}]() mutable {
+        update_report report;
+        std::exception_ptr failed;
+        try {
+          report = whole_->counted.update(
+              [&] { return run(std::move(busy), selector, timeout, reach, state.get()); });
+        } catch (...) {
+          failed = std::current_exception();
+        }
+        const std::lock_guard lock{state->mutex};
+        state->report = std::move(report);
+        state->failure = failed;
+        state->ended = true;
+        state->changed.notify_all();
+      }};
+  return handle;
+}
+
+TENSORHUB_DECL update_report worker_updates::update_from(worker_state& neighbour,
+                                                         std::chrono::milliseconds timeout) {
+  const operation_guard theirs{neighbour};
+  operation_guard ours{*whole_};
+  const auto held = neighbour.client.with([](session& core, time_point) { return core.held(); });
+  if (!held) throw whole_->failure(errc::not_found, "the worker to copy from holds no version");
+  whole_->ensure_joined();
+  if (whole_->shape.digest() != neighbour.shape.digest()) {
+    throw whole_->failure(errc::layout_mismatch, "the worker to copy from has other tensors: " +
+                                                     first_difference(whole_->shape, neighbour.shape));
+  }
+  copied_from_.emplace(copy_origin{&neighbour, *held});
+  struct forget {
+    std::optional<copy_origin>& origin;
+    ~forget() { origin.reset(); }
+  } const forget_at_exit{copied_from_};
+  return whole_->counted.update(
+      [&] { return run(std::move(ours), exactly(held->version), timeout, update_reach::anywhere, nullptr); });
+}
+
+TENSORHUB_DECL update_report worker_updates::run([[maybe_unused]] operation_guard busy,
+                                                 const version_selector& selector,
+                                                 std::chrono::milliseconds timeout, update_reach reach,
+                                                 update_state* handle) {
+  const auto started = whole_->clock.now();
+  whole_->ensure_joined();
+  const session_ticket ticket = whole_->client.with([&](session& core, time_point now) {
+    std::optional<remote_region> shown;  // a copy is shown when it is complete
+    if (!copied_from_) shown = whole_->data->control();
+    return core.update(now, selector, now + timeout, shown, reach);
+  });
+  if (handle != nullptr) {
+    std::unique_lock lock{handle->mutex};
+    handle->ticket = ticket;
+    const bool cancelled = handle->cancelled;
+    lock.unlock();
+    if (cancelled) whole_->client.with([&](session& core, time_point now) { core.cancel(now, ticket); });
+  }
+  update_report report;
+  const session_result result = carry_out(ticket, timeout, started, report);
+  if (!result.outcome.ok()) throw whole_->failure(result.outcome, result.version);
+  report.version = result.version;
+  report.kept = result.kept;
+  report.seconds = to_seconds(whole_->clock.now() - started);
+  ++succeeded_;
+  return report;
+}
+
+TENSORHUB_DECL session_result worker_updates::carry_out(session_ticket ticket,
+                                                        std::chrono::milliseconds timeout, time_point started,
+                                                        update_report& report) {
+  const auto give_up = std::chrono::steady_clock::now() + timeout + 2 * worker_state::answer_margin;
+  for (;;) {
+    worker_results::step next = whole_->results.next(ticket, give_up);
+    if (!next.order && !next.result)
+      throw whole_->failure(errc::timed_out, "the update's own control thread does not answer");
+    if (next.result) return *std::move(next.result);
+    report.wait_seconds = to_seconds(whole_->clock.now() - started);
+    copied_from_ ? copy_now(*next.order, report) : pull_now(*std::move(next.order), report);
+  }
+}
+
+TENSORHUB_DECL void worker_updates::copy_now(const pull_order& order, update_report& report) {
+  const auto started = whole_->clock.now();
+  worker_state& neighbour = *copied_from_->owner;
+  const messages::reference& origin = copied_from_->held;
+  messages::status trouble{};
+  bool begun = false;
+  if (whole_->client.with([&](session& core, time_point) { return stop_requested_ || core.fatal(); })) {
+    trouble = {errc::cancelled, "the copy was stopped before it had begun"};
+  } else if (order.version != origin.version || order.sources.front().facts.root != origin.root) {
+    trouble = {errc::version_conflict, "the bytes to copy are not those of version " +
+                                           to_string(order.version) + " as the server knows it"};
+  } else {
+    try {
+      begun = true;
+      whole_->data->copy_from(*neighbour.data);
+      report.bytes = whole_->shape.bytes();
+      report.sources = {neighbour.options.replica + "/" + std::to_string(whole_->options.shard.index)};
+      report.paths = {"copy"};
+      report.source_bytes = {report.bytes};
+      whole_->counted.received("copy", false, report.bytes);
+    } catch (const std::exception& e) {
+      trouble = {errc::system_failed, std::string{"the copy failed: "} + e.what()};
+    }
+  }
+  report.pull_seconds = to_seconds(whole_->clock.now() - started);
+  whole_->client.with([&](session& core, time_point now) {
+    stop_requested_ = false;
+    pending_changes_.clear();
+    // On the host nothing fails after the first byte.
+    if (!trouble.ok()) return core.pull_failed(now, trouble, whole_->data->copies_cannot_fail() || !begun);
+    whole_->data->show(origin.version, core.epoch(), neighbour.data->digests());
+    core.pull_finished(now, whole_->data->control());
+  });
+}
+
+TENSORHUB_DECL void worker_updates::pull_now(pull_order order, update_report& report) {
+  const auto started = whole_->clock.now();
+  const version_number version = order.version;
+  transfer_events events = events_of(order);
+  const std::unique_ptr<transfer> begun = whole_->data->begin(std::move(order), std::move(events));
+  whole_->client.with([&](session& core, time_point) {
+    running_ = begun.get();
+    reading_version_ = version;
+    for (pull_change& change : std::exchange(pending_changes_, {})) change_sources(std::move(change));
+    if (std::exchange(stop_requested_, false) || core.fatal()) begun->stop();
+  });
+  bool complete = false;
+  messages::status trouble{errc::cancelled, "the transfer was stopped"};
+  try {
+    complete = begun->run();
+    if (complete) whole_->data->unpack();
+  } catch (const error& e) {
+    complete = false;
+    trouble = {e.code(), e.sentence()};
+  }
+  report.pull_seconds = to_seconds(whole_->clock.now() - started);
+  report.add(begun->progress());
+  whole_->counted.transferred(begun->progress());
+  whole_->client.with([&](session& core, time_point now) {
+    running_ = nullptr;
+    stop_requested_ = false;
+    pending_changes_.clear();
+    chunks_received_ = 0;
+    if (complete) {
+      whole_->data->show(version, core.epoch(), begun->table());
+      core.pull_finished(now, whole_->data->control());
+    } else {
+      // A lane may have shown what it received after the session's end.
+      whole_->data->raise_epoch(core.epoch());
+      core.pull_failed(now, trouble, begun->intact());
+    }
+  });
+}
+
+TENSORHUB_DECL transfer_events worker_updates::events_of(const pull_order& order) {
+  transfer_events out;
+  out.source_failed = [this, version = order.version](const source_failure& lost) {
+    whole_->counted.source_failed(lost.reason);
+    if (whole_->options.log) whole_->options.log(worker_detail::line_of(*whole_, version, lost));
+    whole_->client.with([&](session& core, time_point now) {
+      core.source_failed(now, lost.lease, lost.reason, lost.detail);
+    });
+  };
+  out.source_released = [this](lease_id lease) {
+    whole_->client.with([&](session& core, time_point now) { core.source_released(now, lease); });
+  };
+  out.stalled = [this](const std::string& detail) {
+    whole_->counted.stalled();
+    whole_->client.with([&](session& core, time_point now) { core.pull_stalled(now, detail); });
+  };
+  out.chunks_received = &chunks_received_;
+  return out;
+}
+
+// ---- for handles
+
+TENSORHUB_DECL void worker_updates::cancel(update_state& handle) {
+  std::unique_lock lock{handle.mutex};
+  handle.cancelled = true;
+  const session_ticket ticket = handle.ticket;
+  lock.unlock();
+  if (ticket != 0) whole_->client.with([&](session& core, time_point now) { core.cancel(now, ticket); });
+}
+
+TENSORHUB_DECL update_progress worker_updates::progress_of(const update_state& handle) {
+  const layout& shape = whole_->shape;
+  update_progress out = whole_->client.with([&](session&, time_point) -> update_progress {
+    if (running_ == nullptr) return {{}, 0, shape.bytes(), false, {}};
+    pull_progress at = running_->progress();
+    return {reading_version_, at.bytes, at.total_bytes, false, std::move(at.sources)};
+  });
+  const std::lock_guard lock{handle.mutex};
+  if (handle.ended && !handle.failure) {
+    out = {handle.report.version, shape.bytes(), shape.bytes(), true, {}};
+  }
+  out.done = handle.ended;
+  return out;
+}
+
+TENSORHUB_DECL update_handle::~update_handle() {
+  if (state_ && thread_.joinable()) cancel();
+}
+TENSORHUB_DECL update_progress update_handle::progress() const {
+  return state_->owner->updates.progress_of(*state_);
+}
+TENSORHUB_DECL void update_handle::cancel() {
+  state_->owner->updates.cancel(*state_);
+}
+TENSORHUB_DECL bool update_handle::done() const {
+  const std::lock_guard lock{state_->mutex};
+  return state_->ended;
+}
+TENSORHUB_DECL update_report update_handle::wait(std::chrono::milliseconds timeout) {
+  std::unique_lock lock{state_->mutex};
+  if (!state_->changed.wait_for(lock, timeout, [this] { return state_->ended; })) {
+    throw state_->owner->failure(errc::timed_out, "the update is still running");
+  }
+  if (state_->failure) std::rethrow_exception(state_->failure);
+  return state_->report;
+}
+
+// ---- the session's orders
+
+TENSORHUB_DECL void worker_updates::perform(session& core, session_actions::start_pull& order) {
+  pending_changes_.clear();
+  stop_requested_ = false;
+  pull_order next{order.version, core.epoch(), order.ordinal, {}};
+  for (const messages::assignment& source : order.sources)
+    next.sources.push_back(worker_detail::pull_target_of(source, whole_->shape.chunk_count()));
+  if (!copied_from_) core.pull_started(whole_->clock.now(), whole_->data->control());
+  whole_->results.order(std::move(next));
+}
+TENSORHUB_DECL void worker_updates::perform(session&, session_actions::add_source& order) {
+  change_sources({worker_detail::pull_target_of(order.source, whole_->shape.chunk_count()), order.released});
+}
+TENSORHUB_DECL void worker_updates::perform(session&, const session_actions::release_source& order) {
+  change_sources({std::nullopt, order.released});
+}
+TENSORHUB_DECL void worker_updates::perform(session&, const session_actions::stop_pull&) {
+  if (running_ != nullptr)
+    running_->stop();
+  else
+    stop_requested_ = true;
+}
+TENSORHUB_DECL void worker_updates::change_sources(pull_change change) {
+  if (running_ == nullptr) return pending_changes_.push_back(std::move(change));
+  if (change.released) running_->release_source(change.released);
+  if (change.added) running_->add_source(*std::move(change.added));
+}
+
+}  // namespace tensorhub::inline TENSORHUB_MODE

@@ -1,0 +1,226 @@
+#pragma once
+/// \file policy_data_plane.hpp
+/// The data plane of a worker of given policies (worker/data_plane.hpp), and the one function that makes it.
+///
+/// This is where the pull driver, the transport and the memory space meet: a file that names a transport
+/// instantiates `data_plane_maker_of` and nothing else that is large. Whoever has it instantiated elsewhere
+/// declares so:
+///
+///     extern template tensorhub::data_plane_maker
+///     tensorhub::data_plane_maker_of<my_transport, tensorhub::xxh3_128, tensorhub::host_memory>(
+///         my_transport::options);
+///
+/// Thread safety: as worker/data_plane.hpp says.
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "tensorhub/concepts/consistency.hpp"
+#include "tensorhub/concepts/guarded_transport.hpp"
+#include "tensorhub/concepts/integrity.hpp"
+#include "tensorhub/concepts/memory_space.hpp"
+#include "tensorhub/concepts/transport.hpp"
+#include "tensorhub/detail/build_mode.hpp"
+#include "tensorhub/memory/host.hpp"
+#include "tensorhub/policy/consistency/group_consistent.hpp"
+#include "tensorhub/policy/integrity/xxh3_128.hpp"
+#include "tensorhub/service/guarding.hpp"
+#include "tensorhub/transfer/digest_table.hpp"
+#include "tensorhub/transfer/parallel_copy.hpp"
+#include "tensorhub/transfer/pull_driver.hpp"
+#include "tensorhub/transfer/tensor_memory.hpp"
+#include "tensorhub/types/listen_port.hpp"
+#include "tensorhub/types/location.hpp"
+#include "tensorhub/worker/data_plane.hpp"
+#include "tensorhub/worker/memory.hpp"
+#include "tensorhub/worker/stream_order.hpp"
+
+namespace tensorhub::inline TENSORHUB_MODE {
+
+/// A transfer over `Transport`.
+template <transport Transport, integrity Integrity>
+class policy_transfer final : public transfer {
+ public:
+  using driver_type = pull_driver<Transport, Integrity>;
+  using place_type = segment_place<typename Transport::memory_region>;
+
+  policy_transfer(Transport& through, const layout& shape, std::span<const place_type> places,
+                  std::uint64_t seed, chunk_index first_chunk, pull_driver_options how,
+                  typename driver_type::callbacks handlers)
+      : driver_{through, shape, places, seed, first_chunk, how, std::move(handlers)} {}
+
+  bool run() override { return driver_.run(); }
+  void stop() override { driver_.stop(); }
+  void add_source(pull_target source) override { driver_.add_source(std::move(source)); }
+  void release_source(lease_id released) override { driver_.release_source(released); }
+  [[nodiscard]] pull_progress progress() const override { return driver_.progress(); }
+  [[nodiscard]] bool intact() const override { return driver_.intact(); }
+  [[nodiscard]] std::span<const digest128> table() const override { return driver_.table(); }
+
+ private:
+  driver_type driver_;
+};
+
+/// The library's own tensors in `Memory`.
+template <memory_space Memory>
+class policy_tensors final : public owned_tensors {
+ public:
+  explicit policy_tensors(std::span<const tensor_spec> tensors) : memory_{tensors} {}
+  [[nodiscard]] std::byte* data(std::size_t tensor) const noexcept override { return memory_.data(tensor); }
+
+ private:
+  tensor_memory<Memory> memory_;
+};
+
+template <transport Transport, integrity Integrity, memory_space Memory>
+class policy_data_plane final : public data_plane {
+ public:
+  policy_data_plane(const worker_options& options, const typename Transport::options& through,
+                    incarnation self)
+      : options_{&options},
+        transport_{with_location(through, options.location), self},
+        capability_key_{guard_by_capability(transport_)},
+        memory_{transport_} {}
+
+  [[nodiscard]] std::string_view transport_name() const noexcept override { return Transport::name; }
+  [[nodiscard]] std::string_view integrity_name() const noexcept override { return Integrity::name; }
+  [[nodiscard]] bool copies_cannot_fail() const noexcept override { return Memory::host_accessible; }
+
+  [[nodiscard]] transport_address address() const override { return transport_.address(); }
+  [[nodiscard]] const std::string& capability_key() const noexcept override { return capability_key_; }
+  [[nodiscard]] std::uint64_t refused_connections() const noexcept override {
+    if constexpr (guarded_transport<Transport>)
+      return transport_.refused_connections();
+    else
+      return 0;
+  }
+  void cut_off(incarnation reader) noexcept override { transport_.cut_off(reader); }
+
+  void add(tensor_spec tensor, const void* data) override { memory_.shard().add(std::move(tensor), data); }
+  [[nodiscard]] std::span<const tensor_spec> tensors() const noexcept override {
+    return memory_.shard().tensors();
+  }
+  [[nodiscard]] std::span<const memory_range> ranges() const noexcept override {
+    return memory_.shard().ranges();
+  }
+  [[nodiscard]] layout build_layout(std::uint64_t chunk_bytes, const error_context& context) const override {
+    return memory_.shard().build_layout(chunk_bytes, context);
+  }
+  void register_all(const layout& shape, incarnation holder) override {
+    shape_ = &shape;
+    memory_.register_all(shape, holder);
+  }
+  [[nodiscard]] registration_cost cost() const noexcept override { return memory_.shard().cost(); }
+
+  [[nodiscard]] version_digests pack(version_number version) override {
+    memory_.shard().pack();
+    version_digests made;
+    if constexpr (Integrity::enabled) {
+      const std::uint64_t seed = seed_of(version);
+      made.table = digest_table<Integrity>(*shape_, memory_.shard().places(), seed, options_->lanes);
+      made.root = Integrity::root(seed, made.table);
+    }
+    return made;
+  }
+  void unpack() override { memory_.shard().unpack(); }
+  void copy_from(const data_plane& neighbour) override {
+    const auto* const same = dynamic_cast<const policy_data_plane*>(&neighbour);
+    if (same == nullptr)
+      throw error(errc::invalid_argument, "the worker to copy from has other policies than this one");
+    memory_.shard().copy_segments(same->memory_.shard(), options_->lanes);
+    unpack();
+  }
+
+  [[nodiscard]] std::unique_ptr<transfer> begin(pull_order order, transfer_events events) override {
+    pull_driver_options how{options_->lanes, options_->window_chunks, options_->connect_timeout};
+    how.rules.far_window_chunks = options_->far_window_chunks;
+    auto begun = std::make_unique<policy_transfer<Transport, Integrity>>(
+        transport_, *shape_, memory_.shard().places(), seed_of(order.version),
+        first_chunk_of(order.ordinal, shape_->chunk_count()), how, wired(order, std::move(events)));
+    for (pull_target& source : order.sources) begun->add_source(std::move(source));
+    return begun;
+  }
+
+  [[nodiscard]] remote_region control() const override { return memory_.control(); }
+  [[nodiscard]] std::vector<digest128> digests() const override { return memory_.digests(); }
+  void show(version_number version, std::uint64_t epoch, std::span<const digest128> table) override {
+    memory_.show(version, epoch, table);
+  }
+  void show_again(version_number version, std::uint64_t epoch) noexcept override {
+    memory_.show_again(version, epoch);
+  }
+  void raise_epoch(std::uint64_t epoch) noexcept override { memory_.raise_epoch(epoch); }
+  void revoke_all() noexcept override { memory_.revoke_all(); }
+
+  [[nodiscard]] std::unique_ptr<owned_tensors> allocate(std::span<const tensor_spec> tensors,
+                                                        tensor_place where) const override {
+    if (where == tensor_place::offload_space)
+      return std::make_unique<policy_tensors<offload_space_of<Memory>>>(tensors);
+    return std::make_unique<policy_tensors<Memory>>(tensors);
+  }
+  void copy(std::span<const copy_run> runs) const override { parallel_copy<Memory>(runs, options_->lanes); }
+  [[nodiscard]] std::chrono::milliseconds await_stream([[maybe_unused]] const void* stream,
+                                                       std::chrono::milliseconds timeout) override {
+    if constexpr (streaming_memory_space<Memory>)
+      return tensorhub::await_stream(memory_.shard().space(), *static_cast<const stream_of<Memory>*>(stream),
+                                     timeout);
+    else
+      return timeout;
+  }
+
+ private:
+  using callbacks = typename pull_driver<Transport, Integrity>::callbacks;
+
+  [[nodiscard]] std::uint64_t seed_of(version_number version) const noexcept {
+    return Integrity::bind(options_->model, version, options_->shard);
+  }
+
+  /// What comes per chunk goes from the driver to the control block, past the worker.
+  [[nodiscard]] callbacks wired(const pull_order& order, transfer_events events) {
+    callbacks out;
+    out.source_failed = std::move(events.source_failed);
+    out.source_released = std::move(events.source_released);
+    out.stalled = std::move(events.stalled);
+    out.believed = [this, version = order.version, epoch = order.epoch](std::span<const digest128> table) {
+      memory_.show_receiving(version, epoch, table);
+    };
+    out.confirmed = [this, counted = events.chunks_received](std::span<const chunk_index> chunks) {
+      for (const chunk_index chunk : chunks) memory_.add_chunk(chunk);
+      *counted += chunks.size();
+    };
+    out.traced = options_->trace;
+    return out;
+  }
+
+  const worker_options* options_;
+  Transport transport_;
+  std::string capability_key_;
+  worker_memory<Transport, Memory> memory_;
+  const layout* shape_ = nullptr;
+};
+
+/// Makes data planes of these policies; `through` configures each one's transport. (Not inline: a file may
+/// leave it to another one by `extern template`.)
+template <transport Transport, integrity Integrity, memory_space Memory>
+data_plane_maker data_plane_maker_of(typename Transport::options through) {
+  return [through = std::move(through)](const worker_options& options, incarnation self,
+                                        port_choice ports) -> std::unique_ptr<data_plane> {
+    return std::make_unique<policy_data_plane<Transport, Integrity, Memory>>(
+        options, ports.any ? on_any_port(through) : on_port_after(through, ports.after), self);
+  };
+}
+
+/// What the publishers, subscribers and their like hand to their worker.
+template <transport Transport, consistency Consistency, integrity Integrity, memory_space Memory>
+[[nodiscard]] worker_policies policies_of(typename Transport::options through) {
+  return {Consistency::name, data_plane_maker_of<Transport, Integrity, Memory>(std::move(through))};
+}
+
+}  // namespace tensorhub::inline TENSORHUB_MODE

@@ -1,0 +1,129 @@
+#pragma once
+/// \file state.hpp
+/// What is inside a `worker` (worker.hpp), and what its calls share: the session's client, one operation at a
+/// time, waiting for results, errors that name the worker.
+///
+/// Thread safety: as `worker`.
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "tensorhub/detail/build_mode.hpp"
+#include "tensorhub/error.hpp"
+#include "tensorhub/options.hpp"
+#include "tensorhub/policy/steady_clock.hpp"
+#include "tensorhub/service/client.hpp"
+#include "tensorhub/service/guarding.hpp"
+#include "tensorhub/service/session.hpp"
+#include "tensorhub/types/layout.hpp"
+#include "tensorhub/worker/data_plane.hpp"
+#include "tensorhub/worker/recorder.hpp"
+#include "tensorhub/worker/results.hpp"
+#include "tensorhub/worker/updates.hpp"
+
+namespace tensorhub::inline TENSORHUB_MODE {
+
+class offloads;
+
+struct worker_state {
+  using client_type = client_shell<session>;
+
+  static constexpr std::chrono::milliseconds answer_margin{2000};
+
+  TENSORHUB_DECL worker_state(worker_options whose, worker_policies policies, port_choice ports);
+  TENSORHUB_DECL ~worker_state();
+  worker_state(const worker_state&) = delete;
+  worker_state& operator=(const worker_state&) = delete;
+
+  /// For calls that need no idle worker.
+  TENSORHUB_DECL void ensure_joined_idle();
+  /// Pre-condition: an operation of this worker is the caller's (as of `prepare`).
+  TENSORHUB_DECL void ensure_joined();
+  /// Once: fixes the layout and registers everything.
+  TENSORHUB_DECL void prepare();
+  [[nodiscard]] TENSORHUB_DECL version_number held_version();
+
+  // ---- results and errors
+
+  /// The session ends every call at its deadline; the margin only guards against a stuck control thread.
+  [[nodiscard]] TENSORHUB_DECL session_result wait_for(session_ticket ticket,
+                                                       std::chrono::milliseconds timeout);
+  [[nodiscard]] TENSORHUB_DECL session_result checked(session_result result) const;
+  /// One question and its answer.
+  template <typename Start>
+  session_result ask(std::chrono::milliseconds timeout, Start&& start) {
+    const session_ticket ticket =
+        client.with([&](session& core, time_point now) { return start(core, now, now + timeout); });
+    return checked(wait_for(ticket, timeout));
+  }
+  /// Runs `call`. Its errors come from parts that do not know whose they are: they are told on as this
+  /// worker's, and as the version's, if there is one.
+  template <typename Call>
+  auto named(version_number version, Call&& call) {
+    try {
+      return std::forward<Call>(call)();
+    } catch (const error& e) {
+      throw failure(e.code(), e.sentence(), version, e.context());
+    }
+  }
+  [[nodiscard]] TENSORHUB_DECL error failure(errc code, const std::string& sentence,
+                                             version_number version = {},
+                                             const error_context& known = {}) const;
+  [[nodiscard]] TENSORHUB_DECL error failure(const messages::status& outcome, version_number version) const;
+
+  const worker_options options;
+  const incarnation self;
+  std::unique_ptr<data_plane> data;
+  layout shape{};
+
+  std::atomic<bool> operating = false;
+  bool prepared = false;
+  std::atomic<bool> joined = false;
+  std::atomic<bool> left = false;
+
+  steady_clock clock;
+  worker_results results;
+  worker_recorder counted;
+  worker_updates updates{*this};
+  std::unique_ptr<offloads> kept_for_others;  ///< closed before what it uses goes (~worker)
+  refusal_watch refusals;                     ///< guarded by the client's mutex
+  client_type client;                         ///< last: its thread uses everything above
+
+ private:
+  [[nodiscard]] TENSORHUB_DECL session_options told_to_session(const worker_policies& policies) const;
+
+  // ---- the session's actions (client thread or a caller's thread; the client's mutex is held)
+
+  TENSORHUB_DECL void after_step(session& core);
+  TENSORHUB_DECL void perform(session& core, const session_actions::raise_epoch& order);
+  TENSORHUB_DECL void perform(session& core, const session_actions::restore& order);
+  TENSORHUB_DECL void perform(session& core, const session_actions::cut_off_reader& order);
+  TENSORHUB_DECL void perform(session& core, const session_actions::cut_off_all& order);
+  TENSORHUB_DECL void perform(session& core, const session_actions::use_server& order);
+  TENSORHUB_DECL void perform(session& core, const session_actions::offload& order);
+  TENSORHUB_DECL void perform(session& core, const session_actions::drop& order);
+};
+
+/// One operation of a worker at a time: a second call of publish, unpublish, update or leave is told `busy`.
+/// Held while an operation runs. Movable, so that a call can go on in another thread.
+class operation_guard {
+ public:
+  /// Throws `busy`, or `invalid_argument` if the worker has left its model.
+  TENSORHUB_DECL explicit operation_guard(worker_state& owner);
+
+ private:
+  struct end_operation {
+    void operator()(worker_state* owner) const noexcept { owner->operating = false; }
+  };
+  std::unique_ptr<worker_state, end_operation> owner_;
+};
+
+}  // namespace tensorhub::inline TENSORHUB_MODE
+
+#if defined(TENSORHUB_HEADER_ONLY)
+#include "tensorhub/worker/impl/state.ipp"
+#include "tensorhub/worker/impl/updates.ipp"
+#endif
