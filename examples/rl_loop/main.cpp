@@ -1,6 +1,6 @@
 // rl_loop: reinforcement learning with weights that travel by TensorHub. `rl_loop --help` lists the options.
 //
-// One program, five kinds of process (DESIGN of the example):
+// One program, five kinds of process:
 //
 //     launcher -+- server                                 the reference server: who holds what
 //               +- trainer-0/0, trainer-0/1               learn; publish each version in place (trainer.cpp)
