@@ -18,12 +18,12 @@
 #include <optional>
 #include <sstream>
 #include <string>
-#include <tensorhub/policy/scheduler/one_to_many.hpp>
 #include <tensorhub/tensorhub.hpp>
 #include <tensorhub/transports/tcp.hpp>
 #include <thread>
 #include <vector>
 
+#include "baselines/one_to_many.hpp"
 #include "child.hpp"
 #include "harness.hpp"
 
@@ -32,7 +32,7 @@ namespace bench {
 template <typename Transport>
 using mesh_hub = tensorhub::hub<Transport>;
 template <typename Transport>
-using star_hub = tensorhub::hub<Transport, tensorhub::one_to_many>;
+using star_hub = tensorhub::hub<Transport, baselines::one_to_many>;
 enum class scheme : std::size_t { mesh, star };
 
 struct process_settings {
@@ -124,7 +124,7 @@ inline void serve(line_channel& line) {
   tensorhub::reference_server_options how;
   how.catalog.worker_timeout = std::chrono::milliseconds{1500};
   tensorhub::reference_server<tensorhub::nearest_source> mesh{how};
-  tensorhub::reference_server<tensorhub::one_to_many> star{how};
+  tensorhub::reference_server<baselines::one_to_many> star{how};
   line.say(mesh.address() + " " + star.address());
   for (;;) {
     static_cast<void>(line.hear());

@@ -5,7 +5,7 @@
 using tensorhub::testing::transport_archetype;
 
 #ifdef TENSORHUB_TWIN
-using chosen = tensorhub::round_robin;
+using chosen = tensorhub::least_loaded;
 #else
 using chosen = tensorhub::group_consistent;
 #endif

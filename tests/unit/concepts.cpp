@@ -24,11 +24,8 @@
 #include "tensorhub/policy/consistency/independent.hpp"
 #include "tensorhub/policy/integrity/none.hpp"
 #include "tensorhub/policy/integrity/xxh3_128.hpp"
-#include "tensorhub/policy/scheduler/chain.hpp"
 #include "tensorhub/policy/scheduler/least_loaded.hpp"
 #include "tensorhub/policy/scheduler/nearest_source.hpp"
-#include "tensorhub/policy/scheduler/one_to_many.hpp"
-#include "tensorhub/policy/scheduler/round_robin.hpp"
 #include "tensorhub/policy/steady_clock.hpp"
 
 using namespace tensorhub;
@@ -36,8 +33,7 @@ using namespace tensorhub::testing;
 
 namespace {
 
-static_assert(scheduler<nearest_source> && scheduler<least_loaded> && scheduler<round_robin>);
-static_assert(scheduler<one_to_many> && scheduler<chain>);
+static_assert(scheduler<nearest_source> && scheduler<least_loaded>);
 static_assert(consistency<group_consistent> && consistency<independent> && consistency<bounded_staleness>);
 static_assert(integrity<xxh3_128> && integrity<no_integrity>);
 static_assert(tensorhub::clock<steady_clock>);

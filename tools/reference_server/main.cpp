@@ -19,7 +19,6 @@
 #include <tensorhub/policy/consistency/bounded_staleness.hpp>
 #include <tensorhub/policy/consistency/independent.hpp>
 #include <tensorhub/policy/scheduler/least_loaded.hpp>
-#include <tensorhub/policy/scheduler/round_robin.hpp>
 #include <tensorhub/tensorhub.hpp>
 #include <utility>
 
@@ -41,7 +40,7 @@ constexpr std::string_view usage =
     "  --worker-timeout-ms N  silence after which a worker is declared dead (5000)\n"
     "  --group-timeout-ms N   all shards of a replica must call an update within it (30000)\n"
     "  --retain N             version records kept beyond those that somebody holds (16)\n"
-    "  --scheduler S          nearest_source (default), least_loaded or round_robin\n"
+    "  --scheduler S          nearest_source (default) or least_loaded\n"
     "  --consistency C        group_consistent (default) or independent; the workers must use the same\n"
     "  --log-level L          error, warning, info (default) or debug\n"
     "  --log-format F         text (default) or json: an object per line, with the time\n"
@@ -268,8 +267,6 @@ int main(int argc, char** argv) try {
     serve_with<tensorhub::nearest_source>(given);
   else if (given.scheduler == "least_loaded")
     serve_with<tensorhub::least_loaded>(given);
-  else if (given.scheduler == "round_robin")
-    serve_with<tensorhub::round_robin>(given);
   else
     refuse("--scheduler does not know '" + given.scheduler + "'");
 } catch (const tensorhub::error& e) {
