@@ -1,7 +1,7 @@
 #pragma once
 /// \file chain.hpp
-/// A scheduler to compare with: every reader reads from the reader before it. Reading takes n readers the time
-/// of one reader plus n chunks.
+/// A scheduler to compare with: every reader reads from the reader before it. n readers take the time of one
+/// reader, and n chunks more.
 
 #include "tensorhub/concepts/scheduler.hpp"
 

@@ -1,7 +1,7 @@
 #pragma once
 /// \file one_to_many.hpp
-/// A scheduler to compare with: every reader reads from the publisher of the version, as with a point-to-point
-/// library. Reading takes n readers n times as long as one reader.
+/// A scheduler to compare with: every reader reads from the publisher of the version, as with a
+/// point-to-point library. n readers take n times as long as one reader.
 
 #include "tensorhub/concepts/scheduler.hpp"
 

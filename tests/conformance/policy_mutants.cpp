@@ -1,6 +1,6 @@
 /// \file policy_mutants.cpp
-/// The conformance suites of the policies can fail: for every rule there is a policy that breaks it, and the suite
-/// names exactly the rules that this policy breaks.
+/// The conformance suites of the policies can fail: for every rule there is a policy that breaks it, and the
+/// suite names exactly the rules that this policy breaks.
 
 #include <doctest/doctest.h>
 

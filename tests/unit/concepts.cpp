@@ -1,6 +1,6 @@
 /// \file concepts.cpp
-/// The six concepts: what must model them does, and every broken twin is refused (concept_twins/, at compile
-/// time). The archetypes keep the parts of the requirement tables that a compiler cannot see.
+/// The six concepts: the types that must model them do, and the broken twins of the archetypes are refused
+/// (concept_twins.hpp, at compile time). The archetypes keep the parts of the tables that no compiler sees.
 
 #include <doctest/doctest.h>
 
@@ -11,12 +11,7 @@
 #include <thread>
 #include <vector>
 
-#include "concept_twins/clock.hpp"
-#include "concept_twins/consistency.hpp"
-#include "concept_twins/integrity.hpp"
-#include "concept_twins/memory_space.hpp"
-#include "concept_twins/scheduler.hpp"
-#include "concept_twins/transport.hpp"
+#include "concept_twins.hpp"
 #include "support/archetypes.hpp"
 #include "tensorhub/memory/host.hpp"
 #include "tensorhub/policy/consistency/bounded_staleness.hpp"
