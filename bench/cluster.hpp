@@ -18,21 +18,21 @@
 #include <optional>
 #include <sstream>
 #include <string>
-#include <tensorhub/policy/scheduler/one_to_many.hpp>
 #include <tensorhub/tensorhub.hpp>
 #include <tensorhub/transports/tcp.hpp>
 #include <thread>
 #include <vector>
 
-#include "child.hpp"
+#include "baselines/one_to_many.hpp"
 #include "harness.hpp"
+#include "support/child_process.hpp"
 
 namespace bench {
 
 template <typename Transport>
 using mesh_hub = tensorhub::hub<Transport>;
 template <typename Transport>
-using star_hub = tensorhub::hub<Transport, tensorhub::one_to_many>;
+using star_hub = tensorhub::hub<Transport, baselines::one_to_many>;
 enum class scheme : std::size_t { mesh, star };
 
 struct process_settings {
@@ -120,11 +120,11 @@ struct owner {
   tensorhub::host_memory::allocation memory;
 };
 
-inline void serve(line_channel& line) {
+inline void serve(processes::channel& line) {
   tensorhub::reference_server_options how;
   how.catalog.worker_timeout = std::chrono::milliseconds{1500};
   tensorhub::reference_server<tensorhub::nearest_source> mesh{how};
-  tensorhub::reference_server<tensorhub::one_to_many> star{how};
+  tensorhub::reference_server<baselines::one_to_many> star{how};
   line.say(mesh.address() + " " + star.address());
   for (;;) {
     static_cast<void>(line.hear());
@@ -146,7 +146,7 @@ class trainer {
     own_.add_to(mesh_);
     own_.add_to(star_);
   }
-  void obey(line_channel& line) {
+  void obey(processes::channel& line) {
     line.say("ready");
     for (;;) {
       std::istringstream order{line.hear()};
@@ -183,7 +183,7 @@ class reader {
     own_.add_to(mesh_);
     own_.add_to(star_);
   }
-  void obey(line_channel& line) {
+  void obey(processes::channel& line) {
     line.say("ready");
     for (;;) {
       std::istringstream order{line.hear()};
@@ -216,7 +216,7 @@ class reader {
         {seen.chunk, seen.posted.nanoseconds, seen.arrived.nanoseconds, std::string{seen.source}});
   }
   /// Before the answer, when it is watched: "half", with the bytes from each source, in the middle.
-  [[nodiscard]] std::string update(line_channel& line, std::istringstream& order) {
+  [[nodiscard]] std::string update(processes::channel& line, std::istringstream& order) {
     std::size_t which = 0;
     std::uint64_t version = 0;
     bool watched = false;
@@ -266,7 +266,7 @@ class reader {
     return static_cast<double>(longest) * 1e-9;
   }
   /// Some per line, and an empty one at the end.
-  void tell_records(line_channel& line) {
+  void tell_records(processes::channel& line) {
     const std::lock_guard lock{mutex_};
     for (std::size_t begin = 0; begin < records_.size(); begin += records_per_line) {
       std::ostringstream out;
@@ -308,8 +308,8 @@ class basic_cluster {
   }
 
   [[nodiscard]] std::size_t size() const { return readers_.size(); }
-  [[nodiscard]] const child& trainer(std::size_t i) const { return *trainers_[i]; }
-  [[nodiscard]] const child& reader(std::size_t i) const { return *readers_[i]; }
+  [[nodiscard]] const processes::child_process& trainer(std::size_t i) const { return *trainers_[i]; }
+  [[nodiscard]] const processes::child_process& reader(std::size_t i) const { return *readers_[i]; }
 
   /// All readers let go of what they hold, then all trainers have a new version.
   void publish(scheme which) {
@@ -331,7 +331,7 @@ class basic_cluster {
   /// What a reader has, and from whom, in the middle of a watched update; nothing within this time: none.
   /// An update that ends before it was told of the middle is an error.
   [[nodiscard]] std::optional<bytes_from> half_of(std::size_t i, int patience_ms) const {
-    if (!readers_[i]->line().ready(patience_ms)) return std::nullopt;
+    if (!readers_[i]->line().ready(std::chrono::milliseconds{patience_ms})) return std::nullopt;
     std::istringstream said{readers_[i]->line().hear()};
     std::string word;
     said >> word;
@@ -365,15 +365,15 @@ class basic_cluster {
     return right;
   }
   [[nodiscard]] double cpu() const {
-    double sum = server_.cpu();
+    double sum = cpu_of(server_);
     for (const auto* group : {&trainers_, &readers_})
-      for (const auto& one : *group) sum += one->cpu();
+      for (const auto& one : *group) sum += cpu_of(*one);
     return sum;
   }
   /// Of a traced reader's last update.
   [[nodiscard]] std::vector<chunk_record> records_of(std::size_t i) const {
     std::vector<chunk_record> out;
-    const line_channel line = readers_[i]->line();
+    const processes::channel line = readers_[i]->line();
     line.say("records");
     for (std::string text = line.hear(); text != "end"; text = line.hear()) {
       std::istringstream in{text};
@@ -385,17 +385,18 @@ class basic_cluster {
 
  private:
   template <typename Role>
-  static void start(std::vector<std::unique_ptr<child>>& group, const process_settings& settings,
-                    const std::array<std::string, 2>& servers, const options_of<Transport>& through) {
-    group.push_back(std::make_unique<child>([&](line_channel& line) {
+  static void start(std::vector<std::unique_ptr<processes::child_process>>& group,
+                    const process_settings& settings, const std::array<std::string, 2>& servers,
+                    const options_of<Transport>& through) {
+    group.push_back(std::make_unique<processes::child_process>([&](processes::channel& line) {
       Role{settings, servers, through}.obey(line);
     }));
   }
 
-  child server_;
+  processes::child_process server_;
   std::vector<process_settings> reader_settings_;
-  std::vector<std::unique_ptr<child>> trainers_;
-  std::vector<std::unique_ptr<child>> readers_;
+  std::vector<std::unique_ptr<processes::child_process>> trainers_;
+  std::vector<std::unique_ptr<processes::child_process>> readers_;
   scheme which_ = scheme::mesh;
   std::uint64_t version_ = 0;
 };

@@ -13,11 +13,11 @@
 #include <tensorhub/transports/tcp.hpp>
 #include <vector>
 
-#include "child.hpp"
 #include "cuda_timer.hpp"
 #include "harness.hpp"
 #include "read_all.hpp"
 #include "region_text.hpp"
+#include "support/child_process.hpp"
 
 namespace {
 
@@ -36,7 +36,7 @@ std::vector<std::byte> numbers(std::uint64_t bytes) {
 }
 
 /// The source's process. It asks for a device itself: CUDA is not used before a fork.
-void serve(bench::line_channel& line, std::uint64_t bytes) {
+void serve(processes::channel& line, std::uint64_t bytes) {
   if (!bench::no_gpu().empty()) return;
   tensorhub::cuda_memory space;
   const auto device = space.allocate(bytes);
@@ -91,7 +91,7 @@ class reader {
 int main(int argc, char** argv) {
   const bench::arguments given = bench::parse(argc, argv);
   const std::uint64_t bytes = given.smoke ? 16u << 20 : 1u << 30;
-  const bench::child source{[&](bench::line_channel& line) { serve(line, bytes); }};
+  const processes::child_process source{[&](processes::channel& line) { serve(line, bytes); }};
   if (const std::string why = bench::no_gpu(); !why.empty()) {
     std::printf("SKIPPED: bench cuda_transport: %s\n", why.c_str());
     return 0;

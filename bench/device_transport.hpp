@@ -17,10 +17,10 @@
 #include <tensorhub/memory/host.hpp>
 #include <vector>
 
-#include "child.hpp"
 #include "harness.hpp"
 #include "read_all.hpp"
 #include "region_text.hpp"
+#include "support/child_process.hpp"
 
 namespace bench {
 
@@ -38,7 +38,7 @@ inline constexpr std::array<device_turn, 4> device_turns{{{"host to host", false
 /// The other process: one region of the host, one of the device, with the same bytes. Nothing of the device
 /// may have been touched before the fork.
 template <tensorhub::transport T, tensorhub::memory_space Memory>
-void serve_device(line_channel& line, std::uint64_t bytes, tensorhub::incarnation self) {
+void serve_device(processes::channel& line, std::uint64_t bytes, tensorhub::incarnation self) {
   Memory space;
   const tensorhub::host_memory::allocation on_host{bytes};
   for (std::uint64_t i = 0; i + 8 <= bytes; i += 8) std::memcpy(on_host.data() + i, &i, 8);
@@ -66,7 +66,8 @@ void compare_device(const arguments& given, const std::string& device, double go
   constexpr std::uint64_t chunk_bytes = 8u << 20;
   constexpr std::size_t depth = 4;
   const std::uint64_t bytes = given.smoke ? 32u << 20 : 512u << 20;
-  const child source{[&](line_channel& line) { serve_device<T, Memory>(line, bytes, source_id); }};
+  const processes::child_process source{
+      [&](processes::channel& line) { serve_device<T, Memory>(line, bytes, source_id); }};
   std::istringstream facts{source.line().hear()};
   tensorhub::transport_address address;
   facts >> address.text;

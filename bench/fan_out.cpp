@@ -71,8 +71,8 @@ figures with_victim(std::size_t trainers, std::size_t readers, victim who, std::
   const auto half = all.half_of(0, 120'000);
   if (!half) throw std::runtime_error("no reader has come to the middle of its update");
   const double killed = bench::now_seconds();
-  if (who == victim::trainer) all.trainer(1).kill();
-  if (who == victim::reader) all.reader(0).kill();
+  if (who == victim::trainer) all.trainer(1).signal(SIGKILL);
+  if (who == victim::reader) all.reader(0).signal(SIGKILL);
   const std::string its_name = who == victim::trainer ? "trainer-1" : "rollout-0";
   const auto dead = who == victim::reader ? std::optional<std::size_t>{0} : std::nullopt;
   double last = started, noticed = 0, pause = 0, from_victim = 0;

@@ -11,9 +11,9 @@
 #include <tensorhub/transports/same_host.hpp>
 #include <tensorhub/transports/tcp.hpp>
 
-#include "child.hpp"
 #include "harness.hpp"
 #include "region_text.hpp"
+#include "support/child_process.hpp"
 
 namespace {
 
@@ -45,7 +45,7 @@ composition::options only_tcp() {
   return how;
 }
 
-void serve(bench::line_channel& line) {
+void serve(processes::channel& line) {
   const host_memory::allocation memory{region_bytes};
   std::memset(memory.data(), 1, region_bytes);
   exported<tcp> alone{memory.range(), {}};
@@ -112,7 +112,7 @@ class reader {
 
 int main(int argc, char** argv) {
   const bench::arguments given = bench::parse(argc, argv);
-  const bench::child source{serve};
+  const processes::child_process source{serve};
   std::istringstream facts{source.line().hear()};
   const host_memory::allocation target{region_bytes};
   std::memset(target.data(), 0, region_bytes);

@@ -9,6 +9,7 @@
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <fstream>
 #include <functional>
 #include <map>
@@ -195,6 +196,12 @@ inline void write_json(const std::string& path, const std::vector<const comparis
     separator = ",\n ";
   }
   out << "]\n";
+}
+
+/// CPU seconds of another process of the benchmark (support/child_process.hpp), which answers "cpu" with them.
+template <typename Process>
+[[nodiscard]] double cpu_of(const Process& other) {
+  return std::strtod(other.ask("cpu").c_str(), nullptr);
 }
 
 }  // namespace bench

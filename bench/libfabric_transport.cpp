@@ -8,10 +8,10 @@
 #include <tensorhub/transports/libfabric.hpp>
 
 #include "bare_libfabric.hpp"
-#include "child.hpp"
 #include "harness.hpp"
 #include "read_all.hpp"
 #include "region_text.hpp"
+#include "support/child_process.hpp"
 
 namespace {
 
@@ -21,7 +21,7 @@ using transport = tensorhub::transports::libfabric;
 constexpr incarnation source_id{11};
 constexpr incarnation reader_id{12};
 
-void serve(bench::line_channel& line, std::uint64_t bytes) {
+void serve(processes::channel& line, std::uint64_t bytes) {
   const tensorhub::host_memory::allocation memory{bytes};
   for (std::uint64_t i = 0; i + 8 <= bytes; i += 8) std::memcpy(memory.data() + i, &i, 8);
   const auto range = memory.range();
@@ -43,7 +43,7 @@ void serve(bench::line_channel& line, std::uint64_t bytes) {
 int main(int argc, char** argv) {
   const bench::arguments given = bench::parse(argc, argv);
   const std::uint64_t bytes = given.smoke ? 16u << 20 : 1u << 30;
-  const bench::child source{[&](bench::line_channel& line) { serve(line, bytes); }};
+  const processes::child_process source{[&](processes::channel& line) { serve(line, bytes); }};
   std::istringstream facts{source.line().hear()};
   std::string bare_address;
   tensorhub::transport_address address;

@@ -11,8 +11,8 @@
 #include <tensorhub/concepts/transport.hpp>
 #include <utility>
 
-#include "child.hpp"
 #include "harness.hpp"
+#include "support/child_process.hpp"
 
 namespace bench {
 
@@ -42,15 +42,15 @@ void read_all(typename T::queue& queue, typename T::endpoint& endpoint, const ty
 
 /// Runs `work`, which moves `bytes` out of `source`.
 template <typename Work>
-[[nodiscard]] figures timed(const child& source, std::uint64_t bytes, Work&& work) {
+[[nodiscard]] figures timed(const processes::child_process& source, std::uint64_t bytes, Work&& work) {
   const double gigabytes = static_cast<double>(bytes) * 1e-9;
-  const double source_cpu = source.cpu();
+  const double source_cpu = cpu_of(source);
   const double own_cpu = cpu_seconds();
   const double started = now_seconds();
   std::forward<Work>(work)();
   const double seconds = now_seconds() - started;
   return {{"GB/s", gigabytes / seconds},
-          {"source cpu s/GB", (source.cpu() - source_cpu) / gigabytes},
+          {"source cpu s/GB", (cpu_of(source) - source_cpu) / gigabytes},
           {"reader cpu s/GB", (cpu_seconds() - own_cpu) / gigabytes}};
 }
 

@@ -11,10 +11,10 @@
 #include <tensorhub/transports/same_host.hpp>
 #include <thread>
 
-#include "child.hpp"
 #include "harness.hpp"
 #include "read_all.hpp"
 #include "region_text.hpp"
+#include "support/child_process.hpp"
 
 namespace {
 
@@ -28,7 +28,7 @@ void fill(std::byte* data, std::uint64_t bytes) {
   for (std::uint64_t i = 0; i + 8 <= bytes; i += 8) std::memcpy(data + i, &i, 8);
 }
 
-void serve(bench::line_channel& line, std::uint64_t bytes) {
+void serve(processes::channel& line, std::uint64_t bytes) {
   const tensorhub::host_memory::allocation memory{bytes};
   std::vector<std::byte> plain_memory(bytes);
   fill(memory.data(), bytes);
@@ -96,7 +96,7 @@ void bare_attach(pid_t process, std::uint64_t address, std::byte* target, std::u
 int main(int argc, char** argv) {
   const bench::arguments given = bench::parse(argc, argv);
   const std::uint64_t bytes = given.smoke ? 16u << 20 : 1u << 30;
-  const bench::child source{[&](bench::line_channel& line) { serve(line, bytes); }};
+  const processes::child_process source{[&](processes::channel& line) { serve(line, bytes); }};
   std::istringstream facts{source.line().hear()};
   pid_t process = 0;
   std::uint64_t plain_address = 0;

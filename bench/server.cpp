@@ -15,8 +15,8 @@
 #include <tensorhub/types/layout.hpp>
 #include <zmq.hpp>
 
-#include "child.hpp"
 #include "harness.hpp"
+#include "support/child_process.hpp"
 
 namespace {
 
@@ -282,8 +282,8 @@ struct key_ring {
   tensorhub::curve_key_pair clients = tensorhub::make_curve_keys();
 };
 
-std::unique_ptr<bench::child> start(server_kind kind, const key_ring& keys) {
-  return std::make_unique<bench::child>([kind, keys](bench::line_channel& line) {
+std::unique_ptr<processes::child_process> start(server_kind kind, const key_ring& keys) {
+  return std::make_unique<processes::child_process>([kind, keys](processes::channel& line) {
     const auto answer_questions = [&line] {
       for (;;) {
         static_cast<void>(line.hear());
@@ -315,7 +315,7 @@ int main(int argc, char** argv) {
   const double seconds = given.smoke ? 0.1 : 1.0;
   const std::vector<std::size_t> sizes =
       given.smoke ? std::vector<std::size_t>{10} : std::vector<std::size_t>{100, 1000};
-  std::vector<std::unique_ptr<bench::child>> servers;
+  std::vector<std::unique_ptr<processes::child_process>> servers;
   struct row {
     server_kind kind;
     const char* name;
@@ -342,10 +342,11 @@ int main(int argc, char** argv) {
       security = tensorhub::client_security{keys.server.public_key, keys.clients};
     crowds.push_back(std::make_unique<crowd>(servers[i]->line().hear(), workers, security));
     rivals.add(what.name + std::to_string(workers) + " workers", [&, i, seconds] {
-      const double cpu = servers[i]->cpu();
+      const double cpu = bench::cpu_of(*servers[i]);
       const double rate = crowds[i]->run(seconds);
-      return bench::figures{{"updates/s", rate},
-                            {"server cpu us/update", (servers[i]->cpu() - cpu) / (rate * seconds) * 1e6}};
+      return bench::figures{
+          {"updates/s", rate},
+          {"server cpu us/update", (bench::cpu_of(*servers[i]) - cpu) / (rate * seconds) * 1e6}};
     });
   }
   rivals.run(given.smoke ? 1 : 7);

@@ -10,9 +10,9 @@
 #include <tensorhub/transports/tcp.hpp>
 
 #include "bare_tcp.hpp"
-#include "child.hpp"
 #include "harness.hpp"
 #include "region_text.hpp"
+#include "support/child_process.hpp"
 
 namespace {
 
@@ -24,7 +24,7 @@ using transport = tensorhub::transports::tcp;
 constexpr incarnation source_id{11};
 constexpr incarnation reader_id{12};
 
-void serve(bench::line_channel& line, std::uint64_t bytes) {
+void serve(processes::channel& line, std::uint64_t bytes) {
   const tensorhub::host_memory::allocation memory{bytes};
   for (std::uint64_t i = 0; i + 8 <= bytes; i += 8) std::memcpy(memory.data() + i, &i, 8);
   const int descriptor = memory.range().backing_fd;
@@ -117,8 +117,8 @@ int main(int argc, char** argv) {
   const std::uint64_t bytes = given.smoke ? 16u << 20 : 1u << 30;
   constexpr std::uint64_t chunk_bytes = 8u << 20;
   constexpr std::size_t depth = 4;
-  const bench::child source{[&](bench::line_channel& line) { serve(line, bytes); }};
-  const bench::child iperf{[](bench::line_channel& line) {
+  const processes::child_process source{[&](processes::channel& line) { serve(line, bytes); }};
+  const processes::child_process iperf{[](processes::channel& line) {
     line.say("there");
     ::execlp("iperf3", "iperf3", "-s", "-p", "45201", "-B", "127.0.0.1", "--logfile", "/dev/null", nullptr);
   }};
@@ -146,14 +146,14 @@ int main(int argc, char** argv) {
                                "getrusage of each process"};
   const auto turn = [&](const std::function<void()>& work) {
     return [&, work] {
-      const double source_cpu = source.cpu();
+      const double source_cpu = bench::cpu_of(source);
       const double own_cpu = bench::cpu_seconds();
       const double started = bench::now_seconds();
       work();
       const double seconds = bench::now_seconds() - started;
       const double gigabytes = static_cast<double>(bytes) * 1e-9;
       return bench::figures{{"GB/s", gigabytes / seconds},
-                            {"source cpu s/GB", (source.cpu() - source_cpu) / gigabytes},
+                            {"source cpu s/GB", (bench::cpu_of(source) - source_cpu) / gigabytes},
                             {"reader cpu s/GB", (bench::cpu_seconds() - own_cpu) / gigabytes}};
     };
   };

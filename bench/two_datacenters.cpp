@@ -65,7 +65,7 @@ figures update(world& in, scheme which, std::uint64_t bytes, bool kill_seed = fa
     for (std::size_t i = readers_here; i < all.size() && !dead; ++i) {
       const auto half = all.half_of(i, 1);
       if (!half || bytes_of(*half, "here") == 0) continue;
-      all.reader(i).kill();
+      all.reader(i).signal(SIGKILL);
       crossed += bytes_of(*half, "here");
       dead = i;
     }

@@ -7,9 +7,9 @@
 #include <tensorhub/tensorhub.hpp>
 #include <tensorhub/transports/tcp.hpp>
 
-#include "child.hpp"
 #include "harness.hpp"
 #include "region_text.hpp"
+#include "support/child_process.hpp"
 
 namespace {
 
@@ -61,7 +61,7 @@ tensorhub::worker_options who(const std::string& server, const std::string& mode
 }
 
 /// One publisher per model; each "next" makes a new version of all of them.
-void serve(bench::line_channel& line, std::uint64_t bytes) {
+void serve(processes::channel& line, std::uint64_t bytes) {
   shard memory{bytes};
   checked_hub::reference_server server;
   checked_hub::publisher checked{who(server.address(), "checked", "trainer")};
@@ -126,7 +126,7 @@ void read_bare(transport& through, const tensorhub::transport_address& source,
 int main(int argc, char** argv) {
   const bench::arguments given = bench::parse(argc, argv);
   const std::uint64_t bytes = given.smoke ? 64u << 20 : 1u << 30;
-  const bench::child source{[&](bench::line_channel& line) { serve(line, bytes); }};
+  const processes::child_process source{[&](processes::channel& line) { serve(line, bytes); }};
   std::istringstream facts{source.line().hear()};
   std::string server;
   tensorhub::transport_address address;
@@ -155,7 +155,7 @@ int main(int argc, char** argv) {
   std::uint64_t version = 0;
   const auto timed = [&](std::uint64_t moved, const std::function<void()>& work) {
     return [&source, moved, work] {
-      const double source_cpu = source.cpu();
+      const double source_cpu = bench::cpu_of(source);
       const double own_cpu = bench::cpu_seconds();
       const double started = bench::now_seconds();
       work();
@@ -164,7 +164,7 @@ int main(int argc, char** argv) {
       return bench::figures{{"s", seconds},
                             {"GB/s", gigabytes / seconds},
                             {"reader cpu s/GB", (bench::cpu_seconds() - own_cpu) / gigabytes},
-                            {"source cpu s/GB", (source.cpu() - source_cpu) / gigabytes}};
+                            {"source cpu s/GB", (bench::cpu_of(source) - source_cpu) / gigabytes}};
     };
   };
   const std::vector<std::string> bare{"bare transport, 1 MiB chunks", "bare transport, 8 MiB chunks"};

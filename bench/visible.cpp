@@ -4,8 +4,8 @@
 #include <tensorhub/transports/tcp.hpp>
 #include <thread>
 
-#include "child.hpp"
 #include "harness.hpp"
+#include "support/child_process.hpp"
 
 namespace {
 
@@ -32,7 +32,7 @@ struct subscriber {
 
 int main(int argc, char** argv) {
   const bench::arguments given = bench::parse(argc, argv);
-  const bench::child server_process{[](bench::line_channel& line) {
+  const processes::child_process server_process{[](processes::channel& line) {
     hub::reference_server server;
     line.say(server.address());
     static_cast<void>(line.hear());

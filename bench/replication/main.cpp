@@ -2,7 +2,7 @@
 // network of links (tests/support/simulation/fleet.hpp). Exact and repeatable: the same output at every
 // run.
 //
-//   bench_replication [--smoke] [--json FILE] [--plot FILE.svg] [SCENARIO...]
+//   bench_replication [--smoke] [--json FILE] [SCENARIO...]
 
 #include <cstdio>
 #include <fstream>
@@ -21,13 +21,10 @@ int main(int argc, char** argv) {
                                                                {"wide_area", &wide_area},
                                                                {"lost_source", &lost_source}};
   const bench::arguments given = bench::parse(argc, argv);
-  std::string plot_path;
   std::set<std::string> wanted;
   for (int i = 1; i < argc; ++i) {
     const std::string word = argv[i];
-    if (word == "--plot" && i + 1 < argc)
-      plot_path = argv[++i];
-    else if (word == "--json")
+    if (word == "--json")
       ++i;
     else if (word != "--smoke")
       wanted.insert(word);
@@ -59,6 +56,5 @@ int main(int argc, char** argv) {
     if (wanted.empty() || wanted.contains(name)) each->run(out);
   const bool kept = out.finish();
   if (!given.json_path.empty()) std::ofstream{given.json_path} << out.json().dump(1) << "\n";
-  if (!plot_path.empty()) std::ofstream{plot_path} << plot_svg(out);
   return kept ? 0 : 1;
 }

@@ -1,6 +1,6 @@
 #include "report.hpp"
-
 #include <algorithm>
+
 #include <cstdio>
 
 #include "../harness.hpp"
@@ -48,11 +48,6 @@ void report::progress(const std::string& what) const {
   const double now = bench::now_seconds();
   std::fprintf(stderr, "[%.1f s] %s\n", now - last, what.c_str());
   last = now;
-}
-
-const report::table* report::find(const std::string& title) const {
-  const auto found = std::ranges::find(tables_, title, &table::title);
-  return found == tables_.end() ? nullptr : &*found;
 }
 
 bool report::finish() const {

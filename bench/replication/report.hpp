@@ -40,9 +40,6 @@ class report {
   /// Wall-clock time, on standard error: the rest of the output is the same at every run.
   void progress(const std::string& what) const;
 
-  /// The tables, for the plot.
-  [[nodiscard]] const table* find(const std::string& title) const;
-
   /// Goals and rules. False: a rule was broken.
   [[nodiscard]] bool finish() const;
   [[nodiscard]] nlohmann::json json() const;
@@ -61,9 +58,6 @@ class report {
   std::vector<promise> goals_;
   std::vector<std::pair<std::string, std::vector<std::string>>> rules_;
 };
-
-/// The tables as plots: completion against n, stall of the three workloads.
-[[nodiscard]] std::string plot_svg(const report& found);
 
 struct scenario {
   void (*describe)(report&);

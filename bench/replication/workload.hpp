@@ -11,14 +11,16 @@
 #include <string>
 #include <vector>
 
+#include "../baselines/chain.hpp"
+#include "../baselines/one_to_many.hpp"
 #include "support/simulation/fleet.hpp"
 #include "support/simulation/fleet_rules.hpp"
-#include "tensorhub/policy/scheduler/chain.hpp"
 #include "tensorhub/policy/scheduler/nearest_source.hpp"
-#include "tensorhub/policy/scheduler/one_to_many.hpp"
 
 namespace replication_bench {
 
+using baselines::chain;
+using baselines::one_to_many;
 using namespace tensorhub;
 using namespace tensorhub::testing;
 

@@ -1,6 +1,4 @@
 // One shard of a rollout replica: hold a version, play with it, take the next one as soon as there is one.
-//
-// Lines that exist because of TensorHub are marked [hub]: `grep -c '// \[hub\]' rollout.cpp` counts them.
 
 #include <chrono>
 #include <cstdint>
@@ -36,8 +34,8 @@ tensorhub::update_report update(hub::subscriber& rollout, std::uint64_t version,
   constexpr int attempts = 10;
   for (int attempt = 1;; ++attempt) {
     try {
-      return rollout.update(tensorhub::at_least(version));  // [hub]
-    } catch (const tensorhub::error& e) {                   // [hub]
+      return rollout.update(tensorhub::at_least(version));
+    } catch (const tensorhub::error& e) {
       if (attempt == attempts || e.code() == tensorhub::errc::replaced) throw;
       launcher.say(report{"trouble"}.with("code", to_string(e.code())));
       std::this_thread::sleep_for(std::chrono::milliseconds{100});
@@ -55,26 +53,25 @@ void run_rollout(const options& given) {
 
   const std::size_t units = policy_shard::units_of(given.hidden, shard_count);
   const std::size_t bytes = policy_shard::float_count(units) * sizeof(float);
-  tensorhub::host_memory space;                                               // [hub]
-  const auto memory = space.allocate(bytes);                                  // [hub]
-  policy_shard policy{reinterpret_cast<float*>(memory.range().data), units};  // [hub]
+  tensorhub::host_memory space;
+  const auto memory = space.allocate(bytes);
+  policy_shard policy{reinterpret_cast<float*>(memory.range().data), units};
   player playing{policy, given.seed + std::hash<std::string>{}(given.name), environments};
 
-  hub::subscriber rollout{{                                                      // [hub]
-                           .server = given.server,                               // [hub]
-                           .model = "policy",                                    // [hub]
-                           .replica = given.name,                                // [hub]
-                           .shard = {given.rank, shard_count},                   // [hub]
-                           .spot = true}};                                       // [hub]
-  for (const auto& tensor : policy.tensors()) {                                  // [hub]
-    rollout.add(tensor.name, tensor.data, tensor.shape, tensorhub::dtype::f32);  // [hub]
-  }                                                                              // [hub]
+  hub::subscriber rollout{{.server = given.server,
+                           .model = "policy",
+                           .replica = given.name,
+                           .shard = {given.rank, shard_count},
+                           .spot = true}};
+  for (const auto& tensor : policy.tensors()) {
+    rollout.add(tensor.name, tensor.data, tensor.shape, tensorhub::dtype::f32);
+  }
 
   for (std::uint64_t held = 0;;) {
     orders next;
     if (shards.first()) {
-      if (const auto newer = rollout.newer()) next.update_to = newer->value;  // [hub]
-      if (held == 0) next.update_to = 1;  // [hub] at the start: whatever there is, once there is any
+      if (const auto newer = rollout.newer()) next.update_to = newer->value;
+      if (held == 0) next.update_to = 1;  // at the start: whatever there is, once there is any
       if (const auto command = launcher.hear()) {
         next.stop = true;
         next.update_to = command->count("version");  // "finish" names the last version, "leave" names none
@@ -84,23 +81,23 @@ void run_rollout(const options& given) {
     next = shards.agree(next);
 
     if (next.update_to != 0) {
-      const auto done = update(rollout, next.update_to, launcher);  // [hub] in place
-      held = done.version.value;  // [hub] from here this process is a source itself
+      const auto done = update(rollout, next.update_to, launcher);  // in place
+      held = done.version.value;  // from here this process is a source itself
       std::string sources;
-      for (std::size_t i = 0; i < done.sources.size(); ++i)  // [hub] who was read, and how much of it
-        sources += done.sources[i] + ":" + std::to_string(done.source_bytes[i]) + ",";  // [hub]
+      for (std::size_t i = 0; i < done.sources.size(); ++i)  // who was read, and how much of it
+        sources += done.sources[i] + ":" + std::to_string(done.source_bytes[i]) + ",";
       launcher.say(report{"update"}
                        .with("version", held)
                        .with("sources", sources)
-                       .with("bytes", done.bytes)          // [hub]
-                       .with("seconds", done.seconds)      // [hub]
-                       .with("pull_s", done.pull_seconds)  // [hub]
+                       .with("bytes", done.bytes)
+                       .with("seconds", done.seconds)
+                       .with("pull_s", done.pull_seconds)
                        .with("fingerprint", fingerprint(std::as_bytes(policy.all()))));
     }
     if (next.stop) {
       launcher.say(
           report{"left"}.with("version", held).with("fingerprint", fingerprint(std::as_bytes(policy.all()))));
-      rollout.leave();  // [hub] readers of this replica finish or are moved first
+      rollout.leave();  // readers of this replica finish or are moved first
       return;
     }
     if (next.play) {

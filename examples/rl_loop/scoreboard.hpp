@@ -1,6 +1,6 @@
 #pragma once
 /// \file scoreboard.hpp
-/// What the launcher makes of its children's reports: the live table, the closing summary and the verdict.
+/// What the launcher makes of its children's reports: lines of progress, the closing summary and the verdict.
 
 #include <algorithm>
 #include <chrono>
@@ -26,13 +26,7 @@ struct place {
 
 class scoreboard {
  public:
-  scoreboard(bool quiet, bool learning_required) : quiet_{quiet}, learning_required_{learning_required} {
-    if (!quiet_) {
-      std::printf("   time version   mean   versions  trainer   rollouts            who pulled from whom\n");
-      std::printf(
-          "      s          return  behind   stall ms  stall ms    GB/s   (and how much from rollouts)\n");
-    }
-  }
+  scoreboard(bool quiet, bool learning_required) : quiet_{quiet}, learning_required_{learning_required} {}
 
   void hear(const place& from, const report& what) {
     if (what.word() == "published") {
@@ -82,13 +76,6 @@ class scoreboard {
     double mean;
     double episodes;
   };
-  /// One replica's update to one version: its shards side by side.
-  struct pull {
-    double bytes = 0;
-    double seconds = 0;
-    double pull_seconds = 0;
-    sources_of_bytes sources;
-  };
   struct total {
     std::size_t updates = 0;
     double bytes = 0;
@@ -104,47 +91,20 @@ class scoreboard {
   void learned(const report& what) {
     returns_.push_back({what.number("mean_return"), what.number("episodes")});
     trainer_stall_s_ += what.number("stall_s");
-    ++line_versions_;
-    line_stall_s_ += what.number("stall_s");
-    line_return_ += what.number("mean_return");
-    line_behind_ += what.number("behind");
-    if (quiet_ || elapsed() - last_line_s_ < 1.0) return;
+    if (elapsed() - last_line_s_ < 1.0) return;
     last_line_s_ = elapsed();
-    double bytes = 0, seconds = 0, pull_seconds = 0;
-    std::string who;
-    std::map<std::string, sources_of_bytes> by_reader;
-    for (const auto& [key, one] : line_pulls_) {
-      bytes += one.bytes;
-      seconds += one.seconds;
-      pull_seconds += one.pull_seconds;
-      for (const auto& [source, share] : one.sources) by_reader[key.first][source] += share;
-    }
-    for (const auto& [reader, sources] : by_reader) {
-      who += (who.empty() ? "" : "  ") + short_name(reader) + "<-";
-      for (auto s = sources.begin(); s != sources.end(); ++s)
-        who += (s == sources.begin() ? "" : ",") + short_name(s->first);
-      who += " " + percent(from_rollouts(sources), sum_of(sources));
-    }
-    const double pulls = std::max<double>(1.0, static_cast<double>(line_pulls_.size()));
-    std::printf("%7.1f %7llu %7.1f %8.1f %9.1f %9.1f %8.2f   %s\n", last_line_s_,
-                static_cast<unsigned long long>(what.count("version")), line_return_ / line_versions_,
-                line_behind_ / line_versions_, 1e3 * line_stall_s_ / line_versions_, 1e3 * seconds / pulls,
-                pull_seconds > 0 ? bytes / pull_seconds * 1e-9 : 0.0, who.c_str());
-    std::fflush(stdout);
-    line_pulls_.clear();
-    line_versions_ = line_stall_s_ = line_return_ = line_behind_ = 0;
+    char text[160];
+    std::snprintf(text, sizeof text, "version %llu: mean return %.1f, played with versions %.1f behind",
+                  static_cast<unsigned long long>(what.count("version")), what.number("mean_return"),
+                  what.number("behind"));
+    note(text);
   }
 
   void updated(const place& from, const report& what) {
     const std::uint64_t version = what.count("version");
     claims_.push_back({from, version, what.text("fingerprint")});
     if (what.number("bytes") == 0) return;  // it was held already
-    pull& one = line_pulls_[{from.replica, version}];
-    one.bytes += what.number("bytes");
-    one.seconds = std::max(one.seconds, what.number("seconds"));
-    one.pull_seconds = std::max(one.pull_seconds, what.number("pull_s"));
     const sources_of_bytes sources = parse_sources(what.text("sources"));
-    for (const auto& [source, share] : sources) one.sources[source] += share;
     total& sum = totals_[from];
     ++sum.updates;
     sum.bytes += what.number("bytes");
@@ -168,18 +128,8 @@ class scoreboard {
     for (const auto& [name, share] : sources) sum += name.rfind("rollout", 0) == 0 ? share : 0;
     return sum;
   }
-  [[nodiscard]] static double sum_of(const sources_of_bytes& sources) {
-    double sum = 0;
-    for (const auto& [name, share] : sources) sum += share;
-    return sum;
-  }
   [[nodiscard]] static std::string percent(double part, double whole) {
     return std::to_string(static_cast<int>(whole > 0 ? std::round(100 * part / whole) : 0)) + "%";
-  }
-
-  /// "rollout-3" -> "r3", "trainer-0" -> "trainer": the table is narrow.
-  [[nodiscard]] static std::string short_name(const std::string& replica) {
-    return replica.rfind("rollout-", 0) == 0 ? "r" + replica.substr(8) : replica.substr(0, replica.find('-'));
   }
 
   [[nodiscard]] std::string published(std::uint32_t rank, std::uint64_t version) const {
@@ -280,10 +230,7 @@ class scoreboard {
   std::vector<returns> returns_;
   double trainer_stall_s_ = 0;
   std::uint64_t final_version_ = 0;
-  // Since the last line of the table.
   double last_line_s_ = -1.0;
-  double line_versions_ = 0, line_stall_s_ = 0, line_return_ = 0, line_behind_ = 0;
-  std::map<std::pair<std::string, std::uint64_t>, pull> line_pulls_;  // (reader, version)
 };
 
 }  // namespace rl_loop

@@ -1,6 +1,4 @@
 // One shard of the trainer: publish in place, collect episodes, take the weights back, improve them.
-//
-// Lines that exist because of TensorHub are marked [hub]: `grep -c '// \[hub\]' trainer.cpp` counts them.
 
 #include <chrono>
 #include <cstddef>
@@ -65,24 +63,21 @@ void run_trainer(const options& given) {
 
   const std::size_t units = policy_shard::units_of(given.hidden, shard_count);
   const std::size_t bytes = policy_shard::float_count(units) * sizeof(float);
-  tensorhub::host_memory space;               // [hub] memory that other machines get without copying
-  const auto memory = space.allocate(bytes);  // [hub] (any other memory works too)
-  policy_shard policy{reinterpret_cast<float*>(memory.range().data), units};  // [hub]
+  tensorhub::host_memory space;               // memory that other machines get without copying
+  const auto memory = space.allocate(bytes);  // (any other memory works too)
+  policy_shard policy{reinterpret_cast<float*>(memory.range().data), units};
   policy.initialise(given.seed * 1000 + given.rank);
   learner learning{policy, given.hidden, {}, given.seed};
 
-  hub::publisher trainer{{                                                       // [hub]
-                          .server = given.server,                                // [hub]
-                          .model = "policy",                                     // [hub]
-                          .replica = given.name,                                 // [hub]
-                          .shard = {given.rank, shard_count}}};                  // [hub]
-  for (const auto& tensor : policy.tensors()) {                                  // [hub]
-    trainer.add(tensor.name, tensor.data, tensor.shape, tensorhub::dtype::f32);  // [hub]
-  }                                                                              // [hub]
+  hub::publisher trainer{
+      {.server = given.server, .model = "policy", .replica = given.name, .shard = {given.rank, shard_count}}};
+  for (const auto& tensor : policy.tensors()) {
+    trainer.add(tensor.name, tensor.data, tensor.shape, tensorhub::dtype::f32);
+  }
 
   std::uint64_t version = 1;
   for (bool finish = false;; ++version) {
-    const auto shown = trainer.publish(version);  // [hub] from here the weights do not change ...
+    const auto shown = trainer.publish(version);  // from here the weights do not change ...
     launcher.say(report{"published"}
                      .with("version", version)
                      .with("fingerprint", fingerprint(std::as_bytes(policy.all()))));
@@ -94,15 +89,15 @@ void run_trainer(const options& given) {
     if (!shards.first()) batch.clear();
     batch = decode(shards.agree(encode(batch)));
 
-    const auto hidden = trainer.unpublish();  // [hub] ... to here: nobody reads them any more
+    const auto hidden = trainer.unpublish();  // ... to here: nobody reads them any more
     const auto started = std::chrono::steady_clock::now();
     learning.improve(batch, [&](std::span<outputs> values) { shards.sum(values); });
     const std::chrono::duration<double> learned = std::chrono::steady_clock::now() - started;
     if (shards.first()) {
       launcher.say(describe_batch(batch, version)
-                       .with("stall_s", shown.seconds + hidden.seconds)  // [hub]
-                       .with("finished", hidden.finished)                // [hub]
-                       .with("moved", hidden.moved)                      // [hub]
+                       .with("stall_s", shown.seconds + hidden.seconds)
+                       .with("finished", hidden.finished)
+                       .with("moved", hidden.moved)
                        .with("learn_s", learned.count()));
     }
   }
@@ -110,7 +105,7 @@ void run_trainer(const options& given) {
   launcher.say(report{"final"}.with("version", version));
   if (!launcher.hear(std::chrono::seconds{120}))
     throw std::runtime_error("the launcher has forgotten the trainer");
-  trainer.leave();  // [hub]
+  trainer.leave();
   launcher.say(
       report{"left"}.with("version", version).with("fingerprint", fingerprint(std::as_bytes(policy.all()))));
 }

@@ -15,7 +15,6 @@ struct version_selector;
 
 class nearest_source;
 class least_loaded;
-class round_robin;
 class group_consistent;
 class independent;
 class bounded_staleness;

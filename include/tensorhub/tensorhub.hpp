@@ -17,7 +17,6 @@
 #include "tensorhub/policy/integrity/xxh3_128.hpp"
 #include "tensorhub/policy/scheduler/least_loaded.hpp"
 #include "tensorhub/policy/scheduler/nearest_source.hpp"
-#include "tensorhub/policy/scheduler/round_robin.hpp"
 #include "tensorhub/publisher.hpp"
 #include "tensorhub/server.hpp"
 #include "tensorhub/staged_subscriber.hpp"

@@ -25,9 +25,13 @@
 #include <thread>
 #include <vector>
 
-#include "process.hpp"
+#include "harness.hpp"
+#include "left_over.hpp"
+#include "support/child_process.hpp"
 
 namespace chaos {
+
+using processes::child_process;
 
 inline constexpr std::uint32_t shards = 2;
 // Of a fast machine; to be set before the first round.
@@ -91,7 +95,7 @@ inline std::function<void(Options&)> adjust = [](Options&) {};
 
 /// `address`: of the server before this one, or with port 0.
 template <typename Hub>
-void serve_until_end(const bench::line_channel& line, const std::string& address) {
+void serve_until_end(const processes::channel& line, const std::string& address) {
   tensorhub::reference_server_options how;
   how.address = address;
   how.catalog.heartbeat_interval = heartbeat_interval;
@@ -122,7 +126,7 @@ void serve_until_end(const bench::line_channel& line, const std::string& address
 
 /// The same, and what it leaves behind.
 template <typename Hub>
-void serve(const bench::line_channel& line, const std::string& address) {
+void serve(const processes::channel& line, const std::string& address) {
   const belongings before;
   serve_until_end<Hub>(line, address);
   line.say("left 0 " + before.left_over());
@@ -130,7 +134,7 @@ void serve(const bench::line_channel& line, const std::string& address) {
 
 /// What waits for what, a line each.
 template <typename Hub>
-void ask_stuck(const bench::line_channel& line, const std::string& server) {
+void ask_stuck(const processes::channel& line, const std::string& server) {
   tensorhub::worker_options how;
   how.server = server;
   how.model = "policy";
@@ -144,7 +148,7 @@ void ask_stuck(const bench::line_channel& line, const std::string& server) {
 
 /// Replicas that hold a version completely, a line each.
 template <typename Hub>
-void ask_holders(const bench::line_channel& line, const std::string& server, std::uint64_t version) {
+void ask_holders(const processes::channel& line, const std::string& server, std::uint64_t version) {
   tensorhub::worker_options how;
   how.server = server;
   how.model = "policy";
@@ -160,7 +164,7 @@ void ask_holders(const bench::line_channel& line, const std::string& server, std
 template <typename Hub, typename Worker>
 class member {
  public:
-  member(const bench::line_channel& line, place who, std::string server, std::uint64_t bytes)
+  member(const processes::channel& line, place who, std::string server, std::uint64_t bytes)
       : line_{line}, who_{std::move(who)}, server_{std::move(server)}, weights_{bytes} {
     make();
     std::string files;
@@ -294,7 +298,7 @@ class member {
     }
   }
 
-  bench::line_channel line_;
+  processes::channel line_;
   place who_;
   std::string server_;
   weights weights_;

@@ -14,11 +14,11 @@ namespace chaos {
 /// Seconds from the signal until each shard's error. Throws if a shard got the version, or says nothing.
 template <typename Hub>
 [[nodiscard]] std::vector<double> kill_only_source(std::size_t readers, std::uint64_t bytes) {
-  const auto expect = [](const process& from, const std::string& wanted) {
+  const auto expect = [](const child_process& from, const std::string& wanted) {
     for (const double until = bench::now_seconds() + 30; bench::now_seconds() < until;) {
-      pollfd entry{from.descriptor(), POLLIN, 0};
+      pollfd entry{from.line().descriptor(), POLLIN, 0};
       if (::poll(&entry, 1, 100) <= 0) continue;
-      const auto line = from.hear();
+      const auto line = from.line().try_hear();
       if (!line) break;
       if (line->starts_with("got")) throw std::runtime_error("the update ended before the kill: more --mib");
       if (line->starts_with(wanted)) return *line;
@@ -26,24 +26,24 @@ template <typename Hub>
     throw std::runtime_error("HANG: nobody said '" + wanted + "'");
   };
   std::vector<int> strangers;
-  std::vector<std::unique_ptr<process>> all;
-  const auto start = [&](const std::function<void(const bench::line_channel&)>& body) -> process& {
-    all.push_back(std::make_unique<process>(body, strangers));
-    strangers.push_back(all.back()->descriptor());
+  std::vector<std::unique_ptr<child_process>> all;
+  const auto start = [&](const std::function<void(const processes::channel&)>& body) -> child_process& {
+    all.push_back(std::make_unique<child_process>(body, strangers));
+    strangers.push_back(all.back()->line().descriptor());
     return *all.back();
   };
-  const process& server =
-      start([](const bench::line_channel& line) { serve<Hub>(line, "tcp://127.0.0.1:0"); });
+  const child_process& server =
+      start([](const processes::channel& line) { serve<Hub>(line, "tcp://127.0.0.1:0"); });
   std::istringstream said{expect(server, "serving")};
   std::string word, when, address;
   said >> word >> when >> address;
   for (std::uint32_t shard = 0; shard < shards; ++shard) {
-    start([&](const bench::line_channel& line) {
+    start([&](const processes::channel& line) {
       member<Hub, typename Hub::publisher>{line, {"trainer", shard}, address, bytes}.obey();
     });
   }
   for (std::size_t i = 0; i < readers * shards; ++i) {
-    start([&](const bench::line_channel& line) {
+    start([&](const processes::channel& line) {
       member<Hub, typename Hub::subscriber>{
           line,
           {"rollout-" + std::to_string(i / shards), static_cast<std::uint32_t>(i % shards)},
@@ -53,9 +53,9 @@ template <typename Hub>
     });
   }
   for (std::size_t i = 1; i < all.size(); ++i) static_cast<void>(expect(*all[i], "ready"));
-  for (std::size_t i = 1; i <= shards; ++i) all[i]->say("step 1 1");
+  for (std::size_t i = 1; i <= shards; ++i) all[i]->line().try_say("step 1 1");
   for (std::size_t i = 1; i <= shards; ++i) static_cast<void>(expect(*all[i], "published"));
-  for (std::size_t i = 1 + shards; i < all.size(); ++i) all[i]->say("update 1 1");
+  for (std::size_t i = 1 + shards; i < all.size(); ++i) all[i]->line().try_say("update 1 1");
   std::this_thread::sleep_for(std::chrono::milliseconds{40});
   const double struck = bench::now_seconds();
   for (std::size_t i = 1; i <= shards; ++i) all[i]->signal(SIGKILL);

@@ -121,7 +121,7 @@ class round {
   struct seat {
     place who{};
     bool trainer = false;
-    std::unique_ptr<process> runs{};  ///< null: killed
+    std::unique_ptr<child_process> runs{};  ///< null: killed
     bool ready = false, busy = false, stopped = false, told_files = false;
     bool again = false;                  ///< was declared dead, and makes its call again
     std::uint64_t token = 0, least = 0;  ///< of the last order
@@ -177,21 +177,21 @@ class round {
 
   [[nodiscard]] std::vector<int> descriptors() const {
     std::vector<int> out;
-    if (server_) out.push_back(server_->descriptor());
+    if (server_) out.push_back(server_->line().descriptor());
     for (const seat& s : seats_)
-      if (s.runs) out.push_back(s.runs->descriptor());
+      if (s.runs) out.push_back(s.runs->line().descriptor());
     return out;
   }
   void start_server(const std::string& address) {
-    server_ = std::make_unique<process>([&](const bench::line_channel& line) { serve<Hub>(line, address); },
-                                        descriptors());
+    server_ = std::make_unique<child_process>(
+        [&](const processes::channel& line) { serve<Hub>(line, address); }, descriptors());
     server_ready_ = false;
   }
   void start(seat& s) {
     s.ready = s.busy = s.stopped = s.again = false;
     s.version = 0;
-    s.runs = std::make_unique<process>(
-        [&](const bench::line_channel& line) {
+    s.runs = std::make_unique<child_process>(
+        [&](const processes::channel& line) {
           if (s.trainer)
             member<Hub, typename Hub::publisher>{line, s.who, address_, how_.bytes}.obey();
           else
@@ -199,21 +199,21 @@ class round {
         },
         descriptors());
   }
-  void end(process& one, const std::string& name) {
-    one.say("end");
+  void end(child_process& one, const std::string& name) {
+    one.line().try_say("end");
     const double until = bench::now_seconds() + 10;
     for (;;) {
-      pollfd entry{one.descriptor(), POLLIN, 0};
+      pollfd entry{one.line().descriptor(), POLLIN, 0};
       ::poll(&entry, 1, 100);
       if (entry.revents != 0) {
-        const auto line = one.hear();
+        const auto line = one.line().try_hear();
         if (!line) break;
         if (line->starts_with("left 0 ") && line->size() > 7)
           problem(name + " does not give back " + line->substr(7));
       }
       if (bench::now_seconds() > until) return problem(name + " does not end");
     }
-    if (const std::string how = one.wait_for_end(); how != "ended with status 0") problem(name + " " + how);
+    if (const std::string how = one.how_it_ended(); how != "ended with status 0") problem(name + " " + how);
   }
 
   // ---- the fault
@@ -271,7 +271,7 @@ class round {
       result_.victim = "server";
       server_->signal(signal);
       note(result_.what.name());
-      if (signal == SIGKILL) static_cast<void>(server_->wait_for_end());
+      if (signal == SIGKILL) static_cast<void>(server_->how_it_ended());
       return;
     }
     victim_ = chosen;
@@ -286,8 +286,8 @@ class round {
       chosen->stopped = true;
       return;
     }
-    static_cast<void>(chosen->runs->wait_for_end());
-    while (auto line = chosen->runs->hear()) hear(*chosen, *line);
+    static_cast<void>(chosen->runs->how_it_ended());
+    while (auto line = chosen->runs->line().try_hear()) hear(*chosen, *line);
     dead_files_ = chosen->files;
     chosen->ready = chosen->busy = false;
     chosen->runs.reset();
@@ -367,7 +367,7 @@ class round {
     s.token = token;
     s.least = version;
     s.asked = bench::now_seconds();
-    s.runs->say(word + " " + std::to_string(token) + " " + std::to_string(version));
+    s.runs->line().try_say(word + " " + std::to_string(token) + " " + std::to_string(version));
     if (s.trainer) look_for_holders(s.asked);
   }
 
@@ -505,7 +505,7 @@ class round {
       kept_files_.clear();
       for (seat& s : seats_) {
         s.told_files = false;
-        s.runs->say("files 0 0");
+        s.runs->line().try_say("files 0 0");
       }
       pump_until("who has which files",
                  [&] { return std::ranges::all_of(seats_, [](const seat& s) { return s.told_files; }); });
@@ -521,15 +521,15 @@ class round {
   void settle_pinned() {
     const std::uint64_t gone_on = version_ + 2;
     pump_until("everybody to go on", [&] { return everybody_has(std::max<std::uint64_t>(4, gone_on)); });
-    const process asker{[&](const bench::line_channel& line) { ask_holders<Hub>(line, address_, 1); },
-                        descriptors()};
+    const child_process asker{[&](const processes::channel& line) { ask_holders<Hub>(line, address_, 1); },
+                              descriptors()};
     for (bool more = true; more;) {
       pump_for(0.005);
-      while (auto line = asker.hear()) {
+      while (auto line = asker.line().try_hear()) {
         pinned_by_.insert(line->substr(0, line->find('~')));
         note("version 1 is held by " + *line);
       }
-      pollfd entry{asker.descriptor(), 0, 0};
+      pollfd entry{asker.line().descriptor(), 0, 0};
       ::poll(&entry, 1, 0);
       more = (entry.revents & POLLHUP) == 0;
     }
@@ -547,20 +547,20 @@ class round {
     std::vector<int> strangers = descriptors();
     for (std::uint32_t i = 0; i < shards; ++i) {
       pair[i].who = {name, i, true, false};  // spot: nobody is to rely on it
-      pair[i].runs = std::make_unique<process>(
-          [&](const bench::line_channel& line) {
+      pair[i].runs = std::make_unique<child_process>(
+          [&](const processes::channel& line) {
             member<Hub, typename Hub::subscriber>{line, pair[i].who, address_, how_.bytes}.obey();
           },
           strangers);
-      strangers.push_back(pair[i].runs->descriptor());
-      pair[i].runs->say("exactly 1 " + std::to_string(version));
+      strangers.push_back(pair[i].runs->line().descriptor());
+      pair[i].runs->line().try_say("exactly 1 " + std::to_string(version));
     }
     for (seat& s : pair) {
       std::string code;
       const double until = bench::now_seconds() + patience_s;
       while (code.empty() && bench::now_seconds() < until) {
         pump();  // the others, so that nobody is kept waiting
-        while (auto line = s.runs->hear()) {
+        while (auto line = s.runs->line().try_hear()) {
           if (!line->starts_with("got ") && !line->starts_with("failed ")) continue;
           note(s.who.name() + " " + *line);
           std::istringstream in{*line};
@@ -582,21 +582,21 @@ class round {
   // ---- the loop
 
   void pump() {
-    std::vector<pollfd> entries{{server_ ? server_->descriptor() : -1, POLLIN, 0}};
-    for (const seat& s : seats_) entries.push_back({s.runs ? s.runs->descriptor() : -1, POLLIN, 0});
+    std::vector<pollfd> entries{{server_ ? server_->line().descriptor() : -1, POLLIN, 0}};
+    for (const seat& s : seats_) entries.push_back({s.runs ? s.runs->line().descriptor() : -1, POLLIN, 0});
     ::poll(entries.data(), entries.size(), 2);
     if (entries[0].revents != 0) {
-      if (const auto line = server_->hear())
+      if (const auto line = server_->line().try_hear())
         hear_server(*line);
       else if (result_.what.stop || result_.victim != "server" || returned_ != 0)
-        throw std::runtime_error("the server " + server_->wait_for_end() + " by itself");
+        throw std::runtime_error("the server " + server_->how_it_ended() + " by itself");
     }
     for (std::size_t i = 0; i < seats_.size(); ++i) {
       if (entries[i + 1].revents == 0) continue;
-      if (const auto line = seats_[i].runs->hear())
+      if (const auto line = seats_[i].runs->line().try_hear())
         hear(seats_[i], *line);
       else
-        throw std::runtime_error(seats_[i].who.name() + " " + seats_[i].runs->wait_for_end() + " by itself");
+        throw std::runtime_error(seats_[i].who.name() + " " + seats_[i].runs->how_it_ended() + " by itself");
     }
     drive();
   }
@@ -623,13 +623,13 @@ class round {
   }
   /// Of the server, by one more process: into the events.
   void ask_what_is_stuck() {
-    const process asker{[&](const bench::line_channel& line) { ask_stuck<Hub>(line, address_); },
-                        descriptors()};
+    const child_process asker{[&](const processes::channel& line) { ask_stuck<Hub>(line, address_); },
+                              descriptors()};
     const double until = bench::now_seconds() + 10;
     while (bench::now_seconds() < until) {
-      pollfd entry{asker.descriptor(), POLLIN, 0};
+      pollfd entry{asker.line().descriptor(), POLLIN, 0};
       if (::poll(&entry, 1, 100) <= 0) continue;
-      const auto line = asker.hear();
+      const auto line = asker.line().try_hear();
       if (!line) return;
       note("stuck: " + *line);
     }
@@ -654,7 +654,7 @@ class round {
 
   setting how_;
   round_result result_{};
-  std::unique_ptr<process> server_;
+  std::unique_ptr<child_process> server_;
   std::deque<seat> seats_;
   std::string address_;
   bool server_ready_ = false;

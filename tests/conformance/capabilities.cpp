@@ -5,6 +5,8 @@
 
 #include <array>
 #include <cstring>
+#include <fstream>
+#include <iterator>
 #include <string>
 #include <tensorhub/concepts/guarded_transport.hpp>
 #include <tensorhub/testing/memory_transport.hpp>
@@ -18,12 +20,53 @@
 #ifdef TENSORHUB_HAS_LIBFABRIC
 #include <tensorhub/transports/libfabric.hpp>
 #endif
+#ifdef TENSORHUB_HAS_TLS
+#include <tensorhub/transports/tls.hpp>
+#endif
+#ifdef TENSORHUB_HAS_VERBS
+#include <tensorhub/transports/verbs.hpp>
+#endif
 
 #include "capability_checks.hpp"
 
 using namespace tensorhub;
 using namespace std::chrono_literals;
 using namespace capability_checks;
+
+namespace {
+
+/// The transport's row of the table in transports/README.md, as the code has it.
+template <transport T>
+std::string row_of() {
+  constexpr transport_capabilities can = T::capabilities;
+  std::string text = "\n| " + std::string{T::name} + " |";
+  for (const bool each :
+       {can.crosses_hosts, can.crosses_datacenters, can.survives_access_errors, can.uses_backing_file,
+        can.sends_by_reference, can.reads_device_memory, guarded_transport<T>})
+    text += each ? " yes |" : " no |";
+  return text + "\n";
+}
+
+}  // namespace
+
+TEST_CASE("transports/README.md has the capabilities of each transport that is built") {
+  std::ifstream file{TENSORHUB_SOURCE_DIR "/transports/README.md"};
+  const std::string page{std::istreambuf_iterator<char>{file}, {}};
+  const auto check_row = [&](const std::string& row) {
+    CHECK_MESSAGE(page.find(row) != std::string::npos, "should be: " << row);
+  };
+  check_row(row_of<transports::same_host>());
+  check_row(row_of<transports::tcp>());
+#ifdef TENSORHUB_HAS_TLS
+  check_row(row_of<transports::tls>());
+#endif
+#ifdef TENSORHUB_HAS_LIBFABRIC
+  check_row(row_of<transports::libfabric>());
+#endif
+#ifdef TENSORHUB_HAS_VERBS
+  check_row(row_of<transports::verbs>());
+#endif
+}
 
 TEST_CASE("capabilities: memory transport") {
   check_guard<testing::memory_transport>();

@@ -3,14 +3,10 @@
 // source's provider can tell.
 
 #include <doctest/doctest.h>
-#include <fcntl.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <signal.h>
-#include <spawn.h>
-#include <sys/prctl.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
@@ -18,10 +14,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
-#include <map>
-#include <memory>
 #include <optional>
-#include <sstream>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -29,26 +22,17 @@
 #include <tensorhub/memory/host.hpp>
 #include <tensorhub/transports/libfabric.hpp>
 #include <thread>
-#include <utility>
 #include <vector>
 
-#include "../process_signal.hpp"
+#include "source_process.hpp"
 
 namespace {
 
-using namespace std::chrono_literals;
-using tensorhub::completion;
-using tensorhub::completion_status;
-using tensorhub::incarnation;
+using namespace source_processes;
 using tensorhub::transports::libfabric;
 namespace detail = tensorhub::transports::libfabric_detail;
 
-constexpr std::uint64_t region_bytes = 64u << 20;
-constexpr incarnation source_id{21};
-constexpr incarnation reader_id{22};
-constexpr const char* order_variable =
-    "TENSORHUB_LIBFABRIC_SOURCE";  // "provider port incarnation descriptor"
-constexpr int child_descriptor = 50;
+constexpr const char* test_case_of_source = "libfabric: what a source does (a process of its own)";
 
 libfabric::options options_of(const std::string& provider, std::uint16_t port = 0) {
   libfabric::options options;
@@ -58,183 +42,59 @@ libfabric::options options_of(const std::string& provider, std::uint16_t port = 
   return options;
 }
 
+struct source_order {
+  std::array<char, 32> provider{};
+  std::uint16_t port = 0;
+  incarnation self{};
+};
+
 /// A process that serves one region until it is killed: this program again, with one test case. (A fork alone
 /// would inherit a libfabric that has been used.)
-class source_process {
+class fabric_source {
  public:
   tensorhub::transport_address address{};
   tensorhub::remote_region region{};
 
-  explicit source_process(const std::string& provider, incarnation self = source_id, std::uint16_t port = 0) {
-    std::array<int, 2> ends{};
-    REQUIRE(::pipe2(ends.data(), O_CLOEXEC) == 0);
-    const tensorhub::detail::unique_fd from_child{ends[0]};
-    tensorhub::detail::unique_fd to_parent{ends[1]};
-    std::string order = std::string{order_variable} + "=" + provider + " " + std::to_string(port) + " " +
-                        std::to_string(self.value);
-    std::vector<char*> variables{order.data()};
-    for (char** each = environ; *each != nullptr; ++each) variables.push_back(*each);
-    variables.push_back(nullptr);
-    std::string program = "/proc/self/exe";
-    std::string only = "--test-case=*(a process of its own)";
-    std::string even_if_skipped = "--no-skip=1";
-    std::array<char*, 4> words{program.data(), only.data(), even_if_skipped.data(), nullptr};
-    posix_spawn_file_actions_t actions;
-    ::posix_spawn_file_actions_init(&actions);
-    ::posix_spawn_file_actions_adddup2(&actions, to_parent.get(), child_descriptor);
-    ::posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
-    const int spawned =
-        ::posix_spawn(&id_, program.c_str(), &actions, nullptr, words.data(), variables.data());
-    ::posix_spawn_file_actions_destroy(&actions);
-    REQUIRE(spawned == 0);
-    to_parent.reset();
-    std::array<char, 1024> text{};
-    receive(from_child.get(), text.data(), text.size());
-    receive(from_child.get(), &region, sizeof region);
-    address.text = text.data();
+  explicit fabric_source(const std::string& provider, incarnation self = source_id, std::uint16_t port = 0)
+      : provider_{provider} {
+    source_order order{.provider = {}, .port = port, .self = self};
+    provider.copy(order.provider.data(), order.provider.size() - 1);
+    process_.line().tell(order);
+    address.text = process_.line().take<text>().data();
+    region = process_.line().take<tensorhub::remote_region>();
   }
-  ~source_process() { end(); }
-  source_process(const source_process&) = delete;
-  source_process& operator=(const source_process&) = delete;
+  ~fabric_source() { end(); }
+  fabric_source(const fabric_source&) = delete;
+  fabric_source& operator=(const fabric_source&) = delete;
 
-  void signal(int number) const { signal_process(id_, number); }
+  void signal(int number) const {
+    // A source over `shm` that has nothing to do looks for work, under one of its spin locks, a hundred times
+    // a second only; right after work it does so all the time.
+    if (provider_ == "shm") std::this_thread::sleep_for(50ms);
+    process_.signal(number);
+  }
   void end() {
-    if (id_ < 0) return;
-    ::kill(id_, SIGKILL);
-    ::waitpid(id_, nullptr, 0);
+    process_.end();
     // Provider shm's queues are files, which nobody removes when their process is killed.
-    const std::string mine = std::to_string(id_) + ":";
+    const std::string mine = std::to_string(process_.id()) + ":";
     std::error_code ignored;
     for (const auto& each : std::filesystem::directory_iterator{"/dev/shm", ignored}) {
       if (each.path().filename().string().starts_with(mine)) std::filesystem::remove(each.path(), ignored);
     }
-    id_ = -1;
   }
 
  private:
-  void receive(int descriptor, void* into, std::size_t bytes) {
-    std::size_t have = 0;
-    while (have < bytes) {
-      pollfd readable{descriptor, POLLIN, 0};
-      const bool came = ::poll(&readable, 1, 30'000) == 1;
-      const auto taken = came ? ::read(descriptor, static_cast<char*>(into) + have, bytes - have) : 0;
-      if (taken <= 0) end();
-      REQUIRE(taken > 0);
-      have += static_cast<std::size_t>(taken);
-    }
-  }
-  pid_t id_ = -1;
+  child_process process_ = child_process::of_test_case(test_case_of_source);
+  std::string provider_;
 };
 
-void serve(const char* order) {
-  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  std::istringstream words{order};
-  std::string provider;
-  std::uint16_t port = 0;
-  incarnation self;
-  words >> provider >> port >> self.value;
-  const tensorhub::host_memory::allocation memory{region_bytes};
-  std::memset(memory.data(), 7, region_bytes);
-  libfabric through{options_of(provider, port), self};
-  const auto range = memory.range();
-  const auto regions = through.register_memory(std::span{&range, 1}, tensorhub::region_access::remote_read);
-  const auto described = through.describe(regions.front());
-  std::array<char, 1024> text{};
-  through.address().text.copy(text.data(), text.size() - 1);
-  static_cast<void>(::write(child_descriptor, text.data(), text.size()));
-  static_cast<void>(::write(child_descriptor, &described, sizeof described));
-  for (;;) ::pause();
-}
-
-/// A process that reads: one queue, one region.
-struct reader {
-  static constexpr std::size_t reads = 8;
-  libfabric through;
-  tensorhub::host_memory::allocation target{region_bytes};
-  std::vector<libfabric::memory_region> into;
-  libfabric::queue queue;
-  std::optional<libfabric::endpoint> endpoint;
-  std::map<completion_status, std::size_t> ended{};
-
-  explicit reader(const std::string& provider)
-      : through{options_of(provider), reader_id}, into{registered()}, queue{through.make_queue(reads)} {}
-  std::vector<libfabric::memory_region> registered() {
-    const auto range = target.range();
-    return through.register_memory(std::span{&range, 1}, tensorhub::region_access::local_write);
-  }
-  void connect(const tensorhub::transport_address& address, incarnation peer = source_id) {
-    endpoint.reset();
-    endpoint.emplace(through.connect(queue, address, peer, 10s));
-  }
-  void post(const tensorhub::remote_region& from, std::uint64_t bytes, tensorhub::request_id id = 0) {
-    REQUIRE(queue.post_read(*endpoint, into.front(), 0, {&from, 0, bytes}, id) ==
-            tensorhub::post_result::posted);
-  }
-  void post_all(const tensorhub::remote_region& from) {
-    for (std::size_t i = 0; i < reads; ++i) post(from, region_bytes, i);
-  }
-  void drain() {
-    drain([] {});
-  }
-  /// Every read ends, and ends once. `after_first()` when the first of them has.
-  void drain(const auto& after_first) {
-    bool first = true;
-    std::vector<std::size_t> times(reads);
-    const std::size_t posted = queue.outstanding();
-    const auto until = std::chrono::steady_clock::now() + 30s;
-    while (queue.outstanding() > 0 && std::chrono::steady_clock::now() < until) {
-      std::array<completion, reads> done;
-      const std::size_t count = queue.poll(done);
-      if (count > 0 && std::exchange(first, false)) after_first();
-      for (std::size_t i = 0; i < count; ++i) {
-        ++ended[done[i].status];
-        ++times.at(done[i].id);
-      }
-      if (count == 0) queue.wait(1s);
-    }
-    CHECK(queue.outstanding() == 0);
-    std::size_t once = 0;
-    for (const std::size_t count : times) once += count == 1 ? 1 : 0;
-    CHECK(once == posted);
-    std::array<completion, 4> more;
-    CHECK(queue.poll(more) == 0);
-  }
-  [[nodiscard]] completion_status read(const tensorhub::remote_region& from, std::uint64_t bytes) {
-    ended.clear();
-    post(from, bytes);
-    drain();
-    REQUIRE(ended.size() == 1);
-    return ended.begin()->first;
-  }
+struct reader : reading_side<libfabric> {
+  explicit reader(const std::string& provider) : reading_side{options_of(provider)} {}
 };
 
-/// A source over `shm` that has nothing to do looks for work, under one of its spin locks, a hundred times a
-/// second only; right after work it does so all the time.
-void let_rest(const std::string& provider) {
-  if (provider == "shm") std::this_thread::sleep_for(50ms);
-}
-
-/// How the reads end when this signal reaches their source before, or in the middle.
-std::map<completion_status, std::size_t> end_while_reading(const std::string& provider, int signal,
-                                                           bool before) {
-  const source_process source{provider};
-  reader own{provider};
-  own.connect(source.address);
-  CHECK(own.read(source.region, 4096) == completion_status::ok);
-  CHECK(own.target.data()[4095] == std::byte{7});
-  own.ended.clear();
-  if (before) {
-    let_rest(provider);
-    source.signal(signal);
-  }
-  own.post_all(source.region);
-  if (!before) {
-    own.drain([&] { source.signal(signal); });
-  } else {
-    own.drain();
-  }
-  CHECK(!own.endpoint->usable());
-  return own.ended;
+counts ends(const std::string& provider, int signal, moment when) {
+  const fabric_source source{provider};
+  return end_while_reading<libfabric>(source, options_of(provider), signal, when);
 }
 
 std::uint16_t port_of(const tensorhub::transport_address& address) {
@@ -291,34 +151,48 @@ const std::array<std::string, 3> providers{"tcp", "tcp;ofi_rxm", "shm"};
 }  // namespace
 
 TEST_CASE("libfabric: what a source does (a process of its own)" * doctest::skip()) {
-  const char* const order = std::getenv(order_variable);
-  if (order == nullptr) return;
-  serve(order);
+  const channel line = processes::channel_of_parent();
+  const auto order = line.take<source_order>();
+  const tensorhub::host_memory::allocation memory{region_bytes};
+  std::memset(memory.data(), 7, region_bytes);
+  libfabric through{options_of(order.provider.data(), order.port), order.self};
+  const auto range = memory.range();
+  const auto regions = through.register_memory(std::span{&range, 1}, tensorhub::region_access::remote_read);
+  introduce(line, through, regions.front());
+  for (;;) ::pause();
 }
 
-// Not over `shm`: who is killed while it holds one of the spin locks of shared memory leaves its peers
-// spinning in the provider (transports/libfabric/README.md).
+TEST_CASE("libfabric: the bytes of another process arrive") {
+  for (const std::string& provider : providers) {
+    CAPTURE(provider);
+    const fabric_source source{provider};
+    reader own{provider};
+    own.connect(source.address);
+    CHECK(own.read(source.region) == completion_status::ok);
+    CHECK(own.target.data()[4095] == std::byte{7});
+  }
+}
+
+// Not over `shm`: a process that is killed while it holds one of the spin locks of shared memory leaves its
+// peers spinning in the provider (transports/libfabric/README.md).
 TEST_CASE("libfabric: a source killed in the middle of reads: each ends once, as ok or peer_lost") {
   for (const std::string& provider : {providers[0], providers[1]}) {
     CAPTURE(provider);
-    const auto ended = end_while_reading(provider, SIGKILL, false);
-    CHECK(ended.contains(completion_status::peer_lost));
-    CHECK(!ended.contains(completion_status::access_denied));
-    CHECK(!ended.contains(completion_status::local_error));
+    CHECK(ends(provider, SIGKILL, moment::after_a_completion).contains(completion_status::peer_lost));
   }
 }
 
 TEST_CASE("libfabric: a source that is dead already: all reads are lost") {
   for (const std::string& provider : providers) {
     CAPTURE(provider);
-    CHECK(end_while_reading(provider, SIGKILL, true)[completion_status::peer_lost] == 8);
+    CHECK(ends(provider, SIGKILL, moment::before_the_reads)[completion_status::peer_lost] == reads_at_once);
   }
 }
 
 TEST_CASE("libfabric: a stopped source says nothing: the peer time-out ends the reads") {
   for (const std::string& provider : providers) {
     CAPTURE(provider);
-    CHECK(end_while_reading(provider, SIGSTOP, true)[completion_status::peer_lost] == 8);
+    CHECK(ends(provider, SIGSTOP, moment::before_the_reads)[completion_status::peer_lost] == reads_at_once);
   }
 }
 
@@ -330,7 +204,7 @@ TEST_CASE("libfabric: a stopped source that goes on after the time-out brings no
   for (const std::string& provider : of_late_bytes) {
     CAPTURE(provider);
     constexpr std::uint64_t elsewhere = region_bytes - 4096;
-    const source_process source{provider};
+    const fabric_source source{provider};
     reader own{provider};
     own.connect(source.address);
     CHECK(own.read(source.region, 4096) == completion_status::ok);
@@ -341,11 +215,8 @@ TEST_CASE("libfabric: a stopped source that goes on after the time-out brings no
     source.signal(SIGCONT);
     for (int round = 0; round < 4; ++round) {
       own.connect(source.address);
-      REQUIRE(own.queue.post_read(*own.endpoint, own.into.front(), elsewhere, {&source.region, 0, 4096}, 0) ==
-              tensorhub::post_result::posted);
-      own.ended.clear();
-      own.drain();
-      CHECK(own.ended.contains(completion_status::ok));
+      own.post(source.region, 4096, 0, 0, elsewhere);
+      CHECK(own.drain().contains(completion_status::ok));
     }
     std::uint64_t late = 0;
     for (std::uint64_t i = 0; i < elsewhere; ++i) late += own.target.data()[i] != std::byte{1};
@@ -356,9 +227,8 @@ TEST_CASE("libfabric: a stopped source that goes on after the time-out brings no
 TEST_CASE("libfabric: connecting to a process that is gone, and to one that is stopped") {
   for (const std::string& provider : providers) {
     CAPTURE(provider);
-    source_process source{provider};
+    fabric_source source{provider};
     reader own{provider};
-    let_rest(provider);
     source.signal(SIGSTOP);
     const auto connect = [&] {
       own.endpoint.emplace(own.through.connect(own.queue, source.address, source_id, 300ms));
@@ -373,32 +243,18 @@ TEST_CASE("libfabric: connecting to a process that is gone, and to one that is s
 TEST_CASE("libfabric: another process at the same address: old reads end, the old incarnation is refused") {
   for (const std::string& provider : {providers[0], providers[1]}) {
     CAPTURE(provider);
-    constexpr incarnation successor_id{23};
-    auto source = std::make_unique<source_process>(provider);
-    const auto old_region = source->region;
-    reader own{provider};
-    own.connect(source->address);
-    own.post_all(source->region);
-    const auto port = port_of(source->address);
-    source->end();
-    const source_process successor{provider, successor_id, port};
-    REQUIRE(successor.address.text == source->address.text);
-    own.drain();
-    CHECK(own.ended.contains(completion_status::peer_lost));
-    CHECK(!own.ended.contains(completion_status::local_error));
-    CHECK(!own.endpoint->usable());
-    const std::string refused = error_of([&] { own.connect(successor.address, source_id); });
-    CHECK_MESSAGE(contains(refused, "another process"), refused);
-    own.connect(successor.address, successor_id);
-    CHECK(own.read(old_region, 4096) == completion_status::access_denied);
-    CHECK(own.read(successor.region, 4096) == completion_status::ok);
+    fabric_source source{provider};
+    std::optional<fabric_source> successor;
+    replace_while_reading<libfabric>(
+        options_of(provider), source, [&] { source.end(); },
+        [&]() -> auto& { return successor.emplace(provider, successor_id, port_of(source.address)); });
   }
 }
 
 TEST_CASE("libfabric: strangers that come to a source do not disturb it") {
   for (const std::string& provider : {providers[0], providers[1]}) {
     CAPTURE(provider);
-    const source_process source{provider};
+    const fabric_source source{provider};
     sockaddr_in where{};
     where.sin_family = AF_INET;
     where.sin_port = htons(port_of(source.address));
@@ -472,7 +328,7 @@ TEST_CASE("libfabric: options that cannot be met: the sentence says what there i
 TEST_CASE("libfabric: a provider denies what the reader's check would let through") {
   for (const std::string& provider : providers) {
     CAPTURE(provider);
-    const source_process source{provider};
+    const fabric_source source{provider};
     reader own{provider};
     own.connect(source.address);
     const auto forged = [&](const auto& change) {
@@ -490,11 +346,7 @@ TEST_CASE("libfabric: a provider denies what the reader's check would let throug
       CAPTURE(which);
       if (!own.endpoint->usable()) own.connect(source.address);
       std::memset(own.target.data(), 1, 4096);
-      REQUIRE(own.queue.post_read(*own.endpoint, own.into.front(), 0, {&what, offset, 4096}, 0) ==
-              tensorhub::post_result::posted);
-      own.ended.clear();
-      own.drain();
-      CHECK(!own.ended.contains(completion_status::ok));
+      CHECK(own.read(what, 4096, offset) != completion_status::ok);
       CHECK(own.target.data()[0] == std::byte{1});
     };
     require_denied(forged([](detail::region_key& key) { key.keys[0] ^= 1; }), 0,

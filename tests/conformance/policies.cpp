@@ -5,9 +5,10 @@
 #include <doctest/doctest.h>
 
 #include <cstdint>
-#include <map>
 #include <vector>
 
+#include "baselines/chain.hpp"
+#include "baselines/one_to_many.hpp"
 #include "nearest_class.hpp"
 #include "support/archetypes.hpp"
 #include "tensorhub/policy/consistency/bounded_staleness.hpp"
@@ -15,11 +16,8 @@
 #include "tensorhub/policy/consistency/independent.hpp"
 #include "tensorhub/policy/integrity/none.hpp"
 #include "tensorhub/policy/integrity/xxh3_128.hpp"
-#include "tensorhub/policy/scheduler/chain.hpp"
 #include "tensorhub/policy/scheduler/least_loaded.hpp"
 #include "tensorhub/policy/scheduler/nearest_source.hpp"
-#include "tensorhub/policy/scheduler/one_to_many.hpp"
-#include "tensorhub/policy/scheduler/round_robin.hpp"
 #include "tensorhub/testing/policy_conformance.hpp"
 
 using namespace tensorhub;
@@ -45,8 +43,8 @@ source_candidate candidate(std::uint64_t worker, std::uint32_t leases = 0, bool 
 
 }  // namespace
 
-TEST_CASE_TEMPLATE("schedulers keep the rules", S, nearest_source, least_loaded, round_robin, one_to_many,
-                   chain, scheduler_archetype) {
+TEST_CASE_TEMPLATE("schedulers keep the rules", S, nearest_source, least_loaded, baselines::one_to_many,
+                   baselines::chain, scheduler_archetype) {
   all_hold(check_scheduler<S>());
 }
 
@@ -184,7 +182,7 @@ TEST_CASE("one_to_many reads from the publisher, however many do; else from whoe
   call.offer(half, {});
   call.offer(candidate(2), {});
   call.offer(candidate(3, 1000, true), {});
-  one_to_many policy;
+  baselines::one_to_many policy;
   CHECK(policy.choose(call.query, call.candidates).index == 2);
   call.candidates.pop_back();
   CHECK(policy.choose(call.query, call.candidates).index == 1);
@@ -194,32 +192,12 @@ TEST_CASE("chain takes the end of the chain, and waits for it") {
   scheduler_call call;
   call.read_from(incarnation{9}, {});
   call.offer(candidate(1, 1), {});
-  chain policy;
+  baselines::chain policy;
   CHECK_FALSE(policy.choose(call.query, call.candidates).index);
   call.offer(candidate(2), {});
   CHECK(policy.choose(call.query, call.candidates).index == 1);
   CHECK(policy.limits().sources == 1);
   CHECK(policy.limits().credits == 1);
-}
-
-TEST_CASE("round_robin is fair, also while the list changes") {
-  scheduler_call call;
-  call.read_from(incarnation{9}, {});
-  for (const std::uint64_t worker : {30u, 10u, 20u}) call.offer(candidate(worker), {});
-  round_robin policy;
-  std::map<std::uint64_t, int> served;
-  for (int i = 0; i < 9; ++i) {
-    const source_choice choice = policy.choose(call.query, call.candidates);
-    REQUIRE(choice.index);
-    ++served[call.candidates[*choice.index].worker.value];
-  }
-  CHECK(served == std::map<std::uint64_t, int>{{10, 3}, {20, 3}, {30, 3}});
-
-  // The last one served was 30; 10 is next, and when it has gone, 20.
-  call.candidates.erase(call.candidates.begin() + 1);
-  const source_choice choice = policy.choose(call.query, call.candidates);
-  REQUIRE(choice.index);
-  CHECK(call.candidates[*choice.index].worker.value == 20);
 }
 
 TEST_CASE("bounded staleness keeps what is held up to its bound, and not longer") {

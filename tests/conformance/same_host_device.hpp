@@ -19,7 +19,7 @@
 #include <thread>
 #include <vector>
 
-#include "same_host_child.hpp"
+#include "source_process.hpp"
 
 namespace same_host_device {
 
@@ -38,7 +38,9 @@ inline constexpr std::uint64_t regions_in_allocation = 2;
 inline constexpr incarnation source_id{41};
 inline constexpr incarnation reader_id{42};
 
-using same_host_tests::counts;
+using processes::channel;
+using processes::child_process;
+using source_processes::counts;
 
 [[nodiscard]] inline std::vector<std::byte> pattern(std::uint64_t seed) {
   std::vector<std::byte> out(region_bytes);
@@ -111,24 +113,28 @@ struct source_setup {
 /// A process that serves two regions of one allocation. Orders: 'r' it revokes and overwrites the first, 'n'
 /// it deregisters and frees all and serves other memory with pattern 7 in its place, 'f' it frees without
 /// deregistering, 'c' it cuts the reader off.
-struct source_process : same_host_tests::child_process {
+struct source_process {
+  child_process process;
   tensorhub::transport_address address{};
   std::array<tensorhub::remote_region, regions_in_allocation> regions{};
   std::string says{};
 
   explicit source_process(const source_setup& setup = {})
-      : child_process{[&](int up, int down) { serve(setup, up, down); }} {
-    address.text = hear_text();
-    says = hear_text();
-    hear(regions);
+      : process{[&](channel& line) { serve(setup, line); }} {
+    address.text = process.line().take<source_processes::text>().data();
+    says = process.line().take<source_processes::text>().data();
+    hear();
   }
   void order(char what) {
-    REQUIRE(::write(orders, &what, 1) == 1);
-    hear(regions);
+    process.line().tell(what);
+    hear();
   }
+  void signal(int number) const { process.signal(number); }
+  void end() { process.end(); }
 
  private:
-  static void serve(const source_setup& setup, int up, int down) {
+  void hear() { regions = process.line().take<decltype(regions)>(); }
+  static void serve(const source_setup& setup, const channel& line) {
     auto& set = fake_device::instance().set;
     set.exports = setup.exports;
     set.delay_ns = setup.delay_ns;
@@ -148,11 +154,11 @@ struct source_process : same_host_tests::child_process {
       }
     };
     offer(0);
-    tell_text(up, through.address().text);
-    tell_text(up, noted.empty() ? through.how_read(registered.front()) : noted);
+    line.tell(source_processes::text_of(through.address().text));
+    line.tell(source_processes::text_of(noted.empty() ? through.how_read(registered.front()) : noted));
     for (char what = 0;;) {
-      tell(up, described);
-      if (::read(down, &what, 1) != 1) break;
+      line.tell(described);
+      if (!line.try_take(what)) return;
       if (what == 'r') {
         through.revoke(registered.front());
         memory->fill(pattern(99));
@@ -166,7 +172,6 @@ struct source_process : same_host_tests::child_process {
       if (what == 'f') memory->free();
       if (what == 'c') through.cut_off(reader_id);
     }
-    for (;;) ::pause();
   }
 };
 
@@ -191,7 +196,7 @@ struct reading_side {
       REQUIRE(queue.post_read(*endpoint, into.front(), 0, {&region, 0, region_bytes}, i) ==
               tensorhub::post_result::posted);
   }
-  counts drain() { return same_host_tests::drain(queue); }
+  counts drain() { return source_processes::drain(queue); }
   counts read(const tensorhub::remote_region& region, std::size_t count = 1) {
     target.fill(std::vector<std::byte>(region_bytes));
     post(region, count);

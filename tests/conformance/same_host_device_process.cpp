@@ -3,7 +3,6 @@
 
 #include <doctest/doctest.h>
 
-#include "../process_signal.hpp"
 #include "same_host_device.hpp"
 
 using namespace same_host_device;
@@ -326,7 +325,7 @@ TEST_CASE("a stopped source: what is mapped is read on, what has to be staged en
     reading_side reader{kind_of_memory::device, {.peer_timeout = 700ms}};
     reader.connect(source);
     CHECK(reader.read(source.regions[0]) == all_well);
-    signal_process(source.id, SIGSTOP);
+    source.signal(SIGSTOP);
     CHECK(reader.read(source.regions[0], 2) ==
           counts{{exports ? completion_status::ok : completion_status::peer_lost, 2}});
     CHECK(reader.endpoint->usable() == exports);

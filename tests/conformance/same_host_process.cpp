@@ -13,37 +13,34 @@
 #include <array>
 #include <chrono>
 #include <cstring>
-#include <exception>
 #include <fstream>
 #include <functional>
 #include <iostream>
-#include <map>
-#include <memory>
 #include <optional>
 #include <string>
 #include <tensorhub/memory/host.hpp>
 #include <tensorhub/transports/same_host.hpp>
 #include <vector>
 
-#include "../process_signal.hpp"
-#include "same_host_child.hpp"
+#include "source_process.hpp"
 
 namespace {
 
 using namespace std::chrono_literals;
-using same_host_tests::counts;
+using processes::channel;
+using processes::child_process;
+using source_processes::counts;
+using source_processes::reader_id;
+using source_processes::region_bytes;
+using source_processes::source_id;
 using tensorhub::completion;
 using tensorhub::completion_status;
 using tensorhub::errc;
 using tensorhub::incarnation;
 using tensorhub::region_access;
-using tensorhub::transports::backing_files;
 using tensorhub::transports::memory_attach;
 using tensorhub::transports::same_host;
 
-constexpr std::uint64_t region_bytes = 64u << 20;
-constexpr incarnation source_id{21};
-constexpr incarnation reader_id{22};
 constexpr uid_t nobody = 65534;
 
 /// How the source's memory lies.
@@ -96,37 +93,31 @@ struct source_memory {
 
 /// A process that serves one region, until it is killed. Orders: 't' its file becomes empty, 'r' it revokes
 /// and overwrites, 'u' it deregisters, 'f' it gets a child that has all of its descriptors.
-struct source_process : same_host_tests::child_process {
+struct source_process {
+  child_process process;
   tensorhub::transport_address address{};
   tensorhub::remote_region region{};
 
   explicit source_process(const source_setup& setup = {})
-      : child_process{[&](int up, int down) { serve(setup, up, down); }} {
-    address.text = hear_text();
-    hear(region);
+      : process{[&](channel& line) { serve(setup, line); }} {
+    address.text = process.line().take<source_processes::text>().data();
+    region = process.line().take<tensorhub::remote_region>();
   }
-  void signal(int number) const {
-    signal_process(id, number);
-    if (number == SIGKILL) {  // gone, and still there for `end`
-      siginfo_t facts{};
-      ::waitid(P_PID, static_cast<id_t>(id), &facts, WEXITED | WNOWAIT);
-    }
-  }
+  void signal(int number) const { process.signal(number); }
   void order(char what) const {
-    char done = 0;
-    REQUIRE(::write(orders, &what, 1) == 1);
-    hear(done);
+    process.line().tell(what);
+    REQUIRE(process.line().take<char>() == what);
   }
 
  private:
   /// Until the test has ended.
-  [[noreturn]] static void hold(int down) {
+  [[noreturn]] static void hold(const channel& line) {
     ::alarm(60);
-    for (pollfd entry{down, 0, 0}; ::poll(&entry, 1, -1) <= 0;) {
+    for (pollfd entry{line.descriptor(), 0, 0}; ::poll(&entry, 1, -1) <= 0;) {
     }
     std::_Exit(0);
   }
-  static void serve(const source_setup& setup, int up, int down) {
+  static void serve(const source_setup& setup, const channel& line) {
     if (setup.user) {
       if (::setresgid(nobody, nobody, nobody) != 0 || ::setresuid(*setup.user, *setup.user, *setup.user) != 0)
         std::_Exit(4);
@@ -136,58 +127,27 @@ struct source_process : same_host_tests::child_process {
     const source_memory memory{setup.memory};
     same_host through{setup.options, setup.self};
     auto regions = through.register_memory(std::span{&memory.range, 1}, region_access::remote_read);
-    const auto described = through.describe(regions.front());
-    tell_text(up, through.address().text);
-    tell(up, described);
-    for (char what = 0; ::read(down, &what, 1) == 1;) {
+    source_processes::introduce(line, through, regions.front());
+    for (char what = 0; line.try_take(what);) {
       if (what == 't' && ::ftruncate(memory.file.get(), 0) != 0) return;
       if (what == 'r') {
         through.revoke(regions.front());
         std::memset(memory.range.data, 0, region_bytes);
       }
-      if (what == 'f' && ::fork() == 0) hold(down);
+      if (what == 'f' && ::fork() == 0) hold(line);
       if (what == 'u') regions.clear();
-      tell(up, what);
+      line.tell(what);
     }
-    for (;;) ::pause();
   }
 };
 
-/// A process that reads, with one endpoint.
-struct reading_side {
-  same_host through;
-  tensorhub::host_memory::allocation target{region_bytes};
-  tensorhub::memory_range range = target.range();
-  std::vector<same_host::memory_region> into =
-      through.register_memory(std::span{&range, 1}, region_access::local_write);
-  same_host::queue queue = through.make_queue(8);
-  std::optional<same_host::endpoint> endpoint{};
+/// The shared reading side, whose reads clear the target first.
+struct reading_side : source_processes::reading_side<same_host> {
+  using source_processes::reading_side<same_host>::reading_side;
 
-  explicit reading_side(const same_host::options& options = {}) : through{options, reader_id} {}
-
-  void connect(const source_process& source) {
-    endpoint.reset();
-    endpoint.emplace(through.connect(queue, source.address, source_id, 5s));
-  }
-  /// Code and sentence of a refused connection; `ok` if it was made.
-  std::pair<errc, std::string> try_to_connect(const tensorhub::transport_address& address,
-                                              std::chrono::milliseconds timeout = 5s) {
-    try {
-      const auto made = through.connect(queue, address, source_id, timeout);
-      return {errc::ok, {}};
-    } catch (const tensorhub::error& e) {
-      return {e.code(), e.sentence()};
-    }
-  }
-  void post(const tensorhub::remote_region& region, std::size_t count, std::uint64_t bytes = region_bytes) {
-    for (std::size_t i = 0; i < count; ++i)
-      REQUIRE(queue.post_read(*endpoint, into.front(), 0, {&region, 0, bytes}, i) ==
-              tensorhub::post_result::posted);
-  }
-  counts drain() { return same_host_tests::drain(queue); }
   counts read(const source_process& source, std::size_t count = 1) {
     std::memset(target.data(), 0, region_bytes);
-    post(source.region, count);
+    post_all(source.region, count);
     return drain();
   }
   [[nodiscard]] bool has_the_bytes() const {
@@ -211,25 +171,20 @@ struct reading_side {
   return found;
 }
 
-using counts = counts;
-
 /// Runs the body in a child that has become another user; its result is the exit status.
 [[nodiscard]] int as_user(uid_t user, const std::function<int()>& body) {
-  const pid_t child = ::fork();
-  if (child == 0) {
+  child_process child{[&] {
+    if (::setresgid(nobody, nobody, nobody) != 0 || ::setresuid(user, user, user) != 0) return 90;
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (::setresgid(nobody, nobody, nobody) != 0 || ::setresuid(user, user, user) != 0) std::_Exit(90);
-    int result = 91;
-    try {
-      result = body();
-    } catch (const std::exception& e) {
-      std::cerr << "as another user: " << e.what() << "\n";
-    }
-    std::_Exit(result);
+    return body();
+  }};
+  std::string said;
+  try {
+    for (;;) said += child.output_line(60s) + "\n";
+  } catch (const std::runtime_error&) {  // it has ended
   }
-  int status = 0;
-  ::waitpid(child, &status, 0);
-  return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
+  std::cout << said;
+  return child.wait();
 }
 
 /// The test goes on only if this process may become another user.
@@ -249,7 +204,7 @@ TEST_CASE("the bytes of another process arrive, whatever its memory is") {
       CAPTURE(threads);
       const source_process source{{.memory = memory}};
       reading_side reader{{.copy_threads = threads}};
-      reader.connect(source);
+      reader.connect(source.address);
       CHECK(reader.read(source) == counts{{completion_status::ok, 1}});
       CHECK(reader.has_the_bytes());
     }
@@ -261,7 +216,7 @@ TEST_CASE("a sealed file is mapped once, over several endpoints, and unmapped wh
   reading_side reader{};
   CHECK(mappings_of_others() == 0);
   for (int round = 0; round < 3; ++round) {
-    reader.connect(source);
+    reader.connect(source.address);
     CHECK(reader.read(source) == counts{{completion_status::ok, 1}});
     CHECK(mappings_of_others() == 1);
   }
@@ -277,7 +232,7 @@ TEST_CASE("a sealed file is mapped once, over several endpoints, and unmapped wh
 TEST_CASE("a file that is not sealed may become shorter: the read is denied, nothing faults") {
   const source_process source{{.memory = memory_of_source::loose_file}};
   reading_side reader{};
-  reader.connect(source);
+  reader.connect(source.address);
   CHECK(reader.read(source) == counts{{completion_status::ok, 1}});
   source.order('t');
   CHECK(reader.read(source) == counts{{completion_status::access_denied, 1}});
@@ -288,9 +243,9 @@ TEST_CASE("a killed source: every outstanding read ends once, and none ends well
     CAPTURE(static_cast<int>(memory));
     const source_process source{{.memory = memory}};
     reading_side reader{};
-    reader.connect(source);
+    reader.connect(source.address);
     CHECK(reader.read(source) == counts{{completion_status::ok, 1}});
-    reader.post(source.region, 8);
+    reader.post_all(source.region, 8);
     source.signal(SIGKILL);
     const auto ended = reader.drain();
     CHECK(ended.contains(completion_status::peer_lost));
@@ -307,7 +262,7 @@ TEST_CASE("a killed source: every outstanding read ends once, and none ends well
 TEST_CASE("a source that died before its region was asked for: peer lost") {
   const source_process source{};
   reading_side reader{};
-  reader.connect(source);
+  reader.connect(source.address);
   source.signal(SIGKILL);
   CHECK(reader.read(source, 8) == counts{{completion_status::peer_lost, 8}});
   CHECK(!reader.endpoint->usable());
@@ -316,7 +271,7 @@ TEST_CASE("a source that died before its region was asked for: peer lost") {
 TEST_CASE("a killed source whose child still holds its sockets is lost all the same") {
   const source_process source{};
   reading_side reader{};
-  reader.connect(source);
+  reader.connect(source.address);
   CHECK(reader.read(source) == counts{{completion_status::ok, 1}});
   source.order('f');  // the child inherits the connection: only the process itself can tell
   source.signal(SIGKILL);
@@ -331,9 +286,9 @@ TEST_CASE("revoked in another process in the middle of a read: no byte of later 
       CAPTURE(polls);
       const source_process source{{.memory = memory}};
       reading_side reader{};
-      reader.connect(source);
+      reader.connect(source.address);
       CHECK(reader.read(source) == counts{{completion_status::ok, 1}});
-      reader.post(source.region, 1);
+      reader.post_all(source.region, 1);
       std::array<completion, 1> done;
       counts ended;
       for (int i = 0; i < polls && ended.empty(); ++i) {
@@ -352,13 +307,13 @@ TEST_CASE("revoked in another process in the middle of a read: no byte of later 
 TEST_CASE("a stopped source: what is known is read on, everything else ends by a time-out") {
   const source_process source{};
   reading_side reader{{.peer_timeout = 700ms}};
-  reader.connect(source);
+  reader.connect(source.address);
   CHECK(reader.read(source) == counts{{completion_status::ok, 1}});
   reader.endpoint.reset();
   reading_side other{{.peer_timeout = 700ms}};
-  other.connect(source);
+  other.connect(source.address);
   source.signal(SIGSTOP);
-  reader.connect(source);  // over the connection that was kept
+  reader.connect(source.address);  // over the connection that was kept
   CHECK(reader.read(source) == counts{{completion_status::ok, 1}});
   CHECK(reader.has_the_bytes());
   CHECK(other.read(source, 8) == counts{{completion_status::peer_lost, 8}});
@@ -406,10 +361,10 @@ TEST_CASE("a source whose memory the kernel protects: connect says why; its file
     if (sentence.find("dumpable") == std::string::npos && sentence.find("Yama") == std::string::npos)
       return 3;
     reading_side files_only{{.attach = memory_attach::never}};
-    files_only.connect(hidden);
+    files_only.connect(hidden.address);
     if (files_only.read(hidden) != counts{{completion_status::ok, 1}} || !files_only.has_the_bytes())
       return 4;
-    files_only.connect(plain);
+    files_only.connect(plain.address);
     if (files_only.read(plain) != counts{{completion_status::local_error, 1}}) return 5;
     // The control: the same user and a source that may be attached to (if Yama is not in the way).
     const auto control = reader.try_to_connect(open.address);
@@ -439,7 +394,7 @@ TEST_CASE("another user is refused, by both sides, unless it is allowed") {
     if (third.first != errc::transport_failed || third.second.find("CAP_SYS_PTRACE") == std::string::npos)
       return 3;
     reading_side files_only{{.attach = memory_attach::never, .allowed_uids = {0}}};
-    files_only.connect(generous);
+    files_only.connect(generous.address);
     return files_only.read(generous) == counts{{completion_status::ok, 1}} ? 0 : 4;
   });
   CHECK(result == 0);

@@ -1,181 +1,248 @@
 #pragma once
 /// \file source_process.hpp
-/// A transport over sockets against a source in another process, which is killed, stopped, or replaced with
-/// reads outstanding.
+/// What the tests of transports against other processes share: a source in a forked process, a reading side
+/// in this process, and the cases of a source that is killed, stopped or replaced with reads outstanding.
 
 #include <doctest/doctest.h>
 #include <signal.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
+#include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <tensorhub/concepts/memory_space.hpp>
 #include <tensorhub/concepts/transport.hpp>
-#include <tensorhub/detail/unique_fd.hpp>
 #include <tensorhub/error.hpp>
 #include <tensorhub/memory/host.hpp>
+#include <utility>
 #include <vector>
 
-#include "../process_signal.hpp"
+#include "support/child_process.hpp"
 
 namespace source_processes {
 
 using namespace std::chrono_literals;
+using processes::channel;
+using processes::child_process;
 using tensorhub::completion;
 using tensorhub::completion_status;
+using tensorhub::errc;
 using tensorhub::incarnation;
+using counts = std::map<completion_status, std::size_t>;  ///< how often reads ended so
 
 inline constexpr std::uint64_t region_bytes = 64u << 20;
 inline constexpr incarnation source_id{21};
 inline constexpr incarnation reader_id{22};
+inline constexpr incarnation successor_id{23};
+inline constexpr std::size_t reads_at_once = 8;
+
+// ---- messages of a source to the test
+
+using text = std::array<char, 1024>;
+
+[[nodiscard]] inline text text_of(const std::string& from) {
+  text out{};
+  from.copy(out.data(), out.size() - 1);
+  return out;
+}
+/// Says where the source is and what it serves.
+template <tensorhub::transport T>
+void introduce(const channel& line, const T& through, const typename T::memory_region& region) {
+  line.tell(text_of(through.address().text));
+  line.tell(through.describe(region));
+}
 
 /// A process that serves one region, until it is killed. `port_of(options)` is where options have the port,
 /// `Memory` what the region is of.
 template <tensorhub::transport T, tensorhub::memory_space Memory = tensorhub::host_memory>
 struct source_process {
-  pid_t id = -1;
+  child_process process;
   tensorhub::transport_address address{};
   tensorhub::remote_region region{};
 
   /// Fork before this process has threads. With `later`, the child starts to listen when it is told where.
   template <typename PortOf>
-  source_process(typename T::options how, PortOf&& port_of, incarnation self = source_id,
-                 bool later = false) {
-    int ends[2], orders[2];
-    REQUIRE(::pipe(ends) == 0);
-    REQUIRE(::pipe(orders) == 0);
-    id = ::fork();
-    if (id == 0) {
-      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-      ::close(orders[1]);
-      std::uint16_t port = 0;
-      if (later && ::read(orders[0], &port, sizeof port) <= 0) std::_Exit(1);
-      port_of(how) = port;
-      const typename Memory::allocation memory = Memory{}.allocate(region_bytes);
-      T through{how, self};
-      const auto range = memory.range();
-      const auto regions =
-          through.register_memory(std::span{&range, 1}, tensorhub::region_access::remote_read);
-      const auto described = through.describe(regions.front());
-      std::array<char, 256> text{};
-      through.address().text.copy(text.data(), text.size() - 1);
-      static_cast<void>(::write(ends[1], text.data(), text.size()));
-      static_cast<void>(::write(ends[1], &described, sizeof described));
-      for (;;) ::pause();
-    }
-    ::close(ends[1]);
-    ::close(orders[0]);
-    answers_.reset(ends[0]);
-    orders_.reset(orders[1]);
+  source_process(const typename T::options& how, PortOf&& port_of, incarnation self = source_id,
+                 bool later = false)
+      : process{[&](channel& line) {
+          typename T::options mine = how;
+          port_of(mine) = later ? line.take<std::uint16_t>() : std::uint16_t{0};
+          const typename Memory::allocation memory = Memory{}.allocate(region_bytes);
+          T through{mine, self};
+          const auto range = memory.range();
+          const auto regions =
+              through.register_memory(std::span{&range, 1}, tensorhub::region_access::remote_read);
+          introduce(line, through, regions.front());
+          for (;;) ::pause();
+        }} {
     if (!later) hear();
   }
   void listen_on(std::uint16_t port) {
-    REQUIRE(::write(orders_.get(), &port, sizeof port) == static_cast<ssize_t>(sizeof port));
+    process.line().tell(port);
     hear();
   }
-  ~source_process() {
-    ::kill(id, SIGKILL);
-    ::waitpid(id, nullptr, 0);
-  }
+  void signal(int number) const { process.signal(number); }
 
  private:
   void hear() {
-    std::array<char, 256> text{};
-    REQUIRE(::read(answers_.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size()));
-    REQUIRE(::read(answers_.get(), &region, sizeof region) == static_cast<ssize_t>(sizeof region));
-    address.text = text.data();
+    address.text = process.line().take<text>().data();
+    region = process.line().take<tensorhub::remote_region>();
   }
-  tensorhub::detail::unique_fd answers_, orders_;
 };
 
-/// Posts reads, does something to the source, and counts how each of them ends.
-template <tensorhub::transport T, tensorhub::memory_space Memory>
-std::map<completion_status, std::size_t> end_while_reading(const source_process<T, Memory>& source,
-                                                           typename T::options reader_options, int signal,
-                                                           bool ends_at_once) {
-  T through{reader_options, reader_id};
-  const typename Memory::allocation target = Memory{}.allocate(region_bytes);
-  const auto range = target.range();
-  const auto into = through.register_memory(std::span{&range, 1}, tensorhub::region_access::local_write);
-  constexpr std::size_t reads = 8;
-  auto queue = through.make_queue(reads);
-  auto endpoint = through.connect(queue, source.address, source_id, 5s);
-  if (ends_at_once) signal_process(source.id, signal);
-  for (std::size_t i = 0; i < reads; ++i) {
-    REQUIRE(queue.post_read(endpoint, into.front(), 0, {&source.region, 0, region_bytes}, i) ==
-            tensorhub::post_result::posted);
-  }
-  if (!ends_at_once) signal_process(source.id, signal);
-  std::map<completion_status, std::size_t> ended;
-  std::vector<std::size_t> times(reads);
+// ---- this process
+
+/// Takes in what is outstanding, and checks that every read ends, and ends once. `after_first()` is called
+/// when the first of them has ended.
+template <typename Queue>
+counts drain(Queue& queue, const std::function<void()>& after_first = {}) {
+  counts ended;
+  std::map<tensorhub::request_id, std::size_t> times;
+  const std::size_t posted = queue.outstanding();
   const auto until = std::chrono::steady_clock::now() + 30s;
   while (queue.outstanding() > 0 && std::chrono::steady_clock::now() < until) {
-    std::array<completion, reads> done;
+    std::array<completion, 16> done;
     const std::size_t count = queue.poll(done);
+    if (count > 0 && times.empty() && after_first) after_first();
     for (std::size_t i = 0; i < count; ++i) {
       ++ended[done[i].status];
-      ++times.at(done[i].id);
+      ++times[done[i].id];
     }
     if (count == 0) queue.wait(1s);
   }
   CHECK(queue.outstanding() == 0);
-  for (const std::size_t count : times) CHECK(count == 1);
+  CHECK(times.size() == posted);
+  for (const auto& [id, count] : times) CHECK(count == 1);
   std::array<completion, 4> more;
   CHECK(queue.poll(more) == 0);
-  CHECK(!endpoint.usable());
   return ended;
 }
 
-/// The source is replaced by another process at its port while it is read: nothing of the new one arrives.
-template <tensorhub::transport T, typename PortOf>
-void replace_while_reading(const typename T::options& source_options,
-                           const typename T::options& reader_options, PortOf&& port_of) {
-  constexpr incarnation other_id{23};
-  source_process<T> second{source_options, port_of, other_id, true};
-  auto first = std::make_unique<source_process<T>>(source_options, port_of);
-  const std::string where = first->address.text;
-  T through{reader_options, reader_id};
-  const tensorhub::host_memory::allocation target{region_bytes};
-  const auto range = target.range();
-  const auto into = through.register_memory(std::span{&range, 1}, tensorhub::region_access::local_write);
-  auto queue = through.make_queue(8);
-  auto endpoint = through.connect(queue, first->address, source_id, 5s);
-  const tensorhub::remote_region region = first->region;
-  for (std::size_t i = 0; i < 8; ++i) {
-    REQUIRE(queue.post_read(endpoint, into.front(), 0, {&region, 0, region_bytes}, i) ==
+/// A reader: a transport, memory for what it reads, a queue and one endpoint.
+template <tensorhub::transport T, tensorhub::memory_space Memory = tensorhub::host_memory>
+struct reading_side {
+  T through;
+  typename Memory::allocation target;
+  tensorhub::memory_range range = target.range();
+  std::vector<typename T::memory_region> into =
+      through.register_memory(std::span{&range, 1}, tensorhub::region_access::local_write);
+  typename T::queue queue = through.make_queue(2 * reads_at_once);
+  std::optional<typename T::endpoint> endpoint{};
+
+  explicit reading_side(const typename T::options& options = {}, std::uint64_t bytes = region_bytes)
+      : through{options, reader_id}, target{Memory{}.allocate(bytes)} {}
+
+  void connect(const tensorhub::transport_address& address, incarnation peer = source_id) {
+    endpoint.reset();
+    endpoint.emplace(through.connect(queue, address, peer, 10s));
+  }
+  /// Code and sentence of a refused connection; `ok` if it was made.
+  std::pair<errc, std::string> try_to_connect(const tensorhub::transport_address& address,
+                                              std::chrono::milliseconds timeout = 5s,
+                                              incarnation peer = source_id) {
+    try {
+      endpoint.reset();
+      endpoint.emplace(through.connect(queue, address, peer, timeout));
+      return {errc::ok, {}};
+    } catch (const tensorhub::error& e) {
+      return {e.code(), e.sentence()};
+    }
+  }
+  void post(const tensorhub::remote_region& from, std::uint64_t bytes, std::uint64_t offset = 0,
+            tensorhub::request_id id = 0, std::uint64_t to = 0) {
+    REQUIRE(queue.post_read(*endpoint, into.front(), to, {&from, offset, bytes}, id) ==
             tensorhub::post_result::posted);
   }
-  first.reset();  // killed
-  second.listen_on(static_cast<std::uint16_t>(std::stoi(where.substr(where.rfind(':') + 1))));
-  REQUIRE(second.address.text == where);
-  std::size_t lost = 0;
-  const auto until = std::chrono::steady_clock::now() + 30s;
-  while (queue.outstanding() > 0 && std::chrono::steady_clock::now() < until) {
-    std::array<completion, 8> done;
-    const std::size_t count = queue.poll(done);
-    for (std::size_t i = 0; i < count; ++i) lost += done[i].status == completion_status::peer_lost ? 1 : 0;
-    if (count == 0) queue.wait(1s);
+  /// Several reads of all that fits.
+  void post_all(const tensorhub::remote_region& from, std::size_t count = reads_at_once) {
+    for (std::size_t i = 0; i < count; ++i) post(from, range.bytes, 0, i);
   }
-  CHECK(lost > 0);
-  CHECK(queue.outstanding() == 0);
-  CHECK(!endpoint.usable());
-  std::string sentence;
-  try {
-    static_cast<void>(through.connect(queue, second.address, source_id, 5s));
-  } catch (const tensorhub::error& e) {
-    sentence = e.what();
+  counts drain(const std::function<void()>& after_first = {}) {
+    return source_processes::drain(queue, after_first);
   }
+  /// How one read ends.
+  completion_status read(const tensorhub::remote_region& from, std::uint64_t bytes = 4096,
+                         std::uint64_t offset = 0) {
+    post(from, bytes, offset);
+    const counts ended = drain();
+    REQUIRE(ended.size() == 1);
+    return ended.begin()->first;
+  }
+};
+
+// ---- cases
+
+enum class moment { before_the_reads, after_the_posts, after_a_completion };
+
+/// Reads, sends a signal to the source at that moment, and counts how each of the reads ends. No read ends
+/// well afterwards.
+template <tensorhub::transport T, tensorhub::memory_space Memory = tensorhub::host_memory, typename Source>
+counts end_while_reading(const Source& source, const typename T::options& options, int signal, moment when) {
+  reading_side<T, Memory> reader{options};
+  reader.connect(source.address);
+  CHECK(reader.read(source.region) == completion_status::ok);
+  if (when == moment::before_the_reads) source.signal(signal);
+  reader.post_all(source.region);
+  if (when == moment::after_the_posts) source.signal(signal);
+  const counts ended = reader.drain([&] {
+    if (when == moment::after_a_completion) source.signal(signal);
+  });
+  CHECK(!ended.contains(completion_status::access_denied));
+  CHECK(!ended.contains(completion_status::local_error));
+  CHECK(!reader.endpoint->usable());
+  CHECK(reader.read(source.region) == completion_status::peer_lost);
+  return ended;
+}
+
+/// The number behind the last colon.
+[[nodiscard]] inline std::uint16_t port_in(const std::string& address) {
+  return static_cast<std::uint16_t>(std::stoul(address.substr(address.rfind(':') + 1)));
+}
+
+/// The source is replaced by another process at its address while it is read: nothing of the new process
+/// arrives. `end_first()` kills the source; `second()` is then at its address, as `successor_id`.
+template <tensorhub::transport T, typename Source, typename EndFirst, typename Second>
+void replace_while_reading(const typename T::options& options, const Source& first, EndFirst&& end_first,
+                           Second&& second) {
+  reading_side<T> reader{options};
+  const auto address = first.address;
+  const tensorhub::remote_region old_region = first.region;
+  reader.connect(address);
+  reader.post_all(old_region);
+  end_first();
+  const auto& successor = second();
+  REQUIRE(successor.address.text == address.text);
+  const counts ended = reader.drain();
+  CHECK(ended.contains(completion_status::peer_lost));
+  CHECK(!ended.contains(completion_status::local_error));
+  CHECK(!reader.endpoint->usable());
+  const auto [code, sentence] = reader.try_to_connect(successor.address);
+  CHECK(code == errc::transport_failed);
   CHECK_MESSAGE(sentence.find("another process") != std::string::npos, sentence);
-  auto meant = through.connect(queue, second.address, other_id, 5s);
-  CHECK(meant.usable());
+  reader.connect(successor.address, successor_id);
+  CHECK(reader.read(old_region) == completion_status::access_denied);
+  if (!reader.endpoint->usable()) reader.connect(successor.address, successor_id);
+  CHECK(reader.read(successor.region) == completion_status::ok);
+}
+
+/// The same for a source that is forked: its successor exists already, for this process has threads by then.
+template <tensorhub::transport T, typename PortOf>
+void replace_forked_source(const typename T::options& source_options,
+                           const typename T::options& reader_options, PortOf&& port_of) {
+  source_process<T> second{source_options, port_of, successor_id, true};
+  source_process<T> first{source_options, port_of};
+  replace_while_reading<T>(
+      reader_options, first, [&] { first.process.end(); },
+      [&]() -> auto& {
+        second.listen_on(port_in(first.address.text));
+        return second;
+      });
 }
 
 }  // namespace source_processes

@@ -17,31 +17,29 @@ tls::options with_timeout(tls::options options, std::chrono::milliseconds peer_t
   options.tcp.peer_timeout = peer_timeout;
   return options;
 }
-std::map<completion_status, std::size_t> ends(int signal, bool at_once) {
+counts ends(int signal, moment when) {
   const tls_tests::authority authority;
   const source_process<tls> source{authority.options({.name = "source"}), port_of};
   return end_while_reading<tls>(source, with_timeout(authority.options({.name = "reader"}), 700ms), signal,
-                                at_once);
+                                when);
 }
 
 }  // namespace
 
 TEST_CASE("tls: a killed source: every outstanding read ends once, as peer_lost") {
-  const auto ended = ends(SIGKILL, false);
-  CHECK(ended.contains(completion_status::peer_lost));
-  CHECK(!ended.contains(completion_status::access_denied));
+  CHECK(ends(SIGKILL, moment::after_the_posts).contains(completion_status::peer_lost));
 }
 
 TEST_CASE("tls: a source that is dead already: the same, and no signal") {
-  CHECK(ends(SIGKILL, true).at(completion_status::peer_lost) == 8);
+  CHECK(ends(SIGKILL, moment::before_the_reads).at(completion_status::peer_lost) == reads_at_once);
 }
 
 TEST_CASE("tls: a stopped source says nothing: the peer time-out ends the reads") {
-  CHECK(ends(SIGSTOP, true).at(completion_status::peer_lost) == 8);
+  CHECK(ends(SIGSTOP, moment::before_the_reads).at(completion_status::peer_lost) == reads_at_once);
 }
 
 TEST_CASE("tls: a source replaced by another process at its port while it is read") {
   const tls_tests::authority authority;
-  replace_while_reading<tls>(authority.options({.name = "source"}),
+  replace_forked_source<tls>(authority.options({.name = "source"}),
                              with_timeout(authority.options({.name = "reader"}), 2s), port_of);
 }

@@ -14,7 +14,7 @@
 #include <tensorhub/transports/tcp.hpp>
 #include <vector>
 
-#include "child.hpp"
+#include "support/child_process.hpp"
 
 namespace hubs {
 
@@ -121,12 +121,12 @@ void versions_travel() {
 /// The rollout's process: takes the versions that it is told, and says whether it holds them.
 template <typename Driver>
 void be_a_rollout() {
-  const int line = children::line_of_parent();
+  const processes::channel line = processes::channel_of_parent();
   char server[64] = {};
-  REQUIRE(children::hear(line, server));
+  REQUIRE(line.try_take(server, std::chrono::minutes{1}));
   member<Driver, typename near_hub<Driver>::subscriber> rollout{who(server, "rollout")};
   std::uint64_t version = 0;
-  while (children::hear(line, version)) {
+  while (line.try_take(version, std::chrono::minutes{1})) {
     std::uint64_t answer = 0;
     try {
       const auto update = rollout.worker.update(tensorhub::exactly(version));
@@ -136,26 +136,24 @@ void be_a_rollout() {
     } catch (const tensorhub::error& e) {
       MESSAGE(e.what());
     }
-    if (!children::say(line, answer)) return;
+    if (!line.try_tell(answer)) return;
   }
 }
 
 /// A trainer here, a rollout in another process: over CUDA IPC, in place.
 template <typename Driver>
 void two_processes(const std::string& rollout_case) {
-  const children::child rollout{rollout_case};
+  const auto rollout = processes::child_process::of_test_case(rollout_case);
   typename near_hub<Driver>::reference_server server;
   char address[64] = {};
   server.address().copy(address, sizeof address - 1);
-  REQUIRE(children::say(rollout.line(), address));
+  rollout.line().tell(address);
   member<Driver, typename near_hub<Driver>::publisher> trainer{who(server.address(), "trainer")};
   for (std::uint64_t version = 1; version <= 2; ++version) {
     trainer.memory.fill(version);
     trainer.worker.publish(version);
-    std::uint64_t answer = 0;
-    REQUIRE(children::say(rollout.line(), version));
-    REQUIRE(children::hear(rollout.line(), answer));
-    CHECK(answer == 2);
+    rollout.line().tell(version);
+    CHECK(rollout.line().take<std::uint64_t>() == 2);
     trainer.worker.unpublish();
   }
 }

@@ -30,9 +30,8 @@ TEST_CASE("cuda ipc: memory of another process is read where it lies, on the sam
 
 TEST_CASE("cuda ipc: an allocation is mapped once, however often it is imported") {
   scene here;
-  const children::child other{"process: fake exporter of device 0"};
-  device_export out;
-  REQUIRE(children::hear(other.line(), out));
+  const auto other = processes::child_process::of_test_case("process: fake exporter of device 0");
+  const auto out = other.line().take<device_export>();
   const auto mapped = here.driver.counted.imports.load();
   auto first = device::at(0).import_memory(out);
   const auto second = device::at(0).import_memory(out);
@@ -50,9 +49,8 @@ TEST_CASE("cuda ipc: an allocation is mapped once, however often it is imported"
 
 TEST_CASE("cuda ipc: what is gone, hidden or too large is an error") {
   scene here;
-  children::child other{"process: fake exporter of device 0"};
-  device_export out;
-  REQUIRE(children::hear(other.line(), out));
+  auto other = processes::child_process::of_test_case("process: fake exporter of device 0");
+  const auto out = other.line().take<device_export>();
   const auto trouble_of = [](const device_export& from) -> std::string {
     try {
       static_cast<void>(device::at(0).import_memory(from));
@@ -69,7 +67,7 @@ TEST_CASE("cuda ipc: what is gone, hidden or too large is an error") {
   larger.allocation_bytes *= 2;
   CHECK(trouble_of(larger).find("is not what it was") != std::string::npos);
   CHECK(trouble_of(out).empty());
-  other.kill();
+  other.end();
   CHECK(trouble_of(out).find("has ended or freed it") != std::string::npos);
 }
 

@@ -13,7 +13,7 @@
 #include <tensorhub/memory/cuda.hpp>
 #include <vector>
 
-#include "child.hpp"
+#include "support/child_process.hpp"
 
 namespace ipc {
 
@@ -32,7 +32,7 @@ inline std::vector<std::byte> pattern(std::uint64_t seed) {
 /// Asked for a number, it writes that pattern into its memory and answers with the number.
 template <typename Driver>
 void export_one(int device) {
-  const int line = children::line_of_parent();
+  const processes::channel line = processes::channel_of_parent();
   tensorhub::basic_cuda_memory<Driver> space{{.device = device}};
   const auto one = space.allocate(bytes);
   const auto write = [&](std::uint64_t seed) {
@@ -44,11 +44,11 @@ void export_one(int device) {
   const auto described = space.describe(one.data() + offset, bytes - offset);
   const auto out = described.device->export_memory(described, why);
   REQUIRE_MESSAGE(out.has_value(), why);
-  REQUIRE(children::say(line, *out));
+  line.tell(*out);
   std::uint64_t seed = 0;
-  while (children::hear(line, seed)) {
+  while (line.try_take(seed, std::chrono::minutes{1})) {
     write(seed);
-    if (!children::say(line, seed)) return;
+    if (!line.try_tell(seed)) return;
   }
 }
 
@@ -65,15 +65,13 @@ std::vector<std::byte> fetched(Device& device, const std::byte* from) {
 template <typename Driver>
 void read_the_other_process(const std::string& exporter, int reader_device) {
   auto& device = tensorhub::cuda_device<Driver>::at(reader_device);
-  const children::child other{exporter};
-  tensorhub::device_export out;
-  REQUIRE(children::hear(other.line(), out));
+  const auto other = processes::child_process::of_test_case(exporter);
+  const auto out = other.line().take<tensorhub::device_export>();
   CHECK(out.allocation_bytes >= bytes);
   const auto import = device.import_memory(out);
   CHECK(fetched(device, import->data() + out.offset) == pattern(1));
-  std::uint64_t answer = 0;
-  REQUIRE(children::say(other.line(), std::uint64_t{2}));
-  REQUIRE(children::hear(other.line(), answer));
+  other.line().tell(std::uint64_t{2});
+  REQUIRE(other.line().take<std::uint64_t>() == 2);
   CHECK(fetched(device, import->data() + out.offset) == pattern(2));
 }
 

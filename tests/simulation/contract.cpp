@@ -13,7 +13,6 @@
 #include "tensorhub/policy/consistency/independent.hpp"
 #include "tensorhub/policy/integrity/none.hpp"
 #include "tensorhub/policy/scheduler/least_loaded.hpp"
-#include "tensorhub/policy/scheduler/round_robin.hpp"
 
 using namespace tensorhub;
 using namespace tensorhub::testing;
@@ -59,7 +58,6 @@ TEST_CASE("contract: trainers that overwrite before unpublish are noticed by the
 
 TEST_CASE("contract: other schedulers") {
   run_histories<simulation<least_loaded>>("least_loaded", 200, 0.0);
-  run_histories<simulation<round_robin>>("round_robin", 200, 0.0);
 }
 
 TEST_CASE("contract: newcomers take places between others") {

@@ -9,12 +9,11 @@
 #include <string>
 #include <vector>
 
+#include "baselines/chain.hpp"
+#include "baselines/one_to_many.hpp"
 #include "support/simulation/fleet.hpp"
 #include "support/simulation/fleet_rules.hpp"
-#include "tensorhub/policy/scheduler/chain.hpp"
 #include "tensorhub/policy/scheduler/least_loaded.hpp"
-#include "tensorhub/policy/scheduler/one_to_many.hpp"
-#include "tensorhub/policy/scheduler/round_robin.hpp"
 
 using namespace tensorhub;
 using namespace tensorhub::testing;
@@ -117,19 +116,17 @@ TEST_CASE("all schedulers bring every reader the version, the baselines at their
     run.finish();
     CHECK(run.rules.succeeded() == readers);
   };
-  spread<one_to_many> funnel{small()};
+  spread<baselines::one_to_many> funnel{small()};
   run_with(funnel);
   CHECK(funnel.trainer_models() == doctest::Approx(readers));
   CHECK(funnel.last_seconds >= readers * least_seconds);
-  spread<chain> line{small()};
+  spread<baselines::chain> line{small()};
   run_with(line);
   CHECK(line.trainer_models() == doctest::Approx(1));
   CHECK(line.rules.most_readers() == 1);
   spread<least_loaded> loaded{small()};
   run_with(loaded);
   CHECK(loaded.last_seconds < funnel.last_seconds / 4);
-  spread<round_robin> turns{small()};
-  run_with(turns);
 }
 
 TEST_CASE("exactly one model crosses into the second datacenter") {

@@ -13,11 +13,12 @@
 #include <vector>
 
 #include "rdma_addresses.hpp"
+#include "support/child_process.hpp"
 #include "system/hub.hpp"
-#include "system/process.hpp"
 
 template class tensorhub::reference_server<>;
 
+using namespace processes;
 using namespace system_tests;
 using softroce_tests::rdma_addresses;
 using tensorhub::transports::verbs;
@@ -53,9 +54,9 @@ std::shared_ptr<tensorhub::testing::read_gate> make_gate() {
 
 /// This program once more, in a process of its own, running one of the skipped test cases below. (Started
 /// anew and not only forked: the libraries under verbs do not survive a fork.)
-process another(const std::string& part, const std::string& server) {
+child_process another(const std::string& part, const std::string& server) {
   const std::string self = std::filesystem::read_symlink("/proc/self/exe");
-  return process{
+  return child_process{
       {"/usr/bin/env", "TENSORHUB_TEST_SERVER=" + server, self, "--no-skip", "--test-case=" + part}};
 }
 std::string server_of_parent() {
@@ -64,8 +65,8 @@ std::string server_of_parent() {
   return text;
 }
 /// Waits for a line; doctest's own lines come before it.
-void wait_for(process& other, const std::string& line) {
-  while (other.line(60s) != line) continue;
+void wait_for(child_process& other, const std::string& line) {
+  while (other.output_line(60s) != line) continue;
 }
 
 }  // namespace
@@ -147,13 +148,13 @@ TEST_CASE(
 TEST_CASE(
     "hub over verbs: the only source is killed in the middle of an update: the reader is told, by name") {
   verbs_hub::reference_server server;
-  process source = another("part: publishes version 1 and stays", server.address());
+  child_process source = another("part: publishes version 1 and stays", server.address());
   wait_for(source, "published");
   const auto gate = make_gate();
   gated_subscriber reader{who(server.address(), "rollout-0"), large_words, held_at(gate)};
   auto running = reader.worker.update_async(latest, 60s);
   REQUIRE(gate->wait_until_shut(60s));
-  source.kill(SIGKILL);
+  source.signal(SIGKILL);
   gate->open();
   std::string sentence;
   const errc code = code_of([&] { static_cast<void>(running.wait(90s)); }, &sentence);
@@ -171,7 +172,7 @@ TEST_CASE(
 TEST_CASE(
     "hub over verbs: one of two sources is killed in the middle of an update: the other one finishes it") {
   verbs_hub::reference_server server;
-  process doomed = another("part: publishes version 1 and stays", server.address());
+  child_process doomed = another("part: publishes version 1 and stays", server.address());
   wait_for(doomed, "published");
   publisher other{who(server.address(), "trainer-1"), large_words, of_source()};
   other.memory.fill(1);
@@ -180,7 +181,7 @@ TEST_CASE(
   gated_subscriber reader{who(server.address(), "rollout-0"), large_words, held_at(gate)};
   auto running = reader.worker.update_async(latest, 90s);
   REQUIRE(gate->wait_until_shut(60s));
-  doomed.kill(SIGKILL);
+  doomed.signal(SIGKILL);
   gate->open();
   CHECK(running.wait(90s).version == 1);
   CHECK(reader.memory.holds(1));
@@ -191,9 +192,9 @@ TEST_CASE("hub over verbs: a reader is killed in the middle of an update: the tr
   publisher source{who(server.address(), "trainer-0"), large_words, of_source()};
   source.memory.fill(1);
   source.worker.publish(1);
-  process reader = another("part: stays in the middle of an update", server.address());
+  child_process reader = another("part: stays in the middle of an update", server.address());
   wait_for(reader, "reading");
-  reader.kill(SIGKILL);
+  reader.signal(SIGKILL);
   CHECK(!source.worker.unpublish(60s).forced);
   source.memory.fill(2);
   source.worker.publish(2);

@@ -15,12 +15,17 @@
 #include <vector>
 
 #include "rdma_addresses.hpp"
+#include "source_process.hpp"
 #include "verbs_peer.hpp"
 
 namespace {
 
 using namespace std::chrono_literals;
 using namespace softroce_tests;
+using source_processes::counts;
+using source_processes::reader_id;
+using source_processes::reads_at_once;
+using source_processes::source_id;
 using tensorhub::completion;
 using tensorhub::completion_status;
 using tensorhub::errc;
@@ -28,11 +33,8 @@ using tensorhub::incarnation;
 using tensorhub::region_access;
 using tensorhub::remote_region;
 using tensorhub::transports::verbs;
-using statuses = std::map<completion_status, std::size_t>;
 
 constexpr std::uint64_t source_bytes = 8u << 20;
-constexpr incarnation source_id{21};
-constexpr incarnation reader_id{22};
 constexpr incarnation other_id{23};
 
 verbs::options options_of_reader() {
@@ -60,68 +62,30 @@ struct remote_source {
     const peer_answer answer = process.ask({.action = action, .self = self});
     if (answer.region.key.used_bytes > 0) region = answer.region;
   }
-  [[nodiscard]] std::uint16_t port() const {
-    return static_cast<std::uint16_t>(std::stoi(address.text.substr(address.text.rfind(':') + 1)));
-  }
+  [[nodiscard]] std::uint16_t port() const { return source_processes::port_in(address.text); }
 };
 
-/// A reader in this process.
-struct local_reader {
-  verbs through;
-  tensorhub::host_memory::allocation target{source_bytes};
-  std::vector<verbs::memory_region> into;
-  verbs::queue queue;
-  std::optional<verbs::endpoint> endpoint;
-  std::map<tensorhub::request_id, std::size_t> times;
-
+/// The shared reading side, whose single reads clear the target first.
+struct local_reader : source_processes::reading_side<verbs> {
+  using shared = source_processes::reading_side<verbs>;
   explicit local_reader(const verbs::options& options = options_of_reader())
-      : through{options, reader_id}, into{registered()}, queue{through.make_queue(16)} {}
+      : shared{options, source_bytes} {}
 
+  using shared::connect;
   void connect(const remote_source& source, incarnation self = source_id) {
-    endpoint.reset();
-    endpoint.emplace(through.connect(queue, source.address, self, 10s));
+    shared::connect(source.address, self);
   }
   /// The sentence of the refusal.
   [[nodiscard]] std::string refusal(const tensorhub::transport_address& address, incarnation self,
                                     errc code) {
-    try {
-      endpoint.reset();
-      endpoint.emplace(through.connect(queue, address, self, 2s));
-    } catch (const tensorhub::error& thrown) {
-      CHECK(thrown.code() == code);
-      return thrown.sentence();
-    }
-    return "connected";
-  }
-  void post(const remote_region& from, std::uint64_t offset, std::uint64_t bytes, tensorhub::request_id id) {
-    REQUIRE(queue.post_read(*endpoint, into.front(), 0, {&from, offset, bytes}, id) ==
-            tensorhub::post_result::posted);
-  }
-  /// Waits for all; each must come once.
-  statuses drain(std::size_t reads) {
-    statuses ended;
-    times.clear();
-    const auto until = std::chrono::steady_clock::now() + 30s;
-    while (queue.outstanding() > 0 && std::chrono::steady_clock::now() < until) {
-      std::array<completion, 16> done;
-      const std::size_t count = queue.poll(done);
-      for (std::size_t i = 0; i < count; ++i) {
-        ++ended[done[i].status];
-        ++times[done[i].id];
-      }
-      if (count == 0) queue.wait(1s);
-    }
-    CHECK(queue.outstanding() == 0);
-    CHECK(times.size() == reads);
-    for (const auto& [id, count] : times) CHECK(count == 1);
-    std::array<completion, 4> more;
-    CHECK(queue.poll(more) == 0);
-    return ended;
+    const auto [seen, sentence] = try_to_connect(address, 2s, self);
+    if (seen == errc::ok) return "connected";
+    CHECK(seen == code);
+    return sentence;
   }
   completion_status read(const remote_region& from, std::uint64_t offset = 0, std::uint64_t bytes = 4096) {
     std::memset(target.range().data, 0, bytes);
-    post(from, offset, bytes, 7);
-    return drain(1).begin()->first;
+    return shared::read(from, bytes, offset);
   }
   [[nodiscard]] bool got_ones(std::uint64_t bytes = 4096) const {
     const auto data = std::span{target.range().data, bytes};
@@ -130,12 +94,6 @@ struct local_reader {
   [[nodiscard]] bool got_some(std::uint64_t bytes = 4096) const {
     const auto data = std::span{target.range().data, bytes};
     return std::ranges::any_of(data, [](std::byte each) { return each == std::byte{1}; });
-  }
-
- private:
-  std::vector<verbs::memory_region> registered() {
-    const auto range = target.range();
-    return through.register_memory(std::span{&range, 1}, region_access::local_write);
   }
 };
 
@@ -162,21 +120,15 @@ void require_denied_by_device(local_reader& reader, const remote_source& source,
   CHECK(!reader.endpoint->usable());
 }
 
-constexpr std::size_t reads = 8;
-
-void post_reads(local_reader& reader, const remote_source& source) {
-  for (std::size_t i = 0; i < reads; ++i) reader.post(source.region, 0, source_bytes, i);
-}
-
 }  // namespace
 
 TEST_CASE("verbs: a source killed with reads outstanding: each ends once, the endpoint is broken") {
   remote_source source;
   local_reader reader;
   reader.connect(source);
-  post_reads(reader, source);
-  source.process.kill();
-  const statuses ended = reader.drain(reads);
+  reader.post_all(source.region);
+  source.process.end();
+  const counts ended = reader.drain();
   for (const auto& [status, count] : ended)
     CHECK((status == completion_status::ok || status == completion_status::peer_lost));
   CHECK(reader.read(source.region) == completion_status::peer_lost);
@@ -187,9 +139,9 @@ TEST_CASE("verbs: a source that is dead already: every read ends as peer_lost") 
   remote_source source;
   local_reader reader;
   reader.connect(source);
-  source.process.kill();
-  post_reads(reader, source);
-  CHECK(reader.drain(reads).at(completion_status::peer_lost) == reads);
+  source.process.end();
+  reader.post_all(source.region);
+  CHECK(reader.drain().at(completion_status::peer_lost) == reads_at_once);
   CHECK(!reader.endpoint->usable());
 }
 
@@ -198,8 +150,8 @@ TEST_CASE("verbs: a stopped source is read as before, by its device alone; nobod
   local_reader reader;
   reader.connect(source);
   source.process.signal(SIGSTOP);
-  post_reads(reader, source);
-  CHECK(reader.drain(reads).at(completion_status::ok) == reads);
+  reader.post_all(source.region);
+  CHECK(reader.drain().at(completion_status::ok) == reads_at_once);
   CHECK(reader.got_ones(source_bytes));
   const auto sentence = reader.refusal(source.address, source_id, errc::timed_out);
   CHECK(sentence.find("does not answer within the connect time-out") != std::string::npos);
@@ -214,9 +166,9 @@ TEST_CASE("verbs: a stopped source that is killed then: the reads end") {
   reader.connect(source);
   source.process.signal(SIGSTOP);
   CHECK(reader.read(source.region) == completion_status::ok);
-  source.process.kill();
-  post_reads(reader, source);
-  CHECK(reader.drain(reads).at(completion_status::peer_lost) == reads);
+  source.process.end();
+  reader.post_all(source.region);
+  CHECK(reader.drain().at(completion_status::peer_lost) == reads_at_once);
 }
 
 TEST_CASE("verbs: another process at the same address is told from the first") {
@@ -226,7 +178,7 @@ TEST_CASE("verbs: another process at the same address is told from the first") {
   const remote_region old = first->region;
   const std::uint16_t port = first->port();
   reader.connect(*first);
-  first->process.kill();
+  first->process.end();
   const remote_source second{other_id, port};
   REQUIRE(second.address == first->address);
   CHECK(reader.read(old) == completion_status::peer_lost);
@@ -291,13 +243,13 @@ TEST_CASE("verbs: the read at fault is access_denied, those behind it are peer_l
   reader.connect(source);
   const remote_region before = source.region;
   source.ask(peer_action::revoke);
-  reader.post(source.region, 0, 4096, 0);
-  reader.post(before, 0, 4096, 1);
-  for (tensorhub::request_id id = 2; id < reads; ++id) reader.post(source.region, 0, 4096, id);
-  const statuses ended = reader.drain(reads);
+  reader.post(source.region, 4096, 0, 0);
+  reader.post(before, 4096, 0, 1);
+  for (tensorhub::request_id id = 2; id < reads_at_once; ++id) reader.post(source.region, 4096, 0, id);
+  const counts ended = reader.drain();
   CHECK(ended.at(completion_status::ok) == 1);
   CHECK(ended.at(completion_status::access_denied) == 1);
-  CHECK(ended.at(completion_status::peer_lost) == reads - 2);
+  CHECK(ended.at(completion_status::peer_lost) == reads_at_once - 2);
 }
 
 TEST_CASE("verbs: a reader that is cut off reads nothing more and is not let in again") {
@@ -327,7 +279,7 @@ TEST_CASE("verbs: a reader killed in the middle of its reads leaves its place to
   local_reader reader;
   const auto full = reader.refusal(source.address(), source_id, errc::transport_failed);
   CHECK(full.find("takes no more connections") != std::string::npos);
-  killed.kill();
+  killed.end();
   std::string sentence = "not tried";
   const auto until = std::chrono::steady_clock::now() + 20s;
   while (sentence != "connected" && std::chrono::steady_clock::now() < until)
@@ -373,7 +325,8 @@ struct peer_state {
     answer.region = through->describe(regions.front());
   }
 
-  [[noreturn]] void read_forever(const peer_order& order, const peer_answer& answer) {
+  [[noreturn]] void read_forever(const peer_order& order, const peer_answer& answer,
+                                 const processes::channel& test) {
     verbs::options options;
     options.listen_addresses = {rdma_addresses().front()};
     through.emplace(options, order.self);
@@ -387,7 +340,7 @@ struct peer_state {
           queue.post_read(endpoint, regions.front(), 0, {&order.region, 0, order.region.bytes}, 1));
       std::array<completion, 4> done;
       if (queue.poll(done) == 0) queue.wait(1s);
-      if (!told) static_cast<void>(::send(peer_process::socket_of_peer, &answer, sizeof answer, 0));
+      if (!told) test.tell(answer);
     }
   }
 
@@ -414,7 +367,7 @@ struct peer_state {
     answer.value = through->registered_bytes();
   }
 
-  void obey(const peer_order& order, peer_answer& answer) {
+  void obey(const peer_order& order, peer_answer& answer, const processes::channel& test) {
     switch (order.action) {
       case peer_action::start_source:
         return start(order, answer);
@@ -427,7 +380,7 @@ struct peer_state {
       case peer_action::cut_off:
         return through->cut_off(order.self);
       case peer_action::read_forever:
-        read_forever(order, answer);
+        read_forever(order, answer, test);
       case peer_action::lock_little:
         return lock_little(order, answer);
     }
@@ -437,18 +390,18 @@ struct peer_state {
 }  // namespace
 
 TEST_CASE("the other process" * doctest::skip()) {
+  const processes::channel test = processes::channel_of_parent();
   peer_state state;
   peer_order order;
-  while (::recv(peer_process::socket_of_peer, &order, sizeof order, 0) ==
-         static_cast<ssize_t>(sizeof order)) {
+  while (test.try_take(order)) {
     peer_answer answer;
     try {
-      state.obey(order, answer);
+      state.obey(order, answer, test);
     } catch (const std::exception& thrown) {
       answer.value = 1;
       set_text(answer.text, thrown.what());
     }
-    static_cast<void>(::send(peer_process::socket_of_peer, &answer, sizeof answer, MSG_NOSIGNAL));
+    static_cast<void>(test.try_tell(answer));
   }
   ::_exit(0);
 }

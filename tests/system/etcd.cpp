@@ -15,6 +15,7 @@
 
 #include "hub.hpp"
 
+using namespace processes;
 using namespace system_tests;
 
 namespace {
@@ -52,9 +53,9 @@ int serve(const etcd_member& etcd, const std::string& address) {
 }
 
 /// Reads the process's lines up to one with `part`, which it returns.
-std::string line_with(process& from, const std::string& part) {
+std::string line_with(child_process& from, const std::string& part) {
   for (;;) {
-    std::string line = from.line(patience);
+    std::string line = from.output_line(patience);
     if (contains(line, part)) return line;
   }
 }
@@ -133,9 +134,9 @@ TEST_CASE("etcd: kill -9 of the leading server: the other takes over, and everyt
   etcd_member etcd;
   etcd.start();
   const std::string a = address_of(free_port()), b = address_of(free_port());
-  process first{[&] { return serve(etcd, a); }};
+  child_process first{[&] { return serve(etcd, a); }};
   CHECK(contains(line_with(first, "this server leads"), "term 1"));
-  process second{[&] { return serve(etcd, b); }};
+  child_process second{[&] { return serve(etcd, b); }};
 
   trainer source{member_of(a + "," + b, "trainer-0")};
   rollout early{member_of(a + "," + b, "rollout-0")};
@@ -149,7 +150,7 @@ TEST_CASE("etcd: kill -9 of the leading server: the other takes over, and everyt
   late.worker.join();
   std::this_thread::sleep_for(600ms);  // some heartbeats: by them workers learn how many they are
 
-  first.kill(SIGKILL);
+  first.signal(SIGKILL);
   // `latest` is asked all the time: it must not become what it was before.
   CHECK(late.worker.update(latest, patience).version == 2);
   CHECK(late.memory.holds(2));
@@ -174,9 +175,9 @@ TEST_CASE("etcd: a leading server that was stopped beyond its lease says nothing
   etcd_member etcd;
   etcd.start();
   const std::string a = address_of(free_port()), b = address_of(free_port());
-  process first{[&] { return serve(etcd, a); }};
+  child_process first{[&] { return serve(etcd, a); }};
   CHECK(contains(line_with(first, "this server leads"), "term 1"));
-  process second{[&] { return serve(etcd, b); }};
+  child_process second{[&] { return serve(etcd, b); }};
 
   raw_client client{a};
   client.ask();
@@ -187,7 +188,7 @@ TEST_CASE("etcd: a leading server that was stopped beyond its lease says nothing
   source.worker.publish(1);
   CHECK(reader.worker.update(latest, patience).version == 1);
 
-  first.kill(SIGSTOP);
+  first.signal(SIGSTOP);
   CHECK(contains(line_with(second, "this server leads"), "term 2"));
   client.ask();  // waits in the stopped process
   source.worker.unpublish(30s);
@@ -195,11 +196,11 @@ TEST_CASE("etcd: a leading server that was stopped beyond its lease says nothing
   source.worker.publish(2);
   CHECK(reader.worker.update(at_least(2), patience).version == 2);
 
-  first.kill(SIGCONT);
+  first.signal(SIGCONT);
   CHECK(contains(line_with(first, "no leader any more"), "term 1"));
   CHECK_FALSE(client.answer(200ms));  // it had been asked, and could have answered
   // It is a candidate like any other: when the second one dies it leads again, in a term of its own.
-  second.kill(SIGKILL);
+  second.signal(SIGKILL);
   CHECK(contains(line_with(first, "this server leads"), "term 3"));
   CHECK(client.answer(0ms).value_or(3) == 3u);  // connected anew, it may have been asked again
   client.ask();
@@ -400,22 +401,22 @@ TEST_CASE("etcd: the reference server's program is a candidate, if it is told to
                                     "--lease-s",
                                     "2"};
   };
-  process first{program(a)};
-  CHECK(first.line() == "candidate at " + a);
+  child_process first{program(a)};
+  CHECK(first.output_line() == "candidate at " + a);
   raw_client client{a};
   client.ask();
   CHECK(client.answer(patience) == 1u);
-  process second{program(b)};
-  CHECK(second.line() == "candidate at " + b);
-  first.kill(SIGTERM);
+  child_process second{program(b)};
+  CHECK(second.output_line() == "candidate at " + b);
+  first.signal(SIGTERM);
   CHECK(first.wait() == 0);
   raw_client other{b};
   other.ask();
   CHECK(other.answer(patience) == 2u);
-  second.kill(SIGTERM);
+  second.signal(SIGTERM);
   CHECK(second.wait() == 0);
 
-  process alone{std::vector<std::string>{TENSORHUB_REFERENCE_SERVER, "--etcd", etcd.url()}};
+  child_process alone{std::vector<std::string>{TENSORHUB_REFERENCE_SERVER, "--etcd", etcd.url()}};
   CHECK(alone.wait() == 2);
 }
 #endif

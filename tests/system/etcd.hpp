@@ -23,7 +23,7 @@
 #include <utility>
 #include <vector>
 
-#include "process.hpp"
+#include "support/child_process.hpp"
 
 namespace system_tests {
 
@@ -85,7 +85,7 @@ class etcd_member {
                                      "--initial-cluster=default=" + peer_url_};
     command.insert(command.end(), more.begin(), more.end());
     const std::string log = (folder_ / "log").string();
-    program_ = std::make_unique<process>([&] {
+    program_ = std::make_unique<processes::child_process>([&] {
       const int file = ::open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
       ::dup2(file, STDERR_FILENO);
       ::dup2(file, STDOUT_FILENO);
@@ -117,7 +117,7 @@ class etcd_member {
   std::filesystem::path folder_;
   std::string url_;
   std::string peer_url_;
-  std::unique_ptr<process> program_;
+  std::unique_ptr<processes::child_process> program_;
 };
 
 }  // namespace system_tests

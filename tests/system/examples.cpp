@@ -10,10 +10,11 @@
 #include <tensorhub/key_files.hpp>
 
 #include "hub.hpp"
-#include "process.hpp"
+#include "support/child_process.hpp"
 
 #ifdef TENSORHUB_RL_LOOP
 
+using namespace processes;
 using namespace system_tests;
 
 namespace {
@@ -70,18 +71,18 @@ TEST_CASE("serve_file: a model file arrives identical, also from another puller"
   const scratch_folder folder;
   const std::string file = folder.path / "model.safetensors";
   write_safetensors(file);
-  process publisher{{TENSORHUB_SERVE_FILE, "publish", file, "--listen", "tcp://127.0.0.1:*"}};
-  const std::string said = publisher.line();
+  child_process publisher{{TENSORHUB_SERVE_FILE, "publish", file, "--listen", "tcp://127.0.0.1:*"}};
+  const std::string said = publisher.output_line();
   const std::string address = said.substr(said.rfind(' ') + 1);
   REQUIRE_MESSAGE(contains(said, "serving 407 tensors"), said);
-  process first{{TENSORHUB_SERVE_FILE, "pull", folder.path / "first", "--server", address, "--hold"}};
-  CHECK(contains(first.line(), "from publisher/0"));
-  process second{{TENSORHUB_SERVE_FILE, "pull", folder.path / "second", "--server", address}};
-  CHECK(contains(second.line(), "version 1"));
+  child_process first{{TENSORHUB_SERVE_FILE, "pull", folder.path / "first", "--server", address, "--hold"}};
+  CHECK(contains(first.output_line(), "from publisher/0"));
+  child_process second{{TENSORHUB_SERVE_FILE, "pull", folder.path / "second", "--server", address}};
+  CHECK(contains(second.output_line(), "version 1"));
   CHECK(second.wait() == 0);
-  first.kill(SIGTERM);
+  first.signal(SIGTERM);
   CHECK(first.wait() == 0);
-  publisher.kill(SIGTERM);
+  publisher.signal(SIGTERM);
   CHECK(publisher.wait() == 0);
   CHECK(content(file) == content(folder.path / "first"));
   CHECK(content(file) == content(folder.path / "second"));
@@ -91,17 +92,17 @@ TEST_CASE("serve_file: what is no model file is refused") {
   const scratch_folder folder;
   const std::string file = folder.path / "noise";
   std::ofstream{file} << "\xff\xff\xff\xff\xff\xff\xff\xff{}";
-  process noise{{TENSORHUB_SERVE_FILE, "publish", file, "--listen", "tcp://127.0.0.1:*"}};
+  child_process noise{{TENSORHUB_SERVE_FILE, "publish", file, "--listen", "tcp://127.0.0.1:*"}};
   CHECK(noise.wait() == 1);
-  process missing{
+  child_process missing{
       {TENSORHUB_SERVE_FILE, "publish", folder.path / "nothing", "--listen", "tcp://127.0.0.1:*"}};
   CHECK(missing.wait() == 1);
 }
 
 TEST_CASE("reference_server: serves, and ends when it is asked to") {
-  process program{{TENSORHUB_REFERENCE_SERVER, "--address", "tcp://127.0.0.1:*", "--heartbeat-ms", "200",
-                   "--retain", "3", "--log-level", "warning"}};
-  const std::string said = program.line();
+  child_process program{{TENSORHUB_REFERENCE_SERVER, "--address", "tcp://127.0.0.1:*", "--heartbeat-ms",
+                         "200", "--retain", "3", "--log-level", "warning"}};
+  const std::string said = program.output_line();
   REQUIRE(contains(said, "serving at tcp://127.0.0.1:"));
   const std::string address = said.substr(said.rfind(' ') + 1);
   trainer source{who(address, "trainer-0")};
@@ -110,38 +111,39 @@ TEST_CASE("reference_server: serves, and ends when it is asked to") {
   source.worker.publish(1);
   CHECK(reader.worker.update().version == 1);
   CHECK(reader.memory.holds(1));
-  program.kill(SIGTERM);
+  program.signal(SIGTERM);
   CHECK(program.wait() == 0);
 }
 
 TEST_CASE("reference_server: answers what an operator asks it") {
-  process program{{TENSORHUB_REFERENCE_SERVER, "--address", "tcp://127.0.0.1:*", "--log-level", "error"}};
-  const std::string said = program.line();
+  child_process program{
+      {TENSORHUB_REFERENCE_SERVER, "--address", "tcp://127.0.0.1:*", "--log-level", "error"}};
+  const std::string said = program.output_line();
   const std::string address = said.substr(said.rfind(' ') + 1);
   trainer source{who(address, "trainer-0")};
   rollout reader{who(address, "rollout-0")};
   source.memory.fill(3);
   source.worker.publish(3);
   reader.worker.update(3, 20s);
-  process list{{TENSORHUB_REFERENCE_SERVER, "--ask", "list", address}};
-  CHECK(contains(list.line(), "model policy: 1 shards"));
-  CHECK(contains(list.line(), "replica rollout-0: 1 of 1 shards joined, version 3"));
+  child_process list{{TENSORHUB_REFERENCE_SERVER, "--ask", "list", address}};
+  CHECK(contains(list.output_line(), "model policy: 1 shards"));
+  CHECK(contains(list.output_line(), "replica rollout-0: 1 of 1 shards joined, version 3"));
   CHECK(list.wait() == 0);
-  process why{{TENSORHUB_REFERENCE_SERVER, "--ask", "why", address, "policy", "rollout-0", "0"}};
-  CHECK(contains(why.line(), "rollout-0/0, version 3, upstream: trainer-0/0"));
+  child_process why{{TENSORHUB_REFERENCE_SERVER, "--ask", "why", address, "policy", "rollout-0", "0"}};
+  CHECK(contains(why.output_line(), "rollout-0/0, version 3, upstream: trainer-0/0"));
   CHECK(why.wait() == 0);
-  process quiet{{TENSORHUB_REFERENCE_SERVER, "--ask", "stuck", address, "policy"}};
-  CHECK(quiet.line() == "nothing is stuck");
+  child_process quiet{{TENSORHUB_REFERENCE_SERVER, "--ask", "stuck", address, "policy"}};
+  CHECK(quiet.output_line() == "nothing is stuck");
   CHECK(quiet.wait() == 0);
   const auto waiting = reader.worker.update_async(4, 60s);  // never comes; cancelled at the end
   for (int status = 0; status != 3;) {                      // it is told of when it has waited for a second
-    process stuck{{TENSORHUB_REFERENCE_SERVER, "--ask", "stuck", address}};
-    const std::string first = stuck.line();
+    child_process stuck{{TENSORHUB_REFERENCE_SERVER, "--ask", "stuck", address}};
+    const std::string first = stuck.output_line();
     status = stuck.wait();
     CHECK((status == 0 || status == 3));
     if (status == 3) CHECK(contains(first, "no version: policy/rollout-0/0, version 4"));
   }
-  process nonsense{{TENSORHUB_REFERENCE_SERVER, "--ask", "what", address}};
+  child_process nonsense{{TENSORHUB_REFERENCE_SERVER, "--ask", "what", address}};
   CHECK(nonsense.wait() == 2);
 }
 
@@ -151,7 +153,7 @@ TEST_CASE("reference_server: options that make no sense end it with status 2") {
                                                   {"--nonsense", "1"}}) {
     std::vector<std::string> command{TENSORHUB_REFERENCE_SERVER};
     command.insert(command.end(), options.begin(), options.end());
-    process program{command};
+    child_process program{command};
     CHECK(program.wait() == 2);
   }
 }
@@ -159,15 +161,15 @@ TEST_CASE("reference_server: options that make no sense end it with status 2") {
 TEST_CASE("reference_server: makes keys, lets in who is on the list, and reads the list again") {
   const scratch_folder folder;
   const auto keys = folder.path / "keys";
-  process maker{{TENSORHUB_REFERENCE_SERVER, "--make-keys", keys}};
+  child_process maker{{TENSORHUB_REFERENCE_SERVER, "--make-keys", keys}};
   CHECK(maker.wait() == 0);
-  process again{{TENSORHUB_REFERENCE_SERVER, "--make-keys", keys}};
+  child_process again{{TENSORHUB_REFERENCE_SERVER, "--make-keys", keys}};
   CHECK(again.wait() == 1);
-  process half{{TENSORHUB_REFERENCE_SERVER, "--keys", keys / "server.secret"}};
+  child_process half{{TENSORHUB_REFERENCE_SERVER, "--keys", keys / "server.secret"}};
   CHECK(half.wait() == 2);
-  process program{{TENSORHUB_REFERENCE_SERVER, "--address", "tcp://127.0.0.1:*", "--keys",
-                   keys / "server.secret", "--allow", keys / "clients.allow", "--log-level", "error"}};
-  const std::string said = program.line();
+  child_process program{{TENSORHUB_REFERENCE_SERVER, "--address", "tcp://127.0.0.1:*", "--keys",
+                         keys / "server.secret", "--allow", keys / "clients.allow", "--log-level", "error"}};
+  const std::string said = program.output_line();
   auto options = who(said.substr(said.rfind(' ') + 1), "rollout-0");
   options.security = tensorhub::client_security{tensorhub::read_public_key(keys / "server.public"),
                                                 tensorhub::read_curve_keys(keys / "client.secret")};
@@ -177,27 +179,27 @@ TEST_CASE("reference_server: makes keys, lets in who is on the list, and reads t
   }
   const auto second = tensorhub::make_curve_keys();
   std::ofstream{keys / "clients.allow"} << second.public_key << " second\n";
-  program.kill(SIGHUP);
-  CHECK(program.line() == "allowed now: 1 keys");
+  program.signal(SIGHUP);
+  CHECK(program.output_line() == "allowed now: 1 keys");
   rollout removed{options, 100};
   CHECK(code_of([&] { removed.worker.join(); }) == errc::refused);
   options.security->keys = second;
   rollout added{options, 100};
   added.worker.join();
   std::ofstream{keys / "clients.allow"} << "nonsense\n";
-  program.kill(SIGHUP);
-  CHECK(contains(program.line(), "stays as it is"));
-  program.kill(SIGTERM);
+  program.signal(SIGHUP);
+  CHECK(contains(program.output_line(), "stays as it is"));
+  program.signal(SIGTERM);
   CHECK(program.wait() == 0);
 }
 
 TEST_CASE("rl_loop: every replica ends with the trainer's bytes") {
-  process loop{{TENSORHUB_RL_LOOP, "--seconds", "8", "--rollouts", "2", "--hidden", "2048", "--quiet"}};
+  child_process loop{{TENSORHUB_RL_LOOP, "--seconds", "8", "--rollouts", "2", "--hidden", "2048", "--quiet"}};
   CHECK(loop.wait(std::chrono::seconds{200}) == 0);
 }
 
 TEST_CASE("rl_loop lives through a killed server and a killed source") {
-  process loop{
+  child_process loop{
       {TENSORHUB_RL_LOOP, "--seconds", "12", "--rollouts", "2", "--hidden", "2048", "--kills", "--quiet"}};
   CHECK(loop.wait(std::chrono::seconds{240}) == 0);
 }

@@ -5,8 +5,9 @@
 #include <thread>
 
 #include "hub.hpp"
-#include "process.hpp"
+#include "support/child_process.hpp"
 
+using namespace processes;
 using namespace system_tests;
 
 namespace {
@@ -37,8 +38,8 @@ TEST_CASE("a reader that dies while the trainer unpublishes does not hold it up 
     killed = true;
   }
   SUBCASE("stopped") {}
-  address_pipe pipe;
-  process reader{[&] { return read_and_tell(pipe.hear(), "rollout-0"); }};
+  text_pipe pipe;
+  child_process reader{[&] { return read_and_tell(pipe.hear(), "rollout-0"); }};
   tensorhub::reference_server_options how;
   how.catalog.worker_timeout = 1500ms;
   how.catalog.heartbeat_interval = 200ms;
@@ -47,8 +48,8 @@ TEST_CASE("a reader that dies while the trainer unpublishes does not hold it up 
   source.memory.fill(1);
   source.worker.publish(1);
   pipe.tell(server.address());
-  REQUIRE(reader.line() == "reading");
-  if (killed) reader.kill(SIGKILL);
+  REQUIRE(reader.output_line() == "reading");
+  if (killed) reader.signal(SIGKILL);
   const auto started = std::chrono::steady_clock::now();
   const auto report = source.worker.unpublish(20s);
   CHECK(std::chrono::steady_clock::now() - started < 20s);
@@ -61,27 +62,27 @@ TEST_CASE("a reader that dies while the trainer unpublishes does not hold it up 
 }
 
 TEST_CASE("a stopped reader is cut off at the deadline of unpublish") {
-  address_pipe pipe;
-  process reader{[&] { return read_and_tell(pipe.hear(), "rollout-0"); }};
+  text_pipe pipe;
+  child_process reader{[&] { return read_and_tell(pipe.hear(), "rollout-0"); }};
   hub::reference_server server;  // its worker time-out is longer than this test's deadline
   trainer source{who(server.address(), "trainer-0"), large_words};
   source.memory.fill(1);
   source.worker.publish(1);
   pipe.tell(server.address());
-  REQUIRE(reader.line() == "reading");
+  REQUIRE(reader.output_line() == "reading");
   const auto report = source.worker.unpublish(500ms);
   CHECK(report.forced);
   source.memory.fill(2);  // the memory is ours again
   source.worker.publish(2);
-  reader.kill(SIGCONT);
-  const std::string outcome = reader.line(60s);
+  reader.signal(SIGCONT);
+  const std::string outcome = reader.output_line(60s);
   CHECK_MESSAGE((outcome == "version 2 whole" || contains(outcome, "exception:")), outcome);
 }
 
 TEST_CASE(
     "the only source dies during an update: the reader is told, by name, and is torn until the next one") {
-  address_pipe pipe;
-  process source{[&] {
+  text_pipe pipe;
+  child_process source{[&] {
     trainer own{who(pipe.hear(), "trainer-0"), large_words};
     own.memory.fill(1);
     own.worker.publish(1);
@@ -94,12 +95,12 @@ TEST_CASE(
   how.catalog.heartbeat_interval = 200ms;
   hub::reference_server server{how};
   pipe.tell(server.address());
-  REQUIRE(source.line() == "published");
+  REQUIRE(source.output_line() == "published");
   const auto gate = std::make_shared<tensorhub::testing::read_gate>(8u << 20);
   gated_rollout reader{who(server.address(), "rollout-0"), large_words, {.gate = gate}};
   auto running = reader.worker.update_async(latest, 30s);
   REQUIRE(gate->wait_until_shut(20s));
-  source.kill(SIGKILL);
+  source.signal(SIGKILL);
   gate->open();
   std::string sentence;
   const errc code = code_of([&] { static_cast<void>(running.wait(30s)); }, &sentence);
@@ -115,8 +116,8 @@ TEST_CASE(
 }
 
 TEST_CASE("one of two sources dies: the readers finish with the other") {
-  address_pipe pipe;
-  process doomed{[&] {
+  text_pipe pipe;
+  child_process doomed{[&] {
     rollout own{who(pipe.hear(), "rollout-0"), large_words};
     own.worker.update(latest, 30s);
     std::cout << "held" << std::endl;
@@ -128,7 +129,7 @@ TEST_CASE("one of two sources dies: the readers finish with the other") {
   source.memory.fill(1);
   source.worker.publish(1);
   pipe.tell(server.address());
-  REQUIRE(doomed.line() == "held");
+  REQUIRE(doomed.output_line() == "held");
   std::atomic<int> whole = 0;
   std::vector<std::shared_ptr<tensorhub::testing::read_gate>> gates;
   for (int i = 0; i < 3; ++i) gates.push_back(std::make_shared<tensorhub::testing::read_gate>(8u << 20));
@@ -142,7 +143,7 @@ TEST_CASE("one of two sources dies: the readers finish with the other") {
       });
     }
     for (const auto& gate : gates) CHECK(gate->wait_until_shut(30s));
-    doomed.kill(SIGKILL);
+    doomed.signal(SIGKILL);
     for (const auto& gate : gates) gate->open();
   }
   CHECK(whole == 3);

@@ -9,8 +9,9 @@
 #include <utility>
 
 #include "hub.hpp"
-#include "process.hpp"
+#include "support/child_process.hpp"
 
+using namespace processes;
 using namespace system_tests;
 
 namespace {
@@ -47,8 +48,8 @@ class said_lines {
 }  // namespace
 
 TEST_CASE("kill -9 of the only source: its reader's word and a broken connection are enough") {
-  address_pipe pipe;
-  process source{[&] {
+  text_pipe pipe;
+  child_process source{[&] {
     trainer own{who(pipe.hear(), "trainer-0"), large_words};
     own.memory.fill(1);
     own.worker.publish(1);
@@ -63,12 +64,12 @@ TEST_CASE("kill -9 of the only source: its reader's word and a broken connection
   how.log = said.writer();
   hub::reference_server server{how};
   pipe.tell(server.address());
-  REQUIRE(source.line() == "published");
+  REQUIRE(source.output_line() == "published");
   const auto gate = std::make_shared<tensorhub::testing::read_gate>(8u << 20);
   gated_rollout reader{who(server.address(), "rollout-0"), large_words, {.gate = gate}};
   auto running = reader.worker.update_async(latest, 30s);
   REQUIRE(gate->wait_until_shut(20s));
-  source.kill(SIGKILL);
+  source.signal(SIGKILL);
   gate->open();
   std::string sentence;
   const errc code = code_of([&] { static_cast<void>(running.wait(35s)); }, &sentence);
@@ -78,8 +79,8 @@ TEST_CASE("kill -9 of the only source: its reader's word and a broken connection
 }
 
 TEST_CASE("a stopped source is not dead because its connections do not answer") {
-  address_pipe pipe;
-  process source{[&] {
+  text_pipe pipe;
+  child_process source{[&] {
     trainer own{who(pipe.hear(), "trainer-0"), large_words};
     own.memory.fill(1);
     own.worker.publish(1);
@@ -94,19 +95,19 @@ TEST_CASE("a stopped source is not dead because its connections do not answer") 
   how.log = said.writer();
   hub::reference_server server{how};
   pipe.tell(server.address());
-  REQUIRE(source.line() == "published");
-  source.kill(SIGSTOP);
+  REQUIRE(source.output_line() == "published");
+  source.signal(SIGSTOP);
   rollout reader{who(server.address(), "rollout-0"), large_words};
   auto running = reader.worker.update_async(latest, 30s);
   std::this_thread::sleep_for(2s);  // ten heartbeats
   CHECK_MESSAGE(!contains(said.text(), "cannot be reached"), said.text());
-  source.kill(SIGCONT);
+  source.signal(SIGCONT);
   CHECK(running.wait(35s).version == 1);
   CHECK(reader.memory.holds(1));
 }
 
 TEST_CASE("a server that was stopped for longer than worker_timeout declares nobody dead") {
-  process program{[] {
+  child_process program{[] {
     tensorhub::reference_server_options how;
     how.catalog.worker_timeout = 1000ms;
     how.catalog.heartbeat_interval = 200ms;
@@ -116,15 +117,15 @@ TEST_CASE("a server that was stopped for longer than worker_timeout declares nob
     std::this_thread::sleep_for(60s);
     return 0;
   }};
-  const std::string address = program.line();
+  const std::string address = program.output_line();
   trainer source{who(address, "trainer-0")};
   source.memory.fill(1);
   source.worker.publish(1);
-  CHECK(contains(program.line(), "joined"));
-  program.kill(SIGSTOP);
+  CHECK(contains(program.output_line(), "joined"));
+  program.signal(SIGSTOP);
   std::this_thread::sleep_for(2s);
-  program.kill(SIGCONT);
-  CHECK(contains(program.line(), "was stopped for"));
+  program.signal(SIGCONT);
+  CHECK(contains(program.output_line(), "was stopped for"));
   rollout reader{who(address, "rollout-0")};
   CHECK(reader.worker.update(latest, 20s).version == 1);
   CHECK(code_of([&] { source.worker.unpublish(20s); }) == errc::ok);

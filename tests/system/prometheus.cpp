@@ -16,8 +16,9 @@
 #include <thread>
 
 #include "hub.hpp"
-#include "process.hpp"
+#include "support/child_process.hpp"
 
+using namespace processes;
 using namespace system_tests;
 
 namespace {
@@ -158,16 +159,17 @@ TEST_CASE("prometheus: nothing but the metrics is served, and what cannot be bou
 
 #ifdef TENSORHUB_REFERENCE_SERVER
 TEST_CASE("prometheus: the reference server's program has an endpoint, if it is asked for one") {
-  process program{{TENSORHUB_REFERENCE_SERVER, "--address", "tcp://127.0.0.1:*", "--metrics", "127.0.0.1:0"}};
-  const std::string serving = program.line();
-  const std::string said = program.line();
+  child_process program{
+      {TENSORHUB_REFERENCE_SERVER, "--address", "tcp://127.0.0.1:*", "--metrics", "127.0.0.1:0"}};
+  const std::string serving = program.output_line();
+  const std::string said = program.output_line();
   REQUIRE_MESSAGE(contains(said, "metrics at http://127.0.0.1:"), said);
   trainer source{who(serving.substr(serving.rfind(' ') + 1), "trainer-0")};
   source.worker.join();
   const std::string page = get(said.substr(0, said.rfind('/')), "/metrics");
   CHECK(page.starts_with("HTTP/1.1 200"));
   CHECK(contains(page, "tensorhub_server_workers_joined_total"));
-  program.kill(SIGTERM);
+  program.signal(SIGTERM);
   CHECK(program.wait() == 0);
 }
 #endif

@@ -14,8 +14,9 @@
 #include <vector>
 
 #include "hub.hpp"
-#include "process.hpp"
+#include "support/child_process.hpp"
 
+using namespace processes;
 using namespace system_tests;
 using tensorhub::testing::network_link;
 using tensorhub::testing::read_gate;
@@ -127,8 +128,8 @@ TEST_CASE("a reader that joins while another is in the middle reads from it too"
 }
 
 TEST_CASE("a source that is killed in the middle of its own transfer costs nobody the version") {
-  address_pipe pipe;
-  process doomed{[&] {
+  text_pipe pipe;
+  child_process doomed{[&] {
     const auto gate = std::make_shared<read_gate>(half_bytes);
     paced_rollout own{in_small_chunks(pipe.hear(), "doomed"), large_words, gated_by(gate)};
     auto running = own.worker.update_async(latest, 60s);
@@ -142,7 +143,7 @@ TEST_CASE("a source that is killed in the middle of its own transfer costs nobod
   source.memory.fill(1);
   source.worker.publish(1);
   pipe.tell(server.address());
-  REQUIRE(doomed.line(60s) == "reading");
+  REQUIRE(doomed.output_line(60s) == "reading");
   std::vector<std::unique_ptr<paced_rollout>> readers;
   std::vector<std::shared_ptr<read_gate>> gates;
   for (int i = 0; i < 3; ++i) {
@@ -154,7 +155,7 @@ TEST_CASE("a source that is killed in the middle of its own transfer costs nobod
   {
     std::jthread all{[&] { reports = update_all(readers); }};
     for (const auto& gate : gates) CHECK(gate->wait_until_shut(30s));
-    doomed.kill(SIGKILL);
+    doomed.signal(SIGKILL);
     for (const auto& gate : gates) gate->open();
   }
   std::size_t were_reading_from_it = 0;
@@ -240,13 +241,13 @@ TEST_CASE("two datacenters: one reader brings the version across, exactly once")
 }
 
 TEST_CASE("two datacenters: the one that brings the version across is killed: another takes over") {
-  address_pipe pipe;
+  text_pipe pipe;
   const auto at = [](const std::string& server, const std::string& datacenter, const std::string& number) {
     auto out = in_small_chunks(server, datacenter + "-" + number);
     out.location = {.datacenter = datacenter, .rack = {}, .host = datacenter + number, .device = {}};
     return out;
   };
-  process seed{[&] {
+  child_process seed{[&] {
     const auto gate = std::make_shared<read_gate>(half_bytes);
     paced_rollout own{at(pipe.hear(), "there", "seed"), large_words, gated_by(gate)};
     auto running = own.worker.update_async(latest, 60s);
@@ -263,7 +264,7 @@ TEST_CASE("two datacenters: the one that brings the version across is killed: an
   source.memory.fill(1);
   source.worker.publish(1);
   pipe.tell(server.address());
-  REQUIRE(seed.line(60s) == "reading");
+  REQUIRE(seed.output_line(60s) == "reading");
   std::vector<std::unique_ptr<paced_rollout>> readers;
   std::vector<std::shared_ptr<read_gate>> gates;
   for (const char* number : {"0", "1"}) {
@@ -275,7 +276,7 @@ TEST_CASE("two datacenters: the one that brings the version across is killed: an
   {
     std::jthread all{[&] { reports = update_all(readers); }};
     for (const auto& gate : gates) CHECK(gate->wait_until_shut(30s));
-    seed.kill(SIGKILL);
+    seed.signal(SIGKILL);
     for (const auto& gate : gates) gate->open();
   }
   std::uint64_t crossed = 0;

@@ -15,8 +15,9 @@
 #include <string>
 
 #include "hub.hpp"
-#include "process.hpp"
+#include "support/child_process.hpp"
 
+using namespace processes;
 using namespace system_tests;
 using tensorhub::transports::same_host;
 
@@ -90,7 +91,7 @@ TEST_CASE("same_host: a trainer in another process, which is killed: the reader 
   // The server's port is known before the trainer's process is made.
   int ends[2];
   REQUIRE(::pipe(ends) == 0);
-  process trainer_process{[&] {
+  child_process trainer_process{[&] {
     char text[128] = {};
     if (::read(ends[0], text, sizeof text - 1) <= 0) return 1;
     member<host_hub::publisher> trainer{who(text, "trainer-0")};
@@ -103,11 +104,11 @@ TEST_CASE("same_host: a trainer in another process, which is killed: the reader 
   host_hub::reference_server server;
   const std::string address = server.address();
   REQUIRE(::write(ends[1], address.data(), address.size()) == static_cast<ssize_t>(address.size()));
-  CHECK(trainer_process.line() == "published");
+  CHECK(trainer_process.output_line() == "published");
   member<host_hub::subscriber> rollout{who(address, "rollout-0")};
   CHECK(rollout.worker.update(exactly(1), 20s).version == 1);
   CHECK(rollout.memory.holds(1));
-  trainer_process.kill(SIGKILL);
+  trainer_process.signal(SIGKILL);
   // Who holds it is its own source now, for a reader that comes later.
   member<host_hub::subscriber> late{who(address, "rollout-1")};
   CHECK(late.worker.update(exactly(1), 30s).version == 1);
@@ -119,7 +120,7 @@ TEST_CASE("same_host: a trainer in another process, which is killed: the reader 
 TEST_CASE("same_host: a reader that may not attach to other processes updates all the same, and serves") {
   int ends[2];
   REQUIRE(::pipe(ends) == 0);
-  process reader_process{[&] {
+  child_process reader_process{[&] {
     if (!forbid_attach()) return 2;
     char text[128] = {};
     if (::read(ends[0], text, sizeof text - 1) <= 0) return 1;
@@ -157,12 +158,12 @@ TEST_CASE("same_host: a reader that may not attach to other processes updates al
   memory.fill(1);
   trainer.publish(1);
   REQUIRE(::write(ends[1], address.data(), address.size()) == static_cast<ssize_t>(address.size()));
-  CHECK(reader_process.line() == "updated");
+  CHECK(reader_process.output_line() == "updated");
   CHECK(!trainer.unpublish().forced);
   memory.fill(2);
   trainer.publish(2);
-  CHECK(reader_process.line() == "updated");
-  CHECK(reader_process.line() == "both hold it");
+  CHECK(reader_process.output_line() == "updated");
+  CHECK(reader_process.output_line() == "both hold it");
   CHECK(reader_process.wait() == 0);
   ::close(ends[0]);
   ::close(ends[1]);

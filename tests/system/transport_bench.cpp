@@ -15,13 +15,13 @@
 #include <set>
 #include <tensorhub/detail/unique_fd.hpp>
 
-#include "process.hpp"
+#include "support/child_process.hpp"
 
 #include "transport_bench/memory.hpp"
 #include "transport_bench/parse.hpp"
 #include "transport_bench/statistics.hpp"
 
-using namespace system_tests;
+using namespace processes;
 namespace tool = transport_bench;
 
 namespace {
@@ -56,10 +56,10 @@ words command(const words& arguments) {
 }
 
 /// Everything it says until it ends.
-std::string all_output(process& program) {
+std::string all_output(child_process& program) {
   std::string out;
   try {
-    for (;;) out += program.line(std::chrono::seconds{120}) + "\n";
+    for (;;) out += program.output_line(std::chrono::seconds{120}) + "\n";
   } catch (const std::runtime_error&) {  // no more lines
   }
   return out;
@@ -70,7 +70,7 @@ struct outcome {
   std::string text;
 };
 outcome run(const words& arguments) {
-  process program{command(arguments)};
+  child_process program{command(arguments)};
   outcome out;
   out.text = all_output(program);
   out.status = program.wait();
@@ -93,7 +93,7 @@ words tiny(const words& arguments) {
 
 /// A listening source and where it listens.
 struct source_program {
-  process program;
+  child_process program;
   std::string address;
   explicit source_program(const std::string& transports, const words& more = {})
       : program{command([&] {
@@ -101,7 +101,7 @@ struct source_program {
           out.insert(out.end(), more.begin(), more.end());
           return out;
         }())} {
-    const std::string said = program.line();
+    const std::string said = program.output_line();
     REQUIRE_MESSAGE(has(said, "listening at 127.0.0.1:"), said);
     address = said.substr(said.rfind(' ') + 1);
   }
@@ -116,38 +116,6 @@ tensorhub::detail::unique_fd connect_to(const std::string& address) {
   to.sin_port = htons(static_cast<std::uint16_t>(std::stoi(address.substr(address.rfind(':') + 1))));
   REQUIRE(::connect(socket.get(), reinterpret_cast<sockaddr*>(&to), sizeof to) == 0);
   return socket;
-}
-
-/// Every element is closed, in order; attributes are quoted; returns the names that occur. Throws if not.
-std::multiset<std::string> xml_elements(const std::string& text) {
-  std::multiset<std::string> names;
-  std::vector<std::string> open;
-  std::size_t roots = 0;
-  for (std::size_t at = 0; at < text.size(); ++at) {
-    if (text[at] == '&') {
-      const std::string entity = text.substr(at, text.find(';', at) - at + 1);
-      if (entity != "&amp;" && entity != "&lt;" && entity != "&gt;" && entity != "&quot;")
-        throw std::runtime_error("unknown entity " + entity);
-    }
-    if (text[at] == '>') throw std::runtime_error("'>' outside of a tag");
-    if (text[at] != '<') continue;
-    const std::size_t end = text.find('>', at);
-    if (end == std::string::npos) throw std::runtime_error("a tag has no end");
-    const std::string tag = text.substr(at + 1, end - at - 1);
-    if (std::ranges::count(tag, '"') % 2 != 0 || has(tag, "<")) throw std::runtime_error("bad tag " + tag);
-    const std::string name = tag.substr(tag[0] == '/' ? 1 : 0, tag.find_first_of(" /", 1) - (tag[0] == '/'));
-    if (tag[0] == '/') {
-      if (open.empty() || tag != "/" + open.back()) throw std::runtime_error("unexpected " + tag);
-      open.pop_back();
-    } else {
-      roots += open.empty();
-      names.insert(tag.substr(0, tag.find_first_of(" /")));
-      if (tag.back() != '/') open.push_back(tag.substr(0, tag.find(' ')));
-    }
-    at = end;
-  }
-  if (!open.empty() || roots != 1) throw std::runtime_error("not one closed root element");
-  return names;
 }
 
 }  // namespace
@@ -341,10 +309,9 @@ TEST_CASE("transport_bench: a flipped byte is caught, at the source and in what 
   }
 }
 
-TEST_CASE("transport_bench: JSON, CSV and plot hold every row") {
+TEST_CASE("transport_bench: the JSON holds every row") {
   const scratch folder;
-  const outcome seen = run(tiny({"tcp,same_host", "--depths", "1,4", "--json", folder.file("out.json"),
-                                 "--csv", folder.file("out.csv"), "--plot", folder.file("out.svg")}));
+  const outcome seen = run(tiny({"tcp,same_host", "--depths", "1,4", "--json", folder.file("out.json")}));
   INFO(seen.text);
   REQUIRE(seen.status == 0);
   for (const char* section : {"method: ", "reader: cpu ", "source: cpu ", "== before the first byte",
@@ -390,35 +357,6 @@ TEST_CASE("transport_bench: JSON, CSV and plot hold every row") {
     CHECK(row["ratios"]["tcp"] == 1.0);
     CHECK(row["ratios"]["same_host"].get<double>() > 0);
   }
-
-  std::istringstream csv{content(folder.file("out.csv"))};
-  std::string line;
-  std::size_t lines = 0;
-  std::size_t columns = 0;
-  std::vector<std::string> head;
-  while (std::getline(csv, line)) {
-    const auto cells = tool::split(line, ',');
-    if (lines++ == 0) {
-      head = cells;
-      columns = cells.size();
-      continue;
-    }
-    REQUIRE(cells.size() == columns);
-    const json& row = found["rows"][lines - 2];
-    CHECK(cells[0] == row["transport"]);
-    for (std::size_t i = 1; i < columns; ++i) {
-      CHECK(!head[i].empty());
-      if (row.contains(head[i]))
-        CHECK(std::stod(cells[i]) == doctest::Approx(row[head[i]].get<double>()).epsilon(1e-6));
-    }
-  }
-  CHECK(lines == 9);
-  CHECK(columns == 21);
-
-  const auto elements = xml_elements(content(folder.file("out.svg")));
-  CHECK(elements.count("svg") == 1);
-  CHECK(elements.count("polyline") == 4);
-  CHECK(elements.count("circle") == 8 + 4);  // points, and one in each line of the legend
 }
 
 TEST_CASE("transport_bench: two commands, one for each side") {
@@ -427,7 +365,7 @@ TEST_CASE("transport_bench: two commands, one for each side") {
   INFO(seen.text);
   CHECK(seen.status == 0);
   CHECK(has(seen.text, "every byte as it must be"));
-  CHECK(has(source.program.line(), "is done"));
+  CHECK(has(source.program.output_line(), "is done"));
   CHECK(source.program.wait() == 0);
 }
 
@@ -445,7 +383,7 @@ TEST_CASE("transport_bench: another transport than the source serves is refused 
   const outcome seen = run(tiny({"same_host", "--connect", source.address}));
   CHECK(seen.status == 1);
   CHECK_MESSAGE(has(seen.text, "serves tcp, the reader asks for same_host"), seen.text);
-  CHECK(has(source.program.line(), "serves tcp, the reader asks for same_host"));
+  CHECK(has(source.program.output_line(), "serves tcp, the reader asks for same_host"));
   CHECK(source.program.wait() == 1);
 }
 
@@ -455,7 +393,7 @@ TEST_CASE("transport_bench: strangers and other protocol versions are told apart
     const auto stranger = connect_to(source.address);
     const std::string request = "GET / HTTP/1.1\r\n\r\n";
     CHECK(::send(stranger.get(), request.data(), request.size(), MSG_NOSIGNAL) > 0);
-    CHECK(has(source.program.line(), "is no transport_bench"));
+    CHECK(has(source.program.output_line(), "is no transport_bench"));
     CHECK(source.program.wait() == 1);
   }
   {
@@ -463,7 +401,7 @@ TEST_CASE("transport_bench: strangers and other protocol versions are told apart
     const auto newer = connect_to(source.address);
     const unsigned char frame[12]{'T', 'H', 'T', 'B', 99, 0, 0, 0, 2, 0, 0, 0};
     CHECK(::send(newer.get(), frame, sizeof frame, MSG_NOSIGNAL) == sizeof frame);
-    CHECK(has(source.program.line(), "speaks control protocol 99, this side speaks 1"));
+    CHECK(has(source.program.output_line(), "speaks control protocol 99, this side speaks 1"));
     CHECK(source.program.wait() == 1);
   }
   for (const char* text : {"{}", "[1]", "no json", "{\"type\":\"hello\"}", "{\"type\":7}",
@@ -477,28 +415,28 @@ TEST_CASE("transport_bench: strangers and other protocol versions are told apart
     frame.append(reinterpret_cast<const char*>(&length), 4);
     frame += text;
     CHECK(::send(peer.get(), frame.data(), frame.size(), MSG_NOSIGNAL) > 0);
-    CHECK(has(source.program.line(), "transport_bench: "));
+    CHECK(has(source.program.output_line(), "transport_bench: "));
     CHECK(source.program.wait() == 1);
   }
   source_program source{"tcp"};
   const auto endless = connect_to(source.address);
   const unsigned char frame[12]{'T', 'H', 'T', 'B', 1, 0, 0, 0, 255, 255, 255, 255};
   CHECK(::send(endless.get(), frame, sizeof frame, MSG_NOSIGNAL) == sizeof frame);
-  CHECK(has(source.program.line(), "too long"));
+  CHECK(has(source.program.output_line(), "too long"));
   CHECK(source.program.wait() == 1);
 }
 
 TEST_CASE("transport_bench: a silent peer and an absent one end in a sentence within the time-out") {
   source_program source{"tcp", {"--timeout", "300ms"}};
   const auto silent = connect_to(source.address);
-  CHECK(has(source.program.line(), "did not answer in time"));
+  CHECK(has(source.program.output_line(), "did not answer in time"));
   CHECK(source.program.wait() == 1);
   // Nobody listens there any more.
   const outcome seen = run({"tcp", "--connect", source.address, "--timeout", "300ms"});
   CHECK(seen.status == 1);
   CHECK_MESSAGE(has(seen.text, "no source can be reached at " + source.address), seen.text);
   source_program lonely{"tcp", {"--wait", "200ms"}};
-  CHECK(has(lonely.program.line(), "no reader came"));
+  CHECK(has(lonely.program.output_line(), "no reader came"));
   CHECK(lonely.program.wait() == 1);
 }
 
@@ -508,12 +446,12 @@ TEST_CASE("transport_bench: a peer that is killed or stopped in the middle of a 
       CAPTURE(std::string{transport});
       CAPTURE(signal);
       source_program source{transport};
-      process reader{command({transport, "--connect", source.address, "--duration", "600", "--rounds", "1000",
-                              "--region", "16M", "--timeout", "1"})};
-      while (!has(reader.line(), "transport: ")) {  // it has met the source; reads begin
+      child_process reader{command({transport, "--connect", source.address, "--duration", "600", "--rounds",
+                                    "1000", "--region", "16M", "--timeout", "1"})};
+      while (!has(reader.output_line(), "transport: ")) {  // it has met the source; reads begin
       }
       std::this_thread::sleep_for(std::chrono::milliseconds{300});
-      source.program.kill(signal);
+      source.program.signal(signal);
       const std::string said = all_output(reader);
       CHECK(reader.wait() == 1);
       if (signal == SIGKILL)
@@ -522,11 +460,12 @@ TEST_CASE("transport_bench: a peer that is killed or stopped in the middle of a 
         CHECK_MESSAGE((has(said, "peer lost") || has(said, "did not answer in time")), said);
     }
     source_program source{transport};
-    process reader{command({transport, "--connect", source.address, "--duration", "600", "--region", "16M"})};
-    while (!has(reader.line(), "transport: ")) {
+    child_process reader{
+        command({transport, "--connect", source.address, "--duration", "600", "--region", "16M"})};
+    while (!has(reader.output_line(), "transport: ")) {
     }
-    reader.kill(SIGKILL);
-    CHECK(has(source.program.line(), "has closed the control connection"));
+    reader.signal(SIGKILL);
+    CHECK(has(source.program.output_line(), "has closed the control connection"));
     CHECK(source.program.wait() == 1);
   }
 }

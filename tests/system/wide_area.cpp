@@ -12,8 +12,9 @@
 #include <tensorhub/types/xxh3.hpp>
 #include <vector>
 
-#include "child.hpp"
+#include "harness.hpp"
 #include "hub.hpp"
+#include "support/child_process.hpp"
 
 using namespace system_tests;
 using tensorhub::testing::network_link;
@@ -84,12 +85,13 @@ std::string digest_of(const weights& memory) {
 
 // ---- what the processes do: one line in, one line out
 
-std::string next_order(const bench::line_channel& line) {
-  if (!line.ready(patience_ms)) throw std::runtime_error("no order for a long time");
+std::string next_order(const processes::channel& line) {
+  if (!line.ready(std::chrono::milliseconds{patience_ms}))
+    throw std::runtime_error("no order for a long time");
   return line.hear();
 }
 
-void serve(bench::line_channel& line) {
+void serve(processes::channel& line) {
   tensorhub::reference_server_options how;
   how.catalog.worker_timeout = 5s;
   how.catalog.heartbeat_interval = 250ms;
@@ -99,7 +101,7 @@ void serve(bench::line_channel& line) {
 }
 
 /// "publish V": "published BYTES DIGEST".
-void train(const person& self, bench::line_channel& line) {
+void train(const person& self, processes::channel& line) {
   member<two_datacenters::publisher> own{self.options(), large_words, self.path()};
   own.worker.join();
   line.say("ready");
@@ -128,7 +130,7 @@ struct received {
 /// and has no answer.
 class roller {
  public:
-  roller(const person& self, bench::line_channel& line)
+  roller(const person& self, processes::channel& line)
       : line_{line},
         gate_{self.held ? std::make_shared<read_gate>(held_after_bytes) : nullptr},
         own_{self.options(), large_words, self.path(gate_)} {
@@ -158,7 +160,7 @@ class roller {
           line_.say("follows");
           said_follows = true;
         }
-        if (line_.ready(2) && line_.hear() == "open") gate_->open();
+        if (line_.ready(std::chrono::milliseconds{2}) && line_.hear() == "open") gate_->open();
       }
       static_cast<void>(running.wait(1s));
     } catch (const error& e) {
@@ -180,7 +182,7 @@ class roller {
     return out;
   }
 
-  bench::line_channel& line_;
+  processes::channel& line_;
   std::shared_ptr<read_gate> gate_;
   member<two_datacenters::subscriber> own_;
 };
@@ -190,12 +192,13 @@ class roller {
 /// A process, and what it has said of its update.
 struct party {
   explicit party(person self, bool trains = false)
-      : who{std::move(self)}, process{[this, trains](bench::line_channel& line) {
+      : who{std::move(self)}, process{[this, trains](processes::channel& line) {
           trains ? train(who, line) : static_cast<void>(roller{who, line});
         }} {}
 
   [[nodiscard]] std::string hear(int milliseconds = patience_ms) const {
-    if (!process.line().ready(milliseconds)) throw std::runtime_error(who.replica() + " says nothing");
+    if (!process.line().ready(std::chrono::milliseconds{milliseconds}))
+      throw std::runtime_error(who.replica() + " says nothing");
     return process.line().hear();
   }
   void begin(std::uint64_t version) {
@@ -204,7 +207,7 @@ struct party {
   }
   /// Takes what it has said within that time.
   void look(int milliseconds) {
-    if (ended || killed || !process.line().ready(milliseconds)) return;
+    if (ended || killed || !process.line().ready(std::chrono::milliseconds{milliseconds})) return;
     std::istringstream said{process.line().hear()};
     std::string word;
     said >> word;
@@ -222,11 +225,11 @@ struct party {
   }
   void kill() {
     killed = true;
-    process.kill();
+    process.signal(SIGKILL);
   }
 
   person who;
-  bench::child process;
+  processes::child_process process;
   bool held = false, follows = false, ended = false, failed = false, killed = false;
   received bytes{};
   std::string digest{}, code{}, sentence{};
@@ -236,7 +239,8 @@ struct party {
 class world {
  public:
   explicit world(bool held) {
-    if (!server_.line().ready(patience_ms)) throw std::runtime_error("the reference server does not start");
+    if (!server_.line().ready(std::chrono::milliseconds{patience_ms}))
+      throw std::runtime_error("the reference server does not start");
     address_ = server_.line().hear();
     for (std::uint32_t shard = 0; shard < shards; ++shard)
       trainers_.push_back(
@@ -295,7 +299,7 @@ class world {
                                          datacenter == "here" ? into_here : into_there, held}));
   }
 
-  bench::child server_{serve};
+  processes::child_process server_{serve};
   std::string address_;
   std::vector<std::unique_ptr<party>> trainers_{};
 };

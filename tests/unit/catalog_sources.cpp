@@ -2,9 +2,9 @@
 /// The catalog, message by message: readers that are sources, several sources per reader, credits, places
 /// that are taken, seeds of datacenters, and why.
 
+#include "baselines/chain.hpp"
 #include "catalog_driver.hpp"
 #include "support/catalog_of.hpp"
-#include "tensorhub/policy/scheduler/chain.hpp"
 #include "tensorhub/policy/scheduler/least_loaded.hpp"
 
 using namespace catalog_test;
@@ -185,7 +185,7 @@ TEST_CASE("catalog: who waits for a credit is told at its deadline that it got n
 }
 
 TEST_CASE("catalog: a chain is one: each reader reads from the one before") {
-  driver<testing::catalog_of<chain>> server;
+  driver<testing::catalog_of<baselines::chain>> server;
   const incarnation trainer = server.join(1, "trainer");
   REQUIRE(server.publish(trainer, 1).ok());
   incarnation last = trainer;

@@ -20,7 +20,6 @@
 #include <tensorhub/policy/consistency/bounded_staleness.hpp>
 #include <tensorhub/policy/consistency/independent.hpp>
 #include <tensorhub/policy/scheduler/least_loaded.hpp>
-#include <tensorhub/policy/scheduler/round_robin.hpp>
 #include <tensorhub/tensorhub.hpp>
 #include <utility>
 
@@ -42,7 +41,7 @@ constexpr std::string_view usage =
     "  --worker-timeout-ms N  silence after which a worker is declared dead (5000)\n"
     "  --group-timeout-ms N   all shards of a replica must call an update within it (30000)\n"
     "  --retain N             version records kept beyond those that somebody holds (16)\n"
-    "  --scheduler S          nearest_source (default), least_loaded or round_robin\n"
+    "  --scheduler S          nearest_source (default) or least_loaded\n"
     "  --consistency C        group_consistent (default) or independent; the workers must use the same\n"
     "  --log-level L          error, warning, info (default) or debug\n"
     "  --log-format F         text (default) or json: an object per line, with the time\n"
@@ -226,7 +225,6 @@ void run(Server& server, const settings& given, const sigset_t& ends, const char
 tensorhub::any_scheduler scheduler_named(const std::string& name) {
   if (name == "nearest_source") return tensorhub::nearest_source{};
   if (name == "least_loaded") return tensorhub::least_loaded{};
-  if (name == "round_robin") return tensorhub::round_robin{};
   refuse("--scheduler does not know '" + name + "'");
 }
 tensorhub::any_consistency consistency_named(const std::string& name) {

@@ -217,14 +217,8 @@ std::vector<option_group> make_options() {
                    set_as("copy_threads")}}});
   out.push_back(
       {"Output",
-       {{{"--json"},
-         "file",
-         "everything, with the environment",
-         true,
-         [](draft& d, const std::string& v) { d.out.json_path = v; }},
-        {{"--csv"}, "file", "the rows", true, [](draft& d, const std::string& v) { d.out.csv_path = v; }},
-        {{"--plot"}, "file.svg", "bandwidth against size", true, [](draft& d, const std::string& v) {
-           d.out.plot_path = v;
+       {{{"--json"}, "file", "everything, with the environment", true, [](draft& d, const std::string& v) {
+           d.out.json_path = v;
          }}}});
   return out;
 }

@@ -83,8 +83,6 @@ int listen_for_readers(const settings& how) {
 int report(const settings& how, const results& found) {
   print_tables(how, found);
   if (!how.json_path.empty()) write_json(how, found);
-  if (!how.csv_path.empty()) write_csv(how, found);
-  if (!how.plot_path.empty()) write_plot(how, found);
   if (found.validation.wrong) return wrong_bytes;
   if (how.corrupt == corruption::none) return done;
   complain("a byte was flipped on purpose and the validation did not notice it");

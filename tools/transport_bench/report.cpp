@@ -1,4 +1,4 @@
-// Tables, CSV and JSON.
+// Tables and JSON.
 
 #include <algorithm>
 #include <array>
@@ -420,32 +420,6 @@ void write_json(const settings& how, const results& found) {
                     {"left_out", left_out},
                     {"validation", validation}};
   write_file(how.json_path, all.dump(1) + "\n");
-}
-
-void write_csv(const settings& how, const results& found) {
-  std::string out =
-      "transport,streams,threads,depth,size_bytes,reads,seconds,average_bytes_per_second,"
-      "median_bytes_per_second,peak_bytes_per_second,reads_per_second,reader_cpu_seconds_per_gigabyte,"
-      "source_cpu_seconds_per_gigabyte,latency_min_seconds,latency_typical_seconds,latency_average_seconds,"
-      "latency_stdev_seconds,latency_p50_seconds,latency_p99_seconds,latency_p99_9_seconds,latency_max_"
-      "seconds\n";
-  for (const auto& row : found.rows) {
-    out += row.label;
-    for (const std::uint64_t value : {row.streams, row.threads, row.depth, row.size, row.reads})
-      out += "," + std::to_string(value);
-    const auto& l = row.latency;
-    for (const double value :
-         {row.seconds, row.average(), median(row.bytes_per_second), row.peak(), row.reads_per_second(),
-          row.reader_cpu_per_gigabyte(), row.source_cpu_per_gigabyte(), l.least, l.p50, l.average,
-          l.deviation, l.p50, l.p99, l.p999, l.most})
-      out += "," + number(value, "%.9g");
-    out += "\n";
-  }
-  write_file(how.csv_path, out);
-}
-
-void write_plot(const settings& how, const results& found) {
-  write_file(how.plot_path, plot_svg(found));
 }
 
 }  // namespace transport_bench

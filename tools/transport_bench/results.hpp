@@ -103,10 +103,5 @@ struct results {
 void print_head(const settings& how, const results& found);
 void print_tables(const settings& how, const results& found);
 void write_json(const settings& how, const results& found);
-void write_csv(const settings& how, const results& found);
-void write_plot(const settings& how, const results& found);
-
-/// The plot as text: exactly one SVG document.
-[[nodiscard]] std::string plot_svg(const results& found);
 
 }  // namespace transport_bench

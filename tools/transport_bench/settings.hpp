@@ -57,8 +57,6 @@ struct settings {
 
   double timeout_seconds = 10;
   std::string json_path{};
-  std::string csv_path{};
-  std::string plot_path{};
 
   [[nodiscard]] double round_seconds() const { return duration_seconds / static_cast<double>(rounds); }
 };

@@ -100,6 +100,7 @@ class contract_rules {
     std::map<incarnation, std::uint32_t> readers;
     std::map<std::tuple<std::string, version_number, std::uint32_t>, std::size_t> seeds;
     std::set<std::pair<incarnation, incarnation>> running;
+    std::set<std::pair<incarnation, incarnation>> reads_from;
     server_->for_each_lease([&](const auto& lease) {
       if (lease.adopted) return;  // an earlier server gave it, by its own view
       const bool lasts = !lease.cutting_off && !lease.moving;
@@ -109,6 +110,8 @@ class contract_rules {
       if (lasts) ++readers[lease.source];
       if (lasts && running.contains({lease.source, lease.reader})) ++statistics_->trades;
       if (lasts) running.emplace(lease.reader, lease.source);
+      if (lasts && !lease.reserved && lease.reader && !reads_from.emplace(lease.reader, lease.source).second)
+        violate_("worker " + to_hex(lease.reader) + " was given source " + to_hex(lease.source) + " twice");
       const std::string here = datacenter_of(lease.reader);
       if (const std::string there = datacenter_of(lease.source);
           lasts && !here.empty() && !there.empty() && here != there) {

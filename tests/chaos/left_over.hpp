@@ -1,107 +1,25 @@
 #pragma once
-/// \file process.hpp
-/// A forked process that talks with the driver in lines, and what of it may be left behind.
+/// \file left_over.hpp
+/// What a process of a round, or the round, may leave behind: heap, threads, descriptors, files.
 
 #include <dirent.h>
 #include <malloc.h>
-#include <signal.h>
-#include <sys/prctl.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
-#include <cstdlib>
-#include <exception>
 #include <fstream>
-#include <functional>
 #include <map>
-#include <optional>
 #include <set>
 #include <sstream>
-#include <stdexcept>
 #include <string>
-#include <utility>
-#include <vector>
-
-#include "child.hpp"
 
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/lsan_interface.h>
 #endif
 
 namespace chaos {
-
-/// The driver must have one thread when it starts one.
-class process {
- public:
-  /// `strangers`: descriptors of the driver that are not this process's business.
-  process(const std::function<void(const bench::line_channel&)>& body, const std::vector<int>& strangers) {
-    int pair[2];
-    if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0)
-      throw std::runtime_error("no socket pair");
-    std::fflush(nullptr);
-    id_ = ::fork();
-    if (id_ < 0) throw std::runtime_error("no process");
-    if (id_ == 0) {
-      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-      ::close(pair[0]);
-      for (const int each : strangers) ::close(each);
-      int status = 1;
-      try {
-        body(bench::line_channel{pair[1]});
-        status = 0;
-      } catch (const std::exception& e) {
-        std::fprintf(stderr, "chaos: process %d: %s\n", static_cast<int>(::getpid()), e.what());
-      }
-      std::fflush(nullptr);
-      std::_Exit(status);
-    }
-    ::close(pair[1]);
-    descriptor_ = pair[0];
-  }
-  ~process() {
-    if (!ended_) {
-      signal(SIGKILL);
-      static_cast<void>(wait_for_end());
-    }
-    ::close(descriptor_);
-  }
-  process(const process&) = delete;
-  process& operator=(const process&) = delete;
-
-  void signal(int which) const { ::kill(id_, which); }
-  [[nodiscard]] pid_t id() const noexcept { return id_; }
-  [[nodiscard]] int descriptor() const noexcept { return descriptor_; }
-  /// False: it is gone.
-  bool say(const std::string& line) const {
-    return ::send(descriptor_, line.data(), line.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(line.size());
-  }
-  /// Call when the descriptor is readable. Empty: it is gone.
-  [[nodiscard]] std::optional<std::string> hear() const {
-    std::string line(8192, '\0');
-    const auto length = ::recv(descriptor_, line.data(), line.size(), MSG_DONTWAIT);
-    if (length <= 0) return std::nullopt;
-    line.resize(static_cast<std::size_t>(length));
-    return line;
-  }
-  /// "killed by signal 9", "ended with status 0".
-  std::string wait_for_end() {
-    if (ended_) return "ended before";
-    int status = 0;
-    ::waitpid(id_, &status, 0);
-    ended_ = true;
-    return WIFSIGNALED(status) ? "killed by signal " + std::to_string(WTERMSIG(status))
-                               : "ended with status " + std::to_string(WEXITSTATUS(status));
-  }
-
- private:
-  pid_t id_ = -1;
-  int descriptor_ = -1;
-  bool ended_ = false;
-};
 
 /// Files without a name (memfd) that this process has open or mapped, by inode.
 [[nodiscard]] inline std::set<std::uint64_t> nameless_files() {
