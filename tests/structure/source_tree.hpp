@@ -36,15 +36,15 @@ inline bool starts_with_any(std::string_view text, std::initializer_list<std::st
 }
 
 inline bool is_cpp(std::string_view path) {
-  return path.ends_with(".hpp") || path.ends_with(".cpp");
+  return path.ends_with(".hpp") || path.ends_with(".ipp") || path.ends_with(".cpp");
 }
 
 /// Every text file of ours: the root's own files and these folders. Build folders are nobody's source.
 inline std::vector<source_file> read_source_tree(const std::filesystem::path& root) {
   namespace fs = std::filesystem;
   const auto is_text = [](const fs::path& path) {
-    static constexpr std::string_view endings[] = {".hpp",  ".cpp", ".h",  ".txt", ".cmake", ".md",
-                                                   ".json", ".sh",  ".in", ".py",  ".yml",   ".supp"};
+    static constexpr std::string_view endings[] = {".hpp",  ".ipp", ".cpp", ".h",  ".txt", ".cmake", ".md",
+                                                   ".json", ".sh",  ".in",  ".py", ".yml", ".supp"};
     const std::string ending = path.extension().string();
     return ending.empty() || std::find(std::begin(endings), std::end(endings), ending) != std::end(endings);
   };
@@ -56,9 +56,12 @@ inline std::vector<source_file> read_source_tree(const std::filesystem::path& ro
     files.push_back({fs::relative(path, root).generic_string(), std::move(text)});
   };
   for (const fs::directory_entry& entry : fs::directory_iterator{root}) {
-    if (entry.is_regular_file() && is_text(entry.path())) take(entry.path());
+    // In a second working tree, .git is a file that names the first one's folder.
+    if (entry.is_regular_file() && entry.path().filename() != ".git" && is_text(entry.path()))
+      take(entry.path());
   }
-  for (const char* folder : {"include", "transports", "examples", "tests", "bench", "cmake", ".ci"}) {
+  for (const char* folder :
+       {"include", "transports", "examples", "tools", "tests", "bench", "cmake", ".ci"}) {
     if (!fs::is_directory(root / folder)) continue;
     for (auto at = fs::recursive_directory_iterator{root / folder}; at != fs::recursive_directory_iterator{};
          ++at) {

@@ -1,7 +1,7 @@
 /// \file main.cpp
-/// Runs one fuzz target over its kept inputs, without libFuzzer, so that any compiler builds it and the inputs
-/// are a test like any other: `fuzz_replay <target> <file of records>`. The last number that it prints is the
-/// input that it did not survive. (tests/fuzz/corpus.py describes the file, and unpacks it.)
+/// Runs one fuzz target over its kept inputs, without libFuzzer, so that any compiler builds it and the
+/// inputs are a test like any other: `fuzz_replay <target> <file of records>`. The last number that it prints
+/// is the input that the target did not survive. (tests/fuzz/corpus.py describes and unpacks the file.)
 
 #include <cstdint>
 #include <cstdio>
@@ -13,7 +13,8 @@
 
 #include "../input.hpp"
 
-// targets.inc has one line FUZZ_TARGET(name) for each target. The build names each target's function fuzz_<name>.
+// targets.inc has one line FUZZ_TARGET(name) for each target. The build renames each target's function to
+// fuzz_<name>.
 #define FUZZ_TARGET(name) extern "C" int fuzz_##name(const std::uint8_t*, std::size_t);
 #include "targets.inc"
 #undef FUZZ_TARGET
