@@ -1,6 +1,7 @@
 // expect: the third argument of hub must model consistency
-#include "support/archetypes.hpp"
-#include "tensorhub/tensorhub.hpp"
+#include "support/archetypes/transport.hpp"
+#include "tensorhub/hub.hpp"
+#include "tensorhub/policy/consistency/independent.hpp"
 
 using tensorhub::testing::transport_archetype;
 
@@ -10,4 +11,4 @@ using chosen = tensorhub::independent;
 using chosen = tensorhub::xxh3_128;
 #endif
 
-template struct tensorhub::hub<transport_archetype, tensorhub::nearest_source, chosen>;
+static_assert(sizeof(tensorhub::hub<transport_archetype, tensorhub::nearest_source, chosen>) > 0);

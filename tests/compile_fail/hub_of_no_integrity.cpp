@@ -1,6 +1,7 @@
 // expect: the fourth argument of hub must model tensorhub::integrity
-#include "support/archetypes.hpp"
-#include "tensorhub/tensorhub.hpp"
+#include "support/archetypes/transport.hpp"
+#include "tensorhub/hub.hpp"
+#include "tensorhub/policy/integrity/none.hpp"
 
 using tensorhub::testing::transport_archetype;
 
@@ -10,5 +11,5 @@ using chosen = tensorhub::no_integrity;
 using chosen = tensorhub::nearest_source;
 #endif
 
-template struct tensorhub::hub<transport_archetype, tensorhub::nearest_source, tensorhub::group_consistent,
-                               chosen>;
+static_assert(sizeof(tensorhub::hub<transport_archetype, tensorhub::nearest_source,
+                                    tensorhub::group_consistent, chosen>) > 0);

@@ -1,13 +1,14 @@
 // expect: the second argument of hub must model scheduler
-#include "support/archetypes.hpp"
-#include "tensorhub/tensorhub.hpp"
+#include "support/archetypes/transport.hpp"
+#include "tensorhub/hub.hpp"
+#include "tensorhub/policy/scheduler/least_loaded.hpp"
 
 using tensorhub::testing::transport_archetype;
 
 #ifdef TENSORHUB_TWIN
-using chosen = tensorhub::round_robin;
+using chosen = tensorhub::least_loaded;
 #else
 using chosen = tensorhub::group_consistent;
 #endif
 
-template struct tensorhub::hub<transport_archetype, chosen>;
+static_assert(sizeof(tensorhub::hub<transport_archetype, chosen>) > 0);
