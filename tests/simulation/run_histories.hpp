@@ -84,7 +84,7 @@ void run_histories(const char* title, std::uint64_t count, double careless,
             << total.lost << " retained versions lost\n";
   // Histories in which nothing happens would prove nothing: of all this, something in one of `per` histories.
   CHECK(total.updates * per > count);
-  if (replay != 0 || count < 20) return;
+  if (replay != 0 || count < 20 || count < per) return;
   for (const std::uint64_t often : {total.kept, total.exits, total.cancelled, total.stale_messages,
                                     total.double_joins, total.beliefs, total.forced_drains}) {
     CHECK(often * per > count);
