@@ -1,5 +1,5 @@
 // expect: deleted
-#include "support/archetypes.hpp"
+#include "support/archetypes/transport.hpp"
 #include "tensorhub/publisher.hpp"
 
 using publisher = tensorhub::publisher<tensorhub::testing::transport_archetype>;

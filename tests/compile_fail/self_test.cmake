@@ -21,7 +21,6 @@ endfunction()
 
 must_report(compiles "compiles, and must not")
 must_report(other_message "fails to compile, but without")
-must_report(broken_twin "the twin does not compile")
 must_report(no_expectation "the first line is not")
 
 execute_process(

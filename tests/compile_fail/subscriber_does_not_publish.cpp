@@ -1,5 +1,5 @@
 // expect: inaccessible|is a private member|cannot cast .* to its private base class|no member named
-#include "support/archetypes.hpp"
+#include "support/archetypes/transport.hpp"
 #include "tensorhub/subscriber.hpp"
 
 using subscriber = tensorhub::subscriber<tensorhub::testing::transport_archetype>;

@@ -1,5 +1,5 @@
 // expect: deleted
-#include "support/archetypes.hpp"
+#include "support/archetypes/transport.hpp"
 #include "tensorhub/subscriber.hpp"
 
 using subscriber = tensorhub::subscriber<tensorhub::testing::transport_archetype>;

@@ -1,5 +1,5 @@
 // expect: cannot convert|could not convert|no known|no (matching|viable)|invalid conversion|cannot initialize
-#include "support/archetypes.hpp"
+#include "support/archetypes/transport.hpp"
 #include "tensorhub/subscriber.hpp"
 
 using subscriber = tensorhub::subscriber<tensorhub::testing::transport_archetype>;

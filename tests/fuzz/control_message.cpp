@@ -4,9 +4,20 @@
 ///
 /// Input: a type number (255: a whole frame follows, header and all), then the payload.
 
+#if defined(__SANITIZE_ADDRESS__)
+#define TENSORHUB_ADDRESS_SANITIZER
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define TENSORHUB_ADDRESS_SANITIZER
+#endif
+#endif
+#ifdef TENSORHUB_ADDRESS_SANITIZER
 #include <sanitizer/allocator_interface.h>
+#endif
 
 #include <atomic>
+#include <cstdlib>
+#include <new>
 #include <vector>
 
 #include "input.hpp"
@@ -15,11 +26,6 @@
 namespace {
 
 std::atomic<std::size_t> allocated_bytes = 0;
-
-void count_allocation(const volatile void*, std::size_t bytes) {
-  allocated_bytes.fetch_add(bytes, std::memory_order_relaxed);
-}
-void ignore_release(const volatile void*) {}
 
 /// The smallest tensor has 17 bytes on the wire and some 64 in memory, the smallest reply entry is alike.
 constexpr std::size_t bytes_for_each = 64;
@@ -46,10 +52,27 @@ std::vector<std::byte> frame_of(fuzz::input& in) {
 
 }  // namespace
 
-extern "C" int LLVMFuzzerInitialize(int*, char***) {
-  __sanitizer_install_malloc_and_free_hooks(count_allocation, ignore_release);
-  return 0;
+// Every allocation of the program is counted.
+#ifdef TENSORHUB_ADDRESS_SANITIZER
+namespace {
+void count_allocation(const volatile void*, std::size_t bytes) {
+  allocated_bytes.fetch_add(bytes, std::memory_order_relaxed);
 }
+const int hooks = __sanitizer_install_malloc_and_free_hooks(count_allocation, [](const volatile void*) {});
+}  // namespace
+#else
+void* operator new(std::size_t bytes) {
+  allocated_bytes.fetch_add(bytes, std::memory_order_relaxed);
+  if (void* const memory = std::malloc(bytes == 0 ? 1 : bytes)) return memory;
+  throw std::bad_alloc{};
+}
+void operator delete(void* memory) noexcept {
+  std::free(memory);
+}
+void operator delete(void* memory, std::size_t) noexcept {
+  std::free(memory);
+}
+#endif
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t bytes) {
   fuzz::input in{data, bytes};
@@ -58,6 +81,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t byte
   static tensorhub::encoder encoder;
   const std::size_t before = allocated_bytes.load();
   const tensorhub::decode_result decoded = decoder.decode(frame);
+  fuzz::require(before != 0, "allocations are counted");
   fuzz::require(allocated_bytes.load() - before <= bytes_for_all + bytes_for_each * frame.size(),
                 "a message allocates no more than its length pays for");
   if (!decoded.ok()) return 0;

@@ -1,5 +1,5 @@
-/// Short histories of the real cores, with all faults at once: so many that what needs several coincidences
-/// happens too. run_histories.hpp says how one is replayed, and how more of them are run.
+/// Short histories of the real cores, with all faults at once: so many that faults which need several
+/// coincidences happen too. run_histories.hpp says how one is replayed, and how more of them are run.
 
 #include <doctest/doctest.h>
 

@@ -22,9 +22,9 @@ source_file header(std::string path, std::string includes) {
 
 }  // namespace
 
-TEST_CASE("every public header includes only what its layer may") {
+TEST_CASE("every file of the library includes only what its layer may") {
   std::size_t count = 0;
-  const complaints found = check_files(source_tree(), is_public_header, check_layers, &count);
+  const complaints found = check_files(source_tree(), is_library_file, check_layers, &count);
   REQUIRE(count > 30);
   CHECK_MESSAGE(found.empty(), to_string(found));
 }
@@ -33,6 +33,16 @@ TEST_CASE("the state machines are pure, through every header that they include")
   REQUIRE(std::any_of(source_tree().begin(), source_tree().end(),
                       [](const source_file& file) { return is_pure(include_name(file.path)); }));
   const complaints found = check_pure_headers(source_tree());
+  CHECK_MESSAGE(found.empty(), to_string(found));
+}
+
+TEST_CASE("the core's umbrella reaches no other component") {
+  const complaints found = check_umbrella(source_tree());
+  CHECK_MESSAGE(found.empty(), to_string(found));
+}
+
+TEST_CASE("at depth one lies only what users include") {
+  const complaints found = check_files(source_tree(), is_library_file, check_depth_one);
   CHECK_MESSAGE(found.empty(), to_string(found));
 }
 
@@ -93,6 +103,11 @@ TEST_CASE("the checker of layers finds planted breaches") {
   CHECK(breaches("transports/tcp/include/tensorhub/transports/tcp.hpp", "#include <openssl/ssl.h>") == 1);
   CHECK(breaches("transports/tcp/include/tensorhub/transports/tcp.hpp",
                  "#include \"tensorhub/transports/tls.hpp\"") == 1);
+  // A file of definitions has its header's place.
+  CHECK(breaches("include/tensorhub/transfer/impl/a.ipp", "#include <zmq.h>") == 1);
+  CHECK(breaches("include/tensorhub/impl/server.ipp", "#include \"tensorhub/worker/worker.hpp\"") == 1);
+  CHECK(breaches("include/tensorhub/impl/no_such_header.ipp", "") == 1);
+  CHECK(breaches("include/tensorhub/types/a.hpp", "#include \"tensorhub/service/impl/codec.ipp\"") == 1);
   // What the table does not know.
   CHECK(breaches("include/tensorhub/plans/a.hpp", "") == 1);
   CHECK(breaches("include/tensorhub/types/a.hpp", "#include \"tensorhub/plans/a.hpp\"") == 1);
@@ -133,6 +148,35 @@ TEST_CASE("the checker of pure headers finds a socket at the end of a chain") {
   const complaints found = check_pure_headers(tree);
   REQUIRE(found.size() == 1);
   CHECK(found[0].find("wire.hpp includes zmq.h") != std::string::npos);
+}
+
+TEST_CASE("the checker of pure headers looks into files of definitions") {
+  const std::vector<source_file> tree{
+      header("include/tensorhub/service/catalog.hpp", "#include \"tensorhub/service/impl/catalog.ipp\""),
+      header("include/tensorhub/service/impl/catalog.ipp", "#include <thread>")};
+  CHECK(check_pure_headers(tree).size() == 2);  // of the header and of its definitions
+}
+
+TEST_CASE("the checker of the umbrella finds another component at the end of a chain") {
+  std::vector<source_file> tree{
+      header("include/tensorhub/tensorhub.hpp", "#include \"tensorhub/hub.hpp\""),
+      header("include/tensorhub/hub.hpp", "#include \"tensorhub/worker/worker.hpp\""),
+      header("include/tensorhub/worker/worker.hpp", "#include <thread>")};
+  CHECK(check_umbrella(tree).empty());
+  CHECK(check_umbrella({}).size() == 1);
+  for (const char* other : {"etcd.hpp", "etcd/gateway.hpp", "prometheus.hpp", "memory/cuda/lane.hpp",
+                            "testing/faulty.hpp", "transports/tcp.hpp"}) {
+    tree.back() =
+        header("include/tensorhub/worker/worker.hpp", "#include \"tensorhub/" + std::string{other} + "\"");
+    CHECK(check_umbrella(tree).size() == 1);
+  }
+}
+
+TEST_CASE("the checker of depth one finds what is not for users") {
+  CHECK(check_depth_one(header("include/tensorhub/worker_results.hpp", "")).size() == 1);
+  CHECK(check_depth_one(header("include/tensorhub/server.ipp", "")).size() == 1);
+  CHECK(check_depth_one(header("include/tensorhub/server.hpp", "")).empty());
+  CHECK(check_depth_one(header("include/tensorhub/worker/results.hpp", "")).empty());
 }
 
 TEST_CASE("the checker of examples finds an inner header") {

@@ -37,8 +37,21 @@ inline std::string group_of_layer(int layer) {
   return layer == 4 ? "service" : layer == 5 ? "worker" : "";
 }
 
-/// Of a header by the name it is included with ("tensorhub/types/ids.hpp"); empty: not in the table.
-inline std::optional<layer_place> place_of(std::string_view name) {
+/// The header to which a file of definitions belongs: "tensorhub/service/codec.hpp" for
+/// "tensorhub/service/impl/codec.ipp". A header belongs to itself.
+inline std::string header_of(std::string_view name) {
+  std::string header{name};
+  if (!header.ends_with(".ipp")) return header;
+  header.replace(header.size() - 4, 4, ".hpp");
+  if (const std::size_t at = header.rfind("/impl/"); at != std::string::npos) header.erase(at, 5);
+  return header;
+}
+
+/// Of a file by the name it is included with ("tensorhub/types/ids.hpp"); empty: not in the table. A file of
+/// definitions has its header's place.
+inline std::optional<layer_place> place_of(std::string_view included_name) {
+  const std::string header = header_of(included_name);
+  std::string_view name = header;
   if (!name.starts_with("tensorhub/")) return std::nullopt;
   name.remove_prefix(10);
   // What a header at the top leaves to be compiled once is of that header's place.
@@ -93,14 +106,14 @@ inline std::optional<layer_place> place_of(std::string_view name) {
   return layer_place{found->second, std::string{folder}};
 }
 
-/// The name that a public header is included with: what follows the last include/ of its path.
+/// The name that a file of the library is included with: what follows the last include/ of its path.
 inline std::string include_name(std::string_view path) {
   const std::size_t at = path.rfind("include/");
   return at == std::string_view::npos ? std::string{} : std::string{path.substr(at + 8)};
 }
 
-/// Files with the definitions of a header (.ipp) count as headers.
-inline bool is_public_header(std::string_view path) {
+/// A header, or a file of definitions.
+inline bool is_library_file(std::string_view path) {
   return (path.ends_with(".hpp") || path.ends_with(".ipp")) &&
          (path.starts_with("include/") ||
           (path.starts_with("transports/") && path.find("/include/tensorhub/") != std::string_view::npos));
@@ -165,10 +178,40 @@ inline complaints check_layers(const source_file& file) {
 /// The state machines: no socket, no thread, no clock, not even through another header of ours.
 inline bool is_pure(std::string_view name) {
   return starts_with_any(
-      name, {"tensorhub/service/catalog", "tensorhub/service/session", "tensorhub/service/messages",
-             "tensorhub/service/codec", "tensorhub/service/log.hpp", "tensorhub/transfer/pull.hpp",
-             "tensorhub/transfer/control_block.hpp", "tensorhub/etcd/election.hpp",
-             "tensorhub/etcd/gateway.hpp", "tensorhub/policy/scheduler/", "tensorhub/policy/consistency/"});
+      header_of(name),
+      {"tensorhub/service/catalog", "tensorhub/service/session", "tensorhub/service/messages",
+       "tensorhub/service/codec", "tensorhub/service/log.hpp", "tensorhub/transfer/pull.hpp",
+       "tensorhub/transfer/control_block.hpp", "tensorhub/etcd/election.hpp", "tensorhub/etcd/gateway.hpp",
+       "tensorhub/policy/scheduler/", "tensorhub/policy/consistency/"});
+}
+
+/// The include lines of every file of the library, by the name that it is included with.
+using include_graph = std::map<std::string, std::vector<include_line>, std::less<>>;
+
+inline include_graph includes_of_library(const std::vector<source_file>& files) {
+  include_graph graph;
+  for (const source_file& file : files) {
+    if (is_library_file(file.path)) graph[include_name(file.path)] = includes_of(file.text);
+  }
+  return graph;
+}
+
+/// Calls `visit(file, include)` for every include line of a file and of all files of the library that it
+/// includes.
+template <typename Visit>
+void for_each_include(const include_graph& graph, const std::string& name, const Visit& visit) {
+  std::set<std::string, std::less<>> seen{name};
+  std::vector<std::string> open{name};
+  while (!open.empty()) {
+    const std::string at = std::move(open.back());
+    open.pop_back();
+    const auto here = graph.find(at);
+    if (here == graph.end()) continue;
+    for (const include_line& include : here->second) {
+      visit(at, include.name);
+      if (seen.insert(include.name).second) open.push_back(include.name);
+    }
+  }
 }
 
 /// Follows the includes of every pure header through the whole tree.
@@ -176,28 +219,57 @@ inline complaints check_pure_headers(const std::vector<source_file>& files) {
   static const std::set<std::string, std::less<>> shells{
       "zmq.h",  "zmq.hpp",      "thread", "mutex",       "condition_variable",
       "future", "sys/socket.h", "poll.h", "sys/epoll.h", "unistd.h"};
-  std::map<std::string, std::vector<include_line>, std::less<>> graph;
-  for (const source_file& file : files) {
-    if (is_public_header(file.path)) graph[include_name(file.path)] = includes_of(file.text);
-  }
+  const include_graph graph = includes_of_library(files);
   complaints found;
-  for (const auto& [name, lines] : graph) {
+  for (const auto& each : graph) {
+    const std::string& name = each.first;
     if (!is_pure(name)) continue;
-    std::set<std::string, std::less<>> seen{name};
-    std::vector<std::string> open{name};
-    while (!open.empty()) {
-      const std::string at = std::move(open.back());
-      open.pop_back();
-      const auto here = graph.find(at);
-      if (here == graph.end()) continue;
-      for (const include_line& include : here->second) {
-        if (shells.contains(include.name))
-          found.push_back(name + " is pure, but " + at + " includes " + include.name);
-        if (seen.insert(include.name).second) open.push_back(include.name);
-      }
-    }
+    for_each_include(graph, name, [&](const std::string& at, const std::string& included) {
+      if (shells.contains(included)) found.push_back(name + " is pure, but " + at + " includes " + included);
+    });
   }
   return found;
+}
+
+/// The core's umbrella reaches no other component, not even through other headers.
+inline complaints check_umbrella(const std::vector<source_file>& files) {
+  const include_graph graph = includes_of_library(files);
+  const std::string umbrella = "tensorhub/tensorhub.hpp";
+  complaints found;
+  if (!graph.contains(umbrella)) found.push_back("there is no " + umbrella);
+  for_each_include(graph, umbrella, [&](const std::string& at, const std::string& included) {
+    if (starts_with_any(included, {"tensorhub/etcd", "tensorhub/prometheus", "tensorhub/memory/cuda",
+                                   "tensorhub/testing", "tensorhub/transports"}))
+      found.push_back(umbrella + " reaches another component: " + at + " includes " + included);
+  });
+  return found;
+}
+
+/// At depth one of include/tensorhub lies what a user may include, and nothing else.
+inline complaints check_depth_one(const source_file& file) {
+  static const std::set<std::string_view> for_users{"config.hpp",
+                                                    "double_buffered_subscriber.hpp",
+                                                    "error.hpp",
+                                                    "etcd.hpp",
+                                                    "fwd.hpp",
+                                                    "hub.hpp",
+                                                    "key_files.hpp",
+                                                    "leave_on_signal.hpp",
+                                                    "options.hpp",
+                                                    "prometheus.hpp",
+                                                    "publisher.hpp",
+                                                    "security.hpp",
+                                                    "seeder.hpp",
+                                                    "server.hpp",
+                                                    "staged_subscriber.hpp",
+                                                    "subscriber.hpp",
+                                                    "tensorhub.hpp",
+                                                    "version.hpp"};
+  const std::string root = "include/tensorhub/";
+  if (!file.path.starts_with(root)) return {};
+  const std::string name = file.path.substr(root.size());
+  if (name.find('/') != std::string::npos || for_users.contains(name)) return {};
+  return {file.path + " is not in the list of headers that users include: put it into a folder"};
 }
 
 /// Examples show the public face. What a user includes is tensorhub.hpp, any header that it names, types/ and

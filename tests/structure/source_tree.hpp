@@ -56,9 +56,12 @@ inline std::vector<source_file> read_source_tree(const std::filesystem::path& ro
     files.push_back({fs::relative(path, root).generic_string(), std::move(text)});
   };
   for (const fs::directory_entry& entry : fs::directory_iterator{root}) {
-    if (entry.is_regular_file() && is_text(entry.path())) take(entry.path());
+    // In a second working tree, .git is a file that names the first one's folder.
+    if (entry.is_regular_file() && entry.path().filename() != ".git" && is_text(entry.path()))
+      take(entry.path());
   }
-  for (const char* folder : {"include", "transports", "examples", "tests", "bench", "cmake", ".ci"}) {
+  for (const char* folder :
+       {"include", "transports", "examples", "tools", "tests", "bench", "cmake", ".ci"}) {
     if (!fs::is_directory(root / folder)) continue;
     for (auto at = fs::recursive_directory_iterator{root / folder}; at != fs::recursive_directory_iterator{};
          ++at) {
