@@ -60,12 +60,6 @@ inline std::optional<layer_place> place_of(std::string_view included_name) {
   std::string_view name = header;
   if (!name.starts_with("tensorhub/")) return std::nullopt;
   name.remove_prefix(10);
-  // What a header at the top leaves to be compiled once is of that header's place.
-  std::string header{name};
-  if (name.starts_with("impl/") && name.ends_with(".ipp")) {
-    header = std::string{name.substr(5, name.size() - 9)} + ".hpp";
-    name = header;
-  }
   const std::size_t slash = name.find('/');
   if (slash == std::string_view::npos) {
     static const std::map<std::string_view, int> top{{"version.hpp", 0},
