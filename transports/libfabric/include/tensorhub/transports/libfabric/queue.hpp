@@ -30,6 +30,7 @@
 #include "tensorhub/transports/libfabric/waiter.hpp"
 #include "tensorhub/types/completion.hpp"
 #include "tensorhub/types/ids.hpp"
+#include "tensorhub/types/reader_gate.hpp"
 #include "tensorhub/types/read_ledger.hpp"
 #include "tensorhub/types/units.hpp"
 

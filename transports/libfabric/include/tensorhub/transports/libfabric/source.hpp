@@ -23,7 +23,6 @@
 #include <span>
 #include <string>
 #include <thread>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -34,8 +33,8 @@
 #include "tensorhub/transports/libfabric/protocol.hpp"
 #include "tensorhub/transports/libfabric/provider.hpp"
 #include "tensorhub/transports/libfabric/waiter.hpp"
-#include "tensorhub/types/capability.hpp"
 #include "tensorhub/types/ids.hpp"
+#include "tensorhub/types/reader_gate.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::transports::libfabric_detail {
 
@@ -53,7 +52,7 @@ class source {
 
   /// Only readers with a capability of this key from now on; whoever is there already has to come again.
   void require_capability(std::span<const std::byte> key);
-  [[nodiscard]] std::uint64_t refused_connections() const noexcept { return refused_connections_.load(); }
+  [[nodiscard]] std::uint64_t refused_connections() const noexcept { return gate_.refused_connections(); }
 
   /// `work()` while the provider is at rest. `closes_readers`: memory loses its permission by it; where reads
   /// that were asked for before may still be answered out of it, their readers are disconnected.
@@ -174,6 +173,7 @@ class source {
   const provider& through_;
   std::size_t max_connections_;
   incarnation self_;
+  detail::reader_gate gate_{self_};
   std::uint64_t nonce_;
   peer_address address_{};
   waiter waiter_;
@@ -195,10 +195,6 @@ class source {
 
   std::mutex mutex_;  ///< guards everything above that is not constant
   std::atomic<std::uint32_t> visitors_ = 0;
-  std::unordered_set<incarnation> refused_;
-  bool refuse_all_ = false;
-  capability_check capabilities_;  ///< guarded by mutex_
-  std::atomic<std::uint64_t> refused_connections_ = 0;
   std::atomic<bool> stopping_ = false;
   std::jthread thread_;
 };

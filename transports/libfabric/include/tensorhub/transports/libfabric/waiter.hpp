@@ -10,8 +10,6 @@
 /// Thread safety: `wake` and `progress_seen` are for any thread, the rest for one at a time.
 
 #include <poll.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
@@ -21,7 +19,7 @@
 #include <vector>
 
 #include "tensorhub/detail/build_mode.hpp"
-#include "tensorhub/detail/unique_fd.hpp"
+#include "tensorhub/detail/wake_event.hpp"
 #include "tensorhub/transports/libfabric/fid.hpp"
 #include "tensorhub/types/units.hpp"
 
@@ -51,7 +49,7 @@ class waiter {
   static constexpr duration idle_nap = std::chrono::milliseconds{10};
 
   ::fid_fabric* fabric_;
-  detail::unique_fd event_;
+  detail::wake_event event_{"libfabric"};
   std::vector<::fid*> objects_;
   std::vector<int> descriptors_;
   std::vector<pollfd> polled_ = std::vector<pollfd>(1);

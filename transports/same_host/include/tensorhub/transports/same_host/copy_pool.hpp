@@ -7,7 +7,6 @@
 ///
 /// Thread safety: as said at each member.
 
-#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <condition_variable>
@@ -19,7 +18,7 @@
 #include <vector>
 
 #include "tensorhub/detail/build_mode.hpp"
-#include "tensorhub/detail/unique_fd.hpp"
+#include "tensorhub/detail/wake_event.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/transports/same_host/link.hpp"
 #include "tensorhub/types/completion.hpp"
@@ -97,7 +96,7 @@ struct work_queue {
   read_ring ready;
   read_ring finished;
   bool sleeping = false;
-  detail::unique_fd event;
+  detail::wake_event event;
 };
 
 class copy_pool {

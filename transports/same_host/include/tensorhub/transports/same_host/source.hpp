@@ -9,7 +9,6 @@
 /// Thread safety: all members may be called from any thread.
 
 #include <sys/epoll.h>
-#include <sys/eventfd.h>
 #include <sys/prctl.h>
 #include <sys/random.h>
 
@@ -29,14 +28,15 @@
 
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/detail/unique_fd.hpp"
+#include "tensorhub/detail/wake_event.hpp"
 #include "tensorhub/transports/same_host/grants.hpp"
 #include "tensorhub/transports/same_host/options.hpp"
 #include "tensorhub/transports/same_host/protocol.hpp"
 #include "tensorhub/transports/same_host/region_table.hpp"
 #include "tensorhub/transports/same_host/socket.hpp"
 #include "tensorhub/transports/same_host/staging.hpp"
-#include "tensorhub/types/capability.hpp"
 #include "tensorhub/types/ids.hpp"
+#include "tensorhub/types/reader_gate.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::transports::same_host_detail {
 
@@ -57,7 +57,7 @@ class source {
 
   /// Only readers with a capability of this key from now on; whoever is there already has to come again.
   void require_capability(std::span<const std::byte> key);
-  [[nodiscard]] std::uint64_t refused_connections() const noexcept { return refused_connections_.load(); }
+  [[nodiscard]] std::uint64_t refused_connections() const noexcept { return gate_.refused_connections(); }
 
  private:
   struct connection {
@@ -110,6 +110,7 @@ class source {
 
   const same_host_options options_;
   const incarnation self_;
+  detail::reader_gate gate_{self_};
   const std::string socket_name_;
   const std::uint64_t probe_word_ = random_word();
   grant_page grants_;
@@ -118,16 +119,12 @@ class source {
   std::function<void()> every_second_;
   detail::unique_fd listener_;
   detail::unique_fd epoll_;
-  detail::unique_fd event_;
+  detail::wake_event wake_;
   std::atomic<bool> stopping_ = false;
   bool is_listening_ = true;  ///< the thread's own, as the next
   std::uint64_t last_connection_ = 0;
   std::mutex mutex_;
   std::unordered_map<std::uint64_t, std::unique_ptr<connection>> connections_;
-  std::unordered_set<incarnation> refused_;
-  bool refuse_all_ = false;
-  capability_check capabilities_;  ///< guarded by mutex_
-  std::atomic<std::uint64_t> refused_connections_ = 0;
   std::jthread thread_;
 };
 

@@ -27,6 +27,7 @@
 #include "tensorhub/transports/tcp/socket.hpp"
 #include "tensorhub/transports/tcp/source.hpp"
 #include "tensorhub/transports/tcp/staging.hpp"
+#include "tensorhub/types/reader_gate.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::transports::tcp_detail {
 
@@ -234,26 +235,9 @@ class basic_tcp {
   static void check_welcome(const welcome& answer, const std::string& who, incarnation peer) {
     const auto refuse = [&](const std::string& why) { throw error(errc::transport_failed, who + why); };
     if (answer.magic != welcome_magic) refuse("is no TensorHub data port");
-    switch (answer.status) {
-      case welcome_status::accepted:
-        if (answer.source != peer.value) refuse("is another process than the one that was expected there");
-        return;
-      case welcome_status::other_protocol:
-        return refuse("speaks data protocol " + std::to_string(answer.protocol) + ", this process speaks " +
-                      std::to_string(data_protocol));
-      case welcome_status::other_process:
-        return refuse("is another process (incarnation " + to_hex(incarnation{answer.source}) +
-                      ") than the one that was expected there (" + to_hex(peer) + ")");
-      case welcome_status::refused:
-        return refuse("has cut this process off: it was declared dead");
-      case welcome_status::no_capability:
-        return refuse(
-            "lets in only readers to whom the reference server has given a capability for it: this process "
-            "showed none, or another's");
-      case welcome_status::needs_tls:
-        return refuse("encrypts its data connections: use transport tls here as well");
-    }
-    refuse("answered with an unknown status");
+    if (answer.status == welcome_status::needs_tls)
+      refuse("encrypts its data connections: use transport tls here as well");
+    if (const std::string why = detail::why_refused(answer, data_protocol, peer); !why.empty()) refuse(why);
   }
 
   typename Channel::shared shared_;

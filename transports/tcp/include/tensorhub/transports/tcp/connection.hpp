@@ -96,9 +96,7 @@ class basic_connection {
     input_end_ = 0;
     welcome answer;
     answer.source = self.value;
-    answer.status = greeting.protocol != data_protocol ? welcome_status::other_protocol
-                    : greeting.source != self.value    ? welcome_status::other_process
-                                                       : judge(std::as_const(greeting));
+    answer.status = judge(std::as_const(greeting));
     // The send buffer of a new connection is empty: this is taken whole or not at all.
     const auto sent = channel_.send(&answer, sizeof answer);
     if (sent != static_cast<ssize_t>(sizeof answer) || answer.status != welcome_status::accepted)

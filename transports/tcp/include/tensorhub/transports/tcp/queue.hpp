@@ -10,24 +10,19 @@
 /// Thread safety: a queue and its endpoints belong to one thread at a time; only `wake` is for any thread.
 
 #include <poll.h>
-#include <sys/eventfd.h>
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <memory>
 #include <span>
-#include <string>
 #include <utility>
 #include <vector>
 
 #include "tensorhub/detail/build_mode.hpp"
-#include "tensorhub/detail/unique_fd.hpp"
-#include "tensorhub/error.hpp"
+#include "tensorhub/detail/wake_event.hpp"
 #include "tensorhub/transports/tcp/stream.hpp"
 #include "tensorhub/types/completion.hpp"
 #include "tensorhub/types/ids.hpp"
@@ -69,9 +64,7 @@ class queue_core {
       : ledger_{depth},
         peer_timeout_{peer_timeout},
         staging_{std::move(staging)},
-        event_{::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)} {
-    if (!event_)
-      throw error(errc::system_failed, std::string{Channel::name} + ": no eventfd: " + std::strerror(errno));
+        wake_{Channel::name} {
     reserve_waits(0);
   }
   queue_core(const queue_core&) = delete;
@@ -127,7 +120,7 @@ class queue_core {
   void wait(duration timeout) noexcept {
     if (ledger_.any_ended()) return;
     waits_.clear();
-    waits_.push_back({event_.get(), POLLIN, 0});
+    waits_.push_back({wake_.descriptor(), POLLIN, 0});
     duration longest = std::min<duration>(timeout, std::chrono::hours{1});
     stream* copying = nullptr;
     const auto now = stream::clock::now();
@@ -153,18 +146,11 @@ class queue_core {
     } else if (copying != nullptr) {
       longest = std::min<duration>(longest, copy_poll_interval);
     }
-    const timespec limit = to_timespec(std::max(longest, duration::zero()));
-    static_cast<void>(::ppoll(waits_.data(), waits_.size(), &limit, nullptr));
-    if ((waits_.front().revents & POLLIN) != 0) {
-      std::uint64_t signals = 0;
-      [[maybe_unused]] const auto taken = ::read(event_.get(), &signals, sizeof signals);
-    }
+    detail::wait_for_descriptors(waits_, longest);
+    if ((waits_.front().revents & POLLIN) != 0) wake_.lower();
   }
 
-  void wake() noexcept {
-    const std::uint64_t one = 1;
-    [[maybe_unused]] const auto written = ::write(event_.get(), &one, sizeof one);
-  }
+  void wake() noexcept { wake_.raise(); }
 
  private:
   /// How long a `wake` may go unnoticed while nothing but a copy is waited for.
@@ -174,11 +160,6 @@ class queue_core {
 
   /// `wait` must not allocate.
   void reserve_waits(std::size_t streams) { waits_.reserve(streams + 1); }
-
-  [[nodiscard]] static timespec to_timespec(duration time) noexcept {
-    return {static_cast<time_t>(time.count() / 1'000'000'000),
-            static_cast<long>(time.count() % 1'000'000'000)};
-  }
 
   /// Takes at most one read off each stream, so that its bytes are still in the cache when the caller looks
   /// at them. Gives up what is broken or has been silent for too long.
@@ -234,7 +215,7 @@ class queue_core {
   read_ledger ledger_;
   duration peer_timeout_;
   std::shared_ptr<staging_pool> staging_;
-  detail::unique_fd event_;
+  detail::wake_event wake_;
   std::vector<endpoint_core*> endpoints_;
   std::vector<pollfd> waits_;
 };

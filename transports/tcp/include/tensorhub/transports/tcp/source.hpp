@@ -15,7 +15,6 @@
 #include <pthread.h>
 #include <signal.h>
 #include <sys/epoll.h>
-#include <sys/eventfd.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 
@@ -34,18 +33,18 @@
 #include <string>
 #include <thread>
 #include <unordered_map>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/detail/unique_fd.hpp"
+#include "tensorhub/detail/wake_event.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/transports/tcp/connection.hpp"
 #include "tensorhub/transports/tcp/options.hpp"
 #include "tensorhub/transports/tcp/region_table.hpp"
 #include "tensorhub/transports/tcp/socket.hpp"
-#include "tensorhub/types/capability.hpp"
+#include "tensorhub/types/reader_gate.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::transports::tcp_detail {
 
@@ -69,7 +68,7 @@ class source {
   }
   ~source() {
     stopping_ = true;
-    for (const auto& each : loops_) wake(*each);
+    for (const auto& each : loops_) each->event.raise();
     for (const auto& each : loops_) each->thread.join();
   }
   source(const source&) = delete;
@@ -81,27 +80,17 @@ class source {
 
   /// Closes what comes from this reader, and refuses it from now on.
   void cut_off(incarnation reader) noexcept {
-    {
-      const std::lock_guard lock{refused_mutex_};
-      try {
-        refused_.insert(reader);
-      } catch (...) {  // without memory to remember one name, refuse everybody
-        refuse_all_ = true;
-      }
-    }
+    gate_.cut_off(reader);
     close_if([reader](const connection& each) { return each.reader() == reader; });
   }
 
   /// Only readers with a capability of this key from now on; whoever is there already has to come again.
   void require_capability(std::span<const std::byte> key) {
-    {
-      const std::lock_guard lock{refused_mutex_};
-      capabilities_.require(key);
-    }
+    gate_.require_capability(key);
     close_if([](const connection&) { return true; });
   }
   [[nodiscard]] std::uint64_t refused_connections() const noexcept {
-    return refused_connections_.load() + shared_->refused();
+    return gate_.refused_connections() + shared_->refused();
   }
 
   /// The region's key has changed or is gone: nothing of it may be sent any more.
@@ -119,7 +108,7 @@ class source {
 
   struct loop {
     detail::unique_fd epoll{::epoll_create1(EPOLL_CLOEXEC)};
-    detail::unique_fd event{::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)};
+    detail::wake_event event{Channel::name};
     std::mutex mutex;
     std::atomic<std::uint32_t> visitors = 0;
     std::unordered_map<std::uint64_t, std::unique_ptr<watched>> connections;  ///< guarded by mutex
@@ -128,12 +117,12 @@ class source {
     std::jthread thread;
     bool listening = true;  ///< the thread's own
     loop() {
-      if (!epoll || !event)
+      if (!epoll)
         throw error(errc::system_failed, std::string{Channel::name} + ": no epoll: " + std::strerror(errno));
       epoll_event wanted{};
       wanted.events = EPOLLIN;
       wanted.data.u64 = event_id;
-      static_cast<void>(::epoll_ctl(epoll.get(), EPOLL_CTL_ADD, event.get(), &wanted));
+      static_cast<void>(::epoll_ctl(epoll.get(), EPOLL_CTL_ADD, event.descriptor(), &wanted));
     }
   };
 
@@ -144,12 +133,7 @@ class source {
   static constexpr long copy_poll_ns = 15'000;
   static constexpr std::chrono::seconds greeting_timeout{5};
 
-  static void wake(loop& where) noexcept {
-    const std::uint64_t one = 1;
-    [[maybe_unused]] const auto written = ::write(where.event.get(), &one, sizeof one);
-  }
-
-  static void watch(loop& where, int operation, int socket, std::uint32_t events, std::uint64_t id) noexcept {
+    static void watch(loop& where, int operation, int socket, std::uint32_t events, std::uint64_t id) noexcept {
     epoll_event wanted{};
     wanted.events = events;
     wanted.data.u64 = id;
@@ -190,7 +174,7 @@ class source {
         if (event.data.u64 == listener_id)
           accept_all(here);
         else if (event.data.u64 == event_id)
-          drain(here);
+          here.event.lower();
         else
           work_on(here, event.data.u64, event.events);
       }
@@ -219,11 +203,6 @@ class source {
     std::swap(here.copying, here.copied_ids);
     for (const std::uint64_t id : here.copied_ids) work_on(here, id, 0);
     here.copied_ids.clear();
-  }
-
-  static void drain(loop& here) noexcept {
-    std::uint64_t count = 0;
-    [[maybe_unused]] const auto taken = ::read(here.event.get(), &count, sizeof count);
   }
 
   void accept_all(loop& here) noexcept {
@@ -324,17 +303,14 @@ class source {
     }
   }
 
-  /// Sets the socket up for a reader that is far away.
+  /// Also sets the socket up for an accepted reader that is far away.
   [[nodiscard]] welcome_status judge(const hello& greeting, int socket) noexcept {
-    if (greeting.path == path_kind::wide_area) {
+    const auto status = detail::status_of<welcome_status>(gate_.judge(greeting, data_protocol));
+    if (status == welcome_status::accepted && greeting.path == path_kind::wide_area) {
       size_send_buffer(socket, options_.wide_area);
       choose_congestion_control(socket, options_.wide_area.congestion_control);
     }
-    const std::lock_guard lock{refused_mutex_};
-    if (refuse_all_ || refused_.contains({greeting.reader})) return welcome_status::refused;
-    if (capabilities_.accepts(greeting.capability, {greeting.reader}, self_)) return welcome_status::accepted;
-    refused_connections_.fetch_add(1);
-    return welcome_status::no_capability;
+    return status;
   }
 
   /// Closes connections that never said hello, and listens again after a shortage.
@@ -360,11 +336,7 @@ class source {
   std::uint16_t port_ = 0;
   detail::unique_fd listener_;
   region_table regions_;
-  std::mutex refused_mutex_;
-  std::unordered_set<incarnation> refused_;
-  bool refuse_all_ = false;
-  capability_check capabilities_;  ///< guarded by refused_mutex_
-  std::atomic<std::uint64_t> refused_connections_ = 0;
+  detail::reader_gate gate_{self_};
   std::atomic<bool> stopping_ = false;
   std::atomic<std::size_t> connection_count_ = 0;
   const std::size_t most_connections_ = most_connections(options_);

@@ -13,7 +13,6 @@
 /// Thread safety: a queue and its endpoints belong to one thread at a time; only `wake` is for any thread.
 
 #include <poll.h>
-#include <sys/eventfd.h>
 
 #include <atomic>
 #include <chrono>
@@ -25,7 +24,7 @@
 #include <vector>
 
 #include "tensorhub/detail/build_mode.hpp"
-#include "tensorhub/detail/unique_fd.hpp"
+#include "tensorhub/detail/wake_event.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/transports/verbs/connection.hpp"
 #include "tensorhub/transports/verbs/options.hpp"
@@ -117,8 +116,6 @@ class queue_core {
  private:
   static constexpr int batch = 16;
 
-  [[nodiscard]] static timespec to_timespec(duration time) noexcept;
-
   /// Offending statuses that say more than that the connection is gone.
   [[nodiscard]] static completion_status status_of(ibv_wc_status status) noexcept;
 
@@ -148,7 +145,7 @@ class queue_core {
   read_ledger ledger_;
   duration peer_timeout_;
   completion_mode mode_;
-  detail::unique_fd event_;
+  detail::wake_event event_;
   std::atomic<bool> woken_ = false;
   std::vector<read_slot> slots_;
   std::uint32_t free_ = 0;

@@ -11,8 +11,6 @@
 /// Thread safety: all members may be called from any thread. An event is acknowledged after it has been
 /// dealt with, and whoever destroys an identifier waits for that, without holding the mutex.
 
-#include <sys/eventfd.h>
-
 #include <algorithm>
 #include <atomic>
 #include <cstddef>
@@ -23,18 +21,17 @@
 #include <string>
 #include <thread>
 #include <unordered_map>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
 #include "tensorhub/detail/build_mode.hpp"
-#include "tensorhub/detail/unique_fd.hpp"
+#include "tensorhub/detail/wake_event.hpp"
 #include "tensorhub/transports/verbs/connection.hpp"
 #include "tensorhub/transports/verbs/device.hpp"
 #include "tensorhub/transports/verbs/handles.hpp"
 #include "tensorhub/transports/verbs/options.hpp"
 #include "tensorhub/transports/verbs/protocol.hpp"
-#include "tensorhub/types/capability.hpp"
+#include "tensorhub/types/reader_gate.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::transports::verbs_detail {
 
@@ -61,7 +58,7 @@ class source {
 
   /// Only readers with a capability of this key from now on; whoever is there already has to come again.
   void require_capability(std::span<const std::byte> key);
-  [[nodiscard]] std::uint64_t refused_connections() const noexcept { return refused_connections_.load(); }
+  [[nodiscard]] std::uint64_t refused_connections() const noexcept { return gate_.refused_connections(); }
 
   /// Memory could not be taken back from the device: nobody may read any more.
   void refuse_everybody() noexcept;
@@ -110,16 +107,13 @@ class source {
 
   const std::size_t max_connections_;
   const incarnation self_;
+  detail::reader_gate gate_{self_};
   handle<rdma_event_channel> channel_;
   std::vector<rail> rails_;
-  detail::unique_fd stop_;
+  detail::wake_event stop_;
   std::atomic<std::uint64_t> registered_bytes_ = 0;
   std::mutex mutex_;
-  reader_table readers_;                     ///< guarded by mutex_, as the next two
-  std::unordered_set<incarnation> refused_;  ///< for ever
-  bool refuse_all_ = false;
-  capability_check capabilities_;  ///< guarded by mutex_
-  std::atomic<std::uint64_t> refused_connections_ = 0;
+  reader_table readers_;  ///< guarded by mutex_
   std::thread thread_;
 };
 

@@ -184,27 +184,10 @@ TENSORHUB_DECL void queue_core::check_welcome(const endpoint_core& fresh, const 
   const welcome& answer = fresh.welcome_;
   const auto refuse = [&](const std::string& why) { fail(to.readable() + " " + why); };
   if (answer.magic != welcome_magic) refuse("is no TensorHub data port");
-  switch (answer.status) {
-    case welcome_status::accepted:
-      if (incarnation{answer.source} != fresh.peer())
-        refuse("is another process than the one that was expected there");
-      return;
-    case welcome_status::other_protocol:
-      return refuse("speaks data protocol " + std::to_string(answer.protocol) + ", this process speaks " +
-                    std::to_string(data_protocol));
-    case welcome_status::other_process:
-      return refuse("is another process (incarnation " + to_hex(incarnation{answer.source}) +
-                    ") than the one that was expected there (" + to_hex(fresh.peer()) + ")");
-    case welcome_status::refused:
-      return refuse("has cut this process off: it was declared dead");
-    case welcome_status::full:
-      return refuse("has as many connections as it takes (libfabric_options::max_connections)");
-    case welcome_status::no_capability:
-      return refuse(
-          "lets in only readers to whom the reference server has given a capability for it: this process "
-          "showed none, or another's");
-  }
-  refuse("answered with an unknown status");
+  if (answer.status == welcome_status::full)
+    refuse("has as many connections as it takes (libfabric_options::max_connections)");
+  const std::string why = detail::why_refused(answer, data_protocol, fresh.peer());
+  if (!why.empty()) refuse(why);
 }
 
 TENSORHUB_DECL void queue_core::say_goodbye(endpoint_core& endpoint) noexcept {

@@ -37,18 +37,14 @@ TENSORHUB_DECL source::~source() {
 
 TENSORHUB_DECL void source::cut_off(incarnation reader) noexcept {
   exclusively([&] {
-    try {
-      refused_.insert(reader);
-    } catch (...) {  // without memory to remember one name, refuse everybody
-      refuse_all_ = true;
-    }
+    gate_.cut_off(reader);
     close_if([reader](const served& each) { return each.reader == reader; });
   });
 }
 
 TENSORHUB_DECL void source::require_capability(std::span<const std::byte> key) {
   exclusively([&] {
-    capabilities_.require(key);
+    gate_.require_capability(key);
     close_if([](const served&) { return true; });
   });
 }
@@ -232,17 +228,13 @@ TENSORHUB_DECL welcome source::judged(const hello& greeting) noexcept {
   welcome reply;
   reply.source = self_.value;
   reply.nonce = nonce_;
-  reply.status = greeting.magic != hello_magic || greeting.protocol != data_protocol
-                     ? welcome_status::other_protocol
-                 : greeting.source != self_.value ? welcome_status::other_process
-                 : refuse_all_ || refused_.contains(incarnation{greeting.reader}) ? welcome_status::refused
-                 : served_.size() >= max_connections_                             ? welcome_status::full
-                                                                                  : welcome_status::accepted;
-  if (reply.status == welcome_status::accepted &&
-      !capabilities_.accepts(greeting.capability, {greeting.reader}, self_)) {
-    refused_connections_.fetch_add(1);
-    reply.status = welcome_status::no_capability;
+  if (greeting.magic != hello_magic) {
+    reply.status = welcome_status::other_protocol;
+    return reply;
   }
+  reply.status = detail::status_of<welcome_status>(gate_.judge(greeting, data_protocol));
+  if (reply.status == welcome_status::accepted && served_.size() >= max_connections_)
+    reply.status = welcome_status::full;
   return reply;
 }
 

@@ -243,30 +243,13 @@ TENSORHUB_DECL void link::take_welcome(clock::time_point until) {
       refuse("is no TensorHub process");
     break;
   }
-  switch (answer.status) {
-    case welcome_status::accepted:
-      break;
-    case welcome_status::other_protocol:
-      return refuse("speaks protocol " + std::to_string(answer.protocol) + ", this process speaks " +
-                    std::to_string(protocol_number));
-    case welcome_status::other_process:
-      return refuse("is another process (incarnation " + to_hex(incarnation{answer.source}) +
-                    ") than the one that was expected there (" + to_hex(peer_) + ")");
-    case welcome_status::refused:
-      return refuse("has cut this process off: it was declared dead");
-    case welcome_status::other_user:
-      return refuse("does not let user " + std::to_string(::geteuid()) +
-                    " in: run both processes as one user, or name it in the source's options::allowed_uids");
-    case welcome_status::full:
-      return refuse("has no connection left: raise its options::max_connections");
-    case welcome_status::no_capability:
-      return refuse(
-          "lets in only readers to whom the reference server has given a capability for it: this process "
-          "showed none, or another's");
-    default:
-      return refuse("answered with an unknown status");
+  if (answer.status == welcome_status::other_user) {
+    refuse("does not let user " + std::to_string(::geteuid()) +
+           " in: run both processes as one user, or name it in the source's options::allowed_uids");
   }
-  if (answer.source != peer_.value) refuse("is another process than the one that was expected there");
+  if (answer.status == welcome_status::full)
+    refuse("has no connection left: raise its options::max_connections");
+  if (const std::string why = detail::why_refused(answer, protocol_number, peer_); !why.empty()) refuse(why);
   if (page) grants_ = grant_view{page.get()};
   own_ = {answer.grant_slot, answer.grant};
   if (!grants_ || !grants_.has(own_.slot) || own_.number < first_grant)

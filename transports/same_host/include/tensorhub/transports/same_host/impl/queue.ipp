@@ -93,7 +93,7 @@ TENSORHUB_DECL std::size_t queue_core::poll(std::span<completion> completions) n
 TENSORHUB_DECL void queue_core::wait(duration timeout) noexcept {
   if (devices_.can_work() || !pool_->begin_sleep(work_)) return;
   waits_.clear();
-  waits_.push_back({work_.event.get(), POLLIN, 0});
+  waits_.push_back({work_.event.descriptor(), POLLIN, 0});
   duration longest = std::clamp<duration>(timeout, duration::zero(), std::chrono::hours{1});
   const auto now = clock::now();
   for (const endpoint_core* each : endpoints_) {
@@ -113,10 +113,7 @@ TENSORHUB_DECL void queue_core::wait(duration timeout) noexcept {
     static_cast<void>(look_at_descriptors(longest));
   }
   pool_->end_sleep(work_);
-  if ((waits_.front().revents & POLLIN) != 0) {
-    std::uint64_t signals = 0;
-    [[maybe_unused]] const auto taken = ::read(work_.event.get(), &signals, sizeof signals);
-  }
+  if ((waits_.front().revents & POLLIN) != 0) work_.event.lower();
 }
 
 TENSORHUB_DECL bool queue_core::waits_for_answers(const endpoint_core& endpoint) noexcept {
@@ -124,9 +121,7 @@ TENSORHUB_DECL bool queue_core::waits_for_answers(const endpoint_core& endpoint)
 }
 
 TENSORHUB_DECL bool queue_core::look_at_descriptors(duration longest) noexcept {
-  const timespec limit{static_cast<time_t>(longest.count() / 1'000'000'000),
-                       static_cast<long>(longest.count() % 1'000'000'000)};
-  return ::ppoll(waits_.data(), waits_.size(), &limit, nullptr) > 0;
+  return detail::wait_for_descriptors(waits_, longest) > 0;
 }
 
 TENSORHUB_DECL bool queue_core::breaks(completion_status status) noexcept {

@@ -171,8 +171,8 @@ TENSORHUB_DECL void connection::check(const std::optional<cm_answer>& answer, rd
   if (wanted != RDMA_CM_EVENT_ESTABLISHED) return;
   welcome said;
   if (!read_welcome(*answer, said)) throw refusal(from, to, "is no TensorHub data port");
-  if (said.source != greeting.source)
-    throw refusal(from, to, "is another process than the one that was expected there");
+  const std::string why = detail::why_refused(said, data_protocol, {greeting.source});
+  if (!why.empty()) throw refusal(from, to, why);
 }
 
 TENSORHUB_DECL bool connection::read_welcome(const cm_answer& answer, welcome& into) noexcept {
@@ -190,27 +190,12 @@ TENSORHUB_DECL std::string connection::why_rejected(const cm_answer& answer, con
     return "rejected the connection (reason " + std::to_string(answer.status) +
            "): it is no TensorHub data port, or going away";
   }
-  switch (said.status) {
-    case welcome_status::accepted:
-      break;
-    case welcome_status::other_protocol:
-      return "speaks data protocol " + std::to_string(said.protocol) + ", this process speaks " +
-             std::to_string(data_protocol);
-    case welcome_status::other_process:
-      return "is another process (incarnation " + to_hex(incarnation{said.source}) +
-             ") than the one that was expected there (" + to_hex(incarnation{greeting.source}) + ")";
-    case welcome_status::refused:
-      return "has cut this process off: it was declared dead";
-    case welcome_status::other_transport:
-      return "did not understand the greeting of this transport";
-    case welcome_status::overloaded:
-      return "takes no more connections (see max_connections, and the device's number of queue pairs)";
-    case welcome_status::no_capability:
-      return "lets in only readers to whom the reference server has given a capability for it: this "
-             "process "
-             "showed none, or another's";
-  }
-  return "answered with an unknown status";
+  if (said.status == welcome_status::other_transport)
+    return "did not understand the greeting of this transport";
+  if (said.status == welcome_status::overloaded)
+    return "takes no more connections (see max_connections, and the device's number of queue pairs)";
+  const std::string why = detail::why_refused(said, data_protocol, {greeting.source});
+  return why.empty() ? "rejected the connection without a reason" : why;
 }
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::transports::verbs_detail

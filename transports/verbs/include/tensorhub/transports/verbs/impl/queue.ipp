@@ -16,8 +16,7 @@ TENSORHUB_DECL queue_core::queue_core(std::size_t depth, const verbs_options& op
     : ledger_{depth},
       peer_timeout_{options.peer_timeout},
       mode_{options.completions},
-      event_{::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)} {
-  if (!event_) throw error(errc::system_failed, "verbs: no eventfd: " + reason(errno));
+      event_{"verbs"} {
   if (ledger_.depth() >= no_slot)
     throw error(errc::invalid_argument, "verbs: a queue of this depth cannot be made");
   slots_.resize(ledger_.depth());
@@ -81,7 +80,7 @@ TENSORHUB_DECL void queue_core::wait(duration timeout) noexcept {
     return;
   }
   waits_.clear();
-  waits_.push_back({event_.get(), POLLIN, 0});
+  waits_.push_back({event_.descriptor(), POLLIN, 0});
   auto earliest = until;
   for (const endpoint_core* endpoint : endpoints_) {
     for (const auto& each : endpoint->connections_) {
@@ -94,9 +93,7 @@ TENSORHUB_DECL void queue_core::wait(duration timeout) noexcept {
   // What completed before the arming gives no event.
   if (waits_.size() > 1) receive();
   if (ledger_.any_ended()) return;
-  const timespec limit =
-      to_timespec(std::max<duration>(earliest - connection::clock::now(), duration::zero()));
-  static_cast<void>(::ppoll(waits_.data(), waits_.size(), &limit, nullptr));
+  detail::wait_for_descriptors(waits_, earliest - connection::clock::now());
   if (waits_.front().revents != 0) take_wake();
   std::size_t at = 1;
   for (const endpoint_core* endpoint : endpoints_) {
@@ -109,12 +106,7 @@ TENSORHUB_DECL void queue_core::wait(duration timeout) noexcept {
 
 TENSORHUB_DECL void queue_core::wake() noexcept {
   woken_.store(true, std::memory_order_release);
-  const std::uint64_t one = 1;
-  [[maybe_unused]] const auto written = ::write(event_.get(), &one, sizeof one);
-}
-
-TENSORHUB_DECL timespec queue_core::to_timespec(duration time) noexcept {
-  return {static_cast<time_t>(time.count() / 1'000'000'000), static_cast<long>(time.count() % 1'000'000'000)};
+  event_.raise();
 }
 
 TENSORHUB_DECL completion_status queue_core::status_of(ibv_wc_status status) noexcept {
@@ -132,8 +124,7 @@ TENSORHUB_DECL completion_status queue_core::status_of(ibv_wc_status status) noe
 }
 
 TENSORHUB_DECL void queue_core::take_wake() noexcept {
-  std::uint64_t signals = 0;
-  [[maybe_unused]] const auto taken = ::read(event_.get(), &signals, sizeof signals);
+  event_.lower();
   woken_.store(false, std::memory_order_relaxed);
 }
 

@@ -12,8 +12,7 @@ TENSORHUB_DECL source::source(const verbs_options& options, incarnation self)
       self_{self},
       channel_{open_channel()},
       rails_{open_rails(*channel_, options)},
-      stop_{::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)} {
-  if (!stop_) throw error(errc::system_failed, "verbs: no eventfd: " + reason(errno));
+      stop_{"verbs"} {
   for (rail& each : rails_) {
     each.listener->context = &each;
     if (::rdma_listen(each.listener.get(), backlog) != 0) {
@@ -25,8 +24,7 @@ TENSORHUB_DECL source::source(const verbs_options& options, incarnation self)
 }
 
 TENSORHUB_DECL source::~source() {
-  const std::uint64_t one = 1;
-  [[maybe_unused]] const auto written = ::write(stop_.get(), &one, sizeof one);
+  stop_.raise();
   thread_.join();
   while (!readers_.empty()) {
     handle<rdma_cm_id> id = take_out(readers_.begin());
@@ -44,23 +42,19 @@ TENSORHUB_DECL std::string source::address() const {
 
 TENSORHUB_DECL void source::cut_off(incarnation reader) noexcept {
   std::unique_lock lock{mutex_};
-  try {
-    refused_.insert(reader);
-  } catch (...) {  // without memory to remember one name, refuse everybody
-    refuse_all_ = true;
-  }
+  gate_.cut_off(reader);
   close_if(lock, [reader](const reader_connection& each) { return each.reader == reader; });
 }
 
 TENSORHUB_DECL void source::require_capability(std::span<const std::byte> key) {
   std::unique_lock lock{mutex_};
-  capabilities_.require(key);
+  gate_.require_capability(key);
   close_if(lock, [](const reader_connection&) { return true; });
 }
 
 TENSORHUB_DECL void source::refuse_everybody() noexcept {
   std::unique_lock lock{mutex_};
-  refuse_all_ = true;
+  gate_.refuse_everybody();
   close_if(lock, [](const reader_connection&) { return true; });
 }
 
@@ -81,7 +75,7 @@ TENSORHUB_DECL handle<rdma_cm_id> source::take_out(reader_table::iterator entry)
 }
 
 TENSORHUB_DECL void source::run() noexcept {
-  pollfd entries[2] = {{channel_->fd, POLLIN, 0}, {stop_.get(), POLLIN, 0}};
+  pollfd entries[2] = {{channel_->fd, POLLIN, 0}, {stop_.descriptor(), POLLIN, 0}};
   for (;;) {
     static_cast<void>(::poll(entries, 2, -1));
     if (entries[1].revents != 0) return;
@@ -143,13 +137,8 @@ TENSORHUB_DECL handle<rdma_cm_id> source::judge(const rdma_cm_event& event) noex
 
 TENSORHUB_DECL welcome_status source::judge(const hello& greeting) noexcept {
   if (greeting.magic != hello_magic) return welcome_status::other_transport;
-  if (greeting.protocol != data_protocol) return welcome_status::other_protocol;
-  if (greeting.source != self_.value) return welcome_status::other_process;
-  if (refuse_all_ || refused_.contains({greeting.reader})) return welcome_status::refused;
-  if (!capabilities_.accepts(greeting.capability, {greeting.reader}, self_)) {
-    refused_connections_.fetch_add(1);
-    return welcome_status::no_capability;
-  }
+  const auto status = detail::status_of<welcome_status>(gate_.judge(greeting, data_protocol));
+  if (status != welcome_status::accepted) return status;
   return readers_.size() < max_connections_ ? welcome_status::accepted : welcome_status::overloaded;
 }
 
