@@ -313,7 +313,7 @@ TEST_CASE("tls: a reader in the clear, a reader under TLS at a port in the clear
     auto queue = plain.make_queue(1);
     std::string address = here.source.address().text;
     CHECK(contains(sentence_of([&] { static_cast<void>(plain.connect(queue, {address}, source_id, 5s)); }),
-                   "is no address of this transport"));
+                   "is not an address of this transport"));
     address.replace(0, 3, "tcp");
     const std::string sentence =
         sentence_of([&] { static_cast<void>(plain.connect(queue, {address}, source_id, 5s)); });

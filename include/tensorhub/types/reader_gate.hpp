@@ -21,13 +21,13 @@ namespace tensorhub::inline TENSORHUB_MODE::detail {
 
 /// Reasons for a refusal that every transport knows.
 enum class refusal {
-  none,            ///< the reader is accepted
-  other_protocol,  ///< the two processes speak different data protocols
-  other_process,   ///< the reader wants an incarnation that this process is not
-  changed_process, ///< the source accepted the reader, but is not the incarnation that the reader wants
-  cut_off,         ///< the source has cut this reader off
-  no_capability,   ///< the source requires a capability, and the reader showed no valid one
-  unknown,         ///< the source's answer has no known status
+  none,             ///< the reader is accepted
+  other_protocol,   ///< the two processes speak different data protocols
+  other_process,    ///< the reader wants an incarnation that this process is not
+  changed_process,  ///< the source accepted the reader, but is not the incarnation that the reader wants
+  cut_off,          ///< the source has cut this reader off
+  no_capability,    ///< the source requires a capability, and the reader showed no valid one
+  unknown,          ///< the source's answer has no known status
 };
 
 /// What both sides said of themselves.

@@ -34,8 +34,8 @@ TENSORHUB_DECL zmq::socket_t bounded_socket(zmq::context_t& context, zmq::socket
   return socket;
 }
 
-TENSORHUB_DECL void wait_for_input(zmq::socket_t& socket, wake_event& wake, time_point now,
-                                   time_point until, zmq::socket_t* other) {
+TENSORHUB_DECL void wait_for_input(zmq::socket_t& socket, wake_event& wake, time_point now, time_point until,
+                                   zmq::socket_t* other) {
   constexpr std::int64_t longest_ms = 1000;
   const std::int64_t left_ms =
       until <= now ? 0 : std::min<std::int64_t>((until - now).count() / 1'000'000 + 1, longest_ms);

@@ -30,8 +30,8 @@
 #include "tensorhub/transports/libfabric/waiter.hpp"
 #include "tensorhub/types/completion.hpp"
 #include "tensorhub/types/ids.hpp"
-#include "tensorhub/types/reader_gate.hpp"
 #include "tensorhub/types/read_ledger.hpp"
+#include "tensorhub/types/reader_gate.hpp"
 #include "tensorhub/types/units.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::transports::libfabric_detail {

@@ -40,8 +40,8 @@
 #include "tensorhub/types/completion.hpp"
 #include "tensorhub/types/device_access.hpp"
 #include "tensorhub/types/ids.hpp"
-#include "tensorhub/types/reader_gate.hpp"
 #include "tensorhub/types/memory.hpp"
+#include "tensorhub/types/reader_gate.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::transports::same_host_detail {
 

@@ -2,10 +2,10 @@
 /// \file queue.hpp
 /// The reading side of the TCP transport: queues, and the endpoints on them.
 ///
-/// All work is done by the thread that polls: it takes bytes out of the sockets straight into the targets, or
+/// The thread that polls does all the work: it receives bytes from the sockets directly into the targets, or
 /// starts their copies to a device (stream.hpp). A queue sleeps in poll(2) over its streams, and wakes often
-/// while a copy is due, of which poll does not know. It has few streams, and poll costs nothing while it does
-/// not sleep; an epoll set would be told of every segment that arrives.
+/// while a copy is in progress, because poll does not report copies. A queue has few streams, and poll costs
+/// nothing while the thread is busy; an epoll set would be updated for every segment that arrives.
 ///
 /// Thread safety: a queue and its endpoints belong to one thread at a time; only `wake` is for any thread.
 
@@ -61,10 +61,7 @@ class queue_core {
   using stream = tcp_detail::stream<Channel>;
 
   queue_core(std::size_t depth, duration peer_timeout, std::shared_ptr<staging_pool> staging)
-      : ledger_{depth},
-        peer_timeout_{peer_timeout},
-        staging_{std::move(staging)},
-        wake_{Channel::name} {
+      : ledger_{depth}, peer_timeout_{peer_timeout}, staging_{std::move(staging)}, wake_{Channel::name} {
     reserve_waits(0);
   }
   queue_core(const queue_core&) = delete;
@@ -74,7 +71,7 @@ class queue_core {
   [[nodiscard]] std::size_t outstanding() const noexcept { return ledger_.outstanding(); }
 
   void attach(endpoint_core& endpoint) { endpoints_.push_back(&endpoint); }
-  /// `devices`: reads into their memory are to be expected. Throws `system_failed`.
+  /// `devices`: the devices into whose memory reads are expected. Throws `system_failed`.
   void add_stream(endpoint_core& endpoint, Channel channel, std::span<device_access* const> devices) {
     std::size_t streams = 1;
     for (const endpoint_core* each : endpoints_) streams += each->streams_.size();
@@ -84,7 +81,7 @@ class queue_core {
     endpoint.streams_.push_back(std::move(added));
   }
   void detach(endpoint_core& endpoint) noexcept {
-    give_up(endpoint, completion_status::cancelled);
+    abandon(endpoint, completion_status::cancelled);
     std::erase(endpoints_, &endpoint);
   }
 
@@ -102,7 +99,7 @@ class queue_core {
       ledger_.end({read.id, completion_status::local_error});
       return post_result::posted;
     }
-    if (!least_busy.post(read, request)) give_up(endpoint, completion_status::peer_lost);
+    if (!least_busy.post(read, request)) abandon(endpoint, completion_status::peer_lost);
     return post_result::posted;
   }
 
@@ -153,22 +150,22 @@ class queue_core {
   void wake() noexcept { wake_.raise(); }
 
  private:
-  /// How long a `wake` may go unnoticed while nothing but a copy is waited for.
+  /// How long a `wake` may go unnoticed while the queue waits for a copy alone.
   static constexpr std::chrono::microseconds longest_copy_wait{200};
-  /// How often copies are looked at while bytes are waited for as well.
+  /// How often the queue checks copies while it also waits for bytes.
   static constexpr std::chrono::microseconds copy_poll_interval{20};
 
   /// `wait` must not allocate.
   void reserve_waits(std::size_t streams) { waits_.reserve(streams + 1); }
 
-  /// Takes at most one read off each stream, so that its bytes are still in the cache when the caller looks
-  /// at them. Gives up what is broken or has been silent for too long.
+  /// Finishes at most one read per stream, so that its bytes are still in the cache when the caller uses
+  /// them. Abandons endpoints that are broken or have been silent for too long.
   void receive() noexcept {
     for (endpoint_core* endpoint : endpoints_) {
       for (const auto& each : endpoint->streams_) {
         completion done;
         if (each->landing() > 0 && !finish_landed(*each)) {
-          give_up(*endpoint, completion_status::local_error);
+          abandon(*endpoint, completion_status::local_error);
           break;
         }
         if (each->outstanding() == 0) continue;
@@ -178,7 +175,7 @@ class queue_core {
             stream::clock::now() - each->last_progress() > peer_timeout_)
           outcome = receive_outcome::broken;
         if (outcome == receive_outcome::broken || outcome == receive_outcome::copy_failed) {
-          give_up(*endpoint, outcome == receive_outcome::broken ? completion_status::peer_lost
+          abandon(*endpoint, outcome == receive_outcome::broken ? completion_status::peer_lost
                                                                 : completion_status::local_error);
           break;
         }
@@ -186,7 +183,7 @@ class queue_core {
     }
   }
 
-  /// Reads whose last copy is done. False: a copy failed.
+  /// Ends the reads whose last copy is done. False: a copy failed.
   [[nodiscard]] bool finish_landed(stream& from) noexcept {
     for (;;) {
       completion done;
@@ -197,9 +194,9 @@ class queue_core {
     }
   }
 
-  /// Ends all of its reads and closes its connections. Nothing is written to their targets afterwards: copies
-  /// that have begun are waited for.
-  void give_up(endpoint_core& endpoint, completion_status why) noexcept {
+  /// Ends all of the endpoint's reads and closes its connections. Nothing is written to their targets
+  /// afterwards: the function waits for copies that have begun.
+  void abandon(endpoint_core& endpoint, completion_status why) noexcept {
     endpoint.usable_ = false;
     for (const auto& each : endpoint.streams_) {
       each->settle();

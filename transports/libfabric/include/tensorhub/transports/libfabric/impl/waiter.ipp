@@ -11,8 +11,7 @@
 
 namespace tensorhub::inline TENSORHUB_MODE::transports::libfabric_detail {
 
-TENSORHUB_DECL waiter::waiter(::fid_fabric* fabric)
-    : fabric_{fabric} {}
+TENSORHUB_DECL waiter::waiter(::fid_fabric* fabric) : fabric_{fabric} {}
 
 TENSORHUB_DECL void waiter::watch(::fid& object, bool has_descriptor) {
   int descriptor = -1;

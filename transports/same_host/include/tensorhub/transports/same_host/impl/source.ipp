@@ -23,8 +23,7 @@ TENSORHUB_DECL source::source(const same_host_options& options, incarnation self
       listener_{listen_at(socket_name_)},
       epoll_{::epoll_create1(EPOLL_CLOEXEC)},
       wake_{"same_host"} {
-  if (!epoll_)
-    throw error(errc::system_failed, std::string{"same_host: no epoll: "} + std::strerror(errno));
+  if (!epoll_) throw error(errc::system_failed, std::string{"same_host: no epoll: "} + std::strerror(errno));
 #ifdef PR_SET_PTRACER
   if (options.allow_any_tracer) static_cast<void>(::prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0));
 #endif
