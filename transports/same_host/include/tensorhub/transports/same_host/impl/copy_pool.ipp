@@ -153,7 +153,7 @@ TENSORHUB_DECL bool copy_pool::copy_one(work_queue& queue, std::unique_lock<std:
   }
   lock.unlock();
   const completion_status status =
-      read.through->copy(*read.region, read.offset + at, read.target + at, bytes, read.streaming);
+      read.connection->copy(*read.region, read.offset + at, read.target + at, bytes, read.streaming);
   lock.lock();
   --read.pieces_out;
   if (status != completion_status::ok && read.status == completion_status::ok) {

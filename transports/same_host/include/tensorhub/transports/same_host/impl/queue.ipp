@@ -42,7 +42,7 @@ TENSORHUB_DECL post_result queue_core::post(endpoint_core& endpoint, request_id 
   if (free_.empty()) return post_result::queue_full;
   read_record& read = take_free(id);
   read.endpoint = &endpoint;
-  read.through = endpoint.link_.get();
+  read.connection = endpoint.link_.get();
   read.target = target;
   read.device = device;
   read.offset = offset;
@@ -103,7 +103,7 @@ TENSORHUB_DECL void queue_core::wait(duration timeout) noexcept {
   }
   longest = std::max(longest, duration::zero());
   if (devices_.is_flying()) {
-    // A lane can be waited for, or descriptors, but not both: by turns.
+    // The thread can wait for a lane or for descriptors, but not for both: it alternates.
     const auto until = now + longest;
     for (duration left = longest; left > duration::zero() && !look_at_descriptors(duration::zero());
          left = until - clock::now()) {
@@ -159,14 +159,15 @@ TENSORHUB_DECL void queue_core::work() noexcept {
 }
 
 TENSORHUB_DECL void queue_core::look_for_answers(endpoint_core& endpoint) noexcept {
-  link& through = *endpoint.link_;
-  const answer_outcome outcome = through.take_answers();
+  link& connection = *endpoint.link_;
+  const answer_outcome outcome = connection.take_answers();
   if (outcome == answer_outcome::lost) {
-    return give_up(endpoint, through.state() == completion_status::cut_off ? completion_status::cut_off
-                                                                           : completion_status::peer_lost);
+    return give_up(endpoint, connection.state() == completion_status::cut_off ? completion_status::cut_off
+                                                                              : completion_status::peer_lost);
   }
   if (outcome == answer_outcome::none) {
-    if (clock::now() - through.last_answer() > peer_timeout_) give_up(endpoint, completion_status::peer_lost);
+    if (clock::now() - connection.last_answer() > peer_timeout_)
+      give_up(endpoint, completion_status::peer_lost);
     return;
   }
   for (read_record& each : reads_) {

@@ -46,7 +46,7 @@ TENSORHUB_DECL void source::cut_off(incarnation reader) noexcept {
   std::erase_if(connections_, [&](const auto& entry) {
     const connection& each = *entry.second;
     if (!each.greeted || each.reader != reader) return false;
-    grants_.end(each.given.slot, cut_off_grant);  // and the slot is never used again
+    grants_.end(each.given.slot, cut_off_grant);  // the slot is never used again
     return true;
   });
 }
@@ -118,7 +118,7 @@ TENSORHUB_DECL void source::accept_all() noexcept {
       const std::lock_guard lock{mutex_};
       connections_.emplace(id, std::move(fresh));
       watch(EPOLL_CTL_ADD, descriptor, EPOLLIN, id);
-    } catch (...) {  // no memory: the reader is turned away
+    } catch (...) {  // no memory: the reader is refused
     }
   }
 }
@@ -192,7 +192,7 @@ TENSORHUB_DECL bool source::answer_all(std::uint64_t id, connection& each) {
         answer.brings_file = descriptor >= 0 ? 1 : 0;
       }
     }
-    // An honest reader has so few questions open that the socket takes the answers.
+    // A correct reader has so few requests outstanding that the socket accepts the answers.
     if (!send_packet(each.socket.get(), answer, descriptor)) return false;
   }
 }
