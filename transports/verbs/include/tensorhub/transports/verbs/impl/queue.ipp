@@ -87,7 +87,7 @@ TENSORHUB_DECL void queue_core::wait(duration timeout) noexcept {
       earliest = std::min(earliest, each->last_progress() + peer_timeout_);
     }
   }
-  // What completed before the arming gives no event.
+  // Work requests that completed before the arming produce no event.
   if (waits_.size() > 1) receive();
   if (ledger_.any_ended()) return;
   detail::wait_for_descriptors(waits_, earliest - connection::clock::now());
@@ -138,8 +138,8 @@ TENSORHUB_DECL void queue_core::spin(connection::clock::time_point until) noexce
 TENSORHUB_DECL void queue_core::post_line(endpoint_core& endpoint) noexcept {
   const std::size_t connections = endpoint.connections_.size();
   while (endpoint.line_first_ != no_slot) {
-    connection& through = *endpoint.connections_[endpoint.turn_];
-    if (!through.has_room()) return;
+    connection& next = *endpoint.connections_[endpoint.turn_];
+    if (!next.has_room()) return;
     const std::uint32_t number = endpoint.line_first_;
     read_slot& slot = slots_[number];
     const std::uint64_t local_piece = slot.local_offset / slot.into->piece_bytes();
@@ -149,8 +149,8 @@ TENSORHUB_DECL void queue_core::post_line(endpoint_core& endpoint) noexcept {
     const std::uint64_t bytes =
         std::min({slot.unposted_bytes, local_left, remote_left, endpoint.largest_work_request_});
     const work_request what{reinterpret_cast<std::uintptr_t>(slot.into->range().data) + slot.local_offset,
-                            slot.into->local_key(through.local_rail(), local_piece),
-                            slot.key.rkey(through.remote_rail(), static_cast<std::size_t>(remote_piece)),
+                            slot.into->local_key(next.local_rail(), local_piece),
+                            slot.key.rkey(next.remote_rail(), static_cast<std::size_t>(remote_piece)),
                             slot.key.head.base + slot.remote_offset,
                             static_cast<std::uint32_t>(bytes),
                             number};
@@ -159,9 +159,9 @@ TENSORHUB_DECL void queue_core::post_line(endpoint_core& endpoint) noexcept {
     slot.unposted_bytes -= bytes;
     ++slot.work_requests;
     if (slot.unposted_bytes == 0) endpoint.line_first_ = slot.next;
-    // Fewer work requests than connections may follow: this could be the read's last on its own.
+    // Fewer work requests than connections may follow: this one could be the read's last on its connection.
     const bool is_last = slot.unposted_bytes <= (connections - 1) * endpoint.largest_work_request_;
-    if (!through.post(what, is_last)) return give_up(endpoint, completion_status::peer_lost);
+    if (!next.post(what, is_last)) return give_up(endpoint, completion_status::peer_lost);
     endpoint.turn_ = endpoint.turn_ + 1 == connections ? 0 : endpoint.turn_ + 1;
   }
 }

@@ -97,7 +97,7 @@ TENSORHUB_DECL void source::handle_event(rdma_cm_event* event) noexcept {
     case RDMA_CM_EVENT_REJECTED:
       finished = ended(event->id);
       break;
-    default: {  // established, time-wait over, address changed: nothing to do
+    default: {  // established, time-wait over, address changed: nothing to do here
       const std::lock_guard seen{mutex_};
       break;
     }
@@ -117,7 +117,7 @@ TENSORHUB_DECL handle<rdma_cm_id> source::ended(rdma_cm_id* id) noexcept {
 
 TENSORHUB_DECL handle<rdma_cm_id> source::judge(const rdma_cm_event& event) noexcept {
   handle<rdma_cm_id> id{event.id};
-  const auto& through = *static_cast<const rail*>(event.listen_id->context);
+  const auto& on = *static_cast<const rail*>(event.listen_id->context);
   id->context = nullptr;
   hello greeting;
   greeting.magic = 0;
@@ -128,7 +128,7 @@ TENSORHUB_DECL handle<rdma_cm_id> source::judge(const rdma_cm_event& event) noex
   welcome answer;
   answer.source = self_.value;
   answer.status = judge(greeting);
-  if (answer.status == welcome_status::accepted && !accept(id, through, asked, answer, {greeting.reader}))
+  if (answer.status == welcome_status::accepted && !accept(id, on, asked, answer, {greeting.reader}))
     answer.status = welcome_status::overloaded;
   if (answer.status != welcome_status::accepted)
     static_cast<void>(::rdma_reject(id.get(), &answer, sizeof answer));
@@ -142,23 +142,23 @@ TENSORHUB_DECL welcome_status source::judge(const hello& greeting) noexcept {
   return readers_.size() < max_connections_ ? welcome_status::accepted : welcome_status::overloaded;
 }
 
-TENSORHUB_DECL bool source::accept(handle<rdma_cm_id>& id, const rail& through, const rdma_conn_param& asked,
+TENSORHUB_DECL bool source::accept(handle<rdma_cm_id>& id, const rail& on, const rdma_conn_param& asked,
                                    const welcome& answer, incarnation reader) noexcept {
   ibv_qp_init_attr wanted{};
-  wanted.send_cq = wanted.recv_cq = through.unused_queue.get();
+  wanted.send_cq = wanted.recv_cq = on.unused_queue.get();
   wanted.cap = {1, 1, 1, 1, 0};
   wanted.qp_type = IBV_QPT_RC;
   rdma_cm_id* const raw = id.get();
-  if (::rdma_create_qp(raw, through.domain.get(), &wanted) != 0) return false;
+  if (::rdma_create_qp(raw, on.domain.get(), &wanted) != 0) return false;
   rdma_conn_param given{};
   given.private_data = &answer;
   given.private_data_len = sizeof answer;
-  given.responder_resources = std::min(through.limits.reads_in, asked.responder_resources);
+  given.responder_resources = std::min(on.limits.reads_in, asked.responder_resources);
   given.initiator_depth = std::min<std::uint8_t>(1, asked.initiator_depth);
   given.rnr_retry_count = 7;
   try {
     readers_.emplace(raw, reader_connection{std::move(id), reader});
-  } catch (...) {  // no memory: the reader is turned away
+  } catch (...) {  // no memory: the reader is refused
     ::rdma_destroy_qp(raw);
     return false;
   }
