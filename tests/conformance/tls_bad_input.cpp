@@ -238,7 +238,7 @@ TEST_CASE("tls: a certificate of an unknown authority, self-signed, or without p
     const std::string sentence = here.connect_sentence();
     CHECK_MESSAGE(contains(sentence, "refuses this process's certificate (CN=stranger, valid until 20"),
                   sentence);
-    CHECK(contains(sentence, "an authority that the peer does not know"));
+    CHECK(contains(sentence, "not signed by an authority that the peer knows"));
     CHECK(eventually([&] { return here.source.refused_connections() == 1; }));
     CHECK(contains(here.source.report().last_refusal,
                    "the certificate CN=stranger is not signed by an authority in"));

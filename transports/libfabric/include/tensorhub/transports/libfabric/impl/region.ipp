@@ -125,11 +125,10 @@ TENSORHUB_DECL void registrar::refuse(const memory_range& range, std::uint64_t o
   if (!range.host_accessible())
     fail(provider_.description() + ": " + std::to_string(range.bytes) + " bytes of " +
          range.device->description() +
-         " are device memory that the provider offers to take (FI_HMEM), but "
-         "does not: " +
+         " are device memory, which the provider claims to support (FI_HMEM) but does not register: " +
          reason(result) +
-         ". Is its library built with CUDA, and nvidia_peermem loaded? If "
-         "not, put another transport behind this one: first_of<libfabric, tcp>");
+         ". Check that its library is built with CUDA and that nvidia_peermem is loaded, or add "
+         "another transport: first_of<libfabric, tcp>");
   std::string sentence = provider_.description() + ": " + std::to_string(bytes) + " bytes at offset " +
                          std::to_string(offset) + " of a region of " + std::to_string(range.bytes) +
                          " cannot be registered: " + reason(result);
@@ -139,8 +138,8 @@ TENSORHUB_DECL void registrar::refuse(const memory_range& range, std::uint64_t o
         "systemd's LimitMEMLOCK= or docker's --ulimit memlock";
   else
     sentence +=
-        "; if the device takes no region this large, set libfabric_options::"
-        "largest_registration_bytes";
+        "; if the device does not support regions of this size, set "
+        "libfabric_options::largest_registration_bytes";
   fail(sentence);
 }
 

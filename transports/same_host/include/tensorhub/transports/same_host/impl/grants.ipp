@@ -59,8 +59,8 @@ TENSORHUB_DECL grant grant_page::take() {
     fresh.slot = used_++;
   } else {
     throw error(errc::limit_exceeded, "same_host: " + std::to_string(slots) +
-                                          " regions and connections are in use, and there is no room for "
-                                          "more: register larger pieces");
+                                          " regions and connections are in use, which is the maximum: "
+                                          "register fewer, larger ranges");
   }
   fresh.number = ++last_number_;
   word(fresh.slot).store(fresh.number, std::memory_order_seq_cst);

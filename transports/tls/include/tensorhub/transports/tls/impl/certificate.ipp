@@ -53,7 +53,7 @@ TENSORHUB_DECL std::string why_refused(X509_STORE_CTX* verification, const std::
       at == peer || at == nullptr ? whose : whose + "(of " + subject_of(at) + ", which) ";
   switch (trouble) {
     case X509_V_ERR_CERT_HAS_EXPIRED:
-      return text + "has expired on " + text_of(::X509_get0_notAfter(at)) + ": renew it";
+      return text + "expired on " + text_of(::X509_get0_notAfter(at)) + ": renew it";
     case X509_V_ERR_CERT_NOT_YET_VALID:
       return text + "is not valid before " + text_of(::X509_get0_notBefore(at)) +
              ": compare the clocks of both machines";

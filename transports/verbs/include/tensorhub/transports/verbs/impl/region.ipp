@@ -17,16 +17,14 @@ TENSORHUB_DECL std::string registration_advice(int number, std::uint64_t registe
   rlimit limit{};
   if (::getrlimit(RLIMIT_MEMLOCK, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY)
     return reason(number) +
-           ", although the memory that may be locked is not limited: the device has no room for "
-           "more registrations, or the machine no memory";
+           ", although locked memory is not limited: the device supports no more registrations, "
+           "or the machine has no memory";
   return reason(number) + ". This process may lock " + std::to_string(limit.rlim_cur) +
          " bytes (RLIMIT_MEMLOCK; `ulimit -l` says " + std::to_string(limit.rlim_cur / 1024) +
          "), of which " + std::to_string(registered_bytes) +
-         " bytes of regions are in use, twice where a region is also a target. Raise it: `ulimit -l "
-         "unlimited` in "
-         "the shell, LimitMEMLOCK=infinity in a systemd unit, --ulimit memlock=-1 for a container, or "
-         "memlock in "
-         "/etc/security/limits.conf";
+         " bytes of regions are in use, twice where a region is also a target. Raise the limit: "
+         "`ulimit -l unlimited` in the shell, LimitMEMLOCK=infinity in a systemd unit, "
+         "--ulimit memlock=-1 for a container, or memlock in /etc/security/limits.conf";
 }
 
 TENSORHUB_DECL bool has_peer_memory() noexcept {
