@@ -207,9 +207,9 @@ TEST_CASE("tls: an expired certificate, of a reader and of a source") {
   const identity late = ours.issue({.name = "late", .valid_from_s = -7200, .valid_until_s = -3600});
   const refusal seen = refused(ours, {.shows = late}, ours.options());
   CHECK(seen.alert == SSL_R_SSLV3_ALERT_CERTIFICATE_EXPIRED);
-  CHECK_MESSAGE(contains(seen.sentence, "the certificate CN=late has expired on 20"), seen.sentence);
+  CHECK_MESSAGE(contains(seen.sentence, "the certificate CN=late expired on 20"), seen.sentence);
   const std::string reader = disbelieved(ours, late);
-  CHECK_MESSAGE(contains(reader, "is not believed: the certificate CN=late has expired on 20"), reader);
+  CHECK_MESSAGE(contains(reader, "is not trusted: the certificate CN=late expired on 20"), reader);
 }
 
 TEST_CASE("tls: a certificate that is not valid yet") {
@@ -229,18 +229,20 @@ TEST_CASE("tls: a certificate of an unknown authority, self-signed, or without p
   SUBCASE("the reader does not know the source's") {
     tls_scene here{ours.options({.name = "known"}), stranger_options};
     const std::string sentence = here.connect_sentence();
-    CHECK_MESSAGE(contains(sentence, "the certificate CN=known is not of an authority in"), sentence);
+    CHECK_MESSAGE(contains(sentence, "the certificate CN=known is not signed by an authority in"), sentence);
     CHECK(eventually([&] { return here.source.refused_connections() == 1; }));
-    CHECK(contains(here.source.report().last_refusal, "refuses our certificate (CN=known, valid until 20"));
+    CHECK(contains(here.source.report().last_refusal,
+                   "refuses this process's certificate (CN=known, valid until 20"));
   }
   SUBCASE("the source does not know the reader's") {
     tls_scene here{ours.options(), believer};
     const std::string sentence = here.connect_sentence();
-    CHECK_MESSAGE(contains(sentence, "refuses our certificate (CN=stranger, valid until 20"), sentence);
-    CHECK(contains(sentence, "an authority that the peer does not know"));
+    CHECK_MESSAGE(contains(sentence, "refuses this process's certificate (CN=stranger, valid until 20"),
+                  sentence);
+    CHECK(contains(sentence, "not signed by an authority that the peer knows"));
     CHECK(eventually([&] { return here.source.refused_connections() == 1; }));
-    CHECK(
-        contains(here.source.report().last_refusal, "the certificate CN=stranger is not of an authority in"));
+    CHECK(contains(here.source.report().last_refusal,
+                   "the certificate CN=stranger is not signed by an authority in"));
   }
   SUBCASE("the authority's name alone is not enough") {
     const authority forged{"ours"};
@@ -275,7 +277,7 @@ TEST_CASE("tls: names: a list at either side, the host, and wildcards") {
   };
   SUBCASE("the source's list") {
     tls_scene here{with(trainer, {"c.rollouts.example", "a.trainers.example"}), rollout};
-    CHECK(contains(here.connect_sentence(), "refuses our certificate (CN=r"));
+    CHECK(contains(here.connect_sentence(), "refuses this process's certificate (CN=r"));
     CHECK(eventually([&] { return here.source.refused_connections() == 1; }));
     CHECK(contains(here.source.report().last_refusal, "CN=r has none of the names that are allowed"));
   }
@@ -288,7 +290,7 @@ TEST_CASE("tls: names: a list at either side, the host, and wildcards") {
     here.connect();
     CHECK(here.can_read());
     tls_scene other{with(trainer, {"r"}), rollout};
-    CHECK(contains(other.connect_sentence(), "refuses our certificate"));
+    CHECK(contains(other.connect_sentence(), "refuses this process's certificate"));
   }
   SUBCASE("a wildcard") {
     tls_scene here{ours.options({.name = "w", .alternatives = "DNS:*.trainers.example"}),
@@ -314,13 +316,13 @@ TEST_CASE("tls: a reader in the clear, a reader under TLS at a port in the clear
     auto queue = plain.make_queue(1);
     std::string address = here.source.address().text;
     CHECK(contains(sentence_of([&] { static_cast<void>(plain.connect(queue, {address}, source_id, 5s)); }),
-                   "is no address of this transport"));
+                   "is not an address of this transport"));
     address.replace(0, 3, "tcp");
     const std::string sentence =
         sentence_of([&] { static_cast<void>(plain.connect(queue, {address}, source_id, 5s)); });
     CHECK_MESSAGE(contains(sentence, "encrypts its data connections: use transport tls"), sentence);
     CHECK(eventually([&] { return here.source.refused_connections() == 1; }));
-    CHECK(contains(here.source.report().last_refusal, "talks in the clear"));
+    CHECK(contains(here.source.report().last_refusal, "is not encrypted: the peer uses transport tcp"));
     CHECK(here.can_read());
   }
   SUBCASE("at a port of transport tcp") {
@@ -362,7 +364,7 @@ TEST_CASE("tls: a reader in the clear, a reader under TLS at a port in the clear
     const transport_address silent{"tls://127.0.0.1:" + std::to_string(port)};
     const std::string sentence = sentence_of(
         [&] { static_cast<void>(reader.connect(queue, silent, source_id, 100ms)); }, errc::timed_out);
-    CHECK_MESSAGE(contains(sentence, "does not go on with the handshake"), sentence);
+    CHECK_MESSAGE(contains(sentence, "does not continue the handshake"), sentence);
     listener.reset();
     CHECK(contains(sentence_of([&] { static_cast<void>(reader.connect(queue, silent, source_id, 5s)); }),
                    "cannot connect"));
@@ -425,7 +427,7 @@ TEST_CASE("tls: options that cannot work are errors at once") {
     o.key_file = late.key_file;
   });
   CHECK_MESSAGE(contains(expired, "the certificate CN=late in"), expired);
-  CHECK(contains(expired, "has expired on 20"));
+  CHECK(contains(expired, "expired on 20"));
 }
 
 TEST_CASE("tls: renewed certificates are used by the next connection; files that do not fit are not") {

@@ -128,7 +128,7 @@ TEST_CASE("verbs: addresses that are none, or are nobody's") {
       [&] {
         const auto made = through.connect(queue, {"verbs://" + rdma_addresses().front() + ":1"}, {2}, 5s);
       },
-      errc::transport_failed, {"has nobody who listens there", "rxe0"});
+      errc::transport_failed, {"refused the connection: nothing is listening", "rxe0"});
 }
 
 TEST_CASE(
@@ -346,7 +346,7 @@ TEST_CASE("verbs: a server that is no source, or speaks another protocol, is tol
       case manner::accepts:
       case manner::rejects:
         refused([&] { const auto made = reader.connect(queue, {address}, {1}, 5s); }, errc::transport_failed,
-                {"no TensorHub data port", address.substr(8)});
+                {"not a TensorHub data port", address.substr(8)});
         break;
       case manner::rejects_as_other_protocol:
         refused([&] { const auto made = reader.connect(queue, {address}, {1}, 5s); }, errc::transport_failed,
@@ -354,7 +354,7 @@ TEST_CASE("verbs: a server that is no source, or speaks another protocol, is tol
         break;
       case manner::says_nothing:
         refused([&] { const auto made = reader.connect(queue, {address}, {1}, 300ms); }, errc::timed_out,
-                {"does not answer within the connect time-out"});
+                {"does not answer within the connect timeout"});
         break;
     }
   }

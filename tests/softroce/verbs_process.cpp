@@ -154,7 +154,7 @@ TEST_CASE("verbs: a stopped source is read as before, by its device alone; nobod
   CHECK(reader.drain().at(completion_status::ok) == reads_at_once);
   CHECK(reader.got_ones(source_bytes));
   const auto sentence = reader.refusal(source.address, source_id, errc::timed_out);
-  CHECK(sentence.find("does not answer within the connect time-out") != std::string::npos);
+  CHECK(sentence.find("does not answer within the connect timeout") != std::string::npos);
   source.process.signal(SIGCONT);
   reader.connect(source);
   CHECK(reader.read(source.region) == completion_status::ok);
@@ -278,7 +278,7 @@ TEST_CASE("verbs: a reader killed in the middle of its reads leaves its place to
   REQUIRE(killed.ask(order).value == 0);
   local_reader reader;
   const auto full = reader.refusal(source.address(), source_id, errc::transport_failed);
-  CHECK(full.find("takes no more connections") != std::string::npos);
+  CHECK(full.find("accepts no more connections") != std::string::npos);
   killed.end();
   std::string sentence = "not tried";
   const auto until = std::chrono::steady_clock::now() + 20s;

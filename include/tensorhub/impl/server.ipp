@@ -338,7 +338,7 @@ class catalog_server::loop {
   std::atomic<std::uint64_t> revoked_ = 0;
   time_point back_by_ = time_point::never();  ///< the thread looks at the clock again by then, if it can
   time_point timers_from_{};                  ///< no timer before
-  detail::wake_signal signal_;
+  detail::wake_event signal_;
   std::optional<detail::curve_guard> guard_;  ///< with security
   std::jthread thread_;                       ///< last: uses everything above
 };

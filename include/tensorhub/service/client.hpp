@@ -266,7 +266,7 @@ class client_shell {
   detail::handshake_monitor handshakes_;
   encoder encoder_;
   decoder decoder_;
-  detail::wake_signal signal_;
+  detail::wake_event signal_;
   std::jthread thread_;  ///< last: uses everything above
 };
 

@@ -103,7 +103,7 @@ class curve_guard {
   zmq::socket_t questions_;
   handshake_monitor failures_;
   std::function<void()> wake_;
-  wake_signal signal_;
+  wake_event signal_;
   std::atomic<std::uint64_t> refused_ = 0;
   std::atomic<std::uint64_t> failed_ = 0;
   std::atomic<std::uint64_t> revocations_ = 0;

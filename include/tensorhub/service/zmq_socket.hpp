@@ -1,16 +1,16 @@
 #pragma once
 /// \file zmq_socket.hpp
-/// What the client and the server shell share of ZeroMQ: one context per process, bounded sockets, a way to
-/// wake a thread that polls one.
+/// What the client and the server shell share of ZeroMQ: one context per process, bounded sockets, and
+/// waiting for input.
 ///
-/// Thread safety: `shared_context` and `wake_signal::raise` may be called from any thread; a socket belongs
+/// Thread safety: `shared_context` may be called from any thread; a socket belongs
 /// to one thread.
 
 #include <memory>
 #include <zmq.hpp>
 
 #include "tensorhub/detail/build_mode.hpp"
-#include "tensorhub/detail/unique_fd.hpp"
+#include "tensorhub/detail/wake_event.hpp"
 #include "tensorhub/types/units.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::detail {
@@ -22,20 +22,8 @@ namespace tensorhub::inline TENSORHUB_MODE::detail {
 /// connection.
 [[nodiscard]] zmq::socket_t bounded_socket(zmq::context_t& context, zmq::socket_type type);
 
-/// Ends another thread's `wait_for_input` now or next.
-class wake_signal {
- public:
-  wake_signal();
-  void raise() noexcept;
-  void lower() noexcept;
-  [[nodiscard]] int descriptor() const noexcept { return descriptor_.get(); }
-
- private:
-  unique_fd descriptor_;
-};
-
-/// Returns when the socket (or `other`) may have a message, the signal is up, or `until` has come.
-void wait_for_input(zmq::socket_t& socket, wake_signal& signal, time_point now, time_point until,
+/// Returns when the socket (or `other`) may have a message, `wake` is raised (it is lowered again), or `until` has come.
+void wait_for_input(zmq::socket_t& socket, wake_event& wake, time_point now, time_point until,
                     zmq::socket_t* other = nullptr);
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::detail

@@ -4,19 +4,12 @@
 
 #include "tensorhub/service/zmq_socket.hpp"
 
-#include <sys/eventfd.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
 #include <cstdint>
-#include <cstring>
 #include <mutex>
-#include <string>
 
 #include "tensorhub/config.hpp"
-#include "tensorhub/error.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::detail {
 
@@ -41,34 +34,19 @@ TENSORHUB_DECL zmq::socket_t bounded_socket(zmq::context_t& context, zmq::socket
   return socket;
 }
 
-TENSORHUB_DECL wake_signal::wake_signal() : descriptor_{::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)} {
-  if (!descriptor_) throw error(errc::system_failed, std::string{"no eventfd: "} + std::strerror(errno));
-}
-
-TENSORHUB_DECL void wake_signal::raise() noexcept {
-  const std::uint64_t one = 1;
-  // A full counter (EAGAIN) means that the signal is up already.
-  [[maybe_unused]] const auto written = ::write(descriptor_.get(), &one, sizeof one);
-}
-
-TENSORHUB_DECL void wake_signal::lower() noexcept {
-  std::uint64_t count = 0;
-  [[maybe_unused]] const auto taken = ::read(descriptor_.get(), &count, sizeof count);
-}
-
-TENSORHUB_DECL void wait_for_input(zmq::socket_t& socket, wake_signal& signal, time_point now,
-                                   time_point until, zmq::socket_t* other) {
+TENSORHUB_DECL void wait_for_input(zmq::socket_t& socket, wake_event& wake, time_point now, time_point until,
+                                   zmq::socket_t* other) {
   constexpr std::int64_t longest_ms = 1000;
   const std::int64_t left_ms =
       until <= now ? 0 : std::min<std::int64_t>((until - now).count() / 1'000'000 + 1, longest_ms);
   zmq::pollitem_t items[] = {{socket.handle(), 0, ZMQ_POLLIN, 0},
-                             {nullptr, signal.descriptor(), ZMQ_POLLIN, 0},
+                             {nullptr, wake.descriptor(), ZMQ_POLLIN, 0},
                              {other == nullptr ? nullptr : other->handle(), 0, ZMQ_POLLIN, 0}};
   try {
     zmq::poll(items, other == nullptr ? 2 : 3, std::chrono::milliseconds{left_ms});
   } catch (const zmq::error_t&) {  // interrupted by a signal: the caller looks again
   }
-  if ((items[1].revents & ZMQ_POLLIN) != 0) signal.lower();
+  if ((items[1].revents & ZMQ_POLLIN) != 0) wake.lower();
 }
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::detail

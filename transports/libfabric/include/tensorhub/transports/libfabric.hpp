@@ -1,18 +1,18 @@
 #pragma once
 /// \file libfabric.hpp
-/// Transport `libfabric`: one-sided reads through any libfabric provider that has them (FI_RMA): `tcp`,
-/// `verbs`, `efa`, `shm`, `tcp;ofi_rxm` and others, chosen by an option.
+/// Transport `libfabric`: one-sided reads through any libfabric provider that supports them (FI_RMA): `tcp`,
+/// `verbs`, `efa`, `shm`, `tcp;ofi_rxm` and others. An option selects the provider.
 ///
-/// A source has one thread that drives the provider; a reader's provider is driven by the thread that polls.
-/// What it promises is concept `transport`'s table; how the two sides greet each other, and what is in a key,
-/// is in libfabric/protocol.hpp; what differs between providers is in the README beside this folder.
+/// A source has one thread that drives the provider; at a reader, the thread that polls drives it. The table
+/// of concept `transport` lists the promises; libfabric/protocol.hpp describes the handshake and the keys;
+/// the README beside this folder describes the differences between providers.
 ///
-/// Security: a source that was told to ask for a capability (`require_capability`; a worker does) accepts
-/// only readers that show one. Its provider checks each read's key (64 random bits, where the provider lets
-/// us choose it) and its bounds. Nothing is encrypted. The default interface is loopback.
+/// Security: a source with `require_capability` (a worker calls it) accepts only readers that show a
+/// capability. Its provider checks each read's key (64 random bits, if the provider permits a chosen key) and
+/// its bounds. Nothing is encrypted. The default interface is loopback.
 ///
-/// fork(2): libfabric starts threads and keeps state per process. Make the first transport object after the
-/// fork, not before it.
+/// fork(2): libfabric starts threads and keeps state per process. Construct the first transport object after
+/// the fork, not before it.
 ///
 /// Thread safety: the transport object may be used from any thread; see concepts/transport.hpp for queues.
 
@@ -80,7 +80,7 @@ class libfabric {
 
   class queue {
    public:
-    [[nodiscard]] post_result post_read(endpoint& through, const memory_region& into, std::uint64_t offset,
+    [[nodiscard]] post_result post_read(endpoint& to, const memory_region& into, std::uint64_t offset,
                                         const remote_slice& from, request_id id) noexcept;
     [[nodiscard]] std::size_t poll(std::span<completion> completions) noexcept {
       return core_->poll(completions);
@@ -95,12 +95,12 @@ class libfabric {
     std::unique_ptr<libfabric_detail::queue_core> core_;
   };
 
-  explicit libfabric(options how = {}, incarnation self = {});
+  explicit libfabric(options settings = {}, incarnation self = {});
 
   [[nodiscard]] transport_address address() const { return {source_.address().text()}; }
 
-  /// Which provider, fabric and domain were chosen, for people: "provider tcp, fabric ..., domain lo", with
-  /// "device memory" where it takes that.
+  /// The selected provider, fabric and domain, for logs: "provider tcp, fabric ..., domain lo", with "device
+  /// memory" if the provider accepts it.
   [[nodiscard]] std::string description() const;
 
   [[nodiscard]] std::vector<memory_region> register_memory(std::span<const memory_range> ranges,
@@ -110,7 +110,7 @@ class libfabric {
     return registered_bytes_.load(std::memory_order_relaxed);
   }
 
-  /// Throws `invalid_argument` for a region that is not for peers.
+  /// Throws `invalid_argument` for a region that peers may not read.
   [[nodiscard]] remote_region describe(const memory_region& region) const;
 
   void revoke(memory_region& region) noexcept;

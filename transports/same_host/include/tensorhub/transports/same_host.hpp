@@ -1,21 +1,21 @@
 #pragma once
 /// \file same_host.hpp
-/// Transport `same_host`: one-sided reads between processes of one machine, without the source's help.
+/// Transport `same_host`: one-sided reads between processes of one machine, without work at the source.
 ///
-/// The reader takes the bytes itself: out of a mapping of the source's file (memory of
-/// tensorhub::host_memory), out of the file where it cannot be mapped safely, or out of the source's memory
-/// by process_vm_readv. The source says once per region where it is; whether a read is permitted is a word in
-/// shared memory (same_host/protocol.hpp). Device memory is copied by the reader's device, out of a mapping
-/// of the source's; what cannot be mapped goes through a file that the source's device copies into, and
-/// `how_read` (source), `options::note` (source) and `endpoint::why` (reader) say so. What it promises is
-/// concept `transport`'s table.
+/// The reader copies the bytes itself: from a mapping of the source's file (memory of
+/// tensorhub::host_memory), from the file if it cannot be mapped safely, or from the source's memory by
+/// process_vm_readv. The source tells the location of each region once; a word in shared memory says whether
+/// a read is permitted (same_host/protocol.hpp). The reader's device copies device memory from a mapping of
+/// the source's allocation. Memory that cannot be mapped passes through a file that the source's device
+/// copies into; `how_read` (source), `options::note` (source) and `endpoint::why` (reader) report this. The
+/// table of concept `transport` lists the promises.
 ///
-/// Security: both sides ask the kernel who the other is, and talk to processes of their own user only
-/// (options::allowed_uids); and the source lets in only readers with a capability, if it was told to ask for
-/// one (`require_capability`; a worker does). Links are kept for the next read of the same source, so one
-/// may outlive the lease that it was made for. An honest reader reads what it has the key of (128 random
-/// bits), and nothing else; a process of the same user that does not want to be honest can read the other's
-/// memory anyway, with or without this library. Files are given to readers open for reading only.
+/// Security: both sides ask the kernel for the peer's identity, and accept only processes of their own user
+/// (options::allowed_uids). A source with `require_capability` (a worker calls it) also accepts only readers
+/// with a capability. Connections are kept for the next read from the same source, so that one may outlive
+/// the lease that it was made for. An honest reader reads only regions whose keys it has (128 random bits); a
+/// malicious process of the same user can read the other's memory anyway, with or without this library.
+/// Readers receive files open for reading only.
 ///
 /// Thread safety: the transport object may be used from any thread; see concepts/transport.hpp for queues.
 
@@ -81,7 +81,7 @@ class same_host {
    public:
     [[nodiscard]] incarnation peer() const noexcept { return core_->peer(); }
     [[nodiscard]] bool usable() const noexcept { return core_->usable(); }
-    /// Why device memory of the peer goes through host memory; empty: none did, so far.
+    /// Why device memory of the peer passes through host memory; empty if none has so far.
     [[nodiscard]] const std::string& why() const noexcept { return core_->why(); }
 
    private:
@@ -92,7 +92,7 @@ class same_host {
 
   class queue {
    public:
-    [[nodiscard]] post_result post_read(endpoint& through, const memory_region& into, std::uint64_t offset,
+    [[nodiscard]] post_result post_read(endpoint& to, const memory_region& into, std::uint64_t offset,
                                         const remote_slice& from, request_id id) noexcept;
     [[nodiscard]] std::size_t poll(std::span<completion> completions) noexcept {
       return core_->poll(completions);
@@ -107,14 +107,14 @@ class same_host {
     std::unique_ptr<same_host_detail::queue_core> core_;
   };
 
-  explicit same_host(options how = {}, incarnation self = {});
+  explicit same_host(options settings = {}, incarnation self = {});
 
   [[nodiscard]] transport_address address() const { return address_; }
 
   [[nodiscard]] std::vector<memory_region> register_memory(std::span<const memory_range> ranges,
                                                            region_access access);
 
-  /// For people: how readers get at the region's bytes, and why not better.
+  /// For logs: how readers access the region's bytes, and why no faster way is used.
   [[nodiscard]] std::string how_read(const memory_region& region) const;
 
   [[nodiscard]] std::uint64_t registered_bytes() const noexcept { return source_.regions().bytes(); }
@@ -138,7 +138,7 @@ class same_host {
   [[nodiscard]] static std::string why_not(const memory_range& range);
   [[nodiscard]] static std::string text_of(const same_host_detail::region_facts& facts);
 
-  /// Helpers are started with the first queue: a process that only serves needs none.
+  /// The first queue starts the helper threads: a process that only serves needs none.
   [[nodiscard]] std::shared_ptr<same_host_detail::copy_pool> pool();
 
   options options_;

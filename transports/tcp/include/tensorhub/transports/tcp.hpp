@@ -4,13 +4,13 @@
 ///
 /// The source's memory is sent by a fixed number of I/O threads (never one per peer): copied into the socket,
 /// or given to `sendfile` where the region lies in a memfd or another shared file and the reader is on
-/// another machine. The reader takes the bytes out of the socket straight into their final place. What it
-/// promises is concept `transport`'s table; the protocol is in tcp/protocol.hpp.
+/// another machine. The reader receives the bytes from the socket directly into their final place. The table
+/// of concept `transport` lists the promises; the protocol is in tcp/protocol.hpp.
 ///
-/// Security: a peer is let in if it shows a capability for this source (`require_capability`; a worker asks
-/// for one), and can read what it has the key of (128 random bits), and nothing else; both travel through the
-/// reference server. Nothing is encrypted: transport `tls` is the same over TLS 1.3. The default interface is
-/// loopback: set `listen_host` to serve other machines, in a network you trust.
+/// Security: a source accepts a peer that shows a capability for it (`require_capability`; a worker requires
+/// one). The peer can read only the regions whose keys it has (128 random bits). Capabilities and keys travel
+/// through the reference server. Nothing is encrypted: transport `tls` is the same protocol over TLS 1.3. The
+/// default interface is loopback: set `listen_host` to serve other machines, on a network you trust.
 ///
 /// Thread safety: the transport object may be used from any thread; see concepts/transport.hpp for queues.
 

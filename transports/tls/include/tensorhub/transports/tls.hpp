@@ -9,14 +9,14 @@
 ///     hub::publisher trainer{{.server = ..., .model = ...}, secure};
 ///
 /// Reader and source each show a certificate and each check the other's: its signatures up to an authority in
-/// `ca_file`, its dates, that it may be used by servers and clients, and its names if `allowed_names` or
-/// `verify_host` say so. What does not fit is refused with a sentence on both sides, costs nobody else
-/// anything, and is counted. Below that, all is as in transport `tcp`: its options are member `tcp`, its
-/// capabilities, keys and incarnations hold as well, and so do its promises. Its sendfile is not used.
+/// `ca_file`, its dates, its permitted uses (server and client), and its names if `allowed_names` or
+/// `verify_host` are set. A failed check refuses the connection with a sentence on both sides, is counted,
+/// and does not affect other peers. Everything else is as in transport `tcp`: its options are member `tcp`,
+/// and its capabilities, keys, incarnations and promises apply. sendfile is not used.
 ///
-/// OpenSSL encrypts in user space, or the kernel does for sources (`kernel_tls`), where it has module `tls`
-/// loaded and OpenSSL was built for it: `report()` says which. The kernel does not renew keys
-/// (`rekey_bytes`): end its connections in other ways where that matters.
+/// OpenSSL encrypts in user space. At sources the kernel can encrypt instead (`kernel_tls`), if module `tls`
+/// is loaded and OpenSSL was built with support for it: `report()` tells which. The kernel does not renew
+/// keys (`rekey_bytes`): if that matters, end such connections in another way.
 ///
 /// Thread safety: the transport object may be used from any thread; see concepts/transport.hpp for queues.
 

@@ -2,23 +2,24 @@
 /// \file verbs.hpp
 /// Transport `verbs`: one-sided reads by RDMA (InfiniBand, RoCE, iWARP), with libibverbs and librdmacm.
 ///
-/// The source's device answers reads alone: no thread and no copy on its side. A process listens on one
-/// address per *rail* (NIC port); an endpoint connects every rail of this process with the same rail of the
-/// source, by one or more queue pairs each, and spreads its reads over them. What it promises is concept
-/// `transport`'s table; what travels is in verbs/protocol.hpp.
+/// The source's device answers reads without the CPU: no thread and no copy at the source. A process listens
+/// on one address per *rail* (NIC port); an endpoint connects every rail of this process with the same rail
+/// of the source, by one or more queue pairs each, and spreads its reads over them. The table of concept
+/// `transport` lists the promises; the protocol is in verbs/protocol.hpp.
 ///
-/// The first error of an endpoint breaks it (so do the devices): the read at fault ends in what it deserves,
-/// the others in `peer_lost`. A description that does not fit its own region or is damaged is told before the
-/// device sees it, and breaks nothing.
+/// The first error of an endpoint breaks it, as RDMA devices require: the read at fault ends with its own
+/// status, the others with `peer_lost`. A description that is damaged or does not fit its region is detected
+/// before the device receives it, and breaks nothing.
 ///
 /// Device memory is read and written by the NIC itself (GPUDirect), see verbs/region.hpp.
 ///
-/// Security: a peer can read what it has a key of: 32 bits that the device chose, for exactly the registered
-/// bytes, on connections that this process accepted: those with a capability, if it was told to ask for one
-/// (`require_capability`; a worker does). Nothing is encrypted: a network that you trust.
+/// Security: a peer can read a region whose key it has: 32 bits that the device chose, for exactly the
+/// registered bytes, on connections that this process accepted. With `require_capability` (a worker calls it)
+/// the process accepts only connections with a capability. Nothing is encrypted: use a network that you
+/// trust.
 ///
 /// Thread safety: the transport object may be used from any thread; see concepts/transport.hpp for queues.
-/// Regions, queues and endpoints must be gone before the transport.
+/// Destroy regions, queues and endpoints before the transport.
 
 #include <chrono>
 #include <cstddef>
@@ -79,7 +80,7 @@ class verbs {
   class queue {
    public:
     /// The target region must outlive the read.
-    [[nodiscard]] post_result post_read(endpoint& through, const memory_region& into, std::uint64_t offset,
+    [[nodiscard]] post_result post_read(endpoint& to, const memory_region& into, std::uint64_t offset,
                                         const remote_slice& from, request_id id) noexcept;
     [[nodiscard]] std::size_t poll(std::span<completion> completions) noexcept {
       return core_->poll(completions);
@@ -94,21 +95,21 @@ class verbs {
     std::unique_ptr<verbs_detail::queue_core> core_;
   };
 
-  /// Throws `transport_failed`; at once, if the machine has no RDMA device.
-  explicit verbs(options how = {}, incarnation self = {})
-      : options_{std::move(how)}, source_{options_, self} {}
+  /// Throws `transport_failed`, at once if the machine has no RDMA device.
+  explicit verbs(options settings = {}, incarnation self = {})
+      : options_{std::move(settings)}, source_{options_, self} {}
 
   [[nodiscard]] transport_address address() const { return {source_.address()}; }
 
   [[nodiscard]] std::vector<memory_region> register_memory(std::span<const memory_range> ranges,
                                                            region_access access);
 
-  /// For people: what the NIC reads, and by which way (device memory: dmabuf, or peer memory).
+  /// For logs: the memory that the NIC reads, and the way (for device memory: dmabuf or peer memory).
   [[nodiscard]] std::string how_read(const memory_region& region) const { return region.core_->how_read(); }
 
   [[nodiscard]] std::uint64_t registered_bytes() const noexcept { return source_.registered_bytes(); }
 
-  /// Throws if the region is not for peers, or was revoked and could not be registered again.
+  /// Throws if peers may not read the region, or if it was revoked and could not be registered again.
   [[nodiscard]] remote_region describe(const memory_region& region) const { return region.core_->describe(); }
 
   void revoke(memory_region& region) noexcept { region.core_->revoke(); }

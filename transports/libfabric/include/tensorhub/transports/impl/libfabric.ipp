@@ -21,7 +21,7 @@ TENSORHUB_DECL void libfabric::memory_region::release() noexcept {
   core_.reset();
 }
 
-TENSORHUB_DECL post_result libfabric::queue::post_read(endpoint& through, const memory_region& into,
+TENSORHUB_DECL post_result libfabric::queue::post_read(endpoint& to, const memory_region& into,
                                                        std::uint64_t offset, const remote_slice& from,
                                                        request_id id) noexcept {
   const libfabric_detail::region_core& target = *into.core_;
@@ -30,8 +30,8 @@ TENSORHUB_DECL post_result libfabric::queue::post_read(endpoint& through, const 
     return core_->post_finished(id, completion_status::local_error);
   const remote_region& region = *from.region;
   const auto key = libfabric_detail::region_key::unpacked(region.key);
-  // `base` counts from the region's first byte: a description may be of a part of it.
-  if (!key || key->nonce != through.core_->nonce() || from.offset > region.bytes ||
+  // `base` counts from the region's first byte: a description may cover a part of the region.
+  if (!key || key->nonce != to.core_->nonce() || from.offset > region.bytes ||
       from.bytes > region.bytes - from.offset || region.base > UINT64_MAX - from.offset ||
       region.base + from.offset > key->bytes || from.bytes > key->bytes - (region.base + from.offset))
     return core_->post_finished(id, completion_status::access_denied);
@@ -42,11 +42,11 @@ TENSORHUB_DECL post_result libfabric::queue::post_read(endpoint& through, const 
   read.key = *key;
   read.from_offset = region.base + from.offset;
   read.bytes = from.bytes;
-  return core_->post(*through.core_, read);
+  return core_->post(*to.core_, read);
 }
 
-TENSORHUB_DECL libfabric::libfabric(options how, incarnation self)
-    : options_{std::move(how)},
+TENSORHUB_DECL libfabric::libfabric(options settings, incarnation self)
+    : options_{std::move(settings)},
       self_{self},
       nonce_{libfabric_detail::random_word()},
       provider_{options_},
@@ -67,10 +67,9 @@ TENSORHUB_DECL std::vector<libfabric::memory_region> libfabric::register_memory(
       throw error(errc::invalid_argument,
                   "libfabric: " + which(i) + " cannot be registered: it is null or empty");
     if (!ranges[i].host_accessible() && ranges[i].device == nullptr)
-      throw error(errc::invalid_argument,
-                  "libfabric: " + which(i) +
-                      " cannot be registered: it is device memory, and memory_range::device does not say of "
-                      "which device: let its memory space describe it");
+      throw error(errc::invalid_argument, "libfabric: " + which(i) +
+                                              " cannot be registered: it is device memory without its device "
+                                              "(memory_range::device): let its memory space describe it");
   }
   std::vector<memory_region> regions;
   regions.reserve(ranges.size());
@@ -94,7 +93,8 @@ TENSORHUB_DECL remote_region libfabric::describe(const memory_region& region) co
   const std::lock_guard lock{keys_mutex_};
   const libfabric_detail::region_core& core = *region.core_;
   if (core.access == region_access::local_write)
-    throw error(errc::invalid_argument, "libfabric: a region for own reads (local_write) has no description");
+    throw error(errc::invalid_argument,
+                "libfabric: a region for this process's own reads (local_write) has no description");
   if (core.remote.parts.empty())
     throw error(errc::transport_failed,
                 "libfabric: " + provider_.description() +
@@ -108,7 +108,7 @@ TENSORHUB_DECL void libfabric::revoke(memory_region& region) noexcept {
   libfabric_detail::registration fresh;
   try {
     fresh = registrar_.for_peers(core.range);
-  } catch (...) {  // it stays unreadable, and describe says so
+  } catch (...) {  // the region stays unreadable, and `describe` throws
   }
   source_.exclusively(
       [&] {
@@ -126,7 +126,8 @@ TENSORHUB_DECL libfabric::endpoint libfabric::connect(queue& on, const transport
                                                       incarnation peer, duration timeout) {
   const auto until = libfabric_detail::clock::now() + timeout;
   const auto to = libfabric_detail::peer_address::parsed(address.text);
-  if (!to) libfabric_detail::fail("'" + address.text.substr(0, 200) + "' is no address of this transport");
+  if (!to)
+    libfabric_detail::fail("'" + address.text.substr(0, 200) + "' is not an address of this transport");
   if (to->provider != provider_.name() || to->connected != provider_.connected())
     libfabric_detail::fail(to->readable() + " is served through " +
                            (to->connected ? "connected" : "addressed") + " endpoints; this process uses " +

@@ -1,6 +1,6 @@
 #pragma once
 /// \file fid.hpp
-/// libfabric's objects as owners, its error numbers as text, and the text form of its addresses.
+/// Owners of libfabric's objects, its error numbers as text, and the text form of its addresses.
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -27,7 +27,7 @@
 
 namespace tensorhub::inline TENSORHUB_MODE::transports::libfabric_detail {
 
-/// The interface version that we ask for, whatever newer library is there.
+/// The interface version that the transport requests, also from a newer library.
 inline constexpr std::uint32_t api_version = FI_VERSION(1, 17);
 
 template <typename Fid>
@@ -47,43 +47,44 @@ using unique_info = std::unique_ptr<::fi_info, free_info>;
 
 [[noreturn]] void fail(const std::string& sentence);
 
-/// 64 random bits of the system's.
+/// 64 random bits from the system.
 [[nodiscard]] std::uint64_t random_word();
 
-/// A provider's address: bytes of a format that only it knows.
+/// A provider's address: bytes in a format that only the provider knows.
 struct raw_address {
   std::uint32_t format = 0;
   std::vector<std::byte> bytes{};
 
-  /// "10.0.0.1:4711" where it is an IP address, else hexadecimal digits.
+  /// "10.0.0.1:4711" for an IP address, otherwise hexadecimal digits.
   [[nodiscard]] std::string readable() const;
   [[nodiscard]] std::string hexadecimal() const;
 };
 
-/// What `transport_address::text` says: "libfabric://<provider>/<msg or rdm>/<format>/<hexadecimal address>".
+/// The content of `transport_address::text`: "libfabric://<provider>/<msg or rdm>/<format>/<hexadecimal
+/// address>".
 struct peer_address {
   std::string provider{};
   bool connected = true;
   raw_address raw{};
 
   [[nodiscard]] std::string text() const;
-  /// For sentences.
+  /// For error sentences.
   [[nodiscard]] std::string readable() const { return raw.readable() + " (provider " + provider + ")"; }
 
   [[nodiscard]] static std::optional<peer_address> parsed(std::string_view text);
 };
 
-/// One event about a connection, with the data that the other side sent along. (fi_eq_cm_entry ends in a
+/// One event about a connection, with the data that the other side attached. (fi_eq_cm_entry ends in a
 /// flexible array, which C++ does not have.)
 class connection_event {
  public:
-  /// Bytes read, or a negative error number.
+  /// Returns the bytes read, or a negative error number.
   [[nodiscard]] ssize_t read(::fid_eq* eq) noexcept;
-  /// The error behind -FI_EAVAIL; false if there is none after all.
+  /// Reads the error that -FI_EAVAIL announced; false if there is none.
   [[nodiscard]] bool read_error(::fid_eq* eq, ::fi_eq_err_entry& problem) noexcept;
   [[nodiscard]] std::uint32_t kind() const noexcept { return kind_; }
-  [[nodiscard]] ::fid* about() const noexcept { return head<::fid*>(offsetof(::fi_eq_cm_entry, fid)); }
-  /// Of a connection request; the caller's to free.
+  [[nodiscard]] ::fid* endpoint() const noexcept { return head<::fid*>(offsetof(::fi_eq_cm_entry, fid)); }
+  /// The entry of a connection request; the caller frees it.
   [[nodiscard]] ::fi_info* info() const noexcept {
     return head<::fi_info*>(offsetof(::fi_eq_cm_entry, info));
   }

@@ -1,6 +1,6 @@
 #pragma once
 /// \file message.hpp
-/// What a completion's context points to: a piece of a read, or a letter of the greeting.
+/// The object that a completion's context points to: a piece of a read, or a message of the handshake.
 ///
 /// Thread safety: none.
 
@@ -14,47 +14,47 @@
 
 namespace tensorhub::inline TENSORHUB_MODE::transports::libfabric_detail {
 
-enum class operation_kind : std::uint8_t { piece, letter };
+enum class operation_kind : std::uint8_t { piece, message };
 
 /// Providers may use `context` while the operation is outstanding (FI_CONTEXT, FI_CONTEXT2).
 struct operation {
   ::fi_context2 context{};
   operation_kind kind;
-  explicit operation(operation_kind what) noexcept : kind{what} {}
+  explicit operation(operation_kind its_kind) noexcept : kind{its_kind} {}
   operation(const operation&) = delete;
   operation& operator=(const operation&) = delete;
 
   [[nodiscard]] static operation* from(void* context) noexcept { return static_cast<operation*>(context); }
 };
 
-/// A letter with its memory, registered where the provider wants that.
+/// A datagram with its memory, which is registered if the provider requires that.
 struct message : operation {
-  letter content{};
+  datagram content{};
   unique_fid<::fid_mr> memory{};
-  std::uint64_t owner = 0;     ///< room that received it; the source's own number
+  std::uint64_t owner = 0;     ///< number of the serving endpoint that received it
   std::size_t came_bytes = 0;  ///< received
   bool sends = false;
   bool busy = false;  ///< posted, not completed
   int result = 0;     ///< of the last completion: 0, or a libfabric error number
 
-  message(const provider& through, ::fid_domain* domain);
+  message(const provider& chosen, ::fid_domain* domain);
   [[nodiscard]] void* descriptor() const noexcept { return memory ? ::fi_mr_desc(memory.get()) : nullptr; }
 
-  /// 0, or a negative error number; -FI_EAGAIN: try again after progress.
-  [[nodiscard]] int send(::fid_ep* through, ::fi_addr_t to) noexcept;
-  [[nodiscard]] int receive(::fid_ep* through) noexcept;
+  /// Returns 0, or a negative error number; -FI_EAGAIN: try again after progress.
+  [[nodiscard]] int send(::fid_ep* endpoint, ::fi_addr_t to) noexcept;
+  [[nodiscard]] int receive(::fid_ep* endpoint) noexcept;
   void complete(std::size_t bytes, int error_number) noexcept;
-  [[nodiscard]] bool holds_letter(std::uint64_t magic) const noexcept;
+  [[nodiscard]] bool holds(std::uint64_t magic) const noexcept;
   void write_address(const raw_address& address);
 };
 
-/// Addressed endpoint of its own, with an address vector that lives as long.
+/// An addressed endpoint together with its address vector.
 struct addressed_endpoint {
   unique_fid<::fid_av> peers{};
   unique_fid<::fid_ep> endpoint{};  // closed before the vector
 
   addressed_endpoint() = default;
-  addressed_endpoint(const provider& through, ::fid_domain* domain, ::fi_info* info, ::fid_cq* cq);
+  addressed_endpoint(const provider& chosen, ::fid_domain* domain, ::fi_info* info, ::fid_cq* cq);
 
   [[nodiscard]] ::fi_addr_t insert(const void* address) noexcept;
   void remove(::fi_addr_t handle) noexcept { static_cast<void>(::fi_av_remove(peers.get(), &handle, 1, 0)); }

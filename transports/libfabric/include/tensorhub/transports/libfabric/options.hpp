@@ -14,9 +14,9 @@ namespace tensorhub::inline TENSORHUB_MODE::transports {
 
 /// How processes reach each other.
 enum class fabric_endpoint : std::uint8_t {
-  automatic,  ///< connected where the provider has it, else addressed
+  automatic,  ///< connected if the provider has such endpoints, otherwise addressed
   connected,  ///< FI_EP_MSG: connections that break when the peer is gone
-  addressed,  ///< FI_EP_RDM: an address vector; a dead peer is known by its silence only
+  addressed,  ///< FI_EP_RDM: an address vector; a dead peer is recognised only by its silence
 };
 
 struct libfabric_options {
@@ -25,27 +25,27 @@ struct libfabric_options {
   std::string domain{};          ///< network device; empty: the first that fits
   fabric_endpoint endpoint_type = fabric_endpoint::automatic;
 
-  /// Interface that peers' reads come in on and own reads go out of: an IP address or a name. Ignored by
-  /// providers that have no such addresses (`shm`, `efa`).
+  /// The interface for peers' reads and for this process's own reads: an IP address or a name. Providers
+  /// without IP addresses (`shm`, `efa`) ignore it.
   std::string listen_host = "127.0.0.1";
   std::uint16_t listen_port = 0;  ///< 0: any free one
-  std::string advertised_host{};  ///< numeric address that peers connect to; empty: the one listened at
+  std::string advertised_host{};  ///< numeric address that peers connect to; empty: the listening address
 
-  /// A posted read travels in pieces of this size (or the provider's max_msg_size, if that is less), so many
-  /// of them at a time on each endpoint.
+  /// A posted read travels in pieces of this size (or of the provider's max_msg_size, if that is less); each
+  /// endpoint has at most `pieces_in_flight` of them in flight.
   std::uint64_t piece_bytes = 512u << 10;
   std::size_t pieces_in_flight = 8;
 
   /// Regions above it are registered in several parts. 0: the provider's limit.
   std::uint64_t largest_registration_bytes = 0;
 
-  /// Regions may be device memory (FI_HMEM), where the provider and its build offer it. Asked for only where
-  /// it is wanted: some providers then treat host memory otherwise, and slower.
+  /// Permits regions in device memory (FI_HMEM), if the provider and its build offer that. Off by default,
+  /// because some providers then handle host memory differently, and slower.
   bool device_memory = false;
 
-  std::size_t max_connections = 4096;  ///< of readers; more are turned away
+  std::size_t max_connections = 4096;  ///< of readers; further ones are refused
 
-  std::chrono::milliseconds peer_timeout = defaults::peer_timeout;  ///< silence with reads outstanding
+  std::chrono::milliseconds peer_timeout = defaults::peer_timeout;  ///< of silence with reads outstanding
 };
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::transports

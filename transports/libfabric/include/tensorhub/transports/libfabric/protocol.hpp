@@ -1,20 +1,20 @@
 #pragma once
 /// \file protocol.hpp
-/// What the two sides tell each other before the first read, and what a region's key says. Little-endian
-/// structs of fixed size.
+/// The messages that both sides exchange before the first read, and the content of a region's key:
+/// little-endian structs of fixed size.
 ///
 /// Connected endpoints carry `hello` in the data of the connection request, and `welcome` in the data of the
-/// acceptance or refusal. Addressed endpoints have no connection requests, so messages are exchanged:
+/// acceptance or refusal. Addressed endpoints have no connection requests; their sides exchange datagrams:
 ///
 ///     reader (an endpoint of its own)        source
-///       letter {hello, my address}    ->     its door: an endpoint in a domain without any registered memory
-///                                     <-     letter {welcome, address of a room}
-///       knock                         ->     the room: an endpoint for this reader alone
-///       reads                         ->     the room
-///       goodbye                       ->     the room, which is closed
+///       hello, own address            ->     the greeting endpoint, in a domain without registered memory
+///                                     <-     welcome, address of a serving endpoint
+///       ready                         ->     the serving endpoint, which is for this reader alone
+///       reads                         ->     the serving endpoint
+///       goodbye                       ->     the serving endpoint, which the source then closes
 ///
-/// A reader is cut off by closing its room: the door serves no memory, so there is nothing left for it to
-/// read.
+/// A source cuts a reader off by closing the reader's serving endpoint. The greeting endpoint serves no
+/// memory, so that the reader has nothing left to read.
 
 #include <algorithm>
 #include <array>
@@ -31,12 +31,11 @@
 
 namespace tensorhub::inline TENSORHUB_MODE::transports::libfabric_detail {
 
-static_assert(std::endian::native == std::endian::little,
-              "the data protocol is that of little-endian machines");
+static_assert(std::endian::native == std::endian::little, "the data protocol needs a little-endian machine");
 
 inline constexpr std::uint64_t hello_magic = 0x3148424146544854;    // "THTFABH1"
 inline constexpr std::uint64_t welcome_magic = 0x3157424146544854;  // "THTFABW1"
-inline constexpr std::uint64_t knock_magic = 0x314b424146544854;    // "THTFABK1"
+inline constexpr std::uint64_t ready_magic = 0x314b424146544854;    // "THTFABK1"
 inline constexpr std::uint64_t goodbye_magic = 0x3147424146544854;  // "THTFABG1"
 inline constexpr std::uint32_t data_protocol = 3;
 
@@ -44,12 +43,12 @@ struct hello {
   std::uint64_t magic = hello_magic;
   std::uint64_t reader = 0;                              ///< incarnation
   std::uint64_t source = 0;                              ///< incarnation that the reader wants
-  std::array<std::byte, capability_bytes> capability{};  ///< zero: none (types/capability.hpp)
+  std::array<std::byte, capability_bytes> capability{};  ///< zeros: none (types/capability.hpp)
   std::uint32_t protocol = data_protocol;
   std::uint32_t reserved = 0;  ///< not sent in a connection request
 };
 
-/// What a connection request carries of it: RDMA devices leave libfabric 55 bytes there.
+/// The bytes of a hello in a connection request, where RDMA devices leave 55 bytes to libfabric.
 inline constexpr std::size_t hello_bytes = offsetof(hello, reserved);
 
 enum class welcome_status : std::uint32_t {
@@ -58,7 +57,7 @@ enum class welcome_status : std::uint32_t {
   other_process = 2,
   refused = 3,        ///< this reader was cut off
   full = 4,           ///< max_connections
-  no_capability = 5,  ///< the source asks for one, and this is none for it from this reader
+  no_capability = 5,  ///< the source requires one, and the hello's is not valid for this reader and source
 };
 
 struct welcome {
@@ -66,13 +65,14 @@ struct welcome {
   std::uint32_t protocol = data_protocol;
   welcome_status status = welcome_status::accepted;
   std::uint64_t source = 0;  ///< incarnation
-  std::uint64_t nonce = 0;   ///< of the source object: its keys carry it
+  std::uint64_t nonce = 0;   ///< of the source object; its keys contain the nonce
 };
 
 inline constexpr std::size_t longest_address_bytes = 256;
 
-/// Hello or welcome between addressed endpoints; also knock and goodbye, which are their magic alone.
-struct letter {
+/// A message between addressed endpoints: hello, welcome, or ready and goodbye, which consist of their magic
+/// alone.
+struct datagram {
   union {
     hello from_reader;
     welcome from_source;
@@ -82,36 +82,37 @@ struct letter {
   std::uint32_t address_bytes = 0;
   std::uint32_t reserved = 0;
   std::array<std::byte, longest_address_bytes> address{};
-  letter() noexcept : from_reader{} {}
+  datagram() noexcept : from_reader{} {}
 };
-static_assert(std::is_trivially_copyable_v<letter> && sizeof(hello) == 56 && hello_bytes <= 55 &&
-              sizeof(welcome) == 32 && sizeof(letter) == 56 + 16 + longest_address_bytes);
+static_assert(std::is_trivially_copyable_v<datagram> && sizeof(hello) == 56 && hello_bytes <= 55 &&
+              sizeof(welcome) == 32 && sizeof(datagram) == 56 + 16 + longest_address_bytes);
 
 /// A region's key. A region is registered in parts of `part_bytes` (the last may be shorter), each with a key
-/// of the provider's; keys that we choose are consecutive, so that the first names them all.
+/// of the provider. Keys that the transport chooses are consecutive, so that the first one determines all.
 struct region_key {
   static constexpr std::size_t most_keys = (limits::remote_key_bytes - 6 * sizeof(std::uint64_t)) / 8;
 
-  std::uint64_t seal = 0;   ///< of the words after it
+  std::uint64_t seal = 0;   ///< checksum of the words after it
   std::uint64_t nonce = 0;  ///< of the source object
   std::uint64_t start = 0;  ///< the provider's name for the first byte: an address, or 0
   std::uint64_t bytes = 0;
   std::uint64_t part_bytes = 0;
   std::uint64_t key_count =
-      0;  ///< 0: consecutive from keys[0]; addresses start anew in each part if start is 0
+      0;  ///< 0: consecutive from keys[0]; if start is 0, addresses restart at 0 in each part
   std::array<std::uint64_t, most_keys> keys{};
 
   [[nodiscard]] std::size_t used_bytes() const noexcept {
     return (6 + std::max<std::size_t>(1, key_count)) * sizeof(std::uint64_t);
   }
 
-  /// Every bit of the words matters. This finds damage; what keeps strangers out is checked by the source's
-  /// provider: its own key (64 random bits where we choose it) and the bounds of the part.
+  /// Depends on every bit of the words. The seal detects damage; it does not protect against unauthorised
+  /// readers. The source's provider does: it checks its own key (64 random bits if the transport chooses it)
+  /// and the bounds of the part.
   [[nodiscard]] std::uint64_t compute_seal() const noexcept;
 
   [[nodiscard]] remote_key packed() const noexcept;
 
-  /// Nothing: this is no key of this transport, or a damaged one.
+  /// Empty: the bytes are not a key of this transport, or are damaged.
   [[nodiscard]] static std::optional<region_key> unpacked(const remote_key& from) noexcept;
 
   [[nodiscard]] std::uint64_t key_of(std::uint64_t part) const noexcept {

@@ -1,9 +1,9 @@
 #pragma once
 /// \file provider.hpp
-/// Choice of a provider by options, and the fabric and domain opened on it.
+/// Selects a provider by the options, and opens its fabric and domain.
 ///
-/// Thread safety: an opened provider is constant; libfabric's own calls on it are thread-safe (FI_THREAD_SAFE
-/// is asked for).
+/// Thread safety: an opened provider is constant; libfabric's own calls on it are thread-safe (the transport
+/// requests FI_THREAD_SAFE).
 
 #include <cstddef>
 #include <cstdint>
@@ -17,44 +17,45 @@
 
 namespace tensorhub::inline TENSORHUB_MODE::transports::libfabric_detail {
 
-/// What we can do for a provider that asks for it. Left out on purpose: FI_MR_RAW (keys longer than 64 bits)
-/// and FI_MR_ENDPOINT (memory bound to endpoints); providers that need them are not found.
+/// The registration modes that the transport supports. FI_MR_RAW (keys longer than 64 bits) and
+/// FI_MR_ENDPOINT (memory bound to endpoints) are left out on purpose; providers that need them are not
+/// found.
 inline constexpr int offered_mr_mode = FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
 
 inline constexpr std::uint64_t wanted_caps = FI_MSG | FI_SEND | FI_RECV | FI_RMA | FI_READ | FI_REMOTE_READ;
 
-/// `with_devices`: memory of devices is asked for, too.
+/// `with_devices`: also requests device memory.
 [[nodiscard]] unique_info make_hints(const libfabric_options& options, bool connected,
                                      bool with_devices = false);
 
-/// fi_getinfo as an owner; empty if there is nothing.
+/// Owns the result of fi_getinfo; empty if nothing was found.
 [[nodiscard]] unique_info get_info(const char* host, const char* service, std::uint64_t flags,
                                    const ::fi_info* hints);
 
-/// "tcp, tcp;ofi_rxm, shm": what this machine has that can read remote memory (of devices).
+/// "tcp, tcp;ofi_rxm, shm": the providers of this machine that can read remote (device) memory.
 [[nodiscard]] std::string available_providers(bool with_devices = false);
 
-/// The first entry that fits, as a copy of its own. (Some providers take the names in the hints as a wish.)
+/// A copy of the first entry that fits. (Some providers do not enforce the names in the hints.)
 [[nodiscard]] unique_info first_that_fits(const unique_info& list, const libfabric_options& options);
 
-/// Providers whose addresses are not IP addresses take no host.
+/// Providers whose addresses are not IP addresses accept no host.
 [[nodiscard]] bool has_hosts(const libfabric_options& options);
 
 [[nodiscard]] unique_info choose_provider(const libfabric_options& options);
 
-/// An opened fabric and domain, and what is to know about the provider.
+/// An opened fabric and domain, and the provider's properties.
 class provider {
  public:
   explicit provider(const libfabric_options& options);
 
-  /// A further domain, which shares no registered memory with the first.
+  /// Opens another domain, which shares no registered memory with the first.
   [[nodiscard]] unique_fid<::fid_domain> open_domain() const;
 
   [[nodiscard]] ::fid_fabric* fabric() const noexcept { return fabric_.get(); }
   [[nodiscard]] ::fid_domain* domain() const noexcept { return domain_.get(); }
-  /// As chosen: with the address and port to listen at.
+  /// The selected entry, with the address and port to listen at.
   [[nodiscard]] ::fi_info* listening_info() const noexcept { return info_.get(); }
-  /// The same without a port: for endpoints that nobody looks for.
+  /// The same without a port: for endpoints to which no peer connects.
   [[nodiscard]] ::fi_info* own_info() const noexcept { return own_.get(); }
 
   [[nodiscard]] std::string name() const { return info_->fabric_attr->prov_name; }
@@ -63,34 +64,34 @@ class provider {
   }
   [[nodiscard]] bool connected() const noexcept { return info_->ep_attr->type == FI_EP_MSG; }
   [[nodiscard]] bool needs_local_registration() const noexcept { return has_mode(FI_MR_LOCAL); }
-  /// FI_HMEM: regions may be device memory, which is registered in any case.
+  /// FI_HMEM: regions may be device memory, which always needs registration.
   [[nodiscard]] bool takes_device_memory() const noexcept { return (info_->caps & FI_HMEM) != 0; }
   [[nodiscard]] bool has_virtual_addresses() const noexcept { return has_mode(FI_MR_VIRT_ADDR); }
   [[nodiscard]] bool chooses_keys() const noexcept { return has_mode(FI_MR_PROV_KEY); }
   [[nodiscard]] std::size_t key_bytes() const noexcept { return info_->domain_attr->mr_key_size; }
   [[nodiscard]] std::uint64_t max_message_bytes() const noexcept { return info_->ep_attr->max_msg_size; }
-  /// True where a device does the reading, so that nothing of a memory leaves once it is deregistered. The
-  /// others answer a read bit by bit out of the memory itself, and go on after its deregistration.
+  /// True if a device performs the reads, so that no byte leaves once the memory is deregistered. Other
+  /// providers answer a read piece by piece from the memory itself, and continue after its deregistration.
   [[nodiscard]] bool deregistration_is_final() const { return is_verbs() || name().starts_with("efa"); }
 
-  /// Provider shm maps its peers' queues: within one process a closed endpoint's peers would crash. Its rooms
-  /// are left alone for a while before they are closed.
+  /// Provider shm maps its peers' queues: within one process the peers of a closed endpoint would crash. The
+  /// source therefore stops driving its serving endpoints some time before it closes them.
   [[nodiscard]] bool closes_late() const { return name() == "shm"; }
 
-  /// Closing an endpoint of `ofi_rxm` 1.17 with reads outstanding crashes now and then.
+  /// Closing an endpoint of `ofi_rxm` 1.17 with outstanding reads sometimes crashes.
   [[nodiscard]] bool crashes_on_close() const noexcept;
 
   /// "provider tcp, fabric 127.0.0.0/8, domain lo".
   [[nodiscard]] std::string description() const;
 
-  /// The address that an opened endpoint has got.
+  /// The address of an opened endpoint.
   template <typename Fid>
   [[nodiscard]] raw_address address_of(Fid& endpoint) const {
     raw_address out{info_->addr_format, std::vector<std::byte>(longest_name_bytes)};
     std::size_t bytes = out.bytes.size();
     const int result = ::fi_getname(&endpoint.fid, out.bytes.data(), &bytes);
     if (result != 0 || bytes > out.bytes.size())
-      fail(description() + ": an endpoint does not tell its address: " + reason(result));
+      fail(description() + ": the address of an endpoint cannot be read: " + reason(result));
     out.bytes.resize(bytes);
     if (out.format == FI_SOCKADDR && bytes == sizeof(sockaddr_in)) out.format = FI_SOCKADDR_IN;
     if (out.format == FI_SOCKADDR && bytes == sizeof(sockaddr_in6)) out.format = FI_SOCKADDR_IN6;

@@ -2,10 +2,10 @@
 /// \file queue.hpp
 /// The reading side: queues, and the endpoints on them.
 ///
-/// All work is done by the thread that polls: it drives the provider's completion queue (and event queue,
-/// where endpoints are connected), cuts posted reads into pieces and keeps a bounded number of them in
-/// flight. A queue has a completion queue of its own (and each addressed endpoint), an endpoint of ours is a
-/// provider's endpoint of its own: closing it is what guarantees that no byte comes afterwards.
+/// The thread that polls does all the work: it drives the provider's completion queue (and, with connected
+/// endpoints, the event queue), cuts posted reads into pieces and keeps a bounded number of them in flight.
+/// Each queue has its own completion queue, and so has each addressed endpoint. Each endpoint has its own
+/// endpoint of the provider: closing that one guarantees that no byte arrives afterwards.
 ///
 /// Thread safety: a queue and its endpoints belong to one thread at a time; only `wake` is for any thread.
 
@@ -31,6 +31,7 @@
 #include "tensorhub/types/completion.hpp"
 #include "tensorhub/types/ids.hpp"
 #include "tensorhub/types/read_ledger.hpp"
+#include "tensorhub/types/reader_gate.hpp"
 #include "tensorhub/types/units.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::transports::libfabric_detail {
@@ -48,7 +49,7 @@ struct posted_read {
   std::uint64_t bytes = 0;
   std::uint64_t asked_bytes = 0;
   std::uint64_t done_bytes = 0;
-  endpoint_core* through = nullptr;  ///< null: this entry is free
+  endpoint_core* endpoint = nullptr;  ///< null: this entry is free
   completion_status status = completion_status::ok;
 };
 
@@ -59,7 +60,8 @@ struct piece : operation {
   piece() noexcept : operation{operation_kind::piece} {}
 };
 
-/// What the provider may still point to after an endpoint is closed: kept by the queue for a while.
+/// Objects to which the provider may still point after an endpoint is closed; the queue keeps them for a
+/// while.
 struct endpoint_operations {
   std::deque<piece> pieces;
   std::unique_ptr<message> outgoing;
@@ -76,7 +78,7 @@ class endpoint_core {
 
   [[nodiscard]] incarnation peer() const noexcept { return peer_; }
   [[nodiscard]] bool usable() const noexcept { return state_ == state::ready; }
-  /// Of the source object at the other end.
+  /// The nonce of the source object at the other end.
   [[nodiscard]] std::uint64_t nonce() const noexcept { return nonce_; }
 
  private:
@@ -95,11 +97,11 @@ class endpoint_core {
   bool welcomed_ = false;
   bool connected_ = false;
 
-  unique_fid<::fid_cq> own_cq_{};  ///< of addressed endpoints: one that is not driven does nothing
-  addressed_endpoint fids_{};      ///< `peers` is empty on connected endpoints
-  ::fi_addr_t room_ = FI_ADDR_UNSPEC;
+  unique_fid<::fid_cq> own_cq_{};  ///< for addressed endpoints: one that is not driven does nothing
+  addressed_endpoint fids_{};      ///< `peers` is empty for connected endpoints
+  ::fi_addr_t serving_address_ = FI_ADDR_UNSPEC;
   std::unique_ptr<endpoint_operations> operations_ = std::make_unique<endpoint_operations>();
-  std::vector<posted_read*> waiting_;  ///< ring: not yet wholly asked for
+  std::vector<posted_read*> waiting_;  ///< ring: reads that are not completely requested
   std::size_t waiting_first_ = 0;
   std::size_t waiting_count_ = 0;
   std::size_t in_flight_ = 0;
@@ -108,7 +110,7 @@ class endpoint_core {
 
 class queue_core {
  public:
-  queue_core(const provider& through, const libfabric_options& options, std::size_t depth);
+  queue_core(const provider& chosen, const libfabric_options& options, std::size_t depth);
   queue_core(const queue_core&) = delete;
   queue_core& operator=(const queue_core&) = delete;
 
@@ -119,12 +121,12 @@ class queue_core {
                                                        incarnation self, incarnation peer,
                                                        clock::time_point until);
 
-  /// The user destroys the endpoint.
+  /// Called when the user destroys the endpoint.
   void detach(endpoint_core& endpoint) noexcept;
 
   [[nodiscard]] post_result post(endpoint_core& endpoint, const posted_read& read) noexcept;
 
-  /// A read that ends before it was asked for.
+  /// Ends a read without sending it.
   [[nodiscard]] post_result post_finished(request_id id, completion_status status) noexcept {
     return ledger_.begin_and_end({id, status});
   }
@@ -148,37 +150,37 @@ class queue_core {
   void connect_addressed(endpoint_core& fresh, const peer_address& to, const hello& greeting,
                          clock::time_point until);
 
-  void send_letter(endpoint_core& fresh, ::fi_addr_t address, const peer_address& to,
-                   clock::time_point until);
+  void send_message(endpoint_core& fresh, ::fi_addr_t address, const peer_address& to,
+                    clock::time_point until);
 
-  /// True when `holds()` does, false at the time-out; throws when the endpoint breaks.
+  /// True as soon as `holds()` is true, false at the timeout; throws when the endpoint breaks.
   template <typename Predicate>
   [[nodiscard]] bool drive_until(endpoint_core& fresh, clock::time_point until, Predicate&& holds) {
     for (;;) {
       drive();
       if (holds()) return true;
       if (fresh.state_ != endpoint_core::state::connecting)
-        fail(fresh.refusal_.empty() ? "the connection broke while it was made" : fresh.refusal_);
+        fail(fresh.refusal_.empty() ? "the connection broke while it was being made" : fresh.refusal_);
       const auto now = clock::now();
       if (now >= until) return false;
-      if (waiter_.may_sleep()) waiter_.sleep(until - now, true, !through_.connected());
+      if (waiter_.may_sleep()) waiter_.sleep(until - now, true, !provider_.connected());
     }
   }
 
   void check_welcome(const endpoint_core& fresh, const peer_address& to) const;
 
-  /// Addressed endpoints: what is in flight is waited for (see `may_be_buried`), then the source is told.
-  void say_goodbye(endpoint_core& endpoint) noexcept;
+  /// For addressed endpoints: waits for the pieces in flight (see `may_close`), then tells the source.
+  void notify_goodbye(endpoint_core& endpoint) noexcept;
 
   // ---- reading ------------------------------------------------------------------------------------------
 
   void drive() noexcept;
 
-  /// Closing a connection ends what is in flight on it. An addressed peer may still be writing to our memory
-  /// (`shm`): unless it is silent, it is let finish.
-  [[nodiscard]] bool may_be_buried(const endpoint_core& endpoint, clock::time_point now) const noexcept;
+  /// Closing a connection ends its pieces in flight. An addressed peer may still be writing to this process's
+  /// memory (`shm`): the queue lets it finish unless it is silent.
+  [[nodiscard]] bool may_close(const endpoint_core& endpoint, clock::time_point now) const noexcept;
 
-  /// Asks for pieces, as far as there is room.
+  /// Requests pieces, as far as the limits permit.
   void pump(endpoint_core& endpoint) noexcept;
 
   void read_cq(::fid_cq& cq) noexcept;
@@ -189,29 +191,31 @@ class queue_core {
 
   void read_eq() noexcept;
 
-  /// Whatever the source said; providers may append zeroes.
+  /// Stores the source's welcome; providers may append zeros.
   static void take_welcome(endpoint_core& endpoint, std::span<const std::byte> data) noexcept;
 
   [[nodiscard]] std::string describe_problem(const ::fi_eq_err_entry& problem) const noexcept;
 
   [[nodiscard]] endpoint_core* find(const ::fid* which) noexcept;
 
-  /// Closes the endpoint first, so that no byte comes later; takes what had come; ends the rest.
-  void bury(endpoint_core& endpoint, completion_status why) noexcept;
+  /// Closes the endpoint first, so that no byte arrives later; then takes the completions that had arrived,
+  /// and ends the other reads.
+  void close_endpoint(endpoint_core& endpoint, completion_status why) noexcept;
 
-  /// What is left of a silent peer's endpoint, where it can neither be closed nor be told to cancel: it stays
-  /// until the process ends. Nobody drives it, so that nothing comes of it.
+  /// Keeps the endpoint of a silent peer until the process ends, because it can be neither closed nor
+  /// cancelled. No thread drives the endpoint, so that it has no further effect.
   static void abandon(endpoint_core& endpoint) noexcept;
 
   void release(posted_read& read, completion_status status) noexcept;
 
-  const provider& through_;
+  const provider& provider_;
   std::uint64_t piece_bytes_;
   std::size_t pieces_in_flight_;
   duration peer_timeout_;
   read_ledger ledger_;
   waiter waiter_;
-  std::deque<std::unique_ptr<endpoint_operations>> closed_;  ///< before the queue that may point to it
+  std::deque<std::unique_ptr<endpoint_operations>>
+      closed_;  ///< declared before the queue that may point to it
   unique_fid<::fid_cq> cq_;
   unique_fid<::fid_eq> eq_;
   std::array<::fi_cq_msg_entry, 32> entries_{};

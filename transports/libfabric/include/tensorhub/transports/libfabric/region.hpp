@@ -1,12 +1,12 @@
 #pragma once
 /// \file region.hpp
-/// Registered memory: in parts where the provider or an option limits a registration, under random keys where
-/// they are ours to choose.
+/// Registered memory: in parts if the provider or an option limits a registration, under random keys if the
+/// provider lets the transport choose them.
 ///
-/// A region that is both a target of own reads and readable by peers is registered for each on its own where
-/// the provider wants local registrations: its key can then be revoked without disturbing own reads.
+/// If the provider requires local registrations, a region that is both a target of own reads and readable by
+/// peers is registered once for each purpose: its key can then be revoked without disturbing own reads.
 ///
-/// Device memory is registered as CUDA memory (FI_HMEM_CUDA), also as a target, where the provider takes it.
+/// Device memory is registered as CUDA memory (FI_HMEM_CUDA), also as a target, if the provider accepts it.
 ///
 /// Thread safety: none; the source locks.
 
@@ -33,18 +33,18 @@ struct registration {
 struct region_core {
   memory_range range{};
   region_access access = region_access::both;
-  registration local{};   ///< empty where the provider needs none
-  registration remote{};  ///< empty if it is not for peers, or a revoke could not register it again
+  registration local{};   ///< empty if the provider needs none
+  registration remote{};  ///< empty if peers may not read it, or a revoke could not register it again
 
   /// Local descriptor for bytes at this offset.
   [[nodiscard]] void* descriptor_at(std::uint64_t offset) const noexcept;
-  /// How many bytes from this offset on it is good for.
+  /// The number of bytes from this offset on that the descriptor covers.
   [[nodiscard]] std::uint64_t descriptor_reach(std::uint64_t offset) const noexcept;
 };
 
 class registrar {
  public:
-  registrar(const provider& through, const libfabric_options& options, std::uint64_t nonce);
+  registrar(const provider& chosen, const libfabric_options& options, std::uint64_t nonce);
 
   /// Throws `transport_failed` with a sentence that says which memory and what to do.
   [[nodiscard]] registration for_peers(const memory_range& range) const;
@@ -61,7 +61,7 @@ class registrar {
   }
   [[nodiscard]] std::uint64_t key_mask() const noexcept;
 
-  /// No provider says how large a registration may be: what is refused is tried again in halves.
+  /// No provider reports how large a registration may be: a refused registration is repeated in halves.
   [[nodiscard]] registration parts_of(const memory_range& range, std::uint64_t access,
                                       std::uint64_t first_key) const;
   [[nodiscard]] registration parts_of(const memory_range& range, std::uint64_t access,
@@ -75,10 +75,10 @@ class registrar {
 
   void seal(registration& made, const memory_range& range, std::uint64_t first) const;
 
-  /// A provider with a cache of registrations keeps memory readable after it was deregistered.
+  /// Detects a provider with a cache of registrations, which keeps memory readable after its deregistration.
   void probe_for_cache() const;
 
-  const provider& through_;
+  const provider& provider_;
   std::uint64_t nonce_;
   std::uint64_t part_bytes_;
 };

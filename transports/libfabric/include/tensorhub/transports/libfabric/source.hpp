@@ -1,12 +1,12 @@
 #pragma once
 /// \file source.hpp
-/// The serving side: one thread per transport object, whatever the number of readers, that drives the
-/// provider's progress (without it most providers answer nobody) and lets readers in.
+/// The serving side: one thread per transport object, whatever the number of readers. The thread drives the
+/// provider's progress (without which most providers answer no reads) and accepts readers.
 ///
-/// All calls into the provider that can make bytes leave are made under one mutex. Who ends a permission
-/// (`cut_off`, a deregistration) takes it, closes what may carry forbidden bytes, and returns: nothing is
-/// being sent then, and what is closed sends nothing later. Visitors announce themselves (`visitors_`), so
-/// that a busy thread lets them in.
+/// One mutex guards all calls into the provider that can make bytes leave. A function that ends a permission
+/// (`cut_off`, a deregistration) takes the mutex, closes the endpoints that may carry forbidden bytes, and
+/// returns: nothing is being sent at that moment, and a closed endpoint sends nothing later. Such a function
+/// increments `visitors_` first, so that a busy thread releases the mutex to it.
 ///
 /// Thread safety: all public members may be called from any thread.
 
@@ -23,7 +23,6 @@
 #include <span>
 #include <string>
 #include <thread>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -34,29 +33,30 @@
 #include "tensorhub/transports/libfabric/protocol.hpp"
 #include "tensorhub/transports/libfabric/provider.hpp"
 #include "tensorhub/transports/libfabric/waiter.hpp"
-#include "tensorhub/types/capability.hpp"
 #include "tensorhub/types/ids.hpp"
+#include "tensorhub/types/reader_gate.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::transports::libfabric_detail {
 
 class source {
  public:
-  source(const provider& through, const libfabric_options& options, incarnation self, std::uint64_t nonce);
+  source(const provider& chosen, const libfabric_options& options, incarnation self, std::uint64_t nonce);
   ~source();
   source(const source&) = delete;
   source& operator=(const source&) = delete;
 
   [[nodiscard]] const peer_address& address() const noexcept { return address_; }
 
-  /// Closes what comes from this reader, and refuses it from now on.
+  /// Closes the connections of this reader, and refuses the reader from now on.
   void cut_off(incarnation reader) noexcept;
 
-  /// Only readers with a capability of this key from now on; whoever is there already has to come again.
+  /// Accepts only readers with a capability of this key from now on, and closes all present connections:
+  /// their readers have to connect again.
   void require_capability(std::span<const std::byte> key);
-  [[nodiscard]] std::uint64_t refused_connections() const noexcept { return refused_connections_.load(); }
+  [[nodiscard]] std::uint64_t refused_connections() const noexcept { return gate_.refused_connections(); }
 
-  /// `work()` while the provider is at rest. `closes_readers`: memory loses its permission by it; where reads
-  /// that were asked for before may still be answered out of it, their readers are disconnected.
+  /// Calls `work()` while the provider is at rest. `closes_readers`: `work` ends the permission of some
+  /// memory. If earlier reads may still be answered from that memory, their readers are disconnected.
   template <typename Work>
   void exclusively(Work&& work, bool closes_readers = false) {
     visitors_.fetch_add(1);
@@ -66,12 +66,12 @@ class source {
     }};
     const std::lock_guard lock{mutex_};
     work();
-    if (closes_readers && !through_.deregistration_is_final()) close_if([](const served&) { return true; });
+    if (closes_readers && !provider_.deregistration_is_final()) close_if([](const served&) { return true; });
   }
 
  private:
   static constexpr std::size_t cq_entries = 1024;
-  static constexpr std::size_t door_letters = 16;
+  static constexpr std::size_t greeting_messages = 16;
   static constexpr std::size_t remembered_closings = 64;
   static constexpr std::chrono::seconds greeting_timeout{5};
   static constexpr std::chrono::seconds answer_keep{1};
@@ -87,26 +87,27 @@ class source {
   template <typename Action>
   finally(Action) -> finally<Action>;
 
-  using letters = std::vector<std::unique_ptr<message>>;
+  using messages = std::vector<std::unique_ptr<message>>;
 
-  /// One reader's connection, or its room.
+  /// One reader's connection or serving endpoint.
   struct served {
     std::uint64_t number = 0;
     incarnation reader{};
-    letters inbox{};
-    unique_fid<::fid_cq> own_cq{};  ///< of a room that is closed late: nobody answers where nobody drives
+    messages inbox{};
+    unique_fid<::fid_cq>
+        own_cq{};  ///< for an endpoint that is closed late: an endpoint that is not driven answers nothing
     addressed_endpoint fids{};
     clock::time_point opened{};
-    bool greeted = false;  ///< the connection is made; the knock has come
+    bool greeted = false;  ///< the connection is made, or `ready` was received
   };
 
-  /// A room that nobody drives any more.
+  /// A serving endpoint that is no longer driven and will be closed.
   struct parked {
-    served room;
+    served endpoint;
     clock::time_point until{};
   };
 
-  /// A welcome on its way out of the door.
+  /// A welcome to be sent by the greeting endpoint.
   struct answer {
     std::unique_ptr<message> out;
     ::fi_addr_t to = FI_ADDR_NOTAVAIL;
@@ -118,8 +119,8 @@ class source {
 
   void listen(const libfabric_options& options);
 
-  /// The door is in a domain of its own, in which no memory is registered for peers.
-  void open_door();
+  /// The greeting endpoint has its own domain, in which no memory is registered for peers.
+  void open_greeting_endpoint();
 
   [[nodiscard]] static raw_address advertised(raw_address own, const std::string& host);
 
@@ -148,11 +149,11 @@ class source {
 
   // ---- addressed readers --------------------------------------------------------------------------------
 
-  void take_letters(clock::time_point now) noexcept;
+  void receive_messages(clock::time_point now) noexcept;
 
-  void open_room(const letter& came, clock::time_point now);
+  void open_reader_endpoint(const datagram& came, clock::time_point now);
 
-  /// A reader's address is forgotten some time after its answer has left.
+  /// Removes a reader's address some time after its answer was sent.
   void send_answers(clock::time_point now) noexcept;
 
   // ---- closing ------------------------------------------------------------------------------------------
@@ -168,37 +169,34 @@ class source {
       }
     }
   }
-  /// After this nothing leaves through it.
+  /// Afterwards the endpoint sends nothing.
   void close(served& each) noexcept;
 
-  const provider& through_;
+  const provider& provider_;
   std::size_t max_connections_;
   incarnation self_;
+  detail::reader_gate gate_{self_};
   std::uint64_t nonce_;
   peer_address address_{};
   waiter waiter_;
 
-  // Letters before what may point to them, queues before the endpoints on them.
-  std::deque<letters> closed_;
-  letters door_inbox_;
+  // Messages are declared before the objects that may point to them, queues before their endpoints.
+  std::deque<messages> closed_;
+  messages greeting_inbox_;
   std::list<answer> answers_;
   unique_fid<::fid_cq> cq_;
   unique_fid<::fid_eq> eq_;
-  unique_fid<::fid_domain> door_domain_;
-  unique_fid<::fid_cq> door_cq_;
-  addressed_endpoint door_;
+  unique_fid<::fid_domain> greeting_domain_;
+  unique_fid<::fid_cq> greeting_cq_;
+  addressed_endpoint greeting_endpoint_;
   unique_fid<::fid_pep> listener_;
   std::list<served> served_;
   std::list<parked> parked_;
   std::array<::fi_cq_msg_entry, 32> entries_{};
   clock::time_point next_sweep_{};
 
-  std::mutex mutex_;  ///< guards everything above that is not constant
+  std::mutex mutex_;  ///< guards all members above that are not constant
   std::atomic<std::uint32_t> visitors_ = 0;
-  std::unordered_set<incarnation> refused_;
-  bool refuse_all_ = false;
-  capability_check capabilities_;  ///< guarded by mutex_
-  std::atomic<std::uint64_t> refused_connections_ = 0;
   std::atomic<bool> stopping_ = false;
   std::jthread thread_;
 };

@@ -1,17 +1,15 @@
 #pragma once
 /// \file waiter.hpp
-/// Sleeping until a completion queue or an event queue has something, or somebody calls.
+/// Sleeps until a completion queue or an event queue has an entry, or `wake` is called.
 ///
-/// For connected endpoints this is poll(2) on the provider's file descriptors (FI_WAIT_FD). For addressed
-/// ones it is a sleep that starts at 20 microseconds and doubles up to a limit, reset by every sign of life:
-/// `shm` and `efa` have no descriptors, and fi_trywait of `tcp;ofi_rxm` 1.17 crashes on a queue whose
-/// endpoints come and go.
+/// With connected endpoints the waiter uses poll(2) on the provider's file descriptors (FI_WAIT_FD). With
+/// addressed ones it sleeps for 20 microseconds at first and doubles this up to a limit; every completion
+/// resets it. The reason: `shm` and `efa` have no descriptors, and fi_trywait of `tcp;ofi_rxm` 1.17 crashes
+/// on a queue whose endpoints are opened and closed.
 ///
-/// Thread safety: `wake` and `progress_seen` are for any thread, the rest for one at a time.
+/// Thread safety: any thread may call `wake` and `progress_seen`, one thread at a time the rest.
 
 #include <poll.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
@@ -21,7 +19,7 @@
 #include <vector>
 
 #include "tensorhub/detail/build_mode.hpp"
-#include "tensorhub/detail/unique_fd.hpp"
+#include "tensorhub/detail/wake_event.hpp"
 #include "tensorhub/transports/libfabric/fid.hpp"
 #include "tensorhub/types/units.hpp"
 
@@ -34,13 +32,14 @@ class waiter {
   /// `has_descriptor`: the queue was opened with FI_WAIT_FD.
   void watch(::fid& object, bool has_descriptor);
 
-  /// False: something is there already. Call it where nobody else drives the queues.
+  /// False: a queue already has an entry. Call it while no other thread drives the queues.
   [[nodiscard]] bool may_sleep() noexcept;
 
-  /// Sleeps for at most `longest`; where no descriptor tells what comes, for half a millisecond if something
-  /// is `expected` and ten else. `nap_only`: the provider had no room and may have some soon.
+  /// Sleeps for at most `longest`; without a descriptor to wait for, for at most half a millisecond if
+  /// something is `expected` and ten otherwise. `nap_only`: the provider had no free slot and may have one
+  /// soon.
   void sleep(duration longest, bool expected, bool nap_only) noexcept;
-  /// Something came: naps start small again.
+  /// Something arrived: sleeps start short again.
   void progress_seen() noexcept { nap_ns_.store(first_nap.count(), std::memory_order_relaxed); }
 
   void wake() noexcept;
@@ -51,7 +50,7 @@ class waiter {
   static constexpr duration idle_nap = std::chrono::milliseconds{10};
 
   ::fid_fabric* fabric_;
-  detail::unique_fd event_;
+  detail::wake_event event_{"libfabric"};
   std::vector<::fid*> objects_;
   std::vector<int> descriptors_;
   std::vector<pollfd> polled_ = std::vector<pollfd>(1);
@@ -59,7 +58,7 @@ class waiter {
   std::atomic<duration::rep> nap_ns_ = first_nap.count();
 };
 
-/// `with_descriptor`: to be waited for by its file descriptor.
+/// `with_descriptor`: the waiter uses the queue's file descriptor.
 [[nodiscard]] unique_fid<::fid_cq> open_cq(::fid_domain* domain, std::size_t entries, bool with_descriptor,
                                            waiter& watched_by, const std::string& where);
 

@@ -20,7 +20,7 @@ TENSORHUB_DECL same_host::memory_region& same_host::memory_region::operator=(mem
   return *this;
 }
 
-TENSORHUB_DECL post_result same_host::queue::post_read(endpoint& through, const memory_region& into,
+TENSORHUB_DECL post_result same_host::queue::post_read(endpoint& to, const memory_region& into,
                                                        std::uint64_t offset, const remote_slice& from,
                                                        request_id id) noexcept {
   const memory_range target = into.range();
@@ -33,12 +33,11 @@ TENSORHUB_DECL post_result same_host::queue::post_read(endpoint& through, const 
     return core_->post_finished(id, completion_status::access_denied);
   std::memcpy(&key, region.key.bytes.data(), sizeof key);
   device_access* const device = target.host_accessible() ? nullptr : target.device;
-  return core_->post(*through.core_, id, target.data + offset, device, region.base + from.offset, from.bytes,
-                     key);
+  return core_->post(*to.core_, id, target.data + offset, device, region.base + from.offset, from.bytes, key);
 }
 
-TENSORHUB_DECL same_host::same_host(options how, incarnation self)
-    : options_{std::move(how)},
+TENSORHUB_DECL same_host::same_host(options settings, incarnation self)
+    : options_{std::move(settings)},
       self_{self},
       machine_{same_host_detail::machine_identity::of_this_process()},
       kept_{std::make_shared<same_host_detail::kept_links>(options_.kept_connections)},
@@ -102,8 +101,7 @@ TENSORHUB_DECL same_host::endpoint same_host::connect(queue& on, const transport
 TENSORHUB_DECL std::string same_host::why_not(const memory_range& range) {
   if (range.data == nullptr || range.bytes == 0) return "it is null or empty";
   if (!range.host_accessible() && range.device == nullptr)
-    return "it is device memory, and memory_range::device does not say of which device: let its memory "
-           "space "
+    return "it is device memory without its device (memory_range::device): let its memory space "
            "describe it";
   return {};
 }

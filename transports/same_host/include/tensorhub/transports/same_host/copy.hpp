@@ -1,6 +1,6 @@
 #pragma once
 /// \file copy.hpp
-/// The three ways bytes come over: out of a mapping, out of a file, out of another process.
+/// The three ways to copy bytes: from a mapping, from a file, from another process.
 ///
 /// Thread safety: free functions without shared state.
 
@@ -18,16 +18,16 @@
 
 namespace tensorhub::inline TENSORHUB_MODE::transports::same_host_detail {
 
-/// As memcpy, but the target's lines go to memory without being fetched first and without displacing what is
-/// in the caches: on a copy that is larger than those this saves a third of the traffic. glibc does the same
-/// for very large calls only; ours come in pieces.
+/// Like memcpy, but the target's cache lines are written to memory without being fetched first and without
+/// displacing the caches' content: for a copy that is larger than the caches this saves a third of the
+/// traffic. glibc does the same only for very large calls; this transport copies in pieces.
 void copy_streaming(std::byte* target, const std::byte* from, std::uint64_t bytes) noexcept;
 
-/// Zero, or errno. A file that is shorter than expected is EFAULT.
+/// Returns zero, or errno. EFAULT: the file is shorter than expected.
 [[nodiscard]] int copy_from_file(int descriptor, std::uint64_t offset, std::byte* target,
                                  std::uint64_t bytes) noexcept;
 
-/// Zero, or errno: ESRCH (no such process any more), EFAULT (the memory is not mapped there), EPERM.
+/// Returns zero, or errno: ESRCH (the process has ended), EFAULT (the memory is not mapped there), EPERM.
 [[nodiscard]] int copy_from_process(pid_t process, std::uint64_t address, std::byte* target,
                                     std::uint64_t bytes) noexcept;
 

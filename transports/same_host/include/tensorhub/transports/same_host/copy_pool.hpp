@@ -1,13 +1,12 @@
 #pragma once
 /// \file copy_pool.hpp
-/// Reads cut into pieces, and the threads that copy them: whoever polls a queue copies that queue's pieces,
-/// and helpers take pieces of any queue.
+/// Reads cut into pieces, and the threads that copy them: the thread that polls a queue copies that queue's
+/// pieces, and helper threads copy pieces of any queue.
 ///
-/// One mutex guards all of it. A piece takes a hundred microseconds, handing it out well under one.
+/// One mutex guards everything. Copying a piece takes a hundred microseconds, assigning it well under one.
 ///
-/// Thread safety: as said at each member.
+/// Thread safety: see each member.
 
-#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <condition_variable>
@@ -19,7 +18,7 @@
 #include <vector>
 
 #include "tensorhub/detail/build_mode.hpp"
-#include "tensorhub/detail/unique_fd.hpp"
+#include "tensorhub/detail/wake_event.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/transports/same_host/link.hpp"
 #include "tensorhub/types/completion.hpp"
@@ -32,25 +31,25 @@ enum class read_state : std::uint8_t { free, waiting, ready, finished };
 
 struct device_lane_record;
 
-/// A read that a device has a part in (device_reads.hpp); its queue's own.
+/// The state of a read that involves a device (device_reads.hpp); used by its queue alone.
 struct device_part {
   enum class way_type : std::uint8_t {
     direct,   ///< one copy by the lane
-    bounced,  ///< through pinned host memory of this process
-    staged,   ///< through the source's staging file
+    bounced,  ///< connection pinned host memory of this process
+    staged,   ///< connection the source's staging file
   };
   way_type way = way_type::direct;
   device_lane_record* lane = nullptr;  ///< null: staged, to host memory
-  std::uint64_t next = 0;              ///< first byte that is in no piece
+  std::uint64_t next = 0;              ///< first byte that is not in a piece yet
   std::uint64_t landed = 0;            ///< bytes that have arrived
-  std::uint32_t in_flight = 0;         ///< pieces that the lane has
+  std::uint32_t in_flight = 0;         ///< pieces in the lane
   completion_status failure = completion_status::ok;
 };
 
 struct read_record {
   request_id id = 0;
-  endpoint_core* endpoint = nullptr;  ///< null: it has gone, or never mattered
-  link* through = nullptr;
+  endpoint_core* endpoint = nullptr;  ///< null: destroyed, or irrelevant
+  link* connection = nullptr;
   std::shared_ptr<const region_view> region{};
   std::byte* target = nullptr;
   device_access* device = nullptr;  ///< of the target; null: host memory
@@ -58,16 +57,16 @@ struct read_record {
   std::uint64_t offset = 0;  ///< in the region
   std::uint64_t bytes = 0;
   bool streaming = false;
-  bool is_waiting = false;  ///< its region is not known yet; the queue's own
+  bool is_waiting = false;  ///< its region is not known yet; used by the queue alone
   // From `add` on these are guarded by the pool's mutex.
   read_state state = read_state::free;
-  bool handed_out = false;  ///< there are no more pieces
-  std::uint64_t next = 0;   ///< first byte that no piece has
+  bool handed_out = false;  ///< all pieces are assigned
+  std::uint64_t next = 0;   ///< first byte that is not in a piece yet
   std::uint32_t pieces_out = 0;
   completion_status status = completion_status::ok;
 };
 
-/// Fixed-size first-in, first-out ring of reads.
+/// A first-in, first-out ring of reads with a fixed size.
 class read_ring {
  public:
   explicit read_ring(std::size_t most) : entries_(most) {}
@@ -97,7 +96,7 @@ struct work_queue {
   read_ring ready;
   read_ring finished;
   bool sleeping = false;
-  detail::unique_fd event;
+  detail::wake_event event;
 };
 
 class copy_pool {
@@ -110,40 +109,42 @@ class copy_pool {
   void attach(work_queue& queue);
   void detach(work_queue& queue) noexcept;
 
-  /// The read may be copied from now on.
+  /// Adds a read, which may be copied from now on.
   void add(work_queue& queue, read_record& read) noexcept;
-  /// The read is copied by somebody else, as one piece, until `end_elsewhere`.
+  /// Adds a read that another component copies as one piece, until `end_elsewhere`.
   void begin_elsewhere(read_record& read) noexcept;
   void end_elsewhere(work_queue& queue, read_record& read, completion_status status) noexcept;
-  /// The read has ended without being copied.
+  /// Ends a read without copying it.
   void finish(work_queue& queue, read_record& read, completion_status status) noexcept;
 
-  /// Copies one piece of this queue's; false if there is none.
+  /// Copies one piece of this queue; false if there is none.
   [[nodiscard]] bool copy_one(work_queue& queue) noexcept;
 
-  /// Ends all reads of one endpoint that have not ended. `wait`: when it returns, none is being copied.
+  /// Ends all unfinished reads of one endpoint. `wait`: when the function returns, none of them is being
+  /// copied.
   void end_all(work_queue& queue, std::vector<read_record>& reads, const endpoint_core& endpoint,
                completion_status status, bool wait) noexcept;
 
   [[nodiscard]] read_record* take_finished(work_queue& queue) noexcept;
   [[nodiscard]] bool has_finished(const work_queue& queue) const noexcept;
-  /// True: nothing is to be done by the caller, and who finishes a read will signal the queue's event.
+  /// True: the caller has nothing to do, and the thread that finishes a read will raise the queue's event.
   [[nodiscard]] bool begin_sleep(work_queue& queue) noexcept;
   void end_sleep(work_queue& queue) noexcept;
 
  private:
-  /// Small enough to be stolen and to stay in a cache, large enough for one system call each.
+  /// Small enough to be shared between threads and to stay in a cache, large enough to be worth a system
+  /// call.
   static constexpr std::uint64_t piece_bytes = 1u << 20;
-  /// Of large reads from another process. Threads that read next to each other there contend for the locks of
-  /// its page tables (one per 2 MiB), so that pieces are larger and aligned.
+  /// The piece size of large reads from another process. Threads that read adjacent memory contend for the
+  /// locks of that process's page tables (one per 2 MiB); the pieces are therefore larger and aligned.
   static constexpr std::uint64_t attached_piece_bytes = 4u << 20;
 
   [[nodiscard]] static std::uint64_t next_piece_bytes(const read_record& read) noexcept;
 
-  /// Less is copied sooner than a helper wakes up.
+  /// A smaller read is copied before a helper wakes up.
   static constexpr std::uint64_t worth_help_bytes = 512u << 10;
 
-  /// The lock is let go while the bytes are copied.
+  /// The function unlocks while it copies the bytes.
   [[nodiscard]] bool copy_one(work_queue& queue, std::unique_lock<std::mutex>& lock) noexcept;
 
   void finish_now(work_queue& queue, read_record& read) noexcept;

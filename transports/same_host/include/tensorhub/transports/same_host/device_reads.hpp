@@ -1,6 +1,6 @@
 #pragma once
 /// \file device_reads.hpp
-/// The reads of one queue that a device has a part in: device memory at either end, or at both.
+/// The reads of one queue that involve a device: device memory at one end or at both.
 ///
 /// | source's memory        | target | way                                                                  |
 /// |------------------------|--------|----------------------------------------------------------------------|
@@ -10,13 +10,13 @@
 /// | host, in a mapped file | device | one copy by a lane, out of the mapping                               |
 /// | host, otherwise        | device | pieces: process_vm_readv or pread to pinned memory, then by a lane   |
 ///
-/// The queue has one lane per device. A lane that fails does nothing any more: the first piece that it did
-/// not finish is the one that failed, the reads behind it begin again on a fresh lane.
+/// The queue has one lane per device. A failed lane stops: the first unfinished piece is the one that failed,
+/// and the reads behind it start again on a new lane.
 ///
-/// Whether a read ended well is decided when its last piece has landed (link::verdict): every byte was then
-/// taken from the source before the look at its grants.
+/// The result of a read is decided when its last piece has landed (link::verdict): at that time every byte
+/// was read from the source before the check of its grants.
 ///
-/// Thread safety: as the queue, one thread at a time.
+/// Thread safety: like the queue, one thread at a time.
 
 #include <array>
 #include <chrono>
@@ -38,7 +38,7 @@
 
 namespace tensorhub::inline TENSORHUB_MODE::transports::same_host_detail {
 
-/// One device's lane of a queue, and what it is doing.
+/// One device's lane of a queue, and the pieces in it.
 struct device_lane_record {
   static constexpr std::uint64_t bounce_bytes = 2u << 20;
 
@@ -50,7 +50,7 @@ struct device_lane_record {
     read_record* read = nullptr;
     lane_ticket ticket = 0;
     std::uint64_t bytes = 0;
-    bounce_piece* bounce = nullptr;  ///< given back when the piece has landed, as the slot
+    bounce_piece* bounce = nullptr;  ///< returned when the piece has landed, as is the slot
     stage_slot* slot = nullptr;
   };
 
@@ -64,7 +64,7 @@ class device_reads {
  public:
   using way_type = device_part::way_type;
 
-  /// `devices` names those that may copy to host memory.
+  /// `devices` names the devices that may copy to host memory.
   device_reads(copy_pool& pool, work_queue& queue, std::size_t depth,
                std::function<std::vector<device_access*>()> devices);
   device_reads(const device_reads&) = delete;
@@ -74,40 +74,41 @@ class device_reads {
     return read.device != nullptr || read.region->memory != region_memory::host;
   }
 
-  /// The read's region is known and granted.
+  /// Starts a read whose region is known and granted.
   void start(read_record& read) noexcept;
 
   [[nodiscard]] bool empty() const noexcept { return active_.empty(); }
 
-  /// Takes what has landed and hands out what can be.
+  /// Finishes the pieces that have landed, and starts the next ones.
   void work() noexcept;
 
-  /// Something can be done without waiting for a device or for a source.
+  /// True: there is work that does not wait for a device or a source.
   [[nodiscard]] bool can_work() const noexcept;
 
-  /// A lane has work: `wait_a_little` is of use.
+  /// True: a lane has work, so that `wait_a_little` is useful.
   [[nodiscard]] bool is_flying() const noexcept;
-  /// Until a piece has landed or failed, at most so long. True: one has.
+  /// Waits until a piece has landed or failed, at most for the given time. True: one has.
   [[nodiscard]] bool wait_a_little(duration longest) noexcept;
 
-  /// The endpoint is lost; its reads have their status. Those that no lane has end now, the others when
-  /// their pieces have landed.
+  /// Called when the endpoint is lost and its reads have their status. Reads without a piece in a lane end
+  /// now, the others when their pieces have landed.
   void give_up(const endpoint_core& endpoint, completion_status why) noexcept;
-  /// The endpoint goes: when this returns, no byte of its targets changes any more and its reads have ended.
+  /// Called when the endpoint is destroyed: when the function returns, no byte of the endpoint's targets
+  /// changes any more and its reads have ended.
   void settle(const endpoint_core& endpoint) noexcept;
 
  private:
-  static constexpr int pieces_at_once = 4;  ///< that the polling thread copies itself
+  static constexpr int pieces_at_once = 4;  ///< copied by the polling thread itself
   static constexpr std::chrono::seconds longest_look{1};
 
-  /// The first piece of a lane that has one.
+  /// A lane's first piece, if a lane has one.
   [[nodiscard]] static lane_state state_of(device_lane_record& lane) noexcept;
   [[nodiscard]] static bool has_pieces_of(const device_lane_record& lane,
                                           const endpoint_core& endpoint) noexcept;
   [[nodiscard]] static bool is_flying(const read_record& read, const stage_slot& slot) noexcept;
   [[nodiscard]] static bool is_over(const read_record& read) noexcept;
 
-  /// The queue's lane of that device. May throw.
+  /// The queue's lane for that device. May throw.
   [[nodiscard]] device_lane_record& lane_of(device_access& device);
 
   void begin(read_record& read) noexcept;
@@ -125,7 +126,7 @@ class device_reads {
 
   void stage(read_record& read) noexcept;
 
-  /// Gives the lane a piece of the read.
+  /// Starts a piece of the read on the lane.
   void fly(read_record& read, std::uint64_t at, const std::byte* from, std::uint64_t bytes,
            device_lane_record::bounce_piece* bounce, stage_slot* slot) noexcept;
 
@@ -133,14 +134,14 @@ class device_reads {
 
   void land(device_lane_record& on) noexcept;
 
-  /// The lane has failed with its first piece.
+  /// Called when the lane has failed at its first piece.
   void start_again(device_lane_record& on) noexcept;
 
   void fail(read_record& read, completion_status why) noexcept {
     if (read.part.failure == completion_status::ok) read.part.failure = why;
   }
 
-  /// No lane has anything of the read.
+  /// True: no lane has a piece of the read.
   void end(read_record& read) noexcept;
 
   copy_pool* pool_;

@@ -1,15 +1,16 @@
 #pragma once
 /// \file grants.hpp
-/// The grant page: words that say what is permitted at this moment, written by the source, seen by all of its
-/// readers (see protocol.hpp).
+/// The grant page: words that state the current permissions. The source writes them, and all of its readers
+/// see them (see protocol.hpp).
 ///
-/// The page is a memfd that is sealed against shrinking and against being mapped for writing by anybody else.
-/// It is sparse: only what is used takes memory.
+/// The page is a memfd that is sealed against shrinking and against writable mappings of other processes. The
+/// file is sparse: unused slots take no memory.
 ///
-/// Why the seqlock holds: a source stores the word, then a fence, then (after `revoke` has returned) it may
-/// change the bytes. A reader loads the bytes, then a fence, then the word. If it still finds the old number,
-/// its load of the word comes before the source's store, and so do the loads of the bytes before any change.
-/// (H.-J. Boehm, "Can seqlocks get along with programming language memory models?", MSPC 2012.)
+/// The seqlock is correct because of this order: a source stores the word, then a fence, then (after `revoke`
+/// has returned) may change the bytes. A reader loads the bytes, then a fence, then the word. If it still
+/// finds the old number, its load of the word comes before the source's store, and so do the loads of the
+/// bytes before any change. (H.-J. Boehm, "Can seqlocks get along with programming language memory models?",
+/// MSPC 2012.)
 ///
 /// Thread safety: `grant_page` may be used from any thread; `grant_view` is read-only.
 
@@ -35,7 +36,7 @@ inline constexpr int seal_future_write = F_SEAL_FUTURE_WRITE;
 inline constexpr int seal_future_write = 0x0010;  // Linux 5.1; glibc names it later
 #endif
 
-inline constexpr std::uint64_t no_grant = 0;  ///< of a slot that is free, or whose owner has gone
+inline constexpr std::uint64_t no_grant = 0;  ///< the slot is free, or its owner has ended
 inline constexpr std::uint64_t cut_off_grant = 1;
 inline constexpr std::uint64_t first_grant = 16;
 
@@ -60,7 +61,7 @@ class file_mapping_view {
   std::uint64_t bytes_ = 0;
 };
 
-/// The file cannot become shorter, so that a mapping of it cannot fault.
+/// True: the file cannot become shorter, so that a mapping of it cannot fault.
 [[nodiscard]] bool is_sealed_against_shrinking(int descriptor) noexcept;
 
 [[nodiscard]] std::uint64_t file_bytes(int descriptor) noexcept;
@@ -84,13 +85,13 @@ class grant_page {
 
   [[nodiscard]] int file() const noexcept { return file_.get(); }
 
-  /// A slot with a number that was never used before. Throws `limit_exceeded` when all are taken.
+  /// Takes a slot, with a number that was never used before. Throws `limit_exceeded` when all are taken.
   [[nodiscard]] grant take();
-  /// The slot's permission ends now; a new one begins.
+  /// Ends the slot's permission now, and begins a new one.
   [[nodiscard]] grant renew(std::uint32_t slot) noexcept;
-  /// The slot's permission ends now, with this word in its place.
+  /// Ends the slot's permission now, and stores this word in its place.
   void end(std::uint32_t slot, std::uint64_t value) noexcept;
-  /// The slot's permission ends now, and somebody else may get the slot.
+  /// Ends the slot's permission now, and frees the slot for another owner.
   void give_back(std::uint32_t slot) noexcept;
 
  private:
@@ -108,13 +109,13 @@ class grant_page {
 class grant_view {
  public:
   grant_view() = default;
-  /// Empty if this is no grant page.
+  /// Empty if the file is not a grant page.
   explicit grant_view(int descriptor) noexcept;
   [[nodiscard]] explicit operator bool() const noexcept { return static_cast<bool>(view_); }
   [[nodiscard]] bool has(std::uint32_t slot) const noexcept {
     return slot < view_.bytes() / sizeof(grant_word);
   }
-  /// Pre-condition: has(slot).
+  /// Precondition: has(slot).
   [[nodiscard]] std::uint64_t value(std::uint32_t slot) const noexcept;
   [[nodiscard]] bool holds(const grant& given) const noexcept { return value(given.slot) == given.number; }
 

@@ -1,7 +1,7 @@
 #pragma once
 /// \file imports.hpp
-/// Other processes' device memory, mapped by a device of this one: each allocation once per device, for all
-/// connections, for as long as somebody reads regions in it.
+/// Device memory of other processes, mapped by a device of this process: each allocation once per device for
+/// all connections, for as long as regions in it are in use.
 ///
 /// Thread safety: all members may be called from any thread.
 
@@ -26,7 +26,7 @@ struct foreign_allocation {
 
 class import_table {
  public:
-  /// Throws `system_failed`, or what else the device throws.
+  /// Throws `system_failed`, or an exception of the device.
   [[nodiscard]] std::shared_ptr<const device_import> get(const foreign_allocation& what, device_access& by);
 
  private:

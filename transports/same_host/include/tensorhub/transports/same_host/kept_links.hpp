@@ -1,7 +1,7 @@
 #pragma once
 /// \file kept_links.hpp
-/// Connections that no endpoint uses at the moment, with the files that are mapped for them: mapping
-/// gigabytes anew costs as much as copying them.
+/// Connections that no endpoint uses at present, with their mapped files: mapping gigabytes again costs as
+/// much as copying them.
 ///
 /// Thread safety: all members may be called from any thread.
 
@@ -21,13 +21,13 @@ class kept_links {
  public:
   explicit kept_links(std::size_t most) : most_{most} { links_.reserve(most + 1); }
 
-  /// A good connection to that process, or null.
+  /// A working connection to that process, or null.
   [[nodiscard]] std::unique_ptr<link> take(const std::string& address, incarnation peer) noexcept;
 
-  /// Keeps it, in the place of the oldest if there are too many.
+  /// Keeps a connection; it replaces the oldest if there are too many.
   void put(std::unique_ptr<link> one) noexcept;
 
-  /// Lets go of sources that are gone and of memory that was revoked. To be called now and then.
+  /// Releases connections to ended sources, and revoked memory. Call it periodically.
   void sweep() noexcept;
 
  private:

@@ -1,19 +1,19 @@
 #pragma once
 /// \file link.hpp
-/// A reader's connection to one source: what it knows of the source's regions, and how it copies them.
+/// A reader's connection to one source: caches the source's answers about its regions, and copies from them.
 ///
-/// Regions are asked for once, by their keys; the answers stay as long as the connection. Files that come
-/// with them are mapped once (read-only), and let go when no region that is still granted lies in them.
-/// Device memory is mapped by a device of this process (imports.hpp), for as long; what cannot be mapped is
-/// asked for piece by piece (staging.hpp).
+/// A link asks for each region once, by its key; the answers are kept as long as the connection. Files in the
+/// answers are mapped once (read-only), and released when they contain no granted region any more. A device
+/// of this process maps device memory (imports.hpp) for the same time; memory that cannot be mapped is
+/// requested piece by piece (staging.hpp).
 ///
-/// Safety of the copy: the source's process is known by the kernel's word about the socket, held by a pidfd
-/// where the kernel has them, and was seen to have the probe word that it named. After each piece the reader
-/// looks at the process (it has not ended, the socket is not hung up: so it was this process all the time)
-/// and at both grants (so nothing was revoked meanwhile).
+/// Safety of the copy: the kernel names the source's process for the socket. The reader holds a pidfd of it,
+/// if the kernel has pidfds, and has found the announced probe word in its memory. After each piece the
+/// reader checks the process (it has not ended and the socket is not hung up, so that it was the same process
+/// all the time) and both grants (nothing was revoked in the meantime).
 ///
-/// Thread safety: `copy` may be called by several threads at once, also while one other thread calls the
-/// rest.
+/// Thread safety: several threads may call `copy` at the same time, also while one other thread calls the
+/// other members.
 
 #include <poll.h>
 #include <sys/syscall.h>
@@ -41,6 +41,7 @@
 #include "tensorhub/types/device_access.hpp"
 #include "tensorhub/types/ids.hpp"
 #include "tensorhub/types/memory.hpp"
+#include "tensorhub/types/reader_gate.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::transports::same_host_detail {
 
@@ -48,20 +49,20 @@ namespace tensorhub::inline TENSORHUB_MODE::transports::same_host_detail {
 struct remote_file {
   detail::unique_fd descriptor{};
   file_mapping_view view{};
-  std::uint64_t bytes = 0;  ///< when it came; a mapped one cannot become shorter
+  std::uint64_t bytes = 0;  ///< on arrival; a mapped file cannot become shorter
 };
 
 enum class region_state : std::uint8_t { asked, granted, denied };
 
-/// What came of a device's attempt to map a region's allocation.
+/// The result of a device's attempt to map a region's allocation.
 struct mapped_region {
   device_access* by = nullptr;
-  std::shared_ptr<const device_import> memory{};  ///< null: in vain
-  std::string why{};                              ///< ... for this reason
+  std::shared_ptr<const device_import> memory{};  ///< null: the attempt failed
+  std::string why{};                              ///< the reason of the failure
 };
 
-/// A source's region as this reader knows it. Once granted or denied it does not change any more, but for
-/// `mapped`, which belongs to the link's user.
+/// This reader's knowledge of a source's region. Once granted or denied it does not change, except `mapped`,
+/// which belongs to the link's user.
 struct region_view {
   region_key key{};
   region_state state = region_state::asked;
@@ -81,9 +82,9 @@ struct region_view {
 struct stage_slot {
   enum class state_type : std::uint8_t { free, asked, ready, denied, failed };
   state_type state = state_type::free;
-  const void* owner = nullptr;  ///< the read; null: nobody waits for it any more
+  const void* owner = nullptr;  ///< the read; null: no read waits for the slot any more
   std::uint64_t number = 0;     ///< of the request
-  std::uint64_t at = 0;         ///< first byte, counted from the read's
+  std::uint64_t at = 0;         ///< first byte, relative to the read's first byte
   std::uint64_t bytes = 0;
 };
 
@@ -101,64 +102,64 @@ class link {
   [[nodiscard]] incarnation peer() const noexcept { return peer_; }
   [[nodiscard]] int socket() const noexcept { return socket_.get(); }
 
-  /// The region with this key; it is asked for if it is new. May throw bad_alloc.
+  /// The region with this key; a new region is requested from the source. May throw bad_alloc.
   [[nodiscard]] std::shared_ptr<const region_view> region(const region_key& key);
 
-  /// Sends questions, as far as that is allowed at this moment.
+  /// Sends requests, up to the permitted number.
   void ask() noexcept;
 
-  /// Takes the answers that have come.
+  /// Receives the answers that have arrived.
   [[nodiscard]] answer_outcome take_answers() noexcept;
 
   // ---- staged pieces ------------------------------------------------------------------------------------
 
-  /// Asks for [offset + at, offset + at + bytes) of a granted region. False: no slot is free, or the socket
-  /// takes no packet (errno is EAGAIN, or says what broke it).
+  /// Requests [offset + at, offset + at + bytes) of a granted region. False: no slot is free, or the socket
+  /// accepts no packet (errno is EAGAIN, or the socket's error).
   [[nodiscard]] bool stage(const region_view& region, const void* owner, std::uint64_t offset,
                            std::uint64_t at, std::uint64_t bytes) noexcept;
   [[nodiscard]] std::array<stage_slot, stage_slots>& slots() noexcept { return slots_; }
   [[nodiscard]] const std::array<stage_slot, stage_slots>& slots() const noexcept { return slots_; }
-  /// Its bytes, once the slot is ready.
+  /// The slot's bytes, once the slot is ready.
   [[nodiscard]] const std::byte* staged(const stage_slot& slot) const noexcept;
-  /// Nobody waits for this read's pieces any more.
+  /// Drops this read's pieces.
   void forget(const void* owner) noexcept;
-  /// Pieces that are asked for.
+  /// The number of requested pieces.
   [[nodiscard]] std::size_t staging() const noexcept { return staging_; }
 
   // ---- mapped device memory -----------------------------------------------------------------------------
 
-  /// The source is this process: its device memory has the same address here.
+  /// True: the source is this process, and its device memory has the same address here.
   [[nodiscard]] bool is_own_process() const noexcept { return process_ == ::getpid(); }
 
-  /// The first byte of a granted region of device memory, for this device; null: it has to be staged. May
-  /// throw bad_alloc.
+  /// The first byte of a granted region of device memory, for this device; null: the region must be staged.
+  /// May throw bad_alloc.
   [[nodiscard]] const std::byte* map(const region_view& region, device_access& by);
 
-  /// Why device memory of this source is staged; empty: none is, so far.
+  /// Why device memory of this source is staged; empty if none has been staged so far.
   [[nodiscard]] const std::string& why() const noexcept { return why_; }
   /// May throw bad_alloc.
   void note(const std::string& why);
 
-  /// Since when nothing was heard; only while something is asked for.
+  /// Time of the last answer; valid while a request is outstanding.
   [[nodiscard]] clock::time_point last_answer() const noexcept { return last_answer_; }
 
-  /// A former owner's questions may be open: the new one's patience starts now.
+  /// Requests of a former owner may be outstanding: the timeout of the new owner starts now.
   void begin_again() noexcept { last_answer_ = clock::now(); }
 
-  /// Lets go of what has been revoked.
+  /// Releases revoked regions and files.
   void sweep() noexcept;
 
-  /// `ok`, or why nothing of this source can be read any more.
+  /// `ok`, or why no memory of this source can be read any more.
   [[nodiscard]] completion_status state() const noexcept;
 
-  /// Copies [offset, offset + bytes) of a granted region. Pre-condition: inside of the region.
+  /// Copies [offset, offset + bytes) of a granted region. Precondition: the range lies inside the region.
   [[nodiscard]] completion_status copy(const region_view& region, std::uint64_t offset, std::byte* target,
                                        std::uint64_t bytes, bool streaming) const noexcept;
 
-  /// What the words say at this moment.
+  /// The permission according to the current grants.
   [[nodiscard]] completion_status permission(const region_view& region) const noexcept;
 
-  /// How a copy counts that has just been made: `failure` is zero, or its errno.
+  /// The status of a copy that has just ended: `failure` is zero, or its errno.
   [[nodiscard]] completion_status verdict(const region_view& region, int failure) const noexcept;
 
  private:
@@ -173,15 +174,16 @@ class link {
 
   void hold_process() noexcept;
 
-  /// Finds out whether the kernel lets this process read the other's memory, and that it is the right one.
+  /// Checks that the kernel permits this process to read the other's memory, and that it is the right
+  /// process.
   void probe(uid_t its_user);
 
   [[nodiscard]] bool is_alive() const noexcept;
 
-  /// False: the answer cannot be an honest one.
+  /// False: the answer is invalid.
   [[nodiscard]] bool take_in(region_view& region, const region_answer& answer, detail::unique_fd descriptor);
 
-  /// False: the answer cannot be an honest one, or the staging file cannot be had.
+  /// False: the answer is invalid, or the staging file is not usable.
   [[nodiscard]] bool take_staged(const region_answer& answer, const detail::unique_fd& descriptor) noexcept;
 
   [[nodiscard]] std::shared_ptr<const remote_file> adopt(detail::unique_fd descriptor) const;

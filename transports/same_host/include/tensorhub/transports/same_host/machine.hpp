@@ -1,10 +1,11 @@
 #pragma once
 /// \file machine.hpp
-/// Which machine this is, addresses that say so, and why the kernel may forbid one process another's memory.
+/// The identity of this machine, addresses that contain it, and the reasons for which the kernel may forbid a
+/// process to read another's memory.
 ///
-/// An address is "same-host://<boot id>.<network namespace>/<socket>": the boot id is another one on every
-/// machine and after every start, the namespace is the scope of abstract UNIX sockets. So a process that
-/// cannot be reached is known by its address alone.
+/// An address is "same-host://<boot id>.<network namespace>/<socket>": the boot id differs between machines
+/// and after every boot, and the namespace is the scope of abstract UNIX sockets. The address alone therefore
+/// shows whether a process can be reached.
 ///
 /// Thread safety: free functions without shared state.
 
@@ -23,12 +24,12 @@ namespace tensorhub::inline TENSORHUB_MODE::transports::same_host_detail {
 
 inline constexpr std::string_view scheme = "same-host://";
 
-/// First word of a small system file; empty if it cannot be read.
+/// The first word of a small system file; empty if the file cannot be read.
 [[nodiscard]] std::string word_of_file(const char* path);
 
 struct machine_identity {
-  std::string boot_id{};            ///< "unknown" where the system hides it
-  std::string network_namespace{};  ///< its number; ditto
+  std::string boot_id{};            ///< "unknown" if the system hides it
+  std::string network_namespace{};  ///< its number; "unknown" if the system hides it
   bool operator==(const machine_identity&) const = default;
 
   [[nodiscard]] static machine_identity of_this_process();

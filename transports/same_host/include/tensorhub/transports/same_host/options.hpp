@@ -16,12 +16,12 @@
 
 namespace tensorhub::inline TENSORHUB_MODE::transports {
 
-/// How memory with a backing file (memory_range::backing_fd) is read. A source that says `ignore` offers no
-/// file; otherwise the reader decides.
+/// How memory with a backing file (memory_range::backing_fd) is read. A source with `ignore` offers no file;
+/// otherwise the reader decides.
 enum class backing_files : std::uint8_t {
-  map,     ///< mapped where the file is sealed against shrinking (host_memory's is), else read by `pread`
-  read,    ///< always by `pread`: no mapping is kept, about half as fast
-  ignore,  ///< as any other memory
+  map,   ///< mapped if the file is sealed against shrinking (as host_memory's is), otherwise read by `pread`
+  read,  ///< always by `pread`: no mapping is kept, about half as fast
+  ignore,  ///< like memory without a file
 };
 
 /// Whether other processes' memory is read by the kernel's cross-memory attach (process_vm_readv).
@@ -32,40 +32,41 @@ enum class memory_attach : std::uint8_t {
 
 /// How a reader takes device memory of other processes.
 enum class device_memory : std::uint8_t {
-  map,    ///< its device maps what the source exports (CUDA IPC); the rest is staged
-  stage,  ///< always through host memory, by the source's device: where mappings do not work
+  map,    ///< its device maps exported memory (CUDA IPC); other memory is staged
+  stage,  ///< always connection host memory, by the source's device: for systems where mappings do not work
 };
 
 struct same_host_options {
-  /// Threads that copy: the polling one and `copy_threads - 1` helpers per transport object.
-  /// 0: two where the process has more than one core, else one.
+  /// Threads that copy: the polling one and `copy_threads - 1` helpers per transport object. 0: two if the
+  /// process has more than one core, otherwise one.
   std::size_t copy_threads = 0;
-  /// Reads from this size on bypass the caches on their way to the target, which is a good deal faster when
-  /// nobody looks at the bytes at once. Smaller ones stay in the cache for the digest that follows.
+  /// Reads from this size on bypass the caches on their way to the target, which is much faster if the bytes
+  /// are not used at once. Smaller reads stay in the cache for the digest that follows.
   std::uint64_t streaming_from_bytes = 4u << 20;
 
   backing_files files = backing_files::map;
   memory_attach attach = memory_attach::automatic;
 
-  /// Under Yama's ptrace_scope 1, let any process of this user attach to this one (PR_SET_PTRACER_ANY), as it
-  /// could without Yama. For sources whose readers are not their parents.
+  /// Under Yama's ptrace_scope 1, permit any process of this user to attach to this one (PR_SET_PTRACER_ANY),
+  /// as without Yama. Needed by sources whose readers are not their parents.
   bool allow_any_tracer = false;
 
-  /// Users besides this process's own that may connect, and that may be connected to.
+  /// Users, besides this process's own, from and to which connections are permitted.
   std::vector<uid_t> allowed_uids{};
 
-  /// Connections (with their mapped files) kept for the next endpoint to the same process when an endpoint
-  /// goes, so that no update maps the same files again. 0: none.
+  /// The number of connections (with their mapped files) that are kept for later endpoints to the same
+  /// processes, so that no update maps the same files again. 0: none.
   std::size_t kept_connections = 16;
 
-  std::size_t max_connections = 4096;  ///< of readers; more are turned away
+  std::size_t max_connections = 4096;  ///< of readers; further ones are refused
 
-  std::chrono::milliseconds peer_timeout = defaults::peer_timeout;  ///< silence when a region is asked for
+  std::chrono::milliseconds peer_timeout =
+      defaults::peer_timeout;  ///< of silence while a request is outstanding
 
   device_memory device = device_memory::map;
 
-  /// A source's: told once for each registered region of device memory that readers cannot map, with the
-  /// reason, by the thread that registers it. Must not throw.
+  /// At a source: called once for each registered region of device memory that readers cannot map, with the
+  /// reason, by the thread that registers the region. Must not throw.
   std::function<void(const std::string&)> note{};
 };
 

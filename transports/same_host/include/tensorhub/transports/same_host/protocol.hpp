@@ -1,27 +1,29 @@
 #pragma once
 /// \file protocol.hpp
-/// What travels between two processes of one machine: packets of fixed size over a UNIX socket
+/// The messages between two processes of one machine: packets of fixed size over a UNIX socket
 /// (SOCK_SEQPACKET), and one shared page of grants.
 ///
 ///     reader                                   source
-///       hello {who I am, whom I want,
-///              my capability}           ->
-///                                       <-     welcome {who I am, yes or why not} + the grant page's file
+///       hello {own incarnation, wanted
+///              one, capability}         ->
+///                                       <-     welcome {own incarnation, status} + the grant page's file
 ///       region_request (up to 32)       ->
-///                                       <-     region_answer {where it is, its grant} [+ its file, once]
-///       region_request, wants a piece   ->
+///                                       <-     region_answer {location, grant} [+ the region's file, once]
+///       region_request for a piece      ->
 ///        staged (up to 4)               <-     region_answer [+ the staging file, once]
 ///
-/// The bytes never travel here. The reader takes them itself: out of the region's file, or out of the
-/// source's memory by process_vm_readv. Permission is a word of the grant page, which the source alone can
-/// write: a region's word holds the number of its present grant, a connection's word that of the connection.
-/// Numbers are never used twice. A reader looks at both words after each piece that it has copied, and counts
-/// the piece only if they still hold what the source had answered: a seqlock whose odd state is "not yours".
-/// So a source ends a permission by one store, without waiting for anybody.
+/// The socket does not carry the regions' bytes. The reader copies them itself: from the region's file, or
+/// from the source's memory by process_vm_readv. A permission is a word of the grant page, which only the
+/// source can write: a region's word holds the number of its current grant, a connection's word that of the
+/// connection. Numbers are never used twice. A reader checks both words after each piece that it has copied,
+/// and accepts the piece only if they still hold the numbers that the source had answered: a seqlock whose
+/// odd state means "not permitted". A source therefore ends a permission by one store, without waiting for
+/// any reader.
 ///
-/// Device memory is mapped by the reader's device (device_export in the answer) and judged in the same way:
-/// the words are looked at when the device's copy is done. What cannot be mapped is *staged*: the source's
-/// device copies a piece into a slot of a file that both have mapped, and the reader copies it out of there.
+/// The reader's device maps device memory (device_export in the answer), and the same rule applies: the
+/// reader checks the words when the device's copy is done. Memory that cannot be mapped is *staged*: the
+/// source's device copies a piece into a slot of a file that both processes have mapped, and the reader
+/// copies it from there.
 
 #include <array>
 #include <bit>
@@ -43,12 +45,11 @@ inline constexpr std::uint64_t hello_magic = 0x3148'5355'4248'5455ull;    // "UT
 inline constexpr std::uint64_t welcome_magic = 0x3157'5355'4248'5455ull;  // "UTHBUSW1"
 inline constexpr std::uint32_t protocol_number = 3;
 
-/// Regions that a reader may ask for before it has heard about the first: their answers, and the files that
-/// come with them, fit any socket buffer.
+/// The number of requests that a reader may have outstanding: their answers, and the files in them, fit any
+/// socket buffer.
 inline constexpr std::size_t requests_in_flight = 32;
 
-/// The staging file of a connection: so many slots of so many bytes. A reader has one piece at a time in
-/// each.
+/// The slots of a connection's staging file, and their size. Each slot holds one piece at a time.
 inline constexpr std::uint32_t stage_slots = 4;
 inline constexpr std::uint64_t stage_piece_bytes = 4u << 20;
 
@@ -58,7 +59,7 @@ struct hello {
   std::uint32_t reserved = 0;
   std::uint64_t reader = 0;                              ///< incarnation
   std::uint64_t source = 0;                              ///< incarnation that the reader wants
-  std::array<std::byte, capability_bytes> capability{};  ///< zero: none (types/capability.hpp)
+  std::array<std::byte, capability_bytes> capability{};  ///< zeros: none (types/capability.hpp)
 };
 
 enum class welcome_status : std::uint32_t {
@@ -68,7 +69,7 @@ enum class welcome_status : std::uint32_t {
   refused = 3,        ///< this reader was cut off
   other_user = 4,     ///< the reader's user may not connect
   full = 5,           ///< no connection is left
-  no_capability = 6,  ///< the source asks for one, and this is none for it from this reader
+  no_capability = 6,  ///< the source requires one, and the hello's is not valid for this reader and source
 };
 
 struct welcome {
@@ -78,13 +79,13 @@ struct welcome {
   std::uint64_t source = 0;
   std::uint32_t grant_slot = 0;  ///< this connection's word
   std::uint32_t reserved = 0;
-  std::uint64_t grant = 0;  ///< what it holds while the connection is good
+  std::uint64_t grant = 0;  ///< the word's value while the connection is valid
   std::uint64_t probe_address = 0;
-  std::uint64_t probe_value = 0;  ///< random; what a reader finds there that really reads this process
+  std::uint64_t probe_value = 0;  ///< random; a reader that reads the right process finds it there
 };
 
-/// Opaque to everybody else: `remote_key` holds these bytes. The secret is random and new with each
-/// registration and revocation.
+/// The content of a `remote_key`, opaque outside this transport. The secret is random; each registration and
+/// each revocation makes a new one.
 struct region_key {
   std::uint64_t region = 0;
   std::uint64_t secret[2] = {0, 0};
@@ -92,13 +93,13 @@ struct region_key {
 };
 
 enum class request_kind : std::uint32_t {
-  region = 0,           ///< where is it?
-  region_and_file = 1,  ///< ... and send its file again, the reader has let go of it
-  staged_piece = 2,     ///< copy [offset, offset + bytes) of it into this slot
+  region = 0,           ///< asks for the region's location
+  region_and_file = 1,  ///< the same, and for its file again, which the reader has released
+  staged_piece = 2,     ///< asks to copy [offset, offset + bytes) into this slot
 };
 
 struct region_request {
-  std::uint64_t number = 0;  ///< comes back in the answer
+  std::uint64_t number = 0;  ///< repeated in the answer
   request_kind wants = request_kind::region;
   std::uint32_t slot = 0;    ///< of a staged piece, as the next two
   std::uint64_t offset = 0;  ///< in the region
@@ -107,7 +108,7 @@ struct region_request {
 };
 
 enum class answer_status : std::uint64_t {
-  denied = 0,  ///< nothing of the rest is set
+  denied = 0,  ///< no other field is set
   granted = 1,
   failed = 2,  ///< of a staged piece: the source's device could not copy it
 };
@@ -124,7 +125,7 @@ struct region_answer {
   answer_status status = answer_status::denied;
   std::uint64_t bytes = 0;
   std::uint64_t address = 0;  ///< in the source's memory
-  std::uint64_t grant = 0;    ///< what the region's word holds while the key is good
+  std::uint64_t grant = 0;    ///< the word's value while the key is valid
   std::uint32_t grant_slot = 0;
   std::uint32_t brings_file = 0;  ///< 1: this packet carries the file's descriptor (of a staged piece: the
                                   ///< staging file's)
@@ -134,7 +135,7 @@ struct region_answer {
   std::uint32_t reserved = 0;
   std::uint64_t export_number = 0;  ///< of the allocation: never used twice by one source
   device_export exported{};
-  std::array<char, 112> why{};  ///< text, filled up with zeros
+  std::array<char, 112> why{};  ///< text, padded with zeros
 };
 
 static_assert(sizeof(hello) == 56 && sizeof(welcome) == 56 && sizeof(region_key) == 24 &&

@@ -2,9 +2,9 @@
 /// \file queue.hpp
 /// The reading side of the same-host transport: queues, and the endpoints on them.
 ///
-/// A read waits until its region is known, is then cut into pieces, and is copied by whoever polls and by
-/// the helpers (copy_pool.hpp). A polling thread copies a few pieces at most before it returns. Reads from or
-/// to device memory are the devices' (device_reads.hpp).
+/// A read waits until its region is known, is then cut into pieces, and is copied by the polling thread and
+/// by the helpers (copy_pool.hpp). A polling thread copies at most a few pieces before it returns. Devices
+/// perform the reads from or to device memory (device_reads.hpp).
 ///
 /// Thread safety: a queue and its endpoints belong to one thread at a time; only `wake` is for any thread.
 
@@ -70,12 +70,12 @@ class queue_core {
   void attach(endpoint_core& endpoint);
   void detach(endpoint_core& endpoint) noexcept;
 
-  /// `device` is the target's; null: it is host memory.
+  /// `device` is the target's device; null: host memory.
   [[nodiscard]] post_result post(endpoint_core& endpoint, request_id id, std::byte* target,
                                  device_access* device, std::uint64_t offset, std::uint64_t bytes,
                                  const region_key& key) noexcept;
 
-  /// A read that ends before it began.
+  /// Ends a read that has not begun.
   [[nodiscard]] post_result post_finished(request_id id, completion_status status) noexcept;
 
   [[nodiscard]] std::size_t poll(std::span<completion> completions) noexcept;
@@ -85,18 +85,18 @@ class queue_core {
   void wake() noexcept { work_.wake(); }
 
  private:
-  static constexpr int pieces_of_a_poll = 4;  ///< a millisecond or so
+  static constexpr int pieces_of_a_poll = 4;  ///< about a millisecond
   static constexpr std::chrono::microseconds turn{200};
 
   [[nodiscard]] static bool waits_for_answers(const endpoint_core& endpoint) noexcept;
-  /// True: one of `waits_` has something.
+  /// True: one of `waits_` is ready.
   [[nodiscard]] bool look_at_descriptors(duration longest) noexcept;
 
   [[nodiscard]] static bool breaks(completion_status status) noexcept;
 
   [[nodiscard]] read_record& take_free(request_id id) noexcept;
 
-  /// The read's region is known now.
+  /// Called when the read's region is known.
   void start(read_record& read) noexcept;
 
   void work() noexcept;

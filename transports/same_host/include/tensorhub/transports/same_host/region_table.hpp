@@ -30,7 +30,7 @@
 
 namespace tensorhub::inline TENSORHUB_MODE::transports::same_host_detail {
 
-/// A file that readers are given: open for reading only, so that no reader writes into it by mistake.
+/// A file for readers: open for reading only, so that no reader writes into it by mistake.
 struct shared_file {
   std::uint64_t number = 0;  ///< unique within the transport object
   detail::unique_fd descriptor{};
@@ -41,43 +41,44 @@ struct shared_file {
 /// An allocation of device memory that readers can map.
 struct shared_export {
   std::uint64_t number = 0;  ///< unique within the transport object
-  device_export words{};     ///< but for its offset
+  device_export words{};     ///< except its offset
 };
 
-/// What a reader that has the key is told.
+/// The facts that a reader with the key receives.
 struct region_facts {
   memory_range range{};
   grant given{};
-  std::shared_ptr<const shared_file> file{};  ///< null: no file, or it is not to be used
+  std::shared_ptr<const shared_file> file{};  ///< null: no file, or files are not offered
   region_memory memory = region_memory::host;
   std::shared_ptr<const shared_export> allocation{};  ///< of a mappable region
   std::uint64_t allocation_offset = 0;                ///< of the region in it
-  std::shared_ptr<const std::string> why{};           ///< a staged region cannot be mapped
+  std::shared_ptr<const std::string> why{};           ///< why a staged region cannot be mapped
 };
 
-/// Memory that the CPU cannot read for a reader.
+/// True: the CPU cannot read the memory.
 [[nodiscard]] bool needs_device(const memory_range& range) noexcept;
 
 class region_table {
  public:
   region_table(grant_page& grants, bool offer_files) : grants_{&grants}, offer_files_{offer_files} {}
 
-  /// Number of the new region. Throws `system_failed` or `limit_exceeded`.
+  /// Returns the number of the new region. Throws `system_failed` or `limit_exceeded`.
   [[nodiscard]] std::uint64_t insert(const memory_range& range, region_access access);
 
-  /// Promise 5: nobody's read of it ends well from here on. A piece that is being staged is waited for: the
-  /// memory may be given back to the device afterwards.
+  /// Promise 5: no read of the region succeeds from now on. The function waits for a piece that is being
+  /// staged: the memory may be freed afterwards.
   void erase(std::uint64_t region) noexcept;
 
-  /// The region gets a new secret and a new grant. Without randomness it cannot be read by anybody any more.
+  /// Gives the region a new secret and a new grant. If the system has no random numbers, no peer can read the
+  /// region any more.
   void renew(std::uint64_t region) noexcept;
 
   [[nodiscard]] region_key key_of(std::uint64_t region) const;
 
-  /// What the owner of this key may know, or nothing.
+  /// The facts for the owner of this key; empty if the key is not valid.
   [[nodiscard]] std::optional<region_facts> find(const region_key& key) const noexcept;
 
-  /// As `find`, for device memory; and it is not deregistered until `give_back`. May throw bad_alloc.
+  /// As `find`, for device memory; the region is not deregistered until `give_back`. May throw bad_alloc.
   [[nodiscard]] std::optional<region_facts> lend(const region_key& key);
   void give_back(std::uint64_t region) noexcept;
 
@@ -97,19 +98,20 @@ class region_table {
     std::uint64_t secret[2] = {0, 0};
   };
 
-  /// A device's copy of one piece ends sooner, or it never ends.
+  /// A device's copy of one piece ends within this time, or never.
   static constexpr std::chrono::seconds longest_loan{60};
 
-  /// Asks the device, and notes in `facts` what comes of it.
+  /// Asks the device for an export, and notes the result in `facts`.
   [[nodiscard]] static std::optional<device_export> export_of(const memory_range& range, region_facts& facts);
 
-  /// The same number for all regions of an allocation, while any of them is registered.
+  /// The export of an allocation, with the same number for all its regions while any of them is registered.
   [[nodiscard]] std::shared_ptr<const shared_export> allocation_of(device_export words);
 
   static void fill_secret(std::uint64_t (&secret)[2]);
 
   /// The file behind the range, opened once for all of its regions; null if it cannot serve (a device, a file
-  /// that is shorter than the range, one that cannot be opened again): then the memory is read as any other.
+  /// that is shorter than the range, one that cannot be opened again): then the memory is read like memory
+  /// without a file.
   [[nodiscard]] std::shared_ptr<const shared_file> file_of(const memory_range& range);
 
   grant_page* grants_;
@@ -121,7 +123,7 @@ class region_table {
   std::uint64_t last_file_ = 0;
   std::vector<std::weak_ptr<const shared_export>> exports_;
   std::uint64_t last_export_ = 0;
-  std::vector<std::uint64_t> lent_;  ///< a region for each piece of it that is being staged
+  std::vector<std::uint64_t> lent_;  ///< one entry for each piece that is being staged
   std::condition_variable quiet_;
   std::atomic<std::uint64_t> bytes_ = 0;
 };

@@ -1,7 +1,7 @@
 #pragma once
 /// \file socket.hpp
 /// Packet sockets between processes of one machine: listening, connecting with a deadline, packets that may
-/// bring a file descriptor, and whom the kernel says the peer is.
+/// carry a file descriptor, and the peer's identity according to the kernel.
 ///
 /// Thread safety: free functions without shared state.
 
@@ -34,7 +34,7 @@ using clock = std::chrono::steady_clock;
 struct socket_name {
   sockaddr_un address{};
   socklen_t bytes = 0;
-  /// Abstract: it needs no file and goes with its socket.
+  /// The name is abstract: it needs no file and disappears with its socket.
   explicit socket_name(std::string_view name) noexcept;
   [[nodiscard]] const sockaddr* get() const noexcept { return reinterpret_cast<const sockaddr*>(&address); }
 };
@@ -45,7 +45,8 @@ struct socket_name {
 [[nodiscard]] detail::unique_fd connect_to(const std::string& name, const std::string& address,
                                            clock::time_point until);
 
-/// Who is at the other end, in the kernel's words: of a connection that was made here, who listened.
+/// The process at the other end according to the kernel; for an outgoing connection, the process that
+/// listens.
 struct peer_credentials {
   pid_t process = 0;  ///< 0: not visible in this PID namespace
   uid_t user = static_cast<uid_t>(-1);
@@ -53,7 +54,8 @@ struct peer_credentials {
 [[nodiscard]] peer_credentials credentials_of(int socket) noexcept;
 [[nodiscard]] bool may_talk(uid_t user, const std::vector<uid_t>& allowed) noexcept;
 
-/// One packet, with a descriptor if `descriptor` >= 0. False, with errno, if it was not taken.
+/// Sends one packet, with a descriptor if `descriptor` >= 0. False, with errno, if the socket did not accept
+/// it.
 template <typename Packet>
 [[nodiscard]] bool send_packet(int socket, const Packet& packet, int descriptor = -1) noexcept {
   Packet copy = packet;
@@ -80,12 +82,12 @@ template <typename Packet>
 
 enum class packet_outcome : std::uint8_t {
   taken,
-  nothing,  ///< none is there yet
-  ended,    ///< the peer has gone
+  nothing,  ///< none has arrived yet
+  ended,    ///< the peer has closed the connection
   strange,  ///< a packet of another size
 };
 
-/// Takes one packet and the descriptor that came with it, if any. Never more than one of either.
+/// Receives one packet and its descriptor, if any; never more than one of either.
 template <typename Packet>
 [[nodiscard]] packet_outcome receive_packet(int socket, Packet& packet,
                                             detail::unique_fd& descriptor) noexcept {
@@ -105,7 +107,7 @@ template <typename Packet>
   if (taken == 0) return packet_outcome::ended;
   for (cmsghdr* each = CMSG_FIRSTHDR(&message); each != nullptr; each = CMSG_NXTHDR(&message, each)) {
     if (each->cmsg_level != SOL_SOCKET || each->cmsg_type != SCM_RIGHTS) continue;
-    // Alignment leaves room for a second one: whatever came is ours to close.
+    // Alignment leaves space for a second descriptor: this process must close all that arrived.
     const std::size_t count = (each->cmsg_len - CMSG_LEN(0)) / sizeof(int);
     for (std::size_t i = 0; i < count; ++i) {
       int got = -1;

@@ -2,14 +2,13 @@
 /// \file source.hpp
 /// The serving side of the same-host transport: a listening socket, one thread, and the grant page.
 ///
-/// The thread tells readers where regions are; it never touches the regions' bytes (staging.hpp does, for
-/// memory that only this process's device can reach). Ending a permission needs
-/// neither the thread nor the readers: it is one store into the grant page.
+/// The thread tells readers the regions' locations; it never accesses the regions' bytes (staging.hpp does,
+/// for memory that only this process's device can access). Ending a permission needs neither the thread nor
+/// the readers: it is one store into the grant page.
 ///
 /// Thread safety: all members may be called from any thread.
 
 #include <sys/epoll.h>
-#include <sys/eventfd.h>
 #include <sys/prctl.h>
 #include <sys/random.h>
 
@@ -29,20 +28,21 @@
 
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/detail/unique_fd.hpp"
+#include "tensorhub/detail/wake_event.hpp"
 #include "tensorhub/transports/same_host/grants.hpp"
 #include "tensorhub/transports/same_host/options.hpp"
 #include "tensorhub/transports/same_host/protocol.hpp"
 #include "tensorhub/transports/same_host/region_table.hpp"
 #include "tensorhub/transports/same_host/socket.hpp"
 #include "tensorhub/transports/same_host/staging.hpp"
-#include "tensorhub/types/capability.hpp"
 #include "tensorhub/types/ids.hpp"
+#include "tensorhub/types/reader_gate.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::transports::same_host_detail {
 
 class source {
  public:
-  /// `every_second` is called by the thread about once a second.
+  /// The thread calls `every_second` about once a second.
   source(const same_host_options& options, incarnation self, std::function<void()> every_second);
   ~source();
   source(const source&) = delete;
@@ -52,12 +52,13 @@ class source {
   [[nodiscard]] region_table& regions() noexcept { return regions_; }
   [[nodiscard]] const region_table& regions() const noexcept { return regions_; }
 
-  /// No read of this reader ends well from here on, and it is refused for ever.
+  /// No read of this reader succeeds from now on, and the reader is refused for ever.
   void cut_off(incarnation reader) noexcept;
 
-  /// Only readers with a capability of this key from now on; whoever is there already has to come again.
+  /// Accepts only readers with a capability of this key from now on, and closes all present connections:
+  /// their readers have to connect again.
   void require_capability(std::span<const std::byte> key);
-  [[nodiscard]] std::uint64_t refused_connections() const noexcept { return refused_connections_.load(); }
+  [[nodiscard]] std::uint64_t refused_connections() const noexcept { return gate_.refused_connections(); }
 
  private:
   struct connection {
@@ -66,10 +67,10 @@ class source {
     bool greeted = false;
     incarnation reader{};
     grant given{};
-    std::unordered_set<std::uint64_t> files{};  ///< that it has been given
-    std::shared_ptr<stage_file> stage{};        ///< null: it has never asked for a staged piece
-    bool has_stage = false;                     ///< it has been given the file
-    std::uint32_t staging = 0;                  ///< pieces that it has asked for and has not got
+    std::unordered_set<std::uint64_t> files{};  ///< the files that the reader has received
+    std::shared_ptr<stage_file> stage{};        ///< null: the reader has never requested a staged piece
+    bool has_stage = false;                     ///< the reader has received the staging file
+    std::uint32_t staging = 0;                  ///< pieces requested and not yet answered
   };
 
   static constexpr std::uint64_t listener_id = 0;
@@ -101,15 +102,17 @@ class source {
 
   static void fill(region_answer& answer, const region_facts& facts) noexcept;
 
-  /// False: no honest reader asks for this.
+  /// False: the request is invalid.
   [[nodiscard]] bool stage(std::uint64_t id, connection& each, const region_request& request);
   void answer_staged(const stage_job& job, answer_status status) noexcept;
 
-  /// Closes connections that never said hello, and listens again after a shortage.
+  /// Closes connections that sent no hello in time, and listens again after a shortage of descriptors or
+  /// memory.
   void sweep() noexcept;
 
   const same_host_options options_;
   const incarnation self_;
+  detail::reader_gate gate_{self_};
   const std::string socket_name_;
   const std::uint64_t probe_word_ = random_word();
   grant_page grants_;
@@ -118,16 +121,12 @@ class source {
   std::function<void()> every_second_;
   detail::unique_fd listener_;
   detail::unique_fd epoll_;
-  detail::unique_fd event_;
+  detail::wake_event wake_;
   std::atomic<bool> stopping_ = false;
-  bool is_listening_ = true;  ///< the thread's own, as the next
+  bool is_listening_ = true;  ///< used by the thread alone, as the next
   std::uint64_t last_connection_ = 0;
   std::mutex mutex_;
   std::unordered_map<std::uint64_t, std::unique_ptr<connection>> connections_;
-  std::unordered_set<incarnation> refused_;
-  bool refuse_all_ = false;
-  capability_check capabilities_;  ///< guarded by mutex_
-  std::atomic<std::uint64_t> refused_connections_ = 0;
   std::jthread thread_;
 };
 

@@ -1,13 +1,14 @@
 #pragma once
 /// \file staging.hpp
-/// The source's side of memory that readers cannot map: its own device copies what they ask for, piece by
-/// piece, into a file that both have mapped.
+/// The source's side of memory that readers cannot map: the source's device copies requested pieces into a
+/// file that both processes have mapped.
 ///
 /// One thread per transport object, started with the first request. It copies one piece after the other, in
-/// the order of the requests; a reader overlaps that with its own copies, having several slots.
+/// the order of the requests; a reader has several slots and overlaps these copies with its own.
 ///
-/// A region is not deregistered while a piece of it is being copied (region_table::lend). Whether the reader
-/// may use a piece is not decided here: it looks at the grants when it has copied the piece out of the slot.
+/// A region is not deregistered while a piece of it is being copied (region_table::lend). The staging code
+/// does not decide whether the reader may use a piece: the reader checks the grants when it has copied the
+/// piece from the slot.
 ///
 /// Thread safety: `stage_desk::add` and `stop` may be called from any thread.
 
@@ -37,7 +38,7 @@
 
 namespace tensorhub::inline TENSORHUB_MODE::transports::same_host_detail {
 
-/// The slots of one connection. Its pages take memory once they have been used.
+/// The slots of one connection. The file's pages take memory once they have been used.
 class stage_file {
  public:
   static constexpr std::uint64_t bytes = stage_slots * stage_piece_bytes;
@@ -54,7 +55,7 @@ class stage_file {
   file_mapping_view view_;
 };
 
-/// One request: the bounds of slot and size were looked at, those of the region were not.
+/// One request: slot and size were checked, the bounds of the region were not.
 struct stage_job {
   std::uint64_t connection = 0;
   region_request request{};
@@ -63,7 +64,7 @@ struct stage_job {
 
 class stage_desk {
  public:
-  /// `answer` is called by the desk's thread for every job.
+  /// The desk's thread calls `answer` for every job.
   stage_desk(region_table& regions, std::function<void(const stage_job&, answer_status)> answer)
       : regions_{&regions}, answer_{std::move(answer)} {}
   ~stage_desk() { stop(); }
@@ -72,11 +73,11 @@ class stage_desk {
 
   /// May throw bad_alloc or system_error.
   void add(stage_job job);
-  /// No job is begun any more; the present one ends first.
+  /// Begins no further job, and waits for the end of the current one.
   void stop() noexcept;
 
  private:
-  /// Longer than any copy of one piece takes on a device that works.
+  /// Longer than any copy of one piece takes on a working device.
   static constexpr std::chrono::seconds longest_copy{20};
 
   void run() noexcept;
@@ -86,7 +87,7 @@ class stage_desk {
 
   region_table* regions_;
   std::function<void(const stage_job&, answer_status)> answer_;
-  std::unordered_map<device_access*, std::unique_ptr<device_lane>> lanes_;  ///< the thread's own
+  std::unordered_map<device_access*, std::unique_ptr<device_lane>> lanes_;  ///< used by the thread alone
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<stage_job> jobs_;

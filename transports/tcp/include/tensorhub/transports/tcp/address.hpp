@@ -3,11 +3,11 @@
 /// Addresses of the TCP transport as text:
 ///
 ///     tcp://host:port                        tcp://[v6]:port
-///     tcp://host:port?datacenter=label       ... of a source that has said where it is
+///     tcp://host:port?datacenter=label       ... of a source with a known location
 ///
-/// A datacenter's name is the user's own text of up to 512 bytes, and all that is done with it is to compare
-/// it. So it travels as a *label*: the name itself if it is short and plain, else "~" and its digest in hex.
-/// Labels are equal exactly if the names are.
+/// A datacenter's name is the user's own text of up to 512 bytes; the library only compares it. An address
+/// therefore contains a *label*: the name itself if it is short and plain, otherwise "~" and the name's
+/// digest in hexadecimal. Two labels are equal if and only if the names are.
 ///
 /// Thread safety: free functions without shared state.
 
@@ -32,7 +32,7 @@ inline constexpr std::size_t label_bytes = 64;  ///< at most
 /// Empty for an empty name: unknown.
 [[nodiscard]] std::string datacenter_label(std::string_view name);
 
-/// Something that `datacenter_label` can have made of a name.
+/// Whether `datacenter_label` can have produced this text.
 [[nodiscard]] bool is_label(std::string_view text) noexcept;
 
 struct host_and_port {
@@ -47,12 +47,12 @@ inline constexpr std::string_view datacenter_field = "?datacenter=";
 /// `host` may be a numeric IPv6 address without brackets.
 [[nodiscard]] std::string make_address(const host_and_port& where, std::string_view scheme = address_scheme);
 
-/// Nothing: no address of this transport.
+/// Empty: the text is not an address of this transport.
 [[nodiscard]] std::optional<host_and_port> parse_address(std::string_view text,
                                                          std::string_view scheme = address_scheme);
 
-/// From a reader in datacenter `own` (a label) to a source. Where either is unknown they are taken to be in
-/// the same one.
+/// The path from a reader in datacenter `own` (a label) to a source. If either is unknown, both are assumed
+/// to be in the same datacenter.
 [[nodiscard]] path_kind path_to(const host_and_port& source, std::string_view own) noexcept;
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::transports::tcp_detail

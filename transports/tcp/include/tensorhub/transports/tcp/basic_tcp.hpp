@@ -1,7 +1,7 @@
 #pragma once
 /// \file basic_tcp.hpp
-/// What the transports over TCP have in common: all but what carries the bytes, which is the template's
-/// parameter, a channel (plain_channel.hpp). Users name `tcp` (tcp.hpp) or `tls`.
+/// The common implementation of the transports over TCP. The template's parameter is a channel, which carries
+/// the bytes (plain_channel.hpp). Users name `tcp` (tcp.hpp) or `tls`.
 ///
 /// Thread safety: the transport object may be used from any thread; see concepts/transport.hpp for queues.
 
@@ -27,6 +27,7 @@
 #include "tensorhub/transports/tcp/socket.hpp"
 #include "tensorhub/transports/tcp/source.hpp"
 #include "tensorhub/transports/tcp/staging.hpp"
+#include "tensorhub/types/reader_gate.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::transports::tcp_detail {
 
@@ -85,7 +86,7 @@ class basic_tcp {
 
   class queue {
    public:
-    [[nodiscard]] post_result post_read(endpoint& through, const memory_region& into, std::uint64_t offset,
+    [[nodiscard]] post_result post_read(endpoint& to, const memory_region& into, std::uint64_t offset,
                                         const remote_slice& from, request_id id) noexcept {
       const memory_range target = into.range();
       if (offset > target.bytes || from.bytes > target.bytes - offset)
@@ -99,7 +100,7 @@ class basic_tcp {
       request.offset = region.base + from.offset;
       request.bytes = from.bytes;
       device_access* const device = target.host_accessible() ? nullptr : target.device;
-      return core_->post(*through.core_, {id, target.data + offset, from.bytes, device}, request);
+      return core_->post(*to.core_, {id, target.data + offset, from.bytes, device}, request);
     }
     [[nodiscard]] std::size_t poll(std::span<completion> completions) noexcept {
       return core_->poll(completions);
@@ -114,9 +115,9 @@ class basic_tcp {
     std::unique_ptr<queue_type> core_;
   };
 
-  explicit basic_tcp(const options& how = {}, incarnation self = {})
-      : shared_{how},
-        options_{Channel::sockets_of(how)},
+  explicit basic_tcp(const options& settings = {}, incarnation self = {})
+      : shared_{settings},
+        options_{Channel::sockets_of(settings)},
         self_{self},
         datacenter_{datacenter_label(options_.here.datacenter)},
         source_{options_, self, shared_, staging_} {
@@ -186,7 +187,7 @@ class basic_tcp {
   [[nodiscard]] const typename Channel::shared& shared() const noexcept { return shared_; }
 
  private:
-  /// Empty: it can be registered.
+  /// Empty: the range can be registered.
   [[nodiscard]] static std::string_view why_unfit(const memory_range& range) noexcept {
     if (range.data == nullptr || range.bytes == 0) return "null or empty";
     if (range.host_accessible() || range.device != nullptr) return {};
@@ -206,7 +207,7 @@ class basic_tcp {
   [[nodiscard]] Channel open_stream(const transport_address& where, incarnation peer, path_kind path,
                                     const tcp_path& settings, deadline until) {
     const std::string& address = where.text;
-    const std::string who = std::string{name} + ": " + address + " ";
+    const std::string prefix = std::string{name} + ": " + address + " ";
     Channel channel = Channel::connect(shared_, connect_to(address, settings, until, name), address, until);
     hello greeting;
     greeting.path = path;
@@ -214,46 +215,29 @@ class basic_tcp {
     greeting.source = peer.value;
     if (where.capability.size() == greeting.capability.size())
       std::memcpy(greeting.capability.data(), where.capability.data(), greeting.capability.size());
-    // The send buffer of a new connection is empty: this is taken whole or not at all.
+    // The send buffer of a new connection is empty: the socket takes the whole message or nothing.
     if (channel.send(&greeting, sizeof greeting) != static_cast<ssize_t>(sizeof greeting))
-      throw error(errc::transport_failed, who + "closed the connection at once");
+      throw error(errc::transport_failed, prefix + "closed the connection at once");
     welcome answer;
     std::size_t have = 0;
     while (have < sizeof answer) {
       const auto taken = channel.receive(reinterpret_cast<std::byte*>(&answer) + have, sizeof answer - have);
       if (taken == 0 || (taken < 0 && errno != EAGAIN && errno != EINTR))
-        throw error(errc::transport_failed, who + channel.why_closed());
+        throw error(errc::transport_failed, prefix + channel.why_closed());
       if (taken > 0) have += static_cast<std::size_t>(taken);
       if (taken < 0 && !wait_ready(channel.socket(), POLLIN, until))
-        throw error(errc::timed_out, who + "accepted the connection and said nothing");
+        throw error(errc::timed_out, prefix + "accepted the connection and sent no welcome");
     }
-    check_welcome(answer, who, peer);
+    check_welcome(answer, prefix, peer);
     return channel;
   }
 
-  static void check_welcome(const welcome& answer, const std::string& who, incarnation peer) {
-    const auto refuse = [&](const std::string& why) { throw error(errc::transport_failed, who + why); };
-    if (answer.magic != welcome_magic) refuse("is no TensorHub data port");
-    switch (answer.status) {
-      case welcome_status::accepted:
-        if (answer.source != peer.value) refuse("is another process than the one that was expected there");
-        return;
-      case welcome_status::other_protocol:
-        return refuse("speaks data protocol " + std::to_string(answer.protocol) + ", this process speaks " +
-                      std::to_string(data_protocol));
-      case welcome_status::other_process:
-        return refuse("is another process (incarnation " + to_hex(incarnation{answer.source}) +
-                      ") than the one that was expected there (" + to_hex(peer) + ")");
-      case welcome_status::refused:
-        return refuse("has cut this process off: it was declared dead");
-      case welcome_status::no_capability:
-        return refuse(
-            "lets in only readers to whom the reference server has given a capability for it: this process "
-            "showed none, or another's");
-      case welcome_status::needs_tls:
-        return refuse("encrypts its data connections: use transport tls here as well");
-    }
-    refuse("answered with an unknown status");
+  static void check_welcome(const welcome& answer, const std::string& prefix, incarnation peer) {
+    const auto refuse = [&](const std::string& why) { throw error(errc::transport_failed, prefix + why); };
+    if (answer.magic != welcome_magic) refuse("is not a TensorHub data port");
+    if (answer.status == welcome_status::needs_tls)
+      refuse("encrypts its data connections: use transport tls here as well");
+    if (const std::string why = detail::why_refused(answer, data_protocol, peer); !why.empty()) refuse(why);
   }
 
   typename Channel::shared shared_;

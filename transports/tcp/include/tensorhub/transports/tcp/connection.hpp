@@ -1,16 +1,17 @@
 #pragma once
 /// \file connection.hpp
-/// The source's end of one data connection: takes requests, sends answers, never blocks.
+/// The source's end of one data connection: receives requests and sends answers without ever blocking.
 ///
 /// An answer from a region with a backing file is sent by `sendfile`: the kernel sends the pages themselves,
-/// as they are when they leave (or, on one machine, when the reader takes them), so the region is noted in
-/// `by_reference` and revoking it closes the connection. Other answers are copied into the socket.
+/// with the content that they have on departure (or, on one machine, when the reader receives them). The
+/// region is therefore noted in `by_reference_`, and revoking it closes the connection. Other answers are
+/// copied into the socket.
 ///
-/// Answers from device memory go through a staging ring (staging.hpp). Their pieces are copied into it ahead
-/// of sending, those of the next requests too, as far as the ring has room; a piece is sent when its copy is
-/// done, so that a header never promises bytes that cannot be had. A copy that fails ends the connection. The
-/// ring is taken with the first such answer and given back when no request is left; several devices share a
-/// connection one after the other.
+/// Answers from device memory go through a staging ring (staging.hpp). Their pieces, and those of the next
+/// requests, are copied into the ring ahead of sending, as far as it has space. A piece is sent when its copy
+/// is done, so that a header never promises bytes that are not available. A failed copy ends the connection.
+/// The connection takes a ring with the first such answer and returns it when no request is left; several
+/// devices use a connection one after the other.
 ///
 /// Thread safety: none; the loop that owns it locks. The channel is explained in plain_channel.hpp.
 
@@ -41,7 +42,7 @@
 
 namespace tensorhub::inline TENSORHUB_MODE::transports::tcp_detail {
 
-/// What a connection waits for, or that it is over. `copy`: nothing that the socket could tell.
+/// What a connection is waiting for, or that it has ended. `copy`: it waits for a device, not for its socket.
 enum class connection_need : std::uint8_t { input, output, more_time, copy, end };
 
 template <typename Channel>
@@ -60,8 +61,8 @@ class basic_connection {
   [[nodiscard]] bool greeted() const noexcept { return greeted_; }
   [[nodiscard]] std::chrono::steady_clock::time_point opened() const noexcept { return opened_; }
 
-  /// Bytes of this region may still be on their way over this connection, or be copied for it. (The
-  /// connection's destruction waits for these copies.)
+  /// True: bytes of this region may still be in flight on this connection, or being copied for it. (The
+  /// destructor waits for these copies.)
   [[nodiscard]] bool carries(std::uint64_t region) const noexcept {
     for (std::size_t i = 0; i < answer_count_; ++i) {
       if (answer_at(i).region == region) return true;
@@ -69,8 +70,8 @@ class basic_connection {
     return std::ranges::find(by_reference_, region) != by_reference_.end();
   }
 
-  /// Does the channel's handshake and takes the hello, about which `judge(const hello&) -> welcome_status`
-  /// decides.
+  /// Performs the channel's handshake and receives the hello; `judge(const hello&) -> welcome_status` decides
+  /// whether the reader is accepted.
   template <typename Judge>
   [[nodiscard]] connection_need greet(incarnation self, Judge&& judge) noexcept {
     switch (channel_.handshake()) {
@@ -90,16 +91,14 @@ class basic_connection {
     hello greeting;
     std::memcpy(&greeting, input_.data(), std::min(input_end_, sizeof greeting));
     if (input_end_ >= sizeof greeting.magic && greeting.magic != hello_magic) return connection_need::end;
-    // Another protocol's hello may be shorter than ours.
+    // The hello of another protocol version may be shorter.
     const bool speaks_ours = input_end_ < offsetof(hello, path) || greeting.protocol == data_protocol;
     if (speaks_ours && input_end_ < sizeof greeting) return connection_need::input;
     input_end_ = 0;
     welcome answer;
     answer.source = self.value;
-    answer.status = greeting.protocol != data_protocol ? welcome_status::other_protocol
-                    : greeting.source != self.value    ? welcome_status::other_process
-                                                       : judge(std::as_const(greeting));
-    // The send buffer of a new connection is empty: this is taken whole or not at all.
+    answer.status = judge(std::as_const(greeting));
+    // The send buffer of a new connection is empty: the socket takes the whole message or nothing.
     const auto sent = channel_.send(&answer, sizeof answer);
     if (sent != static_cast<ssize_t>(sizeof answer) || answer.status != welcome_status::accepted)
       return connection_need::end;
@@ -108,8 +107,8 @@ class basic_connection {
     return connection_need::input;
   }
 
-  /// Answers requests until the socket wants no more, a copy is waited for, none is left, or `budget_bytes`
-  /// are sent.
+  /// Answers requests until the socket accepts no more bytes, the next answer waits for a copy, no request is
+  /// left, or `budget_bytes` are sent.
   [[nodiscard]] connection_need serve(const region_table& regions, std::uint64_t budget_bytes) noexcept {
     std::uint64_t sent_bytes = 0;
     for (;;) {
@@ -133,21 +132,21 @@ class basic_connection {
       }
       const connection_need need = take_requests();
       if (need == connection_need::more_time) continue;
-      ring_.reset();  // nothing is in it: all is sent
+      ring_.reset();  // empty: everything is sent
       return need;
     }
   }
 
  private:
   static constexpr std::uint64_t smallest_file_send_bytes = 32 * 1024;
-  /// More at once leaves the caches before the reader takes it.
+  /// More bytes per call would leave the caches before the reader receives them.
   static constexpr std::uint64_t largest_send_bytes = 1024 * 1024;
 
   [[nodiscard]] static bool would_block() noexcept {
     return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR;
   }
 
-  /// `more_time`: at least one whole request is there.
+  /// `more_time`: at least one whole request has arrived.
   [[nodiscard]] connection_need take_requests() noexcept {
     std::memmove(input_.data(), input_.data() + input_begin_, input_end_ - input_begin_);
     input_end_ -= input_begin_;
@@ -159,18 +158,18 @@ class basic_connection {
     return input_end_ >= sizeof(read_request) ? connection_need::more_time : connection_need::input;
   }
 
-  /// One request and what is left of its answer.
+  /// One request and the rest of its answer.
   struct pending_answer {
     std::uint64_t region = 0;
     read_answer header{};
     std::size_t header_sent = 0;
     memory_range part{};                ///< not sent yet
-    const std::byte* copied = nullptr;  ///< of device memory: up to here its copies have begun
-    std::uint64_t uncopied_bytes = 0;   ///< ... and so much is left
+    const std::byte* copied = nullptr;  ///< for device memory: the copies up to here have begun
+    std::uint64_t uncopied_bytes = 0;   ///< for device memory: bytes without a copy yet
     bool from_file = false;
     bool from_device = false;
   };
-  /// Requests that are worked on at once, if they are for device memory: many small ones wait for their
+  /// The number of requests for device memory that are processed at once: many small ones wait for their
   /// copies together.
   static constexpr std::size_t most_answers = 16;
 
@@ -185,7 +184,8 @@ class basic_connection {
     return input_end_ - input_begin_ >= sizeof(read_request);
   }
 
-  /// Takes the next request. False: there is no ring for it. Pre-condition: `has_request()`, and room.
+  /// Takes the next request. False: there is no ring for it. Precondition: `has_request()`, and a free answer
+  /// slot.
   [[nodiscard]] bool begin_answer(const region_table& regions) noexcept {
     read_request request;
     std::memcpy(&request, input_.data() + input_begin_, sizeof request);
@@ -207,7 +207,7 @@ class basic_connection {
     if (fresh.from_file && std::ranges::find(by_reference_, fresh.region) == by_reference_.end()) {
       try {
         by_reference_.push_back(fresh.region);
-      } catch (...) {  // no memory for the note: copy, which needs none
+      } catch (...) {  // no memory for the note: copy instead, which needs none
         fresh.from_file = false;
       }
     }
@@ -217,7 +217,7 @@ class basic_connection {
     return true;
   }
 
-  /// A ring of another device is exchanged when nothing is in it.
+  /// Replaces a ring of another device when that ring is empty.
   [[nodiscard]] bool has_ring_of(device_access& device) noexcept {
     if (ring_ && ring_->device() == &device) return true;
     if (answer_count_ > 0 && ring_) return false;
@@ -229,18 +229,19 @@ class basic_connection {
     }
   }
 
-  /// Starts the copies of the present answer and of the next ones. `more_time`: the present answer can go on.
+  /// Starts the copies of the current answer and of the next ones. `more_time`: the current answer can
+  /// continue.
   [[nodiscard]] connection_need look_ahead(const region_table& regions) noexcept {
     for (;;) {
       if (!start_copies()) return connection_need::end;
       if (answer_at(answer_count_ - 1).uncopied_bytes > 0 || answer_count_ == most_answers) break;
       if (!has_request()) {
-        if (send_is_pending_) break;  // TLS wants to finish that first
+        if (send_is_pending_) break;  // TLS must finish that first
         const connection_need need = take_requests();
         if (need == connection_need::end) return need;
         if (need != connection_need::more_time) break;
       }
-      if (!begin_answer(regions)) break;  // another device's: its turn comes
+      if (!begin_answer(regions)) break;  // for another device: later
     }
     if (!answer_at(0).from_device) return connection_need::more_time;
     switch (ring_->state(ring_->oldest().copy)) {
@@ -254,7 +255,7 @@ class basic_connection {
     return connection_need::end;
   }
 
-  /// As many as the ring has room for, in the order of the answers. False: the lane failed.
+  /// Starts as many copies as the ring has space for, in the order of the answers. False: the lane failed.
   [[nodiscard]] bool start_copies() noexcept {
     for (std::size_t i = 0; i < answer_count_; ++i) {
       pending_answer& each = answer_at(i);
@@ -276,7 +277,7 @@ class basic_connection {
     return {oldest.data + piece_sent_, oldest.bytes - piece_sent_};
   }
 
-  /// What the next `send_some` asks the socket to take.
+  /// The bytes that the next `send_some` passes to the socket.
   [[nodiscard]] std::uint64_t next_send_bytes() const noexcept {
     const pending_answer& now = answer_at(0);
     const std::uint64_t header_bytes = sizeof now.header - now.header_sent;
@@ -284,7 +285,7 @@ class basic_connection {
     return header_bytes + next_bytes(now).iov_len;
   }
 
-  /// Bytes sent, or -1 with errno.
+  /// Returns the bytes sent, or -1 with errno.
   [[nodiscard]] ssize_t send_some() noexcept {
     pending_answer& now = answer_at(0);
     ssize_t sent = 0;

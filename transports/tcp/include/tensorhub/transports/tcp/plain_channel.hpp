@@ -1,11 +1,11 @@
 #pragma once
 /// \file plain_channel.hpp
-/// What carries a data connection: here the socket itself, nothing encrypted.
+/// The channel of a data connection without encryption: the socket itself.
 ///
-/// The machinery of this folder is written over a *channel*, a class with the members below, chosen at
-/// compile time: `tcp` is basic_tcp<plain_channel>, and transport `tls` brings another one. Nothing here is
-/// virtual, and what the plain one does not need (a handshake, bytes held back) is constant and compiled
-/// away.
+/// The classes of this folder are templates over a *channel*, a class with the members below: `tcp` is
+/// basic_tcp<plain_channel>, and transport `tls` provides another channel. No member is virtual, and features
+/// that the plain channel does not need (a handshake, held-back bytes) are constants that the compiler
+/// removes.
 ///
 /// | member                          | means                                                                |
 /// |---------------------------------|----------------------------------------------------------------------|
@@ -50,7 +50,7 @@
 
 namespace tensorhub::inline TENSORHUB_MODE::transports::tcp_detail {
 
-/// What a source's handshake waits for.
+/// What a source's handshake is waiting for.
 enum class handshake_need : std::uint8_t { done, input, output, end };
 
 class plain_channel {
@@ -67,7 +67,8 @@ class plain_channel {
                                                        .uses_backing_file = true,
                                                        .sends_by_reference = true};
   static constexpr bool sends_files = true;
-  /// More than a listening socket's backlog, all of which is accepted before the first hello is read.
+  /// More than a listening socket's backlog: the source accepts the whole backlog before it reads the first
+  /// hello.
   static constexpr std::size_t most_newcomers = 8192;
 
   struct shared {

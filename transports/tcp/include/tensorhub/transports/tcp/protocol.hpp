@@ -1,17 +1,17 @@
 #pragma once
 /// \file protocol.hpp
-/// What travels on a data connection. Little-endian structs of fixed size; requests are answered in their
+/// The messages on a data connection: little-endian structs of fixed size. A source answers requests in their
 /// order.
 ///
 ///     reader                                               source
-///       hello {who I am, whom I want, how far it is,
-///              my capability}                         ->
-///                                                     <-     welcome {who I am, yes or why not}
+///       hello {own incarnation, wanted one, distance,
+///              capability}                            ->
+///                                                     <-     welcome {own incarnation, status}
 ///       read_request (any number)                     ->
 ///                                                     <-     read_answer, then `bytes` bytes if it is ok
 ///
-/// A source that must not go on with an answer (its memory was revoked, the reader was cut off) closes the
-/// connection: an answer has no other end than its last byte.
+/// A source that must not continue an answer (its memory was revoked, or the reader was cut off) closes the
+/// connection: an answer ends only with its last byte.
 
 #include <array>
 #include <bit>
@@ -24,17 +24,16 @@
 
 namespace tensorhub::inline TENSORHUB_MODE::transports::tcp_detail {
 
-static_assert(std::endian::native == std::endian::little,
-              "the data protocol is that of little-endian machines");
+static_assert(std::endian::native == std::endian::little, "the data protocol needs a little-endian machine");
 
 inline constexpr std::uint64_t hello_magic = 0x3144425548544854;    // "THTHUBD1"
 inline constexpr std::uint64_t welcome_magic = 0x3157425548544854;  // "THTHUBW1"
 inline constexpr std::uint32_t data_protocol = 2;
 
-/// Which of the socket settings both ends use for a connection; decided by the reader.
+/// Selects the socket settings that both ends use for a connection; the reader decides.
 enum class path_kind : std::uint32_t {
   same_datacenter = 0,
-  wide_area = 1,  ///< anything else than these two is taken for `same_datacenter`
+  wide_area = 1,  ///< any other value is treated as `same_datacenter`
 };
 
 struct hello {
@@ -43,7 +42,7 @@ struct hello {
   path_kind path = path_kind::same_datacenter;
   std::uint64_t reader = 0;                              ///< incarnation
   std::uint64_t source = 0;                              ///< incarnation that the reader wants
-  std::array<std::byte, capability_bytes> capability{};  ///< zero: none (types/capability.hpp)
+  std::array<std::byte, capability_bytes> capability{};  ///< zeros: none (types/capability.hpp)
 };
 
 enum class welcome_status : std::uint32_t {
@@ -51,8 +50,8 @@ enum class welcome_status : std::uint32_t {
   other_protocol = 1,
   other_process = 2,
   refused = 3,        ///< this reader was cut off
-  no_capability = 4,  ///< the source asks for one, and this is none for it from this reader
-  needs_tls = 5,      ///< the hello came in the clear, and this port talks under TLS (transport `tls`)
+  no_capability = 4,  ///< the source requires one, and the hello's is not valid for this reader and source
+  needs_tls = 5,      ///< the hello was not encrypted, and this port uses TLS (transport `tls`)
 };
 
 struct welcome {
@@ -62,8 +61,8 @@ struct welcome {
   std::uint64_t source = 0;
 };
 
-/// Opaque to everybody else: `remote_key` holds these bytes. The secret is random and new with each
-/// registration and revocation.
+/// The content of a `remote_key`, opaque outside this transport. The secret is random; each registration and
+/// each revocation makes a new one.
 struct region_key {
   std::uint64_t region = 0;
   std::uint64_t secret[2] = {0, 0};
@@ -77,7 +76,7 @@ struct read_request {
 
 struct read_answer {
   std::uint64_t status = 0;  ///< completion_status
-  std::uint64_t bytes = 0;   ///< that follow; as asked for, or zero
+  std::uint64_t bytes = 0;   ///< how many follow: as many as requested, or none
 };
 
 static_assert(sizeof(hello) == 56 && sizeof(welcome) == 24 && sizeof(region_key) == 24 &&

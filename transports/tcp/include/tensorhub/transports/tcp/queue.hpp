@@ -2,32 +2,27 @@
 /// \file queue.hpp
 /// The reading side of the TCP transport: queues, and the endpoints on them.
 ///
-/// All work is done by the thread that polls: it takes bytes out of the sockets straight into the targets, or
+/// The thread that polls does all the work: it receives bytes from the sockets directly into the targets, or
 /// starts their copies to a device (stream.hpp). A queue sleeps in poll(2) over its streams, and wakes often
-/// while a copy is due, of which poll does not know. It has few streams, and poll costs nothing while it does
-/// not sleep; an epoll set would be told of every segment that arrives.
+/// while a copy is in progress, because poll does not report copies. A queue has few streams, and poll costs
+/// nothing while the thread is busy; an epoll set would be updated for every segment that arrives.
 ///
 /// Thread safety: a queue and its endpoints belong to one thread at a time; only `wake` is for any thread.
 
 #include <poll.h>
-#include <sys/eventfd.h>
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <memory>
 #include <span>
-#include <string>
 #include <utility>
 #include <vector>
 
 #include "tensorhub/detail/build_mode.hpp"
-#include "tensorhub/detail/unique_fd.hpp"
-#include "tensorhub/error.hpp"
+#include "tensorhub/detail/wake_event.hpp"
 #include "tensorhub/transports/tcp/stream.hpp"
 #include "tensorhub/types/completion.hpp"
 #include "tensorhub/types/ids.hpp"
@@ -66,12 +61,7 @@ class queue_core {
   using stream = tcp_detail::stream<Channel>;
 
   queue_core(std::size_t depth, duration peer_timeout, std::shared_ptr<staging_pool> staging)
-      : ledger_{depth},
-        peer_timeout_{peer_timeout},
-        staging_{std::move(staging)},
-        event_{::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)} {
-    if (!event_)
-      throw error(errc::system_failed, std::string{Channel::name} + ": no eventfd: " + std::strerror(errno));
+      : ledger_{depth}, peer_timeout_{peer_timeout}, staging_{std::move(staging)}, wake_{Channel::name} {
     reserve_waits(0);
   }
   queue_core(const queue_core&) = delete;
@@ -81,7 +71,7 @@ class queue_core {
   [[nodiscard]] std::size_t outstanding() const noexcept { return ledger_.outstanding(); }
 
   void attach(endpoint_core& endpoint) { endpoints_.push_back(&endpoint); }
-  /// `devices`: reads into their memory are to be expected. Throws `system_failed`.
+  /// `devices`: the devices into whose memory reads are expected. Throws `system_failed`.
   void add_stream(endpoint_core& endpoint, Channel channel, std::span<device_access* const> devices) {
     std::size_t streams = 1;
     for (const endpoint_core* each : endpoints_) streams += each->streams_.size();
@@ -91,7 +81,7 @@ class queue_core {
     endpoint.streams_.push_back(std::move(added));
   }
   void detach(endpoint_core& endpoint) noexcept {
-    give_up(endpoint, completion_status::cancelled);
+    abandon(endpoint, completion_status::cancelled);
     std::erase(endpoints_, &endpoint);
   }
 
@@ -109,7 +99,7 @@ class queue_core {
       ledger_.end({read.id, completion_status::local_error});
       return post_result::posted;
     }
-    if (!least_busy.post(read, request)) give_up(endpoint, completion_status::peer_lost);
+    if (!least_busy.post(read, request)) abandon(endpoint, completion_status::peer_lost);
     return post_result::posted;
   }
 
@@ -127,7 +117,7 @@ class queue_core {
   void wait(duration timeout) noexcept {
     if (ledger_.any_ended()) return;
     waits_.clear();
-    waits_.push_back({event_.get(), POLLIN, 0});
+    waits_.push_back({wake_.descriptor(), POLLIN, 0});
     duration longest = std::min<duration>(timeout, std::chrono::hours{1});
     stream* copying = nullptr;
     const auto now = stream::clock::now();
@@ -153,41 +143,29 @@ class queue_core {
     } else if (copying != nullptr) {
       longest = std::min<duration>(longest, copy_poll_interval);
     }
-    const timespec limit = to_timespec(std::max(longest, duration::zero()));
-    static_cast<void>(::ppoll(waits_.data(), waits_.size(), &limit, nullptr));
-    if ((waits_.front().revents & POLLIN) != 0) {
-      std::uint64_t signals = 0;
-      [[maybe_unused]] const auto taken = ::read(event_.get(), &signals, sizeof signals);
-    }
+    detail::wait_for_descriptors(waits_, longest);
+    if ((waits_.front().revents & POLLIN) != 0) wake_.lower();
   }
 
-  void wake() noexcept {
-    const std::uint64_t one = 1;
-    [[maybe_unused]] const auto written = ::write(event_.get(), &one, sizeof one);
-  }
+  void wake() noexcept { wake_.raise(); }
 
  private:
-  /// How long a `wake` may go unnoticed while nothing but a copy is waited for.
+  /// How long a `wake` may go unnoticed while the queue waits for a copy alone.
   static constexpr std::chrono::microseconds longest_copy_wait{200};
-  /// How often copies are looked at while bytes are waited for as well.
+  /// How often the queue checks copies while it also waits for bytes.
   static constexpr std::chrono::microseconds copy_poll_interval{20};
 
   /// `wait` must not allocate.
   void reserve_waits(std::size_t streams) { waits_.reserve(streams + 1); }
 
-  [[nodiscard]] static timespec to_timespec(duration time) noexcept {
-    return {static_cast<time_t>(time.count() / 1'000'000'000),
-            static_cast<long>(time.count() % 1'000'000'000)};
-  }
-
-  /// Takes at most one read off each stream, so that its bytes are still in the cache when the caller looks
-  /// at them. Gives up what is broken or has been silent for too long.
+  /// Finishes at most one read per stream, so that its bytes are still in the cache when the caller uses
+  /// them. Abandons endpoints that are broken or have been silent for too long.
   void receive() noexcept {
     for (endpoint_core* endpoint : endpoints_) {
       for (const auto& each : endpoint->streams_) {
         completion done;
         if (each->landing() > 0 && !finish_landed(*each)) {
-          give_up(*endpoint, completion_status::local_error);
+          abandon(*endpoint, completion_status::local_error);
           break;
         }
         if (each->outstanding() == 0) continue;
@@ -197,7 +175,7 @@ class queue_core {
             stream::clock::now() - each->last_progress() > peer_timeout_)
           outcome = receive_outcome::broken;
         if (outcome == receive_outcome::broken || outcome == receive_outcome::copy_failed) {
-          give_up(*endpoint, outcome == receive_outcome::broken ? completion_status::peer_lost
+          abandon(*endpoint, outcome == receive_outcome::broken ? completion_status::peer_lost
                                                                 : completion_status::local_error);
           break;
         }
@@ -205,7 +183,7 @@ class queue_core {
     }
   }
 
-  /// Reads whose last copy is done. False: a copy failed.
+  /// Ends the reads whose last copy is done. False: a copy failed.
   [[nodiscard]] bool finish_landed(stream& from) noexcept {
     for (;;) {
       completion done;
@@ -216,9 +194,9 @@ class queue_core {
     }
   }
 
-  /// Ends all of its reads and closes its connections. Nothing is written to their targets afterwards: copies
-  /// that have begun are waited for.
-  void give_up(endpoint_core& endpoint, completion_status why) noexcept {
+  /// Ends all of the endpoint's reads and closes its connections. Nothing is written to their targets
+  /// afterwards: the function waits for copies that have begun.
+  void abandon(endpoint_core& endpoint, completion_status why) noexcept {
     endpoint.usable_ = false;
     for (const auto& each : endpoint.streams_) {
       each->settle();
@@ -234,7 +212,7 @@ class queue_core {
   read_ledger ledger_;
   duration peer_timeout_;
   std::shared_ptr<staging_pool> staging_;
-  detail::unique_fd event_;
+  detail::wake_event wake_;
   std::vector<endpoint_core*> endpoints_;
   std::vector<pollfd> waits_;
 };

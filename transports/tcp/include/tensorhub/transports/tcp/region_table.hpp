@@ -1,9 +1,9 @@
 #pragma once
 /// \file region_table.hpp
-/// The registered regions of one transport object, and who may read them.
+/// The registered regions of one transport object, and their keys.
 ///
-/// Every offset that a peer asks for is checked here against the region's length, every key against the
-/// region's present secret.
+/// `find` checks every offset that a peer requests against the region's length, and every key against the
+/// region's current secret.
 ///
 /// Thread safety: all members may be called from any thread.
 
@@ -25,12 +25,13 @@ namespace tensorhub::inline TENSORHUB_MODE::transports::tcp_detail {
 
 class region_table {
  public:
-  /// Number of the new region. Throws `system_failed` if the system has no randomness.
+  /// Returns the number of the new region. Throws `system_failed` if the system has no random numbers.
   [[nodiscard]] std::uint64_t insert(const memory_range& range, region_access access);
 
   void erase(std::uint64_t region) noexcept;
 
-  /// The region gets a new secret. Without randomness it cannot be read by anybody any more.
+  /// Gives the region a new secret. If the system has no random numbers, no peer can read the region any
+  /// more.
   void renew(std::uint64_t region) noexcept;
 
   [[nodiscard]] region_key key_of(std::uint64_t region) const;

@@ -35,7 +35,7 @@ using deadline = std::chrono::steady_clock::time_point;
 
 using resolved_addresses = std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)>;
 
-/// `transport` is who says so in an error, here and below.
+/// `transport`, here and below, is the name that begins an error's sentence.
 [[nodiscard]] resolved_addresses resolve(const std::string& host, const std::string& port, int flags,
                                          std::string_view transport);
 
@@ -49,39 +49,41 @@ void set_option(int socket, int level, int name, int value) noexcept;
 /// The settings of a connection to or from a peer that far away.
 [[nodiscard]] tcp_path settings_of(const tcp_options& options, path_kind path);
 
-/// Says nothing if the kernel does not have it, or not for this user: the system's default stays.
+/// If the kernel does not have the algorithm, or does not permit this user to choose it, the system's default
+/// stays.
 void choose_congestion_control(int socket, std::string_view control) noexcept;
 
-/// Options that both ends of a data connection want.
+/// Sets the options that both ends of a data connection use.
 void tune(int socket, const tcp_path& path) noexcept;
 
-/// The last number in a file of /proc/sys; zero: there is none.
+/// The last number in a file of /proc/sys; zero if there is none.
 [[nodiscard]] std::uint64_t kernel_limit(const char* file) noexcept;
 
-/// Sets one buffer's size. A size by hand ends the kernel's own tuning, and without CAP_NET_ADMIN it is cut
-/// to `net.core.*mem_max`, which is often a good deal less than that tuning reaches (`net.ipv4.tcp_*mem`):
-/// where it would be, it is left alone. (The kernel doubles what it is given, for its own book-keeping.)
+/// Sets one buffer's size. An explicit size ends the kernel's own tuning, and without CAP_NET_ADMIN the
+/// kernel limits it to `net.core.*mem_max`, which is often much less than the tuning reaches
+/// (`net.ipv4.tcp_*mem`). In that case the function does nothing. (The kernel doubles the given size for its
+/// own bookkeeping.)
 void size_buffer(int socket, int option, int forced_option, std::size_t wanted, const char* largest_by_hand,
                  const char* largest_by_tuning) noexcept;
 
-/// A receive buffer must be set before the connection is made, else the window does not scale with it; a send
-/// buffer may be set at any time.
+/// A receive buffer must be set before the connection is made, otherwise the window does not scale with it; a
+/// send buffer may be set at any time.
 void size_send_buffer(int socket, const tcp_path& path) noexcept;
 void size_buffers(int socket, const tcp_path& path) noexcept;
 
-/// Listens; `bound_port` is what the kernel chose. Throws `transport_failed`.
+/// Listens; `bound_port` receives the port, which the kernel may have chosen. Throws `transport_failed`.
 [[nodiscard]] detail::unique_fd listen_at(const tcp_options& options, std::uint16_t& bound_port,
                                           std::string_view transport);
 
 /// Waits until the socket is ready for `events`; false at the deadline.
 [[nodiscard]] bool wait_ready(int socket, short events, deadline until) noexcept;
 
-/// A non-blocking connection. The resolver has time-outs of its own: give numeric addresses where `until`
-/// must be kept even when a name server is silent. Throws `transport_failed` or `timed_out`.
+/// Opens a non-blocking connection. The resolver has timeouts of its own: use numeric addresses if `until`
+/// must hold even when a name server does not answer. Throws `transport_failed` or `timed_out`.
 [[nodiscard]] detail::unique_fd connect_to(const std::string& address, const tcp_path& path, deadline until,
                                            std::string_view transport = "tcp");
 
-/// Drops what is not sent yet and resets the connection when it is closed.
+/// Makes closing the socket drop unsent bytes and reset the connection.
 void abort_on_close(int socket) noexcept;
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::transports::tcp_detail

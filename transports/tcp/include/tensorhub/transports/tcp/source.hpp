@@ -4,10 +4,11 @@
 ///
 /// Each thread owns an epoll set and some of the connections. It holds its own mutex while it works on one
 /// connection; `cut_off` and `forget_region` take that mutex, so that after their return no byte that they
-/// forbid is being sent. They announce themselves first (`visitors_`), so that a busy thread lets them in.
+/// forbid is being sent. They increment `visitors` first, so that a busy thread releases the mutex to them.
 ///
-/// A connection that waits for a copy out of device memory (connection.hpp) is not watched meanwhile, except
-/// for its end, but looked at every few microseconds; the others go on. Without such a one the thread sleeps.
+/// While a connection waits for a copy from device memory (connection.hpp), the epoll set reports only its
+/// end, and the thread checks the copy every few microseconds; the other connections continue. Without such a
+/// connection the thread sleeps.
 ///
 /// Thread safety: all members may be called from any thread. The channel is explained in plain_channel.hpp.
 
@@ -15,7 +16,6 @@
 #include <pthread.h>
 #include <signal.h>
 #include <sys/epoll.h>
-#include <sys/eventfd.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 
@@ -34,18 +34,18 @@
 #include <string>
 #include <thread>
 #include <unordered_map>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/detail/unique_fd.hpp"
+#include "tensorhub/detail/wake_event.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/transports/tcp/connection.hpp"
 #include "tensorhub/transports/tcp/options.hpp"
 #include "tensorhub/transports/tcp/region_table.hpp"
 #include "tensorhub/transports/tcp/socket.hpp"
-#include "tensorhub/types/capability.hpp"
+#include "tensorhub/types/reader_gate.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::transports::tcp_detail {
 
@@ -69,7 +69,7 @@ class source {
   }
   ~source() {
     stopping_ = true;
-    for (const auto& each : loops_) wake(*each);
+    for (const auto& each : loops_) each->event.raise();
     for (const auto& each : loops_) each->thread.join();
   }
   source(const source&) = delete;
@@ -79,38 +79,29 @@ class source {
   [[nodiscard]] region_table& regions() noexcept { return regions_; }
   [[nodiscard]] const region_table& regions() const noexcept { return regions_; }
 
-  /// Closes what comes from this reader, and refuses it from now on.
+  /// Closes the connections of this reader, and refuses the reader from now on.
   void cut_off(incarnation reader) noexcept {
-    {
-      const std::lock_guard lock{refused_mutex_};
-      try {
-        refused_.insert(reader);
-      } catch (...) {  // without memory to remember one name, refuse everybody
-        refuse_all_ = true;
-      }
-    }
+    gate_.cut_off(reader);
     close_if([reader](const connection& each) { return each.reader() == reader; });
   }
 
-  /// Only readers with a capability of this key from now on; whoever is there already has to come again.
+  /// Accepts only readers with a capability of this key from now on, and closes all present connections:
+  /// their readers have to connect again.
   void require_capability(std::span<const std::byte> key) {
-    {
-      const std::lock_guard lock{refused_mutex_};
-      capabilities_.require(key);
-    }
+    gate_.require_capability(key);
     close_if([](const connection&) { return true; });
   }
   [[nodiscard]] std::uint64_t refused_connections() const noexcept {
-    return refused_connections_.load() + shared_->refused();
+    return gate_.refused_connections() + shared_->refused();
   }
 
-  /// The region's key has changed or is gone: nothing of it may be sent any more.
+  /// Closes the connections that may still send bytes of this region, whose key has changed or was removed.
   void forget_region(std::uint64_t region) noexcept {
     close_if([region](const connection& each) { return each.carries(region); });
   }
 
  private:
-  /// A connection, and what its thread knows of it.
+  /// A connection, and its thread's notes on it.
   struct watched final : connection {
     using connection::connection;
     std::uint32_t events = EPOLLIN;  ///< that the epoll set reports
@@ -119,21 +110,22 @@ class source {
 
   struct loop {
     detail::unique_fd epoll{::epoll_create1(EPOLL_CLOEXEC)};
-    detail::unique_fd event{::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)};
+    detail::wake_event event{Channel::name};
     std::mutex mutex;
     std::atomic<std::uint32_t> visitors = 0;
     std::unordered_map<std::uint64_t, std::unique_ptr<watched>> connections;  ///< guarded by mutex
-    std::vector<std::uint64_t> copying;     ///< those that wait for a copy; the thread's own, as the next
+    std::vector<std::uint64_t>
+        copying;  ///< connections that wait for a copy; used by the thread alone, as the next
     std::vector<std::uint64_t> copied_ids;  ///< room for the same
     std::jthread thread;
     bool listening = true;  ///< the thread's own
     loop() {
-      if (!epoll || !event)
+      if (!epoll)
         throw error(errc::system_failed, std::string{Channel::name} + ": no epoll: " + std::strerror(errno));
       epoll_event wanted{};
       wanted.events = EPOLLIN;
       wanted.data.u64 = event_id;
-      static_cast<void>(::epoll_ctl(epoll.get(), EPOLL_CTL_ADD, event.get(), &wanted));
+      static_cast<void>(::epoll_ctl(epoll.get(), EPOLL_CTL_ADD, event.descriptor(), &wanted));
     }
   };
 
@@ -143,11 +135,6 @@ class source {
   static constexpr std::chrono::milliseconds sweep_interval{1000};
   static constexpr long copy_poll_ns = 15'000;
   static constexpr std::chrono::seconds greeting_timeout{5};
-
-  static void wake(loop& where) noexcept {
-    const std::uint64_t one = 1;
-    [[maybe_unused]] const auto written = ::write(where.event.get(), &one, sizeof one);
-  }
 
   static void watch(loop& where, int operation, int socket, std::uint32_t events, std::uint64_t id) noexcept {
     epoll_event wanted{};
@@ -180,7 +167,7 @@ class source {
     ::sigemptyset(&pipe);
     ::sigaddset(&pipe, SIGPIPE);
     ::pthread_sigmask(SIG_BLOCK, &pipe, nullptr);
-    ::prctl(PR_SET_TIMERSLACK, 1000ul);  // ns: of this thread's short sleeps
+    ::prctl(PR_SET_TIMERSLACK, 1000ul);  // nanoseconds, for this thread's short sleeps
     std::array<epoll_event, 64> events{};
     auto next_sweep = std::chrono::steady_clock::now() + sweep_interval;
     while (!stopping_) {
@@ -190,7 +177,7 @@ class source {
         if (event.data.u64 == listener_id)
           accept_all(here);
         else if (event.data.u64 == event_id)
-          drain(here);
+          here.event.lower();
         else
           work_on(here, event.data.u64, event.events);
       }
@@ -221,11 +208,6 @@ class source {
     here.copied_ids.clear();
   }
 
-  static void drain(loop& here) noexcept {
-    std::uint64_t count = 0;
-    [[maybe_unused]] const auto taken = ::read(here.event.get(), &count, sizeof count);
-  }
-
   void accept_all(loop& here) noexcept {
     for (;;) {
       detail::unique_fd socket{::accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC)};
@@ -237,11 +219,11 @@ class source {
         }
         return;
       }
-      if (connection_count_.load() >= most_connections_ && !close_oldest_stranger(0)) continue;
+      if (connection_count_.load() >= most_connections_ && !close_oldest_unauthenticated(0)) continue;
       tune(socket.get(), near_);
       try {
         adopt(std::move(socket));
-      } catch (...) {  // no memory: the reader is turned away
+      } catch (...) {  // no memory: the reader is refused
       }
     }
   }
@@ -253,7 +235,7 @@ class source {
     const bool by_file =
         options_.send_from_file == file_sending::always ||
         (options_.send_from_file == file_sending::automatic && !reaches_loopback(descriptor));
-    static_cast<void>(close_oldest_stranger(Channel::most_newcomers));
+    static_cast<void>(close_oldest_unauthenticated(Channel::most_newcomers));
     newcomers_.emplace_back(&owner, id);
     auto fresh = std::make_unique<watched>(Channel::accept(*shared_, std::move(socket)), by_file, staging_,
                                            std::chrono::steady_clock::now());
@@ -263,9 +245,9 @@ class source {
     watch(owner, EPOLL_CTL_ADD, descriptor, EPOLLIN, id);
   }
 
-  /// Whoever connects and says nothing makes room for those who come after it. False: the newest `kept`
-  /// connections aside, everybody has said hello.
-  bool close_oldest_stranger(std::size_t kept) noexcept {
+  /// Closes the oldest connection that has not sent its hello, in favour of a new one. False: apart from the
+  /// newest `kept` connections, all have sent their hello.
+  bool close_oldest_unauthenticated(std::size_t kept) noexcept {
     while (newcomers_.size() > kept) {
       const auto [owner, id] = newcomers_.front();
       newcomers_.pop_front();
@@ -279,14 +261,14 @@ class source {
     return false;
   }
 
-  /// Of the descriptors that this process may have, half are left to others.
+  /// At most half of the descriptors that this process may have: the rest of the process needs some, too.
   [[nodiscard]] static std::size_t most_connections(const tcp_options& options) noexcept {
     rlimit files{};
     if (::getrlimit(RLIMIT_NOFILE, &files) != 0) return options.max_connections;
     return std::min<std::size_t>(options.max_connections, std::max<std::size_t>(1, files.rlim_cur / 2));
   }
 
-  /// `events`: zero, if it was in `copying` and is no longer.
+  /// `events`: zero if the connection was in `copying` and is no longer.
   void work_on(loop& here, std::uint64_t id, std::uint32_t events) noexcept {
     for (auto visitors = here.visitors.load(); visitors != 0; visitors = here.visitors.load()) {
       here.visitors.wait(visitors);
@@ -313,7 +295,7 @@ class source {
     watch(here, EPOLL_CTL_MOD, each.socket(), wanted, id);
   }
 
-  /// False: no memory for the note. Then the connection is watched for output, which is there at once.
+  /// False: no memory for the note. The connection is then watched for output, which is reported at once.
   [[nodiscard]] static bool note_copying(loop& here, std::uint64_t id, watched& each) noexcept {
     try {
       if (!each.waits_for_copy) here.copying.push_back(id);
@@ -324,20 +306,18 @@ class source {
     }
   }
 
-  /// Sets the socket up for a reader that is far away.
+  /// Also sets the socket up for an accepted reader that is far away.
   [[nodiscard]] welcome_status judge(const hello& greeting, int socket) noexcept {
-    if (greeting.path == path_kind::wide_area) {
+    const auto status = detail::status_of<welcome_status>(gate_.judge(greeting, data_protocol));
+    if (status == welcome_status::accepted && greeting.path == path_kind::wide_area) {
       size_send_buffer(socket, options_.wide_area);
       choose_congestion_control(socket, options_.wide_area.congestion_control);
     }
-    const std::lock_guard lock{refused_mutex_};
-    if (refuse_all_ || refused_.contains({greeting.reader})) return welcome_status::refused;
-    if (capabilities_.accepts(greeting.capability, {greeting.reader}, self_)) return welcome_status::accepted;
-    refused_connections_.fetch_add(1);
-    return welcome_status::no_capability;
+    return status;
   }
 
-  /// Closes connections that never said hello, and listens again after a shortage.
+  /// Closes connections that sent no hello in time, and listens again after a shortage of descriptors or
+  /// memory.
   void sweep(loop& here, std::chrono::steady_clock::time_point now) noexcept {
     {
       const std::lock_guard lock{here.mutex};
@@ -360,17 +340,14 @@ class source {
   std::uint16_t port_ = 0;
   detail::unique_fd listener_;
   region_table regions_;
-  std::mutex refused_mutex_;
-  std::unordered_set<incarnation> refused_;
-  bool refuse_all_ = false;
-  capability_check capabilities_;  ///< guarded by refused_mutex_
-  std::atomic<std::uint64_t> refused_connections_ = 0;
+  detail::reader_gate gate_{self_};
   std::atomic<bool> stopping_ = false;
   std::atomic<std::size_t> connection_count_ = 0;
   const std::size_t most_connections_ = most_connections(options_);
-  std::size_t next_loop_ = 0;  ///< the first thread's own, as the next two
+  std::size_t next_loop_ = 0;  ///< used by the first thread alone, as the next two
   std::uint64_t last_connection_ = 0;
-  std::deque<std::pair<loop*, std::uint64_t>> newcomers_;  ///< oldest first; some are greeted or gone
+  std::deque<std::pair<loop*, std::uint64_t>>
+      newcomers_;  ///< oldest first; some have sent their hello or are closed
   std::vector<std::unique_ptr<loop>> loops_;
 };
 

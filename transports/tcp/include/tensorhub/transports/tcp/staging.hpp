@@ -1,20 +1,20 @@
 #pragma once
 /// \file staging.hpp
-/// How the bytes of device memory get into and out of sockets: through pinned host memory, in pieces, so that
+/// Moves the bytes of device memory into and out of sockets through pinned host memory, in pieces, so that
 /// one piece is copied while another is on the network.
 ///
-/// A `staging_ring` is pinned memory with a lane of its device. Pieces go through it in order: room is
-/// reserved behind the newest one, filled (by the socket or by the device), copied or sent, and free again
-/// when the oldest piece is done with. A reader's stream has one ring per device that it reads into; a
+/// A `staging_ring` is pinned memory with a lane of its device. Pieces pass through the ring in order: space
+/// is reserved behind the newest piece, filled (by the socket or by the device), copied or sent, and freed
+/// when it is the oldest piece and finished. A reader's stream has one ring per device that it reads into; a
 /// source's connection has one while it has answers from device memory.
 ///
 /// Pinned memory: `ring_bytes` for each ring, so 4 MiB per stream of a reader, and 4 MiB per reader that a
-/// source is answering at the moment (the scheduler bounds their number). Rings that are given back are kept,
-/// `staging_pool::most_idle` of them: pinning and unpinning stops the device for others.
+/// source is currently answering (the scheduler bounds their number). The pool keeps up to
+/// `staging_pool::most_idle` returned rings, because pinning and unpinning memory stalls the device.
 ///
-/// A device must live as long as the transports that have seen its memory.
+/// A device must outlive the transports that have registered its memory.
 ///
-/// Thread safety: a ring belongs to one thread at a time; the pool is for all.
+/// Thread safety: a ring belongs to one thread at a time; any thread may use the pool.
 
 #include <array>
 #include <chrono>
@@ -32,10 +32,11 @@ namespace tensorhub::inline TENSORHUB_MODE::transports::tcp_detail {
 
 class staging_ring {
  public:
-  /// Of one copy: long enough for the speed of the bus, short enough to be a small part of a chunk.
+  /// The size of one copy: large enough for the full speed of the bus, small enough to be a small part of a
+  /// chunk.
   static constexpr std::uint64_t piece_bytes = 512u << 10;
   static constexpr std::uint64_t ring_bytes = 8 * piece_bytes;
-  static constexpr std::size_t most_pieces = 64;  ///< short ones share the memory of a long one
+  static constexpr std::size_t most_pieces = 64;  ///< short pieces share the memory of a long one
 
   struct piece {
     std::byte* data = nullptr;
@@ -43,8 +44,7 @@ class staging_ring {
     lane_ticket copy = 0;
   };
 
-  /// How long the end of a copy is waited for when nothing can go on without it. A device that takes longer
-  /// for 4 MiB is dead.
+  /// How long `settle` waits for the end of a copy. A device that takes longer for 4 MiB is considered dead.
   static constexpr std::chrono::seconds usual_patience{60};
 
   /// Throws `system_failed`.
@@ -53,10 +53,11 @@ class staging_ring {
 
   [[nodiscard]] device_access* device() const noexcept { return device_; }
 
-  /// Room behind the newest piece for the next one, of 1 to `piece_bytes` bytes; null: none at present. It is
-  /// the caller's until `load` or `store`, or the next `reserve`.
+  /// Space behind the newest piece for the next one, of 1 to `piece_bytes` bytes; null if there is none at
+  /// present. The space is the caller's until `load` or `store`, or the next `reserve`.
   [[nodiscard]] std::byte* reserve(std::uint64_t bytes) noexcept;
-  /// Device to ring, or ring to device: the reserved room becomes the newest piece. False: the lane failed.
+  /// Starts a copy from the device to the ring, or from the ring to the device: the reserved space becomes
+  /// the newest piece. False: the lane failed.
   [[nodiscard]] bool load(const std::byte* from, std::uint64_t bytes) noexcept {
     return push(bytes, lane_->copy(memory_.data() + head_, from, bytes));
   }
@@ -67,19 +68,20 @@ class staging_ring {
   [[nodiscard]] bool empty() const noexcept { return count_ == 0; }
   [[nodiscard]] const piece& oldest() const noexcept { return pieces_[first_]; }
   void drop_oldest() noexcept;
-  /// Drops what has been copied. False: the lane failed.
+  /// Drops the pieces that have been copied. False: the lane failed.
   [[nodiscard]] bool drop_copied() noexcept;
 
-  /// Of the newest piece; zero before there was one.
+  /// The number of the newest piece; zero before the first one.
   [[nodiscard]] lane_ticket newest() const noexcept { return newest_; }
   [[nodiscard]] lane_state state(lane_ticket copy) noexcept { return lane_->state(copy); }
   [[nodiscard]] lane_state wait(lane_ticket copy, duration timeout) noexcept {
     return lane_->wait(copy, timeout);
   }
 
-  /// Returns when no copy runs any more: what they read and write may go. Whether the ring is as good as new.
+  /// Returns when no copy is in progress: the memory that the copies used may be freed. True: the ring can be
+  /// used again.
   bool settle() noexcept;
-  /// The device did not come to an end within the patience of `settle`, and may still use the memory.
+  /// True: the device did not finish within the time limit of `settle`, and may still use the memory.
   [[nodiscard]] bool is_stuck() const noexcept { return is_stuck_; }
 
  private:
@@ -101,15 +103,15 @@ class staging_ring {
   lane_ticket newest_ = 0;
   bool failed_ = false;
   bool is_stuck_ = false;
-  std::unique_ptr<device_lane> lane_;  ///< goes first: its copies use the memory
+  std::unique_ptr<device_lane> lane_;  ///< destroyed first: its copies use the memory
 };
 
-/// The rings of one transport object that nobody uses at present.
+/// The currently unused rings of one transport object.
 class staging_pool : public std::enable_shared_from_this<staging_pool> {
  public:
   static constexpr std::size_t most_idle = 16;
 
-  /// Waits for the ring's copies, and keeps it if it is good.
+  /// Waits for the ring's copies, and keeps the ring if it can be used again.
   struct give_back {
     std::shared_ptr<staging_pool> pool;
     void operator()(staging_ring* ring) const noexcept { pool->keep(std::unique_ptr<staging_ring>{ring}); }

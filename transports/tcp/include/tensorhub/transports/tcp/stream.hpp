@@ -1,13 +1,15 @@
 #pragma once
 /// \file stream.hpp
-/// The reader's end of one data connection: requests out, answers straight into their target memory.
+/// The reader's end of one data connection: sends requests and receives answers directly into their target
+/// memory.
 ///
-/// Answers come in the order of the requests. After the last byte of one, the next answer's header is taken
-/// by the same system call, so that a busy stream makes one call per socketful and not two per read.
+/// Answers arrive in the order of the requests. The system call that receives the last bytes of one answer
+/// also receives the next answer's header, so that a busy stream makes one call per full socket buffer and
+/// not two per read.
 ///
-/// Bytes for device memory go into pieces of a staging ring (staging.hpp) instead. A full piece, or the last
-/// of a read, is copied to the device while the next one is filled. A read whose bytes have all been taken
-/// off the socket is *landing* until its last copy is done.
+/// Bytes for device memory are received into pieces of a staging ring (staging.hpp) instead. A full piece, or
+/// the last piece of a read, is copied to the device while the next one is filled. A read whose bytes have
+/// all been received is *landing* until its last copy is done.
 ///
 /// Thread safety: none; a stream belongs to one queue. The channel is explained in plain_channel.hpp.
 
@@ -37,11 +39,11 @@ struct pending_read {
   request_id id = 0;
   std::byte* target = nullptr;
   std::uint64_t bytes = 0;
-  device_access* device = nullptr;  ///< where `target` is not for the CPU
+  device_access* device = nullptr;  ///< set if the CPU cannot access `target`
 };
 
-/// What one step of receiving led to: a read has ended, some bytes have come, none have, the connection is no
-/// more, or a copy to a device has failed.
+/// The result of one step of receiving: a read has ended, some bytes have arrived, none have, the connection
+/// is broken, or a copy to a device has failed.
 enum class receive_outcome : std::uint8_t { finished_one, progress, nothing, broken, copy_failed };
 
 template <typename Channel>
@@ -49,15 +51,15 @@ class stream {
  public:
   using clock = std::chrono::steady_clock;
 
-  /// Room for `depth` reads is made here; posting does not allocate, but for the first read into the memory
-  /// of a device that was not prepared for.
+  /// Allocates space for `depth` reads. Posting allocates only for the first read into the memory of a device
+  /// without `prepare`.
   stream(Channel channel, std::size_t depth, std::shared_ptr<staging_pool> staging)
       : channel_{std::move(channel)},
         reads_(depth),
         requests_(depth * sizeof(read_request)),
         staging_{std::move(staging)} {}
 
-  /// Makes ready for reads into this device's memory. Throws `system_failed`.
+  /// Prepares for reads into this device's memory. Throws `system_failed`.
   void prepare(device_access& device) {
     if (ring_of(&device) != nullptr) return;
     landing_.resize(reads_.size());
@@ -77,7 +79,8 @@ class stream {
   [[nodiscard]] std::uint64_t outstanding_bytes() const noexcept { return outstanding_bytes_; }
   [[nodiscard]] clock::time_point last_progress() const noexcept { return last_progress_; }
 
-  /// Pre-condition: outstanding() < depth, prepared for the read's device. False: the connection is broken.
+  /// Precondition: outstanding() < depth, and the stream is prepared for the read's device. False: the
+  /// connection is broken.
   [[nodiscard]] bool post(const pending_read& read, const read_request& request) noexcept {
     if (count_ == 0) last_progress_ = clock::now();
     reads_[(first_ + count_) % reads_.size()] = read;
@@ -93,7 +96,7 @@ class stream {
     return flush();
   }
 
-  /// Sends what was posted, as far as the socket takes it. False: the connection is broken.
+  /// Sends posted requests, as far as the socket accepts them. False: the connection is broken.
   [[nodiscard]] bool flush() noexcept {
     while (unsent_begin_ < unsent_end_) {
       const auto sent = channel_.send(requests_.data() + unsent_begin_, unsent_end_ - unsent_begin_);
@@ -105,11 +108,11 @@ class stream {
   }
 
   [[nodiscard]] bool has_unsent() const noexcept { return unsent_begin_ < unsent_end_; }
-  /// `receive` may find something that poll(2) does not know of.
+  /// True: `receive` may return bytes that poll(2) does not report.
   [[nodiscard]] bool may_have_more() const noexcept { return channel_.may_have_more(); }
 
-  /// Receives until one read is finished (then `done` is it), or the socket has given what it had.
-  /// Pre-condition: outstanding() > 0.
+  /// Receives until one read is finished (`done` is then set) or the socket is empty. Precondition:
+  /// outstanding() > 0.
   [[nodiscard]] receive_outcome receive(completion& done) noexcept {
     for (bool progress = false;; progress = true) {
       if (header_have_ == sizeof header_) {
@@ -132,7 +135,7 @@ class stream {
         if (is_staged()) {
           if (!open_piece()) return receive_outcome::copy_failed;
           if (piece_ == nullptr) {
-            last_progress_ = clock::now();  // it is not the peer that is slow
+            last_progress_ = clock::now();  // the copies are slow, not the peer
             return progress ? receive_outcome::progress : receive_outcome::nothing;
           }
           into = piece_ + piece_have_;
@@ -166,10 +169,10 @@ class stream {
   // ---- device memory ------------------------------------------------------------------------------------
 
   [[nodiscard]] std::size_t landing() const noexcept { return landing_count_; }
-  /// Nothing is received until a copy is done.
+  /// True: the stream cannot receive until a copy is done.
   [[nodiscard]] bool waits_for_room() const noexcept { return waits_for_room_; }
 
-  /// The oldest landing read, if its last copy is done: `finished_one`; else `nothing`, or `copy_failed`.
+  /// `finished_one`: the last copy of the oldest landing read is done. Otherwise `nothing` or `copy_failed`.
   [[nodiscard]] receive_outcome take_landed(completion& done) noexcept {
     if (landing_count_ == 0) return receive_outcome::nothing;
     const landing_read& oldest = landing_[landing_first_];
@@ -181,7 +184,7 @@ class stream {
     return receive_outcome::finished_one;
   }
 
-  /// Until a copy is done that something waits for, or the time-out. Pre-condition: there is one.
+  /// Waits until a copy on which the stream depends is done, or for the timeout. Precondition: there is one.
   void wait_for_copy(duration timeout) noexcept {
     if (landing_count_ > 0) {
       const landing_read& oldest = landing_[landing_first_];
@@ -191,13 +194,13 @@ class stream {
     }
   }
 
-  /// Returns when no copy is under way any more. Used when the connection is given up: then
-  /// `take_landed` says of each landing read how it ended, and `take_unfinished` gives the rest.
+  /// Returns when no copy is in progress. Used when the connection is abandoned: afterwards `take_landed`
+  /// returns the result of each landing read, and `take_unfinished` returns the other reads.
   void settle() noexcept {
     for (const auto& each : rings_) static_cast<void>(each->settle());
   }
 
-  /// The oldest read that is not finished; false if there is none. Used when the connection is given up.
+  /// Takes the oldest unfinished read; false if there is none. Used when the connection is abandoned.
   [[nodiscard]] bool take_unfinished(request_id& id) noexcept {
     if (landing_count_ > 0) {
       id = landing_[landing_first_].id;
@@ -234,11 +237,11 @@ class stream {
     }
     return nullptr;
   }
-  /// The answer that is coming in has bytes for a device.
+  /// True: the answer being received has bytes for a device.
   [[nodiscard]] bool is_staged() const noexcept {
     return reads_[first_].device != nullptr && header_.bytes > 0;
   }
-  /// Sees to it that there is a piece to receive into (`piece_`; null: no room yet). False: the lane failed.
+  /// Reserves a piece to receive into (`piece_`; null: no space yet). False: the lane failed.
   [[nodiscard]] bool open_piece() noexcept {
     if (piece_ != nullptr) return true;
     ring_ = ring_of(reads_[first_].device);
@@ -249,7 +252,8 @@ class stream {
     waits_for_room_ = piece_ == nullptr;
     return true;
   }
-  /// So many bytes have come into the piece; a full one goes on its way. False: the lane failed.
+  /// Notes that so many bytes were received into the piece, and starts the copy of a full piece. False: the
+  /// lane failed.
   [[nodiscard]] bool fill_piece(std::uint64_t bytes) noexcept {
     piece_have_ += bytes;
     if (piece_have_ < piece_bytes_) return true;
@@ -305,7 +309,7 @@ class stream {
   std::vector<landing_read> landing_;           ///< ring: landing_count_ entries from landing_first_
   std::size_t landing_first_ = 0;
   std::size_t landing_count_ = 0;
-  staging_ring* ring_ = nullptr;  ///< of the answer that is coming in, as the next three
+  staging_ring* ring_ = nullptr;  ///< of the answer being received, as the next three
   std::byte* piece_ = nullptr;    ///< null: none is open
   std::uint64_t piece_bytes_ = 0;
   std::uint64_t piece_have_ = 0;

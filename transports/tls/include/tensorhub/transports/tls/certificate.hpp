@@ -1,11 +1,11 @@
 #pragma once
 /// \file certificate.hpp
-/// What a certificate says, and what is wrong with it, in words that name it and tell what to do.
+/// Describes certificates and their faults, in sentences that name the certificate and the remedy.
 ///
-/// Whatever a peer's certificate contains is bounded and has no control characters before it gets into a
-/// sentence.
+/// Text from a peer's certificate is limited in length, and its control characters are removed, before it
+/// becomes part of a sentence.
 ///
-/// Thread safety: free functions; OpenSSL's error queue is each thread's own.
+/// Thread safety: free functions; each thread has its own OpenSSL error queue.
 
 #include <openssl/bio.h>
 #include <openssl/err.h>
@@ -37,7 +37,7 @@ using session_pointer = std::unique_ptr<SSL, freed_by<::SSL_free>>;
 /// The newest entry of this thread's error queue, which is emptied.
 [[nodiscard]] std::string openssl_trouble();
 
-/// "CN=worker-3,O=example", at most 200 bytes of it.
+/// "CN=worker-3,O=example", at most 200 bytes.
 [[nodiscard]] std::string subject_of(const X509* certificate);
 
 /// "2026-11-21 20:00:00 UTC".
@@ -47,13 +47,14 @@ using session_pointer = std::unique_ptr<SSL, freed_by<::SSL_free>>;
   return ::X509_cmp_current_time(::X509_get0_notAfter(certificate)) < 0;
 }
 
-/// One of the names; by DNS names, or the common name of a certificate that has none.
+/// Whether the certificate has one of the names: among its DNS names, or, without DNS names, as its common
+/// name.
 [[nodiscard]] bool has_one_of(X509* certificate, const std::vector<std::string>& names);
 
 /// Why a peer's certificate is refused.
 [[nodiscard]] std::string why_refused(X509_STORE_CTX* verification, const std::string& ca_file);
 
-/// What a peer means by an alert, as OpenSSL's reason; empty if that is no alert about a certificate.
+/// The meaning of a peer's alert, given as OpenSSL's reason; empty if the alert is not about a certificate.
 [[nodiscard]] std::string_view alert_about_certificate(int reason) noexcept;
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::transports::tls_detail

@@ -1,14 +1,14 @@
 #pragma once
 /// \file channel.hpp
-/// A data connection under TLS 1.3: what tcp/plain_channel.hpp asks of a channel, by OpenSSL.
+/// A data connection under TLS 1.3: a channel as tcp/plain_channel.hpp defines it, implemented with OpenSSL.
 ///
-/// A source does its handshakes step by step in its I/O threads, between other work, and keeps nothing for a
-/// connection that has not sent anything. Who is refused hears why, by TLS's own alerts: the connection stays
-/// until the peer has taken that (or its time to greet is over). A reader of transport `tcp` that has come to
-/// the wrong port is told so in its own protocol.
+/// A source performs its handshakes step by step in its I/O threads, between other work, and keeps no TLS
+/// state for a connection that has not sent anything. A refused peer learns the reason by TLS's alerts: the
+/// connection stays open until the peer has received the alert or the greeting timeout is over. A reader of
+/// transport `tcp` that connects to this port gets the answer `needs_tls` in its own protocol.
 ///
-/// The bytes of an answer are copied when they are encrypted, 16 KiB at a time. So a source that takes its
-/// memory back finds at most one such record on its way: nothing is sent by reference.
+/// The bytes of an answer are copied when they are encrypted, 16 KiB at a time. When a source withdraws its
+/// memory, at most one such record is in flight: nothing is sent by reference.
 ///
 /// Thread safety: none; one thread at a time.
 
@@ -59,7 +59,7 @@ class tls_channel {
                                                        .uses_backing_file = false,
                                                        .sends_by_reference = false};
   static constexpr bool sends_files = false;
-  /// Each may have OpenSSL's memory for half a handshake, about 40 KiB.
+  /// Each may hold OpenSSL's memory for half a handshake, about 40 KiB.
   static constexpr std::size_t most_newcomers = 4096;
 
   [[nodiscard]] static tcp_options sockets_of(const options& all);
@@ -68,33 +68,33 @@ class tls_channel {
     return tls_channel{common, std::move(socket)};
   }
 
-  /// The reader's handshake, within its time. Throws `transport_failed` or `timed_out`.
+  /// Performs the reader's handshake before the deadline. Throws `transport_failed` or `timed_out`.
   [[nodiscard]] static tls_channel connect(tls_context& common, detail::unique_fd socket,
                                            const std::string& address, tcp_detail::deadline until);
 
-  /// The source's, as far as it goes.
+  /// Continues the source's handshake as far as possible without blocking.
   [[nodiscard]] handshake_need handshake() noexcept;
 
   [[nodiscard]] int socket() const noexcept { return socket_.get(); }
 
   [[nodiscard]] ssize_t send(const void* data, std::size_t bytes) noexcept;
 
-  /// One record takes what is before the last piece, and the beginning of that.
+  /// One record contains everything before the last piece, and the beginning of the last piece.
   [[nodiscard]] ssize_t send(std::span<iovec> pieces, int) noexcept;
 
   [[nodiscard]] ssize_t receive(void* into, std::size_t bytes) noexcept;
 
-  /// Goes on until the pieces are full, nothing is left, or `largest_receive_bytes` are there.
+  /// Receives until the pieces are full, no bytes are left, or `largest_receive_bytes` are received.
   [[nodiscard]] ssize_t receive(std::span<iovec> pieces) noexcept;
 
   [[nodiscard]] bool may_have_more() const noexcept { return may_have_more_; }
 
-  /// A reader is refused only after its own part of the handshake.
+  /// A source refuses a reader only after the reader's part of the handshake.
   [[nodiscard]] std::string why_closed() const;
 
  private:
   enum class phase : std::uint8_t { silent, shaking, open, refused };
-  static constexpr std::size_t record_bytes = 16'384;  ///< the most that TLS puts into one
+  static constexpr std::size_t record_bytes = 16'384;  ///< the maximum size of a TLS record
   static constexpr std::size_t largest_receive_bytes = 1u << 20;
   static constexpr std::size_t most_drained_bytes = 64 * 1024;
   static constexpr unsigned char handshake_record = 0x16;
@@ -106,12 +106,13 @@ class tls_channel {
 
   void expect_host(const std::string& address);
 
-  /// Whoever does not begin a handshake costs no session. Nothing: it does begin one.
+  /// A peer that does not begin a handshake costs no session. Empty: the peer does begin one.
   [[nodiscard]] std::optional<handshake_need> look_at_first_byte();
 
   [[nodiscard]] handshake_need go_on();
 
-  /// OpenSSL has sent the alert. Closing at once would lose it, if the peer has sent more meanwhile.
+  /// Called when OpenSSL has sent the alert. Closing at once would lose it if the peer has sent more in the
+  /// meantime.
   void refuse(const std::string& why);
   [[nodiscard]] handshake_need drain() noexcept;
 
@@ -119,20 +120,20 @@ class tls_channel {
   [[nodiscard]] std::string why_no_connection(int need) const;
   [[nodiscard]] std::string refused_ours(std::string_view why) const;
 
-  /// At most one record, all of it or none; -1 with errno. A new key begins before a record, never after one:
-  /// what has to be sent for it must not be left to a read.
+  /// Sends at most one record, completely or not at all; -1 with errno. The function changes the key before a
+  /// record, never after one: a later read must not have to send the key update.
   [[nodiscard]] ssize_t write(const void* data, std::size_t bytes) noexcept;
 
   detail::unique_fd socket_;
   tls_context* shared_;
   std::unique_ptr<verdict> verdict_{};
-  session_pointer session_{};  ///< before the socket is closed, and before the verdict goes
+  session_pointer session_{};  ///< destroyed before the socket is closed, and before the verdict
   phase phase_ = phase::silent;
   bool by_kernel_ = false;
   bool may_have_more_ = true;
   unsigned long last_trouble_ = 0;
   std::size_t drained_bytes_ = 0;
-  std::uint64_t sent_bytes_ = 0;  ///< under the present key
+  std::uint64_t sent_bytes_ = 0;  ///< under the current key
 };
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::transports::tls_detail

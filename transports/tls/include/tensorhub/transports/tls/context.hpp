@@ -1,9 +1,9 @@
 #pragma once
 /// \file context.hpp
-/// What all TLS connections of one transport share: certificates, rules, counters.
+/// The state that all TLS connections of one transport share: certificates, rules, counters.
 ///
-/// TLS 1.3 and nothing older; both sides show a certificate of a known authority; no session is ever resumed
-/// (no tickets, no cache), so each connection proves anew who is there; nothing is sent early.
+/// TLS 1.3 and nothing older. Both sides show a certificate of a known authority. No session is ever resumed
+/// (no tickets, no cache), so that each connection authenticates its peer again. There is no early data.
 ///
 /// Thread safety: all members may be called from any thread.
 
@@ -27,12 +27,12 @@
 
 namespace tensorhub::inline TENSORHUB_MODE::transports {
 
-/// What a transport has seen of TLS so far.
+/// Counters of a transport's TLS connections so far.
 struct tls_report {
-  std::uint64_t opened_connections = 0;   ///< handshakes that both sides were content with
-  std::uint64_t kernel_connections = 0;   ///< of these: the kernel encrypts what we send
-  std::uint64_t refused_connections = 0;  ///< handshakes of readers that came to nothing
-  std::string last_refusal{};             ///< peer, certificate and reason of the latest one
+  std::uint64_t opened_connections = 0;   ///< handshakes that both sides accepted
+  std::uint64_t kernel_connections = 0;   ///< of these: the kernel encrypts outgoing bytes
+  std::uint64_t refused_connections = 0;  ///< failed handshakes of readers
+  std::string last_refusal{};             ///< peer, certificate and reason of the latest refusal
 };
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::transports
@@ -41,13 +41,13 @@ namespace tensorhub::inline TENSORHUB_MODE::transports::tls_detail {
 
 enum class session_role : std::uint8_t { reader, source };
 
-/// What one handshake finds out about the peer.
+/// The result of one handshake's checks of the peer.
 struct verdict {
   const tls_options* rules = nullptr;
-  std::string refusal{};  ///< empty: nothing against its certificate
+  std::string refusal{};  ///< empty: the certificate is accepted
 };
 
-/// OpenSSL's callback, per certificate of the chain.
+/// OpenSSL's callback for each certificate of the chain.
 int judge_certificate(int good, X509_STORE_CTX* verification) noexcept;
 
 class tls_context {
@@ -59,7 +59,7 @@ class tls_context {
 
   [[nodiscard]] const tls_options& options() const noexcept { return options_; }
 
-  /// A fresh session over a socket; `found` must outlive it. Throws `transport_failed`.
+  /// Opens a new session over a socket; `found` must outlive it. Throws `transport_failed`.
   [[nodiscard]] session_pointer make_session(int socket, session_role role, verdict& found);
 
   /// This process's own certificate: "CN=worker-3, valid until ...".
@@ -80,7 +80,8 @@ class tls_context {
 
   [[nodiscard]] stamps stamp_of_files() const noexcept;
 
-  /// Files may be caught half-way through their exchange: then the old context stays until they are whole.
+  /// The files may be read in the middle of their replacement: the old context then stays until they are
+  /// complete.
   void reload_if_changed();
 
   [[noreturn]] static void fail(const std::string& what);

@@ -1,11 +1,11 @@
 #pragma once
 /// \file socket_bio.hpp
-/// OpenSSL's way to a socket, without the signal.
+/// An OpenSSL BIO for sockets that does not raise SIGPIPE.
 ///
-/// OpenSSL writes to sockets by write(2), which raises SIGPIPE where the peer is gone, and would end the
-/// process of a user who has not thought of that. This filter before OpenSSL's own socket BIO sends by
-/// MSG_NOSIGNAL. Where the kernel encrypts (kernel TLS, source's side only), it leaves writing to OpenSSL's:
-/// the I/O threads of a source block the signal anyway.
+/// OpenSSL writes to sockets by write(2), which raises SIGPIPE if the peer has closed the connection; without
+/// a handler the signal ends the process. This filter in front of OpenSSL's own socket BIO sends with
+/// MSG_NOSIGNAL. If the kernel encrypts (kernel TLS, source's side only), the filter leaves writing to
+/// OpenSSL's BIO: the I/O threads of a source block the signal anyway.
 ///
 /// Thread safety: a BIO belongs to one session.
 
@@ -23,7 +23,7 @@ int read_below(BIO* self, char* into, int bytes) noexcept;
 
 long control_below(BIO* self, int command, long number, void* pointer) noexcept;
 
-/// Null without memory. The socket is not closed with it.
+/// Null if there is no memory. The BIO does not close the socket.
 [[nodiscard]] bio_pointer make_socket_bio(int socket) noexcept;
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::transports::tls_detail

@@ -8,7 +8,7 @@
 
 namespace tensorhub::inline TENSORHUB_MODE::transports {
 
-TENSORHUB_DECL post_result verbs::queue::post_read(endpoint& through, const memory_region& into,
+TENSORHUB_DECL post_result verbs::queue::post_read(endpoint& to, const memory_region& into,
                                                    std::uint64_t offset, const remote_slice& from,
                                                    request_id id) noexcept {
   const verbs_detail::region& target = *into.core_;
@@ -18,16 +18,15 @@ TENSORHUB_DECL post_result verbs::queue::post_read(endpoint& through, const memo
   const remote_region& described = *from.region;
   verbs_detail::region_key key;
   if (from.offset > described.bytes || from.bytes > described.bytes - from.offset ||
-      !verbs_detail::decode_key(described.key, through.peer(), key) ||
-      key.head.rails < through.core_->rails())
+      !verbs_detail::decode_key(described.key, to.peer(), key) || key.head.rails < to.core_->rails())
     return core_->post_finished(id, completion_status::access_denied);
-  // `base` may have been moved within the region, to describe a part of it.
+  // `base` may point inside the region, to describe a part of it.
   const std::uint64_t begin = described.base - key.head.base;
   if (described.base < key.head.base || begin > key.head.bytes || from.offset > key.head.bytes - begin ||
       from.bytes > key.head.bytes - begin - from.offset)
     return core_->post_finished(id, completion_status::access_denied);
-  if (from.bytes == 0 && through.usable()) return core_->post_finished(id, completion_status::ok);
-  return core_->post(*through.core_, id, target, offset, key, begin + from.offset, from.bytes);
+  if (from.bytes == 0 && to.usable()) return core_->post_finished(id, completion_status::ok);
+  return core_->post(*to.core_, id, target, offset, key, begin + from.offset, from.bytes);
 }
 
 TENSORHUB_DECL std::vector<verbs::memory_region> verbs::register_memory(std::span<const memory_range> ranges,
@@ -40,10 +39,9 @@ TENSORHUB_DECL std::vector<verbs::memory_region> verbs::register_memory(std::spa
       throw error(errc::invalid_argument,
                   "verbs: " + name_of(i) + " cannot be registered: it is null or empty");
     if (!ranges[i].host_accessible() && ranges[i].device == nullptr)
-      throw error(errc::invalid_argument,
-                  "verbs: " + name_of(i) +
-                      " cannot be registered: it is device memory, and memory_range::device does not say of "
-                      "which device: let its memory space describe it");
+      throw error(errc::invalid_argument, "verbs: " + name_of(i) +
+                                              " cannot be registered: it is device memory without its device "
+                                              "(memory_range::device): let its memory space describe it");
   }
   std::vector<memory_region> regions;
   regions.reserve(ranges.size());

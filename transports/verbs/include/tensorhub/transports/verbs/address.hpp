@@ -25,7 +25,7 @@ using deadline = std::chrono::steady_clock::time_point;
 /// Milliseconds left, rounded up, at least zero; for poll(2) and the connection manager.
 [[nodiscard]] int milliseconds_left(deadline until) noexcept;
 
-/// IPv4 or IPv6, with port.
+/// An IPv4 or IPv6 address, with port.
 struct socket_address {
   sockaddr_storage storage{};
 
@@ -39,12 +39,12 @@ struct socket_address {
     return reinterpret_cast<const sockaddr_in6&>(storage);
   }
   void set_port(std::uint16_t port) noexcept;
-  /// The 16 bytes that a RoCE GID table has for this address.
+  /// The 16 bytes of this address in a RoCE GID table.
   [[nodiscard]] bool is_gid(const std::uint8_t (&gid)[16]) const noexcept;
   [[nodiscard]] std::string host() const;
 };
 
-/// Throws `transport_failed`. The resolver has time-outs of its own: give numeric addresses.
+/// Throws `transport_failed`. The resolver has timeouts of its own: use numeric addresses.
 [[nodiscard]] socket_address resolve(const std::string& host, const std::string& port);
 
 [[nodiscard]] std::string host_and_port(const socket_address& address, std::uint16_t port);
@@ -54,7 +54,7 @@ struct named_address {
   socket_address address{};
 };
 
-/// Taken apart: one per rail of the source. Throws `transport_failed`.
+/// Parses an address: one entry per rail of the source. Throws `transport_failed`.
 [[nodiscard]] std::vector<named_address> parse_address(std::string_view text);
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::transports::verbs_detail

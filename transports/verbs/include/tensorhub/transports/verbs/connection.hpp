@@ -1,12 +1,12 @@
 #pragma once
 /// \file connection.hpp
-/// The reader's end of one connection: a queue pair with its completion queue, and what is on it.
+/// The reader's end of one connection: a queue pair with its completion queue, and its work requests.
 ///
-/// Work requests complete in their order, so that one completion stands for all before it. They are numbered;
-/// the number is the work request's identity at the device (`wr_id`, the only field that can be trusted in an
-/// error completion).
+/// Work requests complete in order, so that one completion covers all earlier ones. Each has a number, which
+/// identifies it at the device (`wr_id`, the only reliable field of an error completion).
 ///
-/// Thread safety: belongs to one queue; only `lose` is for the thread that hears the connection manager.
+/// Thread safety: a connection belongs to one queue; only `lose` is for the thread that receives the
+/// connection manager's events.
 
 #include <infiniband/verbs.h>
 #include <rdma/rdma_cma.h>
@@ -26,10 +26,11 @@
 #include "tensorhub/transports/verbs/handles.hpp"
 #include "tensorhub/transports/verbs/options.hpp"
 #include "tensorhub/transports/verbs/protocol.hpp"
+#include "tensorhub/types/reader_gate.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::transports::verbs_detail {
 
-/// One RDMA READ: no larger than the port takes, within one piece on either side.
+/// One RDMA READ: no larger than the port's limit, within one piece on either side.
 struct work_request {
   std::uint64_t local_address = 0;
   std::uint32_t local_key = 0;
@@ -39,8 +40,8 @@ struct work_request {
   std::uint32_t slot = 0;  ///< the read that it is part of
 };
 
-/// Where the events of established connections go. The mutex is that of the thread that hears them: what was
-/// written under it before the first event is seen by that thread.
+/// The destination of the events of established connections. The mutex belongs to the thread that receives
+/// them: the thread sees everything that was written under the mutex before the first event.
 struct event_home {
   rdma_event_channel& channel;
   std::mutex& mutex;
@@ -50,7 +51,7 @@ class connection {
  public:
   using clock = std::chrono::steady_clock;
 
-  /// Connects, or throws `transport_failed` or `timed_out`. `events` is told of the connection's end.
+  /// Connects, or throws `transport_failed` or `timed_out`. `events` receives the connection's end.
   connection(const rail& from, std::size_t local_rail, const named_address& to, const hello& greeting,
              const verbs_options& options, const event_home& events, deadline until);
   ~connection() { close(); }
@@ -66,32 +67,33 @@ class connection {
   /// Readable when a signalled work request is complete; -1 in polling mode.
   [[nodiscard]] int descriptor() const noexcept { return completion_channel_ ? completion_channel_->fd : -1; }
 
-  /// Pre-condition: has_room(). The completion of a work request that is not signalled is told by a later
-  /// one. False: the queue pair does not take it.
+  /// Precondition: has_room(). A work request that is not signalled completes with a later one that is.
+  /// False: the queue pair does not accept the work request.
   [[nodiscard]] bool post(const work_request& what, bool is_last) noexcept;
 
   [[nodiscard]] int poll(ibv_wc* into, int most) noexcept {
     return ::ibv_poll_cq(completion_queue_.get(), most, into);
   }
 
-  /// Calls `each(slot)` for all work requests up to and with this one.
+  /// Calls `each(slot)` for all work requests up to and including this one.
   template <typename Each>
   void retire(std::uint64_t number, Each&& each) noexcept {
     while (first_ <= number && first_ != last_) each(slots_[first_++ & slot_mask_]);
   }
-  /// Pre-condition: that work request is outstanding.
+  /// Precondition: that work request is outstanding.
   [[nodiscard]] std::uint32_t slot_of(std::uint64_t number) const noexcept {
     return slots_[number & slot_mask_];
   }
 
-  /// The descriptor becomes readable with the next completion.
+  /// Makes the descriptor readable at the next completion.
   void arm() noexcept { static_cast<void>(::ibv_req_notify_cq(completion_queue_.get(), 0)); }
   void disarm() noexcept;
 
-  /// The peer has gone: what is outstanding completes with an error. Any thread.
+  /// Called when the peer has closed the connection: the outstanding work requests complete with an error.
+  /// Any thread may call it.
   void lose() noexcept;
 
-  /// When this returns the device writes nothing for this connection any more.
+  /// When the function returns, the device writes nothing for this connection any more.
   void close() noexcept;
 
  private:
@@ -100,8 +102,8 @@ class connection {
   void connect(const rail& from, const named_address& to, const hello& greeting, const verbs_options& options,
                const event_home& events, deadline until);
 
-  /// In several short attempts: the kernel may look at its table of neighbours only when an attempt begins or
-  /// ends, although the neighbour has answered long ago.
+  /// Makes several short attempts: the kernel may consult its neighbour table only when an attempt begins or
+  /// ends, although the neighbour has already answered.
   void resolve_address(rdma_event_channel& channel, const rail& from, const named_address& to,
                        const hello& greeting, deadline until);
 
@@ -123,7 +125,7 @@ class connection {
 
   const std::size_t local_rail_;
   const std::size_t remote_rail_;
-  std::mutex mutex_;  ///< the queue pair's destruction and `lose` exclude each other
+  std::mutex mutex_;  ///< keeps `lose` and the destruction of the queue pair apart
   handle<ibv_comp_channel> completion_channel_;
   handle<ibv_cq> completion_queue_;
   handle<rdma_cm_id> id_;

@@ -1,12 +1,12 @@
 #pragma once
 /// \file device.hpp
-/// Which devices there are, which of them a process listens on, and what they take.
+/// The machine's RDMA devices, the choice of those on which a process listens, and their limits.
 ///
-/// A rail is a port of a device, known by an IP address of its network interface. The connection manager says
-/// which device an address belongs to; this holds for RoCE, iWARP and InfiniBand (IPoIB) alike, so that a GID
-/// need never be given by number.
+/// A rail is a port of a device, identified by an IP address of its network interface. The connection manager
+/// maps addresses to devices for RoCE, iWARP and InfiniBand (IPoIB) alike, so that users need not specify a
+/// GID by number.
 ///
-/// Thread safety: none needed; used while a transport object is made.
+/// Thread safety: none needed; used while a transport object is constructed.
 
 #include <ifaddrs.h>
 #include <net/if.h>
@@ -23,24 +23,24 @@
 
 namespace tensorhub::inline TENSORHUB_MODE::transports::verbs_detail {
 
-/// What one device takes, with the options applied.
+/// The limits of one device, with the options applied.
 struct device_limits {
   std::uint64_t work_request_bytes = 0;
   std::uint64_t registration_bytes = 0;
   std::uint32_t queue_pair_depth = 0;
-  std::uint8_t reads_out = 0;  ///< RDMA READs that a queue pair has on the wire
-  std::uint8_t reads_in = 0;   ///< ... and answers
+  std::uint8_t reads_out = 0;  ///< RDMA READs that a queue pair has outstanding
+  std::uint8_t reads_in = 0;   ///< RDMA READs that a queue pair answers at a time
 };
 
-/// One rail of this process. Members are destroyed in reverse: the listener goes before the domain.
+/// One rail of this process. Members are destroyed in reverse order: the listener before the domain.
 struct rail {
   std::string device{};
   std::uint8_t port = 0;
   bool is_iwarp = false;
-  socket_address address{};  ///< port 0: for this process's own connections
+  socket_address address{};  ///< with port 0, for this process's own connections
   device_limits limits{};
-  handle<ibv_pd> domain{};        ///< memory and queue pairs of one transport object, and of no other
-  handle<ibv_cq> unused_queue{};  ///< queue pairs that only answer need one, and never fill it
+  handle<ibv_pd> domain{};        ///< of the memory and queue pairs of this transport object alone
+  handle<ibv_cq> unused_queue{};  ///< required by queue pairs that only answer; always empty
   handle<rdma_cm_id> listener{};
 
   [[nodiscard]] ibv_context* context() const noexcept { return listener->verbs; }
@@ -52,7 +52,7 @@ struct rail_candidate {
   std::string device{};
   std::uint8_t port = 0;
   bool is_active = false;
-  int node = -1;  ///< NUMA node of the device; -1: not known
+  int node = -1;  ///< NUMA node of the device; -1: unknown
   std::vector<int> gid_indexes{};
 
   [[nodiscard]] std::string text() const;
@@ -65,18 +65,18 @@ struct rail_candidate {
 
 [[nodiscard]] int node_of_this_thread() noexcept;
 
-/// Fills in what the address's device is; false: it belongs to none.
+/// Fills in the device of the address; false: the address belongs to no device.
 [[nodiscard]] bool identify(rdma_event_channel& channel, rail_candidate& candidate);
 
-/// All addresses of this machine that an RDMA device has, best first: active, then IPv4, then near.
+/// All addresses of this machine's RDMA devices, best first: active, then IPv4, then near.
 [[nodiscard]] std::vector<rail_candidate> find_candidates(rdma_event_channel& channel);
 
-/// For error sentences: what could have been chosen.
+/// For error sentences: the possible choices.
 [[nodiscard]] std::string list_of(const std::vector<rail_candidate>& candidates);
 
 [[nodiscard]] bool fits(const rail_candidate& each, const verbs_options& options);
 
-/// One address per rail, as the options say. Throws `transport_failed`, saying what there is.
+/// One address per rail, according to the options. Throws `transport_failed` with the possible choices.
 [[nodiscard]] std::vector<rail_candidate> choose_rails(rdma_event_channel& channel,
                                                        const verbs_options& options);
 

@@ -2,7 +2,7 @@
 /// \file handles.hpp
 /// Owners of the objects of libibverbs and librdmacm, and the events of the connection manager.
 ///
-/// Thread safety: values; the objects behind them are thread safe in their libraries.
+/// Thread safety: values; their libraries make the underlying objects thread-safe.
 
 #include <fcntl.h>
 #include <infiniband/verbs.h>
@@ -23,7 +23,7 @@ namespace tensorhub::inline TENSORHUB_MODE::transports::verbs_detail {
 
 struct handle_closer {
   void operator()(rdma_event_channel* channel) const noexcept { ::rdma_destroy_event_channel(channel); }
-  /// Waits until all events of the id are acknowledged. Tells a connected peer.
+  /// Waits until all events of the id are acknowledged, and notifies a connected peer.
   void operator()(rdma_cm_id* id) const noexcept { static_cast<void>(::rdma_destroy_id(id)); }
   void operator()(ibv_pd* domain) const noexcept { static_cast<void>(::ibv_dealloc_pd(domain)); }
   void operator()(ibv_cq* queue) const noexcept { static_cast<void>(::ibv_destroy_cq(queue)); }
@@ -44,7 +44,7 @@ void set_nonblocking(int descriptor) noexcept;
 
 [[nodiscard]] handle<rdma_cm_id> make_id(rdma_event_channel& channel);
 
-/// An event of the connection manager, copied: it is acknowledged already.
+/// A copy of an event of the connection manager, which is acknowledged already.
 struct cm_answer {
   rdma_cm_event_type type = RDMA_CM_EVENT_CONNECT_ERROR;
   int status = 0;
@@ -52,7 +52,7 @@ struct cm_answer {
   std::size_t private_bytes = 0;
 };
 
-/// The channel's next event; nothing at the deadline.
+/// The channel's next event; empty at the deadline.
 [[nodiscard]] std::optional<cm_answer> next_answer(rdma_event_channel& channel, deadline until);
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::transports::verbs_detail

@@ -1,12 +1,11 @@
 #pragma once
 /// \file protocol.hpp
-/// What two processes tell each other when they connect, and what is in a region's key. Little-endian structs
-/// of fixed size.
+/// The messages of the handshake, and the content of a region's key: little-endian structs of fixed size.
 ///
 ///     reader                                          source
-///       connect request + hello {who, whom, rail,
+///       connect request + hello {incarnations, rail,
 ///                                capability}      ->
-///                                              <-     accept + welcome, or reject + welcome {why not}
+///                                              <-     accept + welcome, or reject + welcome {reason}
 ///       RDMA READ (any number)                 ->     (answered by the device alone)
 ///
 /// The hello travels in the connection manager's private data, of which a reader has 56 bytes.
@@ -25,8 +24,7 @@
 
 namespace tensorhub::inline TENSORHUB_MODE::transports::verbs_detail {
 
-static_assert(std::endian::native == std::endian::little,
-              "the data protocol is that of little-endian machines");
+static_assert(std::endian::native == std::endian::little, "the data protocol needs a little-endian machine");
 
 inline constexpr std::uint64_t hello_magic = 0x3156425548544854;    // "THTHUBV1"
 inline constexpr std::uint64_t welcome_magic = 0x3157565548544854;  // "THTHUVW1"
@@ -36,11 +34,11 @@ inline constexpr std::size_t most_rails = 8;
 struct hello {
   std::uint64_t magic = hello_magic;
   std::uint32_t protocol = data_protocol;
-  std::uint16_t rail = 0;                                ///< of the source, that this connection uses
+  std::uint16_t rail = 0;                                ///< the rail of the source that this connection uses
   std::uint16_t lane = 0;                                ///< number of this connection within its endpoint
   std::uint64_t reader = 0;                              ///< incarnation
   std::uint64_t source = 0;                              ///< incarnation that the reader wants
-  std::array<std::byte, capability_bytes> capability{};  ///< zero: none (types/capability.hpp)
+  std::array<std::byte, capability_bytes> capability{};  ///< zeros: none (types/capability.hpp)
 };
 
 enum class welcome_status : std::uint32_t {
@@ -48,9 +46,9 @@ enum class welcome_status : std::uint32_t {
   other_protocol = 1,
   other_process = 2,
   refused = 3,          ///< this reader was cut off
-  other_transport = 4,  ///< the hello is no hello
+  other_transport = 4,  ///< the bytes are not a hello of this transport
   overloaded = 5,       ///< no more connections, or no more queue pairs
-  no_capability = 6,    ///< the source asks for one, and this is none for it from this reader
+  no_capability = 6,    ///< the source requires one, and the hello's is not valid for this reader and source
 };
 
 struct welcome {
@@ -63,8 +61,8 @@ struct welcome {
 static_assert(sizeof(hello) == 56 && sizeof(welcome) == 24);
 static_assert(std::is_trivially_copyable_v<hello> && std::is_trivially_copyable_v<welcome>);
 
-/// A region of `bytes` bytes is registered in equal pieces of `piece_bytes_of`, the last one perhaps shorter.
-/// The device checks each against its rkey.
+/// A region of `bytes` bytes is registered in equal pieces of `piece_bytes_of`; the last one may be shorter.
+/// The device checks each access against the piece's rkey.
 [[nodiscard]] constexpr std::uint64_t piece_bytes_of(std::uint64_t bytes, std::uint64_t pieces) noexcept {
   constexpr std::uint64_t grain = 4096;
   if (pieces <= 1) return bytes;
@@ -72,13 +70,14 @@ static_assert(std::is_trivially_copyable_v<hello> && std::is_trivially_copyable_
   return (even + grain - 1) / grain * grain;
 }
 
-/// How many pieces a region needs when one registration takes `largest` bytes.
+/// The number of pieces of a region if one registration covers at most `largest` bytes.
 [[nodiscard]] constexpr std::uint64_t pieces_for(std::uint64_t bytes, std::uint64_t largest) noexcept {
   const std::uint64_t usable = largest < 4096 ? 4096 : largest / 4096 * 4096;
   return bytes <= largest ? 1 : bytes / usable + (bytes % usable != 0 ? 1 : 0);
 }
 
-/// Head of a `remote_key`. The rkeys follow: of rail 0 all pieces, of rail 1 all pieces...
+/// The head of a `remote_key`. The rkeys follow: those of all pieces on rail 0, of all pieces on rail 1, and
+/// so on.
 struct key_head {
   std::uint16_t format = 0x5631;
   std::uint8_t rails = 0;
@@ -92,7 +91,7 @@ static_assert(sizeof(key_head) == 24 && std::is_trivially_copyable_v<key_head>);
 inline constexpr std::size_t most_rkeys =
     (limits::remote_key_bytes - sizeof(key_head)) / sizeof(std::uint32_t);
 
-/// A key, taken apart.
+/// A decoded key.
 struct region_key {
   key_head head{};
   std::array<std::uint32_t, most_rkeys> rkeys{};
@@ -101,14 +100,15 @@ struct region_key {
   }
 };
 
-/// Over the whole key and the incarnation that made it. It tells a damaged key, or one of another process,
-/// before the device does, which would break the connection. It is no secret: what forbids is the rkey.
+/// A checksum over the whole key and the incarnation that made it. It detects a damaged key, or the key of
+/// another process, before the device does, which would break the connection. The checksum is not a secret:
+/// only the rkey protects the memory.
 [[nodiscard]] std::uint32_t checksum_of(const region_key& key, incarnation source) noexcept;
 
-/// Pre-condition: rails * pieces <= most_rkeys, and the unused rkeys are zero.
+/// Precondition: rails * pieces <= most_rkeys, and the unused rkeys are zero.
 [[nodiscard]] remote_key encode_key(region_key key, incarnation source) noexcept;
 
-/// False: these bytes are no key of that process.
+/// False: the bytes are not a key of that process.
 [[nodiscard]] bool decode_key(const remote_key& from, incarnation source, region_key& out) noexcept;
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::transports::verbs_detail

@@ -2,18 +2,17 @@
 /// \file queue.hpp
 /// The reading side of the verbs transport: queues, and the endpoints on them.
 ///
-/// A read is cut into work requests: at the largest that the port takes, and where a piece of either region
-/// ends. They take turns on the endpoint's connections, strictly, so that the last ones of a read are the
-/// last ones on their connections: those are signalled. What does not fit into the queue pairs waits in the
-/// endpoint's line. A read ends when all its work requests are complete.
+/// A read is cut into work requests: at the port's largest size, and at the ends of the pieces of both
+/// regions. Work requests alternate strictly between the endpoint's connections, so that the last ones of a
+/// read are the last ones on their connections: those are signalled. Reads that do not fit into the queue
+/// pairs wait in the endpoint's line. A read ends when all its work requests are complete.
 ///
-/// The first error breaks the endpoint: its queue pairs are destroyed, after which no byte can come, and
-/// whatever it had outstanding ends. There is no waiting for the device to flush.
+/// The first error breaks the endpoint: its queue pairs are destroyed, after which no byte can arrive, and
+/// its outstanding reads end. The queue does not wait for the device to flush.
 ///
 /// Thread safety: a queue and its endpoints belong to one thread at a time; only `wake` is for any thread.
 
 #include <poll.h>
-#include <sys/eventfd.h>
 
 #include <atomic>
 #include <chrono>
@@ -25,7 +24,7 @@
 #include <vector>
 
 #include "tensorhub/detail/build_mode.hpp"
-#include "tensorhub/detail/unique_fd.hpp"
+#include "tensorhub/detail/wake_event.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/transports/verbs/connection.hpp"
 #include "tensorhub/transports/verbs/options.hpp"
@@ -49,8 +48,8 @@ struct read_slot {
   request_id id = 0;
   const region* into = nullptr;
   std::uint64_t local_offset = 0;        ///< of the next work request, in the local region
-  std::uint64_t remote_offset = 0;       ///< ditto, in the remote one
-  std::uint64_t unposted_bytes = 0;      ///< not yet cut off
+  std::uint64_t remote_offset = 0;       ///< of the next work request, in the remote region
+  std::uint64_t unposted_bytes = 0;      ///< not yet cut into work requests
   std::uint64_t remote_piece_bytes = 0;  ///< length of the remote region's registrations
   std::uint32_t work_requests = 0;       ///< posted, not complete
   std::uint32_t next = no_slot;          ///< in the endpoint's line, or in the list of free slots
@@ -68,7 +67,7 @@ class endpoint_core {
 
   [[nodiscard]] incarnation peer() const noexcept { return peer_; }
   [[nodiscard]] bool usable() const noexcept { return usable_; }
-  /// Rails of the source that are used; its keys must have as many.
+  /// The number of the source's rails in use; its keys must cover at least as many.
   [[nodiscard]] std::size_t rails() const noexcept { return rails_; }
   void add(std::unique_ptr<connection> fresh) { connections_.push_back(std::move(fresh)); }
 
@@ -80,9 +79,9 @@ class endpoint_core {
   std::uint64_t largest_work_request_;
   bool usable_ = true;
   std::vector<std::unique_ptr<connection>> connections_;
-  std::size_t turn_ = 0;                ///< the connection that takes the next work request
+  std::size_t turn_ = 0;                ///< the connection for the next work request
   std::size_t reads_ = 0;               ///< slots in use
-  std::uint32_t line_first_ = no_slot;  ///< reads that are not all posted, in their order
+  std::uint32_t line_first_ = no_slot;  ///< reads that are not completely posted, in order
   std::uint32_t line_last_ = no_slot;
 };
 
@@ -94,16 +93,16 @@ class queue_core {
 
   [[nodiscard]] std::size_t outstanding() const noexcept { return ledger_.outstanding(); }
 
-  /// Pre-condition: the endpoint has its connections.
+  /// Precondition: the endpoint has its connections.
   void attach(endpoint_core& endpoint);
   void detach(endpoint_core& endpoint) noexcept;
 
-  /// Pre-condition: the read fits both regions, and is not empty.
+  /// Precondition: the read fits both regions, and is not empty.
   [[nodiscard]] post_result post(endpoint_core& endpoint, request_id id, const region& into,
                                  std::uint64_t offset, const region_key& key, std::uint64_t remote_offset,
                                  std::uint64_t bytes) noexcept;
 
-  /// A read that ends before it was sent.
+  /// Ends a read without sending it.
   [[nodiscard]] post_result post_finished(request_id id, completion_status status) noexcept {
     return ledger_.begin_and_end({id, status});
   }
@@ -117,38 +116,36 @@ class queue_core {
  private:
   static constexpr int batch = 16;
 
-  [[nodiscard]] static timespec to_timespec(duration time) noexcept;
-
-  /// Offending statuses that say more than that the connection is gone.
+  /// Maps error statuses; most mean that the connection is lost.
   [[nodiscard]] static completion_status status_of(ibv_wc_status status) noexcept;
 
   void take_wake() noexcept;
 
   void spin(connection::clock::time_point until) noexcept;
 
-  /// Cuts the reads in line into work requests, as far as the connections take them.
+  /// Cuts the reads in line into work requests, as far as the connections accept them.
   void post_line(endpoint_core& endpoint) noexcept;
 
   void receive() noexcept;
 
   void receive(endpoint_core& endpoint) noexcept;
 
-  /// What is complete already, before the connections are given up.
+  /// Takes the completions that have arrived, before the connections are closed.
   void take_completed(endpoint_core& endpoint, const connection* without = nullptr) noexcept;
 
-  /// One work request of this read is complete.
+  /// Called when one work request of this read is complete.
   void retire(std::uint32_t number) noexcept;
 
   void end(std::uint32_t number, completion_status status) noexcept;
 
-  /// Ends all of its reads, and its connections: first these, so that no byte comes later.
+  /// Closes the endpoint's connections first, so that no byte arrives later, and then ends all of its reads.
   void give_up(endpoint_core& endpoint, completion_status why, std::uint32_t offending = no_slot,
                completion_status offence = completion_status::peer_lost) noexcept;
 
   read_ledger ledger_;
   duration peer_timeout_;
   completion_mode mode_;
-  detail::unique_fd event_;
+  detail::wake_event event_;
   std::atomic<bool> woken_ = false;
   std::vector<read_slot> slots_;
   std::uint32_t free_ = 0;

@@ -1,15 +1,15 @@
 #pragma once
 /// \file region.hpp
-/// One registered region: its memory registrations on all rails, in pieces where the device takes no more.
+/// One registered region: its memory registrations on all rails, in pieces if it exceeds the device's limit.
 ///
-/// A region that is both written here and read by peers is registered twice, once for each. The keys of the
-/// two are apart, so that `revoke` does not disturb this process's own reads into the region, and what peers
-/// are given never permits a write.
+/// A region that this process writes and peers read is registered twice, once for each purpose. The two
+/// registrations have separate keys, so that `revoke` does not disturb this process's own reads into the
+/// region, and the peers' keys never permit a write.
 ///
-/// Device memory is registered by its dmabuf where its device gives one and the NIC's driver takes it, else
-/// by its address, which works where a driver translates such addresses for the NIC (nvidia_peermem). The
-/// region knows which (`how_read`), and if neither works the error has both reasons. Nobody flushes: what has
-/// arrived is visible to device work that is started after its completion.
+/// Device memory is registered by its dmabuf if its device provides one and the NIC's driver accepts it;
+/// otherwise by its address, which works if a driver translates such addresses for the NIC (nvidia_peermem).
+/// `how_read` tells which; if neither works, the error contains both reasons. The transport does not flush:
+/// bytes that have arrived are visible to device work that is started after the read's completion.
 ///
 /// Thread safety: `describe` and `revoke` from any thread; the local keys never change.
 
@@ -35,10 +35,10 @@ namespace tensorhub::inline TENSORHUB_MODE::transports::verbs_detail {
 /// Why a registration failed and what to do about it.
 [[nodiscard]] std::string registration_advice(int number, std::uint64_t registered_bytes);
 
-/// How the NIC finds the memory.
+/// How the NIC accesses the memory.
 enum class memory_way : std::uint8_t { host, dmabuf, peer_memory };
 
-/// A kernel module that translates addresses of GPU memory for RDMA devices.
+/// True: a kernel module translates addresses of GPU memory for RDMA devices.
 [[nodiscard]] bool has_peer_memory() noexcept;
 
 class region {
@@ -51,20 +51,20 @@ class region {
   region& operator=(const region&) = delete;
 
   [[nodiscard]] const memory_range& range() const noexcept { return range_; }
-  /// Own reads may write to it.
+  /// True: this process's own reads may write to the region.
   [[nodiscard]] bool is_target() const noexcept { return !local_keys_.empty(); }
   [[nodiscard]] std::uint64_t piece_bytes() const noexcept { return piece_bytes_; }
   [[nodiscard]] std::uint32_t local_key(std::size_t rail, std::uint64_t piece) const noexcept {
     return local_keys_[rail * pieces_ + piece];
   }
 
-  /// For people: what the NIC reads, and by which way.
+  /// For logs: the memory that the NIC reads, and the way.
   [[nodiscard]] std::string how_read() const;
 
   [[nodiscard]] remote_region describe() const;
 
-  /// Takes the memory from the device, then gives it back under other keys. Without success at the second,
-  /// the region cannot be read any more.
+  /// Deregisters the memory, then registers it again under other keys. If the second step fails, peers cannot
+  /// read the region any more.
   void revoke() noexcept;
 
  private:
@@ -72,13 +72,13 @@ class region {
   static constexpr int most_attempts = 8;
 
   struct registrations {
-    std::vector<ibv_mr*> list;  ///< of rail 0 all pieces, of rail 1 all pieces...
+    std::vector<ibv_mr*> list;  ///< all pieces on rail 0, then all pieces on rail 1, and so on
 
     registrations() = default;
     registrations(registrations&& other) noexcept : list{std::move(other.list)} { other.list.clear(); }
     registrations& operator=(registrations&&) = delete;
     ~registrations() { static_cast<void>(close()); }
-    /// When this returns the device does not touch the memory any more; unless it returns false.
+    /// True: the device does not access the memory any more.
     [[nodiscard]] bool close() noexcept;
   };
 
@@ -102,7 +102,7 @@ class region {
   const region_access access_;
   const unsigned optional_flags_;
   memory_way way_ = memory_way::host;
-  detail::unique_fd dmabuf_;  ///< of device memory that is registered by it; kept for `revoke`
+  detail::unique_fd dmabuf_;  ///< set for device memory that is registered by it; kept for `revoke`
   std::uint64_t dmabuf_offset_ = 0;
   std::string no_dmabuf_;
   std::uint64_t pieces_ = 1;
@@ -110,7 +110,7 @@ class region {
   registrations local_;
   std::vector<std::uint32_t> local_keys_;
   mutable std::mutex mutex_;
-  registrations remote_;    ///< guarded by mutex_; empty: revoked without success
+  registrations remote_;    ///< guarded by mutex_; empty: a revoke could not register it again
   int revoke_trouble_ = 0;  ///< guarded by mutex_
 };
 

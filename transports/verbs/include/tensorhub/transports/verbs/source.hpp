@@ -1,17 +1,15 @@
 #pragma once
 /// \file source.hpp
-/// The serving side of the verbs transport, and the one thread that hears the connection manager.
+/// The serving side of the verbs transport, and the thread that receives the connection manager's events.
 ///
-/// The device answers reads alone; this thread only lets readers in, and cleans up when they go. It also
-/// hears of the end of this process's own connections and moves their queue pairs to the error state, so that
-/// the reads on them end at once.
+/// The device answers reads without the CPU; the thread only accepts readers, and cleans up when they
+/// disconnect. It also learns of the end of this process's own connections and moves their queue pairs to the
+/// error state, so that the reads on them end at once.
 ///
 /// `cut_off` destroys the reader's queue pairs before it returns: from then on the device sends nothing.
 ///
 /// Thread safety: all members may be called from any thread. An event is acknowledged after it has been
-/// dealt with, and whoever destroys an identifier waits for that, without holding the mutex.
-
-#include <sys/eventfd.h>
+/// handled; a thread that destroys an identifier waits for that, without holding the mutex.
 
 #include <algorithm>
 #include <atomic>
@@ -23,18 +21,17 @@
 #include <string>
 #include <thread>
 #include <unordered_map>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
 #include "tensorhub/detail/build_mode.hpp"
-#include "tensorhub/detail/unique_fd.hpp"
+#include "tensorhub/detail/wake_event.hpp"
 #include "tensorhub/transports/verbs/connection.hpp"
 #include "tensorhub/transports/verbs/device.hpp"
 #include "tensorhub/transports/verbs/handles.hpp"
 #include "tensorhub/transports/verbs/options.hpp"
 #include "tensorhub/transports/verbs/protocol.hpp"
-#include "tensorhub/types/capability.hpp"
+#include "tensorhub/types/reader_gate.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::transports::verbs_detail {
 
@@ -47,7 +44,7 @@ class source {
 
   [[nodiscard]] const std::vector<rail>& rails() const noexcept { return rails_; }
   [[nodiscard]] incarnation self() const noexcept { return self_; }
-  /// Where own connections' events go once they are made.
+  /// The destination of the events of this process's own connections once they are established.
   [[nodiscard]] event_home events() noexcept { return {*channel_, mutex_}; }
   [[nodiscard]] std::atomic<std::uint64_t>& registered_bytes() noexcept { return registered_bytes_; }
   [[nodiscard]] std::uint64_t registered_bytes() const noexcept {
@@ -56,14 +53,15 @@ class source {
 
   [[nodiscard]] std::string address() const;
 
-  /// Destroys what comes from this reader, and refuses it from now on.
+  /// Destroys the connections of this reader, and refuses the reader from now on.
   void cut_off(incarnation reader) noexcept;
 
-  /// Only readers with a capability of this key from now on; whoever is there already has to come again.
+  /// Accepts only readers with a capability of this key from now on, and closes all present connections:
+  /// their readers have to connect again.
   void require_capability(std::span<const std::byte> key);
-  [[nodiscard]] std::uint64_t refused_connections() const noexcept { return refused_connections_.load(); }
+  [[nodiscard]] std::uint64_t refused_connections() const noexcept { return gate_.refused_connections(); }
 
-  /// Memory could not be taken back from the device: nobody may read any more.
+  /// Called when memory could not be deregistered: no peer may read any more.
   void refuse_everybody() noexcept;
 
  private:
@@ -74,10 +72,10 @@ class source {
   using reader_table = std::unordered_map<rdma_cm_id*, reader_connection>;
   static constexpr int backlog = 1024;
 
-  /// Tells a machine without devices before the libraries complain about it.
+  /// Detects a machine without devices before the libraries print warnings about it.
   [[nodiscard]] static handle<rdma_event_channel> open_channel();
 
-  /// The queue pair is gone when this returns; the identifier may be destroyed without the mutex.
+  /// Destroys the queue pair; the caller may destroy the returned identifier without the mutex.
   [[nodiscard]] handle<rdma_cm_id> take_out(reader_table::iterator entry) noexcept;
 
   template <typename Predicate>
@@ -99,27 +97,24 @@ class source {
 
   [[nodiscard]] handle<rdma_cm_id> ended(rdma_cm_id* id) noexcept;
 
-  /// Lets a reader in. What it returns was refused, and is to be destroyed.
+  /// Accepts or refuses a reader. Returns a refused identifier, which the caller destroys.
   [[nodiscard]] handle<rdma_cm_id> judge(const rdma_cm_event& event) noexcept;
 
   [[nodiscard]] welcome_status judge(const hello& greeting) noexcept;
 
   /// Takes `id` if it succeeds.
-  [[nodiscard]] bool accept(handle<rdma_cm_id>& id, const rail& through, const rdma_conn_param& asked,
+  [[nodiscard]] bool accept(handle<rdma_cm_id>& id, const rail& on, const rdma_conn_param& asked,
                             const welcome& answer, incarnation reader) noexcept;
 
   const std::size_t max_connections_;
   const incarnation self_;
+  detail::reader_gate gate_{self_};
   handle<rdma_event_channel> channel_;
   std::vector<rail> rails_;
-  detail::unique_fd stop_;
+  detail::wake_event stop_;
   std::atomic<std::uint64_t> registered_bytes_ = 0;
   std::mutex mutex_;
-  reader_table readers_;                     ///< guarded by mutex_, as the next two
-  std::unordered_set<incarnation> refused_;  ///< for ever
-  bool refuse_all_ = false;
-  capability_check capabilities_;  ///< guarded by mutex_
-  std::atomic<std::uint64_t> refused_connections_ = 0;
+  reader_table readers_;  ///< guarded by mutex_
   std::thread thread_;
 };
 

@@ -9,27 +9,27 @@
 
 namespace tensorhub::inline TENSORHUB_MODE::transports::libfabric_detail {
 
-TENSORHUB_DECL message::message(const provider& through, ::fid_domain* domain)
-    : operation{operation_kind::letter} {
-  if (!through.needs_local_registration()) return;
+TENSORHUB_DECL message::message(const provider& chosen, ::fid_domain* domain)
+    : operation{operation_kind::message} {
+  if (!chosen.needs_local_registration()) return;
   ::fid_mr* registered = nullptr;
   const int failed =
       ::fi_mr_reg(domain, &content, sizeof content, FI_SEND | FI_RECV, 0, 0, 0, &registered, nullptr);
-  if (failed != 0) fail(through.description() + ": no registered memory for messages: " + reason(failed));
+  if (failed != 0) fail(chosen.description() + ": no registered memory for messages: " + reason(failed));
   memory.reset(registered);
 }
 
-TENSORHUB_DECL int message::send(::fid_ep* through, ::fi_addr_t to) noexcept {
+TENSORHUB_DECL int message::send(::fid_ep* endpoint, ::fi_addr_t to) noexcept {
   sends = true;
-  const auto posted = ::fi_send(through, &content, sizeof content, descriptor(), to, &context);
+  const auto posted = ::fi_send(endpoint, &content, sizeof content, descriptor(), to, &context);
   busy = posted == 0;
   return static_cast<int>(posted);
 }
 
-TENSORHUB_DECL int message::receive(::fid_ep* through) noexcept {
+TENSORHUB_DECL int message::receive(::fid_ep* endpoint) noexcept {
   sends = false;
   came_bytes = 0;
-  const auto posted = ::fi_recv(through, &content, sizeof content, descriptor(), FI_ADDR_UNSPEC, &context);
+  const auto posted = ::fi_recv(endpoint, &content, sizeof content, descriptor(), FI_ADDR_UNSPEC, &context);
   busy = posted == 0;
   return static_cast<int>(posted);
 }
@@ -40,7 +40,7 @@ TENSORHUB_DECL void message::complete(std::size_t bytes, int error_number) noexc
   result = error_number;
 }
 
-TENSORHUB_DECL bool message::holds_letter(std::uint64_t magic) const noexcept {
+TENSORHUB_DECL bool message::holds(std::uint64_t magic) const noexcept {
   return !busy && result == 0 && came_bytes == sizeof content && content.magic == magic &&
          content.address_bytes <= content.address.size();
 }
@@ -52,10 +52,10 @@ TENSORHUB_DECL void message::write_address(const raw_address& address) {
   std::memcpy(content.address.data(), address.bytes.data(), address.bytes.size());
 }
 
-TENSORHUB_DECL addressed_endpoint::addressed_endpoint(const provider& through, ::fid_domain* domain,
+TENSORHUB_DECL addressed_endpoint::addressed_endpoint(const provider& chosen, ::fid_domain* domain,
                                                       ::fi_info* info, ::fid_cq* cq) {
-  const auto check = [&through](const char* step, int result) {
-    if (result != 0) fail(through.description() + ": " + step + ": " + reason(result));
+  const auto check = [&chosen](const char* step, int result) {
+    if (result != 0) fail(chosen.description() + ": " + step + ": " + reason(result));
   };
   ::fi_av_attr wanted{};
   wanted.type = FI_AV_UNSPEC;

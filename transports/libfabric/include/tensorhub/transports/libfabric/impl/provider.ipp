@@ -27,13 +27,14 @@ TENSORHUB_DECL unique_info make_hints(const libfabric_options& options, bool con
   hints->domain_attr->name = copied(options.domain);
   hints->fabric_attr->prov_name = copied(options.provider);
   hints->fabric_attr->name = copied(options.fabric);
-  // An addressed endpoint serves one peer. Its buffers are made when it is: the defaults are for thousands.
+  // An addressed endpoint serves one peer. Its buffers are allocated with it, and the default sizes are for
+  // thousands of peers.
   if (!connected) {
     hints->tx_attr->size = 128;
     hints->rx_attr->size = 64;
   }
-  // Provider shm reads a peer's memory by itself, without asking whether the key is good, unless reads of
-  // one endpoint are to be answered in their order: then the peer answers them, and looks at the key.
+  // Provider shm reads a peer's memory by itself, without a check of the key, unless the reads of one
+  // endpoint must be answered in order: then the peer answers them and checks the key.
   if (options.provider == "shm") hints->tx_attr->msg_order = FI_ORDER_RAR;
   return hints;
 }
@@ -95,7 +96,7 @@ TENSORHUB_DECL unique_info choose_provider(const libfabric_options& options) {
       if (unique_info found = first_that_fits(all, options)) return found;
     }
   }
-  // What is it that does not fit? Ask with less.
+  // Find out which option does not fit, by repeating the query with fewer of them.
   const auto exists = [&](const libfabric_options& less) {
     for (const bool connected : {true, false}) {
       const unique_info hints = make_hints(less, connected);

@@ -16,23 +16,23 @@ TENSORHUB_DECL void endpoint_core::mark_broken(const std::string& why) noexcept 
   if (state_ == state::connecting) {
     try {
       refusal_ = why;
-    } catch (...) {  // without memory it has no words
+    } catch (...) {  // without memory there is no sentence
     }
   }
   if (state_ != state::closed) state_ = state::broken;
 }
 
-TENSORHUB_DECL queue_core::queue_core(const provider& through, const libfabric_options& options,
+TENSORHUB_DECL queue_core::queue_core(const provider& chosen, const libfabric_options& options,
                                       std::size_t depth)
-    : through_{through},
-      piece_bytes_{std::max<std::uint64_t>(1, std::min(options.piece_bytes, through.max_message_bytes()))},
+    : provider_{chosen},
+      piece_bytes_{std::max<std::uint64_t>(1, std::min(options.piece_bytes, chosen.max_message_bytes()))},
       pieces_in_flight_{std::max<std::size_t>(1, options.pieces_in_flight)},
       peer_timeout_{options.peer_timeout},
       ledger_{depth},
-      waiter_{through.fabric()},
-      cq_{open_cq(through.domain(), cq_entries, through.connected(), waiter_, through.description())},
+      waiter_{chosen.fabric()},
+      cq_{open_cq(chosen.domain(), cq_entries, chosen.connected(), waiter_, chosen.description())},
       reads_(ledger_.depth()) {
-  if (through.connected()) eq_ = open_eq(through.fabric(), waiter_, through.description());
+  if (chosen.connected()) eq_ = open_eq(chosen.fabric(), waiter_, chosen.description());
   for (posted_read& each : reads_) free_.push_back(&each);
 }
 
@@ -60,8 +60,8 @@ TENSORHUB_DECL std::unique_ptr<endpoint_core> queue_core::connect(const peer_add
 }
 
 TENSORHUB_DECL void queue_core::detach(endpoint_core& endpoint) noexcept {
-  if (!through_.connected()) say_goodbye(endpoint);
-  bury(endpoint, completion_status::cancelled);
+  if (!provider_.connected()) notify_goodbye(endpoint);
+  close_endpoint(endpoint, completion_status::cancelled);
   std::erase(endpoints_, &endpoint);
 }
 
@@ -79,7 +79,7 @@ TENSORHUB_DECL post_result queue_core::post(endpoint_core& endpoint, const poste
   posted_read* const entry = free_.back();
   free_.pop_back();
   *entry = read;
-  entry->through = &endpoint;
+  entry->endpoint = &endpoint;
   if (!endpoint.has_work()) endpoint.last_progress_ = clock::now();
   endpoint.waiting_[(endpoint.waiting_first_ + endpoint.waiting_count_++) % endpoint.waiting_.size()] = entry;
   pump(endpoint);
@@ -99,7 +99,7 @@ TENSORHUB_DECL void queue_core::wait(duration timeout) noexcept {
   bool starved = false;
   const auto now = clock::now();
   for (const endpoint_core* each : endpoints_) {
-    if (may_be_buried(*each, now)) return;
+    if (may_close(*each, now)) return;
     if (!each->has_work()) continue;
     expected = true;
     starved = starved || each->in_flight_ == 0;
@@ -111,24 +111,24 @@ TENSORHUB_DECL void queue_core::wait(duration timeout) noexcept {
 TENSORHUB_DECL void queue_core::connect_connected(endpoint_core& fresh, const peer_address& to,
                                                   const hello& greeting, clock::time_point until) {
   const auto check = [this](const char* step, std::int64_t result) {
-    if (result != 0) fail(through_.description() + ": " + step + ": " + reason(result));
+    if (result != 0) fail(provider_.description() + ": " + step + ": " + reason(result));
   };
-  const unique_info info{::fi_dupinfo(through_.own_info())};
-  if (!info) fail(through_.description() + ": no memory");
+  const unique_info info{::fi_dupinfo(provider_.own_info())};
+  if (!info) fail(provider_.description() + ": no memory");
   ::free(info->dest_addr);
   info->dest_addr = ::malloc(to.raw.bytes.size());
-  if (info->dest_addr == nullptr) fail(through_.description() + ": no memory");
+  if (info->dest_addr == nullptr) fail(provider_.description() + ": no memory");
   info->dest_addrlen = to.raw.bytes.size();
   std::memcpy(info->dest_addr, to.raw.bytes.data(), to.raw.bytes.size());
   ::fid_ep* opened = nullptr;
-  check("no endpoint", ::fi_endpoint(through_.domain(), info.get(), &opened, nullptr));
+  check("no endpoint", ::fi_endpoint(provider_.domain(), info.get(), &opened, nullptr));
   fresh.fids_.endpoint.reset(opened);
   check("an endpoint takes no event queue", ::fi_ep_bind(opened, &eq_->fid, 0));
   check("an endpoint takes no completion queue", ::fi_ep_bind(opened, &cq_->fid, FI_TRANSMIT | FI_RECV));
   check("an endpoint cannot be enabled", ::fi_enable(opened));
   const auto result = ::fi_connect(opened, to.raw.bytes.data(), &greeting, hello_bytes);
   if (result != 0) fail(to.readable() + " cannot be connected to: " + reason(result));
-  // A connection without a welcome is one to somebody else: nothing more will be said on it.
+  // A connection without a welcome leads to another program, which sends nothing more.
   if (!drive_until(fresh, until, [&] { return fresh.welcomed_ || fresh.connected_; }))
     throw error(errc::timed_out, "libfabric: " + to.readable() + " did not answer in time");
   check_welcome(fresh, to);
@@ -136,38 +136,39 @@ TENSORHUB_DECL void queue_core::connect_connected(endpoint_core& fresh, const pe
 
 TENSORHUB_DECL void queue_core::connect_addressed(endpoint_core& fresh, const peer_address& to,
                                                   const hello& greeting, clock::time_point until) {
-  fresh.own_cq_ = open_cq(through_.domain(), cq_entries, false, waiter_, through_.description());
-  fresh.fids_ = addressed_endpoint{through_, through_.domain(), through_.own_info(), fresh.own_cq_.get()};
+  fresh.own_cq_ = open_cq(provider_.domain(), cq_entries, false, waiter_, provider_.description());
+  fresh.fids_ = addressed_endpoint{provider_, provider_.domain(), provider_.own_info(), fresh.own_cq_.get()};
   ::fid_ep* const own = fresh.fids_.endpoint.get();
-  endpoint_operations& letters = *fresh.operations_;
-  letters.outgoing = std::make_unique<message>(through_, through_.domain());
-  letters.incoming = std::make_unique<message>(through_, through_.domain());
+  endpoint_operations& messages = *fresh.operations_;
+  messages.outgoing = std::make_unique<message>(provider_, provider_.domain());
+  messages.incoming = std::make_unique<message>(provider_, provider_.domain());
   const std::uint64_t ticket = random_word();
-  const ::fi_addr_t door = fresh.fids_.insert(to.raw.bytes.data());
-  if (door == FI_ADDR_NOTAVAIL) fail(to.readable() + " is no address of " + through_.description());
-  if (const int result = letters.incoming->receive(own); result != 0)
-    fail(through_.description() + ": nothing can be received: " + reason(result));
-  letter& out = letters.outgoing->content;
+  const ::fi_addr_t greeting_address = fresh.fids_.insert(to.raw.bytes.data());
+  if (greeting_address == FI_ADDR_NOTAVAIL)
+    fail(to.readable() + " is not an address of " + provider_.description());
+  if (const int result = messages.incoming->receive(own); result != 0)
+    fail(provider_.description() + ": nothing can be received: " + reason(result));
+  datagram& out = messages.outgoing->content;
   out.from_reader = greeting;
   out.ticket = ticket;
-  letters.outgoing->write_address(through_.address_of(*own));
-  send_letter(fresh, door, to, until);
+  messages.outgoing->write_address(provider_.address_of(*own));
+  send_message(fresh, greeting_address, to, until);
 
-  const letter& in = letters.incoming->content;
-  if (!drive_until(fresh, until, [&] { return !letters.incoming->busy; }))
+  const datagram& in = messages.incoming->content;
+  if (!drive_until(fresh, until, [&] { return !messages.incoming->busy; }))
     throw error(errc::timed_out, "libfabric: " + to.readable() + " did not answer in time");
-  if (!letters.incoming->holds_letter(welcome_magic) || in.ticket != ticket)
-    fail(to.readable() + " is no TensorHub data port: it answered something else");
+  if (!messages.incoming->holds(welcome_magic) || in.ticket != ticket)
+    fail(to.readable() + " is not a TensorHub data port: its answer is not a welcome");
   fresh.welcome_ = in.from_source;
   check_welcome(fresh, to);
-  fresh.room_ = fresh.fids_.insert(in.address.data());
-  if (fresh.room_ == FI_ADDR_NOTAVAIL) fail(to.readable() + " named an endpoint that is no address");
-  out.magic = knock_magic;
-  send_letter(fresh, fresh.room_, to, until);
+  fresh.serving_address_ = fresh.fids_.insert(in.address.data());
+  if (fresh.serving_address_ == FI_ADDR_NOTAVAIL) fail(to.readable() + " sent an invalid endpoint address");
+  out.magic = ready_magic;
+  send_message(fresh, fresh.serving_address_, to, until);
 }
 
-TENSORHUB_DECL void queue_core::send_letter(endpoint_core& fresh, ::fi_addr_t address, const peer_address& to,
-                                            clock::time_point until) {
+TENSORHUB_DECL void queue_core::send_message(endpoint_core& fresh, ::fi_addr_t address,
+                                             const peer_address& to, clock::time_point until) {
   message& out = *fresh.operations_->outgoing;
   int result = -FI_EAGAIN;
   const bool posted = drive_until(fresh, until, [&] {
@@ -183,34 +184,17 @@ TENSORHUB_DECL void queue_core::send_letter(endpoint_core& fresh, ::fi_addr_t ad
 TENSORHUB_DECL void queue_core::check_welcome(const endpoint_core& fresh, const peer_address& to) const {
   const welcome& answer = fresh.welcome_;
   const auto refuse = [&](const std::string& why) { fail(to.readable() + " " + why); };
-  if (answer.magic != welcome_magic) refuse("is no TensorHub data port");
-  switch (answer.status) {
-    case welcome_status::accepted:
-      if (incarnation{answer.source} != fresh.peer())
-        refuse("is another process than the one that was expected there");
-      return;
-    case welcome_status::other_protocol:
-      return refuse("speaks data protocol " + std::to_string(answer.protocol) + ", this process speaks " +
-                    std::to_string(data_protocol));
-    case welcome_status::other_process:
-      return refuse("is another process (incarnation " + to_hex(incarnation{answer.source}) +
-                    ") than the one that was expected there (" + to_hex(fresh.peer()) + ")");
-    case welcome_status::refused:
-      return refuse("has cut this process off: it was declared dead");
-    case welcome_status::full:
-      return refuse("has as many connections as it takes (libfabric_options::max_connections)");
-    case welcome_status::no_capability:
-      return refuse(
-          "lets in only readers to whom the reference server has given a capability for it: this process "
-          "showed none, or another's");
-  }
-  refuse("answered with an unknown status");
+  if (answer.magic != welcome_magic) refuse("is not a TensorHub data port");
+  if (answer.status == welcome_status::full)
+    refuse("has as many connections as it takes (libfabric_options::max_connections)");
+  const std::string why = detail::why_refused(answer, data_protocol, fresh.peer());
+  if (!why.empty()) refuse(why);
 }
 
-TENSORHUB_DECL void queue_core::say_goodbye(endpoint_core& endpoint) noexcept {
+TENSORHUB_DECL void queue_core::notify_goodbye(endpoint_core& endpoint) noexcept {
   endpoint.waiting_count_ = 0;
   message* const out = endpoint.operations_ ? endpoint.operations_->outgoing.get() : nullptr;
-  if (out == nullptr || endpoint.room_ == FI_ADDR_UNSPEC) return;
+  if (out == nullptr || endpoint.serving_address_ == FI_ADDR_UNSPEC) return;
   const auto until = clock::now() + std::max<duration>(peer_timeout_, goodbye_timeout);
   while (endpoint.state_ != endpoint_core::state::closed && endpoint.in_flight_ > 0 && clock::now() < until) {
     drive();
@@ -221,14 +205,14 @@ TENSORHUB_DECL void queue_core::say_goodbye(endpoint_core& endpoint) noexcept {
   const auto goodbye_until = clock::now() + goodbye_timeout;
   int result = -FI_EAGAIN;
   while (clock::now() < goodbye_until && endpoint.usable()) {
-    if (result == -FI_EAGAIN) result = out->send(endpoint.fids_.endpoint.get(), endpoint.room_);
+    if (result == -FI_EAGAIN) result = out->send(endpoint.fids_.endpoint.get(), endpoint.serving_address_);
     drive();
     if ((result == 0 && !out->busy) || (result != 0 && result != -FI_EAGAIN)) return;
   }
 }
 
 TENSORHUB_DECL void queue_core::drive() noexcept {
-  if (through_.connected()) {
+  if (provider_.connected()) {
     read_cq(*cq_);
     read_eq();
   }
@@ -241,16 +225,16 @@ TENSORHUB_DECL void queue_core::drive() noexcept {
     if (each->waiting_count_ > 0) pump(*each);
     if (each->has_work() && now - each->last_progress_ > peer_timeout_) each->mark_broken({});
   }
-  // By index: while a broken endpoint is buried, others may break.
+  // By index: while a broken endpoint is closed, others may break.
   for (std::size_t i = 0; i < endpoints_.size(); ++i) {
-    if (may_be_buried(*endpoints_[i], now)) bury(*endpoints_[i], completion_status::peer_lost);
+    if (may_close(*endpoints_[i], now)) close_endpoint(*endpoints_[i], completion_status::peer_lost);
   }
 }
 
-TENSORHUB_DECL bool queue_core::may_be_buried(const endpoint_core& endpoint,
-                                              clock::time_point now) const noexcept {
+TENSORHUB_DECL bool queue_core::may_close(const endpoint_core& endpoint,
+                                          clock::time_point now) const noexcept {
   return endpoint.state_ == endpoint_core::state::broken &&
-         (through_.connected() || endpoint.in_flight_ == 0 || now - endpoint.last_progress_ > peer_timeout_);
+         (provider_.connected() || endpoint.in_flight_ == 0 || now - endpoint.last_progress_ > peer_timeout_);
 }
 
 TENSORHUB_DECL void queue_core::pump(endpoint_core& endpoint) noexcept {
@@ -267,7 +251,7 @@ TENSORHUB_DECL void queue_core::pump(endpoint_core& endpoint) noexcept {
                   read.into->descriptor_reach(target)});
     const std::uint64_t address = read.key.start == 0 ? in_part : read.key.start + source;
     const auto result = ::fi_read(endpoint.fids_.endpoint.get(), read.into->range.data + target, bytes,
-                                  read.into->descriptor_at(target), endpoint.room_, address,
+                                  read.into->descriptor_at(target), endpoint.serving_address_, address,
                                   read.key.key_of(part), &slot->context);
     if (result == -FI_EAGAIN) return;
     if (result != 0) {
@@ -309,19 +293,19 @@ TENSORHUB_DECL void queue_core::complete(void* context, std::size_t bytes, int e
                                          int provider_error) noexcept {
   if (context == nullptr) return;
   operation* const done = operation::from(context);
-  if (done->kind == operation_kind::letter) {
+  if (done->kind == operation_kind::message) {
     static_cast<message*>(done)->complete(bytes, error_number);
     return;
   }
   piece& part = *static_cast<piece*>(done);
   posted_read* const read = std::exchange(part.read, nullptr);
-  if (read == nullptr) return;  // of an endpoint that is closed
+  if (read == nullptr) return;  // the endpoint is closed
   endpoint_core& endpoint = *part.owner;
   --endpoint.in_flight_;
   --in_flight_;
   endpoint.last_progress_ = clock::now();
   if (error_number != 0) {
-    // The first error tells; what follows it was flushed.
+    // The first error is the cause; later ones are flushed operations.
     if (endpoint.state_ == endpoint_core::state::ready)
       read->status = status_of(error_number, provider_error);
     endpoint.mark_broken({});
@@ -334,7 +318,7 @@ TENSORHUB_DECL void queue_core::complete(void* context, std::size_t bytes, int e
 TENSORHUB_DECL completion_status queue_core::status_of(int error_number, int provider_error) const noexcept {
   constexpr int verbs_local_protection = 4;
   constexpr int verbs_remote_access = 10;
-  const bool by_verbs = through_.is_verbs();
+  const bool by_verbs = provider_.is_verbs();
   if (error_number == FI_EACCES || error_number == FI_EPERM || error_number == FI_EKEYREJECTED ||
       error_number == FI_ENOKEY || (by_verbs && provider_error == verbs_remote_access))
     return completion_status::access_denied;
@@ -360,7 +344,7 @@ TENSORHUB_DECL void queue_core::read_eq() noexcept {
     }
     if (bytes < 0) return;
     waiter_.progress_seen();
-    endpoint_core* const endpoint = find(event.about());
+    endpoint_core* const endpoint = find(event.endpoint());
     if (endpoint == nullptr) continue;
     if (event.kind() == FI_CONNECTED) {
       endpoint->connected_ = true;
@@ -380,7 +364,7 @@ TENSORHUB_DECL void queue_core::take_welcome(endpoint_core& endpoint,
 
 TENSORHUB_DECL std::string queue_core::describe_problem(const ::fi_eq_err_entry& problem) const noexcept {
   try {
-    return through_.description() +
+    return provider_.description() +
            ": the peer refused the connection or is not there: " + reason(problem.err);
   } catch (...) {
     return {};
@@ -394,14 +378,14 @@ TENSORHUB_DECL endpoint_core* queue_core::find(const ::fid* which) noexcept {
   return found == endpoints_.end() ? nullptr : *found;
 }
 
-TENSORHUB_DECL void queue_core::bury(endpoint_core& endpoint, completion_status why) noexcept {
+TENSORHUB_DECL void queue_core::close_endpoint(endpoint_core& endpoint, completion_status why) noexcept {
   if (endpoint.state_ == endpoint_core::state::closed) return;
   endpoint.state_ = endpoint_core::state::closed;
-  if (endpoint.fids_.endpoint && through_.connected())
+  if (endpoint.fids_.endpoint && provider_.connected())
     static_cast<void>(::fi_shutdown(endpoint.fids_.endpoint.get(), 0));
-  const message* const letter_out = endpoint.operations_->outgoing.get();
-  const bool is_busy = endpoint.in_flight_ > 0 || (letter_out != nullptr && letter_out->busy);
-  if (is_busy && through_.crashes_on_close()) abandon(endpoint);
+  const message* const message_out = endpoint.operations_->outgoing.get();
+  const bool is_busy = endpoint.in_flight_ > 0 || (message_out != nullptr && message_out->busy);
+  if (is_busy && provider_.crashes_on_close()) abandon(endpoint);
   endpoint.fids_.endpoint.reset();
   read_cq(endpoint.own_cq_ ? *endpoint.own_cq_ : *cq_);
   endpoint.fids_.peers.reset();
@@ -412,12 +396,12 @@ TENSORHUB_DECL void queue_core::bury(endpoint_core& endpoint, completion_status 
   }
   endpoint.waiting_count_ = 0;
   for (posted_read& each : reads_) {
-    if (each.through == &endpoint) release(each, each.status == completion_status::ok ? why : each.status);
+    if (each.endpoint == &endpoint) release(each, each.status == completion_status::ok ? why : each.status);
   }
   try {
     if (endpoint.operations_) closed_.push_back(std::move(endpoint.operations_));
     if (closed_.size() > remembered_closings) closed_.pop_front();
-  } catch (...) {  // no memory to keep it by: it stays where the provider may point to
+  } catch (...) {  // no memory for the list: the operations leak, because the provider may point to them
     static_cast<void>(endpoint.operations_.release());
   }
 }
@@ -430,7 +414,8 @@ TENSORHUB_DECL void queue_core::abandon(endpoint_core& endpoint) noexcept {
     endpoint_operations* operations;
   };
   static std::mutex mutex;
-  static auto* const kept = new std::list<remains>;  // never destroyed: leak checkers find everything here
+  static auto* const kept =
+      new std::list<remains>;  // never destroyed, so that leak checkers find the objects
   const remains left{endpoint.fids_.endpoint.release(), endpoint.fids_.peers.release(),
                      endpoint.own_cq_.release(), endpoint.operations_.release()};
   try {
@@ -442,7 +427,7 @@ TENSORHUB_DECL void queue_core::abandon(endpoint_core& endpoint) noexcept {
 
 TENSORHUB_DECL void queue_core::release(posted_read& read, completion_status status) noexcept {
   ledger_.end({read.id, status});
-  read.through = nullptr;
+  read.endpoint = nullptr;
   free_.push_back(&read);
 }
 

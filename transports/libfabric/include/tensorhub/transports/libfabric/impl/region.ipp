@@ -22,15 +22,15 @@ TENSORHUB_DECL std::uint64_t region_core::descriptor_reach(std::uint64_t offset)
   return local.parts.empty() ? UINT64_MAX : local.part_bytes - offset % local.part_bytes;
 }
 
-TENSORHUB_DECL registrar::registrar(const provider& through, const libfabric_options& options,
+TENSORHUB_DECL registrar::registrar(const provider& chosen, const libfabric_options& options,
                                     std::uint64_t nonce)
-    : through_{through}, nonce_{nonce}, part_bytes_{part_bytes_of(options)} {
-  if (through.chooses_keys()) probe_for_cache();
+    : provider_{chosen}, nonce_{nonce}, part_bytes_{part_bytes_of(options)} {
+  if (chosen.chooses_keys()) probe_for_cache();
 }
 
 TENSORHUB_DECL registration registrar::for_peers(const memory_range& range) const {
   require_reachable(range);
-  constexpr int attempts = 8;  // a random key that is taken already
+  constexpr int attempts = 8;  // of random keys, which may be in use already
   for (int attempt = 1;; ++attempt) {
     const std::uint64_t first = random_word() & key_mask();
     try {
@@ -38,14 +38,14 @@ TENSORHUB_DECL registration registrar::for_peers(const memory_range& range) cons
       seal(made, range, first);
       return made;
     } catch (const key_taken&) {
-      if (attempt == attempts) fail(through_.description() + ": no free key for a region");
+      if (attempt == attempts) fail(provider_.description() + ": no free key for a region");
     }
   }
 }
 
 TENSORHUB_DECL registration registrar::for_own_reads(const memory_range& range) const {
   require_reachable(range);
-  if (range.host_accessible() && !through_.needs_local_registration()) return {};
+  if (range.host_accessible() && !provider_.needs_local_registration()) return {};
   return parts_of(range, FI_READ, random_word() & key_mask());
 }
 
@@ -56,7 +56,7 @@ TENSORHUB_DECL std::uint64_t registrar::part_bytes_of(const libfabric_options& o
 
 TENSORHUB_DECL std::uint64_t registrar::key_mask() const noexcept {
   // The upper bit stays free, so that consecutive keys do not overflow.
-  const std::size_t bits = std::min<std::size_t>(through_.key_bytes(), 8) * 8;
+  const std::size_t bits = std::min<std::size_t>(provider_.key_bytes(), 8) * 8;
   return bits == 0 ? 0 : (~std::uint64_t{0} >> (64 - bits)) >> 1;
 }
 
@@ -68,7 +68,7 @@ TENSORHUB_DECL registration registrar::parts_of(const memory_range& range, std::
       return parts_of(range, access, first_key, part_bytes);
     } catch (const error&) {
       if (part_bytes <= smallest_part_bytes ||
-          (through_.chooses_keys() && 2 * (range.bytes / part_bytes) >= region_key::most_keys))
+          (provider_.chooses_keys() && 2 * (range.bytes / part_bytes) >= region_key::most_keys))
         throw;
       part_bytes = round_up(part_bytes / 2);
     }
@@ -89,17 +89,17 @@ TENSORHUB_DECL registration registrar::parts_of(const memory_range& range, std::
     wanted.access = access;
     wanted.requested_key = first_key + offset / part_bytes;
     if (!range.host_accessible()) {
-      // As a target, too: kernels before 6.2 pin pages of zeros for a NIC that is only to read an address
-      // which the CPU has no access to, instead of refusing it.
+      // Also registered as a target: if a NIC may only read an address that the CPU cannot access, kernels
+      // before 6.2 pin pages of zeros instead of refusing.
       wanted.access |= FI_READ;
       wanted.iface = FI_HMEM_CUDA;
       wanted.device.cuda = range.device->ordinal();
     }
     const int result = wanted.iface == FI_HMEM_SYSTEM
-                           ? ::fi_mr_reg(through_.domain(), place.iov_base, bytes, access, 0,
+                           ? ::fi_mr_reg(provider_.domain(), place.iov_base, bytes, access, 0,
                                          wanted.requested_key, 0, &part, nullptr)
-                           : ::fi_mr_regattr(through_.domain(), &wanted, 0, &part);
-    if (result == -FI_ENOKEY && !through_.chooses_keys()) throw key_taken{};
+                           : ::fi_mr_regattr(provider_.domain(), &wanted, 0, &part);
+    if (result == -FI_ENOKEY && !provider_.chooses_keys()) throw key_taken{};
     if (result != 0) refuse(range, offset, bytes, result);
     made.parts.emplace_back(part);
   }
@@ -108,28 +108,28 @@ TENSORHUB_DECL registration registrar::parts_of(const memory_range& range, std::
 
 TENSORHUB_DECL void registrar::require_reachable(const memory_range& range) const {
   if (range.host_accessible()) return;
-  const std::string what = through_.description() + ": " + std::to_string(range.bytes) + " bytes of " +
+  const std::string what = provider_.description() + ": " + std::to_string(range.bytes) + " bytes of " +
                            range.device->description() + " are device memory, ";
   const std::string otherwise = ", or put another transport behind this one: first_of<libfabric, tcp>";
   if (range.device->ordinal() < 0)
-    fail(what + "but not of a CUDA device, which is what libfabric is told of: use host memory" + otherwise);
-  if (through_.takes_device_memory()) return;
+    fail(what + "but not of a CUDA device, the only kind that this transport registers: use host memory" +
+         otherwise);
+  if (provider_.takes_device_memory()) return;
   const std::string having = available_providers(true);
-  fail(what + "which this provider was not asked for or does not offer (FI_HMEM): set " +
+  fail(what + "which was not requested of this provider, or which it does not offer (FI_HMEM): set " +
        "libfabric_options::device_memory and use a provider that has it (here: " + having + ")" + otherwise);
 }
 
 TENSORHUB_DECL void registrar::refuse(const memory_range& range, std::uint64_t offset, std::uint64_t bytes,
                                       int result) const {
   if (!range.host_accessible())
-    fail(through_.description() + ": " + std::to_string(range.bytes) + " bytes of " +
+    fail(provider_.description() + ": " + std::to_string(range.bytes) + " bytes of " +
          range.device->description() +
-         " are device memory that the provider offers to take (FI_HMEM), but "
-         "does not: " +
+         " are device memory, which the provider claims to support (FI_HMEM) but does not register: " +
          reason(result) +
-         ". Is its library built with CUDA, and nvidia_peermem loaded? If "
-         "not, put another transport behind this one: first_of<libfabric, tcp>");
-  std::string sentence = through_.description() + ": " + std::to_string(bytes) + " bytes at offset " +
+         ". Check that its library is built with CUDA and that nvidia_peermem is loaded, or add "
+         "another transport: first_of<libfabric, tcp>");
+  std::string sentence = provider_.description() + ": " + std::to_string(bytes) + " bytes at offset " +
                          std::to_string(offset) + " of a region of " + std::to_string(range.bytes) +
                          " cannot be registered: " + reason(result);
   if (result == -FI_ENOMEM || result == -FI_EAGAIN)
@@ -138,8 +138,8 @@ TENSORHUB_DECL void registrar::refuse(const memory_range& range, std::uint64_t o
         "systemd's LimitMEMLOCK= or docker's --ulimit memlock";
   else
     sentence +=
-        "; if the device takes no region this large, set libfabric_options::"
-        "largest_registration_bytes";
+        "; if the device does not support regions of this size, set "
+        "libfabric_options::largest_registration_bytes";
   fail(sentence);
 }
 
@@ -147,10 +147,10 @@ TENSORHUB_DECL void registrar::seal(registration& made, const memory_range& rang
                                     std::uint64_t first) const {
   region_key& key = made.key;
   key.nonce = nonce_;
-  key.start = through_.has_virtual_addresses() ? reinterpret_cast<std::uintptr_t>(range.data) : 0;
+  key.start = provider_.has_virtual_addresses() ? reinterpret_cast<std::uintptr_t>(range.data) : 0;
   key.bytes = range.bytes;
   key.part_bytes = made.part_bytes;
-  if (through_.chooses_keys()) {
+  if (provider_.chooses_keys()) {
     if (made.parts.size() > region_key::most_keys)
       throw error(errc::limit_exceeded, "libfabric: a region of " + std::to_string(range.bytes) +
                                             " bytes has " + std::to_string(made.parts.size()) + " parts of " +
@@ -163,7 +163,8 @@ TENSORHUB_DECL void registrar::seal(registration& made, const memory_range& rang
   }
   for (const auto& part : made.parts) {
     if (::fi_mr_key(part.get()) == FI_KEY_NOTAVAIL)
-      fail(through_.description() + ": its keys are longer than 64 bits (FI_MR_RAW), which is not supported");
+      fail(provider_.description() +
+           ": its keys are longer than 64 bits (FI_MR_RAW), which is not supported");
   }
   key.seal = key.compute_seal();
 }
@@ -177,7 +178,7 @@ TENSORHUB_DECL void registrar::probe_for_cache() const {
     key = ::fi_mr_key(once.parts.front().get());
   }
   if (keys[0] == keys[1])
-    fail(through_.description() +
+    fail(provider_.description() +
          " keeps closed registrations in a cache, so that memory would stay readable after a revoke: set "
          "FI_MR_CACHE_MAX_COUNT=0 in the environment before the process's first use of libfabric");
 }

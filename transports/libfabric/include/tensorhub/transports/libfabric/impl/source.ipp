@@ -9,21 +9,21 @@
 
 namespace tensorhub::inline TENSORHUB_MODE::transports::libfabric_detail {
 
-TENSORHUB_DECL source::source(const provider& through, const libfabric_options& options, incarnation self,
+TENSORHUB_DECL source::source(const provider& chosen, const libfabric_options& options, incarnation self,
                               std::uint64_t nonce)
-    : through_{through},
+    : provider_{chosen},
       max_connections_{options.max_connections},
       self_{self},
       nonce_{nonce},
-      waiter_{through.fabric()},
-      cq_{open_cq(through.domain(), cq_entries, through.connected(), waiter_, through.description())} {
-  if (through.connected())
+      waiter_{chosen.fabric()},
+      cq_{open_cq(chosen.domain(), cq_entries, chosen.connected(), waiter_, chosen.description())} {
+  if (chosen.connected())
     listen(options);
   else
-    open_door();
-  address_ = {through_.name(), through_.connected(),
-              advertised(through_.connected() ? through_.address_of(*listener_)
-                                              : through_.address_of(*door_.endpoint),
+    open_greeting_endpoint();
+  address_ = {provider_.name(), provider_.connected(),
+              advertised(provider_.connected() ? provider_.address_of(*listener_)
+                                               : provider_.address_of(*greeting_endpoint_.endpoint),
                          options.advertised_host)};
   thread_ = std::jthread{[this] { run(); }};
 }
@@ -37,36 +37,32 @@ TENSORHUB_DECL source::~source() {
 
 TENSORHUB_DECL void source::cut_off(incarnation reader) noexcept {
   exclusively([&] {
-    try {
-      refused_.insert(reader);
-    } catch (...) {  // without memory to remember one name, refuse everybody
-      refuse_all_ = true;
-    }
+    gate_.cut_off(reader);
     close_if([reader](const served& each) { return each.reader == reader; });
   });
 }
 
 TENSORHUB_DECL void source::require_capability(std::span<const std::byte> key) {
   exclusively([&] {
-    capabilities_.require(key);
+    gate_.require_capability(key);
     close_if([](const served&) { return true; });
   });
 }
 
 TENSORHUB_DECL void source::check(const char* step, std::int64_t result) const {
-  if (result != 0) fail(through_.description() + ": " + step + ": " + reason(result));
+  if (result != 0) fail(provider_.description() + ": " + step + ": " + reason(result));
 }
 
 TENSORHUB_DECL void source::listen(const libfabric_options& options) {
-  eq_ = open_eq(through_.fabric(), waiter_, through_.description());
+  eq_ = open_eq(provider_.fabric(), waiter_, provider_.description());
   const auto check_listening = [&](int result) {
     if (result != 0)
-      fail(through_.description() + ": cannot listen at " + options.listen_host + ":" +
+      fail(provider_.description() + ": cannot listen at " + options.listen_host + ":" +
            std::to_string(options.listen_port) +
            " (libfabric_options::listen_host, listen_port): " + reason(result));
   };
   ::fid_pep* listener = nullptr;
-  check_listening(::fi_passive_ep(through_.fabric(), through_.listening_info(), &listener, nullptr));
+  check_listening(::fi_passive_ep(provider_.fabric(), provider_.listening_info(), &listener, nullptr));
   listener_.reset(listener);
   check("a listening endpoint takes no event queue", ::fi_pep_bind(listener, &eq_->fid, 0));
   check_listening(::fi_listen(listener));
@@ -74,17 +70,19 @@ TENSORHUB_DECL void source::listen(const libfabric_options& options) {
   std::size_t size = sizeof data_bytes;
   if (::fi_getopt(&listener->fid, FI_OPT_ENDPOINT, FI_OPT_CM_DATA_SIZE, &data_bytes, &size) == 0 &&
       data_bytes < hello_bytes)
-    fail(through_.description() + ": connection requests carry " + std::to_string(data_bytes) + " bytes; " +
+    fail(provider_.description() + ": connection requests carry " + std::to_string(data_bytes) + " bytes; " +
          std::to_string(hello_bytes) + " are needed: set libfabric_options::endpoint_type to addressed");
 }
 
-TENSORHUB_DECL void source::open_door() {
-  door_domain_ = through_.open_domain();
-  door_cq_ = open_cq(door_domain_.get(), cq_entries, false, waiter_, through_.description());
-  for (std::size_t i = 0; i < door_letters; ++i)
-    door_inbox_.push_back(std::make_unique<message>(through_, door_domain_.get()));
-  door_ = addressed_endpoint{through_, door_domain_.get(), through_.listening_info(), door_cq_.get()};
-  for (const auto& each : door_inbox_) check("nothing can be received", each->receive(door_.endpoint.get()));
+TENSORHUB_DECL void source::open_greeting_endpoint() {
+  greeting_domain_ = provider_.open_domain();
+  greeting_cq_ = open_cq(greeting_domain_.get(), cq_entries, false, waiter_, provider_.description());
+  for (std::size_t i = 0; i < greeting_messages; ++i)
+    greeting_inbox_.push_back(std::make_unique<message>(provider_, greeting_domain_.get()));
+  greeting_endpoint_ =
+      addressed_endpoint{provider_, greeting_domain_.get(), provider_.listening_info(), greeting_cq_.get()};
+  for (const auto& each : greeting_inbox_)
+    check("nothing can be received", each->receive(greeting_endpoint_.endpoint.get()));
 }
 
 TENSORHUB_DECL raw_address source::advertised(raw_address own, const std::string& host) {
@@ -105,8 +103,9 @@ TENSORHUB_DECL raw_address source::advertised(raw_address own, const std::string
       return own;
     }
   }
-  throw error(errc::invalid_argument, "libfabric: advertised_host '" + host +
-                                          "' is no numeric address of the kind that the provider listens at");
+  throw error(errc::invalid_argument,
+              "libfabric: advertised_host '" + host +
+                  "' is not a numeric address of the family that the provider listens at");
 }
 
 TENSORHUB_DECL void source::run() noexcept {
@@ -134,11 +133,11 @@ TENSORHUB_DECL void source::work() noexcept {
   for (const served& each : served_) {
     if (each.own_cq) read_cq(each.own_cq.get());
   }
-  if (through_.connected()) {
+  if (provider_.connected()) {
     read_eq(now);
   } else {
-    read_cq(door_cq_.get());
-    take_letters(now);
+    read_cq(greeting_cq_.get());
+    receive_messages(now);
     send_answers(now);
   }
   if (now >= next_sweep_) {
@@ -169,7 +168,7 @@ TENSORHUB_DECL void source::read_cq(::fid_cq* cq) noexcept {
 TENSORHUB_DECL void source::complete(void* context, std::size_t bytes, int error_number) noexcept {
   if (context == nullptr) return;
   operation* const done = operation::from(context);
-  if (done->kind == operation_kind::letter) static_cast<message*>(done)->complete(bytes, error_number);
+  if (done->kind == operation_kind::message) static_cast<message*>(done)->complete(bytes, error_number);
 }
 
 TENSORHUB_DECL void source::read_eq(clock::time_point now) noexcept {
@@ -188,9 +187,9 @@ TENSORHUB_DECL void source::read_eq(clock::time_point now) noexcept {
       const unique_info request{event.info()};
       admit(*request, event.data(), now);
     } else if (event.kind() == FI_CONNECTED) {
-      for (served& each : served_) each.greeted = each.greeted || is(each, event.about());
+      for (served& each : served_) each.greeted = each.greeted || is(each, event.endpoint());
     } else if (event.kind() == FI_SHUTDOWN) {
-      close_if([&](const served& each) { return is(each, event.about()); });
+      close_if([&](const served& each) { return is(each, event.endpoint()); });
     }
   }
 }
@@ -204,7 +203,7 @@ TENSORHUB_DECL void source::admit(::fi_info& request, std::span<const std::byte>
     try {
       accept(request, greeting, reply, now);
       return;
-    } catch (...) {  // no memory, no descriptors: the reader is turned away
+    } catch (...) {  // no memory, no descriptors: the reader is refused
       reply.status = welcome_status::full;
     }
   }
@@ -217,14 +216,14 @@ TENSORHUB_DECL void source::accept(::fi_info& request, const hello& greeting, co
   fresh.reader = {greeting.reader};
   fresh.opened = now;
   ::fid_ep* opened = nullptr;
-  check("no endpoint", ::fi_endpoint(through_.domain(), &request, &opened, nullptr));
+  check("no endpoint", ::fi_endpoint(provider_.domain(), &request, &opened, nullptr));
   fresh.fids.endpoint.reset(opened);
   check("an endpoint takes no event queue", ::fi_ep_bind(opened, &eq_->fid, 0));
   check("an endpoint takes no completion queue", ::fi_ep_bind(opened, &cq_->fid, FI_TRANSMIT | FI_RECV));
   check("an endpoint cannot be enabled", ::fi_enable(opened));
   served_.push_back(std::move(fresh));
   if (const int result = ::fi_accept(opened, &reply, sizeof reply); result != 0) {
-    served_.pop_back();  // the handle went with the endpoint
+    served_.pop_back();  // the endpoint owned the handle
   }
 }
 
@@ -232,79 +231,75 @@ TENSORHUB_DECL welcome source::judged(const hello& greeting) noexcept {
   welcome reply;
   reply.source = self_.value;
   reply.nonce = nonce_;
-  reply.status = greeting.magic != hello_magic || greeting.protocol != data_protocol
-                     ? welcome_status::other_protocol
-                 : greeting.source != self_.value ? welcome_status::other_process
-                 : refuse_all_ || refused_.contains(incarnation{greeting.reader}) ? welcome_status::refused
-                 : served_.size() >= max_connections_                             ? welcome_status::full
-                                                                                  : welcome_status::accepted;
-  if (reply.status == welcome_status::accepted &&
-      !capabilities_.accepts(greeting.capability, {greeting.reader}, self_)) {
-    refused_connections_.fetch_add(1);
-    reply.status = welcome_status::no_capability;
+  if (greeting.magic != hello_magic) {
+    reply.status = welcome_status::other_protocol;
+    return reply;
   }
+  reply.status = detail::status_of<welcome_status>(gate_.judge(greeting, data_protocol));
+  if (reply.status == welcome_status::accepted && served_.size() >= max_connections_)
+    reply.status = welcome_status::full;
   return reply;
 }
 
-TENSORHUB_DECL void source::take_letters(clock::time_point now) noexcept {
-  for (const auto& each : door_inbox_) {
+TENSORHUB_DECL void source::receive_messages(clock::time_point now) noexcept {
+  for (const auto& each : greeting_inbox_) {
     if (each->busy) continue;
-    if (each->holds_letter(hello_magic)) {
+    if (each->holds(hello_magic)) {
       try {
-        open_room(each->content, now);
-      } catch (...) {  // no memory, no endpoint: the reader hears nothing and asks again, or gives up
+        open_reader_endpoint(each->content, now);
+      } catch (...) {  // no memory, no endpoint: the reader gets no answer and retries or fails
       }
     }
     each->result = 0;
-    static_cast<void>(each->receive(door_.endpoint.get()));
+    static_cast<void>(each->receive(greeting_endpoint_.endpoint.get()));
   }
-  for (served& room : served_) {
-    for (const auto& each : room.inbox) {
+  for (served& serving : served_) {
+    for (const auto& each : serving.inbox) {
       if (each->busy) continue;
-      if (each->holds_letter(knock_magic)) room.greeted = true;
-      if (each->holds_letter(goodbye_magic)) room.reader = {};
+      if (each->holds(ready_magic)) serving.greeted = true;
+      if (each->holds(goodbye_magic)) serving.reader = {};
       each->result = 0;
-      static_cast<void>(each->receive(room.fids.endpoint.get()));
+      static_cast<void>(each->receive(serving.fids.endpoint.get()));
     }
   }
   close_if([](const served& each) { return !each.reader; });
 }
 
-TENSORHUB_DECL void source::open_room(const letter& came, clock::time_point now) {
+TENSORHUB_DECL void source::open_reader_endpoint(const datagram& came, clock::time_point now) {
   if (answers_.size() >= max_connections_) return;
-  answer reply{std::make_unique<message>(through_, door_domain_.get()), FI_ADDR_NOTAVAIL, now, false};
-  letter& out = reply.out->content;
+  answer reply{std::make_unique<message>(provider_, greeting_domain_.get()), FI_ADDR_NOTAVAIL, now, false};
+  datagram& out = reply.out->content;
   out.from_source = judged(came.from_reader);
   out.ticket = came.ticket;
   if (out.from_source.status == welcome_status::accepted) {
-    served room;
-    room.reader = {came.from_reader.reader};
-    room.opened = now;
-    room.inbox.push_back(std::make_unique<message>(through_, through_.domain()));
-    room.inbox.push_back(std::make_unique<message>(through_, through_.domain()));
-    if (through_.closes_late())
-      room.own_cq = open_cq(through_.domain(), cq_entries, false, waiter_, through_.description());
-    room.fids = addressed_endpoint{through_, through_.domain(), through_.own_info(),
-                                   room.own_cq ? room.own_cq.get() : cq_.get()};
-    for (const auto& each : room.inbox)
-      check("nothing can be received", each->receive(room.fids.endpoint.get()));
-    reply.out->write_address(through_.address_of(*room.fids.endpoint));
-    served_.push_back(std::move(room));
+    served serving;
+    serving.reader = {came.from_reader.reader};
+    serving.opened = now;
+    serving.inbox.push_back(std::make_unique<message>(provider_, provider_.domain()));
+    serving.inbox.push_back(std::make_unique<message>(provider_, provider_.domain()));
+    if (provider_.closes_late())
+      serving.own_cq = open_cq(provider_.domain(), cq_entries, false, waiter_, provider_.description());
+    serving.fids = addressed_endpoint{provider_, provider_.domain(), provider_.own_info(),
+                                      serving.own_cq ? serving.own_cq.get() : cq_.get()};
+    for (const auto& each : serving.inbox)
+      check("nothing can be received", each->receive(serving.fids.endpoint.get()));
+    reply.out->write_address(provider_.address_of(*serving.fids.endpoint));
+    served_.push_back(std::move(serving));
   }
-  reply.to = door_.insert(came.address.data());
+  reply.to = greeting_endpoint_.insert(came.address.data());
   if (reply.to != FI_ADDR_NOTAVAIL) answers_.push_back(std::move(reply));
 }
 
 TENSORHUB_DECL void source::send_answers(clock::time_point now) noexcept {
   for (auto each = answers_.begin(); each != answers_.end();) {
     if (!each->posted) {
-      const int result = each->out->send(door_.endpoint.get(), each->to);
+      const int result = each->out->send(greeting_endpoint_.endpoint.get(), each->to);
       each->posted = result == 0;
       if (result != 0 && result != -FI_EAGAIN) each->since = now - 2 * greeting_timeout;
     }
     const auto age = now - each->since;
     if (!each->out->busy && (each->posted ? age > answer_keep : age > greeting_timeout)) {
-      door_.remove(each->to);
+      greeting_endpoint_.remove(each->to);
       each = answers_.erase(each);
     } else {
       ++each;
@@ -313,14 +308,14 @@ TENSORHUB_DECL void source::send_answers(clock::time_point now) noexcept {
 }
 
 TENSORHUB_DECL void source::close(served& each) noexcept {
-  if (through_.closes_late()) {
+  if (provider_.closes_late()) {
     try {
       parked_.push_back({std::move(each), clock::now() + parking_time});
-    } catch (...) {  // no memory to keep it by: it is closed now
+    } catch (...) {  // no memory for the list: it is closed now
     }
     return;
   }
-  if (through_.connected() && each.fids.endpoint)
+  if (provider_.connected() && each.fids.endpoint)
     static_cast<void>(::fi_shutdown(each.fids.endpoint.get(), 0));
   each.fids.endpoint.reset();
   read_cq(cq_.get());
@@ -329,7 +324,7 @@ TENSORHUB_DECL void source::close(served& each) noexcept {
   try {
     closed_.push_back(std::move(each.inbox));
     if (closed_.size() > remembered_closings) closed_.pop_front();
-  } catch (...) {  // no memory to keep them by: they stay where the provider may point to
+  } catch (...) {  // no memory for the list: the messages leak, because the provider may point to them
     for (auto& one : each.inbox) static_cast<void>(one.release());
   }
 }

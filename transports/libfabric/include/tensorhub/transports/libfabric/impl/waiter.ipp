@@ -11,11 +11,7 @@
 
 namespace tensorhub::inline TENSORHUB_MODE::transports::libfabric_detail {
 
-TENSORHUB_DECL waiter::waiter(::fid_fabric* fabric)
-    : fabric_{fabric}, event_{::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)} {
-  if (!event_)
-    throw error(errc::system_failed, std::string{"libfabric: no eventfd: "} + std::strerror(errno));
-}
+TENSORHUB_DECL waiter::waiter(::fid_fabric* fabric) : fabric_{fabric} {}
 
 TENSORHUB_DECL void waiter::watch(::fid& object, bool has_descriptor) {
   int descriptor = -1;
@@ -41,20 +37,14 @@ TENSORHUB_DECL void waiter::sleep(duration longest, bool expected, bool nap_only
     nap_ns_.store(2 * nap.count(), std::memory_order_relaxed);
   }
   longest = std::clamp<duration>(longest, duration::zero(), std::chrono::hours{1});
-  const timespec limit{static_cast<time_t>(longest.count() / 1'000'000'000),
-                       static_cast<long>(longest.count() % 1'000'000'000)};
-  polled_[0] = {event_.get(), POLLIN, 0};
+  polled_[0] = {event_.descriptor(), POLLIN, 0};
   for (std::size_t i = 0; i < descriptors_.size(); ++i) polled_[i + 1] = {descriptors_[i], POLLIN, 0};
-  const int ready = ::ppoll(polled_.data(), polled_.size(), &limit, nullptr);
-  if (ready > 0 && (polled_[0].revents & POLLIN) != 0) {
-    std::uint64_t signals = 0;
-    [[maybe_unused]] const auto taken = ::read(event_.get(), &signals, sizeof signals);
-  }
+  const int ready = detail::wait_for_descriptors(polled_, longest);
+  if (ready > 0 && (polled_[0].revents & POLLIN) != 0) event_.lower();
 }
 
 TENSORHUB_DECL void waiter::wake() noexcept {
-  const std::uint64_t one = 1;
-  [[maybe_unused]] const auto written = ::write(event_.get(), &one, sizeof one);
+  event_.raise();
 }
 
 TENSORHUB_DECL unique_fid<::fid_cq> open_cq(::fid_domain* domain, std::size_t entries, bool with_descriptor,

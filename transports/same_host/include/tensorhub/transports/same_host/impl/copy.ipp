@@ -19,7 +19,7 @@ TENSORHUB_DECL void copy_streaming(std::byte* target, const std::byte* from, std
   std::memcpy(target, from, head);
   std::uint64_t done = head;
   for (; done + line_bytes <= bytes; done += line_bytes) {
-    // A prefetch behind the end does nothing.
+    // A prefetch beyond the end has no effect.
     _mm_prefetch(reinterpret_cast<const char*>(from + done + ahead_bytes), _MM_HINT_NTA);
     const auto* const in = reinterpret_cast<const __m128i*>(from + done);
     auto* const out = reinterpret_cast<__m128i*>(target + done);
@@ -33,7 +33,7 @@ TENSORHUB_DECL void copy_streaming(std::byte* target, const std::byte* from, std
     _mm_stream_si128(out + 3, d);
   }
   std::memcpy(target + done, from + done, bytes - done);
-  _mm_sfence();  // streaming stores are visible before anything that follows
+  _mm_sfence();  // makes the streaming stores visible before later stores
 #else
   std::memcpy(target, from, bytes);
 #endif

@@ -17,13 +17,10 @@ TENSORHUB_DECL void read_ring::pop() noexcept {
 }
 
 TENSORHUB_DECL work_queue::work_queue(std::size_t depth)
-    : ready{depth}, finished{depth}, event{::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)} {
-  if (!event) throw error(errc::system_failed, std::string{"same_host: no eventfd: "} + std::strerror(errno));
-}
+    : ready{depth}, finished{depth}, event{"same_host"} {}
 
 TENSORHUB_DECL void work_queue::wake() const noexcept {
-  const std::uint64_t one = 1;
-  [[maybe_unused]] const auto written = ::write(event.get(), &one, sizeof one);
+  event.raise();
 }
 
 TENSORHUB_DECL copy_pool::copy_pool(std::size_t helpers) {
@@ -156,7 +153,7 @@ TENSORHUB_DECL bool copy_pool::copy_one(work_queue& queue, std::unique_lock<std:
   }
   lock.unlock();
   const completion_status status =
-      read.through->copy(*read.region, read.offset + at, read.target + at, bytes, read.streaming);
+      read.connection->copy(*read.region, read.offset + at, read.target + at, bytes, read.streaming);
   lock.lock();
   --read.pieces_out;
   if (status != completion_status::ok && read.status == completion_status::ok) {

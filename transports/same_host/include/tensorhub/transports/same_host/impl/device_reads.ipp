@@ -30,7 +30,7 @@ TENSORHUB_DECL void device_reads::work() noexcept {
     read_record& read = *active_[i];
     if (read.part.failure == completion_status::ok) advance(read);
     if (is_over(read)) {
-      end(read);  // and takes it out of the list
+      end(read);  // also removes it from the list
     } else {
       ++i;
     }
@@ -45,7 +45,7 @@ TENSORHUB_DECL bool device_reads::can_work() const noexcept {
     if (part.way == way_type::bounced)
       return has_more && std::ranges::any_of(part.lane->bounces, [](const auto& b) { return !b.in_use; });
     if (part.way != way_type::staged) return false;
-    return std::ranges::any_of(read->through->slots(), [&](const stage_slot& slot) {
+    return std::ranges::any_of(read->connection->slots(), [&](const stage_slot& slot) {
       if (slot.state == stage_slot::state_type::free) return has_more;
       return slot.owner == read && slot.state != stage_slot::state_type::asked && !is_flying(*read, slot);
     });
@@ -143,12 +143,12 @@ TENSORHUB_DECL void device_reads::choose_way(read_record& read) {
     return advance(read);
   }
   for (device_access* const device : candidates(read)) {
-    const std::byte* const first = read.through->map(region, *device);
+    const std::byte* const first = read.connection->map(region, *device);
     if (first == nullptr) continue;
     part.lane = &lane_of(*device);
     return copy_at_once(read, first);
   }
-  if (read.through->why().empty()) read.through->note(why_staged(read));
+  if (read.connection->why().empty()) read.connection->note(why_staged(read));
   part.way = way_type::staged;
   if (read.device != nullptr) part.lane = &lane_of(*read.device);
   advance(read);
@@ -170,7 +170,7 @@ TENSORHUB_DECL std::vector<device_access*> device_reads::candidates(const read_r
 }
 
 TENSORHUB_DECL void device_reads::copy_at_once(read_record& read, const std::byte* first) noexcept {
-  const completion_status before = read.through->permission(*read.region);
+  const completion_status before = read.connection->permission(*read.region);
   if (before != completion_status::ok) return fail(read, before);
   read.part.next = read.bytes;
   if (read.bytes > 0) fly(read, 0, first + read.offset, read.bytes, nullptr, nullptr);
@@ -196,7 +196,7 @@ TENSORHUB_DECL void device_reads::bounce(read_record& read) noexcept {
     const std::uint64_t at = part.next;
     const std::uint64_t bytes = std::min(device_lane_record::bounce_bytes, read.bytes - at);
     const completion_status status =
-        read.through->copy(*read.region, read.offset + at, free->memory.data(), bytes, false);
+        read.connection->copy(*read.region, read.offset + at, free->memory.data(), bytes, false);
     if (status != completion_status::ok) return fail(read, status);
     part.next += bytes;
     free->in_use = true;
@@ -206,20 +206,20 @@ TENSORHUB_DECL void device_reads::bounce(read_record& read) noexcept {
 
 TENSORHUB_DECL void device_reads::stage(read_record& read) noexcept {
   device_part& part = read.part;
-  link& through = *read.through;
-  for (stage_slot& slot : through.slots()) {
+  link& connection = *read.connection;
+  for (stage_slot& slot : connection.slots()) {
     if (slot.owner != &read || is_flying(read, slot)) continue;
     switch (slot.state) {
       case stage_slot::state_type::denied:
         return fail(read, completion_status::access_denied);
-      case stage_slot::state_type::failed:  // nor can any other reader have it from there
+      case stage_slot::state_type::failed:  // no other reader can get it either
         return fail(read, completion_status::peer_lost);
       case stage_slot::state_type::ready:
         if (part.lane != nullptr) {
-          fly(read, slot.at, through.staged(slot), slot.bytes, nullptr, &slot);
+          fly(read, slot.at, connection.staged(slot), slot.bytes, nullptr, &slot);
         } else {
           const detail::peer_read reading;
-          std::memcpy(read.target + slot.at, through.staged(slot), slot.bytes);
+          std::memcpy(read.target + slot.at, connection.staged(slot), slot.bytes);
           part.landed += slot.bytes;
           slot = {};
         }
@@ -231,9 +231,9 @@ TENSORHUB_DECL void device_reads::stage(read_record& read) noexcept {
   }
   while (part.next < read.bytes) {
     const std::uint64_t bytes = std::min(stage_piece_bytes, read.bytes - part.next);
-    if (!through.stage(*read.region, &read, read.offset, part.next, bytes)) {
+    if (!connection.stage(*read.region, &read, read.offset, part.next, bytes)) {
       if (errno == EAGAIN) return;
-      const completion_status state = through.state();
+      const completion_status state = connection.state();
       return fail(read, state == completion_status::ok ? completion_status::peer_lost : state);
     }
     part.next += bytes;
@@ -274,24 +274,25 @@ TENSORHUB_DECL void device_reads::land(device_lane_record& on) noexcept {
 }
 
 TENSORHUB_DECL void device_reads::start_again(device_lane_record& on) noexcept {
-  on.lane.reset();  // from here on it writes nowhere
+  on.lane.reset();  // it writes nothing any more
   read_record& culprit = *on.flying.front().read;
   for (const auto& piece : on.flying) take_down(piece);
   on.flying.clear();
-  fail(culprit, culprit.through->verdict(*culprit.region, EIO));
+  fail(culprit, culprit.connection->verdict(*culprit.region, EIO));
   for (read_record* const read : active_) {
     if (read->part.lane != &on || read->part.failure != completion_status::ok) continue;
     if (read->part.next == read->bytes && read->part.landed == read->bytes) continue;
-    read->through->forget(read);
+    read->connection->forget(read);
     begin(*read);
   }
 }
 
 TENSORHUB_DECL void device_reads::end(read_record& read) noexcept {
   std::erase(active_, &read);
-  read.through->forget(&read);
-  const completion_status status =
-      read.part.failure != completion_status::ok ? read.part.failure : read.through->verdict(*read.region, 0);
+  read.connection->forget(&read);
+  const completion_status status = read.part.failure != completion_status::ok
+                                       ? read.part.failure
+                                       : read.connection->verdict(*read.region, 0);
   pool_->end_elsewhere(*queue_, read, status);
 }
 

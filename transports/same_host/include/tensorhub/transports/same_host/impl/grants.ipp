@@ -43,7 +43,7 @@ TENSORHUB_DECL grant_page::grant_page()
   if (!view_ || ::fcntl(file_.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0)
     throw error(errc::transport_failed,
                 std::string{"same_host: no shared memory for grants: "} + std::strerror(errno));
-  // Older kernels do not know this one; readers map the page read-only anyway.
+  // Older kernels do not know this seal; readers map the page read-only anyway.
   static_cast<void>(::fcntl(file_.get(), F_ADD_SEALS, seal_future_write));
 }
 
@@ -54,13 +54,13 @@ TENSORHUB_DECL grant grant_page::take() {
     fresh.slot = free_.back();
     free_.pop_back();
   } else if (used_ < slots) {
-    // So that `give_back` never allocates.
+    // Ensures that `give_back` never allocates.
     if (free_.capacity() <= used_) free_.reserve(std::uint64_t{2} * (used_ + 32));
     fresh.slot = used_++;
   } else {
     throw error(errc::limit_exceeded, "same_host: " + std::to_string(slots) +
-                                          " regions and connections are in use, and there is no room for "
-                                          "more: register larger pieces");
+                                          " regions and connections are in use, which is the maximum: "
+                                          "register fewer, larger ranges");
   }
   fresh.number = ++last_number_;
   word(fresh.slot).store(fresh.number, std::memory_order_seq_cst);
@@ -76,7 +76,7 @@ TENSORHUB_DECL grant grant_page::renew(std::uint32_t slot) noexcept {
 
 TENSORHUB_DECL void grant_page::end(std::uint32_t slot, std::uint64_t value) noexcept {
   word(slot).store(value, std::memory_order_seq_cst);
-  // What the caller does to the bytes from here on comes after the store, for every observer.
+  // For every observer, later writes of the caller come after the store.
   std::atomic_thread_fence(std::memory_order_seq_cst);
 }
 

@@ -17,7 +17,8 @@ TENSORHUB_DECL std::shared_ptr<const device_import> import_table::get(const fore
     auto mapped = each.mapped.lock();
     if (!mapped || each.by != &by) continue;
     if (each.what == what) return mapped;
-    // A device may answer a handle that it has open with the mapping that it has: of memory that was freed.
+    // For a handle that is already open, a device may return the existing mapping, which may be of freed
+    // memory.
     if (each.what.words == what.words)
       throw error(errc::system_failed, "an older mapping of the same handle is still in use");
   }

@@ -23,7 +23,7 @@ TENSORHUB_DECL link::link(const transport_address& where, const same_host_option
       maps_devices_{options.device == device_memory::map},
       imports_{std::move(imports)} {
   const auto address = host_address::parse(text_);
-  if (!address) refuse("is no address of this transport");
+  if (!address) refuse("is not an address of this transport");
   require_this_machine(*address, machine, text_);
   socket_ = connect_to(address->socket, text_, until);
   const peer_credentials source = credentials_of(socket_.get());
@@ -72,11 +72,11 @@ TENSORHUB_DECL void link::ask() noexcept {
       const auto entry = asked_.emplace(request.number, to_ask_.front().region).first;
       if (!send_packet(socket(), request)) {
         asked_.erase(entry);
-        return;  // full, or broken, which the next look for answers finds out
+        return;  // full, or broken, which the next receive detects
       }
       ++last_number_;
       to_ask_.pop_front();
-    } catch (...) {  // no memory now: again at the next call
+    } catch (...) {  // no memory now: the next call tries again
       return;
     }
   }
@@ -107,7 +107,7 @@ TENSORHUB_DECL answer_outcome link::take_answers() noexcept {
     asked_.erase(found);
     try {
       if (!take_in(*region, answer, std::move(descriptor))) return answer_outcome::lost;
-    } catch (...) {  // no memory: as if it had been denied
+    } catch (...) {  // no memory: treated as denied
       region->state = region_state::denied;
     }
     if (region->state == region_state::denied) regions_.erase(region->key);
@@ -151,7 +151,7 @@ TENSORHUB_DECL const std::byte* link::map(const region_view& region, device_acce
   for (const mapped_region& each : region.mapped)
     if (each.by == &by) return each.memory ? each.memory->data() + region.exported.offset : nullptr;
   region.mapped.reserve(region.mapped.size() + 1);
-  sweep();  // mappings of what was there before
+  sweep();  // releases mappings of revoked regions
   mapped_region fresh{&by, {}, {}};
   foreign_allocation what{peer_, region.export_number, region.exported};
   what.words.offset = 0;
@@ -200,7 +200,7 @@ TENSORHUB_DECL completion_status link::copy(const region_view& region, std::uint
   } else if (!can_attach_) {
     failure = EPERM;
   } else {
-    // Not another process's memory, not even to throw it away.
+    // Never read the memory of an unrelated process, not even to discard the bytes.
     if (!is_alive()) return completion_status::peer_lost;
     const detail::peer_read reading;
     failure = copy_from_process(process_, region.address + offset, target, bytes);
@@ -235,38 +235,21 @@ TENSORHUB_DECL void link::take_welcome(clock::time_point until) {
     const int ready = ::poll(&entry, 1, milliseconds_left(until));
     if (ready < 0 && errno == EINTR) continue;
     if (ready <= 0)
-      throw error(errc::timed_out, "same_host: " + text_ + " accepted the connection and said nothing");
+      throw error(errc::timed_out, "same_host: " + text_ + " accepted the connection and sent no welcome");
     const packet_outcome outcome = receive_packet(socket_.get(), answer, page);
     if (outcome == packet_outcome::nothing) continue;
     if (outcome == packet_outcome::ended) refuse("closed the connection instead of greeting");
     if (outcome == packet_outcome::strange || answer.magic != welcome_magic)
-      refuse("is no TensorHub process");
+      refuse("is not a TensorHub process");
     break;
   }
-  switch (answer.status) {
-    case welcome_status::accepted:
-      break;
-    case welcome_status::other_protocol:
-      return refuse("speaks protocol " + std::to_string(answer.protocol) + ", this process speaks " +
-                    std::to_string(protocol_number));
-    case welcome_status::other_process:
-      return refuse("is another process (incarnation " + to_hex(incarnation{answer.source}) +
-                    ") than the one that was expected there (" + to_hex(peer_) + ")");
-    case welcome_status::refused:
-      return refuse("has cut this process off: it was declared dead");
-    case welcome_status::other_user:
-      return refuse("does not let user " + std::to_string(::geteuid()) +
-                    " in: run both processes as one user, or name it in the source's options::allowed_uids");
-    case welcome_status::full:
-      return refuse("has no connection left: raise its options::max_connections");
-    case welcome_status::no_capability:
-      return refuse(
-          "lets in only readers to whom the reference server has given a capability for it: this process "
-          "showed none, or another's");
-    default:
-      return refuse("answered with an unknown status");
+  if (answer.status == welcome_status::other_user) {
+    refuse("does not let user " + std::to_string(::geteuid()) +
+           " in: run both processes as one user, or name it in the source's options::allowed_uids");
   }
-  if (answer.source != peer_.value) refuse("is another process than the one that was expected there");
+  if (answer.status == welcome_status::full)
+    refuse("has no connection left: raise its options::max_connections");
+  if (const std::string why = detail::why_refused(answer, protocol_number, peer_); !why.empty()) refuse(why);
   if (page) grants_ = grant_view{page.get()};
   own_ = {answer.grant_slot, answer.grant};
   if (!grants_ || !grants_.has(own_.slot) || own_.number < first_grant)
@@ -322,11 +305,12 @@ TENSORHUB_DECL bool link::take_in(region_view& region, const region_answer& answ
     else
       file = files_[answer.file].lock();
     if (!file && answer.brings_file == 0) {
-      // Let go of since the source sent it.
+      // The link has released the file since the source sent it.
       to_ask_.push_back({regions_.at(region.key), true});
       return true;
     }
-    // None although it was sent: no descriptor is free here. Such memory is read as any other.
+    // The file was sent but not received: no descriptor is free here. The memory is read like memory without
+    // a file.
     if (file && (answer.file_offset > file->bytes || answer.bytes > file->bytes - answer.file_offset))
       file.reset();
   }
@@ -377,7 +361,7 @@ TENSORHUB_DECL bool link::take_staged(const region_answer& answer,
 TENSORHUB_DECL std::shared_ptr<const remote_file> link::adopt(detail::unique_fd descriptor) const {
   auto file = std::make_shared<remote_file>();
   file->bytes = file_bytes(descriptor.get());
-  // Only what cannot shrink is mapped: touching a page behind the end would be a bus error.
+  // Only a file that cannot shrink is mapped: an access beyond the end would be a bus error.
   if (maps_files_ && file->bytes > 0 && is_sealed_against_shrinking(descriptor.get()))
     file->view = file_mapping_view{descriptor.get(), file->bytes, PROT_READ};
   if (!file->view) file->descriptor = std::move(descriptor);

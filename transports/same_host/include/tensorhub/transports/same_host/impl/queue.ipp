@@ -42,7 +42,7 @@ TENSORHUB_DECL post_result queue_core::post(endpoint_core& endpoint, request_id 
   if (free_.empty()) return post_result::queue_full;
   read_record& read = take_free(id);
   read.endpoint = &endpoint;
-  read.through = endpoint.link_.get();
+  read.connection = endpoint.link_.get();
   read.target = target;
   read.device = device;
   read.offset = offset;
@@ -93,7 +93,7 @@ TENSORHUB_DECL std::size_t queue_core::poll(std::span<completion> completions) n
 TENSORHUB_DECL void queue_core::wait(duration timeout) noexcept {
   if (devices_.can_work() || !pool_->begin_sleep(work_)) return;
   waits_.clear();
-  waits_.push_back({work_.event.get(), POLLIN, 0});
+  waits_.push_back({work_.event.descriptor(), POLLIN, 0});
   duration longest = std::clamp<duration>(timeout, duration::zero(), std::chrono::hours{1});
   const auto now = clock::now();
   for (const endpoint_core* each : endpoints_) {
@@ -103,7 +103,7 @@ TENSORHUB_DECL void queue_core::wait(duration timeout) noexcept {
   }
   longest = std::max(longest, duration::zero());
   if (devices_.is_flying()) {
-    // A lane can be waited for, or descriptors, but not both: by turns.
+    // The thread can wait for a lane or for descriptors, but not for both: it alternates.
     const auto until = now + longest;
     for (duration left = longest; left > duration::zero() && !look_at_descriptors(duration::zero());
          left = until - clock::now()) {
@@ -113,10 +113,7 @@ TENSORHUB_DECL void queue_core::wait(duration timeout) noexcept {
     static_cast<void>(look_at_descriptors(longest));
   }
   pool_->end_sleep(work_);
-  if ((waits_.front().revents & POLLIN) != 0) {
-    std::uint64_t signals = 0;
-    [[maybe_unused]] const auto taken = ::read(work_.event.get(), &signals, sizeof signals);
-  }
+  if ((waits_.front().revents & POLLIN) != 0) work_.event.lower();
 }
 
 TENSORHUB_DECL bool queue_core::waits_for_answers(const endpoint_core& endpoint) noexcept {
@@ -124,9 +121,7 @@ TENSORHUB_DECL bool queue_core::waits_for_answers(const endpoint_core& endpoint)
 }
 
 TENSORHUB_DECL bool queue_core::look_at_descriptors(duration longest) noexcept {
-  const timespec limit{static_cast<time_t>(longest.count() / 1'000'000'000),
-                       static_cast<long>(longest.count() % 1'000'000'000)};
-  return ::ppoll(waits_.data(), waits_.size(), &limit, nullptr) > 0;
+  return detail::wait_for_descriptors(waits_, longest) > 0;
 }
 
 TENSORHUB_DECL bool queue_core::breaks(completion_status status) noexcept {
@@ -164,14 +159,15 @@ TENSORHUB_DECL void queue_core::work() noexcept {
 }
 
 TENSORHUB_DECL void queue_core::look_for_answers(endpoint_core& endpoint) noexcept {
-  link& through = *endpoint.link_;
-  const answer_outcome outcome = through.take_answers();
+  link& connection = *endpoint.link_;
+  const answer_outcome outcome = connection.take_answers();
   if (outcome == answer_outcome::lost) {
-    return give_up(endpoint, through.state() == completion_status::cut_off ? completion_status::cut_off
-                                                                           : completion_status::peer_lost);
+    return give_up(endpoint, connection.state() == completion_status::cut_off ? completion_status::cut_off
+                                                                              : completion_status::peer_lost);
   }
   if (outcome == answer_outcome::none) {
-    if (clock::now() - through.last_answer() > peer_timeout_) give_up(endpoint, completion_status::peer_lost);
+    if (clock::now() - connection.last_answer() > peer_timeout_)
+      give_up(endpoint, completion_status::peer_lost);
     return;
   }
   for (read_record& each : reads_) {

@@ -12,7 +12,8 @@
 namespace tensorhub::inline TENSORHUB_MODE::transports::same_host_detail {
 
 TENSORHUB_DECL bool needs_device(const memory_range& range) noexcept {
-  // Managed memory moves between host and device by page faults, which other processes' calls do not take.
+  // Managed memory moves between host and device by page faults, which calls of other processes do not
+  // trigger.
   return !range.host_accessible() || (range.kind == memory_kind::cuda_managed && range.device != nullptr);
 }
 
@@ -131,7 +132,7 @@ TENSORHUB_DECL std::optional<device_export> region_table::export_of(const memory
   }
   facts.memory = exported ? region_memory::mappable_device : region_memory::staged_device;
   if (!exported)
-    facts.why = std::make_shared<const std::string>(why.empty() ? "the device does not say why" : why);
+    facts.why = std::make_shared<const std::string>(why.empty() ? "the device gives no reason" : why);
   return exported;
 }
 

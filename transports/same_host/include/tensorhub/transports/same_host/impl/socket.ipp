@@ -40,7 +40,7 @@ TENSORHUB_DECL detail::unique_fd connect_to(const std::string& name, const std::
     throw error(errc::transport_failed, std::string{"same_host: no socket: "} + std::strerror(errno));
   const socket_name at{name};
   for (;;) {
-    // It waits only while the source's backlog is full, and at most so long.
+    // `connect` waits only while the source's backlog is full, and at most for this time.
     const int left = std::max(1, milliseconds_left(until));
     const timeval limit{left / 1000, (left % 1000) * 1000};
     static_cast<void>(::setsockopt(socket.get(), SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit));

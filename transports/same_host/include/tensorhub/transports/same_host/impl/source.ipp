@@ -22,44 +22,38 @@ TENSORHUB_DECL source::source(const same_host_options& options, incarnation self
       every_second_{std::move(every_second)},
       listener_{listen_at(socket_name_)},
       epoll_{::epoll_create1(EPOLL_CLOEXEC)},
-      event_{::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)} {
-  if (!epoll_ || !event_)
-    throw error(errc::system_failed, std::string{"same_host: no epoll: "} + std::strerror(errno));
+      wake_{"same_host"} {
+  if (!epoll_) throw error(errc::system_failed, std::string{"same_host: no epoll: "} + std::strerror(errno));
 #ifdef PR_SET_PTRACER
   if (options.allow_any_tracer) static_cast<void>(::prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0));
 #endif
   watch(EPOLL_CTL_ADD, listener_.get(), EPOLLIN, listener_id);
-  watch(EPOLL_CTL_ADD, event_.get(), EPOLLIN, event_id);
+  watch(EPOLL_CTL_ADD, wake_.descriptor(), EPOLLIN, event_id);
   thread_ = std::jthread{[this] { run(); }};
 }
 
 TENSORHUB_DECL source::~source() {
   desk_.stop();
   stopping_ = true;
-  const std::uint64_t one = 1;
-  [[maybe_unused]] const auto written = ::write(event_.get(), &one, sizeof one);
+  wake_.raise();
   thread_.join();
   for (const auto& [id, each] : connections_) drop(*each);
 }
 
 TENSORHUB_DECL void source::cut_off(incarnation reader) noexcept {
   const std::lock_guard lock{mutex_};
-  try {
-    refused_.insert(reader);
-  } catch (...) {  // without memory to remember one name, refuse everybody
-    refuse_all_ = true;
-  }
+  gate_.cut_off(reader);
   std::erase_if(connections_, [&](const auto& entry) {
     const connection& each = *entry.second;
     if (!each.greeted || each.reader != reader) return false;
-    grants_.end(each.given.slot, cut_off_grant);  // and the slot is never used again
+    grants_.end(each.given.slot, cut_off_grant);  // the slot is never used again
     return true;
   });
 }
 
 TENSORHUB_DECL void source::require_capability(std::span<const std::byte> key) {
   const std::lock_guard lock{mutex_};
-  capabilities_.require(key);
+  gate_.require_capability(key);
   for (const auto& [id, each] : connections_) drop(*each);
   connections_.clear();
 }
@@ -124,7 +118,7 @@ TENSORHUB_DECL void source::accept_all() noexcept {
       const std::lock_guard lock{mutex_};
       connections_.emplace(id, std::move(fresh));
       watch(EPOLL_CTL_ADD, descriptor, EPOLLIN, id);
-    } catch (...) {  // no memory: the reader is turned away
+    } catch (...) {  // no memory: the reader is refused
     }
   }
 }
@@ -169,13 +163,8 @@ TENSORHUB_DECL bool source::greet(connection& each) {
 TENSORHUB_DECL welcome_status source::judge(const connection& each, const hello& greeting) {
   if (!may_talk(credentials_of(each.socket.get()).user, options_.allowed_uids))
     return welcome_status::other_user;
-  if (greeting.protocol != protocol_number) return welcome_status::other_protocol;
-  if (greeting.source != self_.value) return welcome_status::other_process;
-  if (refuse_all_ || refused_.contains({greeting.reader})) return welcome_status::refused;
-  if (!capabilities_.accepts(greeting.capability, {greeting.reader}, self_)) {
-    refused_connections_.fetch_add(1);
-    return welcome_status::no_capability;
-  }
+  const auto status = detail::status_of<welcome_status>(gate_.judge(greeting, protocol_number));
+  if (status != welcome_status::accepted) return status;
   return connections_.size() > options_.max_connections ? welcome_status::full : welcome_status::accepted;
 }
 
@@ -203,7 +192,7 @@ TENSORHUB_DECL bool source::answer_all(std::uint64_t id, connection& each) {
         answer.brings_file = descriptor >= 0 ? 1 : 0;
       }
     }
-    // An honest reader has so few questions open that the socket takes the answers.
+    // A correct reader has so few requests outstanding that the socket accepts the answers.
     if (!send_packet(each.socket.get(), answer, descriptor)) return false;
   }
 }

@@ -17,7 +17,8 @@ TENSORHUB_DECL stage_file::stage_file()
   if (!view_ || ::fcntl(file_.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0)
     throw error(errc::system_failed, std::string{"same_host: no shared memory to stage device memory in: "} +
                                          std::strerror(errno));
-  static_cast<void>(::fcntl(file_.get(), F_ADD_SEALS, seal_future_write));  // older kernels do not know it
+  static_cast<void>(
+      ::fcntl(file_.get(), F_ADD_SEALS, seal_future_write));  // older kernels do not know this seal
 }
 
 TENSORHUB_DECL void stage_desk::add(stage_job job) {
@@ -71,7 +72,7 @@ TENSORHUB_DECL answer_status stage_desk::copy(const stage_job& job, const memory
     const lane_ticket ticket =
         lane->copy(job.into->slot(wanted.slot), range.data + wanted.offset, wanted.bytes);
     if (ticket != 0 && lane->wait(ticket, longest_copy) == lane_state::done) return answer_status::granted;
-    lane.reset();  // returns when it does nothing any more
+    lane.reset();  // returns when the lane is idle
   } catch (...) {  // no lane
   }
   return answer_status::failed;

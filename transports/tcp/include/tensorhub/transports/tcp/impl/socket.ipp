@@ -36,7 +36,7 @@ TENSORHUB_DECL resolved_addresses resolve(const std::string& host, const std::st
 }
 
 TENSORHUB_DECL void set_option(int socket, int level, int name, int value) noexcept {
-  // An option that the kernel refuses costs speed, never correctness.
+  // If the kernel refuses an option, the connection is slower but still correct.
   static_cast<void>(::setsockopt(socket, level, name, &value, sizeof value));
 }
 
@@ -118,8 +118,8 @@ TENSORHUB_DECL detail::unique_fd listen_at(const tcp_options& options, std::uint
                                            std::string_view transport) {
   const auto addresses = resolve(options.listen_host, std::to_string(options.listen_port),
                                  AI_PASSIVE | AI_ADDRCONFIG, transport);
-  // Accepted sockets inherit the sizes. Who is far away is known only from its hello; then the send buffer is
-  // set, which is what matters here.
+  // Accepted sockets inherit the sizes. Only the hello tells how far away a reader is; the send buffer, which
+  // matters at a source, is set then.
   const tcp_path near = settings_of(options, path_kind::same_datacenter);
   std::string trouble = "no address";
   for (const addrinfo* at = addresses.get(); at != nullptr; at = at->ai_next) {
@@ -156,11 +156,11 @@ TENSORHUB_DECL bool wait_ready(int socket, short events, deadline until) noexcep
 
 TENSORHUB_DECL detail::unique_fd connect_to(const std::string& address, const tcp_path& path, deadline until,
                                             std::string_view transport) {
-  const std::string who = std::string{transport} + ": ";
+  const std::string prefix = std::string{transport} + ": ";
   const auto where = parse_address(address, std::string{transport} + "://");
   if (!where) {
     throw error(errc::transport_failed,
-                who + "'" + address.substr(0, 128) + "' is no address of this transport");
+                prefix + "'" + address.substr(0, 128) + "' is not an address of this transport");
   }
   const auto addresses = resolve(where->host, where->port, AI_ADDRCONFIG, transport);
   std::string trouble = "no address";
@@ -175,7 +175,7 @@ TENSORHUB_DECL detail::unique_fd connect_to(const std::string& address, const tc
     int failed = ::connect(socket.get(), at->ai_addr, at->ai_addrlen) == 0 ? 0 : errno;
     if (failed == EINPROGRESS) {
       if (!wait_ready(socket.get(), POLLOUT, until)) {
-        throw error(errc::timed_out, who + address + " does not answer within the connect time-out");
+        throw error(errc::timed_out, prefix + address + " does not answer within the connect timeout");
       }
       socklen_t length = sizeof failed;
       if (::getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &failed, &length) != 0) failed = errno;
@@ -186,7 +186,7 @@ TENSORHUB_DECL detail::unique_fd connect_to(const std::string& address, const tc
     }
     trouble = std::strerror(failed);
   }
-  throw error(errc::transport_failed, who + "cannot connect to " + address + ": " + trouble);
+  throw error(errc::transport_failed, prefix + "cannot connect to " + address + ": " + trouble);
 }
 
 TENSORHUB_DECL void abort_on_close(int socket) noexcept {

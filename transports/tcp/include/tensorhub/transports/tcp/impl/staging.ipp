@@ -77,7 +77,7 @@ TENSORHUB_DECL std::unique_ptr<staging_ring> staging_pool::take(device_access& d
 
 TENSORHUB_DECL void staging_pool::keep(std::unique_ptr<staging_ring> ring) noexcept {
   if (!ring->settle()) {
-    if (ring->is_stuck()) static_cast<void>(ring.release());  // the device may write to it for ever
+    if (ring->is_stuck()) static_cast<void>(ring.release());  // the device may still write to its memory
     return;
   }
   const std::lock_guard lock{mutex_};

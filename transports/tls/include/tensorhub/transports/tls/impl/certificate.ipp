@@ -48,12 +48,12 @@ TENSORHUB_DECL std::string why_refused(X509_STORE_CTX* verification, const std::
   const int trouble = ::X509_STORE_CTX_get_error(verification);
   const X509* const peer = ::X509_STORE_CTX_get0_cert(verification);
   const std::string whose = "the certificate " + subject_of(peer) + " ";
-  // One of those above it may be at fault.
+  // The fault may be in one of the certificates above it.
   const std::string text =
       at == peer || at == nullptr ? whose : whose + "(of " + subject_of(at) + ", which) ";
   switch (trouble) {
     case X509_V_ERR_CERT_HAS_EXPIRED:
-      return text + "has expired on " + text_of(::X509_get0_notAfter(at)) + ": renew it";
+      return text + "expired on " + text_of(::X509_get0_notAfter(at)) + ": renew it";
     case X509_V_ERR_CERT_NOT_YET_VALID:
       return text + "is not valid before " + text_of(::X509_get0_notBefore(at)) +
              ": compare the clocks of both machines";
@@ -63,7 +63,7 @@ TENSORHUB_DECL std::string why_refused(X509_STORE_CTX* verification, const std::
     case X509_V_ERR_DEPTH_ZERO_SELF_SIGNED_CERT:
     case X509_V_ERR_SELF_SIGNED_CERT_IN_CHAIN:
     case X509_V_ERR_CERT_SIGNATURE_FAILURE:
-      return whose + "is not of an authority in " + ca_file +
+      return whose + "is not signed by an authority in " + ca_file +
              ": both sides need certificates of the same one";
     case X509_V_ERR_HOSTNAME_MISMATCH:
     case X509_V_ERR_IP_ADDRESS_MISMATCH:
@@ -84,7 +84,7 @@ TENSORHUB_DECL std::string_view alert_about_certificate(int reason) noexcept {
     case SSL_R_SSLV3_ALERT_CERTIFICATE_REVOKED:
       return "it was revoked";
     case SSL_R_TLSV1_ALERT_UNKNOWN_CA:
-      return "it is of an authority that the peer does not know: both sides need certificates of the same "
+      return "it is not signed by an authority that the peer knows: both sides need certificates of the same "
              "one";
     case SSL_R_SSLV3_ALERT_UNSUPPORTED_CERTIFICATE:
       return "it may not be used for this: its extended key usage needs serverAuth and clientAuth";

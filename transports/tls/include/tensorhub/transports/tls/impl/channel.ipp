@@ -44,7 +44,7 @@ TENSORHUB_DECL tls_channel tls_channel::connect(tls_context& common, detail::uni
       throw error(errc::transport_failed, "tls: " + address + " " + out.why_no_connection(need));
     if (!tcp_detail::wait_ready(out.socket(), need == SSL_ERROR_WANT_READ ? POLLIN : POLLOUT, until)) {
       throw error(errc::timed_out, "tls: " + address +
-                                       " accepted the connection and does not go on with the handshake: is "
+                                       " accepted the connection and does not continue the handshake: is "
                                        "it a data port of transport tls?");
     }
   }
@@ -59,7 +59,7 @@ TENSORHUB_DECL handshake_need tls_channel::handshake() noexcept {
       if (const auto need = look_at_first_byte()) return *need;
     }
     return phase_ == phase::refused ? drain() : go_on();
-  } catch (...) {  // no memory, or no session: this one is turned away
+  } catch (...) {  // no memory, or no session: the reader is refused
     return handshake_need::end;
   }
 }
@@ -118,7 +118,7 @@ TENSORHUB_DECL ssize_t tls_channel::receive(std::span<iovec> pieces) noexcept {
       }
       const int need = ::SSL_get_error(session_.get(), 0);
       if (need == SSL_ERROR_WANT_READ) may_have_more_ = false;
-      if (total > 0) return static_cast<ssize_t>(total);  // the next call meets the error again
+      if (total > 0) return static_cast<ssize_t>(total);  // the next call returns the error again
       if (need == SSL_ERROR_ZERO_RETURN) return 0;
       if (need != SSL_ERROR_WANT_READ) last_trouble_ = ::ERR_peek_last_error();
       errno = need == SSL_ERROR_WANT_READ ? EAGAIN : EPROTO;
@@ -145,7 +145,7 @@ TENSORHUB_DECL void tls_channel::begin(session_role role) {
 TENSORHUB_DECL void tls_channel::note_opened() noexcept {
   phase_ = phase::open;
   by_kernel_ = BIO_get_ktls_send(::SSL_get_wbio(session_.get()));
-  verdict_.reset();  // no certificate is looked at after the handshake
+  verdict_.reset();  // no certificate is checked after the handshake
   SSL_set_app_data(session_.get(), nullptr);
   shared_->note_opened(by_kernel_);
 }
@@ -178,7 +178,7 @@ TENSORHUB_DECL std::optional<handshake_need> tls_channel::look_at_first_byte() {
   tcp_detail::welcome answer;
   answer.status = tcp_detail::welcome_status::needs_tls;
   static_cast<void>(::send(socket(), &answer, sizeof answer, MSG_NOSIGNAL | MSG_DONTWAIT));
-  refuse("talks in the clear: it uses transport tcp, and has to use tls");
+  refuse("is not encrypted: the peer uses transport tcp and must use tls");
   return drain();
 }
 
@@ -192,7 +192,8 @@ TENSORHUB_DECL handshake_need tls_channel::go_on() {
   const int need = ::SSL_get_error(session_.get(), done);
   if (need == SSL_ERROR_WANT_READ) return handshake_need::input;
   if (need == SSL_ERROR_WANT_WRITE) return handshake_need::output;
-  if (need == SSL_ERROR_SYSCALL) return handshake_need::end;  // gone in the middle of it
+  if (need == SSL_ERROR_SYSCALL)
+    return handshake_need::end;  // the peer closed the connection during the handshake
   refuse(why_refused_reader());
   return drain();
 }
@@ -225,7 +226,7 @@ TENSORHUB_DECL std::string tls_channel::why_refused_reader() const {
 }
 
 TENSORHUB_DECL std::string tls_channel::why_no_connection(int need) const {
-  if (!verdict_->refusal.empty()) return "is not believed: " + verdict_->refusal;
+  if (!verdict_->refusal.empty()) return "is not trusted: " + verdict_->refusal;
   const unsigned long code = ::ERR_peek_last_error();
   if (const auto alert = alert_about_certificate(ERR_GET_REASON(code)); !alert.empty())
     return refused_ours(alert);
@@ -235,7 +236,7 @@ TENSORHUB_DECL std::string tls_channel::why_no_connection(int need) const {
 }
 
 TENSORHUB_DECL std::string tls_channel::refused_ours(std::string_view why) const {
-  return "refuses our certificate (" + shared_->own_certificate() + "): " + std::string{why};
+  return "refuses this process's certificate (" + shared_->own_certificate() + "): " + std::string{why};
 }
 
 TENSORHUB_DECL ssize_t tls_channel::write(const void* data, std::size_t bytes) noexcept {

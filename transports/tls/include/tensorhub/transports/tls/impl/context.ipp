@@ -61,7 +61,7 @@ TENSORHUB_DECL session_pointer tls_context::make_session(int socket, session_rol
   if (role == session_role::source) {
     ::SSL_set_accept_state(session.get());
 #ifdef SSL_OP_ENABLE_KTLS
-    // Where the kernel has no module `tls`, this fails, and OpenSSL goes on by itself.
+    // If the kernel has no module `tls`, this fails, and OpenSSL encrypts in user space.
     if (options_.kernel_tls && ::setsockopt(socket, IPPROTO_TCP, TCP_ULP, "tls", sizeof "tls") == 0)
       ::SSL_set_options(session.get(), SSL_OP_ENABLE_KTLS);
 #endif
@@ -131,13 +131,13 @@ TENSORHUB_DECL context_pointer tls_context::make_context() const {
   ::SSL_CTX_set_options(context, SSL_OP_NO_TICKET | SSL_OP_NO_COMPRESSION | SSL_OP_CIPHER_SERVER_PREFERENCE);
   ::SSL_CTX_set_num_tickets(context, 0);
   SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);
-  // A record that waits for the socket stays in OpenSSL: what is given again may lie elsewhere.
+  // A record that waits for the socket stays in OpenSSL: the repeated call may pass another buffer.
   SSL_CTX_set_mode(
       context, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER | SSL_MODE_NO_AUTO_CHAIN);
   SSL_CTX_set_read_ahead(context, 1);
   if (::SSL_CTX_set_ciphersuites(context, options_.ciphersuites.c_str()) != 1)
     fail("none of the ciphersuites '" + options_.ciphersuites + "' is known");
-  // Nobody is there to type a pass phrase.
+  // No user can type a pass phrase.
   ::SSL_CTX_set_default_passwd_cb(context, [](char*, int, int, void*) { return 0; });
   if (::SSL_CTX_use_certificate_chain_file(context, options_.certificate_file.c_str()) != 1)
     fail("certificate_file " + options_.certificate_file + " cannot be used");
@@ -148,7 +148,7 @@ TENSORHUB_DECL context_pointer tls_context::make_context() const {
   const X509* const own = ::SSL_CTX_get0_certificate(context);
   if (has_expired(own)) {
     throw error(errc::transport_failed, "tls: the certificate " + subject_of(own) + " in " +
-                                            options_.certificate_file + " has expired on " +
+                                            options_.certificate_file + " expired on " +
                                             text_of(::X509_get0_notAfter(own)) + ": renew it");
   }
   ::SSL_CTX_set_verify(context, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, &judge_certificate);

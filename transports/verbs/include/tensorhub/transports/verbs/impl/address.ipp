@@ -60,7 +60,7 @@ TENSORHUB_DECL std::string host_and_port(const socket_address& address, std::uin
 TENSORHUB_DECL std::vector<named_address> parse_address(std::string_view text) {
   constexpr std::string_view scheme = "verbs://";
   const auto refusal = [whole = std::string{text.substr(0, 128)}] {
-    return error(errc::transport_failed, "verbs: '" + whole + "' is no address of this transport");
+    return error(errc::transport_failed, "verbs: '" + whole + "' is not an address of this transport");
   };
   if (!text.starts_with(scheme)) throw refusal();
   text.remove_prefix(scheme.size());

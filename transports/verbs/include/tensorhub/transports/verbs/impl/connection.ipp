@@ -64,7 +64,7 @@ TENSORHUB_DECL void connection::close() noexcept {
     id = std::move(id_);
     if (id && id->qp != nullptr) ::rdma_destroy_qp(id.get());
   }
-  id.reset();  // waits for events that are being dealt with, which may want the mutex
+  id.reset();  // waits for events in progress, which may need the mutex
   completion_queue_.reset();
   completion_channel_.reset();
   first_ = last_;
@@ -77,10 +77,10 @@ TENSORHUB_DECL void connection::connect(const rail& from, const named_address& t
   id_ = make_id(*channel);
   try {
     resolve_address(*channel, from, to, greeting, until);
-    // Older kernels and some devices have no such option; then theirs is used.
+    // Older kernels and some devices do not have this option; their own timeout then applies.
     std::uint8_t timeout = options.retry_timeout;
     static_cast<void>(::rdma_set_option(id_.get(), RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, &timeout, 1));
-    // No time left is no route; that it was the time is said by what waits for the event.
+    // Without time left there is no route; the function that waits for the event reports the timeout.
     if (::rdma_resolve_route(id_.get(), std::max(1, milliseconds_left(until))) != 0)
       throw refusal(from, to, "has no route: " + reason(errno));
     expect(*channel, RDMA_CM_EVENT_ROUTE_RESOLVED, from, to, greeting, until);
@@ -100,9 +100,9 @@ TENSORHUB_DECL void connection::connect(const rail& from, const named_address& t
       id_->context = this;
     }
     if (::rdma_migrate_id(id_.get(), &events.channel) != 0)
-      throw refusal(from, to, "is connected, but its end could not be heard: " + reason(errno));
+      throw refusal(from, to, "is connected, but its events cannot be received: " + reason(errno));
   } catch (...) {
-    close();  // before the channel that it is on
+    close();  // before its channel is destroyed
     throw;
   }
 }
@@ -158,7 +158,7 @@ TENSORHUB_DECL error connection::refusal(const rail& from, const named_address& 
 TENSORHUB_DECL void connection::check(const std::optional<cm_answer>& answer, rdma_cm_event_type wanted,
                                       const rail& from, const named_address& to, const hello& greeting) {
   if (!answer || (answer->type != wanted && answer->status == -ETIMEDOUT)) {
-    throw error(errc::timed_out, "verbs: " + to.text + " does not answer within the connect time-out (from " +
+    throw error(errc::timed_out, "verbs: " + to.text + " does not answer within the connect timeout (from " +
                                      from.device + " at " + from.address.host() + ")");
   }
   if (answer->type == RDMA_CM_EVENT_REJECTED) throw refusal(from, to, why_rejected(*answer, greeting));
@@ -170,9 +170,9 @@ TENSORHUB_DECL void connection::check(const std::optional<cm_answer>& answer, rd
   }
   if (wanted != RDMA_CM_EVENT_ESTABLISHED) return;
   welcome said;
-  if (!read_welcome(*answer, said)) throw refusal(from, to, "is no TensorHub data port");
-  if (said.source != greeting.source)
-    throw refusal(from, to, "is another process than the one that was expected there");
+  if (!read_welcome(*answer, said)) throw refusal(from, to, "is not a TensorHub data port");
+  const std::string why = detail::why_refused(said, data_protocol, {greeting.source});
+  if (!why.empty()) throw refusal(from, to, why);
 }
 
 TENSORHUB_DECL bool connection::read_welcome(const cm_answer& answer, welcome& into) noexcept {
@@ -184,33 +184,18 @@ TENSORHUB_DECL bool connection::read_welcome(const cm_answer& answer, welcome& i
 TENSORHUB_DECL std::string connection::why_rejected(const cm_answer& answer, const hello& greeting) {
   welcome said;
   if (!read_welcome(answer, said)) {
-    constexpr int nobody_listens = 8;  // IB_CM_REJ_INVALID_SERVICE_ID
-    if (answer.status == nobody_listens || answer.status == -ECONNREFUSED)
-      return "has nobody who listens there";
+    constexpr int no_listener = 8;  // IB_CM_REJ_INVALID_SERVICE_ID
+    if (answer.status == no_listener || answer.status == -ECONNREFUSED)
+      return "refused the connection: nothing is listening";
     return "rejected the connection (reason " + std::to_string(answer.status) +
-           "): it is no TensorHub data port, or going away";
+           "): it is not a TensorHub data port, or is shutting down";
   }
-  switch (said.status) {
-    case welcome_status::accepted:
-      break;
-    case welcome_status::other_protocol:
-      return "speaks data protocol " + std::to_string(said.protocol) + ", this process speaks " +
-             std::to_string(data_protocol);
-    case welcome_status::other_process:
-      return "is another process (incarnation " + to_hex(incarnation{said.source}) +
-             ") than the one that was expected there (" + to_hex(incarnation{greeting.source}) + ")";
-    case welcome_status::refused:
-      return "has cut this process off: it was declared dead";
-    case welcome_status::other_transport:
-      return "did not understand the greeting of this transport";
-    case welcome_status::overloaded:
-      return "takes no more connections (see max_connections, and the device's number of queue pairs)";
-    case welcome_status::no_capability:
-      return "lets in only readers to whom the reference server has given a capability for it: this "
-             "process "
-             "showed none, or another's";
-  }
-  return "answered with an unknown status";
+  if (said.status == welcome_status::other_transport)
+    return "did not understand the greeting of this transport";
+  if (said.status == welcome_status::overloaded)
+    return "accepts no more connections (see max_connections, and the device's number of queue pairs)";
+  const std::string why = detail::why_refused(said, data_protocol, {greeting.source});
+  return why.empty() ? "rejected the connection without a reason" : why;
 }
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::transports::verbs_detail

@@ -142,7 +142,7 @@ TENSORHUB_DECL device_limits limits_of(ibv_context* context, std::uint8_t port, 
   ibv_device_attr of_device{};
   ibv_port_attr of_port{};
   if (::ibv_query_device(context, &of_device) != 0 || ::ibv_query_port(context, port, &of_port) != 0)
-    throw error(errc::transport_failed, "verbs: " + device + " does not tell its limits: " + reason(errno));
+    throw error(errc::transport_failed, "verbs: " + device + ": its limits cannot be read: " + reason(errno));
   const auto reads = [](int most) { return static_cast<std::uint8_t>(std::clamp(most, 1, 128)); };
   device_limits out;
   out.work_request_bytes =

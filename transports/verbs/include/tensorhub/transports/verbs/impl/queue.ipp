@@ -13,11 +13,7 @@
 namespace tensorhub::inline TENSORHUB_MODE::transports::verbs_detail {
 
 TENSORHUB_DECL queue_core::queue_core(std::size_t depth, const verbs_options& options)
-    : ledger_{depth},
-      peer_timeout_{options.peer_timeout},
-      mode_{options.completions},
-      event_{::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)} {
-  if (!event_) throw error(errc::system_failed, "verbs: no eventfd: " + reason(errno));
+    : ledger_{depth}, peer_timeout_{options.peer_timeout}, mode_{options.completions}, event_{"verbs"} {
   if (ledger_.depth() >= no_slot)
     throw error(errc::invalid_argument, "verbs: a queue of this depth cannot be made");
   slots_.resize(ledger_.depth());
@@ -81,7 +77,7 @@ TENSORHUB_DECL void queue_core::wait(duration timeout) noexcept {
     return;
   }
   waits_.clear();
-  waits_.push_back({event_.get(), POLLIN, 0});
+  waits_.push_back({event_.descriptor(), POLLIN, 0});
   auto earliest = until;
   for (const endpoint_core* endpoint : endpoints_) {
     for (const auto& each : endpoint->connections_) {
@@ -91,12 +87,10 @@ TENSORHUB_DECL void queue_core::wait(duration timeout) noexcept {
       earliest = std::min(earliest, each->last_progress() + peer_timeout_);
     }
   }
-  // What completed before the arming gives no event.
+  // Work requests that completed before the arming produce no event.
   if (waits_.size() > 1) receive();
   if (ledger_.any_ended()) return;
-  const timespec limit =
-      to_timespec(std::max<duration>(earliest - connection::clock::now(), duration::zero()));
-  static_cast<void>(::ppoll(waits_.data(), waits_.size(), &limit, nullptr));
+  detail::wait_for_descriptors(waits_, earliest - connection::clock::now());
   if (waits_.front().revents != 0) take_wake();
   std::size_t at = 1;
   for (const endpoint_core* endpoint : endpoints_) {
@@ -109,12 +103,7 @@ TENSORHUB_DECL void queue_core::wait(duration timeout) noexcept {
 
 TENSORHUB_DECL void queue_core::wake() noexcept {
   woken_.store(true, std::memory_order_release);
-  const std::uint64_t one = 1;
-  [[maybe_unused]] const auto written = ::write(event_.get(), &one, sizeof one);
-}
-
-TENSORHUB_DECL timespec queue_core::to_timespec(duration time) noexcept {
-  return {static_cast<time_t>(time.count() / 1'000'000'000), static_cast<long>(time.count() % 1'000'000'000)};
+  event_.raise();
 }
 
 TENSORHUB_DECL completion_status queue_core::status_of(ibv_wc_status status) noexcept {
@@ -132,8 +121,7 @@ TENSORHUB_DECL completion_status queue_core::status_of(ibv_wc_status status) noe
 }
 
 TENSORHUB_DECL void queue_core::take_wake() noexcept {
-  std::uint64_t signals = 0;
-  [[maybe_unused]] const auto taken = ::read(event_.get(), &signals, sizeof signals);
+  event_.lower();
   woken_.store(false, std::memory_order_relaxed);
 }
 
@@ -150,8 +138,8 @@ TENSORHUB_DECL void queue_core::spin(connection::clock::time_point until) noexce
 TENSORHUB_DECL void queue_core::post_line(endpoint_core& endpoint) noexcept {
   const std::size_t connections = endpoint.connections_.size();
   while (endpoint.line_first_ != no_slot) {
-    connection& through = *endpoint.connections_[endpoint.turn_];
-    if (!through.has_room()) return;
+    connection& next = *endpoint.connections_[endpoint.turn_];
+    if (!next.has_room()) return;
     const std::uint32_t number = endpoint.line_first_;
     read_slot& slot = slots_[number];
     const std::uint64_t local_piece = slot.local_offset / slot.into->piece_bytes();
@@ -161,8 +149,8 @@ TENSORHUB_DECL void queue_core::post_line(endpoint_core& endpoint) noexcept {
     const std::uint64_t bytes =
         std::min({slot.unposted_bytes, local_left, remote_left, endpoint.largest_work_request_});
     const work_request what{reinterpret_cast<std::uintptr_t>(slot.into->range().data) + slot.local_offset,
-                            slot.into->local_key(through.local_rail(), local_piece),
-                            slot.key.rkey(through.remote_rail(), static_cast<std::size_t>(remote_piece)),
+                            slot.into->local_key(next.local_rail(), local_piece),
+                            slot.key.rkey(next.remote_rail(), static_cast<std::size_t>(remote_piece)),
                             slot.key.head.base + slot.remote_offset,
                             static_cast<std::uint32_t>(bytes),
                             number};
@@ -171,9 +159,9 @@ TENSORHUB_DECL void queue_core::post_line(endpoint_core& endpoint) noexcept {
     slot.unposted_bytes -= bytes;
     ++slot.work_requests;
     if (slot.unposted_bytes == 0) endpoint.line_first_ = slot.next;
-    // Fewer work requests than connections may follow: this could be the read's last on its own.
+    // Fewer work requests than connections may follow: this one could be the read's last on its connection.
     const bool is_last = slot.unposted_bytes <= (connections - 1) * endpoint.largest_work_request_;
-    if (!through.post(what, is_last)) return give_up(endpoint, completion_status::peer_lost);
+    if (!next.post(what, is_last)) return give_up(endpoint, completion_status::peer_lost);
     endpoint.turn_ = endpoint.turn_ + 1 == connections ? 0 : endpoint.turn_ + 1;
   }
 }

@@ -17,16 +17,14 @@ TENSORHUB_DECL std::string registration_advice(int number, std::uint64_t registe
   rlimit limit{};
   if (::getrlimit(RLIMIT_MEMLOCK, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY)
     return reason(number) +
-           ", although the memory that may be locked is not limited: the device has no room for "
-           "more registrations, or the machine no memory";
+           ", although locked memory is not limited: the device supports no more registrations, "
+           "or the machine has no memory";
   return reason(number) + ". This process may lock " + std::to_string(limit.rlim_cur) +
          " bytes (RLIMIT_MEMLOCK; `ulimit -l` says " + std::to_string(limit.rlim_cur / 1024) +
          "), of which " + std::to_string(registered_bytes) +
-         " bytes of regions are in use, twice where a region is also a target. Raise it: `ulimit -l "
-         "unlimited` in "
-         "the shell, LimitMEMLOCK=infinity in a systemd unit, --ulimit memlock=-1 for a container, or "
-         "memlock in "
-         "/etc/security/limits.conf";
+         " bytes of regions are in use, twice where a region is also a target. Raise the limit: "
+         "`ulimit -l unlimited` in the shell, LimitMEMLOCK=infinity in a systemd unit, "
+         "--ulimit memlock=-1 for a container, or memlock in /etc/security/limits.conf";
 }
 
 TENSORHUB_DECL bool has_peer_memory() noexcept {
@@ -98,7 +96,7 @@ TENSORHUB_DECL void region::revoke() noexcept {
     std::vector<std::uint32_t> old;
     for (const ibv_mr* each : remote_.list) old.push_back(each->rkey);
     if (!remote_.close()) owner_.refuse_everybody();
-    // A device may give the same number again: what has it is kept until others are found.
+    // A device may return the same number again: such registrations are kept until other numbers are found.
     std::vector<registrations> same;
     for (int i = 0; i < most_attempts; ++i) {
       revoke_trouble_ = register_all(remote_, false);
@@ -125,7 +123,7 @@ TENSORHUB_DECL int region::register_all(registrations& into, bool to_write) cons
   into.list.reserve(owner_.rails().size() * pieces_);
   for (const rail& each : owner_.rails()) {
     unsigned access = to_write ? IBV_ACCESS_LOCAL_WRITE : IBV_ACCESS_REMOTE_READ;
-    // iWARP brings the answer of a read as a remote write; the key for it is told to nobody.
+    // iWARP delivers the answer of a read as a remote write; no peer learns the key for it.
     if (to_write && each.is_iwarp) access |= IBV_ACCESS_REMOTE_WRITE;
     for (std::uint64_t at = 0; at < range_.bytes; at += piece_bytes_) {
       const std::uint64_t bytes = std::min(piece_bytes_, range_.bytes - at);
@@ -144,8 +142,8 @@ TENSORHUB_DECL int region::register_all(registrations& into, bool to_write) cons
 TENSORHUB_DECL ibv_mr* region::register_piece(const rail& on, std::uint64_t at, std::uint64_t bytes,
                                               unsigned access) const noexcept {
   if (way_ != memory_way::dmabuf) {
-    // Kernels before 6.2 force their way to memory that is only to be read: they would pin pages of zeros
-    // at an address that the CPU has no access to, instead of refusing it. Not so if it is to be written.
+    // For memory that is only read, kernels before 6.2 pin pages of zeros at an address that the CPU cannot
+    // access, instead of refusing. They do refuse if the memory is also to be written.
     if (way_ == memory_way::peer_memory) access |= IBV_ACCESS_LOCAL_WRITE;
     return ::ibv_reg_mr(on.domain.get(), range_.data + at, bytes, access | optional_flags_);
   }
@@ -154,7 +152,7 @@ TENSORHUB_DECL ibv_mr* region::register_piece(const rail& on, std::uint64_t at, 
     return ::ibv_reg_dmabuf_mr(on.domain.get(), dmabuf_offset_ + at, bytes, address, dmabuf_.get(),
                                static_cast<int>(flags));
   };
-  // Here the flags that a device may ignore are not ignored by all of them.
+  // Some devices do not ignore optional flags in this call.
   ibv_mr* const made = with(access | optional_flags_);
   return made != nullptr || optional_flags_ == 0 ? made : with(access);
 }
@@ -172,10 +170,10 @@ TENSORHUB_DECL void region::register_device_memory(const std::string& which) {
     way_ = memory_way::dmabuf;
     const int trouble = register_both();
     if (trouble == 0) return;
-    no_dmabuf_ = "the RDMA device does not take it: " + reason(trouble);
+    no_dmabuf_ = "the RDMA device does not accept it: " + reason(trouble);
     dmabuf_.reset();
   }
-  if (no_dmabuf_.empty()) no_dmabuf_ = "its device gives none";
+  if (no_dmabuf_.empty()) no_dmabuf_ = "its device provides none";
   way_ = memory_way::peer_memory;
   const int trouble = register_both();
   if (trouble == 0) return;

@@ -12,8 +12,7 @@ TENSORHUB_DECL source::source(const verbs_options& options, incarnation self)
       self_{self},
       channel_{open_channel()},
       rails_{open_rails(*channel_, options)},
-      stop_{::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)} {
-  if (!stop_) throw error(errc::system_failed, "verbs: no eventfd: " + reason(errno));
+      stop_{"verbs"} {
   for (rail& each : rails_) {
     each.listener->context = &each;
     if (::rdma_listen(each.listener.get(), backlog) != 0) {
@@ -25,8 +24,7 @@ TENSORHUB_DECL source::source(const verbs_options& options, incarnation self)
 }
 
 TENSORHUB_DECL source::~source() {
-  const std::uint64_t one = 1;
-  [[maybe_unused]] const auto written = ::write(stop_.get(), &one, sizeof one);
+  stop_.raise();
   thread_.join();
   while (!readers_.empty()) {
     handle<rdma_cm_id> id = take_out(readers_.begin());
@@ -44,23 +42,19 @@ TENSORHUB_DECL std::string source::address() const {
 
 TENSORHUB_DECL void source::cut_off(incarnation reader) noexcept {
   std::unique_lock lock{mutex_};
-  try {
-    refused_.insert(reader);
-  } catch (...) {  // without memory to remember one name, refuse everybody
-    refuse_all_ = true;
-  }
+  gate_.cut_off(reader);
   close_if(lock, [reader](const reader_connection& each) { return each.reader == reader; });
 }
 
 TENSORHUB_DECL void source::require_capability(std::span<const std::byte> key) {
   std::unique_lock lock{mutex_};
-  capabilities_.require(key);
+  gate_.require_capability(key);
   close_if(lock, [](const reader_connection&) { return true; });
 }
 
 TENSORHUB_DECL void source::refuse_everybody() noexcept {
   std::unique_lock lock{mutex_};
-  refuse_all_ = true;
+  gate_.refuse_everybody();
   close_if(lock, [](const reader_connection&) { return true; });
 }
 
@@ -81,7 +75,7 @@ TENSORHUB_DECL handle<rdma_cm_id> source::take_out(reader_table::iterator entry)
 }
 
 TENSORHUB_DECL void source::run() noexcept {
-  pollfd entries[2] = {{channel_->fd, POLLIN, 0}, {stop_.get(), POLLIN, 0}};
+  pollfd entries[2] = {{channel_->fd, POLLIN, 0}, {stop_.descriptor(), POLLIN, 0}};
   for (;;) {
     static_cast<void>(::poll(entries, 2, -1));
     if (entries[1].revents != 0) return;
@@ -103,7 +97,7 @@ TENSORHUB_DECL void source::handle_event(rdma_cm_event* event) noexcept {
     case RDMA_CM_EVENT_REJECTED:
       finished = ended(event->id);
       break;
-    default: {  // established, time-wait over, address changed: nothing to do
+    default: {  // established, time-wait over, address changed: nothing to do here
       const std::lock_guard seen{mutex_};
       break;
     }
@@ -123,7 +117,7 @@ TENSORHUB_DECL handle<rdma_cm_id> source::ended(rdma_cm_id* id) noexcept {
 
 TENSORHUB_DECL handle<rdma_cm_id> source::judge(const rdma_cm_event& event) noexcept {
   handle<rdma_cm_id> id{event.id};
-  const auto& through = *static_cast<const rail*>(event.listen_id->context);
+  const auto& on = *static_cast<const rail*>(event.listen_id->context);
   id->context = nullptr;
   hello greeting;
   greeting.magic = 0;
@@ -134,7 +128,7 @@ TENSORHUB_DECL handle<rdma_cm_id> source::judge(const rdma_cm_event& event) noex
   welcome answer;
   answer.source = self_.value;
   answer.status = judge(greeting);
-  if (answer.status == welcome_status::accepted && !accept(id, through, asked, answer, {greeting.reader}))
+  if (answer.status == welcome_status::accepted && !accept(id, on, asked, answer, {greeting.reader}))
     answer.status = welcome_status::overloaded;
   if (answer.status != welcome_status::accepted)
     static_cast<void>(::rdma_reject(id.get(), &answer, sizeof answer));
@@ -143,33 +137,28 @@ TENSORHUB_DECL handle<rdma_cm_id> source::judge(const rdma_cm_event& event) noex
 
 TENSORHUB_DECL welcome_status source::judge(const hello& greeting) noexcept {
   if (greeting.magic != hello_magic) return welcome_status::other_transport;
-  if (greeting.protocol != data_protocol) return welcome_status::other_protocol;
-  if (greeting.source != self_.value) return welcome_status::other_process;
-  if (refuse_all_ || refused_.contains({greeting.reader})) return welcome_status::refused;
-  if (!capabilities_.accepts(greeting.capability, {greeting.reader}, self_)) {
-    refused_connections_.fetch_add(1);
-    return welcome_status::no_capability;
-  }
+  const auto status = detail::status_of<welcome_status>(gate_.judge(greeting, data_protocol));
+  if (status != welcome_status::accepted) return status;
   return readers_.size() < max_connections_ ? welcome_status::accepted : welcome_status::overloaded;
 }
 
-TENSORHUB_DECL bool source::accept(handle<rdma_cm_id>& id, const rail& through, const rdma_conn_param& asked,
+TENSORHUB_DECL bool source::accept(handle<rdma_cm_id>& id, const rail& on, const rdma_conn_param& asked,
                                    const welcome& answer, incarnation reader) noexcept {
   ibv_qp_init_attr wanted{};
-  wanted.send_cq = wanted.recv_cq = through.unused_queue.get();
+  wanted.send_cq = wanted.recv_cq = on.unused_queue.get();
   wanted.cap = {1, 1, 1, 1, 0};
   wanted.qp_type = IBV_QPT_RC;
   rdma_cm_id* const raw = id.get();
-  if (::rdma_create_qp(raw, through.domain.get(), &wanted) != 0) return false;
+  if (::rdma_create_qp(raw, on.domain.get(), &wanted) != 0) return false;
   rdma_conn_param given{};
   given.private_data = &answer;
   given.private_data_len = sizeof answer;
-  given.responder_resources = std::min(through.limits.reads_in, asked.responder_resources);
+  given.responder_resources = std::min(on.limits.reads_in, asked.responder_resources);
   given.initiator_depth = std::min<std::uint8_t>(1, asked.initiator_depth);
   given.rnr_retry_count = 7;
   try {
     readers_.emplace(raw, reader_connection{std::move(id), reader});
-  } catch (...) {  // no memory: the reader is turned away
+  } catch (...) {  // no memory: the reader is refused
     ::rdma_destroy_qp(raw);
     return false;
   }

@@ -1,0 +1,60 @@
+#pragma once
+/// \file reader_gate.ipp
+/// Definitions of types/reader_gate.hpp.
+
+#include "tensorhub/types/reader_gate.hpp"
+
+namespace tensorhub::inline TENSORHUB_MODE::detail {
+
+TENSORHUB_DECL std::string describe(refusal why, const handshake_facts& facts) {
+  switch (why) {
+    case refusal::none:
+      return {};
+    case refusal::other_protocol:
+      return "speaks data protocol " + std::to_string(facts.source_protocol) + ", this process speaks " +
+             std::to_string(facts.own_protocol);
+    case refusal::other_process:
+      return "is another process (incarnation " + to_hex(facts.found) +
+             ") than the one that was expected there (" + to_hex(facts.expected) + ")";
+    case refusal::changed_process:
+      return "is another process than the one that was expected there";
+    case refusal::cut_off:
+      return "has cut this process off: it was declared dead";
+    case refusal::no_capability:
+      return "accepts only readers with a capability from the reference server: this process showed none, or "
+             "one that was made for another reader or another source";
+    case refusal::unknown:
+      break;
+  }
+  return "answered with an unknown status";
+}
+
+TENSORHUB_DECL void reader_gate::cut_off(incarnation reader) noexcept {
+  const std::lock_guard lock{mutex_};
+  try {
+    cut_off_.insert(reader);
+  } catch (...) {
+    refuses_everybody_ = true;
+  }
+}
+
+TENSORHUB_DECL void reader_gate::refuse_everybody() noexcept {
+  const std::lock_guard lock{mutex_};
+  refuses_everybody_ = true;
+}
+
+TENSORHUB_DECL void reader_gate::require_capability(std::span<const std::byte> key) {
+  const std::lock_guard lock{mutex_};
+  capabilities_.require(key);
+}
+
+TENSORHUB_DECL refusal reader_gate::judge_reader(incarnation reader,
+                                                 std::span<const std::byte> capability) noexcept {
+  const std::lock_guard lock{mutex_};
+  if (refuses_everybody_ || cut_off_.contains(reader)) return refusal::cut_off;
+  if (capabilities_.accepts(capability, reader, self_)) return refusal::none;
+  refused_connections_.fetch_add(1);
+  return refusal::no_capability;
+}
+
+}  // namespace tensorhub::inline TENSORHUB_MODE::detail

@@ -1,0 +1,128 @@
+#pragma once
+/// \file reader_gate.hpp
+/// Which readers a source accepts, and the sentences by which a refused reader learns the reason. All
+/// transports with a handshake share them; each keeps its own messages and its own numbers on the wire.
+///
+/// Thread safety: a gate may be used from any thread; the functions are pure.
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <span>
+#include <string>
+#include <unordered_set>
+
+#include "tensorhub/detail/build_mode.hpp"
+#include "tensorhub/types/capability.hpp"
+#include "tensorhub/types/ids.hpp"
+
+namespace tensorhub::inline TENSORHUB_MODE::detail {
+
+/// Reasons for a refusal that every transport knows.
+enum class refusal {
+  none,             ///< the reader is accepted
+  other_protocol,   ///< the two processes speak different data protocols
+  other_process,    ///< the reader wants an incarnation that this process is not
+  changed_process,  ///< the source accepted the reader, but is not the incarnation that the reader wants
+  cut_off,          ///< the source has cut this reader off
+  no_capability,    ///< the source requires a capability, and the reader showed no valid one
+  unknown,          ///< the source's answer has no known status
+};
+
+/// What both sides said of themselves.
+struct handshake_facts {
+  std::uint32_t source_protocol = 0;
+  std::uint32_t own_protocol = 0;
+  incarnation found;
+  incarnation expected;
+};
+
+/// The reason as it follows the source's address: "has cut this process off: ...". Empty for `none`.
+[[nodiscard]] std::string describe(refusal why, const handshake_facts& facts);
+
+/// The number that stands for this reason in a transport's welcome.
+template <typename Status>
+[[nodiscard]] constexpr Status status_of(refusal why) noexcept {
+  switch (why) {
+    case refusal::none:
+      return Status::accepted;
+    case refusal::other_protocol:
+      return Status::other_protocol;
+    case refusal::no_capability:
+      return Status::no_capability;
+    case refusal::cut_off:
+      return Status::refused;
+    default:
+      return Status::other_process;
+  }
+}
+
+/// What a welcome says to a reader that wanted `expected`. A transport handles its own statuses first: here
+/// they are unknown.
+template <typename Welcome>
+[[nodiscard]] refusal refusal_in(const Welcome& answer, incarnation expected) noexcept {
+  using status = decltype(answer.status);
+  switch (answer.status) {
+    case status::accepted:
+      return answer.source == expected.value ? refusal::none : refusal::changed_process;
+    case status::other_protocol:
+      return refusal::other_protocol;
+    case status::other_process:
+      return refusal::other_process;
+    case status::refused:
+      return refusal::cut_off;
+    case status::no_capability:
+      return refusal::no_capability;
+    default:
+      return refusal::unknown;
+  }
+}
+
+/// The sentence to `refusal_in`. Empty: the reader is accepted.
+template <typename Welcome>
+[[nodiscard]] std::string why_refused(const Welcome& answer, std::uint32_t own_protocol,
+                                      incarnation expected) {
+  return describe(refusal_in(answer, expected), {answer.protocol, own_protocol, {answer.source}, expected});
+}
+
+/// A source's list of readers that it has cut off, and its capability check.
+class reader_gate {
+ public:
+  explicit reader_gate(incarnation self) noexcept : self_{self} {}
+
+  /// Refuses this reader from now on. If there is no memory to remember it, the gate refuses everybody.
+  void cut_off(incarnation reader) noexcept;
+  void refuse_everybody() noexcept;
+
+  /// From now on a reader needs a capability made with this key. Throws `invalid_argument` for a key of
+  /// another size.
+  void require_capability(std::span<const std::byte> key);
+
+  /// Connections refused for want of a valid capability.
+  [[nodiscard]] std::uint64_t refused_connections() const noexcept { return refused_connections_.load(); }
+
+  /// Whether a reader with this greeting is accepted by a source that speaks `protocol`.
+  template <typename Hello>
+  [[nodiscard]] refusal judge(const Hello& greeting, std::uint32_t protocol) noexcept {
+    if (greeting.protocol != protocol) return refusal::other_protocol;
+    if (greeting.source != self_.value) return refusal::other_process;
+    return judge_reader({greeting.reader}, greeting.capability);
+  }
+
+ private:
+  [[nodiscard]] refusal judge_reader(incarnation reader, std::span<const std::byte> capability) noexcept;
+
+  const incarnation self_;
+  std::mutex mutex_;
+  std::unordered_set<incarnation> cut_off_;  ///< guarded by mutex_, as the next two
+  bool refuses_everybody_ = false;
+  capability_check capabilities_;
+  std::atomic<std::uint64_t> refused_connections_ = 0;
+};
+
+}  // namespace tensorhub::inline TENSORHUB_MODE::detail
+
+#if defined(TENSORHUB_HEADER_ONLY)
+#include "tensorhub/types/impl/reader_gate.ipp"
+#endif
