@@ -25,7 +25,7 @@ struct xxh3_128 {
     return detail::xxh3_128(std::as_bytes(std::span{place}), version.value).low;
   }
 
-  /// Multiplication by an odd constant keeps the seeds of different chunks different for every seed.
+  /// Multiplication by an odd constant keeps seeds of different chunks different for every seed.
   [[nodiscard]] static constexpr std::uint64_t chunk_seed(std::uint64_t seed, std::uint64_t chunk) noexcept {
     return seed ^ ((chunk + 1) * 0x9e3779b97f4a7c15ull);
   }
