@@ -13,7 +13,7 @@
 /// | t.require_capability(key) | void     | from its return on only connections with a capability that     |
 /// |                           |          | `capability_check` accepts are let in; earlier ones are        |
 /// |                           |          | closed. Others are refused: their `connect` throws             |
-/// |                           |          | `transport_failed`, nobody else notices. Throws                |
+/// |                           |          | `transport_failed`, others are not affected. Throws            |
 /// |                           |          | `invalid_argument` for a bad key                               |
 /// | t.refused_connections()   | uint64_t | how many were refused for that; noexcept, any thread           |
 ///

@@ -485,7 +485,9 @@ class memory_transport {
         memory_detail::registry::instance().find(address.text);
     error_context context;
     context.peer = to_hex(peer) + " at " + address.text;
-    if (!source) throw error{errc::transport_failed, "nobody listens at this address", context};
+    if (!source)
+      throw error{errc::transport_failed, "connection refused: nothing is listening at this address",
+                  context};
     const auto give_up = memory_detail::clock::now() + std::min<duration>(timeout, std::chrono::hours{1});
     for (;;) {
       {

@@ -79,7 +79,7 @@ struct remote_slice {
   std::uint64_t bytes = 0;
 };
 
-/// Where a process can be reached by a transport: text, opaque to everybody but that transport
+/// The address at which a transport reaches a process: text that only that transport interprets
 /// ("tcp://10.0.0.1:4711").
 struct transport_address {
   std::string text{};

@@ -226,7 +226,7 @@ struct scheduler_rules {
         if (choice.index && *choice.index >= call.candidates.size()) continue;
         const source_candidate* chosen = choice.index ? &call.candidates[*choice.index] : nullptr;
         seen.require(holds(call.query, chosen, choice, policy.limits()),
-                     std::string{chosen == nullptr ? "nobody" : "somebody"} + " chosen with " +
+                     std::string{chosen == nullptr ? "no candidate" : "a candidate"} + " chosen with " +
                          std::to_string(chosen == nullptr ? 0 : chosen->leases) + " readers" +
                          (choice.displace ? ", displacing" : "") +
                          (call.query.may_displace ? ", which is allowed" : "") + " (seed " +
