@@ -64,7 +64,7 @@ class fake_device final : public device_access {
   struct settings {
     std::atomic<std::int64_t> delay_ns{0};  ///< delay before each piece of work is done
     std::atomic<std::uint64_t> fail_after{
-        UINT64_MAX};                  ///< so many pieces succeed, then lanes fail; UINT64_MAX: never
+        UINT64_MAX};                  ///< this many pieces succeed, then lanes fail; UINT64_MAX: never
     std::atomic<bool> exports{true};  ///< `export_memory` returns an export
   };
   struct counters {

@@ -57,7 +57,7 @@ class control_network {
     for (auto& [worker, connection] : connections_) lose(connection);
   }
 
-  /// One direction of one connection.
+  /// A random delay of a message, in one direction.
   [[nodiscard]] duration delay() {
     return events_->between(std::chrono::microseconds{30}, std::chrono::microseconds{900});
   }

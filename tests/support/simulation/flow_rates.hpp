@@ -45,7 +45,7 @@ class flow_rates {
   /// Chosen by the user; numbers should be small, because they index a vector.
   using flow_number = std::uint32_t;
   static constexpr std::size_t links_per_flow = 5;
-  /// The links of one flow.
+  /// The largest size of one flow.
   static constexpr std::uint64_t largest_flow_bytes = std::uint64_t{1} << 42;
 
   link_number add_link(std::uint64_t bytes_per_second) {

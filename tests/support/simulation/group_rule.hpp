@@ -43,7 +43,7 @@ class group_rule {
   }
 
  private:
-  /// The results of the shards' calls of one operation.
+  /// The result of one shard's call of an operation.
   struct outcome {
     incarnation worker{};
     bool ok = false;

@@ -152,7 +152,7 @@ class contract_rules {
     });
   }
 
-  /// An idle worker and the server agree on what the worker holds.
+  /// Checks that an idle worker and the server agree on what the worker holds.
   void check_belief(const session& worker, const std::string& name) {
     if (!worker.at_rest()) return;
     const auto* record = server_->record_of(worker.self());
@@ -171,7 +171,7 @@ class contract_rules {
     }
   }
 
-  /// The real role of a worker; empty: the worker has ended.
+  /// The real datacenter of a worker; empty: the worker has ended.
   std::function<std::string(incarnation)> datacenter_of{};
 
  private:

@@ -44,7 +44,7 @@ class simulated_servers {
   [[nodiscard]] server_epoch epoch() const {
     return current() == nullptr ? server_epoch{} : current()->epoch();
   }
-  /// A deposed server that still answers.
+  /// Whether a deposed server still answers.
   [[nodiscard]] bool two() const noexcept {
     return std::ranges::none_of(servers_, [](const auto& server) { return server == nullptr; });
   }

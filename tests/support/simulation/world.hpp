@@ -628,7 +628,8 @@ class simulation {
         });
   }
 
-  /// All shards of some replica hold the version, and have told the last server with which they communicated.
+  /// Whether all shards of some replica hold the version and have reported that to the last server that they
+  /// used.
   [[nodiscard]] bool is_there(version_number version) const {
     std::map<std::string, std::uint32_t> shards;
     return std::ranges::any_of(workers_, [&](const auto& worker) {

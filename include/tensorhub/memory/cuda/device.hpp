@@ -389,7 +389,7 @@ class cuda_device final : public device_access {
   std::string description_;
   std::array<std::byte, 16> id_{};
 
-  std::mutex mutex_;  // guards everything below, down to the lane for short tasks
+  std::mutex mutex_;  // guards the members below, down to `mappings_`
   CUcontext context_ = nullptr;
   CUmodule module_ = nullptr;
   detail::cuda_kernels kernels_;

@@ -199,7 +199,7 @@ std::vector<std::string> local_region_is_denied(conformance_fixture<T>& fixture)
 }
 
 /// If `survives_access_errors` is promised, denied reads end in `access_denied` and the endpoint stays
-/// usable. In any case `usable` is true to its word: a usable endpoint reads, and reads on another end in
+/// usable. In any case `usable` is correct: reads on a usable endpoint succeed, and reads on any other end in
 /// `peer_lost`.
 template <transport T>
 std::vector<std::string> endpoint_after_access_errors(conformance_fixture<T>& fixture) {
