@@ -408,8 +408,8 @@ class first_of {
   }
 
   options options_;
-  /// Locked exclusively only while a member is stopped. Data members that are not constant change only then, or
-  /// in the constructor.
+  /// Locked exclusively only while a member is stopped. Data members that are not constant change only then,
+  /// or in the constructor.
   mutable std::shared_mutex members_mutex_;
   std::atomic<bool> has_registered_ = false;
   std::array<std::atomic<bool>, count> has_connected_{};
