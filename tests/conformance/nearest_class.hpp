@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <string>
 
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/testing/policy_conformance/scheduler.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::testing {

@@ -19,6 +19,7 @@
 #include <utility>
 #include <vector>
 
+#include "tensorhub/transports/tls/socket_bio.hpp"
 #include "tls_certificates.hpp"
 
 namespace {

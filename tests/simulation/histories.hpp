@@ -7,6 +7,7 @@
 #include <cstdlib>
 
 #include "support/simulation/options.hpp"
+#include "tensorhub/detail/build_mode.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::testing {
 

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "histories.hpp"
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/service/log.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::testing {

@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/service/catalog.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::testing {

@@ -20,6 +20,7 @@
 #include <utility>
 #include <vector>
 
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/testing/wrapped_transport.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::testing {

@@ -30,6 +30,7 @@
 #include <vector>
 
 #include "tensorhub/concepts/transport.hpp"
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/error.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::testing {

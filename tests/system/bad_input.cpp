@@ -8,6 +8,7 @@
 #include <zmq.hpp>
 
 #include "hub.hpp"
+#include "tensorhub/service/codec.hpp"
 
 using namespace system_tests;
 

@@ -14,6 +14,7 @@
 #include <thread>
 
 #include "hub.hpp"
+#include "tensorhub/service/codec.hpp"
 
 using namespace processes;
 using namespace system_tests;

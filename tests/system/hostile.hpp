@@ -12,6 +12,7 @@
 #include <zmq.hpp>
 
 #include "hub.hpp"
+#include "tensorhub/service/codec.hpp"
 
 namespace system_tests {
 

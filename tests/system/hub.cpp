@@ -1,12 +1,5 @@
 #include "hub.hpp"
 
-template tensorhub::data_plane_maker
-    tensorhub::data_plane_maker_of<tensorhub::transports::tcp, tensorhub::xxh3_128, tensorhub::host_memory>(
-        tensorhub::transports::tcp::options);
-template tensorhub::data_plane_maker
-    tensorhub::data_plane_maker_of<tensorhub::transports::tcp, tensorhub::no_integrity,
-                                   tensorhub::host_memory>(tensorhub::transports::tcp::options);
 template tensorhub::data_plane_maker tensorhub::data_plane_maker_of<
     tensorhub::testing::gated<tensorhub::transports::tcp>, tensorhub::xxh3_128, tensorhub::host_memory>(
     tensorhub::testing::gated<tensorhub::transports::tcp>::options);
-template class tensorhub::reference_server<>;

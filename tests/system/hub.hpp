@@ -10,16 +10,9 @@
 #include <vector>
 #include "support/gated.hpp"
 
-extern template tensorhub::data_plane_maker
-    tensorhub::data_plane_maker_of<tensorhub::transports::tcp, tensorhub::xxh3_128, tensorhub::host_memory>(
-        tensorhub::transports::tcp::options);
-extern template tensorhub::data_plane_maker
-    tensorhub::data_plane_maker_of<tensorhub::transports::tcp, tensorhub::no_integrity,
-                                   tensorhub::host_memory>(tensorhub::transports::tcp::options);
 extern template tensorhub::data_plane_maker tensorhub::data_plane_maker_of<
     tensorhub::testing::gated<tensorhub::transports::tcp>, tensorhub::xxh3_128, tensorhub::host_memory>(
     tensorhub::testing::gated<tensorhub::transports::tcp>::options);
-extern template class tensorhub::reference_server<>;
 
 namespace system_tests {
 

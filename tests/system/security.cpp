@@ -13,6 +13,7 @@
 #include <zmq.hpp>
 
 #include "hub.hpp"
+#include "tensorhub/service/codec.hpp"
 
 using namespace system_tests;
 using tensorhub::client_security;

@@ -1,6 +1,7 @@
 /// \file host_memory.cpp
 /// Memory space `host`: pages of a memfd, and what is known of other memory.
 
+#include "tensorhub/error.hpp"
 #include "tensorhub/memory/host.hpp"
 
 #include <doctest/doctest.h>

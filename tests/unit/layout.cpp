@@ -4,6 +4,7 @@
 #include "tensorhub/types/layout.hpp"
 
 #include <doctest/doctest.h>
+#include "tensorhub/error.hpp"
 
 #include <cstdint>
 #include <limits>

@@ -4,6 +4,7 @@
 #include "tensorhub/transfer/registration.hpp"
 
 #include <doctest/doctest.h>
+#include "tensorhub/error.hpp"
 
 #include <algorithm>
 #include <cstddef>

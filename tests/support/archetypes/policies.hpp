@@ -12,6 +12,7 @@
 #include "tensorhub/concepts/consistency.hpp"
 #include "tensorhub/concepts/integrity.hpp"
 #include "tensorhub/concepts/scheduler.hpp"
+#include "tensorhub/detail/build_mode.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::testing {
 

@@ -12,6 +12,7 @@
 
 #include "tensorhub/concepts/clock.hpp"
 #include "tensorhub/concepts/memory_space.hpp"
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/error.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::testing {

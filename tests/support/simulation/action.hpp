@@ -14,6 +14,8 @@
 #include <type_traits>
 #include <utility>
 
+#include "tensorhub/detail/build_mode.hpp"
+
 namespace tensorhub::inline TENSORHUB_MODE::testing {
 
 class action {

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/service/session.hpp"
 #include "tensorhub/types/units.hpp"
 

@@ -17,6 +17,7 @@
 
 #include "support/simulation/event_queue.hpp"
 #include "support/simulation/options.hpp"
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/service/envelope.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::testing {

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "support/simulation/action.hpp"
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/types/units.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::testing {

@@ -37,6 +37,7 @@
 
 #include "support/catalog_of.hpp"
 #include "support/simulation/link_network.hpp"
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/policy/integrity/none.hpp"
 #include "tensorhub/service/catalog.hpp"
 #include "tensorhub/service/session.hpp"

@@ -29,6 +29,7 @@
 #include <vector>
 
 #include "support/simulation/fleet.hpp"
+#include "tensorhub/detail/build_mode.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::testing {
 

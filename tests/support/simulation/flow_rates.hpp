@@ -35,6 +35,7 @@
 #include <utility>
 #include <vector>
 
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/types/units.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::testing {

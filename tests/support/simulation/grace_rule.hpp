@@ -15,6 +15,7 @@
 #include <utility>
 #include <variant>
 
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/service/catalog.hpp"
 #include "tensorhub/service/envelope.hpp"
 

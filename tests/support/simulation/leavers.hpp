@@ -9,6 +9,7 @@
 #include <string>
 #include <utility>
 
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/service/session.hpp"
 #include "tensorhub/types/units.hpp"
 

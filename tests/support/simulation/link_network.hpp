@@ -37,6 +37,7 @@
 #include "support/simulation/action.hpp"
 #include "support/simulation/event_queue.hpp"
 #include "support/simulation/flow_rates.hpp"
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/types/location.hpp"
 #include "tensorhub/types/units.hpp"

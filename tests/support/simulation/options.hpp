@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/types/units.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::testing {

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "support/simulation/options.hpp"
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/service/session.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::testing {

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/service/session.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::testing {

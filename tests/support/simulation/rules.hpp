@@ -27,6 +27,7 @@
 #include <variant>
 
 #include "support/simulation/options.hpp"
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/service/catalog.hpp"
 #include "tensorhub/service/session.hpp"
 

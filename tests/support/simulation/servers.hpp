@@ -13,6 +13,7 @@
 #include "support/simulation/control_network.hpp"
 #include "support/simulation/event_queue.hpp"
 #include "support/simulation/options.hpp"
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/service/catalog.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::testing {

@@ -5,6 +5,7 @@
 #include <string>
 #include <variant>
 
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/service/envelope.hpp"
 #include "tensorhub/service/session.hpp"
 

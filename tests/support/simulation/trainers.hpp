@@ -13,6 +13,7 @@
 
 #include "support/simulation/event_queue.hpp"
 #include "support/simulation/options.hpp"
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/service/session.hpp"
 #include "tensorhub/types/units.hpp"
 

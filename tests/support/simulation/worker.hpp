@@ -19,6 +19,7 @@
 
 #include "support/simulation/event_queue.hpp"
 #include "tensorhub/concepts/integrity.hpp"
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/service/session.hpp"
 #include "tensorhub/transfer/control_block.hpp"
 #include "tensorhub/transfer/pull.hpp"

@@ -47,6 +47,7 @@
 #include "support/simulation/trace.hpp"
 #include "support/simulation/trainers.hpp"
 #include "support/simulation/worker.hpp"
+#include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/policy/integrity/xxh3_128.hpp"
 #include "tensorhub/service/catalog.hpp"
 #include "tensorhub/service/session/joining.hpp"

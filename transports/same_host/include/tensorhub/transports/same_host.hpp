@@ -158,4 +158,6 @@ static_assert(guarded_transport<same_host>);
 
 #if defined(TENSORHUB_HEADER_ONLY)
 #include "tensorhub/transports/impl/same_host.ipp"
+#else
+#include "tensorhub/transports/same_host/compiled.hpp"
 #endif

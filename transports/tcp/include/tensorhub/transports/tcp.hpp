@@ -29,3 +29,7 @@ class tcp : public tcp_detail::basic_tcp<tcp_detail::plain_channel> {
 static_assert(guarded_transport<tcp>);
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::transports
+
+#if !defined(TENSORHUB_HEADER_ONLY)
+#include "tensorhub/transports/tcp/compiled.hpp"
+#endif
