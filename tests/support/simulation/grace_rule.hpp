@@ -1,12 +1,12 @@
 #pragma once
 /// \file grace_rule.hpp
-/// Contract 5: while a new server may not know all workers yet, `latest` does not go backwards, and the
-/// server does not answer "not found".
+/// Contract 5: while a new server may not know everything yet, `latest` does not go backwards, and "not
+/// found" is not said.
 ///
-/// The rule asks the workers themselves, not a server, which versions exist: a version exists while all
-/// shards of a replica hold it and none is about to give it up. The moment of the decision counts: a shard
-/// that calls later gets the decision of that moment. Decisions of an earlier server are only continued, so
-/// they may name an older version than the latest.
+/// What is there is taken from the workers themselves, not from any server: a version is there while all
+/// shards of a replica hold it and are not about to let go of it. What counts is the moment of the decision:
+/// a shard that calls later is told what was decided then. What an earlier server has decided already is only
+/// gone on with, so it may be older than the latest.
 
 #include <functional>
 #include <map>
@@ -28,37 +28,36 @@ class grace_rule {
     std::function<void(const std::string&)> violate{};
   };
 
-  /// `grace`: the grace period of a correct server.
+  /// `grace`: of a server that works.
   grace_rule(duration grace, hooks world) : grace_{grace}, world_{std::move(world)} {}
 
-  /// Another server is authoritative from now on. `latest_heard`: the latest version of which workers have
-  /// heard.
-  void attach(time_point now, version_number latest_heard) {
+  /// Another server is to be believed from now on. `told`: the latest version of which workers have heard.
+  void attach(time_point now, version_number told) {
     until_ = now + grace_;
-    latest_heard_ = latest_heard;
-    selectors_.clear();
+    told_ = told;
+    asked_.clear();
     refused_.clear();
     judged_.clear();
   }
 
   void before(const messages::envelope& message) {
-    // A reader that prefers near sources may get an older version, or none.
+    // Who prefers what is near may get something older, or nothing.
     const auto* update = std::get_if<messages::update_request>(&message.body);
     if (update != nullptr && update->reach == messages::update_reach::anywhere)
-      selectors_[{message.sender, message.sequence.value}] = update->selector;
+      asked_[{message.sender, message.sequence.value}] = update->selector;
   }
 
-  /// `reader`: the server's record of the worker that gets the answer.
+  /// `reader`: what the server knows of the worker that is answered.
   void check(time_point now, const outgoing& out, const catalog_detail::worker_state* reader) {
     const auto* reply = std::get_if<messages::update_reply>(&out.message.body);
     if (reply == nullptr || reader == nullptr || now >= until_) return;
     const bool not_found = reply->result.code == errc::not_found || reply->result.code == errc::unavailable;
-    const bool first = not_found &&
-                       // Other shards get the answer later.
-                       refused_.insert({reader->replica->name, reply->operation}).second;
-    const auto found = selectors_.find({out.to.value, out.message.sequence.value});
-    if (found == selectors_.end()) return;
-    const version_selector& selector = found->second;
+    const bool first =
+        not_found &&
+        refused_.insert({reader->replica->name, reply->operation}).second;  // others hear it later
+    const auto asked = asked_.find({out.to.value, out.message.sequence.value});
+    if (asked == asked_.end()) return;
+    const version_selector& selector = asked->second;
     const std::string sentence = "version " + to_string(selector.version) + " of model";
     if (first && reply->result.sentence.find(sentence) != std::string::npos &&
         world_.is_there(selector.version)) {
@@ -66,14 +65,13 @@ class grace_rule {
                      reply->result.sentence);
     }
     const bool is_latest = selector.kind == version_selector::kind_type::latest;
-    if (!reply->result.ok() || !is_latest || reply->version >= latest_heard_) return;
+    if (!reply->result.ok() || !is_latest || reply->version >= told_) return;
     const auto* operation =
         catalog_detail::find_operation(*reader->replica, reply->operation, reader->shard.index);
     if (operation != nullptr) judge(*operation);
   }
 
-  /// Called after each event of the server: checks what that event decided. `model`: null if the server has
-  /// none.
+  /// After each event of the server: what it has decided by that. `model`: null if it knows none.
   void look(time_point now, const catalog_detail::model_state* model) {
     if (model == nullptr || now >= until_) return;
     for (const auto& [name, replica] : model->replicas) {
@@ -84,10 +82,10 @@ class grace_rule {
   }
 
  private:
-  /// Checks once what was decided for readers that asked for the latest version.
+  /// Once: what was decided for those who asked for the latest version.
   void judge(const catalog_detail::operation_state& operation) {
     if (!judged_.insert({operation.replica->name, operation.counter}).second) return;
-    if (operation.fixed || !operation.version || operation.version >= latest_heard_) return;
+    if (operation.fixed || !operation.version || operation.version >= told_) return;
     std::size_t calls = 0;
     for (const catalog_detail::member_state& member : operation.members) {
       if (!member.called) continue;
@@ -96,16 +94,16 @@ class grace_rule {
           member.reach != messages::update_reach::anywhere)
         return;
     }
-    if (calls == 0 || !world_.is_there(latest_heard_)) return;
+    if (calls == 0 || !world_.is_there(told_)) return;
     world_.violate("within the grace latest goes back to version " + to_string(operation.version) +
-                   ", although version " + to_string(latest_heard_) + " is there");
+                   ", although version " + to_string(told_) + " is there");
   }
 
   duration grace_;
   hooks world_;
   time_point until_{};
-  version_number latest_heard_{};
-  std::map<std::pair<std::uint64_t, std::uint64_t>, version_selector> selectors_;  ///< by sender and number
+  version_number told_{};
+  std::map<std::pair<std::uint64_t, std::uint64_t>, version_selector> asked_;  ///< by sender and number
   std::set<std::pair<std::string, operation_counter>> refused_;
   std::set<std::pair<std::string, operation_counter>> judged_;
 };
