@@ -1,11 +1,12 @@
 #pragma once
 /// \file error.hpp
-/// The one exception of the control path, and the codes that also travel in control messages.
+/// The only exception of the control path, and the error codes, which control messages carry too.
 ///
-/// The data path never throws: it reports `completion_status` (types/completion.hpp). What a caller can do
-/// about an error is part of its sentence; `error::context()` holds the same facts for programs.
+/// The data path never throws; it reports `completion_status` (types/completion.hpp). The sentence of an
+/// error says what the caller can do about it; `error::context()` holds the facts of the sentence for
+/// programs.
 ///
-/// Thread safety: values, no shared state.
+/// Thread safety: values without shared state.
 
 #include <cstdint>
 #include <optional>
@@ -17,18 +18,18 @@
 
 namespace tensorhub::inline TENSORHUB_MODE {
 
-/// What went wrong. The numbers are part of the control protocol: append, never renumber.
+/// The kinds of errors. The numbers are part of the control protocol: append, never renumber.
 enum class errc : std::uint16_t {
   ok = 0,
   invalid_argument = 1,   ///< the call itself is wrong: null memory, overlap, duplicate name, bad option
   limit_exceeded = 2,     ///< a size is over its bound (config.hpp)
   layout_mismatch = 3,    ///< the tensors differ from the model's layout
-  policy_mismatch = 4,    ///< this client's policies do not fit the server's
-  protocol_mismatch = 5,  ///< the peer speaks another protocol or is something else
-  version_conflict = 6,   ///< version goes backwards, or was published with other bytes
-  not_found = 7,          ///< no such model or version, and waiting cannot help
-  unavailable = 8,        ///< the version existed and nobody (any more) holds it
-  timed_out = 9,          ///< a deadline passed; the sentence names what was waited for
+  policy_mismatch = 4,    ///< this client's policies differ from the server's
+  protocol_mismatch = 5,  ///< the peer uses another protocol or is not a TensorHub process
+  version_conflict = 6,   ///< the version is not higher than the last one, or was published with other bytes
+  not_found = 7,          ///< there is no such model or version, and waiting cannot help
+  unavailable = 8,        ///< the version existed and no worker holds it any more
+  timed_out = 9,          ///< a deadline passed; the sentence says what the call waited for
   busy = 10,              ///< another operation of the same worker is running
   torn = 11,              ///< this replica's in-place update failed; the next update repairs it
   group_failed = 12,      ///< another shard of the replica failed, disagreed or did not arrive
@@ -40,18 +41,18 @@ enum class errc : std::uint16_t {
   cancelled = 18,         ///< the caller cancelled the operation
   transport_failed = 19,  ///< registration, listening or connecting failed
   system_failed = 20,     ///< an operating-system call failed
-  refused = 21,           ///< the other side does not let this process in: its key is unknown or revoked
+  refused = 21,           ///< the other side rejects this process: its key is unknown or revoked
 };
 
 [[nodiscard]] std::string_view to_string(errc code) noexcept;
 
-/// What an error is about. Empty fields are unknown or do not apply.
+/// The subject of an error. Empty fields are unknown or do not apply.
 struct error_context {
   std::string model;
   std::string replica;
   std::optional<std::uint32_t> shard;
   std::optional<std::uint64_t> version;
-  std::string peer;  ///< the other side: a source, a reader or the server, as text
+  std::string peer;  ///< the other side, as text: a source, a reader or the server
   std::optional<std::uint64_t> chunk;
 };
 

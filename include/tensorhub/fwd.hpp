@@ -22,7 +22,7 @@ struct xxh3_128;
 struct no_integrity;
 struct host_memory;
 
-/// The transport, then any policies in any order (hub.hpp).
+/// The transport first, then any policies in any order (hub.hpp).
 template <typename Transport, typename... Policies>
 struct hub;
 

@@ -1,7 +1,7 @@
 #pragma once
 /// \file tensorhub.hpp
-/// Everything of the core library. Transports are included separately: <tensorhub/transports/tcp.hpp> and its
-/// siblings.
+/// Includes the whole core library. Transports are included separately, for example
+/// <tensorhub/transports/tcp.hpp>.
 
 #include "tensorhub/config.hpp"
 #include "tensorhub/double_buffered_subscriber.hpp"

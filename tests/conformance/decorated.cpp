@@ -70,11 +70,11 @@ TEST_CASE("wide_area<tcp>: every rule, in one datacenter, and nothing goes throu
 }
 
 TEST_CASE("faulty<tcp> that only delays: every rule") {
-  run_rules(subject_with<faulty<tcp>>({.seed = 3, .faults = {.delays = 0.5, .longest_delay = 3ms}}));
+  run_rules(subject_with<faulty<tcp>>({.seed = 3, .faults = {.delays = 0.5, .max_delay = 3ms}}));
 }
 
 TEST_CASE("faulty<memory> that only delays, in a first_of: every rule") {
   using slow_or_tcp = first_of<faulty<memory_transport>, tcp>;
   run_rules(subject_with<slow_or_tcp>(slow_or_tcp::with(
-      faulty<memory_transport>::options{.seed = 4, .faults = {.delays = 0.5, .longest_delay = 3ms}})));
+      faulty<memory_transport>::options{.seed = 4, .faults = {.delays = 0.5, .max_delay = 3ms}})));
 }

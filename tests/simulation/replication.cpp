@@ -105,9 +105,9 @@ TEST_CASE(
   CHECK(run.trainer_models() >= 1);
   CHECK(run.trainer_models() <= 1.5);
   CHECK(run.rules.looks() > 100);
-  CHECK(run.rules.most_readers() > 1);
-  CHECK(run.rules.most_readers() <= run.network.server().limits().credits);
-  CHECK(run.rules.most_seeds() == 0);
+  CHECK(run.rules.max_readers() > 1);
+  CHECK(run.rules.max_readers() <= run.network.server().limits().credits);
+  CHECK(run.rules.max_seeds() == 0);
 }
 
 TEST_CASE("all schedulers bring every reader the version, the baselines at their price") {
@@ -123,7 +123,7 @@ TEST_CASE("all schedulers bring every reader the version, the baselines at their
   spread<baselines::chain> line{small()};
   run_with(line);
   CHECK(line.trainer_models() == doctest::Approx(1));
-  CHECK(line.rules.most_readers() == 1);
+  CHECK(line.rules.max_readers() == 1);
   spread<least_loaded> loaded{small()};
   run_with(loaded);
   CHECK(loaded.last_seconds < funnel.last_seconds / 4);
@@ -139,7 +139,7 @@ TEST_CASE("exactly one model crosses into the second datacenter") {
   CHECK(run.rules.succeeded() == readers);
   CHECK(run.network.network().carried_bytes("", "far") == run.network.shape().bytes());
   CHECK(run.network.network().carried_bytes("far", "") == 0);
-  CHECK(run.rules.most_seeds() == 1);
+  CHECK(run.rules.max_seeds() == 1);
   CHECK(run.trainer_models() <= 2.5);  // one for here, one for there
 }
 
@@ -186,7 +186,7 @@ TEST_CASE("the seed of a second datacenter is killed: another one takes over") {
   });
   run.finish();
   CHECK(run.rules.succeeded() == readers - 1);
-  CHECK(run.rules.most_seeds() == 1);
+  CHECK(run.rules.max_seeds() == 1);
   // What the dead one had and nobody else crosses again: the other readers had nearly all of it.
   const double crossed = static_cast<double>(run.network.network().carried_bytes("", "far")) /
                          static_cast<double>(run.network.shape().bytes());

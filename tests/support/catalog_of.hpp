@@ -1,6 +1,6 @@
 #pragma once
 /// \file catalog_of.hpp
-/// A catalog whose policies are named as types, for drivers that construct one by its type.
+/// A catalog with its policies as type arguments, for drivers that construct a catalog by its type.
 
 #include <utility>
 

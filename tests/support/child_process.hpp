@@ -1,13 +1,14 @@
 #pragma once
 /// \file child_process.hpp
-/// The other processes of tests and benchmarks: a function in a forked process, a program, or this test
-/// program again with one of its hidden test cases. A child process ends with its object, and with its parent.
+/// The child processes of tests and benchmarks: a function in a forked process, a program, or this test
+/// program again with one of its hidden test cases. A child process ends with its object, and with its
+/// parent.
 ///
-/// Parent and child talk over a `channel`, in lines or values; what a child writes to its standard output can
-/// be read instead, line by line.
+/// Parent and child exchange lines or values over a `channel`. The parent can instead read the standard
+/// output of a child, line by line.
 ///
-/// Fork while the parent has one thread: a forked function inherits the state of the libraries, not their
-/// threads. Errors are `std::runtime_error`. One thread at a time uses a `child_process`.
+/// Fork only while the parent has one thread: a forked function inherits the state of the libraries, but not
+/// their threads. Errors are `std::runtime_error`. One thread at a time may use a `child_process`.
 
 #include <fcntl.h>
 #include <poll.h>
@@ -36,24 +37,25 @@ namespace processes {
 using std::chrono::milliseconds;
 inline constexpr milliseconds for_ever{-1};
 
-/// One end of a packet socket between two processes. Does not own it. An empty line cannot be sent.
+/// One end of a packet socket between two processes. It does not own the socket. An empty line cannot be
+/// sent.
 class channel {
  public:
   explicit channel(int descriptor) noexcept : descriptor_{descriptor} {}
 
   [[nodiscard]] int descriptor() const noexcept { return descriptor_; }
-  /// Whether a line or a value, or the end, is there within this time.
+  /// Whether a line, a value or the end of the channel arrives within this time.
   [[nodiscard]] bool ready(milliseconds patience) const {
     pollfd entry{descriptor_, POLLIN, 0};
     return ::poll(&entry, 1, static_cast<int>(patience.count())) > 0;
   }
 
-  /// False if the other process is gone.
+  /// Returns false if the other process has ended.
   bool try_say(const std::string& line) const { return send(line.data(), line.size()); }
   void say(const std::string& line) const {
     if (!try_say(line)) throw std::runtime_error("the other process is gone");
   }
-  /// A line that is there already; empty if there is none, or the other process is gone.
+  /// A line that has already arrived; empty if there is none or the other process has ended.
   [[nodiscard]] std::optional<std::string> try_hear() const { return receive(MSG_DONTWAIT); }
   [[nodiscard]] std::string hear(milliseconds patience = for_ever) const {
     if (!ready(patience)) throw std::runtime_error("the other process says nothing");
@@ -71,7 +73,7 @@ class channel {
   void tell(const Value& value) const {
     if (!try_tell(value)) throw std::runtime_error("the other process is gone");
   }
-  /// False if the other process says nothing within this time, or is gone.
+  /// Returns false if the other process sends nothing within this time or has ended.
   template <typename Value>
   bool try_take(Value& value, milliseconds patience = for_ever) const {
     static_assert(std::is_trivially_copyable_v<Value>);
@@ -102,8 +104,7 @@ class channel {
 class child_process {
  public:
   /// Forks and calls `body` with the child's end of the channel. The exit status is 1 if `body` throws, else
-  /// 0.
-  /// `strangers`: descriptors of the parent that are closed in the child.
+  /// 0. `strangers`: descriptors of the parent that are closed in the child.
   explicit child_process(const std::function<void(channel&)>& body, const std::vector<int>& strangers = {}) {
     start(
         [&] {
@@ -114,16 +115,16 @@ class child_process {
         },
         false);
   }
-  /// Forks and calls `body`, whose standard output the parent reads with `output_line`. The result of `body`
-  /// is the exit status; 99 if `body` throws.
+  /// Forks and calls `body`; the parent reads its standard output with `output_line`. The exit status is the
+  /// result of `body`, or 99 if `body` throws.
   explicit child_process(const std::function<int()>& body) { start(body, true); }
-  /// Runs a program, whose standard output the parent reads with `output_line`.
+  /// Runs a program; the parent reads its standard output with `output_line`.
   explicit child_process(const std::vector<std::string>& command) {
     const std::vector<char*> words = words_of(command);
     start([&] { return execute(words); }, true);
   }
-  /// Runs this program again with one test case, which `doctest::skip()` hides from other runs and which
-  /// finds the channel by `channel_of_parent`. For libraries that do not survive a fork.
+  /// Runs this program again with one test case, which `doctest::skip()` hides from other runs and which gets
+  /// the channel from `channel_of_parent`. For libraries that do not survive a fork.
   [[nodiscard]] static child_process of_test_case(const std::string& name) {
     return child_process{test_case{name}};
   }
@@ -143,8 +144,8 @@ class child_process {
   }
 
   [[nodiscard]] pid_t id() const noexcept { return id_; }
-  /// After SIGSTOP the child has stopped, and after SIGKILL it is gone, when this returns: both happen only
-  /// when one of its threads has taken the signal in, and the others run until then.
+  /// Returns when the child has stopped (after SIGSTOP) or has ended (after SIGKILL): a signal takes effect
+  /// only when one of the child's threads handles it, and the other threads run until then.
   void signal(int number) const {
     if (ended_) return;
     ::kill(id_, number);
@@ -152,13 +153,13 @@ class child_process {
     if (number == SIGSTOP || number == SIGKILL)
       ::waitid(P_PID, static_cast<id_t>(id_), &facts, WEXITED | WNOWAIT | (number == SIGSTOP ? WSTOPPED : 0));
   }
-  /// Kills it. With the return the kernel has given back all that it kept for the child.
+  /// Kills the child. On return the kernel has released all resources of the child.
   void end() {
     if (ended_) return;
     signal(SIGKILL);
     static_cast<void>(wait(std::chrono::seconds{10}));
   }
-  /// Exit status, or 1000 + signal. Throws if the child has not ended within the time.
+  /// The exit status, or 1000 + signal. Throws if the child does not end within the time.
   int wait(milliseconds timeout = std::chrono::seconds{60}) {
     const auto until = std::chrono::steady_clock::now() + timeout;
     while (!ended_) {
@@ -174,14 +175,14 @@ class child_process {
     }
     return status_;
   }
-  /// "killed by signal 9", "ended with status 0".
+  /// A description such as "killed by signal 9" or "ended with status 0".
   [[nodiscard]] std::string how_it_ended() {
     const int status = wait();
     return status >= 1000 ? "killed by signal " + std::to_string(status - 1000)
                           : "ended with status " + std::to_string(status);
   }
 
-  /// The next line of the standard output; throws if there is none within the time.
+  /// The next line of the standard output; throws if no line arrives within the time.
   [[nodiscard]] std::string output_line(milliseconds timeout = std::chrono::seconds{20}) {
     const auto until = std::chrono::steady_clock::now() + timeout;
     for (;;) {
@@ -221,7 +222,7 @@ class child_process {
         },
         false);
   }
-  /// Before the fork: the child of a process with threads must not allocate.
+  /// Made before the fork: the child of a process with threads must not allocate.
   [[nodiscard]] static std::vector<char*> words_of(const std::vector<std::string>& command) {
     std::vector<char*> words;
     for (const auto& word : command) words.push_back(const_cast<char*>(word.c_str()));
@@ -242,7 +243,7 @@ class child_process {
     ours_ = pair[0];
     theirs_ = pair[1];
     output_ = output[0];
-    std::cout.flush();  // else both processes print what is buffered
+    std::cout.flush();  // otherwise both processes print the buffered text
     std::fflush(nullptr);
     id_ = ::fork();
     if (id_ < 0) throw std::runtime_error("no process");
@@ -273,7 +274,7 @@ class child_process {
   int status_ = 0;
 };
 
-/// In a test case that `child_process::of_test_case` runs: the channel to the parent. This process ends with
+/// For a test case that `child_process::of_test_case` runs: the channel to the parent. This process ends with
 /// its parent.
 [[nodiscard]] inline channel channel_of_parent() {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -282,7 +283,7 @@ class child_process {
   return channel{child_process::descriptor_of_test_case};
 }
 
-/// A text, such as a server's address, for a process that was forked before the text was known.
+/// A text, such as a server's address, for a process that is forked before the text is known.
 class text_pipe {
  public:
   text_pipe() {

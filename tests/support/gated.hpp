@@ -1,16 +1,15 @@
 #pragma once
 /// \file gated.hpp
-/// A transport whose reads stop at a gate: a test can hold a transfer in the middle, for as long as it likes.
+/// A transport whose reads stop at a gate: a test can hold a transfer in the middle for any time.
 ///
 ///     auto gate = std::make_shared<testing::read_gate>(8_MiB);
 ///     hub<testing::gated<transports::tcp>>::subscriber reader{{...}, {.gate = gate}};
 ///     auto running = reader.update_async();
-///     gate->wait_until_shut(10s);      // 8 MiB were asked for, and more is wanted
+///    gate->wait_until_shut(10s);      // reads of 8 MiB were posted, and another one was turned away
 ///     ...                              // whatever a test does in the middle of a transfer
 ///     gate->open();
 ///
-/// It speaks the inner transport's protocol and carries its name, so its peers may use that transport as it
-/// is.
+/// `gated<T>` uses the protocol and the name of the inner transport, so peers may use that transport itself.
 
 #include <condition_variable>
 #include <cstdint>
@@ -26,12 +25,12 @@
 
 namespace tensorhub::inline TENSORHUB_MODE::testing {
 
-/// Lets reads of `allowance_bytes` through, then none until it is opened. Any thread.
+/// Admits reads of `allowance_bytes`, then none until it is opened. Any thread may use it.
 class read_gate {
  public:
   explicit read_gate(std::uint64_t allowance_bytes) : left_bytes_{allowance_bytes} {}
 
-  /// False: not now.
+  /// Returns false if the read must wait.
   [[nodiscard]] bool pass(std::uint64_t bytes) noexcept {
     const std::lock_guard lock{mutex_};
     if (open_) return true;
@@ -48,7 +47,7 @@ class read_gate {
     const std::lock_guard lock{mutex_};
     open_ = true;
   }
-  /// True: a read was turned away.
+  /// Returns true if a read was turned away.
   [[nodiscard]] bool wait_until_shut(duration timeout) {
     std::unique_lock lock{mutex_};
     return changed_.wait_for(lock, timeout, [this] { return shut_; });
@@ -74,10 +73,10 @@ class gated : public wrapped_transport<Inner> {
 
   class queue {
    public:
-    [[nodiscard]] post_result post_read(endpoint& through, const memory_region& into, std::uint64_t offset,
+    [[nodiscard]] post_result post_read(endpoint& connection, const memory_region& into, std::uint64_t offset,
                                         const remote_slice& from, request_id id) noexcept {
       if (gate_ && !gate_->pass(from.bytes)) return post_result::queue_full;
-      return inner_.post_read(through, into, offset, from, id);
+      return inner_.post_read(connection, into, offset, from, id);
     }
     [[nodiscard]] std::size_t poll(std::span<completion> completions) noexcept {
       return inner_.poll(completions);
@@ -94,8 +93,8 @@ class gated : public wrapped_transport<Inner> {
     std::shared_ptr<read_gate> gate_;
   };
 
-  explicit gated(options how = {}, incarnation self = {})
-      : wrapped_transport<Inner>{std::move(how.inner), self}, gate_{std::move(how.gate)} {}
+  explicit gated(options chosen = {}, incarnation self = {})
+      : wrapped_transport<Inner>{std::move(chosen.inner), self}, gate_{std::move(chosen.gate)} {}
 
   [[nodiscard]] queue make_queue(std::size_t depth) { return {this->inner().make_queue(depth), gate_}; }
   [[nodiscard]] endpoint connect(queue& on, const transport_address& where, incarnation peer,

@@ -1,13 +1,13 @@
 #pragma once
 /// \file transport_mutants.hpp
-/// Broken transports, each with one fault, to show that the conformance suite can fail.
+/// Broken transports, each with one fault, which show that the conformance suite can fail.
 ///
-/// `mutant<T>` wraps a transport that conforms, in the way that a plausible mistake would break it; its
-/// options say which. The test (tests/conformance/transport_mutants.cpp) requires that each fails the rules
-/// that name its fault, and that every rule is failed by some mutant.
+/// `mutant<T>` wraps a conforming transport and breaks it as a plausible mistake would; its options select
+/// the mistake. The test (tests/conformance/transport_mutants.cpp) requires that each mutant fails the rules
+/// for its fault, and that every rule fails for some mutant.
 ///
-/// `T` must be one whose `remote_region::base` is the address of the first byte and whose peers are objects
-/// of this process: testing/memory_transport.hpp. Thread safety: as `T`.
+/// `T` must be a transport whose `remote_region::base` is the address of the first byte and whose peers are
+/// objects of this process: testing/memory_transport.hpp. Thread safety: like `T`.
 
 #include <algorithm>
 #include <array>
@@ -35,7 +35,7 @@
 
 namespace tensorhub::inline TENSORHUB_MODE::testing {
 
-/// What is wrong with a mutant.
+/// The fault of a mutant.
 enum class fault {
   none,                  ///< nothing: the wrapper itself conforms
   cut_at_limit,          ///< a read of exactly `mutant_limit_bytes` lacks its last byte
@@ -45,42 +45,43 @@ enum class fault {
   drops_peer_lost,       ///< reads from a dead or silent peer never complete
   loses_overflow,        ///< completions that `poll` has no room for are lost
   completes_early,       ///< the completion comes before the bytes
-  tears,                 ///< half of the bytes, and `ok`
-  writes_beside,         ///< the byte behind the target changes, too
-  misses_target_bounds,  ///< writes where the local region ends
+  tears,                 ///< half of the bytes arrive, and the read ends `ok`
+  writes_beside,         ///< the byte after the target changes too
+  misses_target_bounds,  ///< writes beyond the end of the local region
   ignores_wake,          ///< `wake` does nothing
-  sleeps_through,        ///< `wait` sleeps its whole time
-  mixes_queues,          ///< completions go to whichever queue of the process polls next
-  ignores_keys,          ///< the base address alone says what is read
-  ignores_bounds,        ///< the key alone says whether something is read
-  reads_local_regions,   ///< regions for own reads are open to peers
-  breaks_on_denial,      ///< a denied read makes the endpoint unusable, against the capability
-  leaks_count,           ///< `registered_bytes` does not go down
+  sleeps_through,        ///< `wait` always sleeps for its whole time
+  mixes_queues,          ///< completions go to the queue of the process that polls next
+  ignores_keys,          ///< the base address alone decides what is read
+  ignores_bounds,        ///< the key alone decides whether bytes are read
+  reads_local_regions,   ///< peers can read regions for the process's own reads
+  breaks_on_denial,      ///< a denied read breaks the endpoint, although the capability says otherwise
+  leaks_count,           ///< `registered_bytes` does not decrease
   leaks_access,          ///< a region can be read after its deregistration
-  revoke_does_nothing,   ///< old keys go on working and are given out again
-  revoke_keeps_old,      ///< a new key, and the old one works as well
+  revoke_does_nothing,   ///< old keys keep working and are described again
+  revoke_keeps_old,      ///< there is a new key, and the old one keeps working
   ignores_cut_off,       ///< `cut_off` does nothing
-  cuts_off_new_only,     ///< `cut_off` refuses new connections and leaves the old ones
-  posts_when_full,       ///< `queue_full`, but the read is done and completes
-  no_rollback,           ///< what was registered before the bad range stays registered
-  any_incarnation,       ///< whoever is at the address will do
-  connects_to_nobody,    ///< `connect` succeeds where nobody listens
+  cuts_off_new_only,     ///< `cut_off` refuses new connections and keeps the old ones
+  posts_when_full,       ///< `queue_full` is returned, but the read is done and completes
+  no_rollback,           ///< ranges before the bad range stay registered
+  any_incarnation,       ///< connects to any process at the address
+  connects_to_nobody,    ///< `connect` succeeds where no process listens
   forgets_cancelled,     ///< reads of a destroyed endpoint never complete
-  writes_after_cancel,   ///< ... or bring their bytes after they have completed as cancelled
-  writes_after_queue,    ///< bytes of a destroyed queue's reads come later
+  /// Reads of a destroyed endpoint bring their bytes after they have completed as cancelled.
+  writes_after_cancel,
+  writes_after_queue,  ///< bytes of a destroyed queue's reads arrive later
 };
 
 inline constexpr std::uint64_t mutant_limit_bytes = 100'000;
 
-/// What a mutant says of itself, besides what its base says: capabilities are constants of the type, faults
+/// What the type of a mutant declares in addition to its base. Capabilities are constants of the type, faults
 /// are not, so that the suite is compiled once for most mutants.
 enum class mutant_claim { none, limited, sends_by_reference };
 
 template <transport T, mutant_claim claim = mutant_claim::none>
 class mutant {
-  /// A registered region, at a place that does not move.
+  /// A registered region, at an address that does not change.
   struct region_core;
-  /// What a transport object and its regions share.
+  /// The state that a transport object and its regions share.
   struct transport_core {
     incarnation self{};
     fault kind = fault::none;
@@ -91,8 +92,8 @@ class mutant {
     std::set<incarnation> refused;
     std::deque<completion> mixed;
     std::size_t mixed_outstanding = 0;
-    transport_core(const typename T::options& of_base, fault what, incarnation who)
-        : self{who}, kind{what}, base{of_base, who} {}
+    transport_core(const typename T::options& of_base, fault what, incarnation holder)
+        : self{holder}, kind{what}, base{of_base, holder} {}
   };
   struct region_core {
     std::shared_ptr<transport_core> owner;
@@ -105,7 +106,7 @@ class mutant {
     const std::byte* source = nullptr;
     std::uint64_t bytes = 0;
   };
-  /// Everything of this kind of mutant in this process.
+  /// The state of all mutants of this kind in this process.
   struct world {
     std::mutex mutex;
     std::set<region_core*> regions;
@@ -175,15 +176,15 @@ class mutant {
 
   class endpoint {
    public:
-    [[nodiscard]] incarnation peer() const noexcept { return asked_; }
+    [[nodiscard]] incarnation peer() const noexcept { return expected_; }
     [[nodiscard]] bool usable() const noexcept { return base_.usable() && !*denied_; }
 
    private:
     friend class mutant;
-    endpoint(typename T::endpoint base, incarnation asked, std::shared_ptr<bool> denied)
-        : base_{std::move(base)}, asked_{asked}, denied_{std::move(denied)} {}
+    endpoint(typename T::endpoint base, incarnation expected, std::shared_ptr<bool> denied)
+        : base_{std::move(base)}, expected_{expected}, denied_{std::move(denied)} {}
     typename T::endpoint base_;
-    incarnation asked_;
+    incarnation expected_;
     std::shared_ptr<bool> denied_;  ///< shared with the queue
   };
 
@@ -197,7 +198,7 @@ class mutant {
       for (const auto& [id, read] : state_->tracked) world::instance().late.push_back(read);
     }
 
-    post_result post_read(endpoint& through, const memory_region& into, std::uint64_t offset,
+    post_result post_read(endpoint& connection, const memory_region& into, std::uint64_t offset,
                           const remote_slice& from, request_id id) noexcept {
       state& own = *state_;
       const fault kind = own.owner->kind;
@@ -234,10 +235,11 @@ class mutant {
           return post_result::posted;
         }
       }
-      if (own.base.post_read(through.base_, into.core_->base, offset, slice, id) == post_result::queue_full)
+      if (own.base.post_read(connection.base_, into.core_->base, offset, slice, id) ==
+          post_result::queue_full)
         return post_result::queue_full;
       own.tracked[id] = read;
-      own.denied[id] = through.denied_;
+      own.denied[id] = connection.denied_;
       if (kind == fault::completes_early) own.extra.push_back({id, completion_status::ok});
       if (kind == fault::mixes_queues) {
         const std::lock_guard lock{own.owner->mutex};
@@ -300,8 +302,8 @@ class mutant {
       std::shared_ptr<transport_core> owner;
       std::size_t depth = 0;
       std::size_t seen = 0;
-      std::size_t owed = 0;            ///< of a queue that is mixed: posted here, not yet polled here
-      std::deque<completion> extra{};  ///< completions that the base does not know
+      std::size_t owed = 0;            ///< of a mixed queue: reads posted here and not yet polled here
+      std::deque<completion> extra{};  ///< completions that the base does not have
       std::map<request_id, tracked_read> tracked{};
       std::map<request_id, std::shared_ptr<bool>> denied{};
     };
@@ -318,7 +320,7 @@ class mutant {
       state_->extra.push_back({id, completion_status::ok});
       return post_result::posted;
     }
-    /// Gives the region the key that is valid for its base address, if there is one.
+    /// Gives the region the key that is valid for its base address, if there is such a key.
     static void substitute_key(remote_region& region) noexcept {
       const std::lock_guard lock{world::instance().mutex};
       for (const region_core* each : world::instance().regions) {
@@ -337,7 +339,7 @@ class mutant {
       }
       return false;
     }
-    /// What else happens when a read of the base completes.
+    /// Does what the fault adds when a read of the base completes.
     void note(const completion& done) noexcept {
       const fault kind = state_->owner->kind;
       const auto entry = state_->tracked.find(done.id);
@@ -370,7 +372,7 @@ class mutant {
           return false;
       }
     }
-    /// One call puts into the common list, the next takes from it.
+    /// One call puts completions into the common list, the next takes completions from it.
     std::size_t take_mixed(std::span<const completion> came, std::span<completion> completions) noexcept {
       const std::lock_guard lock{state_->owner->mutex};
       std::deque<completion>& mixed = state_->owner->mixed;
@@ -396,7 +398,7 @@ class mutant {
   mutant(const mutant&) = delete;
   mutant& operator=(const mutant&) = delete;
 
-  /// The transport that conforms, to kill or stall it.
+  /// The conforming transport, which tests can kill or stall.
   [[nodiscard]] T& base() noexcept { return core_->base; }
   [[nodiscard]] transport_address address() const { return core_->base.address(); }
 
@@ -457,12 +459,12 @@ class mutant {
   }
 
   [[nodiscard]] queue make_queue(std::size_t depth) {
-    constexpr std::size_t spare = 512;  // for what the faults post and do not count
+    constexpr std::size_t spare = 512;  // for reads that the faults post and do not count
     return queue{std::unique_ptr<typename queue::state>{
         new typename queue::state{core_->base.make_queue(depth + spare), core_, depth}}};
   }
 
-  [[nodiscard]] endpoint connect(queue& through, const transport_address& address, incarnation peer,
+  [[nodiscard]] endpoint connect(queue& own_queue, const transport_address& address, incarnation peer,
                                  duration timeout) {
     incarnation expected = peer;
     transport_address where = address;
@@ -474,7 +476,7 @@ class mutant {
       expected = core_->self;
       where = core_->base.address();
     }
-    return endpoint{core_->base.connect(through.state_->base, where, expected, timeout), peer,
+    return endpoint{core_->base.connect(own_queue.state_->base, where, expected, timeout), peer,
                     std::make_shared<bool>(false)};
   }
 

@@ -56,7 +56,7 @@ outcome updates_with(const fault_rates& faults, std::size_t versions, std::size_
 
 TEST_CASE("delays and full queues: every update is whole") {
   const auto counts = std::make_shared<fault_counts>();
-  const outcome seen = updates_with({.delays = 0.2, .longest_delay = 3ms, .queue_full = 0.2}, 20, 20, counts);
+  const outcome seen = updates_with({.delays = 0.2, .max_delay = 3ms, .queue_full = 0.2}, 20, 20, counts);
   CHECK(seen.whole == 20);
   CHECK(counts->delays > 0);
   CHECK(counts->queue_full > 0);

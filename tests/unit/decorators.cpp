@@ -73,7 +73,7 @@ TEST_CASE("faulty: each fault comes about as often as asked, and is counted") {
   const auto counts = std::make_shared<fault_counts>();
   scene<faulty_memory> all{
       {.seed = 5,
-       .faults = {.delays = 0.1, .longest_delay = 1us, .queue_full = 0.1, .errors = 0.1, .torn_bytes = 0.1},
+       .faults = {.delays = 0.1, .max_delay = 1us, .queue_full = 0.1, .errors = 0.1, .torn_bytes = 0.1},
        .counts = counts}};
   std::size_t torn = 0;
   const auto ended = all.read(4000, &torn);

@@ -214,7 +214,7 @@ TEST_CASE("pull: a control block of another process, epoch or version is refused
   facts = source.facts;
   facts.epoch = 4;
   CHECK(refused_block(facts, source.block()).reason == errc::contract_broken);
-  CHECK(refused_block(facts, source.block()).detail.find("epoch 4 became 5") != std::string::npos);
+  CHECK(refused_block(facts, source.block()).detail.find("epoch 4 -> 5") != std::string::npos);
   facts = source.facts;
   facts.version = 2;
   CHECK(refused_block(facts, source.block()).reason == errc::contract_broken);

@@ -177,7 +177,7 @@ TEST_CASE("pull: a source that lets go while it receives takes what is unconfirm
   CHECK(d.core.is_lost(0));
   const source_failure failed = d.failure();
   CHECK(failed.reason == errc::contract_broken);
-  CHECK(failed.detail.find("epoch 5 became 6") != std::string::npos);
+  CHECK(failed.detail.find("epoch 5 -> 6") != std::string::npos);
   CHECK(d.core.confirmed_chunks() == 1);
   CHECK(d.drain(d.open(other), other).size() == 8);
   CHECK(d.core.done());

@@ -1,6 +1,6 @@
 #pragma once
 /// \file clock.hpp
-/// Concept `clock`: where a shell gets the time that it hands to the cores.
+/// Concept `clock`: the source of the time that a shell passes to the state machines.
 
 #include <concepts>
 

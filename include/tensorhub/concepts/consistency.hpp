@@ -1,6 +1,6 @@
 #pragma once
 /// \file consistency.hpp
-/// Concept `consistency`: which version an update gets, and what the shards of a replica owe each other.
+/// Concept `consistency`: which version an update gets, and whether the shards of a replica must agree on it.
 
 #include <concepts>
 #include <cstdint>
@@ -16,21 +16,20 @@ namespace tensorhub::inline TENSORHUB_MODE {
 /// Opt-in: `using concept_tag = consistency_tag;`
 struct consistency_tag {};
 
-/// What the catalog knows when it decides. "Available" means: some replica holds it completely and accepts
-/// readers.
+/// The facts on which a decision is based. "Available" means: some replica is complete and accepts readers.
 struct version_view {
-  version_number latest_available{};  ///< none: zero
+  version_number latest_available{};  ///< zero: none
   version_number latest_ever{};       ///< highest version that was ever complete
-  version_number held{};              ///< what the asking replica (or worker) holds completely; none: zero
-  bool wanted_available = false;      ///< for `exactly(v)`: v is available
+  version_number held{};  ///< the version that the asking replica (or worker) holds completely; zero: none
+  bool wanted_available = false;  ///< for `exactly(v)`: v is available
 };
 
-/// Outcome of one decision.
+/// The outcome of one decision.
 struct version_decision {
   enum class kind_type : std::uint8_t {
     take = 0,    ///< read `version`
-    keep = 1,    ///< what is held satisfies the request: nothing moves
-    wait = 2,    ///< not now; decide again when versions change, until the deadline
+    keep = 1,    ///< the held version satisfies the request: nothing is read
+    wait = 2,    ///< not now: decide again when versions change, until the deadline
     refuse = 3,  ///< never: answer with `reason`
   };
   kind_type kind = kind_type::wait;

@@ -1,24 +1,25 @@
 #pragma once
 /// \file guarded_transport.hpp
-/// Concept `guarded_transport`: a transport whose source can ask readers for a capability.
+/// Concept `guarded_transport`: a transport whose source can demand a capability from readers.
 ///
-/// Optional. A worker calls `require_capability` right after it has constructed its transport, with a key
-/// that only the reference server gets to know; readers bring capabilities in `transport_address::capability`
-/// (types/capability.hpp). A transport without this lets in whoever knows its address, as one does that was
-/// never told a key: a reader still needs the key of each region that it reads.
+/// The concept is optional. A worker calls `require_capability` right after it has constructed its transport,
+/// with a key that only the reference server receives; readers bring capabilities in
+/// `transport_address::capability` (types/capability.hpp). A transport that does not model the concept
+/// accepts every process that knows its address, and so does one whose `require_capability` was never called.
+/// A reader still needs the key of each region that it reads.
 ///
 /// | expression                | type     | means                                                          |
 /// |---------------------------|----------|----------------------------------------------------------------|
 /// | t.require_capability(key) | void     | from its return on only connections with a capability that     |
 /// |                           |          | `capability_check` accepts are let in; earlier ones are        |
 /// |                           |          | closed. Others are refused: their `connect` throws             |
-/// |                           |          | `transport_failed`, nobody else notices. Throws                |
+/// |                           |          | `transport_failed`, others are not affected. Throws            |
 /// |                           |          | `invalid_argument` for a bad key                               |
 /// | t.refused_connections()   | uint64_t | how many were refused for that; noexcept, any thread           |
 ///
-/// A capability is looked at when a connection is made. A connection may outlive the lease that it was made
-/// for; it ends when its reader ends it, or by `cut_off`, which bars the reader's incarnation for ever,
-/// whatever it shows.
+/// A capability is checked when a connection is made. A connection may outlive the lease for which it was
+/// made. It ends when its reader closes it, or by `cut_off`, which bars the reader's incarnation for ever,
+/// whatever capability it presents.
 
 #include <concepts>
 #include <cstddef>

@@ -1,9 +1,9 @@
 #pragma once
 /// \file integrity.hpp
-/// Concept `integrity`: how a chunk's bytes are recognised as the published ones.
+/// Concept `integrity`: how a reader recognises that a chunk's bytes are the published ones.
 ///
-/// A digest is bound to what it is a digest *of*: `binding` covers model, version and shard, the chunk number
-/// is added per chunk. The same bytes of another version or another chunk therefore have another digest.
+/// A digest is bound to its subject: `bind` covers model, version and shard, and the chunk number is added
+/// for each chunk. The same bytes in another version or another chunk therefore have another digest.
 
 #include <concepts>
 #include <cstddef>
@@ -35,9 +35,10 @@ struct integrity_tag {};
 // | I::root(seed, table)            | digest128      | digest of the table of all chunk digests; noexcept,  |
 // |                                 |                | as above                                             |
 //
-// A policy whose chunk digest is XXH3-128 under a seed may say so: `I::chunk_seed(seed, chunk)`, a
-// std::uint64_t such that chunk_digest is detail::never_zero(xxh3_128(bytes, chunk_seed)). Devices then make
-// the digests of their memory themselves; other policies' chunks are copied to the host for it.
+// If the chunk digest of a policy is XXH3-128 under a seed, the policy may say so with `I::chunk_seed(seed,
+// chunk)`, a std::uint64_t such that chunk_digest is detail::never_zero(xxh3_128(bytes, chunk_seed)). Devices
+// then make the digests of their own memory; chunks of other policies are copied to the host for their
+// digests.
 //
 // (Laid out by hand: clang-format 14 cannot lay out requires-expressions.)
 // clang-format off
@@ -54,7 +55,7 @@ concept integrity =
     };
 // clang-format on
 
-/// Devices can make this policy's chunk digests.
+/// True if devices can make this policy's chunk digests.
 template <typename I>
 concept device_integrity = integrity<I> && requires(std::uint64_t seed, std::uint64_t chunk) {
   { I::chunk_seed(seed, chunk) }

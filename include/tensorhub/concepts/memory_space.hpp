@@ -1,6 +1,6 @@
 #pragma once
 /// \file memory_space.hpp
-/// Concept `memory_space`: a kind of memory that weights can live in.
+/// Concept `memory_space`: a kind of memory that can hold weights.
 
 #include <concepts>
 #include <cstddef>
@@ -32,12 +32,12 @@ struct memory_space_tag {};
 // |                         |                  | return; noexcept; ranges must not overlap                  |
 // | M::host_accessible      | constexpr bool   | the CPU may follow pointers of this space                  |
 //
-// A space may also have `m.allocation_around(range)`: the whole allocation that a range lies in (a
-// memory_range; the range itself where nothing is known). Tensors of one allocation are then registered
+// A space may also have `m.allocation_around(range)`: the whole allocation that contains a range (a
+// memory_range; the range itself if the allocation is unknown). Tensors of one allocation are then registered
 // together, with the gaps between them (transfer/registration.hpp).
 //
 // A space of device memory (`host_accessible` is false) describes memory with its `device_access`, may
-// describe host memory too, and has, besides:
+// describe host memory too, and has in addition:
 //
 // | expression              | type             | means                                                      |
 // |-------------------------|------------------|------------------------------------------------------------|
@@ -71,7 +71,7 @@ concept device_memory_space =
       { m.copy_all(runs) } noexcept -> std::same_as<bool>;
     };
 
-/// Its users' work is ordered by streams.
+/// A space whose users order their work by streams.
 template <typename M>
 concept streaming_memory_space =
     device_memory_space<M> && std::regular<typename M::stream_type> &&

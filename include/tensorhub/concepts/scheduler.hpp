@@ -1,13 +1,14 @@
 #pragma once
 /// \file scheduler.hpp
-/// Concept `scheduler`: who reads from whom. Pure: it sees numbers and places, never a socket.
+/// Concept `scheduler`: which reader reads from which source. It is pure: it sees numbers and locations,
+/// never a socket.
 ///
 /// A reader has several sources at once, up to `limits().sources`; the catalog asks for them one by one. The
-/// first is its *upstream*: following upstreams from any reader one comes, without a cycle, to somebody who
-/// has everything, so that every reader is certain to get every chunk. The others *trade*: two readers may
-/// well read from each other, each the chunks that the other one lacks. (Without trade the best that n
-/// readers of one source can do is a chain: whatever the first i of them upload is all that these i can get,
-/// for every i. With it, S/B + O(log n) chunks is in reach.)
+/// first is its *upstream*: from any reader, upstreams lead without a cycle to a worker that has all chunks,
+/// so that every reader is certain to get every chunk. The other sources *trade*: two readers may read from
+/// each other the chunks that they lack. (Without trade the best result for n readers of one source is a
+/// chain: the first i readers can get no more than the first i of them upload, for every i. With trade, S/B +
+/// O(log n) chunks is in reach.)
 
 #include <concepts>
 #include <cstddef>
@@ -26,8 +27,9 @@ namespace tensorhub::inline TENSORHUB_MODE {
 /// Opt-in: `using concept_tag = scheduler_tag;`
 struct scheduler_tag {};
 
-/// How many leases there may be at both ends. The catalog keeps to them, whatever is chosen. With fewer
-/// credits than sources, trade may use all credits up, and newcomers wait until a reader has finished.
+/// The bounds on leases at both ends. The catalog keeps to them, whatever the scheduler chooses. With fewer
+/// credits than sources, trade may use up all credits, and new readers wait until another reader has
+/// finished.
 struct source_limits {
   std::uint32_t sources = 8;  ///< of one reader at a time
   std::uint32_t credits = 8;  ///< readers of one source at a time; UINT32_MAX: any number
@@ -39,28 +41,29 @@ struct source_query {
   const location* place = nullptr;  ///< the reader's
   version_number version{};
   shard_of shard{};
-  std::uint32_t sources_held = 0;    ///< zero: its upstream is wanted
-  std::uint32_t sources_nearby = 0;  ///< of these, on its host or in its rack
-  bool may_displace = false;         ///< the reader can take a place between a source and one of its readers
+  std::uint32_t sources_held = 0;    ///< zero: the query is for its upstream
+  std::uint32_t sources_nearby = 0;  ///< how many of these are on its host or in its rack
+  bool may_displace = false;         ///< the reader may displace another reader of a source
 };
 
-/// One worker that could serve it. The catalog offers only workers that have the version or are receiving it,
-/// are alive, accept leases, did not fail this reader before and close no cycle of upstreams; so every choice
-/// is safe and the scheduler decides only what is fast. It offers not everybody but a good few: of each
-/// locality class the least loaded, and of equally loaded ones some at random.
+/// One worker that could serve the reader. The catalog offers only workers that hold or are receiving the
+/// version, are alive, accept leases, have not failed this reader before and close no cycle of upstreams.
+/// Every choice is therefore safe, and the scheduler decides only which one is fast. The catalog offers a
+/// good few of all such workers: the least loaded of each locality class, and of equally loaded ones some at
+/// random.
 struct source_candidate {
   incarnation worker{};
   const location* place = nullptr;
-  std::uint32_t leases = 0;       ///< readers that it serves now
-  std::uint64_t chunks_held = 0;  ///< of `chunks`, as far as it has told
+  std::uint32_t leases = 0;       ///< the number of readers that it serves now
+  std::uint64_t chunks_held = 0;  ///< of `chunks`, as last reported
   std::uint64_t chunks = 0;
   bool spot = false;
-  bool publisher = false;  ///< published the version itself, rather than having read it
+  bool publisher = false;  ///< the worker published the version itself and did not read it
 };
 
-/// `index` into the candidates, or empty: nobody now, ask again when something changes. `reason` is static
-/// text. `displace`: the candidate has no credit left; one of its readers is to read from the asker instead,
-/// which takes its place (only if the query allows it).
+/// `index` is an index into the candidates. Empty: no candidate is good now; ask again when something
+/// changes. `reason` is static text. `displace`: the candidate has no credit left; one of its readers is to
+/// read from the new reader instead, which takes that reader's lease (only if the query allows it).
 struct source_choice {
   std::optional<std::size_t> index{};
   std::string_view reason{};

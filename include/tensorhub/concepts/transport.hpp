@@ -2,12 +2,12 @@
 /// \file transport.hpp
 /// Concept `transport`: one-sided reads of registered memory of other processes.
 ///
-/// Shape: a process has one transport object. It owns the listening side, which answers peers' reads without
-/// any call of the user. To read, a thread makes a `queue` (its own: post, poll and wait are for one thread
-/// at a time; several queues may be used by several threads at once), connects an `endpoint` on it, posts
-/// reads into registered regions and polls completions.
+/// A process has one transport object. The object owns the listening side, which answers the reads of peers
+/// without any call of the user. To read, a thread makes a `queue`, connects an `endpoint` on it, posts reads
+/// into registered regions and polls completions. A queue is the thread's own: one thread at a time may post,
+/// poll and wait on it; several threads may use several queues at once.
 ///
-/// What every transport promises (and the conformance suite checks, testing/transport_conformance.hpp):
+/// The promises of every transport, which the conformance suite checks (testing/transport_conformance.hpp):
 ///  1. Every posted read completes exactly once, with an error within the peer time-out when the peer is
 ///     gone; also when the endpoint is destroyed first (`cancelled`). After a queue's destruction no byte of
 ///     its targets changes any more.
@@ -44,16 +44,18 @@ namespace tensorhub::inline TENSORHUB_MODE {
 /// Opt-in: `using concept_tag = transport_tag;`
 struct transport_tag {};
 
-/// What a caller may ask of a transport instead of its name.
+/// The facts that a caller may query instead of comparing a transport's name.
 struct transport_capabilities {
-  std::uint64_t max_read_bytes = UINT64_MAX;    ///< largest single read
-  std::uint64_t max_region_bytes = UINT64_MAX;  ///< largest single region; larger memory goes in pieces
-  bool survives_access_errors = false;          ///< an endpoint stays usable after `access_denied`
-  bool crosses_hosts = false;                   ///< reaches processes on other machines
-  bool crosses_datacenters = false;             ///< ... and over a wide-area path, with its delays and losses
-  bool reads_device_memory = false;             ///< regions may be CUDA device memory
-  bool uses_backing_file = false;               ///< memory_range::backing_fd makes the source's side cheaper
-  bool sends_by_reference = false;              ///< promise 5 holds in its second form
+  std::uint64_t max_read_bytes = UINT64_MAX;  ///< largest single read
+  /// Largest single region; larger memory is registered in pieces.
+  std::uint64_t max_region_bytes = UINT64_MAX;
+  bool survives_access_errors = false;  ///< an endpoint stays usable after `access_denied`
+  bool crosses_hosts = false;           ///< reaches processes on other machines
+  /// Also reaches processes over a wide-area path, with its delays and losses.
+  bool crosses_datacenters = false;
+  bool reads_device_memory = false;  ///< regions may be CUDA device memory
+  bool uses_backing_file = false;    ///< memory_range::backing_fd reduces the cost at the source
+  bool sends_by_reference = false;   ///< promise 5 holds in its second form
 };
 
 // | expression                             | type                   | means                                 |
@@ -120,7 +122,7 @@ concept transport =
     std::movable<typename T::memory_region> && !std::copy_constructible<typename T::memory_region> &&
     std::movable<typename T::endpoint> && !std::copy_constructible<typename T::endpoint> &&
     std::movable<typename T::queue> && !std::copy_constructible<typename T::queue> &&
-    // The process's side: memory, keys, peers.
+    // The transport object: memory, keys, peers.
     requires(T& t, const T& ct, typename T::memory_region& region,
              const typename T::memory_region& const_region, typename T::queue& queue,
              std::span<const memory_range> ranges, region_access access, std::size_t depth,
@@ -136,7 +138,7 @@ concept transport =
       { t.make_queue(depth) } -> std::same_as<typename T::queue>;
       { t.connect(queue, address, peer, timeout) } -> std::same_as<typename T::endpoint>;
     } &&
-    // The reading thread's side: endpoints and queues.
+    // The reading thread: endpoints and queues.
     requires(typename T::queue& queue, const typename T::queue& const_queue,
              typename T::endpoint& endpoint, const typename T::endpoint& const_endpoint,
              const typename T::memory_region& into, std::uint64_t offset, const remote_slice& from,

@@ -1,15 +1,15 @@
 #pragma once
 /// \file build_mode.hpp
-/// Header-only (the default) or compiled: where the definitions of ordinary functions come from.
+/// Header-only (the default) or compiled: how the definitions of ordinary functions reach a program.
 ///
-/// A header declares; what is no template is defined in an implementation file, `impl/<name>.ipp` beside the header.
-/// Header-only use includes that file at the end of the header and marks its functions `inline`. With the target
-/// `TensorHub::compiled`, which defines `TENSORHUB_COMPILED` for whoever links it, they are compiled once, in the
-/// library.
+/// A header declares. Functions that are not templates are defined in an implementation file,
+/// `impl/<name>.ipp` beside the header. Header-only use includes that file at the end of the header and marks
+/// its functions `inline`. The target `TensorHub::compiled` defines `TENSORHUB_COMPILED` for everything that
+/// links it; its library then contains the functions, compiled once.
 ///
-/// Both modes are the same program. Everything is declared in an inline namespace whose name says the mode, so that
-/// a header-only file and a compiled one which exchange an object of this library do not link: the linker names the
-/// function that is missing, with the other mode's namespace in its name.
+/// Both modes are the same program. All declarations are in an inline namespace whose name states the mode. A
+/// header-only file and a compiled file that exchange an object of this library therefore do not link: the
+/// linker names the missing function, with the other mode's namespace in its name.
 
 #if defined(TENSORHUB_COMPILED)
 #define TENSORHUB_DECL

@@ -1,9 +1,9 @@
 #pragma once
 /// \file cpu_can_read.hpp
-/// Whether an address may be followed by the CPU, asked without following it.
+/// Checks whether the CPU may follow an address, without following it.
 ///
-/// Memory spaces with devices ask it of addresses that no device knows: device memory that was freed is a
-/// range without access, or none at all.
+/// Memory spaces with devices check addresses that no device knows: freed device memory is a range without
+/// access, or no range at all.
 
 #include <cstdint>
 
@@ -11,8 +11,8 @@
 
 namespace tensorhub::inline TENSORHUB_MODE::detail {
 
-/// The CPU can read the first and the last byte. True where the kernel forbids to ask (a container's system
-/// call filter): then a wrong address is found when it is followed.
+/// True if the CPU can read the first and the last byte. Also true if the kernel forbids the check (a
+/// container's system call filter); a wrong address then faults when it is followed.
 [[nodiscard]] bool cpu_can_read(const void* data, std::uint64_t bytes) noexcept;
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::detail

@@ -1,6 +1,6 @@
 #pragma once
 /// \file machine_id.hpp
-/// Which machine this process runs on.
+/// The identity of the machine on which this process runs.
 
 #include <string>
 
@@ -8,8 +8,8 @@
 
 namespace tensorhub::inline TENSORHUB_MODE::detail {
 
-/// The kernel's random identity of this boot: the same in every process and container of one running machine,
-/// and in no other. "unknown" where the kernel does not tell.
+/// The kernel's random identity of this boot: equal in all processes and containers of one running machine,
+/// and different on every other machine. "unknown" if the kernel does not provide it.
 [[nodiscard]] std::string machine_id();
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::detail

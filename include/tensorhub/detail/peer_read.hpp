@@ -1,11 +1,11 @@
 #pragma once
 /// \file peer_read.hpp
-/// What a transport's source does on behalf of a peer, told to the thread sanitizer.
+/// Hides the reads that a source makes on behalf of a peer from the thread sanitizer.
 ///
 /// A source's thread reads the weights for its readers, as a network device would, until their leases are
-/// released; the trainer writes after the server has told it so. That order is made by messages between
-/// processes, which the sanitizer cannot see: it would report every update. (Bytes that change all the same
-/// are found by the reader's check of the control block and by the digests.)
+/// released; the trainer writes after the server has reported the release. Messages between processes
+/// establish that order. The sanitizer cannot see such messages, so it would report every update. (Bytes that
+/// change nevertheless are found by the reader's check of the control block and by the digests.)
 
 #if defined(__SANITIZE_THREAD__)
 #define TENSORHUB_THREAD_SANITIZER 1
@@ -16,7 +16,7 @@
 #endif
 
 #ifdef TENSORHUB_THREAD_SANITIZER
-// The sanitizer's own functions, <sanitizer/tsan_interface.h> and its annotations.
+// Functions of the sanitizer itself; <sanitizer/tsan_interface.h> does not declare them.
 extern "C" void AnnotateIgnoreReadsBegin(const char* file, int line);
 extern "C" void AnnotateIgnoreReadsEnd(const char* file, int line);
 #endif
@@ -25,7 +25,7 @@ extern "C" void AnnotateIgnoreReadsEnd(const char* file, int line);
 
 namespace tensorhub::inline TENSORHUB_MODE::detail {
 
-/// While it lives, this thread's reads are a peer's. Nothing at all without the thread sanitizer.
+/// While it lives, reads of this thread count as reads of a peer. Does nothing without the thread sanitizer.
 class peer_read {
  public:
 #ifdef TENSORHUB_THREAD_SANITIZER

@@ -2,8 +2,8 @@
 /// \file random_id.hpp
 /// Random identities: incarnations of workers, epochs of servers.
 ///
-/// Thread safety: the functions may be called from any thread. Throws std::exception where the system has no
-/// random numbers.
+/// Thread safety: any thread may call the functions. Throws std::exception if the system has no random
+/// numbers.
 
 #include <cstdint>
 
@@ -11,7 +11,7 @@
 
 namespace tensorhub::inline TENSORHUB_MODE::detail {
 
-/// 64 random bits of the system's; never zero, which means "none".
+/// 64 random bits from the system; never zero, because zero means "none".
 [[nodiscard]] std::uint64_t random_number();
 
 template <typename Id>

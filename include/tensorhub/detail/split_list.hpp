@@ -9,7 +9,8 @@
 
 namespace tensorhub::inline TENSORHUB_MODE::detail {
 
-/// What stands between the commas, without spaces; never empty: no comma is one value.
+/// The parts between the commas, without spaces. The result is never empty: a text without a comma is one
+/// value.
 [[nodiscard]] std::vector<std::string> split_list(const std::string& list);
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::detail

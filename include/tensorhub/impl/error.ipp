@@ -1,6 +1,6 @@
 #pragma once
 /// \file error.ipp
-/// Definitions of error.hpp.
+/// The names of codes and the text of an error with its context: definitions of error.hpp.
 
 #include "tensorhub/error.hpp"
 

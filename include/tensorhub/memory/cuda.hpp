@@ -6,7 +6,7 @@
 ///     using hub = tensorhub::hub<tensorhub::transports::tcp, tensorhub::nearest_source,
 ///                                tensorhub::group_consistent, tensorhub::xxh3_128, tensorhub::cuda_memory>;
 ///
-/// What a pointer is, the driver is asked (memory/cuda/context.hpp):
+/// The driver is asked what a pointer is (memory/cuda/context.hpp):
 ///
 /// | pointer                             | kind         | device                       | CPU may follow it |
 /// |-------------------------------------|--------------|------------------------------|-------------------|
@@ -16,10 +16,10 @@
 /// | anything else that the CPU can read | host         | none; as host_memory says it | yes               |
 /// | freed, or of another process        | error `invalid_argument`                                       |
 ///
-/// A shard may mix all of these, and several devices. Without an NVIDIA driver everything is host memory, and
-/// what needs a device throws `system_failed` with the reason.
+/// A shard may mix all of these kinds, and several devices. Without an NVIDIA driver all memory is host
+/// memory, and a function that needs a device throws `system_failed` with the reason.
 ///
-/// Thread safety: everything may be called from any thread, marks from one at a time.
+/// Thread safety: any thread may call any function; marks belong to one thread at a time.
 
 #include <cuda.h>
 
@@ -53,17 +53,17 @@ namespace detail {
 template <typename Driver>
 [[nodiscard]] memory_range describe_cuda(void* data, std::uint64_t bytes) {
   if (data == nullptr) throw error(errc::invalid_argument, "null is no memory");
-  cuda_pointer about;
+  cuda_pointer found;
   std::string no_driver;
   try {
     const cuda_functions& cuda = Driver::functions();
-    cuda_check(cuda, ask_cuda_pointer(cuda, data, about), "cuPointerGetAttributes",
+    cuda_check(cuda, ask_cuda_pointer(cuda, data, found), "cuPointerGetAttributes",
                "the driver does not say what an address is");
   } catch (const error& e) {
     no_driver = e.sentence();
   }
   const auto first = static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(data));
-  if (!about.known()) {
+  if (!found.known()) {
     if (!cpu_can_read(data, bytes)) {
       throw error(
           errc::invalid_argument,
@@ -73,18 +73,18 @@ template <typename Driver>
     }
     return host_memory{}.describe(data, bytes);
   }
-  if (!about.holds(first, bytes)) {
+  if (!found.holds(first, bytes)) {
     throw error(errc::invalid_argument,
                 std::to_string(bytes) + " bytes reach beyond the allocation: it has " +
-                    std::to_string(about.bytes - (first - about.begin)) + " from this address on");
+                    std::to_string(found.bytes - (first - found.begin)) + " from this address on");
   }
   memory_range range{static_cast<std::byte*>(data), bytes};
-  // What was registered may be a file all the same (cuda_pinned_memory).
-  if (!about.is_device_memory() && !about.managed) range = host_memory{}.describe(data, bytes);
-  range.kind = about.managed              ? memory_kind::cuda_managed
-               : about.is_device_memory() ? memory_kind::cuda_device
+  // Registered memory may also be in a file (cuda_pinned_memory).
+  if (!found.is_device_memory() && !found.managed) range = host_memory{}.describe(data, bytes);
+  range.kind = found.managed              ? memory_kind::cuda_managed
+               : found.is_device_memory() ? memory_kind::cuda_device
                                           : memory_kind::cuda_pinned;
-  range.device = &cuda_device<Driver>::at(about.device);
+  range.device = &cuda_device<Driver>::at(found.device);
   return range;
 }
 
@@ -106,14 +106,14 @@ class basic_cuda_memory {
  public:
   using concept_tag = memory_space_tag;
   using device_type = cuda_device<Driver>;
-  using stream_type = CUstream;  ///< the same pointer as the runtime's cudaStream_t
+  using stream_type = CUstream;  ///< the same pointer as the CUDA runtime's cudaStream_t
   using mark_type = cuda_mark<Driver>;
   using offload_space = basic_cuda_pinned_memory<Driver>;
   static constexpr bool host_accessible = false;
   static constexpr int current_device = -1;
 
   struct options {
-    int device = current_device;  ///< where `allocate` allocates: an ordinal, or the calling thread's
+    int device = current_device;  ///< the device of `allocate`: an ordinal, or the calling thread's device
   };
 
   basic_cuda_memory() = default;
@@ -124,8 +124,8 @@ class basic_cuda_memory {
     return *this;
   }
 
-  /// Zero-filled device memory, aligned to 4 KiB, that can be exported by CUDA IPC. The driver waits for the
-  /// device's running work when it is freed: best not in the middle of a step.
+  /// Zero-filled device memory, aligned to 4 KiB, which CUDA IPC can export. When it is freed, the driver
+  /// waits for the device's running work, so it should not be freed in the middle of a step.
   class allocation {
    public:
     allocation(device_type& device, std::uint64_t bytes)
@@ -158,7 +158,8 @@ class basic_cuda_memory {
     std::uint64_t bytes_;
   };
 
-  /// Throws `invalid_argument` for a size or a device that there is not, `system_failed` otherwise.
+  /// Throws `invalid_argument` if the size is zero or too large or the device does not exist, else
+  /// `system_failed`.
   [[nodiscard]] allocation allocate(std::uint64_t bytes) { return allocation{device(), bytes}; }
 
   /// The device that `allocate` uses.
@@ -171,9 +172,10 @@ class basic_cuda_memory {
     return detail::describe_cuda<Driver>(data, bytes);
   }
 
-  /// The allocation that the whole range lies in; of host memory what host_memory knows. Of memory that CUDA
-  /// IPC cannot export (pools, virtual memory management) the range itself: what the driver calls its range
-  /// is a reservation of addresses, which may have holes (PyTorch's expandable segments).
+  /// The allocation that contains the whole range; for host memory, the one that host_memory knows. For
+  /// memory that CUDA IPC cannot export (pools, virtual memory management) it is the range itself: what the
+  /// driver reports there is a reservation of addresses, which may have holes (PyTorch's expandable
+  /// segments).
   [[nodiscard]] memory_range allocation_around(const memory_range& range) {
     memory_range out = range;
     if (range.kind == memory_kind::host) return host_memory{}.allocation_around(range);
@@ -183,23 +185,25 @@ class basic_cuda_memory {
       out.device = range.device;
       if (out.backing_fd >= 0) return out;
     }
-    detail::cuda_pointer about;
-    if (detail::ask_cuda_pointer(Driver::functions(), range.data, about) == CUDA_SUCCESS && about.known() &&
-        about.bytes != 0 && about.holds(detail::cuda_address(range.data), range.bytes) &&
-        (about.legacy_ipc || !about.is_device_memory())) {
-      out.data = reinterpret_cast<std::byte*>(static_cast<std::uintptr_t>(about.begin));
-      out.bytes = about.bytes;
+    detail::cuda_pointer found;
+    if (detail::ask_cuda_pointer(Driver::functions(), range.data, found) == CUDA_SUCCESS && found.known() &&
+        found.bytes != 0 && found.holds(detail::cuda_address(range.data), range.bytes) &&
+        (found.legacy_ipc || !found.is_device_memory())) {
+      out.data = reinterpret_cast<std::byte*>(static_cast<std::uintptr_t>(found.begin));
+      out.bytes = found.bytes;
     }
     return out;
   }
 
-  /// Between any two kinds of memory. Complete on return; if it could not be done, `trouble` says why.
+  /// Copies between any two kinds of memory. Complete on return; if the copy failed, `trouble` has the
+  /// reason.
   void copy(void* to, const void* from, std::uint64_t bytes) noexcept {
     const copy_run run{static_cast<std::byte*>(to), static_cast<const std::byte*>(from), bytes};
     static_cast<void>(copy_all(std::span{&run, 1}));
   }
 
-  /// All runs on one lane, those between device memory in one go. False: at least one was not done.
+  /// Copies all runs on one lane; runs within device memory go in one batch. Returns false if at least one
+  /// failed.
   [[nodiscard]] bool copy_all(std::span<const copy_run> runs) noexcept {
     try {
       std::string why;
@@ -219,25 +223,25 @@ class basic_cuda_memory {
     }
   }
 
-  /// Why a copy was not done, the first that failed; empty while all were done.
+  /// The reason for the first failed copy; empty if none has failed.
   [[nodiscard]] std::string trouble() const {
     const std::lock_guard lock{mutex_};
     return trouble_;
   }
 
-  /// For ordering with the user's work: `mark(stream).state()` is `done` when all that the stream held at the
-  /// call is. Nothing is waited for. See memory/cuda/mark.hpp for what it throws.
+  /// Orders the library's work after the user's: `mark(stream).state()` is `done` when all work is done that
+  /// the stream held at the call. No function waits for it. memory/cuda/mark.hpp says what it throws.
   [[nodiscard]] mark_type mark(stream_type stream) { return mark_type{stream}; }
 
  private:
-  /// The device of the first end that lies on one; null if none does, or there is no driver.
+  /// The device of the first end that lies on one; null if none does or there is no driver.
   [[nodiscard]] static device_type* device_of(std::span<const copy_run> runs) {
     for (const copy_run& run : runs) {
       if (run.bytes == 0) continue;
       for (void* const end :
            {static_cast<void*>(run.to), const_cast<void*>(static_cast<const void*>(run.from))}) {
-        const memory_range about = detail::describe_cuda<Driver>(end, run.bytes);
-        if (!about.host_accessible()) return static_cast<device_type*>(about.device);
+        const memory_range found = detail::describe_cuda<Driver>(end, run.bytes);
+        if (!found.host_accessible()) return static_cast<device_type*>(found.device);
       }
     }
     return nullptr;
@@ -252,8 +256,8 @@ class basic_cuda_memory {
   std::string trouble_;
 };
 
-/// Pinned host memory in a memfd: a device copies to and from it at full speed, the CPU follows its pointers,
-/// and transports serve it as they serve host memory (sendfile, mappings of same-host readers).
+/// Pinned host memory in a memfd: a device copies from and to it at full speed, the CPU can follow its
+/// pointers, and transports serve it like host memory (sendfile, mappings of same-host readers).
 template <typename Driver>
 class basic_cuda_pinned_memory {
  public:
@@ -300,7 +304,7 @@ class basic_cuda_pinned_memory {
     std::uint64_t bytes_;
   };
 
-  /// Pinned for all devices. Throws `invalid_argument` for a size, `system_failed` otherwise.
+  /// Pinned for all devices. Throws `invalid_argument` for a bad size, else `system_failed`.
   [[nodiscard]] allocation allocate(std::uint64_t bytes) { return allocation{device_type::current(), bytes}; }
   /// Throws `invalid_argument` for device memory.
   [[nodiscard]] memory_range describe(void* data, std::uint64_t bytes) {

@@ -1,13 +1,13 @@
 #pragma once
 /// \file host.hpp
-/// Memory space `host`: ordinary memory of the process, best in a memfd.
+/// Memory space `host_memory`: ordinary memory of the process, preferably in a memfd.
 ///
-/// Weights may lie anywhere the CPU can reach. Where they lie in a file that is mapped shared (a memfd, a
-/// file in the page cache), a transport can send them without copying: TCP gives the pages to `sendfile`, and
-/// same-host readers map them. Such memory comes from `allocate`, or is made known by `file_mapping`; what is
-/// not known is served all the same, by copying.
+/// Weights may lie anywhere the CPU can reach. If they lie in a file that is mapped shared (a memfd, a file
+/// in the page cache), a transport can send them without copying: TCP gives the pages to `sendfile`, and
+/// same-host readers map them. `allocate` returns such memory, and `file_mapping` makes the user's own
+/// mapping known. Other memory is served too, by copying.
 ///
-/// Thread safety: everything may be called from any thread.
+/// Thread safety: any thread may call any function.
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -28,7 +28,7 @@ namespace tensorhub::inline TENSORHUB_MODE {
 
 namespace detail {
 
-/// Which addresses of this process are shared mappings of which file. One per process.
+/// The shared file mappings of this process and their files. There is one object per process.
 class file_mappings {
  public:
   [[nodiscard]] static file_mappings& instance();
@@ -36,7 +36,7 @@ class file_mappings {
   void insert(const void* data, std::uint64_t bytes, int descriptor, std::uint64_t offset);
   void erase(const void* data) noexcept;
 
-  /// The known mapping that the whole range lies in; else the range itself.
+  /// The known mapping that contains the whole range; else the range itself.
   [[nodiscard]] memory_range around(const memory_range& range) const;
 
  private:
@@ -51,14 +51,15 @@ class file_mappings {
 
 }  // namespace detail
 
-/// Makes a file mapping of the user's own known to the host memory space, for as long as this object lives.
+/// Makes a file mapping of the user known to the host memory space, as long as this object lives.
 ///
 ///     void* data = mmap(nullptr, bytes, PROT_READ, MAP_SHARED, fd, 0);
 ///     tensorhub::file_mapping known{data, bytes, fd, 0};
 ///
-/// The mapping must be MAP_SHARED, and the object must outlive every worker that was given a tensor inside
-/// it. The descriptor is duplicated: the caller may close its own. Tensors of one mapping are registered with
-/// the bytes between them (transfer/registration.hpp): map no secret there.
+/// The mapping must be MAP_SHARED, and this object must outlive every worker that has a tensor inside the
+/// mapping. The descriptor is duplicated, so the caller may close its own. Tensors of one mapping are
+/// registered with the bytes between them (transfer/registration.hpp), so the mapping must not contain
+/// secrets.
 class file_mapping {
  public:
   file_mapping(const void* data, std::uint64_t bytes, int descriptor, std::uint64_t offset);
@@ -76,7 +77,7 @@ struct host_memory {
   using concept_tag = memory_space_tag;
   static constexpr bool host_accessible = true;
 
-  /// Zero-filled pages of a memfd; plain anonymous pages where the kernel has no memfd.
+  /// Zero-filled pages of a memfd, or anonymous pages if the kernel has no memfd.
   class allocation {
    public:
     explicit allocation(std::uint64_t bytes);
@@ -98,10 +99,10 @@ struct host_memory {
 
   [[nodiscard]] allocation allocate(std::uint64_t bytes) { return allocation{bytes}; }
 
-  /// What is known of any memory of the process. Throws `invalid_argument` for null.
+  /// The known facts about any memory of the process. Throws `invalid_argument` for null.
   [[nodiscard]] memory_range describe(void* data, std::uint64_t bytes);
 
-  /// The allocation or known mapping that the whole range lies in; else the range itself.
+  /// The allocation or known mapping that contains the whole range; else the range itself.
   [[nodiscard]] memory_range allocation_around(const memory_range& range) {
     return detail::file_mappings::instance().around(range);
   }

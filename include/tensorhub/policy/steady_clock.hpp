@@ -1,6 +1,6 @@
 #pragma once
 /// \file steady_clock.hpp
-/// The process's monotonic clock, as a model of `clock`.
+/// The monotonic clock of the process, as a model of `clock`.
 
 #include <chrono>
 

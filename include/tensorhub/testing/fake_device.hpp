@@ -1,17 +1,18 @@
 #pragma once
 /// \file fake_device.hpp
-/// A device without a device: memory that faults when the CPU touches it, its own copy functions, completion
-/// some time later. So a pointer that is followed on the wrong side is caught on any machine.
+/// A device that needs no hardware: its memory faults when the CPU touches it, it has copy functions of its
+/// own, and its work completes some time later. A pointer that is followed on the wrong side is therefore
+/// caught on any machine.
 ///
-/// An allocation is a file in memory that is mapped twice: without any access at the address that everybody
-/// is given, and readable and writable at a place that only the lanes know. Each lane is a thread. Exports
-/// work between processes (of one user), by the file.
+/// An allocation is a file in memory that is mapped twice: without any access at its public address, and
+/// readable and writable at an address that only the lanes know. Each lane is a thread. Exports work between
+/// processes of one user, through the file.
 ///
 ///     using hub = tensorhub::hub<tensorhub::transports::tcp, tensorhub::nearest_source,
 ///                                tensorhub::group_consistent, tensorhub::xxh3_128,
 ///                                tensorhub::testing::fake_device_memory>;
 ///
-/// Thread safety: as device_access.hpp says; `fill`, `bytes_of` and the settings are for any thread.
+/// Thread safety: as device_access.hpp says; any thread may use `fill`, `bytes_of` and the settings.
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -51,7 +52,7 @@
 
 namespace tensorhub::inline TENSORHUB_MODE::testing {
 
-/// The only one of the process.
+/// The only fake device of the process.
 class fake_device final : public device_access {
  public:
   [[nodiscard]] static fake_device& instance() {
@@ -59,15 +60,15 @@ class fake_device final : public device_access {
     return device;
   }
 
-  /// What tests set and read.
+  /// Settings and counters for tests.
   struct settings {
-    std::atomic<std::int64_t> delay_ns{0};  ///< before each piece of work is done
+    std::atomic<std::int64_t> delay_ns{0};  ///< delay before each piece of work is done
     std::atomic<std::uint64_t> fail_after{
-        UINT64_MAX};                  ///< so many pieces succeed, then lanes fail; UINT64_MAX: never
-    std::atomic<bool> exports{true};  ///< `export_memory` has something to give
+        UINT64_MAX};                  ///< this many pieces succeed, then lanes fail; UINT64_MAX: never
+    std::atomic<bool> exports{true};  ///< `export_memory` returns an export
   };
   struct counters {
-    std::atomic<std::uint64_t> copies{0};  ///< calls, of which each may have many runs
+    std::atomic<std::uint64_t> copies{0};  ///< calls, each of which may have many runs
     std::atomic<std::uint64_t> runs{0};
     std::atomic<std::uint64_t> copied_bytes{0};
     std::atomic<std::uint64_t> digests{0};
@@ -96,7 +97,7 @@ class fake_device final : public device_access {
     blocks_.erase(found);
   }
 
-  /// The allocation that the whole run lies in, as (first byte, bytes); nothing if there is none.
+  /// The allocation that contains the whole run, as (first byte, bytes); empty if there is none.
   [[nodiscard]] std::optional<std::pair<std::byte*, std::uint64_t>> allocation_of(const void* data,
                                                                                   std::uint64_t bytes) const {
     const std::lock_guard lock{mutex_};
@@ -105,13 +106,13 @@ class fake_device final : public device_access {
     return std::pair{reinterpret_cast<std::byte*>(found->first), found->second.bytes};
   }
 
-  /// For tests: a copy of what lies there. The bytes must be the device's.
+  /// For tests: a copy of the bytes at `data`, which must be device memory.
   [[nodiscard]] std::vector<std::byte> bytes_of(const void* data, std::uint64_t bytes) const {
     const std::byte* const from = window_of(data, bytes);
     if (from == nullptr) throw error(errc::invalid_argument, "fake device: no memory of it");
     return {from, from + bytes};
   }
-  /// For tests: writes there.
+  /// For tests: writes the bytes at `data`.
   void fill(void* data, std::span<const std::byte> with) {
     std::byte* const to = window_of(data, with.size());
     if (to == nullptr) throw error(errc::invalid_argument, "fake device: no memory of it");
@@ -158,9 +159,9 @@ class fake_device final : public device_access {
     block_record block;
     const std::string path = "/proc/" + std::to_string(words.process) + "/fd/" + std::to_string(words.file);
     block.file.reset(::open(path.c_str(), O_RDWR | O_CLOEXEC));
-    struct stat about {};
-    if (!block.file || ::fstat(block.file.get(), &about) != 0 || about.st_ino != words.inode ||
-        static_cast<std::uint64_t>(about.st_size) != from.allocation_bytes)
+    struct stat file_status {};
+    if (!block.file || ::fstat(block.file.get(), &file_status) != 0 || file_status.st_ino != words.inode ||
+        static_cast<std::uint64_t>(file_status.st_size) != from.allocation_bytes)
       fail("the exported memory is gone");
     block.bytes = from.allocation_bytes;
     counted.imports.fetch_add(1);
@@ -175,7 +176,7 @@ class fake_device final : public device_access {
  private:
   struct block_record {
     std::uint64_t bytes = 0;
-    std::byte* window = nullptr;  ///< where lanes reach it
+    std::byte* window = nullptr;  ///< the address at which lanes reach the memory
     detail::unique_fd file;
   };
   struct export_words {
@@ -201,7 +202,7 @@ class fake_device final : public device_access {
         : owner_{&owner}, thread_{[this](const std::stop_token& stop) { work(stop); }} {}
     ~lane() override {
       {
-        const std::lock_guard lock{mutex_};  // `work` is not between its look and its wait
+        const std::lock_guard lock{mutex_};  // `work` is not between its check and its wait
         thread_.request_stop();
         changed_.notify_all();
       }
@@ -305,8 +306,8 @@ class fake_device final : public device_access {
     return (bytes + 4095) / 4096 * 4096;
   }
   [[nodiscard]] static ::ino_t inode_of(int file) noexcept {
-    struct stat about {};
-    return ::fstat(file, &about) == 0 ? about.st_ino : 0;
+    struct stat file_status {};
+    return ::fstat(file, &file_status) == 0 ? file_status.st_ino : 0;
   }
 
   [[nodiscard]] std::byte* insert(block_record block) {
@@ -339,7 +340,7 @@ class fake_device final : public device_access {
     if (found == blocks_.end()) return nullptr;
     return found->second.window + (reinterpret_cast<std::uintptr_t>(data) - found->first);
   }
-  /// The window of device memory; host memory as it is; null for addresses that are neither.
+  /// The lanes' address of device memory; for host memory the address itself; null for other addresses.
   template <typename Byte>
   [[nodiscard]] Byte* reachable(Byte* data, std::uint64_t bytes) const {
     if (std::byte* const window = window_of(data, bytes)) return window;
@@ -358,7 +359,7 @@ class fake_device final : public device_access {
   block_map blocks_;
 };
 
-/// Model of `memory_space` over the fake device. Host memory is described as what it is, so a shard may mix
+/// Model of `memory_space` over the fake device. Host memory is described as host memory, so a shard may mix
 /// both.
 struct fake_device_memory {
   using concept_tag = memory_space_tag;
@@ -422,7 +423,7 @@ struct fake_device_memory {
     return lane->wait(lane->copy_all(runs), std::chrono::minutes{1}) == lane_state::done;
   }
 
-  /// Work of the user's: done when it says so.
+  /// Work of the user; it is done when the test says so.
   struct stream_type {
     const std::atomic<bool>* done = nullptr;
     bool operator==(const stream_type&) const = default;

@@ -1,18 +1,18 @@
 #pragma once
 /// \file faulty.hpp
-/// `faulty<T>`: a transport that fails as networks and peers do, in an order that a seed repeats.
+/// `faulty<T>`: a transport that fails like networks and peers do, in an order that a seed reproduces.
 ///
 ///     hub<testing::faulty<transports::tcp>>::subscriber reader{
-///         {...}, {.seed = 7, .faults = {.lost_peers = 0.01, .delays = 0.1, .longest_delay = 5ms}}};
+///         {...}, {.seed = 7, .faults = {.lost_peers = 0.01, .delays = 0.1, .max_delay = 5ms}}};
 ///
-/// Each read draws its fate when it is posted, from a generator of its own queue (seeded by `seed` and the
-/// queue's number), so that one thread that posts the same reads again meets the same faults. With delays and
-/// full queues alone the transport still conforms. Errors, lost peers and failed connections are what any
-/// transport may report: a caller must cope. Torn bytes are what no transport may deliver: they show that
-/// digests are looked at.
+/// The fate of each read is drawn when the read is posted, from a generator of its own queue (seeded by
+/// `seed` and the queue's number), so that a thread that posts the same reads again meets the same faults.
+/// With delays and full queues alone the transport still conforms. Errors, lost peers and failed connections
+/// are faults that any transport may report, and a caller must handle them. Torn bytes are a fault that no
+/// transport may have: they show that digests are checked.
 ///
-/// It speaks the inner transport's protocol and carries its name: peers may use that transport as it is.
-/// Thread safety: that of concept `transport`.
+/// `faulty<T>` uses the protocol and the name of the inner transport, so peers may use that transport itself.
+/// Thread safety: as concept `transport` requires.
 
 #include <atomic>
 #include <chrono>
@@ -33,18 +33,18 @@
 
 namespace tensorhub::inline TENSORHUB_MODE::testing {
 
-/// Probabilities, 0 to 1, per read if not said otherwise.
+/// Probabilities, 0 to 1, per read unless stated otherwise.
 struct fault_rates {
-  double delays = 0;  ///< completes late: up to `longest_delay`, evenly
-  std::chrono::nanoseconds longest_delay{std::chrono::milliseconds{2}};
-  double queue_full = 0;          ///< the post is turned away, though there is room
-  double errors = 0;              ///< ends as `local_error`; the endpoint stays usable
-  double lost_peers = 0;          ///< ends as `peer_lost`, and so does everything later on that endpoint
-  double torn_bytes = 0;          ///< ends `ok` with one byte changed
+  double delays = 0;  ///< the read completes late, by up to `max_delay`, evenly distributed
+  std::chrono::nanoseconds max_delay{std::chrono::milliseconds{2}};
+  double queue_full = 0;  ///< the post returns `queue_full` although there is room
+  double errors = 0;      ///< the read ends as `local_error`; the endpoint stays usable
+  double lost_peers = 0;  ///< the read ends as `peer_lost`, and so do all later reads on that endpoint
+  double torn_bytes = 0;  ///< the read ends `ok` with one byte changed
   double failed_connections = 0;  ///< per call of `connect`: throws `transport_failed`
 };
 
-/// How often each fault came; shared by all who were given it.
+/// How often each fault occurred; shared by all transports that have this object.
 struct fault_counts {
   std::atomic<std::uint64_t> delays{0}, queue_full{0}, errors{0}, lost_peers{0}, torn_bytes{0},
       failed_connections{0};
@@ -57,7 +57,7 @@ class faulty : public wrapped_transport<Inner> {
     typename Inner::options inner{};
     std::uint64_t seed = 1;
     fault_rates faults{};
-    std::shared_ptr<fault_counts> counts{};  ///< null: nobody counts
+    std::shared_ptr<fault_counts> counts{};  ///< null: faults are not counted
   };
   using typename wrapped_transport<Inner>::memory_region;
 
@@ -75,11 +75,11 @@ class faulty : public wrapped_transport<Inner> {
 
   class queue {
    public:
-    [[nodiscard]] post_result post_read(endpoint& through, const memory_region& into, std::uint64_t offset,
+    [[nodiscard]] post_result post_read(endpoint& connection, const memory_region& into, std::uint64_t offset,
                                         const remote_slice& from, request_id id) noexcept {
       if (held_.outstanding() >= depth_) return post_result::queue_full;
       read_fate fate{std::chrono::steady_clock::now()};
-      if (through.lost_) {
+      if (connection.lost_) {
         fate.instead = completion_status::peer_lost;
         return held_.post_finished(id, fate);
       }
@@ -89,7 +89,7 @@ class faulty : public wrapped_transport<Inner> {
       }
       if (hits(faults_.lost_peers)) {
         count(&fault_counts::lost_peers);
-        through.lost_ = true;
+        connection.lost_ = true;
         fate.instead = completion_status::peer_lost;
       } else if (hits(faults_.errors)) {
         count(&fault_counts::errors);
@@ -101,9 +101,9 @@ class faulty : public wrapped_transport<Inner> {
       if (hits(faults_.delays)) {
         count(&fault_counts::delays);
         fate.due += std::chrono::nanoseconds{
-            std::uniform_int_distribution<std::int64_t>{0, faults_.longest_delay.count()}(random_)};
+            std::uniform_int_distribution<std::int64_t>{0, faults_.max_delay.count()}(random_)};
       }
-      return held_.post(through.inner_, into, offset, from, id, fate);
+      return held_.post(connection.inner_, into, offset, from, id, fate);
     }
     [[nodiscard]] std::size_t poll(std::span<completion> completions) noexcept {
       return held_.poll(completions);
@@ -134,11 +134,11 @@ class faulty : public wrapped_transport<Inner> {
     std::shared_ptr<fault_counts> counts_;
   };
 
-  explicit faulty(options how = {}, incarnation self = {})
-      : wrapped_transport<Inner>{std::move(how.inner), self},
-        seed_{how.seed},
-        faults_{how.faults},
-        counts_{std::move(how.counts)} {}
+  explicit faulty(options chosen = {}, incarnation self = {})
+      : wrapped_transport<Inner>{std::move(chosen.inner), self},
+        seed_{chosen.seed},
+        faults_{chosen.faults},
+        counts_{std::move(chosen.counts)} {}
 
   [[nodiscard]] queue make_queue(std::size_t depth) {
     return {this->inner().make_queue(depth), depth, seed_ + queues_++, faults_, counts_};

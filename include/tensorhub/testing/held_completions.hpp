@@ -1,13 +1,13 @@
 #pragma once
 /// \file held_completions.hpp
-/// A queue that keeps completions back: what `faulty` and `throttled` are made of.
+/// A queue that holds completions back, on which `faulty` and `throttled` are built.
 ///
-/// Every read is posted to the inner queue under a slot number. When it has completed there, its completion
-/// is kept until the read's time has come, and handed out with the user's id; its status and, for a test of
-/// digests, its bytes may be changed on the way. The bytes lie in the target earlier than the completion
-/// says, which the concept allows.
+/// Every read is posted to the inner queue under a slot number. When the read has completed there, its
+/// completion is held until its time has come, and then returned with the user's id. The status and, for
+/// tests of digests, the bytes may be changed meanwhile. The bytes are in the target before the completion is
+/// returned, which the concept allows.
 ///
-/// Thread safety: for one thread at a time; `wake` from any thread.
+/// Thread safety: one thread at a time; any thread may call `wake`.
 
 #include <algorithm>
 #include <array>
@@ -23,10 +23,10 @@
 
 namespace tensorhub::inline TENSORHUB_MODE::testing {
 
-/// What becomes of one read.
+/// The fate of one read.
 struct read_fate {
-  std::chrono::steady_clock::time_point due{};        ///< not completed before
-  completion_status instead = completion_status::ok;  ///< this status, if the read itself ends `ok`
+  std::chrono::steady_clock::time_point due{};        ///< the read does not complete before this time
+  completion_status instead = completion_status::ok;  ///< the status to report if the read itself ends `ok`
   bool torn = false;                                  ///< one byte in the middle is changed
 };
 
@@ -41,12 +41,12 @@ class held_completions {
     for (std::size_t i = 0; i < depth; ++i) free_.push_back(depth - 1 - i);
   }
 
-  [[nodiscard]] post_result post(typename Inner::endpoint& through, const typename Inner::memory_region& into,
-                                 std::uint64_t offset, const remote_slice& from, request_id id,
-                                 const read_fate& fate) noexcept {
+  [[nodiscard]] post_result post(typename Inner::endpoint& connection,
+                                 const typename Inner::memory_region& into, std::uint64_t offset,
+                                 const remote_slice& from, request_id id, const read_fate& fate) noexcept {
     if (free_.empty()) return post_result::queue_full;
     const std::size_t index = free_.back();
-    if (inner_.post_read(through, into, offset, from, index) == post_result::queue_full)
+    if (inner_.post_read(connection, into, offset, from, index) == post_result::queue_full)
       return post_result::queue_full;
     free_.pop_back();
     slots_[index] = {id, fate, {}};
@@ -54,7 +54,7 @@ class held_completions {
     return post_result::posted;
   }
 
-  /// A read that never reaches the inner transport. False: the queue is full.
+  /// A read that never reaches the inner transport. Returns false if the queue is full.
   [[nodiscard]] post_result post_finished(request_id id, const read_fate& fate) noexcept {
     if (free_.empty()) return post_result::queue_full;
     const std::size_t index = free_.back();
@@ -113,7 +113,7 @@ class held_completions {
   [[nodiscard]] steady::time_point due_of(const completion& done) const noexcept {
     return slots_[done.id].fate.due;
   }
-  /// `done.id` is the slot's. Never more than reserved.
+  /// `done.id` is the slot. The capacity is never exceeded.
   void hold(const completion& done) noexcept {
     held_.push_back(done);
     std::push_heap(held_.begin(), held_.end(), later{this});
@@ -122,7 +122,7 @@ class held_completions {
   typename Inner::queue inner_;
   std::vector<slot> slots_;
   std::vector<std::size_t> free_;
-  std::vector<completion> held_;  ///< a heap, the first due in front
+  std::vector<completion> held_;  ///< a heap with the earliest due first
 };
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::testing

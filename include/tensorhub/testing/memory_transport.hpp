@@ -1,13 +1,14 @@
 #pragma once
 /// \file memory_transport.hpp
-/// Transport `memory`: several "processes" in one process, for tests and as the model of the concept.
+/// Transport `memory`: several "processes" in one process, for tests and as an example of the concept.
 ///
 /// Every transport object is one process. It is found under "memory://N" in a registry of the real process. A
 /// read is done when the reading queue is polled, in the order of posting, by one copy under the locks of
 /// both sides: nothing happens in the background, so a single-threaded test is deterministic, and promise 5
 /// of concepts/transport.hpp holds because `~memory_region`, `revoke` and `cut_off` take the same lock.
 ///
-/// Beyond the concept: `kill` (the process died), `stall` and `resume` (it is stopped; SIGSTOP).
+/// In addition to the concept: `kill` (the process died), `stall` and `resume` (the process is stopped;
+/// SIGSTOP).
 ///
 /// Thread safety: as the concept says; `kill`, `stall` and `resume` may be called from any thread. Regions,
 /// queues and endpoints may outlive the transport.
@@ -42,7 +43,8 @@ namespace tensorhub::inline TENSORHUB_MODE::testing {
 
 struct memory_transport_options {
   std::chrono::milliseconds peer_timeout = defaults::peer_timeout;  ///< silence of a stalled peer
-  std::uint64_t max_read_bytes = UINT64_MAX;  ///< larger reads end in `local_error`; to play a smaller device
+  /// Larger reads end in `local_error`, to imitate a smaller device.
+  std::uint64_t max_read_bytes = UINT64_MAX;
 };
 
 namespace memory_detail {
@@ -52,7 +54,7 @@ using clock = std::chrono::steady_clock;
 
 struct node;
 
-/// One registered region. Everything but `owner` is guarded by the owner's mutex.
+/// One registered region. The owner's mutex guards everything but `owner`.
 struct region_state {
   std::shared_ptr<node> owner;
   memory_range range{};
@@ -61,7 +63,7 @@ struct region_state {
   bool registered = false;
 };
 
-/// One "process": what its peers reach.
+/// One "process" as its peers reach it.
 struct node {
   mutable std::mutex mutex;
   incarnation self{};
@@ -85,7 +87,7 @@ struct node {
   }
 };
 
-/// Who listens where, in this process.
+/// The listening processes by address, within this process.
 class registry {
  public:
   [[nodiscard]] static registry& instance() {
@@ -113,7 +115,7 @@ class registry {
   std::uint64_t last_number_ = 0;
 };
 
-/// Reader's end of a connection. The flags are guarded by the queue's mutex.
+/// The reader's end of a connection. The queue's mutex guards the flags.
 struct endpoint_state {
   std::shared_ptr<node> source;
   incarnation peer{};
@@ -149,8 +151,8 @@ struct queue_state {
   return offset <= size && bytes <= size - offset;
 }
 
-/// What the read asks for, if its key opens a region that covers the whole slice (else null); a described
-/// region may be a part of the registered one. Called with the source's mutex held.
+/// The bytes that the read asks for if its key opens a region that covers the whole slice, else null. A
+/// described region may be a part of the registered one. Called with the source's mutex held.
 [[nodiscard]] inline memory_range opened_by(const node& source, const posted_read& read) noexcept {
   key_bytes key{};
   if (read.from.key.used_bytes != key.size()) return {};
@@ -169,7 +171,7 @@ struct queue_state {
   return part;
 }
 
-/// Device memory is copied by its device, and waited for.
+/// Device memory is copied by its device; the copy waits for the device.
 [[nodiscard]] inline bool copied(const memory_range& into, std::uint64_t offset,
                                  const memory_range& from) noexcept {
   if (from.bytes == 0) return true;
@@ -186,16 +188,16 @@ struct queue_state {
   }
 }
 
-/// Does the read, or finds that it cannot be done now (false). Called with the queue's mutex held.
+/// Does the read, or returns false if the read cannot be done now. Called with the queue's mutex held.
 [[nodiscard]] inline bool finish(queue_state& queue, posted_read& read, completion_status& status) noexcept {
   endpoint_state& endpoint = *read.endpoint;
-  const auto ends = [&status](completion_status how) {
-    status = how;
+  const auto ends = [&status](completion_status outcome) {
+    status = outcome;
     return true;
   };
-  const auto breaks = [&](completion_status how) {
+  const auto breaks = [&](completion_status outcome) {
     endpoint.broken = true;
-    return ends(how);
+    return ends(outcome);
   };
   if (endpoint.closed) return ends(completion_status::cancelled);
   if (read.dead_on_arrival) return ends(completion_status::peer_lost);
@@ -321,16 +323,16 @@ class memory_transport {
     }
     ~queue() { close(); }
 
-    post_result post_read(endpoint& through, const memory_region& into, std::uint64_t offset,
+    post_result post_read(endpoint& connection, const memory_region& into, std::uint64_t offset,
                           const remote_slice& from, request_id id) noexcept {
       const std::lock_guard lock{state_->mutex};
       if (state_->reads.size() >= state_->depth) return post_result::queue_full;
-      state_->reads.push_back({id, through.state_, into.state_, offset, *from.region, from.offset, from.bytes,
-                               memory_detail::clock::now(), through.state_->broken});
+      state_->reads.push_back({id, connection.state_, into.state_, offset, *from.region, from.offset,
+                               from.bytes, memory_detail::clock::now(), connection.state_->broken});
       return post_result::posted;
     }
 
-    /// Does the reads that can be done, oldest first, until the span is full.
+    /// Does the possible reads, oldest first, until the span is full.
     std::size_t poll(std::span<completion> completions) noexcept {
       const std::lock_guard lock{state_->mutex};
       std::vector<memory_detail::posted_read>& reads = state_->reads;
@@ -351,8 +353,8 @@ class memory_transport {
 
     void wait(duration timeout) noexcept {
       std::unique_lock lock{state_->mutex};
-      // Whatever is outstanding is done by `poll`; only a stalled peer makes it wait, and then `wait` must
-      // not spin.
+      // `poll` does every outstanding read unless the peer is stalled; only then must `wait` sleep instead of
+      // spinning.
       duration longest = std::min<duration>(timeout, std::chrono::hours{1});
       if (!state_->reads.empty()) longest = std::min<duration>(longest, std::chrono::microseconds{200});
       state_->woken_up.wait_for(lock, longest, [this] { return state_->woken || any_ready(); });
@@ -477,47 +479,49 @@ class memory_transport {
     return queue{std::move(state)};
   }
 
-  [[nodiscard]] endpoint connect(queue& through, const transport_address& address, incarnation peer,
+  [[nodiscard]] endpoint connect(queue& own_queue, const transport_address& address, incarnation peer,
                                  duration timeout) {
     const std::shared_ptr<memory_detail::node> source =
         memory_detail::registry::instance().find(address.text);
-    error_context about;
-    about.peer = to_hex(peer) + " at " + address.text;
-    if (!source) throw error{errc::transport_failed, "nobody listens at this address", about};
+    error_context context;
+    context.peer = to_hex(peer) + " at " + address.text;
+    if (!source)
+      throw error{errc::transport_failed, "connection refused: nothing is listening at this address",
+                  context};
     const auto give_up = memory_detail::clock::now() + std::min<duration>(timeout, std::chrono::hours{1});
     for (;;) {
       {
         const std::lock_guard lock{source->mutex};
-        if (!source->alive) throw error{errc::transport_failed, "the peer is gone", about};
+        if (!source->alive) throw error{errc::transport_failed, "the peer is gone", context};
         if (source->refused.contains(node_->self)) {
-          throw error{errc::transport_failed, "the peer has cut this process off", about};
+          throw error{errc::transport_failed, "the peer has cut this process off", context};
         }
         if (source->self != peer) {
           throw error{errc::transport_failed, "another process is at this address: " + to_hex(source->self),
-                      about};
+                      context};
         }
         if (!source->capabilities.accepts(address.capability, node_->self, peer)) {
           ++source->refused_connections;
           throw error{errc::transport_failed, "the peer asks for a capability, and this is none for it",
-                      about};
+                      context};
         }
         if (!source->stalled) break;
       }
       if (memory_detail::clock::now() >= give_up)
-        throw error{errc::timed_out, "the peer did not answer a connection", about};
+        throw error{errc::timed_out, "the peer did not answer a connection", context};
       std::this_thread::sleep_for(std::chrono::microseconds{200});
     }
-    return endpoint{through.state_, std::make_shared<endpoint_state>(
-                                        endpoint_state{source, peer, node_->self, false, false})};
+    return endpoint{own_queue.state_, std::make_shared<endpoint_state>(
+                                          endpoint_state{source, peer, node_->self, false, false})};
   }
 
-  /// As if the process had died: its address is gone and reads from it end in `peer_lost`. Noexcept.
+  /// Behaves as if the process had died: its address is gone and reads from it end in `peer_lost`. Noexcept.
   void kill() noexcept {
     memory_detail::registry::instance().erase(node_->address);
     const std::lock_guard lock{node_->mutex};
     node_->alive = false;
   }
-  /// As if the process had been stopped: its peers wait, up to their time-outs.
+  /// Behaves as if the process had been stopped: its peers wait until their time-outs.
   void stall() noexcept {
     const std::lock_guard lock{node_->mutex};
     node_->stalled = true;

@@ -1,23 +1,24 @@
 #pragma once
 /// \file network_link.hpp
-/// `network_link`: one direction of a network adapter, or a path that several workers share: a rate and a
-/// latency, first come, first served.
+/// `network_link`: one direction of a network adapter, or a path that several workers share. It has a rate
+/// and a latency, and serves reads in the order of posting.
 ///
 ///     auto atlantic = std::make_shared<testing::network_link>(
 ///         testing::network_link_options{.bytes_per_second = 125e6, .latency = 50ms});
-///     ... fork() ...                       // the children's reads take their places behind each other
-///     atlantic->carried_bytes()            // of all of them
+///    ... fork() ...                       // reads of the children queue behind each other
+///    atlantic->carried_bytes()            // bytes of all of them
 ///
-/// What it knows lies in memory that forked processes share: a link that is made before a fork is *one* link
-/// for the parent and its children. The clock is the machine's monotonic one, which they share, too.
+/// The state of a link lies in memory that forked processes share: a link that is made before a fork is *one*
+/// link for the parent and its children. The clock is the machine's monotonic clock, which they share too.
 ///
-/// Model: each read takes the time from when the link is free until its bytes have passed at the full rate,
-/// and comes after the latency on top (a one-sided read asks and gets its answer: give the round trip). So
-/// reads of all processes share the rate in the order in which they were posted; none is lost or overtaken.
-/// What a killed process had asked for still passes, as what is on a wire does.
+/// Model: each read occupies the link from the moment the link is free until the bytes of the read have
+/// passed at the full rate, and completes after the latency in addition (a one-sided read is a request and an
+/// answer, so the latency should be the round trip). Reads of all processes therefore share the rate in the
+/// order of posting; no read is lost or overtakes another. The reads of a killed process still pass, as bytes
+/// on a wire do.
 ///
-/// Thread safety: every member may be used from any thread of any process; no lock is held, so that a process
-/// that is killed at any place leaves the link usable.
+/// Thread safety: any thread of any process may use every member. No lock is held, so a process that is
+/// killed at any point leaves the link usable.
 
 #include <sys/mman.h>
 
@@ -39,19 +40,19 @@ namespace tensorhub::inline TENSORHUB_MODE::testing {
 
 struct network_link_options {
   double bytes_per_second = std::numeric_limits<double>::infinity();
-  std::chrono::nanoseconds latency{0};  ///< of each read, on top of its time on the link
+  std::chrono::nanoseconds latency{0};  ///< of each read, in addition to its time on the link
 };
 
 class network_link {
   using steady = std::chrono::steady_clock;
 
  public:
-  /// Throws `system_failed` where there is no page of shared memory.
-  explicit network_link(const network_link_options& how = {}) : how_{how}, shared_{new_state()} {}
+  /// Throws `system_failed` if there is no shared memory.
+  explicit network_link(const network_link_options& options = {}) : options_{options}, shared_{new_state()} {}
 
-  /// Takes the next free time for `bytes`; when they have been carried.
+  /// Reserves the next free time for `bytes`; returns the time when they have been carried.
   [[nodiscard]] steady::time_point carry(std::uint64_t bytes, steady::time_point now) noexcept {
-    const std::chrono::duration<double> time{static_cast<double>(bytes) / how_.bytes_per_second};
+    const std::chrono::duration<double> time{static_cast<double>(bytes) / options_.bytes_per_second};
     const auto time_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(time).count();
     const auto now_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(now.time_since_epoch()).count();
     std::int64_t free_at_ns = shared_->free_at_ns.load(std::memory_order_relaxed);
@@ -61,9 +62,9 @@ class network_link {
     } while (!shared_->free_at_ns.compare_exchange_weak(free_at_ns, done_ns, std::memory_order_relaxed));
     shared_->carried_bytes.fetch_add(bytes, std::memory_order_relaxed);
     return steady::time_point{
-        std::chrono::duration_cast<steady::duration>(std::chrono::nanoseconds{done_ns} + how_.latency)};
+        std::chrono::duration_cast<steady::duration>(std::chrono::nanoseconds{done_ns} + options_.latency)};
   }
-  /// All bytes that have asked for their place so far: chunks, and what readers look at besides.
+  /// All bytes that were reserved so far: chunks, and control blocks that readers examine.
   [[nodiscard]] std::uint64_t carried_bytes() const noexcept {
     return shared_->carried_bytes.load(std::memory_order_relaxed);
   }
@@ -87,7 +88,7 @@ class network_link {
     return new (page) state;
   }
 
-  network_link_options how_;
+  network_link_options options_;
   std::unique_ptr<state, unmap> shared_;
 };
 

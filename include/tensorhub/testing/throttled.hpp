@@ -6,18 +6,18 @@
 ///         testing::network_link_options{.bytes_per_second = 100e6});
 ///     hub<testing::throttled<transports::tcp>>::subscriber reader{{...}, {.receiving = nic}};
 ///
-/// A read takes its place on the reader's link (`receiving`) and, where source and reader are objects of
-/// one process, on the source's (`sending`), behind all reads that took theirs before; it completes when the
-/// slower of the two has carried it, plus both latencies. Several transports may share one link. So fan-out
-/// from one source is as slow as its link, as on a real machine. Links are modelled as first come, first
-/// served, without loss (network_link.hpp); the bytes themselves travel at once, and are withheld. What
-/// connects, and what goes to the reference server, is not delayed.
+/// A read queues on the reader's link (`receiving`) and, if source and reader are objects of one process, on
+/// the source's link (`sending`), behind all reads that queued before. It completes when the slower of the
+/// two links has carried it, plus both latencies. Several transports may share one link, so fan-out from one
+/// source is limited by the link of that source, as on a real machine. Links serve reads in order and without
+/// loss (network_link.hpp); the bytes themselves travel at once, and only their completions are held back.
+/// Connecting and messages to the reference server are not delayed.
 ///
-/// Processes that share a link made before they were forked wait for each other. Which of a process's peers
-/// are behind it: all of them, or those in other datacenters (wide_area.hpp).
+/// Processes that share a link made before they were forked wait for each other. The link may apply to all
+/// peers of a process, or only to those in other datacenters (wide_area.hpp).
 ///
-/// It speaks the inner transport's protocol and carries its name: peers may use that transport as it is.
-/// Thread safety: that of concept `transport`; a link may be used from any thread.
+/// `throttled<T>` uses the protocol and the name of the inner transport, so peers may use that transport
+/// itself. Thread safety: as concept `transport` requires; any thread may use a link.
 
 #include <algorithm>
 #include <chrono>
@@ -40,7 +40,7 @@ namespace tensorhub::inline TENSORHUB_MODE::testing {
 
 namespace throttled_detail {
 
-/// The sending links of this process's transports, found by incarnation.
+/// The sending links of this process's transports, by incarnation.
 class sending_links {
  public:
   static sending_links& instance() {
@@ -74,7 +74,7 @@ class throttled : public wrapped_transport<Inner> {
   struct options {
     typename Inner::options inner{};
     std::shared_ptr<network_link> receiving{};  ///< null: no limit
-    std::shared_ptr<network_link> sending{};    ///< null: no limit; known to readers in the same process only
+    std::shared_ptr<network_link> sending{};    ///< null: no limit; only readers in the same process see it
   };
   using typename wrapped_transport<Inner>::memory_region;
 
@@ -93,14 +93,14 @@ class throttled : public wrapped_transport<Inner> {
 
   class queue {
    public:
-    [[nodiscard]] post_result post_read(endpoint& through, const memory_region& into, std::uint64_t offset,
+    [[nodiscard]] post_result post_read(endpoint& connection, const memory_region& into, std::uint64_t offset,
                                         const remote_slice& from, request_id id) noexcept {
       const auto now = std::chrono::steady_clock::now();
       if (held_.outstanding() >= depth_) return post_result::queue_full;
       read_fate fate{now};
       if (receiving_) fate.due = std::max(fate.due, receiving_->carry(from.bytes, now));
-      if (through.sending_) fate.due = std::max(fate.due, through.sending_->carry(from.bytes, now));
-      return held_.post(through.inner_, into, offset, from, id, fate);
+      if (connection.sending_) fate.due = std::max(fate.due, connection.sending_->carry(from.bytes, now));
+      return held_.post(connection.inner_, into, offset, from, id, fate);
     }
     [[nodiscard]] std::size_t poll(std::span<completion> completions) noexcept {
       return held_.poll(completions);
@@ -118,11 +118,11 @@ class throttled : public wrapped_transport<Inner> {
     std::shared_ptr<network_link> receiving_;
   };
 
-  explicit throttled(options how = {}, incarnation self = {})
-      : wrapped_transport<Inner>{std::move(how.inner), self},
+  explicit throttled(options chosen = {}, incarnation self = {})
+      : wrapped_transport<Inner>{std::move(chosen.inner), self},
         self_{self},
-        receiving_{std::move(how.receiving)} {
-    throttled_detail::sending_links::instance().insert(self_, how.sending);
+        receiving_{std::move(chosen.receiving)} {
+    throttled_detail::sending_links::instance().insert(self_, chosen.sending);
   }
   ~throttled() { throttled_detail::sending_links::instance().erase(self_); }
   throttled(const throttled&) = delete;

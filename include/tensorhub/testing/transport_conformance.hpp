@@ -1,6 +1,6 @@
 #pragma once
 /// \file transport_conformance.hpp
-/// Conformance suite for transports: every promise of concepts/transport.hpp as a rule that can fail.
+/// The conformance suite for transports: each promise of concepts/transport.hpp is a rule that can fail.
 ///
 ///     using namespace tensorhub::testing;
 ///     const conformance_subject<my_transport> subject;      // how to make, kill and stop a process of it
@@ -9,15 +9,14 @@
 ///       for (const std::string& sentence : result.sentences) ...; // empty: the rule holds
 ///     }
 ///
-/// or `check_transport(subject)` for all at once. No test framework is needed; with one, make each rule a
-/// case of its own (tests/conformance/memory_transport.cpp). The suite itself is checked by mutants
-/// (transport_mutants.hpp): broken transports, each of which must fail the rule that names its fault.
+/// Or call `check_transport(subject)` for all rules at once. No test framework is needed; with one, make each
+/// rule a test case (tests/conformance/memory_transport.cpp). Mutants check the suite itself: they are broken
+/// transports, each of which must fail the rule for its fault.
 ///
-/// What the rules cannot see: what other processes of the system see (all of the suite's processes are
-/// objects in one process), performance, and bytes that a device writes later than the traffic that they wait
-/// for.
+/// The rules cannot check what other processes of the system see (all processes of the suite are objects in
+/// one process), performance, and bytes that a device writes later than the traffic for which the rules wait.
 ///
-/// Thread safety: rules start threads of their own where they need them; one rule at a time per subject.
+/// Thread safety: rules start threads of their own if they need them; one rule at a time per subject.
 
 #include <array>
 #include <exception>
@@ -35,7 +34,7 @@
 
 namespace tensorhub::inline TENSORHUB_MODE::testing {
 
-/// One rule. `promise` is the number in the concept's header; 0: the requirement table there.
+/// One rule. `promise` is the number in the concept's header; 0: the rule is from the requirement table.
 template <transport T>
 struct transport_rule {
   std::string_view name;
@@ -81,13 +80,13 @@ template <transport T>
   return all;
 }
 
-/// What a rule found: nothing, if the transport keeps it. `skipped` says why it does not apply, if so.
+/// The findings of a rule: none if the transport keeps it. `skipped` says why the rule does not apply, if so.
 struct transport_rule_result {
   std::vector<std::string> sentences;
   std::string skipped;
 };
 
-/// Runs one rule. Throws nothing of the transport's: what it throws unexpectedly is a finding.
+/// Runs one rule. An unexpected exception of the transport is a finding and is not rethrown.
 template <transport T>
 [[nodiscard]] transport_rule_result check_rule(const transport_rule<T>& rule,
                                                const conformance_subject<T>& subject,

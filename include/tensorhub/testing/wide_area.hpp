@@ -1,7 +1,7 @@
 #pragma once
 /// \file wide_area.hpp
-/// `wide_area<T>`: datacenters on one machine. Peers in the same datacenter are reached by transport T as it
-/// is, peers in another one by T behind an emulated link.
+/// `wide_area<T>`: datacenters on one machine. Transport T connects peers in the same datacenter directly,
+/// and peers in different datacenters through an emulated link.
 ///
 ///     using data = testing::wide_area<transports::tcp>;
 ///     auto into_b = std::make_shared<testing::network_link>(
@@ -11,15 +11,17 @@
 ///                                              data::with(testing::throttled<transports::tcp>::options{
 ///                                                  .receiving = into_b})};
 ///
-/// It is a `first_of`, which chooses for each pair by the locations of both: a member that does not cross
-/// datacenters is left out there. Where either side names no datacenter there is no link between them.
+/// `wide_area` is a `first_of`, which chooses by the locations of both sides: a member that does not cross
+/// datacenters is not used between datacenters. If one side names no datacenter, there is no link between the
+/// two.
 ///
-/// A link is one direction of the path into a datacenter, shared by all the workers there that were given it:
-/// its readers' reads across go through it, one after the other, whoever the source is. What is not modelled:
-/// loss, the source's own adapter, connecting, and what goes to the reference server (throttled.hpp). T is
-/// told where it is and so uses its own settings for such a path as well (tcp: few streams, large buffers).
+/// A link is one direction of the path into a datacenter, shared by all its workers that have the link: their
+/// reads from other datacenters go through it one after the other, whatever the source. The model does not
+/// include loss, the source's own adapter, connecting, and messages to the reference server (throttled.hpp).
+/// T gets the location and therefore uses its own settings for such a path too (tcp: few streams, large
+/// buffers).
 ///
-/// Thread safety: that of concept `transport`.
+/// Thread safety: as concept `transport` requires.
 
 #include "tensorhub/concepts/transport.hpp"
 #include "tensorhub/detail/build_mode.hpp"
@@ -28,7 +30,7 @@
 
 namespace tensorhub::inline TENSORHUB_MODE::testing {
 
-/// The same transport, without a claim to reach other datacenters. Its options are those of `Inner`.
+/// The same transport, declared as unable to reach other datacenters. Its options are those of `Inner`.
 template <transport Inner>
 class within_datacenter : public Inner {
  public:

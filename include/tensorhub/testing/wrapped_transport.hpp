@@ -1,15 +1,16 @@
 #pragma once
 /// \file wrapped_transport.hpp
-/// What `faulty<T>`, `gated<T>` and `throttled<T>` have in common: a transport inside, whose protocol they
-/// speak and whose name they carry: peers may use it as it is. Memory, keys and cut-offs are the inner
-/// transport's; a wrapper adds `options`, `queue`, `endpoint`, `make_queue` and `connect`.
+/// The common base of `faulty<T>`, `gated<T>` and `throttled<T>`: a transport with another transport inside.
+/// The wrapper uses the protocol and the name of the inner transport, so peers may use that transport itself.
+/// Memory, keys and cut-offs are the inner transport's; a wrapper adds `options`, `queue`, `endpoint`,
+/// `make_queue` and `connect`.
 ///
 ///     template <transport Inner>
 ///     class slow : public wrapped_transport<Inner> {
-///       explicit slow(options how = {}, incarnation self = {})
-///           : wrapped_transport<Inner>{std::move(how.inner), self} {}
+///      explicit slow(options chosen = {}, incarnation self = {})
+///          : wrapped_transport<Inner>{std::move(chosen.inner), self} {}
 ///
-/// Thread safety: that of concept `transport`.
+/// Thread safety: as concept `transport` requires.
 
 #include <cstddef>
 #include <cstdint>
@@ -49,7 +50,7 @@ class wrapped_transport {
   }
 
  protected:
-  wrapped_transport(typename Inner::options how, incarnation self) : inner_{std::move(how), self} {}
+  wrapped_transport(typename Inner::options chosen, incarnation self) : inner_{std::move(chosen), self} {}
   ~wrapped_transport() = default;
 
  private:

@@ -1,11 +1,11 @@
 #pragma once
 /// \file chunk_digests.hpp
-/// Digests of chunks, wherever they lie: by the CPU, or by the device whose memory it is.
+/// Digests of chunks, made by the CPU or by the device that owns the memory.
 ///
-/// A device makes many digests in one go, so they are asked for in batches. A policy that devices do not know
-/// (concepts/integrity.hpp) has its chunks copied to host memory first.
+/// A device makes many digests in one call, so callers pass batches. If the device does not know the
+/// integrity policy (concepts/integrity.hpp), the chunks are copied to host memory first.
 ///
-/// Thread safety: one thread at a time; each thread has its own.
+/// Thread safety: one thread at a time; each thread has its own object.
 
 #include <algorithm>
 #include <chrono>
@@ -39,7 +39,7 @@ struct placed_chunk {
 template <integrity Integrity>
 class chunk_digests {
  public:
-  /// `out[i]` is the digest of `chunks[i]`, which is complete on return. Throws `system_failed` if a device
+  /// Sets `out[i]` to the digest of `chunks[i]`; all are set on return. Throws `system_failed` if a device
   /// fails, with the first chunk of its batch in the context.
   void make(std::uint64_t seed, std::span<const placed_chunk> chunks, std::span<digest128> out) {
     for (std::size_t begin = 0; begin < chunks.size();) {
@@ -55,13 +55,13 @@ class chunk_digests {
     }
   }
 
-  /// Of one chunk that the CPU may read.
+  /// The digest of one chunk that the CPU can read.
   [[nodiscard]] static digest128 by_cpu(std::uint64_t seed, const placed_chunk& chunk) noexcept {
     return Integrity::chunk_digest(seed, chunk.chunk, {chunk.data, chunk.bytes});
   }
 
  private:
-  /// A device that takes longer for one batch is given up.
+  /// Longest time that a device may take for one batch.
   static constexpr duration patience = std::chrono::seconds{30};
 
   struct device_state {
@@ -89,20 +89,21 @@ class chunk_digests {
     }
   }
 
-  /// A lane that failed or hangs is not used again. Its destruction ends what it still does, so that nothing
-  /// is written after the throw.
+  /// A lane that failed or hangs is not used again. Destroying it ends the work that it still does, so that
+  /// nothing is written after the throw.
   void finish(device_state& with, lane_ticket ticket, const placed_chunk& first,
               const device_access& device) {
     const lane_state state = ticket == 0 ? lane_state::failed : with.lane->wait(ticket, patience);
     if (state == lane_state::done) return;
     std::string why = state == lane_state::pending ? "no answer for 30 s" : with.lane->trouble();
     with.lane.reset();
-    error_context about;
-    about.chunk = first.chunk;
+    error_context context;
+    context.chunk = first.chunk;
     throw error(errc::system_failed,
-                device.description() + " made no digests, from chunk " + std::to_string(first.chunk) +
-                    " on: " + why + "; call again, and start the process anew if its device stays like this",
-                std::move(about));
+                device.description() + " could not compute digests from chunk " +
+                    std::to_string(first.chunk) + " on: " + why +
+                    "; retry, and restart the process if the device keeps failing",
+                std::move(context));
   }
 
   std::map<device_access*, device_state> devices_;

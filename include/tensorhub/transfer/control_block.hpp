@@ -1,30 +1,30 @@
 #pragma once
 /// \file control_block.hpp
-/// What a source shows of itself in registered memory, so that readers need nobody else to know whether bytes
-/// are right.
+/// The registered memory in which a source shows its state, so that readers can decide without any other
+/// process whether the bytes they read are right.
 ///
-///     offset 0     header (128 bytes): who, which epoch, which version, which layout
+///    offset 0     header (128 bytes): holder, epoch, version, layout
 ///     128          chunk map: one bit per chunk that is held, 64-bit words
 ///     then         chunk digests: 16 bytes each
 ///     then         segments: one fixed-size record per layout segment with its remote region
 ///
-/// It is a seqlock over one-sided reads (after Boehm, "Can seqlocks get along with programming language
-/// memory models?", MSPC 2012, with the network in the place of the second thread): the holder raises `epoch`
-/// *before* any byte of its weights may change; a reader reads the header again *after* a chunk's bytes have
-/// arrived, and accepts the chunk only if incarnation, epoch, version and state are those of its lease. The
-/// opposite order of the two reads and the two writes is what makes it sound; transports promise that a
-/// completed read is visible and a later read sees later memory.
+/// A control block is a seqlock over one-sided reads (after Boehm, "Can seqlocks get along with programming
+/// language memory models?", MSPC 2012, with the network in place of the second thread). The holder raises
+/// `epoch` *before* any byte of its weights may change. A reader reads the header again *after* the bytes of
+/// a chunk have arrived, and accepts the chunk only if incarnation, epoch, version and state are those of its
+/// lease. The protocol is sound because the two reads and the two writes have opposite orders; transports
+/// promise that a completed read is visible and that a later read sees later memory.
 ///
-/// A holder that is still receiving shows the version too, in state `receiving`: then only the chunks whose
-/// bit is set are there. Bits are set as chunks are confirmed and never taken back within an epoch; they are
-/// cleared between the raising of the epoch and the showing of `receiving`. So a reader that has once seen
-/// the header of its lease may believe every bit that it reads from then on.
+/// A holder that is still receiving also shows the version, in state `receiving`. Then only the chunks whose
+/// bit is set may be read. A bit is set when its chunk is confirmed, and it stays set within the epoch; all
+/// bits are cleared after the epoch is raised and before `receiving` is shown. A reader that has once seen
+/// the header of its lease may therefore believe every bit that it reads afterwards.
 ///
-/// Both ends are little-endian (checked at compile time). Words are stored atomically, whole-block updates
-/// happen while no version is shown.
+/// Both ends are little-endian (checked at compile time). Words are stored atomically; whole-block updates
+/// happen only while no version is shown.
 ///
-/// Thread safety: one writer at a time, except that `add_chunk` may be called by several threads at once; any
-/// number of remote readers.
+/// Thread safety: one writer at a time, except that several threads may call `add_chunk` at once; any number
+/// of remote readers.
 
 #include <array>
 #include <atomic>
@@ -54,7 +54,7 @@ enum class control_state : std::uint64_t {
   receiving = 2,  ///< the chunks in the map may be read
 };
 
-/// The first bytes of every control block. Read again after each batch of chunks.
+/// The first bytes of every control block. Readers read them again after each batch of chunks.
 struct control_header {
   static constexpr std::uint64_t magic_number = 0x3142'4355'4248'5455ull;  ///< "UTHBUCB1"
   std::uint64_t magic = magic_number;
@@ -70,7 +70,7 @@ struct control_header {
 };
 static_assert(sizeof(control_header) == 128);
 
-/// One layout segment's remote region, fixed size so that it can be found without parsing.
+/// The remote region of one layout segment, in a record of fixed size that can be found without parsing.
 struct control_segment {
   std::uint64_t base = 0;
   std::uint64_t bytes = 0;
@@ -79,33 +79,34 @@ struct control_segment {
 };
 static_assert(sizeof(control_segment) == 24 + limits::remote_key_bytes);
 
-/// Where the parts of a control block lie, for a layout.
+/// The offsets of a control block's parts for one layout.
 struct control_offsets {
   std::uint64_t bitmap = 0;
   std::uint64_t digests = 0;
   std::uint64_t segments = 0;
   std::uint64_t total_bytes = 0;
 
-  /// Header and chunk map together: what a reader of a receiving source looks at again and again.
+  /// The end of header and chunk map, which a reader of a receiving source reads repeatedly.
   [[nodiscard]] std::uint64_t map_end() const noexcept { return digests; }
 
   [[nodiscard]] static control_offsets of(const layout& shape) noexcept;
 };
 
-/// The holder's side. The memory never moves; register it once.
+/// The holder's side. The memory never moves, so it is registered once.
 class control_block {
  public:
-  /// Words that a control block of this shape needs.
+  /// The number of words that a control block of this layout needs.
   [[nodiscard]] static std::size_t words_for(const layout& shape) noexcept {
     return (control_offsets::of(shape).total_bytes + 7) / 8;
   }
 
-  /// In memory of its own.
+  /// A block in memory that it owns.
   control_block(incarnation holder, const layout& shape)
       : control_block{holder, shape, std::vector<std::uint64_t>(words_for(shape)), {}} {}
 
-  /// In the caller's memory, which is overwritten and must outlive the block: memory in a file that readers
-  /// of this machine can map, for instance. Throws `invalid_argument` if it has less than `words_for` words.
+  /// A block in the caller's memory, for example in a file that readers on this machine can map. The memory
+  /// is overwritten and must outlive the block. Throws `invalid_argument` if it has fewer than `words_for`
+  /// words.
   control_block(incarnation holder, const layout& shape, std::span<std::uint64_t> words)
       : control_block{holder, shape, {}, words} {}
 
@@ -117,17 +118,17 @@ class control_block {
     return std::as_writable_bytes(words_).first(offsets_.total_bytes);
   }
 
-  /// Bytes may change after this returns. Nothing is shown.
+  /// Shows no version. The caller may change the bytes after this returns.
   void raise_epoch(std::uint64_t epoch) noexcept;
 
-  /// Shows `version`, of which nothing is held yet: readers may wait for chunks. Digests and segments must be
-  /// set before, and the epoch raised.
+  /// Shows `version` with no chunk held: readers may wait for chunks. The caller must have set digests and
+  /// segments and raised the epoch.
   void show_receiving(version_number version, std::uint64_t epoch) noexcept;
 
-  /// The chunk's bytes are there and verified; they do not change within this epoch.
+  /// Adds a chunk whose bytes are verified. They do not change within this epoch.
   void add_chunk(chunk_index chunk) noexcept;
 
-  /// Shows `version`, held completely. Digests and segments must be set before.
+  /// Shows `version`, all of whose chunks are held. The caller must have set digests and segments.
   void show(version_number version, std::uint64_t epoch) noexcept;
 
   /// One digest per chunk; an empty table (integrity off) leaves zeros.
@@ -139,13 +140,13 @@ class control_block {
 
  private:
   control_block(incarnation holder, const layout& shape, std::vector<std::uint64_t> own,
-                std::span<std::uint64_t> given);
+                std::span<std::uint64_t> borrowed);
 
   [[nodiscard]] std::uint64_t map_words() const noexcept { return (chunk_count_ + 63) / 64; }
   [[nodiscard]] static std::size_t word_of(std::uint64_t control_header::*member) noexcept;
 
-  /// Every word that a remote reader may look at is written here, and here alone: the other side of this race
-  /// is a network device or the kernel, which no thread sanitizer can see as ordered.
+  /// Writes every word that a remote reader may read, and is the only function that does. The other side of
+  /// this race is a network device or the kernel, whose order no thread sanitizer can see.
   void store(std::size_t word, std::uint64_t value) noexcept {
     std::atomic_ref{words_[word]}.store(value, std::memory_order_release);
   }
@@ -154,22 +155,22 @@ class control_block {
   std::uint64_t chunk_count_;
   std::size_t segment_count_;
   std::vector<std::uint64_t> own_;  ///< empty: the memory is the caller's
-  std::span<std::uint64_t> words_;  ///< never moves, also when the block does
+  std::span<std::uint64_t> words_;  ///< does not move when the block moves
 };
 
-/// Reads the header out of bytes that came from a peer. Empty: not a control block.
+/// Reads the header from bytes that came from a peer. Empty: the bytes are not a control block.
 [[nodiscard]] std::optional<control_header> read_control_header(std::span<const std::byte> bytes) noexcept;
 
-/// Reads the chunk map out of bytes that begin with the header. Pre-condition: `bytes` has
-/// control_offsets::map_end(); `words` has one word for 64 chunks.
+/// Reads the chunk map from bytes that begin with the header. Pre-condition: `bytes` has
+/// control_offsets::map_end() bytes; `words` has one word per 64 chunks.
 void read_control_map(std::span<const std::byte> bytes, std::span<std::uint64_t> words) noexcept;
 
-/// Reads the digest table out of a whole control block. Pre-condition: `bytes` has
-/// control_offsets::total_bytes.
+/// Reads the digest table from a whole control block. Pre-condition: `bytes` has control_offsets::total_bytes
+/// bytes.
 [[nodiscard]] std::vector<digest128> read_control_digests(std::span<const std::byte> bytes,
                                                           const layout& shape);
 
-/// Reads the segments' regions. Empty: a record does not fit the layout.
+/// Reads the remote regions of the segments. Empty: a record does not fit the layout.
 [[nodiscard]] std::optional<std::vector<remote_region>> read_control_segments(
     std::span<const std::byte> bytes, const layout& shape);
 

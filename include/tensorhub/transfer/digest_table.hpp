@@ -18,11 +18,11 @@
 
 namespace tensorhub::inline TENSORHUB_MODE {
 
-/// One digest per chunk, in the order of chunks; empty where integrity is off. `places` has one entry per
-/// segment of the layout. The bytes must not change meanwhile.
+/// Makes one digest per chunk, in the order of chunks; the table is empty if integrity is off. `places` has
+/// one entry per segment of the layout. The bytes must not change during the call.
 ///
-/// Chunks are dealt to the threads one by one; those in device memory in batches. Throws what a device throws
-/// (chunk_digests.hpp).
+/// The threads take CPU-readable chunks one by one, and chunks in device memory in batches. Throws what a
+/// device throws (chunk_digests.hpp).
 template <integrity Integrity, typename Region>
 [[nodiscard]] std::vector<digest128> digest_table(const layout& shape,
                                                   std::span<const segment_place<Region>> places,

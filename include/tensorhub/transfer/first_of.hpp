@@ -1,32 +1,32 @@
 #pragma once
 /// \file first_of.hpp
-/// `first_of<A, B, ...>`: each pair of workers uses the first of several transports that reaches.
+/// `first_of<A, B, ...>`: each pair of workers uses the first transport of a list that connects them.
 ///
 ///     using data = tensorhub::first_of<transports::same_host, transports::verbs, transports::tcp>;
 ///     tensorhub::hub<data>::publisher trainer{{...}, data::with(tcp_options, verbs_options)};
 ///
-/// A process listens with every member that can be started (a machine without a network adapter simply has no
+/// A process listens with every member that it can start (a machine without a network adapter has no
 /// `verbs`), registers memory with all of them, and gives its peers all addresses and keys at once. A reader
-/// tries the members in the order of the list and takes the first that connects. A member is not even tried
-/// where it cannot reach: on another machine without `crosses_hosts`, in another datacenter without
-/// `crosses_datacenters`. What was tried and why it failed is in `endpoint::why()`, and in the error if
-/// nothing reaches. A member that failed where a later one succeeded is not tried again with that peer for
-/// `retry_after`.
+/// tries the members in the order of the list and uses the first that connects. A member is not tried where
+/// it cannot reach the peer: on another machine without `crosses_hosts`, in another datacenter without
+/// `crosses_datacenters`. `endpoint::why()` says which members were tried and why they failed, and so does
+/// the error if no member connects. A member that failed where a later one succeeded is not tried again with
+/// that peer for `retry_after`.
 ///
-/// On the data path a read goes to its endpoint's member by a branch over the list: no virtual call, no
-/// allocation; a key is taken apart when it differs from that of the read before. What a composition promises
-/// is what all of its members promise (see `capabilities`); the conformance suite runs on it as on any
-/// transport.
+/// On the data path a branch over the list leads each read to the member of its endpoint: there is no virtual
+/// call and no allocation, and a key is parsed only when it differs from the key of the previous read. A
+/// composition promises what all of its members promise (see `capabilities`); the conformance suite runs on
+/// it like on any transport.
 ///
-/// Registration is all or nothing over all started members: memory that one of them cannot take is an error,
-/// with that member's advice, and not a quiet detour over a slower one. Leave a member out by
-/// `options::enabled`. But for device memory, which a member can take on some machines only: if the first
-/// call of `register_memory` brings device memory that a member does not take, that member is stopped, as if
-/// it could not have been started. `not_started()` then has its reason, `address()` no longer names it, and
-/// peers that know the former address find nobody there and take the next member. (Later it would be too
-/// late: peers may read through it already.)
+/// Registration is all or nothing over all started members: if one member cannot register memory, the call
+/// fails with that member's advice instead of falling back silently to a slower member. `options::enabled`
+/// leaves a member out. Device memory is an exception, because a member can register it on some machines
+/// only: if the first call of `register_memory` has device memory that a member cannot register, that member
+/// is stopped, as if it could not have been started. From then on `not_started()` has the reason, `address()`
+/// does not name the member, and peers that know the old address fail to connect to it and try the next
+/// member. (A later call must not stop a member, since peers may already be reading through it.)
 ///
-/// Thread safety: that of concept `transport`.
+/// Thread safety: as concept `transport` requires.
 
 #include <algorithm>
 #include <array>
@@ -81,14 +81,14 @@ class first_of {
 
   struct options {
     std::tuple<typename Members::options...> members{};  ///< in the order of the list
-    std::array<bool, count> enabled = all_enabled();     ///< false: this process goes without that member
-    location here{};  ///< a worker fills it from its own options where it is empty; members are told
-    /// Bounds each attempt but the last, which has all that is left of the caller's time.
+    std::array<bool, count> enabled = all_enabled();     ///< false: this process does not use that member
+    location here{};  ///< if it is empty, a worker fills it from its own options; the members get it too
+    /// Bounds each attempt but the last, which may take all of the caller's remaining time.
     std::chrono::milliseconds attempt_timeout{1500};
-    std::chrono::milliseconds retry_after{60'000};  ///< a failed member is left alone for so long, per peer
+    std::chrono::milliseconds retry_after{60'000};  ///< per peer: how long a failed member is not tried again
   };
 
-  /// Options of some members by their types; the others have their defaults.
+  /// Options of some members, selected by type; the other members have their defaults.
   template <typename... Some>
   [[nodiscard]] static options with(Some... some) {
     options out;
@@ -101,7 +101,7 @@ class first_of {
     struct pass_key {};
 
    public:
-    memory_region(pass_key, const memory_range& range) : range_{range} {}  ///< for first_of alone
+    memory_region(pass_key, const memory_range& range) : range_{range} {}  ///< only first_of can construct it
     [[nodiscard]] memory_range range() const noexcept { return range_; }
 
    private:
@@ -123,14 +123,14 @@ class first_of {
           },
           part_);
     }
-    /// The member that is used: its name.
+    /// The name of the member in use.
     [[nodiscard]] std::string_view through() const noexcept {
       static constexpr std::array<std::string_view, count> names{Members::name...};
       return names[part_.index() - 1];
     }
-    /// One line: the member that is used, for each one before it why it is not, and what the one that is used
-    /// has to say of itself (same_host: why device memory goes through host memory; it knows that only after
-    /// the first read).
+    /// One line: the member in use, the reason why each member before it is not in use, and the remarks of
+    /// the member in use about itself (same_host: why device memory goes through host memory, which is known
+    /// only after the first read).
     [[nodiscard]] std::string why() const {
       std::string reasons = refused_;
       const std::string own = members_own_reason();
@@ -153,16 +153,16 @@ class first_of {
           part_);
     }
     incarnation peer_;
-    std::variant<std::monostate, typename Members::endpoint...> part_;  ///< index 0 only while it is made
-    std::string refused_;         ///< the members before that one, with the reasons
-    remote_region last_whole_{};  ///< the description that was used last, and the member's own part of it
+    std::variant<std::monostate, typename Members::endpoint...> part_;  ///< index 0 only during construction
+    std::string refused_;         ///< the members before the one in use, with the reasons
+    remote_region last_whole_{};  ///< the last description used, and the member's own part of it
     remote_region last_part_{};
   };
 
   using queue = first_of_detail::queue<first_of, Members...>;
 
-  /// Starts every member that can be; throws `transport_failed`, with all reasons, if none can.
-  explicit first_of(options how = {}, incarnation self = {}) : options_{std::move(how)} {
+  /// Starts every member that can be started; throws `transport_failed`, with all reasons, if none can.
+  explicit first_of(options chosen = {}, incarnation self = {}) : options_{std::move(chosen)} {
     place_.machine = detail::machine_id();
     place_.datacenter = options_.here.datacenter;
     [&]<std::size_t... I>(std::index_sequence<I...>) {
@@ -171,10 +171,10 @@ class first_of {
     (indices{});
     if (place_.members.empty())
       throw error(errc::transport_failed, std::string{name} + ": none can be started: " + refusals_.text());
-    tell_address();
+    update_address();
   }
 
-  /// Why members were not started in this process, one sentence; empty: all were.
+  /// The reasons why members were not started in this process, in one sentence; empty if all were started.
   [[nodiscard]] std::string not_started() const {
     const std::shared_lock lock{members_mutex_};
     return refusals_.text();
@@ -204,7 +204,7 @@ class first_of {
 
   [[nodiscard]] std::uint64_t registered_bytes() const noexcept {
     std::uint64_t bytes = 0;  // every started member holds every region
-    each_started([&]<std::size_t I>(const auto& through) { bytes = through.registered_bytes(); });
+    each_started([&]<std::size_t I>(const auto& started) { bytes = started.registered_bytes(); });
     return bytes;
   }
 
@@ -216,26 +216,27 @@ class first_of {
   }
 
   void revoke(memory_region& region) noexcept {
-    each_started([&]<std::size_t I>(auto& through) {
-      if (auto& part = std::get<I>(region.parts_)) through.revoke(*part);
+    each_started([&]<std::size_t I>(auto& started) {
+      if (auto& part = std::get<I>(region.parts_)) started.revoke(*part);
     });
   }
 
   void cut_off(incarnation peer) noexcept {
-    each_started([&]<std::size_t I>(auto& through) { through.cut_off(peer); });
+    each_started([&]<std::size_t I>(auto& started) { started.cut_off(peer); });
   }
 
-  /// Of all started members that know capabilities; the others let in whoever knows their address.
+  /// Applies to all started members that check capabilities. The others accept any process that knows their
+  /// address.
   void require_capability(std::span<const std::byte> key) requires(guarded_transport<Members> || ...) {
-    each_started([&]<std::size_t I>(auto& through) {
-      if constexpr (guarded_transport<member<I>>) through.require_capability(key);
+    each_started([&]<std::size_t I>(auto& started) {
+      if constexpr (guarded_transport<member<I>>) started.require_capability(key);
     });
   }
   [[nodiscard]] std::uint64_t refused_connections() const noexcept
       requires(guarded_transport<Members> || ...) {
     std::uint64_t sum = 0;
-    each_started([&]<std::size_t I>(const auto& through) {
-      if constexpr (guarded_transport<member<I>>) sum += through.refused_connections();
+    each_started([&]<std::size_t I>(const auto& started) {
+      if constexpr (guarded_transport<member<I>>) sum += started.refused_connections();
     });
     return sum;
   }
@@ -249,7 +250,7 @@ class first_of {
     if (!where)
       throw error(errc::transport_failed,
                   std::string{name} + ": '" + address.text.substr(0, 200) +
-                      "' is no address of a first_of: the peer uses another transport");
+                      "' is not an address of a first_of: the peer uses another transport");
     endpoint made{peer};
     attempts tried;
     [&]<std::size_t... I>(std::index_sequence<I...>) {
@@ -293,13 +294,13 @@ class first_of {
     }
   }
 
-  void tell_address() {
+  void update_address() {
     address_.text = first_of_detail::encode(place_);
     if (address_.text.size() > limits::address_bytes)
       throw error(errc::limit_exceeded, std::string{name} + ": the members' addresses together have " +
                                             std::to_string(address_.text.size()) + " bytes; at most " +
                                             std::to_string(limits::address_bytes) +
-                                            " can be told: use fewer members, or shorter names");
+                                            " fit: use fewer members, or shorter names");
   }
 
   template <std::size_t I>
@@ -307,9 +308,9 @@ class first_of {
                      region_access access) {
     try {
       const std::shared_lock lock{members_mutex_};
-      auto& through = std::get<I>(members_);
-      if (!through) return;
-      auto parts = through->register_memory(ranges, access);
+      auto& started = std::get<I>(members_);
+      if (!started) return;
+      auto parts = started->register_memory(ranges, access);
       for (std::size_t i = 0; i < parts.size(); ++i)
         std::get<I>(regions[i].parts_).emplace(std::move(parts[i]));
     } catch (const error& e) {
@@ -317,7 +318,8 @@ class first_of {
     }
   }
 
-  /// The member did not take these ranges. True: because of device memory, and it is stopped now.
+  /// Called when the member cannot register these ranges. Returns true if device memory is the reason; the
+  /// member is stopped then.
   template <std::size_t I>
   [[nodiscard]] bool stop_without_device_memory(std::span<const memory_range> ranges, region_access access,
                                                 const std::string& why) {
@@ -328,13 +330,13 @@ class first_of {
     const std::unique_lock lock{members_mutex_};
     if (of_host.size() == ranges.size() || has_registered_ || has_connected_[I] || place_.members.size() < 2)
       return false;
-    auto& through = std::get<I>(members_);
-    // If it does not take the rest either, the device is not what it lacks.
-    if (!of_host.empty()) static_cast<void>(through->register_memory(of_host, access));
-    through.reset();
+    auto& started = std::get<I>(members_);
+    // If the member cannot register the host memory either, device memory is not the reason.
+    if (!of_host.empty()) static_cast<void>(started->register_memory(of_host, access));
+    started.reset();
     refusals_.add(member<I>::name, "stopped, since it does not take this device memory: " + why);
     std::erase_if(place_.members, [](const auto& each) { return each.index == I; });
-    tell_address();
+    update_address();
     return true;
   }
 
@@ -360,9 +362,9 @@ class first_of {
     out.bytes = region.range_.bytes;
     bool fits = true;
     first_of_detail::key_writer key;
-    each_started([&]<std::size_t I>(const auto& through) {
+    each_started([&]<std::size_t I>(const auto& started) {
       if (const auto& part = std::get<I>(region.parts_))
-        fits = fits && key.append(I, through.describe(*part));
+        fits = fits && key.append(I, started.describe(*part));
     });
     if (!fits) return std::nullopt;
     out.key = key.finish();
@@ -395,8 +397,8 @@ class first_of {
     if (I + 1 < count) time = std::min<duration>(time, options_.attempt_timeout);
     try {
       has_connected_[I].store(true);
-      auto& through = on.template start<I>(*own);
-      made.part_.template emplace<I + 1>(own->connect(through, {*theirs, capability}, peer, time));
+      auto& queue_of_member = on.template start<I>(*own);
+      made.part_.template emplace<I + 1>(own->connect(queue_of_member, {*theirs, capability}, peer, time));
       return true;
     } catch (const error& e) {
       tried.failed |= 1u << I;
@@ -406,7 +408,8 @@ class first_of {
   }
 
   options options_;
-  /// Exclusive only while a member is stopped: what is not constant here changes then, or in the constructor.
+  /// Locked exclusively only while a member is stopped. Data members that are not constant change only then,
+  /// or in the constructor.
   mutable std::shared_mutex members_mutex_;
   std::atomic<bool> has_registered_ = false;
   std::array<std::atomic<bool>, count> has_connected_{};

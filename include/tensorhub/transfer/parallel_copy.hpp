@@ -1,6 +1,6 @@
 #pragma once
 /// \file parallel_copy.hpp
-/// Copies many runs of memory by several threads: one thread does not reach what the memory can do.
+/// Copies many runs of memory with several threads, because one thread cannot use the full memory bandwidth.
 
 #include <algorithm>
 #include <atomic>
@@ -18,17 +18,18 @@
 
 namespace tensorhub::inline TENSORHUB_MODE {
 
-/// Copies all runs and returns when every byte is there. The calling thread works too; where the system gives
-/// no more threads it works alone. Long runs are cut into units, so that one huge tensor keeps all of them
-/// busy. Each thread has a memory space of its own. Throws `std::bad_alloc`, before the first byte. A device
-/// copies without our threads; it may fail at any byte, then this throws `system_failed`.
+/// Copies all runs and returns when every byte is copied. The calling thread works too; if the system cannot
+/// start more threads, the calling thread works alone. Long runs are cut into units, so that one huge tensor
+/// keeps all threads busy. Each thread has its own memory space. Throws `std::bad_alloc` before the first
+/// byte is copied. A device copies without threads of this function; a device may fail at any byte, and this
+/// function then throws `system_failed`.
 template <memory_space Memory>
 void parallel_copy(std::span<const copy_run> runs, std::size_t lanes, std::uint64_t unit_bytes = 4u << 20) {
   if constexpr (device_memory_space<Memory>) {
     if (!Memory{}.copy_all(runs)) {
       throw error(errc::system_failed,
-                  "the device did not copy the tensors: call again, and start the process anew if its device "
-                  "stays like this");
+                  "the device did not copy the tensors: retry, and restart the process if the device keeps "
+                  "failing");
     }
     return;
   }

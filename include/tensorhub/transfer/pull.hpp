@@ -1,36 +1,38 @@
 #pragma once
 /// \file pull.hpp
-/// One shard's transfer, as a pure state machine: which bytes to read next from whom, and what of it may be
-/// believed.
+/// One shard's transfer as a pure state machine. It decides which chunk to read next from which source, and
+/// which of the bytes that arrived may be believed.
 ///
-/// The shell opens *channels* (one per reading thread, a *lane*, and source), asks each for tasks, performs
-/// them as one-sided reads and reports what arrived. Any channel takes any chunk that is missing and that its
-/// source has, so channels and sources share the work by their speed.
+/// The shell opens *channels*: one for each pair of a reading thread (a *lane*) and a source. It asks each
+/// channel for tasks, performs them as one-sided reads and reports the results. A channel takes any missing
+/// chunk that its source has, so channels and sources share the work according to their speed.
 ///
 ///     missing --take--> in flight --arrived, digest right--> unconfirmed --header read again, unchanged-->
 ///     confirmed
 ///        ^                  |                                    |
 ///        +---- read failed, source lost, digest wrong, header changed
 ///
-/// A source is believed in four steps: its control block names the incarnation, epoch, version and layout of
-/// the lease; the root over its digest table is the one that the server knows; every chunk has its digest;
-/// and the header, read *after* the chunk had arrived, is still the same (control_block.hpp). One header read
-/// confirms all chunks that had arrived on that channel before it was posted.
+/// A source is believed in four steps. First, its control block names the incarnation, epoch, version and
+/// layout of the lease. Second, the root over its digest table is the root that the server knows. Third,
+/// every chunk has the digest of the table. Fourth, the header is still the same when it is read *after* the
+/// chunk has arrived (control_block.hpp). One header read confirms all chunks that had arrived on that
+/// channel before the header read was posted.
 ///
-/// A source may be receiving itself. Then the reader follows its chunk map: header and map are read together,
-/// again after each batch of chunks (which this read confirms as well), and otherwise at an interval that
-/// doubles while nothing new is there. Which chunk is taken first: one that no other source of this reader
-/// has, because the readers of this reader will want it; then any (rarest first, as in B. Cohen, "Incentives
-/// build robustness in BitTorrent", 2003, on what this reader can see). Readers begin at places of their own,
-/// so that those of one source soon have something to trade. From a source that has everything, what others
-/// have as well is only taken when there is nothing else to do: so it is read about once by all its readers
-/// together.
+/// A source may itself be receiving. The reader then follows the chunk map of the source: it reads header and
+/// map together, again after each batch of chunks (that read also confirms the batch), and otherwise at an
+/// interval that doubles while the map has no news. The reader prefers chunks that none of its other sources
+/// has, because its own readers will want them; after those it takes any chunk (rarest first, as in B. Cohen,
+/// "Incentives build robustness in BitTorrent", 2003, limited to what this reader can see). Readers begin at
+/// different chunks, so that the readers of one source soon have chunks to exchange. From a source that has
+/// all chunks, a reader takes a chunk that other sources have only if there is nothing else to do. All
+/// readers of such a source together therefore read each of its chunks about once.
 ///
-/// No chunk is read twice at the same time: a read that is outstanding may still write. A source that is much
-/// slower than another one that could do its last reads is therefore given up as a whole; its reads end, and
-/// their chunks are read elsewhere.
+/// No chunk is read twice at the same time, because an outstanding read may still write. If a source is much
+/// slower than another source that could do its last reads, the pull therefore drops the whole source; its
+/// reads end, and their chunks are read from other sources.
 ///
-/// Thread safety: none; the shell serialises (calls are short: no byte of a chunk is touched here).
+/// Thread safety: none; the shell serialises all calls. Calls are short: no call touches the bytes of a
+/// chunk.
 
 #include <algorithm>
 #include <bit>
@@ -55,18 +57,18 @@ namespace tensorhub::inline TENSORHUB_MODE {
 
 class pull {
  public:
-  /// `shape` is borrowed. `first_chunk` is where this reader starts: readers that start at different places
-  /// soon have something to give each other.
+  /// Borrows `shape`. `first_chunk` is the chunk at which this reader starts: readers that start at different
+  /// chunks soon have chunks to exchange.
   pull(const layout& shape, pull_options options, chunk_index first_chunk);
 
   // ---- sources and channels -----------------------------------------------------------------------------
 
   source_slot add_source(const pull_source& source);
 
-  /// No new chunk is taken from it; what is in flight ends normally.
+  /// No new chunk is taken from this source; reads in flight end normally.
   void retire_source(source_slot slot);
 
-  /// The shell has found out that a source cannot be used (no connection, say).
+  /// The shell reports that it cannot use a source, for example because connecting failed.
   void lose_source(source_slot slot, errc reason, std::string detail,
                    std::optional<chunk_index> chunk = std::nullopt);
 
@@ -74,33 +76,34 @@ class pull {
 
   // ---- tasks --------------------------------------------------------------------------------------------
 
-  /// The next task for a channel, or empty: nothing to post now (ask again after any report on any channel,
-  /// and at `due`).
+  /// The next task for a channel, or empty if there is nothing to post now. Ask again after any report on any
+  /// channel, and at the time `due`.
   [[nodiscard]] std::optional<pull_task> next(channel_id id, time_point now = {});
 
-  /// When `next` of this channel may have a task although nothing was reported meanwhile.
+  /// The time at which `next` may have a task for this channel even if nothing is reported meanwhile.
   [[nodiscard]] time_point due(channel_id id) const noexcept;
 
-  /// A task that `next` gave could not be posted (the queue was full): it is given back.
+  /// The shell could not post a task of `next` (the queue was full) and gives it back.
   void not_posted(channel_id id, const pull_task& task);
 
   // ---- reports ------------------------------------------------------------------------------------------
 
-  /// `block`: the source's whole control block. `root`: digest over its digest table, made by the integrity
-  /// policy (zero if the policy makes none). True: the source is believed, `segments(slot)` is set.
+  /// `block`: the whole control block of the source. `root`: the digest over its digest table, made by the
+  /// integrity policy (zero if the policy makes none). Returns true if the source is believed;
+  /// `segments(slot)` is set then.
   bool block_arrived(channel_id id, completion_status status, std::span<const std::byte> block,
                      digest128 root, time_point now = {});
 
-  /// `digest`: of the bytes that arrived (ignored if the lease has no root).
+  /// `digest`: of the bytes that arrived. The pull ignores it if the lease has no root.
   void chunk_arrived(channel_id id, chunk_index chunk, completion_status status, digest128 digest,
                      time_point now = {});
 
-  /// Of a task `header`.
+  /// The result of a task `header`.
   void header_arrived(channel_id id, completion_status status, std::span<const std::byte> bytes,
                       time_point now = {}) {
     look_arrived(id, status, bytes, false, now);
   }
-  /// Of a task `map`: `bytes` are the control block up to control_offsets::map_end().
+  /// The result of a task `map`: `bytes` are the control block up to control_offsets::map_end().
   void map_arrived(channel_id id, completion_status status, std::span<const std::byte> bytes,
                    time_point now = {});
 
@@ -109,10 +112,10 @@ class pull {
   [[nodiscard]] bool done() const noexcept { return confirmed_ == states_.size(); }
   [[nodiscard]] std::uint64_t confirmed_chunks() const noexcept { return confirmed_; }
   [[nodiscard]] std::uint64_t confirmed_bytes() const noexcept { return confirmed_bytes_; }
-  /// Of the confirmed chunks, those that were read from this source.
+  /// The number of confirmed chunks that were read from this source.
   [[nodiscard]] std::uint64_t chunks_from(source_slot slot) const noexcept { return sources_[slot].chunks; }
   [[nodiscard]] std::uint64_t bytes_from(source_slot slot) const noexcept { return sources_[slot].bytes; }
-  /// No chunk read was ever handed out: the target memory is as it was.
+  /// No chunk read was ever handed out, so the target memory is unchanged.
   [[nodiscard]] bool intact() const noexcept { return !touched_; }
   [[nodiscard]] const layout& shape() const noexcept { return *layout_; }
   [[nodiscard]] const pull_source& facts(source_slot slot) const noexcept { return sources_[slot].facts; }
@@ -120,31 +123,31 @@ class pull {
   [[nodiscard]] bool is_confirmed(chunk_index chunk) const noexcept {
     return states_[chunk] == chunk_state::confirmed;
   }
-  /// Chunk reads of a channel that have not ended.
+  /// The number of this channel's chunk reads that have not ended.
   [[nodiscard]] std::size_t in_flight(channel_id id) const noexcept { return channels_[id].reads.size(); }
 
-  /// Set from `block_arrived` on; stable until the pull's end.
+  /// Set by `block_arrived`; stable until the end of the pull.
   [[nodiscard]] std::span<const remote_region> segments(source_slot slot) const noexcept {
     return sources_[slot].segments;
   }
   [[nodiscard]] std::span<const digest128> table() const noexcept { return table_; }
 
-  /// Chunks that were confirmed since the last call: they may be shown to readers.
+  /// Chunks confirmed since the last call. Readers may be shown these chunks.
   [[nodiscard]] std::span<const chunk_index> take_confirmed();
 
-  /// A source that was given up, each once, the first one first: the shell asks the session for another one.
+  /// A source that the pull has dropped. Each is returned once, in the order of the failures. The shell asks
+  /// the session for another source.
   [[nodiscard]] std::optional<source_failure> take_failure();
 
-  /// `take_failure` has one.
+  /// `take_failure` will return a failure.
   [[nodiscard]] bool has_failure() const noexcept { return !failures_.empty(); }
 
-  /// True, once per stall: sources are there, but none has had anything new for `stall_timeout` (or
-  /// `orphan_timeout`).
+  /// Returns true once per stall: no source has had a new chunk for `stall_timeout` (or `orphan_timeout`).
   [[nodiscard]] bool take_stall(time_point now) noexcept;
-  /// Another report is due if the stall goes on after this.
+  /// `take_stall` reports again if the stall continues after this call.
   void forgive_stall(time_point now) noexcept;
 
-  /// Nothing of this source is outstanding or waits for a header, and nothing will be taken any more.
+  /// No read of this source is outstanding, no chunk of it waits for a header, and no more will be taken.
   [[nodiscard]] bool is_idle(source_slot slot) const noexcept;
   [[nodiscard]] bool is_lost(source_slot slot) const noexcept {
     return sources_[slot].state == source_state::lost;
@@ -152,23 +155,23 @@ class pull {
 
  private:
   enum class chunk_state : std::uint8_t { missing, in_flight, unconfirmed, confirmed };
-  /// `unknown`: nothing of it was seen. `asked`: its header or block is being read.
-  enum class source_state : std::uint8_t { unknown, asked, believed, lost };
+  /// `unknown`: nothing of the source was read. `reading`: a read of its header or block is outstanding.
+  enum class source_state : std::uint8_t { unknown, reading, believed, lost };
 
   struct source_record {
     pull_source facts{};
     source_state state = source_state::unknown;
-    bool seen = false;      ///< receiving sources: its header was that of the lease
-    bool complete = false;  ///< has every chunk; its map does not matter
-    bool may_have = false;  ///< it may have a chunk that is missing here
+    bool seen = false;      ///< receiving sources only: the header was that of the lease
+    bool complete = false;  ///< the source has every chunk; its map does not matter
+    bool may_have = false;  ///< the source may have a chunk that is missing here
     bool begun = false;
-    chunk_index cursor = 0;  ///< after the last chunk that was taken
-    bool map_asked = false;
+    chunk_index cursor = 0;  ///< the chunk after the last one taken
+    bool map_pending = false;
     bool retiring = false;
     std::vector<std::uint64_t> map{};
     time_point next_poll{};
     duration poll_interval{};
-    duration usual{};  ///< of one chunk read, averaged
+    duration usual{};  ///< average time of one chunk read
     std::uint64_t chunks = 0;
     std::uint64_t bytes = 0;
     std::vector<remote_region> segments{};
@@ -181,22 +184,22 @@ class pull {
     source_slot slot = 0;
     lane_id lane = 0;
     std::vector<read_record> reads{};        ///< in flight, oldest first
-    bool look_asked = false;                 ///< a header or map read is outstanding
+    bool look_pending = false;               ///< a header or map read is outstanding
     std::vector<chunk_index> unconfirmed{};  ///< arrived since the last header read was posted
     time_point oldest_unconfirmed{};
     std::vector<chunk_index> confirming{};  ///< arrived before the header read that is outstanding
     std::optional<chunk_index> found{};     ///< scratch of find_chunk
-    bool leaves_to_others = false;          ///< it had something, which others of this lane have as well
+    bool defers_to_others = false;  ///< the source had chunks, but this lane's other sources have them too
   };
   struct lane_record {
     std::vector<channel_id> channels{};
-    std::size_t in_flight = 0;  ///< not counting those from afar
+    std::size_t in_flight = 0;  ///< reads from other datacenters not included
     time_point last_posted{};
   };
 
   // ---- looking at a source
 
-  /// A receiving source may not have begun yet: its header is read until it is the one of the lease.
+  /// A receiving source may not have begun yet. Its header is read until it is the header of the lease.
   [[nodiscard]] std::optional<pull_task> first_look(channel_record& c, source_record& from, time_point now);
 
   [[nodiscard]] bool wants_header(const channel_record& c, bool may_take, time_point now) const;
@@ -206,38 +209,39 @@ class pull {
 
   void confirm(chunk_index chunk, source_record& from);
 
-  void take_in_map(source_record& from, std::span<const std::byte> bytes, time_point now);
+  void apply_map(source_record& from, std::span<const std::byte> bytes, time_point now);
   void wait_longer(source_record& from, time_point now);
-  /// Looking more often than some times per chunk read finds little.
+  /// More than `looks_per_read` looks per chunk read would find little.
   [[nodiscard]] duration shortest_interval() const noexcept;
 
   // ---- chunks
 
   [[nodiscard]] bool has_room(const channel_record& c) const noexcept;
 
-  /// The chunk to read from this source next; empty: it has nothing that is missing here.
+  /// The chunk to read next from this source; empty if it has no chunk that is missing here.
   [[nodiscard]] std::optional<chunk_index> find_chunk(channel_record& c, source_record& from, time_point now);
 
-  /// One run after the other of what nobody else has; the first run begins at this reader's place, and where
-  /// one ends at what others have read, the next begins anywhere. What others have as well is left to them,
-  /// unless nothing else is to be done: the source has more urgent readers.
+  /// Takes one run after the other of chunks that no other source has. The first run begins at this reader's
+  /// first chunk. Where a run meets chunks that others have, the next run begins at a random chunk. Chunks
+  /// that other sources have are left to those sources unless there is nothing else to do, because this
+  /// source has readers that need it more.
   [[nodiscard]] std::optional<chunk_index> find_in_complete(channel_record& c, source_record& from,
                                                             time_point now);
 
-  /// So long a lane that reads from others leaves to them what they have as well.
+  /// Until this time a lane that is reading from other sources leaves the chunks that they have to them.
   [[nodiscard]] time_point busy_until(const channel_record& c) const noexcept {
     return lanes_[c.lane].last_posted + options_.slow_shortest;
   }
 
-  /// Repeatable (xorshift64*, S. Vigna, 2016).
-  [[nodiscard]] chunk_index somewhere() noexcept;
+  /// A pseudo-random chunk; the sequence is repeatable (xorshift64*, S. Vigna, 2016).
+  [[nodiscard]] chunk_index random_chunk() noexcept;
 
-  [[nodiscard]] bool somebody_is_complete(const source_record* without = nullptr) const noexcept;
+  [[nodiscard]] bool has_complete_source(const source_record* without = nullptr) const noexcept;
 
-  /// What the sources other than this one have of 64 chunks, as far as is known.
+  /// The chunks of this 64-chunk word that sources other than `without` are known to have.
   [[nodiscard]] std::uint64_t elsewhere(std::size_t word, const source_record& without) const noexcept;
 
-  /// The first chunk, from `start` on and around, whose bit is set.
+  /// The first chunk whose bit is set, searched from `start` with wrap-around.
   template <typename Bits>
   [[nodiscard]] std::optional<chunk_index> scan(chunk_index start, Bits&& bits) const {
     const std::size_t words = missing_.size();
@@ -258,29 +262,30 @@ class pull {
   time_point end_read(channel_record& c, chunk_index chunk);
   void give_back(chunk_index chunk);
 
-  /// Everything is taken, this channel has nothing to do, and another source takes much longer for its last
-  /// reads than this one would. Who has everything is only given up for another one that has: what is missing
-  /// in the end may be there alone.
-  void give_up_a_slow_one(const channel_record& idle, const source_record& able, time_point now);
+  /// Drops a source if all chunks are taken, this channel is idle, and that source takes much longer for its
+  /// last reads than this channel's source would. A source that has all chunks is dropped only in favour of
+  /// another source that has all chunks: the last missing chunk may exist only there.
+  void drop_slow_source(const channel_record& idle, const source_record& able, time_point now);
   struct slow_source {
     source_slot slot = 0;
     read_record oldest{};
-    time_point due{};  ///< when it has had its time
+    time_point due{};  ///< when its time is over
   };
-  /// Of those that `able` could stand in for, the one whose time is over first.
-  [[nodiscard]] std::optional<slow_source> slow_one(const channel_record& idle,
-                                                    const source_record& able) const;
+  /// Of the sources that `able` could replace, the one whose time ends first.
+  [[nodiscard]] std::optional<slow_source> find_slow_source(const channel_record& idle,
+                                                            const source_record& able) const;
 
-  /// Shorter when a source is gone, and none of those that are left is known to have everything. The server
-  /// may have to hear the same of other readers first; but a slow chain is no stall for ever.
-  static constexpr std::uint32_t orphan_stalls_at_most = 6;
+  /// The stall time-out. It is shorter when a source was lost and none of the remaining sources is known to
+  /// have all chunks. The server may first have to hear the same from other readers, so the stall is reported
+  /// several times; `max_orphan_stalls` bounds that, because a chain that is merely slow is not stalled.
+  static constexpr std::uint32_t max_orphan_stalls = 6;
   [[nodiscard]] duration stall_patience() const noexcept;
 
   // ---- belief
 
   bool lost(source_slot slot, errc reason, std::string detail);
   [[nodiscard]] static bool matches(const control_header& header, const source_record& from) noexcept;
-  /// A source that will receive, but has not begun.
+  /// True for a source that will receive this version but has not begun.
   [[nodiscard]] static bool is_early(const control_header& header, const pull_source& facts) noexcept;
   [[nodiscard]] static std::string changed(const control_header& header, const pull_source& facts);
   [[nodiscard]] static errc errc_of(completion_status status) noexcept;
@@ -296,18 +301,19 @@ class pull {
   std::uint64_t confirmed_ = 0;
   std::uint64_t confirmed_bytes_ = 0;
   bool touched_ = false;
-  bool stall_told_ = false;
+  bool stall_reported_ = false;
   time_point last_progress_{};
-  std::optional<std::uint32_t> orphan_stalls_;  ///< told since a source has gone; empty: none has
-  duration usual_{};                            ///< of one chunk read, averaged over all sources
-  std::deque<source_record> sources_;           ///< a deque: segments are borrowed
+  /// Stalls reported since a source was lost; empty: none was lost.
+  std::optional<std::uint32_t> orphan_stalls_;
+  duration usual_{};                   ///< average time of one chunk read, over all sources
+  std::deque<source_record> sources_;  ///< a deque, because callers borrow segments
   std::vector<channel_record> channels_;
   std::vector<lane_record> lanes_;
   std::vector<digest128> table_;
-  std::vector<chunk_index> fresh_;  ///< confirmed, not taken
+  std::vector<chunk_index> fresh_;  ///< confirmed, not yet taken by `take_confirmed`
   std::vector<chunk_index> taken_;
   std::vector<std::uint64_t> scratch_;
-  std::deque<source_failure> failures_;  ///< not taken yet
+  std::deque<source_failure> failures_;  ///< not yet taken by `take_failure`
 };
 
 }  // namespace tensorhub::inline TENSORHUB_MODE

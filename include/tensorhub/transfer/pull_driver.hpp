@@ -1,18 +1,17 @@
 #pragma once
 /// \file pull_driver.hpp
-/// Runs a `pull` over a transport: the thin shell between the pure core and one-sided reads.
+/// Runs a `pull` over a transport: a thin shell between the pure state machine and one-sided reads.
 ///
-/// `run` works in the calling thread and in `lanes - 1` more. Each lane has its own queue, endpoints and
-/// scratch memory, and digests a chunk right after its arrival, while it is in the cache of the core that
-/// received it. All lanes share one `pull` under one mutex that is held for decisions only, never for a byte
-/// of a chunk.
+/// `run` works in the calling thread and in `lanes - 1` more threads. Each lane has its own queue, endpoints
+/// and scratch memory. A lane digests each chunk right after the chunk has arrived, while the bytes are in
+/// the cache of the core that received them. All lanes share one `pull` under one mutex; the mutex is held
+/// for decisions only, never while the bytes of a chunk are read or digested.
 ///
-/// Every lane connects to every source. A lane that connects reads nothing meanwhile, and a process that was
-/// stopped accepts connections and says nothing. So a source that nobody has reached yet is tried by one lane
-/// at a time, while the others read; unless it is the only one, it is tried for a moment, then for longer,
-/// and the lane does its other work in between; and once another source is there, `next_connect_timeout` must
-/// do.
-///
+/// Every lane connects to every source. A lane reads nothing while it connects, and a stopped process still
+/// accepts connections but never answers. Therefore only one lane at a time tries a source that no lane has
+/// reached yet, and the other lanes keep reading. If there are other sources, the first attempt is short and
+/// later attempts are longer, and the lane does its other work between attempts. As soon as another source is
+/// connected, the attempts are limited by `next_connect_timeout`.
 /// Thread safety: `add_source`, `release_source`, `stop`, `progress` may be called by any thread while `run`
 /// runs; `run` is called once.
 
@@ -58,9 +57,9 @@ struct pull_driver_options {
   std::size_t lanes = 1;
   std::size_t window_chunks = 4;  ///< per lane
   duration connect_timeout = defaults::connect_timeout;
-  /// To a further source, while others are there.
+  /// Time-out for connecting to a further source while other sources are connected.
   duration next_connect_timeout = std::chrono::milliseconds{500};
-  pull_options rules{};  ///< but for its window
+  pull_options rules{};  ///< everything but the window, which is `window_chunks`
 };
 
 template <transport Transport, integrity Integrity>
@@ -68,24 +67,26 @@ class pull_driver {
  public:
   using region_type = typename Transport::memory_region;
   struct callbacks {
-    /// Ask for another one. Any lane, no lock held.
+    /// Asks for another source. Any lane calls it, without a lock.
     std::function<void(const source_failure&)> source_failed{};
-    std::function<void(lease_id)> source_released{};  ///< nothing of it is outstanding any more; ditto
-    /// No source has had anything new for a while; ditto.
+    /// Nothing of this source is outstanding any more. Any lane calls it, without a lock.
+    std::function<void(lease_id)> source_released{};
+    /// No source has had a new chunk for a while. Any lane calls it, without a lock.
     std::function<void(const std::string&)> stalled{};
-    /// The digest table is known: what arrives may be shown from now on. Once, before any `confirmed`; the
-    /// driver's lock is held, so it must be short and call nothing of the driver.
+    /// The digest table is known, so confirmed chunks may be shown from now on. Called once, before any
+    /// `confirmed`, while the driver's lock is held: it must be short and must not call the driver.
     std::function<void(std::span<const digest128>)> believed{};
-    /// These chunks may be read by others; ditto.
+    /// Other workers may read these chunks. Called while the driver's lock is held: it must be short and must
+    /// not call the driver.
     std::function<void(std::span<const chunk_index>)> confirmed{};
-    std::function<void(const chunk_event&)> traced{};  ///< any lane, no lock held
+    std::function<void(const chunk_event&)> traced{};  ///< called by any lane, without a lock
   };
 
-  /// Borrows everything; `places` has one entry per layout segment.
-  pull_driver(Transport& through, const layout& shape, std::span<const segment_place<region_type>> places,
+  /// Borrows all arguments; `places` has one entry per layout segment.
+  pull_driver(Transport& transport, const layout& shape, std::span<const segment_place<region_type>> places,
               std::uint64_t digest_seed, chunk_index first_chunk, pull_driver_options options,
               callbacks handlers)
-      : transport_{&through},
+      : transport_{&transport},
         layout_{&shape},
         places_{places},
         offsets_{control_offsets::of(shape)},
@@ -105,7 +106,7 @@ class pull_driver {
     wake_all();
   }
 
-  /// Nothing new is read from the source of this lease; `source_released` follows when nothing of it is
+  /// Stops reading from the source of this lease. `source_released` follows when nothing of that source is
   /// outstanding.
   void release_source(lease_id released) {
     const std::lock_guard lock{mutex_};
@@ -117,7 +118,7 @@ class pull_driver {
     wake_all();
   }
 
-  /// Ends `run` soon. Idempotent.
+  /// Makes `run` end soon. Idempotent.
   void stop() {
     const std::lock_guard lock{mutex_};
     stopped_ = true;
@@ -125,8 +126,8 @@ class pull_driver {
     wake_all();
   }
 
-  /// Reads until everything is confirmed (true) or until stopped (false). When it returns, no read is
-  /// outstanding. Throws what a lane's set-up threw (queue, registration of scratch memory).
+  /// Reads until all chunks are confirmed (returns true) or until `stop` (returns false). No read is
+  /// outstanding when it returns. Rethrows errors of a lane's set-up (queue, registration of scratch memory).
   bool run() {
     {
       std::vector<std::jthread> helpers;
@@ -147,32 +148,32 @@ class pull_driver {
     }
     return out;
   }
-  /// After `run`: no byte of the target memory was touched.
+  /// For use after `run`: no byte of the target memory was written.
   [[nodiscard]] bool intact() const { return core_.intact(); }
-  /// After `run` returned true.
+  /// For use after `run` has returned true.
   [[nodiscard]] std::span<const digest128> table() const { return core_.table(); }
 
  private:
   using queue_type = typename Transport::queue;
   using endpoint_type = typename Transport::endpoint;
 
-  /// Whether any lane has reached a source.
+  /// Whether a lane has connected to a source.
   enum class contact : std::uint8_t { none, trying, made };
   struct source_record {
     pull_target target{};
     bool report_release = false;
     std::string path{};
     contact met = contact::none;
-    duration tried{};  ///< in vain so far
+    duration tried{};  ///< time spent on failed attempts
   };
   struct channel_record {
     source_slot slot = 0;
     channel_id id = 0;
     std::optional<endpoint_type> endpoint{};
-    std::size_t look = 0;         ///< which of the lane's scratch places its headers and maps go to
+    std::size_t look = 0;         ///< the lane's scratch slot that receives the channel's headers and maps
     std::size_t outstanding = 0;  ///< reads that have not completed
   };
-  /// Scratch memory: one whole control block, and behind it places for headers and maps, one per channel.
+  /// Scratch memory: one whole control block, followed by slots for headers and maps, one per channel.
   struct lane_state {
     std::size_t number = 0;
     queue_type queue;
@@ -180,11 +181,11 @@ class pull_driver {
     std::vector<region_type> scratch_region{};
     std::vector<std::size_t> free_looks{};
     std::deque<channel_record> channels{};
-    bool block_asked = false;
-    std::uint64_t generation = 0;                ///< of the sources that this lane has looked at
-    std::vector<bool> met{};                     ///< by source: this lane has a channel to it, or never will
-    std::map<chunk_index, time_point> posted{};  ///< of chunks on their way, if somebody traces
-    // Chunks that have arrived in device memory, until their digests are made, all at once.
+    bool block_pending = false;
+    std::uint64_t generation = 0;  ///< the generation of the sources that this lane has examined
+    std::vector<bool> met{};       ///< by source: this lane has a channel to it, or will never have one
+    std::map<chunk_index, time_point> posted{};  ///< chunk reads in flight, if the caller traces
+    // Chunks that have arrived in device memory and wait for their digests, which are made in one batch.
     chunk_digests<Integrity> digests{};
     std::vector<std::size_t> arrived_through{};
     std::vector<placed_chunk> arrived{};
@@ -246,7 +247,7 @@ class pull_driver {
       const bool tries_again = open_channels(self);
       const bool posted = post_tasks(self);
       const std::size_t count = self.queue.poll(completions);
-      for (std::size_t i = 0; i < count; ++i) take_in(self, completions[i]);
+      for (std::size_t i = 0; i < count; ++i) process_completion(self, completions[i]);
       if (!self.arrived.empty()) digest_arrived(self);
       const bool ended = report(self);
       if (!posted && count == 0 && !ended && !tries_again) self.queue.wait(time_to_wait(self));
@@ -257,7 +258,7 @@ class pull_driver {
         if (channel.endpoint) note_path(channel.slot, *channel.endpoint);
       }
     }
-    self.channels.clear();  // endpoints end their outstanding reads; the queue's destruction makes that final
+    self.channels.clear();  // endpoints end their outstanding reads; destroying the queue makes that final
   }
 
   [[nodiscard]] bool finished() const {
@@ -265,7 +266,7 @@ class pull_driver {
     return stopped_ || core_.done();
   }
 
-  /// Until something is due that no completion announces.
+  /// The time until a step is due that no completion announces.
   [[nodiscard]] duration time_to_wait(const lane_state& self) const {
     time_point due = time_point::never();
     {
@@ -278,8 +279,7 @@ class pull_driver {
     return std::clamp<duration>(due - now(), duration::zero(), idle_wait);
   }
 
-  /// Connects to sources that this lane does not know yet. True: one was tried in vain and is to be tried
-  /// again.
+  /// Connects to sources that are new to this lane. Returns true if an attempt failed and will be repeated.
   bool open_channels(lane_state& self) {
     for (;;) {
       pull_target target;
@@ -332,21 +332,21 @@ class pull_driver {
       }
     }
   }
-  /// Pre-condition of these: the lock is held.
+  /// Pre-condition of the next functions: the lock is held.
   [[nodiscard]] std::optional<source_slot> next_to_meet(lane_state& self) const {
     self.met.resize(sources_.size());
     std::optional<source_slot> unknown;
-    bool somebody_tries = false, somebody_is_there = false;
+    bool is_exploring = false, has_contact = false;
     for (source_slot slot = 0; slot < sources_.size(); ++slot) {
       if (core_.is_lost(slot)) continue;
       const contact met = sources_[slot].met;
       if (met == contact::made && !self.met[slot]) return slot;
-      somebody_tries |= met == contact::trying;
-      somebody_is_there |= met == contact::made;
+      is_exploring |= met == contact::trying;
+      has_contact |= met == contact::made;
       if (met != contact::none || self.met[slot]) continue;
       if (!unknown || sources_[slot].tried < sources_[*unknown].tried) unknown = slot;
     }
-    if (somebody_tries && somebody_is_there) return std::nullopt;
+    if (is_exploring && has_contact) return std::nullopt;
     return unknown;
   }
   [[nodiscard]] bool has_others(source_slot slot) const {
@@ -367,14 +367,15 @@ class pull_driver {
     wake_all();
   }
 
-  /// How a source is reached: the transport's name, or the choice that a composed one made; and why the bytes
-  /// take a detour, which is known after the first read only, to the lane that has posted it.
-  void note_path(source_slot slot, const endpoint_type& through) {
+  /// Records how a source is reached: the name of the transport, or the choice of a composed one, and the
+  /// reason for a detour of the bytes. That reason is known only after the first read, to the lane that
+  /// posted it.
+  void note_path(source_slot slot, const endpoint_type& endpoint) {
     std::string path{Transport::name};
-    if constexpr (requires { through.through(); }) {
-      path = through.why();
-    } else if constexpr (requires { through.why(); }) {
-      if (const std::string reason = through.why(); !reason.empty()) path += " (" + reason + ")";
+    if constexpr (requires { endpoint.through(); }) {
+      path = endpoint.why();
+    } else if constexpr (requires { endpoint.why(); }) {
+      if (const std::string reason = endpoint.why(); !reason.empty()) path += " (" + reason + ")";
     }
     std::string& known = sources_[slot].path;
     if (path.size() > known.size()) known = std::move(path);
@@ -390,9 +391,9 @@ class pull_driver {
         {
           const std::lock_guard lock{mutex_};
           task = core_.next(channel.id, now());
-          if (core_.has_failure()) wake_all();  // a slow source was given up: other lanes have reads of it
-          if (task && task->kind == pull_task::kind_type::block && self.block_asked) {
-            core_.not_posted(channel.id, *task);  // its place is in use
+          if (core_.has_failure()) wake_all();  // a slow source was dropped: other lanes have reads of it
+          if (task && task->kind == pull_task::kind_type::block && self.block_pending) {
+            core_.not_posted(channel.id, *task);  // its scratch slot is in use
             task.reset();
           }
           if (task && task->kind == pull_task::kind_type::chunk) {
@@ -408,7 +409,7 @@ class pull_driver {
           break;
         }
         ++channel.outstanding;
-        if (task->kind == pull_task::kind_type::block) self.block_asked = true;
+        if (task->kind == pull_task::kind_type::block) self.block_pending = true;
         if (handlers_.traced && task->kind == pull_task::kind_type::chunk) self.posted[task->chunk] = now();
         posted = true;
       }
@@ -438,12 +439,12 @@ class pull_driver {
                                 {&from, slice.offset, slice.bytes}, id);
   }
 
-  /// Where a channel's headers and maps go in its lane's scratch memory.
+  /// The offset of a channel's slot for headers and maps in the scratch memory of its lane.
   [[nodiscard]] std::uint64_t look_offset(std::size_t look) const noexcept {
     return (offsets_.total_bytes + 7) / 8 * 8 + look * offsets_.map_end();
   }
 
-  void take_in(lane_state& self, const completion& done) {
+  void process_completion(lane_state& self, const completion& done) {
     channel_record& channel = self.channels[done.id >> 48];
     const auto kind = static_cast<pull_task::kind_type>((done.id >> chunk_bits) & 3u);
     const chunk_index chunk = done.id & ((1ull << chunk_bits) - 1);
@@ -482,7 +483,7 @@ class pull_driver {
         return;
       }
       case pull_task::kind_type::block: {
-        self.block_asked = false;
+        self.block_pending = false;
         const auto block = scratch.first(offsets_.total_bytes);
         digest128 root;
         if (Integrity::enabled && done.status == completion_status::ok)
@@ -509,7 +510,7 @@ class pull_driver {
     if (core_.is_lost(channel.slot)) wake_all();
   }
 
-  /// Throws what the device throws: without digests nothing can be believed.
+  /// Throws what the device throws: without digests no chunk can be believed.
   void digest_arrived(lane_state& self) {
     self.made.resize(self.arrived.size());
     self.digests.make(seed_, self.arrived, self.made);
@@ -523,10 +524,11 @@ class pull_driver {
 
   [[nodiscard]] std::string_view name_of(source_slot slot) const {
     const std::lock_guard lock{mutex_};
-    return sources_[slot].target.name;  // stays where it is
+    return sources_[slot].target.name;  // the string does not move
   }
 
-  /// Tells the session what the core has found out. True: an endpoint was closed, its reads end now.
+  /// Reports the findings of the core to the session. Returns true if an endpoint was closed, so that its
+  /// reads end now.
   bool report(lane_state& self) {
     bool ended = false;
     std::vector<source_failure> failed;
@@ -563,7 +565,7 @@ class pull_driver {
     return ended;
   }
 
-  /// Pre-condition: the lock is held, and the core has just told of a stall.
+  /// Pre-condition: the lock is held, and the core has just reported a stall.
   [[nodiscard]] std::string describe_stall() {
     core_.forgive_stall(now());
     std::string text = "no new chunk from";
@@ -579,7 +581,7 @@ class pull_driver {
   }
 
   static constexpr duration idle_wait = std::chrono::milliseconds{100};
-  /// To reach a source; the second try takes twice as long, and so on.
+  /// Time-out of the first attempt to reach a source; each further attempt takes twice as long.
   static constexpr duration first_try = std::chrono::milliseconds{200};
   static constexpr duration shortest_try = std::chrono::milliseconds{20};
   static constexpr std::size_t looks_per_lane = limits::sources;
@@ -596,7 +598,7 @@ class pull_driver {
   mutable std::mutex mutex_;
   pull core_;
   bool showing_ = false;               ///< `believed` was called
-  std::deque<source_record> sources_;  ///< lanes keep pointers into it
+  std::deque<source_record> sources_;  ///< a deque, because lanes keep pointers into it
   std::uint64_t generation_ = 0;
   bool stopped_ = false;
   std::vector<queue_type*> queues_;

@@ -1,6 +1,6 @@
 #pragma once
 /// \file pull_report.hpp
-/// What a transfer is told and what it tells, as plain values: sources in, progress and events out.
+/// Input and output of a transfer as plain values: sources go in, progress and events come out.
 
 #include <cstddef>
 #include <cstdint>
@@ -17,7 +17,7 @@
 
 namespace tensorhub::inline TENSORHUB_MODE {
 
-/// A source as the driver needs it: what to believe and where to find it.
+/// A source as the driver needs it: the facts of the lease, and the addresses to reach it.
 struct pull_target {
   pull_source facts{};
   transport_address address{};
@@ -25,12 +25,12 @@ struct pull_target {
   std::string name{};  ///< for reports
 };
 
-/// What came from one source.
+/// The share of a transfer that one source delivered.
 struct source_progress {
   std::string name{};        ///< "replica/shard"
-  std::string path{};        ///< how it is reached; empty: it was not
+  std::string path{};        ///< how the source is reached; empty: it was not reached
   std::uint64_t chunks = 0;  ///< confirmed
-  std::uint64_t bytes = 0;   ///< ditto
+  std::uint64_t bytes = 0;   ///< confirmed
   bool lost = false;
   bool far = false;  ///< in another datacenter
 };
@@ -43,13 +43,13 @@ struct pull_progress {
   std::vector<source_progress> sources{};  ///< all so far, in the order in which they came
 };
 
-/// One chunk's way, for traces.
+/// One chunk read, for traces.
 struct chunk_event {
   chunk_index chunk = 0;
   std::string_view source{};  ///< "replica/shard"; valid during the call
   std::size_t lane = 0;
   time_point posted{};
-  time_point arrived{};                              ///< its digest included
+  time_point arrived{};                              ///< after the digest was made
   completion_status status = completion_status::ok;  ///< of the read
 };
 

@@ -1,26 +1,26 @@
 #pragma once
 /// \file registration.hpp
-/// Which regions to register for a shard's tensors: one per allocation, not one per tensor.
+/// Chooses the regions to register for a shard's tensors: one region per allocation, not one per tensor.
 ///
-/// A model has thousands of tensors in a few allocations, and each region costs a system call, a key, and on
-/// a network adapter an entry in a table of limited size. So what is registered is a run of memory from the
-/// first tensor of an allocation to the last:
+/// A model has thousands of tensors in a few allocations. Each region costs a system call, a key and, on a
+/// network adapter, an entry in a table of limited size. A region is therefore a run of memory from the first
+/// tensor of an allocation to the last:
 ///
 ///     allocation   |    [ wq ][ norm ]  [ wk ]        [ wv ]           |   (norm is small: packed elsewhere)
 ///     region            <------------------------------------>
-///     padding                 <------>        <------>                       bytes that are nobody's tensor
+///    padding                 <------>        <------>                       bytes of no tensor
 ///
-/// Memory of which no allocation is known (malloc) is joined only where one tensor begins at the end of
-/// another.
+/// If the allocation of a tensor is unknown (malloc), the tensor is joined with another only where it begins
+/// at the end of that other tensor.
 ///
-/// Padding is pinned by network adapters like the rest, and who has the region's key can read it. Therefore
-/// only gaps up to `max_gap_bytes` are bridged: a file of weights of which a shard uses two tensors at the
-/// ends is two regions.
+/// Network adapters pin padding like the rest of a region, and any reader that has the region's key can read
+/// it. Therefore only gaps of up to `max_gap_bytes` are bridged: a shard that uses two tensors at the two
+/// ends of a file gets two regions.
 ///
-/// A chunk is read from one region into one region, so a tensor never lies in two: a run that is too long for
-/// the transport is cut between tensors. A single tensor of more than `max_region_bytes` is refused; no
-/// transport of this library has such a limit, since those whose devices have one cut a region inside (verbs,
-/// libfabric).
+/// A chunk is read from one region into one region, so no tensor lies in two regions: a run that is too long
+/// for the transport is cut between tensors. A single tensor of more than `max_region_bytes` is refused. No
+/// transport of this library has such a limit: if a device has one, its transport cuts the region internally
+/// (verbs, libfabric).
 ///
 /// Thread safety: pure functions.
 
@@ -37,14 +37,14 @@
 
 namespace tensorhub::inline TENSORHUB_MODE {
 
-/// What registration cost, once per worker, and what packing costs with every version.
+/// The cost of registration, paid once per worker, and the cost of packing, paid for every version.
 struct registration_cost {
   std::size_t regions = 0;
   std::size_t tensors = 0;
   std::uint64_t bytes = 0;          ///< of the shard's segments
-  std::uint64_t padding_bytes = 0;  ///< registered besides: gaps between the tensors of an allocation
+  std::uint64_t padding_bytes = 0;  ///< registered in addition: gaps between the tensors of an allocation
   double seconds = 0;
-  std::size_t packed_tensors = 0;  ///< small ones, which go through the packed buffer
+  std::size_t packed_tensors = 0;  ///< small tensors, which are copied to the packed buffer
   std::uint64_t packed_bytes = 0;  ///< of that buffer
   double pack_seconds = 0;         ///< of the last publish
   double unpack_seconds = 0;       ///< of the last update
@@ -52,9 +52,9 @@ struct registration_cost {
 
 /// One tensor to register. Its memory has at least one byte.
 struct registration_item {
-  std::string_view name{};  ///< for errors
+  std::string_view name{};  ///< for error messages
   memory_range range{};
-  /// The allocation or mapping that the range lies in, as far as it is known; else the range itself.
+  /// The allocation or mapping that contains the range, if it is known; otherwise the range itself.
   memory_range allocation{};
 };
 
@@ -74,20 +74,20 @@ struct registration_plan {
   std::uint64_t padding_bytes = 0;
 };
 
-/// Two of the ranges that share a byte, if there are any. Ranges without bytes overlap nothing.
+/// The positions of two ranges that share a byte, if there are any. Empty ranges overlap nothing.
 [[nodiscard]] std::optional<std::pair<std::size_t, std::size_t>> find_overlap(
     std::span<const memory_range> ranges);
 
 namespace registration_detail {
 
-/// `after` may be registered with what ends at `before`'s end, as far as the memory is concerned.
+/// The memory of `before` and the memory of `after` may be registered as one region.
 [[nodiscard]] bool joins(const registration_item& before, const registration_item& after,
                          std::uint64_t max_gap_bytes) noexcept;
 
 }  // namespace registration_detail
 
-/// Throws `invalid_argument` (two items overlap) or `limit_exceeded` (an item is larger than a region may
-/// be), by name.
+/// Throws `invalid_argument` if two items overlap, and `limit_exceeded` if an item is larger than a region
+/// may be; the error names the tensors.
 [[nodiscard]] registration_plan plan_registration(std::span<const registration_item> items,
                                                   const registration_limits& limits = {});
 

@@ -2,11 +2,11 @@
 /// \file shard_memory.hpp
 /// A worker's tensors as segments of registered memory.
 ///
-/// Large tensors are read and written where they are, and registered by allocation (registration.hpp), once:
-/// the regions are kept for all versions. Small tensors have a packed copy, made by `pack` and written back
-/// by `unpack`.
+/// Large tensors are read and written in place. They are registered once, by allocation (registration.hpp),
+/// and their regions are kept for all versions. Small tensors have a packed copy: `pack` makes it, and
+/// `unpack` writes it back.
 ///
-/// Thread safety: `cost` for any thread; everything else is serialised by the worker.
+/// Thread safety: any thread may call `cost`; the worker serialises all other calls.
 
 #include <chrono>
 #include <cstddef>
@@ -49,7 +49,7 @@ class shard_memory {
       throw error(errc::invalid_argument, "tensor '" + tensor.name + "' has no memory (null)");
     if (names_.contains(tensor.name))
       throw error(errc::invalid_argument, "tensor '" + tensor.name + "' was added twice");
-    // The memory is the user's; whether it may be written is decided by which door is used.
+    // The memory is the user's. The door that is used decides whether the library writes to it.
     auto* const first = static_cast<std::byte*>(const_cast<void*>(data));
     ranges_.push_back(*bytes > 0 ? space_.describe(first, *bytes) : memory_range{first, 0});
     allocations_.push_back(allocation_around(ranges_.back()));
@@ -99,7 +99,7 @@ class shard_memory {
              .packed_bytes = shape.packed_bytes()};
   }
 
-  /// Copies the small tensors into the packed segment. Throws `system_failed` if a device does not.
+  /// Copies the small tensors into the packed segment. Throws `system_failed` if a device fails to copy.
   void pack() {
     const auto started = clock::now();
     copy_small([](std::byte* packed, std::byte* own, std::uint64_t bytes) {
@@ -107,7 +107,7 @@ class shard_memory {
     });
     note(&registration_cost::pack_seconds, started);
   }
-  /// Copies the packed segment into the small tensors. Throws as `pack`.
+  /// Copies the packed segment into the small tensors. Throws like `pack`.
   void unpack() {
     const auto started = clock::now();
     copy_small([](std::byte* packed, std::byte* own, std::uint64_t bytes) {
@@ -116,8 +116,8 @@ class shard_memory {
     note(&registration_cost::unpack_seconds, started);
   }
 
-  /// Copies all segments of another memory of the same layout over this one's, with `lanes` threads. The
-  /// small tensors are still to be unpacked. Both must be registered.
+  /// Copies all segments of `from`, which has the same layout, over the segments of this object, with `lanes`
+  /// threads. It does not unpack the small tensors. Both objects must be registered.
   void copy_segments(const shard_memory& from, std::size_t lanes) {
     std::vector<copy_run> runs;
     for (std::size_t i = 0; i < places_.size(); ++i)
@@ -125,14 +125,14 @@ class shard_memory {
     parallel_copy<Memory>(runs, lanes);
   }
 
-  /// What was added, and where it lies: one range per tensor, in the order of `add`.
+  /// The tensors and their memory: one range per tensor, in the order of `add`.
   [[nodiscard]] std::span<const tensor_spec> tensors() const noexcept { return specs_; }
   [[nodiscard]] std::span<const memory_range> ranges() const noexcept { return ranges_; }
 
-  /// One per layout segment; valid from `register_all` on.
+  /// One place per layout segment; valid after `register_all`.
   [[nodiscard]] std::span<const segment_place<region_type>> places() const noexcept { return places_; }
 
-  /// What a peer needs to read a segment.
+  /// The description that a peer needs to read a segment.
   [[nodiscard]] remote_region remote(std::size_t segment) const {
     remote_region region = transport_->describe(*places_[segment].region);
     region.base += places_[segment].offset;
@@ -140,7 +140,7 @@ class shard_memory {
     return region;
   }
 
-  /// Keys given out so far stop working.
+  /// Invalidates all keys described so far.
   void revoke_all() noexcept {
     for (region_type& region : regions_) transport_->revoke(region);
   }
@@ -159,7 +159,7 @@ class shard_memory {
     return std::chrono::duration<double>(clock::now() - started).count();
   }
 
-  /// A device copies thousands of small tensors in one go.
+  /// A device copies thousands of small tensors in one call.
   template <typename Direction>
   void copy_small(Direction&& direction) {
     [[maybe_unused]] std::vector<copy_run> runs;
@@ -175,8 +175,8 @@ class shard_memory {
     if constexpr (device_memory_space<Memory>) {
       if (!runs.empty() && !space_.copy_all(runs))
         throw error(errc::system_failed, places_.front().device->description() +
-                                             " did not copy the small tensors: call again, and start the "
-                                             "process anew if its device stays like this");
+                                             " did not copy the small tensors: retry, and restart the "
+                                             "process if the device keeps failing");
     }
   }
 
@@ -206,7 +206,7 @@ class shard_memory {
   std::vector<tensor_spec> specs_;
   std::unordered_set<std::string> names_;
   std::vector<memory_range> ranges_;
-  std::vector<memory_range> allocations_;  ///< around each of them
+  std::vector<memory_range> allocations_;  ///< the allocation around each range
   std::optional<typename Memory::allocation> packed_;
   std::vector<region_type> regions_;
   std::vector<segment_place<region_type>> places_;

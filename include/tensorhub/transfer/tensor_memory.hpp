@@ -1,11 +1,12 @@
 #pragma once
 /// \file tensor_memory.hpp
-/// Memory of the library's own for a set of tensors: one allocation, so that it becomes one registered region
-/// wherever tensor sizes allow.
+/// Memory that the library allocates for a set of tensors. It is one allocation, so that it becomes one
+/// registered region wherever the tensor sizes allow that.
 ///
-/// Tensors lie in the order given, each at a multiple of 256 bytes. A tensor without bytes has no memory.
+/// Tensors lie in the order of the constructor's span, each at a multiple of 256 bytes. A tensor without
+/// bytes has no memory.
 ///
-/// Thread safety: immutable after construction (the bytes are whoever's they are lent to).
+/// Thread safety: immutable after construction; users of the bytes synchronise their own access.
 
 #include <cstddef>
 #include <cstdint>
@@ -27,7 +28,7 @@ class tensor_memory {
  public:
   static constexpr std::uint64_t alignment_bytes = 256;
 
-  /// Throws `limit_exceeded`, or what the memory space throws when there is no memory (`system_failed`).
+  /// Throws `limit_exceeded`, or what the memory space throws when it cannot allocate (`system_failed`).
   explicit tensor_memory(std::span<const tensor_spec> tensors) {
     offsets_.reserve(tensors.size());
     for (const tensor_spec& tensor : tensors) {
@@ -43,7 +44,8 @@ class tensor_memory {
     if (bytes_ > 0) allocation_.emplace(Memory{}.allocate(bytes_));
   }
 
-  /// First byte of a tensor; null if it has none. Pre-condition: `tensor` is a position in the span above.
+  /// The first byte of a tensor; null if it has no bytes. Pre-condition: `tensor` is a position in the
+  /// constructor's span.
   [[nodiscard]] std::byte* data(std::size_t tensor) const noexcept {
     return offsets_[tensor] ? allocation_->range().data + *offsets_[tensor] : nullptr;
   }

@@ -1,6 +1,6 @@
 #pragma once
 /// \file completion.hpp
-/// Outcomes of the data path. Values only: nothing here throws.
+/// Outcomes of the data path. They are values: no function here throws.
 
 #include <cstdint>
 #include <string_view>
@@ -10,13 +10,13 @@
 
 namespace tensorhub::inline TENSORHUB_MODE {
 
-/// How a posted read ended.
+/// The outcome of a posted read.
 enum class completion_status : std::uint8_t {
   ok = 0,             ///< all bytes are in the target memory and visible
   access_denied = 1,  ///< unknown, stale or revoked key, or a read outside of its region; the endpoint stays
                       ///< usable where the transport can tell (capabilities::survives_access_errors)
   peer_lost = 2,      ///< connection broken, or the peer was silent for the peer time-out
-  cut_off = 3,        ///< the source closed the connection to this reader on purpose
+  cut_off = 3,        ///< the source closed the connection to this reader deliberately
   local_error = 4,    ///< the target memory or the local device failed
   cancelled = 5,      ///< the endpoint or queue was destroyed or closed by its owner
 };
@@ -39,14 +39,14 @@ enum class completion_status : std::uint8_t {
   return "unknown";
 }
 
-/// One finished read. On an error the target bytes are undefined: some, all or none of them may have been
+/// One completed read. After an error the target bytes are undefined: all, some or none of them may have been
 /// written.
 struct completion {
   request_id id = 0;
   completion_status status = completion_status::ok;
 };
 
-/// Answer of `post_read`. `queue_full` posted nothing: poll, then post again.
+/// The result of `post_read`. `queue_full`: nothing was posted; poll, then post again.
 enum class post_result : std::uint8_t { posted = 0, queue_full = 1 };
 
 }  // namespace tensorhub::inline TENSORHUB_MODE

@@ -1,17 +1,19 @@
 #pragma once
 /// \file device_access.hpp
-/// How the library reaches memory that the CPU cannot touch: copies, digests, exports.
+/// Access to memory that the CPU cannot touch: copies, digests, exports.
 ///
-/// Which memory a range is of is only known when it is described (a worker may mix host and device tensors),
-/// so this is an interface behind a pointer of `memory_range`, not a concept. Its calls are per chunk or per
-/// batch, never per byte. CUDA's is in memory/cuda.hpp, one without a device in testing/fake_device.hpp.
+/// The device of a range is known only when the range is described (a worker may mix host and device
+/// tensors), so this is an interface behind a pointer of `memory_range`, not a concept. Its functions are
+/// called per chunk or per batch, never per byte. memory/cuda.hpp has the implementation for CUDA;
+/// testing/fake_device.hpp has one that needs no device.
 ///
-/// Work is queued on *lanes* (a CUDA stream each) and never waits for the whole device. A lane does its work
-/// in order; lanes are independent of each other and of the user's streams.
+/// Work is queued on *device lanes* (a CUDA stream each); no call waits for the whole device. A lane does its
+/// work in order; lanes are independent of each other and of the user's streams.
 ///
-/// A `device_access` outlives every transport and worker that has seen its memory: they keep lanes of it.
+/// A `device_access` outlives every transport and worker that has seen its memory, because they keep lanes of
+/// the device.
 ///
-/// Thread safety: a `device_access` may be used by any thread; a lane by one thread at a time.
+/// Thread safety: any thread may use a `device_access`; one thread at a time may use a lane.
 
 #include <array>
 #include <cstddef>
@@ -29,17 +31,19 @@
 
 namespace tensorhub::inline TENSORHUB_MODE {
 
-/// Number of a piece of work on its lane, counted from 1; 0: it could not be queued.
+/// The number of a piece of work on its lane, counted from 1. Zero: the work could not be queued.
 using lane_ticket = std::uint64_t;
 
 enum class lane_state : std::uint8_t {
   pending = 0,
-  done = 1,    ///< this piece and all before it; their bytes are visible to the device and, where it can
-               ///< reach them, to the CPU
-  failed = 2,  ///< this piece or one before it; the lane does nothing any more (`trouble` says why)
+  /// This piece and all before it are done; their bytes are visible to the device and, where the CPU can
+  /// reach them, to the CPU.
+  done = 1,
+  /// This piece or one before it failed; the lane does no further work (`trouble` gives the reason).
+  failed = 2,
 };
 
-/// One xxh3-128 to be made of device memory.
+/// One xxh3-128 digest to make, of device memory.
 struct digest_job {
   const std::byte* data = nullptr;
   std::uint64_t bytes = 0;
@@ -52,46 +56,47 @@ class device_lane {
   device_lane() = default;
   device_lane(const device_lane&) = delete;
   device_lane& operator=(const device_lane&) = delete;
-  /// Returns when nothing of the lane runs any more.
+  /// Returns when no work of the lane runs any more.
   virtual ~device_lane() = default;
 
-  /// Either end may be device memory, pinned or plain host memory. What lies at `from` must stay until the
-  /// piece is done.
+  /// Each end may be device memory, pinned or plain host memory. The bytes at `from` must not change until
+  /// the piece is done.
   [[nodiscard]] virtual lane_ticket copy(void* to, const void* from, std::uint64_t bytes) noexcept = 0;
 
-  /// Many short runs at once, in one go of the device: for thousands of small tensors. The span may end with
-  /// the call.
+  /// Many short copies in one call, for thousands of small tensors. The span may end with the call.
   [[nodiscard]] virtual lane_ticket copy_all(std::span<const copy_run> runs) noexcept = 0;
 
-  /// `out[i]` is the digest of `jobs[i]`, the same as the host's for the same bytes, once the piece is done.
-  /// `out` must stay until then; `jobs` may end with the call. Zero digests are possible.
+  /// Sets `out[i]` to the digest of `jobs[i]`, which equals the host's digest of the same bytes; it is set
+  /// once the piece is done. `out` must stay valid until then; `jobs` may end with the call. A digest may be
+  /// zero.
   [[nodiscard]] virtual lane_ticket digest(std::span<const digest_job> jobs, digest128* out) noexcept = 0;
 
   [[nodiscard]] virtual lane_state state(lane_ticket ticket) noexcept = 0;
-  /// Until the ticket's piece is done or failed; `pending` at the time-out.
+  /// Waits until the ticket's piece is done or has failed; returns `pending` at the time-out.
   [[nodiscard]] virtual lane_state wait(lane_ticket ticket, duration timeout) noexcept = 0;
 
-  /// Why the lane failed; empty while it has not.
+  /// The reason for the failure of the lane; empty if it has not failed.
   [[nodiscard]] virtual std::string trouble() const = 0;
 };
 
-/// What another process of this machine needs to map device memory (CUDA IPC). Wire: plain bytes.
+/// What another process on this machine needs to map device memory (CUDA IPC). Wire format: plain bytes.
 struct device_export {
   std::array<std::byte, 64> handle{};     ///< of the whole allocation; opaque
-  std::array<std::byte, 16> device_id{};  ///< which device (a UUID)
+  std::array<std::byte, 16> device_id{};  ///< the UUID of the device
   std::uint64_t allocation_bytes = 0;
   std::uint64_t offset = 0;  ///< of the exported range in the allocation
   bool operator==(const device_export&) const = default;
 };
 
-/// Memory of another process, mapped here. The mapping ends with the object, which must outlive every copy.
+/// Memory of another process, mapped into this one. The mapping ends with the object, which must outlive
+/// every copy.
 class device_import {
  public:
   device_import() = default;
   device_import(const device_import&) = delete;
   device_import& operator=(const device_import&) = delete;
   virtual ~device_import() = default;
-  /// First byte of the exported allocation; a device address.
+  /// The first byte of the exported allocation, a device address.
   [[nodiscard]] virtual std::byte* data() const noexcept = 0;
 };
 
@@ -100,29 +105,29 @@ class device_access {
  public:
   virtual ~device_access() = default;
 
-  /// For people: "cuda:0 (NVIDIA H200)".
+  /// A description for people: "cuda:0 (NVIDIA H200)".
   [[nodiscard]] virtual std::string description() const = 0;
 
-  /// Its number among this process's CUDA devices; -1: it is none.
+  /// The number of the device among this process's CUDA devices; -1: it is not a CUDA device.
   [[nodiscard]] virtual int ordinal() const { return -1; }
 
   /// Throws `system_failed`.
   [[nodiscard]] virtual std::unique_ptr<device_lane> open_lane() = 0;
 
-  /// Host memory that the device copies to and from at full speed, aligned to a page. Throws `system_failed`.
+  /// Host memory that the device copies from and to at full speed, aligned to a page. Throws `system_failed`.
   [[nodiscard]] virtual std::byte* allocate_pinned(std::uint64_t bytes) = 0;
   virtual void free_pinned(std::byte* memory, std::uint64_t bytes) noexcept = 0;
 
-  /// Nothing if this memory cannot be mapped by other processes; then `why_not` says why. `range` is of this
+  /// Empty if other processes cannot map this memory; `why_not` then has the reason. `range` lies on this
   /// device.
   [[nodiscard]] virtual std::optional<device_export> export_memory(const memory_range& range,
                                                                    std::string& why_not) = 0;
-  /// Throws `system_failed` (gone, another machine's, no path between the devices). Not for exports of the
-  /// own process: those are read at their own addresses.
+  /// Throws `system_failed` if the memory is gone, belongs to another machine, or has no path to this device.
+  /// Must not be called for exports of this process: their addresses are valid here already.
   [[nodiscard]] virtual std::unique_ptr<device_import> import_memory(const device_export& from) = 0;
 
-  /// A dmabuf of the range for an RDMA device (the caller closes it), and where the range begins in it; -1 if
-  /// there is none, then `why_not` says why.
+  /// A dmabuf of the range for an RDMA device (the caller closes it), and the range's offset in it. Returns
+  /// -1 if there is none; `why_not` then has the reason.
   [[nodiscard]] virtual int export_dmabuf(const memory_range& range, std::uint64_t& offset,
                                           std::string& why_not) = 0;
 

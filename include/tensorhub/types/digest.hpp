@@ -1,6 +1,6 @@
 #pragma once
 /// \file digest.hpp
-/// A 128-bit digest as a value. How it is made is the integrity policy's business (policy/integrity/).
+/// A 128-bit digest as a value. The integrity policy (policy/integrity/) makes digests.
 
 #include <compare>
 #include <cstdint>
@@ -14,7 +14,7 @@ struct digest128 {
   std::uint64_t low = 0;
   std::uint64_t high = 0;
   constexpr auto operator<=>(const digest128&) const = default;
-  /// All zero means "no digest": what the policy `no_integrity` makes.
+  /// False for zero, which means "no digest": the policy `no_integrity` makes that.
   [[nodiscard]] constexpr explicit operator bool() const noexcept { return (low | high) != 0; }
 };
 

@@ -1,7 +1,6 @@
 #pragma once
 /// \file ids.hpp
-/// Numbers that name things. Each is its own type, so that a lease cannot be passed where an incarnation is
-/// meant.
+/// Numeric identifiers. Each has its own type, so that a lease cannot be passed in place of an incarnation.
 
 #include <compare>
 #include <cstdint>
@@ -12,7 +11,7 @@
 
 namespace tensorhub::inline TENSORHUB_MODE {
 
-/// A number with a tag: compares and hashes, does no arithmetic. Zero means "none".
+/// A number with a tag: it can be compared and hashed, and has no arithmetic. Zero means "none".
 template <typename Tag>
 struct strong_id {
   std::uint64_t value = 0;
@@ -20,12 +19,12 @@ struct strong_id {
   [[nodiscard]] constexpr explicit operator bool() const noexcept { return value != 0; }
 };
 
-/// Random per process start (per `worker` object): a process that is replaced at the same address is somebody
-/// else.
+/// Random per process start (per `worker` object): a process that replaces another at the same address has
+/// another incarnation.
 using incarnation = strong_id<struct incarnation_tag>;
-/// Random per server start; a worker that sees a new one announces everything again. The upper 24 bits are
-/// the server's term: zero, or what an election has counted. Workers do not listen to a lower term than they
-/// know.
+/// Random per server start; a worker that sees a new epoch announces its state again. The upper 24 bits are
+/// the server's term: zero, or the number that an election has given. Workers ignore a server whose term is
+/// lower than one they have seen.
 using server_epoch = strong_id<struct server_epoch_tag>;
 inline constexpr unsigned server_term_shift = 40;
 inline constexpr std::uint64_t server_term_max = (1ull << (64 - server_term_shift)) - 1;
@@ -36,11 +35,11 @@ inline constexpr std::uint64_t server_term_max = (1ull << (64 - server_term_shif
 using lease_id = strong_id<struct lease_tag>;
 /// Number of a control request within one incarnation; a retry carries the same number.
 using request_sequence = strong_id<struct request_sequence_tag>;
-/// Number of a group operation within one replica: every shard counts its own calls, equal counts are the
-/// same operation.
+/// The number of a group operation within one replica. Every shard counts its own calls; equal numbers name
+/// the same operation.
 using operation_counter = strong_id<struct operation_tag>;
 
-/// Caller's name of one posted read; comes back in its completion.
+/// The caller's name for one posted read; its completion carries the same name.
 using request_id = std::uint64_t;
 
 /// Shard `index` of `count` of a model. `{0, 1}` is an unsharded model.
@@ -54,7 +53,7 @@ struct shard_of {
   return std::to_string(shard.index) + "/" + std::to_string(shard.count);
 }
 
-/// Incarnations are printed as 16 hexadecimal digits.
+/// Prints an incarnation as 16 hexadecimal digits.
 template <typename Tag>
 [[nodiscard]] std::string to_hex(strong_id<Tag> id) {
   static constexpr char digits[] = "0123456789abcdef";

@@ -2,18 +2,18 @@
 /// \file layout.hpp
 /// The layout of one shard: tensors -> segments -> chunks.
 ///
-/// A shard's flat byte space is a row of *segments*. Segment 0 packs every tensor smaller than `chunk_bytes`,
-/// in the order in which they were added, each at a multiple of 64 bytes; every larger tensor is a segment of
-/// its own, in the same order. (There is no packed segment when no tensor is small.) A *chunk* is a run of at
-/// most `chunk_bytes` inside one segment, so that it is always one contiguous read at both ends: chunks are
-/// numbered through, the last one of a segment is short.
+/// A shard's flat byte space is a sequence of *segments*. Segment 0 packs every tensor smaller than
+/// `chunk_bytes`, in the order in which the tensors were added, each at a multiple of 64 bytes. Every larger
+/// tensor is a segment of its own, in the same order. (If no tensor is small, there is no packed segment.) A
+/// *chunk* is a run of at most `chunk_bytes` inside one segment, so that a chunk is always one contiguous
+/// read at both ends. Chunks are numbered across all segments; the last chunk of a segment may be short.
 ///
 ///     segment 0 (packed)      segment 1 (tensor "wq")                 segment 2 ...
 ///     | norm | bias | ... |   |            wq             |
 ///     [ chunk 0 ][chunk 1 ]   [ chunk 2 ][ chunk 3 ][ch. 4]           [ chunk 5 ] ...
 ///
-/// Two workers agree on chunk numbers exactly if `digest()` agrees: it covers names, types, shapes, order and
-/// `chunk_bytes`.
+/// Two workers agree on chunk numbers exactly if `digest()` agrees. The digest covers names, types, shapes,
+/// order and `chunk_bytes`.
 ///
 /// Thread safety: immutable after construction.
 
@@ -31,10 +31,10 @@
 
 namespace tensorhub::inline TENSORHUB_MODE {
 
-/// Number of a chunk within its shard.
+/// The number of a chunk within its shard.
 using chunk_index = std::uint64_t;
 
-/// Where a chunk lies: bytes [offset, offset + bytes) of segment `segment`.
+/// The location of a chunk: bytes [offset, offset + bytes) of segment `segment`.
 struct chunk_slice {
   std::uint32_t segment = 0;
   std::uint64_t offset = 0;
@@ -55,23 +55,23 @@ class layout {
 
   layout() = default;
 
-  /// Throws `invalid_argument` (empty or duplicate name, chunk size zero) or `limit_exceeded`. A shard may be
-  /// without bytes: it has no segment and no chunk.
+  /// Throws `invalid_argument` (empty or duplicate name, chunk size zero) or `limit_exceeded`. A shard may
+  /// have no bytes; it then has no segment and no chunk.
   explicit layout(std::vector<tensor_spec> tensors, std::uint64_t chunk_bytes = defaults::chunk_bytes);
 
   [[nodiscard]] std::span<const tensor_spec> tensors() const noexcept { return tensors_; }
   [[nodiscard]] std::span<const layout_segment> segments() const noexcept { return segments_; }
   [[nodiscard]] std::uint64_t chunk_bytes() const noexcept { return chunk_bytes_; }
   [[nodiscard]] std::uint64_t chunk_count() const noexcept { return chunk_count_; }
-  /// Bytes of all segments, the padding between packed tensors included.
+  /// The bytes of all segments, including the padding between packed tensors.
   [[nodiscard]] std::uint64_t bytes() const noexcept { return bytes_; }
   [[nodiscard]] digest128 digest() const noexcept { return digest_; }
 
-  /// Bytes of segment 0 if it is the packed one, else zero.
+  /// The bytes of segment 0 if it is the packed segment, else zero.
   [[nodiscard]] std::uint64_t packed_bytes() const noexcept {
     return !segments_.empty() && !segments_.front().tensor ? segments_.front().bytes : 0;
   }
-  /// Offset of a small tensor in the packed segment; empty for a large one.
+  /// The offset of a small tensor in the packed segment; empty for a large tensor.
   [[nodiscard]] std::optional<std::uint64_t> packed_offset(std::size_t tensor) const noexcept {
     return packed_offsets_[tensor];
   }
@@ -99,8 +99,8 @@ class layout {
   digest128 digest_;
 };
 
-/// The first thing in which two layouts differ, as a sentence ("tensor 3: 'wq' f32 [8, 8] here, 'wk' f32 [8,
-/// 8] there"), or empty if they agree.
+/// The first difference between two layouts, as a sentence ("tensor 3: 'wq' f32 [8, 8] here, 'wk' f32 [8, 8]
+/// there"), or empty if they agree.
 [[nodiscard]] std::string first_difference(const layout& here, const layout& there);
 
 }  // namespace tensorhub::inline TENSORHUB_MODE

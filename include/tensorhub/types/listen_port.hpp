@@ -1,6 +1,6 @@
 #pragma once
 /// \file listen_port.hpp
-/// The ports that transports listen on, for a process that starts more than one of a kind.
+/// Ports that transports listen on, for a process that starts several transports of one kind.
 ///
 /// Thread safety: functions of values.
 
@@ -11,9 +11,9 @@
 
 namespace tensorhub::inline TENSORHUB_MODE {
 
-/// Every fixed port in a transport's options becomes `change(port)`; zero (any free one) stays. Found are a
-/// member `listen_port` of the options, of those that they are built on (`tcp`), of those that they decorate
-/// (`inner`), and of those that they compose (`members`, a tuple).
+/// Replaces every fixed port in a transport's options by `change(port)`; zero (any free port) stays. The
+/// ports are a member `listen_port` of the options, of the options that they build on (`tcp`), of the options
+/// that they decorate (`inner`), and of the options that they compose (`members`, a tuple).
 template <typename Options, typename Change>
 void change_listen_ports(Options& options, const Change& change) {
   if constexpr (requires { options.listen_port = std::uint16_t{}; }) {
@@ -25,7 +25,7 @@ void change_listen_ports(Options& options, const Change& change) {
     std::apply([&](auto&... each) { (change_listen_ports(each, change), ...); }, options.members);
 }
 
-/// The same options with the `offset`-th port after each fixed one.
+/// The same options with `offset` added to each fixed port.
 template <typename Options>
 [[nodiscard]] Options on_port_after(Options options, std::uint16_t offset) {
   change_listen_ports(options,
@@ -33,7 +33,7 @@ template <typename Options>
   return options;
 }
 
-/// The same options without a fixed port.
+/// The same options without fixed ports.
 template <typename Options>
 [[nodiscard]] Options on_any_port(Options options) {
   change_listen_ports(options, [](std::uint16_t) { return std::uint16_t{0}; });

@@ -1,6 +1,6 @@
 #pragma once
 /// \file location.hpp
-/// Where a worker runs. The scheduler compares places; nothing else interprets them.
+/// Where a worker runs. The scheduler compares locations; no other part interprets them.
 
 #include <cstdint>
 #include <string>
@@ -10,13 +10,13 @@
 
 namespace tensorhub::inline TENSORHUB_MODE {
 
-/// Names are the user's own. Empty means "unknown", and an unknown part is never equal to another unknown
-/// part except for the datacenter: two workers that name none are taken to be in the same one.
+/// The names are the user's own. An empty name means "unknown". Two unknown names are never equal, except for
+/// the datacenter: two workers that name none count as being in the same datacenter.
 struct location {
   std::string datacenter{};
   std::string rack{};
-  std::string host{};    ///< filled with the machine's name when left empty (worker.hpp)
-  std::string device{};  ///< for instance "gpu0"; not compared between hosts
+  std::string host{};    ///< if empty, it is set to the machine's name (worker.hpp)
+  std::string device{};  ///< for example "gpu0"; not compared between hosts
   bool operator==(const location&) const = default;
 };
 
@@ -30,8 +30,8 @@ enum class locality : std::uint8_t {
 
 [[nodiscard]] locality locality_between(const location& a, const location& b) noexcept;
 
-/// Tells a transport's options where this process is, if they ask for it: by a member `here` that is still
-/// empty, their own or that of a decorated transport's options (`inner`).
+/// Sets the location of this process in a transport's options if they have an empty member `here`, or if a
+/// decorated transport's options (`inner`) have one.
 template <typename Options>
 void tell_location(Options& options, const location& ours) {
   if constexpr (requires { options.here = ours; }) {

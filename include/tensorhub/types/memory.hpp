@@ -1,6 +1,6 @@
 #pragma once
 /// \file memory.hpp
-/// Local memory as transports see it, and remote memory as it travels in messages.
+/// Local memory as transports see it, and remote memory as messages describe it.
 
 #include <array>
 #include <cstddef>
@@ -14,19 +14,20 @@
 
 namespace tensorhub::inline TENSORHUB_MODE {
 
-/// Which processor may follow a pointer.
+/// Which processor can follow a pointer.
 enum class memory_kind : std::uint8_t { host = 0, cuda_device = 1, cuda_pinned = 2, cuda_managed = 3 };
 
 class device_access;
 
-/// A run of local memory and, where it is known, the file or the device behind it.
+/// A run of local memory and, if known, the file or the device behind it.
 ///
-/// `backing_fd` is a memfd (or other file) mapped shared at `data`, `backing_offset` bytes into the file; -1
-/// when there is none. A transport may use it to send without copying. The descriptor is borrowed: the memory
-/// space keeps it open for as long as the memory lives.
+/// `backing_fd` is a memfd (or other file) mapped shared at `data`, `backing_offset` bytes into the file; it
+/// is -1 if there is none. A transport may use the file to send without copying. The descriptor is borrowed:
+/// the memory space keeps it open as long as the memory lives.
 ///
-/// `device` copies and digests memory that the CPU cannot touch (types/device_access.hpp); borrowed as well.
-/// Where it is set and `kind` is `cuda_device`, `data` is an address of the device: never to be followed.
+/// `device` copies and digests memory that the CPU cannot touch (types/device_access.hpp); it is borrowed
+/// too. If `device` is set and `kind` is `cuda_device`, `data` is a device address, which the CPU must not
+/// follow.
 struct memory_range {
   std::byte* data = nullptr;
   std::uint64_t bytes = 0;
@@ -35,25 +36,25 @@ struct memory_range {
   std::uint64_t backing_offset = 0;
   device_access* device = nullptr;
 
-  /// The CPU may follow `data`.
+  /// True if the CPU may follow `data`.
   [[nodiscard]] bool host_accessible() const noexcept { return kind != memory_kind::cuda_device; }
 };
 
-/// One copy: `bytes` bytes; the two ends must not overlap, nor may the targets of two runs of one batch.
+/// One copy of `bytes` bytes. The two ends must not overlap, nor may the targets of two runs of one batch.
 struct copy_run {
   std::byte* to = nullptr;
   const std::byte* from = nullptr;
   std::uint64_t bytes = 0;
 };
 
-/// What may be done with a registered region.
+/// The permitted use of a registered region.
 enum class region_access : std::uint8_t {
   local_write = 0,  ///< target of this process's own reads
-  remote_read = 1,  ///< may be read by peers; need not be writable
+  remote_read = 1,  ///< peers may read it; it need not be writable
   both = 2,
 };
 
-/// Opaque bytes that let a peer read one registered region; meaning and size belong to the transport.
+/// Opaque bytes that let a peer read one registered region; the transport defines their meaning and size.
 struct remote_key {
   std::array<std::byte, limits::remote_key_bytes> bytes{};
   std::uint8_t used_bytes = 0;
@@ -61,9 +62,8 @@ struct remote_key {
   bool operator==(const remote_key&) const = default;
 };
 
-/// A registered region of another process, as it travels in messages.
-/// `base` is the transport's name for the first byte (an address or an offset); readers add to it and do not
-/// interpret it.
+/// A registered region of another process, as messages carry it. `base` is the transport's name for the first
+/// byte (an address or an offset); readers add to it and do not interpret it.
 struct remote_region {
   std::uint64_t base = 0;
   std::uint64_t bytes = 0;
@@ -71,7 +71,7 @@ struct remote_region {
   bool operator==(const remote_region&) const = default;
 };
 
-/// `bytes` bytes at `offset` of a remote region: what one read asks for. Borrowed: the region must outlive
+/// `bytes` bytes at `offset` of a remote region: the source of one read. Borrowed: the region must outlive
 /// the call.
 struct remote_slice {
   const remote_region* region = nullptr;
@@ -79,11 +79,12 @@ struct remote_slice {
   std::uint64_t bytes = 0;
 };
 
-/// Where a process can be reached by a transport: text, opaque to everybody but that transport
+/// The address at which a transport reaches a process: text that only that transport interprets
 /// ("tcp://10.0.0.1:4711").
 struct transport_address {
   std::string text{};
-  std::string capability{};  ///< opaque: one reader's permission to connect (capability.hpp); empty: none
+  /// Opaque: one reader's permission to connect (capability.hpp); empty: no permission.
+  std::string capability{};
   bool operator==(const transport_address&) const = default;
 };
 

@@ -1,10 +1,10 @@
 #pragma once
 /// \file read_ledger.hpp
-/// What a transport's queue owes its user: how many reads are outstanding, and those that have ended but were
-/// not taken yet.
+/// The reads of a transport's queue: how many are outstanding, and those that have ended but were not yet
+/// polled.
 ///
-/// A queue of depth n has at most n reads outstanding (posted and not yet taken by `poll`), ended ones
-/// included. The ring of ended reads is made with room for n, so nothing allocates after construction and
+/// A queue of depth n has at most n outstanding reads (posted and not yet taken by `poll`, including those
+/// that have ended). The ring of ended reads has room for n, so nothing allocates after construction and
 /// `end` cannot fail.
 ///
 ///     post_read:  if (ledger.full()) return post_result::queue_full;
@@ -12,7 +12,7 @@
 ///     a read is over:  ledger.end({id, completion_status::ok});
 ///     poll:  return ledger.take(completions);
 ///
-/// Thread safety: none; it is its queue's, and a queue belongs to one thread.
+/// Thread safety: none; a ledger belongs to one queue, and a queue belongs to one thread.
 
 #include <algorithm>
 #include <cstddef>
@@ -26,25 +26,25 @@ namespace tensorhub::inline TENSORHUB_MODE {
 
 class read_ledger {
  public:
-  /// A depth of zero is taken as one.
+  /// A depth of zero counts as one.
   explicit read_ledger(std::size_t depth) : ended_(std::max<std::size_t>(1, depth)) {}
 
   [[nodiscard]] std::size_t depth() const noexcept { return ended_.size(); }
   [[nodiscard]] std::size_t outstanding() const noexcept { return outstanding_; }
   [[nodiscard]] bool full() const noexcept { return outstanding_ == ended_.size(); }
-  /// A read has ended that `take` has not given out yet.
+  /// A read has ended and `take` has not returned it yet.
   [[nodiscard]] bool any_ended() const noexcept { return ended_count_ > 0; }
 
   /// Pre-condition: not full.
   void begin() noexcept { ++outstanding_; }
-  /// Pre-condition: it was begun, and has not ended.
+  /// Pre-condition: the read was begun and has not ended.
   void end(completion done) noexcept {
     std::size_t at = ended_first_ + ended_count_;
     if (at >= ended_.size()) at -= ended_.size();
     ended_[at] = done;
     ++ended_count_;
   }
-  /// A read that is over before it was sent.
+  /// Records a read that ended before it was sent.
   [[nodiscard]] post_result begin_and_end(completion done) noexcept {
     if (full()) return post_result::queue_full;
     begin();
@@ -52,7 +52,7 @@ class read_ledger {
     return post_result::posted;
   }
 
-  /// Oldest first; how many were written.
+  /// Writes ended reads, oldest first, and returns their number.
   [[nodiscard]] std::size_t take(std::span<completion> completions) noexcept {
     const std::size_t count = std::min(completions.size(), ended_count_);
     for (std::size_t i = 0; i < count; ++i) {

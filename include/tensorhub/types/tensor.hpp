@@ -1,6 +1,6 @@
 #pragma once
 /// \file tensor.hpp
-/// What the library knows of a tensor: its name, element type, shape and size. Never its values.
+/// A tensor as the library knows it: name, element type, shape and size, but never values.
 
 #include <cstddef>
 #include <cstdint>
@@ -60,7 +60,7 @@ enum class dtype : std::uint8_t {
 
 [[nodiscard]] std::string_view to_string(dtype type) noexcept;
 
-/// One tensor of a shard.
+/// The description of one tensor of a shard.
 struct tensor_spec {
   std::string name;
   dtype type = dtype::u8;
@@ -68,7 +68,7 @@ struct tensor_spec {
 
   bool operator==(const tensor_spec&) const = default;
 
-  /// Product of the shape times the element size; empty if it overflows 64 bits or the type is unknown.
+  /// The product of the shape times the element size; empty if it overflows 64 bits or the type is unknown.
   [[nodiscard]] std::optional<std::uint64_t> bytes() const noexcept {
     std::uint64_t total = size_bytes(type);
     if (total == 0) return std::nullopt;
@@ -79,7 +79,7 @@ struct tensor_spec {
   }
 };
 
-/// "f32 [4096, 4096]"
+/// A description such as "f32 [4096, 4096]".
 [[nodiscard]] std::string describe(const tensor_spec& tensor);
 
 }  // namespace tensorhub::inline TENSORHUB_MODE

@@ -1,9 +1,9 @@
 #pragma once
 /// \file units.hpp
-/// Time as the cores see it, and byte literals.
+/// Time in the form that the state machines use, and byte literals.
 ///
-/// Cores never read a clock: every event carries `time_point`, nanoseconds since an origin that only the
-/// shell knows (steady clock in a process, zero in the simulator).
+/// The state machines never read a clock: every event carries a `time_point`, in nanoseconds since an origin
+/// that only the shell knows (steady clock in a process, zero in the simulator).
 
 #include <chrono>
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace tensorhub::inline TENSORHUB_MODE {
 
-/// Monotonic time handed to the cores.
+/// Monotonic time, passed to the state machines.
 struct time_point {
   std::int64_t nanoseconds = 0;
   constexpr auto operator<=>(const time_point&) const = default;
@@ -22,7 +22,7 @@ struct time_point {
 
 using duration = std::chrono::nanoseconds;
 
-/// Saturates at `never`, so that "now + for ever" is no overflow.
+/// Saturates at `never`, so that "now + for ever" does not overflow.
 [[nodiscard]] constexpr time_point operator+(time_point at, duration delta) noexcept {
   if (delta.count() > 0 && at.nanoseconds > INT64_MAX - delta.count()) return time_point::never();
   return {at.nanoseconds + delta.count()};

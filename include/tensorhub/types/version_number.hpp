@@ -1,6 +1,6 @@
 #pragma once
 /// \file version_number.hpp
-/// Version numbers of a model, and the ways to ask for one.
+/// Version numbers of a model, and the selectors by which an update chooses one.
 
 #include <compare>
 #include <cstdint>
@@ -10,12 +10,12 @@
 
 namespace tensorhub::inline TENSORHUB_MODE {
 
-/// A version of a model; increasing per model, chosen by the trainer. Zero is "no version" and cannot be
-/// published.
+/// A version of a model. Versions increase per model, and the trainer chooses the numbers. Zero means "no
+/// version" and cannot be published.
 struct version_number {
   std::uint64_t value = 0;
   constexpr version_number() = default;
-  /// Implicit: `publish(step)` is the usual call.
+  /// Implicit, because `publish(step)` is the usual call.
   constexpr version_number(std::uint64_t number) : value{number} {}
   constexpr auto operator<=>(const version_number&) const = default;
   [[nodiscard]] constexpr explicit operator bool() const noexcept { return value != 0; }
@@ -25,7 +25,7 @@ struct version_number {
   return std::to_string(version.value);
 }
 
-/// Which version an update asks for.
+/// The version that an update asks for.
 ///
 /// | selector    | means                                        | if it is not there                        |
 /// |-------------|----------------------------------------------|-------------------------------------------|

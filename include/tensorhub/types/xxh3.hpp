@@ -2,9 +2,9 @@
 /// \file xxh3.hpp
 /// xxh3 (https://github.com/Cyan4973/xxHash), 64 and 128 bits, over memory.
 ///
-/// With TENSORHUB_XXHASH_DISPATCH (the CMake package sets it where the installed libxxhash can), the
-/// library's own dispatch picks the widest vectors of the processor at run time: 2.5 times the speed of the
-/// portable form on AVX-512. Without it the header-only form is compiled in. Both give the same digests.
+/// With TENSORHUB_XXHASH_DISPATCH (the CMake package sets it if the installed libxxhash supports it), the
+/// dispatch of libxxhash picks the widest vectors of the processor at run time: 2.5 times the speed of the
+/// portable form on AVX-512. Without it the header-only form is compiled in. Both make the same digests.
 
 #include <cstddef>
 #include <cstdint>

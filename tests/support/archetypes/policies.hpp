@@ -16,7 +16,7 @@
 
 namespace tensorhub::inline TENSORHUB_MODE::testing {
 
-/// The first candidate that has a credit left; nobody ever makes room. Movable, not copyable, not
+/// Chooses the first candidate that has a credit left; never displaces a reader. Movable, not copyable, not
 /// default-constructible.
 class scheduler_archetype {
  public:
@@ -39,7 +39,7 @@ class scheduler_archetype {
 static_assert(scheduler<scheduler_archetype>);
 static_assert(!std::copyable<scheduler_archetype> && !std::default_initializable<scheduler_archetype>);
 
-/// Takes the version that was asked for, or the latest, as soon as it is available.
+/// Takes the requested version, or the latest, as soon as it is available.
 class consistency_archetype {
  public:
   using concept_tag = consistency_tag;
@@ -67,8 +67,8 @@ class consistency_archetype {
 static_assert(consistency<consistency_archetype>);
 static_assert(!std::copyable<consistency_archetype> && !std::default_initializable<consistency_archetype>);
 
-/// A byte-wise FNV-1a in two lanes: short, and enough to tell bytes, chunks and seeds apart. Static members
-/// only: there is no object of an integrity policy.
+/// A byte-wise FNV-1a in two lanes: short, and sufficient to distinguish bytes, chunks and seeds. It has only
+/// static members, because an integrity policy has no object.
 class integrity_archetype {
  public:
   integrity_archetype() = delete;

@@ -1,6 +1,6 @@
 #pragma once
 /// \file shells.hpp
-/// Archetypes of the concepts that touch the machine without a network: clock and memory_space.
+/// Archetypes of the concepts that use the machine but no network: clock and memory_space.
 
 #include <sys/mman.h>
 
@@ -17,7 +17,7 @@
 
 namespace tensorhub::inline TENSORHUB_MODE::testing {
 
-/// A clock that stands still: monotonic, from every thread.
+/// A clock that always shows the same time: monotonic, for every thread.
 class clock_archetype {
  public:
   using concept_tag = clock_tag;

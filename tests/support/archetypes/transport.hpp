@@ -1,9 +1,10 @@
 #pragma once
 /// \file transport.hpp
-/// Archetype of the concept `transport`: it registers memory and reaches nobody.
+/// Archetype of the concept `transport`: it registers memory and reaches no peer.
 ///
 /// Every promise of concepts/transport.hpp holds, most of them because no endpoint can be made: `connect`
-/// refuses every peer, so no read is ever posted. Not copyable and not movable; its parts move only.
+/// refuses every peer, so no read is ever posted. The transport is neither copyable nor movable; its parts
+/// are movable only.
 
 #include <condition_variable>
 #include <cstddef>
@@ -30,8 +31,8 @@ class transport_archetype {
   static constexpr transport_capabilities capabilities{};
   struct options {};
 
-  /// Its bytes count as registered while it lives. The count is shared, so that a region may outlive the
-  /// transport by mistake without harm.
+  /// Its bytes count as registered while it lives. The count is shared, so that a region that outlives the
+  /// transport by mistake does no harm.
   class memory_region {
    public:
     memory_region(memory_region&& other) noexcept
@@ -66,7 +67,7 @@ class transport_archetype {
     bool usable() const noexcept { return false; }
 
    private:
-    endpoint() = default;  // by nobody: nobody can be reached
+    endpoint() = default;  // not called: no peer can be reached
   };
 
   class queue {

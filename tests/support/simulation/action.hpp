@@ -1,10 +1,10 @@
 #pragma once
 /// \file action.hpp
-/// What an event does: `std::function<void()>` without its costs, for queues of millions of events.
+/// The action of an event: `std::function<void()>` without its costs, for queues of millions of events.
 ///
-/// Move-only, so that it may own what it captures. Captures of up to 40 bytes lie inside the object, larger
-/// ones (or such that may throw when moved) on the heap. Trivially copyable captures are moved by memcpy,
-/// without an indirect call.
+/// Move-only, so that an action may own its captures. Captures of up to 40 bytes lie inside the object;
+/// larger captures, and captures that may throw when moved, lie on the heap. Trivially copyable captures are
+/// moved by memcpy, without an indirect call.
 
 #include <concepts>
 #include <cstddef>
@@ -48,7 +48,7 @@ class action {
 
   [[nodiscard]] explicit operator bool() const noexcept { return table_ != nullptr; }
 
-  /// Not to be called when empty.
+  /// Must not be called on an empty action.
   void operator()() { table_->call(storage_); }
 
   void reset() noexcept {
@@ -61,8 +61,8 @@ class action {
 
   struct operations {
     void (*call)(std::byte* at);
-    void (*move)(std::byte* to, std::byte* from) noexcept;  ///< and destroys `from`; null: memcpy
-    void (*destroy)(std::byte* at) noexcept;                ///< null: nothing to do
+    void (*move)(std::byte* to, std::byte* from) noexcept;  ///< also destroys `from`; null: memcpy
+    void (*destroy)(std::byte* at) noexcept;                ///< null: destruction does nothing
   };
 
   template <typename Held>

@@ -1,6 +1,6 @@
 #pragma once
 /// \file calls.hpp
-/// The calls that run in a simulated history: each must end once, and by its deadline.
+/// The running calls of a simulated history: each must end once, and by its deadline.
 
 #include <chrono>
 #include <functional>
@@ -20,12 +20,12 @@ template <typename Worker>
 class simulated_calls {
  public:
   using continuation = std::function<void(const session_result&)>;
-  /// That one answer needs, beyond the deadline.
+  /// The time that one answer needs, after the deadline.
   static constexpr duration answer_time = std::chrono::milliseconds{600};
 
   explicit simulated_calls(std::function<void(const std::string&)> violate) : violate_{std::move(violate)} {}
 
-  /// `start(session, now, deadline)` returns the ticket; `done` hears how the call ended.
+  /// `start(session, now, deadline)` returns the ticket; `done` gets the result of the call.
   template <typename Start>
   session_ticket begin(Worker& worker, std::string what, time_point now, duration timeout, Start&& start,
                        continuation done) {
@@ -41,7 +41,7 @@ class simulated_calls {
 
   void end(Worker& worker, const session_result& result) {
     const auto found = open_.find({worker.core().self(), result.ticket});
-    if (found == open_.end() && starting_) {  // it ends at once
+    if (found == open_.end() && starting_) {  // the call ended at once
       early_ = result;
       return;
     }
@@ -51,7 +51,7 @@ class simulated_calls {
     done(result);
   }
 
-  /// The worker's process is gone, and nobody waits for them any more.
+  /// The worker's process has ended, so its calls need not end.
   [[nodiscard]] std::vector<continuation> end_all_of(incarnation worker) {
     std::vector<continuation> ended;
     std::erase_if(open_, [&](auto& entry) {
@@ -62,7 +62,7 @@ class simulated_calls {
     return ended;
   }
 
-  /// `find(incarnation)`: the living worker, or null. A process that stands still cannot end anything.
+  /// `find(incarnation)`: the living worker, or null. A paused process cannot end a call.
   template <typename Find>
   void check(time_point now, Find&& find) const {
     for (const auto& [key, call] : open_) {

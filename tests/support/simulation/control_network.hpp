@@ -2,11 +2,11 @@
 /// \file control_network.hpp
 /// The simulated connections between the workers and the server.
 ///
-/// Messages of one connection arrive in their order, with seeded delays. A connection can break: what is in
-/// flight is lost, except that a server may still read from the old connection when the new one is up
-/// already. *Reports* are the messages whose loss or delay leaves server and worker with different views:
-/// finish_request, cut_off_done_request, and the pushes that are sent once. They can be lost (their
-/// connection breaks with them) or stalled (with everything behind them).
+/// Messages of one connection arrive in order, with seeded delays. A connection can break: messages in flight
+/// are lost, except that a server may still read from the old connection after the new one is open. *Reports*
+/// are the messages whose loss or delay leaves server and worker with different views: finish_request,
+/// cut_off_done_request, and the pushes that are sent once. Reports can be lost (their connection breaks with
+/// them) or stalled (with all messages behind them).
 
 #include <algorithm>
 #include <functional>
@@ -29,7 +29,7 @@ class control_network {
     std::function<void(std::size_t server, incarnation, const messages::envelope&)> worker{};
   };
 
-  /// All are borrowed.
+  /// Borrows all arguments.
   control_network(event_queue& events, const simulation_options& options, simulation_statistics& statistics)
       : events_{&events}, options_{&options}, statistics_{&statistics} {}
 
@@ -44,7 +44,7 @@ class control_network {
         id, false, [this, server, id, message] { to_.worker(server, id, message); }, is_report(message.body));
   }
 
-  /// Breaks one connection, whichever.
+  /// Breaks one random connection.
   void lose_one() {
     if (connections_.empty()) return;
     auto connection = connections_.begin();
@@ -52,13 +52,13 @@ class control_network {
     lose(connection->second);
   }
 
-  /// Of one worker.
+  /// Breaks the connection of one worker.
   void lose(incarnation worker) { lose(connections_[worker]); }
   void lose_all() {
     for (auto& [worker, connection] : connections_) lose(connection);
   }
 
-  /// One way through the network.
+  /// A random delay of a message, in one direction.
   [[nodiscard]] duration delay() {
     return events_->between(std::chrono::microseconds{30}, std::chrono::microseconds{900});
   }

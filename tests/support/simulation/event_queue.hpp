@@ -1,10 +1,10 @@
 #pragma once
 /// \file event_queue.hpp
-/// Virtual time: a queue of things that happen, in order, one thread, no clock. Equal seeds give equal
+/// Virtual time: a queue of events that run in order in one thread, without a clock. Equal seeds give equal
 /// histories.
 ///
-/// A heap of four children per place, over 24 bytes per event; what the events do lies beside it and is not
-/// moved while the heap is put in order.
+/// A heap with four children per node and 24 bytes per event. The actions of the events lie beside the heap
+/// and do not move while the heap is sorted.
 
 #include <algorithm>
 #include <cstddef>
@@ -25,7 +25,7 @@ class event_queue {
 
   [[nodiscard]] time_point now() const noexcept { return now_; }
 
-  /// Events at the same time happen in the order of their scheduling. `what`: any callable.
+  /// Events at the same time run in the order of their scheduling. `what`: any callable.
   void schedule(time_point at, action what) {
     std::uint32_t slot = 0;
     if (free_.empty()) {
@@ -41,7 +41,7 @@ class event_queue {
   }
   void after(duration delay, action what) { schedule(now_ + delay, std::move(what)); }
 
-  /// False: nothing is left before `end`.
+  /// Returns false if no event is left before `end`.
   bool step(time_point end) {
     if (heap_.empty() || heap_.front().at > end.nanoseconds) return false;
     const event next = heap_.front();
@@ -90,7 +90,7 @@ class event_queue {
     }
     heap_[place] = moved;
   }
-  /// Puts `moved` at the front, or where it belongs behind it.
+  /// Puts `moved` at the front, or at its sorted position behind it.
   void sink(const event& moved) {
     const std::size_t size = heap_.size();
     std::size_t place = 0;

@@ -1,7 +1,7 @@
 #pragma once
 /// \file fleet.hpp
 /// Hundreds or thousands of workers over a simulated data network: the real catalog, session and pull, in
-/// virtual time, without bytes. For the speed of replication, where world.hpp is for its correctness.
+/// virtual time, without bytes. It measures the speed of replication, while world.hpp checks correctness.
 ///
 ///     testing::fleet<> fleet{{.chunks = 4096, .shard_bytes = 50'000'000'000}};
 ///     auto& trainer = fleet.add({.replica = "trainer"});
@@ -10,14 +10,15 @@
 ///     fleet.update(rollout, exactly(1), [&](const fleet_update& done) { ... });
 ///     fleet.run();
 ///
-/// Chunks are flows of the network (link_network.hpp) from the source's host to the reader's; headers, maps
-/// and control blocks are small messages of their true size there and back. Control messages take
-/// `control_delay` each way, and the server handles one after the other in `server_time` each (20 us: what
-/// the ZeroMQ shell needs on one core). Digests, packing and memory are free. Connecting takes
+/// Chunks are flows of the network (link_network.hpp) from the source's host to the reader's. Headers, maps
+/// and control blocks are small messages of their true size in both directions. Control messages take
+/// `control_delay` each way, and the server handles one after the other in `server_time` each (20 us: the
+/// time that the ZeroMQ shell needs on one core). Digests, packing and memory take no time. Connecting takes
 /// `connect_time`.
 ///
-/// A chunk that is read although its source does not show it any more, or does not have it, is counted in
-/// `broken_reads`, which must stay zero; so are the catalog's limits (credits, seeds, upstreams), on request.
+/// A chunk that is read although its source no longer shows it, or does not have it, is counted in
+/// `broken_reads`, which must stay zero. fleet_rules.hpp checks the limits of the catalog (credits, seeds,
+/// upstreams).
 ///
 /// Thread safety: none.
 
@@ -53,7 +54,7 @@ struct fleet_options {
   duration control_delay = std::chrono::microseconds{25};
   duration server_time = std::chrono::microseconds{20};
   duration connect_time = std::chrono::microseconds{200};
-  duration lost_after = std::chrono::milliseconds{50};  ///< a dead source's reads
+  duration lost_after = std::chrono::milliseconds{50};  ///< time until a dead source's reads end
   duration lan_delay = std::chrono::microseconds{5};
   std::uint64_t seed = 1;
 };
@@ -67,7 +68,7 @@ struct fleet_member_options {
   std::uint64_t receiving_bytes_per_second = 25'000'000'000;
 };
 
-/// How an update ended.
+/// The outcome of an update.
 struct fleet_update {
   messages::status outcome{};
   version_number version{};
@@ -77,9 +78,9 @@ struct fleet_update {
   [[nodiscard]] double seconds() const noexcept { return to_seconds(ended - began); }
 };
 
-/// One chunk's way, for traces.
+/// One chunk read, for traces.
 struct fleet_read {
-  std::uint32_t reader = 0;  ///< number of the worker, from 0 in the order of adding
+  std::uint32_t reader = 0;  ///< number of the worker, from 0 in the order of `add`
   std::uint32_t source = 0;
   chunk_index chunk = 0;
   time_point posted{};
@@ -120,7 +121,7 @@ class fleet {
     time_point timer_ = time_point::never();
     time_point poll_timer_ = time_point::never();
     std::map<session_ticket, std::function<void(const session_result&)>> calls_{};
-    // What its control block would say.
+    // The content of its control block.
     control_header header_{};
     std::vector<std::uint64_t> map_{};
     // The running transfer.
@@ -128,7 +129,7 @@ class fleet {
     version_number transfer_version_{};
     std::vector<channel_state> channels_{};
     std::vector<source_state> sources_{};
-    std::uint64_t life_ = 0;  ///< of the transfer: late events see that theirs has ended
+    std::uint64_t life_ = 0;  ///< of the transfer: late events notice that their transfer has ended
   };
 
   explicit fleet(fleet_options options, Scheduler scheduler = Scheduler{typename Scheduler::options{}})
@@ -147,27 +148,27 @@ class fleet {
   [[nodiscard]] const layout& shape() const noexcept { return shape_; }
   [[nodiscard]] const catalog_type& server() const noexcept { return server_; }
   [[nodiscard]] std::uint64_t broken_reads() const noexcept { return broken_reads_; }
-  /// Of all members so far, the dead ones too.
+  /// The number of all members so far, including dead ones.
   [[nodiscard]] std::size_t size() const noexcept { return members_.size(); }
   [[nodiscard]] member& at(std::size_t number) noexcept { return *members_[number]; }
   /// Called for each chunk that has arrived.
   std::function<void(const fleet_read&)> trace{};
   std::function<void(const log_line&)> log{};
 
-  /// Joins at once.
-  member& add(const fleet_member_options& who) {
+  /// The new member joins at once.
+  member& add(const fleet_member_options& worker) {
     session_options options;
     options.server = "simulated";
     options.model = "policy";
-    options.replica = who.replica;
-    options.shard = {who.shard, options_.shards};
-    options.place = who.place;
-    options.spot = who.spot;
+    options.replica = worker.replica;
+    options.shard = {worker.shard, options_.shards};
+    options.place = worker.place;
+    options.spot = worker.spot;
     options.transport = "simulated";
     options.consistency = Consistency::name;
     options.integrity = no_integrity::name;
     const host_id host =
-        network_.add_host({who.place, who.sending_bytes_per_second, who.receiving_bytes_per_second});
+        network_.add_host({worker.place, worker.sending_bytes_per_second, worker.receiving_bytes_per_second});
     const auto number = static_cast<std::uint32_t>(members_.size());
     members_.push_back(std::unique_ptr<member>{
         new member{number, host, std::move(options), incarnation{1000 + number}, shape_}});
@@ -182,36 +183,37 @@ class fleet {
     return added;
   }
 
-  void publish(member& who, version_number version, std::function<void()> done = {}) {
-    show(who, control_state::shown, version, who.core_.epoch());
-    const auto ticket = who.core_.publish(events_.now(), version, {}, control(), events_.now() + long_time);
-    call(who, ticket, [done = std::move(done)](const session_result& result) {
+  void publish(member& worker, version_number version, std::function<void()> done = {}) {
+    show(worker, control_state::shown, version, worker.core_.epoch());
+    const auto ticket =
+        worker.core_.publish(events_.now(), version, {}, control(), events_.now() + long_time);
+    call(worker, ticket, [done = std::move(done)](const session_result& result) {
       if (done && result.outcome.ok()) done();
     });
   }
-  void unpublish(member& who, std::function<void()> done = {}, duration timeout = long_time) {
-    call(who, who.core_.unpublish(events_.now(), events_.now() + timeout),
+  void unpublish(member& worker, std::function<void()> done = {}, duration timeout = long_time) {
+    call(worker, worker.core_.unpublish(events_.now(), events_.now() + timeout),
          [done = std::move(done)](const session_result&) {
            if (done) done();
          });
   }
-  void update(member& who, const version_selector& selector, std::function<void(const fleet_update&)> done,
+  void update(member& worker, const version_selector& selector, std::function<void(const fleet_update&)> done,
               messages::update_reach reach = messages::update_reach::anywhere, duration timeout = long_time) {
     const time_point began = events_.now();
-    const auto ticket = who.core_.update(began, selector, began + timeout, control(), reach);
-    call(who, ticket, [this, began, done = std::move(done)](const session_result& result) {
+    const auto ticket = worker.core_.update(began, selector, began + timeout, control(), reach);
+    call(worker, ticket, [this, began, done = std::move(done)](const session_result& result) {
       if (done) done({result.outcome, result.version, result.kept, began, events_.now()});
     });
   }
-  /// The process is gone; its host too.
-  void kill(member& who) {
-    who.alive_ = false;
-    end_transfer(who);
-    network_.fail(who.host_, options_.lost_after);
+  /// Ends the process and its host.
+  void kill(member& worker) {
+    worker.alive_ = false;
+    end_transfer(worker);
+    network_.fail(worker.host_, options_.lost_after);
   }
 
   void after(duration delay, action what) { events_.after(delay, std::move(what)); }
-  /// Until `done`, or nothing happens any more before `end`. True: done.
+  /// Runs until `done`, or until no event is left before `end`. Returns true if `done` holds.
   template <typename Done>
   bool run(Done&& done, duration limit = std::chrono::hours{24}) {
     const time_point end = events_.now() + limit;
@@ -241,33 +243,33 @@ class fleet {
 
   // ---- the control plane
 
-  void call(member& who, session_ticket ticket, std::function<void(const session_result&)> done) {
-    who.calls_[ticket] = std::move(done);
-    settle(who);
+  void call(member& worker, session_ticket ticket, std::function<void(const session_result&)> done) {
+    worker.calls_[ticket] = std::move(done);
+    settle(worker);
   }
 
-  void settle(member& who) {
-    if (!who.alive_) return;
+  void settle(member& worker) {
+    if (!worker.alive_) return;
     for (;;) {
-      auto actions = who.core_.take_actions();
-      for (auto& order : actions) std::visit([&](auto& each) { perform(who, each); }, order);
-      for (auto& message : who.core_.take_output()) to_server(std::move(message));
-      const auto results = who.core_.take_results();
+      auto actions = worker.core_.take_actions();
+      for (auto& order : actions) std::visit([&](auto& each) { perform(worker, each); }, order);
+      for (auto& message : worker.core_.take_output()) to_server(std::move(message));
+      const auto results = worker.core_.take_results();
       for (const auto& result : results) {
-        auto found = who.calls_.extract(result.ticket);
+        auto found = worker.calls_.extract(result.ticket);
         if (!found.empty() && found.mapped()) found.mapped()(result);
       }
       if (actions.empty() && results.empty()) break;
     }
-    const time_point next = who.core_.next_deadline();
-    if (next >= who.timer_) return;
-    who.timer_ = next;
-    events_.schedule(next, [this, &who, next] {
-      if (who.timer_ != next || !who.alive_) return;
-      who.timer_ = time_point::never();
-      if (who.transfer_) who.core_.progress(who.transfer_->confirmed_chunks());
-      who.core_.advance(events_.now());
-      settle(who);
+    const time_point next = worker.core_.next_deadline();
+    if (next >= worker.timer_) return;
+    worker.timer_ = next;
+    events_.schedule(next, [this, &worker, next] {
+      if (worker.timer_ != next || !worker.alive_) return;
+      worker.timer_ = time_point::never();
+      if (worker.transfer_) worker.core_.progress(worker.transfer_->confirmed_chunks());
+      worker.core_.advance(events_.now());
+      settle(worker);
     });
   }
 
@@ -283,11 +285,11 @@ class fleet {
     for (outgoing& out : server_.take_output()) {
       const std::uint64_t number = out.to.value - 1000;
       if (number >= members_.size()) continue;
-      member& who = *members_[number];
-      events_.after(options_.control_delay, [this, &who, message = std::move(out.message)] {
-        if (!who.alive_) return;
-        who.core_.receive(events_.now(), message);
-        settle(who);
+      member& worker = *members_[number];
+      events_.after(options_.control_delay, [this, &worker, message = std::move(out.message)] {
+        if (!worker.alive_) return;
+        worker.core_.receive(events_.now(), message);
+        settle(worker);
       });
     }
     for (const log_line& line : server_.take_log()) {
@@ -305,187 +307,187 @@ class fleet {
 
   // ---- the shell of a session
 
-  void show(member& who, control_state state, version_number version, std::uint64_t epoch) {
-    who.header_.state = static_cast<std::uint64_t>(state);
-    who.header_.version = version.value;
-    who.header_.epoch = epoch;
-    if (state != control_state::shown) std::ranges::fill(who.map_, std::uint64_t{0});
+  void show(member& worker, control_state state, version_number version, std::uint64_t epoch) {
+    worker.header_.state = static_cast<std::uint64_t>(state);
+    worker.header_.version = version.value;
+    worker.header_.epoch = epoch;
+    if (state != control_state::shown) std::ranges::fill(worker.map_, std::uint64_t{0});
   }
-  void perform(member& who, const session_actions::raise_epoch& order) {
-    show(who, control_state::empty, version_number{who.header_.version}, order.epoch);
+  void perform(member& worker, const session_actions::raise_epoch& order) {
+    show(worker, control_state::empty, version_number{worker.header_.version}, order.epoch);
   }
-  void perform(member& who, const session_actions::restore& order) {
-    show(who, control_state::shown, order.held.version, order.held.epoch);
+  void perform(member& worker, const session_actions::restore& order) {
+    show(worker, control_state::shown, order.held.version, order.held.epoch);
   }
-  void perform(member& who, const session_actions::cut_off_reader& order) {
-    who.core_.cut_off_done(events_.now(), order.reader);
+  void perform(member& worker, const session_actions::cut_off_reader& order) {
+    worker.core_.cut_off_done(events_.now(), order.reader);
   }
   void perform(member&, const session_actions::cut_off_all&) {}
   void perform(member&, const session_actions::use_server&) {}
   void perform(member&, const session_actions::offload&) {}
   void perform(member&, const session_actions::drop&) {}
-  void perform(member& who, const session_actions::start_pull& order) {
-    end_transfer(who);
-    who.transfer_.emplace(shape_, options_.rules, first_chunk_of(order.ordinal, shape_.chunk_count()));
-    who.transfer_version_ = order.version;
-    show(who, control_state::receiving, order.version, who.core_.epoch());
-    for (const messages::assignment& source : order.sources) add_source(who, source);
-    who.core_.pull_started(events_.now(), control());
-    pump(who);
+  void perform(member& worker, const session_actions::start_pull& order) {
+    end_transfer(worker);
+    worker.transfer_.emplace(shape_, options_.rules, first_chunk_of(order.ordinal, shape_.chunk_count()));
+    worker.transfer_version_ = order.version;
+    show(worker, control_state::receiving, order.version, worker.core_.epoch());
+    for (const messages::assignment& source : order.sources) add_source(worker, source);
+    worker.core_.pull_started(events_.now(), control());
+    pump(worker);
   }
-  void perform(member& who, const session_actions::add_source& order) {
-    if (!who.transfer_) return;
-    release(who, order.released);
-    add_source(who, order.source);
-    pump(who);
+  void perform(member& worker, const session_actions::add_source& order) {
+    if (!worker.transfer_) return;
+    release(worker, order.released);
+    add_source(worker, order.source);
+    pump(worker);
   }
-  void perform(member& who, const session_actions::release_source& order) {
-    if (!who.transfer_) return;
-    release(who, order.released);
-    pump(who);
+  void perform(member& worker, const session_actions::release_source& order) {
+    if (!worker.transfer_) return;
+    release(worker, order.released);
+    pump(worker);
   }
-  void perform(member& who, const session_actions::stop_pull& order) {
-    if (!who.transfer_) return;
-    const bool intact = who.transfer_->intact();
-    end_transfer(who);
-    who.core_.pull_failed(events_.now(), order.reason, intact);
+  void perform(member& worker, const session_actions::stop_pull& order) {
+    if (!worker.transfer_) return;
+    const bool intact = worker.transfer_->intact();
+    end_transfer(worker);
+    worker.core_.pull_failed(events_.now(), order.reason, intact);
   }
 
   // ---- the data plane
 
-  void end_transfer(member& who) {
-    ++who.life_;
-    who.transfer_.reset();
-    who.channels_.clear();
-    who.sources_.clear();
+  void end_transfer(member& worker) {
+    ++worker.life_;
+    worker.transfer_.reset();
+    worker.channels_.clear();
+    worker.sources_.clear();
   }
-  void release(member& who, lease_id released) {
-    for (source_slot slot = 0; slot < who.sources_.size(); ++slot) {
-      if (!released || who.sources_[slot].from.lease != released) continue;
-      who.transfer_->retire_source(slot);
-      who.sources_[slot].report_release = true;
+  void release(member& worker, lease_id released) {
+    for (source_slot slot = 0; slot < worker.sources_.size(); ++slot) {
+      if (!released || worker.sources_[slot].from.lease != released) continue;
+      worker.transfer_->retire_source(slot);
+      worker.sources_[slot].report_release = true;
     }
   }
-  void add_source(member& who, const messages::assignment& source) {
-    const source_slot slot = who.transfer_->add_source(
+  void add_source(member& worker, const messages::assignment& source) {
+    const source_slot slot = worker.transfer_->add_source(
         {source.lease, source.source, source.version, source.epoch, source.root, source.receiving,
          first_chunk_of(source.ordinal, shape_.chunk_count()), source.crossing});
-    who.sources_.push_back({source, false});
-    who.channels_.push_back(
-        {who.transfer_->open_channel(slot), members_[source.source.value - 1000].get(), false});
-    events_.after(options_.connect_time, [this, &who, life = who.life_, slot] {
-      if (who.life_ != life) return;
-      who.channels_[slot].connected = true;
-      pump(who);
-      settle(who);
+    worker.sources_.push_back({source, false});
+    worker.channels_.push_back(
+        {worker.transfer_->open_channel(slot), members_[source.source.value - 1000].get(), false});
+    events_.after(options_.connect_time, [this, &worker, life = worker.life_, slot] {
+      if (worker.life_ != life) return;
+      worker.channels_[slot].connected = true;
+      pump(worker);
+      settle(worker);
     });
   }
 
-  void pump(member& who) {
-    if (!who.transfer_) return;
-    pull& transfer = *who.transfer_;
+  void pump(member& worker) {
+    if (!worker.transfer_) return;
+    pull& transfer = *worker.transfer_;
     const time_point now = events_.now();
     for (bool posted = true; posted;) {
       posted = false;
       order_.clear();
-      for (source_slot slot = 0; slot < who.channels_.size(); ++slot) {
-        if (who.channels_[slot].connected && !transfer.is_lost(slot)) order_.push_back(slot);
+      for (source_slot slot = 0; slot < worker.channels_.size(); ++slot) {
+        if (worker.channels_[slot].connected && !transfer.is_lost(slot)) order_.push_back(slot);
       }
       std::ranges::stable_sort(order_, {}, [&](source_slot slot) { return transfer.in_flight(slot); });
       for (const source_slot slot : order_) {
-        const auto task = transfer.next(who.channels_[slot].id, now);
+        const auto task = transfer.next(worker.channels_[slot].id, now);
         if (!task) continue;
         posted = true;
-        start(who, slot, *task);
+        start(worker, slot, *task);
       }
     }
     while (const auto failure = transfer.take_failure())
-      who.core_.source_failed(now, failure->lease, failure->reason, failure->detail);
-    for (source_slot slot = 0; slot < who.sources_.size(); ++slot) {
-      if (!who.sources_[slot].report_release || !transfer.is_idle(slot)) continue;
-      who.sources_[slot].report_release = false;
-      who.core_.source_released(now, who.sources_[slot].from.lease);
+      worker.core_.source_failed(now, failure->lease, failure->reason, failure->detail);
+    for (source_slot slot = 0; slot < worker.sources_.size(); ++slot) {
+      if (!worker.sources_[slot].report_release || !transfer.is_idle(slot)) continue;
+      worker.sources_[slot].report_release = false;
+      worker.core_.source_released(now, worker.sources_[slot].from.lease);
     }
     if (transfer.take_stall(now)) {
       transfer.forgive_stall(now);
-      who.core_.pull_stalled(now, "nothing new");
+      worker.core_.pull_stalled(now, "nothing new");
     }
-    if (transfer.done()) return complete(who);
+    if (transfer.done()) return complete(worker);
     time_point due = now + std::chrono::milliseconds{600};  // for stalls
-    for (const auto& channel : who.channels_) {
+    for (const auto& channel : worker.channels_) {
       if (channel.connected) due = std::min(due, transfer.due(channel.id));
     }
     due = std::max(due, now + std::chrono::microseconds{1});
-    if (due >= who.poll_timer_) return;
-    who.poll_timer_ = due;
-    events_.schedule(due, [this, &who, due] {
-      if (who.poll_timer_ != due) return;
-      who.poll_timer_ = time_point::never();
-      pump(who);
-      settle(who);
+    if (due >= worker.poll_timer_) return;
+    worker.poll_timer_ = due;
+    events_.schedule(due, [this, &worker, due] {
+      if (worker.poll_timer_ != due) return;
+      worker.poll_timer_ = time_point::never();
+      pump(worker);
+      settle(worker);
     });
   }
 
-  void complete(member& who) {
-    const version_number version = who.transfer_version_;
-    end_transfer(who);
-    show(who, control_state::shown, version, who.core_.epoch());
-    who.core_.pull_finished(events_.now(), control());
+  void complete(member& worker) {
+    const version_number version = worker.transfer_version_;
+    end_transfer(worker);
+    show(worker, control_state::shown, version, worker.core_.epoch());
+    worker.core_.pull_finished(events_.now(), control());
   }
 
-  void start(member& who, source_slot slot, const pull_task& task) {
-    member& source = *who.channels_[slot].source;
-    if (task.kind != pull_task::kind_type::chunk) return look(who, slot, task.kind);
+  void start(member& worker, source_slot slot, const pull_task& task) {
+    member& source = *worker.channels_[slot].source;
+    if (task.kind != pull_task::kind_type::chunk) return look(worker, slot, task.kind);
     const time_point posted = events_.now();
-    const auto arrive = [this, &who, life = who.life_, slot, chunk = task.chunk, posted](bool ok) {
-      if (who.life_ != life) return;
-      member& from = *who.channels_[slot].source;
-      if (ok && !has(from, who.sources_[slot].from, chunk)) ++broken_reads_;
-      if (ok && trace) trace({who.number_, from.number_, chunk, posted, events_.now()});
-      who.transfer_->chunk_arrived(who.channels_[slot].id, chunk,
-                                   ok ? completion_status::ok : completion_status::peer_lost, {},
-                                   events_.now());
-      pump(who);
-      settle(who);
+    const auto arrive = [this, &worker, life = worker.life_, slot, chunk = task.chunk, posted](bool ok) {
+      if (worker.life_ != life) return;
+      member& from = *worker.channels_[slot].source;
+      if (ok && !has(from, worker.sources_[slot].from, chunk)) ++broken_reads_;
+      if (ok && trace) trace({worker.number_, from.number_, chunk, posted, events_.now()});
+      worker.transfer_->chunk_arrived(worker.channels_[slot].id, chunk,
+                                      ok ? completion_status::ok : completion_status::peer_lost, {},
+                                      events_.now());
+      pump(worker);
+      settle(worker);
     };
     network_.start(
-        source.host_, who.host_, shape_.slice(task.chunk).bytes, [arrive] { arrive(true); },
+        source.host_, worker.host_, shape_.slice(task.chunk).bytes, [arrive] { arrive(true); },
         [arrive] { arrive(false); });
   }
 
-  /// A lease whose holder has raised its epoch is found out by the header that follows.
+  /// If the source has raised its epoch, the header that is read next reveals it.
   [[nodiscard]] bool has(const member& source, const messages::assignment& lease, chunk_index chunk) const {
     if (source.header_.epoch != lease.epoch) return true;
     if (source.header_.state == static_cast<std::uint64_t>(control_state::shown)) return true;
     return (source.map_[chunk / 64] >> (chunk % 64) & 1) != 0;
   }
 
-  /// A header, map or block: there and back.
-  void look(member& who, source_slot slot, pull_task::kind_type kind) {
-    member& source = *who.channels_[slot].source;
+  /// A read of a header, map or block: request and answer.
+  void look(member& worker, source_slot slot, pull_task::kind_type kind) {
+    member& source = *worker.channels_[slot].source;
     const auto at = control_offsets::of(shape_);
     const std::uint64_t bytes = kind == pull_task::kind_type::header ? sizeof(control_header)
                                 : kind == pull_task::kind_type::map  ? at.map_end()
                                                                      : at.total_bytes;
-    const duration there = network_.delay(who.host_, source.host_);
+    const duration there = network_.delay(worker.host_, source.host_);
     if (network_.has_failed(source.host_)) {
-      events_.after(options_.lost_after, [this, &who, life = who.life_, slot, kind] {
-        if (who.life_ == life) looked(who, slot, kind, completion_status::peer_lost, {});
+      events_.after(options_.lost_after, [this, &worker, life = worker.life_, slot, kind] {
+        if (worker.life_ == life) looked(worker, slot, kind, completion_status::peer_lost, {});
       });
       return;
     }
-    events_.after(there, [this, &who, &source, life = who.life_, slot, kind, bytes] {
-      if (who.life_ != life) return;
+    events_.after(there, [this, &worker, &source, life = worker.life_, slot, kind, bytes] {
+      if (worker.life_ != life) return;
       if (network_.has_failed(source.host_)) {
-        events_.after(options_.lost_after, [this, &who, life, slot, kind] {
-          if (who.life_ == life) looked(who, slot, kind, completion_status::peer_lost, {});
+        events_.after(options_.lost_after, [this, &worker, life, slot, kind] {
+          if (worker.life_ == life) looked(worker, slot, kind, completion_status::peer_lost, {});
         });
         return;
       }
       auto seen = std::make_unique<std::vector<std::byte>>(picture(source, kind));
-      network_.message(source.host_, who.host_, bytes,
-                       [this, &who, life, slot, kind, seen = std::move(seen)] {
-                         if (who.life_ == life) looked(who, slot, kind, completion_status::ok, *seen);
+      network_.message(source.host_, worker.host_, bytes,
+                       [this, &worker, life, slot, kind, seen = std::move(seen)] {
+                         if (worker.life_ == life) looked(worker, slot, kind, completion_status::ok, *seen);
                        });
     });
   }
@@ -507,19 +509,19 @@ class fleet {
     return bytes;
   }
 
-  void looked(member& who, source_slot slot, pull_task::kind_type kind, completion_status status,
+  void looked(member& worker, source_slot slot, pull_task::kind_type kind, completion_status status,
               const std::vector<std::byte>& bytes) {
-    pull& transfer = *who.transfer_;
-    const channel_id channel = who.channels_[slot].id;
+    pull& transfer = *worker.transfer_;
+    const channel_id channel = worker.channels_[slot].id;
     if (kind == pull_task::kind_type::block)
       transfer.block_arrived(channel, status, bytes, {}, events_.now());
     else if (kind == pull_task::kind_type::map)
       transfer.map_arrived(channel, status, bytes, events_.now());
     else
       transfer.header_arrived(channel, status, bytes, events_.now());
-    for (const chunk_index chunk : transfer.take_confirmed()) who.map_[chunk / 64] |= 1ull << (chunk % 64);
-    pump(who);
-    settle(who);
+    for (const chunk_index chunk : transfer.take_confirmed()) worker.map_[chunk / 64] |= 1ull << (chunk % 64);
+    pump(worker);
+    settle(worker);
   }
 
   fleet_options options_;

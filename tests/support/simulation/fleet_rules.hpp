@@ -1,7 +1,7 @@
 #pragma once
 /// \file fleet_rules.hpp
-/// Watches a fleet (fleet.hpp) while it runs: the promises of the catalog, looked at from outside every few
-/// virtual milliseconds, and that every update ends.
+/// Watches a fleet (fleet.hpp) while it runs. Every few virtual milliseconds it checks the promises of the
+/// catalog from outside; at the end it checks that every update has ended.
 ///
 ///     fleet<> fleet{options};
 ///     fleet_rules rules{fleet};
@@ -9,12 +9,12 @@
 ///     fleet.run(...);
 ///     for (const std::string& sentence : rules.violations()) ...;  // empty: all rules were kept
 ///
-/// Looked at: nobody has more readers than the scheduler's credits; one lease at most crosses into each
-/// datacenter per version and shard; upstreams form no cycle. Leases that their reader has been told to let
-/// go of, or that are being cut off, do not count, as in the catalog. At the end: no chunk was read that its
-/// source did not have, and no update of a living member is left.
+/// Checks: no source has more readers than the scheduler's credits; at most one lease per version and shard
+/// crosses into each datacenter; upstreams form no cycle. As in the catalog, leases do not count if their
+/// reader has been told to release them or is being cut off. At the end: every chunk was read from a source
+/// that had it, and no update of a living member is left.
 ///
-/// Thread safety: none. Lives at most as long as the fleet; the fleet is not run after it.
+/// Thread safety: none. The fleet must outlive it and must not run after its end.
 
 #include <algorithm>
 #include <chrono>
@@ -45,14 +45,14 @@ class fleet_rules {
   fleet_rules(const fleet_rules&) = delete;
   fleet_rules& operator=(const fleet_rules&) = delete;
 
-  /// As the fleet's, and counted.
-  void update(member& who, const version_selector& selector, std::function<void(const fleet_update&)> done,
+  /// Like the fleet's `update`, and counted.
+  void update(member& worker, const version_selector& selector, std::function<void(const fleet_update&)> done,
               messages::update_reach reach = messages::update_reach::anywhere) {
     ++begun_;
-    ++running_[who.number()];
+    ++running_[worker.number()];
     fleet_.update(
-        who, selector,
-        [this, number = who.number(), done = std::move(done)](const fleet_update& end) {
+        worker, selector,
+        [this, number = worker.number(), done = std::move(done)](const fleet_update& end) {
           --running_[number];
           ++(end.outcome.ok() ? succeeded_ : failed_);
           if (done) done(end);
@@ -64,16 +64,16 @@ class fleet_rules {
   [[nodiscard]] std::uint64_t succeeded() const noexcept { return succeeded_; }
   [[nodiscard]] std::uint64_t failed() const noexcept { return failed_; }
   [[nodiscard]] std::uint64_t looks() const noexcept { return looks_; }
-  [[nodiscard]] std::uint32_t most_readers() const noexcept { return most_readers_; }
-  [[nodiscard]] std::uint32_t most_seeds() const noexcept { return most_seeds_; }
-  /// Updates of living members that have not ended.
+  [[nodiscard]] std::uint32_t max_readers() const noexcept { return max_readers_; }
+  [[nodiscard]] std::uint32_t max_seeds() const noexcept { return max_seeds_; }
+  /// The number of updates of living members that have not ended.
   [[nodiscard]] std::uint64_t unended() {
     std::uint64_t count = 0;
     for (const auto& [number, running] : running_) count += fleet_.at(number).alive() ? running : 0;
     return count;
   }
 
-  /// A sentence each, the first few; call it when everything that was begun should have ended.
+  /// One sentence per violation, for the first few; call it when all updates should have ended.
   [[nodiscard]] std::vector<std::string> violations() {
     look();
     std::vector<std::string> out = seen_;
@@ -104,12 +104,12 @@ class fleet_rules {
     fleet_.server().for_each_lease([&](const auto& lease) {
       if (!lease.counted) return;
       const std::uint32_t load = ++load_[lease.source.value];
-      most_readers_ = std::max(most_readers_, load);
+      max_readers_ = std::max(max_readers_, load);
       if (load > fleet_.server().limits().credits)
         violated("worker " + to_hex(lease.source) + " has " + std::to_string(load) + " readers");
       if (lease.crossing) {
         const std::uint32_t seeds = ++seeds_[{lease.datacenter, lease.version.value, lease.shard}];
-        most_seeds_ = std::max(most_seeds_, seeds);
+        max_seeds_ = std::max(max_seeds_, seeds);
         if (seeds > 1)
           violated("datacenter '" + lease.datacenter + "' has " + std::to_string(seeds) +
                    " seeds of version " + to_string(lease.version));
@@ -118,7 +118,7 @@ class fleet_rules {
     });
   }
 
-  /// Upstream by upstream, as far as the way has not been looked at.
+  /// Follows upstreams as far as they have not been checked.
   void follow(incarnation reader) {
     way_.clear();
     const auto* at = fleet_.server().record_of(reader);
@@ -136,8 +136,8 @@ class fleet_rules {
   std::uint64_t succeeded_ = 0;
   std::uint64_t failed_ = 0;
   std::uint64_t looks_ = 0;
-  std::uint32_t most_readers_ = 0;
-  std::uint32_t most_seeds_ = 0;
+  std::uint32_t max_readers_ = 0;
+  std::uint32_t max_seeds_ = 0;
   std::map<std::uint32_t, std::uint64_t> running_{};
   std::vector<std::string> seen_{};
   std::unordered_map<std::uint64_t, std::uint32_t> load_{};  ///< scratch of look

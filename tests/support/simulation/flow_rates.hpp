@@ -1,29 +1,29 @@
 #pragma once
 /// \file flow_rates.hpp
-/// How fast each of many flows moves over links that they share, and which one is through first. Flow level:
-/// no packets, no queues; a flow has a rate that changes only when flows begin or end. Pure: no events, no
-/// clock (link_network.hpp has those).
+/// Computes how fast each of many flows moves over links that they share, and which flow ends first. The
+/// model has no packets and no queues; a flow has a rate that changes only when flows begin or end. Pure: no
+/// events, no clock (link_network.hpp has those).
 ///
-/// Sharing. A *changed* link is one on which a flow began or ended since the last `share`, if it is full
-/// now or was before. `share` gives max-min fair rates (progressive filling: the link with the lowest level
-/// first) to all flows on changed links; a flow that also crosses unchanged links may take there what it has
-/// already and what is free. So
+/// Sharing. A *changed* link is one on which a flow began or ended since the last `share`, if it is full now
+/// or was before. `share` gives max-min fair rates (progressive filling: the link with the lowest level
+/// first) to all flows on changed links. On unchanged links such a flow may take the rate that it has already
+/// and the free capacity. Therefore
 ///   - no link ever carries more than its capacity,
-///   - a changed link has free capacity only if all its flows are held back elsewhere,
+///   - a changed link has free capacity only if other links limit all its flows,
 ///   - when all flows begin at once, the rates are those of global max-min fairness.
-/// What it leaves out is the second order: a flow that slows down on one link frees capacity on its others,
-/// which is taken when those change next.
+/// The model omits a second-order effect: a flow that slows down on one link frees capacity on its other
+/// links, which is used only when those links change next.
 ///
-/// Why this rule: measured with 64 and 1,024 hosts of equal links, each reading 8 flows of 12 MB at any time
-/// from hosts drawn at random. The simple rule (least of capacity / flows over the flow's links) uses 0.77 of
-/// the links, this one 0.82, max-min over all flows at every change 0.82 as well. A flow costs 1.4, 2.2 and
-/// (64 hosts only) 55 microseconds of one core. Full links with many flows cost in proportion: 26
-/// microseconds with 32 hosts behind each rack link of half their capacity, about 256 flows on it.
+/// Reason for this rule: it was measured with 64 and 1,024 hosts of equal links, each reading 8 flows of 12
+/// MB at any time from random hosts. The simple rule (least of capacity / flows over the flow's links) uses
+/// 0.77 of the links, this rule 0.82, and max-min over all flows at every change 0.82 as well. A flow costs
+/// 1.4, 2.2 and (64 hosts only) 55 microseconds of one core. Full links with many flows cost in proportion:
+/// 26 microseconds with 32 hosts behind each rack link of half their capacity, about 256 flows per link.
 ///
 /// Exact and repeatable: bytes are counted in integers of 2^-20 byte, times are integer nanoseconds (the
-/// nearest one), rates are doubles that are made by single additions, subtractions and divisions and rounded
-/// to integers after each multiplication, so that no compiler may contract them; all orders are those of
-/// vectors.
+/// nearest one), and rates are doubles. Rates are made by single additions, subtractions and divisions and
+/// rounded to integers after each multiplication, so that no compiler may contract them. All orders are those
+/// of vectors.
 
 #include <algorithm>
 #include <array>
@@ -43,9 +43,10 @@ namespace tensorhub::inline TENSORHUB_MODE::testing {
 class flow_rates {
  public:
   using link_number = std::uint32_t;
-  using flow_number = std::uint32_t;  ///< chosen by the user; small numbers, as they index a vector
+  /// Chosen by the user; numbers should be small, because they index a vector.
+  using flow_number = std::uint32_t;
   static constexpr std::size_t links_per_flow = 5;
-  /// Of one flow.
+  /// The largest size of one flow.
   static constexpr std::uint64_t largest_flow_bytes = std::uint64_t{1} << 42;
 
   link_number add_link(std::uint64_t bytes_per_second) {
@@ -78,7 +79,7 @@ class flow_rates {
     begun_.push_back(flow);
   }
 
-  /// Takes a flow out, finished or not. Returns what has not been moved, in whole bytes (rounded up).
+  /// Removes a flow, finished or not. Returns the bytes that it has not moved (rounded up).
   std::uint64_t end(flow_number flow, time_point now) {
     flow_state& state = flows_[flow];
     advance(state, now.nanoseconds);
@@ -104,18 +105,19 @@ class flow_rates {
     return static_cast<std::uint64_t>((state.left + unit - 1) / unit);
   }
 
-  /// Links have changed, `share` is due before time goes on.
+  /// Links have changed: `share` must be called before time advances.
   [[nodiscard]] bool has_changed() const noexcept { return !changed_.empty(); }
 
-  /// When the first flow is through; `time_point::never()`: none moves.
+  /// The time at which the first flow ends; `time_point::never()`: no flow moves.
   [[nodiscard]] time_point first_end() const noexcept { return {ends_[winners_[1]]}; }
-  /// Which; of several at the same nanosecond, the one whose first link has the lowest number.
+  /// The flow that ends first; of several in the same nanosecond, the one whose first link has the lowest
+  /// number.
   [[nodiscard]] flow_number first_flow() const noexcept { return links_[winners_[1]].first; }
 
   [[nodiscard]] std::span<const flow_number> flows_on(link_number link) const noexcept {
     return links_[link].flows;
   }
-  /// Present rate, for observers.
+  /// The present rate, for observers.
   [[nodiscard]] double bytes_per_second(flow_number flow) const noexcept {
     return flows_[flow].rate / units_per_byte * 1e9;
   }
@@ -128,7 +130,7 @@ class flow_rates {
     for (const link_number number : changed_) {
       link_state& link = links_[number];
       link.open = link.flows.size();
-      link.given = 0;
+      link.assigned = 0;
       for (const flow_number flow : link.flows) touch(flow);
     }
     for (const flow_number flow : begun_) touch(flow);
@@ -137,7 +139,7 @@ class flow_rates {
     fill();
     for (const link_number number : changed_) {
       links_[number].changed = false;
-      links_[number].taken = links_[number].given;
+      links_[number].taken = links_[number].assigned;
     }
     changed_.clear();
     for (const flow_number flow : touched_) apply(flow, now.nanoseconds);
@@ -149,32 +151,33 @@ class flow_rates {
   static constexpr double units_per_byte = 1048576.0;  ///< 2^20
   static constexpr std::int64_t never = time_point::never().nanoseconds;
   static constexpr double unlimited = std::numeric_limits<double>::infinity();
-  static constexpr double open = -1;  ///< `flow_state::next` of a flow whose rate is not decided yet
+  static constexpr double open = -1;  ///< `flow_state::next` of a flow whose rate is undecided
 
   struct flow_state {
     std::int64_t left = 0;   ///< units, at `since`
     std::int64_t since = 0;  ///< nanoseconds
     double rate = 0;         ///< units per nanosecond
-    double reserved = 0;     ///< its rate; before the first share, the most that it could get
-    double next = 0;         ///< of the share that is being made
-    double bound = 0;        ///< what its unchanged links allow
+    double reserved = 0;     ///< its rate; before the first share, an upper bound of it
+    double next = 0;         ///< in the share that is being computed
+    double bound = 0;        ///< the limit that its unchanged links set
     std::uint64_t round = 0;
     std::array<link_number, links_per_flow> link{};
-    std::array<std::uint32_t, links_per_flow> place{};  ///< in the flows of that link
+    std::array<std::uint32_t, links_per_flow> place{};  ///< position in the flows of that link
     std::uint8_t links = 0;
   };
   struct link_state {
     double capacity = 0;  ///< units per nanosecond
-    double taken = 0;     ///< sum of what is reserved for its flows
-    double given = 0;     ///< sum of the rates decided in this share
+    double taken = 0;     ///< sum of the reserved rates of its flows
+    double assigned = 0;  ///< sum of the rates decided in this share
     std::size_t open = 0;
     bool changed = false;
     bool was_full = false;  ///< when one of its flows ended
     bool stale_level = false;
     bool stale_first = false;
-    flow_number first = 0;  ///< of the flows whose first link this is, the one through first
+    flow_number first = 0;  ///< of the flows whose first link this is, the one that ends first
     std::vector<flow_number> flows{};
-    std::vector<std::int64_t> ends{};  ///< beside `flows`: when; never if this is not the flow's first link
+    /// Parallel to `flows`: end times; never if this is not the flow's first link.
+    std::vector<std::int64_t> ends{};
   };
   using level_of_link = std::pair<double, link_number>;
 
@@ -182,8 +185,8 @@ class flow_rates {
     return link.taken > link.capacity * (1 - 1e-9);
   }
 
-  /// No, if none of its flows is held back by it, before or after; it counts as unchanged then. This keeps
-  /// wide links (of racks, say) cheap that have hundreds of flows and room for all.
+  /// False if the link limits none of its flows, before or after; it counts as unchanged then. This keeps
+  /// wide links (for example of racks) cheap that have hundreds of flows and capacity for all.
   [[nodiscard]] static bool must_share(link_state& link) noexcept {
     link.changed = (std::exchange(link.was_full, false) || is_full(link)) && !link.flows.empty();
     return link.changed;
@@ -191,7 +194,7 @@ class flow_rates {
 
   void touch(flow_number number) {
     flow_state& flow = flows_[number];
-    if (flow.links == 0 || std::exchange(flow.round, round_) == round_) return;  // 0: has ended
+    if (flow.links == 0 || std::exchange(flow.round, round_) == round_) return;  // 0: the flow has ended
     flow.next = open;
     touched_.push_back(number);
   }
@@ -215,8 +218,8 @@ class flow_rates {
     return bound;
   }
 
-  /// Progressive filling of the changed links. Levels only rise while flows are decided, so that the lowest
-  /// level, if it is up to date, is final.
+  /// Progressive filling of the changed links. Levels only rise while flows are decided, so the lowest level
+  /// is final if it is up to date.
   void fill() {
     levels_.clear();
     for (const link_number number : changed_) {
@@ -242,18 +245,19 @@ class flow_rates {
       }
     }
     for (const flow_number flow : touched_) {
-      if (flows_[flow].next == open) decide(flows_[flow], unlimited);  // begun, on links with room for all
+      // New flows, on links with capacity for all.
+      if (flows_[flow].next == open) decide(flows_[flow], unlimited);
     }
   }
 
-  /// The rate that each open flow of the link gets, unless it is bound to less.
+  /// The rate that each open flow of the link gets, unless other links limit it to less.
   [[nodiscard]] double level_of(link_state& link) {
     link.stale_level = false;
     bounds_.clear();
     for (const flow_number flow : link.flows) {
       if (flows_[flow].next == open) bounds_.push_back(flows_[flow].bound);
     }
-    const double all = link.capacity - link.given;
+    const double all = link.capacity - link.assigned;
     double level = all / static_cast<double>(bounds_.size());
     std::size_t bound_before = 0;
     while (true) {
@@ -280,7 +284,7 @@ class flow_rates {
     for (std::size_t i = 0; i < flow.links; ++i) {
       link_state& link = links_[flow.link[i]];
       if (link.changed) {
-        link.given += rate;
+        link.assigned += rate;
         --link.open;
         link.stale_level = true;
       } else {
@@ -314,7 +318,7 @@ class flow_rates {
     stale_firsts_.push_back(first_link);
   }
 
-  // ---- who is through first: per first link by looking, among the links by a tree of winners ------------
+  // ---- which flow ends first: a search per first link, and a tree of winners among the links ------------
 
   void find_first(link_number number) {
     link_state& link = links_[number];

@@ -1,7 +1,7 @@
 #pragma once
 /// \file group_rule.hpp
-/// Contract 3: the shards of a replica get one version per operation, and an update succeeds for all or for
-/// none.
+/// Contract 3: the shards of a replica get one version per operation, and an update succeeds for all of them
+/// or for none.
 
 #include <map>
 #include <string>
@@ -14,22 +14,22 @@ namespace tensorhub::inline TENSORHUB_MODE::testing {
 
 class group_rule {
  public:
-  /// The server counts this replica's calls from one again.
+  /// The server numbers this replica's calls from one again.
   void forget(const std::string& replica) { operations_.erase(replica); }
 
-  /// A shard's call has ended. `lives(incarnation)`: what a process that is gone was told binds nobody, and
-  /// its numbers may be counted again.
+  /// A shard's call has ended. `lives(incarnation)`: results of a process that has ended bind no other shard,
+  /// and their numbers may be used again.
   template <typename Lives, typename Violate>
-  void check(incarnation who, const std::string& name, const std::string& replica,
+  void check(incarnation worker, const std::string& name, const std::string& replica,
              const session_result& result, bool one_version, bool one_end, Lives&& lives, Violate&& violate) {
     std::vector<outcome>& all = operations_[replica][result.operation];
-    std::erase_if(all, [&](const outcome& each) { return !lives(each.who); });
-    // Whoever gave up, was told nothing in time, or is dead may not know that the group succeeded.
+    std::erase_if(all, [&](const outcome& each) { return !lives(each.worker); });
+    // A shard that gave up, got no answer in time, or is dead may not know that the group succeeded.
     const errc code = result.outcome.code;
     const bool did_not_hear = code == errc::timed_out || code == errc::disconnected ||
                               code == errc::replaced || code == errc::cancelled;
     if (!result.outcome.ok() && did_not_hear) return;
-    const outcome now{who, result.outcome.ok(), result.version, name + ": " + result.outcome.sentence};
+    const outcome now{worker, result.outcome.ok(), result.version, name + ": " + result.outcome.sentence};
     for (const outcome& other : all) {
       if (one_version && other.ok && now.ok && other.version != now.version) {
         violate("shards of " + replica + " got versions " + to_string(other.version) + " and " +
@@ -44,9 +44,9 @@ class group_rule {
   }
 
  private:
-  /// How a shard's call of one operation has ended.
+  /// The result of one shard's call of an operation.
   struct outcome {
-    incarnation who{};
+    incarnation worker{};
     bool ok = false;
     version_number version{};
     std::string text{};

@@ -1,7 +1,7 @@
 #pragma once
 /// \file leavers.hpp
-/// Retention in a simulated history: versions that are pinned, processes that take versions into their host
-/// memory, and processes that leave with some grace.
+/// Retention in a simulated history: pinned versions, processes that take versions into their host memory,
+/// and processes that leave within a grace period.
 
 #include <chrono>
 #include <functional>
@@ -15,7 +15,7 @@
 
 namespace tensorhub::inline TENSORHUB_MODE::testing {
 
-/// A part of `simulation` (world.hpp), whose friend it is.
+/// A part of `simulation` (world.hpp) and its friend.
 template <typename World>
 class simulated_leavers {
  public:
@@ -24,7 +24,7 @@ class simulated_leavers {
 
   explicit simulated_leavers(World& world) : world_{&world} {}
 
-  /// Brings a version into the host memory of a worker's process.
+  /// Copies a version into the host memory of a worker's process.
   void offload(worker_type& host, version_number version, const std::string& replica) {
     const place where{replica, host.shard().index};
     if (world_->at(where) != nullptr) return;
@@ -61,7 +61,7 @@ class simulated_leavers {
       if (holder.alive()) world_->end_process(holder);
     });
   }
-  /// Hands over what it has, says goodbye; then `done`.
+  /// Hands over the held versions and leaves; then calls `done`.
   void leave_with_grace(worker_type& worker, duration patience, std::function<void()> done) {
     if (world_->log) world_->note(worker.name() + " is to leave");
     const version_number held = worker.core().held() ? worker.core().held()->version : version_number{};
@@ -79,9 +79,9 @@ class simulated_leavers {
               [this, done](const session_result&) { world_->events_.after(duration{0}, done); });
         });
   }
-  /// All processes of a rollout replica end with some grace; new ones come. Perhaps those of other replicas
-  /// do the same.
-  void retire_somebody() {
+  /// All processes of a rollout replica leave within a grace period, and new ones replace them. The processes
+  /// of other replicas may do the same at that time.
+  void retire_random_replica() {
     const place& chosen = world_->rollouts_[world_->events_.below(world_->rollouts_.size())];
     retire(chosen);
     if (!world_->events_.chance(world_->options_.leave_together)) return;

@@ -1,7 +1,7 @@
 #pragma once
 /// \file link_network.hpp
-/// The simulated data network: hosts with full-duplex links, racks, datacenters, wide-area links; bulk flows
-/// that share them (flow_rates.hpp), small messages that do not.
+/// The simulated data network: hosts with full-duplex links, racks, datacenters and wide-area links. Bulk
+/// flows share the links (flow_rates.hpp); small messages do not.
 ///
 ///     event_queue events{seed};
 ///     link_network network{events};
@@ -12,13 +12,13 @@
 ///     network.start(trainer, rollout, chunk_bytes, [] { /* the chunk is here */ });
 ///     while (events.step(time_point::never())) {}
 ///
-/// A flow is a one-sided read by its target: the request travels from target to source (one delay), the
-/// bytes move at the flow's share, the last one arrives one delay later, then `done` is called. So a lone
-/// flow takes delay + bytes / slowest link + delay, to the nanosecond.
+/// A flow is a one-sided read by its target: the request travels from target to source (one delay), the bytes
+/// move at the flow's rate, the last byte arrives one delay later, and then `done` is called. A lone flow
+/// therefore takes delay + bytes / slowest link + delay, to the nanosecond.
 ///
-/// Path of a flow: the source's sending link; if the racks differ, the up-link of the source's rack and the
-/// down-link of the target's (those that were added); if the datacenters differ, the wide-area link; the
-/// target's receiving link. Hosts of one rack are joined without limit.
+/// The path of a flow: the source's sending link; if the racks differ, the up-link of the source's rack and
+/// the down-link of the target's rack (if they were added); if the datacenters differ, the wide-area link;
+/// the target's receiving link. There is no limit between hosts of one rack.
 ///
 /// All calls, callbacks included, belong to the thread that steps the queue. Callbacks are called from
 /// events, never inside a call of this class, and may call anything here. Wrong arguments throw
@@ -44,13 +44,13 @@
 
 namespace tensorhub::inline TENSORHUB_MODE::testing {
 
-/// One adapter: several workers may share it. Numbered from 0 in the order of adding.
+/// One adapter, which several workers may share. Hosts are numbered from 0 in the order of `add_host`.
 struct host_id {
   std::uint32_t number = 0;
   auto operator<=>(const host_id&) const = default;
 };
 
-/// Never equal to one of an earlier flow; the default names no flow.
+/// Never equal to an identifier of an earlier flow; the default value names no flow.
 struct flow_id {
   std::uint32_t slot = 0;
   std::uint32_t generation = 0;
@@ -73,7 +73,7 @@ class link_network {
   /// Borrows the queue. `lan_delay`: one way between any two hosts of one datacenter.
   explicit link_network(event_queue& events, duration lan_delay = std::chrono::microseconds{5})
       : events_{&events}, lan_delay_{lan_delay} {}
-  link_network(const link_network&) = delete;  // its events point to it
+  link_network(const link_network&) = delete;  // events point to the network
   link_network& operator=(const link_network&) = delete;
 
   // ---- what there is (may grow at any time) -------------------------------------------------------------
@@ -90,7 +90,7 @@ class link_network {
     return {static_cast<std::uint32_t>(hosts_.size() - 1)};
   }
 
-  /// Limits what leaves (`up`) and enters (`down`) a rack; for flows that start later. Once per rack.
+  /// Limits the bytes that leave (`up`) and enter (`down`) a rack, for flows that start later. Once per rack.
   void add_rack(const std::string& datacenter, const std::string& name, std::uint64_t up_bytes_per_second,
                 std::uint64_t down_bytes_per_second) {
     if (name.empty()) throw error(errc::invalid_argument, "a rack with limits needs a name");
@@ -101,7 +101,8 @@ class link_network {
     rack.has_links = true;
   }
 
-  /// One direction. A flow needs both: its request travels against its bytes. Once per ordered pair.
+  /// Adds one direction. A flow needs both, because its request travels against its bytes. Once per ordered
+  /// pair.
   void add_wide_area(const std::string& from, const std::string& to, const wide_area_options& options) {
     const std::uint32_t source = datacenter_named(from);
     const std::uint32_t target = datacenter_named(to);
@@ -119,14 +120,14 @@ class link_network {
 
   /// `to` reads `bytes` (at most flow_rates::largest_flow_bytes) from `from`. Exactly one of these happens:
   ///   - `done` is called one delay after the last byte,
-  ///   - `lost` is called: `from` had failed; the detection time given to `fail` has passed,
-  ///   - neither, after `cancel`, or because `to` failed: nobody is there to be told.
+  ///   - `lost` is called: `from` had failed, and the detection time passed to `fail` is over,
+  ///   - neither: after `cancel`, or because `to` failed, so there is no process to call.
   flow_id start(host_id from, host_id to, std::uint64_t bytes, action done, action lost = {}) {
     if (bytes > flow_rates::largest_flow_bytes) {
       throw error(errc::limit_exceeded, "a flow of " + std::to_string(bytes) + " bytes: split it");
     }
     const duration request = delay(to, from);
-    static_cast<void>(delay(from, to));  // throws here rather than in an event
+    static_cast<void>(delay(from, to));  // throws here and not in an event
     std::uint32_t slot = 0;
     if (free_slots_.empty()) {
       slot = static_cast<std::uint32_t>(flows_.size());
@@ -150,7 +151,7 @@ class link_network {
     return id;
   }
 
-  /// The flow's share is free at once, its callbacks are not called. Does nothing for a flow that has ended.
+  /// Frees the flow's share at once; its callbacks are not called. Does nothing for a flow that has ended.
   void cancel(flow_id id) {
     if (!exists(id)) return;
     if (flows_[id.slot].stage == flow_stage::moving) stop_moving(id.slot, false);
@@ -158,7 +159,7 @@ class link_network {
     arm();
   }
 
-  /// Requested, moving, or on the last delay.
+  /// Whether the flow is requested, moving, or in its last delay.
   [[nodiscard]] bool exists(flow_id id) const noexcept {
     return id.slot < flows_.size() && flows_[id.slot].generation == id.generation &&
            flows_[id.slot].stage != flow_stage::none;
@@ -166,9 +167,9 @@ class link_network {
 
   // ---- small data ---------------------------------------------------------------------------------------
 
-  /// `arrived` is called after the delay and the time that `bytes` take at the slowest of the four directions
-  /// of the two adapters. Takes no capacity, never waits behind flows. Lost if `to` fails before it arrives,
-  /// or has failed, or if `from` has.
+  /// Calls `arrived` after the delay and the time that `bytes` take at the slowest of the four directions of
+  /// the two adapters. Uses no capacity and never waits for flows. The message is lost if `from` has failed,
+  /// or if `to` has failed or fails before it arrives.
   void message(host_id from, host_id to, std::uint64_t bytes, action arrived) {
     const duration travel = delay(from, to);
     const host_state& source = hosts_[from.number];
@@ -186,8 +187,8 @@ class link_network {
 
   // ---- failure ------------------------------------------------------------------------------------------
 
-  /// The host is gone, with all its flows: those that read from it are told after `detection`, also those
-  /// that are started until it is restored.
+  /// The host fails, with all its flows. Flows that read from it call `lost` after `detection`; so do flows
+  /// that are started before it is restored.
   void fail(host_id id, duration detection) {
     host_state& host = at(id);
     if (std::exchange(host.failed, true)) return;
@@ -199,25 +200,26 @@ class link_network {
       doomed_.insert(doomed_.end(), flows.begin(), flows.end());
     }
     for (const std::uint32_t slot : doomed_) {
-      if (flows_[slot].stage != flow_stage::moving) continue;  // to itself: is in the list twice
+      // A flow from a host to itself is in the list twice.
+      if (flows_[slot].stage != flow_stage::moving) continue;
       stop_moving(slot, false);
       lose(slot);
     }
     arm();
   }
 
-  /// Back, as after a restart: earlier flows and messages stay lost.
+  /// Restores the host, as after a restart: earlier flows and messages stay lost.
   void restore(host_id id) { at(id).failed = false; }
 
   [[nodiscard]] bool has_failed(host_id id) const { return at(id).failed; }
 
   // ---- observers ----------------------------------------------------------------------------------------
-  // Bytes of flows that have sent their last byte, were cancelled or lost: what was moved of them. Messages
-  // are counted apart, so that tests may say "exactly one model".
+  // The bytes that flows have moved; a flow counts when it has sent its last byte, was cancelled or was lost.
+  // Messages are counted separately, so that tests may say "exactly one model".
 
   [[nodiscard]] std::uint64_t sent_bytes(host_id id) const { return at(id).sent_bytes; }
   [[nodiscard]] std::uint64_t received_bytes(host_id id) const { return at(id).received_bytes; }
-  /// Between datacenters, or inside one. 0 for names that no host has.
+  /// The bytes between two datacenters, or inside one. 0 for names that no host has.
   [[nodiscard]] std::uint64_t carried_bytes(const std::string& from, const std::string& to) const {
     const auto source = std::ranges::find(datacenters_, from);
     const auto target = std::ranges::find(datacenters_, to);
@@ -229,11 +231,11 @@ class link_network {
   [[nodiscard]] std::uint64_t message_bytes() const noexcept { return message_bytes_; }
 
   [[nodiscard]] std::size_t moving_flows() const noexcept { return moving_; }
-  /// Its share now; 0 before the first byte and after the last, and in the instant of a change.
+  /// The flow's present rate; 0 before the first byte and after the last, and in the instant of a change.
   [[nodiscard]] double bytes_per_second(flow_id id) const noexcept {
     return exists(id) && flows_[id.slot].stage == flow_stage::moving ? rates_.bytes_per_second(id.slot) : 0;
   }
-  /// One way.
+  /// The delay in one direction.
   [[nodiscard]] duration delay(host_id from, host_id to) const {
     const std::uint32_t source = at(from).datacenter;
     const std::uint32_t target = at(to).datacenter;
@@ -254,7 +256,7 @@ class link_network {
     flow_rates::link_number receiving = 0;
     std::uint32_t datacenter = 0;
     std::uint32_t rack = no_rack;
-    std::uint32_t life = 0;  ///< raised when it fails
+    std::uint32_t life = 0;  ///< increased when the host fails
     bool failed = false;
     duration detection{};
     std::uint64_t slower_bytes_per_second = 0;
@@ -342,7 +344,7 @@ class link_network {
     arm();
   }
 
-  /// Out of the rates, into the counters.
+  /// Moves a flow from the rates into the counters.
   void stop_moving(std::uint32_t slot, bool complete) {
     flow_state& flow = flows_[slot];
     const std::uint64_t left = rates_.end(slot, events_->now());
@@ -391,8 +393,8 @@ class link_network {
 
   // ---- one event for the first flow to end --------------------------------------------------------------
 
-  /// Sees to it that `wake` is called when the next flow ends, or now if shares have to be made: all that
-  /// changes in one nanosecond is shared once. A later wake that was armed before is ignored when it comes.
+  /// Schedules `wake` for the end of the next flow, or for now if shares must be computed: all changes within
+  /// one nanosecond are shared once. A later wake that was scheduled earlier is ignored when it runs.
   void arm() {
     const time_point next = rates_.has_changed() ? events_->now() : rates_.first_end();
     if (next >= armed_) return;
@@ -418,7 +420,7 @@ class link_network {
   std::vector<host_state> hosts_;
   std::vector<rack_state> racks_;
   std::vector<std::string> datacenters_;
-  std::vector<std::vector<wide_area_state>> wide_areas_;  ///< [from][to]; the diagonal only counts
+  std::vector<std::vector<wide_area_state>> wide_areas_;  ///< [from][to]; the diagonal is only for counting
   std::vector<flow_state> flows_;
   std::vector<std::uint32_t> free_slots_;
   std::vector<std::uint32_t> doomed_;

@@ -1,9 +1,9 @@
 #pragma once
 /// \file options.hpp
-/// What goes wrong in a simulated history, how often, and what came of it.
+/// The faults of a simulated history with their frequencies, and the counts of what happened.
 ///
-/// Chances are between 0 and 1, rates are per second of virtual time. Faults happen during `length` only;
-/// what follows is the finale, in which everything must come to rest (world.hpp).
+/// Chances are between 0 and 1; rates are per second of virtual time. Faults happen during `length` only; in
+/// the finale that follows, the whole system must come to rest (world.hpp).
 
 #include <chrono>
 #include <cstddef>
@@ -20,48 +20,50 @@ struct simulation_options {
   std::size_t rollouts = 3;
   std::size_t datacenters = 1;                ///< the trainer is in the first one
   duration length = std::chrono::seconds{3};  ///< of virtual time, before the finale
-  /// After the last fault: everybody who is going to be declared dead has been, and is replaced.
+  /// Time after the last fault: all workers that will be declared dead have been, and are replaced.
   duration settling = std::chrono::milliseconds{1500};
   duration unpublish_timeout = std::chrono::milliseconds{100};
 
   // ---- processes
-  double kills_per_second = 0.3;   ///< of rollout workers; a new process takes the place after a while
-  double late_starters = 0.0;      ///< chance per rollout worker that it starts up to 500 ms late
-  double trainer_exits = 0.0;      ///< chance per version and shard: killed in the drain, or leaves after it
-  double pauses_per_second = 0.0;  ///< of any worker, for up to 900 ms: beyond the server's patience
-  double paused_readers = 0.0;     ///< chance per update that its reader is paused in the middle of it
-  double instant_restarts = 0.0;   ///< chance per death that the next process has the address within 100 us
+  double kills_per_second = 0.3;  ///< of rollout workers; a new process replaces each after a while
+  double late_starters = 0.0;     ///< chance per rollout worker that it starts up to 500 ms late
+  /// Chance per version and shard: the trainer is killed in the drain, or leaves after it.
+  double trainer_exits = 0.0;
+  double pauses_per_second = 0.0;  ///< of any worker, for up to 900 ms: longer than the server's patience
+  double paused_readers = 0.0;     ///< chance per update that its reader is paused during the update
+  double instant_restarts = 0.0;   ///< chance per death that the next process gets the address within 100 us
   double flipped_bits = 0.0;       ///< chance per read of a chunk that one bit of it arrives wrong
   double careless_trainer = 0.0;   ///< chance per version that a trainer overwrites without unpublish
 
   // ---- calls
-  double cancels = 0.0;          ///< chance per update that its caller cancels it, at any moment
+  double cancels = 0.0;          ///< chance per update that its caller cancels it at some moment
   double short_deadlines = 0.0;  ///< chance per round of a deadline between 1 and 20 ms
   double late_shards = 0.0;      ///< chance per update that this shard calls up to 700 ms after the others
-  double fickle_callers = 0.0;   ///< chance per round of many calls in a row that are given up at once
+  double fickle_callers = 0.0;   ///< chance per round of many calls in a row that the caller gives up at once
   double old_versions = 0.0;     ///< chance per round that it asks for exactly one of the last four versions
-  double local_updates = 0.0;    ///< chance per round that it takes only what its datacenter has
+  /// Chance per round that the reader takes versions only from its own datacenter.
+  double local_updates = 0.0;
 
   // ---- retention
   std::uint32_t keep_latest = 0;  ///< versions that the trainer asks to be retained
   double pins = 0.0;              ///< chance per version that it is pinned, for a while
   double polite_leavers_per_second =
-      0.0;                      ///< rollouts that leave with some grace, and come back as new processes
+      0.0;                      ///< rollouts that leave within a grace period and return as new processes
   double leave_together = 0.0;  ///< chance that all other rollouts leave at the same moment
-  double no_room = 0.0;         ///< chance per offload that the host has no memory for it
+  double no_room = 0.0;         ///< chance per offload that the host lacks memory for it
 
   // ---- servers
   double server_kills_per_second = 0.0;  ///< another one starts at the same address after up to 600 ms
-  /// Another server takes over at the next address, under the next term; the old one goes on for up to 300
+  /// Another server takes over at the next address, under the next term; the old one continues for up to 300
   /// ms.
   double takeovers_per_second = 0.0;
 
   // ---- control network
   double connection_losses_per_second = 1.0;  ///< over all control connections
   double lost_reports = 0.0;  ///< chance per report (control_network.hpp) that its connection breaks with it
-  double stalled_reports = 0.0;  ///< chance per report that its connection stands still for up to 250 ms
-  double stale_messages = 0.0;   ///< chance per message that a copy arrives later, behind newer ones
-  double double_joins_per_second = 0.0;  ///< a worker that has joined asks to join at another place too
+  double stalled_reports = 0.0;          ///< chance per report that its connection stalls for up to 250 ms
+  double stale_messages = 0.0;           ///< chance per message that a copy arrives later, behind newer ones
+  double double_joins_per_second = 0.0;  ///< a joined worker also asks to join in another role
 };
 
 struct simulation_statistics {
@@ -75,23 +77,23 @@ struct simulation_statistics {
   std::uint64_t chunks = 0;
   std::uint64_t relayed_chunks = 0;  ///< of these, read from a worker that was receiving itself
   std::uint64_t trades = 0;          ///< moments at which two workers read from each other
-  std::uint64_t seeds = 0;           ///< moments at which a lease crosses into another datacenter
-  std::uint64_t taken_back = 0;      ///< sources, by the last server, from readers that received nothing
+  std::uint64_t seeds = 0;           ///< moments at which a lease crossed into another datacenter
+  std::uint64_t taken_back = 0;      ///< sources that the last server withdrew from readers without progress
   std::uint64_t kills = 0;
   std::uint64_t pauses = 0;
   std::uint64_t flipped_bits = 0;
-  std::uint64_t retired = 0;      ///< workers that left with grace
-  std::uint64_t offloads = 0;     ///< that were asked for
-  std::uint64_t handed_over = 0;  ///< temporary replicas (shards) that got their version
-  std::uint64_t lost = 0;         ///< retained versions that the server says are lost
+  std::uint64_t retired = 0;      ///< workers that left within their grace period
+  std::uint64_t offloads = 0;     ///< offloads that were requested
+  std::uint64_t handed_over = 0;  ///< temporary replicas (shards) that received their version
+  std::uint64_t lost = 0;         ///< retained versions that the server reported as lost
   std::uint64_t server_kills = 0;
-  std::uint64_t refused_publishes = 0;  ///< out of step with the group, after a server's end
+  std::uint64_t refused_publishes = 0;  ///< publishes out of step with the group, after the end of a server
   std::uint64_t takeovers = 0;
   std::uint64_t exits = 0;  ///< of trainers
   std::uint64_t double_joins = 0;
   std::uint64_t lost_connections = 0;
   std::uint64_t stale_messages = 0;
-  std::uint64_t beliefs = 0;  ///< comparisons of the server's record with a worker at rest
+  std::uint64_t beliefs = 0;  ///< comparisons of the server's record with an idle worker
 
   simulation_statistics& operator+=(const simulation_statistics& other) {
     events += other.events;

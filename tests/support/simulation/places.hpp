@@ -1,6 +1,6 @@
 #pragma once
 /// \file places.hpp
-/// Who the workers of a simulated history are, and where.
+/// The roles and locations of the workers in a simulated history.
 
 #include <algorithm>
 #include <chrono>
@@ -13,8 +13,8 @@
 
 namespace tensorhub::inline TENSORHUB_MODE::testing {
 
-/// Names: "trainer", "rollout-<n>", and "<replica>~<version>" of a temporary replica, which is where the
-/// other is. Every fourth replica is spot. Time-outs suit the simulated network.
+/// Names: "trainer", "rollout-<n>", and "<replica>~<version>" for a temporary replica, which has the location
+/// of that replica. Every fourth replica is spot. Time-outs suit the simulated network.
 [[nodiscard]] inline session_options simulated_place(const std::string& replica, std::uint32_t shard,
                                                      const simulation_options& history, bool temporary) {
   session_options options;

@@ -1,10 +1,10 @@
 #pragma once
 /// \file retained_versions.hpp
-/// Which versions the reliable processes of a history really hold, whatever the server believes: contract 4.
+/// Contract 4: which versions the reliable processes of a history really hold, whatever the server believes.
 ///
-/// A version is safe while all shards of some replica hold it, in processes that live and are not spot. When
-/// one stops being safe somebody must have been killed, or cut short by a deadline; otherwise the server has
-/// allowed it.
+/// A version is safe while all shards of some replica hold it, in processes that live and are not spot. If a
+/// version stops being safe, a process must have been killed or cut short by a deadline; otherwise the server
+/// has allowed the loss.
 
 #include <cstdint>
 #include <map>
@@ -21,11 +21,10 @@ namespace tensorhub::inline TENSORHUB_MODE::testing {
 template <typename Worker>
 class retained_versions {
  public:
-  /// `patience`: how long the server may believe in a worker that is gone.
+  /// `patience`: how long the server may believe in a worker that has ended.
   explicit retained_versions(duration patience) : patience_{patience} {}
 
-  /// This worker ends, or gives its memory back, without having been allowed to: the server may rely on it
-  /// for a while.
+  /// This worker ends, or gives up its memory, without permission: the server may rely on it for a while.
   void excuse(time_point now, const session& worker) {
     if (worker.held()) excuse(now, worker.held()->version);
     excuse_replica(now, worker.options().replica);
@@ -35,18 +34,18 @@ class retained_versions {
     for (const auto& [version, by] : safe_) excuse(now, version);
   }
 
-  /// The server has declared this worker dead, which it may not know yet.
+  /// The server has declared this worker dead; the worker may not know it yet.
   void condemn(time_point now, const session& worker) {
     condemned_.insert(worker.self());
     excuse(now, worker);
   }
 
-  /// Another server knows of no verdict, and lets everybody join again.
+  /// A new server knows of no such verdict and lets every worker join again.
   void forget_verdicts() { condemned_.clear(); }
 
-  /// Calls `vanished(version, replicas)` for each that was safe at the last call and is not now, without an
-  /// excuse.
-  /// `counts(worker, version)`: the server counts on this worker's replica for it.
+  /// Calls `vanished(version, replicas)` for each version that was safe at the last call, is not safe now,
+  /// and has no excuse. `counts(worker, version)`: the server counts on this worker's replica for the
+  /// version.
   template <typename Retained, typename Counts, typename Vanished>
   void look(time_point now, const std::vector<std::unique_ptr<Worker>>& workers, std::uint32_t shards,
             Retained&& is_retained, Counts&& counts, Vanished&& vanished) {
@@ -68,7 +67,7 @@ class retained_versions {
       if (!safe.contains(version) && protected_.contains(version) && excused_[version] < now)
         vanished(version, by);
     }
-    // Retained late: its holder may have been allowed to let go before.
+    // The version was retained late: its holder may have had permission to give it up before.
     for (const auto& [version, by] : safe) {
       if (!is_retained(version))
         protected_.erase(version);
@@ -85,11 +84,12 @@ class retained_versions {
   }
 
   duration patience_;
-  std::map<version_number, std::string> safe_;  ///< and in which replicas
-  std::set<version_number> protected_;          ///< of these: retained, and known to the server as held
+  std::map<version_number, std::string> safe_;  ///< with the replicas that hold each
+  /// Of the safe versions: those that are retained and that the server knows as held.
+  std::set<version_number> protected_;
   std::set<incarnation> condemned_;
-  std::map<version_number, time_point> excused_;   ///< until when
-  std::map<std::string, version_number> holders_;  ///< what each replica held completely when it last did
+  std::map<version_number, time_point> excused_;   ///< with the end of the excuse
+  std::map<std::string, version_number> holders_;  ///< the version that each replica last held completely
 };
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::testing

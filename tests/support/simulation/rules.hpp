@@ -1,19 +1,19 @@
 #pragma once
 /// \file rules.hpp
-/// What must hold between a server and its workers at every moment of a history.
+/// The rules that hold between a server and its workers at every moment of a history.
 ///
-///   leases    each is on a worker that shows its version; nobody has more readers than the scheduler's
+///   leases    each is on a worker that shows its version; no worker has more readers than the scheduler's
 ///             credits
 ///   upstreams those of one version form no cycle
 ///   seeds     at most one lease of a version and shard crosses into a datacenter
-///   answers   what the protocol answers at once (messages.hpp) is answered at once, to all who do not have
-///             too many requests in flight
-///   beliefs   of a worker at rest the server knows what it holds
-///   places    an incarnation joins at one place
-///   goodbyes  only who was silent, has a successor, has left or is cut off by a source is told that it is
-///             dead
+///   answers   requests that the protocol answers at once (messages.hpp) are answered at once, unless the
+///             worker has too many requests in flight
+///   beliefs   the server knows what an idle worker holds
+///   places    an incarnation joins in one role
+///   goodbyes  a worker is told that it is dead only if it was silent, has a successor, has left or is cut
+///             off by a source
 ///
-/// Rules about bytes and calls are checked where bytes and calls are: worker.hpp, world.hpp.
+/// Rules for bytes and calls are checked with the bytes and calls: worker.hpp, world.hpp.
 
 #include <algorithm>
 #include <functional>
@@ -36,19 +36,19 @@ namespace tensorhub::inline TENSORHUB_MODE::testing {
 template <typename Server>
 class contract_rules {
  public:
-  /// Of the join requests that no session has sent (`double_joins_per_second`).
+  /// The incarnations of join requests that no session has sent (`double_joins_per_second`).
   static constexpr request_sequence double_join{std::uint64_t{1} << 60};
 
-  /// All are borrowed.
+  /// Borrows all arguments.
   contract_rules(const catalog_options& settings, simulation_statistics& statistics,
                  std::function<void(const std::string&)> violate)
       : settings_{settings}, statistics_{&statistics}, violate_{std::move(violate)} {}
 
-  /// The server that is to be believed from now on; it knows nothing yet.
+  /// The server that is authoritative from now on; it knows no worker yet.
   void attach(const Server& server) {
     server_ = &server;
     peers_.clear();
-    told_.clear();
+    notified_.clear();
   }
 
   // ---- around each message that the server receives
@@ -64,7 +64,7 @@ class contract_rules {
       peer.newest = std::max(peer.newest, message.sequence);
     }
     peer.acknowledged = std::max(peer.acknowledged, message.acknowledged);
-    if (std::holds_alternative<messages::leave_request>(message.body)) told_.insert(from);
+    if (std::holds_alternative<messages::leave_request>(message.body)) notified_.insert(from);
   }
 
   void after(const messages::envelope& message, std::span<const outgoing> output) {
@@ -72,7 +72,7 @@ class contract_rules {
     if (!known_ || !is_answered_at_once(message.body)) return;
     const request_sequence acknowledged = peers_[from].acknowledged;
     if (message.sequence <= acknowledged) return;  // stale
-    // Of one who has not heard the answers to more than may be in flight: it will ask again.
+    // The worker has more unanswered requests than may be in flight: it will repeat this one.
     if (peers_[from].newest.value - acknowledged.value > limits::worker_requests_in_flight) return;
     for (const outgoing& out : output) {
       if (out.to == from && out.message.sequence == message.sequence) return;
@@ -89,7 +89,7 @@ class contract_rules {
         violate_("worker " + to_hex(out.to) + " has joined at a second place");
     }
     const auto* goodbye = std::get_if<messages::goodbye_push>(&out.message.body);
-    if (goodbye == nullptr || goodbye->rejoin || may_be_dead || !told_.insert(out.to).second) return;
+    if (goodbye == nullptr || goodbye->rejoin || may_be_dead || !notified_.insert(out.to).second) return;
     const auto peer = peers_.find(out.to);
     if (peer == peers_.end() || now - peer->second.last_heard > settings_.worker_timeout) return;
     violate_("worker " + to_hex(out.to) +
@@ -103,7 +103,7 @@ class contract_rules {
     std::set<std::pair<incarnation, incarnation>> running;
     std::set<std::pair<incarnation, incarnation>> reads_from;
     server_->for_each_lease([&](const auto& lease) {
-      if (lease.adopted) return;  // an earlier server gave it, by its own view
+      if (lease.adopted) return;  // an earlier server granted the lease, by its own view
       const bool lasts = !lease.cutting_off && !lease.moving;
       if (lasts && lease.upstream && lease.reader &&
           !upstream.try_emplace(lease.reader, lease.source, lease.version).second)
@@ -123,7 +123,8 @@ class contract_rules {
       const auto* source = server_->record_of(lease.source);
       const auto* shown = source != nullptr ? source->shown() : nullptr;
       if (source == nullptr || (shown != nullptr && shown->version == lease.version)) return;
-      if (source->held && source->held->version == lease.version) return;  // being drained for the next one
+      // The source is drained for its next version.
+      if (source->held && source->held->version == lease.version) return;
       violate_("a lease on version " + to_string(lease.version) + " is left at worker " +
                to_hex(lease.source) + ", which does not show it any more");
     });
@@ -131,7 +132,8 @@ class contract_rules {
       if (count > server_->limits().credits)
         violate_("worker " + to_hex(worker) + " has " + std::to_string(count) + " readers");
     }
-    // Who still has the version, and is about to read another one when its readers are done, ends the way.
+    // A worker that still holds the version, and will read another one after its drain, ends the leases
+    // itself.
     for (const auto& [reader, from] : upstream) {
       incarnation at = from.first;
       std::string way = to_hex(reader) + " reads from " + to_hex(at);
@@ -143,7 +145,7 @@ class contract_rules {
     }
   }
 
-  /// An unforced unpublish has returned.
+  /// Called when an unforced unpublish has returned.
   void check_drained(const session& worker, const std::string& name) {
     server_->for_each_lease([&](const auto& lease) {
       if (lease.source == worker.self())
@@ -151,11 +153,11 @@ class contract_rules {
     });
   }
 
-  /// A worker that waits for nothing and the server agree on what it holds.
+  /// Checks that an idle worker and the server agree on what the worker holds.
   void check_belief(const session& worker, const std::string& name) {
     if (!worker.at_rest()) return;
     const auto* record = server_->record_of(worker.self());
-    if (record == nullptr) return;  // about to be told
+    if (record == nullptr) return;  // the worker will soon be told
     ++statistics_->beliefs;
     const auto describe = [](const std::optional<messages::reference>& held) {
       return held ? "version " + to_string(held->version) + " at epoch " + std::to_string(held->epoch)
@@ -170,7 +172,7 @@ class contract_rules {
     }
   }
 
-  /// Where a worker really is; empty: it is not there any more.
+  /// The real datacenter of a worker; empty: the worker has ended.
   std::function<std::string(incarnation)> datacenter_of{};
 
  private:
@@ -194,7 +196,7 @@ class contract_rules {
   simulation_statistics* statistics_;
   std::function<void(const std::string&)> violate_;
   std::map<incarnation, peer_state> peers_;
-  std::set<incarnation> told_;  ///< that they are dead, or have left
+  std::set<incarnation> notified_;  ///< workers that were told that they are dead or have left
   bool known_ = false;
 };
 

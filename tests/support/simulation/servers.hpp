@@ -1,7 +1,7 @@
 #pragma once
 /// \file servers.hpp
-/// The reference servers of a simulated history: one at a time is to be believed; it can die, and another one
-/// can take over while it does not know yet.
+/// The reference servers of a simulated history. One at a time is authoritative; it can die, and another one
+/// can take over before the old one knows.
 
 #include <algorithm>
 #include <array>
@@ -24,11 +24,11 @@ class simulated_servers {
   static constexpr std::size_t count = 2;  ///< addresses
 
   struct hooks {
-    std::function<void(Server&)> started{};      ///< it is the one to be believed from now on
-    std::function<void(std::size_t)> stepped{};  ///< the server at this address may have something to say
+    std::function<void(Server&)> started{};      ///< called when a server becomes authoritative
+    std::function<void(std::size_t)> stepped{};  ///< called when the server at this address may have output
   };
 
-  /// All are borrowed.
+  /// Borrows all arguments.
   simulated_servers(event_queue& events, control_network& network, simulation_statistics& statistics,
                     catalog_options settings, hooks tell)
       : events_{&events},
@@ -37,15 +37,15 @@ class simulated_servers {
         settings_{std::move(settings)},
         tell_{std::move(tell)} {}
 
-  /// Null: nobody listens there.
+  /// Null: no server listens there.
   [[nodiscard]] Server* at(std::size_t index) const { return servers_[index].get(); }
-  /// Null: there is none now.
+  /// Null: there is no server now.
   [[nodiscard]] Server* current() const { return at(current_); }
   [[nodiscard]] std::size_t current_index() const noexcept { return current_; }
   [[nodiscard]] server_epoch epoch() const {
     return current() == nullptr ? server_epoch{} : current()->epoch();
   }
-  /// A deposed one still answers.
+  /// Whether a deposed server still answers.
   [[nodiscard]] bool two() const noexcept {
     return std::ranges::none_of(servers_, [](const auto& server) { return server == nullptr; });
   }
@@ -59,7 +59,7 @@ class simulated_servers {
     tick(index);
   }
 
-  /// The process is gone, and with it all that it knew.
+  /// Ends the process; all its state is lost.
   void kill() {
     if (current() == nullptr) return;
     ++statistics_->server_kills;
@@ -70,7 +70,7 @@ class simulated_servers {
     });
   }
 
-  /// An election: another server takes over, and the old one does not know yet.
+  /// An election: another server takes over, and the old one does not know it yet.
   void take_over() {
     const std::size_t old = current_;
     const std::size_t next = (old + 1) % count;
@@ -99,7 +99,7 @@ class simulated_servers {
   catalog_options settings_;
   hooks tell_;
   std::array<std::unique_ptr<Server>, count> servers_;
-  std::size_t current_ = 0;  ///< the one that was started last
+  std::size_t current_ = 0;  ///< the address of the last started server
   std::uint64_t term_ = 0;
 };
 

@@ -1,6 +1,6 @@
 #pragma once
 /// \file trace.hpp
-/// A worker's messages in words, for the replay of a history.
+/// A text form of a worker's messages, for the replay of a history.
 
 #include <string>
 #include <variant>
@@ -11,7 +11,7 @@
 
 namespace tensorhub::inline TENSORHUB_MODE::testing {
 
-/// What a worker says; begins with a space. Empty: nothing worth a line.
+/// The text of a worker's message; begins with a space. Empty: the message is not traced.
 [[nodiscard]] inline std::string describe_message(const messages::envelope& message) {
   if (const auto* join = std::get_if<messages::join_request>(&message.body)) {
     return " joins after operation " + std::to_string(join->operation.value) +
@@ -33,7 +33,7 @@ namespace tensorhub::inline TENSORHUB_MODE::testing {
   return {};
 }
 
-/// How an update has ended; begins with a space.
+/// The text of an update's result; begins with a space.
 [[nodiscard]] inline std::string describe_end(const session_result& result) {
   return " ends update " + std::to_string(result.operation.value) +
          (!result.outcome.ok()

@@ -1,10 +1,10 @@
 #pragma once
 /// \file trainers.hpp
-/// The trainer group of a simulated history: each shard publishes a version, lets it be read for a while,
-/// takes it back, changes every byte, and meets the other shards.
+/// The trainer group of a simulated history: each shard publishes a version, keeps it published for a while,
+/// unpublishes it, changes every byte, and meets the other shards.
 ///
-/// Some exit in the middle, as processes do, or leave politely; another process goes on in their place. The
-/// last version stays published: it is published when all shards are there, after the last fault.
+/// Some trainers are killed in the middle or leave in order; another process replaces each. The last version
+/// stays published: it is published when all shards are present, after the last fault.
 
 #include <chrono>
 #include <cstdint>
@@ -19,7 +19,7 @@
 
 namespace tensorhub::inline TENSORHUB_MODE::testing {
 
-/// A part of `simulation` (world.hpp), whose friend it is.
+/// A part of `simulation` (world.hpp) and its friend.
 template <typename World>
 class simulated_trainers {
  public:
@@ -27,7 +27,7 @@ class simulated_trainers {
 
   explicit simulated_trainers(World& world) : world_{&world} {}
 
-  /// One step of one shard. `last`: leaves the version published.
+  /// One step of one shard. `last`: the version stays published.
   void train(std::uint32_t shard, version_number version, bool last) {
     worker_type* worker = world_->at({World::trainer, shard});
     if (worker == nullptr) return meet(shard, version);  // the others publish without it
@@ -40,7 +40,7 @@ class simulated_trainers {
         },
         [this, worker, shard, version, last](const session_result& result) {
           if (result.outcome.ok()) return published(*worker, shard, version, last);
-          // A process that was not there for one of its group's calls may not know it after a server's end.
+          // A process that missed one of its group's calls may not know that after the end of a server.
           const bool out_of_step = world_->servers_fail() && result.outcome.code == errc::group_failed;
           if (out_of_step) ++world_->statistics_.refused_publishes;
           if (result.outcome.code != errc::replaced && !out_of_step)
@@ -69,7 +69,7 @@ class simulated_trainers {
     event_queue& events = world_->events_;
     if (!worker.alive()) return meet(shard, version);
     if (events.chance(world_->options_.careless_trainer))
-      worker.scribble();  // breaks the contract: readers must notice
+      worker.scribble();  // breaks the contract: readers must detect it
     const bool exits = !world_->over() && events.chance(world_->options_.trainer_exits);
     const bool politely = exits && events.chance(0.5);
     if (exits && !politely) {
@@ -96,7 +96,7 @@ class simulated_trainers {
         });
   }
 
-  /// The process says goodbye and ends, perhaps while the other shards still drain; another one goes on.
+  /// The process leaves and ends, perhaps while the other shards still drain; another one replaces it.
   void leave(worker_type& worker, std::uint32_t shard, version_number version) {
     ++world_->statistics_.exits;
     world_->call(
@@ -127,7 +127,7 @@ class simulated_trainers {
       world_->events_.after(world_->network_.delay(),
                             [this, shard, version, last] { train(shard, version, last); });
   }
-  /// All shards are there, and none is about to learn that it is not.
+  /// All shards are present, and none is about to learn that it was declared dead.
   [[nodiscard]] bool is_whole() const {
     for (std::uint32_t shard = 0; shard < world_->options_.shards; ++shard) {
       const worker_type* worker = world_->at({World::trainer, shard});

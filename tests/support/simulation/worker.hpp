@@ -3,8 +3,8 @@
 /// A simulated worker: the real session, pull and control block over simulated memory and a simulated
 /// network.
 ///
-/// It is a shell like tensorhub/worker.hpp, with events in the place of threads. Its memory holds real bytes,
-/// so that a mixture of versions is a mixture of bytes and not a flag.
+/// The simulated worker is a shell like tensorhub/worker.hpp, with events instead of threads. Its memory
+/// holds real bytes, so that a mixture of versions is a mixture of bytes and not a flag.
 
 #include <algorithm>
 #include <array>
@@ -26,7 +26,7 @@
 
 namespace tensorhub::inline TENSORHUB_MODE::testing {
 
-/// The bytes of a version: different in every version, shard and place.
+/// The bytes of a version: different for every version, shard and position.
 [[nodiscard]] inline std::byte content_byte(version_number version, std::uint32_t shard,
                                             std::uint64_t position) noexcept {
   std::uint64_t x = version.value * 0x9e3779b97f4a7c15ull + shard * 0xbf58476d1ce4e5b9ull +
@@ -41,13 +41,13 @@ class simulated_worker {
  public:
   static constexpr std::uint64_t control_base = UINT64_MAX;
 
-  /// What the world does for a worker.
+  /// The functions that the world provides for a worker.
   struct services {
     std::function<void(simulated_worker&, messages::envelope)> send{};
-    /// Who answers at the address of this process: itself, perhaps another one that has come in its place, or
-    /// nobody.
+    /// The worker that answers at the address of this process: the process itself, its successor at the
+    /// address, or none (null).
     std::function<const simulated_worker*(incarnation)> answers{};
-    /// Name of a living process that may still read what this one has promised; empty: there is none.
+    /// The name of a living process that may still read what this process has promised; empty: there is none.
     std::function<std::string(const simulated_worker&)> reader_of{};
     std::function<void(const std::string&)> violation{};
     std::function<void(simulated_worker&, const session_result&)> result{};
@@ -84,13 +84,14 @@ class simulated_worker {
   [[nodiscard]] bool alive() const noexcept { return alive_; }
   [[nodiscard]] std::uint64_t confirmed_chunks() const noexcept { return confirmed_total_; }
 
-  /// The process is gone at once; its memory answers nobody.
+  /// The process ends at once; its memory answers no reads.
   void kill() {
     alive_ = false;
     end_transfer();
   }
 
-  /// Stopped, as by SIGSTOP: it sends, receives and times nothing; its memory can be read all the same.
+  /// Stops the process, as SIGSTOP does: it sends, receives and times nothing, but its memory can still be
+  /// read.
   void pause(duration time) {
     paused_ = true;
     events_->after(time, [this] {
@@ -102,7 +103,7 @@ class simulated_worker {
     });
   }
   [[nodiscard]] bool paused() const noexcept { return paused_; }
-  /// After its last pause.
+  /// The end of its last pause.
   [[nodiscard]] time_point running_since() const noexcept { return running_since_; }
 
   // ---- the user's side of the memory ----
@@ -110,7 +111,7 @@ class simulated_worker {
   void write_version(version_number version) {
     for_each_byte([&](std::uint64_t position) { return content_byte(version, shard_.index, position); });
   }
-  /// What an optimizer does after unpublish: every byte becomes something else.
+  /// What an optimizer does after unpublish: changes every byte.
   void scribble() {
     const std::uint64_t salt = events_->bits();
     for_each_byte(
@@ -126,7 +127,7 @@ class simulated_worker {
     return true;
   }
 
-  /// Digests, shows and announces.
+  /// Makes the digests, shows the version and announces it.
   session_ticket publish(version_number version, duration timeout) {
     const std::uint64_t seed = Integrity::bind(model_, version, shard_);
     std::vector<digest128> table;
@@ -141,7 +142,7 @@ class simulated_worker {
     return ticket;
   }
 
-  /// What is received can be read by others meanwhile.
+  /// Other workers can read received chunks meanwhile.
   session_ticket update(const version_selector& selector, duration timeout,
                         messages::update_reach reach = messages::update_reach::anywhere) {
     const auto ticket =
@@ -150,10 +151,11 @@ class simulated_worker {
     return ticket;
   }
 
-  /// Complete, of what the control block shows now; zero: nothing is shown, or it is still being received.
+  /// The version that the control block shows as complete; zero: none is shown, or it is still being
+  /// received.
   [[nodiscard]] version_number shown() const noexcept { return shown_; }
 
-  /// Contract 1: bytes may change from here on, so nobody may be able to go on reading what was promised.
+  /// Contract 1: bytes may change from here on, so no reader may still be able to read what was promised.
   void check_unread(const char* why) {
     if (promised_epoch_ == 0) return;
     if (const std::string reader = world_.reader_of(*this); !reader.empty())
@@ -161,9 +163,10 @@ class simulated_worker {
                        " may still read them");
     promised_epoch_ = 0;
   }
-  /// A transfer is running.
+  /// Whether a transfer is running.
   [[nodiscard]] bool is_reading() const noexcept { return transfer_.has_value(); }
-  /// This worker reads from `holder` under a lease on what it has promised, and would be served.
+  /// Whether this worker reads from `holder` under a lease on what `holder` has promised, and would be
+  /// served.
   [[nodiscard]] bool may_read(const simulated_worker& holder) const {
     if (!alive_ || !transfer_) return false;
     for (source_slot slot = 0; slot < sources_.size(); ++slot) {
@@ -177,7 +180,7 @@ class simulated_worker {
 
   // ---- shell ----
 
-  /// Performs everything that the core wants, until it wants nothing more, and sets the timer.
+  /// Performs all actions of the core until there are no more, and sets the timer.
   void settle() {
     if (!alive_ || paused_) return;
     for (;;) {
@@ -212,7 +215,7 @@ class simulated_worker {
     });
   }
 
-  /// A read of this worker's memory at this moment, as the transport's serving side would do it.
+  /// A read of this worker's memory at this moment, as the serving side of a transport does it.
   [[nodiscard]] completion_status serve(incarnation reader, const remote_region& region, std::uint64_t offset,
                                         std::span<std::byte> into) const {
     if (const auto status = admits(reader, region); status != completion_status::ok) return status;
@@ -225,13 +228,13 @@ class simulated_worker {
     return completion_status::ok;
   }
 
-  /// It is this process, and it has not let go since it showed something at this epoch.
+  /// Whether this is the process of the lease, and has shown something at this epoch without a break.
   [[nodiscard]] bool lets_read(incarnation self, std::uint64_t epoch) const noexcept {
     return core_.self() == self && open_epoch_ == epoch;
   }
-  /// It has cut this reader off: never again.
+  /// Whether this process has cut that reader off, which is final.
   [[nodiscard]] bool bars(incarnation reader) const { return cut_off_.contains(reader); }
-  /// Whether this process lets that one read with this key.
+  /// Whether this process lets that process read with this key.
   [[nodiscard]] completion_status admits(incarnation reader, const remote_region& region) const {
     if (!alive_) return completion_status::peer_lost;
     if (cut_off_.contains(reader)) return completion_status::cut_off;
@@ -240,22 +243,23 @@ class simulated_worker {
     return generation == key_generation_ ? completion_status::ok : completion_status::access_denied;
   }
 
-  /// Planted faults: what a broken worker does. Used to prove that the simulation sees it.
+  /// Planted faults: the behaviour of a broken worker. They prove that the simulation detects it.
   struct planted {
     bool skip_header_check = false;  ///< accept chunks without reading the header again
     bool skip_digests = false;
-    bool no_epoch = false;          ///< let go without raising the epoch
-    bool no_cut_off = false;        ///< confirm cut-offs without doing them
-    bool forgets_success = false;   ///< who gives up after the last byte says that nothing was overwritten
-    bool shows_early = false;       ///< sets a chunk's bit when it begins to read it
-    bool shows_unverified = false;  ///< sets it when the chunk has arrived, whatever its digest
+    bool no_epoch = false;    ///< unpublishes without raising the epoch
+    bool no_cut_off = false;  ///< confirm cut-offs without doing them
+    /// A call that gives up after the last byte reports that nothing was overwritten.
+    bool forgets_success = false;
+    bool shows_early = false;       ///< sets a chunk's bit when its read begins
+    bool shows_unverified = false;  ///< sets a chunk's bit when the chunk has arrived, whatever its digest
   } faults;
 
-  /// Chunks that were read from others which were receiving themselves.
+  /// The number of chunks that were read from workers that were receiving.
   [[nodiscard]] std::uint64_t chunks_from_receiving() const noexcept { return chunks_from_receiving_; }
 
  private:
-  /// Now, or when it goes on.
+  /// Runs an action now, or after the pause.
   template <typename Call>
   void when_running(Call call) {
     if (!alive_) return;
@@ -299,7 +303,7 @@ class simulated_worker {
     shown_ = version;
     open_epoch_ = promised_epoch_ = epoch;
   }
-  /// A chunk of what is being received can be read by others from here on.
+  /// Other workers can read this received chunk from here on.
   void show_chunk(chunk_index chunk) {
     control_.add_chunk(chunk);
     if (!has_bytes_of(chunk, transfer_version_))
@@ -410,7 +414,7 @@ class simulated_worker {
     }
   }
 
-  /// Looks after the transfer again and again: maps are due, or nothing comes any more.
+  /// Runs the transfer again periodically: map reads become due, or a stall must be noticed.
   void watch() {
     events_->after(std::chrono::microseconds{500}, [this, life = life_] {
       when_running([this, life] {
@@ -462,16 +466,16 @@ class simulated_worker {
     end_transfer();
     show(version, core_.epoch(), table);
     core_.pull_finished(events_->now(), control_region());
-    if (!core_.held()) promised_epoch_ = 0;  // it was being stopped: what was received is given up
+    if (!core_.held()) promised_epoch_ = 0;  // the pull was being stopped: the received chunks are dropped
   }
 
-  /// One read: the request travels, the bytes are taken in up to three pieces at different times, the
+  /// One read: the request travels, up to three pieces of the bytes are taken at different times, the
   /// completion travels.
   struct read_state {
     std::vector<std::byte> bytes{};
-    std::span<std::byte> target{};  ///< of a chunk: arrives here piece by piece
+    std::span<std::byte> target{};  ///< of a chunk: its bytes arrive here piece by piece
     completion_status status = completion_status::ok;
-    bool by_lease = true;  ///< whoever was read showed what the lease is on, until the last byte
+    bool by_lease = true;  ///< the source showed the lease's version until the last byte was taken
   };
 
   void start(source_slot slot, channel_id channel, const pull_task& task) {
@@ -511,7 +515,7 @@ class simulated_worker {
       });
       delay += events_->between(std::chrono::microseconds{0}, std::chrono::microseconds{400});
     }
-    // A lost peer is noticed late, like a time-out.
+    // A lost peer is noticed late, as by a time-out.
     events_->after(delay, [this, life, state, slot, channel, task] {
       if (!*life) return;
       const duration extra =
@@ -589,7 +593,7 @@ class simulated_worker {
     settle();
   }
 
-  /// Contract 2: a chunk that was accepted has the bytes of its version, at the moment of its acceptance.
+  /// Contract 2: an accepted chunk has the bytes of its version at the moment of its acceptance.
   void check_confirmed(std::uint64_t before) {
     const std::uint64_t now_confirmed = transfer_->confirmed_chunks();
     if (now_confirmed == before) return;
@@ -600,7 +604,7 @@ class simulated_worker {
                                 to_string(transfer_version_) + " with wrong bytes");
     }
   }
-  /// ... and was read from the process of the lease, which had not let go of it.
+  /// Contract 2, second part: the chunk was read from the process of the lease, which had not withdrawn it.
   void check_read_by_lease(chunk_index chunk) {
     if (by_lease_[chunk]) return;
     world_.violation(name_ + " accepted chunk " + std::to_string(chunk) + " of version " +
@@ -616,26 +620,26 @@ class simulated_worker {
   std::vector<std::vector<std::byte>> memory_;
   std::vector<std::uint64_t> starts_;  ///< of the chunks, in the shard's bytes
   control_block control_;
-  version_number shown_{};        ///< complete
-  std::uint64_t open_epoch_ = 0;  ///< of what is shown now, complete or not; zero: nothing
+  version_number shown_{};        ///< the complete version that is shown
+  std::uint64_t open_epoch_ = 0;  ///< the epoch of what is shown now, complete or not; zero: nothing is shown
   std::uint64_t promised_epoch_ =
-      0;  ///< the last one at which it was complete; zero: bytes have changed since
+      0;  ///< the last epoch at which it was complete; zero: bytes have changed since
   std::uint64_t key_generation_ = 1;
   std::set<incarnation> cut_off_;
   session core_;
   bool alive_ = true;
   bool paused_ = false;
   time_point running_since_{};
-  std::vector<std::function<void()>> backlog_;  ///< of a pause
+  std::vector<std::function<void()>> backlog_;  ///< the actions of a pause
   time_point timer_ = time_point::never();
 
   std::optional<pull> transfer_;
   version_number transfer_version_{};
   std::uint64_t transfer_epoch_ = 0;
-  bool showing_ = false;  ///< what is received can be read
+  bool showing_ = false;  ///< other workers can read received chunks
   std::uint64_t chunks_from_receiving_ = 0;
   std::vector<source_record> sources_;
-  std::vector<bool> by_lease_;  ///< by chunk: how it was read last (read_state)
+  std::vector<bool> by_lease_;  ///< by chunk: `read_state::by_lease` of its last read
   std::shared_ptr<bool> life_;
   std::uint64_t confirmed_total_ = 0;
 };

@@ -1,24 +1,25 @@
 #pragma once
 /// \file world.hpp
 /// One simulated history: a reference server, a trainer group and rollout replicas, with seeded delays,
-/// faults of the control network, processes that die and callers that change their minds; the contract is
-/// checked after every event.
+/// faults of the control network, processes that die and callers that cancel. The contract is checked after
+/// every event.
 ///
 ///     tensorhub::testing::simulation<> history{{.seed = 17}};
 ///     history.run();
 ///     for (const std::string& broken : history.violations()) ...  // each names seed, time and rule
 ///
 /// What is checked (numbers of DESIGN section 2):
-///   1  an unforced unpublish ends with no lease left on the worker; bytes change only when nobody can go on
-///      reading what was promised
-///   2  every accepted chunk has its version's bytes, and was read before its source let go; whoever shows a
-///      chunk, shows or keeps a version, or holds one after a call that failed, has exactly its bytes
+///   1  an unforced unpublish ends with no lease left on the worker; bytes change only when no reader can
+///      still read what was promised
+///   2  every accepted chunk has its version's bytes, and was read before its source withdrew it; a worker
+///      that shows a chunk, shows or keeps a version, or holds one after a failed call has exactly its bytes
 ///   3  the shards of a replica get one version per operation, and an update succeeds for all of them or for
 ///      none
 ///   4  a retained version does not vanish (retained_versions.hpp)
-///   5  a new server does not forget what is there (grace_rule.hpp)
+///   5  a new server does not forget existing versions (grace_rule.hpp)
 ///   6  every call ends by its deadline (and the time that one answer needs)
-/// and the rules of rules.hpp. A history ends with a finale without faults, in which every replica must get
+/// The rules of rules.hpp hold too. A history ends with a finale without faults, in which every replica must
+/// get the last version, and no lease may be left.
 /// the last version, and no lease may be left.
 
 #include <algorithm>
@@ -117,11 +118,11 @@ class simulation {
       if (log) note("another server takes over");
       servers_.take_over();
     });
-    repeat(options_.pauses_per_second, [this] { pause_somebody(); });
-    repeat(options_.polite_leavers_per_second, [this] { leavers_.retire_somebody(); });
+    repeat(options_.pauses_per_second, [this] { pause_random_worker(); });
+    repeat(options_.polite_leavers_per_second, [this] { leavers_.retire_random_replica(); });
   }
 
-  /// Runs the history to its end; afterwards every call must have ended.
+  /// Runs the history to its end; by then every call must have ended.
   void run() {
     const time_point end = time_point{} + options_.length + grace;
     while (violations_.empty() && !is_at_rest() && events_.step(end)) {
@@ -143,13 +144,13 @@ class simulation {
   void for_each_worker(Visitor&& visit) {
     for (const auto& worker : workers_) visit(*worker);
   }
-  /// Called for every worker that starts later: plants faults.
+  /// Called for every worker that starts later, to plant faults.
   std::function<void(worker_type&)> on_spawn{};
   /// Receives the server's log lines, for the replay of a failing seed.
   std::function<void(const log_line&)> log{};
-  /// Violations that are overlooked, for tests of one guard alone.
+  /// Violations to ignore, for tests of one guard alone.
   std::function<bool(const std::string&)> tolerates{};
-  /// Check rule 3 although the policy does not promise it.
+  /// Checks rule 3 although the policy does not promise it.
   bool expect_groups = Consistency::decides_per_group;
 
  private:
@@ -165,7 +166,7 @@ class simulation {
     std::string replica{};
     std::size_t open = 0;
     bool last = false;   ///< of the finale
-    bool local = false;  ///< takes only what its datacenter has
+    bool local = false;  ///< takes versions only from its own datacenter
     bool all_succeeded = true;
     std::string failures{};
   };
@@ -204,7 +205,7 @@ class simulation {
     if (from != nullptr && !what.empty()) note(from->name() + what);
   }
 
-  /// Again and again until the faults end, `per_second` times a second on average.
+  /// Repeats an action until the faults end, `per_second` times a second on average.
   void repeat(double per_second, std::function<void()> what) {
     if (per_second <= 0) return;
     const double seconds = static_cast<double>(events_.below(2000)) / 1000.0 / per_second;
@@ -217,7 +218,7 @@ class simulation {
 
   // ---- processes
 
-  /// `owner`: whose process it lives in, of a temporary replica; empty: a process of its own.
+  /// `owner`: for a temporary replica, the worker in whose process it runs; empty: a process of its own.
   worker_type& spawn(const place& where, incarnation owner = {}) {
     session_options options = simulated_place(where.first, where.second, options_, static_cast<bool>(owner));
     options.consistency = Consistency::name;
@@ -273,12 +274,12 @@ class simulation {
     const auto found = by_id_.find(id);
     return found == by_id_.end() || !found->second->alive() ? nullptr : found->second;
   }
-  /// Null: nobody is there now.
+  /// Null: the place has no worker now.
   [[nodiscard]] worker_type* at(const place& where) const {
     const auto found = places_.find(where);
     return found == places_.end() || !found->second->alive() ? nullptr : found->second;
   }
-  /// A process that is restarted at once has the address of the one before it.
+  /// A process that restarts at once gets the address of its predecessor.
   [[nodiscard]] const worker_type* answering(incarnation id) const {
     const worker_type* itself = find(id);
     if (itself != nullptr || options_.instant_restarts <= 0) return itself;
@@ -301,7 +302,7 @@ class simulation {
     });
   }
 
-  /// Its calls end with it.
+  /// The calls of the process end with it.
   void end_process(worker_type& victim) {
     if (log) note("the process of " + victim.name() + " ends");
     retained_.excuse(events_.now(), victim.core());
@@ -319,13 +320,13 @@ class simulation {
     return out;
   }
 
-  /// Somebody who has joined asks to join as another worker too, as one that mixes up its options would.
+  /// A joined worker asks to join as another worker too, as a worker with mixed-up options would.
   void join_twice() {
-    auto who = places_.begin();
-    std::advance(who, static_cast<std::ptrdiff_t>(events_.below(places_.size())));
+    auto chosen = places_.begin();
+    std::advance(chosen, static_cast<std::ptrdiff_t>(events_.below(places_.size())));
     const place& other = rollouts_[events_.below(rollouts_.size())];
-    worker_type* worker = at(who->first);
-    if (worker == nullptr || !worker->core().joined() || other == who->first) return;
+    worker_type* worker = at(chosen->first);
+    if (worker == nullptr || !worker->core().joined() || other == chosen->first) return;
     ++statistics_.double_joins;
     messages::join_request join =
         session_detail::join_request_of(simulated_place(other.first, other.second, options_, false), shape_);
@@ -339,7 +340,7 @@ class simulation {
     });
   }
 
-  /// What a worker that talks to the current server and this server say of each other.
+  /// Compares the current server's record with a worker that is connected to it.
   void check_belief(const worker_type& worker) {
     if (asks_[worker.core().self()] == servers_.current_index() && worker.core().server() == servers_.epoch())
       rules_.check_belief(worker.core(), worker.name());
@@ -421,7 +422,7 @@ class simulation {
     worker.settle();
   }
 
-  /// Asks for what will not come, and asks for something else before it can be answered.
+  /// Asks for a version that will not come, and asks for another one before the server can answer.
   void give_up_often(worker_type& worker, const std::shared_ptr<round_state>& round, std::size_t times) {
     if (!worker.alive() || worker.core().fatal() || times == 0) return end_update(nullptr, *round, gone());
     const session_ticket ticket = call(
@@ -453,7 +454,7 @@ class simulation {
     }
   }
 
-  /// `worker` is null if there is none (any more).
+  /// `worker` is null if there is none any more.
   void end_update(worker_type* worker, round_state& round, const session_result& result) {
     if (worker != nullptr && worker->alive()) {
       const auto& held = worker->core().held();
@@ -491,7 +492,7 @@ class simulation {
 
   // ---- the end
 
-  /// Every replica holds the last version, and nobody waits for anything.
+  /// Every replica holds the last version, and no call is waiting.
   [[nodiscard]] bool is_at_rest() const {
     return replicas_at_rest_ == options_.rollouts && calls_.empty() &&
            std::ranges::all_of(places_, [](const auto& entry) {
@@ -501,8 +502,8 @@ class simulation {
   }
 
   void check_end() {
-    calls_.for_each([this](incarnation who, const std::string& what) {
-      if (find(who) != nullptr) violate(what + " never ended");
+    calls_.for_each([this](incarnation caller, const std::string& what) {
+      if (find(caller) != nullptr) violate(what + " never ended");
     });
     if (replicas_at_rest_ != options_.rollouts) {
       std::string failures;
@@ -521,10 +522,10 @@ class simulation {
 
   // ---- the server
 
-  void pause_somebody() {
-    auto who = places_.begin();
-    std::advance(who, static_cast<std::ptrdiff_t>(events_.below(places_.size())));
-    worker_type* worker = at(who->first);
+  void pause_random_worker() {
+    auto chosen = places_.begin();
+    std::advance(chosen, static_cast<std::ptrdiff_t>(events_.below(places_.size())));
+    worker_type* worker = at(chosen->first);
     if (worker != nullptr) pause(*worker, std::chrono::milliseconds{1});
   }
   void pause(worker_type& worker, duration at_least) {
@@ -540,7 +541,7 @@ class simulation {
       const bool first = std::ranges::none_of(by_id_, [&](const auto& entry) {
         return entry.second->core().options().replica == join->replica && server->knows(entry.first);
       });
-      if (first) groups_.forget(join->replica);  // the server counts from one again
+      if (first) groups_.forget(join->replica);  // the server numbers the calls from one again
     }
     if (index != servers_.current_index()) {
       server->receive(events_.now(), message);
@@ -564,13 +565,13 @@ class simulation {
     if (worker.paused() || !worker.alive()) return;
     check_belief(worker);
     if (!worker.core().fatal() || !ending_.insert(worker.core().self()).second) return;
-    // Its user sees the error and starts it anew.
+    // The user sees the error and restarts the worker.
     events_.after(events_.between(duration{0}, std::chrono::milliseconds{5}), [this, &worker] {
       if (worker.alive()) kill(place_of(worker.core()));
     });
   }
 
-  /// Sends what the server says, and looks at its state. `cause`: what it has received, if anything.
+  /// Sends the server's output and checks its state. `cause`: the received message, if any.
   void flush_server(std::size_t index, const messages::envelope* cause) {
     Server& server = *servers_.at(index);
     const std::vector<outgoing> output = server.take_output();
@@ -585,11 +586,11 @@ class simulation {
       }
       const worker_type* worker = find(out.to);
       const bool is_current = worker != nullptr && at(place_of(worker->core())) == worker;
-      // To a new server the late join of a process that is gone looks like that of a newer one.
+      // To a new server, a late join of a process that has ended looks like a join of a newer process.
       const auto* goodbye = std::get_if<messages::goodbye_push>(&out.message.body);
       const bool by_a_late_join = servers_fail() && goodbye != nullptr && !goodbye->rejoin &&
                                   goodbye->reason.sentence.find("newer process") != std::string::npos;
-      // An earlier server has declared it dead, and it was not told.
+      // An earlier server has declared the worker dead, and the worker was not told.
       const bool is_barred =
           std::ranges::any_of(workers_, [&](const auto& holder) { return holder->bars(out.to); });
       rules_.check_output(events_.now(), out, !is_current || by_a_late_join || is_barred);
@@ -606,7 +607,7 @@ class simulation {
     if (options_.keep_latest > 0 || options_.pins > 0) check_retained(server);
   }
 
-  /// Contract 4: what is retained does not vanish with a worker that asked before it let go.
+  /// Contract 4: a retained version does not vanish with a worker that asked before it gave the version up.
   void check_retained(const Server& server) {
     if (servers_.two())
       retained_.excuse_all(events_.now());  // a deposed server may allow what its successor does not know
@@ -628,7 +629,8 @@ class simulation {
         });
   }
 
-  /// All shards of some replica hold it, and have told the last server that they talked to.
+  /// Whether all shards of some replica hold the version and have reported that to the last server that they
+  /// used.
   [[nodiscard]] bool is_there(version_number version) const {
     std::map<std::string, std::uint32_t> shards;
     return std::ranges::any_of(workers_, [&](const auto& worker) {
@@ -642,7 +644,7 @@ class simulation {
   /// Other policies let replicas keep an older version.
   static constexpr bool checks_grace = std::is_same_v<Consistency, group_consistent>;
 
-  /// More than a worker may have in flight.
+  /// More requests than a worker may have in flight.
   static constexpr std::size_t many_calls = limits::worker_requests_in_flight + 10;
 
   simulation_options options_;
@@ -651,16 +653,17 @@ class simulation {
   layout shape_;
   control_network network_;
   simulated_servers<Server> servers_;
-  std::map<incarnation, std::size_t> asks_;  ///< which server each worker talks to
+  std::map<incarnation, std::size_t> asks_;  ///< the server that each worker uses
   rules_type rules_;
   std::vector<std::unique_ptr<worker_type>> workers_;
   std::map<incarnation, worker_type*> by_id_;
-  std::map<place, worker_type*> places_;  ///< who was started there last
+  std::map<place, worker_type*> places_;  ///< the last worker started at each place
   std::vector<place> rollouts_;
   std::set<incarnation> ending_;
   simulated_leavers<simulation> leavers_{*this};
   simulated_trainers<simulation> trainers_{*this};
-  std::map<incarnation, incarnation> owners_;  ///< of temporary replicas' workers: in whose process they are
+  /// For workers of temporary replicas: the worker in whose process they run.
+  std::map<incarnation, incarnation> owners_;
   retained_versions<worker_type> retained_{2 * duration{catalog_settings().worker_timeout}};
   simulated_calls<worker_type> calls_{[this](const std::string& what) { violate(what); }};
   group_rule groups_;

@@ -1,6 +1,6 @@
 #pragma once
 /// \file cpu_can_read.ipp
-/// Definitions of detail/cpu_can_read.hpp.
+/// Asks the kernel to read the bytes: definitions of detail/cpu_can_read.hpp.
 
 #include "tensorhub/detail/cpu_can_read.hpp"
 

@@ -1,6 +1,6 @@
 #pragma once
 /// \file machine_id.ipp
-/// Definitions of detail/machine_id.hpp.
+/// Reads the boot identity from the proc file system: definitions of detail/machine_id.hpp.
 
 #include "tensorhub/detail/machine_id.hpp"
 

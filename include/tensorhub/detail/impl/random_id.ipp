@@ -1,6 +1,6 @@
 #pragma once
 /// \file random_id.ipp
-/// Definitions of detail/random_id.hpp.
+/// Random numbers from std::random_device: definitions of detail/random_id.hpp.
 
 #include "tensorhub/detail/random_id.hpp"
 

@@ -1,6 +1,6 @@
 #pragma once
 /// \file split_list.ipp
-/// Definitions of detail/split_list.hpp.
+/// Splits at commas and trims spaces: definitions of detail/split_list.hpp.
 
 #include "tensorhub/detail/split_list.hpp"
 

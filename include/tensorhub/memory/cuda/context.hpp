@@ -1,11 +1,11 @@
 #pragma once
 /// \file context.hpp
-/// A device's context made current for a few calls, and what the driver knows about an address.
+/// Makes a device's context current for a few calls, and asks the driver about an address.
 ///
-/// Most functions of the driver act on the calling thread's current context. The user's thread has its own,
-/// which has to be the same after every call of ours: it is pushed and popped, never set.
+/// Most functions of the driver act on the calling thread's current context. The user's context must be
+/// current again after every call of this library, so contexts are pushed and popped, never set.
 ///
-/// Thread safety: a scope belongs to its thread.
+/// Thread safety: a scope belongs to the thread that made it.
 
 #include <array>
 #include <cstddef>
@@ -16,7 +16,8 @@
 
 namespace tensorhub::inline TENSORHUB_MODE::detail {
 
-/// `result()` says whether the context could be made current; if not, nothing was changed.
+/// `result()` says whether the context could be made current; if it could not, the thread's context is
+/// unchanged.
 class cuda_scope {
  public:
   cuda_scope(const cuda_functions& cuda, CUcontext context) noexcept
@@ -38,14 +39,14 @@ class cuda_scope {
   return static_cast<CUdeviceptr>(reinterpret_cast<std::uintptr_t>(data));
 }
 
-/// The allocation that an address lies in, as the driver knows it.
+/// The allocation that contains an address, as the driver reports it.
 struct cuda_pointer {
   unsigned type = 0;  ///< CUmemorytype; 0: the driver does not know the address
   bool managed = false;
-  bool legacy_ipc = false;  ///< of cuMemAlloc: can be exported by CUDA IPC
+  bool legacy_ipc = false;  ///< memory of cuMemAlloc, which CUDA IPC can export
   int device = 0;           ///< ordinal
   std::uint64_t begin = 0;
-  std::uint64_t bytes = 0;  ///< 0: the driver does not tell
+  std::uint64_t bytes = 0;  ///< 0: the driver does not report it
 
   [[nodiscard]] bool known() const noexcept { return type != 0; }
   [[nodiscard]] bool is_device_memory() const noexcept { return type == CU_MEMORYTYPE_DEVICE && !managed; }
@@ -54,10 +55,10 @@ struct cuda_pointer {
   }
 };
 
-/// Plain host memory and freed addresses are not `known`; no error.
+/// Plain host memory and freed addresses are not `known`; that is not an error.
 [[nodiscard]] inline CUresult ask_cuda_pointer(const cuda_functions& cuda, const void* data,
                                                cuda_pointer& out) noexcept {
-  // Booleans are written as one byte or as four: the driver's reference does not say.
+  // Booleans are written as one byte or as four: the driver's reference does not specify the size.
   unsigned managed = 0;
   unsigned legacy_ipc = 0;
   void* begin = nullptr;
@@ -72,7 +73,7 @@ struct cuda_pointer {
   std::array<void*, attributes.size()> values{&out.type, &managed, &legacy_ipc, &out.device, &begin, &bytes};
   const CUresult result = cuda.pointer_get_attributes(static_cast<unsigned>(attributes.size()),
                                                       attributes.data(), values.data(), cuda_address(data));
-  // "Not of any context": an address that is no business of the driver's.
+  // "Not of any context": the driver does not know the address.
   if (result == CUDA_ERROR_INVALID_CONTEXT || result == CUDA_ERROR_INVALID_VALUE) {
     out = {};
     return CUDA_SUCCESS;
@@ -84,8 +85,8 @@ struct cuda_pointer {
   return result;
 }
 
-/// Kernels of the current context find the address under the same number. (Always so with pinned memory of
-/// the driver's own; not with registered memory on some machines.)
+/// True if kernels of the current context can use the same address. (That always holds for the driver's own
+/// pinned memory; for registered memory it does not hold on some machines.)
 [[nodiscard]] inline bool kernels_can_reach(const cuda_functions& cuda, const void* data) noexcept {
   CUpointer_attribute attribute = CU_POINTER_ATTRIBUTE_DEVICE_POINTER;
   CUdeviceptr on_device = 0;

@@ -1,14 +1,14 @@
 #pragma once
 /// \file device.hpp
-/// A CUDA device as the library sees it (types/device_access.hpp).
+/// A CUDA device as an implementation of types/device_access.hpp.
 ///
-/// There is one object per device and process, made when it is first needed and never destroyed: ranges and
-/// lanes point to it, and the driver may be gone before static objects are. It works in the device's primary
-/// context, the one that the CUDA runtime and the frameworks on it use, and keeps it.
+/// There is one object per device and process. It is made on first use and never destroyed: ranges and lanes
+/// point to it, and the driver may be unloaded before static objects are destroyed. It works in the device's
+/// primary context, which the CUDA runtime and the frameworks use too, and keeps that context.
 ///
-/// A process that has used CUDA must not go on in a child of fork(); that is the driver's rule.
+/// A process that has used CUDA must not continue in a child of fork(); the driver does not support that.
 ///
-/// Thread safety: any thread; lanes one thread each.
+/// Thread safety: any thread; each lane is for one thread at a time.
 
 #include <unistd.h>
 
@@ -42,10 +42,10 @@ class cuda_device final : public device_access {
  public:
   using lane_type = detail::cuda_lane<cuda_device>;
 
-  /// How many devices this process may use. Throws what `Driver::functions` throws.
+  /// The number of devices that this process may use. Throws what `Driver::functions` throws.
   [[nodiscard]] static int count() { return static_cast<int>(all().size()); }
 
-  /// By the ordinal that CUDA gives it in this process. Throws `invalid_argument`, or as `count`.
+  /// The device with this CUDA ordinal in this process. Throws `invalid_argument`, or like `count`.
   [[nodiscard]] static cuda_device& at(int ordinal) {
     const auto& devices = all();
     if (ordinal < 0 || static_cast<std::size_t>(ordinal) >= devices.size()) {
@@ -55,7 +55,7 @@ class cuda_device final : public device_access {
     return *devices[static_cast<std::size_t>(ordinal)];
   }
 
-  /// The calling thread's, as the CUDA runtime's cudaGetDevice; device 0 where it has none.
+  /// The calling thread's device, as cudaGetDevice reports it; device 0 if the thread has none.
   [[nodiscard]] static cuda_device& current() {
     const cuda_functions& cuda = Driver::functions();
     CUdevice device = 0;
@@ -72,7 +72,7 @@ class cuda_device final : public device_access {
   [[nodiscard]] int ordinal() const noexcept override { return ordinal_; }
   [[nodiscard]] const cuda_functions& functions() const noexcept { return *cuda_; }
 
-  /// The primary context. Throws `system_failed` the first time it cannot be had.
+  /// The primary context. Throws `system_failed` on the first call if the driver does not provide it.
   [[nodiscard]] CUcontext context() {
     const std::lock_guard lock{mutex_};
     if (context_ == nullptr) {
@@ -92,7 +92,8 @@ class cuda_device final : public device_access {
     return std::make_unique<lane_type>(*this);
   }
 
-  /// Usable by all devices. Slow (the pages are locked in memory one by one): keep what you have.
+  /// All devices can use it. Allocation is slow (the pages are locked in memory one by one), so keep the
+  /// memory.
   [[nodiscard]] std::byte* allocate_pinned(std::uint64_t bytes) override {
     const detail::cuda_scope scope{*cuda_, context()};
     void* memory = nullptr;
@@ -148,7 +149,7 @@ class cuda_device final : public device_access {
     return out;
   }
 
-  /// The same allocation is mapped once per process and reader's device, however often it is imported.
+  /// Each allocation is mapped once per process and reader's device, however often it is imported.
   [[nodiscard]] std::unique_ptr<device_import> import_memory(const device_export& from) override {
     bool visible = false;
     for (const auto& each : all()) visible = visible || each->id_ == from.device_id;
@@ -179,7 +180,8 @@ class cuda_device final : public device_access {
     std::size_t bytes = 0;
     auto* const first = reinterpret_cast<std::byte*>(static_cast<std::uintptr_t>(data));
     try {
-      // What is mapped is whole pages of the device; a driver that does not tell is believed.
+      // The mapping has whole pages of the device; if the driver does not report its size, the exported size
+      // is used.
       if (cuda_->memory_get_range(&base, &bytes, data) != CUDA_SUCCESS) bytes = from.allocation_bytes;
       check_size(bytes, from);
       const auto entry = mappings_.emplace(from.handle, mapping{first, bytes, 1}).first;
@@ -203,7 +205,7 @@ class cuda_device final : public device_access {
       return -1;
     }
     const detail::cuda_scope scope{*cuda_, context()};
-    // The driver wants whole pages of the host; allocations begin and end at pages of the device, which are
+    // The driver needs whole pages of the host; allocations begin and end at pages of the device, which are
     // larger.
     const auto page = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
     const std::uint64_t first = detail::cuda_address(range.data);
@@ -225,7 +227,7 @@ class cuda_device final : public device_access {
 
   // ---- for memory/cuda.hpp and the lanes ----------------------------------------------------------------
 
-  /// Zero-filled; nothing of the user's is waited for. Throws `system_failed`.
+  /// Zero-filled device memory; the call does not wait for the user's work. Throws `system_failed`.
   [[nodiscard]] CUdeviceptr allocate(std::uint64_t bytes) {
     CUdeviceptr data = 0;
     {
@@ -249,14 +251,14 @@ class cuda_device final : public device_access {
     }
     return data;
   }
-  /// Waits for all work of the device that may use any memory: the driver's way.
+  /// The driver waits for all work of the device that may use any memory.
   void free(CUdeviceptr data) noexcept {
     const detail::cuda_scope scope{*cuda_, context_};
     static_cast<void>(cuda_->memory_free(data));
   }
 
-  /// Queues one piece on a lane that the device keeps for short errands, and waits until it is done. False
-  /// with `trouble` if it failed or took longer than the lane's patience.
+  /// Queues one piece on the lane that the device keeps for short tasks, and waits until it is done. Returns
+  /// false and sets `trouble` if the piece failed or took longer than the lane's patience.
   template <typename Work>
   [[nodiscard]] bool with_lane(Work&& work, std::string& trouble) {
     const std::lock_guard lock{errand_mutex_};
@@ -358,7 +360,7 @@ class cuda_device final : public device_access {
     CUresult result = cuda_->module_get_function(&found.copy, loaded, cuda_jobs::copy_kernel);
     if (result == CUDA_SUCCESS)
       result = cuda_->module_get_function(&found.digest, loaded, cuda_jobs::digest_kernel);
-    // The code of a kernel is loaded when the kernel is first used, and that waits for the device: now.
+    // The code of a kernel is loaded on its first use, and loading waits for the device: load it now.
     for (const CUfunction kernel : {found.copy, found.digest}) {
       int bytes = 0;
       if (result == CUDA_SUCCESS)
@@ -387,7 +389,7 @@ class cuda_device final : public device_access {
   std::string description_;
   std::array<std::byte, 16> id_{};
 
-  std::mutex mutex_;  // of everything below, up to the errands
+  std::mutex mutex_;  // guards the members below, down to `mappings_`
   CUcontext context_ = nullptr;
   CUmodule module_ = nullptr;
   detail::cuda_kernels kernels_;

@@ -1,8 +1,8 @@
 #pragma once
 /// \file driver.hpp
-/// The NVIDIA driver of this machine, loaded when it is first asked for.
+/// The NVIDIA driver of this machine, loaded on first use.
 ///
-/// What the component needs of a `Driver` (tests have one that runs on the CPU):
+/// What the component needs of a `Driver` (tests have a driver that runs on the CPU):
 ///
 /// | expression          | type                  | means                                                  |
 /// |---------------------|-----------------------|--------------------------------------------------------|
@@ -32,7 +32,7 @@ class cuda_driver {
   }
 
  private:
-  /// The library stays loaded: it has threads and exit handlers of its own.
+  /// The library is never unloaded, because it has threads and exit handlers of its own.
   cuda_driver() {
     try {
       void* const library = ::dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);

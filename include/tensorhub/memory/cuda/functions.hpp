@@ -2,13 +2,13 @@
 /// \file functions.hpp
 /// The functions of the NVIDIA driver that the component uses, as a table of pointers.
 ///
-/// The driver (libcuda.so.1) belongs to the machine, not to the toolkit, and a program must start without it:
-/// so nothing is linked, and every function is looked up by the name that it has in the library. Those names
-/// carry the version of a function's interface (cuMemAlloc_v2), which <cuda.h> hides behind macros; the types
-/// are written out here, so that the macros of a later toolkit cannot change what a name is called with.
-/// Described in the CUDA Driver API reference (https://docs.nvidia.com/cuda/cuda-driver-api).
+/// The driver (libcuda.so.1) belongs to the machine, not to the toolkit, and a program must start without it.
+/// Therefore no driver library is linked, and every function is looked up by its name in the library. Those
+/// names carry the version of a function's interface (cuMemAlloc_v2), which <cuda.h> hides behind macros. The
+/// types are written out here, so that the macros of a later toolkit cannot change the arguments of a name.
+/// The CUDA Driver API reference (https://docs.nvidia.com/cuda/cuda-driver-api) describes the functions.
 ///
-/// Thread safety: values. The driver's functions may be called by any thread.
+/// Thread safety: values. Any thread may call the driver's functions.
 
 #include <cuda.h>
 
@@ -23,11 +23,12 @@ namespace tensorhub::inline TENSORHUB_MODE {
 
 static_assert(CUDA_VERSION >= 12000, "TensorHub::cuda needs the CUDA Toolkit 12 or newer");
 
-/// The oldest driver that serves a program built by this toolkit, as cuDriverGetVersion counts: 1000 * major
-/// of the CUDA version + 10 * minor. A driver serves all programs of its own major version and of older ones.
+/// The oldest driver that serves a program built with this toolkit, in the encoding of cuDriverGetVersion:
+/// 1000 * major of the CUDA version + 10 * minor. A driver serves all programs of its own and of older major
+/// versions.
 inline constexpr int needed_cuda_version = CUDA_VERSION / 1000 * 1000;
 
-/// Every pointer is set, except those said to be null in old drivers.
+/// Every pointer is set, except those marked as null in old drivers.
 struct cuda_functions {
   CUresult (*init)(unsigned flags) = nullptr;
   CUresult (*driver_get_version)(int* version) = nullptr;
@@ -73,7 +74,7 @@ struct cuda_functions {
   CUresult (*ipc_get_handle)(CUipcMemHandle*, CUdeviceptr) = nullptr;
   CUresult (*ipc_open_handle)(CUdeviceptr*, CUipcMemHandle, unsigned flags) = nullptr;
   CUresult (*ipc_close_handle)(CUdeviceptr) = nullptr;
-  /// Null before CUDA 11.7: no dmabufs.
+  /// Null before CUDA 11.7, which has no dmabufs.
   CUresult (*memory_get_handle)(void* handle, CUdeviceptr, std::size_t bytes, CUmemRangeHandleType,
                                 unsigned long long flags) = nullptr;
 
@@ -88,7 +89,7 @@ struct cuda_functions {
 
 namespace detail {
 
-/// "12.4" of 12040.
+/// The text of a version: "12.4" for 12040.
 [[nodiscard]] inline std::string cuda_version_text(int version) {
   return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
 }
@@ -99,7 +100,7 @@ namespace detail {
          " or newer), as this program was built by the CUDA Toolkit " + cuda_version_text(CUDA_VERSION);
 }
 
-/// "cuMemAlloc: CUDA_ERROR_OUT_OF_MEMORY (out of memory)"
+/// The text of an error: "cuMemAlloc: CUDA_ERROR_OUT_OF_MEMORY (out of memory)".
 [[nodiscard]] inline std::string cuda_words(const cuda_functions& cuda, const char* call, CUresult result) {
   const char* name = nullptr;
   const char* text = nullptr;
@@ -110,7 +111,7 @@ namespace detail {
   return words;
 }
 
-/// Throws `system_failed` with what was being done, unless the call has succeeded.
+/// Throws `system_failed` with a description of the action, unless the call succeeded.
 inline void cuda_check(const cuda_functions& cuda, CUresult result, const char* call,
                        const std::string& what) {
   if (result != CUDA_SUCCESS) throw error(errc::system_failed, what + ": " + cuda_words(cuda, call, result));
@@ -118,8 +119,9 @@ inline void cuda_check(const cuda_functions& cuda, CUresult result, const char* 
 
 }  // namespace detail
 
-/// Fills the table by `lookup(const char* name) -> void*` (null: no such function), then asks the driver for
-/// its version and starts it. Throws `system_failed`: too old, no device, or what cuInit says.
+/// Fills the table with `lookup(const char* name) -> void*` (null: no such function), then asks the driver
+/// for its version and initialises it. Throws `system_failed` if the driver is too old, has no device, or
+/// cuInit fails.
 template <typename Lookup>
 [[nodiscard]] cuda_functions load_cuda_functions(Lookup&& lookup) {
   cuda_functions cuda;
@@ -133,7 +135,7 @@ template <typename Lookup>
                                            name + "; " + detail::needed_cuda_text());
     }
   };
-  // First what can say which version is there, so that the sentence about an old driver names it.
+  // The version functions come first, so that the error about an old driver can name its version.
   take(cuda.driver_get_version, "cuDriverGetVersion");
   take(cuda.get_error_name, "cuGetErrorName");
   take(cuda.get_error_string, "cuGetErrorString");

@@ -1,7 +1,7 @@
 #pragma once
 /// \file jobs.hpp
-/// What the kernels are given, and what they are called. Included by the kernels too (kernels/kernels.cu):
-/// nothing here but plain structures.
+/// The parameters and names of the kernels. The kernels include this file too (kernels/kernels.cu), so it
+/// contains only plain structures.
 
 #include <stdint.h>
 
@@ -9,7 +9,7 @@
 
 namespace tensorhub::inline TENSORHUB_MODE::cuda_jobs {
 
-/// Addresses are the device's. Neither end is aligned to anything; the ends do not overlap.
+/// Addresses are device addresses. They need no alignment; the two ends must not overlap.
 struct copy_job {
   uint64_t to;
   uint64_t from;
@@ -22,13 +22,13 @@ struct digest_job {
   uint64_t seed;
 };
 
-/// As `digest128` lies in memory.
+/// Has the memory layout of `digest128`.
 struct digest_result {
   uint64_t low;
   uint64_t high;
 };
 
-/// One block of so many threads for each job: grid = number of jobs. Parameters: (jobs) and (jobs, results).
+/// One block of this many threads per job: grid = number of jobs. Parameters: (jobs) and (jobs, results).
 inline constexpr unsigned threads_per_job = 256;
 inline constexpr char copy_kernel[] = "tensorhub_copy_runs";
 inline constexpr char digest_kernel[] = "tensorhub_digest_jobs";

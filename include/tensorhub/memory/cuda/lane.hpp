@@ -1,20 +1,21 @@
 #pragma once
 /// \file lane.hpp
-/// A lane of a CUDA device: a stream of its own, an event behind every piece of work.
+/// A lane of a CUDA device: a stream with an event after every piece of work.
 ///
-/// Copies go by cuMemcpyAsync, which moves bytes between any two kinds of memory. Batches of short runs and
-/// digests are kernels (kernels/kernels.cu): their jobs are written to a pinned ring, copied to the device by
-/// the stream, and read there by one block of threads each; digests come back into the pinned ring and are
-/// handed out when the piece's event has been seen. Nothing ever waits for the whole device.
+/// Copies use cuMemcpyAsync, which moves bytes between any two kinds of memory. Batches of short runs and
+/// digests are kernels (kernels/kernels.cu): the lane writes their jobs to a pinned ring, the stream copies
+/// the jobs to the device, and one block of threads reads each job there. Digests come back into the pinned
+/// ring; the lane delivers them when it has seen the event of their piece. No call waits for the whole
+/// device.
 ///
-/// Plain host memory works, but it is the driver that copies it through pinned memory of its own, and the
-/// call may then wait for the lane's earlier work: staging rings are pinned.
+/// Plain host memory works, but the driver then copies through pinned memory of its own, and the call may
+/// wait for the lane's earlier work. Staging rings are therefore pinned.
 ///
-/// Every address is shown to the driver before it is used: a kernel or a copy with a freed address would end
-/// the device's whole context, for the user too. A wrong address fails the lane instead, and `trouble` names
-/// it.
+/// The driver is asked about every address before it is used: a kernel or a copy with a freed address would
+/// destroy the device's whole context, for the user too. A wrong address fails the lane instead, and
+/// `trouble` names the address.
 ///
-/// Thread safety: as device_access.hpp says, one thread at a time.
+/// Thread safety: one thread at a time, as device_access.hpp says.
 
 #include <algorithm>
 #include <array>
@@ -44,8 +45,8 @@
 
 namespace tensorhub::inline TENSORHUB_MODE::detail {
 
-/// The two halves of a lane's ring, the same bytes on both sides. Belongs to the device and is lent to lanes:
-/// to free it would wait for the device.
+/// The two halves of a lane's ring, with the same bytes on host and device. The device owns it and lends it
+/// to lanes, because freeing it would wait for the device.
 struct cuda_ring {
   std::byte* pinned = nullptr;
   CUdeviceptr on_device = 0;
@@ -62,16 +63,16 @@ class cuda_lane final : public device_lane {
  public:
   static constexpr std::uint64_t ring_bytes = 1u << 20;
   static constexpr std::size_t jobs_per_launch = 4096;
-  /// A run of a batch that is longer is cut, so that no block of threads works much longer than the others.
+  /// Longer runs of a batch are cut, so that no block of threads works much longer than the others.
   static constexpr std::uint64_t job_bytes = 256u << 10;
-  /// From here on a run goes by cuMemcpyAsync, which is as fast and costs no multiprocessor when a copy
-  /// engine can do it. With an end in host memory that pays earlier.
+  /// Runs of at least this size use cuMemcpyAsync, which is as fast and needs no multiprocessor if a copy
+  /// engine can do it. If one end lies in host memory, that is worth it for shorter runs too.
   static constexpr std::uint64_t long_run_bytes = 8u << 20;
   static constexpr std::uint64_t long_host_run_bytes = 64u << 10;
-  /// The longest wait for a device that does not go on: for room in the ring, and for the end of a lane.
+  /// The longest wait for a device without progress: for space in the ring, and for the end of a lane.
   static constexpr std::chrono::seconds patience{60};
 
-  /// The device's context and kernels are there already. Throws `system_failed`.
+  /// The device has its context and kernels already. Throws `system_failed`.
   explicit cuda_lane(Device& device)
       : device_{&device}, cuda_{&device.functions()}, ring_{device.take_ring()} {
     const cuda_scope scope{*cuda_, device.context()};
@@ -79,7 +80,8 @@ class cuda_lane final : public device_lane {
     int greatest = 0;
     CUresult result = scope.result();
     if (result == CUDA_SUCCESS) result = cuda_->context_get_priorities(&least, &greatest);
-    // Short pieces that somebody waits for: ahead of the blocks of a long kernel that have not begun.
+    // Lanes have short pieces that a caller waits for: they run before the blocks of a long kernel that have
+    // not begun.
     if (result == CUDA_SUCCESS) result = cuda_->stream_create(&stream_, CU_STREAM_NON_BLOCKING, greatest);
     if (result != CUDA_SUCCESS) {
       device.give_ring(ring_);
@@ -87,11 +89,11 @@ class cuda_lane final : public device_lane {
     }
   }
 
-  /// Waits for what was queued. If the device does not finish it within `patience`, stream and ring are left
-  /// to it: nothing that it may still write to is used again.
+  /// Waits for the queued work. If the device does not finish it within `patience`, stream and ring are
+  /// abandoned: memory to which the device may still write is not used again.
   ~cuda_lane() override {
     const cuda_scope scope{*cuda_, device_->context()};
-    for (piece& each : pieces_) each.out = nullptr;  // nobody waits for these digests any more
+    for (piece& each : pieces_) each.out = nullptr;  // no caller waits for these digests any more
     if (!drain()) return;
     for (const piece& each : pieces_) free_events_.push_back(each.event);
     for (const CUevent event : free_events_) static_cast<void>(cuda_->event_destroy(event));
@@ -177,7 +179,7 @@ class cuda_lane final : public device_lane {
 
   [[nodiscard]] std::string trouble() const override { return trouble_; }
 
-  /// Zeroes device memory: for allocations.
+  /// Zeroes device memory, for allocations.
   [[nodiscard]] lane_ticket clear(CUdeviceptr data, std::uint64_t bytes) noexcept {
     return queue([&] {
       const CUresult result = cuda_->memory_fill_async(data, 0, bytes, stream_);
@@ -185,25 +187,26 @@ class cuda_lane final : public device_lane {
     });
   }
 
-  /// For events of others around the lane's work (timing, cuStreamWaitEvent). Not to be destroyed.
+  /// For other users' events around the lane's work (timing, cuStreamWaitEvent). The caller must not destroy
+  /// it.
   [[nodiscard]] CUstream stream() const noexcept { return stream_; }
 
  private:
-  /// Behind one launch, or behind the last copy of a call.
+  /// The work up to one event: one launch, or all copies of a call.
   struct piece {
     CUevent event = nullptr;
-    lane_ticket completes = 0;     ///< done when the event is
-    std::uint64_t ring_until = 0;  ///< 0: none of the ring
+    lane_ticket completes = 0;     ///< done when the event is done
+    std::uint64_t ring_until = 0;  ///< 0: no bytes of the ring
     const std::byte* results = nullptr;
     digest128* out = nullptr;
     std::size_t result_count = 0;
   };
 
-  /// What an address turned out to lie in, while one call looks at its runs.
+  /// The allocation of an address, kept while one call examines its runs.
   struct known_range {
     std::uint64_t bytes = 0;
     bool on_device = false;
-    bool kernels = false;  ///< this device's kernels can reach it
+    bool kernels = false;  ///< this device's kernels can reach the address
   };
 
   static std::string hexadecimal(const void* address) {
@@ -223,7 +226,7 @@ class cuda_lane final : public device_lane {
     return failed_ || ticket == 0 ? lane_state::failed : lane_state::pending;
   }
 
-  /// Does `work` (which says false after `give_up`), puts an event behind it and gives it a number.
+  /// Runs `work` (which returns false after `give_up`), records an event after it and numbers it.
   template <typename Work>
   [[nodiscard]] lane_ticket queue(Work&& work) noexcept {
     try {
@@ -233,7 +236,7 @@ class cuda_lane final : public device_lane {
       if (scope.result() != CUDA_SUCCESS) {
         give_up(cuda_words(*cuda_, "cuCtxPushCurrent", scope.result()));
       } else if (work()) {
-        // The last launch of a batch has an event already.
+        // The last launch of a batch already has an event.
         if (pieces_.empty() || pieces_.back().completes != queued_ + 1) put_event({.completes = queued_ + 1});
         if (!failed_) return ++queued_;
       }
@@ -246,7 +249,8 @@ class cuda_lane final : public device_lane {
 
   void put_event(piece behind) {
     pieces_.push_back(behind);
-    free_events_.reserve(free_events_.size() + pieces_.size());  // so that `advance` can give them back
+    // So that `advance` can return them without allocating.
+    free_events_.reserve(free_events_.size() + pieces_.size());
     CUresult result = CUDA_SUCCESS;
     if (free_events_.empty()) {
       result = cuda_->event_create(&pieces_.back().event, CU_EVENT_DISABLE_TIMING);
@@ -270,7 +274,7 @@ class cuda_lane final : public device_lane {
                    " bytes from " + hexadecimal(from) + " to " + hexadecimal(to));
   }
 
-  /// Null after `give_up`. The pointer holds until the next call.
+  /// Null after `give_up`. The pointer is valid until the next call.
   [[nodiscard]] const known_range* knows(const void* data, std::uint64_t bytes) {
     const std::uint64_t first = cuda_address(data);
     const auto after = ranges_.upper_bound(first);
@@ -336,7 +340,7 @@ class cuda_lane final : public device_lane {
     return room;
   }
 
-  /// Takes note of the pieces that are done. The context is current.
+  /// Records which pieces are done. The context is current.
   void advance() noexcept {
     while (!pieces_.empty() && !failed_) {
       piece& first = pieces_.front();
@@ -356,12 +360,12 @@ class cuda_lane final : public device_lane {
       if (first.out != nullptr) std::memcpy(first.out, first.results, first.result_count * sizeof(digest128));
       space_.give_back(first.ring_until);
       done_ = first.completes;
-      free_events_.push_back(first.event);  // there is room: put_event
+      free_events_.push_back(first.event);  // `put_event` has reserved the space
       pieces_.pop_front();
     }
   }
 
-  /// False at the time-out. Looks often at first, then sleeps between looks.
+  /// Returns false at the time-out. Polls often at first, then sleeps between polls.
   template <typename Condition>
   bool wait_until(Condition&& condition, duration timeout) noexcept {
     using clock = std::chrono::steady_clock;
@@ -381,10 +385,11 @@ class cuda_lane final : public device_lane {
     }
   }
 
-  /// Nothing of the lane runs any more. Work without an event of its own may be there after a failure.
+  /// Returns when no work of the lane runs any more. After a failure there may be work without an event.
   [[nodiscard]] bool drain() noexcept {
     CUevent last = nullptr;
-    if (cuda_->event_create(&last, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS) return true;  // a lost context
+    // The context is lost.
+    if (cuda_->event_create(&last, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS) return true;
     bool ended = cuda_->event_record(last, stream_) != CUDA_SUCCESS;
     if (!ended) {
       ended = wait_until([&] { return cuda_->event_query(last) != CUDA_ERROR_NOT_READY; }, patience);

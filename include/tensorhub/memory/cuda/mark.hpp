@@ -1,6 +1,6 @@
 #pragma once
 /// \file mark.hpp
-/// A place in a stream of the user's: has all work that the stream held at that moment been done?
+/// A mark in a stream of the user, which tells whether all work before it is done.
 ///
 /// Thread safety: one thread at a time.
 
@@ -16,20 +16,20 @@
 
 namespace tensorhub::inline TENSORHUB_MODE {
 
-/// An event of the driver, recorded into the stream. Movable; a mark that was moved from is done. May be
-/// destroyed at any time: the stream's work goes on.
+/// An event of the driver, recorded into the stream. Movable; a moved-from mark is done. It may be destroyed
+/// at any time; the work of the stream continues.
 template <typename Driver>
 class cuda_mark {
  public:
-  /// The stream may be of any device of the process. The null stream is the calling thread's device's legacy
-  /// stream; a program that was compiled for per-thread default streams says CU_STREAM_PER_THREAD instead.
-  /// Throws `invalid_argument` while the stream is being captured into a graph, `system_failed` if the event
-  /// cannot be recorded.
+  /// The stream may belong to any device of the process. The null stream means the legacy stream of the
+  /// calling thread's device; a program that was compiled for per-thread default streams must pass
+  /// CU_STREAM_PER_THREAD instead. Throws `invalid_argument` while the stream is being captured into a graph,
+  /// and `system_failed` if the event cannot be recorded.
   explicit cuda_mark(CUstream stream) : cuda_{&Driver::functions()} {
     const cuda_functions& cuda = *cuda_;
     const bool of_no_context =
         stream == nullptr || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD;
-    if (of_no_context) {  // it belongs to the context that is current
+    if (of_no_context) {  // the null stream belongs to the current context
       if (cuda.context_get_current(&context_) != CUDA_SUCCESS || context_ == nullptr)
         context_ = cuda_device<Driver>::current().context();
     } else {
@@ -63,7 +63,7 @@ class cuda_mark {
     forget();
   }
 
-  /// Never waits. `failed`: the work before the mark, or the device, has failed; `trouble` says what.
+  /// Never waits. `failed`: the work before the mark failed, or the device did; `trouble` has the reason.
   [[nodiscard]] lane_state state() const noexcept {
     if (event_ == nullptr || state_ != lane_state::pending) return state_;
     const detail::cuda_scope scope{*cuda_, context_};
@@ -94,7 +94,7 @@ class cuda_mark {
   const cuda_functions* cuda_ = nullptr;
   CUcontext context_ = nullptr;
   CUevent event_ = nullptr;
-  mutable CUresult result_ = CUDA_SUCCESS;  // of the last look, and what it came to
+  mutable CUresult result_ = CUDA_SUCCESS;  // the result of the last query, and the state derived from it
   mutable lane_state state_ = lane_state::pending;
 };
 

@@ -1,6 +1,6 @@
 #pragma once
 /// \file ring.hpp
-/// Which bytes of a ring are in use. Pure bookkeeping: the memory itself is elsewhere.
+/// The bookkeeping of a ring: which bytes are in use. The memory itself is elsewhere.
 
 #include <cstdint>
 #include <optional>
@@ -9,10 +9,10 @@
 
 namespace tensorhub::inline TENSORHUB_MODE::detail {
 
-/// Runs are taken in order and given back in the same order; a run never wraps around the end.
+/// Runs are taken in order and returned in the same order; a run never wraps around the end.
 class ring_space {
  public:
-  /// A run: where it begins, and what `give_back` is told.
+  /// A run: its offset, and the argument for `give_back`.
   struct run {
     std::uint64_t offset = 0;
     std::uint64_t until = 0;
@@ -20,8 +20,8 @@ class ring_space {
 
   explicit ring_space(std::uint64_t bytes) noexcept : bytes_{bytes} {}
 
-  /// At a multiple of 64. Nothing if there is no room now; with nothing in use, up to half of the ring always
-  /// fits.
+  /// Takes a run at a multiple of 64. Empty if there is no space now; if no bytes are in use, up to half of
+  /// the ring always fits.
   [[nodiscard]] std::optional<run> take(std::uint64_t bytes) noexcept {
     const std::uint64_t rounded = (bytes + 63) / 64 * 64;
     std::uint64_t begin = next_;
@@ -31,14 +31,14 @@ class ring_space {
     return run{begin % bytes_, next_};
   }
 
-  /// This run and all before it.
+  /// Returns this run and all runs before it.
   void give_back(std::uint64_t until) noexcept {
     if (until > oldest_) oldest_ = until;
   }
 
  private:
   std::uint64_t bytes_;
-  // Counted from the start and never wrapped: 2^64 bytes are not reached.
+  // Counters from the start that never wrap: 2^64 bytes are not reached.
   std::uint64_t next_ = 0;
   std::uint64_t oldest_ = 0;
 };

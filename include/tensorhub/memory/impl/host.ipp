@@ -1,6 +1,6 @@
 #pragma once
 /// \file host.ipp
-/// Definitions of host.hpp.
+/// The table of file mappings and the allocation of memfds: definitions of host.hpp.
 
 #include <cerrno>
 #include <iterator>
@@ -59,7 +59,8 @@ TENSORHUB_DECL host_memory::allocation::allocation(std::uint64_t bytes) : bytes_
   }
   descriptor_.reset(::memfd_create("tensorhub", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (descriptor_ && ::ftruncate(descriptor_.get(), static_cast<off_t>(bytes)) != 0) descriptor_.reset();
-  // Its length stays, so that a reader's mapping of it cannot fault. Unsealed it is only not mapped.
+  // The length of the file is sealed, so that a reader's mapping of it cannot fault. If sealing fails,
+  // readers do not map it.
   constexpr int seals = F_SEAL_SHRINK | F_SEAL_GROW;
   if (descriptor_) static_cast<void>(::fcntl(descriptor_.get(), F_ADD_SEALS, seals));
   const int flags = descriptor_ ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS;

@@ -1,7 +1,7 @@
 #pragma once
 /// \file bounded_staleness.hpp
-/// Group-consistent, but `update(latest)` keeps what is held while it is at most `max_behind` versions old:
-/// fewer transfers for rollouts that tolerate a known staleness.
+/// Group-consistent, except that `update(latest)` keeps the held version while it is at most `max_behind`
+/// versions old. Rollouts that tolerate a known staleness save transfers.
 
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/policy/consistency/decide.hpp"
@@ -15,7 +15,7 @@ class bounded_staleness {
   static constexpr bool decides_per_group = true;
   static constexpr bool completes_per_group = true;
   struct options {
-    std::uint64_t max_behind = 1;  ///< in version numbers: 0 behaves like `group_consistent`
+    std::uint64_t max_behind = 1;  ///< in version numbers; 0 behaves like `group_consistent`
   };
 
   bounded_staleness() = default;

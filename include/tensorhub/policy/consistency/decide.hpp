@@ -1,6 +1,6 @@
 #pragma once
 /// \file decide.hpp
-/// What all consistency policies share: how a selector is answered when no staleness is allowed.
+/// The common part of all consistency policies: the answer to a selector when no staleness is allowed.
 
 #include "tensorhub/concepts/consistency.hpp"
 #include "tensorhub/detail/build_mode.hpp"
@@ -17,7 +17,7 @@ namespace tensorhub::inline TENSORHUB_MODE::detail {
     case version_selector::kind_type::exactly:
       if (selector.version == view.held && view.held) return take_or_keep(view.held);
       if (view.wanted_available) return take_or_keep(selector.version);
-      // A version above everything seen may still come; one that has come and gone will not come back.
+      // A version above all seen versions may still come; a version that is gone does not come back.
       if (selector.version > view.latest_ever) return {kind::wait, {}, errc::ok};
       return {kind::refuse, {}, errc::unavailable};
     case version_selector::kind_type::latest:

@@ -1,7 +1,7 @@
 #pragma once
 /// \file group_consistent.hpp
-/// The default: the shards of a replica get one version, decided once, and an update succeeds for all of them
-/// or for none.
+/// The default policy: the shards of a replica get one version, decided once, and an update succeeds for all
+/// of them or for none.
 
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/policy/consistency/decide.hpp"

@@ -1,6 +1,6 @@
 #pragma once
 /// \file independent.hpp
-/// Every worker for itself: for unsharded models, and for those whose shards need not agree.
+/// Each worker decides and completes alone: for unsharded models, and for models whose shards need not agree.
 
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/policy/consistency/decide.hpp"

@@ -1,6 +1,6 @@
 #pragma once
 /// \file none.hpp
-/// No digests: for links and memories that are trusted. The control block still guards against changed bytes.
+/// No digests, for trusted links and memories. The control block still guards against changed bytes.
 
 #include "tensorhub/concepts/integrity.hpp"
 #include "tensorhub/detail/build_mode.hpp"

@@ -2,7 +2,7 @@
 /// \file xxh3_128.hpp
 /// The default integrity policy: XXH3-128 per chunk (see types/xxh3.hpp).
 ///
-/// Not a cryptographic digest: it finds torn, mixed and damaged bytes, not forgeries.
+/// XXH3-128 is not a cryptographic digest: it finds torn, mixed and damaged bytes, but no forgeries.
 
 #include <bit>
 #include <string>
@@ -25,7 +25,7 @@ struct xxh3_128 {
     return detail::xxh3_128(std::as_bytes(std::span{place}), version.value).low;
   }
 
-  /// Multiplication by an odd constant keeps different chunks different for every seed.
+  /// Multiplication by an odd constant keeps seeds of different chunks different for every seed.
   [[nodiscard]] static constexpr std::uint64_t chunk_seed(std::uint64_t seed, std::uint64_t chunk) noexcept {
     return seed ^ ((chunk + 1) * 0x9e3779b97f4a7c15ull);
   }

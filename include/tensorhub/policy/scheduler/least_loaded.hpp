@@ -1,6 +1,6 @@
 #pragma once
 /// \file least_loaded.hpp
-/// The source with the fewest readers, wherever it is. For flat networks.
+/// Chooses the source with the fewest readers, wherever it runs. For flat networks.
 
 #include <tuple>
 

@@ -1,17 +1,17 @@
 #pragma once
 /// \file nearest_source.hpp
-/// The default scheduler: the nearest class of source, in it the least loaded; a trainer only when no rollout
-/// is as good.
+/// The default scheduler: chooses the least loaded source of the nearest class, and a trainer only if no
+/// rollout is as good.
 ///
 /// Order of comparison: locality class, has a credit left, publisher last, leases, spot last, fewer missing
-/// chunks, then the order of the candidates. When nobody in the nearest class has a credit left, the reader
-/// takes a place between a source of the nearest class and one of its readers: so the graph of who reads from
-/// whom stays a random one in which everybody has `sources` sources and `credits` readers, however the
-/// readers arrive; such graphs carry pipelined replication at nearly the full rate of all links (P. Ganesan
-/// and M. Seshadri, "On cooperative content distribution and the price of barter", ICDCS 2005).
+/// chunks, then the order of the candidates. If no worker in the nearest class has a credit left, the new
+/// reader displaces a reader of a source in that class. The graph of sources and readers therefore stays a
+/// random graph in which every worker has `sources` sources and `credits` readers, however the readers
+/// arrive; such graphs carry pipelined replication at nearly the full rate of all links (P. Ganesan and M.
+/// Seshadri, "On cooperative content distribution and the price of barter", ICDCS 2005).
 ///
-/// At least one source of each reader is from outside of its rack, where there is one: else a rack would be
-/// fed through few links.
+/// At least one source of each reader is outside its rack, if there is one: otherwise few links would feed
+/// the whole rack.
 
 #include <tuple>
 

@@ -1,11 +1,11 @@
 #pragma once
 /// \file device_bytes.hpp
 /// The transport conformance suite over device memory: the same rules, with regions that fault when the CPU
-/// touches them (testing/fake_device.hpp), on the source's side, the reader's, or both.
+/// touches them (testing/fake_device.hpp), at the source, at the reader, or at both.
 ///
 ///     run_rules(over_device(subject, device_side::both));
 ///
-/// Thread safety: as the fake device.
+/// Thread safety: as testing/fake_device.hpp says.
 
 #include <algorithm>
 #include <cstddef>
@@ -46,7 +46,7 @@ class device_bytes final : public conformance_bytes {
   std::uint64_t bytes_;
 };
 
-/// Which side of the suite's reads is device memory.
+/// The side of the suite's reads that has device memory.
 enum class device_side : std::uint8_t { source, target, both };
 
 template <transport T>

@@ -1,10 +1,10 @@
 #pragma once
 /// \file fixture.hpp
-/// What the rules of the transport conformance suite are made of: processes, a reader.
-/// Its memory is in guarded_memory.hpp.
+/// The processes and the reader that the rules of the transport conformance suite use. Their memory is in
+/// guarded_memory.hpp.
 ///
-/// Every wait ends at the rule's deadline, or earlier when the transport says that nothing is outstanding. No
-/// rule passes or fails by time, except that the deadline itself is a failure.
+/// Every wait ends at the rule's deadline, or earlier if the transport reports that no read is outstanding.
+/// No rule passes or fails by time, except that reaching the deadline is a failure.
 ///
 /// Thread safety: a fixture belongs to the thread that runs the rule; a `reader` to the thread that uses it.
 
@@ -32,33 +32,34 @@ namespace tensorhub::inline TENSORHUB_MODE::testing {
 /// How the suite makes and ends processes of a transport.
 template <transport T>
 struct conformance_subject {
-  /// A new process. Required.
+  /// Makes a new process. Required.
   std::function<std::unique_ptr<T>(incarnation)> make = [](incarnation self) {
     return std::make_unique<T>(typename T::options{}, self);
   };
-  /// Its death. The suite has destroyed its regions before; the object itself is destroyed afterwards, so
-  /// that the default may be empty.
+  /// Kills a process. The suite has destroyed its regions before; the object itself is destroyed afterwards,
+  /// so the default may be empty.
   std::function<void(T&)> kill = [](T&) {};
-  /// It is stopped and answers nothing (SIGSTOP), until it is destroyed. Empty: the rule for silent peers
-  /// does not apply. `make` should then give a short peer time-out.
+  /// Stops a process, which then answers nothing (SIGSTOP) until it is destroyed. Empty: the rule for silent
+  /// peers does not apply. `make` should then set a short peer time-out.
   std::function<void(T&)> stall{};
-  /// What the rules register: at a source for its peers, and as the target of reads. Empty: host memory (for
-  /// sources also with a file behind it, where the transport uses one). `device_bytes.hpp` has another.
+  /// Makes the memory that rules register: at a source for its peers, or as the target of reads. Empty: host
+  /// memory (for sources also memory with a file, if the transport uses files). `device_bytes.hpp` has
+  /// another.
   memory_maker source_memory{};
   memory_maker target_memory{};
 };
 
 struct conformance_options {
   std::chrono::milliseconds deadline{20'000};   ///< of each rule
-  std::uint64_t largest_read_bytes = 4u << 20;  ///< where the transport has no smaller limit
-  std::size_t rounds = 6;                       ///< of the rules that look for races
+  std::uint64_t largest_read_bytes = 4u << 20;  ///< used if the transport has no smaller limit
+  std::size_t rounds = 6;                       ///< of the rules that search for races
   bool concurrent_overwrites = true;  ///< false: no rule whose failure is a data race (mutants under TSan)
 };
 
-/// What is wrong, found by one rule.
+/// The findings of one rule.
 class findings {
  public:
-  /// Notes the sentence if the requirement does not hold; returns whether it does.
+  /// Records the sentence if the requirement does not hold; returns whether it holds.
   bool require(bool holds, const std::string& otherwise) {
     if (!holds && sentences_.size() < most) sentences_.push_back(otherwise);
     return holds;
@@ -74,7 +75,7 @@ class findings {
   std::vector<std::string> sentences_;
 };
 
-/// One rule's surroundings.
+/// The environment of one rule.
 template <transport T>
 class conformance_fixture {
  public:
@@ -84,7 +85,7 @@ class conformance_fixture {
   conformance_fixture(const conformance_subject<T>& subject, const conformance_options& options)
       : subject_{subject}, options_{options} {}
 
-  /// A process of its own. Members are destroyed in the right order: regions before the transport.
+  /// One process. Members are destroyed in the right order: regions before the transport.
   struct process {
     incarnation self{};
     std::unique_ptr<T> transport;
@@ -92,7 +93,7 @@ class conformance_fixture {
 
     T* operator->() const noexcept { return transport.get(); }
     T& operator*() const noexcept { return *transport; }
-    /// Registers and keeps; returns the index in `regions`.
+    /// Registers the ranges and keeps the regions; returns the index in `regions`.
     std::size_t add(const memory_range& range, region_access access = region_access::both) {
       for (region& each : transport->register_memory(std::span{&range, 1}, access))
         regions.push_back(std::move(each));
@@ -107,7 +108,7 @@ class conformance_fixture {
     const incarnation self{random_() | 1u};
     return {self, subject_.make(self), {}};
   }
-  /// The process dies: its regions, then the object.
+  /// Kills the process: its regions end first, then the object.
   void kill(process& victim) {
     victim.regions.clear();
     subject_.kill(*victim.transport);
@@ -117,28 +118,28 @@ class conformance_fixture {
   void stall(process& victim) { subject_.stall(*victim.transport); }
 
   [[nodiscard]] const conformance_options& options() const noexcept { return options_; }
-  /// What is left of the rule's time; at least one millisecond.
+  /// The remaining time of the rule; at least one millisecond.
   [[nodiscard]] duration left() const noexcept {
     return std::max<duration>(until_ - std::chrono::steady_clock::now(), std::chrono::milliseconds{1});
   }
   [[nodiscard]] bool overdue() const noexcept { return std::chrono::steady_clock::now() >= until_; }
-  /// Largest read that the rules use: the transport's limit, or the suite's.
+  /// The largest read that the rules use: the transport's limit, or the suite's.
   [[nodiscard]] std::uint64_t largest() const noexcept {
     return std::min(capabilities.max_read_bytes, options_.largest_read_bytes);
   }
-  /// With and without a file behind the source's memory, where that matters to the transport.
+  /// Whether to test with and without a file behind the source's memory, if the transport distinguishes them.
   [[nodiscard]] std::vector<bool> backings() const {
     return capabilities.uses_backing_file && !subject_.source_memory ? std::vector<bool>{false, true}
                                                                      : std::vector<bool>{false};
   }
-  /// Memory for a rule, in its place: of the side that serves it, or of the side that reads into it.
+  /// Memory for a rule, made for the side that serves it or for the side that reads into it.
   [[nodiscard]] guarded_memory source_memory(std::uint64_t bytes, bool with_file = false) const {
     return guarded_memory{bytes, with_file, subject_.source_memory};
   }
   [[nodiscard]] guarded_memory target_memory(std::uint64_t bytes) const {
     return guarded_memory{bytes, false, subject_.target_memory};
   }
-  /// The rule does not apply to this subject, for this reason.
+  /// Records that the rule does not apply to this subject, with the reason.
   void skip(const std::string& reason) { skipped_ = reason; }
   [[nodiscard]] const std::string& skipped() const noexcept { return skipped_; }
   [[nodiscard]] std::uint64_t random() noexcept { return random_(); }
@@ -151,26 +152,27 @@ class conformance_fixture {
   std::string skipped_;
 };
 
-/// A queue, an endpoint on it, and a count of what was posted and came back.
+/// A queue with an endpoint, and counts of posted and completed reads.
 template <transport T>
 class conformance_reader {
  public:
   using fixture = conformance_fixture<T>;
-  /// Ids count up from here, in the order of `post`.
+  /// Ids count up from this number, in the order of `post`.
   static constexpr request_id first_id = 1000;
 
-  conformance_reader(fixture& about, T& own, std::size_t depth) : about_{about}, own_{own}, depth_{depth} {
+  conformance_reader(fixture& environment, T& own, std::size_t depth)
+      : environment_{environment}, own_{own}, depth_{depth} {
     queue_.emplace(own.make_queue(depth));
   }
-  conformance_reader(fixture& about, T& own, std::size_t depth, const typename fixture::process& source)
-      : conformance_reader{about, own, depth} {
+  conformance_reader(fixture& environment, T& own, std::size_t depth, const typename fixture::process& source)
+      : conformance_reader{environment, own, depth} {
     connect(source);
   }
 
   void connect(const typename fixture::process& source) { connect(source->address(), source.self); }
   void connect(const transport_address& address, incarnation peer) {
     endpoint_.reset();
-    endpoint_.emplace(own_.connect(*queue_, address, peer, about_.left()));
+    endpoint_.emplace(own_.connect(*queue_, address, peer, environment_.left()));
   }
 
   [[nodiscard]] typename T::queue& queue() noexcept { return *queue_; }
@@ -182,7 +184,7 @@ class conformance_reader {
   }
   [[nodiscard]] std::size_t depth() const noexcept { return depth_; }
 
-  /// Posts under a new id; nothing if the queue is full.
+  /// Posts under a new id; empty if the queue is full.
   [[nodiscard]] std::optional<request_id> post(const typename T::memory_region& into, std::uint64_t offset,
                                                const remote_slice& from) {
     const request_id id = next_id_++;
@@ -191,7 +193,7 @@ class conformance_reader {
     return id;
   }
 
-  /// Takes what has come; calls `each(completion)` for every one.
+  /// Polls completions; calls `each(completion)` for every one.
   template <typename Each>
   std::size_t take(Each&& each) {
     std::array<completion, 64> batch{};
@@ -203,14 +205,14 @@ class conformance_reader {
     return count;
   }
 
-  /// Takes completions until as many came as reads were posted, nothing is outstanding, or it is overdue.
-  /// Then looks a little longer, for completions that should not be.
+  /// Polls completions until there are as many as posted reads, no read is outstanding, or the deadline has
+  /// passed. Then polls a little longer, for completions that must not come.
   template <typename Each>
   void drain(Each&& each) {
-    while (statuses_.size() < posted_.size() && !about_.overdue()) {
+    while (statuses_.size() < posted_.size() && !environment_.overdue()) {
       if (take(each) > 0) continue;
       if (queue_->outstanding() == 0) break;
-      queue_->wait(std::min<duration>(about_.left(), std::chrono::milliseconds{50}));
+      queue_->wait(std::min<duration>(environment_.left(), std::chrono::milliseconds{50}));
     }
     for (int i = 0; i < 3; ++i) {
       queue_->wait(std::chrono::milliseconds{1});
@@ -221,31 +223,31 @@ class conformance_reader {
     drain([](const completion&) {});
   }
 
-  /// One read, alone. Nothing: it did not complete, or was not posted.
+  /// Does one read alone. Empty: the read did not complete or was not posted.
   [[nodiscard]] std::optional<completion_status> read(const typename T::memory_region& into,
                                                       std::uint64_t offset, const remote_slice& from) {
     const auto id = post(into, offset, from);
     if (!id) return std::nullopt;
     std::optional<completion_status> status;
-    while (!status && !about_.overdue()) {
+    while (!status && !environment_.overdue()) {
       const std::size_t count = take([&](const completion& done) {
         if (done.id == *id) status = done.status;
       });
       if (count > 0 || status) continue;
       if (queue_->outstanding() == 0) break;
-      queue_->wait(std::min<duration>(about_.left(), std::chrono::milliseconds{50}));
+      queue_->wait(std::min<duration>(environment_.left(), std::chrono::milliseconds{50}));
     }
     return status;
   }
 
-  /// Status of a read that has completed.
+  /// The status of a read that has completed.
   [[nodiscard]] std::optional<completion_status> status_of(request_id id) const {
     const auto found = statuses_.find(id);
     if (found == statuses_.end() || found->second.empty()) return std::nullopt;
     return found->second.front();
   }
 
-  /// Promise 1: whatever was posted came back once, and nothing else came back.
+  /// Promise 1: each posted read completed once, and there was no other completion.
   void require_each_once(findings& found, const std::string& when) const {
     std::map<request_id, std::size_t> expected;
     for (const request_id id : posted_) expected[id] = 1;
@@ -264,7 +266,7 @@ class conformance_reader {
   }
 
  private:
-  fixture& about_;
+  fixture& environment_;
   T& own_;
   std::size_t depth_;
   std::optional<typename T::queue> queue_;
@@ -274,12 +276,12 @@ class conformance_reader {
   std::map<request_id, std::vector<completion_status>> statuses_;
 };
 
-/// "completed with access denied", "did not complete".
+/// A description such as "completed with access denied" or "did not complete".
 [[nodiscard]] inline std::string describe_status(const std::optional<completion_status>& status) {
   return status ? "completed with '" + std::string{to_string(*status)} + "'" : "did not complete";
 }
 
-/// Promise 3: how a read without permission may end.
+/// Promise 3: the permitted outcomes of a read without permission.
 [[nodiscard]] inline bool is_denial(const std::optional<completion_status>& status) noexcept {
   return status == completion_status::access_denied || status == completion_status::peer_lost;
 }

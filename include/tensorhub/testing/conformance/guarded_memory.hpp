@@ -2,7 +2,7 @@
 /// \file guarded_memory.hpp
 /// The memory that the rules of the transport conformance suite register: patterns, margins, and checks.
 ///
-/// The rules reach it through copies only, so that it may be memory which the CPU cannot touch
+/// The rules reach the memory through copies only, so that it may be memory that the CPU cannot touch
 /// (device_bytes.hpp).
 ///
 /// Thread safety: none of its own.
@@ -28,7 +28,7 @@
 
 namespace tensorhub::inline TENSORHUB_MODE::testing {
 
-/// Eight bytes of pattern `seed`: they say which pattern they are of, and where in it they are.
+/// Eight bytes of pattern `seed`. They identify the pattern and their position in it.
 [[nodiscard]] constexpr std::uint64_t pattern_word(std::uint64_t seed, std::uint64_t index) noexcept {
   std::uint64_t word = seed * 0x9e3779b97f4a7c15u + index * 0xd1342543de82ef95u + 0x2545f4914f6cdd1du;
   word = (word ^ (word >> 32)) * 0xbf58476d1ce4e5b9u;
@@ -51,7 +51,7 @@ void for_pattern(std::uint64_t seed, std::uint64_t first, std::uint64_t bytes, P
   }
 }
 
-/// A run of memory as the rules need it. `range()` may be one that the CPU cannot follow.
+/// A run of memory for the rules. The CPU may be unable to follow `range()`.
 class conformance_bytes {
  public:
   conformance_bytes() = default;
@@ -65,7 +65,7 @@ class conformance_bytes {
   [[nodiscard]] virtual std::vector<std::byte> read(std::uint64_t at, std::uint64_t bytes) const = 0;
 };
 
-/// Makes so many bytes. Throws `system_failed`.
+/// Allocates `bytes` bytes. Throws `system_failed`.
 using memory_maker = std::function<std::unique_ptr<conformance_bytes>(std::uint64_t bytes)>;
 
 /// Private memory of the host, or shared memory with a file.
@@ -73,7 +73,7 @@ class host_bytes final : public conformance_bytes {
  public:
   host_bytes(std::uint64_t bytes, bool with_file) : bytes_{bytes} {
     if (with_file) {
-      // Sealed as the host memory space seals its own, so that a transport may map it.
+      // Sealed as the host memory space seals its files, so that a transport may map it.
       descriptor_.reset(::memfd_create("conformance", MFD_CLOEXEC | MFD_ALLOW_SEALING));
       if (!descriptor_ || ::ftruncate(descriptor_.get(), static_cast<off_t>(bytes)) != 0 ||
           ::fcntl(descriptor_.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0)
@@ -107,8 +107,8 @@ class host_bytes final : public conformance_bytes {
   std::byte* data_ = nullptr;
 };
 
-/// Pages with known bytes before and behind the part that a rule registers, so that a transport that goes
-/// outside is seen (and does no harm). Does not move.
+/// Pages with known bytes before and after the part that a rule registers, so that a transport that accesses
+/// bytes outside the part is detected (and does no harm). Does not move.
 class guarded_memory {
  public:
   static constexpr std::uint64_t margin_bytes = 64u << 10;
@@ -121,17 +121,18 @@ class guarded_memory {
   guarded_memory(const guarded_memory&) = delete;
   guarded_memory& operator=(const guarded_memory&) = delete;
 
-  /// Pattern over everything, margins too; its index 0 is the first byte of the first margin.
+  /// Fills everything, including the margins, with the pattern; index 0 is the first byte of the first
+  /// margin.
   void fill(std::uint64_t seed) {
     seed_ = seed;
     for_pattern(seed, 0, whole_bytes(), [this](std::span<const std::byte> piece, std::uint64_t position) {
       whole_->write(position, piece);
     });
   }
-  /// An address of the memory's own kind: not to be followed by rules.
+  /// An address of this kind of memory: rules must not follow it.
   [[nodiscard]] std::byte* data() const { return whole_->range().data + margin_bytes; }
   [[nodiscard]] std::uint64_t bytes() const noexcept { return bytes_; }
-  /// [offset, offset + bytes) without the margins; offsets may not reach behind `bytes()`.
+  /// [offset, offset + bytes) without the margins; the range must end within `bytes()`.
   [[nodiscard]] memory_range range(std::uint64_t offset, std::uint64_t bytes) const {
     memory_range part = whole_->range();
     part.data += margin_bytes + offset;
@@ -141,21 +142,21 @@ class guarded_memory {
   }
   [[nodiscard]] memory_range range() const { return range(0, bytes_); }
 
-  /// Bytes [offset, offset + bytes) are those that pattern `seed` gives another guarded_memory at
+  /// Whether bytes [offset, offset + bytes) are those that pattern `seed` gives another guarded_memory at
   /// `seed_offset`.
   [[nodiscard]] bool holds(std::uint64_t offset, std::uint64_t bytes, std::uint64_t seed,
                            std::uint64_t seed_offset) const {
     return matches(margin_bytes + offset, bytes, seed, margin_bytes + seed_offset);
   }
-  /// Everything outside of [offset, offset + bytes) is as `fill` left it, margins included.
+  /// Whether everything outside [offset, offset + bytes), including the margins, is as `fill` left it.
   [[nodiscard]] bool untouched_outside(std::uint64_t offset, std::uint64_t bytes) const {
     const std::uint64_t behind = margin_bytes + offset + bytes;
     return matches(0, margin_bytes + offset, seed_, 0) &&
            matches(behind, whole_bytes() - behind, seed_, behind);
   }
   [[nodiscard]] bool untouched() const { return untouched_outside(0, 0); }
-  /// Eight bytes in a row of [0, bytes) are those that pattern `seed` gives another guarded_memory there,
-  /// when the first byte was read from `seed_offset` (which may lie in a margin: negative).
+  /// Whether eight successive bytes of [0, bytes) are those that pattern `seed` gives another guarded_memory
+  /// there, if the first byte was read from `seed_offset` (which may lie in a margin: negative).
   [[nodiscard]] bool has_bytes_of(std::uint64_t bytes, std::uint64_t seed, std::int64_t seed_offset) const {
     std::uint64_t in_a_row = 0;
     bool seen = false;
@@ -169,7 +170,7 @@ class guarded_memory {
     });
     return seen;
   }
-  /// A copy of the bytes at `offset`, which may lie in the margin before (negative) or behind.
+  /// A copy of the bytes at `offset`, which may lie in the margin before (negative) or after.
   [[nodiscard]] std::vector<std::byte> copy_of(std::int64_t offset, std::uint64_t bytes) const {
     return whole_->read(margin_bytes + static_cast<std::uint64_t>(offset), bytes);
   }

@@ -1,9 +1,9 @@
 #pragma once
 /// \file key_rules.hpp
-/// Rules of the transport conformance suite: who may read what (promise 3).
+/// Rules of the transport conformance suite: which readers may read which memory (promise 3).
 ///
-/// The forbidden memory is always mapped and has a known pattern, so that a transport that reads it anyway
-/// does not crash but is found out.
+/// The forbidden memory is always mapped and has a known pattern, so that a transport that reads it does not
+/// crash but is detected.
 
 #include <cstddef>
 #include <cstdint>
@@ -18,10 +18,10 @@ namespace tensorhub::inline TENSORHUB_MODE::testing::conformance_rules {
 
 /// Reads past the end of the region, also with offsets that overflow.
 template <transport T>
-std::vector<std::string> out_of_bounds_is_denied(conformance_fixture<T>& about) {
+std::vector<std::string> out_of_bounds_is_denied(conformance_fixture<T>& fixture) {
   constexpr std::uint64_t bytes = 5000;
   findings found;
-  conformance_scene<T> scene{about, bytes, 8192, 4};
+  conformance_scene<T> scene{fixture, bytes, 8192, 4};
   const std::vector<std::pair<std::uint64_t, std::uint64_t>> cases{
       {0, bytes + 1}, {bytes, 1},           {bytes - 1, 2},        {bytes + 8, 64},
       {4096, 4096},   {UINT64_MAX - 7, 16}, {UINT64_MAX - 63, 64}, {UINT64_MAX, 1}};
@@ -31,7 +31,7 @@ std::vector<std::string> out_of_bounds_is_denied(conformance_fixture<T>& about) 
     scene.to.fill(scene.to_seed);
     const auto status = scene.read(scene.remote, offset, count);
     found.require(is_denial(status), when + ": the read " + describe_status(status));
-    // What lies behind the region (or, after an overflow, before it) must not come; what is inside may.
+    // Bytes after the region (or, after an overflow, before it) must not arrive; bytes inside it may.
     const auto at = static_cast<std::int64_t>(offset);
     const std::uint64_t inside = offset < bytes ? bytes - offset : 0;
     const auto forbidden = scene.from.copy_of(at, count);
@@ -48,13 +48,13 @@ std::vector<std::string> out_of_bounds_is_denied(conformance_fixture<T>& about) 
   return found.take();
 }
 
-/// A reader that changes the description of a region it may read: base or length.
+/// A reader that changes the base or length in the description of a region that it may read.
 template <transport T>
-std::vector<std::string> changed_description_is_denied(conformance_fixture<T>& about) {
+std::vector<std::string> changed_description_is_denied(conformance_fixture<T>& fixture) {
   constexpr std::uint64_t bytes = 4096;
   constexpr std::uint64_t count = 256;
   findings found;
-  conformance_scene<T> scene{about, bytes, count, 4};
+  conformance_scene<T> scene{fixture, bytes, count, 4};
   const auto check = [&](std::uint64_t base, std::uint64_t length, std::uint64_t offset, std::int64_t at,
                          const std::string& when) {
     remote_region changed = scene.remote;
@@ -63,7 +63,7 @@ std::vector<std::string> changed_description_is_denied(conformance_fixture<T>& a
     scene.to.fill(scene.to_seed);
     const auto status = scene.read(changed, offset, count);
     found.require(status.has_value(), when + ": the read " + describe_status(status));
-    // `ok` is no fault if the bytes are of the region: a transport need not use `base`.
+    // `ok` is not a fault if the bytes are from the region: a transport need not use `base`.
     found.require(!scene.to.has_bytes_of(count, scene.from_seed, at), when + ": forbidden bytes arrived");
   };
   const std::uint64_t base = scene.remote.base;
@@ -80,11 +80,11 @@ std::vector<std::string> changed_description_is_denied(conformance_fixture<T>& a
   return found.take();
 }
 
-/// Keys that were guessed: one bit wrong, random, empty, too long.
+/// Guessed keys: one bit wrong, random, empty, too long.
 template <transport T>
-std::vector<std::string> forged_key_is_denied(conformance_fixture<T>& about) {
+std::vector<std::string> forged_key_is_denied(conformance_fixture<T>& fixture) {
   findings found;
-  conformance_scene<T> scene{about, 4096, 512, 4};
+  conformance_scene<T> scene{fixture, 4096, 512, 4};
   const std::size_t used = scene.remote.key.used_bytes;
   if (!found.require(used > 0 && used <= limits::remote_key_bytes,
                      "a region's key has " + std::to_string(used) + " bytes")) {
@@ -97,7 +97,7 @@ std::vector<std::string> forged_key_is_denied(conformance_fixture<T>& about) {
   }
   for (int round = 0; round < 8; ++round) {
     remote_region forged = scene.remote;
-    for (std::size_t i = 0; i < used; ++i) forged.key.bytes[i] = static_cast<std::byte>(about.random());
+    for (std::size_t i = 0; i < used; ++i) forged.key.bytes[i] = static_cast<std::byte>(fixture.random());
     scene.require_denied(found, forged, 0, 512, 0, "a random key");
   }
   remote_region forged = scene.remote;
@@ -112,14 +112,14 @@ std::vector<std::string> forged_key_is_denied(conformance_fixture<T>& about) {
   return found.take();
 }
 
-/// A key that is good for another process is good for nothing here.
+/// A key that is valid for another process gives no access here.
 template <transport T>
-std::vector<std::string> foreign_key_is_denied(conformance_fixture<T>& about) {
+std::vector<std::string> foreign_key_is_denied(conformance_fixture<T>& fixture) {
   findings found;
-  conformance_scene<T> scene{about, 4096, 512, 4};
-  guarded_memory other_memory = about.source_memory(4096);
+  conformance_scene<T> scene{fixture, 4096, 512, 4};
+  guarded_memory other_memory = fixture.source_memory(4096);
   other_memory.fill(33);
-  auto other = about.start();
+  auto other = fixture.start();
   const remote_region foreign = other.describe(other.add(other_memory.range(), region_access::remote_read));
   scene.to.fill(scene.to_seed);
   const auto status = scene.read(foreign, 0, 512);
@@ -132,12 +132,12 @@ std::vector<std::string> foreign_key_is_denied(conformance_fixture<T>& about) {
   return found.take();
 }
 
-/// `revoke`: the keys given out so far stop working, the new one works, other regions do not notice.
+/// `revoke`: old keys stop working, the new key works, and other regions are not affected.
 template <transport T>
-std::vector<std::string> stale_key_is_denied(conformance_fixture<T>& about) {
+std::vector<std::string> stale_key_is_denied(conformance_fixture<T>& fixture) {
   findings found;
-  conformance_scene<T> scene{about, 4096, 512, 4};
-  guarded_memory other_memory = about.source_memory(4096);
+  conformance_scene<T> scene{fixture, 4096, 512, 4};
+  guarded_memory other_memory = fixture.source_memory(4096);
   other_memory.fill(34);
   const std::size_t other = scene.source.add(other_memory.range(), region_access::remote_read);
   const remote_region bystander = scene.source.describe(other);
@@ -160,12 +160,12 @@ std::vector<std::string> stale_key_is_denied(conformance_fixture<T>& about) {
   return found.take();
 }
 
-/// A region that is gone cannot be read, also when its memory is registered again.
+/// A deregistered region cannot be read, even when its memory is registered again.
 template <transport T>
-std::vector<std::string> deregistered_is_denied(conformance_fixture<T>& about) {
+std::vector<std::string> deregistered_is_denied(conformance_fixture<T>& fixture) {
   findings found;
-  conformance_scene<T> scene{about, 4096, 512, 4};
-  guarded_memory other_memory = about.source_memory(4096);
+  conformance_scene<T> scene{fixture, 4096, 512, 4};
+  guarded_memory other_memory = fixture.source_memory(4096);
   other_memory.fill(35);
   scene.source.add(other_memory.range(), region_access::remote_read);
   const remote_region bystander = scene.source.describe(1);
@@ -180,30 +180,31 @@ std::vector<std::string> deregistered_is_denied(conformance_fixture<T>& about) {
   return found.take();
 }
 
-/// A region for the process's own reads is not for its peers: it has no description, or one that is useless.
+/// Peers cannot read a region for the process's own reads: it has no description, or one without access.
 template <transport T>
-std::vector<std::string> local_region_is_denied(conformance_fixture<T>& about) {
+std::vector<std::string> local_region_is_denied(conformance_fixture<T>& fixture) {
   findings found;
-  conformance_scene<T> scene{about, 4096, 512, 4};
-  guarded_memory private_memory = about.source_memory(4096);
+  conformance_scene<T> scene{fixture, 4096, 512, 4};
+  guarded_memory private_memory = fixture.source_memory(4096);
   private_memory.fill(scene.from_seed);
   const std::size_t index = scene.source.add(private_memory.range(), region_access::local_write);
   try {
     const remote_region local = scene.source.describe(index);
     scene.require_denied(found, local, 0, 512, 0, "a region registered with local_write");
   } catch (const error&) {
-    // No description at all: nothing to read with.
+    // There is no description, so there is nothing to read with.
   }
   scene.require_readable(found, scene.remote, "after reading a local region");
   return found.take();
 }
 
-/// Where `survives_access_errors` is promised, denied reads end in `access_denied` and the endpoint goes on.
-/// In any case `usable` tells the truth: what it calls usable reads, what it does not ends in `peer_lost`.
+/// If `survives_access_errors` is promised, denied reads end in `access_denied` and the endpoint stays
+/// usable. In any case `usable` is correct: reads on a usable endpoint succeed, and reads on any other end in
+/// `peer_lost`.
 template <transport T>
-std::vector<std::string> endpoint_after_access_errors(conformance_fixture<T>& about) {
+std::vector<std::string> endpoint_after_access_errors(conformance_fixture<T>& fixture) {
   findings found;
-  conformance_scene<T> scene{about, 4096, 512, 4};
+  conformance_scene<T> scene{fixture, 4096, 512, 4};
   remote_region forged = scene.remote;
   forged.key.bytes[0] ^= std::byte{1};
   const std::vector<std::pair<remote_region, std::uint64_t>> bad{

@@ -1,7 +1,7 @@
 #pragma once
 /// \file peer_rules.hpp
-/// Rules of the transport conformance suite: peers, endpoints and queues that go away (promises 1 and 7), and
-/// readers that are cut off.
+/// Rules of the transport conformance suite: peers, endpoints and queues that end (promises 1 and 7), and
+/// cut-off readers.
 
 #include <chrono>
 #include <cstddef>
@@ -15,7 +15,7 @@
 
 namespace tensorhub::inline TENSORHUB_MODE::testing::conformance_rules {
 
-/// How a call of `connect` ended: nothing (it connected), or the error's code.
+/// The outcome of a call of `connect`: empty (it connected), or the error's code.
 template <transport T>
 std::optional<errc> connect_error(T& from, const transport_address& address, incarnation peer,
                                   duration timeout) {
@@ -43,18 +43,18 @@ std::size_t post_slots(conformance_scene<T>& scene, std::uint64_t slot_bytes) {
   return posted;
 }
 
-/// Promise 1 when the source dies: every outstanding read ends, and what ended ok is whole.
+/// Promise 1 if the source dies: every outstanding read ends, and the reads that end `ok` are complete.
 template <transport T>
-std::vector<std::string> dead_peer_ends_reads(conformance_fixture<T>& about) {
+std::vector<std::string> dead_peer_ends_reads(conformance_fixture<T>& fixture) {
   constexpr std::size_t depth = 16;
   findings found;
-  for (std::size_t round = 0; round < about.options().rounds; ++round) {
-    const std::uint64_t slot_bytes = std::max<std::uint64_t>(about.largest() >> (2 * (round % 4) + 2), 1);
-    conformance_scene<T> scene{about, slot_bytes, depth * slot_bytes, depth};
+  for (std::size_t round = 0; round < fixture.options().rounds; ++round) {
+    const std::uint64_t slot_bytes = std::max<std::uint64_t>(fixture.largest() >> (2 * (round % 4) + 2), 1);
+    conformance_scene<T> scene{fixture, slot_bytes, depth * slot_bytes, depth};
     found.require(post_slots(scene, slot_bytes) == depth, "an empty queue does not take its depth");
     if (round % 2 == 1) static_cast<void>(scene.reader.take([](const completion&) {}));
     const auto address = scene.source->address();
-    about.kill(scene.source);
+    fixture.kill(scene.source);
     scene.reader.drain([&](const completion& done) {
       found.require(
           done.status != completion_status::cancelled && done.status != completion_status::local_error,
@@ -73,18 +73,18 @@ std::vector<std::string> dead_peer_ends_reads(conformance_fixture<T>& about) {
   return found.take();
 }
 
-/// Promise 1 when the source is stopped but its connections stay.
+/// Promise 1 if the source is stopped and its connections stay open.
 template <transport T>
-std::vector<std::string> silent_peer_ends_reads(conformance_fixture<T>& about) {
+std::vector<std::string> silent_peer_ends_reads(conformance_fixture<T>& fixture) {
   findings found;
-  if (!about.can_stall()) {
-    about.skip("the subject has no way to stop a process");
+  if (!fixture.can_stall()) {
+    fixture.skip("the subject has no way to stop a process");
     return {};
   }
   constexpr std::size_t depth = 8;
-  conformance_scene<T> scene{about, 4096, depth * 4096, depth};
+  conformance_scene<T> scene{fixture, 4096, depth * 4096, depth};
   scene.require_readable(found, scene.remote, "before the peer was stopped");
-  about.stall(scene.source);
+  fixture.stall(scene.source);
   found.require(post_slots(scene, 4096) == depth, "an empty queue does not take its depth");
   scene.reader.drain([&](const completion& done) {
     found.require(done.status == completion_status::peer_lost,
@@ -98,15 +98,15 @@ std::vector<std::string> silent_peer_ends_reads(conformance_fixture<T>& about) {
   return found.take();
 }
 
-/// Promise 1 when the endpoint is destroyed: the rest is cancelled, once each, and the queue is good for
-/// more.
+/// Promise 1 if the endpoint is destroyed: the remaining reads are cancelled, once each, and the queue stays
+/// usable.
 template <transport T>
-std::vector<std::string> closed_endpoint_cancels(conformance_fixture<T>& about) {
+std::vector<std::string> closed_endpoint_cancels(conformance_fixture<T>& fixture) {
   constexpr std::size_t depth = 16;
   findings found;
-  for (std::size_t round = 0; round < about.options().rounds; ++round) {
-    const std::uint64_t slot_bytes = std::max<std::uint64_t>(about.largest() >> (2 * (round % 4) + 2), 1);
-    conformance_scene<T> scene{about, slot_bytes, depth * slot_bytes, depth};
+  for (std::size_t round = 0; round < fixture.options().rounds; ++round) {
+    const std::uint64_t slot_bytes = std::max<std::uint64_t>(fixture.largest() >> (2 * (round % 4) + 2), 1);
+    conformance_scene<T> scene{fixture, slot_bytes, depth * slot_bytes, depth};
     found.require(post_slots(scene, slot_bytes) == depth, "an empty queue does not take its depth");
     if (round % 2 == 1) static_cast<void>(scene.reader.take([](const completion&) {}));
     scene.reader.close_endpoint();
@@ -119,7 +119,7 @@ std::vector<std::string> closed_endpoint_cancels(conformance_fixture<T>& about) 
           "the endpoint was destroyed, and a read ended ok with wrong bytes");
     });
     scene.reader.require_each_once(found, "the endpoint was destroyed");
-    // From here on no late byte of the cancelled reads may come.
+    // After this point no late byte of the cancelled reads may arrive.
     scene.to.fill(scene.to_seed);
     scene.reader.connect(scene.source);
     const auto status = scene.reader.read(scene.into(), 0, {&scene.remote, 0, slot_bytes});
@@ -131,22 +131,22 @@ std::vector<std::string> closed_endpoint_cancels(conformance_fixture<T>& about) 
   return found.take();
 }
 
-/// After the queue's destruction nothing is written any more.
+/// After a queue is destroyed, none of its reads writes a byte.
 template <transport T>
-std::vector<std::string> closed_queue_writes_nothing(conformance_fixture<T>& about) {
+std::vector<std::string> closed_queue_writes_nothing(conformance_fixture<T>& fixture) {
   constexpr std::size_t depth = 16;
   findings found;
-  for (std::size_t round = 0; round < about.options().rounds; ++round) {
-    const std::uint64_t slot_bytes = std::max<std::uint64_t>(about.largest() >> (2 * (round % 4) + 2), 8);
-    conformance_scene<T> scene{about, slot_bytes, depth * slot_bytes, depth};
-    guarded_memory elsewhere = about.target_memory(slot_bytes);
+  for (std::size_t round = 0; round < fixture.options().rounds; ++round) {
+    const std::uint64_t slot_bytes = std::max<std::uint64_t>(fixture.largest() >> (2 * (round % 4) + 2), 8);
+    conformance_scene<T> scene{fixture, slot_bytes, depth * slot_bytes, depth};
+    guarded_memory elsewhere = fixture.target_memory(slot_bytes);
     const std::size_t region = scene.target.add(elsewhere.range(), region_access::local_write);
     found.require(post_slots(scene, slot_bytes) == depth, "an empty queue does not take its depth");
     if (round % 2 == 1) static_cast<void>(scene.reader.take([](const completion&) {}));
     scene.reader.close_queue();
     scene.to.fill(scene.to_seed);
-    // Time and traffic for late bytes: the same two processes, through another queue.
-    conformance_reader<T> other{about, *scene.target, 1, scene.source};
+    // Allow time and traffic for late bytes: the same two processes, through another queue.
+    conformance_reader<T> other{fixture, *scene.target, 1, scene.source};
     for (int i = 0; i < 4; ++i) {
       const auto status = other.read(scene.target.regions[region], 0, {&scene.remote, 0, slot_bytes});
       found.require(status == completion_status::ok,
@@ -157,38 +157,38 @@ std::vector<std::string> closed_queue_writes_nothing(conformance_fixture<T>& abo
   return found.take();
 }
 
-/// Promise 7: who is not expected is not connected to; and `peer` says whom one reads.
+/// Promise 7: `connect` refuses a process with another incarnation, and `peer` returns the connected one.
 template <transport T>
-std::vector<std::string> other_incarnation_is_refused(conformance_fixture<T>& about) {
+std::vector<std::string> other_incarnation_is_refused(conformance_fixture<T>& fixture) {
   findings found;
-  auto source = about.start();
-  auto reader = about.start();
+  auto source = fixture.start();
+  auto reader = fixture.start();
   for (const incarnation wrong : {incarnation{source.self.value ^ 2}, reader.self, incarnation{0}}) {
-    const auto code = connect_error(*reader, source->address(), wrong, about.left());
+    const auto code = connect_error(*reader, source->address(), wrong, fixture.left());
     found.require(code == errc::transport_failed,
                   "connecting to another incarnation than the one that is there " + describe_error(code));
   }
   auto queue = reader->make_queue(1);
-  const auto endpoint = reader->connect(queue, source->address(), source.self, about.left());
+  const auto endpoint = reader->connect(queue, source->address(), source.self, fixture.left());
   found.require(endpoint.peer() == source.self, "peer() is not the incarnation that was connected to");
   found.require(endpoint.usable(), "a new endpoint is not usable");
   return found.take();
 }
 
-/// `connect` to nobody throws, and does not wait for ever.
+/// `connect` to an address without a process throws, and does not wait for ever.
 template <transport T>
-std::vector<std::string> dead_address_is_refused(conformance_fixture<T>& about) {
+std::vector<std::string> dead_address_is_refused(conformance_fixture<T>& fixture) {
   constexpr std::chrono::milliseconds timeout{500};
   findings found;
-  auto reader = about.start();
-  auto source = about.start();
+  auto reader = fixture.start();
+  auto source = fixture.start();
   const auto address = source->address();
   const auto self = source.self;
   found.require(!address.text.empty() && address.text.size() <= limits::address_bytes,
                 "the address has " + std::to_string(address.text.size()) + " bytes");
-  found.require(!connect_error(*reader, address, self, about.left()),
+  found.require(!connect_error(*reader, address, self, fixture.left()),
                 "a living process cannot be connected to");
-  about.kill(source);
+  fixture.kill(source);
   const auto code = connect_error(*reader, address, self, timeout);
   found.require(code == errc::transport_failed || code == errc::timed_out,
                 "connecting to a process that is gone " + describe_error(code));
@@ -197,22 +197,23 @@ std::vector<std::string> dead_address_is_refused(conformance_fixture<T>& about) 
     const auto bad = connect_error(*reader, {text}, self, timeout);
     found.require(bad.has_value(), "connecting to '" + text + "' " + describe_error(bad));
   }
-  found.require(!about.overdue(), "connect outlasted its time-out by far");
+  found.require(!fixture.overdue(), "connect outlasted its time-out by far");
   return found.take();
 }
 
-/// `cut_off`: that reader's reads end, its endpoint is dead, it is not let in again; others do not notice.
+/// `cut_off`: that reader's reads end, its endpoint breaks and it cannot connect again; others are not
+/// affected.
 template <transport T>
-std::vector<std::string> cut_off_is_final(conformance_fixture<T>& about) {
+std::vector<std::string> cut_off_is_final(conformance_fixture<T>& fixture) {
   constexpr std::size_t depth = 16;
   findings found;
-  for (std::size_t round = 0; round < about.options().rounds; ++round) {
-    const std::uint64_t slot_bytes = std::max<std::uint64_t>(about.largest() >> (2 * (round % 4) + 2), 1);
-    conformance_scene<T> scene{about, slot_bytes, depth * slot_bytes, depth};
-    guarded_memory elsewhere = about.target_memory(slot_bytes);
-    auto bystander = about.start();
+  for (std::size_t round = 0; round < fixture.options().rounds; ++round) {
+    const std::uint64_t slot_bytes = std::max<std::uint64_t>(fixture.largest() >> (2 * (round % 4) + 2), 1);
+    conformance_scene<T> scene{fixture, slot_bytes, depth * slot_bytes, depth};
+    guarded_memory elsewhere = fixture.target_memory(slot_bytes);
+    auto bystander = fixture.start();
     bystander.add(elsewhere.range(), region_access::local_write);
-    conformance_reader<T> unharmed{about, *bystander, 1, scene.source};
+    conformance_reader<T> unharmed{fixture, *bystander, 1, scene.source};
 
     found.require(post_slots(scene, slot_bytes) == depth, "an empty queue does not take its depth");
     if (round % 2 == 1) static_cast<void>(scene.reader.take([](const completion&) {}));
@@ -225,17 +226,17 @@ std::vector<std::string> cut_off_is_final(conformance_fixture<T>& about) {
     found.require(!scene.reader.endpoint().usable(), "after cut_off, the endpoint calls itself usable");
     for (int i = 0; i < 2; ++i) {
       const auto code =
-          connect_error(*scene.target, scene.source->address(), scene.source.self, about.left());
+          connect_error(*scene.target, scene.source->address(), scene.source.self, fixture.left());
       found.require(code == errc::transport_failed,
                     "after cut_off, connecting again " + describe_error(code));
     }
     const auto other = unharmed.read(bystander.regions[0], 0, {&scene.remote, 0, slot_bytes});
     found.require(other == completion_status::ok,
                   "another reader was not cut off, and its read " + describe_status(other));
-    scene.source->cut_off(scene.target.self);  // again, and before it ever came
-    const auto newcomer = about.start();
+    scene.source->cut_off(scene.target.self);  // once more, and for a reader that never connected
+    const auto newcomer = fixture.start();
     scene.source->cut_off(newcomer.self);
-    const auto code = connect_error(*newcomer, scene.source->address(), scene.source.self, about.left());
+    const auto code = connect_error(*newcomer, scene.source->address(), scene.source.self, fixture.left());
     found.require(code == errc::transport_failed,
                   "cut off before its first connection, a reader's connect " + describe_error(code));
   }

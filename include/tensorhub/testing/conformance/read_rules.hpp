@@ -1,6 +1,7 @@
 #pragma once
 /// \file read_rules.hpp
-/// Rules of the transport conformance suite: what is posted, comes, once and whole (promises 1, 2 and 4).
+/// Rules of the transport conformance suite: each posted read completes once, with all bytes (promises 1, 2
+/// and 4).
 
 #include <array>
 #include <atomic>
@@ -18,19 +19,19 @@
 
 namespace tensorhub::inline TENSORHUB_MODE::testing::conformance_rules {
 
-/// Sizes from nothing to the largest, from odd offsets to odd offsets: exact contents, nothing beside them.
+/// Sizes from zero to the largest, from odd offsets to odd offsets: exact contents, and no byte beside them.
 template <transport T>
-std::vector<std::string> every_size_arrives(conformance_fixture<T>& about) {
+std::vector<std::string> every_size_arrives(conformance_fixture<T>& fixture) {
   findings found;
-  for (const bool with_file : about.backings()) {
+  for (const bool with_file : fixture.backings()) {
     for (const std::uint64_t bytes :
          {std::uint64_t{0}, std::uint64_t{1}, std::uint64_t{63}, std::uint64_t{4096}, std::uint64_t{65'537},
-          about.largest() - 1, about.largest()}) {
-      if (bytes > about.largest()) continue;
+          fixture.largest() - 1, fixture.largest()}) {
+      if (bytes > fixture.largest()) continue;
       const std::string when = std::to_string(bytes) + " bytes" + (with_file ? " of a file" : "");
       constexpr std::uint64_t source_offset = 29;
       constexpr std::uint64_t target_offset = 13;
-      conformance_scene<T> scene{about, bytes + 77, bytes + 55, 4, with_file};
+      conformance_scene<T> scene{fixture, bytes + 77, bytes + 55, 4, with_file};
       const auto status =
           scene.reader.read(scene.into(), target_offset, {&scene.remote, source_offset, bytes});
       found.require(status == completion_status::ok, when + ": the read " + describe_status(status));
@@ -46,16 +47,16 @@ std::vector<std::string> every_size_arrives(conformance_fixture<T>& about) {
   return found.take();
 }
 
-/// A transport with a limit serves it, and says so when a read is larger (or serves that too).
+/// A transport with a limit serves reads of that size, and reports larger reads (or serves them too).
 template <transport T>
-std::vector<std::string> reads_at_the_limit(conformance_fixture<T>& about) {
+std::vector<std::string> reads_at_the_limit(conformance_fixture<T>& fixture) {
   constexpr std::uint64_t limit = T::capabilities.max_read_bytes;
   if (limit > (64u << 20)) {
-    about.skip("the largest read is not limited, or too large to be tried");
+    fixture.skip("the largest read is not limited, or too large to be tried");
     return {};
   }
   findings found;
-  conformance_scene<T> scene{about, limit + 1, limit + 1, 2};
+  conformance_scene<T> scene{fixture, limit + 1, limit + 1, 2};
   for (const std::uint64_t bytes : {limit - 1, limit, limit + 1}) {
     const std::string when = std::to_string(bytes) + " bytes, limit " + std::to_string(limit);
     scene.to.fill(scene.to_seed);
@@ -71,15 +72,15 @@ std::vector<std::string> reads_at_the_limit(conformance_fixture<T>& about) {
   return found.take();
 }
 
-/// Many small reads through a queue that is always full: each completes once, its bytes are there when it
-/// does, and `outstanding` counts right.
+/// Many small reads through a queue that is always full: each completes once, its bytes are visible when it
+/// completes, and `outstanding` counts correctly.
 template <transport T>
-std::vector<std::string> many_reads_complete_once(conformance_fixture<T>& about) {
+std::vector<std::string> many_reads_complete_once(conformance_fixture<T>& fixture) {
   constexpr std::size_t count = 500;
   constexpr std::uint64_t slot_bytes = 3001;
   constexpr std::size_t depth = 16;
   findings found;
-  conformance_scene<T> scene{about, 4 * slot_bytes, count * slot_bytes, depth};
+  conformance_scene<T> scene{fixture, 4 * slot_bytes, count * slot_bytes, depth};
   struct wanted {
     std::uint64_t source_offset = 0;
     std::uint64_t target_offset = 0;
@@ -97,7 +98,7 @@ std::vector<std::string> many_reads_complete_once(conformance_fixture<T>& about)
                   which + ": its bytes are not there at the moment of completion");
   };
   std::size_t posted = 0;
-  while (posted < count && !about.overdue() && found.empty()) {
+  while (posted < count && !fixture.overdue() && found.empty()) {
     const wanted next{.source_offset = pattern_word(1, posted) % slot_bytes,
                       .target_offset = posted * slot_bytes,
                       .bytes = 1 + pattern_word(2, posted) % (slot_bytes - 1)};
@@ -125,14 +126,14 @@ std::vector<std::string> many_reads_complete_once(conformance_fixture<T>& about)
   return found.take();
 }
 
-/// Promise 4: the read that finds the queue full does not happen; the queue is good for more afterwards.
+/// Promise 4: a read that returns `queue_full` is not done; the queue stays usable.
 template <transport T>
-std::vector<std::string> queue_full_posts_nothing(conformance_fixture<T>& about) {
+std::vector<std::string> queue_full_posts_nothing(conformance_fixture<T>& fixture) {
   constexpr std::uint64_t slot_bytes = 1000;
   findings found;
   for (const std::size_t depth : {std::size_t{1}, std::size_t{5}}) {
     const std::string when = "depth " + std::to_string(depth);
-    conformance_scene<T> scene{about, slot_bytes, (depth + 3) * slot_bytes, depth};
+    conformance_scene<T> scene{fixture, slot_bytes, (depth + 3) * slot_bytes, depth};
     for (std::size_t i = 0; i < depth + 3; ++i) {
       const auto id = scene.reader.post(scene.into(), i * slot_bytes, {&scene.remote, 0, slot_bytes});
       found.require(id.has_value() == (i < depth), when + ": read number " + std::to_string(i + 1) +
@@ -147,13 +148,13 @@ std::vector<std::string> queue_full_posts_nothing(conformance_fixture<T>& about)
   return found.take();
 }
 
-/// Promise 1 for reads that go wrong, between reads that do not.
+/// Promise 1 for reads that fail, between reads that do not.
 template <transport T>
-std::vector<std::string> errors_complete_once(conformance_fixture<T>& about) {
+std::vector<std::string> errors_complete_once(conformance_fixture<T>& fixture) {
   constexpr std::uint64_t bytes = 512;
   constexpr std::size_t rounds = 12;
   findings found;
-  conformance_scene<T> scene{about, bytes, rounds * bytes, 4 * rounds};
+  conformance_scene<T> scene{fixture, bytes, rounds * bytes, 4 * rounds};
   remote_region forged = scene.remote;
   forged.key.bytes[0] ^= std::byte{0x5a};
   std::map<request_id, std::size_t> good;
@@ -179,9 +180,9 @@ std::vector<std::string> errors_complete_once(conformance_fixture<T>& about) {
 
 /// A read that does not fit the local region ends in `local_error` and writes nothing.
 template <transport T>
-std::vector<std::string> misfit_is_local_error(conformance_fixture<T>& about) {
+std::vector<std::string> misfit_is_local_error(conformance_fixture<T>& fixture) {
   findings found;
-  conformance_scene<T> scene{about, 4096, 1024, 4};
+  conformance_scene<T> scene{fixture, 4096, 1024, 4};
   const std::array<std::pair<std::uint64_t, std::uint64_t>, 5> cases{
       {{1024, 1}, {1, 1024}, {0, 4096}, {UINT64_MAX - 7, 16}, {UINT64_MAX, 1}}};
   for (const auto& [offset, bytes] : cases) {
@@ -199,12 +200,12 @@ std::vector<std::string> misfit_is_local_error(conformance_fixture<T>& about) {
   return found.take();
 }
 
-/// `poll` fills at most the span, and loses nothing when the span is small or empty.
+/// `poll` fills at most the span, and loses no completion if the span is small or empty.
 template <transport T>
-std::vector<std::string> poll_respects_the_span(conformance_fixture<T>& about) {
+std::vector<std::string> poll_respects_the_span(conformance_fixture<T>& fixture) {
   constexpr std::size_t count = 11;
   findings found;
-  conformance_scene<T> scene{about, 64, 64 * count, count};
+  conformance_scene<T> scene{fixture, 64, 64 * count, count};
   auto& queue = scene.reader.queue();
   for (request_id id = 0; id < count; ++id) {
     found.require(queue.post_read(scene.reader.endpoint(), scene.into(), 64 * id, {&scene.remote, 0, 64},
@@ -212,7 +213,7 @@ std::vector<std::string> poll_respects_the_span(conformance_fixture<T>& about) {
                   "a queue with room is full");
   }
   std::map<request_id, std::size_t> came;
-  for (std::size_t total = 0; total < count && !about.overdue();) {
+  for (std::size_t total = 0; total < count && !fixture.overdue();) {
     constexpr completion untouched{request_id{424'242}, completion_status::cut_off};
     std::array<completion, 6> batch{};
     batch.fill(untouched);
@@ -237,66 +238,66 @@ std::vector<std::string> poll_respects_the_span(conformance_fixture<T>& about) {
   return found.take();
 }
 
-/// `wait` ends when a read completes: no other event is needed.
+/// `wait` ends when a read completes, without any other event.
 template <transport T>
-std::vector<std::string> wait_ends_with_a_completion(conformance_fixture<T>& about) {
+std::vector<std::string> wait_ends_with_a_completion(conformance_fixture<T>& fixture) {
   findings found;
-  const std::uint64_t bytes = about.largest();
-  conformance_scene<T> scene{about, bytes, bytes, 1};
-  for (std::size_t round = 0; round < about.options().rounds; ++round) {
+  const std::uint64_t bytes = fixture.largest();
+  conformance_scene<T> scene{fixture, bytes, bytes, 1};
+  for (std::size_t round = 0; round < fixture.options().rounds; ++round) {
     found.require(scene.reader.post(scene.into(), 0, {&scene.remote, 0, bytes}).has_value(),
                   "an empty queue is full");
     std::size_t came = 0;
-    while (came == 0 && scene.reader.queue().outstanding() > 0 && !about.overdue()) {
-      scene.reader.queue().wait(about.left());
+    while (came == 0 && scene.reader.queue().outstanding() > 0 && !fixture.overdue()) {
+      scene.reader.queue().wait(fixture.left());
       came = scene.reader.take([](const completion&) {});
     }
     if (!found.require(came == 1, "no completion after wait")) break;
   }
-  found.require(!about.overdue(), "wait did not end although the read was complete");
+  found.require(!fixture.overdue(), "wait did not end although the read was complete");
   return found.take();
 }
 
-/// `wake` ends a wait that has begun, and one that begins later.
+/// `wake` ends a wait that has begun, or the next one.
 template <transport T>
-std::vector<std::string> wake_ends_wait(conformance_fixture<T>& about) {
+std::vector<std::string> wake_ends_wait(conformance_fixture<T>& fixture) {
   findings found;
-  const auto process = about.start();
+  const auto process = fixture.start();
   auto queue = process->make_queue(1);
   queue.wake();
-  queue.wait(about.left());
-  found.require(!about.overdue(), "wait did not end by the wake before it");
-  for (std::size_t round = 0; round < about.options().rounds && !about.overdue(); ++round) {
+  queue.wait(fixture.left());
+  found.require(!fixture.overdue(), "wait did not end by the wake before it");
+  for (std::size_t round = 0; round < fixture.options().rounds && !fixture.overdue(); ++round) {
     std::jthread other{[&queue] {
       std::this_thread::sleep_for(std::chrono::milliseconds{3});
       queue.wake();
     }};
-    queue.wait(about.left());
+    queue.wait(fixture.left());
   }
-  found.require(!about.overdue(), "wait did not end by the wake of another thread");
+  found.require(!fixture.overdue(), "wait did not end by the wake of another thread");
   return found.take();
 }
 
-/// Two threads, each with a queue of its own, read the same source at once.
+/// Two threads with a queue each read the same source at once.
 template <transport T>
-std::vector<std::string> queues_of_two_threads(conformance_fixture<T>& about) {
+std::vector<std::string> queues_of_two_threads(conformance_fixture<T>& fixture) {
   constexpr std::uint64_t slot_bytes = 10'007;
   constexpr std::size_t slots = 8;
   findings found;
-  guarded_memory from = about.source_memory(slot_bytes * slots);
+  guarded_memory from = fixture.source_memory(slot_bytes * slots);
   from.fill(31);
-  std::array<guarded_memory, 2> to{about.target_memory(slot_bytes * slots),
-                                   about.target_memory(slot_bytes * slots)};
-  auto source = about.start();
-  auto target = about.start();
+  std::array<guarded_memory, 2> to{fixture.target_memory(slot_bytes * slots),
+                                   fixture.target_memory(slot_bytes * slots)};
+  auto source = fixture.start();
+  auto target = fixture.start();
   const remote_region remote = source.describe(source.add(from.range(), region_access::remote_read));
   for (const guarded_memory& each : to) target.add(each.range(), region_access::local_write);
 
   std::array<findings, 2> parts;
   const auto work = [&](std::size_t mine) {
     try {
-      conformance_reader<T> reader{about, *target, slots, source};
-      for (std::size_t round = 0; round < 20 && parts[mine].empty() && !about.overdue(); ++round) {
+      conformance_reader<T> reader{fixture, *target, slots, source};
+      for (std::size_t round = 0; round < 20 && parts[mine].empty() && !fixture.overdue(); ++round) {
         to[mine].fill(40 + round);
         for (std::size_t slot = 0; slot < slots; ++slot) {
           static_cast<void>(reader.post(target.regions[mine], slot * slot_bytes,

@@ -1,6 +1,6 @@
 #pragma once
 /// \file scene.hpp
-/// The surroundings that most rules of the transport conformance suite share: one source, one reader.
+/// The environment of most rules of the transport conformance suite: one source and one reader.
 
 #include <chrono>
 #include <cstddef>
@@ -41,8 +41,8 @@ struct conformance_scene {
 
   [[nodiscard]] const typename T::memory_region& into() const { return target.regions.front(); }
 
-  /// One read of the given slice to the start of the target. The endpoint is made anew if an earlier error
-  /// broke it.
+  /// One read of the given slice to the start of the target. If an earlier error broke the endpoint, a new
+  /// one is made.
   [[nodiscard]] std::optional<completion_status> read(const remote_region& what, std::uint64_t offset,
                                                       std::uint64_t bytes) {
     reconnect_if_broken();
@@ -52,7 +52,8 @@ struct conformance_scene {
     if (!reader.endpoint().usable()) reader.connect(source);
   }
 
-  /// A read of the first bytes of `what`, whose memory has pattern `seed`, ends `ok` and brings them.
+  /// Checks that a read of the first bytes of `what`, whose memory has pattern `seed`, ends `ok` with those
+  /// bytes.
   void require_readable(findings& found, const remote_region& what, const std::string& when,
                         std::uint64_t seed = from_seed) {
     to.fill(to_seed);
@@ -64,8 +65,8 @@ struct conformance_scene {
     }
   }
 
-  /// Promise 3: a read of this slice is denied and brings nothing of the memory that it names. `at` is where
-  /// in `from` its first byte would be (negative: in the margin before it).
+  /// Promise 3: checks that a read of this slice is denied and delivers no byte of the memory that it names.
+  /// `at` is the position in `from` of its first byte (negative: in the margin before it).
   void require_denied(findings& found, const remote_region& what, std::uint64_t offset, std::uint64_t bytes,
                       std::int64_t at, const std::string& when) {
     to.fill(to_seed);

@@ -20,14 +20,14 @@
 
 namespace tensorhub::inline TENSORHUB_MODE::testing::conformance_rules {
 
-/// One bad range among good ones: nothing is registered, and the error says which it was.
+/// One bad range among good ones: no range is registered, and the error names the bad one.
 template <transport T>
-std::vector<std::string> registration_is_all_or_nothing(conformance_fixture<T>& about) {
+std::vector<std::string> registration_is_all_or_nothing(conformance_fixture<T>& fixture) {
   constexpr std::size_t count = 9;
   constexpr std::uint64_t bytes = 256;
   findings found;
-  guarded_memory memory = about.source_memory(count * bytes);
-  auto process = about.start();
+  guarded_memory memory = fixture.source_memory(count * bytes);
+  auto process = fixture.start();
   process.add(memory.range(0, bytes));
   const std::uint64_t before = process->registered_bytes();
   for (const bool null : {false, true}) {
@@ -62,13 +62,13 @@ std::vector<std::string> registration_is_all_or_nothing(conformance_fixture<T>& 
   return found.take();
 }
 
-/// `registered_bytes` is the sum over live regions, through moves and revokes; `range` is what was
-/// registered.
+/// `registered_bytes` is the sum over live regions, through moves and revokes; `range` is the registered
+/// memory.
 template <transport T>
-std::vector<std::string> registered_bytes_add_up(conformance_fixture<T>& about) {
+std::vector<std::string> registered_bytes_add_up(conformance_fixture<T>& fixture) {
   findings found;
-  guarded_memory memory = about.source_memory(10'000);
-  auto process = about.start();
+  guarded_memory memory = fixture.source_memory(10'000);
+  auto process = fixture.start();
   const auto expect = [&](std::uint64_t bytes, const std::string& when) {
     found.require(process->registered_bytes() == bytes, when + ": registered_bytes() is " +
                                                             std::to_string(process->registered_bytes()) +
@@ -102,11 +102,11 @@ std::vector<std::string> registered_bytes_add_up(conformance_fixture<T>& about) 
   return found.take();
 }
 
-/// How a source ends a reader's permission.
+/// The ways in which a source ends a reader's permission.
 enum class permission_end { deregister, revoke, cut_off };
 
-[[nodiscard]] constexpr std::string_view to_string(permission_end how) noexcept {
-  switch (how) {
+[[nodiscard]] constexpr std::string_view to_string(permission_end ending) noexcept {
+  switch (ending) {
     case permission_end::deregister:
       return "deregistration";
     case permission_end::revoke:
@@ -117,8 +117,8 @@ enum class permission_end { deregister, revoke, cut_off };
   return "?";
 }
 
-/// A source with data that it will overwrite, and a control word in a region of its own that stays readable:
-/// what a pull reads after the data (transfer/control_block.hpp).
+/// A source with data that it will overwrite, and a control word in a separate region that stays readable. A
+/// pull reads such a word after the data (transfer/control_block.hpp).
 template <transport T>
 struct overwrite_scene : conformance_scene<T> {
   static constexpr std::uint64_t later_seed = 77;
@@ -128,16 +128,16 @@ struct overwrite_scene : conformance_scene<T> {
   guarded_memory control_target;
   remote_region control;
 
-  overwrite_scene(conformance_fixture<T>& about, std::uint64_t bytes_of_a_slot, bool with_file)
-      : conformance_scene<T>{about, slots * bytes_of_a_slot, slots * bytes_of_a_slot, slots, with_file},
+  overwrite_scene(conformance_fixture<T>& fixture, std::uint64_t bytes_of_a_slot, bool with_file)
+      : conformance_scene<T>{fixture, slots * bytes_of_a_slot, slots * bytes_of_a_slot, slots, with_file},
         slot_bytes{bytes_of_a_slot},
-        control_memory(about.source_memory(64)),
-        control_target(about.target_memory(64)),
+        control_memory(fixture.source_memory(64)),
+        control_target(fixture.target_memory(64)),
         control{this->source.describe(this->source.add(control_memory.range(), region_access::remote_read))} {
     this->target.add(control_target.range(), region_access::local_write);
   }
   ~overwrite_scene() {
-    this->reader.close_queue();  // regions of this part's memory go before the memory
+    this->reader.close_queue();  // regions of this part's memory end before the memory
     this->source.regions.clear();
     this->target.regions.clear();
   }
@@ -154,12 +154,12 @@ struct overwrite_scene : conformance_scene<T> {
     const std::uint64_t offset = (id - this->reader.first_id) % (slots + 1) * slot_bytes;
     return this->to.holds(offset, slot_bytes, this->from_seed, offset);
   }
-  /// The check of the control word, posted after everything else has completed.
+  /// The check of the control word, posted after all other reads have completed.
   [[nodiscard]] std::optional<completion_status> read_control() {
     return this->reader.read(this->target.regions[1], 0, {&control, 0, 64});
   }
-  void end_permission(permission_end how) {
-    switch (how) {
+  void end_permission(permission_end ending) {
+    switch (ending) {
       case permission_end::deregister: {
         const auto gone = std::move(this->source.regions[0]);
         return;
@@ -170,8 +170,8 @@ struct overwrite_scene : conformance_scene<T> {
         return this->source->cut_off(this->target.self);
     }
   }
-  /// Promise 5, both forms, for reads that have all completed; `late` says that one of them ended ok with
-  /// bytes that are not all of the time before.
+  /// Promise 5, both forms, for reads that have all completed. `late`: one of them ended ok with bytes that
+  /// changed after the permission had ended.
   void require_promise(findings& found, bool late, const std::string& when) {
     if constexpr (!T::capabilities.sends_by_reference) {
       found.require(!late, when + ": a read ended ok with bytes that were written after the return");
@@ -188,23 +188,23 @@ struct overwrite_scene : conformance_scene<T> {
 /// Promise 5, step by step: reads are outstanding, the permission ends, the memory changes, the reads
 /// complete.
 template <transport T>
-std::vector<std::string> no_later_bytes(conformance_fixture<T>& about) {
+std::vector<std::string> no_later_bytes(conformance_fixture<T>& fixture) {
   findings found;
-  for (const bool with_file : about.backings()) {
-    for (const permission_end how :
+  for (const bool with_file : fixture.backings()) {
+    for (const permission_end ending :
          {permission_end::deregister, permission_end::revoke, permission_end::cut_off}) {
-      for (std::size_t round = 0; round < about.options().rounds && found.empty(); ++round) {
-        const std::string when = std::string{to_string(how)} + (with_file ? " of memory with a file" : "");
+      for (std::size_t round = 0; round < fixture.options().rounds && found.empty(); ++round) {
+        const std::string when = std::string{to_string(ending)} + (with_file ? " of memory with a file" : "");
         const std::uint64_t slot_bytes =
-            std::max<std::uint64_t>((about.largest() / 4) >> (2 * (round % 4)), 8);
-        overwrite_scene<T> scene{about, slot_bytes, with_file};
+            std::max<std::uint64_t>((fixture.largest() / 4) >> (2 * (round % 4)), 8);
+        overwrite_scene<T> scene{fixture, slot_bytes, with_file};
         bool late = false;
         const auto check = [&](const completion& done) {
           late = late || (done.status == completion_status::ok && !scene.is_as_before(done.id));
         };
         scene.post_all();
         for (std::size_t i = 0; i < round % 3; ++i) static_cast<void>(scene.reader.take(check));
-        scene.end_permission(how);
+        scene.end_permission(ending);
         scene.from.fill(scene.later_seed);
         scene.reader.drain(check);
         scene.reader.require_each_once(found, when);
@@ -218,21 +218,21 @@ std::vector<std::string> no_later_bytes(conformance_fixture<T>& about) {
   return found.take();
 }
 
-/// Promise 5 with a reader that reads all the time while another thread ends its permission and overwrites.
+/// Promise 5 with a reader that reads continuously while another thread ends its permission and overwrites.
 template <transport T>
-std::vector<std::string> no_later_bytes_while_reading(conformance_fixture<T>& about) {
-  if (!about.options().concurrent_overwrites) {
-    about.skip("concurrent overwrites are switched off");
+std::vector<std::string> no_later_bytes_while_reading(conformance_fixture<T>& fixture) {
+  if (!fixture.options().concurrent_overwrites) {
+    fixture.skip("concurrent overwrites are switched off");
     return {};
   }
   findings found;
-  for (const bool with_file : about.backings()) {
-    for (const permission_end how :
+  for (const bool with_file : fixture.backings()) {
+    for (const permission_end ending :
          {permission_end::deregister, permission_end::revoke, permission_end::cut_off}) {
-      for (std::size_t round = 0; round < about.options().rounds && found.empty(); ++round) {
+      for (std::size_t round = 0; round < fixture.options().rounds && found.empty(); ++round) {
         const std::string when =
-            std::string{to_string(how)} + (with_file ? " of memory with a file" : "") + ", while reading";
-        overwrite_scene<T> scene{about, std::max<std::uint64_t>((about.largest() / 16) >> (round % 3), 8),
+            std::string{to_string(ending)} + (with_file ? " of memory with a file" : "") + ", while reading";
+        overwrite_scene<T> scene{fixture, std::max<std::uint64_t>((fixture.largest() / 16) >> (round % 3), 8),
                                  with_file};
         std::atomic<std::size_t> sweeps{0};
         std::atomic<bool> stopped{false};
@@ -240,7 +240,7 @@ std::vector<std::string> no_later_bytes_while_reading(conformance_fixture<T>& ab
         {
           std::jthread reading{[&] {
             try {
-              for (bool denied = false; !denied && !about.overdue() && seen.empty(); ++sweeps) {
+              for (bool denied = false; !denied && !fixture.overdue() && seen.empty(); ++sweeps) {
                 bool late = false;
                 std::size_t came = 0;
                 scene.post_all();
@@ -259,15 +259,15 @@ std::vector<std::string> no_later_bytes_while_reading(conformance_fixture<T>& ab
             }
             stopped = true;
           }};
-          while (sweeps < 1 + round && !stopped && !about.overdue()) std::this_thread::yield();
-          // Into the middle of a sweep, wherever that is.
+          while (sweeps < 1 + round && !stopped && !fixture.overdue()) std::this_thread::yield();
+          // At an arbitrary point of a sweep.
           for (std::size_t i = 0; i < round % 4; ++i)
             std::this_thread::sleep_for(std::chrono::microseconds{50});
-          scene.end_permission(how);
+          scene.end_permission(ending);
           scene.from.fill(scene.later_seed);
         }
         found.add(seen.take());
-        found.require(!about.overdue(), when + ": reads still end ok");
+        found.require(!fixture.overdue(), when + ": reads still end ok");
         scene.reader.require_each_once(found, when);
       }
     }

@@ -1,9 +1,9 @@
 #pragma once
 /// \file integrity.hpp
-/// Rules for every integrity policy. A policy that is not enabled makes no digests and is asked only that.
+/// Rules for every integrity policy. A policy that is not enabled makes no digests; only that is checked.
 ///
-/// Differences are demanded of fixed inputs: a good 128-bit digest has no equal ones among them, and a policy
-/// that fails once fails always.
+/// The rules demand different digests for fixed inputs: a good 128-bit digest has no collisions among them,
+/// and a policy that fails once always fails.
 
 #include <algorithm>
 #include <array>
@@ -28,7 +28,7 @@ struct integrity_rules {
   static constexpr std::array<std::size_t, 14> lengths{1,  2,   3,   4,   8,   9,    16,
                                                        17, 128, 129, 240, 241, 1024, 4099};
 
-  /// The same bytes have the same digest: again, and at any address and alignment.
+  /// Equal bytes have equal digests: in a second call, and at any address and alignment.
   static violations deterministic() {
     violations seen;
     for (const std::size_t length : lengths) {
@@ -51,8 +51,8 @@ struct integrity_rules {
     return seen;
   }
 
-  /// "Seed that stands for 'these bytes belong to'": another model, version, shard or number of shards is
-  /// another seed, and with it every digest is another.
+  /// "Seed that stands for 'these bytes belong to'": another model, version, shard or number of shards has
+  /// another seed, and therefore other digests.
   static violations bound_to_model_version_and_shard() {
     violations seen;
     if (!I::enabled) return seen;
@@ -80,7 +80,7 @@ struct integrity_rules {
     return seen;
   }
 
-  /// "The chunk number is added per chunk": the same bytes elsewhere in the shard have another digest.
+  /// "The chunk number is added for each chunk": equal bytes elsewhere in the shard have another digest.
   static violations bound_to_the_chunk() {
     violations seen;
     if (!I::enabled) return seen;
@@ -98,7 +98,7 @@ struct integrity_rules {
     return seen;
   }
 
-  /// Every single bit counts, and so does the length.
+  /// Every bit changes the digest, and so does the length.
   static violations one_flipped_bit_changes_the_digest() {
     violations seen;
     if (!I::enabled) return seen;
@@ -123,7 +123,7 @@ struct integrity_rules {
     return seen;
   }
 
-  /// "Never zero if enabled": zero is "no digest". The inputs are those at which a plain digest is zero.
+  /// "Never zero if enabled": zero means "no digest". The inputs are those whose plain digest is zero.
   static violations never_zero() {
     violations seen;
     if (!I::enabled) return seen;
@@ -144,7 +144,7 @@ struct integrity_rules {
     return seen;
   }
 
-  /// The root is that of one table: entries swapped, changed in one bit, dropped or added make another.
+  /// The root identifies one table: swapped, changed, dropped or added entries give another root.
   static violations root_depends_on_every_entry_and_their_order() {
     violations seen;
     if (!I::enabled) return seen;
@@ -176,7 +176,7 @@ struct integrity_rules {
     return seen;
   }
 
-  /// A policy that is off says so in every digest.
+  /// A disabled policy returns "no digest" everywhere.
   static violations disabled_makes_no_digest() {
     violations seen;
     if (I::enabled) return seen;

@@ -1,6 +1,6 @@
 #pragma once
 /// \file rule.hpp
-/// What the policy suites share: the outcome of a rule, and numbers to make inputs from.
+/// The common parts of the policy suites: the outcome of a rule, and numbers from which inputs are made.
 
 #include <cstddef>
 #include <cstdint>
@@ -13,7 +13,8 @@
 
 namespace tensorhub::inline TENSORHUB_MODE::testing {
 
-/// Sentences that say what was seen. Empty: the rule holds. At most `shown`; more are only counted.
+/// The observed violations, as sentences. Empty: the rule holds. At most `shown` are kept; more are only
+/// counted.
 class violations {
  public:
   static constexpr std::size_t shown = 5;
@@ -50,7 +51,7 @@ struct rule_result {
 
 namespace detail {
 
-/// Reproducible everywhere (splitmix64).
+/// A generator with the same sequence on every machine (splitmix64).
 class suite_random {
  public:
   explicit suite_random(std::uint64_t seed) noexcept : state_{seed} {}

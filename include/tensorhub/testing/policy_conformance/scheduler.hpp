@@ -1,8 +1,8 @@
 #pragma once
 /// \file scheduler.hpp
-/// Rules for every scheduler. Whether a choice is a good one is each policy's own business; here is only what
-/// the catalog relies on: limits that stay, an index it can use, nobody beyond its credits unless a place is
-/// to be taken, and the same answer to the same history.
+/// Rules for every scheduler. Each policy decides which choice is good; the rules check only what the catalog
+/// relies on: constant limits, an index that it can use, no source beyond its credits unless a reader is
+/// displaced, and equal answers to equal histories.
 
 #include <algorithm>
 #include <cstddef>
@@ -18,8 +18,8 @@
 
 namespace tensorhub::inline TENSORHUB_MODE::testing {
 
-/// One call of `choose` with its own copies of everything it points to. Not copyable: `place`s are inside;
-/// `clone` makes the same call at other addresses.
+/// One call of `choose` with its own copies of everything to which it points. Not copyable, because it has
+/// pointers into itself; `clone` makes the same call at other addresses.
 class scheduler_call {
  public:
   scheduler_call() = default;
@@ -45,9 +45,9 @@ class scheduler_call {
     for (const source_candidate& candidate : candidates) into.offer(candidate, *candidate.place);
   }
 
-  /// Histories of a small cluster, fixed by the seed: 2 datacenters of 2 racks of 3 hosts, some of them
-  /// unnamed; 0 to 9 candidates with distinct incarnations; load (also beyond the usual credits), progress,
-  /// reliability, and what the reader has already, at random.
+  /// Histories of a small cluster, determined by the seed: 2 datacenters of 2 racks of 3 hosts, some of them
+  /// unnamed; 0 to 9 candidates with distinct incarnations; random load (also beyond the usual credits),
+  /// progress, reliability, and sources that the reader has already.
   static void fill(scheduler_call& call, std::uint64_t seed) {
     detail::suite_random random{seed};
     call.read_from(incarnation{1000}, some_place(random));
@@ -76,7 +76,7 @@ class scheduler_call {
     return place;
   }
 
-  std::deque<location> places_;  // a deque: addresses stay
+  std::deque<location> places_;  // a deque, because addresses must stay valid
 };
 
 /// `Make` makes a fresh scheduler; two fresh ones must behave alike.
@@ -104,7 +104,7 @@ struct scheduler_rules {
     return seen;
   }
 
-  /// "No candidates: no index." At first, and after other calls.
+  /// "No candidates: no index." In the first call and in later ones.
   static violations nobody_is_chosen_of_none(const Make& make) {
     violations seen;
     S policy = make();
@@ -117,8 +117,8 @@ struct scheduler_rules {
     return seen;
   }
 
-  /// "Deterministic in its arguments and earlier calls": two fresh schedulers with the same history answer
-  /// the same, wherever the arguments lie in memory, and whatever a third one was asked between.
+  /// "Deterministic in its arguments and earlier calls": two fresh schedulers with the same history give the
+  /// same answers, wherever the arguments lie in memory, and whatever a third scheduler answers in between.
   static violations same_history_same_choice(const Make& make) {
     violations seen;
     for (std::uint64_t history = 0; history < histories; ++history) {
@@ -146,7 +146,7 @@ struct scheduler_rules {
     return seen;
   }
 
-  /// A scheduler that was moved goes on where it was.
+  /// A moved scheduler continues its history.
   static violations moving_changes_nothing(const Make& make) {
     violations seen;
     for (std::uint64_t history = 0; history < histories; ++history) {
@@ -165,7 +165,7 @@ struct scheduler_rules {
     return seen;
   }
 
-  /// "The same for all its life, both at least 1": of all objects, whatever they were asked.
+  /// "The same for all its life, both at least 1": for all objects, after any calls.
   static violations limits_are_constant(const Make& make) {
     violations seen;
     const source_limits limits = make().limits();
@@ -196,7 +196,7 @@ struct scheduler_rules {
     });
   }
 
-  /// `displace` means what it says: the query allows it, somebody was chosen, and has no credit left.
+  /// `displace` is set only if the query allows it and the chosen candidate has no credit left.
   static violations displaces_only_if_allowed(const Make& make) {
     return of_each_choice(make, [](const source_query& query, const source_candidate* chosen,
                                    const source_choice& choice, const source_limits& limits) {
@@ -206,8 +206,8 @@ struct scheduler_rules {
   }
 
  private:
-  /// Seeds of the calls for which `holds` is false. `chosen` is null if nobody is; an index that is outside
-  /// of the candidates is another rule's business.
+  /// The seeds of the calls for which `holds` is false. `chosen` is null if there is no choice; another rule
+  /// checks that an index is inside the candidates.
   template <typename Holds>
   static violations of_each_choice(const Make& make, Holds&& holds) {
     violations seen;
@@ -217,7 +217,7 @@ struct scheduler_rules {
         const std::uint64_t seed = history * calls_per_history + i;
         scheduler_call call;
         scheduler_call::fill(call, seed);
-        // All busy, so that it is tempting to choose one without credit.
+        // All candidates are busy, which tempts a scheduler to choose one without credit.
         if (seed % 3 == 0 && policy.limits().credits != UINT32_MAX) {
           for (source_candidate& candidate : call.candidates)
             candidate.leases = std::max(candidate.leases, policy.limits().credits);
@@ -226,7 +226,7 @@ struct scheduler_rules {
         if (choice.index && *choice.index >= call.candidates.size()) continue;
         const source_candidate* chosen = choice.index ? &call.candidates[*choice.index] : nullptr;
         seen.require(holds(call.query, chosen, choice, policy.limits()),
-                     std::string{chosen == nullptr ? "nobody" : "somebody"} + " chosen with " +
+                     std::string{chosen == nullptr ? "no candidate" : "a candidate"} + " chosen with " +
                          std::to_string(chosen == nullptr ? 0 : chosen->leases) + " readers" +
                          (choice.displace ? ", displacing" : "") +
                          (call.query.may_displace ? ", which is allowed" : "") + " (seed " +

@@ -1,12 +1,13 @@
 #pragma once
 /// \file address.hpp
-/// Addresses and keys of `first_of`: those of all its members, side by side.
+/// Addresses and keys of `first_of`: those of all its members, one after the other.
 ///
-/// An address is text: "first_of/1 " and then fields, each written as its length, a colon and its bytes:
-/// machine, datacenter, and for every member that listens its index in the list and its own address. A key is
-/// an 8-byte checksum of what follows (so that damage is seen in every part, not only in the one that is
-/// used; it guards against accidents, the members' keys against forgery), and a run of entries {member index:
-/// 1 byte, key bytes: 1 byte, base: 8 bytes, key}. Both come from peers: nothing here trusts a length.
+/// An address is text: "first_of/1 " and then fields, each written as its length, a colon and its bytes. The
+/// fields are machine, datacenter, and for every member that listens its index in the list and its own
+/// address. A key is an 8-byte checksum of the rest, followed by entries {member index: 1 byte, key bytes: 1
+/// byte, base: 8 bytes, key}. The checksum detects damage in every entry, not only in the one in use; it
+/// guards against accidents, while the members' keys guard against forgery. Both addresses and keys come from
+/// peers: no function here trusts a length.
 ///
 /// Thread safety: values and functions.
 
@@ -24,7 +25,7 @@
 
 namespace tensorhub::inline TENSORHUB_MODE::first_of_detail {
 
-/// What an address says.
+/// The content of an address.
 struct place {
   struct member {
     std::size_t index = 0;
@@ -45,24 +46,24 @@ void append_field(std::string& text, std::string_view field);
 
 [[nodiscard]] std::string encode(const place& where);
 
-/// A number of at most four digits; nothing else.
+/// Parses a number of one to four digits; anything else is empty.
 [[nodiscard]] std::optional<std::size_t> small_number(std::string_view text) noexcept;
 
 [[nodiscard]] std::optional<std::string_view> take_field(std::string_view& text) noexcept;
 
-/// Nothing: not an address of `first_of`, or a damaged one.
+/// Empty: the text is not an address of `first_of`, or it is damaged.
 [[nodiscard]] std::optional<place> decode(std::string_view text, std::size_t member_count);
 
 inline constexpr std::size_t key_check_bytes = sizeof(std::uint64_t);
 inline constexpr std::size_t key_entry_bytes = 2 + sizeof(std::uint64_t);
 
-/// Of the entries of a key: a multiply-and-rotate sum over words of 8 bytes.
+/// A checksum of the entries of a key: a multiply-and-rotate sum over words of 8 bytes.
 [[nodiscard]] std::uint64_t key_checksum(std::span<const std::byte> entries) noexcept;
 
-/// The key of a region, from its members' descriptions in turn.
+/// Builds the key of a region from the descriptions of its members, in turn.
 class key_writer {
  public:
-  /// False: no room.
+  /// Returns false if there is no room.
   [[nodiscard]] bool append(std::size_t index, const remote_region& member) noexcept;
   [[nodiscard]] remote_key finish() noexcept;
 
@@ -71,10 +72,11 @@ class key_writer {
   std::size_t used_ = key_check_bytes;
 };
 
-/// Byte for byte, and quickly: this is asked for every read.
+/// Compares byte for byte. It is called for every read, so it must be fast.
 [[nodiscard]] bool same_description(const remote_region& a, const remote_region& b) noexcept;
 
-/// A member's own description of `whole`; false: there is none, or the key is damaged.
+/// Writes a member's own description of `whole` to `out`; returns false if there is none or the key is
+/// damaged.
 [[nodiscard]] bool find_key(const remote_region& whole, std::size_t index, remote_region& out) noexcept;
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::first_of_detail

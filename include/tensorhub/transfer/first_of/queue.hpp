@@ -2,11 +2,11 @@
 /// \file queue.hpp
 /// The queue of `first_of`: one queue per member that has an endpoint on it.
 ///
-/// A member's queue is made when the first endpoint needs it. While only one member has reads outstanding, a
-/// `wait` is that member's own; with several it takes turns, in slices of a millisecond, and may therefore
-/// return with nothing to poll.
+/// The queue of a member is made when the first endpoint needs it. While only one member has reads
+/// outstanding, `wait` waits in that member's queue; with several members it takes turns, in slices of a
+/// millisecond, and may therefore return although there is nothing to poll.
 ///
-/// Thread safety: for one thread at a time; `wake` from any thread.
+/// Thread safety: one thread at a time; any thread may call `wake`.
 
 #include <algorithm>
 #include <array>
@@ -40,10 +40,10 @@ class queue {
   queue(queue&&) noexcept = default;
   queue& operator=(queue&&) noexcept = default;
 
-  [[nodiscard]] post_result post_read(typename Owner::endpoint& through,
+  [[nodiscard]] post_result post_read(typename Owner::endpoint& composed,
                                       const typename Owner::memory_region& into, std::uint64_t offset,
                                       const remote_slice& from, request_id id) noexcept {
-    return post_on<0>(through, into, offset, from, id);
+    return post_on<0>(composed, into, offset, from, id);
   }
 
   [[nodiscard]] std::size_t poll(std::span<completion> completions) noexcept {
@@ -76,7 +76,7 @@ class queue {
 
   void wake() noexcept {
     shared_->wake_sleeper();
-    // A member's queue that is made later than this finds `woken` set.
+    // If another thread makes a member's queue after this, the next `wait` finds `woken` set.
     [&]<std::size_t... I>(std::index_sequence<I...>) {
       ((shared_->started[I].load() ? std::get<I>(shared_->parts)->wake() : void()), ...);
     }
@@ -109,7 +109,7 @@ class queue {
       }
       changed.notify_one();
     }
-    /// Until a wake or the time-out: no member has a queue yet.
+    /// Sleeps until a wake or the time-out; used while no member has a queue.
     void sleep(duration timeout) noexcept {
       std::unique_lock lock{mutex};
       changed.wait_for(lock, timeout, [this] { return woken.load(); });
@@ -121,7 +121,7 @@ class queue {
     finished_.reserve(depth);
   }
 
-  /// The member's own queue, made if there is none yet.
+  /// The member's own queue, made on first use.
   template <std::size_t I>
   [[nodiscard]] typename member<I>::queue& start(member<I>& owner) {
     auto& part = std::get<I>(shared_->parts);
@@ -141,39 +141,39 @@ class queue {
   }
 
   template <std::size_t I>
-  [[nodiscard]] post_result post_on(typename Owner::endpoint& through,
+  [[nodiscard]] post_result post_on(typename Owner::endpoint& composed,
                                     const typename Owner::memory_region& into, std::uint64_t offset,
                                     const remote_slice& from, request_id id) noexcept {
     if constexpr (I < count) {
-      auto* const endpoint = std::get_if<I + 1>(&through.part_);
-      if (endpoint == nullptr) return post_on<I + 1>(through, into, offset, from, id);
+      auto* const endpoint = std::get_if<I + 1>(&composed.part_);
+      if (endpoint == nullptr) return post_on<I + 1>(composed, into, offset, from, id);
       const auto& local = std::get<I>(into.parts_);
       if constexpr (count > 1) {
         if (outstanding() >= depth_) return post_result::queue_full;
       }
       if (!local) return finish(id, completion_status::local_error);
-      // One region is read many times in a row: its key is taken apart once.
-      if (!same_description(through.last_whole_, *from.region)) {
-        if (!find_key(*from.region, I, through.last_part_))
+      // One region is usually read many times in a row, so its key is parsed once.
+      if (!same_description(composed.last_whole_, *from.region)) {
+        if (!find_key(*from.region, I, composed.last_part_))
           return finish(id, completion_status::access_denied);
-        through.last_whole_ = *from.region;
+        composed.last_whole_ = *from.region;
       }
       return std::get<I>(shared_->parts)
-          ->post_read(*endpoint, *local, offset, {&through.last_part_, from.offset, from.bytes}, id);
+          ->post_read(*endpoint, *local, offset, {&composed.last_part_, from.offset, from.bytes}, id);
     } else {
-      return finish(id, completion_status::peer_lost);  // no endpoint is without a member
+      return finish(id, completion_status::peer_lost);  // every endpoint has a member
     }
   }
 
   [[nodiscard]] post_result finish(request_id id, completion_status status) noexcept {
     if (outstanding() >= depth_) return post_result::queue_full;
-    finished_.push_back({id, status});  // never more than reserved
+    finished_.push_back({id, status});  // never exceeds the reserved capacity
     return post_result::posted;
   }
 
   std::size_t depth_ = 0;
   std::unique_ptr<shared_state> shared_;
-  std::vector<completion> finished_;  ///< reads that ended without reaching a member
+  std::vector<completion> finished_;  ///< reads that ended before they reached a member
   std::size_t turn_ = 0;
 };
 

@@ -1,6 +1,7 @@
 #pragma once
 /// \file refusals.hpp
-/// Why members of a composition are not used, for people; and which are not worth another try.
+/// The reasons why members of a composition are not in use, for people, and the members that are not worth
+/// another try.
 
 #include <chrono>
 #include <cstddef>
@@ -17,7 +18,7 @@
 
 namespace tensorhub::inline TENSORHUB_MODE::first_of_detail {
 
-/// Member and reason, in order. Not thread-safe.
+/// Members and reasons, in order. Not thread-safe.
 class refusals {
  public:
   void add(std::string_view member, std::string why) { all_.emplace_back(member, std::move(why)); }
@@ -30,17 +31,17 @@ class refusals {
   std::vector<std::pair<std::string_view, std::string>> all_;
 };
 
-/// Which members failed with which peer, until when. Bounded. Thread-safe.
+/// Remembers which members failed with which peer, and until when. Bounded. Thread-safe.
 class failure_memory {
   using steady = std::chrono::steady_clock;
 
  public:
-  /// `failed` has a bit per member; without any, nothing is noted.
+  /// `failed` has a bit per member; if no bit is set, nothing is noted.
   void note(incarnation peer, std::uint32_t failed, std::chrono::milliseconds how_long);
   [[nodiscard]] bool holds(incarnation peer, std::size_t member);
 
  private:
-  static constexpr std::size_t most = 4096;
+  static constexpr std::size_t max_entries = 4096;
   struct entry {
     std::uint32_t failed = 0;
     steady::time_point until{};

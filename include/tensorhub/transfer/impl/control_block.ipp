@@ -1,6 +1,7 @@
 #pragma once
 /// \file control_block.ipp
-/// Definitions of control_block.hpp.
+/// How the holder writes each word of a control block, and how a reader parses a block that came from a peer:
+/// definitions of control_block.hpp.
 
 #include <algorithm>
 #include <string>
@@ -74,12 +75,12 @@ TENSORHUB_DECL std::vector<digest128> control_block::digests() const {
 }
 
 TENSORHUB_DECL control_block::control_block(incarnation holder, const layout& shape,
-                                            std::vector<std::uint64_t> own, std::span<std::uint64_t> given)
+                                            std::vector<std::uint64_t> own, std::span<std::uint64_t> borrowed)
     : offsets_{control_offsets::of(shape)},
       chunk_count_{shape.chunk_count()},
       segment_count_{shape.segments().size()},
       own_{std::move(own)},
-      words_{own_.empty() ? given : std::span{own_}} {
+      words_{own_.empty() ? borrowed : std::span{own_}} {
   if (words_.size() < words_for(shape))
     throw error(errc::invalid_argument, "a control block of this shard needs " +
                                             std::to_string(words_for(shape)) + " words of memory, not " +

@@ -1,6 +1,7 @@
 #pragma once
 /// \file pull.ipp
-/// Definitions of pull.hpp.
+/// Which task comes next, what each report changes, and which chunk is taken from which source: definitions
+/// of pull.hpp.
 
 #include <utility>
 
@@ -62,7 +63,7 @@ TENSORHUB_DECL std::optional<pull_task> pull::next(channel_id id, time_point now
   source_record& from = sources_[c.slot];
   switch (from.state) {
     case source_state::lost:
-    case source_state::asked:
+    case source_state::reading:
       return std::nullopt;
     case source_state::unknown:
       return first_look(c, from, now);
@@ -70,21 +71,21 @@ TENSORHUB_DECL std::optional<pull_task> pull::next(channel_id id, time_point now
       break;
   }
   const bool room = has_room(c);
-  if (!room) c.leaves_to_others = false;
+  if (!room) c.defers_to_others = false;
   const bool may_take =
       from.may_have && missing_count_ > 0 && (!room || find_chunk(c, from, now).has_value());
-  const bool wants_look = !c.look_asked && wants_header(c, may_take, now);
-  const bool wants_map = !from.complete && !from.map_asked && !c.look_asked && !from.retiring && !may_take &&
-                         missing_count_ > 0 && now >= from.next_poll;
+  const bool wants_look = !c.look_pending && wants_header(c, may_take, now);
+  const bool wants_map = !from.complete && !from.map_pending && !c.look_pending && !from.retiring &&
+                         !may_take && missing_count_ > 0 && now >= from.next_poll;
   if (wants_look || wants_map) {
-    c.look_asked = true;
+    c.look_pending = true;
     c.confirming = std::exchange(c.unconfirmed, {});
-    if (from.complete || from.map_asked || from.retiring) return pull_task{pull_task::kind_type::header, 0};
-    from.map_asked = true;
+    if (from.complete || from.map_pending || from.retiring) return pull_task{pull_task::kind_type::header, 0};
+    from.map_pending = true;
     return pull_task{pull_task::kind_type::map, 0};
   }
   if (!may_take) {
-    give_up_a_slow_one(c, from, now);
+    drop_slow_source(c, from, now);
     return std::nullopt;
   }
   if (!room) return std::nullopt;
@@ -97,15 +98,15 @@ TENSORHUB_DECL time_point pull::due(channel_id id) const noexcept {
   const source_record& from = sources_[channels_[id].slot];
   if (from.state == source_state::lost || from.retiring) return time_point::never();
   if (from.state == source_state::unknown) return from.next_poll;
-  if (from.state == source_state::asked) return time_point::never();
+  if (from.state == source_state::reading) return time_point::never();
   const channel_record& c = channels_[id];
-  if (!c.unconfirmed.empty() && !c.look_asked) return c.oldest_unconfirmed + options_.confirm_after;
+  if (!c.unconfirmed.empty() && !c.look_pending) return c.oldest_unconfirmed + options_.confirm_after;
   if (missing_count_ == 0) {
-    const auto slow = slow_one(c, from);
+    const auto slow = find_slow_source(c, from);
     return slow ? slow->due : time_point::never();
   }
-  if (from.complete) return c.leaves_to_others ? busy_until(c) : time_point::never();
-  return from.map_asked || from.may_have ? time_point::never() : from.next_poll;
+  if (from.complete) return c.defers_to_others ? busy_until(c) : time_point::never();
+  return from.map_pending || from.may_have ? time_point::never() : from.next_poll;
 }
 
 TENSORHUB_DECL void pull::not_posted(channel_id id, const pull_task& task) {
@@ -113,17 +114,17 @@ TENSORHUB_DECL void pull::not_posted(channel_id id, const pull_task& task) {
   source_record& from = sources_[c.slot];
   switch (task.kind) {
     case pull_task::kind_type::block:
-      if (from.state == source_state::asked) from.state = source_state::unknown;
+      if (from.state == source_state::reading) from.state = source_state::unknown;
       return;
     case pull_task::kind_type::chunk:
       end_read(c, task.chunk);
       return give_back(task.chunk);
     case pull_task::kind_type::map:
-      from.map_asked = false;
+      from.map_pending = false;
       [[fallthrough]];
     case pull_task::kind_type::header:
-      if (from.state == source_state::asked) from.state = source_state::unknown;
-      c.look_asked = false;
+      if (from.state == source_state::reading) from.state = source_state::unknown;
+      c.look_pending = false;
       c.unconfirmed.insert(c.unconfirmed.end(), c.confirming.begin(), c.confirming.end());
       c.confirming.clear();
       return;
@@ -134,7 +135,7 @@ TENSORHUB_DECL bool pull::block_arrived(channel_id id, completion_status status,
                                         std::span<const std::byte> block, digest128 root, time_point now) {
   const source_slot slot = channels_[id].slot;
   source_record& from = sources_[slot];
-  if (from.state != source_state::asked) return false;
+  if (from.state != source_state::reading) return false;
   if (status != completion_status::ok)
     return lost(slot, errc_of(status), "reading the control block: " + text(status));
   if (block.size() < control_offsets::of(*layout_).total_bytes)
@@ -185,7 +186,7 @@ TENSORHUB_DECL void pull::chunk_arrived(channel_id id, chunk_index chunk, comple
   from.usual = from.usual.count() == 0 ? took : (3 * from.usual + took) / 4;
   usual_ = usual_.count() == 0 ? took : (15 * usual_ + took) / 16;
   last_progress_ = now;
-  stall_told_ = false;
+  stall_reported_ = false;
   states_[chunk] = chunk_state::unconfirmed;
   if (c.unconfirmed.empty()) c.oldest_unconfirmed = now;
   c.unconfirmed.push_back(chunk);
@@ -193,7 +194,7 @@ TENSORHUB_DECL void pull::chunk_arrived(channel_id id, chunk_index chunk, comple
 
 TENSORHUB_DECL void pull::map_arrived(channel_id id, completion_status status,
                                       std::span<const std::byte> bytes, time_point now) {
-  sources_[channels_[id].slot].map_asked = false;
+  sources_[channels_[id].slot].map_pending = false;
   look_arrived(id, status, bytes, true, now);
 }
 
@@ -211,35 +212,35 @@ TENSORHUB_DECL std::optional<source_failure> pull::take_failure() {
 }
 
 TENSORHUB_DECL bool pull::take_stall(time_point now) noexcept {
-  if (last_progress_ == time_point{}) last_progress_ = now;  // the first question
-  if (done() || stall_told_ || now - last_progress_ < stall_patience()) return false;
+  if (last_progress_ == time_point{}) last_progress_ = now;  // first call
+  if (done() || stall_reported_ || now - last_progress_ < stall_patience()) return false;
   if (std::ranges::any_of(channels_, [](const channel_record& c) { return !c.reads.empty(); })) return false;
-  stall_told_ = true;
+  stall_reported_ = true;
   last_progress_ = now;
   return true;
 }
 
 TENSORHUB_DECL void pull::forgive_stall(time_point now) noexcept {
-  stall_told_ = false;
+  stall_reported_ = false;
   last_progress_ = now;
   if (orphan_stalls_) ++*orphan_stalls_;
 }
 
 TENSORHUB_DECL bool pull::is_idle(source_slot slot) const noexcept {
   const source_record& from = sources_[slot];
-  if (from.state == source_state::asked) return false;
+  if (from.state == source_state::reading) return false;
   if (from.state != source_state::lost && !from.retiring) return false;
   return std::ranges::all_of(channels_, [slot](const channel_record& c) {
-    return c.slot != slot || (c.reads.empty() && !c.look_asked && c.unconfirmed.empty());
+    return c.slot != slot || (c.reads.empty() && !c.look_pending && c.unconfirmed.empty());
   });
 }
 
 TENSORHUB_DECL std::optional<pull_task> pull::first_look(channel_record& c, source_record& from,
                                                          time_point now) {
   if (from.retiring || now < from.next_poll) return std::nullopt;
-  from.state = source_state::asked;
+  from.state = source_state::reading;
   if (!from.facts.receiving || from.seen) return pull_task{pull_task::kind_type::block, 0};
-  c.look_asked = true;
+  c.look_pending = true;
   return pull_task{pull_task::kind_type::header, 0};
 }
 
@@ -252,11 +253,11 @@ TENSORHUB_DECL bool pull::wants_header(const channel_record& c, bool may_take, t
 TENSORHUB_DECL void pull::look_arrived(channel_id id, completion_status status,
                                        std::span<const std::byte> bytes, bool with_map, time_point now) {
   channel_record& c = channels_[id];
-  c.look_asked = false;
+  c.look_pending = false;
   source_record& from = sources_[c.slot];
   if (from.state == source_state::lost) return;
   const auto header = status == completion_status::ok ? read_control_header(bytes) : std::nullopt;
-  if (from.state == source_state::asked && header && is_early(*header, from.facts)) {
+  if (from.state == source_state::reading && header && is_early(*header, from.facts)) {
     from.state = source_state::unknown;
     return wait_longer(from, now);
   }
@@ -264,12 +265,13 @@ TENSORHUB_DECL void pull::look_arrived(channel_id id, completion_status status,
     if (status != completion_status::ok) {
       lose_source(c.slot, errc_of(status), "reading the control block again: " + text(status));
     } else {
-      lose_source(c.slot, errc::contract_broken,
-                  header ? changed(*header, from.facts) : std::string{"the control block is gone"});
+      lose_source(
+          c.slot, errc::contract_broken,
+          header ? changed(*header, from.facts) : std::string{"the source no longer shows a control block"});
     }
     return;
   }
-  if (from.state == source_state::asked) {
+  if (from.state == source_state::reading) {
     from.seen = true;
     from.state = source_state::unknown;
     from.next_poll = now;
@@ -281,7 +283,7 @@ TENSORHUB_DECL void pull::look_arrived(channel_id id, completion_status status,
     from.may_have = from.may_have || !from.complete;
     from.complete = true;
   } else if (with_map && bytes.size() >= control_offsets::of(*layout_).map_end()) {
-    take_in_map(from, bytes, now);
+    apply_map(from, bytes, now);
   }
 }
 
@@ -295,7 +297,7 @@ TENSORHUB_DECL void pull::confirm(chunk_index chunk, source_record& from) {
   fresh_.push_back(chunk);
 }
 
-TENSORHUB_DECL void pull::take_in_map(source_record& from, std::span<const std::byte> bytes, time_point now) {
+TENSORHUB_DECL void pull::apply_map(source_record& from, std::span<const std::byte> bytes, time_point now) {
   bool news = false;
   scratch_.resize(from.map.size());
   read_control_map(bytes, scratch_);
@@ -327,21 +329,21 @@ TENSORHUB_DECL bool pull::has_room(const channel_record& c) const noexcept {
     const source_record& from = sources_[channels_[other].slot];
     useful += from.state == source_state::believed && !from.retiring && !from.facts.far ? 1 : 0;
   }
-  // Several sources share the window, so that a slow one does not fill it.
+  // Several sources share the window, so that a slow source cannot fill it.
   return useful <= 1 ||
-         c.reads.size() < std::max<std::size_t>(options_.least_share, options_.window_chunks / useful);
+         c.reads.size() < std::max<std::size_t>(options_.min_share, options_.window_chunks / useful);
 }
 
 TENSORHUB_DECL std::optional<chunk_index> pull::find_chunk(channel_record& c, source_record& from,
                                                            time_point now) {
   c.found.reset();
-  c.leaves_to_others = false;
+  c.defers_to_others = false;
   if (from.retiring || missing_count_ == 0) return std::nullopt;
   if (from.complete) {
     c.found = find_in_complete(c, from, now);
   } else {
     const chunk_index start = start_;
-    if (!somebody_is_complete())
+    if (!has_complete_source())
       c.found = scan(
           start, [&](std::size_t word) { return missing_[word] & from.map[word] & ~elsewhere(word, from); });
     if (!c.found) c.found = scan(start, [&](std::size_t word) { return missing_[word] & from.map[word]; });
@@ -355,21 +357,21 @@ TENSORHUB_DECL std::optional<chunk_index> pull::find_in_complete(channel_record&
   if (!std::exchange(from.begun, true)) from.cursor = from.facts.first % states_.size();
   const auto rare = [&](std::size_t word) { return missing_[word] & ~elsewhere(word, from); };
   if ((rare(from.cursor / 64) >> (from.cursor % 64) & 1) != 0) return from.cursor;
-  if (const auto other = scan(somewhere(), rare)) return other;
+  if (const auto other = scan(random_chunk(), rare)) return other;
   const bool is_busy = lanes_[c.lane].in_flight > 0 && now < busy_until(c);
-  c.leaves_to_others = is_busy && !somebody_is_complete(&from);
-  if (c.leaves_to_others) return std::nullopt;
+  c.defers_to_others = is_busy && !has_complete_source(&from);
+  if (c.defers_to_others) return std::nullopt;
   return scan(from.cursor, [&](std::size_t word) { return missing_[word]; });
 }
 
-TENSORHUB_DECL chunk_index pull::somewhere() noexcept {
+TENSORHUB_DECL chunk_index pull::random_chunk() noexcept {
   random_ ^= random_ >> 12;
   random_ ^= random_ << 25;
   random_ ^= random_ >> 27;
   return (random_ * 0x2545f4914f6cdd1dull >> 16) % states_.size();
 }
 
-TENSORHUB_DECL bool pull::somebody_is_complete(const source_record* without) const noexcept {
+TENSORHUB_DECL bool pull::has_complete_source(const source_record* without) const noexcept {
   return std::ranges::any_of(sources_, [without](const source_record& s) {
     return &s != without && s.state == source_state::believed && s.complete && !s.retiring;
   });
@@ -412,9 +414,9 @@ TENSORHUB_DECL void pull::give_back(chunk_index chunk) {
   for (source_record& s : sources_) s.may_have = s.state == source_state::believed;
 }
 
-TENSORHUB_DECL void pull::give_up_a_slow_one(const channel_record& idle, const source_record& able,
-                                             time_point now) {
-  const auto slow = slow_one(idle, able);
+TENSORHUB_DECL void pull::drop_slow_source(const channel_record& idle, const source_record& able,
+                                           time_point now) {
+  const auto slow = find_slow_source(idle, able);
   if (!slow || now < slow->due) return;
   lose_source(slow->slot, errc::timed_out,
               "reading chunk " + std::to_string(slow->oldest.chunk) + " took " +
@@ -423,8 +425,8 @@ TENSORHUB_DECL void pull::give_up_a_slow_one(const channel_record& idle, const s
               slow->oldest.chunk);
 }
 
-TENSORHUB_DECL std::optional<pull::slow_source> pull::slow_one(const channel_record& idle,
-                                                               const source_record& able) const {
+TENSORHUB_DECL std::optional<pull::slow_source> pull::find_slow_source(const channel_record& idle,
+                                                                       const source_record& able) const {
   if (missing_count_ != 0 || !idle.reads.empty() || able.usual.count() == 0 || able.retiring) return {};
   const duration patience = std::max(options_.slow_shortest, options_.slow_factor * able.usual);
   std::optional<slow_source> out;
@@ -444,8 +446,7 @@ TENSORHUB_DECL duration pull::stall_patience() const noexcept {
   const bool is_certain = std::ranges::any_of(sources_, [](const source_record& s) {
     return s.state != source_state::lost && !s.retiring && (s.complete || !s.facts.receiving);
   });
-  if (is_certain || !orphan_stalls_ || *orphan_stalls_ >= orphan_stalls_at_most)
-    return options_.stall_timeout;
+  if (is_certain || !orphan_stalls_ || *orphan_stalls_ >= max_orphan_stalls) return options_.stall_timeout;
   return std::min(options_.stall_timeout, std::max(options_.orphan_timeout, options_.slow_factor * usual_));
 }
 
@@ -455,7 +456,8 @@ TENSORHUB_DECL bool pull::lost(source_slot slot, errc reason, std::string detail
 }
 
 TENSORHUB_DECL bool pull::matches(const control_header& header, const source_record& from) noexcept {
-  // Also of a source that has been seen complete: bytes read earlier, by another lane, may arrive later.
+  // A source that has been seen complete may still be `receiving` here: bytes that another lane read earlier
+  // may arrive later.
   const bool state =
       header.state == static_cast<std::uint64_t>(control_state::shown) ||
       (header.state == static_cast<std::uint64_t>(control_state::receiving) && from.facts.receiving);
@@ -470,9 +472,9 @@ TENSORHUB_DECL bool pull::is_early(const control_header& header, const pull_sour
 }
 
 TENSORHUB_DECL std::string pull::changed(const control_header& header, const pull_source& facts) {
-  if (header.holder != facts.holder.value) return "the source is another process now";
-  return "the source let go of version " + to_string(facts.version) + " while it was being read (epoch " +
-         std::to_string(facts.epoch) + " became " + std::to_string(header.epoch) + ")";
+  if (header.holder != facts.holder.value) return "another process has replaced the source";
+  return "the source withdrew version " + to_string(facts.version) + " during the read (epoch " +
+         std::to_string(facts.epoch) + " -> " + std::to_string(header.epoch) + ")";
 }
 
 TENSORHUB_DECL errc pull::errc_of(completion_status status) noexcept {

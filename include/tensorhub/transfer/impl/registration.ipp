@@ -1,6 +1,6 @@
 #pragma once
 /// \file registration.ipp
-/// Definitions of registration.hpp.
+/// The search for overlaps, and the grouping of tensors into regions: definitions of registration.hpp.
 
 #include <algorithm>
 #include <numeric>

@@ -1,6 +1,6 @@
 #pragma once
 /// \file capability.ipp
-/// Definitions of types/capability.hpp.
+/// Making and checking capabilities with libsodium's keyed hash: definitions of types/capability.hpp.
 
 #include "tensorhub/types/capability.hpp"
 
@@ -15,7 +15,8 @@
 namespace tensorhub::inline TENSORHUB_MODE {
 
 namespace capability_detail {
-/// Picks the fastest hash of this processor, once; without it there is a slower one.
+/// Lets libsodium pick the fastest hash of this processor, once. Without this call libsodium uses a slower
+/// one.
 inline bool prepare() noexcept {
   static const bool ready = ::sodium_init() >= 0;
   return ready;

@@ -1,6 +1,6 @@
 #pragma once
 /// \file digest.ipp
-/// Definitions of types/digest.hpp.
+/// The text form of a digest: definitions of types/digest.hpp.
 
 #include "tensorhub/types/digest.hpp"
 

@@ -1,6 +1,7 @@
 #pragma once
 /// \file layout.ipp
-/// Definitions of types/layout.hpp.
+/// Checks of tensors, their assignment to segments, and the comparison of layouts: definitions of
+/// types/layout.hpp.
 
 #include "tensorhub/types/layout.hpp"
 
@@ -62,7 +63,7 @@ TENSORHUB_DECL void layout::place_tensors() {
     if (bytes >= chunk_bytes_) continue;
     packed_offsets_[i] = packed;
     packed += (bytes + packed_alignment_bytes - 1) / packed_alignment_bytes * packed_alignment_bytes;
-    if (packed > limits::shard_bytes) refuse_size();  // here, before the sum can wrap
+    if (packed > limits::shard_bytes) refuse_size();  // refuses before the sum can wrap
   }
   if (packed != 0) append_segment(packed, std::nullopt);
   for (std::size_t i = 0; i < tensors_.size(); ++i) {

@@ -1,6 +1,6 @@
 #pragma once
 /// \file location.ipp
-/// Definitions of types/location.hpp.
+/// The comparison of two locations: definitions of types/location.hpp.
 
 #include "tensorhub/types/location.hpp"
 

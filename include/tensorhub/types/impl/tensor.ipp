@@ -1,6 +1,6 @@
 #pragma once
 /// \file tensor.ipp
-/// Definitions of types/tensor.hpp.
+/// Names of element types and the text form of a tensor: definitions of types/tensor.hpp.
 
 #include "tensorhub/types/tensor.hpp"
 

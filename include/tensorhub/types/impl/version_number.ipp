@@ -1,6 +1,6 @@
 #pragma once
 /// \file version_number.ipp
-/// Definitions of types/version_number.hpp.
+/// Text forms of versions and selectors: definitions of types/version_number.hpp.
 
 #include "tensorhub/types/version_number.hpp"
 

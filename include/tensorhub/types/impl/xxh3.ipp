@@ -1,13 +1,13 @@
 #pragma once
 /// \file xxh3.ipp
-/// Definitions of types/xxh3.hpp.
+/// The only file that includes xxHash: definitions of types/xxh3.hpp.
 
 #include "tensorhub/types/xxh3.hpp"
 
 #ifdef TENSORHUB_XXHASH_DISPATCH
 #include <xxh_x86dispatch.h>
 #else
-// Not left defined: a user who includes xxhash.h after this header chooses its mode.
+// The macro does not stay defined: a user who includes xxhash.h after this header chooses its mode.
 #ifndef XXH_INLINE_ALL
 #define XXH_INLINE_ALL
 #define TENSORHUB_DEFINED_XXH_INLINE_ALL

@@ -1,21 +1,21 @@
 #pragma once
 /// \file copy.cuh
-/// One run of a batch of copies, by the threads of one block.
+/// Copies one run of a batch with the threads of one block.
 ///
-/// Thousands of small tensors (norms, biases) are packed and unpacked by one launch: a block per run, so the
-/// launches that 2,000 calls of cuMemcpyAsync would cost (2 us or more each, 4 ms and more in all) become
-/// one. Reckoned and not yet measured (bench/cuda_kernels.cpp does): a thread has four 16-byte loads in
-/// flight before its first store, 256 threads 16 KiB; with 48 registers each, five blocks are on a
-/// multiprocessor at once, 11 MB on the 132 of an H200, where 5 TB/s of memory with 1 us of latency ask for 5
-/// MB. 2,000 tensors of 100 KiB are 200 MB to read and as many to write: 0.1 ms at the memory's speed, so 1
-/// ms leaves room for runs that are not aligned. The caller cuts runs to 256 KiB, which one block copies in
-/// about 20 us: the longest run does not set the time.
+/// One launch packs or unpacks thousands of small tensors (norms, biases) with one block per run. It replaces
+/// the launches of 2,000 calls of cuMemcpyAsync (2 us or more each, 4 ms and more in all). The speed is
+/// calculated and not yet measured (bench/cuda_kernels.cpp measures it): a thread has four 16-byte loads in
+/// flight before its first store, 256 threads have 16 KiB; with 48 registers each, five blocks run on a
+/// multiprocessor at once. That is 11 MB in flight on the 132 multiprocessors of an H200, whose 5 TB/s of
+/// memory with 1 us of latency need 5 MB. 2,000 tensors of 100 KiB are 200 MB to read and as many to write:
+/// 0.1 ms at the speed of the memory, so 1 ms leaves time for runs that are not aligned. The caller cuts runs
+/// to 256 KiB, which one block copies in about 20 us, so that the longest run does not determine the time.
 
 #include "team.cuh"
 
 namespace tensorhub::cuda_kernels {
 
-/// Words of a type that both ends are aligned to.
+/// Copies words of a type to which both ends are aligned.
 template <typename Word>
 TENSORHUB_KERNEL_CODE void copy_words(unsigned thread, unsigned threads, uint64_t to, uint64_t from,
                                       uint64_t words) {
@@ -33,7 +33,7 @@ TENSORHUB_KERNEL_CODE void copy_words(unsigned thread, unsigned threads, uint64_
   for (; at < words; at += threads) store_aligned<Word>(to + at * size, load_aligned<Word>(from + at * size));
 }
 
-/// Bytes up to the first aligned word of the target, words, bytes after the last one.
+/// Copies the bytes before the first aligned word of the target, the words, and the bytes after the last one.
 template <typename Word>
 TENSORHUB_KERNEL_CODE void copy_run_by(unsigned thread, unsigned threads, uint64_t to, uint64_t from,
                                        uint64_t bytes) {
@@ -51,8 +51,8 @@ struct alignas(16) vector16 {
   uint64_t words[2];
 };
 
-/// Job: copy_job (memory/cuda/jobs.hpp). The two ends have to lie alike for the wide words; where they do
-/// not, the widest word that both can be read by is taken.
+/// Job: copy_job (memory/cuda/jobs.hpp). Wide words need both ends at the same offset from a multiple of 16;
+/// otherwise the widest word that fits both ends is used.
 template <typename Team, typename Job>
 TENSORHUB_KERNEL_CODE void copy_block(const Team& team, const Job& job) {
   const uint64_t apart = job.to ^ job.from;

@@ -1,5 +1,5 @@
-// The kernels of TensorHub::cuda. Their bodies (copy.cuh, xxh3.cuh) are compiled by the host's compiler too,
-// where tests run them against the reference.
+// The kernels of TensorHub::cuda. The host compiler compiles their bodies (copy.cuh, xxh3.cuh) too, so that
+// tests can run them against the reference.
 
 #include "copy.cuh"
 #include "tensorhub/memory/cuda/jobs.hpp"
@@ -13,7 +13,7 @@ extern "C" __global__ void __launch_bounds__(jobs::threads_per_job)
   kernels::copy_block(kernels::device_team{}, all[blockIdx.x]);
 }
 
-// Four teams on a multiprocessor: 64 registers a thread.
+// Four teams per multiprocessor: 64 registers per thread.
 extern "C" __global__ void __launch_bounds__(jobs::threads_per_job, 4)
     tensorhub_digest_jobs(const jobs::digest_job* all, jobs::digest_result* results) {
   __shared__ kernels::digest_shared shared;

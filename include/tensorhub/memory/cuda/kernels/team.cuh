@@ -1,17 +1,18 @@
 #pragma once
 /// \file team.cuh
-/// What lets one source be a kernel on the device and a loop on the CPU.
+/// Lets one source be compiled as a kernel for the device and as a loop for the CPU.
 ///
-/// A kernel's body is a function of a *team*: the threads of one block. `team.each(step)` does a step for
-/// every thread and waits until all have done it. On the device that is one call and a barrier; on the CPU a
-/// loop over the threads. So a body is a row of steps, what has to outlive a step lies in memory that the
-/// threads share, and no step reads what another thread writes in the same step.
+/// The body of a kernel is a function of a *team*: the threads of one block. `team.each(step)` runs a step
+/// for every thread and waits until all threads have done it. On the device that is one call and a barrier;
+/// on the CPU it is a loop over the threads. A body is therefore a sequence of steps. Values that outlive a
+/// step lie in memory that the threads share, and no step reads a value that another thread writes in the
+/// same step.
 
 #include <stdint.h>
 
 #ifdef __CUDACC__
 #define TENSORHUB_KERNEL_CODE __device__ __forceinline__
-#define TENSORHUB_SELDOM_CODE __device__ __noinline__  // not worth the instructions of being inlined
+#define TENSORHUB_SELDOM_CODE __device__ __noinline__  // too rarely used to be inlined
 #define TENSORHUB_KERNEL_TABLE __constant__ const
 #define TENSORHUB_UNROLL _Pragma("unroll")
 #define TENSORHUB_ROLLED _Pragma("unroll 1")
@@ -51,7 +52,7 @@ struct word_pair {
   uint64_t high;
 };
 
-/// `address` is a multiple of the type's size.
+/// Loads a value from `address`, which must be a multiple of the type's size.
 template <typename Word>
 TENSORHUB_KERNEL_CODE Word load_aligned(uint64_t address) {
 #ifdef __CUDA_ARCH__
@@ -71,7 +72,7 @@ TENSORHUB_KERNEL_CODE void store_aligned(uint64_t address, Word word) {
 #endif
 }
 
-/// A 16-byte load that does not stay in the caches: every byte is read once.
+/// A 16-byte load that bypasses the caches, because every byte is read once.
 TENSORHUB_KERNEL_CODE word_pair load_pair_aligned(uint64_t address) {
 #ifdef __CUDA_ARCH__
   const ulonglong2 both = __ldcs(reinterpret_cast<const ulonglong2*>(address));

@@ -1,30 +1,33 @@
 #pragma once
 /// \file xxh3.cuh
-/// XXH3, 128 bits, of one run of memory, by the threads of one block. Written after the algorithm's
-/// specification (doc/xxhash_spec.md of https://github.com/Cyan4973/xxHash, "XXH3 Algorithm Overview").
+/// Computes the 128-bit XXH3 of one run of memory with the threads of one block. The code follows the
+/// algorithm's specification (doc/xxhash_spec.md of https://github.com/Cyan4973/xxHash, "XXH3 Algorithm
+/// Overview").
 ///
-/// More than 240 bytes are hashed in blocks of 1 KiB: each of a block's 16 stripes of 64 bytes adds to eight
-/// 64-bit accumulators, then the accumulators are scrambled. The additions of a block commute and do not
-/// depend on the accumulators, so
-///   (i)  *sums*: what a block adds, eight words, is computed for many blocks at once. A thread takes two of
-///        the eight words of one block and adds up its 16 stripes, 16 bytes of each; it needs nobody else.
+/// Inputs of more than 240 bytes are hashed in blocks of 1 KiB: each of a block's 16 stripes of 64 bytes adds
+/// to eight 64-bit accumulators, then the accumulators are scrambled. The additions of a block commute and do
+/// not depend on the accumulators. The work is therefore split into
+///   (i)  *sums*: the eight words that a block adds are computed for many blocks at once. A thread takes two
+///   of
+///        the eight words of one block and adds up its 16 stripes, 16 bytes of each, without other threads.
 ///   (ii) *chain*: accumulator = scramble(accumulator + sum), block after block. Eight threads, one for each
-///        accumulator, do that for the blocks whose sums the others computed in the step before.
-/// Warp 0 does the chain, the seven others the sums of 56 blocks per step, into the half of the shared memory
-/// that the chain is not reading.
+///        accumulator, do that for the blocks whose sums were computed in the step before.
+/// Warp 0 computes the chain. The seven other warps compute the sums of 56 blocks per step, into the half of
+/// the shared memory that the chain is not reading.
 ///
-/// Speed, reckoned and not yet measured (bench/cuda_kernels.cpp does), from bytes in flight. An H200 has 132
-/// multiprocessors and reads 4.8 TB/s, so a copy moves about 2 TB/s; with 1 us of latency under load, 4.8 MB
-/// have to be in flight. A thread has 8 loads of 16 bytes under way, the 224 of a team 28 KiB; 4 teams of 256
-/// threads fit on a multiprocessor with 64 registers each, 528 on the device: 15 MB. Half of that, for the
-/// time between two steps, is still more than is needed. Instructions: about 20 per thread and 16 bytes; 132
-/// x 128 threads at 1.7 GHz issue those of 23 TB/s. The chain takes about 30 cycles a block (an addition, a
-/// shift, an xor and a product that depend on each other), 18 us a MiB: a single job runs at 58 GB/s whatever
-/// the memory could do, and from about 80 jobs at once the memory is the limit. 1,000 jobs of 1 MiB: 0.25 ms
-/// at the memory's speed; the goal, half of what a copy moves, allows 1 ms. One job of many MiB would want
-/// all its sums first and the chain in a second pass; a chunk has 1 MiB, so there is no such job.
+/// The speed is calculated from bytes in flight and not yet measured (bench/cuda_kernels.cpp measures it). An
+/// H200 has 132 multiprocessors and reads 4.8 TB/s, so a copy moves about 2 TB/s; with 1 us of latency under
+/// load, 4.8 MB must be in flight. A thread has 8 loads of 16 bytes in flight, the 224 threads of a team have
+/// 28 KiB; 4 teams of 256 threads fit on a multiprocessor with 64 registers each, 528 on the device: 15 MB.
+/// Half of that, because of the time between two steps, is still more than needed. Instructions: about 20 per
+/// thread and 16 bytes; 132 x 128 threads at 1.7 GHz issue the instructions for 23 TB/s. The chain takes
+/// about 30 cycles per block (an addition, a shift, an xor and a product that depend on each other), 18 us
+/// per MiB: a single job runs at 58 GB/s at any memory speed, and from about 80 jobs at once the memory is
+/// the limit. 1,000 jobs of 1 MiB take 0.25 ms at the speed of the memory; the goal, half of the rate of a
+/// copy, allows 1 ms. A job of many MiB would need all its sums first and the chain in a second pass; a chunk
+/// has 1 MiB, so there is no such job.
 ///
-/// Data may begin at any address. 16-byte loads need it at a multiple of 16; the other ways are slower.
+/// Data may begin at any address. 16-byte loads need a multiple of 16; the other loads are slower.
 
 #include "team.cuh"
 
@@ -37,7 +40,7 @@ inline constexpr unsigned block_bytes = stripe_bytes * stripes_per_block;
 inline constexpr unsigned secret_words = 24;
 inline constexpr unsigned secret_bytes = 8 * secret_words;
 inline constexpr unsigned chain_threads = 32;
-/// Of a team of 256 threads: four threads for each block.
+/// For a team of 256 threads: four threads per block.
 inline constexpr unsigned blocks_per_step = (256 - chain_threads) / 4;
 
 inline constexpr uint64_t prime32_1 = 0x9E3779B1u;
@@ -51,7 +54,7 @@ inline constexpr uint64_t prime64_5 = 0x27D4EB2F165667C5u;
 inline constexpr uint64_t prime_mx1 = 0x165667919E3779F9u;
 inline constexpr uint64_t prime_mx2 = 0x9FB21C651E98DF25u;
 
-/// What the threads of a team share.
+/// The memory that the threads of a team share.
 struct digest_shared {
   uint64_t secret[secret_words];  ///< the default secret with the seed added and subtracted
   uint64_t accumulator[accumulators];
@@ -81,7 +84,7 @@ TENSORHUB_KERNEL_CODE uint64_t high_product(uint64_t a, uint64_t b) {
 TENSORHUB_KERNEL_CODE uint64_t folded_product(uint64_t a, uint64_t b) {
   return (a * b) ^ high_product(a, b);
 }
-/// Of the two halves of a word.
+/// The product of the two halves of a word.
 TENSORHUB_KERNEL_CODE uint64_t half_product(uint64_t word) {
   return (word & 0xffffffffu) * (word >> 32);
 }
@@ -92,7 +95,7 @@ TENSORHUB_KERNEL_CODE uint64_t swapped32(uint64_t word) {
 TENSORHUB_KERNEL_CODE uint64_t swapped64(uint64_t word) {
   return (swapped32(word & 0xffffffffu) << 32) | swapped32(word >> 32);
 }
-/// Of XXH3, and of the older XXH64, which the shortest inputs use.
+/// The avalanche of XXH3; `old_avalanche` is that of the older XXH64, which the shortest inputs use.
 TENSORHUB_KERNEL_CODE uint64_t avalanche(uint64_t word) {
   word ^= word >> 37;
   word *= prime_mx1;
@@ -116,8 +119,8 @@ TENSORHUB_SELDOM_CODE uint64_t load_bytes(uint64_t address, unsigned count) {
   return word;
 }
 
-/// Eight bytes from anywhere before `end`, by aligned words. The first of these may begin before the address
-/// (in the same allocation: allocations begin at multiples of 8); nothing at or behind `end` is touched.
+/// Loads eight bytes from any address before `end`, by aligned words. The first word may begin before the
+/// address (in the same allocation: allocations begin at multiples of 8); no byte at or after `end` is read.
 TENSORHUB_KERNEL_CODE uint64_t load_word(uint64_t address, uint64_t end) {
   const uint64_t base = address & ~static_cast<uint64_t>(7);
   const unsigned skipped = static_cast<unsigned>(address & 7);
@@ -127,7 +130,7 @@ TENSORHUB_KERNEL_CODE uint64_t load_word(uint64_t address, uint64_t end) {
   return (low >> (8 * skipped)) | (high << (64 - 8 * skipped));
 }
 
-/// Eight bytes of the secret from any offset.
+/// Loads eight bytes of the secret from any offset.
 TENSORHUB_KERNEL_CODE uint64_t secret_at(const uint64_t* secret, unsigned offset) {
   const unsigned skipped = offset % 8;
   const uint64_t low = secret[offset / 8];
@@ -193,7 +196,7 @@ TENSORHUB_SELDOM_CODE word_pair hash_17_to_240(const uint64_t* secret, uint64_t 
   const uint64_t end = data + bytes;
   word_pair sum{bytes * prime64_1, 0};
   if (bytes <= 128) {
-    // From the middle outwards, 16 bytes of each side.
+    // From the middle outwards, 16 bytes on each side.
     TENSORHUB_ROLLED
     for (unsigned i = static_cast<unsigned>((bytes - 1) / 32) + 1; i-- > 0;)
       mix_32(sum, secret, 32 * i, data + 16 * i, end - 16 * (i + 1), end, seed);
@@ -213,7 +216,7 @@ TENSORHUB_SELDOM_CODE word_pair hash_17_to_240(const uint64_t* secret, uint64_t 
 
 // ---- more than 240 bytes ----------------------------------------------------------------------------------
 
-/// How a thread gets at 16 bytes of the data.
+/// The ways in which a thread loads 16 bytes of the data.
 struct aligned_to_16 {
   TENSORHUB_KERNEL_CODE static word_pair load(uint64_t address, uint64_t) {
     return load_pair_aligned(address);
@@ -230,7 +233,7 @@ struct aligned_to_nothing {
   }
 };
 
-/// What one block adds to the accumulators 2 * pair and 2 * pair + 1.
+/// The words that one block adds to the accumulators 2 * pair and 2 * pair + 1.
 template <typename Loads>
 TENSORHUB_KERNEL_CODE word_pair block_sum(const uint64_t* secret, uint64_t block, unsigned pair,
                                           uint64_t end) {
@@ -251,7 +254,7 @@ TENSORHUB_KERNEL_CODE word_pair block_sum(const uint64_t* secret, uint64_t block
   return sum;
 }
 
-/// The same for data that lies anywhere.
+/// Like `block_sum`, for data at any address.
 template <typename Loads>
 TENSORHUB_SELDOM_CODE word_pair slow_block_sum(const uint64_t* secret, uint64_t block, unsigned pair,
                                                uint64_t end) {
@@ -265,7 +268,7 @@ TENSORHUB_SELDOM_CODE word_pair slow_block_sum(const uint64_t* secret, uint64_t 
   return sum;
 }
 
-/// What a single stripe adds to one accumulator; `key` is an offset in the secret.
+/// The word that a single stripe adds to one accumulator; `key` is an offset in the secret.
 TENSORHUB_SELDOM_CODE uint64_t stripe_sum(const uint64_t* secret, unsigned key, uint64_t stripe,
                                           unsigned accumulator, uint64_t end) {
   const uint64_t own = load_word(stripe + 8 * accumulator, end);

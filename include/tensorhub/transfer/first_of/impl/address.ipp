@@ -1,6 +1,6 @@
 #pragma once
 /// \file address.ipp
-/// Definitions of address.hpp.
+/// Encoding and parsing of addresses and keys: definitions of address.hpp.
 
 #include <algorithm>
 #include <bit>

@@ -1,6 +1,6 @@
 #pragma once
 /// \file refusals.ipp
-/// Definitions of refusals.hpp.
+/// The text of refusals and the memory of failures: definitions of refusals.hpp.
 
 #include "tensorhub/transfer/first_of/refusals.hpp"
 
@@ -26,8 +26,9 @@ TENSORHUB_DECL void failure_memory::note(incarnation peer, std::uint32_t failed,
   if (failed == 0) return;
   const auto now = steady::now();
   const std::lock_guard lock{mutex_};
-  if (entries_.size() >= most) std::erase_if(entries_, [&](const auto& e) { return e.second.until <= now; });
-  if (entries_.size() >= most) entries_.clear();  // forgetting costs one more attempt each
+  if (entries_.size() >= max_entries)
+    std::erase_if(entries_, [&](const auto& e) { return e.second.until <= now; });
+  if (entries_.size() >= max_entries) entries_.clear();  // forgetting costs one more attempt each
   entries_[peer] = {failed, now + how_long};
 }
 
