@@ -26,6 +26,7 @@
 /// with a log line.
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -80,6 +81,8 @@ class catalog {
   }
   /// What is believed of a worker; null: not joined.
   [[nodiscard]] const catalog_detail::worker_state* record_of(incarnation worker) const;
+  /// Why a worker was declared dead; empty: it was not, or that was too long ago to be remembered.
+  [[nodiscard]] std::optional<catalog_detail::verdict> verdict_of(incarnation worker) const;
   /// The same of a model; null: none of its workers has joined.
   [[nodiscard]] const catalog_detail::model_state* record_of_model(const std::string& name) const;
   /// Whether the workers have asked that this version of a model is not lost.

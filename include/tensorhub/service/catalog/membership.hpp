@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -76,7 +77,8 @@ class membership {
     const incarnation id = worker.id;
     core_.log(log_level::info, who(worker) + " left", about(worker));
     ++core_.counted.seen.workers_left;
-    dead_.insert(id);  // for good: a late repetition of its join must not take a successor's place
+    dead_.insert(id,
+                 std::nullopt);  // for good: a late repetition of its join must not take a successor's place
     remove(worker, {errc::group_failed, who(worker) + " left"}, true);
     core_.send(id, sequence, messages::status_reply{});
   }
@@ -148,6 +150,9 @@ class membership {
                    found);
     }
   }
+
+  /// Why this worker was declared dead; empty: it was not, or the server has forgotten.
+  [[nodiscard]] std::optional<verdict> verdict_of(incarnation id) const { return dead_.verdict_of(id); }
 
   // ---- after a server's start
 
@@ -300,7 +305,7 @@ class membership {
     ++(found == verdict::replaced ? seen.workers_replaced
        : found == verdict::unruly ? seen.workers_unruly
                                   : seen.workers_dead);
-    dead_.insert(worker.id);
+    dead_.insert(worker.id, found);
     const incarnation id = worker.id;
     remove(worker, {errc::group_failed, sentence}, false);
     messages::goodbye_push goodbye;

@@ -17,7 +17,6 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
-#include <unordered_set>
 #include <vector>
 
 #include "tensorhub/config.hpp"
@@ -258,7 +257,7 @@ struct model_state {
   std::deque<operation_state*> starved{};           ///< of these: the version is there, but no credit for it
 };
 
-/// Why a worker is taken out that has not left.
+/// Why the server declared a worker dead.
 enum class verdict : std::uint8_t {
   silent,    ///< not heard for too long
   replaced,  ///< a newer process has its place
@@ -266,22 +265,28 @@ enum class verdict : std::uint8_t {
   unruly     ///< has broken the protocol
 };
 
-/// Incarnations that were declared dead, oldest forgotten first.
+/// Incarnations that left or were declared dead; the list is bounded and forgets the oldest first.
 class dead_list {
  public:
   static constexpr std::size_t capacity = 1u << 16;
-  void insert(incarnation id) {
-    if (!set_.insert(id).second) return;
+  /// `why`: empty if the worker left of its own accord.
+  void insert(incarnation id, std::optional<verdict> why) {
+    if (!verdicts_.try_emplace(id, why).second) return;
     order_.push_back(id);
     if (order_.size() > capacity) {
-      set_.erase(order_.front());
+      verdicts_.erase(order_.front());
       order_.pop_front();
     }
   }
-  [[nodiscard]] bool contains(incarnation id) const { return set_.contains(id); }
+  [[nodiscard]] bool contains(incarnation id) const { return verdicts_.contains(id); }
+  /// Empty: the worker left, or is not in the list.
+  [[nodiscard]] std::optional<verdict> verdict_of(incarnation id) const {
+    const auto found = verdicts_.find(id);
+    return found == verdicts_.end() ? std::nullopt : found->second;
+  }
 
  private:
-  std::unordered_set<incarnation> set_;
+  std::unordered_map<incarnation, std::optional<verdict>> verdicts_;
   std::deque<incarnation> order_;
 };
 

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <variant>
@@ -140,6 +141,9 @@ TENSORHUB_DECL catalog_statistics catalog::statistics() const {
 }
 TENSORHUB_DECL const catalog_detail::worker_state* catalog::record_of(incarnation worker) const {
   return core().find(worker);
+}
+TENSORHUB_DECL std::optional<catalog_detail::verdict> catalog::verdict_of(incarnation worker) const {
+  return parts_->membership.verdict_of(worker);
 }
 TENSORHUB_DECL const catalog_detail::model_state* catalog::record_of_model(const std::string& name) const {
   const auto found = core().models.find(name);
