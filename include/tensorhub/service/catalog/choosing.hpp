@@ -1,19 +1,20 @@
 #pragma once
 /// \file choosing.hpp
-/// Among whom the scheduler may choose, so that every choice is safe.
+/// Selects the candidates that are offered to the scheduler, so that every choice is safe.
 ///
-/// Offered are workers that show the version and accept readers, are not the reader, did not fail it in this
-/// operation, and are not its sources already. Beyond that:
+/// A candidate shows the version and accepts readers. It is not the reader itself, did not fail the reader in
+/// this operation, and is not one of the reader's sources already. In addition:
 ///
-///  - *Upstream*: following upstreams from the candidate one must come to somebody who has everything, and
-///    not to the reader.
+///  - *Upstream*: the chain of upstreams from the candidate must end at a worker that has every chunk, and
+///    must not pass the reader.
 ///  - *One crossing per datacenter*: a source in another datacenter is offered only as an upstream, only if
-///    nobody in the reader's own can be one, and only while no other lease crosses into it: its reader is the
-///    seed, and the others follow it.
-///  - *Suspects*: who was reported lost, and has not been heard since, is offered only as an upstream, and
-///    only if nobody else can be one.
-///  - *Credits*: nobody gets more readers than the scheduler's limit. Who has none left is offered only to a
-///    reader that may take the place of one of his readers, which then reads from the newcomer.
+///    no worker in the reader's datacenter can be one, and only while no other lease crosses into that
+///    datacenter. The reader of the crossing lease is the seed; the others read from the seed.
+///  - *Suspects*: a worker that was reported lost, and has not been heard since, is offered only as an
+///    upstream, and only if no other worker can be one.
+///  - *Credits*: no worker gets more readers than the scheduler's limit. A worker without a free credit is
+///    offered only to a reader that may displace one of the worker's readers; the displaced reader then reads
+///    from the newcomer.
 ///
 /// Every choice is recorded with its reason (`why`).
 
@@ -29,7 +30,7 @@
 
 namespace tensorhub::inline TENSORHUB_MODE::catalog_detail {
 
-/// Who needs a source. `reader` is null for a shard that has not joined.
+/// The shard that needs a source. `reader` is null if its worker has not joined.
 struct asker {
   const replica_state* replica = nullptr;
   version_number version{};
@@ -43,17 +44,17 @@ struct asker {
 
 class choosing {
  public:
-  choosing(core& shared, any_scheduler scheduler) : core_{shared}, scheduler_{std::move(scheduler)} {}
+  choosing(core& core, any_scheduler scheduler) : core_{core}, scheduler_{std::move(scheduler)} {}
 
   struct choice {
-    worker_state* source = nullptr;  ///< null: nobody now
-    lease_id displaced{};            ///< set: the lease whose place is to be taken
+    worker_state* source = nullptr;  ///< null: no worker can be read now
+    lease_id displaced{};            ///< set: the lease whose reader is to be displaced
   };
 
   [[nodiscard]] source_limits limits() const noexcept { return scheduler_.limits(); }
 
-  /// `without` is not offered. `upstream`: what is wanted is one. `crosses`: the reader is the seed of its
-  /// datacenter now, and may stay it.
+  /// `without` is not offered. `upstream`: the source will be the reader's upstream. `crosses`: the reader is
+  /// the seed of its datacenter and may remain the seed.
   [[nodiscard]] choice choose(const asker& who, const std::vector<incarnation>& excluded,
                               const worker_state* without, bool may_displace, bool upstream = true,
                               bool crosses = false) {
@@ -93,7 +94,7 @@ class choosing {
     return ask(who, may_displace, upstream);
   }
 
-  /// Following upstreams from `source` one comes to somebody who has everything, without passing `without`.
+  /// The chain of upstreams from `source` ends at a worker that has every chunk, and does not pass `without`.
   [[nodiscard]] bool leads_to_everything(const worker_state& source, const worker_state* without) const {
     const worker_state* at = &source;
     for (std::size_t steps = 0; steps < longest_path; ++steps) {
@@ -116,7 +117,7 @@ class choosing {
   [[nodiscard]] static bool contains(const std::vector<incarnation>& list, incarnation id) {
     return std::ranges::find(list, id) != list.end();
   }
-  /// Leases of earlier operations, whose end is not reported yet, do not count.
+  /// Does not count leases of earlier operations whose end has not been reported yet.
   [[nodiscard]] bool reads_from(const worker_state& reader, incarnation source,
                                 operation_counter operation) const {
     return std::ranges::any_of(reader.reading, [&](lease_id id) {
@@ -135,7 +136,7 @@ class choosing {
     suspect_workers_.clear();
   }
 
-  /// Asks the scheduler, again without its choice if that is not possible.
+  /// Asks the scheduler. If its choice is not possible, removes that candidate and asks again.
   [[nodiscard]] choice ask(const asker& who, bool may_displace, bool upstream) {
     source_query query;
     query.reader = who.reader != nullptr ? who.reader->id : incarnation{};
@@ -181,7 +182,8 @@ class choosing {
           lease.version != who.version)
         continue;
       if (moved->place.datacenter != who.place->datacenter) continue;
-      // The one who makes room keeps its certainty only through the newcomer: who must not depend on it.
+      // The displaced reader will get its missing chunks through the newcomer, so the newcomer must not
+      // depend on the displaced reader.
       const bool depends = lease.upstream && !upstream && !leads_to_everything(*who.reader, moved);
       if (!depends) return lease.id;
     }
@@ -195,7 +197,7 @@ class choosing {
     if (who.reader->decisions.size() > decisions_remembered) who.reader->decisions.pop_front();
   }
 
-  /// Repeatable (xorshift64*, S. Vigna, 2016).
+  /// A repeatable sequence (xorshift64*, S. Vigna, 2016).
   [[nodiscard]] std::uint64_t random() noexcept {
     random_ ^= random_ >> 12;
     random_ ^= random_ << 25;
@@ -211,9 +213,9 @@ class choosing {
   any_scheduler scheduler_;
   std::uint64_t stamp_ = 0;
   std::uint64_t random_ = 0x9e3779b97f4a7c15ull;
-  std::vector<source_candidate> candidates_;  ///< scratch of choose
+  std::vector<source_candidate> candidates_;  ///< scratch memory of `choose`
   std::vector<worker_state*> workers_;
-  std::vector<source_candidate> suspects_;  ///< ditto: kept back
+  std::vector<source_candidate> suspects_;  ///< scratch memory of `choose`: candidates of last resort
   std::vector<worker_state*> suspect_workers_;
 };
 
