@@ -1,7 +1,8 @@
 #pragma once
 /// \file zmq_socket.hpp
-/// What the client and the server shell share of ZeroMQ: one context per process, bounded sockets, a way to
-/// wake a thread that polls one.
+/// The use of ZeroMQ that the client and the server shell share: one context per process, bounded sockets,
+/// and a
+/// signal that wakes a polling thread.
 ///
 /// Thread safety: `shared_context` and `wake_signal::raise` may be called from any thread; a socket belongs
 /// to one thread.
@@ -15,14 +16,13 @@
 
 namespace tensorhub::inline TENSORHUB_MODE::detail {
 
-/// Lives as long as somebody holds it; a process without hub objects has no ZeroMQ threads.
+/// Exists while a shared pointer holds it; a process without hub objects has no ZeroMQ threads.
 [[nodiscard]] std::shared_ptr<zmq::context_t> shared_context();
 
-/// A socket whose peers cannot make us hold more than a bounded amount: a longer frame closes their
-/// connection.
+/// A socket with bounded memory: ZeroMQ closes the connection of a peer that sends a longer frame.
 [[nodiscard]] zmq::socket_t bounded_socket(zmq::context_t& context, zmq::socket_type type);
 
-/// Ends another thread's `wait_for_input` now or next.
+/// Ends the present or the next `wait_for_input` of another thread.
 class wake_signal {
  public:
   wake_signal();
@@ -34,7 +34,7 @@ class wake_signal {
   unique_fd descriptor_;
 };
 
-/// Returns when the socket (or `other`) may have a message, the signal is up, or `until` has come.
+/// Returns when the socket (or `other`) may have a message, the signal was raised, or `until` has passed.
 void wait_for_input(zmq::socket_t& socket, wake_signal& signal, time_point now, time_point until,
                     zmq::socket_t* other = nullptr);
 

@@ -41,7 +41,7 @@ class membership {
         admission_{core, core.policy.name} {}
 
   void on_join(incarnation from, request_sequence sequence, const messages::join_request& join) {
-    if (dead_.contains(from)) return say_goodbye(from);
+    if (dead_.contains(from)) return notify_goodbye(from);
     messages::join_reply reply;
     reply.epoch = core_.epoch;
     reply.heartbeat_interval_ms = milliseconds(core_.options.heartbeat_interval);
@@ -84,7 +84,7 @@ class membership {
     core_.send(id, sequence, messages::status_reply{});
   }
 
-  void say_goodbye(incarnation id) {
+  void notify_goodbye(incarnation id) {
     messages::goodbye_push goodbye;
     goodbye.epoch = core_.epoch;
     goodbye.rejoin = !dead_.contains(id);

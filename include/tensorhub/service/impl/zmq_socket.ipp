@@ -47,7 +47,7 @@ TENSORHUB_DECL wake_signal::wake_signal() : descriptor_{::eventfd(0, EFD_NONBLOC
 
 TENSORHUB_DECL void wake_signal::raise() noexcept {
   const std::uint64_t one = 1;
-  // A full counter (EAGAIN) means that the signal is up already.
+  // A full counter (EAGAIN) means that the signal is already raised.
   [[maybe_unused]] const auto written = ::write(descriptor_.get(), &one, sizeof one);
 }
 
