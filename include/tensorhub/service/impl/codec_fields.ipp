@@ -27,7 +27,7 @@ namespace tensorhub::inline TENSORHUB_MODE::codec_detail {
 [[nodiscard]] inline bounded_text as_secret(std::string& bytes) noexcept {
   return {bytes, limits::capability_bytes, text_kind::secret};
 }
-/// For lists that only the limit of the frame bounds.
+/// `limit_count`: by default only the limit of the frame bounds the list.
 template <typename T>
 [[nodiscard]] bounded_list<T> as_list(std::vector<T>& values, std::size_t minimum_bytes,
                                       std::size_t limit_count = limits::frame_bytes) noexcept {
