@@ -257,7 +257,7 @@ class catalog_server::loop {
   }
 
   void say_revoked(incarnation worker, std::string_view to, std::string_view key) {
-    guard_->note(log_level::warning, "worker " + to_hex(worker) + " is not heard any more: its key " +
+    guard_->note(log_level::warning, "worker " + to_hex(worker) + " is now ignored: its key " +
                                          std::string{key} + " was revoked");
     messages::goodbye_push goodbye;
     goodbye.epoch = epoch_;

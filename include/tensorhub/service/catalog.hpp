@@ -103,7 +103,7 @@ class catalog {
   template <typename Request>
   void give(catalog_detail::worker_state& worker, request_sequence sequence, const Request& request);
   void retry_handovers();
-  [[nodiscard]] bool somebody_waits() const noexcept;
+  [[nodiscard]] bool has_waiting_requests() const noexcept;
   void expire_waiting();
 
   std::unique_ptr<parts> parts_;

@@ -188,7 +188,7 @@ TENSORHUB_DECL void election::campaign(time_point now, const etcd_answers::situa
     if (!hopeless_) {
       say(log_level::error, !nonsense ? "no term is left after " + std::to_string(highest_term_) +
                                             ": take another name for the election and restart the workers"
-                                      : "its term key in etcd holds no number: somebody else writes there");
+                                      : "its term key in etcd holds no number: another program writes to it");
     }
     hopeless_ = true;
     return follow(now);

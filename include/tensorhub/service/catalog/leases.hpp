@@ -38,10 +38,10 @@ class leases {
   /// credit now. `reserved`: the reader is not told about the lease yet.
   lease_state* grant_upstream(const operation_state& operation, std::uint32_t shard, worker_state* reader,
                               const std::vector<incarnation>& excluded, bool reserved) {
-    const asker who = asker_of(operation, shard, reader);
-    auto chosen = choosing_.choose(who, excluded, nullptr, may_place(reader));
-    if (chosen.source == nullptr && take_back_idle(who))
-      chosen = choosing_.choose(who, excluded, nullptr, may_place(reader));
+    const asker asking = asker_of(operation, shard, reader);
+    auto chosen = choosing_.choose(asking, excluded, nullptr, may_place(reader));
+    if (chosen.source == nullptr && take_back_idle(asking))
+      chosen = choosing_.choose(asking, excluded, nullptr, may_place(reader));
     if (chosen.source == nullptr) return nullptr;
     return grant_chosen(chosen, operation, shard, reader, reserved, true);
   }
@@ -52,12 +52,12 @@ class leases {
             std::vector<messages::assignment>* told) {
     while (count_sources(reader) < choosing_.limits().sources) {
       if (reader.upstream == nullptr && !promote(reader, {})) demote_lost_seed(operation, reader, excluded);
-      const asker who = asker_of(operation, reader.shard.index, &reader);
+      const asker asking = asker_of(operation, reader.shard.index, &reader);
       bool for_upstream = reader.upstream == nullptr;
-      auto chosen = choosing_.choose(who, excluded, nullptr, may_place(&reader), for_upstream);
+      auto chosen = choosing_.choose(asking, excluded, nullptr, may_place(&reader), for_upstream);
       if (chosen.source == nullptr && for_upstream) {
         for_upstream = false;
-        chosen = choosing_.choose(who, excluded, nullptr, may_place(&reader), false);
+        chosen = choosing_.choose(asking, excluded, nullptr, may_place(&reader), false);
       }
       if (chosen.source == nullptr) break;
       const lease_state* lease =
@@ -516,8 +516,8 @@ class leases {
                         const std::vector<incarnation>& excluded) {
     const auto record = reader.model->versions.find(operation.version);
     if (record == reader.model->versions.end()) return;
-    const asker who = asker_of(operation, reader.shard.index, &reader);
-    for (const lease_id id : choosing::crossings_into(record->second, who)) {
+    const asker asking = asker_of(operation, reader.shard.index, &reader);
+    for (const lease_id id : choosing::crossings_into(record->second, asking)) {
       lease_state& lease = core_.leases.at(id);
       worker_state* seed = core_.find(lease.reader);
       if (lease.reserved || seed == nullptr || seed == &reader || !std::ranges::count(excluded, seed->id))

@@ -101,7 +101,7 @@ class retention {
   void note_forced(const replica_state& replica, version_number version) {
     if (is_retained(*replica.model, version) && !has_spot(replica) && count_others(replica, version) == 0)
       note_lost(*replica.model, version,
-                "its last holder '" + replica.name + "' had to let go at its deadline");
+                "its last holder '" + replica.name + "' had to release it at its deadline");
   }
   [[nodiscard]] static bool is_lost(const model_state& model, version_number version) {
     return model.lost.contains(version);
@@ -197,7 +197,7 @@ class retention {
     handover.given_up = true;
     note_lost(
         model, handover.version,
-        "its last holder '" + handover.from + "' lets go of it, and no other reliable replica can take it");
+        "its last holder '" + handover.from + "' releases it, and no other reliable replica can take it");
   }
   void note_lost(model_state& model, version_number version, const std::string& why) {
     if (!model.lost.insert(version).second) return;

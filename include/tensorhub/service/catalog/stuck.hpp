@@ -147,8 +147,8 @@ class stuck {
     if (!operation.starved) return tell_missing(*entry, model, member.selector, "update()");
     entry->version = operation.version;
     entry->advice = "version " + to_string(operation.version) +
-                    " is there, but whoever has it has as many readers as it may have: it begins when one "
-                    "of them is done; more holders, or more credits of the scheduler, help";
+                    " is available, but all its holders have the maximum number of readers: the update "
+                    "begins when one of them finishes; more holders, or a scheduler with more credits, help";
     const auto record = model.versions.find(operation.version);
     if (record == model.versions.end()) return;
     std::size_t count = 0;

@@ -85,7 +85,7 @@ class updates {
       const messages::status reason =
           operation != nullptr && !operation->failure.ok()
               ? operation->failure
-              : messages::status{errc::unavailable, "this operation is not known any more"};
+              : messages::status{errc::unavailable, "this operation is no longer known"};
       return core_.answer(worker, sequence, refused(reason));
     }
     if (request.lease && lose_source(worker, *member, request)) {

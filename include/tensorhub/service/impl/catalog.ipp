@@ -112,7 +112,7 @@ TENSORHUB_DECL void catalog::advance(time_point now) {
 
 TENSORHUB_DECL time_point catalog::next_deadline() const noexcept {
   const time_point next = recovered_ ? next_check_ : std::min(next_check_, core().recovers_until);
-  return somebody_waits() ? std::min(next_tick_, next) : next;
+  return has_waiting_requests() ? std::min(next_tick_, next) : next;
 }
 
 TENSORHUB_DECL void catalog::unreachable(time_point now, incarnation worker) {
@@ -244,11 +244,11 @@ TENSORHUB_DECL void catalog::retry_handovers() {
   }
 }
 
-TENSORHUB_DECL bool catalog::somebody_waits() const noexcept {
+TENSORHUB_DECL bool catalog::has_waiting_requests() const noexcept {
   return parts_->operations.open_count() + parts_->questions.waiter_count() + core().suspects.size() > 0;
 }
 TENSORHUB_DECL void catalog::expire_waiting() {
-  if (!somebody_waits()) return;
+  if (!has_waiting_requests()) return;
   parts_->membership.judge_suspects();
   for (auto& [name, model] : core().models) {
     parts_->updates.expire(model);
