@@ -81,8 +81,8 @@ class grace_rule {
   }
 
  private:
-  /// The operation ended because its version was refused, and all shards that called it asked for that version.
-  /// (An operation that ran out of sources has been decided.)
+  /// The operation ended because its version was refused, and all shards that called it asked for that
+  /// version. (An operation that ran out of sources has been decided.)
   [[nodiscard]] static bool is_refusal_of(const catalog_detail::operation_state& operation,
                                           const version_selector& selector) {
     return operation.closed && !operation.decided &&
