@@ -9,25 +9,30 @@
 ///     // The workers know all of them:
 ///     hub::subscriber rollout{{.server = "tcp://10.0.0.1:5570,tcp://10.0.0.2:5570", ...}};
 ///
-/// etcd elects one of them (etcd/election.hpp); it alone listens at its address. A reference server's state
-/// is soft: the next leader rebuilds it from what the workers announce when they have found it, and until
-/// they have had time to (`catalog_options::recovery_grace`) `latest` does not go backwards and "not found"
-/// is not said. Transfers do not wait for any of this. What is stored in etcd is who leads, and the count of
+/// etcd elects one of them (etcd/election.hpp); only the leader listens at its address. The state of a
+/// reference
+/// server is soft: the next leader rebuilds it from the announcements of the workers. Until they have had
+/// time
+/// to join (`catalog_options::recovery_grace`), `latest` does not go backwards and the server never answers
+/// `not_found`. Transfers do not wait for any of this. etcd stores only the current leader and the count of
 /// leaders.
 ///
-/// | what happens                  | what follows                                                    |
+/// | event                         | consequence                                                     |
 /// |-------------------------------|-----------------------------------------------------------------|
-/// | the leader's object ends      | it gives its lease back: the next one leads after a `poll`      |
-/// | the leader dies or is cut off | after the rest of its `lease` (5 s at most) the next one leads  |
-/// | the leader is suspended       | as above; when it goes on it finds its time over, and is silent |
-/// | etcd is away                  | the leader serves until its lease is at risk, then nobody does; |
-/// |                               | when etcd is back there is a leader again, with a higher term   |
-/// | the leader's address is taken | it gives its lease back, and stands back for a lease's time     |
+/// | the leader's object ends      | it returns its lease: the next candidate leads after a `poll`   |
+/// | the leader dies or is cut off | the next one leads after the rest of the `lease` (5 s at most)  |
+/// | the leader is suspended       | as above; when it resumes, its time is over and it sends nothing|
+/// | etcd is unreachable           | the leader serves until its lease is at risk, then no server    |
+/// |                               | does; when etcd is back, a leader with a higher term serves     |
+/// | the leader's address is taken | it returns its lease, and does not campaign for a lease's time  |
 ///
-/// The leader's term is in its epoch. Workers that have heard of a term do not listen to a lower one: use the
-/// election for all servers of a deployment, and one name for ever (a server without an election has term 0).
-/// How often it was won is counted in 24 bits. If etcd loses its data while no candidate lives, the count
-/// begins anew: raise `election_options::first_term`, or restart the workers.
+/// The leader's term is part of its epoch. Workers ignore servers of a lower term than the highest they know,
+/// so
+/// use the election for all servers of a deployment, and never change its name (a server without an election
+/// has
+/// term 0). Terms are counted in 24 bits. If etcd loses its data while no candidate is alive, the count
+/// starts
+/// again: raise `election_options::first_term`, or restart the workers.
 ///
 /// Built on libcurl and nlohmann-json. Thread safety: every member, from any thread.
 
@@ -54,7 +59,7 @@
 
 namespace tensorhub::inline TENSORHUB_MODE {
 
-/// Runs on while the process is stopped, and while the machine sleeps.
+/// A clock that continues while the process is stopped, and while the machine sleeps.
 struct boot_clock {
   using concept_tag = clock_tag;
   [[nodiscard]] time_point now() const noexcept;
@@ -62,45 +67,50 @@ struct boot_clock {
 static_assert(clock<boot_clock>);
 
 struct standby_server_options {
-  /// Of the server that runs while this one leads. The address needs a port of its own. `term` and
-  /// `may_serve` are the election's; `log` also gets what happens to the election, never from two threads at
-  /// a time.
+  /// Options of the server that runs while this candidate leads. The address must name a port. The election
+  /// sets
+  /// `term` and `may_serve`. `log` also gets the lines of the election, never from two threads at the same
+  /// time.
   reference_server_options server{};
   etcd_options etcd{};
   election_options election{};
 };
 
-/// A candidate of any policies, and a `catalog_server` while it leads. Users name the policies as template arguments
-/// of `standby_server`.
+/// A candidate with any policies, which runs a `catalog_server` while it leads. Users name the policies as
+/// template
+/// arguments of `standby_server`.
 class standby_candidate {
  public:
   using options = standby_server_options;
-  /// Makes the server of a term.
+  /// Makes the server for one term.
   using server_maker = std::function<std::unique_ptr<catalog_server>(reference_server_options)>;
 
-  /// Campaigns at once, whether etcd is there or not. Throws `invalid_argument` for options that cannot be.
+  /// Starts to campaign at once, whether etcd can be reached or not. Throws `invalid_argument` for invalid
+  /// options.
   standby_candidate(options how, server_maker make_server);
-  /// Stops serving and gives the leadership back, if etcd answers within `answer_time`.
+  /// Stops serving, and returns the leadership if etcd answers within `answer_time`.
   ~standby_candidate() = default;
   standby_candidate(const standby_candidate&) = delete;
   standby_candidate& operator=(const standby_candidate&) = delete;
 
-  /// Where this one listens when it leads.
+  /// The address at which this candidate listens while it leads.
   [[nodiscard]] const std::string& address() const noexcept { return options_.server.address; }
-  /// It serves at this moment. (It may have ended before you look at the answer.)
+  /// Whether this candidate serves at this moment. (That may have changed when the caller reads the result.)
   [[nodiscard]] bool leads() const noexcept { return fence_->open(); }
-  /// Of the last time that it led; zero: never.
+  /// The last term in which this candidate led; zero: it has never led.
   [[nodiscard]] std::uint64_t term() const noexcept { return term_.load(); }
-  /// Of the server that runs now; while none does, zeros. (Prometheus: they begin anew with each term.)
+  /// Statistics of the running server; zeros while none runs. (For Prometheus: counters restart with each
+  /// term.)
   [[nodiscard]] reference_server_statistics statistics() const;
 
-  /// As `reference_server::allow` and `revoke`: of the server that runs, and of those to come.
+  /// Like `reference_server::allow` and `revoke`, for the running server and all later ones.
   void allow(const std::string& key, const std::string& name = {});
   bool revoke(const std::string& key);
 
  private:
-  /// Until when the server may serve: looked at by its thread before each message, so that the server of a
-  /// process that was suspended is silent before anybody has told it why.
+  /// The time until which the server may serve. The server's thread checks it before each message, so that
+  /// the
+  /// server of a process that was suspended sends nothing, even before the election's thread has run.
   class fence {
    public:
     void set(time_point until) noexcept { until_.store(until.nanoseconds); }
@@ -116,7 +126,7 @@ class standby_candidate {
 
   void ask(const etcd_request& request);
 
-  /// The server follows the state: it runs while this one leads, and not a moment longer.
+  /// Starts or stops the server, so that it runs exactly while this candidate leads.
   void settle();
 
   void start_server();
@@ -129,18 +139,18 @@ class standby_candidate {
   options options_;
   server_maker make_server_;
   boot_clock clock_;
-  etcd_client etcd_;  ///< the thread's own, as the next
+  etcd_client etcd_;  ///< used by the thread only, like the next member
   election core_;
   std::shared_ptr<fence> fence_ = std::make_shared<fence>();
   std::atomic<std::uint64_t> term_ = 0;
-  mutable std::mutex mutex_;                ///< of server_, and of the allow-list in options_
+  mutable std::mutex mutex_;                ///< guards server_, and the allow-list in options_
   std::unique_ptr<catalog_server> server_;  ///< changed by the thread only
   std::mutex sleep_mutex_;
   std::condition_variable_any wake_;
-  std::jthread thread_;  ///< last: uses everything above
+  std::jthread thread_;  ///< last member: uses all members above
 };
 
-/// A candidate, and a `reference_server<Scheduler, Consistency>` while it leads.
+/// A candidate, which runs a `reference_server<Scheduler, Consistency>` while it leads.
 template <scheduler Scheduler = nearest_source, consistency Consistency = group_consistent>
 class standby_server : public standby_candidate {
  public:

@@ -1,17 +1,18 @@
 #pragma once
 /// \file key_files.hpp
-/// Keys and allow-lists in files (security.hpp says what they are).
+/// Keys and allow-lists in files (security.hpp defines them).
 ///
 ///     server.secret     mode 0600      server.public     mode 0644        clients.allow    mode 0644
 ///       public <key>                     <key>                              # a comment
 ///       secret <key>                                                        <public key> [name]
 ///
-/// A comment is a line that begins with "# ": a key may begin with "#", but has no space in it. Nothing
-/// larger than the limits below is read. A secret file that others may read is refused, as ssh does. No
-/// function overwrites a file that is there.
+/// A comment is a line that begins with "# ": a key may begin with "#", but contains no space. Files larger
+/// than
+/// the limits below are refused. A secret file that other users may read is refused, as ssh does. No function
+/// overwrites an existing file.
 ///
-/// Throws `system_failed` for files that cannot be read or written, `invalid_argument` for what is in them,
-/// always with the file's name; never with what a secret file says.
+/// The functions throw `system_failed` for files that cannot be read or written, and `invalid_argument` for
+/// wrong contents. The error always names the file, and never quotes a secret file.
 
 #include <cstddef>
 #include <string>
@@ -23,21 +24,22 @@ namespace tensorhub::inline TENSORHUB_MODE {
 
 namespace limits {
 inline constexpr std::size_t key_file_bytes = 4096;
-inline constexpr std::size_t allow_list_bytes = 4u << 20;  ///< some 60,000 keys with names
-inline constexpr std::size_t client_name_bytes = 128;      ///< of an entry of the allow-list
+inline constexpr std::size_t allow_list_bytes = 4u << 20;  ///< about 60,000 keys with names
+inline constexpr std::size_t client_name_bytes = 128;      ///< name in an entry of the allow-list
 }  // namespace limits
 
-/// Writes `<folder>/<name>.secret` (mode 0600) and `<folder>/<name>.public`; makes the folder (mode 0700) if
-/// there is none.
+/// Writes `<folder>/<name>.secret` (mode 0600) and `<folder>/<name>.public`; creates the folder (mode 0700)
+/// if
+/// it does not exist.
 void write_curve_keys(const std::string& folder, const std::string& name, const curve_key_pair& keys);
 
-/// Of a `.secret` file.
+/// Reads a `.secret` file.
 [[nodiscard]] curve_key_pair read_curve_keys(const std::string& file);
 
-/// Of a `.public` file.
+/// Reads a `.public` file.
 [[nodiscard]] std::string read_public_key(const std::string& file);
 
-/// One line per client: its public key, and a name if it has one.
+/// Reads a file with one line per client: its public key, and optionally a name.
 [[nodiscard]] client_allow_list read_allow_list(const std::string& file);
 
 void write_allow_list(const std::string& file, const client_allow_list& allowed);

@@ -8,9 +8,9 @@
 ///     exporter.watch(server);
 ///     exporter.watch(rollout);          // curl http://127.0.0.1:9464/metrics
 ///
-/// Nothing is collected in the background: a scrape looks at the counters (`statistics()`), which costs the
-/// server's thread and the transfers nothing. Names follow Prometheus' conventions: `_total` for counters,
-/// base units (seconds, bytes), one family per thing counted:
+/// Nothing is collected in the background: a scrape reads the counters (`statistics()`), at no cost for the
+/// server's thread and the transfers. Names follow the conventions of Prometheus: `_total` for counters, base
+/// units (seconds, bytes), one family per quantity:
 ///
 /// | of a worker (labels model, replica, shard, and yours)  | of a server                                  |
 /// |---------------------------------------------------------|----------------------------------------------|
@@ -22,8 +22,9 @@
 /// | tensorhub_update_seconds, _wait_, _pull_, _publish_,    | tensorhub_server_update_wait_seconds,        |
 /// |   _digest_, _unpublish_seconds (histograms)             |   _drain_seconds (histograms)                |
 ///
-/// Results and reasons are the names of `errc`; those that have not occurred are left out. The endpoint
-/// speaks plain HTTP and tells whoever asks: it listens on the loopback interface unless told otherwise.
+/// Results and reasons are the names of `errc`; codes that have not occurred are left out. The endpoint
+/// speaks
+/// plain HTTP without authentication; by default it listens on the loopback interface.
 ///
 /// Built on prometheus-cpp (its HTTP server is civetweb). Thread safety: every member, from any thread.
 
@@ -51,11 +52,11 @@
 namespace tensorhub::inline TENSORHUB_MODE {
 
 struct prometheus_options {
-  std::string address = "127.0.0.1:9464";  ///< host:port; port 0: any free one
+  std::string address = "127.0.0.1:9464";  ///< host:port; port 0: any free port
   std::string path = "/metrics";
 };
 
-/// Of one watched object, besides those that it has by itself: name and value.
+/// Additional labels of one watched object: name and value.
 using metric_labels = std::vector<std::pair<std::string, std::string>>;
 
 namespace prometheus_detail {
@@ -71,7 +72,7 @@ class page {
   }
   void histogram(std::string_view name, std::string_view help, const labels& about,
                  const seconds_histogram& seen);
-  /// One counter per error code that has occurred; successes always, unless there are none by nature.
+  /// Writes one counter per error code that has occurred. Successes are always written if `with_ok` is set.
   void outcomes(std::string_view name, std::string_view help, labels about, std::string_view label,
                 const outcome_counts& seen, std::uint64_t apart = 0, bool with_ok = true);
 
@@ -89,7 +90,7 @@ void write(page& out, const reference_server_statistics& seen, const page::label
 
 void write(page& out, const worker_statistics& seen, page::labels about);
 
-/// What a scrape asks.
+/// The watched objects, which a scrape reads.
 class watched final : public prometheus::Collectable {
  public:
   using writer = std::function<void(page&)>;
@@ -105,7 +106,9 @@ class watched final : public prometheus::Collectable {
 
 }  // namespace prometheus_detail
 
-/// An HTTP endpoint that Prometheus scrapes. What it watches must outlive it, or be `forget`-ed first.
+/// An HTTP endpoint that Prometheus scrapes. A watched object must outlive the exporter, or be passed to
+/// `forget`
+/// first.
 class prometheus_exporter {
  public:
   /// Listens at once. Throws `transport_failed` if the address cannot be bound.
@@ -113,12 +116,13 @@ class prometheus_exporter {
   prometheus_exporter(const prometheus_exporter&) = delete;
   prometheus_exporter& operator=(const prometheus_exporter&) = delete;
 
-  /// Where it listens: host:port, with the port that was bound.
+  /// The address at which the exporter listens: host:port, with the port that was bound.
   [[nodiscard]] const std::string& address() const noexcept { return address_; }
 
-  /// From now on a scrape tells the statistics of `object`: a reference server, a publisher, a subscriber, or
-  /// anything else whose `statistics()` are theirs. `labels` must tell two servers apart; workers say their
-  /// model, replica and shard themselves.
+  /// Adds the statistics of `object` to all later scrapes. `object` is a reference server, a publisher, a
+  /// subscriber, or any object with the same `statistics()`. `labels` must distinguish two servers; workers
+  /// add
+  /// their model, replica and shard themselves.
   template <typename Object>
   requires std::same_as<decltype(std::declval<const Object&>().statistics()), reference_server_statistics> ||
       std::same_as<decltype(std::declval<const Object&>().statistics()), worker_statistics>
@@ -129,7 +133,7 @@ class prometheus_exporter {
       prometheus_detail::write(out, object.statistics(), about);
     });
   }
-  /// Not any more: when this returns no scrape looks at it.
+  /// Removes an object: when this returns, no scrape reads it.
   template <typename Object>
   void forget(const Object& object) {
     watched_->remove(&object);
@@ -138,7 +142,7 @@ class prometheus_exporter {
  private:
   std::shared_ptr<prometheus_detail::watched> watched_ = std::make_shared<prometheus_detail::watched>();
   std::string address_;
-  std::unique_ptr<prometheus::Exposer> exposer_;  ///< last: its threads ask what is above
+  std::unique_ptr<prometheus::Exposer> exposer_;  ///< last member: its threads read the members above
 };
 
 }  // namespace tensorhub::inline TENSORHUB_MODE

@@ -52,7 +52,7 @@ TEST_CASE("recovery: who was never here before is not counted as back") {
   come_back(server, 12, "rollout-1", {}, 2, 3);
   const incarnation fresh = server.join(14, "rollout-2");
   const auto asked = server.update(fresh, exactly(1), 30000ms);
-  CHECK_FALSE(server.answer<messages::update_reply>(fresh, asked).has_value());  // not "held by nobody"
+  CHECK_FALSE(server.answer<messages::update_reply>(fresh, asked).has_value());  // not "no longer held"
   come_back(server, 11, "rollout-0", 1, 2, 3);
   CHECK(server.sources_of(fresh, asked).front().version == version_number{1});
 }

@@ -318,7 +318,7 @@ TEST_CASE("catalog: readers that only have each other are told that nobody is le
     const auto reply = s.server.stall(reader);
     CHECK(reply.result.code == errc::unavailable);
     CHECK(reply.result.sentence ==
-          "nobody is left from whom shard 0/1 of version 1 could be read (the last source: no news)");
+          "no remaining source holds shard 0/1 of version 1 (the last source: no news)");
   }
 }
 

@@ -94,7 +94,7 @@ TEST_CASE("catalog: selectors: exactly a past version is refused by name, at_lea
     const auto reply = s.server.answer<messages::update_reply>(s.a, s.server.update(s.a, exactly(1)));
     REQUIRE(reply.has_value());
     CHECK(reply->result.code == errc::unavailable);
-    CHECK(reply->result.sentence == "version 1 of model 'policy' is held by nobody any more");
+    CHECK(reply->result.sentence == "version 1 of model 'policy' is no longer held by any worker");
   }
   SUBCASE("exactly, present") {
     CHECK(s.server.start_update(s.a, exactly(5)).version == version_number{5});
@@ -542,7 +542,7 @@ TEST_CASE("catalog: a reader whose place was overwritten meanwhile gets another 
   const auto reply = s.server.answer<messages::update_reply>(late1, s.server.update(late1));
   REQUIRE(reply.has_value());
   CHECK_FALSE(reply->result.ok());
-  CHECK(reply->result.sentence.find("nobody is left from whom shard 1/2 of version 1 could be read") == 0);
+  CHECK(reply->result.sentence.find("no remaining source holds shard 1/2 of version 1") == 0);
 }
 
 TEST_CASE("catalog: a holder that gives up waiting for a group that has just finished keeps its readers") {
@@ -634,11 +634,11 @@ TEST_CASE("catalog: when the last holder has died its readers are told so by nam
   const auto reply = s.server.lose_source(s.a, source);
   CHECK(reply.result.code == errc::unavailable);
   CHECK(reply.result.sentence ==
-        "nobody is left from whom shard 0/1 of version 1 could be read (the last source: connection reset)");
+        "no remaining source holds shard 0/1 of version 1 (the last source: connection reset)");
   const auto other = s.server.answer<messages::update_reply>(s.b, s.server.update(s.b, exactly(1)));
   REQUIRE(other.has_value());
   CHECK(other->result.code == errc::unavailable);
-  CHECK(other->result.sentence == "version 1 of model 'policy' is held by nobody any more");
+  CHECK(other->result.sentence == "version 1 of model 'policy' is no longer held by any worker");
 }
 
 TEST_CASE("catalog: a dead source's readers are moved to another holder") {

@@ -1,28 +1,35 @@
 #pragma once
 /// \file election.hpp
-/// One candidate of an election that etcd decides, as a state machine: no socket, no clock, no thread.
+/// One candidate of an election that etcd decides, as a state machine without socket, clock or thread.
 ///
-///     follower --nobody leads--> candidate --its key was written--> leader --lease at risk--> deposed
-///        ^------- somebody leads ----'                                                           |
-///        ^----------------------------- the owner has stopped serving ---------------------------'
+///     follower --no leader--> candidate --its key was written--> leader --lease at risk--> deposed
+///        ^---- another leads -----'                                                           |
+///        ^--------------------------- the owner has stopped serving --------------------------'
 ///
-/// Two keys in etcd. `leader` hangs on a lease of the one who wrote it and goes with it. `term` stays, and
-/// counts the leaders there have been. To win is one transaction: *if* `leader` does not exist *and* `term`
-/// is as I have read it, write `leader` with my lease and `term` one higher. So every leader has a term of
-/// its own, higher than those of all before it.
+/// The election has two keys in etcd. `leader` is bound to the lease of its writer and disappears with it.
+/// `term`
+/// is permanent and counts the leaders. A candidate wins by one transaction: *if* `leader` does not exist
+/// *and*
+/// `term` has the value that the candidate has read, write `leader` with the candidate's lease and increase
+/// `term` by one. So every leader has its own term, which is higher than all earlier ones.
 ///
-/// Two guards against two leaders at a time. The first is the lease: a leader stops by its own clock before
-/// etcd can have given the lease up, counted from the moment *before* the request that granted or renewed it
-/// was sent, less `margin`. An answer that comes after that moment does not help any more; a process that was
-/// suspended finds, when it looks at its clock, that it leads no longer. That holds as long as clocks run
-/// equally fast to within `margin` per lease, and this one runs on while the process is stopped. The second
-/// trusts no clock: the term is in the server's epoch (types/ids.hpp), and workers do not listen to a lower
-/// term than they know.
+/// Two guards prevent two leaders at the same time. The first is the lease: by its own clock, a leader stops
+/// before etcd can have ended the lease. The time is counted from the moment *before* the request that
+/// granted or
+/// renewed the lease was sent, less `margin`. An answer that arrives later has no effect, and a process that
+/// was
+/// suspended finds by its clock that it no longer leads. This requires that clocks differ by less than
+/// `margin`
+/// per lease, and that the clock continues while the process is stopped. The second guard needs no clock: the
+/// term is part of the server's epoch (types/ids.hpp), and workers ignore servers of a lower term than the
+/// highest they know.
 ///
-/// Protocol of the owner: `advance` at `next_deadline`; hand `take_request` to etcd, and its answer, or
-/// `no_answer`, to `receive`; serve while `leads(now)`; when the state is `deposed`, stop serving and say so
-/// by `stopped`. At most one request is under way; an answer with another number than that one's is late, and
-/// ignored. Thread safety: none; one thread at a time.
+/// Protocol of the owner: call `advance` at `next_deadline`; send `take_request` to etcd, and pass the
+/// answer, or
+/// `no_answer`, to `receive`; serve while `leads(now)`; when the state is `deposed`, stop serving and then
+/// call
+/// `stopped`. At most one request is open; an answer with another number is late and ignored. Thread safety:
+/// none; one thread at a time.
 
 #include <chrono>
 #include <cstdint>
@@ -42,15 +49,17 @@
 namespace tensorhub::inline TENSORHUB_MODE {
 
 struct election_options {
-  /// Candidates of one name elect one leader. Its keys are "tensorhub/<name>/leader" and ".../term".
+  /// Candidates with the same name elect one leader. The keys are "tensorhub/<name>/leader" and ".../term".
   std::string name{};
-  std::string address{};                        ///< written into the leader's key, for people
-  std::chrono::seconds lease{5};                ///< a dead leader is replaced after it; etcd counts seconds
-  std::chrono::milliseconds margin{500};        ///< a leader stops so much before its lease can end
-  std::chrono::milliseconds keep_alive{500};    ///< a leader renews its lease so often
-  std::chrono::milliseconds poll{200};          ///< the others look so often whether there is a leader
-  std::chrono::milliseconds answer_time{1000};  ///< after it a request has failed
-  std::uint64_t first_term = 1;  ///< if etcd knows none; higher, if etcd lost its data and nobody here has it
+  std::string address{};                        ///< written into the leader's key, for human readers
+  std::chrono::seconds lease{5};                ///< time after which a dead leader is replaced; full seconds
+  std::chrono::milliseconds margin{500};        ///< a leader stops this long before its lease can end
+  std::chrono::milliseconds keep_alive{500};    ///< interval at which a leader renews its lease
+  std::chrono::milliseconds poll{200};          ///< interval at which the others check for a leader
+  std::chrono::milliseconds answer_time{1000};  ///< time after which a request has failed
+  /// First term if etcd has none. Set a higher one if etcd has lost its data and no candidate remembers the
+  /// term.
+  std::uint64_t first_term = 1;
 };
 
 enum class election_state : std::uint8_t { follower, candidate, leader, deposed };
@@ -60,20 +69,22 @@ enum class election_state : std::uint8_t { follower, candidate, leader, deposed 
   return names[static_cast<std::size_t>(state)];
 }
 
-/// What etcd is asked.
+/// The requests to etcd.
 namespace etcd_requests {
-struct look {};  ///< who leads, which term is it
+struct look {};  ///< reads the present leader and term
 struct grant_lease {
-  std::int64_t lease = 0;  ///< its number is ours to choose
+  std::int64_t lease = 0;  ///< its number, chosen by this candidate
   std::int64_t seconds = 0;
 };
 struct keep_alive {
   std::int64_t lease = 0;
 };
-struct revoke_lease {  ///< and whatever hangs on it
+struct revoke_lease {  ///< also deletes the keys that are bound to it
   std::int64_t lease = 0;
 };
-/// Becomes the leader, if there is none and the term key's revision is still this one (0: it does not exist).
+/// Makes this candidate the leader, if there is none and the revision of the term key is unchanged (0: there
+/// is no
+/// such key).
 struct take {
   std::int64_t lease = 0;
   std::int64_t term_revision = 0;
@@ -84,69 +95,72 @@ struct take {
 
 struct etcd_request {
   std::uint64_t number = 0;
-  time_point until{};  ///< later answers are of no use
+  time_point until{};  ///< answers after this time are ignored
   std::variant<etcd_requests::look, etcd_requests::grant_lease, etcd_requests::keep_alive,
                etcd_requests::revoke_lease, etcd_requests::take>
       body{};
 };
 
-/// What etcd answers.
+/// The answers of etcd.
 namespace etcd_answers {
-/// Nothing, or nothing sensible. Whether it has done what was asked is unknown.
+/// No answer, or one that cannot be understood. It is unknown whether etcd has carried out the request.
 struct no_answer {
   std::string why{};
 };
-/// To `look` and `take`.
+/// Answer to `look` and `take`.
 struct situation {
-  bool taken = false;             ///< `take` has been done
-  std::int64_t leader_lease = 0;  ///< 0: nobody leads
+  bool taken = false;             ///< `take` was carried out
+  std::int64_t leader_lease = 0;  ///< 0: there is no leader
   std::string leader_address{};
-  std::int64_t term_revision = 0;  ///< 0: the key does not exist
+  std::int64_t term_revision = 0;  ///< 0: there is no such key
   std::optional<std::uint64_t> term{};
 };
-/// To `grant_lease` and `keep_alive`.
+/// Answer to `grant_lease` and `keep_alive`.
 struct lease {
-  std::int64_t seconds = 0;  ///< 0: there is no such lease (any more)
+  std::int64_t seconds = 0;  ///< 0: the lease does not exist (any more)
 };
 struct revoked {};
 }  // namespace etcd_answers
 using etcd_answer = std::variant<etcd_answers::no_answer, etcd_answers::situation, etcd_answers::lease,
                                  etcd_answers::revoked>;
 
-/// Throws `invalid_argument`, with the option's name.
+/// Checks the options. Throws `invalid_argument` and names the option.
 [[nodiscard]] election_options validated(election_options options);
 
 class election {
  public:
-  /// `seed`: random; the numbers of this candidate's leases come from it.
+  /// `seed`: a random number, from which the numbers of this candidate's leases are derived.
   election(election_options options, std::uint64_t seed) : options_{std::move(options)}, random_{seed} {}
 
   [[nodiscard]] election_state state() const noexcept { return state_; }
-  /// May the owner serve at this moment? Ask with a fresh `now`, whatever has been told before.
+  /// Whether the owner may serve at this moment. Call with a fresh `now` each time.
   [[nodiscard]] bool leads(time_point now) const noexcept {
     return state_ == election_state::leader && now < leads_until_;
   }
-  /// Until then, unless the lease is renewed. Pre-condition: `state()` is leader.
+  /// The time until which this candidate leads unless the lease is renewed. Pre-condition: `state()` is
+  /// leader.
   [[nodiscard]] time_point leads_until() const noexcept { return leads_until_; }
-  /// Of this leader; after its end, of the last time that it led.
+  /// The present term of this candidate as the leader, or its last one.
   [[nodiscard]] std::uint64_t term() const noexcept { return term_; }
-  /// Whom etcd has named last; empty: nobody.
+  /// The leader that etcd named last; empty: none.
   [[nodiscard]] const std::string& leader_address() const noexcept { return leader_address_; }
-  /// Not zero: etcd may keep a key of ours alive; revoke it when the owner ends.
+  /// The lease of this candidate. If it is not zero, etcd may hold a key bound to it: revoke the lease when
+  /// the
+  /// owner ends.
   [[nodiscard]] std::int64_t lease() const noexcept { return lease_; }
 
   void advance(time_point now);
 
-  /// What to ask etcd now, if anything.
+  /// The request to send to etcd now, if there is one.
   [[nodiscard]] std::optional<etcd_request> take_request(time_point now);
 
   void receive(time_point now, std::uint64_t number, const etcd_answer& answer);
 
-  /// The owner has stopped serving: it may be a candidate again.
+  /// Reports that the owner has stopped serving, so that it may be a candidate again.
   void stopped(time_point now);
 
-  /// The owner cannot serve (its address is taken, say): gives the leadership back, and leaves it to the
-  /// others for a lease's time.
+  /// The owner cannot serve (for example because its address is taken): returns the leadership, and does not
+  /// campaign for the duration of a lease.
   void resign(time_point now, const std::string& why);
 
   [[nodiscard]] time_point next_deadline() const noexcept;
@@ -164,19 +178,19 @@ class election {
   [[nodiscard]] std::string name() const { return "election '" + options_.name + "': "; }
   void say(log_level level, const std::string& text) { log_.push_back({level, name() + text, {}}); }
 
-  /// By splitmix64; positive.
+  /// A positive random number (splitmix64).
   [[nodiscard]] std::int64_t new_lease() noexcept;
 
-  /// From this moment on the owner must not serve.
+  /// Ends the leadership: from this moment on the owner must not serve.
   void depose(const std::string& why);
-  /// The lease is not wanted any more: it is revoked when there is time, or ends.
+  /// Gives the lease up: it is revoked later, or ends by itself.
   void abandon();
   void follow(time_point now);
   void set_trouble(const std::string& why);
 
   void fail(time_point now, const std::string& why);
 
-  /// A lease that was granted or renewed by the pending request lasts at least until then.
+  /// The time until which a lease granted or renewed by the pending request lasts at least.
   [[nodiscard]] time_point safe_end(std::int64_t seconds) const noexcept;
 
   void on(time_point now, const etcd_answers::no_answer& answer) { fail(now, answer.why); }
@@ -198,18 +212,18 @@ class election {
   std::optional<pending> pending_{};
   time_point next_request_{};
   time_point rests_until_{};
-  std::int64_t lease_ = 0;        ///< ours; 0: none
-  std::int64_t asked_lease_ = 0;  ///< that the pending request asks for
-  std::int64_t abandoned_ = 0;    ///< to be revoked
+  std::int64_t lease_ = 0;        ///< this candidate's lease; 0: none
+  std::int64_t asked_lease_ = 0;  ///< the lease that the pending request asks for
+  std::int64_t abandoned_ = 0;    ///< the lease that is to be revoked
   time_point leads_until_{INT64_MIN};
-  bool look_next_ = false;  ///< a leader renews its lease and looks for its key in turn
+  bool look_next_ = false;  ///< a leader alternates between renewing its lease and checking its key
   std::int64_t term_revision_ = 0;
   std::uint64_t next_term_ = 0;
   std::uint64_t term_ = 0;
-  std::uint64_t highest_term_ = 0;  ///< ever seen: an etcd that has lost its data does not lead us back
+  std::uint64_t highest_term_ = 0;  ///< highest ever seen, also if etcd loses its data
   std::string leader_address_{};
-  std::string trouble_{};  ///< why etcd does not answer; empty: it does
-  bool hopeless_ = false;  ///< that no term is left has been said
+  std::string trouble_{};  ///< reason why etcd does not answer; empty: it answers
+  bool hopeless_ = false;  ///< it was logged that no valid term is left
   std::vector<log_line> log_{};
 };
 

@@ -1,19 +1,20 @@
 #pragma once
 /// \file gateway.hpp
-/// The election's questions as JSON for etcd's HTTP gateway (API v3, etcd 3.4 and newer), and its answers
-/// back.
+/// Converts the requests of the election to JSON for etcd's HTTP gateway (API v3, etcd 3.4 and newer), and
+/// its
+/// answers back.
 ///
-/// | question     | POST to               | body                                                            |
+/// | request      | POST to               | body                                                            |
 /// |--------------|-----------------------|-----------------------------------------------------------------|
 /// | look         | /v3/kv/txn            | reads both keys in a transaction: linearizable, one revision    |
 /// | take         | /v3/kv/txn            | compare both keys; put both; else read both                     |
 /// | grant_lease  | /v3/lease/grant       | {"ID": ..., "TTL": seconds}                                     |
-/// | keep_alive   | /v3/lease/keepalive   | {"ID": ...}; one round of what is a stream in gRPC              |
+/// | keep_alive   | /v3/lease/keepalive   | {"ID": ...}; one round of the stream in gRPC                    |
 /// | revoke_lease | /v3/lease/revoke      | {"ID": ...}                                                     |
 ///
-/// Keys and values travel as base64, 64-bit numbers as text; fields that are zero are left out. Source:
-/// etcd's api/etcdserverpb/rpc.proto and its page "gRPC gateway". Pure functions; no sockets. What cannot be
-/// understood becomes `no_answer` with a sentence; nothing here throws for what etcd says.
+/// Keys and values are encoded as base64, 64-bit numbers as text; fields that are zero are left out. Source:
+/// etcd's api/etcdserverpb/rpc.proto and its page "gRPC gateway". Pure functions; no sockets. An answer that
+/// cannot be understood becomes `no_answer` with a sentence; no function throws because of an answer.
 
 #include <sodium.h>
 
@@ -30,7 +31,7 @@
 
 namespace tensorhub::inline TENSORHUB_MODE {
 
-/// One POST.
+/// The path and body of one POST.
 struct etcd_post {
   std::string path{};
   std::string body{};
@@ -48,7 +49,7 @@ using json = nlohmann::json;
 }
 
 [[nodiscard]] std::string to_base64(std::string_view text);
-/// Empty, if it is no base64.
+/// Decodes base64; empty if the text is not valid base64.
 [[nodiscard]] std::string from_base64(std::string_view text);
 
 template <typename Number>
@@ -59,7 +60,7 @@ template <typename Number>
   return value;
 }
 
-/// Member `name` of an object; null, if there is none.
+/// Member `name` of an object; null if there is none.
 [[nodiscard]] const json& member(const json& object, const char* name);
 [[nodiscard]] std::string text_of(const json& object, const char* name);
 /// 64-bit numbers are texts in protobuf's JSON, and absent when they are zero.
@@ -72,7 +73,7 @@ template <typename Number>
   return json::array({read_of(leader_key(name)), read_of(term_key(name))});
 }
 
-/// The first entry that the i-th read of a transaction has found; null, if it has found none.
+/// The first entry that the i-th read of a transaction has found; null if it has found none.
 [[nodiscard]] const json& entry_of(const json& answer, std::size_t i);
 
 [[nodiscard]] etcd_answer situation_in(const json& answer, bool taking);
@@ -82,7 +83,7 @@ template <typename Number>
 /// The request for the election `name`.
 [[nodiscard]] etcd_post to_post(const std::string& name, const etcd_request& request);
 
-/// What etcd has answered to it, with HTTP's `status`.
+/// The answer of etcd to this request. `status`: of the HTTP response.
 [[nodiscard]] etcd_answer to_answer(const etcd_request& request, long status, std::string_view body);
 
 }  // namespace tensorhub::inline TENSORHUB_MODE

@@ -1,12 +1,15 @@
 #pragma once
 /// \file http.hpp
-/// Where etcd is, and how it is asked: POST by libcurl, one at a time, in the caller's thread.
+/// The connection to etcd: POST requests by libcurl, one at a time, in the caller's thread.
 ///
-/// Several endpoints are members of one etcd: after a failure the next one is asked. No proxy is used,
-/// whatever the environment says, and no redirection followed. An answer may have 1 MiB. With https, etcd
-/// must show a certificate of `ca_file` (or of the system's authorities) for its name; `certificate_file` and
-/// `key_file` are ours, where etcd wants one (its option --client-cert-auth). User names and passwords are
-/// not supported.
+/// Several endpoints must be members of the same etcd cluster: after a failure the next one is tried. Proxies
+/// are
+/// not used, whatever the environment says, and redirections are not followed. An answer may have at most 1
+/// MiB.
+/// With https, etcd must present a certificate for its name from `ca_file` (or the system's authorities);
+/// `certificate_file` and `key_file` identify this client if etcd requires it (its option
+/// --client-cert-auth).
+/// User names and passwords are not supported.
 ///
 /// Thread safety: one thread at a time.
 
@@ -23,18 +26,18 @@
 namespace tensorhub::inline TENSORHUB_MODE {
 
 struct etcd_options {
-  std::string endpoints = "http://127.0.0.1:2379";  ///< several with commas between: one etcd's members
-  std::string ca_file{};                            ///< PEM; empty: the system's
-  std::string certificate_file{};                   ///< PEM; empty: none is shown
-  std::string key_file{};                           ///< PEM, of the certificate
+  std::string endpoints = "http://127.0.0.1:2379";  ///< separated by commas: members of one cluster
+  std::string ca_file{};                            ///< PEM; empty: the system's authorities
+  std::string certificate_file{};                   ///< PEM; empty: no client certificate
+  std::string key_file{};                           ///< PEM; the key of the certificate
 };
 
 class etcd_client {
  public:
-  /// Connects to nobody yet. Throws `invalid_argument` for what cannot be an endpoint.
+  /// Does not connect yet. Throws `invalid_argument` for an invalid endpoint.
   explicit etcd_client(etcd_options how);
 
-  /// Blocks until there is an answer, or `patience` is over.
+  /// Blocks until an answer arrives or `patience` has passed.
   [[nodiscard]] etcd_answer ask(const std::string& election_name, const etcd_request& request,
                                 std::chrono::milliseconds patience);
 

@@ -33,7 +33,7 @@ TENSORHUB_DECL reference_server_statistics standby_candidate::statistics() const
 TENSORHUB_DECL void standby_candidate::allow(const std::string& key, const std::string& name) {
   const std::lock_guard lock{mutex_};
   if (!options_.server.security)
-    throw error(errc::invalid_argument, "this server has no allow-list: everybody is let in");
+    throw error(errc::invalid_argument, "this server has no allow-list: it admits every client");
   if (!is_curve_key(key))
     throw error(errc::invalid_argument, "'" + key.substr(0, 64) + "' is no public key of 40 characters");
   options_.server.security->allowed_clients.insert_or_assign(key, name);
@@ -120,7 +120,7 @@ TENSORHUB_DECL void standby_candidate::stop_server() {
   fence_->set({INT64_MIN});
   std::unique_ptr<catalog_server> last;
   const std::lock_guard lock{mutex_};
-  last = std::move(server_);  // its end does not wait for anybody who waits for our mutex
+  last = std::move(server_);  // the server is destroyed after the mutex is released
 }
 
 TENSORHUB_DECL void standby_candidate::sleep_until(const std::stop_token& stop, time_point until) {

@@ -26,7 +26,7 @@ namespace key_files_detail {
   throw error(code, "'" + file + "' " + why);
 }
 
-/// `secret`: only its owner may be able to read it.
+/// `secret`: refuses a file that users other than its owner can read.
 [[nodiscard]] inline std::string read(const std::string& file, std::size_t limit_bytes, bool secret) {
   const detail::unique_fd opened{::open(file.c_str(), O_RDONLY | O_CLOEXEC)};
   if (!opened) fail(errc::system_failed, file, std::string{"cannot be opened: "} + std::strerror(errno));
@@ -64,7 +64,7 @@ inline void write_new(const std::string& file, std::string_view text, mode_t mod
   }
 }
 
-/// Takes the first line off `text`, without blanks around it.
+/// Removes the first line from `text` and returns it without surrounding blanks.
 [[nodiscard]] inline std::string_view take_line(std::string_view& text) noexcept {
   const std::size_t end = text.find('\n');
   std::string_view line = text.substr(0, end);

@@ -36,7 +36,7 @@ TENSORHUB_DECL std::string public_key_of(const std::string& secret_key) {
   std::array<char, curve_key_characters + 1> open{};
   if (!is_curve_key(secret_key) || ::zmq_curve_public(open.data(), secret_key.c_str()) != 0)
     throw error(errc::invalid_argument,
-                "this is no secret key: make a pair with reference_server --make-keys");
+                "not a valid CURVE secret key; create a pair with reference_server --make-keys");
   return open.data();
 }
 

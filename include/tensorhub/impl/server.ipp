@@ -1,7 +1,8 @@
 #pragma once
 /// \file server.ipp
-/// The loop of the reference server: moves messages between its socket and the catalog, and time into the catalog.
-/// It decides nothing about versions; it knows only who is connected, under which key.
+/// The loop of the reference server: moves messages between its socket and the catalog, and time into the
+/// catalog.
+/// It decides nothing about versions; it knows only which workers are connected, and with which keys.
 
 #include <algorithm>
 #include <atomic>
@@ -36,8 +37,7 @@ class catalog_server::loop {
         context_{options_.security ? std::make_shared<zmq::context_t>(1) : detail::shared_context()},
         socket_{detail::bounded_socket(*context_, zmq::socket_type::router)} {
     try {
-      socket_.set(zmq::sockopt::router_mandatory,
-                  true);  // a connection that is gone is an error, not silence
+      socket_.set(zmq::sockopt::router_mandatory, true);  // reports an error if the connection is gone
       if (options_.security)
         guard_.emplace(*context_, socket_, *options_.security, [this] { signal_.raise(); });
       socket_.bind(options_.address);
@@ -73,7 +73,7 @@ class catalog_server::loop {
   }
 
   void allow(const std::string& key, std::string name = {}) {
-    if (!guard_) throw error(errc::invalid_argument, "this server has no allow-list: everybody is let in");
+    if (!guard_) throw error(errc::invalid_argument, "this server has no allow-list: it admits every client");
     if (!is_curve_key(key))
       throw error(errc::invalid_argument, "'" + key.substr(0, 64) + "' is no public key of 40 characters");
     guard_->allow(key, std::move(name));
@@ -81,10 +81,10 @@ class catalog_server::loop {
   bool revoke(const std::string& key) { return guard_ && guard_->revoke(key); }
 
  private:
-  /// Where an incarnation is, and whose it is.
+  /// The connection of an incarnation, and the key that owns it.
   struct route {
-    std::string connection{};  ///< ROUTER's name for it; five bytes unless the peer chose its own
-    std::string key{};         ///< public; empty without security
+    std::string connection{};  ///< its ROUTER identity; five bytes unless the peer chose its own
+    std::string key{};         ///< public key; empty without security
   };
 
   [[nodiscard]] static options checked(options how) {
@@ -95,7 +95,7 @@ class catalog_server::loop {
     return how;
   }
 
-  /// Random, but for the term.
+  /// A random number below the term.
   [[nodiscard]] static server_epoch new_epoch(std::uint64_t term) {
     const std::uint64_t random = detail::random_id<server_epoch>().value >> (64 - server_term_shift);
     return {term << server_term_shift | std::max<std::uint64_t>(random, 1)};
@@ -105,19 +105,19 @@ class catalog_server::loop {
     if (!guard_ && !is_local_address(address_)) {
       say({log_level::warning,
            "the reference server listens at " + address_ +
-               " without security: whoever reaches it can join and take the model; set "
+               " without security: any client that reaches it can join and read the model; set "
                "reference_server_options::security (program: --keys and --allow)",
            {}});
     }
     while (!stop.stop_requested()) {
       const time_point now = clock_.now();
-      look_for_pause(now);
+      detect_pause(now);
       if (now >= next_timer()) catalog_.advance(now);
       flush();
       counted_.show(catalog_.statistics());
       const bool more = receive_some();
       const time_point before = clock_.now();
-      look_for_pause(before);
+      detect_pause(before);
       back_by_ = more ? before : std::min(next_timer(), before + std::chrono::seconds{1});
       if (!more) detail::wait_for_input(socket_, signal_, before, next_timer());
     }
@@ -125,9 +125,10 @@ class catalog_server::loop {
 
   [[nodiscard]] time_point next_timer() const { return std::max(catalog_.next_deadline(), timers_from_); }
 
-  /// A process that was stopped (SIGSTOP, a virtual machine that moves) finds that everybody has been silent,
-  /// and their words in its sockets: it hears those before it judges.
-  void look_for_pause(time_point now) {
+  /// Detects that this process was stopped (SIGSTOP, migration of a virtual machine). All workers then seem
+  /// silent,
+  /// while their messages wait in the socket: the server processes those before it checks liveness.
+  void detect_pause(time_point now) {
     const auto interval = options_.catalog.heartbeat_interval;
     const time_point expected = std::exchange(back_by_, now);
     if (now <= expected + interval) return;
@@ -135,7 +136,7 @@ class catalog_server::loop {
     say({log_level::warning,
          "the reference server's process was stopped for " +
              std::to_string((now - expected).count() / 1'000'000) +
-             " ms: nobody is judged for their silence " + "until they have had time to be heard",
+             " ms: liveness timeouts are suspended until queued heartbeats are processed",
          {}});
   }
 
@@ -185,8 +186,9 @@ class catalog_server::loop {
     catalog_.receive(clock_.now(), decoded.message);
   }
 
-  /// A worker that connects anew has a new route. Strangers' routes are dropped now and then, so that they
-  /// cannot fill the memory. False: the message is not to be believed.
+  /// Updates the route to the sender: a worker that reconnects has a new one. Routes of unknown incarnations
+  /// are
+  /// removed from time to time, so that they cannot fill the memory. False: the message must be dropped.
   bool remember(incarnation sender, std::string_view from) {
     const std::string_view key = guard_ ? property("User-Id") : std::string_view{};
     const auto [entry, fresh] = routes_.try_emplace(sender);
@@ -222,13 +224,14 @@ class catalog_server::loop {
     return true;
   }
 
-  /// A worker is heard over this connection from now on. False: it speaks for too many already. (A worker has
-  /// a connection of its own; whoever invents workers has not.)
+  /// Assigns a worker to this connection. False: the connection already has too many workers. (A real worker
+  /// has its own connection; a client that invents workers uses one for many.)
   bool arrive(route& known, incarnation sender, std::string_view from) {
     std::size_t& speakers = speakers_[std::string{from}];
     if (speakers >= limits::workers_of_connection) {
       const std::uint64_t dropped = crowded_.fetch_add(1, std::memory_order_relaxed) + 1;
-      if (std::has_single_bit(dropped))  // a flood does not fill the log too
+      if (std::has_single_bit(
+              dropped))  // logged at powers of two only, so that a flood does not fill the log
         say({log_level::warning,
              "dropped a message of worker " + to_hex(sender) + " from " +
                  std::string{property("Peer-Address")} + ": its connection speaks for " +
@@ -247,14 +250,14 @@ class catalog_server::loop {
     if (speakers != speakers_.end() && --speakers->second == 0) speakers_.erase(speakers);
   }
 
-  /// What ZeroMQ knows of the connection that the frame came by.
+  /// A property of the connection on which the frame arrived.
   [[nodiscard]] std::string_view property(const char* name) const noexcept {
     const char* const value = ::zmq_msg_gets(frame_.handle(), name);
     return value == nullptr ? std::string_view{} : std::string_view{value};
   }
 
   void say_revoked(incarnation worker, std::string_view to, std::string_view key) {
-    guard_->note(log_level::warning, "worker " + to_hex(worker) + " is not heard any more: its key " +
+    guard_->note(log_level::warning, "worker " + to_hex(worker) + " is now ignored: its key " +
                                          std::string{key} + " was revoked");
     messages::goodbye_push goodbye;
     goodbye.epoch = epoch_;
@@ -292,8 +295,9 @@ class catalog_server::loop {
 
   [[nodiscard]] bool may_serve() const { return !options_.may_serve || options_.may_serve(); }
 
-  /// False: the connection is gone. A message that is lost otherwise (a peer that does not read) is no news;
-  /// the worker asks again.
+  /// False: the connection is gone. Other losses (a peer that does not read) are not reported; the worker
+  /// repeats
+  /// its request.
   bool send(std::string_view to, const messages::envelope& message) {
     if (!may_serve()) return true;
     try {
@@ -329,18 +333,18 @@ class catalog_server::loop {
   encoder encoder_;
   decoder decoder_;
   std::unordered_map<incarnation, route> routes_;
-  std::unordered_map<std::string, std::size_t> speakers_;  ///< workers by connection; none is zero
+  std::unordered_map<std::string, std::size_t> speakers_;  ///< workers per connection, never zero
   std::atomic<std::uint64_t> messages_ = 0;
   std::atomic<std::uint64_t> bad_frames_ = 0;
   detail::mirrored<catalog_statistics> counted_;
   std::atomic<std::uint64_t> crowded_ = 0;
   std::atomic<std::uint64_t> forged_ = 0;
   std::atomic<std::uint64_t> revoked_ = 0;
-  time_point back_by_ = time_point::never();  ///< the thread looks at the clock again by then, if it can
-  time_point timers_from_{};                  ///< no timer before
+  time_point back_by_ = time_point::never();  ///< when the thread expects to read the clock again
+  time_point timers_from_{};                  ///< timers are suspended until then
   detail::wake_event signal_;
   std::optional<detail::curve_guard> guard_;  ///< with security
-  std::jthread thread_;                       ///< last: uses everything above
+  std::jthread thread_;                       ///< last member: uses all members above
 };
 
 TENSORHUB_DECL catalog_server::catalog_server(options how, any_scheduler scheduler,

@@ -1,9 +1,11 @@
 #pragma once
 /// \file any_policies.hpp
-/// The server's policies, erased: any scheduler, any consistency policy. Users name policies as template arguments of
-/// `hub` and `reference_server`; below those the catalog is an ordinary class that holds these two values.
+/// The server's policies with their types erased: any scheduler, any consistency policy. Users name policies
+/// as
+/// template arguments of `hub` and `reference_server`; the catalog is an ordinary class that holds these two
+/// values.
 ///
-/// A virtual call per decision of the scheduler (some microseconds of work) costs nothing that could be measured.
+/// The virtual call per scheduler decision (some microseconds of work) has no measurable cost.
 ///
 /// Thread safety: that of the policy inside.
 
@@ -53,7 +55,7 @@ class any_scheduler {
   std::unique_ptr<interface> policy_;
 };
 
-/// What a consistency policy says of itself.
+/// The constant properties of a consistency policy.
 struct consistency_traits {
   std::string_view name{};
   bool decides_per_group = true;

@@ -1,6 +1,6 @@
 #pragma once
 /// \file barred_readers.hpp
-/// Readers that a worker has cut off for good: the last few, which it tells a new server of.
+/// The last few readers that a worker has cut off for good. The worker announces them to a new server.
 
 #include <algorithm>
 #include <vector>
@@ -11,7 +11,7 @@
 
 namespace tensorhub::inline TENSORHUB_MODE {
 
-/// Adds a reader, once; the oldest is forgotten when there are `limits::barred_readers`.
+/// Adds a reader unless it is in the list; removes the oldest when there are `limits::barred_readers`.
 inline void bar(std::vector<incarnation>& readers, incarnation reader) {
   if (std::ranges::find(readers, reader) != readers.end()) return;
   if (readers.size() == limits::barred_readers) readers.erase(readers.begin());

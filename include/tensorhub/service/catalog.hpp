@@ -1,31 +1,33 @@
 #pragma once
 /// \file catalog.hpp
-/// All decisions of the reference server, as a pure state machine: messages and time in, messages and log
-/// lines out.
+/// All decisions of the reference server, as a pure state machine: its input is messages and time, its output
+/// is messages and log lines.
 ///
-/// The catalog knows who holds which version in place, counts leases, decides one version per group
-/// operation, chooses sources through the scheduler and declares silent workers dead. It has no thread,
+/// The catalog records which worker holds which version in place, counts leases, decides one version per
+/// group operation, chooses sources through the scheduler and declares silent workers dead. It has no thread,
 /// socket or clock; server.hpp runs it over ZeroMQ, tests/support/simulation runs it in virtual time. The
-/// decisions are in its parts (service/catalog/; core.hpp lists them); here are the idempotence of requests
-/// and the timers.
+/// decisions are in its parts (service/catalog/; core.hpp lists them); this class makes requests idempotent
+/// and runs the timers.
 ///
-/// Rules it keeps (DESIGN section 2):
+/// The rules that the catalog keeps (DESIGN section 2):
 ///  - A lease counts from its assignment, also while it is only reserved for a shard that has not called yet.
 ///    An unpublish is answered when no lease is left.
-///  - From the decision of an update on, the replica's own old references accept no reader. What its shards
-///    receive may be read at once.
-///  - Upstreams (the first source of each reader) form no cycle, and end at a worker that has everything.
-///  - Nobody has more readers than the scheduler's credits; one reader at most per datacenter, version and
+///  - From the decision of an update on, the replica's old references accept no reader. The chunks that its
+///    shards receive may be read at once.
+///  - Upstreams (the first source of each reader) form no cycle, and end at a worker that has every chunk.
+///  - No worker has more readers than the scheduler's credits; at most one reader per datacenter, version and
 ///    shard reads from another datacenter.
 ///  - A dead reader's lease ends when its source has confirmed the cut-off, or is gone itself.
 ///  - Under a policy that completes per group, a replica serves a version only when all its shards hold it;
 ///    after a failed update that changed bytes it is torn and serves nothing until all its shards hold one
 ///    version again.
 ///
-/// Thread safety: none; one thread at a time. Bad input never throws; it is answered with a status or ignored
-/// with a log line.
+/// Thread safety: none; one thread at a time. Bad input never throws; the catalog answers it with a status,
+/// or
+/// ignores it and writes a log line.
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -48,43 +50,46 @@ class catalog {
   catalog(catalog&& other) noexcept;
   catalog& operator=(catalog&& other) noexcept;
 
-  /// Any message of any worker; never throws on what it says.
+  /// Handles any message of any worker; never throws because of its contents.
   void receive(time_point now, const messages::envelope& envelope);
 
-  /// Timers: deadlines of waiting requests, silent workers, repeated cut-offs. Call at or after
+  /// Runs the timers: deadlines of waiting requests, silent workers, repeated cut-offs. Call at or after
   /// `next_deadline()`.
   void advance(time_point now);
   [[nodiscard]] time_point next_deadline() const noexcept;
 
-  /// The shell could not send to this worker: its connection is gone, at least for the moment.
+  /// Reports that the shell could not send to this worker: its connection is gone, at least for the moment.
   void unreachable(time_point now, incarnation worker);
 
   [[nodiscard]] std::vector<outgoing> take_output();
   [[nodiscard]] std::vector<log_line> take_log();
   [[nodiscard]] server_epoch epoch() const noexcept { return core().epoch; }
-  /// Of the scheduler.
+  /// The limits of the scheduler.
   [[nodiscard]] source_limits limits() const noexcept;
 
-  /// What has been counted so far, and what there is now.
+  /// The counters since the start, and the present numbers of workers, models and so on.
   [[nodiscard]] catalog_statistics statistics() const;
   [[nodiscard]] std::size_t worker_count() const noexcept { return core().workers.size(); }
-  /// Joined, and neither left nor declared dead.
+  /// The worker has joined, and has neither left nor been declared dead.
   [[nodiscard]] bool knows(incarnation worker) const { return core().workers.contains(worker); }
 
-  // ---- for checks of the contract (the simulator's)
+  // ---- for checks of the contract (by the simulator)
 
-  /// Every lease, in the order in which they were given.
+  /// Visits every lease, in the order in which they were granted.
   template <typename Visitor>
   void for_each_lease(Visitor&& visit) const {
     for (const lease_id id : core().leases_in_order()) visit(core().leases.at(id));
   }
-  /// What is believed of a worker; null: not joined.
+  /// The record of a worker; null: it has not joined.
   [[nodiscard]] const catalog_detail::worker_state* record_of(incarnation worker) const;
-  /// The same of a model; null: none of its workers has joined.
+  /// The reason why a worker was declared dead; empty: it was not, or the record was forgotten since.
+  [[nodiscard]] std::optional<catalog_detail::verdict> verdict_of(incarnation worker) const;
+  /// The record of a model; null: none of its workers has joined.
   [[nodiscard]] const catalog_detail::model_state* record_of_model(const std::string& name) const;
-  /// Whether the workers have asked that this version of a model is not lost.
+  /// Whether the workers have asked to retain this version of a model.
   [[nodiscard]] bool retains(const std::string& model, version_number version) const;
-  /// ... and no worker has it any more, or its last holder could not hand it over to another one.
+  /// Whether a retained version is lost: no worker holds it any more, or its last holder could not hand it
+  /// over.
   [[nodiscard]] bool has_lost(const std::string& model, version_number version) const;
 
  private:
@@ -92,13 +97,13 @@ class catalog {
 
   [[nodiscard]] catalog_detail::core& core() noexcept;
   [[nodiscard]] const catalog_detail::core& core() const noexcept;
-  void take_in(const messages::envelope& envelope);
+  void handle(const messages::envelope& envelope);
   void dispatch(catalog_detail::worker_state& worker, request_sequence sequence,
                 const messages::message& body);
   template <typename Request>
   void give(catalog_detail::worker_state& worker, request_sequence sequence, const Request& request);
   void retry_handovers();
-  [[nodiscard]] bool somebody_waits() const noexcept;
+  [[nodiscard]] bool has_waiting_requests() const noexcept;
   void expire_waiting();
 
   std::unique_ptr<parts> parts_;

@@ -2,11 +2,12 @@
 /// \file client.hpp
 /// A worker's side of the control connection: one DEALER socket and one thread around a pure core.
 ///
-/// The shell moves messages and time; it decides nothing. `Core` is `session`, or in tests anything with its
-/// `receive`, `advance`, `next_deadline` and `take_output`.
+/// The shell moves messages and time between the socket and the core. `Core` is `session`, or in tests any
+/// type
+/// with the same `receive`, `advance`, `next_deadline` and `take_output`.
 ///
-/// Thread safety: `with` may be called from any thread; the core runs under one mutex. `after_step` runs
-/// under it too, in whichever thread stepped the core: it must be short, and must not call `with`.
+/// Thread safety: `with` may be called from any thread; the core runs under one mutex. `after_step` also runs
+/// under that mutex, in the thread that stepped the core: it must be short, and must not call `with`.
 
 #include <algorithm>
 #include <chrono>
@@ -35,9 +36,10 @@ namespace tensorhub::inline TENSORHUB_MODE {
 template <typename Core>
 class client_shell {
  public:
-  /// Connects in the background, for ever; whether anybody is there is the core's business. `after_step` runs
-  /// after every step of the core and before its messages are sent. Throws `invalid_argument` for an address
-  /// that is none. `security`: its fields must be valid.
+  /// Connects in the background and never stops trying; the core decides when a missing server is an error.
+  /// `after_step` runs after every step of the core and before its messages are sent. Throws
+  /// `invalid_argument`
+  /// for an invalid address. `security`: its fields must be valid.
   client_shell(std::string address, Core core, std::function<void(Core&)> after_step,
                std::optional<client_security> security = {})
       : addresses_{detail::split_list(address)},
@@ -57,8 +59,8 @@ class client_shell {
       socket_.set(zmq::sockopt::reconnect_ivl_max, 1000);
       connect();
     } catch (const zmq::error_t& e) {
-      throw error(errc::invalid_argument, "'" + address_ + "' is no address of a reference server (" +
-                                              e.what() + "): it looks like tcp://host:port");
+      throw error(errc::invalid_argument,
+                  "invalid server address '" + address_ + "' (" + e.what() + "): expected tcp://host:port");
     }
     thread_ = std::jthread{[this](const std::stop_token& stop) { run(stop); }};
   }
@@ -84,15 +86,17 @@ class client_shell {
     }
   }
 
-  /// Talks to this one of the list of addresses from now on; what the other one has not taken yet is dropped.
+  /// Uses the server with this index in the list of addresses from now on. Messages that the previous server
+  /// has not received yet are dropped.
   /// Pre-condition: the mutex is held (by `with`, or in `after_step`).
   void use_server(std::size_t index) {
     wanted_ = index % addresses_.size();
     signal_.raise();
   }
 
-  /// Why the last attempt to connect failed in the handshake, for sentences; empty: none has, or a message of
-  /// the server has come since.
+  /// The reason why the last attempt to connect failed in the handshake, for sentences; empty: no handshake
+  /// has
+  /// failed since the last message of the server.
   [[nodiscard]] std::string trouble() const {
     const std::lock_guard lock{mutex_};
     return trouble_;
@@ -114,7 +118,7 @@ class client_shell {
   void run(const std::stop_token& stop) {
     while (!stop.stop_requested()) {
       receive_all();
-      hear_of_handshakes();
+      poll_handshake_events();
       time_point until;
       {
         const std::lock_guard lock{mutex_};
@@ -138,7 +142,7 @@ class client_shell {
     }
     try {
       socket_.disconnect(address_);
-    } catch (const zmq::error_t&) {  // ZeroMQ has given it up itself
+    } catch (const zmq::error_t&) {  // ZeroMQ has already given up this connection
     }
     {
       const std::lock_guard lock{mutex_};
@@ -147,11 +151,11 @@ class client_shell {
     }
     try {
       connect();
-    } catch (const zmq::error_t&) {  // no address: the next one is tried after a while
+    } catch (const zmq::error_t&) {  // invalid address: the core tries the next one after a while
     }
   }
 
-  /// To `address_`, as whom `security_` says that it is.
+  /// Connects to `address_`, and expects the server key that `security_` names for it.
   void connect() {
     if (security_) socket_.set(zmq::sockopt::curve_serverkey, for_server(*security_, current_).server_key);
     socket_.connect(address_);
@@ -179,10 +183,10 @@ class client_shell {
     }
   }
 
-  /// Who has never heard of a server, and is told by the only one why it is not wanted, need not wait for its
-  /// deadline. Later the same may be a server that starts again with old settings, and in a list the next one
-  /// may be right: that is tried again, and whoever waits is told at the deadline.
-  void hear_of_handshakes() {
+  /// If the only configured server rejects the handshake before it has ever answered, fail pending calls
+  /// immediately. Otherwise connect again after a second, because the server may have restarted with old
+  /// settings, or the next server of the list may accept; pending calls then fail at their deadline.
+  void poll_handshake_events() {
     while (const auto event = handshakes_.next()) {
       const auto security = security_ ? std::optional{for_server(*security_, current_)} : std::nullopt;
       detail::handshake_trouble trouble = detail::explain_handshake(*event, address_, security);
@@ -192,7 +196,7 @@ class client_shell {
       if (heard_ || addresses_.size() > 1) {
         connects_again_ = clock_.now() + std::chrono::seconds{1};
       } else {
-        tell_goodbye(std::move(trouble.why));
+        notify_goodbye(std::move(trouble.why));
         settle();
       }
     }
@@ -200,28 +204,31 @@ class client_shell {
     connects_again_ = time_point::never();
     try {
       socket_.disconnect(address_);
-    } catch (const zmq::error_t&) {  // ZeroMQ has given it up itself
+    } catch (const zmq::error_t&) {  // ZeroMQ has already given up this connection
     }
     try {
       connect();
-    } catch (const zmq::error_t&) {  // cannot be: it has worked before
+    } catch (const zmq::error_t&) {  // cannot happen: the same address has worked before
     }
   }
 
-  /// Somebody answers who is no TensorHub server of our protocol: the core is told once, as by a goodbye.
+  /// The other side is not a TensorHub server of this protocol: passes a goodbye with that reason to the
+  /// core.
   /// Pre-condition: mutex_ is held.
   void refuse(const decode_result& decoded) {
     if (decoded.fault != decode_fault::other_protocol && decoded.fault != decode_fault::wrong_magic) return;
-    tell_goodbye({errc::protocol_mismatch,
-                  decoded.fault == decode_fault::wrong_magic
-                      ? "what answers at " + address_ + " is no TensorHub reference server: check the address"
-                      : "the reference server at " + address_ + " speaks control protocol " +
-                            std::to_string(decoded.protocol) + ", this process speaks " +
-                            std::to_string(control_protocol) + ": use the same TensorHub release for both"});
+    notify_goodbye(
+        {errc::protocol_mismatch, decoded.fault == decode_fault::wrong_magic
+                                      ? "the process that answers at " + address_ +
+                                            " is not a TensorHub reference server: check the address"
+                                      : "the reference server at " + address_ + " speaks control protocol " +
+                                            std::to_string(decoded.protocol) + ", this process speaks " +
+                                            std::to_string(control_protocol) +
+                                            ": use the same TensorHub release for both"});
   }
 
   /// Pre-condition: mutex_ is held.
-  void tell_goodbye(messages::status reason) {
+  void notify_goodbye(messages::status reason) {
     messages::goodbye_push goodbye;
     goodbye.reason = std::move(reason);
     messages::envelope envelope;
@@ -233,13 +240,13 @@ class client_shell {
     for (const messages::envelope& message : sending_) {
       try {
         const auto frame = encoder_.encode(message);
-        // A full socket loses the message like a broken connection does; the core repeats what matters.
+        // A full socket loses the message like a broken connection; the core repeats its requests.
         static_cast<void>(
             socket_.send(zmq::const_buffer{frame.data(), frame.size()}, zmq::send_flags::dontwait));
-      } catch (const zmq::error_t&) {  // the connection is gone: as above
-      } catch (const error& e) {       // a message over its limits: its call would wait in vain
+      } catch (const zmq::error_t&) {  // the connection is gone: the core repeats its requests
+      } catch (const error& e) {       // the message exceeds a limit: its call must not wait
         const std::lock_guard lock{mutex_};
-        tell_goodbye({e.code(), "a message to the reference server cannot be sent: " + e.sentence()});
+        notify_goodbye({e.code(), "a message to the reference server cannot be sent: " + e.sentence()});
         settle();
       }
     }
@@ -248,7 +255,7 @@ class client_shell {
 
   std::vector<std::string> addresses_;  ///< of servers that may take over from each other
   std::size_t wanted_ = 0;
-  std::size_t current_ = 0;  ///< whose address `address_` is
+  std::size_t current_ = 0;  ///< index of `address_`
   std::string address_;
   steady_clock clock_;
   mutable std::mutex mutex_;
@@ -257,8 +264,8 @@ class client_shell {
   std::vector<messages::envelope> outbox_;         ///< guarded by mutex_
   time_point sleeps_until_ = time_point::never();  ///< guarded by mutex_
   std::string trouble_;                            ///< guarded by mutex_
-  bool heard_ = false;                             ///< guarded by mutex_: the server has ever said anything
-  std::vector<messages::envelope> sending_;        ///< the thread's own, as all that follows
+  bool heard_ = false;                             ///< guarded by mutex_: a server has answered before
+  std::vector<messages::envelope> sending_;        ///< used by the thread only, like all members below
   time_point connects_again_ = time_point::never();
   std::optional<client_security> security_;
   std::shared_ptr<zmq::context_t> context_;
@@ -267,7 +274,7 @@ class client_shell {
   encoder encoder_;
   decoder decoder_;
   detail::wake_event signal_;
-  std::jthread thread_;  ///< last: uses everything above
+  std::jthread thread_;  ///< last member: uses all members above
 };
 
 }  // namespace tensorhub::inline TENSORHUB_MODE

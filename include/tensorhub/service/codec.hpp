@@ -4,7 +4,7 @@
 ///
 ///     offset  bytes  field                (numbers are little-endian)
 ///          0      4  magic                "THUB"
-///          4      2  control protocol     version.hpp; frames of another number are told apart, not guessed
+///          4      2  control protocol     version.hpp; frames of another number are refused, not guessed
 ///          6      2  message type         index in messages::message
 ///          8      4  payload bytes        exactly what follows the header
 ///         12      4  reserved             zero
@@ -13,17 +13,18 @@
 ///         32      8  acknowledged
 ///         40         payload              the message in cereal's portable-binary format
 ///
-/// The first 16 bytes keep their meaning in every future protocol: the reader of a frame of another protocol
-/// can say which protocol that is. A server answers such a worker with a `goodbye_push`, whose type number
+/// The first 16 bytes keep their meaning in every future protocol, so that the reader of a frame of another
+/// protocol can name that protocol. A server answers such a worker with a `goodbye_push`, whose type number
 /// never changes either.
 ///
 /// A decoder trusts no byte:
 ///
-///  - It never throws on what it reads. The first fault ends the message, and `decode_result::fault` says
-///    what was wrong.
-///  - It allocates no more than the input pays for: a count is compared with the bytes that are left, and
-///    with the limit of its field, before anything is reserved.
-///  - Every value has one encoding only: a flag is 0 or 1, an enumerator is a known one.
+///  - It never throws because of its input. The first fault ends the message, and `decode_result::fault`
+///  names
+///    the fault.
+///  - It allocates no more than the input justifies: a count is compared with the number of remaining bytes,
+///    and with the limit of its field, before memory is reserved.
+///  - Every value has exactly one encoding: a flag is 0 or 1, an enumerator is a known one.
 ///
 /// Thread safety: an encoder and a decoder are each used by one thread at a time.
 
@@ -40,27 +41,28 @@
 
 namespace tensorhub::inline TENSORHUB_MODE {
 
-/// A message, or why there is none.
+/// A message, or the fault of the frame.
 struct decode_result {
   decode_fault fault = decode_fault::none;
-  std::uint16_t protocol = 0;  ///< of the frame; zero if the header could not be read
+  std::uint16_t protocol = 0;  ///< number in the frame; zero if the header could not be read
   messages::envelope message{};
   [[nodiscard]] bool ok() const noexcept { return fault == decode_fault::none; }
 };
 
 class encoder {
  public:
-  /// The frame; valid until the next call. Throws `error(limit_exceeded)` if a name, a list or the whole
-  /// frame is over its limit; sentences are cut short instead.
+  /// Returns the frame, which is valid until the next call. Throws `error(limit_exceeded)` if a name, a list
+  /// or
+  /// the whole frame exceeds its limit; sentences are truncated instead.
   [[nodiscard]] std::span<const std::byte> encode(const messages::envelope& envelope);
 
  private:
-  std::vector<std::byte> buffer_;  ///< memory of the last frame, which the next one uses again
+  std::vector<std::byte> buffer_;  ///< memory of the last frame, reused for the next one
 };
 
 class decoder {
  public:
-  /// Any bytes; never throws.
+  /// Decodes any bytes; never throws.
   [[nodiscard]] decode_result decode(std::span<const std::byte> frame) noexcept;
 
  private:
@@ -82,7 +84,7 @@ struct frame_header {
   std::uint64_t acknowledged = 0;
 };
 inline constexpr std::size_t header_bytes = 40;
-inline constexpr std::size_t stable_header_bytes = 16;  ///< mean the same in every protocol
+inline constexpr std::size_t stable_header_bytes = 16;  ///< have the same meaning in every protocol
 static_assert(sizeof(frame_header) == header_bytes && std::is_trivially_copyable_v<frame_header>);
 
 }  // namespace codec_detail

@@ -1,17 +1,21 @@
 #pragma once
 /// \file curve_guard.hpp
-/// The door of a secured reference server: one thread that is asked about every new connection (ZAP, ZeroMQ
-/// RFC 27) and is told of every handshake that fails.
+/// Admission to a secured reference server: one thread that ZeroMQ asks about every new connection (ZAP,
+/// ZeroMQ
+/// RFC 27) and that receives an event for every failed handshake.
 ///
-///  - A client whose key is on the allow-list is let in; each of its messages then carries the key as the
+///  - A client whose key is on the allow-list is admitted; each of its messages then carries the key as the
 ///    property "User-Id".
-///  - Any other is turned away: counted, and logged with key and address.
-///  - Who does not speak CURVE at all, or takes the server for another one, fails in the handshake: ditto.
+///  - A client with another key is refused, counted, and logged with its key and address.
+///  - Clients without CURVE, or with the wrong server key, fail the handshake; they are counted and logged
+///  too.
 ///
-/// Log lines are bounded: a flood of strangers costs some lines a second, which say how many are missing.
+/// The rate of log lines is bounded: under a flood of unknown clients some lines a second are written, and
+/// they
+/// state how many lines were suppressed.
 ///
-/// ZeroMQ knows one such handler per context, at a fixed name. Each secured server therefore has a context of
-/// its own; several servers in one process have several lists.
+/// ZeroMQ allows one such handler per context, at a fixed name. Each secured server therefore has its own
+/// context, and several servers in one process have separate lists.
 ///
 /// Thread safety: all members may be called from any thread.
 
@@ -37,12 +41,14 @@
 
 namespace tensorhub::inline TENSORHUB_MODE::detail {
 
-/// At most `burst` lines at once and `per_second` lasting ones; what is left out is said in the next line.
+/// Passes at most `burst` lines at once and `per_second` in the long run. The next passed line states how
+/// many
+/// lines were suppressed.
 class log_limiter {
  public:
   using clock = std::chrono::steady_clock;
 
-  /// The line as it may be logged now; empty: it may not.
+  /// Returns the line to be logged now; empty: the line is suppressed.
   [[nodiscard]] std::optional<log_line> pass(log_line line, clock::time_point now);
 
  private:
@@ -55,9 +61,9 @@ class log_limiter {
 
 class curve_guard {
  public:
-  /// Makes `router` a CURVE server and guards it; to be called before it is bound. `wake` is called from the
-  /// guard's thread when there is something to log. Must be destroyed before `router`, and by whoever may use
-  /// it then.
+  /// Makes `router` a CURVE server and guards it. `router` must not be bound yet. The guard's thread calls
+  /// `wake` when there is a line to log. The guard must be destroyed before `router`, by the thread that may
+  /// use `router` at that time.
   curve_guard(zmq::context_t& context, zmq::socket_t& router, const server_security& security,
               std::function<void()> wake);
   ~curve_guard();
@@ -65,19 +71,19 @@ class curve_guard {
   curve_guard& operator=(const curve_guard&) = delete;
 
   void allow(const std::string& key, std::string name);
-  /// False: it was not on the list.
+  /// False: the key was not on the list.
   bool revoke(const std::string& key);
 
-  /// Of the key that a message's connection was let in with: whether it still counts.
+  /// Whether the key with which a message's connection was admitted is still on the list.
   [[nodiscard]] bool still_allowed(std::string_view key) const;
 
-  /// Queues a line for `take_log`, within the limit.
+  /// Queues a line for `take_log`, within the rate limit.
   void note(log_level level, std::string text);
   [[nodiscard]] std::vector<log_line> take_log();
 
-  /// Connections of unknown or revoked keys.
+  /// Number of connections with unknown or revoked keys.
   [[nodiscard]] std::uint64_t refused() const noexcept { return refused_.load(std::memory_order_relaxed); }
-  /// Connections that ended before they had shown a key.
+  /// Number of connections that ended before the client presented a key.
   [[nodiscard]] std::uint64_t failed() const noexcept { return failed_.load(std::memory_order_relaxed); }
 
  private:
@@ -85,19 +91,20 @@ class curve_guard {
 
   void run(const std::stop_token& stop);
 
-  /// A ZAP request: version, request number, domain, address, routing name, mechanism, the key's 32 bytes.
+  /// Answers a ZAP request: version, request number, domain, address, routing name, mechanism, the key's 32
+  /// bytes.
   bool answer_one();
 
   [[nodiscard]] bool admits(const std::string& key) const;
 
   void turn_away(const std::string& key, const std::string& address);
 
-  /// A connection's failure is followed by its end, which names its descriptor.
+  /// Handles one event. The failure of a connection is followed by its end, which names its descriptor.
   bool hear_one();
 
   void say_failed(const handshake_event& event, const std::string& address);
 
-  /// Empty if the connection is gone already.
+  /// The address of the peer; empty if the connection is already gone.
   [[nodiscard]] static std::string peer_of(int descriptor);
 
   zmq::socket_t questions_;
@@ -108,12 +115,12 @@ class curve_guard {
   std::atomic<std::uint64_t> failed_ = 0;
   std::atomic<std::uint64_t> revocations_ = 0;
   mutable std::mutex mutex_;
-  std::unordered_map<std::string, std::string> allowed_;  ///< guarded by mutex_, as the next two
+  std::unordered_map<std::string, std::string> allowed_;  ///< guarded by mutex_, like the next two
   log_limiter limiter_;
   std::vector<log_line> lines_;
-  std::unordered_map<std::uint32_t, std::string> addresses_;  ///< by descriptor; the thread's own
-  std::optional<handshake_event> failure_;                    ///< the thread's own
-  std::jthread thread_;                                       ///< last: uses everything above
+  std::unordered_map<std::uint32_t, std::string> addresses_;  ///< by descriptor; used by the thread only
+  std::optional<handshake_event> failure_;                    ///< used by the thread only
+  std::jthread thread_;                                       ///< last member: uses all members above
 };
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::detail

@@ -1,6 +1,6 @@
 #pragma once
 /// \file decode_fault.hpp
-/// What can be wrong with the bytes of a control message (codec.hpp).
+/// The possible faults in the bytes of a control message (codec.hpp).
 ///
 /// Thread safety: values, no shared state.
 
@@ -11,7 +11,7 @@
 
 namespace tensorhub::inline TENSORHUB_MODE {
 
-/// Why a frame was not accepted.
+/// The reason why a frame was not accepted.
 enum class decode_fault : std::uint8_t {
   none,
   frame_too_short,
@@ -20,7 +20,7 @@ enum class decode_fault : std::uint8_t {
   other_protocol,  ///< TensorHub, but another control protocol number
   unknown_type,
   reserved_bits,
-  length_mismatch,  ///< the header promises another number of bytes than there are
+  length_mismatch,  ///< the header states a length other than the actual one
   byte_order,
   truncated,  ///< the message ends inside a field
   trailing_bytes,

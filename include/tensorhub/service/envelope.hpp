@@ -26,8 +26,8 @@ using message =
 /// A message with its frame header.
 struct envelope {
   std::uint64_t sender = 0;     ///< a worker's incarnation, or the server's epoch
-  request_sequence sequence{};  ///< of the request; zero for heartbeats and pushes
-  /// Worker -> server: answers up to here have arrived and may be forgotten.
+  request_sequence sequence{};  ///< number of the request; zero for heartbeats and pushes
+  /// Worker -> server: answers up to this number have arrived and may be forgotten.
   request_sequence acknowledged{};
   message body{};
 };

@@ -1,8 +1,8 @@
 #pragma once
 /// \file guarding.hpp
-/// A worker's use of capabilities: its transport asks for them if it can (concepts/guarded_transport.hpp),
-/// and what it refuses is said. A transport that cannot lets in whoever knows its address; what it gives out
-/// still needs the key of each region.
+/// A worker's use of capabilities: its transport requires them if it supports them
+/// (concepts/guarded_transport.hpp), and refused connections are logged. A transport without that support
+/// accepts any client that knows its address; reading still needs the key of each region.
 ///
 /// Thread safety: `refusal_watch` belongs to one thread at a time.
 
@@ -20,20 +20,21 @@
 
 namespace tensorhub::inline TENSORHUB_MODE {
 
-/// The key that the transport asks capabilities of from now on, for the reference server. Empty: this
-/// transport knows no capabilities.
+/// Makes the transport require capabilities of a new key, and returns that key for the reference server.
+/// Empty:
+/// this transport does not support capabilities.
 template <transport T>
-[[nodiscard]] std::string guard_by_capability(T& through) {
+[[nodiscard]] std::string guard_by_capability(T& transport) {
   if constexpr (guarded_transport<T>) {
     std::string key = random_capability_key();
-    through.require_capability(std::as_bytes(std::span{key}));
+    transport.require_capability(std::as_bytes(std::span{key}));
     return key;
   } else {
     return {};
   }
 }
 
-/// One log line a second at most about connections that were refused.
+/// Writes at most one log line a second about refused connections.
 class refusal_watch {
  public:
   /// `count`: connections that the transport has refused since its start. `log`: may be empty.
@@ -45,9 +46,9 @@ class refusal_watch {
     said_ = count;
     if (!log) return;
     log_line line{log_level::warning,
-                  "refused " + std::to_string(fresh) +
-                      " data connections without a capability for this worker (" + std::to_string(count) +
-                      " since the start): somebody knows its address who has no lease on it",
+                  "refused " + std::to_string(fresh) + " data connections without a valid capability (" +
+                      std::to_string(count) +
+                      " since the start): a client without a lease knows this address",
                   {}};
     line.about.worker = self;
     line.about.code = errc::refused;

@@ -1,9 +1,10 @@
 #pragma once
 /// \file handshake.hpp
-/// How the handshakes of a socket end: ZeroMQ tells it on a second socket (`zmq_socket_monitor`), because the
-/// first one stays silent and tries again.
+/// Observes the end of a socket's handshakes. ZeroMQ reports them on a second socket (`zmq_socket_monitor`);
+/// the
+/// first socket reports nothing and tries again.
 ///
-/// Thread safety: a monitor belongs to one thread at a time, as its socket does.
+/// Thread safety: a monitor belongs to one thread at a time, like its socket.
 
 #include <cstdint>
 #include <optional>
@@ -16,7 +17,7 @@
 
 namespace tensorhub::inline TENSORHUB_MODE::detail {
 
-/// One of ZMQ_EVENT_...; `value` is what zmq_socket_monitor(3) says of it.
+/// `kind` is one of ZMQ_EVENT_...; zmq_socket_monitor(3) defines `value` for each of them.
 struct handshake_event {
   std::uint16_t kind = 0;
   std::uint32_t value = 0;
@@ -26,8 +27,8 @@ inline constexpr int handshake_failures = ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL |
                                           ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL |
                                           ZMQ_EVENT_HANDSHAKE_FAILED_AUTH;
 
-/// Must be destroyed before `watched`, by the thread that may use that then: ZeroMQ's own thread waits for
-/// whoever should read the events, unless it is told to send none.
+/// Must be destroyed before `watched`, by the thread that may use `watched` at that time: ZeroMQ's own thread
+/// waits for the reader of the events unless the events were switched off.
 class handshake_monitor {
  public:
   handshake_monitor(zmq::context_t& context, zmq::socket_t& watched, int events);
@@ -35,7 +36,7 @@ class handshake_monitor {
   handshake_monitor(const handshake_monitor&) = delete;
   handshake_monitor& operator=(const handshake_monitor&) = delete;
 
-  /// To poll.
+  /// The socket to poll for events.
   [[nodiscard]] zmq::socket_t& socket() noexcept { return events_; }
 
   [[nodiscard]] std::optional<handshake_event> next();
@@ -46,9 +47,11 @@ class handshake_monitor {
   zmq::message_t frame_;
 };
 
-/// A worker's view of a handshake that failed. `certain`: the other side has said why. (It need not: of two
-/// sides that do not fit, the one that sees it first closes the connection, and the other learns no more.)
-/// After a certain one ZeroMQ does not connect again by itself.
+/// A worker's view of a failed handshake. `certain`: the other side has given the reason. (It need not give
+/// one:
+/// the side that detects the mismatch first closes the connection, and the other side learns no more.) After
+/// a
+/// certain failure ZeroMQ does not reconnect by itself.
 struct handshake_trouble {
   messages::status why{};
   bool certain = false;

@@ -2,12 +2,12 @@
 /// \file log.hpp
 /// Log lines as values: cores collect them, shells print them.
 ///
-/// A line has a sentence for people and, besides, what it is about for programs. `to_text` gives
+/// A line has a sentence for people, and fields for programs. `to_text` gives
 ///
 ///     worker policy/rollout-1/0/1 (0f..) was silent for too long model=policy replica=rollout-1 shard=0 ...
 ///
-/// and `to_json` one JSON object without a line break, its texts escaped, whatever bytes a worker has put
-/// into its names. Both leave out what a line does not say.
+/// and `to_json` gives one JSON object without a line break. Its texts are escaped, whatever bytes a worker's
+/// names contain. Both omit empty fields.
 
 #include <cstdint>
 #include <optional>
@@ -25,18 +25,18 @@ enum class log_level : std::uint8_t { error = 0, warning = 1, info = 2, debug = 
 
 [[nodiscard]] std::string_view to_string(log_level level) noexcept;
 
-/// What a line is about. Empty and zero: it does not say, or it does not apply.
+/// The fields of a line. Empty or zero: unknown, or not applicable.
 struct log_fields {
   std::string model{};
   std::string replica{};
   std::optional<std::uint32_t> shard{};
-  incarnation worker{};  ///< whose replica and shard these are
+  incarnation worker{};  ///< the worker of this replica and shard
   incarnation peer{};    ///< the other side: a source, a reader
   version_number version{};
   operation_counter operation{};
   lease_id lease{};
   std::optional<std::uint64_t> chunk{};
-  errc code = errc::ok;  ///< why, if something went wrong
+  errc code = errc::ok;  ///< the reason, if an operation failed
 };
 
 struct log_line {
@@ -45,13 +45,13 @@ struct log_line {
   log_fields about{};
 };
 
-/// An error as a line: its sentence, and what its context says.
+/// An error as a line: its sentence, and the fields of its context.
 [[nodiscard]] log_line line_of(log_level level, const error& what, incarnation worker = {});
 
-/// The sentence, then `key=value` for what it is about. One line, if the sentence is one.
+/// The sentence, followed by the fields as `key=value`. The text is one line if the sentence is.
 [[nodiscard]] std::string to_text(const log_line& line);
 
-/// One JSON object: `level`, `text`, and the fields. `time`: put first, if it is not empty.
+/// One JSON object: `level`, `text`, and the fields. `time`: the first member, if it is not empty.
 [[nodiscard]] std::string to_json(const log_line& line, std::string_view time = {});
 
 }  // namespace tensorhub::inline TENSORHUB_MODE

@@ -5,9 +5,9 @@
 ///
 /// Requests carry the worker's incarnation and a sequence number and are idempotent: a retry repeats the
 /// number and gets the stored answer. Some answers are deferred (marked *later* below): the server answers
-/// when it can, the worker repeats the request at its retry interval meanwhile. Pushes have sequence zero and
-/// may be lost with a connection; each is either repeated until confirmed or implied by a later answer (said
-/// at each).
+/// when it can, and the worker repeats the request at its retry interval meanwhile. Pushes have sequence zero
+/// and may be lost with a connection; each push is either repeated until confirmed or implied by a later
+/// answer (the tables below say which).
 ///
 /// | worker -> server       | answer          | when                                              |
 /// |------------------------|-----------------|---------------------------------------------------|
@@ -34,21 +34,21 @@
 /// | server -> worker (push) | means                                                                        |
 /// |-------------------------|------------------------------------------------------------------------------|
 /// | version_push            | a newer version is available (also in every heartbeat_reply)                 |
-/// | reassign_push           | read from this source too, or instead of an old one, whose lease is to be    |
-/// |                         | released then (lost: the lease ends with the update, or with the drain that  |
-/// |                         | waits for it)                                                                |
+/// | reassign_push           | read from this source too, or instead of an old one, and then release the    |
+/// |                         | lease on the old one (if the push is lost, that lease ends with the update,  |
+/// |                         | or with the drain that waits for it)                                         |
 /// | cut_off_push            | this reader was declared dead: cut it off, then confirm (repeated until      |
 /// |                         | confirmed)                                                                   |
-/// | abort_push              | the group operation failed in another shard (lost: the finish_request is     |
-/// |                         | answered so)                                                                 |
-/// | retention_push          | which versions are retained; to be told to a new server (sent at each        |
-/// |                         | change, and after a join)                                                    |
-/// | offload_push            | bring this version into host memory and show it as a temporary replica       |
-/// |                         | (repeated until that has joined, or cannot)                                  |
-/// | drop_push               | to a temporary replica: it is not needed any more (repeated until it leaves) |
-/// | goodbye_push            | this incarnation is not (any more) known: `rejoin` says whether to announce  |
-/// |                         | everything again (new server) or to give up (declared dead, or replaced by a |
-/// |                         | newer process)                                                               |
+/// | abort_push              | the group operation failed in another shard (if the push is lost, the answer |
+/// |                         | to finish_request says so)                                                   |
+/// | retention_push          | which versions are retained; workers announce it to a new server (sent at    |
+/// |                         | each change, and after a join)                                               |
+/// | offload_push            | copy this version into host memory and show it as a temporary replica        |
+/// |                         | (repeated until the replica has joined or the worker reports a failure)      |
+/// | drop_push               | this temporary replica is no longer needed (repeated until it leaves)        |
+/// | goodbye_push            | the server does not know this incarnation (any more): `rejoin` says whether  |
+/// |                         | to announce everything again (new server) or to give up (declared dead, or   |
+/// |                         | replaced by a newer process)                                                 |
 
 #include <cstdint>
 #include <optional>
@@ -66,14 +66,14 @@
 
 namespace tensorhub::inline TENSORHUB_MODE::messages {
 
-/// Outcome of a request: `ok`, or a code with the sentence that the user will read.
+/// Outcome of a request: `ok`, or a code with a sentence for the user.
 struct status {
   errc code = errc::ok;
   std::string sentence{};
   [[nodiscard]] bool ok() const noexcept { return code == errc::ok; }
 };
 
-/// "Worker W holds shard i of version v, in place": all that the server stores of weights.
+/// "Worker W holds shard i of version v, in place": all that the server stores about weights.
 struct reference {
   version_number version{};
   std::uint64_t epoch = 0;  ///< the holder's control-block epoch while it holds the version
@@ -81,7 +81,7 @@ struct reference {
   remote_region control{};  ///< the holder's control block
 };
 
-/// One permission to read: everything a reader needs to know of its source.
+/// One permission to read: everything that a reader needs to know about its source.
 struct assignment {
   operation_counter operation{};
   lease_id lease{};
@@ -93,33 +93,36 @@ struct assignment {
   transport_address address{};
   remote_region control{};
   std::uint64_t epoch = 0;
-  /// True: the reader's own old reference has no lease left, its memory may be overwritten without asking
+  /// True: the reader's old reference has no lease left, so the reader may overwrite its memory without
+  /// asking
   /// again.
   bool drained = false;
-  /// True: the source is receiving the version itself, or is about to; its chunk map says what it has.
+  /// True: the source is receiving the version itself, or is about to; its chunk map lists the received
+  /// chunks.
   bool receiving = false;
-  /// Number of this reader among those of a source that has everything: where to begin there.
+  /// Number of this reader among the readers of a source that has every chunk; selects the first chunk.
   std::uint64_t ordinal = 0;
-  bool crossing = false;  ///< the source is in another datacenter: this reader is the seed of its own
+  bool crossing = false;  ///< the source is in another datacenter: this reader is a seed
 };
 
-/// How a reader will show what it is receiving: it can be read as soon as it has begun.
+/// How other workers can read a reader while it receives a version, as soon as it has begun.
 struct announcement {
   std::uint64_t epoch = 0;
   remote_region control{};
 };
 
-/// Where an update may take its version from.
+/// The places from which an update may take its version.
 enum class update_reach : std::uint8_t {
   anywhere = 0,
-  /// Only a version that is held completely in the reader's datacenter; if none is newer than what the reader
-  /// holds it keeps that. A reader that holds nothing takes whatever there is.
+  /// Only a version that is held completely in the reader's datacenter; if none is newer than the held
+  /// version,
+  /// the reader keeps that one. A reader that holds nothing takes any available version.
   prefer_local = 1,
 };
 
-/// Versions that are not to be lost (DESIGN 2.4): the latest few, and those that somebody has pinned.
+/// The retained versions of a model (DESIGN 2.4): the latest few, and the pinned ones.
 struct retention {
-  std::uint64_t revision = 0;  ///< counts changes: the highest one is true
+  std::uint64_t revision = 0;  ///< counts changes: the highest one is valid
   std::uint32_t keep_latest = 0;
   std::vector<version_number> pinned{};  ///< ascending
   bool operator==(const retention&) const = default;
@@ -131,7 +134,7 @@ struct join_request {
   shard_of shard{};
   location place{};
   bool spot = false;
-  std::string transport{};  ///< policy names; the server refuses what does not fit it
+  std::string transport{};  ///< policy names; the server refuses names that do not fit
   std::string consistency{};
   std::string integrity{};
   transport_address address{};
@@ -142,83 +145,86 @@ struct join_request {
   std::optional<reference> held{};       ///< announced again to a new server
   operation_counter operation{};         ///< highest operation this worker has called; zero at first
   std::vector<assignment> reading{};     ///< leases of an earlier server that are still in use
-  std::optional<reference> receiving{};  ///< what is shown meanwhile
-  bool ended_well = true;                ///< of the call before, the highest one that has ended
-  version_number decided{};              ///< of the call that is running: what an earlier server decided
-  version_number latest{};               ///< the newest version that this worker has heard of
-  /// Workers of the model, as an earlier server last told; zero: not known. Only what was heard lately, and
-  /// of a server that had counted all: a count that is too low ends the grace of the next one too early.
+  std::optional<reference> receiving{};  ///< the reference that is shown meanwhile
+  bool ended_well = true;                ///< the last call that has ended succeeded
+  version_number decided{};              ///< running call: the version that an earlier server decided
+  version_number latest{};               ///< the newest version that this worker knows of
+  /// Workers of the model, as counted by an earlier server; zero: not known. The count must be recent and
+  /// complete: a count that is too low ends the grace of the next server too early.
   std::uint32_t peers = 0;
   retention keeps{};             ///< as an earlier server told it
   bool temporary = false;        ///< part of a temporary replica (offload_push)
-  std::string capability_key{};  ///< for those who are to read from this worker; empty: it asks for none
-  server_epoch before{};         ///< of the server that it had joined last; zero: it has never joined any
-  /// Readers that it has cut off by order of earlier servers and will never let in again, the latest last.
-  /// Some of them may not have heard that they were declared dead.
+  std::string capability_key{};  ///< key for capabilities of its readers; empty: none are required
+  server_epoch before{};         ///< the server that it joined last; zero: none
+  /// Readers that this worker has cut off by order of earlier servers and will never admit again, the latest
+  /// last. Some of them may not know that they were declared dead.
   std::vector<incarnation> barred{};
 };
 struct join_reply {
   status result{};
   server_epoch epoch{};
-  bool wants_layout = false;  ///< nothing was joined: send again with `tensors`
+  bool wants_layout = false;  ///< the worker has not joined: send again with `tensors`
   std::uint32_t heartbeat_interval_ms = 0;
   std::uint32_t worker_timeout_ms = 0;
   std::uint32_t group_timeout_ms = 0;
-  operation_counter operation{};  ///< the replica's last finished operation: count on from here
+  operation_counter operation{};  ///< the replica's last finished operation: continue numbering from it
   version_number latest{};
-  std::uint32_t workers = 0;  ///< of the model
+  std::uint32_t workers = 0;  ///< workers of the model
 };
 
-/// Zero in `operation` of this and the following: the server has not told yet what this worker's calls count
-/// as, and counts this one.
+/// A zero in `operation` of this and the following requests: the worker does not know the numbers of its
+/// calls
+/// yet, and the server assigns the number.
 struct publish_request {
   operation_counter operation{};
   reference held{};
 };
 struct unpublish_request {
   version_number version{};
-  std::uint64_t epoch = 0;        ///< of the reference: a late repetition must not hit a later one
-  operation_counter operation{};  ///< set: the drain before that update, the reference is hidden already
-  bool leaving = false;           ///< the process is about to end: a retained version must go elsewhere
+  std::uint64_t epoch = 0;  ///< of the reference, so that a late repetition does not withdraw a later one
+  operation_counter operation{};  ///< set: the drain before that update; the reference is already hidden
+  bool leaving = false;           ///< the process is about to end: hand a retained version over elsewhere
 };
 struct drained_reply {
   status result{};
-  std::uint32_t finished = 0;  ///< readers that ended by themselves since the call
+  std::uint32_t finished = 0;  ///< readers that finished by themselves since the call
   std::uint32_t moved = 0;     ///< readers that were given another source
   std::uint32_t cut_off = 0;   ///< readers that were cut off
-  /// An earlier server may have let others read, of whom this one does not know: all keys must be made
-  /// invalid.
+  /// An earlier server may have assigned readers that this server does not know: all keys must be
+  /// invalidated.
   bool revoke = false;
-  bool lost = false;  ///< was the last reliable copy of a retained version, and could not be handed over
+  bool lost = false;  ///< the last reliable copy of a retained version, which could not be handed over
 };
 
-/// A worker makes one call at a time: not before the end of the last one was answered (the refusal or `keep`
-/// of its update_reply, or the status_reply to its finish_request). Who calls earlier is declared dead.
+/// A worker makes one call at a time. The next call must wait for the answer that ends the last one (an
+/// update_reply with a refusal or `keep`, or the status_reply to its finish_request). A worker that violates
+/// this is declared dead.
 struct update_request {
   operation_counter operation{};
   version_selector selector{};
-  std::uint32_t timeout_ms = 0;  ///< the server answers `timed_out` after that
+  std::uint32_t timeout_ms = 0;  ///< the server answers `timed_out` after this time
   update_reach reach = update_reach::anywhere;
-  std::optional<announcement> shows{};  ///< as it will be if nothing has to be drained first
+  std::optional<announcement> shows{};  ///< valid if no drain is necessary first
 };
 struct update_reply {
   status result{};
-  operation_counter operation{};  ///< as the server counts it: a restarted worker counts on from here
-  bool keep = false;              ///< what is held already satisfies the request: `version`, nothing to read
+  operation_counter operation{};  ///< the server's number: a restarted worker continues from it
+  bool keep = false;              ///< the held version already satisfies the request: `version`
   version_number version{};
-  /// The first one is this reader's *upstream*. Empty in the answer to source_failed_request: go on with what
-  /// is left.
+  /// The first one is this reader's *upstream*. Empty in the answer to source_failed_request: continue with
+  /// the
+  /// remaining sources.
   std::vector<assignment> sources{};
-  std::uint64_t ordinal = 0;  ///< of this reader among those of its version and shard: where to begin
+  std::uint64_t ordinal = 0;  ///< number of this reader for its version and shard: selects the first chunk
 };
-/// The reader's memory is being filled, and can be read as `shows` says.
+/// The reader receives a version and can be read as `shows` describes.
 struct receiving_request {
   operation_counter operation{};
   announcement shows{};
 };
 struct source_failed_request {
   operation_counter operation{};
-  lease_id lease{};  ///< zero: no source has failed, but none has had anything new for a while
+  lease_id lease{};  ///< zero: no source has failed, but none had new chunks for a while
   errc reason = errc::source_lost;
   std::string detail{};
 };
@@ -229,8 +235,10 @@ struct finish_request {
   operation_counter operation{};
   version_number version{};
   status result{};
-  bool intact = false;  ///< of a failure: no byte of the memory was overwritten, what was held is still held
-  /// What the memory holds now: of a success, and of a failure that does not leave the server's record right.
+  bool intact = false;  ///< failure: no byte was overwritten, the held version is still held
+  /// The version that the memory holds now: after a success, and after a failure that makes the server's
+  /// record
+  /// wrong.
   std::optional<reference> held{};
   lease_id lease{};  ///< ends with this message
 };
@@ -253,7 +261,7 @@ struct list_request {
 struct replica_entry {
   std::string name{};
   std::uint32_t shards_joined = 0;
-  version_number version{};  ///< held completely; zero: none
+  version_number version{};  ///< version that the replica holds completely; zero: none
   bool torn = false;
   bool spot = false;
   std::uint32_t readers = 0;
@@ -261,7 +269,7 @@ struct replica_entry {
 struct model_entry {
   std::string name{};
   std::uint32_t shards = 0;
-  std::uint64_t bytes = 0;  ///< over the shards whose layout is known
+  std::uint64_t bytes = 0;  ///< sum over the shards whose layout is known
   version_number latest{};
   std::vector<version_number> available{};
   std::vector<replica_entry> replicas{};
@@ -282,25 +290,25 @@ struct describe_reply {
 };
 
 struct leave_request {};
-/// Changes what is retained; what is not set stays as it is.
+/// Changes which versions are retained; fields that are not set leave the setting unchanged.
 struct retain_request {
   std::optional<std::uint32_t> keep_latest{};
   version_number pin{};
   version_number release{};
 };
-/// This worker's process cannot take a version into its host memory.
+/// Reports that this worker's process cannot take a version into its host memory.
 struct offload_failed_request {
   version_number version{};
   status reason{};
 };
 struct heartbeat_request {
-  std::uint64_t chunks = 0;     ///< received and verified, of the update that is running
-  std::uint64_t retention = 0;  ///< revision that this worker has heard of: a newer one is pushed
+  std::uint64_t chunks = 0;     ///< received and verified chunks of the running update
+  std::uint64_t retention = 0;  ///< revision that this worker knows: a newer one is pushed
 };
 struct heartbeat_reply {
   server_epoch epoch{};
   version_number latest{};
-  std::uint32_t workers = 0;  ///< of the model; zero: this server does not know yet, some may be on their way
+  std::uint32_t workers = 0;  ///< workers of the model; zero: not known yet
 };
 /// How the sources of a replica's shard were chosen, latest decision last.
 struct why_request {
@@ -310,36 +318,36 @@ struct why_request {
 };
 struct why_reply {
   status result{};
-  std::string decisions{};  ///< a line each
+  std::string decisions{};  ///< one line per decision
 };
-/// What in the whole system is waiting for what, and since when.
+/// Asks what in the whole system is waiting, for what, and since when.
 struct stuck_request {
   std::string model{};              ///< empty: all models
-  std::uint32_t older_than_ms = 0;  ///< only what has been waiting for longer
+  std::uint32_t older_than_ms = 0;  ///< only entries that have waited longer
 };
 enum class stuck_kind : std::uint8_t {
-  no_version = 0,        ///< an update, or a wait, for a version that nobody holds completely
-  no_credit = 1,         ///< the version is there, but its holders have as many readers as they may have
+  no_version = 0,        ///< an update, or a wait, for a version that no replica holds completely
+  no_credit = 1,         ///< the version is available, but its holders have no free credit
   absent_shards = 2,     ///< the version is decided; other shards of the replica have not called
-  no_progress = 3,       ///< told to read, and no chunk has arrived since
+  no_progress = 3,       ///< sources are assigned, and no chunk has arrived since
   draining = 4,          ///< an unpublish, or the drain before an update, waits for readers
-  unfinished_group = 5,  ///< has received everything; other shards of the replica have not
-  cut_off = 6,           ///< a source has not confirmed that it has cut off a reader that was declared dead
+  unfinished_group = 5,  ///< has received every chunk; other shards of the replica have not
+  cut_off = 6,           ///< a source has not confirmed the cut-off of a dead reader
   silent_worker = 7,     ///< more than two heartbeats are missing
 };
-/// Who waits, for what, for whom.
+/// One waiting worker: what it waits for, and for which peers.
 struct stuck_entry {
   stuck_kind kind = stuck_kind::no_version;
   std::string model{};
   std::string replica{};
   std::uint32_t shard = 0;
-  incarnation worker{};  ///< zero: one that has gone
+  incarnation worker{};  ///< zero: a worker that is gone
   version_number version{};
   operation_counter operation{};  ///< zero: none
   std::uint64_t waited_ms = 0;
-  std::uint64_t chunks = 0;  ///< received so far, of the running update
-  std::string peers{};       ///< whom it waits for: "replica/shard (incarnation), ..."
-  std::string advice{};      ///< what is missing, and what to do about it
+  std::uint64_t chunks = 0;  ///< received so far in the running update
+  std::string peers{};       ///< the peers it waits for: "replica/shard (incarnation), ..."
+  std::string advice{};      ///< what is missing, and what the user can do about it
 };
 struct stuck_reply {
   status result{};
@@ -348,15 +356,15 @@ struct stuck_reply {
 };
 struct status_reply {
   status result{};
-  operation_counter operation{};  ///< of a publish: as the server counts it; otherwise zero
+  operation_counter operation{};  ///< publish: the server's number of the call; otherwise zero
 };
 
 struct version_push {
   version_number version{};
 };
 struct reassign_push {
-  lease_id old_lease{};  ///< zero: one source more
-  /// Without lease: none instead of the old one.
+  lease_id old_lease{};  ///< zero: an additional source
+  /// Without a lease: the old source is released without a replacement.
   assignment source{};
 };
 struct cut_off_push {

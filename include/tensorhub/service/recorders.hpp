@@ -1,10 +1,10 @@
 #pragma once
 /// \file recorders.hpp
-/// Statistics (service/statistics.hpp) that threads share: lock-free to add to, and to look at.
+/// Statistics (service/statistics.hpp) that threads share, with lock-free writes and reads.
 ///
-/// `counter`, `outcomes` and `seconds_recorder` may be added to by any thread; every add is one or two
-/// relaxed atomic additions. `mirrored` is for values that one thread owns and others look at: the writer
-/// copies them into atomics, and a reader gets them as they were after one such copy, never a mixture.
+/// Any thread may add to `counter`, `outcomes` and `seconds_recorder`; every addition is one or two relaxed
+/// atomic additions. `mirrored` is for values that one thread owns and other threads read: the writer copies
+/// them into atomics, and a reader gets the values of one such copy, never a mixture.
 
 #include <array>
 #include <atomic>
@@ -59,14 +59,14 @@ class seconds_recorder {
   counter sum_nanoseconds_;
 };
 
-/// One writer, any number of readers. The writer never waits; a reader tries again while the writer is at it.
+/// One writer, any number of readers. The writer never waits; a reader retries while the writer is copying.
 template <typename T>
 class mirrored {
   static_assert(std::is_trivially_copyable_v<T> && sizeof(T) % sizeof(std::uint64_t) == 0);
   static constexpr std::size_t words = sizeof(T) / sizeof(std::uint64_t);
 
  public:
-  /// Of the one writer.
+  /// To be called by the writer only.
   void show(const T& value) noexcept {
     const auto plain = std::bit_cast<std::array<std::uint64_t, words>>(value);
     const std::uint64_t round = round_.load(std::memory_order_relaxed);
@@ -74,7 +74,7 @@ class mirrored {
     for (std::size_t i = 0; i < words; ++i) words_[i].store(plain[i], std::memory_order_release);
     round_.store(round + 2, std::memory_order_release);
   }
-  /// A sequence lock: a word that is newer than `before` brings the round's odd number with it.
+  /// A sequence lock: a reader that sees a word newer than `before` also sees the odd number of that round.
   [[nodiscard]] T look() const noexcept {
     std::array<std::uint64_t, words> plain;
     for (;;) {

@@ -1,15 +1,15 @@
 #pragma once
 /// \file session.hpp
-/// A worker's side of the control protocol, as a pure state machine: calls, messages and time in; messages
-/// and actions out.
+/// A worker's side of the control protocol, as a pure state machine: its input is calls, messages and time,
+/// its output is messages and actions.
 ///
-/// The session joins (and joins again when a new server does not know it), keeps the heart beating, repeats
-/// requests until they are answered, and takes one publish, unpublish or update at a time through its steps
+/// The session joins (and joins again when a new server does not know it), sends heartbeats, repeats requests
+/// until they are answered, and runs one publish, unpublish or update at a time through its steps
 /// (session/operations.hpp). session/state.hpp lists its layers.
 ///
-/// The shell (worker.hpp, or the simulator) performs the actions in their order and reports back. An action
-/// is an order, not a request: the session has no way to hear "no". Every call ends in exactly one
-/// `session_result` with its ticket, at its deadline at the latest.
+/// The shell (worker.hpp, or the simulator) performs the actions in order and reports back. An action is an
+/// order, not a request: the shell cannot refuse it. Every call ends in exactly one `session_result` with its
+/// ticket, at its deadline at the latest.
 ///
 /// Thread safety: none; the shell serialises.
 
@@ -37,13 +37,14 @@ class session : public session_detail::operations {
 
   session_ticket join(time_point now, time_point deadline);
 
-  /// Nothing may be published any more: call `unpublish` first.
+  /// Pre-condition: no version is published; call `unpublish` first. Otherwise the call ends with `busy`.
   session_ticket leave(time_point now, time_point deadline);
 
-  /// Told when it joins: before that a transport may lose a part that does not take the memory.
+  /// Sets the address that the join announces. It is set late because a transport may lose a part that cannot
+  /// register the memory.
   void reachable_at(transport_address address) { options_.address = std::move(address); }
 
-  /// For the scheduler: told with each heartbeat.
+  /// Received chunks, for the scheduler: each heartbeat reports them.
   void progress(std::uint64_t chunks) noexcept { outbox_.progress(chunks); }
 
   // ---- messages and time
@@ -61,22 +62,26 @@ class session : public session_detail::operations {
   using operations::on_push;
 
   void send_join(time_point now);
-  /// Workers of the model; zero: it may be more than this one has heard of. A count is good while one heart
-  /// beat after the other is answered: the answer to the first may be older than a standstill, and who was
-  /// silent for too long was perhaps declared dead and not told of those who came afterwards.
+  /// Workers of the model, as the server counts them; zero: the count cannot be trusted. The count is trusted
+  /// only after two consecutive heartbeats were answered: a single answer may predate a pause of this
+  /// process,
+  /// and a worker that was silent for too long may have been declared dead and may have missed later counts.
   [[nodiscard]] std::uint32_t counted_workers(time_point now) const noexcept;
-  /// This process was stopped, or starved: its heart should have beaten long ago.
-  [[nodiscard]] bool has_stood_still(time_point now) const noexcept {
+  /// This process was stopped or starved of CPU time: its last heartbeat is overdue.
+  [[nodiscard]] bool was_paused(time_point now) const noexcept {
     return now > next_heartbeat_ + heartbeat_interval_;
   }
 
-  /// Of a server that has ended: this worker had joined it, and then another one. That one does not know what
-  /// the first one has answered, and is asked again. What any server may say to anybody is never late. (A
-  /// server that was only never heard of before may be the living one: an answer of one that has ended can
-  /// overtake it.)
+  /// The message comes from a server that has ended: this worker had joined that server, and then another
+  /// one.
+  /// The new server does not know the answers of the old one, and is asked again. Messages that any server
+  /// may
+  /// send to any worker are never late. (A server that is merely unknown may be the current one: the answer
+  /// of
+  /// an ended server can overtake its first message.)
   [[nodiscard]] bool is_late(const messages::message& body) const noexcept;
 
-  /// Another one than the server that this worker has joined says that it is the server.
+  /// Records the end of the joined server, because another server has answered as the server.
   void note_end_of_server();
 
   // ---- answers
@@ -113,27 +118,28 @@ class session : public session_detail::operations {
 
   void on_push(time_point now, const messages::goodbye_push& push);
 
-  /// Until when the server may be silent; never: there is no other one, or nothing to ask.
+  /// The time until which the server may be silent; never: there is no other server, or no open request.
   [[nodiscard]] time_point patience() const noexcept;
-  /// It will not know this worker, and say so.
+  /// Switches to the next server of the list. That server does not know this worker and will answer with a
+  /// goodbye.
   void try_next_server(time_point now);
 
   void finish_leaving();
 
-  /// The server does not want this worker (any more): everything ends, nobody may read from it.
+  /// The server has refused this worker or declared it dead: ends all calls and cuts off all readers.
   void end(const messages::status& reason);
 
-  server_epoch speaker_{};               ///< of the message at hand
-  server_epoch believed_{};              ///< whom it has joined, or is about to
-  std::array<server_epoch, 4> ended_{};  ///< servers that it had joined; the last few, zero: none
+  server_epoch speaker_{};               ///< sender of the current message
+  server_epoch believed_{};              ///< the server that the worker has joined or is joining
+  std::array<server_epoch, 4> ended_{};  ///< the last few servers that it had joined; zero: none
   std::size_t server_index_ = 0;
-  time_point asked_since_{};  ///< this server
+  time_point asked_since_{};  ///< since when the present server has been asked
   bool leaving_ = false;
-  std::uint32_t peers_ = 0;           ///< workers of the model, as the server last told
-  time_point counted_at_{};           ///< when that was
-  std::uint32_t beats_answered_ = 0;  ///< in a row: since it joined, or stood still
+  std::uint32_t peers_ = 0;           ///< workers of the model, by the server's last count
+  time_point counted_at_{};           ///< when `peers_` was received
+  std::uint32_t beats_answered_ = 0;  ///< consecutive ones, since the last join or pause
   duration worker_timeout_ = defaults::worker_timeout;
-  std::vector<incarnation> barred_;  ///< whom it has cut off; the last few
+  std::vector<incarnation> barred_;  ///< the last few readers that it has cut off
   messages::retention keeps_{};
   bool layout_wanted_ = false;
   time_point next_heartbeat_{};

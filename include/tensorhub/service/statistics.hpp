@@ -1,12 +1,13 @@
 #pragma once
 /// \file statistics.hpp
-/// What is counted, as plain values: histograms, outcomes by error code, and the counters of the catalog.
+/// Statistics as plain values: histograms, outcomes by error code, and the counters of the catalog.
 ///
-/// A core adds to such values; a shell that must be asked from other threads keeps them behind
-/// `detail::counter` and its like (service/recorders.hpp) and hands out copies. Nothing here needs a library:
+/// A core adds to such values directly. A shell whose statistics other threads read keeps them in
+/// `detail::counter` and similar types (service/recorders.hpp) and returns copies. This header needs no
+/// library;
 /// the optional component `prometheus` (<tensorhub/prometheus.hpp>) is one reader among others.
 ///
-/// Counters only grow, from the construction of the object that they belong to; what goes up and down says
+/// Counters start at the construction of their object and only grow; values that go up and down are marked
 /// "now". Times are in seconds.
 ///
 /// Thread safety: values, no shared state.
@@ -21,14 +22,14 @@
 
 namespace tensorhub::inline TENSORHUB_MODE {
 
-/// How often something took how long. The bounds are the same for all: from a message's round trip to a slow
+/// A histogram of durations. All histograms have the same bounds, from the round trip of a message to a slow
 /// update over a wide-area link.
 struct seconds_histogram {
   /// Upper bounds of the buckets, inclusive; one more bucket has no bound.
   static constexpr std::array<double, 18> bounds{0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005,
                                                  0.01,   0.025,   0.05,   0.1,   0.25,   0.5,
                                                  1.0,    2.5,     5.0,    10.0,  30.0,   120.0};
-  std::array<std::uint64_t, bounds.size() + 1> counts{};  ///< of each bucket alone, not cumulative
+  std::array<std::uint64_t, bounds.size() + 1> counts{};  ///< per bucket, not cumulative
   std::uint64_t sum_nanoseconds = 0;
 
   [[nodiscard]] static constexpr std::size_t bucket_of(duration took) noexcept {
@@ -50,9 +51,9 @@ struct seconds_histogram {
   }
 };
 
-/// How calls ended: a counter per error code; `errc::ok` counts successes.
+/// Outcomes of calls: one counter per error code; `errc::ok` counts successes.
 struct outcome_counts {
-  /// More than there are codes: a code that is appended has its place.
+  /// More than the number of codes, so that a code can be appended.
   static constexpr std::size_t codes = 48;
   std::array<std::uint64_t, codes> by_code{};
 
@@ -69,7 +70,7 @@ struct outcome_counts {
   }
 };
 
-/// What the catalog counts (service/catalog.hpp). An update is counted once per shard.
+/// The statistics of the catalog (service/catalog.hpp). An update counts once per shard.
 struct catalog_statistics {
   // Now.
   std::uint64_t workers = 0;
@@ -82,20 +83,20 @@ struct catalog_statistics {
   // Since the start.
   std::uint64_t workers_joined = 0;
   std::uint64_t workers_left = 0;
-  std::uint64_t workers_dead = 0;      ///< declared dead: silent for too long
-  std::uint64_t workers_replaced = 0;  ///< by a newer process for the same shard
-  std::uint64_t workers_unruly = 0;    ///< declared dead: broke the protocol
+  std::uint64_t workers_dead = 0;      ///< declared dead because of silence
+  std::uint64_t workers_replaced = 0;  ///< replaced by a newer process for the same shard
+  std::uint64_t workers_unruly = 0;    ///< declared dead because they broke the protocol
   outcome_counts joins_refused{};
   outcome_counts publishes{};
   outcome_counts updates{};              ///< `ok`: finished or kept, with all shards of the replica
-  std::uint64_t updates_kept = 0;        ///< of those: held the version already
-  outcome_counts sources_failed{};       ///< readers' reports: why a source was given up
-  std::uint64_t stalls = 0;              ///< readers' reports: no source has had anything new for a while
-  std::uint64_t assignments = 0;         ///< sources that readers were told to read
-  std::uint64_t crossings = 0;           ///< of these: in another datacenter
-  std::uint64_t sources_taken_back = 0;  ///< from readers that received nothing, for readers that had none
+  std::uint64_t updates_kept = 0;        ///< those of them that already held the version
+  outcome_counts sources_failed{};       ///< readers' reports of failed sources, by reason
+  std::uint64_t stalls = 0;              ///< readers' reports that no source had new chunks for a while
+  std::uint64_t assignments = 0;         ///< sources that were assigned to readers
+  std::uint64_t crossings = 0;           ///< those of them in another datacenter
+  std::uint64_t sources_taken_back = 0;  ///< from readers without progress, for readers without a source
   std::uint64_t drains = 0;              ///< unpublish and drains before updates that were answered
-  std::uint64_t drains_forced = 0;       ///< a worker reported that it has cut off whoever still read
+  std::uint64_t drains_forced = 0;       ///< drains in which a worker cut off its remaining readers
   std::uint64_t cut_offs_begun = 0;      ///< leases of readers that were declared dead
   seconds_histogram update_wait{};       ///< update_request until its answer: sources, kept, or failed
   seconds_histogram drain{};             ///< unpublish_request until its answer

@@ -15,11 +15,10 @@
 
 namespace tensorhub::inline TENSORHUB_MODE::detail {
 
-/// Lives as long as somebody holds it; a process without hub objects has no ZeroMQ threads.
+/// Exists while a shared pointer holds it; a process without hub objects has no ZeroMQ threads.
 [[nodiscard]] std::shared_ptr<zmq::context_t> shared_context();
 
-/// A socket whose peers cannot make us hold more than a bounded amount: a longer frame closes their
-/// connection.
+/// A socket with bounded memory: ZeroMQ closes the connection of a peer that sends a longer frame.
 [[nodiscard]] zmq::socket_t bounded_socket(zmq::context_t& context, zmq::socket_type type);
 
 /// Returns when the socket (or `other`) may have a message, `wake` is raised (it is lowered again), or `until` has come.

@@ -8,6 +8,7 @@
 /// a shard that calls later is told what was decided then. What an earlier server has decided already is only
 /// gone on with, so it may be older than the latest.
 
+#include <algorithm>
 #include <functional>
 #include <map>
 #include <set>
@@ -58,16 +59,15 @@ class grace_rule {
     const auto asked = asked_.find({out.to.value, out.message.sequence.value});
     if (asked == asked_.end()) return;
     const version_selector& selector = asked->second;
-    const std::string sentence = "version " + to_string(selector.version) + " of model";
-    if (first && reply->result.sentence.find(sentence) != std::string::npos &&
+    const auto* operation =
+        catalog_detail::find_operation(*reader->replica, reply->operation, reader->shard.index);
+    if (first && operation != nullptr && is_refusal_of(*operation, selector) &&
         world_.is_there(selector.version)) {
       world_.violate("within the grace the server says of a version that is there: " +
                      reply->result.sentence);
     }
     const bool is_latest = selector.kind == version_selector::kind_type::latest;
     if (!reply->result.ok() || !is_latest || reply->version >= told_) return;
-    const auto* operation =
-        catalog_detail::find_operation(*reader->replica, reply->operation, reader->shard.index);
     if (operation != nullptr) judge(*operation);
   }
 
@@ -82,6 +82,16 @@ class grace_rule {
   }
 
  private:
+  /// The operation ended because its version was refused, and all shards that called it asked for that
+  /// version. (An operation that ran out of sources has been decided.)
+  [[nodiscard]] static bool is_refusal_of(const catalog_detail::operation_state& operation,
+                                          const version_selector& selector) {
+    return operation.closed && !operation.decided &&
+           std::ranges::all_of(operation.members, [&](const catalog_detail::member_state& member) {
+             return !member.called || member.selector.version == selector.version;
+           });
+  }
+
   /// Once: what was decided for those who asked for the latest version.
   void judge(const catalog_detail::operation_state& operation) {
     if (!judged_.insert({operation.replica->name, operation.counter}).second) return;

@@ -589,7 +589,7 @@ class simulation {
       // To a new server, a late join of a process that has ended looks like a join of a newer process.
       const auto* goodbye = std::get_if<messages::goodbye_push>(&out.message.body);
       const bool by_a_late_join = servers_fail() && goodbye != nullptr && !goodbye->rejoin &&
-                                  goodbye->reason.sentence.find("newer process") != std::string::npos;
+                                  server.verdict_of(out.to) == catalog_detail::verdict::replaced;
       // An earlier server has declared the worker dead, and the worker was not told.
       const bool is_barred =
           std::ranges::any_of(workers_, [&](const auto& holder) { return holder->bars(out.to); });

@@ -122,8 +122,8 @@ TENSORHUB_DECL void election::fail(time_point now, const std::string& why) {
   pending_.reset();
   next_request_ = now + options_.poll;
   set_trouble(why.empty() ? "no answer" : why);
-  if (revoking) abandoned_ = 0;  // it ends by itself
-  // What was asked may have been done. `look` will tell; a lease that nobody renews ends.
+  if (revoking) abandoned_ = 0;  // the lease ends by itself
+  // etcd may have carried out the request. `look` will show it; a lease that is not renewed ends.
   if (state_ == election_state::candidate) state_ = election_state::follower;
 }
 
@@ -176,7 +176,7 @@ TENSORHUB_DECL void election::on(time_point now, const etcd_answers::situation& 
     next_request_ = now + options_.keep_alive;
     return;
   }
-  // An earlier `take` was done, but its answer was lost: the term is still that leader's, which is us.
+  // An earlier `take` succeeded, but its answer was lost: the term is still that of this candidate.
   if (lease_ != 0 && answer.leader_lease == lease_ && answer.term) return lead(now, *answer.term);
   if (answer.leader_lease != 0) return follow(now);
   campaign(now, answer);
@@ -188,7 +188,7 @@ TENSORHUB_DECL void election::campaign(time_point now, const etcd_answers::situa
     if (!hopeless_) {
       say(log_level::error, !nonsense ? "no term is left after " + std::to_string(highest_term_) +
                                             ": take another name for the election and restart the workers"
-                                      : "its term key in etcd holds no number: somebody else writes there");
+                                      : "its term key in etcd holds no number: another program writes to it");
     }
     hopeless_ = true;
     return follow(now);
@@ -198,7 +198,7 @@ TENSORHUB_DECL void election::campaign(time_point now, const etcd_answers::situa
   state_ = election_state::candidate;
   term_revision_ = seen.term_revision;
   next_term_ = std::max({options_.first_term, seen.term.value_or(0) + 1, highest_term_ + 1});
-  if (now >= leads_until_) abandon();  // a lease of an earlier attempt, too old to be of use
+  if (now >= leads_until_) abandon();  // the lease of an earlier attempt is too old
   next_request_ = now;
 }
 

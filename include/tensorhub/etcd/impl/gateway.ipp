@@ -13,7 +13,7 @@ TENSORHUB_DECL std::string to_base64(std::string_view text) {
   std::string out(sodium_base64_encoded_len(text.size(), variant), '\0');
   sodium_bin2base64(out.data(), out.size(), reinterpret_cast<const unsigned char*>(text.data()), text.size(),
                     variant);
-  out.pop_back();  // the zero at its end
+  out.pop_back();  // removes the terminating zero
   return out;
 }
 
@@ -64,7 +64,8 @@ TENSORHUB_DECL etcd_answer situation_in(const json& answer, bool taking) {
     return etcd_answers::no_answer{"etcd has answered a transaction without what it has read"};
   const json& leader = entry_of(answer, 0);
   if (leader.is_object()) {
-    // A key without a lease never goes away by itself: somebody else's. -1 is no lease of ours.
+    // A key without a lease never disappears by itself: another program wrote it. -1 is never a candidate's
+    // lease.
     const std::int64_t lease = number_of(leader, "lease");
     out.leader_lease = lease == 0 ? -1 : lease;
     out.leader_address = from_base64(text_of(leader, "value")).substr(0, 1024);
@@ -137,7 +138,7 @@ TENSORHUB_DECL etcd_answer to_answer(const etcd_request& request, long status, s
     std::string why = text_of(answer, "message");
     if (why.empty()) why = text_of(answer, "error");
     if (why.empty()) why = "what answers is no etcd of version 3.4 or newer";
-    // A lease that etcd does not know has ended as it should.
+    // A lease that etcd does not know has already ended.
     if (std::holds_alternative<etcd_requests::revoke_lease>(request.body) && number_of(answer, "code") == 5)
       return etcd_answers::revoked{};
     return etcd_answers::no_answer{why.substr(0, 200) + " (HTTP " + std::to_string(status) + ")"};

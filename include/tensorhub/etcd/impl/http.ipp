@@ -41,7 +41,7 @@ TENSORHUB_DECL etcd_answer etcd_client::ask(const std::string& election_name, co
   CURL* const curl = curl_.get();
   char complaint[CURL_ERROR_SIZE] = {};
   answer_.clear();
-  curl_easy_reset(curl);  // the connection stays
+  curl_easy_reset(curl);  // keeps the connection
   curl_easy_setopt(curl, CURLOPT_ERRORBUFFER, complaint);
   curl_easy_setopt(curl, CURLOPT_URL, url.c_str());
   curl_easy_setopt(curl, CURLOPT_NOSIGNAL, 1L);

@@ -1,7 +1,7 @@
 #pragma once
 /// \file admission.hpp
-/// Whether a worker fits: its shard, its policies, its layout. Every refusal is a sentence that its user will
-/// read.
+/// Decides whether a worker may join: checks its shard, its policies and its layout. The user of a refused
+/// worker reads the sentence of the refusal.
 
 #include <algorithm>
 #include <string>
@@ -17,8 +17,8 @@ namespace tensorhub::inline TENSORHUB_MODE::catalog_detail {
 
 class admission {
  public:
-  /// `consistency`: name of the server's policy; static text.
-  admission(core& shared, std::string_view consistency) : core_{shared}, consistency_{consistency} {}
+  /// `consistency`: name of the server's policy; borrowed, must be static text.
+  admission(core& core, std::string_view consistency) : core_{core}, consistency_{consistency} {}
 
   [[nodiscard]] messages::status check_join(incarnation from, const messages::join_request& join) const {
     const auto refuse = [](errc code, std::string sentence) {
@@ -106,7 +106,7 @@ class admission {
   }
 
  private:
-  /// What the server would remember with this worker, against what it may.
+  /// Checks what the server would store after admitting this worker against its bounds.
   [[nodiscard]] messages::status check_bounds(incarnation from, const messages::join_request& join) const {
     const catalog_bounds& most = core_.options.most;
     if (core_.find(from) != nullptr) return {};
@@ -136,7 +136,7 @@ class admission {
     return {};
   }
 
-  /// About what a layout takes.
+  /// Approximate memory that a layout takes, in bytes.
   [[nodiscard]] static std::size_t memory_of(const std::vector<tensor_spec>& tensors) {
     std::size_t bytes = 0;
     for (const tensor_spec& tensor : tensors)

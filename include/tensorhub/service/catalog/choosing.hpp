@@ -1,19 +1,20 @@
 #pragma once
 /// \file choosing.hpp
-/// Among whom the scheduler may choose, so that every choice is safe.
+/// Selects the candidates that are offered to the scheduler, so that every choice is safe.
 ///
-/// Offered are workers that show the version and accept readers, are not the reader, did not fail it in this
-/// operation, and are not its sources already. Beyond that:
+/// A candidate shows the version and accepts readers. It is not the reader itself, did not fail the reader in
+/// this operation, and is not one of the reader's sources already. In addition:
 ///
-///  - *Upstream*: following upstreams from the candidate one must come to somebody who has everything, and
-///    not to the reader.
+///  - *Upstream*: the chain of upstreams from the candidate must end at a worker that has every chunk, and
+///    must not pass the reader.
 ///  - *One crossing per datacenter*: a source in another datacenter is offered only as an upstream, only if
-///    nobody in the reader's own can be one, and only while no other lease crosses into it: its reader is the
-///    seed, and the others follow it.
-///  - *Suspects*: who was reported lost, and has not been heard since, is offered only as an upstream, and
-///    only if nobody else can be one.
-///  - *Credits*: nobody gets more readers than the scheduler's limit. Who has none left is offered only to a
-///    reader that may take the place of one of his readers, which then reads from the newcomer.
+///    no worker in the reader's datacenter can be one, and only while no other lease crosses into that
+///    datacenter. The reader of the crossing lease is the seed; the others read from the seed.
+///  - *Suspects*: a worker that was reported lost, and has not been heard since, is offered only as an
+///    upstream, and only if no other worker can be one.
+///  - *Credits*: no worker gets more readers than the scheduler's limit. A worker without a free credit is
+///    offered only to a reader that may displace one of the worker's readers; the displaced reader then reads
+///    from the newcomer.
 ///
 /// Every choice is recorded with its reason (`why`).
 
@@ -29,7 +30,7 @@
 
 namespace tensorhub::inline TENSORHUB_MODE::catalog_detail {
 
-/// Who needs a source. `reader` is null for a shard that has not joined.
+/// The shard that needs a source. `reader` is null if its worker has not joined.
 struct asker {
   const replica_state* replica = nullptr;
   version_number version{};
@@ -43,33 +44,33 @@ struct asker {
 
 class choosing {
  public:
-  choosing(core& shared, any_scheduler scheduler) : core_{shared}, scheduler_{std::move(scheduler)} {}
+  choosing(core& core, any_scheduler scheduler) : core_{core}, scheduler_{std::move(scheduler)} {}
 
   struct choice {
-    worker_state* source = nullptr;  ///< null: nobody now
-    lease_id displaced{};            ///< set: the lease whose place is to be taken
+    worker_state* source = nullptr;  ///< null: no worker can be read now
+    lease_id displaced{};            ///< set: the lease whose reader is to be displaced
   };
 
   [[nodiscard]] source_limits limits() const noexcept { return scheduler_.limits(); }
 
-  /// `without` is not offered. `upstream`: what is wanted is one. `crosses`: the reader is the seed of its
-  /// datacenter now, and may stay it.
-  [[nodiscard]] choice choose(const asker& who, const std::vector<incarnation>& excluded,
+  /// `without` is not offered. `upstream`: the source will be the reader's upstream. `crosses`: the reader is
+  /// the seed of its datacenter and may remain the seed.
+  [[nodiscard]] choice choose(const asker& asking, const std::vector<incarnation>& excluded,
                               const worker_state* without, bool may_displace, bool upstream = true,
                               bool crosses = false) {
-    const auto record = who.replica->model->versions.find(who.version);
-    if (record == who.replica->model->versions.end()) return {};
-    const source_index& index = *record->second.sources[who.shard];
+    const auto record = asking.replica->model->versions.find(asking.version);
+    if (record == asking.replica->model->versions.end()) return {};
+    const source_index& index = *record->second.sources[asking.shard];
     forget_candidates();
     ++stamp_;
-    const auto& known = who.replica->model->layouts[who.shard];
+    const auto& known = asking.replica->model->layouts[asking.shard];
     const std::uint64_t chunks = known ? known->chunk_count() : 0;
     const auto offer_one = [&](worker_state& worker, bool may_cross) {
       if (worker.mark == stamp_) return false;
       worker.mark = stamp_;
-      if (&worker == who.reader || &worker == without || contains(excluded, worker.id)) return false;
-      if (!may_cross && worker.place.datacenter != who.place->datacenter) return false;
-      if (who.reader != nullptr && reads_from(*who.reader, worker.id, who.operation)) return false;
+      if (&worker == asking.reader || &worker == without || contains(excluded, worker.id)) return false;
+      if (!may_cross && worker.place.datacenter != asking.place->datacenter) return false;
+      if (asking.reader != nullptr && reads_from(*asking.reader, worker.id, asking.operation)) return false;
       const std::uint64_t held = worker.offered == offer::complete ? chunks : worker.chunks_received;
       (worker.suspect ? suspects_ : candidates_)
           .push_back({worker.id, &worker.place, worker.load, std::min(held, chunks), chunks, worker.spot,
@@ -77,23 +78,23 @@ class choosing {
       (worker.suspect ? suspect_workers_ : workers_).push_back(&worker);
       return !worker.suspect;
     };
-    index.visit_near(*who.place, of_each_group, random(),
+    index.visit_near(*asking.place, of_each_group, random(),
                      [&](worker_state& worker) { return offer_one(worker, false); });
-    const bool may_cross = upstream && (crosses || crossings_into(record->second, who).empty());
-    if (may_cross && !somebody_leads(who)) {
+    const bool may_cross = upstream && (crosses || crossings_into(record->second, asking).empty());
+    if (may_cross && !has_certain_candidate(asking)) {
       ++stamp_;
       forget_candidates();
-      index.visit_far(*who.place, of_each_group, random(),
+      index.visit_far(*asking.place, of_each_group, random(),
                       [&](worker_state& worker) { return offer_one(worker, true); });
     }
-    const choice chosen = ask(who, may_displace, upstream);
+    const choice chosen = ask(asking, may_displace, upstream);
     if (chosen.source != nullptr || suspects_.empty() || !upstream) return chosen;
     candidates_.swap(suspects_);
     workers_.swap(suspect_workers_);
-    return ask(who, may_displace, upstream);
+    return ask(asking, may_displace, upstream);
   }
 
-  /// Following upstreams from `source` one comes to somebody who has everything, without passing `without`.
+  /// The chain of upstreams from `source` ends at a worker that has every chunk, and does not pass `without`.
   [[nodiscard]] bool leads_to_everything(const worker_state& source, const worker_state* without) const {
     const worker_state* at = &source;
     for (std::size_t steps = 0; steps < longest_path; ++steps) {
@@ -106,9 +107,9 @@ class choosing {
   }
 
   /// Leases of the asker's version and shard that cross into its datacenter.
-  [[nodiscard]] static std::set<lease_id> crossings_into(const version_state& version, const asker& who) {
-    const auto& crossings = version.crossings[who.shard];
-    const auto found = crossings.find(who.place->datacenter);
+  [[nodiscard]] static std::set<lease_id> crossings_into(const version_state& version, const asker& asking) {
+    const auto& crossings = version.crossings[asking.shard];
+    const auto found = crossings.find(asking.place->datacenter);
     return found == crossings.end() ? std::set<lease_id>{} : found->second;
   }
 
@@ -116,7 +117,7 @@ class choosing {
   [[nodiscard]] static bool contains(const std::vector<incarnation>& list, incarnation id) {
     return std::ranges::find(list, id) != list.end();
   }
-  /// Leases of earlier operations, whose end is not reported yet, do not count.
+  /// Does not count leases of earlier operations whose end has not been reported yet.
   [[nodiscard]] bool reads_from(const worker_state& reader, incarnation source,
                                 operation_counter operation) const {
     return std::ranges::any_of(reader.reading, [&](lease_id id) {
@@ -124,8 +125,10 @@ class choosing {
       return lease.source == source && lease.operation == operation && !lease.cutting_off;
     });
   }
-  [[nodiscard]] bool somebody_leads(const asker& who) const {
-    const auto leads = [&](const worker_state* worker) { return leads_to_everything(*worker, who.reader); };
+  [[nodiscard]] bool has_certain_candidate(const asker& asking) const {
+    const auto leads = [&](const worker_state* worker) {
+      return leads_to_everything(*worker, asking.reader);
+    };
     return std::ranges::any_of(workers_, leads) || std::ranges::any_of(suspect_workers_, leads);
   }
   void forget_candidates() {
@@ -135,32 +138,32 @@ class choosing {
     suspect_workers_.clear();
   }
 
-  /// Asks the scheduler, again without its choice if that is not possible.
-  [[nodiscard]] choice ask(const asker& who, bool may_displace, bool upstream) {
+  /// Asks the scheduler. If its choice is not possible, removes that candidate and asks again.
+  [[nodiscard]] choice ask(const asker& asking, bool may_displace, bool upstream) {
     source_query query;
-    query.reader = who.reader != nullptr ? who.reader->id : incarnation{};
-    query.place = who.place;
-    query.version = who.version;
-    query.shard = {who.shard, who.replica->model->shards};
-    query.sources_held = upstream ? 0 : std::max<std::uint32_t>(1, who.sources_held);
-    query.sources_nearby = who.sources_nearby;
+    query.reader = asking.reader != nullptr ? asking.reader->id : incarnation{};
+    query.place = asking.place;
+    query.version = asking.version;
+    query.shard = {asking.shard, asking.replica->model->shards};
+    query.sources_held = upstream ? 0 : std::max<std::uint32_t>(1, asking.sources_held);
+    query.sources_nearby = asking.sources_nearby;
     query.may_displace = may_displace;
     const auto offered = static_cast<std::uint32_t>(candidates_.size());
     for (std::size_t tries = 0; tries <= offered; ++tries) {
       const source_choice said = scheduler_.choose(query, candidates_);
       if (!said.index || *said.index >= workers_.size()) {
-        record(who, {core_.now, who.version, {}, said.reason, offered, 0, {}, upstream, {}});
+        record(asking, {core_.now, asking.version, {}, said.reason, offered, 0, {}, upstream, {}});
         return {};
       }
       worker_state* source = workers_[*said.index];
       choice out{source, {}};
-      const bool leads = !upstream || leads_to_everything(*source, who.reader);
+      const bool leads = !upstream || leads_to_everything(*source, asking.reader);
       const bool has_credit = source->load < scheduler_.limits().credits;
-      if (leads && !has_credit && said.displace) out.displaced = place_in(who, *source, upstream);
+      if (leads && !has_credit && said.displace) out.displaced = place_in(asking, *source, upstream);
       if (leads && (has_credit || out.displaced)) {
         const incarnation moved = out.displaced ? core_.leases.at(out.displaced).reader : incarnation{};
-        record(who, {core_.now, who.version, source->id, said.reason, offered, source->load,
-                     locality_between(*who.place, source->place), upstream, moved});
+        record(asking, {core_.now, asking.version, source->id, said.reason, offered, source->load,
+                        locality_between(*asking.place, source->place), upstream, moved});
         return out;
       }
       candidates_.erase(candidates_.begin() + static_cast<std::ptrdiff_t>(*said.index));
@@ -170,32 +173,33 @@ class choosing {
   }
 
   /// A lease on `source` whose reader may read from the asker instead; empty: none.
-  [[nodiscard]] lease_id place_in(const asker& who, const worker_state& source, bool upstream) {
+  [[nodiscard]] lease_id place_in(const asker& asking, const worker_state& source, bool upstream) {
     const std::size_t count = source.readers.size();
     const std::size_t first = count == 0 ? 0 : random() % count;
     for (std::size_t i = 0; i < count; ++i) {
       const lease_state& lease = core_.leases.at(source.readers[(first + i) % count]);
       const worker_state* moved = core_.find(lease.reader);
       if (lease.moving || lease.cutting_off || lease.reserved || lease.crossing || moved == nullptr) continue;
-      if (moved == who.reader || reads_from(*moved, who.reader->id, moved->reading_for) ||
-          lease.version != who.version)
+      if (moved == asking.reader || reads_from(*moved, asking.reader->id, moved->reading_for) ||
+          lease.version != asking.version)
         continue;
-      if (moved->place.datacenter != who.place->datacenter) continue;
-      // The one who makes room keeps its certainty only through the newcomer: who must not depend on it.
-      const bool depends = lease.upstream && !upstream && !leads_to_everything(*who.reader, moved);
+      if (moved->place.datacenter != asking.place->datacenter) continue;
+      // The displaced reader will get its missing chunks through the newcomer, so the newcomer must not
+      // depend on the displaced reader.
+      const bool depends = lease.upstream && !upstream && !leads_to_everything(*asking.reader, moved);
       if (!depends) return lease.id;
     }
     return {};
   }
 
-  void record(const asker& who, decision_state decision) {
-    if (core_.options.log_decisions) core_.log(log_level::debug, core_.describe(who.reader, decision));
-    if (who.reader == nullptr) return;
-    who.reader->decisions.push_back(decision);
-    if (who.reader->decisions.size() > decisions_remembered) who.reader->decisions.pop_front();
+  void record(const asker& asking, decision_state decision) {
+    if (core_.options.log_decisions) core_.log(log_level::debug, core_.describe(asking.reader, decision));
+    if (asking.reader == nullptr) return;
+    asking.reader->decisions.push_back(decision);
+    if (asking.reader->decisions.size() > decisions_remembered) asking.reader->decisions.pop_front();
   }
 
-  /// Repeatable (xorshift64*, S. Vigna, 2016).
+  /// A repeatable sequence (xorshift64*, S. Vigna, 2016).
   [[nodiscard]] std::uint64_t random() noexcept {
     random_ ^= random_ >> 12;
     random_ ^= random_ << 25;
@@ -211,9 +215,9 @@ class choosing {
   any_scheduler scheduler_;
   std::uint64_t stamp_ = 0;
   std::uint64_t random_ = 0x9e3779b97f4a7c15ull;
-  std::vector<source_candidate> candidates_;  ///< scratch of choose
+  std::vector<source_candidate> candidates_;  ///< scratch memory of `choose`
   std::vector<worker_state*> workers_;
-  std::vector<source_candidate> suspects_;  ///< ditto: kept back
+  std::vector<source_candidate> suspects_;  ///< scratch memory of `choose`: candidates of last resort
   std::vector<worker_state*> suspect_workers_;
 };
 

@@ -1,19 +1,19 @@
 #pragma once
 /// \file core.hpp
-/// What all parts of the catalog share: its memory, the time of the event at hand, and the way out for
-/// messages and log lines.
+/// The part that all other parts of the catalog share: the state, the time of the current event, and the
+/// output of messages and log lines.
 ///
-/// The parts, each of which knows only those above it:
+/// The parts, each of which uses only those above it:
 ///
-///     core          state, answers and messages       tally         what is counted
-///     versions      who holds what, what is available     questions, stuck  wait, list, describe, why, stuck
-///     retention     what is not to be lost, handovers
+///     core          state, answers and messages       tally         counters
+///     versions      held and available versions           questions, stuck  wait, list, describe, why, stuck
+///     retention     retained versions, handovers
 ///     leases        sources, permissions, drains          operation_table   which call is which operation
 ///     updates       the course of an update
 ///     publishing    publish, unpublish                    admission         whether a worker fits
 ///     membership    join, leave, silence
 ///
-/// `catalog` (service/catalog.hpp) owns them, hands each message to the part that understands it, and keeps
+/// `catalog` (service/catalog.hpp) owns the parts, passes each message to the part that handles it, and runs
 /// the timers.
 
 #include <algorithm>
@@ -50,18 +50,18 @@ struct core {
   catalog_options options{};
   server_epoch epoch{};
   consistency_traits policy{};                      ///< of the server's consistency policy
-  time_point now{};                                 ///< of the event at hand
-  time_point recovers_until = time_point::never();  ///< never: nothing has happened yet
+  time_point now{};                                 ///< of the current event
+  time_point recovers_until = time_point::never();  ///< never: no event has happened yet
 
   std::map<std::string, model_state> models{};
   std::unordered_map<incarnation, std::unique_ptr<worker_state>> workers{};
-  std::unordered_map<lease_id, lease_state> leases{};  ///< looked up much more often than walked through
+  std::unordered_map<lease_id, lease_state> leases{};  ///< looked up much more often than iterated
   std::set<lease_id> cut_offs{};                       ///< leases that wait for their source's confirmation
-  std::set<lease_id> sourceless{};  ///< given by an earlier server; their source has not joined this one
+  std::set<lease_id> sourceless{};  ///< granted by an earlier server; their source has not joined this one
 
-  bool retention_changed = false;    ///< somebody who waits to let go should ask again
-  std::set<incarnation> suspects{};  ///< may be dead: `suspect` or `unreachable`
-  std::vector<std::pair<incarnation, verdict>> condemned{};  ///< as has turned out during this event
+  bool retention_changed = false;    ///< requests that wait for a handover should be tried again
+  std::set<incarnation> suspects{};  ///< workers that are `suspect` or `unreachable`
+  std::vector<std::pair<incarnation, verdict>> condemned{};  ///< found out during this event
 
   std::vector<outgoing> output{};
   std::vector<log_line> log_lines{};
@@ -71,11 +71,12 @@ struct core {
     now = at;
     if (recovers_until == time_point::never()) recovers_until = at + options.recovery_grace;
   }
-  /// Models of an earlier server may be unknown still.
+  /// This server may not know all models of an earlier server yet.
   [[nodiscard]] bool recovering() const noexcept { return now < recovers_until; }
-  /// Workers of this model may be on their way here: fewer are back than an earlier server has counted, or
-  /// none of them has the latest version that was told. (Counts come with heartbeats: the last to join may
-  /// have been counted by nobody who is back.)
+  /// More workers of this model may join: fewer are back than an earlier server counted, or no complete
+  /// replica
+  /// has the latest version that the workers reported. (Workers learn the count from heartbeats, so the count
+  /// of the workers that are back may miss those that joined last.)
   [[nodiscard]] bool recovering(const model_state& model) const noexcept {
     if (!recovering() || !model.succeeds) return false;
     if (model.workers_before == 0 || model.workers_back < model.workers_before) return true;
@@ -84,18 +85,18 @@ struct core {
     return bool{model.latest_told};
   }
 
-  /// What its workers are told again and again: no count while some of them may be on their way.
+  /// The answer to a heartbeat of this model's workers. It has no count while more workers may join.
   [[nodiscard]] messages::heartbeat_reply beat_for(const model_state& model) const noexcept {
     return {epoch, model.latest_ever, recovering(model) ? 0 : model.workers};
   }
 
-  /// Null: not joined, or not any more.
+  /// Null: the worker has not joined, or was removed.
   [[nodiscard]] worker_state* find(incarnation id) const {
     const auto found = workers.find(id);
     return found == workers.end() ? nullptr : found->second.get();
   }
 
-  /// All leases in the order in which they were given.
+  /// All leases, in the order in which they were granted.
   [[nodiscard]] std::vector<lease_id> leases_in_order() const {
     std::vector<lease_id> ids;
     ids.reserve(leases.size());
@@ -117,7 +118,7 @@ struct core {
     }
     send(worker.id, sequence, std::move(body));
   }
-  /// One decision in one line.
+  /// Describes one decision in one line.
   [[nodiscard]] std::string describe(const worker_state* reader, const decision_state& decision) const {
     const auto name = [this](incarnation id) {
       const worker_state* worker = find(id);

@@ -2,12 +2,12 @@
 /// \file leases.hpp
 /// Permissions to read, from their assignment to their end, and the drains that wait for that end.
 ///
-/// Sources are chosen by the scheduler, one lease at a time (choosing.hpp says among whom). A lease counts
+/// The scheduler chooses sources, one lease at a time (choosing.hpp selects the candidates). A lease counts
 /// from its assignment, also while it is only reserved for a shard that has not called yet; a drain is
 /// answered when no lease on its worker is left.
 ///
-/// The first lease of a reader is its upstream. Upstreams form no cycle and end at somebody who has
-/// everything; whoever loses his upstream gets another one, or one of his other sources becomes it.
+/// The first lease of a reader is its upstream. Upstreams form no cycle and end at a worker that has every
+/// chunk. A reader that loses its upstream gets another, or promotes one of its other sources.
 
 #include <algorithm>
 #include <bit>
@@ -29,35 +29,35 @@ namespace tensorhub::inline TENSORHUB_MODE::catalog_detail {
 
 class leases {
  public:
-  leases(core& shared, versions& known, any_scheduler scheduler)
-      : core_{shared}, versions_{known}, choosing_{shared, std::move(scheduler)} {}
+  leases(core& core, versions& versions, any_scheduler scheduler)
+      : core_{core}, versions_{versions}, choosing_{core, std::move(scheduler)} {}
 
   // ---- assignment
 
-  /// A lease through which the shard is certain to get everything; null: nobody can give one now. `reserved`:
-  /// the reader is not told yet.
+  /// Grants the lease through which the shard is certain to get every chunk; null: no source has a free
+  /// credit now. `reserved`: the reader is not told about the lease yet.
   lease_state* grant_upstream(const operation_state& operation, std::uint32_t shard, worker_state* reader,
                               const std::vector<incarnation>& excluded, bool reserved) {
-    const asker who = asker_of(operation, shard, reader);
-    auto chosen = choosing_.choose(who, excluded, nullptr, may_place(reader));
-    if (chosen.source == nullptr && take_back_idle(who))
-      chosen = choosing_.choose(who, excluded, nullptr, may_place(reader));
+    const asker asking = asker_of(operation, shard, reader);
+    auto chosen = choosing_.choose(asking, excluded, nullptr, may_place(reader));
+    if (chosen.source == nullptr && take_back_idle(asking))
+      chosen = choosing_.choose(asking, excluded, nullptr, may_place(reader));
     if (chosen.source == nullptr) return nullptr;
     return grant_chosen(chosen, operation, shard, reader, reserved, true);
   }
 
-  /// Further sources, up to the scheduler's limit. Each is told to the reader by a push, unless `told` is
-  /// there to take it. Who could use more is remembered.
+  /// Gives the reader further sources, up to the scheduler's limit. Each one is appended to `told`, or sent
+  /// to the reader as a push if `told` is null. A reader that could use more is remembered as hungry.
   void grow(const operation_state& operation, worker_state& reader, const std::vector<incarnation>& excluded,
             std::vector<messages::assignment>* told) {
     while (count_sources(reader) < choosing_.limits().sources) {
-      if (reader.upstream == nullptr && !promote(reader, {})) depose_lost_seed(operation, reader, excluded);
-      const asker who = asker_of(operation, reader.shard.index, &reader);
+      if (reader.upstream == nullptr && !promote(reader, {})) demote_lost_seed(operation, reader, excluded);
+      const asker asking = asker_of(operation, reader.shard.index, &reader);
       bool for_upstream = reader.upstream == nullptr;
-      auto chosen = choosing_.choose(who, excluded, nullptr, may_place(&reader), for_upstream);
+      auto chosen = choosing_.choose(asking, excluded, nullptr, may_place(&reader), for_upstream);
       if (chosen.source == nullptr && for_upstream) {
         for_upstream = false;
-        chosen = choosing_.choose(who, excluded, nullptr, may_place(&reader), false);
+        chosen = choosing_.choose(asking, excluded, nullptr, may_place(&reader), false);
       }
       if (chosen.source == nullptr) break;
       const lease_state* lease =
@@ -74,8 +74,8 @@ class leases {
     }
   }
 
-  /// The same for a reader whose sources have nothing new for it: if there are no others for it now, one that
-  /// somebody holds who does not come on at all.
+  /// Helps a reader whose sources have no new chunks for it: if `grow` has found none (`told` is empty),
+  /// takes a source back from a reader without progress and grants it to this one.
   void relieve(const operation_state& operation, worker_state& reader,
                const std::vector<incarnation>& excluded, std::vector<messages::assignment>& told) {
     if (!told.empty() || has_paused(reader.progressed)) return;
@@ -83,7 +83,7 @@ class leases {
       grow(operation, reader, excluded, &told);
   }
 
-  /// Something can be read that could not before: some of those who could use more sources are asked again.
+  /// A new source has become readable: tries again to give more sources to a few hungry readers.
   void feed(model_state& model, version_number version, std::uint32_t shard) {
     const auto record = model.versions.find(version);
     if (record == model.versions.end()) return;
@@ -99,9 +99,9 @@ class leases {
     }
   }
 
-  /// A lease that an earlier server gave and that is still in use.
+  /// Records a lease that an earlier server granted and that is still in use.
   void adopt(worker_state& reader, const messages::assignment& old) {
-    // Who says otherwise lies: nobody reads from itself, nor from more than there may be.
+    // Only a faulty worker announces itself as its source, or more sources than the limit.
     if (!old.source || old.source == reader.id || reader.reading.size() >= limits::sources) return;
     for (const lease_id known : reader.reading) {
       if (core_.leases.at(known).source == old.source) return;
@@ -131,7 +131,7 @@ class leases {
       core_.sourceless.insert(kept.id);
     }
   }
-  /// A worker has joined; leases on it may have been told of already.
+  /// Links a worker that has just joined with the leases on it that its readers announced earlier.
   void find_source(worker_state& source) {
     std::erase_if(core_.sourceless, [&](lease_id id) {
       lease_state& lease = core_.leases.at(id);
@@ -198,7 +198,8 @@ class leases {
     }
   }
 
-  /// The reader was declared dead: the lease ends when its source has cut it off, and counts no more.
+  /// The reader was declared dead: the lease no longer counts, and ends when its source has cut the reader
+  /// off.
   void begin_cut_off(lease_state& lease) {
     lease.cutting_off = true;
     lease.cut_off_at = core_.now;
@@ -208,7 +209,8 @@ class leases {
     core_.send(lease.source, {}, messages::cut_off_push{lease.reader});
   }
 
-  /// A reserved lease, if its source shows the version still: a source may have dropped it without a word.
+  /// Finds a reserved lease whose source still shows the version. Ends the lease if the source has dropped
+  /// the version meanwhile.
   [[nodiscard]] auto find_reserved(lease_id id) {
     const auto found = core_.leases.find(id);
     if (found == core_.leases.end()) return found;
@@ -219,7 +221,7 @@ class leases {
     return core_.leases.end();
   }
 
-  /// A reserved lease is told to its reader.
+  /// Turns a reserved lease into one that its reader knows.
   void hand_over(lease_state& lease, worker_state& reader) {
     lease.reserved = false;
     if (!lease.reader) reader.reading.push_back(lease.id);
@@ -243,16 +245,16 @@ class leases {
     core_.answer(worker, drain.sequence, std::move(reply));
   }
 
-  /// A worker that starts something new holds nothing of the old any more: it has cut off its readers itself,
-  /// and the message that said so was lost or is late.
+  /// The worker has begun another call, so it no longer holds the old version: it has cut off its readers
+  /// itself, and the message that reported this was lost or is late.
   void forget_drain(worker_state& worker) {
     for (const lease_id id : std::vector<lease_id>{worker.readers}) end(id, &drain_state::cut_off);
     check_drained(worker);
     worker.withdrawn = false;
   }
 
-  /// A worker that has overwritten its memory has cut off the readers of what was there before, even if the
-  /// message that said so is late. Leases on `now_there` are not touched.
+  /// A worker that has overwritten its memory has cut off the readers of the previous version, even if the
+  /// message that reports this is late. Leases on `now_there` are not touched.
   void end_overwritten(worker_state& worker, version_number now_there) {
     for (const lease_id id : std::vector<lease_id>{worker.readers}) {
       if (core_.leases.at(id).version != now_there) abandon(worker, id, &drain_state::cut_off);
@@ -263,14 +265,15 @@ class leases {
     for (const lease_id id : std::vector<lease_id>{source.readers}) move_reader(source, id);
   }
 
-  /// Ends a lease on a source that is gone; its reader goes on elsewhere, if it can.
+  /// Ends a lease on a source that is gone; its reader gets another source if there is one.
   void abandon(worker_state& source, lease_id id, std::uint32_t drain_state::*counter) {
     move_reader(source, id);
     end(id, counter);
   }
 
-  /// Lets the reader behind a lease go on without this source, if it can. A reserved lease moves at once; a
-  /// running one stays until its reader has released it.
+  /// Moves the reader of a lease to another source, if there is one. A reserved lease moves at once; an
+  /// active
+  /// lease remains until its reader has released it.
   void move_reader(worker_state& source, lease_id id) {
     const lease_state old = core_.leases.at(id);
     if (old.cutting_off || old.moving) return;
@@ -290,7 +293,7 @@ class leases {
     push_source(*operation, lease, *reader, id);
   }
 
-  /// One of the reader's other sources becomes its upstream. False: none can.
+  /// Makes one of the reader's other sources its upstream. False: none of them can be.
   bool promote(worker_state& reader, lease_id without) {
     for (const lease_id id : reader.reading) {
       lease_state& lease = core_.leases.at(id);
@@ -305,18 +308,18 @@ class leases {
 
   [[nodiscard]] source_limits limits() const noexcept { return choosing_.limits(); }
 
-  /// Sources that the reader has for its running update, and is to keep.
+  /// Counts the sources of the reader's running update, without those that the reader must release.
   [[nodiscard]] std::uint32_t count_sources(const worker_state& reader) const {
     return static_cast<std::uint32_t>(std::ranges::count_if(reader.reading, [this, &reader](lease_id id) {
       const lease_state& lease = core_.leases.at(id);
       return lease.operation == reader.reading_for && !lease.moving && !lease.cutting_off;
     }));
   }
-  /// It has been told to read somebody, and has not reported the end of it.
+  /// The worker has been given sources and has not reported the end of that update.
   [[nodiscard]] bool has_sources(const worker_state& worker) const {
     return std::ranges::any_of(worker.reading, [this](lease_id id) { return !core_.leases.at(id).reserved; });
   }
-  /// The update for which a worker is reading; null: none.
+  /// The update for which the worker is reading; null: none.
   [[nodiscard]] operation_state* operation_read_by(const worker_state& reader) const {
     operation_state* operation = find_operation(*reader.replica, reader.reading_for, reader.shard.index);
     if (operation == nullptr || operation->closed || operation->is_publish) return nullptr;
@@ -345,7 +348,7 @@ class leases {
     }
     return out;
   }
-  /// Of a shard that has not joined: where the rest of its replica is.
+  /// The assumed location of a shard that has not joined: that of another shard of its replica.
   [[nodiscard]] static const location* place_of(const replica_state& replica) noexcept {
     static const location nowhere{};
     for (const worker_state* worker : replica.workers) {
@@ -353,13 +356,14 @@ class leases {
     }
     return &nowhere;
   }
-  /// A reader that can be read itself, and has a credit left, may take a place between two others.
+  /// A reader that can be read itself, and has a free credit, may be inserted between a source and its
+  /// reader.
   [[nodiscard]] bool may_place(const worker_state* reader) const noexcept {
     return reader != nullptr && reader->offered == offer::receiving &&
            reader->load < choosing_.limits().credits;
   }
 
-  /// Null: the reader whose place was to be taken cannot move.
+  /// Null: the reader that was to be displaced cannot move.
   lease_state* grant_chosen(const choosing::choice& chosen, const operation_state& operation,
                             std::uint32_t shard, worker_state* reader, bool reserved, bool upstream) {
     if (chosen.displaced == lease_id{})
@@ -403,7 +407,7 @@ class leases {
     return lease;
   }
 
-  /// The lowest number that no lasting lease on the source has.
+  /// The lowest ordinal that no counted lease on the source has.
   [[nodiscard]] std::uint64_t free_ordinal(const worker_state& source) const {
     if (source.readers.size() > limits::sources) return source.readers.size();
     std::uint64_t taken = 0;
@@ -433,7 +437,7 @@ class leases {
     core_.send(reader.id, {}, messages::reassign_push{old, assignment_of(operation, lease, reader)});
   }
 
-  /// The reader is to go on without this source, and may have another one instead.
+  /// Tells the reader to release this source, and looks for another one for it.
   void dismiss(lease_id id, operation_state& operation, worker_state& reader) {
     stop_counting(core_.leases.at(id));
     core_.leases.at(id).upstream = false;
@@ -447,13 +451,15 @@ class leases {
   [[nodiscard]] bool has_paused(time_point since) const noexcept {
     return core_.now - since > core_.options.progress_timeout;
   }
-  /// Nobody can be read. A reader that has not come on for a while keeps no credit for that, and does not
-  /// stay the seed of a datacenter: it may be broken, or mean harm. True: one has lost its lease, and asks
-  /// for another one when it comes on again.
+  /// Revokes the lease of a reader without progress, so that neither a credit nor a datacenter's only
+  /// crossing
+  /// is blocked by a broken or malicious reader. Returns true if a lease was freed; that reader will ask
+  /// again
+  /// when it resumes.
   bool take_back_idle(const asker& wanting) {
     const auto record = wanting.replica->model->versions.find(wanting.version);
     if (record == wanting.replica->model->versions.end()) return false;
-    // Thousands may be waiting, and ask again and again.
+    // Thousands of readers may be waiting and asking repeatedly: limits how often the search runs.
     auto& next_looks = record->second.next_look[wanting.shard];
     const auto next_look = next_looks.find(wanting.place->datacenter);
     if (next_look != next_looks.end() && core_.now < next_look->second) return false;
@@ -475,7 +481,7 @@ class leases {
     index.visit_near(*wanting.place, 1, 0, look_at_source);
     if (crossings.empty()) index.visit_far(*wanting.place, 1, 0, look_at_source);
     if (found == nullptr) {
-      if (next_looks.size() >= most_next_looks) next_looks.clear();  // anybody can name a datacenter
+      if (next_looks.size() >= most_next_looks) next_looks.clear();  // names come from workers
       next_looks[wanting.place->datacenter] = core_.now + core_.options.progress_timeout / looks_per_timeout;
       return false;
     }
@@ -494,7 +500,7 @@ class leases {
     return true;
   }
 
-  /// The reader is to go on without this source.
+  /// Tells the reader to release this source.
   void take_back(lease_state& lease, worker_state& reader) {
     stop_counting(lease);
     if (reader.upstream_lease == lease.id) forget_upstream(reader);
@@ -504,14 +510,14 @@ class leases {
     core_.send(reader.id, {}, std::move(push));
   }
 
-  /// The reader has lost its datacenter's seed, which may not have been declared dead yet: that one is not
-  /// the seed any more. If it lives it goes on with what it has from the others.
-  void depose_lost_seed(const operation_state& operation, worker_state& reader,
+  /// The reader has lost the seed of its datacenter, which may not have been declared dead yet. Takes the
+  /// crossing lease from the seed. If the seed is alive, it continues with its other sources.
+  void demote_lost_seed(const operation_state& operation, worker_state& reader,
                         const std::vector<incarnation>& excluded) {
     const auto record = reader.model->versions.find(operation.version);
     if (record == reader.model->versions.end()) return;
-    const asker who = asker_of(operation, reader.shard.index, &reader);
-    for (const lease_id id : choosing::crossings_into(record->second, who)) {
+    const asker asking = asker_of(operation, reader.shard.index, &reader);
+    for (const lease_id id : choosing::crossings_into(record->second, asking)) {
       lease_state& lease = core_.leases.at(id);
       worker_state* seed = core_.find(lease.reader);
       if (lease.reserved || seed == nullptr || seed == &reader || !std::ranges::count(excluded, seed->id))
@@ -539,7 +545,7 @@ class leases {
     lease.moving = true;
     count(lease, false);
   }
-  /// Whether a lease is part of its source's load, and a crossing.
+  /// Sets whether a lease counts in its source's load and, if it crosses, among the crossings.
   void count(lease_state& lease, bool counts) {
     if (std::exchange(lease.counted, counts) == counts) return;
     worker_state* source = core_.find(lease.source);

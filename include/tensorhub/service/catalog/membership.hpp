@@ -1,11 +1,13 @@
 #pragma once
 /// \file membership.hpp
-/// Workers come and go: join (also to a new server, with all they hold), leave, replacement, silence.
+/// Handles workers that join (also a new server, with the versions that they hold), leave, are replaced or
+/// fall silent.
 ///
 /// A dead reader's lease ends when its source has confirmed the cut-off, or is gone itself.
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -27,19 +29,19 @@ namespace tensorhub::inline TENSORHUB_MODE::catalog_detail {
 
 class membership {
  public:
-  membership(core& shared, versions& known, retention& kept, questions& asked, leases& given,
-             operation_table& table, updates& running)
-      : core_{shared},
-        versions_{known},
-        retention_{kept},
-        questions_{asked},
-        leases_{given},
-        table_{table},
-        updates_{running},
-        admission_{shared, shared.policy.name} {}
+  membership(core& core, versions& versions, retention& retention, questions& questions, leases& leases,
+             operation_table& operations, updates& updates)
+      : core_{core},
+        versions_{versions},
+        retention_{retention},
+        questions_{questions},
+        leases_{leases},
+        table_{operations},
+        updates_{updates},
+        admission_{core, core.policy.name} {}
 
   void on_join(incarnation from, request_sequence sequence, const messages::join_request& join) {
-    if (dead_.contains(from)) return say_goodbye(from);
+    if (dead_.contains(from)) return notify_goodbye(from);
     messages::join_reply reply;
     reply.epoch = core_.epoch;
     reply.heartbeat_interval_ms = milliseconds(core_.options.heartbeat_interval);
@@ -51,7 +53,7 @@ class membership {
     if (reply.result.ok() && !reply.wants_layout) {
       worker_state& worker = admit(from, join);
       if (worker.model->succeeds && !core_.recovering(*worker.model)) end_recovery(*worker.model);
-      // Who has waited for this shard may let go now.
+      // Replicas that waited for this shard may be allowed to release their version now.
       core_.retention_changed =
           core_.retention_changed || (core_.recovering() && worker.model->waits_to_let_go);
       questions_.retry_unknown();
@@ -76,12 +78,13 @@ class membership {
     const incarnation id = worker.id;
     core_.log(log_level::info, who(worker) + " left", about(worker));
     ++core_.counted.seen.workers_left;
-    dead_.insert(id);  // for good: a late repetition of its join must not take a successor's place
+    dead_.insert(id,
+                 std::nullopt);  // for good: a late repetition of its join must not take a successor's place
     remove(worker, {errc::group_failed, who(worker) + " left"}, true);
     core_.send(id, sequence, messages::status_reply{});
   }
 
-  void say_goodbye(incarnation id) {
+  void notify_goodbye(incarnation id) {
     messages::goodbye_push goodbye;
     goodbye.epoch = core_.epoch;
     goodbye.rejoin = !dead_.contains(id);
@@ -109,16 +112,16 @@ class membership {
     }
   }
 
-  // ---- suspicion: two witnesses, and silence, make a death
+  // ---- suspicion: a worker that is silent, unreachable and reported lost by a reader is declared dead
 
-  /// The connection to the server is gone.
+  /// The connection between this worker and the server is gone.
   void on_unreachable(incarnation id) {
     worker_state* worker = core_.find(id);
     if (worker == nullptr || std::exchange(worker->unreachable, true)) return;
     core_.suspects.insert(id);
   }
-  /// A worker that a reader has lost, that cannot be reached, and that has been silent for longer than a
-  /// heartbeat takes, is dead.
+  /// Declares a suspect dead if a reader has lost it, the server cannot reach it, and it has been silent for
+  /// longer than a heartbeat interval.
   void judge_suspects() {
     for (const incarnation id : std::set<incarnation>{core_.suspects}) {
       worker_state* worker = core_.find(id);
@@ -132,11 +135,14 @@ class membership {
     }
   }
 
-  /// Of those who have broken the protocol, and of those whom an earlier server declared dead, and ended
-  /// before it could tell them: they must join anew, because who has cut them off will never serve them
-  /// again. Two witnesses say so: the source that has the order, and the reader itself, which has lost that
-  /// source. A source that lies can refuse its own readers in any case; by this it can make some of them join
-  /// anew, each once per server, and nobody who has joined this server first.
+  /// Declares condemned workers dead: those that broke the protocol, and those that an earlier server
+  /// declared
+  /// dead without being able to tell them. The latter must join anew, because the sources that cut them off
+  /// will never serve them again. The server needs two reports for this: the source announced the order to
+  /// cut
+  /// the reader off, and the reader reported the loss of that source. A source that lies can refuse its own
+  /// readers in any case; this rule lets it make some of them join anew, each once per server, but no worker
+  /// that joined this server first.
   void confirm_verdicts() {
     for (const auto& [id, found] : std::exchange(core_.condemned, {})) {
       worker_state* worker = core_.find(id);
@@ -149,9 +155,12 @@ class membership {
     }
   }
 
-  // ---- after a server's start
+  /// Why this worker was declared dead; empty: it was not, or the server has forgotten.
+  [[nodiscard]] std::optional<verdict> verdict_of(incarnation id) const { return dead_.verdict_of(id); }
 
-  /// Nobody else will come back: what was put off until now is done.
+  // ---- recovery after a server's start
+
+  /// No more workers of an earlier server are expected: runs the decisions that were deferred until now.
   void end_recovery() {
     for (auto& [name, model] : core_.models) {
       end_recovery(model);
@@ -169,7 +178,7 @@ class membership {
   }
 
  private:
-  /// An incarnation has one place for all its life.
+  /// An incarnation belongs to one model, replica and shard for its whole life.
   [[nodiscard]] messages::status check_place(incarnation from, const messages::join_request& join) const {
     const worker_state* present = core_.find(from);
     if (present == nullptr || (present->model->name == join.model && present->replica->name == join.replica &&
@@ -191,7 +200,7 @@ class membership {
     }
     worker_state* present = slot->workers[join.shard.index];
     if (present != nullptr && present->id != id) {
-      ++model.workers;  // keeps model and replica while the old worker goes
+      ++model.workers;  // keeps model and replica while the old worker is removed
       declare_dead(*present, "was replaced by a newer process", verdict::replaced);
       --model.workers;
       present = nullptr;
@@ -224,12 +233,12 @@ class membership {
     worker.last_heard = core_.now;
     worker.called = worker.called || join.operation.value != 0;
     replica.closed_operation = std::max(replica.closed_operation, join.operation);
-    if (is_fresh) succeed(worker, join);  // a repetition may come late, and tell of what has changed since
+    if (is_fresh) succeed(worker, join);  // a repeated join may arrive late and be out of date
     updates_.refresh(replica);
     return worker;
   }
 
-  /// What the worker has of an earlier server: it knows more than this one.
+  /// Takes over what the worker knows from an earlier server.
   void succeed(worker_state& worker, const messages::join_request& join) {
     model_state& model = *worker.model;
     worker.ended_before = std::max(worker.ended_before, join.operation);
@@ -244,7 +253,7 @@ class membership {
     model.latest_told = std::max(model.latest_told, join.latest);
     model.latest_seen = std::max(model.latest_seen, join.latest);
     model.latest_ever = std::max(model.latest_ever, join.latest);
-    // Also if it holds nothing: it may be publishing, and the answer was lost.
+    // This applies even if the worker holds nothing: it may be publishing while the answer was lost.
     worker.has_old_keys = worker.has_old_keys || !is_new;
     if (join.decided) {
       versions_.know(model, join.decided, worker.shard.index, {});
@@ -300,7 +309,7 @@ class membership {
     ++(found == verdict::replaced ? seen.workers_replaced
        : found == verdict::unruly ? seen.workers_unruly
                                   : seen.workers_dead);
-    dead_.insert(worker.id);
+    dead_.insert(worker.id, found);
     const incarnation id = worker.id;
     remove(worker, {errc::group_failed, sentence}, false);
     messages::goodbye_push goodbye;
@@ -310,9 +319,9 @@ class membership {
     core_.send(id, {}, std::move(goodbye));
   }
 
-  /// Takes a worker out of everything. `gone_politely`: it has said itself that it reads nothing any more.
+  /// Removes a worker from all records. `gone_politely`: the worker itself reported that it no longer reads.
   void remove(worker_state& worker, const messages::status& reason, bool gone_politely) {
-    worker.drain.reset();  // its readers are moved, not waited for: it must not hear that they are done
+    worker.drain.reset();  // its readers are moved, not waited for, so it must get no drained_reply
     for (const lease_id id : std::vector<lease_id>{worker.reading}) {
       lease_state& lease = core_.leases.at(id);
       if (gone_politely || lease.reserved || core_.find(lease.source) == nullptr) {

@@ -1,12 +1,13 @@
 #pragma once
 /// \file operation_table.hpp
-/// Which call of a replica's shards is which operation: opened by the first shard that calls, closed once,
-/// and remembered for a while so that late shards hear how it ended.
+/// Maps the calls of a replica's shards to operations. An operation is opened by the first shard that calls,
+/// closed once, and remembered for a while so that late shards learn how it ended.
 ///
-/// All shards count their calls, and the same number is the same operation. A process that takes a dead one's
-/// place has to guess (`count`), and may be one call ahead or behind then: each operation would fail for want
-/// of a shard that takes part in another. So whoever finds twice in a row that the others have gone on
-/// without it, or has ended the operation under another number, is counted anew.
+/// All shards number their calls, and calls with the same number belong to the same operation. A replacement
+/// process does not know the group's call number. It guesses (`count`) and may be one call ahead or behind,
+/// so
+/// that every operation of the group would fail. If two consecutive calls turn out to be out of step, or the
+/// worker has ended the operation under another number, it is renumbered.
 
 #include <algorithm>
 #include <iterator>
@@ -25,9 +26,10 @@ class operation_table {
   /// `policy` is borrowed.
   explicit operation_table(const consistency_traits& policy) : policy_{policy} {}
 
-  /// The number of a worker's call. Shards count alike from their start; a process that has taken a dead
-  /// one's place does not know how far the others have counted, so its first call is the operation that waits
-  /// for its shard, or the next. `asked` is zero as long as it has not heard that number.
+  /// Returns the number of a worker's call. The shards of a group number their calls alike from their start.
+  /// A
+  /// replacement process does not know the number, so its first call joins the operation that waits for its
+  /// shard, or opens the next one. `asked` is zero until the worker has learned the number.
   [[nodiscard]] operation_counter count(worker_state& worker, operation_counter asked,
                                         std::optional<version_number> publishes) {
     replica_state& replica = *worker.replica;
@@ -35,7 +37,7 @@ class operation_table {
     if (const auto same = waits_for_publish(worker, publishes)) return same;
     if (counted && asked && !is_out_of_step(worker, asked) && !has_skipped(worker, asked, publishes))
       return asked;
-    // The others may have published this with an earlier server, without this shard.
+    // The other shards may have published this version to an earlier server, without this shard.
     const bool may_be_ended = publishes && *publishes == replica.model->latest_told && !asked &&
                               replica.closed_operation && replica.operations.empty();
     if (may_be_ended) return replica.closed_operation;
@@ -51,8 +53,9 @@ class operation_table {
     return next;
   }
 
-  /// This worker has called an update whose end it has not reported, or has not been confirmed to it. It does
-  /// not make another call before that (outbox.hpp).
+  /// This worker has called an update whose end it has not reported, or whose end the server has not
+  /// confirmed.
+  /// A correct worker makes no other call before that (outbox.hpp).
   [[nodiscard]] bool is_in_update(const worker_state& worker) const {
     for (auto& [key, operation] : worker.replica->operations) {
       const member_state* member = member_of(operation, worker.shard.index);
@@ -64,7 +67,7 @@ class operation_table {
     return false;
   }
 
-  /// False: this worker has called so often without an end that it has gone wild, or means harm.
+  /// False: this worker has so many unfinished calls that it is faulty or malicious.
   [[nodiscard]] static bool has_room(const worker_state& worker) {
     std::size_t open_calls = 0;
     for (auto& [key, operation] : worker.replica->operations) {
@@ -113,18 +116,20 @@ class operation_table {
     operation_state* operation = find_operation(replica, asked, worker.shard.index);
     if (operation == nullptr) {
       const bool is_repeated =
-          asked.value == worker.ended_before.value + 1;  // an earlier server did not answer
+          asked.value == worker.ended_before.value + 1;  // an earlier server did not answer this call
       return policy_.decides_per_group && asked <= replica.closed_operation && !is_repeated;
     }
     if (!operation->closed) return false;
     if (member_of(*operation, worker.shard.index)->phase != phase::absent)
-      return true;  // under another number
+      return true;  // the worker has ended it under another number
     if (operation->failure.ok()) return !(worker.holds() && worker.held->version == operation->version);
-    // Who calls a moment after a failure is in step: only what had waited for it, or is long over, counts.
+    // A call that arrives just after a failure is still in step. The call counts as missed only if the
+    // operation was decided or is more than one behind.
     const bool left_behind = operation->decided || replica.closed_operation.value > asked.value + 1;
     return std::exchange(worker.missed, left_behind) && left_behind;
   }
-  /// The others' call that publishes the same version, whatever this worker has counted; zero: none.
+  /// The open operation in which the other shards publish the same version, whatever number this worker sent;
+  /// zero: none.
   [[nodiscard]] operation_counter waits_for_publish(const worker_state& worker,
                                                     std::optional<version_number> publishes) const {
     if (!publishes || !policy_.decides_per_group) return {};
@@ -136,8 +141,9 @@ class operation_table {
     }
     return {};
   }
-  /// A worker publishes a later version than the others do under this number. If it has seen a server's end
-  /// it has missed a call of theirs; if it has published their version it has counted that call otherwise.
+  /// A worker publishes a later version than the other shards do under this number. Either it has missed one
+  /// of
+  /// their calls (it comes from an earlier server), or it has published their version under another number.
   [[nodiscard]] bool has_skipped(const worker_state& worker, operation_counter asked,
                                  std::optional<version_number> publishes) const {
     if (!publishes) return false;
@@ -154,7 +160,7 @@ class operation_table {
       if (!oldest.closed) close(oldest);
       replica.operations.erase(replica.operations.begin());
     }
-    // Whoever counts downwards, or in leaps, is not remembered any longer for that.
+    // A worker that numbers its calls downwards, or in leaps, must not grow this table.
     const std::size_t most =
         4 * operations_remembered * (policy_.decides_per_group ? 1 : replica.workers.size());
     for (auto at = replica.operations.begin();

@@ -14,20 +14,20 @@ namespace tensorhub::inline TENSORHUB_MODE {
 
 struct catalog_options {
   std::chrono::milliseconds heartbeat_interval = defaults::heartbeat_interval;
-  /// Silence after which a worker is dead.
+  /// Time without a message after which a worker is declared dead.
   std::chrono::milliseconds worker_timeout = defaults::worker_timeout;
-  /// Without a chunk received: then a reader's sources may be given to others, who have none.
+  /// Time without a received chunk after which a reader's source may be given to a waiting reader.
   std::chrono::milliseconds progress_timeout = defaults::progress_timeout;
-  /// From the decision until all shards have called.
+  /// Time from the decision of an operation until all shards must have called it.
   std::chrono::milliseconds group_timeout = defaults::group_timeout;
-  /// After its start a server does not say that something is not there, and lets nobody's memory go: workers
-  /// of an earlier one may still be on their way. Ends early for a model whose workers are all back.
+  /// Time after its start during which a server never answers `not_found` and releases no memory, because
+  /// workers of an earlier server may not have joined yet. Ends early for a model whose workers are all back.
   std::chrono::milliseconds recovery_grace = defaults::recovery_grace;
-  std::size_t retained_versions = 16;  ///< version records (digests) kept beyond those that somebody holds
-  std::string transport{};             ///< policy names that workers must have; empty: any
+  std::size_t retained_versions = 16;  ///< version records (digests) kept of versions that no worker holds
+  std::string transport{};             ///< name of the transport that workers must have; empty: any
   std::string integrity{};
-  catalog_bounds most{};       ///< of what it remembers
-  bool log_decisions = false;  ///< a log line (debug) for every source that is chosen, as `why` tells it
+  catalog_bounds most{};       ///< on what the catalog stores
+  bool log_decisions = false;  ///< writes a log line (debug) for every chosen source, worded as in `why`
 };
 
 }  // namespace tensorhub::inline TENSORHUB_MODE

@@ -1,6 +1,7 @@
 #pragma once
 /// \file publishing.hpp
-/// A holder's own requests about its reference: publish it, take it back, and what becomes of its readers.
+/// Requests of a worker about the version that it holds: publish it, withdraw it, and end or move its
+/// readers.
 
 #include <algorithm>
 #include <string>
@@ -22,9 +23,14 @@ namespace tensorhub::inline TENSORHUB_MODE::catalog_detail {
 
 class publishing {
  public:
-  publishing(core& shared, versions& known, retention& kept, leases& given, operation_table& table,
-             updates& running)
-      : core_{shared}, versions_{known}, retention_{kept}, leases_{given}, table_{table}, updates_{running} {}
+  publishing(core& core, versions& versions, retention& retention, leases& leases,
+             operation_table& operations, updates& updates)
+      : core_{core},
+        versions_{versions},
+        retention_{retention},
+        leases_{leases},
+        table_{operations},
+        updates_{updates} {}
 
   void on(worker_state& worker, request_sequence sequence, const messages::publish_request& request) {
     operation_counter counter = request.operation;
@@ -35,11 +41,12 @@ class publishing {
   void on(worker_state& worker, request_sequence sequence, const messages::unpublish_request& request) {
     const bool current =
         worker.held && worker.held->version == request.version && worker.held->epoch == request.epoch;
-    // The drain before an update does not withdraw anything: the update's decision has hidden the reference,
-    // and if the operation has failed meanwhile the worker keeps what it holds.
+    // The drain before an update withdraws nothing: the decision of the update has hidden the reference
+    // already, and if the operation has failed meanwhile the worker keeps the version that it holds.
     const bool before_update = request.operation.value != 0;
     if (!current || (before_update && !is_reading(worker, request.operation))) {
-      // Of an update that has failed meanwhile nothing is to be read: what is held stays.
+      // The update has failed meanwhile: the worker must not read anything and keeps the version that it
+      // holds.
       const operation_state* ended =
           before_update ? find_operation(*worker.replica, request.operation, worker.shard.index) : nullptr;
       const bool failed = ended != nullptr && ended->closed;
@@ -71,7 +78,7 @@ class publishing {
     updates_.serve_waiting(*worker.model);
   }
 
-  /// Those who wait to let go, after something has changed.
+  /// Decides again the unpublish requests that wait until a retained version is safe elsewhere.
   void retry_parked(model_state& model) {
     std::vector<worker_state*> parked;
     for (const auto& [name, replica] : model.replicas) {
@@ -82,7 +89,7 @@ class publishing {
     for (worker_state* worker : parked) {
       if (!retention_.may_let_go(*worker->replica, worker->leaving)) continue;
       const messages::unpublish_request request = *worker->parked;
-      // What `on` asks again has just been answered.
+      // `on` asks `may_let_go` again; the answer is the same.
       on(*worker, worker->parked_sequence, request);
     }
   }
@@ -110,7 +117,7 @@ class publishing {
   }
 
  private:
-  /// The deadline has come: the memory is the caller's again, whatever becomes of the version.
+  /// The deadline of the unpublish has passed: the caller gets its memory back even if the version is lost.
   void give_up_waiting(worker_state& worker) {
     worker.parked.reset();
     retention_.note_forced(*worker.replica, worker.replica->complete);
@@ -126,7 +133,7 @@ class publishing {
     if (!version) return {errc::invalid_argument, "version 0 cannot be published: count from 1"};
     if (worker.overwriting) return {errc::busy, "an update of this worker is running"};
     const auto record = model.versions.find(version);
-    // An earlier server may have heard of this version from another shard already.
+    // Another shard may have published this version to an earlier server.
     const bool may_be_known = version == model.latest_told;
     if (record == model.versions.end() && version <= model.latest_seen && !may_be_known) {
       return {errc::version_conflict, "version " + to_string(version) + " goes backwards: version " +
@@ -146,13 +153,13 @@ class publishing {
     versions_.drop(worker);
     versions_.hold(worker, request.held, true);
     worker.published = version;
-    if (core_.recovering()) worker.has_old_keys = true;  // an earlier server may have told readers of it
+    if (core_.recovering()) worker.has_old_keys = true;  // an earlier server may have assigned it readers
     updates_.refresh(*worker.replica);
     versions_.forget_old(model);
     return {};
   }
 
-  /// The shards of a replica publish the same version in the same call.
+  /// Checks that the shards of a replica publish the same version in the same call.
   [[nodiscard]] messages::status agree_on_publish(worker_state& worker,
                                                   const messages::publish_request& request,
                                                   operation_counter& counter) {

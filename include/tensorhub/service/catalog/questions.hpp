@@ -14,7 +14,7 @@ namespace tensorhub::inline TENSORHUB_MODE::catalog_detail {
 
 class questions {
  public:
-  explicit questions(core& shared) : core_{shared} {}
+  explicit questions(core& core) : core_{core} {}
 
   void on(worker_state& worker, request_sequence sequence, const messages::wait_request& request) {
     waiter_state waiter{worker.id, sequence, request.selector,
@@ -81,7 +81,7 @@ class questions {
     core_.send(from, sequence, std::move(reply));
   }
 
-  /// Answers those whose version has come.
+  /// Answers the workers whose version has become available.
   void retry(model_state& model) {
     for (std::size_t i = 0; i < model.waiters.size();) {
       if (try_answer(model, model.waiters[i])) {
@@ -93,7 +93,7 @@ class questions {
       }
     }
   }
-  /// Answers those whose deadline has come.
+  /// Answers the workers whose deadline has passed.
   void expire(model_state& model) {
     for (std::size_t i = 0; i < model.waiters.size();) {
       if (core_.now >= model.waiters[i].deadline && try_answer(model, model.waiters[i])) {
@@ -105,21 +105,21 @@ class questions {
       }
     }
   }
-  /// Answers those who asked for something that was unknown, if it is known now.
+  /// Repeats the questions about models and workers that were unknown.
   void retry_unknown() {
     for (question& each : std::exchange(put_off_, {})) {
       std::visit([&](const auto& request) { ask(each.from, each.sequence, request); }, each.request);
     }
   }
-  /// What is unknown now is not there.
+  /// The grace is over: a model or worker that is still unknown is answered with `not_found`.
   void end_recovery() { retry_unknown(); }
 
-  /// The worker goes away: nobody waits for its answers.
+  /// The worker is being removed: forgets its questions.
   void forget(const worker_state& worker) {
     waiter_count_ -= std::erase_if(worker.model->waiters,
                                    [&](const waiter_state& waiter) { return waiter.worker == worker.id; });
   }
-  /// The model goes away, and all its workers have.
+  /// The model is being removed, after all its workers: forgets the questions about it.
   void forget(model_state& model) { waiter_count_ -= model.waiters.size(); }
   [[nodiscard]] std::size_t waiter_count() const noexcept { return waiter_count_; }
 
@@ -142,8 +142,8 @@ class questions {
   void ask(incarnation from, request_sequence sequence, const messages::why_request& request) {
     on_why(from, sequence, request);
   }
-  /// True: the server has just started, so whoever is asked about may be on his way; the question is asked
-  /// again later.
+  /// True: the server has just started, and the workers in question may still join; the question is kept and
+  /// repeated later.
   template <typename Request>
   [[nodiscard]] bool put_off(incarnation from, request_sequence sequence, const Request& request) {
     if (!core_.recovering() || put_off_.size() >= put_off_at_most) return false;
@@ -153,7 +153,7 @@ class questions {
     return true;
   }
 
-  /// True: answered, or the asker is gone.
+  /// True: the question was answered, or the asking worker is gone.
   [[nodiscard]] bool try_answer(model_state& model, const waiter_state& waiter) {
     worker_state* worker = core_.find(waiter.worker);
     if (worker == nullptr || worker->model != &model) return true;

@@ -1,19 +1,20 @@
 #pragma once
 /// \file retention.hpp
-/// Versions that are not to be lost, and what is done before their last reliable holder lets go.
+/// Retained versions, and the handover that precedes the release of the last reliable copy.
 ///
-/// A replica is *reliable* for a version while it holds it completely, none of its workers is spot, and it
-/// has not asked to let go of it. Whoever asks (unpublish, an update that overwrites, leave) and is the last
-/// one has to wait for a *handover*: a host takes the version into its host memory and shows it as a
-/// temporary replica.
+/// A replica is *reliable* for a version while it holds the version completely, none of its workers is spot,
+/// and it has not asked to release it. When the last reliable replica asks (by unpublish, leave, or an update
+/// that overwrites), it must wait for a *handover*: a host takes the version into host memory and shows it as
+/// a temporary replica.
 ///
-///     host: the asker's own processes, by a local copy;  if they are about to end: another replica's, by an
-///     update
+///     host:  the asking replica's own processes, by a local copy;
+///            if they are about to end, another replica's processes, by an update
 ///
-/// From the moment it asks a replica does not count any more, so two that ask at once never each take the
-/// other for the survivor. A handover ends when the temporary replica is complete, or when nobody can be the
-/// host: then the version is lost, which is said. A temporary replica is dropped when its version is not
-/// retained any more, or another reliable replica has it.
+/// A replica stops counting as reliable as soon as it asks, so two replicas that ask at the same time cannot
+/// each rely on the other. A handover ends when the temporary replica is complete, or when no replica can be
+/// the host; in that case the version is lost and is reported as lost. A temporary replica is dropped when
+/// its
+/// version is no longer retained, or another reliable replica holds it.
 
 #include <algorithm>
 #include <string>
@@ -29,7 +30,7 @@ namespace tensorhub::inline TENSORHUB_MODE::catalog_detail {
 
 class retention {
  public:
-  retention(core& shared, versions& known) : core_{shared}, versions_{known} {}
+  retention(core& core, versions& versions) : core_{core}, versions_{versions} {}
 
   // ---- what is retained
 
@@ -46,7 +47,7 @@ class retention {
     choose_host(*worker.model, found->second);
   }
 
-  /// A worker has joined: it says what an earlier server told it, and is told what is true.
+  /// Merges the retention that a joining worker knows from an earlier server: the higher revision wins.
   void greet(worker_state& worker, const messages::retention& told) {
     model_state& model = *worker.model;
     if (told.revision > model.keeps.revision) {
@@ -69,11 +70,11 @@ class retention {
 
   // ---- letting go
 
-  /// Whether a replica may let go of what it holds. False: a handover has begun, ask again when
-  /// `core::retention_changed` is set.
+  /// Whether a replica may release the version that it holds. False: a handover has begun, or the server is
+  /// recovering; ask again when `core::retention_changed` is set.
   [[nodiscard]] bool may_let_go(replica_state& replica, bool is_leaving) {
     model_state& model = *replica.model;
-    // What is retained, or what the replica holds, may not be known yet.
+    // The server may not know yet which versions are retained, or which version the replica holds.
     if (core_.recovering(model) || misses_shard(replica)) {
       model.waits_to_let_go = true;
       return false;
@@ -96,19 +97,19 @@ class retention {
     model.waits_to_let_go = model.waits_to_let_go || !handover.given_up;
     return handover.given_up;
   }
-  /// The memory was taken back all the same.
+  /// The owner reclaimed the memory before a handover completed.
   void note_forced(const replica_state& replica, version_number version) {
     if (is_retained(*replica.model, version) && !has_spot(replica) && count_others(replica, version) == 0)
       note_lost(*replica.model, version,
-                "its last holder '" + replica.name + "' had to let go at its deadline");
+                "its last holder '" + replica.name + "' had to release it at its deadline");
   }
   [[nodiscard]] static bool is_lost(const model_state& model, version_number version) {
     return model.lost.contains(version);
   }
 
-  // ---- again and again
+  // ---- periodic work
 
-  /// Repeats orders, replaces hosts that are gone, drops what is not needed any more.
+  /// Repeats orders, replaces hosts that are gone, and drops temporary replicas that are no longer needed.
   void look_after(model_state& model) {
     for (auto entry = model.handovers.begin(); entry != model.handovers.end();) {
       handover_state& handover = entry->second;
@@ -154,8 +155,8 @@ class retention {
     }
   }
 
-  /// The count may say that all workers of an earlier server are back although one of this replica is not:
-  /// then what the others hold may still turn out to be complete.
+  /// A shard of this replica has not joined, although the count may say that all workers of an earlier server
+  /// are back. The replica may turn out to hold its version completely.
   [[nodiscard]] bool misses_shard(const replica_state& replica) const {
     if (!core_.recovering() || replica.model->workers_back == 0) return false;
     const auto is_absent = [](const worker_state* w) { return w == nullptr; };
@@ -172,7 +173,7 @@ class retention {
     return record->second.reliable_replicas - (replica.counts_for == version ? 1 : 0);
   }
 
-  /// Sets `host`, or gives up.
+  /// Sets `host`, or `given_up` if no replica can be the host.
   void choose_host(model_state& model, handover_state& handover) {
     handover.host.clear();
     core_.retention_changed = true;
@@ -196,7 +197,7 @@ class retention {
     handover.given_up = true;
     note_lost(
         model, handover.version,
-        "its last holder '" + handover.from + "' lets go of it, and no other reliable replica can take it");
+        "its last holder '" + handover.from + "' releases it, and no other reliable replica can take it");
   }
   void note_lost(model_state& model, version_number version, const std::string& why) {
     if (!model.lost.insert(version).second) return;
@@ -223,7 +224,7 @@ class retention {
   void drop_if_unneeded(replica_state& replica) {
     const version_number version = replica.complete;
     if (!replica.dropping) {
-      // While it is being filled somebody waits for it.
+      // A temporary replica that is still incomplete belongs to a running handover.
       if (!version || core_.recovering(*replica.model)) return;
       const bool elsewhere = std::ranges::any_of(replica.model->replicas, [&](const auto& entry) {
         const replica_state& other = *entry.second;

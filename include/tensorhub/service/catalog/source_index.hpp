@@ -1,12 +1,12 @@
 #pragma once
 /// \file source_index.hpp
-/// Who may be read, of one shard of one version, kept so that a good few are found among ten thousand in
-/// microseconds.
+/// The workers that may be read for one shard of one version. The index finds a few good candidates among ten
+/// thousand workers in microseconds.
 ///
-/// Workers are in groups: of their host, rack and datacenter, those that have every chunk, and publishers. A
-/// group keeps its workers by load, so that the least loaded are found without looking at the others; of
-/// equally loaded ones a query starts at a random place. All operations are O(1), but for the look-up of a
-/// group's name.
+/// Workers are grouped by host, rack and datacenter; further groups hold the workers that have every chunk,
+/// and the publishers. A group orders its workers by load, so that a query finds the least loaded without
+/// visiting the others; among equally loaded workers it starts at a random one. All operations are O(1),
+/// except for the look-up of a group's name.
 ///
 /// Thread safety: none.
 
@@ -25,7 +25,7 @@ namespace tensorhub::inline TENSORHUB_MODE::catalog_detail {
 
 struct worker_state;
 
-/// The workers of one kind, by load. Loads of `most_load` and more are one class.
+/// The workers of one group, by load. All loads of `most_load` and more share one class.
 class source_group {
  public:
   static constexpr std::uint32_t most_load = 16;
@@ -62,7 +62,7 @@ class source_index {
   source_index(const source_index&) = delete;  // positions point into it
   source_index& operator=(const source_index&) = delete;
 
-  /// `places` and `worker` are one worker's; `has_all`: every chunk.
+  /// `places`: of the same worker; `has_all`: the worker has every chunk.
   void insert(worker_state& worker, source_places& places, const location& where, std::uint32_t load,
               bool has_all, bool publisher) {
     if (group_count() >= sweep_at_) forget_empty_groups();
@@ -100,14 +100,14 @@ class source_index {
     return std::ranges::all_of(datacenters_, [](const auto& entry) { return entry.second.size() == 0; });
   }
 
-  /// Of all names that are remembered.
+  /// The number of group names in the index.
   [[nodiscard]] std::size_t group_count() const noexcept {
     return hosts_.size() + racks_.size() + datacenters_.size() + complete_.size();
   }
 
-  /// Calls `visit(worker)` for the least loaded of each group that a reader at `where` should know of,
-  /// nearest groups first; a worker may come several times. `visit` says whether it counts; `each` of a group
-  /// are asked for. `random` is any number.
+  /// Calls `visit(worker)` for the least loaded workers of each group that matters to a reader at `where`,
+  /// nearest groups first; a worker may be visited several times. `visit` returns whether the worker counts;
+  /// the visit of a group ends after `each` counted workers. `random` is any number.
   template <typename Visit>
   void visit_near(const location& where, std::size_t each, std::uint64_t random, Visit&& visit) const {
     if (!where.host.empty()) visit_group(hosts_, where.datacenter + '\n' + where.host, each, random, visit);
@@ -168,7 +168,8 @@ class source_index {
     }
   }
 
-  /// Anybody can join with another place each time: at most twice as many names are kept as have workers.
+  /// A worker may join with a different location each time, so at most twice as many group names are kept as
+  /// have workers.
   void forget_empty_groups() {
     for (groups* all : {&hosts_, &racks_, &datacenters_, &complete_})
       std::erase_if(*all, [](const auto& entry) { return entry.second.size() == 0; });

@@ -1,11 +1,11 @@
 #pragma once
 /// \file state.hpp
-/// What the catalog remembers: plain state and look-ups, no decisions.
+/// The state of the catalog: plain records and look-ups, no decisions.
 ///
 ///     model --< replica --< worker >-- held reference          lease: reader -> source
 ///       \--< version: roots and holders per shard              operation: one call of a replica's shards
 ///
-/// Everything is soft: a new server rebuilds it from what the workers announce.
+/// All of it is soft state: a new server rebuilds it from the announcements of the workers.
 
 #include <algorithm>
 #include <cstdint>
@@ -17,7 +17,6 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
-#include <unordered_set>
 #include <vector>
 
 #include "tensorhub/config.hpp"
@@ -33,8 +32,8 @@ namespace tensorhub::inline TENSORHUB_MODE::catalog_detail {
 struct model_state;
 struct replica_state;
 
-/// A reader's permission to read one source. Counted from its assignment; ends when the reader says so, or
-/// when the source has confirmed that the reader is cut off.
+/// A reader's permission to read one source. It counts from its assignment, and ends when the reader reports
+/// the end or the source has confirmed that the reader is cut off.
 struct lease_state {
   lease_id id{};
   incarnation source{};
@@ -44,19 +43,19 @@ struct lease_state {
   std::uint32_t shard = 0;
   bool reserved = true;       ///< the reader has not been told yet
   bool cutting_off = false;   ///< the reader was declared dead; ends when the source confirms
-  time_point cut_off_at{};    ///< when that was
-  bool moving = false;        ///< the reader is to let go of this source and has not said yet that it has
-  bool upstream = false;      ///< the lease through which the reader is certain to get everything
-  bool crossing = false;      ///< from one datacenter into another: the reader is a seed
+  time_point cut_off_at{};    ///< when the reader was declared dead
+  bool moving = false;        ///< release requested, not yet confirmed
+  bool upstream = false;      ///< the lease through which the reader is certain to get every chunk
+  bool crossing = false;      ///< source and reader are in different datacenters: the reader is a seed
   std::string datacenter{};   ///< of the reader
-  std::uint64_t ordinal = 0;  ///< among those of this source that last
-  bool counted = false;       ///< in the source's load, and among the crossings
-  bool adopted = false;       ///< an earlier server gave it
+  std::uint64_t ordinal = 0;  ///< number among the counted leases on this source
+  bool counted = false;       ///< counts in the source's load and among the crossings
+  bool adopted = false;       ///< granted by an earlier server
   operation_counter operation{};
   time_point given{};
 };
 
-/// Drain in progress at a source: what its deferred answer will say.
+/// A drain in progress at a source: the contents of its deferred answer.
 struct drain_state {
   request_sequence sequence{};
   std::uint32_t finished = 0;
@@ -64,28 +63,28 @@ struct drain_state {
   std::uint32_t cut_off = 0;
 };
 
-/// How a source was chosen, for `why`. Texts are static; names are looked up when somebody asks.
+/// How a source was chosen, for `why`. Texts are static; names are looked up when the question is asked.
 struct decision_state {
   time_point at{};
   version_number version{};
-  incarnation source{};  ///< zero: nobody
+  incarnation source{};  ///< zero: no source was chosen
   std::string_view reason{};
   std::uint32_t candidates = 0;
-  std::uint32_t load = 0;  ///< of the source before
+  std::uint32_t load = 0;  ///< of the source, before this decision
   locality distance{};
   bool upstream = false;
-  incarnation displaced{};  ///< who reads from the asker now instead
+  incarnation displaced{};  ///< the reader that now reads from the asking worker instead
 };
 
-/// Whether and as what a worker is offered to readers.
+/// Whether a worker is offered to readers, and in which state.
 enum class offer : std::uint8_t { none, receiving, complete };
 
-/// What a request was about, for the statistics.
+/// The kind of a request, for the statistics.
 enum class request_kind : std::uint8_t { other, update, finish, drain, publish };
 
 /// The answer to one request.
 struct answer_state {
-  std::optional<messages::message> message{};  ///< empty: it is deferred
+  std::optional<messages::message> message{};  ///< empty: the answer is deferred
   time_point asked{};
   request_kind kind = request_kind::other;
 };
@@ -100,71 +99,71 @@ struct worker_state {
   std::string transport{};
   std::string integrity{};
   transport_address address{};
-  std::string capability_key{};  ///< empty: asks its readers for none
+  std::string capability_key{};  ///< empty: readers of this worker need no capability
   time_point last_heard{};
 
   std::optional<messages::reference> held{};
   bool publisher = false;             ///< published `held` itself
   bool withdrawn = false;             ///< unpublish has begun
-  bool overwriting = false;           ///< was told to read into its memory: `held` may be gone at any time
-  bool group_pending = false;         ///< has finished an update that its group has not
+  bool overwriting = false;           ///< an update writes into its memory: `held` may be gone at any time
+  bool group_pending = false;         ///< has finished an update that its group has not finished
   bool called = false;                ///< has made a group call since it joined
   bool missed = false;                ///< its last call came after its operation had failed
-  bool ended_well = true;             ///< the last of these
-  operation_counter ended_before{};   ///< calls that had ended when it joined: with an earlier server
+  bool ended_well = true;             ///< the call `ended_before` succeeded
+  operation_counter ended_before{};   ///< number of its last call that an earlier server had ended
   version_number published{};         ///< the last version that it has published with this server
-  bool was_elsewhere = false;         ///< has come from an earlier server
-  std::vector<incarnation> barred{};  ///< readers that it has cut off for good, the last few
-  bool has_old_keys = false;          ///< others may still read its memory, by leases that count no more
-  bool suspect = false;               ///< a reader has lost it, and it has not been heard since
-  bool unreachable = false;  ///< its connection to the server is broken, and it has not been heard since
-  std::vector<lease_id> readers{};  ///< leases on it
-  std::vector<lease_id> reading{};  ///< leases that it has on others
+  bool was_elsewhere = false;         ///< was joined to an earlier server
+  std::vector<incarnation> barred{};  ///< the last few readers that it has cut off for good
+  bool has_old_keys = false;          ///< readers with leases that no longer count may still read its memory
+  bool suspect = false;               ///< a reader has lost it, and no message has come from it since
+  bool unreachable = false;           ///< its connection is broken, and no message has come from it since
+  std::vector<lease_id> readers{};    ///< leases on it
+  std::vector<lease_id> reading{};    ///< leases that it has on others
 
-  std::optional<messages::reference> receiving{};  ///< what it shows of the update that is running
-  std::uint64_t chunks_received = 0;               ///< of that
-  std::uint64_t most_chunks = 0;                   ///< that it has told of in this update
-  time_point progressed{};                         ///< its update was decided, or it has told of more chunks
-  bool updating = false;                           ///< has called an update whose end has not been counted
-  worker_state* upstream = nullptr;                ///< source of its upstream lease
+  std::optional<messages::reference> receiving{};  ///< the reference that it shows during a running update
+  std::uint64_t chunks_received = 0;               ///< chunks of `receiving`, by its last heartbeat
+  std::uint64_t most_chunks = 0;                   ///< the highest number that it has reported in this update
+  time_point progressed{};                         ///< its update was decided, or it reported more chunks
+  bool updating = false;             ///< has called an update whose end is not in the statistics yet
+  worker_state* upstream = nullptr;  ///< source of its upstream lease
   lease_id upstream_lease{};
-  offer offered = offer::none;  ///< in which way it is in version_state::sources
+  offer offered = offer::none;  ///< its state in version_state::sources
   version_number offered_version{};
-  std::uint32_t load = 0;           ///< leases on it that last
-  source_places places{};           ///< in version_state::sources
-  std::uint64_t mark = 0;           ///< of the query that has seen it last
-  version_number hungry_for{};      ///< is in version_state::hungry of this version
-  operation_counter reading_for{};  ///< the last update that it was given sources for
+  std::uint32_t load = 0;           ///< counted leases on it
+  source_places places{};           ///< its positions in version_state::sources
+  std::uint64_t mark = 0;           ///< of the last query that visited it
+  version_number hungry_for{};      ///< the version whose version_state::hungry contains it
+  operation_counter reading_for{};  ///< the last update for which it was given sources
   std::deque<decision_state> decisions{};
   std::optional<drain_state> drain{};
   bool leaving = false;                                 ///< its process is about to end
-  std::optional<messages::unpublish_request> parked{};  ///< until what it holds is safe elsewhere
+  std::optional<messages::unpublish_request> parked{};  ///< waits until the held version is safe elsewhere
   request_sequence parked_sequence{};
 
-  /// Answers by sequence number; one without message is deferred. Up to `acknowledged` they are forgotten and
-  /// never made again.
+  /// Answers by sequence number; an answer without message is deferred. Answers up to `acknowledged` are
+  /// forgotten, and those requests are never executed again.
   std::map<std::uint64_t, answer_state> answers{};
   std::uint64_t acknowledged = 0;
 
-  /// Holds a version that counts for its replica.
+  /// The worker holds a version that counts for its replica.
   [[nodiscard]] bool holds() const noexcept { return held && !withdrawn && !overwriting && !group_pending; }
-  /// What readers are told of it; null: nothing.
+  /// The reference that readers get; null: none.
   [[nodiscard]] const messages::reference* shown() const noexcept {
     return receiving ? &*receiving : held ? &*held : nullptr;
   }
 };
 
-/// What one shard has done in a group operation.
+/// The part of one shard in a group operation.
 struct member_state {
   enum class phase_type : std::uint8_t { absent, waiting, assigned, finished, failed };
   phase_type phase = phase_type::absent;
   request_sequence sequence{};  ///< the unanswered request, if there is one
-  request_sequence called{};    ///< the request that began it
+  request_sequence called{};    ///< the request by which the shard called the operation
   version_selector selector{};
   messages::update_reach reach = messages::update_reach::anywhere;
   std::optional<messages::announcement> shows{};
   bool keeps = false;   ///< holds the decided version already
-  bool intact = false;  ///< failed without having overwritten anything
+  bool intact = false;  ///< failed before any byte was overwritten
   time_point deadline = time_point::never();
   lease_id lease{};
   std::vector<incarnation> excluded{};  ///< sources that failed this shard in this operation
@@ -176,26 +175,26 @@ struct member_state {
 struct operation_state {
   operation_counter counter{};
   replica_state* replica = nullptr;
-  std::optional<std::uint32_t> only_shard{};  ///< set if the operation is one worker's own
+  std::optional<std::uint32_t> only_shard{};  ///< set if the operation belongs to one worker alone
   bool is_publish = false;
   bool starved = false;  ///< is in model_state::starved
   bool decided = false;
   bool closed = false;
   messages::status failure{};  ///< of a closed operation
   version_number version{};
-  version_number fixed{};  ///< what an earlier server has decided; zero: as far as is known nothing
+  version_number fixed{};  ///< the version that an earlier server decided; zero: no decision is known
   time_point arrival_deadline = time_point::never();
   std::vector<member_state> members{};  ///< by shard; one entry if only_shard
 };
 
-/// A retained version on its way into somebody's host memory, because its last reliable holder wants to let
-/// go.
+/// A retained version that is being copied into a host's memory, because its last reliable holder asks to
+/// release it.
 struct handover_state {
   version_number version{};
-  std::string from{};       ///< replica that lets go
-  std::string host{};       ///< replica whose processes take it; empty: none chosen
-  std::string temporary{};  ///< name of the replica that they will show
-  bool given_up = false;    ///< nobody can take it
+  std::string from{};       ///< replica that asks to release it
+  std::string host{};       ///< replica whose processes take the copy; empty: none chosen
+  std::string temporary{};  ///< name of the temporary replica that they will show
+  bool given_up = false;    ///< no replica can take the copy
   std::set<std::string> failed{};
 };
 
@@ -205,29 +204,29 @@ struct replica_state {
   std::vector<worker_state*> workers{};  ///< by shard; null: not joined
   bool torn = false;
   version_number complete{};             ///< held by all shards; zero: none
-  bool temporary = false;                ///< shows what was handed over (retention.hpp)
-  bool dropping = false;                 ///< temporary, and not needed any more
-  version_number letting_go{};           ///< wants to, of this version
-  version_number counts_for{};           ///< is counted in version_state::reliable_replicas of this version
+  bool temporary = false;                ///< shows a copy made by a handover (retention.hpp)
+  bool dropping = false;                 ///< temporary, and no longer needed
+  version_number letting_go{};           ///< the version that the replica asks to release
+  version_number counts_for{};           ///< the version whose version_state::reliable_replicas counts it
   operation_counter closed_operation{};  ///< highest operation that has ended
   std::map<std::pair<std::uint64_t, std::uint32_t>, operation_state> operations{};
 };
 
 struct version_state {
   std::vector<digest128> roots{};                        ///< by shard; zero: unknown
-  std::vector<std::unique_ptr<source_index>> sources{};  ///< by shard: who accepts readers now
+  std::vector<std::unique_ptr<source_index>> sources{};  ///< by shard: workers that accept readers now
   std::vector<std::deque<incarnation>> hungry{};         ///< by shard: readers that could use more sources
-  /// By shard and datacenter: the lease that crosses into it. (A set, but one at most lasts.)
+  /// By shard and datacenter: the leases that cross into it. (At most one of them counts.)
   std::vector<std::map<std::string, std::set<lease_id>>> crossings{};
-  /// By shard and datacenter: when readers there may look again for somebody who does not come on.
+  /// By shard and datacenter: when the next search for a reader without progress may run.
   std::vector<std::map<std::string, time_point>> next_look{};
   std::vector<std::uint64_t> ordinals{};  ///< by shard: readers so far
   std::uint32_t complete_replicas = 0;
-  std::uint32_t reliable_replicas = 0;  ///< of these, that will stay
+  std::uint32_t reliable_replicas = 0;  ///< those of them that are reliable (retention.hpp)
   bool ever_complete = false;
 };
 
-/// A worker that asked to be told when a version is there.
+/// A worker that waits until a version is available.
 struct waiter_state {
   incarnation worker{};
   request_sequence sequence{};
@@ -239,49 +238,55 @@ struct model_state {
   std::string name{};
   std::uint32_t shards = 0;
   std::vector<std::optional<layout>> layouts{};
-  std::size_t layout_bytes = 0;  ///< about what these take
+  std::size_t layout_bytes = 0;  ///< approximate memory of the layouts
   std::map<version_number, version_state> versions{};
   std::map<std::string, std::unique_ptr<replica_state>> replicas{};
   version_number latest_seen{};  ///< highest that any shard ever published
   version_number latest_ever{};  ///< highest that was ever complete
   std::uint32_t workers = 0;
-  version_number latest_told{};      ///< highest that a worker has heard of from an earlier server
-  bool succeeds = false;             ///< an earlier server has known this model
-  std::uint32_t workers_before = 0;  ///< that it had then, as far as is known
-  std::uint32_t workers_back = 0;    ///< of these, that have joined this server
+  version_number latest_told{};      ///< highest that a worker knows from an earlier server
+  bool succeeds = false;             ///< an earlier server knew this model
+  std::uint32_t workers_before = 0;  ///< workers of the model at the earlier server, as far as is known
+  std::uint32_t workers_back = 0;    ///< those of them that have joined this server
   messages::retention keeps{};
   std::map<version_number, handover_state> handovers{};
-  bool waits_to_let_go = false;     ///< somebody does, and should ask again when something has changed
-  std::set<version_number> lost{};  ///< retained, and nobody has them any more
+  bool waits_to_let_go = false;     ///< a request waits for a handover; try again after a change
+  std::set<version_number> lost{};  ///< retained versions that no worker holds any more
   std::vector<waiter_state> waiters{};
   std::vector<operation_state*> open_operations{};  ///< owned by their replicas; removed when closed
-  std::deque<operation_state*> starved{};           ///< of these: the version is there, but no credit for it
+  std::deque<operation_state*> starved{};           ///< those that wait for a free credit
 };
 
-/// Why a worker is taken out that has not left.
+/// Why the server declared a worker dead.
 enum class verdict : std::uint8_t {
-  silent,    ///< not heard for too long
-  replaced,  ///< a newer process has its place
-  earlier,   ///< an earlier server has declared it dead
-  unruly     ///< has broken the protocol
+  silent,    ///< it sent no message for too long
+  replaced,  ///< a newer process has joined for the same shard
+  earlier,   ///< an earlier server declared it dead
+  unruly     ///< it broke the protocol
 };
 
-/// Incarnations that were declared dead, oldest forgotten first.
+/// Incarnations that left or were declared dead; the list is bounded and forgets the oldest first.
 class dead_list {
  public:
   static constexpr std::size_t capacity = 1u << 16;
-  void insert(incarnation id) {
-    if (!set_.insert(id).second) return;
+  /// `why`: empty if the worker left of its own accord.
+  void insert(incarnation id, std::optional<verdict> why) {
+    if (!verdicts_.try_emplace(id, why).second) return;
     order_.push_back(id);
     if (order_.size() > capacity) {
-      set_.erase(order_.front());
+      verdicts_.erase(order_.front());
       order_.pop_front();
     }
   }
-  [[nodiscard]] bool contains(incarnation id) const { return set_.contains(id); }
+  [[nodiscard]] bool contains(incarnation id) const { return verdicts_.contains(id); }
+  /// Empty: the worker left, or is not in the list.
+  [[nodiscard]] std::optional<verdict> verdict_of(incarnation id) const {
+    const auto found = verdicts_.find(id);
+    return found == verdicts_.end() ? std::nullopt : found->second;
+  }
 
  private:
-  std::unordered_set<incarnation> set_;
+  std::unordered_map<incarnation, std::optional<verdict>> verdicts_;
   std::deque<incarnation> order_;
 };
 
@@ -289,24 +294,25 @@ class dead_list {
 
 using phase = member_state::phase_type;
 
-/// Second part of an operation's key when it is the call of all shards.
+/// Second part of an operation's key if the operation belongs to all shards.
 inline constexpr std::uint32_t all_shards = UINT32_MAX;
 
-/// Null: the operation is another shard's own.
+/// Null: the operation belongs to another shard alone.
 [[nodiscard]] inline member_state* member_of(operation_state& operation, std::uint32_t shard) {
   if (!operation.only_shard) return &operation.members[shard];
   return *operation.only_shard == shard ? &operation.members.front() : nullptr;
 }
 
-/// The operation that this shard takes part in under this number: the replica's, or its own.
+/// The operation with this number in which the shard takes part: the replica's, or the shard's own.
 [[nodiscard]] inline operation_state* find_operation(replica_state& replica, operation_counter counter,
                                                      std::uint32_t shard) {
   auto found = replica.operations.find({counter.value, all_shards});
   if (found == replica.operations.end()) found = replica.operations.find({counter.value, shard});
   return found == replica.operations.end() ? nullptr : &found->second;
 }
-/// The oldest operation that this shard had called when it sent `before`, and has not ended. (One that it has
-/// not called here it may take part in all the same: by what it did with an earlier server.)
+/// The oldest operation that this shard had called before it sent the request `before`, and that has not
+/// ended.
+/// (The shard may also take part in operations that it called at an earlier server only.)
 [[nodiscard]] inline operation_state* unfinished_operation(replica_state& replica, std::uint32_t shard,
                                                            request_sequence before) {
   for (auto& [key, operation] : replica.operations) {
@@ -316,7 +322,7 @@ inline constexpr std::uint32_t all_shards = UINT32_MAX;
   }
   return nullptr;
 }
-/// The operation for which a lease was given.
+/// The operation for which a lease was granted.
 [[nodiscard]] inline operation_state* find_operation(model_state& model, const lease_state& lease) {
   const auto replica = model.replicas.find(lease.replica);
   return replica == model.replicas.end() ? nullptr
@@ -328,7 +334,7 @@ inline constexpr std::uint32_t all_shards = UINT32_MAX;
   return selector.kind == version_selector::kind_type::latest || version >= selector.version;
 }
 
-/// For log lines.
+/// The fields of a log line that describe this worker.
 [[nodiscard]] inline log_fields about(const worker_state& worker) {
   log_fields out;
   out.model = worker.model->name;
@@ -337,7 +343,7 @@ inline constexpr std::uint32_t all_shards = UINT32_MAX;
   out.worker = worker.id;
   return out;
 }
-/// For sentences and log lines.
+/// The name of this worker in sentences and log lines.
 [[nodiscard]] inline std::string who(const worker_state& worker) {
   return "worker " + worker.model->name + "/" + worker.replica->name + "/" + to_string(worker.shard) + " (" +
          to_hex(worker.id) + ")";

@@ -1,15 +1,16 @@
 #pragma once
 /// \file stuck.hpp
-/// The question `stuck`: what in the whole system is waiting for what, since when, and what to do about it.
+/// Answers the question `stuck`: what in the whole system is waiting, for what, since when, and what the user
+/// can do about it.
 ///
-/// It changes nothing and remembers nothing: every entry is read from the state that the decisions are made
-/// on. What moves is not listed: an update whose chunks arrive, a reader whose source goes on. Chunks are
-/// known from heartbeats, so a transfer counts as still only after two of them have said the same.
+/// The answer is computed from the catalog's state; nothing is changed or stored for it. Work that makes
+/// progress is not listed. The server learns of received chunks from heartbeats, so a transfer is listed only
+/// after two heartbeats reported the same number.
 ///
 /// | kind             | age since                          | peers                                          |
 /// |------------------|------------------------------------|------------------------------------------------|
 /// | no_version       | the call                           | -                                              |
-/// | no_credit        | the call                           | who has the version                            |
+/// | no_credit        | the call                           | the holders of the version                     |
 /// | absent_shards    | the decision (publish: first call) | shards that have not called                    |
 /// | no_progress      | the last chunk, or the decision    | the sources                                    |
 /// | draining         | the call                           | the readers                                    |
@@ -33,10 +34,10 @@ namespace tensorhub::inline TENSORHUB_MODE::catalog_detail {
 
 class stuck {
  public:
-  static constexpr std::size_t most_entries = 256;  ///< of one reply
+  static constexpr std::size_t most_entries = 256;  ///< in one reply
   static constexpr std::size_t most_peers = 8;      ///< named in one entry
 
-  explicit stuck(core& shared) : core_{shared} {}
+  explicit stuck(core& core) : core_{core} {}
 
   void on_stuck(incarnation from, request_sequence sequence, const messages::stuck_request& request) {
     messages::stuck_reply reply;
@@ -146,8 +147,8 @@ class stuck {
     if (!operation.starved) return tell_missing(*entry, model, member.selector, "update()");
     entry->version = operation.version;
     entry->advice = "version " + to_string(operation.version) +
-                    " is there, but whoever has it has as many readers as it may have: it begins when one "
-                    "of them is done; more holders, or more credits of the scheduler, help";
+                    " is available, but all its holders have the maximum number of readers: the update "
+                    "begins when one of them finishes; more holders, or a scheduler with more credits, help";
     const auto record = model.versions.find(operation.version);
     if (record == model.versions.end()) return;
     std::size_t count = 0;
@@ -175,7 +176,7 @@ class stuck {
                     "(`why` tells how they were chosen)";
   }
 
-  /// Some shards have called and others have not: one entry, for the first that has.
+  /// Some shards have called and others have not: makes one entry, for the first shard that has called.
   void incomplete(const operation_state& operation, duration least, entries& out) const {
     const worker_state* caller = nullptr;
     std::string absent;
@@ -188,7 +189,7 @@ class stuck {
       else if (caller == nullptr)
         caller = worker;
     }
-    // A publish is over when its shard has gone on.
+    // A shard that has begun another call no longer waits for its publish.
     if (count == 0 || caller == nullptr) return;
     if (operation.is_publish && (!caller->holds() || caller->held->version != operation.version)) return;
     const time_point decided = operation.arrival_deadline + -duration{core_.options.group_timeout};
@@ -206,7 +207,7 @@ class stuck {
                               std::to_string(core_.options.group_timeout.count()) + " ms of that";
   }
 
-  /// A shard that has everything, while others of its replica are still reading.
+  /// A shard has received every chunk, while others of its replica are still reading.
   void finished(const operation_state& operation, const member_state& member, const worker_state& worker,
                 duration least, entries& out) const {
     std::string unfinished;
@@ -239,7 +240,7 @@ class stuck {
       entry.advice += "; this server has just taken over, and not all workers have told it what they hold";
   }
 
-  /// Null: it has not waited long enough.
+  /// Null: the worker has not waited long enough to be listed.
   messages::stuck_entry* add(entries& out, kind why, const worker_state& worker, time_point since,
                              duration least) const {
     const duration waited = core_.now - since;
@@ -255,7 +256,7 @@ class stuck {
     return &entry;
   }
 
-  /// When a request came that has not been answered; now, if it is not known.
+  /// The arrival time of an unanswered request; the present time if it is unknown.
   [[nodiscard]] time_point asked_at(const worker_state& worker, request_sequence sequence) const {
     const auto slot = worker.answers.find(sequence.value);
     return slot == worker.answers.end() ? core_.now : slot->second.asked;

@@ -1,13 +1,13 @@
 #pragma once
 /// \file tally.hpp
-/// Counts what goes through the catalog: requests as they come, answers as they leave, pushes.
+/// Counts the messages that pass through the catalog: requests, answers and pushes.
 ///
-/// The decisions are counted where their messages pass, so that no part of the catalog has to remember to do
-/// it. What no message shows (a death, a cut-off) the parts count themselves, in `seen`.
+/// Decisions are counted when their messages pass, so that the parts of the catalog need not do it. Events
+/// without a message (a death, a cut-off) are counted by the parts themselves, in `seen`.
 ///
-/// An update counts once per shard, with its first end: the answer that refuses or keeps it, the worker's
-/// report that it failed, or the answer to the report that it has everything (which waits for the group).
-/// One that an earlier server had decided is not counted.
+/// An update counts once per shard, at its first end: the answer that refuses it or keeps the held version,
+/// the worker's report of a failure, or the answer to the worker's report of success (which waits for the
+/// group). An update that an earlier server decided is not counted.
 
 #include <utility>
 #include <variant>
@@ -22,7 +22,7 @@ class tally {
  public:
   catalog_statistics seen{};
 
-  /// A request that is no repetition, before anything is decided on it.
+  /// Counts a new request (not a repetition), before any decision on it.
   void asked(worker_state& worker, answer_state& slot, const messages::message& body) {
     if (std::holds_alternative<messages::update_request>(body)) {
       slot.kind = request_kind::update;

@@ -1,7 +1,7 @@
 #pragma once
 /// \file update_replies.hpp
-/// The three answers to a call of update(): no, what you have is it, and where to read; and what the server
-/// says when there is nobody.
+/// The three answers to a call of update(): a refusal, "the held version is the right one", and a list of
+/// sources; and the status when no source is left.
 
 #include <string>
 #include <utility>
@@ -13,14 +13,14 @@
 
 namespace tensorhub::inline TENSORHUB_MODE::catalog_detail {
 
-/// `counter`: of the operation, if it is known.
+/// Refuses the call. `counter`: number of the operation, if it is known.
 [[nodiscard]] inline messages::update_reply refused(messages::status why, operation_counter counter = {}) {
   messages::update_reply reply;
   reply.result = std::move(why);
   reply.operation = counter;
   return reply;
 }
-/// The version that the caller holds already.
+/// Tells the caller that it already holds the decided version.
 [[nodiscard]] inline messages::update_reply kept(operation_counter counter, version_number version) {
   messages::update_reply reply;
   reply.operation = counter;
@@ -28,7 +28,7 @@ namespace tensorhub::inline TENSORHUB_MODE::catalog_detail {
   reply.version = version;
   return reply;
 }
-/// The sources that the caller starts with, its upstream first.
+/// Assigns the sources that the caller starts with, its upstream first.
 [[nodiscard]] inline messages::update_reply assigned(const operation_state& operation,
                                                      std::vector<messages::assignment> sources) {
   messages::update_reply reply;
@@ -38,11 +38,11 @@ namespace tensorhub::inline TENSORHUB_MODE::catalog_detail {
   return reply;
 }
 
-/// `detail`: what became of the last source, if there was one.
-[[nodiscard]] inline messages::status nobody_left(const operation_state& operation,
-                                                  const worker_state& reader, const std::string& detail) {
-  return {errc::unavailable, "nobody is left from whom shard " + to_string(reader.shard) + " of version " +
-                                 to_string(operation.version) + " could be read" +
+/// `detail`: the failure of the last source, if there was one.
+[[nodiscard]] inline messages::status no_source_left(const operation_state& operation,
+                                                     const worker_state& reader, const std::string& detail) {
+  return {errc::unavailable, "no remaining source holds shard " + to_string(reader.shard) + " of version " +
+                                 to_string(operation.version) +
                                  (detail.empty() ? std::string{} : " (the last source: " + detail + ")")};
 }
 

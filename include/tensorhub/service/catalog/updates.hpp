@@ -1,13 +1,12 @@
 #pragma once
 /// \file updates.hpp
-/// The course of an update: one decision per operation, a source for every shard, and one end for all of
-/// them.
+/// The course of an update: one decision per operation, a source for every shard, and one end for all shards.
 ///
 ///     update_request --> waiting --decided--> assigned --finish_request--> finished --all--> closed
 ///                           |  timed out         |  failed, or another shard did             (or torn)
 ///
-/// From the decision on, the replica's own old references accept no reader. A shard that is assigned sources
-/// is a source itself as soon as nobody reads what was in its memory before.
+/// From the decision on, the replica's old references accept no reader. A shard that was assigned sources
+/// becomes a source itself as soon as no reader of the previous version is left on it.
 
 #include <algorithm>
 #include <chrono>
@@ -30,14 +29,14 @@ namespace tensorhub::inline TENSORHUB_MODE::catalog_detail {
 
 class updates {
  public:
-  updates(core& shared, versions& known, retention& kept, questions& asked, leases& given,
-          operation_table& table, any_consistency consistency)
-      : core_{shared},
-        versions_{known},
-        retention_{kept},
-        questions_{asked},
-        leases_{given},
-        table_{table},
+  updates(core& core, versions& versions, retention& retention, questions& questions, leases& leases,
+          operation_table& operations, any_consistency consistency)
+      : core_{core},
+        versions_{versions},
+        retention_{retention},
+        questions_{questions},
+        leases_{leases},
+        table_{operations},
         consistency_{std::move(consistency)} {}
 
   // ---- requests
@@ -47,7 +46,7 @@ class updates {
       leases_.forget_drain(worker);
       versions_.drop(worker);
     }
-    // It would hold the leases of both calls, and with them credits of others.
+    // Two calls at the same time would hold two sets of leases, and with them credits that others need.
     if (table_.is_in_update(worker) || leases_.has_sources(worker)) {
       core_.condemned.emplace_back(worker.id, verdict::unruly);
       return;
@@ -86,7 +85,7 @@ class updates {
       const messages::status reason =
           operation != nullptr && !operation->failure.ok()
               ? operation->failure
-              : messages::status{errc::unavailable, "this operation is not known any more"};
+              : messages::status{errc::unavailable, "this operation is no longer known"};
       return core_.answer(worker, sequence, refused(reason));
     }
     if (request.lease && lose_source(worker, *member, request)) {
@@ -109,7 +108,7 @@ class updates {
     const bool is_stuck = !request.lease && !leases_.leads_to_everything(worker, nullptr);
     if ((leases_.count_sources(worker) == 0 || is_stuck) && !may_wait(*operation, worker, *member)) {
       return core_.answer(worker, sequence,
-                          refused(nobody_left(*operation, worker, request.detail), operation->counter));
+                          refused(no_source_left(*operation, worker, request.detail), operation->counter));
     }
     core_.answer(worker, sequence, assigned(*operation, std::move(found)));
     serve_waiting(*worker.model);
@@ -129,7 +128,7 @@ class updates {
     model_state& model = *worker.model;
     leases_.end_all_of(worker);
     worker.reading_for = {};
-    // Who gives up may not have heard what its call was counted as.
+    // A worker that gives up may not know the number of its operation yet.
     operation_state* known =
         request.result.ok() ? nullptr : unfinished_operation(*worker.replica, worker.shard.index, sequence);
     if (known == nullptr) known = find_operation(*worker.replica, request.operation, worker.shard.index);
@@ -150,7 +149,7 @@ class updates {
     await_decided(worker, known);
     if (known == nullptr && core_.policy.decides_per_group &&
         request.operation > worker.replica->closed_operation) {
-      // It has failed with an earlier server: its number is not given again, and the others do not wait.
+      // The call failed at an earlier server: its number is not used again, and the other shards do not wait.
       worker.ended_well = false;
       worker.ended_before = worker.replica->closed_operation = request.operation;
     }
@@ -197,9 +196,9 @@ class updates {
     serve_waiting(model);
   }
 
-  // ---- what other parts start
+  // ---- entry points for the other parts
 
-  /// An update that an earlier server has decided, and that this worker is in the middle of.
+  /// Takes over an update that an earlier server decided and that this worker is executing.
   void adopt_update(worker_state& worker, operation_counter counter, version_number version) {
     if (find_operation(*worker.replica, counter, worker.shard.index) == nullptr &&
         core_.policy.decides_per_group && counter <= worker.replica->closed_operation)
@@ -213,8 +212,8 @@ class updates {
     go_on_with(operation, version);
   }
 
-  /// A report, or a join, that comes late: the others have called an update, which counts on this shard.
-  /// What it turns out to hold is either what it would be told to read, or about to be overwritten.
+  /// A worker joined or reported after its group decided an update. Either it already holds that version, or
+  /// its memory will be overwritten.
   void await_decided(worker_state& worker, const operation_state* reported) {
     for (operation_state* operation : worker.model->open_operations) {
       if (operation == reported || operation->replica != worker.replica) continue;
@@ -230,7 +229,7 @@ class updates {
     versions_.reindex(worker);
   }
 
-  /// An earlier server has decided this operation.
+  /// Continues an operation that an earlier server decided.
   void go_on_with(operation_state& operation, version_number version) {
     if (operation.decided || operation.fixed) return;
     operation.fixed = operation.version = version;
@@ -238,14 +237,14 @@ class updates {
     start(operation, version);
   }
 
-  /// Shards that have ended a call with an earlier server will not make it again; the others are told how it
-  /// ended.
+  /// Shards that ended a call at an earlier server do not make that call again; the other shards are told how
+  /// it ended.
   void resolve_ended(replica_state& replica) {
     for (operation_state* operation : std::vector<operation_state*>{replica.model->open_operations}) {
       if (operation->replica == &replica && !operation->closed) static_cast<void>(resolve_ended(*operation));
     }
   }
-  /// True: the operation has gone on by that.
+  /// True: this has changed the state of the operation.
   bool resolve_ended(operation_state& operation) {
     if (operation.only_shard) return false;
     const worker_state* ended = nullptr;
@@ -279,16 +278,17 @@ class updates {
     return true;
   }
 
-  /// Asks everybody who waits again.
+  /// Tries all waiting operations and questions of the model again.
   void retry_all(model_state& model) { retry_waiting(model); }
 
-  /// Recomputes what a replica holds, and asks those again who wait for a version.
+  /// Recomputes which version a replica holds; if a version has become available, tries waiting operations.
   void refresh(replica_state& replica) {
     if (versions_.recompute(replica)) retry_waiting(*replica.model);
   }
 
-  /// Ends a group operation for all its shards. Those that are still reading are told to stop and will
-  /// report.
+  /// Ends a group operation with a failure for all its shards. Shards that are still reading are told to
+  /// stop,
+  /// and will report.
   void close_failed(operation_state& operation, messages::status reason) {
     if (operation.closed) return;
     replica_state& replica = *operation.replica;
@@ -318,7 +318,7 @@ class updates {
       worker->group_pending = false;
       if (const auto drain = worker->withdrawn ? std::nullopt : std::exchange(worker->drain, std::nullopt))
         core_.answer(*worker, drain->sequence,
-                     messages::drained_reply{reason});  // the one before this update
+                     messages::drained_reply{reason});  // the drain that precedes this update
       const request_sequence sequence = std::exchange(member.sequence, {});
       if (member.phase == phase::waiting || (member.phase == phase::finished && member.keeps && sequence)) {
         if (!member.keeps) worker->overwriting = false;
@@ -333,17 +333,17 @@ class updates {
         for (const lease_id id : std::vector<lease_id>{worker->readers}) {
           if (core_.leases.at(id).version != operation.version) continue;
           leases_.abandon(*worker, id, &drain_state::cut_off);
-          worker->has_old_keys =
-              true;  // it may have everything by now, and keep it: nobody waits for this one
+          // The worker may have received every chunk and keep the version, and its readers may read on.
+          worker->has_old_keys = true;
         }
       }
     }
     refresh(replica);
   }
 
-  /// Some of those whose version is there, but nobody had a credit for them, are asked again.
+  /// Retries a few operations that wait for a free credit.
   void serve_waiting(model_state& model) {
-    if (serving_) return;  // whoever is served makes this call again
+    if (serving_) return;  // a served operation calls this function again
     serving_ = true;
     for (std::size_t failures = 0; failures < failures_at_once && !model.starved.empty();) {
       operation_state& operation = *model.starved.front();
@@ -355,7 +355,7 @@ class updates {
     serving_ = false;
   }
 
-  /// Ends what waits for a version, or for a shard, beyond its deadline.
+  /// Ends operations that have waited for a version, or for a shard, beyond their deadline.
   void expire(model_state& model) {
     serve_waiting(model);
     for (operation_state* operation : std::vector<operation_state*>{model.open_operations}) {
@@ -376,7 +376,7 @@ class updates {
         (may_come_back(model, selector.version) || versions_.may_hold(*operation.replica, selector.version)))
       return;
     if (core_.recovering(model)) {
-      // Something newer may be known to those who are not back yet, and nothing is lost for certain.
+      // Workers that are not back yet may have a newer version, and no version is certainly lost.
       const bool named = selector.kind == version_selector::kind_type::exactly;
       if (!named) return;
     }
@@ -386,7 +386,7 @@ class updates {
       case version_decision::kind_type::refuse:
         return close_failed(operation, {decision.reason, "version " + to_string(selector.version) +
                                                              " of model '" + operation.replica->model->name +
-                                                             "' is held by nobody any more"});
+                                                             "' is no longer held by any worker"});
       case version_decision::kind_type::keep:
         return close_kept(operation, decision.version);
       case version_decision::kind_type::take:
@@ -394,17 +394,18 @@ class updates {
     }
   }
 
-  /// Who holds this version may be on the way here, also if the count says that everybody is back. Not if
-  /// this server has seen it come and go, and there was none before it.
+  /// A holder of this version may still join, even if the count says that all workers are back. False if this
+  /// server has seen the version come and go, and no earlier server existed.
   [[nodiscard]] bool may_come_back(const model_state& model, version_number version) const {
     if (!core_.recovering()) return false;
     const auto record = model.versions.find(version);
     return model.workers_back > 0 || record == model.versions.end() || !record->second.ever_complete;
   }
 
-  /// Somebody has everything, though this reader cannot be given a source now: all credits are taken, or a
-  /// seed that has just ended is not known to be dead; or somebody may come back within the grace. The reader
-  /// asks again after its next stall.
+  /// A worker has every chunk, although this reader cannot get a source now: all credits are taken, or the
+  /// server does not know yet that a seed is dead. Or a holder may come back within the grace. The reader
+  /// asks
+  /// again after its next stall.
   [[nodiscard]] bool may_wait(const operation_state& operation, const worker_state& reader,
                               const member_state& member) const {
     const model_state& model = *reader.model;
@@ -441,7 +442,7 @@ class updates {
     return view;
   }
 
-  /// Somebody in the replica's datacenter has all of what its shards need.
+  /// For every shard of the replica, a worker in that shard's datacenter holds the version.
   [[nodiscard]] static bool is_local(const operation_state& operation, const version_state& state) {
     const replica_state& replica = *operation.replica;
     for (std::size_t shard = 0; shard < replica.workers.size(); ++shard) {
@@ -457,11 +458,11 @@ class updates {
     return only_shard ? state.sources[*only_shard]->complete_count() > 0 : state.complete_replicas > 0;
   }
 
-  /// Reads `version`: reserves one lease per shard, hides what the replica held, and tells the shards that
-  /// have called.
+  /// Decides for `version`: reserves one lease per shard, hides the replica's old version, and answers the
+  /// shards that have called.
   void start(operation_state& operation, version_number version) {
     replica_state& replica = *operation.replica;
-    // Asked again when something has changed (`retry_all`).
+    // `retry_all` tries again after a change.
     if (replica.complete != version && !retention_.may_let_go(replica, false)) return;
     operation.version = version;
     for (std::size_t i = 0; i < operation.members.size(); ++i) {
@@ -495,7 +496,7 @@ class updates {
     }
   }
 
-  /// Nobody has a credit for it now.
+  /// No source has a free credit for the operation now: it waits in `model_state::starved`.
   void starve(operation_state& operation) {
     leases_.release_reserved(operation);
     if (std::exchange(operation.starved, true)) return;
@@ -518,7 +519,7 @@ class updates {
     auto lease = leases_.find_reserved(member.lease);
     if (lease == core_.leases.end()) {
       const lease_state* fresh = leases_.grant_upstream(operation, worker.shard.index, &worker, {}, false);
-      if (fresh == nullptr) return close_failed(operation, nobody_left(operation, worker, {}));
+      if (fresh == nullptr) return close_failed(operation, no_source_left(operation, worker, {}));
       member.lease = fresh->id;
       lease = core_.leases.find(member.lease);
     } else {
@@ -537,7 +538,7 @@ class updates {
     serve_waiting(*worker.model);
   }
 
-  /// The worker can be read while it receives.
+  /// Offers the worker to readers while it receives.
   void show(const operation_state& operation, worker_state& worker, const messages::announcement& shows) {
     messages::reference shown;
     shown.version = operation.version;
@@ -547,7 +548,8 @@ class updates {
     versions_.receive(worker, shown);
   }
 
-  /// True: the source has cut this reader off by order of an earlier server, and will never serve it.
+  /// Handles a source that failed. True: an earlier server ordered this source to cut the reader off, so the
+  /// source will never serve it.
   bool lose_source(worker_state& worker, member_state& member,
                    const messages::source_failed_request& request) {
     const auto lease = core_.leases.find(request.lease);
@@ -569,7 +571,7 @@ class updates {
     if (source != nullptr && !is_barred && request.reason == errc::source_lost) {
       source->suspect = true;
       core_.suspects.insert(failed);
-      // Whether it can be reached is found out by sending it something.
+      // Sends a message to find out whether the source can be reached.
       core_.send(failed, {}, core_.beat_for(*source->model));
     }
     member.excluded.push_back(failed);
@@ -594,7 +596,7 @@ class updates {
     core_.answer(worker, sequence, std::move(reply));
   }
 
-  /// An operation that was decided by an earlier server.
+  /// Opens an operation that an earlier server decided.
   operation_state& adopt_operation(worker_state& worker, const messages::finish_request& request) {
     operation_state& operation = table_.open(worker, request.operation, false);
     operation.decided = true;
@@ -622,7 +624,7 @@ class updates {
       else
         core_.answer(*worker, sequence, messages::status_reply{});
     }
-    // Of shards that have got their version from an earlier server, and will not ask for it.
+    // Leases of shards that got their version through an earlier server, and will not ask for it.
     leases_.release_reserved(operation);
     table_.close(operation);
     refresh(*operation.replica);
@@ -654,7 +656,7 @@ class updates {
       if (operation->closed || operation->decided || operation->starved) continue;
       retry(*operation);
     }
-    serve_waiting(model);  // the starved, a few at a time: there may be thousands
+    serve_waiting(model);  // starved operations, a few at a time: there may be thousands
     questions_.retry(model);
   }
   void retry(operation_state& operation) {

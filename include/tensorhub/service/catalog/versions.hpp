@@ -1,10 +1,10 @@
 #pragma once
 /// \file versions.hpp
-/// Who holds which version, and when a version is there for readers.
+/// Which worker holds which version, and which versions are available to readers.
 ///
-/// A worker is offered to readers exactly while it shows a version that nothing stands against: one that it
-/// holds, or one that it is receiving. A version is available while some replica holds it with all its
-/// shards.
+/// A worker is offered to readers exactly while it shows a readable version: one that it holds and is neither
+/// withdrawing nor overwriting, or one that it is receiving. A version is available while all shards of some
+/// replica hold it.
 
 #include <algorithm>
 #include <memory>
@@ -18,7 +18,7 @@ namespace tensorhub::inline TENSORHUB_MODE::catalog_detail {
 
 class versions {
  public:
-  explicit versions(core& shared) : core_{shared} {}
+  explicit versions(core& core) : core_{core} {}
 
   void hold(worker_state& worker, const messages::reference& reference, bool publisher) {
     worker.held = reference;
@@ -29,7 +29,7 @@ class versions {
     reindex(worker);
   }
 
-  /// A version that an earlier server has decided for somebody.
+  /// Records a version that an earlier server decided for a worker.
   void know(model_state& model, version_number number, std::uint32_t shard, digest128 root) {
     version_state& version = version_of(model, number);
     if (!version.roots[shard]) version.roots[shard] = root;
@@ -42,7 +42,7 @@ class versions {
     reindex(worker);
   }
 
-  /// The worker's memory is being filled with a version, and can be read meanwhile.
+  /// The worker receives this version and can be read meanwhile.
   void receive(worker_state& worker, const messages::reference& shown) {
     worker.receiving = shown;
     worker.chunks_received = 0;
@@ -53,14 +53,14 @@ class versions {
     reindex(worker);
   }
 
-  /// Offers the worker to readers exactly if it shows a version that nothing stands against.
+  /// Offers the worker to readers if it shows a readable version; withdraws the offer otherwise.
   void reindex(worker_state& worker) {
     offer wanted = offer::none;
     if (worker.receiving && !worker.withdrawn) {
       wanted = offer::receiving;
     } else if (worker.held && !worker.withdrawn && !worker.overwriting &&
                (!worker.replica->torn || worker.group_pending)) {
-      wanted = offer::complete;  // of a replica that is torn, only what has just been repaired
+      wanted = offer::complete;  // in a torn replica, only shards that the next update has repaired
     }
     const version_number version = wanted == offer::none ? version_number{} : worker.shown()->version;
     if (wanted == worker.offered && version == worker.offered_version) return;
@@ -76,15 +76,15 @@ class versions {
                 worker.publisher);
     if (wanted == offer::complete && !core_.policy.decides_per_group) changed_ = true;
   }
-  /// The number of its lasting readers has changed.
+  /// The number of counted leases on the worker has changed.
   void change_load(worker_state& worker, std::uint32_t load) {
     worker.load = load;
     if (worker.offered == offer::none) return;
     index_of(worker, worker.offered_version).change_load(worker, worker.places, load, places_of);
   }
 
-  /// Recomputes what a replica holds completely. True: something has become available since the last call, so
-  /// whoever waits for a version should be asked again.
+  /// Recomputes which version all shards of a replica hold. True: something has become available since the
+  /// last call, so waiting operations should be tried again.
   [[nodiscard]] bool recompute(replica_state& replica) {
     model_state& model = *replica.model;
     version_number complete{};
@@ -115,8 +115,8 @@ class versions {
     return std::exchange(changed_, false);
   }
 
-  /// Of a replica that an earlier server has known: shards that are not back may hold this version, as the
-  /// others do, and may have been told so by that server in the call at hand.
+  /// A replica that an earlier server knew: its missing shards may hold this version, as the present ones do,
+  /// and that server may have answered them so in the current call.
   [[nodiscard]] static bool may_hold(const replica_state& replica, version_number version) {
     return std::ranges::count(replica.workers, nullptr) > 0 &&
            std::ranges::any_of(replica.workers, [version](const worker_state* w) {
@@ -124,8 +124,8 @@ class versions {
            });
   }
 
-  /// Keeps the records of versions that somebody holds, and of the newest few others (for
-  /// `version_conflict`).
+  /// Deletes version records, except those of versions that are held or in use and of the newest few others
+  /// (which `version_conflict` needs).
   void forget_old(model_state& model) {
     std::size_t others = 0;
     for (auto version = model.versions.end(); version != model.versions.begin();) {
@@ -138,7 +138,7 @@ class versions {
   }
 
  private:
-  /// Whether the replica is one that a retained version can rely on.
+  /// Recounts whether the replica is reliable for the version that it holds (retention.hpp).
   void count_reliable(replica_state& replica, version_number complete) {
     const bool reliable = complete && !replica.letting_go && !replica.dropping &&
                           std::ranges::none_of(replica.workers, [](const worker_state* w) {
@@ -187,7 +187,7 @@ class versions {
   }
 
   core& core_;
-  bool changed_ = false;  ///< something may now be available that was not
+  bool changed_ = false;  ///< something may have become available
 };
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::catalog_detail

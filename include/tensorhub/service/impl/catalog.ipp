@@ -1,12 +1,15 @@
 #pragma once
 /// \file catalog.ipp
-/// The catalog: takes requests to the part that understands them, keeps requests idempotent, and runs the timers.
+/// Definitions of service/catalog.hpp: passes requests to the part that handles them, keeps requests
+/// idempotent, and
+/// runs the timers.
 
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <variant>
@@ -28,7 +31,7 @@ namespace catalog_detail {
 
 inline constexpr std::chrono::milliseconds tick_interval{20};
 
-/// The worker waits for none of these any more: it has their answers, or has given them up.
+/// Forgets answers that the worker no longer waits for: it has received them, or has given up the requests.
 TENSORHUB_DECL void forget_answers(catalog_detail::worker_state& worker, std::uint64_t acknowledged) {
   if (acknowledged <= worker.acknowledged) return;
   worker.acknowledged = acknowledged;
@@ -37,7 +40,7 @@ TENSORHUB_DECL void forget_answers(catalog_detail::worker_state& worker, std::ui
 
 }  // namespace catalog_detail
 
-/// The parts refer to each other: they stay where they are when the catalog is moved.
+/// The parts hold references to each other, so they keep their addresses when the catalog is moved.
 struct catalog::parts {
   parts(catalog_options options, server_epoch epoch, any_scheduler scheduler, any_consistency consistency)
       : core{std::move(options), epoch, consistency.traits()},
@@ -82,7 +85,7 @@ TENSORHUB_DECL const catalog_detail::core& catalog::core() const noexcept {
 
 TENSORHUB_DECL void catalog::receive(time_point now, const messages::envelope& envelope) {
   core().begin(now);
-  take_in(envelope);
+  handle(envelope);
   retry_handovers();
 }
 
@@ -109,7 +112,7 @@ TENSORHUB_DECL void catalog::advance(time_point now) {
 
 TENSORHUB_DECL time_point catalog::next_deadline() const noexcept {
   const time_point next = recovered_ ? next_check_ : std::min(next_check_, core().recovers_until);
-  return somebody_waits() ? std::min(next_tick_, next) : next;
+  return has_waiting_requests() ? std::min(next_tick_, next) : next;
 }
 
 TENSORHUB_DECL void catalog::unreachable(time_point now, incarnation worker) {
@@ -141,6 +144,9 @@ TENSORHUB_DECL catalog_statistics catalog::statistics() const {
 TENSORHUB_DECL const catalog_detail::worker_state* catalog::record_of(incarnation worker) const {
   return core().find(worker);
 }
+TENSORHUB_DECL std::optional<catalog_detail::verdict> catalog::verdict_of(incarnation worker) const {
+  return parts_->membership.verdict_of(worker);
+}
 TENSORHUB_DECL const catalog_detail::model_state* catalog::record_of_model(const std::string& name) const {
   const auto found = core().models.find(name);
   return found == core().models.end() ? nullptr : &found->second;
@@ -153,12 +159,12 @@ TENSORHUB_DECL bool catalog::has_lost(const std::string& model, version_number v
   const auto found = core().models.find(model);
   return found != core().models.end() && parts_->retention.is_lost(found->second, version);
 }
-TENSORHUB_DECL void catalog::take_in(const messages::envelope& envelope) {
+TENSORHUB_DECL void catalog::handle(const messages::envelope& envelope) {
   const incarnation from{envelope.sender};
   if (!from) return;
   if (const auto* join = std::get_if<messages::join_request>(&envelope.body)) {
     parts_->membership.on_join(from, envelope.sequence, *join);
-    // What an earlier server has answered may still come, late: it is not to be done again.
+    // Requests that an earlier server has answered may still arrive late; they must not be executed again.
     if (catalog_detail::worker_state* joined = core().find(from))
       catalog_detail::forget_answers(*joined, envelope.acknowledged.value);
     return;
@@ -172,7 +178,7 @@ TENSORHUB_DECL void catalog::take_in(const messages::envelope& envelope) {
   if (const auto* ask = std::get_if<messages::stuck_request>(&envelope.body))
     return parts_->stuck.on_stuck(from, envelope.sequence, *ask);
   catalog_detail::worker_state* worker = core().find(from);
-  if (worker == nullptr) return parts_->membership.say_goodbye(from);
+  if (worker == nullptr) return parts_->membership.notify_goodbye(from);
   worker->last_heard = core().now;
   worker->suspect = worker->unreachable = false;
   catalog_detail::forget_answers(*worker, envelope.acknowledged.value);
@@ -201,7 +207,7 @@ TENSORHUB_DECL void catalog::take_in(const messages::envelope& envelope) {
   parts_->membership.confirm_verdicts();
 }
 
-/// To the part that has an `on` for this request.
+/// Passes the request to the part that has an `on` for it.
 TENSORHUB_DECL void catalog::dispatch(catalog_detail::worker_state& worker, request_sequence sequence,
                                       const messages::message& body) {
   std::visit([&](const auto& request) { give(worker, sequence, request); }, body);
@@ -225,7 +231,7 @@ void catalog::give(catalog_detail::worker_state& worker, request_sequence sequen
   }
 }
 
-/// Requests that wait until a retained version may be let go are decided again.
+/// Decides again the requests that wait until a retained version may be released.
 TENSORHUB_DECL void catalog::retry_handovers() {
   for (int rounds = 0; core().retention_changed && rounds < 4; ++rounds) {
     core().retention_changed = false;
@@ -238,11 +244,11 @@ TENSORHUB_DECL void catalog::retry_handovers() {
   }
 }
 
-TENSORHUB_DECL bool catalog::somebody_waits() const noexcept {
+TENSORHUB_DECL bool catalog::has_waiting_requests() const noexcept {
   return parts_->operations.open_count() + parts_->questions.waiter_count() + core().suspects.size() > 0;
 }
 TENSORHUB_DECL void catalog::expire_waiting() {
-  if (!somebody_waits()) return;
+  if (!has_waiting_requests()) return;
   parts_->membership.judge_suspects();
   for (auto& [name, model] : core().models) {
     parts_->updates.expire(model);

@@ -1,6 +1,6 @@
 #pragma once
 /// \file codec.ipp
-/// The codec's definitions (service/codec.hpp).
+/// Definitions of service/codec.hpp.
 
 #include <cstring>
 #include <new>
@@ -26,7 +26,7 @@ static_assert(
     std::is_same_v<std::variant_alternative_t<goodbye_type, messages::message>, messages::goodbye_push>,
     "goodbye_push must keep its number in every protocol");
 
-/// Moves the fields of the message with the number `Type`; a reader makes an empty one first.
+/// Moves the fields of the message with the number `Type`; a reader first creates an empty message.
 template <std::size_t Type>
 void move_message(field_archive& archive, messages::message& body) {
   if (archive.reads()) body.emplace<Type>();
@@ -50,7 +50,8 @@ TENSORHUB_DECL std::span<const std::byte> encoder::encode(const messages::envelo
   frame_writer writer{buffer_, header_bytes};
   std::uint8_t mark = little_endian_mark;
   writer(mark);
-  // A writer changes no field: the lists of fields take references that a reader can write to.
+  // A writer changes no field; the cast is needed because the field lists take mutable references for the
+  // reader.
   move_payload(writer, const_cast<messages::message&>(envelope.body), envelope.body.index());
   const std::span<std::byte> frame = writer.frame();
   frame_header header;
@@ -69,7 +70,7 @@ TENSORHUB_DECL decode_result decoder::decode(std::span<const std::byte> frame) n
     result.fault = read(frame, result);
   } catch (const std::bad_alloc&) {
     result.fault = decode_fault::out_of_memory;
-  } catch (...) {  // nothing else is thrown by reading; the promise holds all the same
+  } catch (...) {  // reading throws nothing else; this keeps the promise in any case
     result.fault = decode_fault::truncated;
   }
   return result;

@@ -36,15 +36,16 @@ namespace tensorhub::inline TENSORHUB_MODE::codec_detail {
 static_assert(std::endian::native == std::endian::little,
               "the codec stores numbers as they are in memory, which must be little-endian");
 
-/// What is done with a text that is longer than its limit: the writer refuses a `name` and a `secret`, which
-/// no sentence may quote, and cuts a `sentence` short. The reader refuses all three.
+/// The treatment of a text that exceeds its limit: the writer refuses a `name` and a `secret` (which no
+/// sentence
+/// may quote), and truncates a `sentence`. The reader refuses all three.
 enum class text_kind : std::uint8_t { name, sentence, secret };
 struct bounded_text {
   std::string& value;
   std::size_t limit_bytes;
   text_kind kind;
 };
-/// `minimum_bytes`: what the smallest element takes on the wire.
+/// `minimum_bytes`: the size of the smallest element on the wire.
 template <typename T>
 struct bounded_list {
   std::vector<T>& value;
@@ -52,8 +53,9 @@ struct bounded_list {
   std::size_t minimum_bytes;
 };
 
-/// One direction of the codec. Each function moves one field: a writer copies it to the frame and leaves it
-/// as it is, a reader sets it. `archive(a, b, c)` moves the fields a, b and c, in that order.
+/// One direction of the codec. Each function moves one field: a writer copies the field to the frame and does
+/// not
+/// change it, a reader sets it. `archive(a, b, c)` moves the fields a, b and c, in that order.
 class field_archive {
  public:
   field_archive(const field_archive&) = delete;
@@ -71,7 +73,7 @@ class field_archive {
   /// The number of elements that follow: a writer's `present`, or what a reader finds; zero after a fault.
   [[nodiscard]] virtual std::size_t count(std::size_t present, std::size_t limit,
                                           std::size_t minimum_bytes) = 0;
-  /// A remote key has more bytes than it may have.
+  /// Reports a remote key that exceeds its limit.
   virtual void refuse_key() = 0;
 
   template <typename... Field>
@@ -87,7 +89,7 @@ class field_archive {
   const bool reads_;
 };
 
-/// The longest start of `text` that has at most `limit_bytes` bytes and does not end inside a UTF-8
+/// The longest prefix of `text` that has at most `limit_bytes` bytes and does not end inside a UTF-8
 /// character.
 [[nodiscard]] inline std::size_t cut_bytes(std::string_view text, std::size_t limit_bytes) noexcept {
   if (text.size() <= limit_bytes) return text.size();
@@ -98,8 +100,9 @@ class field_archive {
 
 class frame_writer final : public field_archive {
  public:
-  /// Starts a frame with `start_bytes` bytes for its header, which is filled in later. Memory of an earlier
-  /// frame is used again, unless that frame was a very large one.
+  /// Starts a frame with `start_bytes` bytes for its header, which is filled in later. The memory of the
+  /// previous
+  /// frame is reused, unless that frame was very large.
   frame_writer(std::vector<std::byte>& buffer, std::size_t start_bytes)
       : field_archive{false}, buffer_{buffer} {
     if (buffer_.size() > kept_bytes) buffer_ = std::vector<std::byte>{};
@@ -172,7 +175,7 @@ class frame_reader final : public field_archive {
   [[nodiscard]] std::size_t left_bytes() const noexcept { return left_.size(); }
 
   [[nodiscard]] bool good() const noexcept override { return fault_ == decode_fault::none; }
-  /// After a fault the target keeps its value.
+  /// After a fault, the target keeps its value.
   void raw(void* bytes, std::size_t count) noexcept override {
     if (count > left_.size()) return fail(decode_fault::truncated);
     if (count != 0) std::memcpy(bytes, left_.data(), count);
@@ -246,7 +249,7 @@ class frame_reader final : public field_archive {
 
 // How each kind of field is moved. The overloads for structs are in codec_fields.ipp.
 
-/// Chosen only where nothing else fits.
+/// Chosen only if no other overload fits.
 template <typename T>
 void move_field(field_archive&, T&) {
   static_assert(sizeof(T) == 0,

@@ -1,10 +1,12 @@
 #pragma once
 /// \file codec_fields.ipp
-/// Which fields of each control message travel, in which order, and with which limits.
+/// The fields of each control message on the wire, with their order and limits.
 ///
-/// The order is the protocol: a change here is a new `control_protocol` number (version.hpp). A message
-/// without a list does not compile with the codec. The structured bindings name all members of a struct, so a
-/// message that has gained a field does not compile either until its list has the field.
+/// The order is part of the protocol: a change requires a new `control_protocol` number (version.hpp). The
+/// codec
+/// does not compile if a message has no list. The structured bindings name all members of a struct, so a
+/// message
+/// with a new field does not compile until its list contains the field.
 
 #include "tensorhub/service/impl/codec_archive.ipp"
 #include "tensorhub/service/messages.hpp"
@@ -21,11 +23,11 @@ namespace tensorhub::inline TENSORHUB_MODE::codec_detail {
 [[nodiscard]] inline bounded_text as_sentence(std::string& text) noexcept {
   return {text, limits::text_bytes, text_kind::sentence};
 }
-/// Opaque bytes that must not show up in a sentence.
+/// Opaque bytes that must not appear in a sentence.
 [[nodiscard]] inline bounded_text as_secret(std::string& bytes) noexcept {
   return {bytes, limits::capability_bytes, text_kind::secret};
 }
-/// No list needs a limit of its own where the frame's is the only sensible one.
+/// `limit_count`: by default only the limit of the frame bounds the list.
 template <typename T>
 [[nodiscard]] bounded_list<T> as_list(std::vector<T>& values, std::size_t minimum_bytes,
                                       std::size_t limit_count = limits::frame_bytes) noexcept {

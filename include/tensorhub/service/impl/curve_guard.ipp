@@ -150,7 +150,7 @@ TENSORHUB_DECL bool curve_guard::hear_one() {
   } else if (event->kind == ZMQ_EVENT_DISCONNECTED) {
     if (failure_) say_failed(*std::exchange(failure_, std::nullopt), addresses_[event->value]);
     addresses_.erase(event->value);
-  } else if (event->kind != ZMQ_EVENT_HANDSHAKE_FAILED_AUTH) {  // those were turned away by us
+  } else if (event->kind != ZMQ_EVENT_HANDSHAKE_FAILED_AUTH) {  // this guard refused those itself
     failure_ = *event;
   }
   return true;

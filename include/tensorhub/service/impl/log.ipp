@@ -41,7 +41,7 @@ TENSORHUB_DECL log_line line_of(log_level level, const error& what, incarnation 
 
 namespace log_detail {
 
-/// Calls `put(key, value)` for text and `put(key, number)` for each field that says something.
+/// Calls `put(key, text)` or `put(key, number)` for each field that is not empty.
 template <typename Put>
 void for_each_field(const log_fields& about, Put&& put) {
   if (!about.model.empty()) put("model", std::string_view{about.model});
@@ -56,7 +56,7 @@ void for_each_field(const log_fields& about, Put&& put) {
   if (about.code != errc::ok) put("code", to_string(about.code));
 }
 
-/// Bytes of the UTF-8 character at the front of `text`; zero: there is none.
+/// Length of the UTF-8 character at the front of `text`; zero: there is none.
 [[nodiscard]] inline std::size_t character_bytes(std::string_view text) noexcept {
   const auto byte = [&](std::size_t at) { return static_cast<unsigned char>(text[at]); };
   const unsigned first = byte(0);
@@ -77,7 +77,7 @@ void for_each_field(const log_fields& about, Put&& put) {
   return bad ? 0 : bytes;
 }
 
-/// In quotation marks, with JSON's escapes; what is no UTF-8 becomes U+FFFD.
+/// The text in quotation marks, with JSON's escapes; bytes that are not UTF-8 become U+FFFD.
 inline void append_quoted(std::string& out, std::string_view text) {
   static constexpr char digits[] = "0123456789abcdef";
   out += '"';
@@ -105,7 +105,7 @@ inline void append_quoted(std::string& out, std::string_view text) {
   out += '"';
 }
 
-/// As it is, if it needs no quotation marks.
+/// The text, in quotation marks only if it needs them.
 inline void append_value(std::string& out, std::string_view text) {
   bool plain = !text.empty();
   for (const char c : text) plain = plain && c > ' ' && c < 0x7f && c != '"' && c != '=' && c != '\\';

@@ -47,8 +47,9 @@ TENSORHUB_DECL session_ticket session::leave(time_point now, time_point deadline
 }
 
 TENSORHUB_DECL void session::receive(time_point now, const messages::envelope& envelope) {
-  speaker_ = server_epoch{envelope.sender};                        // none: the shell's own word
-  if (speaker_ && term_of(speaker_) < term_of(believed_)) return;  // of a server that was deposed
+  speaker_ = server_epoch{envelope.sender};  // zero: a message of the shell itself
+  if (speaker_ && term_of(speaker_) < term_of(believed_))
+    return;  // from a server that another one has replaced
   last_heard_ = now;
   if (is_late(envelope.body)) return;
   std::visit([&](const auto& body) { on_body(now, envelope, body); }, envelope.body);
@@ -67,7 +68,7 @@ TENSORHUB_DECL void session::advance(time_point now) {
   }
   advance_operation(now);
   if (joined_ && now >= next_heartbeat_) {
-    if (has_stood_still(now)) beats_answered_ = 0;
+    if (was_paused(now)) beats_answered_ = 0;
     next_heartbeat_ = now + heartbeat_interval_;
     outbox_.heartbeat();
   }
@@ -106,7 +107,7 @@ TENSORHUB_DECL void session::send_join(time_point now) {
 }
 
 TENSORHUB_DECL std::uint32_t session::counted_workers(time_point now) const noexcept {
-  const bool is_good = beats_answered_ >= 2 && !has_stood_still(now) && now - counted_at_ <= worker_timeout_;
+  const bool is_good = beats_answered_ >= 2 && !was_paused(now) && now - counted_at_ <= worker_timeout_;
   return is_good ? peers_ : 0;
 }
 
@@ -163,7 +164,7 @@ TENSORHUB_DECL void session::handle(time_point now, const pending_request& pendi
 
 TENSORHUB_DECL void session::on_push(time_point now, const messages::heartbeat_reply& reply) {
   latest_ = std::max(latest_, reply.latest);
-  beats_answered_ = has_stood_still(now) ? 0 : beats_answered_ + 1;
+  beats_answered_ = was_paused(now) ? 0 : beats_answered_ + 1;
   peers_ = reply.workers;
   counted_at_ = now;
 }
@@ -179,11 +180,11 @@ TENSORHUB_DECL void session::on_push(time_point, const messages::cut_off_push& p
 }
 
 TENSORHUB_DECL void session::on_push(time_point now, const messages::goodbye_push& push) {
-  if (leaving_) return finish_leaving();  // unknown to the server because it has taken us out already
+  if (leaving_) return finish_leaving();  // the server has already removed this worker
   if (!push.rejoin) return end(push.reason);
   believed_ = speaker_;
   note_end_of_server();
-  if (!joined_) return;  // a join is on its way
+  if (!joined_) return;  // a join request is already open
   joined_ = false;
   send_join(now);
 }

@@ -1,8 +1,8 @@
 #pragma once
 /// \file actions.hpp
-/// What a session and its shell say to each other: options in, actions and results out.
+/// The values that a session and its shell exchange: options in, actions and results out.
 ///
-/// Values; an action is an order, not a request: the session has no way to hear "no".
+/// An action is an order, not a request: the shell cannot refuse it.
 
 #include <chrono>
 #include <cstdint>
@@ -17,27 +17,28 @@
 namespace tensorhub::inline TENSORHUB_MODE {
 
 struct session_options {
-  std::string server{};  ///< its address, for sentences
+  std::string server{};  ///< the server's address, for sentences
   std::string model{};
   std::string replica{};
   shard_of shard{};
   location place{};
   bool spot = false;
-  bool temporary = false;  ///< part of a temporary replica: what another worker's `offload` has made
+  bool temporary = false;  ///< part of a temporary replica, made by another worker's `offload`
   std::string transport{};
   std::string consistency{};
   std::string integrity{};
   transport_address address{};
-  std::string capability_key{};  ///< types/capability.hpp; empty: the transport knows none
+  std::string capability_key{};  ///< types/capability.hpp; empty: the transport has no capabilities
   std::chrono::milliseconds request_retry = defaults::request_retry;
-  /// Of the drain that precedes an update.
+  /// Limit on the drain that precedes an update.
   std::chrono::milliseconds drain_timeout = defaults::drain_timeout;
-  /// Reference servers that may be asked, one at a time: the first, and those that take over from it.
+  /// Number of reference servers in the list: the first, and those that may take over from it.
   std::size_t servers = 1;
-  std::chrono::milliseconds server_timeout = defaults::server_timeout;  ///< silence: try the next one
+  std::chrono::milliseconds server_timeout =
+      defaults::server_timeout;  ///< silence after which the next server is tried
 };
 
-/// What the shell must do, in order.
+/// The actions that the shell must perform, in order.
 namespace session_actions {
 /// Bytes may change from now on: the control block must show `epoch` and no version before this returns.
 struct raise_epoch {
@@ -47,20 +48,21 @@ struct raise_epoch {
 struct restore {
   messages::reference held{};
 };
-/// Read the shard from these sources, all at once, beginning at this reader's place. Report `pull_started`
-/// when the control block may be read by others.
+/// Read the shard from all these sources at the same time, beginning at the chunk that `ordinal` selects.
+/// Report `pull_started` when other workers may read the control block.
 struct start_pull {
   version_number version{};
   std::vector<messages::assignment> sources{};
   std::uint64_t ordinal = 0;
 };
-/// Read from this source too. Keep what was received. When no read of the old source is outstanding any more,
-/// report `source_released(released)`, if `released` is set.
+/// Read from this source too, and keep the received chunks. If `released` is set, release that source: when
+/// no
+/// read of it is outstanding any more, report `source_released(released)`.
 struct add_source {
   messages::assignment source{};
   lease_id released{};
 };
-/// Read nothing new from this source; when no read of it is outstanding any more, report
+/// Start no new read of this source; when no read of it is outstanding any more, report
 /// `source_released(released)`.
 struct release_source {
   lease_id released{};
@@ -73,18 +75,18 @@ struct stop_pull {
 struct cut_off_reader {
   incarnation reader{};
 };
-/// Make all keys given out so far invalid; nobody may read when this returns.
+/// Invalidate all keys given out so far; no reader can read when this returns.
 struct cut_off_all {};
-/// Bring this version into host memory and show it there, as a replica of this name; if that cannot be,
-/// report `offload_failed`. May come again while it is being done.
+/// Copy this version into host memory and show it there, as a replica of this name; if that is not possible,
+/// report `offload_failed`. The order may be repeated while it is being carried out.
 struct offload {
   version_number version{};
   std::string replica{};
 };
-/// This worker is part of a temporary replica that is not needed any more: unpublish, leave, give the memory
-/// back.
+/// This worker is part of a temporary replica that is no longer needed: unpublish, leave, and free the
+/// memory.
 struct drop {};
-/// Talk to this one of the list of servers from now on.
+/// Use the server with this index in the list from now on.
 struct use_server {
   std::size_t index = 0;
 };
@@ -96,14 +98,14 @@ using session_action =
                  session_actions::cut_off_reader, session_actions::cut_off_all, session_actions::use_server,
                  session_actions::offload, session_actions::drop>;
 
-/// Names one call; zero is none.
+/// Identifies one call; zero is no call.
 using session_ticket = std::uint64_t;
 
 /// How a call ended.
 struct session_result {
   session_ticket ticket = 0;
   messages::status outcome{};
-  operation_counter operation{};  ///< publish, update: as the server counts it; zero: it has not told
+  operation_counter operation{};  ///< publish, update: the server's number of the call; zero: not known
   version_number version{};
   bool kept = false;    ///< update: the version was held already
   bool forced = false;  ///< unpublish: the deadline came and the remaining readers were cut off

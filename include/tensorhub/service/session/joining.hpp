@@ -1,6 +1,6 @@
 #pragma once
 /// \file joining.hpp
-/// What a session's requests say besides its state: who it is, and how long it waits.
+/// The parts of a session's requests that do not depend on its state: its identity and its time-outs.
 
 #include <cstdint>
 
@@ -12,10 +12,10 @@
 
 namespace tensorhub::inline TENSORHUB_MODE::session_detail {
 
-/// Without tensors, and without what is held or being read.
+/// A join request without tensors, and without the versions that are held or being read.
 [[nodiscard]] messages::join_request join_request_of(const session_options& options, const layout& shape);
 
-/// Of a deadline on the wire; zero if it has passed.
+/// The form of a deadline on the wire; zero if it has passed.
 [[nodiscard]] std::uint32_t milliseconds_until(time_point now, time_point deadline) noexcept;
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::session_detail

@@ -1,6 +1,6 @@
 #pragma once
 /// \file operation.hpp
-/// The one publish, unpublish or update that a session is in the middle of.
+/// The publish, unpublish or update that a session is executing.
 
 #include <cstdint>
 #include <optional>
@@ -15,14 +15,14 @@
 
 namespace tensorhub::inline TENSORHUB_MODE::session_detail {
 
-/// What is being waited for.
+/// What a running call waits for.
 enum class step : std::uint8_t {
-  publishing,    ///< the server's answer
-  unpublishing,  ///< own readers
+  publishing,    ///< publish: the server's answer
+  unpublishing,  ///< unpublish: the end of this worker's readers
   waiting,       ///< update: a version and a source
-  draining,      ///< update: own readers of what was held before
-  pulling,       ///< update: bytes
-  stopping,      ///< update: the shell's last reads, before the failure is reported
+  draining,      ///< update: the end of this worker's readers of the previous version
+  pulling,       ///< update: the bytes
+  stopping,      ///< update: the end of the shell's last reads, before the failure is reported
   finishing,     ///< update: the other shards of the replica
   failing        ///< update: the server's answer to the report of a failure
 };
@@ -33,26 +33,26 @@ struct running {
   time_point deadline = time_point::never();
   time_point drain_deadline = time_point::never();
   version_selector selector{};
-  messages::reference target{};                   ///< publish: what is being published
-  version_number version{};                       ///< update: what is being read
-  digest128 root{};                               ///< update: of that
-  std::vector<messages::assignment> sources{};    ///< update: whom to read
-  std::uint64_t ordinal = 0;                      ///< update: of this reader among all
-  std::optional<remote_region> control{};         ///< update: shown while it is being received
-  std::uint64_t announced = 0;                    ///< update: epoch at which it will be shown; zero: not told
-  bool told = false;                              ///< update: the server knows how to read what is shown
-  std::optional<messages::reference> previous{};  ///< update: what was held before
-  std::optional<messages::status> abort{};        ///< update: why it is being stopped
-  messages::status failure{};                     ///< update: what the call will end with
+  messages::reference target{};                   ///< publish: the reference that is being published
+  version_number version{};                       ///< update: the version that is being read
+  digest128 root{};                               ///< update: root digest of that version
+  std::vector<messages::assignment> sources{};    ///< update: the sources to read
+  std::uint64_t ordinal = 0;                      ///< update: number of this reader among all readers
+  std::optional<remote_region> control{};         ///< update: the control block that is shown meanwhile
+  std::uint64_t announced = 0;                    ///< update: the epoch announced for it; zero: none
+  bool told = false;                              ///< update: the server knows that this worker can be read
+  std::optional<messages::reference> previous{};  ///< update: the version held before
+  std::optional<messages::status> abort{};        ///< update: the reason why it is being stopped
+  messages::status failure{};                     ///< update: the status with which the call will end
 
-  /// The shell has a transfer, and will report its end.
+  /// The shell runs a transfer and will report its end.
   [[nodiscard]] bool is_pulling() const noexcept { return at == step::pulling || at == step::stopping; }
-  /// The server has told which version, and this shard has not failed.
+  /// The server has announced the version, and this shard has not failed.
   [[nodiscard]] bool is_decided() const noexcept { return version && at != step::failing; }
   [[nodiscard]] lease_id first_lease() const noexcept {
     return sources.empty() ? lease_id{} : sources.front().lease;
   }
-  /// For sentences.
+  /// The sources as text, for sentences.
   [[nodiscard]] std::string source_names() const;
 };
 

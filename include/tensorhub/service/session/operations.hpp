@@ -1,13 +1,13 @@
 #pragma once
 /// \file operations.hpp
-/// Publish, unpublish and update: one at a time, step by step.
+/// Publish, unpublish and update: one call at a time, as a sequence of steps.
 ///
 ///     update:  waiting --> draining --> pulling --> finishing --> done
 ///                 |  keep      (own old readers)  (rest of the group)
 ///
-/// While it is pulling, sources come and go: the server adds some, others fail. What has been received may
-/// already be read by others, under the epoch that was announced with the call. Every call ends in exactly
-/// one result, at its deadline at the latest.
+/// During the step `pulling` the set of sources changes: the server adds sources, and sources fail. Other
+/// workers may already read the received chunks, at the epoch that was announced with the call. Every call
+/// ends in exactly one result, at its deadline at the latest.
 
 #include <optional>
 #include <string>
@@ -23,12 +23,12 @@ class operations : public questions {
   session_ticket publish(time_point now, version_number version, digest128 root, const remote_region& control,
                          time_point deadline);
 
-  /// Ends when no reader is left, by force at the deadline: then memory is given back all the same, and late
-  /// readers fail.
-  /// `leaving`: the process is about to end; a retained version is handed over to another one.
+  /// Ends when no reader is left. At the deadline the memory is returned by force, and remaining readers
+  /// fail.
+  /// `leaving`: the process is about to end; a retained version is handed over to another process.
   session_ticket unpublish(time_point now, time_point deadline, bool leaving = false);
 
-  /// `control`: the control block, readable while the update runs; empty: nobody is to read meanwhile.
+  /// `control`: the control block, readable while the update runs; empty: no worker may read meanwhile.
   session_ticket update(time_point now, const version_selector& selector, time_point deadline,
                         const std::optional<remote_region>& control = std::nullopt,
                         messages::update_reach reach = messages::update_reach::anywhere);
@@ -38,22 +38,23 @@ class operations : public questions {
 
   // ---- reports of the shell
 
-  /// The transfer runs; `control` can be read from now on. (The server knows already, if nothing had to be
-  /// drained.)
+  /// The transfer runs, and `control` can be read from now on. (The server already knows this if no drain was
+  /// necessary.)
   void pull_started(time_point now, const remote_region& control);
 
-  /// All bytes of the assigned version are there and verified, and the control block shows them at `epoch()`.
+  /// All bytes of the assigned version were received and verified, and the control block shows them at
+  /// `epoch()`.
   void pull_finished(time_point now, const remote_region& control);
 
   /// No read is outstanding any more. `intact`: no byte of the weights was written.
   void pull_failed(time_point now, messages::status reason, bool intact);
 
-  /// A source cannot be used any more; the transfer goes on with the others, and with what the server adds.
+  /// A source has failed; the transfer continues with the others, and with sources that the server adds.
   void source_failed(time_point now, lease_id lease, errc reason, std::string detail);
 
-  /// No source has had anything new for a while.
+  /// No source has had new chunks for a while.
   void pull_stalled(time_point now, std::string detail);
-  /// What the action `offload` asked for cannot be.
+  /// The action `offload` could not be carried out.
   void offload_failed(time_point now, version_number version, messages::status reason);
 
   void source_released(time_point now, lease_id lease) {
@@ -79,38 +80,39 @@ class operations : public questions {
     if (operation_ && push.operation == counter_) abort(now, push.reason);
   }
 
-  /// Timers of the running call.
+  /// Runs the timers of the call.
   void advance_operation(time_point now);
   [[nodiscard]] time_point operation_deadline() const noexcept;
 
-  /// The session ends: nobody may read from this worker any more.
+  /// The session ends: no reader may read from this worker any more.
   void end_operation(const messages::status& reason);
 
   [[nodiscard]] bool admit(session_ticket ticket);
   void begin(session_ticket ticket, step at, time_point deadline);
 
  private:
-  /// The version is decided, and there are sources.
+  /// Starts reading after the server has decided the version and assigned sources.
   void begin_pull(time_point now, const pending_request& pending, const messages::update_reply& reply);
 
   void start_pull(time_point);
-  /// One source more; a repeated message adds nothing.
+  /// Adds one source; a repeated message adds nothing.
   void take_source(const messages::assignment& source, lease_id released);
   void stop_pull(const messages::status& reason);
 
-  /// Readers that did not end in time lose their permission here and now.
+  /// Readers that did not end in time lose their permission immediately.
   void force_drain(time_point now);
 
-  /// Ends an update early: by the caller, the group, or the deadline.
+  /// Ends an update early, on behalf of the caller, the group, or the deadline.
   void abort(time_point now, messages::status reason);
 
-  /// Tells the server that this shard's update failed; the call ends with its answer. `held`: what the memory
-  /// holds now, if the server may think otherwise.
+  /// Reports to the server that this shard's update failed; the call ends with the answer. `held`: the
+  /// version
+  /// that the memory holds now, if the server's record may differ.
   void report_failure(time_point now, messages::status reason, bool intact,
                       std::optional<messages::reference> held);
 
   void expire_operation(time_point now);
-  /// The running call ends.
+  /// Ends the running call with this result.
   void conclude(session_result result);
   void conclude(messages::status outcome, version_number version, bool kept = false);
 };

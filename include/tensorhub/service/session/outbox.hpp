@@ -1,11 +1,12 @@
 #pragma once
 /// \file outbox.hpp
-/// A worker's requests on their way: numbered, repeated until they are answered, and acknowledged in order.
+/// A worker's open requests: numbered, repeated until they are answered, and acknowledged in order.
 ///
 /// A request that is not answered within the retry interval is sent again under its number, so the server can
-/// tell a repetition from a second call. Before the worker has joined only what the server answers to anybody
-/// is sent (join, list, describe); the rest waits here. A new publish or update also waits until the server
-/// has heard all that earlier ones had to report: it must decide on what is true now.
+/// distinguish a repetition from a second call. Before the worker has joined, only requests that the server
+/// answers to any process are sent (join, list, describe); the others wait here. A new publish or update also
+/// waits until the server has answered all reports of earlier calls, because it must decide on the current
+/// state.
 ///
 /// Thread safety: none.
 
@@ -26,7 +27,7 @@
 
 namespace tensorhub::inline TENSORHUB_MODE::session_detail {
 
-/// Why a request was made: who wants its answer.
+/// The step or call that a request belongs to, and that handles the answer.
 enum class purpose : std::uint8_t {
   join,
   publish,
@@ -34,7 +35,7 @@ enum class purpose : std::uint8_t {
   update,
   source_failed,
   finish,
-  notice,    ///< the server must hear it; nobody waits for the answer
+  notice,    ///< a report that the server must receive; no call waits for the answer
   question,  ///< wait, list, describe
   leave
 };
@@ -42,14 +43,15 @@ enum class purpose : std::uint8_t {
 struct pending_request {
   messages::message body{};
   purpose why = purpose::notice;
-  session_ticket ticket = 0;  ///< of the call that ends with the answer, if the request alone makes it up
+  session_ticket ticket = 0;  ///< of the call that consists of this request alone; zero: none
   time_point next_send{};
-  time_point deadline = time_point::never();  ///< of that call
+  time_point deadline = time_point::never();  ///< deadline of that call
   bool without_joining = false;
 };
 
-/// Whether an answer of this type can be meant for that request (the table in messages.hpp). Another one is
-/// ignored: the request is repeated, or ends at its deadline.
+/// Whether an answer of this type fits the request (see the table in messages.hpp). An answer that does not
+/// fit
+/// is ignored: the request is repeated, or ends at its deadline.
 template <typename Answer>
 [[nodiscard]] bool is_answer_to(const messages::message& request) noexcept {
   namespace m = messages;
@@ -75,41 +77,41 @@ class outbox {
 
   void request(time_point now, bool joined, messages::message body, purpose why, session_ticket ticket,
                time_point deadline);
-  /// Not numbered and not repeated.
+  /// Sends a heartbeat, which has no number and is not repeated.
   void heartbeat();
-  /// Revision of the retention that the worker knows.
+  /// Sets the revision of the retention that the worker knows.
   void heard_retention(std::uint64_t revision) noexcept { retention_ = revision; }
-  /// What the heartbeats say of the running update.
+  /// Sets the number of received chunks that the heartbeats report.
   void progress(std::uint64_t chunks) noexcept { chunks_ = chunks; }
 
-  /// Sends what is due again.
+  /// Sends the requests again whose retry interval has passed.
   void repeat(time_point now, bool joined);
-  /// After a join: what has waited for it, and what another server may not have heard.
+  /// Sends all requests after a join: some have waited for it, others may be unknown to a new server.
   void repeat_all(time_point now, bool joined);
 
-  /// Ends the request that an answer belongs to; empty: it is not waited for (any more).
+  /// Removes the request with this number; empty: no such request is open.
   [[nodiscard]] std::optional<pending_request> take(request_sequence sequence);
-  /// The same, if this is an answer to it.
+  /// Removes the request with this number if `Answer` is an answer to it.
   template <typename Answer>
   [[nodiscard]] std::optional<pending_request> take_answered(request_sequence sequence) {
     const auto found = open_.find(sequence);
     if (found == open_.end() || !is_answer_to<Answer>(found->second.body)) return std::nullopt;
     return take(sequence);
   }
-  /// The same for the oldest one with this purpose.
+  /// Removes the oldest request with this purpose.
   [[nodiscard]] std::optional<pending_request> take(purpose why);
-  /// Tickets of the requests whose deadline has come; they are forgotten.
+  /// Removes the requests whose deadline has passed, and returns their tickets.
   [[nodiscard]] std::vector<session_ticket> take_expired(time_point now);
-  /// Everything; nothing is repeated any more.
+  /// Removes all requests.
   [[nodiscard]] std::map<request_sequence, pending_request> take_all() { return std::exchange(open_, {}); }
 
   void forget(std::initializer_list<purpose> reasons);
-  /// Nobody waits for the answer any more, but the server must still hear it.
+  /// Turns requests into notices: no call waits for the answer, but the server must still receive them.
   void make_notice(purpose why);
 
   [[nodiscard]] time_point next_deadline(bool joined) const noexcept;
 
-  /// No request is without an answer.
+  /// Every request was answered.
   [[nodiscard]] bool empty() const noexcept { return open_.empty(); }
   [[nodiscard]] std::vector<messages::envelope> take_output() { return std::exchange(output_, {}); }
 

@@ -1,6 +1,6 @@
 #pragma once
 /// \file questions.hpp
-/// Calls that change nothing: each is one request, and ends with its answer or at its deadline.
+/// Calls of one request each, which end with the answer or at their deadline.
 
 #include <chrono>
 #include <cstdint>
@@ -14,7 +14,7 @@ namespace tensorhub::inline TENSORHUB_MODE::session_detail {
 
 class questions : public state {
  public:
-  /// Changes what is retained (messages::retain_request).
+  /// Changes which versions are retained (messages::retain_request).
   session_ticket retain(time_point now, const messages::retain_request& change, time_point deadline) {
     return ask(now, change, deadline);
   }
@@ -22,9 +22,9 @@ class questions : public state {
   session_ticket list(time_point now, std::string model, time_point deadline) {
     return ask(now, messages::list_request{std::move(model)}, deadline);
   }
-  /// How the sources of this worker were chosen.
+  /// Asks how the sources of this worker were chosen.
   session_ticket why(time_point now, time_point deadline);
-  /// What in the system is waiting for what (all models, if `model` is empty).
+  /// Asks what in the system is waiting, and for what. An empty `model` means all models.
   session_ticket stuck(time_point now, std::string model, std::chrono::milliseconds older_than,
                        time_point deadline);
   session_ticket describe(time_point now, std::uint32_t shard, time_point deadline) {
@@ -49,7 +49,7 @@ class questions : public state {
   void handle(time_point, const pending_request& pending, const messages::stuck_reply& reply) {
     answer(pending, reply.result).stuck = reply;
   }
-  /// The result of a question, to be completed.
+  /// Ends a question and returns its result, for the caller to complete.
   session_result& answer(const pending_request& pending, const messages::status& outcome);
 
  private:

@@ -1,10 +1,11 @@
 #pragma once
 /// \file state.hpp
-/// What all layers of a session share: its memory, and the way out for requests, actions and results.
+/// The layer that all other layers of a session share: the state, and the output of requests, actions and
+/// results.
 ///
-/// The layers, each of which knows only those above it:
+/// The layers, each of which uses only those above it:
 ///
-///     state        who the worker is, what it holds, its open requests
+///     state        the worker's identity, held version and open requests
 ///     questions    wait, list, describe, why
 ///     operations   publish, unpublish, update: one at a time
 ///     session      join, leave, the server's pushes, timers (service/session.hpp)
@@ -29,15 +30,15 @@ class state {
   [[nodiscard]] bool joined() const noexcept { return joined_; }
   [[nodiscard]] incarnation self() const noexcept { return self_; }
   [[nodiscard]] const session_options& options() const noexcept { return options_; }
-  /// Epoch of the control block. Whoever raises it is this session (action `raise_epoch`).
+  /// Epoch of the control block. Only this session raises it (action `raise_epoch`).
   [[nodiscard]] std::uint64_t epoch() const noexcept { return epoch_; }
   [[nodiscard]] const std::optional<messages::reference>& held() const noexcept { return held_; }
   [[nodiscard]] version_number latest() const noexcept { return latest_; }
   [[nodiscard]] server_epoch server() const noexcept { return server_; }
-  /// Set once the server has declared this worker dead, or refused it: nothing works any more.
+  /// Set once the server has declared this worker dead, or refused it: all later calls fail with this status.
   [[nodiscard]] const std::optional<messages::status>& fatal() const noexcept { return fatal_; }
   [[nodiscard]] bool busy() const noexcept { return operation_.has_value(); }
-  /// Joined, and the server has answered all that this worker has ever told it: both know the same.
+  /// The worker has joined and every request was answered: worker and server agree on the state.
   [[nodiscard]] bool at_rest() const noexcept { return joined_ && !operation_ && outbox_.empty(); }
 
   [[nodiscard]] std::vector<messages::envelope> take_output() { return outbox_.take_output(); }
@@ -53,18 +54,19 @@ class state {
     outbox_.request(now, joined_, std::move(body), why, ticket, deadline);
   }
 
-  /// In place: moving a temporary variant makes g++ 12 see uninitialised members that are not there.
+  /// Constructs the action in place: moving a temporary variant causes false warnings of g++ 12 about
+  /// uninitialised members.
   template <typename Action>
   void act(Action action) {
     actions_.emplace_back(std::in_place_type<Action>, std::move(action));
   }
 
-  /// `announced`: what readers were told that it will be; zero: nothing.
+  /// `announced`: the epoch that was announced to readers; zero: none.
   void raise_epoch(std::uint64_t announced = 0);
 
   [[nodiscard]] messages::status late(time_point now, const std::string& what) const;
 
-  /// The number of the running call; zero while the server has not told what it counts as.
+  /// The number of the running call; zero while the server has not announced it.
   [[nodiscard]] operation_counter known_counter() const noexcept {
     return counted_ ? counter_ : operation_counter{};
   }
@@ -84,15 +86,17 @@ class state {
   time_point last_heard_{};
 
   operation_counter counter_{};
-  operation_counter closed_meanwhile_{};  ///< what the others have ended while a call was running
-  bool counted_ = false;                  ///< `counter_` is what the server counts: some call was answered
-  bool ended_well_ = true;                ///< the last publish or update
+  operation_counter
+      closed_meanwhile_{};  ///< the highest call that the group ended while a call was running here
+  bool counted_ = false;    ///< `counter_` is the server's number: some call was answered
+  bool ended_well_ = true;  ///< the last publish or update succeeded
   std::optional<running> operation_;
   std::optional<messages::reference> held_;
   version_number latest_{};
   std::uint64_t epoch_ = 1;
-  /// Of those that were shown, or announced by a call that came to nothing: none of them is used again,
-  /// because readers may still have it.
+  /// The highest epoch that was shown, or announced by a call that failed. None of them is used again,
+  /// because
+  /// readers may still know it.
   std::uint64_t last_epoch_ = 1;
 
  private:

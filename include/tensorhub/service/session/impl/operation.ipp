@@ -10,7 +10,7 @@ TENSORHUB_DECL std::string running::source_names() const {
   std::string text;
   for (const messages::assignment& source : sources)
     text += (text.empty() ? "" : ", ") + source.source_replica + " at " + source.address.text;
-  return text.empty() ? "nobody: no source is left" : text;
+  return text.empty() ? "no source (none is left)" : text;
 }
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::session_detail

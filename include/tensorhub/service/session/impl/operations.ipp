@@ -29,7 +29,7 @@ TENSORHUB_DECL session_ticket operations::publish(time_point now, version_number
 
 TENSORHUB_DECL session_ticket operations::unpublish(time_point now, time_point deadline, bool leaving) {
   const session_ticket ticket = new_ticket();
-  if (fatal_ && !operation_) {  // everybody was cut off when the session ended
+  if (fatal_ && !operation_) {  // all readers were cut off when the session ended
     finish(ticket, {});
     return ticket;
   }
@@ -81,7 +81,8 @@ TENSORHUB_DECL void operations::pull_finished(time_point now, const remote_regio
   if (operation_->abort) return pull_failed(now, *operation_->abort, false);
   held_ = messages::reference{operation_->version, epoch_, operation_->root, control};
   operation_->at = step::finishing;
-  outbox_.forget({purpose::source_failed});  // a new server would give it sources for what it has
+  outbox_.forget(
+      {purpose::source_failed});  // a new server would assign sources for a version that is complete
   request(
       now,
       messages::finish_request{counter_, operation_->version, {}, false, held_, operation_->first_lease()},
@@ -91,7 +92,7 @@ TENSORHUB_DECL void operations::pull_finished(time_point now, const remote_regio
 TENSORHUB_DECL void operations::pull_failed(time_point now, messages::status reason, bool intact) {
   if (!operation_ || !operation_->is_pulling()) return;
   if (operation_->abort) reason = *operation_->abort;
-  raise_epoch();  // what had been received was shown
+  raise_epoch();  // the received chunks were shown to readers
   if (intact && operation_->previous) {
     held_ = operation_->previous;
     held_->epoch = epoch_;
@@ -186,7 +187,8 @@ TENSORHUB_DECL void operations::on_push(time_point now, const messages::reassign
     reads_old = pulling && erased != 0;
   }
   if (wanted && push.source.lease) take_source(push.source, reads_old ? push.old_lease : lease_id{});
-  // Before the answer that names the old one has come, it cannot be told whether it will be read.
+  // Before the answer that names the old lease has arrived, the session does not know whether that source
+  // will be read.
   if (!push.old_lease || (operation_ && operation_->at == step::waiting)) return;
   if (!reads_old) return source_released(now, push.old_lease);
   if (!push.source.lease) act(session_actions::release_source{push.old_lease});
@@ -290,7 +292,8 @@ TENSORHUB_DECL void operations::abort(time_point now, messages::status reason) {
     case step::draining:
       return report_failure(now, std::move(reason), true, {});
     case step::finishing:
-      // What was received stays; only the group has not come to its end. The report of it may be lost.
+      // This shard keeps the received version; only the group has not finished. The report of success may be
+      // lost.
       return report_failure(now, std::move(reason), false, held_);
     case step::publishing:
     case step::unpublishing:
@@ -304,7 +307,7 @@ TENSORHUB_DECL void operations::report_failure(time_point now, messages::status 
   outbox_.forget({purpose::update, purpose::drain, purpose::source_failed, purpose::finish});
   operation_->failure = reason;
   operation_->at = step::failing;
-  // The call's own deadline may have passed, and a server that is gone answers never.
+  // The call's own deadline may have passed, and a server that is gone never answers.
   const time_point called = operation_->deadline == time_point::never() ? now : operation_->deadline;
   operation_->deadline = std::max(called, now + options_.request_retry + options_.request_retry);
   request(now,
