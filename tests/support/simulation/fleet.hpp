@@ -250,7 +250,7 @@ class fleet {
     if (!who.alive_) return;
     for (;;) {
       auto actions = who.core_.take_actions();
-      for (auto& order : actions) std::visit([&](auto& each) { perform(who, each); }, order);
+      for (auto& order : actions) visit([&](auto& each) { perform(who, each); }, order);
       for (auto& message : who.core_.take_output()) to_server(std::move(message));
       const auto results = who.core_.take_results();
       for (const auto& result : results) {

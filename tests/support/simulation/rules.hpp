@@ -56,7 +56,7 @@ class contract_rules {
   void before(time_point now, const messages::envelope& message) {
     const incarnation from{message.sender};
     known_ = server_->knows(from);
-    const bool joins = std::holds_alternative<messages::join_request>(message.body);
+    const bool joins = holds_alternative<messages::join_request>(message.body);
     if (!known_ && !joins) return;
     peer_state& peer = peers_[from];
     if (message.sequence != double_join) {
@@ -64,7 +64,7 @@ class contract_rules {
       peer.newest = std::max(peer.newest, message.sequence);
     }
     peer.acknowledged = std::max(peer.acknowledged, message.acknowledged);
-    if (std::holds_alternative<messages::leave_request>(message.body)) told_.insert(from);
+    if (holds_alternative<messages::leave_request>(message.body)) told_.insert(from);
   }
 
   void after(const messages::envelope& message, std::span<const outgoing> output) {
@@ -84,11 +84,11 @@ class contract_rules {
   // ---- after each event of the server
 
   void check_output(time_point now, const outgoing& out, bool may_be_dead) {
-    if (const auto* join = std::get_if<messages::join_reply>(&out.message.body)) {
+    if (const auto* join = get_if<messages::join_reply>(&out.message.body)) {
       if (out.message.sequence == double_join && join->result.ok() && !join->wants_layout)
         violate_("worker " + to_hex(out.to) + " has joined at a second place");
     }
-    const auto* goodbye = std::get_if<messages::goodbye_push>(&out.message.body);
+    const auto* goodbye = get_if<messages::goodbye_push>(&out.message.body);
     if (goodbye == nullptr || goodbye->rejoin || may_be_dead || !told_.insert(out.to).second) return;
     const auto peer = peers_.find(out.to);
     if (peer == peers_.end() || now - peer->second.last_heard > settings_.worker_timeout) return;
@@ -181,12 +181,12 @@ class contract_rules {
   };
 
   [[nodiscard]] static bool is_answered_at_once(const messages::message& body) {
-    if (const auto* finish = std::get_if<messages::finish_request>(&body)) return !finish->result.ok();
-    return std::holds_alternative<messages::publish_request>(body) ||
-           std::holds_alternative<messages::source_failed_request>(body) ||
-           std::holds_alternative<messages::lease_released_request>(body) ||
-           std::holds_alternative<messages::cut_off_done_request>(body) ||
-           std::holds_alternative<messages::leave_request>(body);
+    if (const auto* finish = get_if<messages::finish_request>(&body)) return !finish->result.ok();
+    return holds_alternative<messages::publish_request>(body) ||
+           holds_alternative<messages::source_failed_request>(body) ||
+           holds_alternative<messages::lease_released_request>(body) ||
+           holds_alternative<messages::cut_off_done_request>(body) ||
+           holds_alternative<messages::leave_request>(body);
   }
 
   const Server* server_ = nullptr;

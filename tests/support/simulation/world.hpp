@@ -536,7 +536,7 @@ class simulation {
   void at_server(std::size_t index, const messages::envelope& message) {
     Server* const server = servers_.at(index);
     if (server == nullptr) return network_.lose(incarnation{message.sender});
-    if (const auto* join = std::get_if<messages::join_request>(&message.body)) {
+    if (const auto* join = get_if<messages::join_request>(&message.body)) {
       const bool first = std::ranges::none_of(by_id_, [&](const auto& entry) {
         return entry.second->core().options().replica == join->replica && server->knows(entry.first);
       });
@@ -580,13 +580,13 @@ class simulation {
     }
     if (cause != nullptr) rules_.after(*cause, output);
     for (const outgoing& out : output) {
-      if (const auto* push = std::get_if<messages::version_push>(&out.message.body)) {
+      if (const auto* push = get_if<messages::version_push>(&out.message.body)) {
         latest_published_ = std::max(latest_published_, push->version);
       }
       const worker_type* worker = find(out.to);
       const bool is_current = worker != nullptr && at(place_of(worker->core())) == worker;
       // To a new server the late join of a process that is gone looks like that of a newer one.
-      const auto* goodbye = std::get_if<messages::goodbye_push>(&out.message.body);
+      const auto* goodbye = get_if<messages::goodbye_push>(&out.message.body);
       const bool by_a_late_join = servers_fail() && goodbye != nullptr && !goodbye->rejoin &&
                                   goodbye->reason.sentence.find("newer process") != std::string::npos;
       // An earlier server has declared it dead, and it was not told.

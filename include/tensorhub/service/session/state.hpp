@@ -53,10 +53,9 @@ class state {
     outbox_.request(now, joined_, std::move(body), why, ticket, deadline);
   }
 
-  /// In place: moving a temporary variant makes g++ 12 see uninitialised members that are not there.
   template <typename Action>
   void act(Action action) {
-    actions_.emplace_back(std::in_place_type<Action>, std::move(action));
+    actions_.emplace_back(std::move(action));
   }
 
   /// `announced`: what readers were told that it will be; zero: nothing.
