@@ -40,7 +40,7 @@ class large_model {
     update.shows = messages::announcement{++epoch_, {}};
     send(replica, update);
     for (const tensorhub::outgoing& out : catalog_.take_output()) {
-      const auto* reply = std::get_if<messages::update_reply>(&out.message.body);
+      const auto* reply = get_if<messages::update_reply>(&out.message.body);
       if (reply == nullptr || out.to.value != replica + 1) continue;
       operation_ = reply->operation;
       return reply->sources.size();

@@ -100,7 +100,7 @@ void catalog_update(benchmark::State& state) {
     finish.version = {1};
     finish.held = messages::reference{{1}, operation.value, {7, 7}, {}};
     for (const auto& each : answers) {
-      if (const auto* reply = std::get_if<messages::update_reply>(&each.message.body);
+      if (const auto* reply = get_if<messages::update_reply>(&each.message.body);
           reply && !reply->sources.empty())
         finish.lease = reply->sources.front().lease;
     }

@@ -81,11 +81,11 @@ class client {
     const auto decoded = decoder_.decode({static_cast<const std::byte*>(frame.data()), frame.size()});
     if (!decoded.ok()) throw std::runtime_error("bad frame from the server");
     const messages::message& body = decoded.message.body;
-    if (const auto* joined = std::get_if<messages::join_reply>(&body)) {
+    if (const auto* joined = get_if<messages::join_reply>(&body)) {
       if (!joined->result.ok()) throw std::runtime_error("not joined: " + joined->result.sentence);
       joined_ = !joined->wants_layout;
       if (!joined_) join(true);
-    } else if (const auto* source = std::get_if<messages::update_reply>(&body)) {
+    } else if (const auto* source = get_if<messages::update_reply>(&body)) {
       if (source->sources.empty()) throw std::runtime_error("no source: " + source->result.sentence);
       messages::finish_request finish;
       finish.operation = {operation_};
@@ -94,12 +94,12 @@ class client {
       finish.lease = source->sources.front().lease;
       expects_finish_ = true;
       send(std::move(finish));
-    } else if (std::holds_alternative<messages::status_reply>(body)) {
+    } else if (holds_alternative<messages::status_reply>(body)) {
       if (std::exchange(expects_finish_, false))
         send(messages::unpublish_request{{1}, operation_, {}});
       else
         published_ = true;
-    } else if (std::holds_alternative<messages::drained_reply>(body)) {
+    } else if (holds_alternative<messages::drained_reply>(body)) {
       ++updates_;
       busy_ = false;
       if (!paused_) update();

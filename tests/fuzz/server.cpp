@@ -373,17 +373,17 @@ class scene {
     check_leases();
   }
   void learn(speaker& to, const messages::message& body) {
-    if (const auto* reply = std::get_if<messages::update_reply>(&body)) {
+    if (const auto* reply = get_if<messages::update_reply>(&body)) {
       if (reply->operation) to.operation = reply->operation;
       if (reply->version) to.version = reply->version;
       for (const messages::assignment& source : reply->sources) note(to, source.lease);
     }
-    if (const auto* push = std::get_if<messages::goodbye_push>(&body)) to.is_dead = !push->rejoin;
-    if (const auto* push = std::get_if<messages::reassign_push>(&body)) {
+    if (const auto* push = get_if<messages::goodbye_push>(&body)) to.is_dead = !push->rejoin;
+    if (const auto* push = get_if<messages::reassign_push>(&body)) {
       note(to, push->source.lease);
       note(to, push->old_lease);
     }
-    if (const auto* reply = std::get_if<messages::status_reply>(&body); reply != nullptr && reply->operation)
+    if (const auto* reply = get_if<messages::status_reply>(&body); reply != nullptr && reply->operation)
       to.operation = reply->operation;
   }
   static void note(speaker& to, lease_id lease) {

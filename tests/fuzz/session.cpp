@@ -160,7 +160,7 @@ class scene {
     const messages::envelope request = asked_[index];
     if (!in.once_in(4)) asked_.erase(asked_.begin() + static_cast<std::ptrdiff_t>(index));
     messages::message body = messages::status_reply{status(in), operation(in)};
-    if (std::holds_alternative<messages::join_request>(request.body)) {
+    if (holds_alternative<messages::join_request>(request.body)) {
       messages::join_reply reply;
       reply.result = status(in);
       reply.epoch = {in.number()};
@@ -169,8 +169,8 @@ class scene {
       reply.operation = operation(in);
       reply.latest = {in.number()};
       body = reply;
-    } else if (std::holds_alternative<messages::update_request>(request.body) ||
-               std::holds_alternative<messages::source_failed_request>(request.body)) {
+    } else if (holds_alternative<messages::update_request>(request.body) ||
+               holds_alternative<messages::source_failed_request>(request.body)) {
       messages::update_reply reply;
       reply.result = status(in);
       reply.operation = {operation_ = in.once_in(8) ? in.number() : operation_ + 1};
@@ -178,9 +178,9 @@ class scene {
       reply.version = {version_ = in.number()};
       for (std::size_t count = in.below(4); count > 0; --count) reply.sources.push_back(source(in));
       body = reply;
-    } else if (std::holds_alternative<messages::unpublish_request>(request.body)) {
+    } else if (holds_alternative<messages::unpublish_request>(request.body)) {
       body = messages::drained_reply{status(in)};
-    } else if (std::holds_alternative<messages::wait_request>(request.body)) {
+    } else if (holds_alternative<messages::wait_request>(request.body)) {
       body = messages::version_reply{status(in), {in.number()}};
     }
     hear(request.sequence, std::move(body));
@@ -240,7 +240,7 @@ class scene {
       if (asked_.size() > 32) asked_.pop_front();
     }
     for (const session_action& action : core_.take_actions())
-      std::visit([this](const auto& what) { perform(what); }, action);
+      visit([this](const auto& what) { perform(what); }, action);
     for (const session_result& result : core_.take_results())
       fuzz::require(tickets_.erase(result.ticket) == 1, "a call ends once");
   }

@@ -93,7 +93,7 @@ class server_that_waits_for_given_up_requests : public catalog {
   using catalog::catalog;
   void receive(time_point now, messages::envelope message) {
     std::set<request_sequence>& open = unanswered_[message.sender];
-    if (std::holds_alternative<messages::update_request>(message.body) &&
+    if (holds_alternative<messages::update_request>(message.body) &&
         message.sequence > acknowledged_[message.sender]) {
       open.insert(message.sequence);
     }
@@ -118,7 +118,7 @@ class server_with_many_places : public catalog {
  public:
   using catalog::catalog;
   void receive(time_point now, messages::envelope message) {
-    const auto* join = std::get_if<messages::join_request>(&message.body);
+    const auto* join = get_if<messages::join_request>(&message.body);
     if (join != nullptr && knows(incarnation{message.sender})) {
       const auto* known = record_of(incarnation{message.sender});
       const bool elsewhere = known->replica->name != join->replica || known->shard != join->shard;
@@ -148,7 +148,7 @@ class server_that_forgets_overwriting : public catalog {
  public:
   using catalog::catalog;
   void receive(time_point now, messages::envelope message) {
-    if (auto* finish = std::get_if<messages::finish_request>(&message.body)) finish->intact = true;
+    if (auto* finish = get_if<messages::finish_request>(&message.body)) finish->intact = true;
     catalog::receive(now, message);
   }
 };
@@ -158,8 +158,7 @@ class server_that_crosses_often : public catalog {
  public:
   using catalog::catalog;
   void receive(time_point now, messages::envelope message) {
-    if (auto* join = std::get_if<messages::join_request>(&message.body))
-      join->place.datacenter = join->replica;
+    if (auto* join = get_if<messages::join_request>(&message.body)) join->place.datacenter = join->replica;
     catalog::receive(now, message);
   }
 };
@@ -176,7 +175,7 @@ class server_that_retains_nothing : public catalog {
  public:
   using catalog::catalog;
   void receive(time_point now, messages::envelope message) {
-    if (auto* change = std::get_if<messages::retain_request>(&message.body)) {
+    if (auto* change = get_if<messages::retain_request>(&message.body)) {
       if (change->keep_latest) promised_ = true;
       *change = {};
     }
@@ -193,7 +192,7 @@ class server_that_relies_on_spot : public catalog {
  public:
   using catalog::catalog;
   void receive(time_point now, messages::envelope message) {
-    if (auto* join = std::get_if<messages::join_request>(&message.body)) join->spot = false;
+    if (auto* join = get_if<messages::join_request>(&message.body)) join->spot = false;
     catalog::receive(now, message);
   }
 };
@@ -221,7 +220,7 @@ class server_that_expires_leases : public catalog {
   [[nodiscard]] std::vector<outgoing> take_output() {
     auto output = catalog::take_output();
     std::erase_if(output, [](const outgoing& out) {
-      return std::holds_alternative<messages::cut_off_push>(out.message.body);
+      return holds_alternative<messages::cut_off_push>(out.message.body);
     });
     return output;
   }
@@ -248,7 +247,7 @@ class server_that_revokes_nothing : public catalog {
   [[nodiscard]] std::vector<outgoing> take_output() {
     auto output = catalog::take_output();
     for (outgoing& out : output) {
-      if (auto* drained = std::get_if<messages::drained_reply>(&out.message.body)) drained->revoke = false;
+      if (auto* drained = get_if<messages::drained_reply>(&out.message.body)) drained->revoke = false;
     }
     return output;
   }
@@ -264,7 +263,7 @@ class server_that_counts_at_the_start : public catalog {
       if (lease.reader.value == message.sender) started_.insert(lease.id);
     });
     catalog::receive(now, message);
-    const auto* unpublish = std::get_if<messages::unpublish_request>(&message.body);
+    const auto* unpublish = get_if<messages::unpublish_request>(&message.body);
     const incarnation source{message.sender};
     const auto* record = record_of(source);
     if (unpublish == nullptr || record == nullptr || !record->drain) return;

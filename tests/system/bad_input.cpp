@@ -234,7 +234,7 @@ TEST_CASE("a worker of another protocol gets an answer that says so") {
   tensorhub::decoder decoder;
   const auto decoded = decoder.decode({static_cast<const std::byte*>(answer.data()), answer.size()});
   REQUIRE(decoded.ok());
-  const auto* goodbye = std::get_if<tensorhub::messages::goodbye_push>(&decoded.message.body);
+  const auto* goodbye = get_if<tensorhub::messages::goodbye_push>(&decoded.message.body);
   REQUIRE(goodbye != nullptr);
   CHECK(goodbye->reason.code == errc::protocol_mismatch);
   CHECK(contains(goodbye->reason.sentence, "78"));

@@ -50,7 +50,7 @@ class liar {
       REQUIRE_MESSAGE(socket_.recv(frame).has_value(), "the server does not answer");
       auto decoded = decoder_.decode({static_cast<const std::byte*>(frame.data()), frame.size()});
       REQUIRE(decoded.ok());
-      if (auto* const body = std::get_if<Body>(&decoded.message.body)) return std::move(*body);
+      if (auto* const body = get_if<Body>(&decoded.message.body)) return std::move(*body);
     }
   }
   template <typename Answer>

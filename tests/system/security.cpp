@@ -289,7 +289,7 @@ TEST_CASE("security: an incarnation belongs to the key that it came with") {
   forger.say(victim, 1000, tensorhub::messages::leave_request{});
   forger.say(victim, 1001, tensorhub::messages::unpublish_request{1, 0, {}});
   forger.say(77, 1, tensorhub::messages::list_request{});  // in its own name: its messages are in order
-  CHECK(std::holds_alternative<tensorhub::messages::list_reply>(forger.hear().body));
+  CHECK(holds_alternative<tensorhub::messages::list_reply>(forger.hear().body));
   CHECK(door.seen().forged_messages == 2);
   CHECK(
       eventually([&] { return door.has_said(second.public_key, tensorhub::to_hex(source.worker.self())); }));

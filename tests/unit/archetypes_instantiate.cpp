@@ -57,7 +57,7 @@ TEST_CASE("a catalog of archetypes works: it refuses a worker of another consist
 
   const auto output = core.take_output();
   REQUIRE(output.size() == 1);
-  const auto* reply = std::get_if<messages::join_reply>(&output[0].message.body);
+  const auto* reply = get_if<messages::join_reply>(&output[0].message.body);
   REQUIRE(reply != nullptr);
   CHECK(reply->result.code == errc::policy_mismatch);
   CHECK(reply->result.sentence.find("'archetype'") != std::string::npos);

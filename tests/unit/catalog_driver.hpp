@@ -76,8 +76,8 @@ class driver {
   [[nodiscard]] std::optional<Answer> answer(incarnation worker, std::uint64_t sequence) {
     auto& inbox = inboxes_[worker];
     for (auto at = inbox.begin(); at != inbox.end(); ++at) {
-      if (at->sequence.value != sequence || !std::holds_alternative<Answer>(at->body)) continue;
-      Answer out = std::get<Answer>(at->body);
+      if (at->sequence.value != sequence || !holds_alternative<Answer>(at->body)) continue;
+      Answer out = *get_if<Answer>(&at->body);
       inbox.erase(at);
       return out;
     }
@@ -99,7 +99,7 @@ class driver {
   void clear_answered() {
     for (auto& [worker, inbox] : inboxes_) {
       std::erase_if(inbox, [](const messages::envelope& message) {
-        return message.sequence && !std::holds_alternative<messages::update_reply>(message.body);
+        return message.sequence && !holds_alternative<messages::update_reply>(message.body);
       });
     }
   }

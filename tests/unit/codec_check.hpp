@@ -18,7 +18,7 @@ namespace codec_check {
 
 using bytes = std::vector<std::byte>;
 
-inline constexpr std::size_t types = std::variant_size_v<tensorhub::messages::message>;
+inline constexpr std::size_t types = tensorhub::messages::message::size;
 inline constexpr std::size_t header_bytes = 40;
 static_assert(noexcept(std::declval<tensorhub::decoder&>().decode({})));
 

@@ -249,7 +249,7 @@ inline constexpr bool is_vector<std::vector<T>> = true;
 template <typename T>
 inline constexpr bool is_variant = false;
 template <typename... T>
-inline constexpr bool is_variant<std::variant<T...>> = true;
+inline constexpr bool is_variant<th::detail::one_of<T...>> = true;
 
 /// Random values, so that two fields that are swapped or one that is left out are seen.
 class filler {
@@ -296,7 +296,7 @@ class filler {
     fill(out.sender);
     fill(out.sequence);
     fill(out.acknowledged);
-    emplace(out.body, type, std::make_index_sequence<std::variant_size_v<msg::message>>{});
+    emplace(out.body, type, std::make_index_sequence<msg::message::size>{});
     return out;
   }
 
@@ -305,7 +305,7 @@ class filler {
  private:
   template <std::size_t... Index>
   void emplace(msg::message& body, std::size_t type, std::index_sequence<Index...>) {
-    (void)((Index == type ? (fill(body.emplace<Index>()), true) : false) || ...);
+    (void)((Index == type ? (fill(body.emplace<msg::message::alternative<Index>>()), true) : false) || ...);
   }
 
   std::mt19937_64 random_;
@@ -326,7 +326,7 @@ template <typename T>
     return a.has_value() == b.has_value() && (!a || equal(*a, *b));
   } else if constexpr (is_variant<T>) {
     return a.index() == b.index() &&
-           std::visit([&b](auto& body) { return equal(body, std::get<std::decay_t<decltype(body)>>(b)); }, a);
+           visit([&b](auto& body) { return equal(body, *get_if<std::decay_t<decltype(body)>>(&b)); }, a);
   } else {
     return [&]<std::size_t... I>(std::index_sequence<I...>, [[maybe_unused]] auto left,
                                  [[maybe_unused]] auto right) {
@@ -350,7 +350,7 @@ template <typename T>
   } else if constexpr (is_optional<T>) {
     return value ? allocated_bytes(*value) : 0;
   } else if constexpr (is_variant<T>) {
-    return std::visit([](auto& body) { return allocated_bytes(body); }, value);
+    return visit([](auto& body) { return allocated_bytes(body); }, value);
   } else {
     return std::apply([](auto&... field) { return (std::size_t{0} + ... + allocated_bytes(field)); },
                       fields(value));

@@ -205,10 +205,10 @@ TEST_CASE("client shell: what the core says is sent, what is answered is receive
   const auto answers = client.with([](fake_core& core, time_point) { return core.received; });
   CHECK(answers[0].sequence == request_sequence{1});
   CHECK(answers[0].sender == server.epoch().value);
-  REQUIRE(std::holds_alternative<messages::list_reply>(answers[0].body));
-  CHECK(std::get<messages::list_reply>(answers[0].body).result.ok());
-  REQUIRE(std::holds_alternative<messages::list_reply>(answers[1].body));
-  CHECK(std::get<messages::list_reply>(answers[1].body).result.code == errc::not_found);
+  REQUIRE(holds_alternative<messages::list_reply>(answers[0].body));
+  CHECK(get_if<messages::list_reply>(&answers[0].body)->result.ok());
+  REQUIRE(holds_alternative<messages::list_reply>(answers[1].body));
+  CHECK(get_if<messages::list_reply>(&answers[1].body)->result.code == errc::not_found);
 }
 
 TEST_CASE("client shell: deadlines are honoured, never early, also one that comes nearer") {
@@ -291,12 +291,12 @@ TEST_CASE("client shell: who is no server of ours is told to the core, other gar
   REQUIRE(eventually([&] { return received(client) == 3; }));
   const auto told = client.with([](fake_core& core, time_point) { return core.received; });
   for (std::size_t i = 0; i < 2; ++i) {
-    REQUIRE(std::holds_alternative<messages::goodbye_push>(told[i].body));
-    CHECK(std::get<messages::goodbye_push>(told[i].body).reason.code == errc::protocol_mismatch);
+    REQUIRE(holds_alternative<messages::goodbye_push>(told[i].body));
+    CHECK(get_if<messages::goodbye_push>(&told[i].body)->reason.code == errc::protocol_mismatch);
   }
-  const auto sentence = std::get<messages::goodbye_push>(told[1].body).reason.sentence;
+  const auto sentence = get_if<messages::goodbye_push>(&told[1].body)->reason.sentence;
   CHECK(sentence.find("protocol " + std::to_string(control_protocol + 1)) != std::string::npos);
-  CHECK(std::holds_alternative<messages::list_request>(told[2].body));
+  CHECK(holds_alternative<messages::list_request>(told[2].body));
 }
 
 TEST_CASE("client: a message over its limits is not waited for, the core is told why") {
@@ -306,9 +306,9 @@ TEST_CASE("client: a message over its limits is not waited for, the core is told
   });
   REQUIRE(eventually([&] { return received(client) == 1; }));
   const auto told = client.with([](fake_core& core, time_point) { return core.received.front(); });
-  REQUIRE(std::holds_alternative<messages::goodbye_push>(told.body));
-  CHECK(std::get<messages::goodbye_push>(told.body).reason.code == errc::limit_exceeded);
-  CHECK(!std::get<messages::goodbye_push>(told.body).rejoin);
+  REQUIRE(holds_alternative<messages::goodbye_push>(told.body));
+  CHECK(get_if<messages::goodbye_push>(&told.body)->reason.code == errc::limit_exceeded);
+  CHECK(!get_if<messages::goodbye_push>(&told.body)->rejoin);
 }
 
 // ---- the server's shell
@@ -344,8 +344,8 @@ TEST_CASE("server shell: a worker of another protocol is told so, by a message t
   peer.send_bytes(other);
   const auto answer = peer.receive();
   CHECK(answer.sender == server.epoch().value);
-  REQUIRE(std::holds_alternative<messages::goodbye_push>(answer.body));
-  CHECK(std::get<messages::goodbye_push>(answer.body).reason.code == errc::protocol_mismatch);
+  REQUIRE(holds_alternative<messages::goodbye_push>(answer.body));
+  CHECK(get_if<messages::goodbye_push>(&answer.body)->reason.code == errc::protocol_mismatch);
 }
 
 TEST_CASE("server shell: an address that is taken or none is refused") {

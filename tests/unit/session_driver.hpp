@@ -41,7 +41,7 @@ class driver {
   [[nodiscard]] std::optional<messages::envelope> sent() {
     for (auto& message : core.take_output()) output_.push_back(std::move(message));
     for (auto at = output_.begin(); at != output_.end(); ++at) {
-      if (!std::holds_alternative<Message>(at->body)) continue;
+      if (!holds_alternative<Message>(at->body)) continue;
       messages::envelope out = *std::move(at);
       output_.erase(at);
       return out;
@@ -53,7 +53,7 @@ class driver {
     auto message = sent<Message>();
     REQUIRE(message.has_value());
     last_sequence = message->sequence;
-    return std::get<Message>(std::move(message->body));
+    return std::move(*get_if<Message>(&message->body));
   }
   [[nodiscard]] bool silent() {
     for (auto& message : core.take_output()) output_.push_back(std::move(message));
@@ -69,8 +69,8 @@ class driver {
   [[nodiscard]] Action action() {
     take_actions();
     REQUIRE(!actions_.empty());
-    REQUIRE(std::holds_alternative<Action>(actions_.front()));
-    Action out = std::get<Action>(actions_.front());
+    REQUIRE(holds_alternative<Action>(actions_.front()));
+    Action out = *get_if<Action>(&actions_.front());
     actions_.erase(actions_.begin());
     return out;
   }

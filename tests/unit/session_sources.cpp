@@ -481,5 +481,5 @@ TEST_CASE("session: who has everything asks for no source any more") {
   static_cast<void>(worker.sent_body<messages::join_request>());
   worker.answer(driver::joined_reply());
   for (const messages::envelope& sent : worker.core.take_output())
-    CHECK_FALSE(std::holds_alternative<messages::source_failed_request>(sent.body));
+    CHECK_FALSE(holds_alternative<messages::source_failed_request>(sent.body));
 }

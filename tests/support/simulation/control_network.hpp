@@ -71,11 +71,10 @@ class control_network {
   };
 
   [[nodiscard]] static bool is_report(const messages::message& body) {
-    return std::holds_alternative<messages::finish_request>(body) ||
-           std::holds_alternative<messages::cut_off_done_request>(body) ||
-           std::holds_alternative<messages::cut_off_push>(body) ||
-           std::holds_alternative<messages::reassign_push>(body) ||
-           std::holds_alternative<messages::abort_push>(body);
+    return holds_alternative<messages::finish_request>(body) ||
+           holds_alternative<messages::cut_off_done_request>(body) ||
+           holds_alternative<messages::cut_off_push>(body) ||
+           holds_alternative<messages::reassign_push>(body) || holds_alternative<messages::abort_push>(body);
   }
   [[nodiscard]] bool faulty() const { return events_->now() <= time_point{} + options_->length; }
 

@@ -252,7 +252,7 @@ class fleet {
     if (!worker.alive_) return;
     for (;;) {
       auto actions = worker.core_.take_actions();
-      for (auto& order : actions) std::visit([&](auto& each) { perform(worker, each); }, order);
+      for (auto& order : actions) visit([&](auto& each) { perform(worker, each); }, order);
       for (auto& message : worker.core_.take_output()) to_server(std::move(message));
       const auto results = worker.core_.take_results();
       for (const auto& result : results) {

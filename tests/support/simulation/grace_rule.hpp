@@ -43,14 +43,14 @@ class grace_rule {
 
   void before(const messages::envelope& message) {
     // Who prefers what is near may get something older, or nothing.
-    const auto* update = std::get_if<messages::update_request>(&message.body);
+    const auto* update = get_if<messages::update_request>(&message.body);
     if (update != nullptr && update->reach == messages::update_reach::anywhere)
       asked_[{message.sender, message.sequence.value}] = update->selector;
   }
 
   /// `reader`: what the server knows of the worker that is answered.
   void check(time_point now, const outgoing& out, const catalog_detail::worker_state* reader) {
-    const auto* reply = std::get_if<messages::update_reply>(&out.message.body);
+    const auto* reply = get_if<messages::update_reply>(&out.message.body);
     if (reply == nullptr || reader == nullptr || now >= until_) return;
     const bool not_found = reply->result.code == errc::not_found || reply->result.code == errc::unavailable;
     const bool first =

@@ -56,7 +56,7 @@ class contract_rules {
   void before(time_point now, const messages::envelope& message) {
     const incarnation from{message.sender};
     known_ = server_->knows(from);
-    const bool joins = std::holds_alternative<messages::join_request>(message.body);
+    const bool joins = holds_alternative<messages::join_request>(message.body);
     if (!known_ && !joins) return;
     peer_state& peer = peers_[from];
     if (message.sequence != double_join) {
@@ -84,7 +84,7 @@ class contract_rules {
   // ---- after each event of the server
 
   void check_output(time_point now, const outgoing& out, bool may_be_dead) {
-    if (const auto* join = std::get_if<messages::join_reply>(&out.message.body)) {
+    if (const auto* join = get_if<messages::join_reply>(&out.message.body)) {
       if (out.message.sequence == double_join && join->result.ok() && !join->wants_layout)
         violate_("worker " + to_hex(out.to) + " has joined at a second place");
     }
@@ -183,12 +183,12 @@ class contract_rules {
   };
 
   [[nodiscard]] static bool is_answered_at_once(const messages::message& body) {
-    if (const auto* finish = std::get_if<messages::finish_request>(&body)) return !finish->result.ok();
-    return std::holds_alternative<messages::publish_request>(body) ||
-           std::holds_alternative<messages::source_failed_request>(body) ||
-           std::holds_alternative<messages::lease_released_request>(body) ||
-           std::holds_alternative<messages::cut_off_done_request>(body) ||
-           std::holds_alternative<messages::leave_request>(body);
+    if (const auto* finish = get_if<messages::finish_request>(&body)) return !finish->result.ok();
+    return holds_alternative<messages::publish_request>(body) ||
+           holds_alternative<messages::source_failed_request>(body) ||
+           holds_alternative<messages::lease_released_request>(body) ||
+           holds_alternative<messages::cut_off_done_request>(body) ||
+           holds_alternative<messages::leave_request>(body);
   }
 
   const Server* server_ = nullptr;

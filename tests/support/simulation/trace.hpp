@@ -13,23 +13,23 @@ namespace tensorhub::inline TENSORHUB_MODE::testing {
 
 /// The text of a worker's message; begins with a space. Empty: the message is not traced.
 [[nodiscard]] inline std::string describe_message(const messages::envelope& message) {
-  if (const auto* join = std::get_if<messages::join_request>(&message.body)) {
+  if (const auto* join = get_if<messages::join_request>(&message.body)) {
     return " joins after operation " + std::to_string(join->operation.value) +
            (join->held ? ", holds " + to_string(join->held->version) : std::string{}) +
            (join->reading.empty() ? "" : ", reads " + to_string(join->reading.front().version));
   }
-  if (const auto* publish = std::get_if<messages::publish_request>(&message.body)) {
+  if (const auto* publish = get_if<messages::publish_request>(&message.body)) {
     return " publishes " + to_string(publish->held.version) + " in operation " +
            std::to_string(publish->operation.value);
   }
-  if (const auto* update = std::get_if<messages::update_request>(&message.body))
+  if (const auto* update = get_if<messages::update_request>(&message.body))
     return " calls update in operation " + std::to_string(update->operation.value);
-  if (const auto* finish = std::get_if<messages::finish_request>(&message.body)) {
+  if (const auto* finish = get_if<messages::finish_request>(&message.body)) {
     return " finishes operation " + std::to_string(finish->operation.value) +
            (finish->result.ok() ? "" : ": " + finish->result.sentence);
   }
-  if (std::holds_alternative<messages::unpublish_request>(message.body)) return " calls unpublish";
-  if (std::holds_alternative<messages::cut_off_done_request>(message.body)) return " has cut off";
+  if (holds_alternative<messages::unpublish_request>(message.body)) return " calls unpublish";
+  if (holds_alternative<messages::cut_off_done_request>(message.body)) return " has cut off";
   return {};
 }
 

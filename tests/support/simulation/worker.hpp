@@ -185,7 +185,7 @@ class simulated_worker {
     if (!alive_ || paused_) return;
     for (;;) {
       auto actions = core_.take_actions();
-      for (auto& action : actions) std::visit([&](auto& order) { perform(order); }, action);
+      for (auto& action : actions) visit([&](auto& order) { perform(order); }, action);
       for (auto& message : core_.take_output()) {
         if (faults.forgets_success) forget_success(message.body);
         world_.send(*this, std::move(message));
@@ -324,7 +324,7 @@ class simulated_worker {
   // ---- actions ----
 
   static void forget_success(messages::message& body) {
-    auto* finish = std::get_if<messages::finish_request>(&body);
+    auto* finish = get_if<messages::finish_request>(&body);
     if (finish == nullptr || finish->result.ok() || finish->intact || !finish->held) return;
     finish->intact = true;
     finish->held.reset();

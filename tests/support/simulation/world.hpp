@@ -537,7 +537,7 @@ class simulation {
   void at_server(std::size_t index, const messages::envelope& message) {
     Server* const server = servers_.at(index);
     if (server == nullptr) return network_.lose(incarnation{message.sender});
-    if (const auto* join = std::get_if<messages::join_request>(&message.body)) {
+    if (const auto* join = get_if<messages::join_request>(&message.body)) {
       const bool first = std::ranges::none_of(by_id_, [&](const auto& entry) {
         return entry.second->core().options().replica == join->replica && server->knows(entry.first);
       });
@@ -581,7 +581,7 @@ class simulation {
     }
     if (cause != nullptr) rules_.after(*cause, output);
     for (const outgoing& out : output) {
-      if (const auto* push = std::get_if<messages::version_push>(&out.message.body)) {
+      if (const auto* push = get_if<messages::version_push>(&out.message.body)) {
         latest_published_ = std::max(latest_published_, push->version);
       }
       const worker_type* worker = find(out.to);

@@ -24,45 +24,45 @@ class tally {
 
   /// Counts a new request (not a repetition), before any decision on it.
   void asked(worker_state& worker, answer_state& slot, const messages::message& body) {
-    if (std::holds_alternative<messages::update_request>(body)) {
+    if (holds_alternative<messages::update_request>(body)) {
       slot.kind = request_kind::update;
       worker.updating = true;
-    } else if (const auto* finish = std::get_if<messages::finish_request>(&body)) {
+    } else if (const auto* finish = get_if<messages::finish_request>(&body)) {
       slot.kind = finish->result.ok() ? request_kind::finish : request_kind::other;
       if (!finish->result.ok()) end_update(worker, finish->result.code);
-    } else if (std::holds_alternative<messages::unpublish_request>(body)) {
+    } else if (holds_alternative<messages::unpublish_request>(body)) {
       slot.kind = request_kind::drain;
-    } else if (std::holds_alternative<messages::publish_request>(body)) {
+    } else if (holds_alternative<messages::publish_request>(body)) {
       slot.kind = request_kind::publish;
-    } else if (const auto* failed = std::get_if<messages::source_failed_request>(&body)) {
+    } else if (const auto* failed = get_if<messages::source_failed_request>(&body)) {
       if (failed->lease)
         seen.sources_failed.add(failed->reason);
       else
         ++seen.stalls;
-    } else if (const auto* cut = std::get_if<messages::cut_off_done_request>(&body)) {
+    } else if (const auto* cut = get_if<messages::cut_off_done_request>(&body)) {
       if (!cut->reader) ++seen.drains_forced;
     }
   }
 
   void answered(worker_state& worker, const answer_state& slot, const messages::message& body,
                 time_point now) {
-    if (const auto* update = std::get_if<messages::update_reply>(&body)) {
+    if (const auto* update = get_if<messages::update_reply>(&body)) {
       for (const messages::assignment& source : update->sources) count(source);
       if (slot.kind != request_kind::update) return;
       seen.update_wait.add(now - slot.asked);
       if (!update->result.ok() || update->keep) end_update(worker, update->result.code, update->keep);
-    } else if (const auto* drained = std::get_if<messages::drained_reply>(&body)) {
+    } else if (const auto* drained = get_if<messages::drained_reply>(&body)) {
       if (slot.kind != request_kind::drain || !drained->result.ok()) return;
       ++seen.drains;
       seen.drain.add(now - slot.asked);
-    } else if (const auto* status = std::get_if<messages::status_reply>(&body)) {
+    } else if (const auto* status = get_if<messages::status_reply>(&body)) {
       if (slot.kind == request_kind::finish) end_update(worker, status->result.code);
       if (slot.kind == request_kind::publish) seen.publishes.add(status->result.code);
     }
   }
 
   void pushed(const messages::message& body) {
-    const auto* push = std::get_if<messages::reassign_push>(&body);
+    const auto* push = get_if<messages::reassign_push>(&body);
     if (push != nullptr && push->source.lease) count(push->source);
   }
 

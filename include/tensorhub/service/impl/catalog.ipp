@@ -162,27 +162,27 @@ TENSORHUB_DECL bool catalog::has_lost(const std::string& model, version_number v
 TENSORHUB_DECL void catalog::handle(const messages::envelope& envelope) {
   const incarnation from{envelope.sender};
   if (!from) return;
-  if (const auto* join = std::get_if<messages::join_request>(&envelope.body)) {
+  if (const auto* join = get_if<messages::join_request>(&envelope.body)) {
     parts_->membership.on_join(from, envelope.sequence, *join);
     // Requests that an earlier server has answered may still arrive late; they must not be executed again.
     if (catalog_detail::worker_state* joined = core().find(from))
       catalog_detail::forget_answers(*joined, envelope.acknowledged.value);
     return;
   }
-  if (const auto* list = std::get_if<messages::list_request>(&envelope.body))
+  if (const auto* list = get_if<messages::list_request>(&envelope.body))
     return parts_->questions.on_list(from, envelope.sequence, *list);
-  if (const auto* ask = std::get_if<messages::describe_request>(&envelope.body))
+  if (const auto* ask = get_if<messages::describe_request>(&envelope.body))
     return parts_->questions.on_describe(from, envelope.sequence, *ask);
-  if (const auto* ask = std::get_if<messages::why_request>(&envelope.body))
+  if (const auto* ask = get_if<messages::why_request>(&envelope.body))
     return parts_->questions.on_why(from, envelope.sequence, *ask);
-  if (const auto* ask = std::get_if<messages::stuck_request>(&envelope.body))
+  if (const auto* ask = get_if<messages::stuck_request>(&envelope.body))
     return parts_->stuck.on_stuck(from, envelope.sequence, *ask);
   catalog_detail::worker_state* worker = core().find(from);
   if (worker == nullptr) return parts_->membership.notify_goodbye(from);
   worker->last_heard = core().now;
   worker->suspect = worker->unreachable = false;
   catalog_detail::forget_answers(*worker, envelope.acknowledged.value);
-  if (const auto* beat = std::get_if<messages::heartbeat_request>(&envelope.body)) {
+  if (const auto* beat = get_if<messages::heartbeat_request>(&envelope.body)) {
     if (beat->retention < worker->model->keeps.revision)
       core().send(from, {}, messages::retention_push{worker->model->keeps});
     if (beat->chunks > worker->most_chunks) worker->progressed = core().now;
@@ -210,7 +210,7 @@ TENSORHUB_DECL void catalog::handle(const messages::envelope& envelope) {
 /// Passes the request to the part that has an `on` for it.
 TENSORHUB_DECL void catalog::dispatch(catalog_detail::worker_state& worker, request_sequence sequence,
                                       const messages::message& body) {
-  std::visit([&](const auto& request) { give(worker, sequence, request); }, body);
+  visit([&](const auto& request) { give(worker, sequence, request); }, body);
 }
 template <typename Request>
 void catalog::give(catalog_detail::worker_state& worker, request_sequence sequence, const Request& request) {

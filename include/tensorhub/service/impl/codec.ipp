@@ -20,17 +20,17 @@ namespace codec_detail {
 /// First byte of a payload: cereal's mark for little-endian.
 inline constexpr std::uint8_t little_endian_mark = 1;
 
-inline constexpr std::size_t message_types = std::variant_size_v<messages::message>;
+inline constexpr std::size_t message_types = messages::message::size;
 inline constexpr std::uint16_t goodbye_type = 25;
-static_assert(
-    std::is_same_v<std::variant_alternative_t<goodbye_type, messages::message>, messages::goodbye_push>,
-    "goodbye_push must keep its number in every protocol");
+static_assert(std::is_same_v<messages::message::alternative<goodbye_type>, messages::goodbye_push>,
+              "goodbye_push must keep its number in every protocol");
 
 /// Moves the fields of the message with the number `Type`; a reader first creates an empty message.
 template <std::size_t Type>
 void move_message(field_archive& archive, messages::message& body) {
-  if (archive.reads()) body.emplace<Type>();
-  move_field(archive, *std::get_if<Type>(&body));
+  using type = messages::message::alternative<Type>;
+  if (archive.reads()) body.emplace<type>();
+  move_field(archive, *get_if<type>(&body));
 }
 template <std::size_t... Type>
 void move_body(field_archive& archive, messages::message& body, std::size_t type,

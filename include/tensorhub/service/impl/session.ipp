@@ -52,7 +52,7 @@ TENSORHUB_DECL void session::receive(time_point now, const messages::envelope& e
     return;  // from a server that another one has replaced
   last_heard_ = now;
   if (is_late(envelope.body)) return;
-  std::visit([&](const auto& body) { on_body(now, envelope, body); }, envelope.body);
+  visit([&](const auto& body) { on_body(now, envelope, body); }, envelope.body);
 }
 
 TENSORHUB_DECL void session::advance(time_point now) {
@@ -113,12 +113,10 @@ TENSORHUB_DECL std::uint32_t session::counted_workers(time_point now) const noex
 
 TENSORHUB_DECL bool session::is_late(const messages::message& body) const noexcept {
   if (!speaker_ || std::ranges::find(ended_, speaker_) == ended_.end()) return false;
-  return !(std::holds_alternative<messages::join_reply>(body) ||
-           std::holds_alternative<messages::goodbye_push>(body) ||
-           std::holds_alternative<messages::list_reply>(body) ||
-           std::holds_alternative<messages::describe_reply>(body) ||
-           std::holds_alternative<messages::why_reply>(body) ||
-           std::holds_alternative<messages::stuck_reply>(body));
+  return !(holds_alternative<messages::join_reply>(body) || holds_alternative<messages::goodbye_push>(body) ||
+           holds_alternative<messages::list_reply>(body) ||
+           holds_alternative<messages::describe_reply>(body) ||
+           holds_alternative<messages::why_reply>(body) || holds_alternative<messages::stuck_reply>(body));
 }
 
 TENSORHUB_DECL void session::note_end_of_server() {

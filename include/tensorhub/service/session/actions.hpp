@@ -7,11 +7,11 @@
 #include <chrono>
 #include <cstdint>
 #include <string>
-#include <variant>
 #include <vector>
 
 #include "tensorhub/config.hpp"
 #include "tensorhub/detail/build_mode.hpp"
+#include "tensorhub/detail/one_of.hpp"
 #include "tensorhub/service/messages.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE {
@@ -93,10 +93,10 @@ struct use_server {
 }  // namespace session_actions
 
 using session_action =
-    std::variant<session_actions::raise_epoch, session_actions::restore, session_actions::start_pull,
-                 session_actions::add_source, session_actions::release_source, session_actions::stop_pull,
-                 session_actions::cut_off_reader, session_actions::cut_off_all, session_actions::use_server,
-                 session_actions::offload, session_actions::drop>;
+    detail::one_of<session_actions::raise_epoch, session_actions::restore, session_actions::start_pull,
+                   session_actions::add_source, session_actions::release_source, session_actions::stop_pull,
+                   session_actions::cut_off_reader, session_actions::cut_off_all, session_actions::use_server,
+                   session_actions::offload, session_actions::drop>;
 
 /// Identifies one call; zero is no call.
 using session_ticket = std::uint64_t;

@@ -56,7 +56,7 @@ template <typename Answer>
 [[nodiscard]] bool is_answer_to(const messages::message& request) noexcept {
   namespace m = messages;
   const auto asks = [&request]<typename... Request>(std::type_identity<Request>...) {
-    return (std::holds_alternative<Request>(request) || ...);
+    return (holds_alternative<Request>(request) || ...);
   };
   using std::type_identity;
   if (asks(type_identity<m::join_request>{})) return std::is_same_v<Answer, m::join_reply>;

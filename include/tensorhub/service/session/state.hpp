@@ -54,11 +54,9 @@ class state {
     outbox_.request(now, joined_, std::move(body), why, ticket, deadline);
   }
 
-  /// Constructs the action in place: moving a temporary variant causes false warnings of g++ 12 about
-  /// uninitialised members.
   template <typename Action>
   void act(Action action) {
-    actions_.emplace_back(std::in_place_type<Action>, std::move(action));
+    actions_.emplace_back(std::move(action));
   }
 
   /// `announced`: the epoch that was announced to readers; zero: none.

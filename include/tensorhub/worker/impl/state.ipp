@@ -126,7 +126,7 @@ TENSORHUB_DECL void worker_state::after_step(session& core) {
   core.progress(updates.chunks_received());  // goes with the next heartbeat
   refusals.look(data->refused_connections(), self, clock.now(), options.log);
   for (session_action& action : core.take_actions()) {
-    std::visit(
+    visit(
         [&](auto& order) {
           if constexpr (requires { updates.perform(core, order); })
             updates.perform(core, order);

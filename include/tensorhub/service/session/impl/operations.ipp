@@ -243,7 +243,7 @@ TENSORHUB_DECL void operations::begin_pull(time_point now, const pending_request
   operation_->ordinal = reply.ordinal;
   operation_->previous = held_;
   const bool drained = reply.sources.front().drained;
-  const auto* call = std::get_if<messages::update_request>(&pending.body);
+  const auto* call = get_if<messages::update_request>(&pending.body);
   operation_->told = drained && call != nullptr && call->shows;
   if (held_ && !drained) {
     operation_->at = step::draining;

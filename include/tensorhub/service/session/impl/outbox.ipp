@@ -16,11 +16,10 @@ TENSORHUB_DECL void outbox::request(time_point now, bool joined, messages::messa
   pending.why = why;
   pending.ticket = ticket;
   pending.deadline = deadline;
-  pending.without_joining = why == purpose::join ||
-                            std::holds_alternative<messages::list_request>(pending.body) ||
-                            std::holds_alternative<messages::describe_request>(pending.body) ||
-                            std::holds_alternative<messages::why_request>(pending.body) ||
-                            std::holds_alternative<messages::stuck_request>(pending.body);
+  pending.without_joining = why == purpose::join || holds_alternative<messages::list_request>(pending.body) ||
+                            holds_alternative<messages::describe_request>(pending.body) ||
+                            holds_alternative<messages::why_request>(pending.body) ||
+                            holds_alternative<messages::stuck_request>(pending.body);
   if (may_send(sequence, pending, joined)) transmit(now, sequence, pending);
 }
 

@@ -1,0 +1,134 @@
+#pragma once
+/// \file one_of.hpp
+/// A value of one of several types, as std::variant, but cheap to compile with dozens of alternatives.
+///
+/// libstdc++ instantiates some twenty class templates per alternative of a variant; with the 36 control messages that
+/// was a third of the compile time of every file that includes the service. This class has one small table of
+/// functions per type list. `get_if`, `holds_alternative` and `visit` are found by argument-dependent lookup.
+///
+/// The alternatives are distinct, default-constructible, copyable, and do not throw when they are moved.
+///
+/// Thread safety: a value, no shared state.
+
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <memory>
+#include <type_traits>
+#include <utility>
+
+#include "tensorhub/detail/build_mode.hpp"
+
+namespace tensorhub::inline TENSORHUB_MODE::detail {
+
+template <std::size_t Index, typename First, typename... Others>
+struct type_at : type_at<Index - 1, Others...> {};
+template <typename First, typename... Others>
+struct type_at<0, First, Others...> {
+  using type = First;
+};
+
+template <typename... Alternatives>
+class one_of {
+  using first = typename type_at<0, Alternatives...>::type;
+
+ public:
+  template <std::size_t Index>
+  using alternative = typename type_at<Index, Alternatives...>::type;
+  static constexpr std::size_t size = sizeof...(Alternatives);
+  /// The place of a type in the list; `size` for a type that is not in it.
+  template <typename T>
+  static constexpr std::size_t index_of = [] {
+    constexpr bool same[] = {std::is_same_v<T, Alternatives>...};
+    std::size_t at = 0;
+    while (at < size && !same[at]) ++at;
+    return at;
+  }();
+
+  /// The first alternative.
+  one_of() : index_{0} { std::construct_at(reinterpret_cast<first*>(storage_)); }
+  template <typename T>
+  requires(index_of<std::remove_cvref_t<T>> < size) one_of(T&& value)
+      : index_{static_cast<std::uint16_t>(index_of<std::remove_cvref_t<T>>)} {
+    std::construct_at(reinterpret_cast<std::remove_cvref_t<T>*>(storage_), std::forward<T>(value));
+  }
+  one_of(const one_of& other) : index_{other.index_} { copies[index_](storage_, other.storage_); }
+  one_of(one_of&& other) noexcept : index_{other.index_} { moves[index_](storage_, other.storage_); }
+  one_of& operator=(const one_of& other) {
+    if (this != &other) *this = one_of{other};
+    return *this;
+  }
+  one_of& operator=(one_of&& other) noexcept {
+    if (this == &other) return *this;
+    destroys[index_](storage_);
+    index_ = other.index_;
+    moves[index_](storage_, other.storage_);
+    return *this;
+  }
+  ~one_of() { destroys[index_](storage_); }
+
+  [[nodiscard]] std::size_t index() const noexcept { return index_; }
+
+  /// Becomes a default-constructed `T`.
+  template <typename T>
+  requires(index_of<T> < size) T& emplace() {
+    *this = one_of{T{}};
+    return *reinterpret_cast<T*>(storage_);
+  }
+
+  template <typename T>
+  requires(index_of<T> < size) friend T* get_if(one_of* value) noexcept {
+    return value != nullptr && value->index_ == index_of<T> ? reinterpret_cast<T*>(value->storage_) : nullptr;
+  }
+  template <typename T>
+  requires(index_of<T> < size) friend const T* get_if(const one_of* value) noexcept {
+    return value != nullptr && value->index_ == index_of<T> ? reinterpret_cast<const T*>(value->storage_)
+                                                            : nullptr;
+  }
+  template <typename T>
+  requires(index_of<T> < size) friend bool holds_alternative(const one_of& value) noexcept {
+    return value.index_ == index_of<T>;
+  }
+  /// Calls `visitor` with the value that is held, and returns what it returns: the same type for each alternative.
+  template <typename Visitor>
+  friend auto visit(Visitor&& visitor, one_of& value) {
+    using result = std::invoke_result_t<Visitor&, first&>;
+    using call = result (*)(Visitor&, std::byte*);
+    static constexpr call calls[] = {
+        [](Visitor& with, std::byte* at) -> result { return with(*reinterpret_cast<Alternatives*>(at)); }...};
+    return calls[value.index_](visitor, value.storage_);
+  }
+  template <typename Visitor>
+  friend auto visit(Visitor&& visitor, const one_of& value) {
+    using result = std::invoke_result_t<Visitor&, const first&>;
+    using call = result (*)(Visitor&, const std::byte*);
+    static constexpr call calls[] = {[](Visitor& with, const std::byte* at) -> result {
+      return with(*reinterpret_cast<const Alternatives*>(at));
+    }...};
+    return calls[value.index_](visitor, value.storage_);
+  }
+
+ private:
+  using copy = void (*)(std::byte*, const std::byte*);
+  using move = void (*)(std::byte*, std::byte*) noexcept;
+  using destroy = void (*)(std::byte*) noexcept;
+  static constexpr copy copies[] = {[](std::byte* to, const std::byte* from) {
+    std::construct_at(reinterpret_cast<Alternatives*>(to), *reinterpret_cast<const Alternatives*>(from));
+  }...};
+  static constexpr move moves[] = {[](std::byte* to, std::byte* from) noexcept {
+    std::construct_at(reinterpret_cast<Alternatives*>(to), std::move(*reinterpret_cast<Alternatives*>(from)));
+  }...};
+  static constexpr destroy destroys[] = {
+      [](std::byte* at) noexcept { std::destroy_at(reinterpret_cast<Alternatives*>(at)); }...};
+
+  static constexpr std::size_t largest = [] {
+    std::size_t bytes = 0;
+    for (const std::size_t each : {sizeof(Alternatives)...}) bytes = each > bytes ? each : bytes;
+    return bytes;
+  }();
+
+  alignas(Alternatives...) std::byte storage_[largest];
+  std::uint16_t index_ = 0;
+};
+
+}  // namespace tensorhub::inline TENSORHUB_MODE::detail
