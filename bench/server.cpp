@@ -17,6 +17,7 @@
 
 #include "harness.hpp"
 #include "support/child_process.hpp"
+#include "tensorhub/detail/unique_fd.hpp"
 
 namespace {
 

@@ -1,6 +1,8 @@
 // expect: every argument of hub after the transport must be a scheduler, a consistency, an integrity
-#include "support/archetypes.hpp"
-#include "tensorhub/tensorhub.hpp"
+#include "support/archetypes/transport.hpp"
+#include "tensorhub/hub.hpp"
+#include "tensorhub/policy/consistency/independent.hpp"
+#include "tensorhub/policy/integrity/none.hpp"
 
 using tensorhub::testing::transport_archetype;
 
@@ -10,4 +12,4 @@ using chosen = tensorhub::host_memory;
 using chosen = int;
 #endif
 
-template struct tensorhub::hub<transport_archetype, tensorhub::no_integrity, chosen>;
+static_assert(sizeof(tensorhub::hub<transport_archetype, tensorhub::no_integrity, chosen>) > 0);

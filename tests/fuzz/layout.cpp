@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "input.hpp"
+#include "tensorhub/error.hpp"
 #include "tensorhub/transfer/control_block.hpp"
 #include "tensorhub/types/layout.hpp"
 

@@ -64,7 +64,7 @@ class contract_rules {
       peer.newest = std::max(peer.newest, message.sequence);
     }
     peer.acknowledged = std::max(peer.acknowledged, message.acknowledged);
-    if (std::holds_alternative<messages::leave_request>(message.body)) notified_.insert(from);
+    if (holds_alternative<messages::leave_request>(message.body)) notified_.insert(from);
   }
 
   void after(const messages::envelope& message, std::span<const outgoing> output) {
@@ -88,7 +88,7 @@ class contract_rules {
       if (out.message.sequence == double_join && join->result.ok() && !join->wants_layout)
         violate_("worker " + to_hex(out.to) + " has joined at a second place");
     }
-    const auto* goodbye = std::get_if<messages::goodbye_push>(&out.message.body);
+    const auto* goodbye = get_if<messages::goodbye_push>(&out.message.body);
     if (goodbye == nullptr || goodbye->rejoin || may_be_dead || !notified_.insert(out.to).second) return;
     const auto peer = peers_.find(out.to);
     if (peer == peers_.end() || now - peer->second.last_heard > settings_.worker_timeout) return;

@@ -587,7 +587,7 @@ class simulation {
       const worker_type* worker = find(out.to);
       const bool is_current = worker != nullptr && at(place_of(worker->core())) == worker;
       // To a new server, a late join of a process that has ended looks like a join of a newer process.
-      const auto* goodbye = std::get_if<messages::goodbye_push>(&out.message.body);
+      const auto* goodbye = get_if<messages::goodbye_push>(&out.message.body);
       const bool by_a_late_join = servers_fail() && goodbye != nullptr && !goodbye->rejoin &&
                                   server.verdict_of(out.to) == catalog_detail::verdict::replaced;
       // An earlier server has declared the worker dead, and the worker was not told.
