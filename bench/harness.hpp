@@ -198,7 +198,8 @@ inline void write_json(const std::string& path, const std::vector<const comparis
   out << "]\n";
 }
 
-/// CPU seconds of another process of the benchmark (support/child_process.hpp), which answers "cpu" with them.
+/// CPU seconds of another process of the benchmark (support/child_process.hpp), which answers "cpu" with
+/// them.
 template <typename Process>
 [[nodiscard]] double cpu_of(const Process& other) {
   return std::strtod(other.ask("cpu").c_str(), nullptr);

@@ -53,4 +53,4 @@ gpu_is_here() {
   fi
 }
 
-base_packages=(g++ cmake ninja-build libzmq3-dev cppzmq-dev libcereal-dev libxxhash-dev libsodium-dev nlohmann-json3-dev)
+base_packages=(g++ cmake ninja-build libzmq3-dev cppzmq-dev libxxhash-dev libsodium-dev nlohmann-json3-dev)

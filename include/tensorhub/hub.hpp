@@ -103,7 +103,8 @@ struct hub_check {
       at_most_one<scheduler_tag, Policies...> && at_most_one<consistency_tag, Policies...> &&
       at_most_one<integrity_tag, Policies...> && at_most_one<memory_space_tag, Policies...>;
   static constexpr bool schedulers = ((!tagged<Policies, scheduler_tag> || scheduler<Policies>) && ...);
-  static constexpr bool consistencies = ((!tagged<Policies, consistency_tag> || consistency<Policies>) && ...);
+  static constexpr bool consistencies =
+      ((!tagged<Policies, consistency_tag> || consistency<Policies>) && ...);
   static constexpr bool integrities = ((!tagged<Policies, integrity_tag> || integrity<Policies>) && ...);
   static constexpr bool memories = ((!tagged<Policies, memory_space_tag> || memory_space<Policies>) && ...);
   static constexpr bool value = transport_first && only_policies && one_of_each && schedulers &&

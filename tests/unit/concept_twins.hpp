@@ -1,8 +1,8 @@
 #pragma once
 /// \file concept_twins.hpp
 /// Broken twins of the archetypes. Each twin hides one member of its archetype by a member with another tag,
-/// another return type or without noexcept. A `plain_` twin hides nothing and is accepted, so the concept refuses
-/// each of the others for its one flaw. The compiler decides all of it; nothing here is defined.
+/// another return type or without noexcept. A `plain_` twin hides nothing and is accepted, so the concept
+/// refuses each of the others for its one flaw. The compiler decides all of it; nothing here is defined.
 
 #include <cstddef>
 #include <cstdint>

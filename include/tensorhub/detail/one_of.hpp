@@ -2,9 +2,9 @@
 /// \file one_of.hpp
 /// A value of one of several types, as std::variant, but cheap to compile with dozens of alternatives.
 ///
-/// libstdc++ instantiates some twenty class templates per alternative of a variant; with the 36 control messages that
-/// was a third of the compile time of every file that includes the service. This class has one small table of
-/// functions per type list. `get_if`, `holds_alternative` and `visit` are found by argument-dependent lookup.
+/// A variant of the 36 control messages instantiates thousands of templates in every file that includes the
+/// service. This class has one small table of functions per operation. `get_if`, `holds_alternative` and `visit`
+/// are found by argument-dependent lookup.
 ///
 /// The alternatives are distinct, default-constructible, copyable, and do not throw when they are moved.
 ///
@@ -89,7 +89,7 @@ class one_of {
   requires(index_of<T> < size) friend bool holds_alternative(const one_of& value) noexcept {
     return value.index_ == index_of<T>;
   }
-  /// Calls `visitor` with the value that is held, and returns what it returns: the same type for each alternative.
+  /// Calls `visitor` with the value that is held. The visitor returns the same type for each alternative.
   template <typename Visitor>
   friend auto visit(Visitor&& visitor, one_of& value) {
     using result = std::invoke_result_t<Visitor&, first&>;

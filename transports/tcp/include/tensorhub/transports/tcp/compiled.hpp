@@ -1,7 +1,7 @@
 #pragma once
 /// \file compiled.hpp
-/// What the library TensorHub::compiled_tcp has instantiated: the data path of the usual hubs over this transport. Included
-/// by tcp.hpp in compiled mode, so that users' files do not instantiate it again.
+/// What the library TensorHub::compiled_tcp has instantiated: the data path of the usual hubs over this
+/// transport. tcp.hpp includes this file in compiled mode, so that users' files do not instantiate it again.
 
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/policy/integrity/none.hpp"
