@@ -21,8 +21,8 @@ inline bool is_built_on(std::string_view group, std::string_view other) {
   return group == "transports/tls" && other == "transports/tcp";
 }
 
-/// What the compiled library of a transport has instantiated: the hubs over it. The only header of a transport
-/// that includes higher layers.
+/// What the compiled library of a transport has instantiated: the hubs over it. The only header of a
+/// transport that includes higher layers.
 inline bool is_list_of_instantiations(std::string_view path) {
   return path.starts_with("transports/") && path.ends_with("/compiled.hpp");
 }

@@ -38,14 +38,12 @@ const size_table known_functions{
     {"tests/fuzz/server.cpp: scene::step", 70},
     {"tests/support/simulation/worker.hpp: simulated_worker::arrived", 62},
     {"tests/system/prometheus.cpp: TEST_CASE", 62},
-    {"tests/system/transport_bench.cpp: TEST_CASE", 79},
     {"tests/unit/catalog_recovery.cpp: TEST_CASE", 63},
     {"tests/unit/codec_round_trip.cpp: TEST_CASE", 267},
     {"tests/unit/etcd_election.cpp: TEST_CASE", 63},
     {"tests/unit/session_recovery.cpp: TEST_CASE", 65},
     {"tools/reference_server/main.cpp: parse", 63},
     {"tools/transport_bench/command_line.cpp: make_options", 188},
-    {"tools/transport_bench/plot.cpp: plot_svg", 78},
     {"tools/transport_bench/report.cpp: write_json", 62},
     {"tools/transport_bench/source_session.cpp: serve_reader", 62},
     {"tools/transport_bench/transport_run.hpp: reader_of::run_lane", 75},
@@ -69,7 +67,6 @@ const size_table known_classes{
     {"tools/transport_bench/settings.hpp: settings", 25},
     {"transports/libfabric: source", 27},
     {"transports/same_host: link", 25},
-    {"transports/same_host: source", 21},
     {"transports/tcp: stream", 24},
 };
 

@@ -3,8 +3,8 @@
 /// A value of one of several types, as std::variant, but cheap to compile with dozens of alternatives.
 ///
 /// A variant of the 36 control messages instantiates thousands of templates in every file that includes the
-/// service. This class has one small table of functions per operation. `get_if`, `holds_alternative` and `visit`
-/// are found by argument-dependent lookup.
+/// service. This class has one small table of functions per operation. `get_if`, `holds_alternative` and
+/// `visit` are found by argument-dependent lookup.
 ///
 /// The alternatives are distinct, default-constructible, copyable, and do not throw when they are moved.
 ///

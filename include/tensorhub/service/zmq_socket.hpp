@@ -21,8 +21,8 @@ namespace tensorhub::inline TENSORHUB_MODE::detail {
 /// A socket with bounded memory: ZeroMQ closes the connection of a peer that sends a longer frame.
 [[nodiscard]] zmq::socket_t bounded_socket(zmq::context_t& context, zmq::socket_type type);
 
-/// Returns when the socket (or `other`) may have a message, `wake` is raised (it is lowered again), or `until`
-/// has come.
+/// Returns when the socket (or `other`) may have a message, `wake` is raised (it is lowered again), or
+/// `until` has come.
 void wait_for_input(zmq::socket_t& socket, wake_event& wake, time_point now, time_point until,
                     zmq::socket_t* other = nullptr);
 

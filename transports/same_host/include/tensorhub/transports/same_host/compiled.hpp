@@ -1,7 +1,8 @@
 #pragma once
 /// \file compiled.hpp
 /// What the library TensorHub::compiled_same_host has instantiated: the data path of the usual hubs over this
-/// transport. same_host.hpp includes this file in compiled mode, so that users' files do not instantiate it again.
+/// transport. same_host.hpp includes this file in compiled mode, so that users' files do not instantiate it
+/// again.
 
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/transports/same_host.hpp"
