@@ -1,9 +1,9 @@
 // Chaos with real processes: in each round one process of a running exchange of weights is killed or stopped.
 //
-//     bench_chaos [--transport tcp|same_host] [--rounds N] [--seed FIRST] [--mib N] [--readers N]
+//     chaos [--transport tcp|same_host] [--rounds N] [--seed FIRST] [--mib N] [--readers N]
 //                 [--retention]
 //                 [--events] [--smoke]
-//     bench_chaos --only-source [--rounds N] [--mib N]   how long until readers are told that it is gone
+//     chaos --only-source [--rounds N] [--mib N]   how long until readers are told that it is gone
 
 #include <charconv>
 #include <cstring>
@@ -87,7 +87,7 @@ int main(int argc, char** argv) {
       return run<tensorhub::hub<tensorhub::transports::same_host>>(given) ? 0 : 1;
     throw std::runtime_error("--transport is tcp or same_host");
   } catch (const std::exception& e) {
-    std::fprintf(stderr, "bench_chaos: %s\n", e.what());
+    std::fprintf(stderr, "chaos: %s\n", e.what());
     return 2;
   }
 }

@@ -222,8 +222,9 @@ void replace_while_reading(const typename T::options& options, const Source& fir
   CHECK(ended.contains(completion_status::peer_lost));
   CHECK(!ended.contains(completion_status::local_error));
   CHECK(!reader.endpoint->usable());
-  const auto [code, sentence] = reader.try_to_connect(successor.address);
-  CHECK(code == errc::transport_failed);
+  const auto refused = reader.try_to_connect(successor.address);
+  const std::string& sentence = refused.second;
+  CHECK(refused.first == errc::transport_failed);
   CHECK_MESSAGE(sentence.find("another process") != std::string::npos, sentence);
   reader.connect(successor.address, successor_id);
   CHECK(reader.read(old_region) == completion_status::access_denied);

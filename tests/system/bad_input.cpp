@@ -183,7 +183,7 @@ TEST_CASE("what listens at the server's address is something else") {
     trainer source{who(other.address(), "trainer-0")};
     std::string sentence;
     CHECK(code_of([&] { source.worker.join(); }, &sentence) == errc::protocol_mismatch);
-    CHECK(contains(sentence, "no TensorHub reference server"));
+    CHECK(contains(sentence, "not a TensorHub reference server"));
   }
   SUBCASE("a plain TCP server") {
     const tensorhub::detail::unique_fd listener{::socket(AF_INET, SOCK_STREAM, 0)};

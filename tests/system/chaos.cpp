@@ -1,4 +1,4 @@
-// Some rounds of tests/chaos (the long run: bench_chaos --rounds 100): one process of a running exchange of
+// Some rounds of tests/chaos (the long run: chaos --rounds 100): one process of a running exchange of
 // weights is killed or stopped. No bytes may be mixed, no retained version be lost, nothing hang; no process,
 // thread, descriptor, memory or shared memory may be left behind; errors must have names.
 

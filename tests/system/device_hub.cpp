@@ -272,7 +272,7 @@ TEST_CASE("device hub: a device that fails makes no version and no silent damage
     std::string sentence;
     CHECK(code_of([&] { trainer.worker.publish(1); }, &sentence) == errc::system_failed);
     CHECK(contains(sentence, "fake device could not compute digests"));
-    CHECK(contains(sentence, "call again"));
+    CHECK(contains(sentence, "retry, and restart the process"));
     CHECK(contains(sentence, "model policy; version 1; replica trainer; shard 0; chunk 0]"));
   }
   trainer.worker.publish(1);
