@@ -18,6 +18,7 @@
 #include <optional>
 #include <sstream>
 #include <string>
+#include <tensorhub/server.hpp>
 #include <tensorhub/tensorhub.hpp>
 #include <tensorhub/transports/tcp.hpp>
 #include <thread>

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstring>
 #include <sstream>
+#include <tensorhub/server.hpp>
 #include <tensorhub/tensorhub.hpp>
 #include <tensorhub/transports/tcp.hpp>
 

@@ -1,5 +1,6 @@
 // From the call of publish() to the moment at which a subscriber knows: one subscriber that waits, and many.
 
+#include <tensorhub/server.hpp>
 #include <tensorhub/tensorhub.hpp>
 #include <tensorhub/transports/tcp.hpp>
 #include <thread>

@@ -1,11 +1,12 @@
-# tensorhub_component(<name> [INCLUDE <folder>] [HEADERS <names>...] LINK <targets>...)
+# tensorhub_component(<name> [COMPILED] [INCLUDE <folder>] [HEADERS <names>...] LINK <targets>...)
 #
 # Header-only component TensorHub::<name>, with an export set of its own. Nothing but the language standard,
 # the include folder and the libraries reaches a consumer. INCLUDE: an include root of its own (the transports).
 # HEADERS: the files and folders below include/tensorhub that belong to this component and not to the core; they
-# are installed with it.
+# are installed with it. COMPILED: it has a twin, TensorHub::compiled_<name>, if TENSORHUB_BUILD_COMPILED is set; that
+# links the twins of what the component links.
 function(tensorhub_component name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "INCLUDE" "HEADERS;LINK")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "COMPILED" "INCLUDE" "HEADERS;LINK")
   add_library(tensorhub_${name} INTERFACE)
   add_library(TensorHub::${name} ALIAS tensorhub_${name})
   set_target_properties(tensorhub_${name} PROPERTIES EXPORT_NAME ${name})
@@ -20,16 +21,23 @@ function(tensorhub_component name)
   set_property(GLOBAL APPEND PROPERTY TENSORHUB_COMPONENT_HEADERS ${arg_HEADERS})
   set_property(GLOBAL PROPERTY TENSORHUB_HEADERS_OF_${name} ${arg_HEADERS})
   set_property(GLOBAL APPEND PROPERTY TENSORHUB_COMPONENTS ${name})
+  if(arg_COMPILED AND TENSORHUB_BUILD_COMPILED)
+    set(twins ${arg_LINK})
+    list(FILTER twins INCLUDE REGEX "^TensorHub::")
+    list(TRANSFORM twins REPLACE "^TensorHub::" "TensorHub::compiled_")
+    list(TRANSFORM twins REPLACE "_core$" "")
+    tensorhub_compiled_component(compiled_${name} OF ${name} LINK TensorHub::${name} ${twins})
+  endif()
 endfunction()
 
-# tensorhub_optional_component(<name> PACKAGE <package> [VERSION <version>] DEBIAN <packages> [NEEDS <variable>]
-#                              (INCLUDE <folder> | HEADERS <names>...) LINK <targets>...)
+# tensorhub_optional_component(<name> [COMPILED] PACKAGE <package> [VERSION <version>] DEBIAN <packages>
+#                              [NEEDS <variable>] (INCLUDE <folder> | HEADERS <names>...) LINK <targets>...)
 #
 # A component that needs a library which may not be there. TENSORHUB_WITH_<NAME>: AUTO builds it if the library is
 # found and says in one line if not; ON makes a missing library an error; OFF leaves the component out. Sets
 # TENSORHUB_HAS_<NAME> for our own tests and benchmarks. NEEDS: a variable that finding the package has to set.
 function(tensorhub_optional_component name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "PACKAGE;VERSION;DEBIAN;NEEDS;INCLUDE" "HEADERS;LINK")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "COMPILED" "PACKAGE;VERSION;DEBIAN;NEEDS;INCLUDE" "HEADERS;LINK")
   string(TOUPPER ${name} upper)
   set(TENSORHUB_WITH_${upper} AUTO CACHE STRING "Component ${name}, which needs ${arg_PACKAGE}: AUTO, ON or OFF")
   set_property(CACHE TENSORHUB_WITH_${upper} PROPERTY STRINGS AUTO ON OFF)
@@ -49,8 +57,12 @@ function(tensorhub_optional_component name)
     endif()
   endif()
   if(has)
+    set(compiled)
+    if(arg_COMPILED)
+      set(compiled COMPILED)
+    endif()
     tensorhub_component(
-      ${name}
+      ${name} ${compiled}
       INCLUDE ${arg_INCLUDE}
       HEADERS ${arg_HEADERS}
       LINK TensorHub::core ${arg_LINK})

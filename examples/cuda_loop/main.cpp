@@ -23,6 +23,7 @@
 #include <string>
 #include <tensorhub/leave_on_signal.hpp>
 #include <tensorhub/memory/cuda.hpp>
+#include <tensorhub/server.hpp>
 #include <tensorhub/tensorhub.hpp>
 #include <tensorhub/transports/same_host.hpp>
 #include <tensorhub/transports/tcp.hpp>

@@ -1,6 +1,7 @@
 // hello_trainer: publishes three versions of its weights in place. It is the reference server as well.
 #include <algorithm>
 #include <cstdio>
+#include <tensorhub/server.hpp>
 #include <tensorhub/tensorhub.hpp>
 #include <tensorhub/transports/tcp.hpp>
 #include <thread>

@@ -1,5 +1,7 @@
 // The reference server in a process of its own.
 
+#include <tensorhub/server.hpp>
+
 #include "link.hpp"
 #include "process.hpp"
 #include "roles.hpp"

@@ -7,7 +7,7 @@
 ///                             .shard = {rank, world}}};
 ///     hub::subscriber rollout{{.server = "tcp://10.0.0.1:5570", .model = "policy", .replica = "rollout-17",
 ///                              .shard = {rank, world}}};
-///     hub::reference_server server{{.address = "tcp://127.0.0.1:5570"}};
+///     hub::reference_server server{{.address = "tcp://127.0.0.1:5570"}};  // of <tensorhub/server.hpp>
 ///
 /// After the transport come policies, in any order; each kind has a default, so only those that differ from
 /// it are named:
@@ -27,6 +27,7 @@
 
 #include <concepts>
 
+#include "tensorhub/concepts/consistency.hpp"
 #include "tensorhub/concepts/scheduler.hpp"
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/double_buffered_subscriber.hpp"
@@ -34,11 +35,15 @@
 #include "tensorhub/policy/scheduler/nearest_source.hpp"
 #include "tensorhub/publisher.hpp"
 #include "tensorhub/seeder.hpp"
-#include "tensorhub/server.hpp"
 #include "tensorhub/staged_subscriber.hpp"
 #include "tensorhub/subscriber.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE {
+
+/// Defined in <tensorhub/server.hpp>, which neither this header nor the umbrella includes: most programs are
+/// workers.
+template <scheduler Scheduler, consistency Consistency>
+class reference_server;
 
 namespace hub_detail {
 
@@ -89,6 +94,7 @@ struct hub_names<true, Transport, Policies...> {
   /// Brings each version into a datacenter in the background (seeder.hpp).
   using seeder =
       tensorhub::seeder<Transport, consistency_type, integrity_type, offload_space_of<memory_type>>;
+  /// Complete once <tensorhub/server.hpp> is included.
   using reference_server = tensorhub::reference_server<scheduler_type, consistency_type>;
 };
 

@@ -1,7 +1,7 @@
 #pragma once
 /// \file tensorhub.hpp
-/// Includes the whole core library. Transports are included separately, for example
-/// <tensorhub/transports/tcp.hpp>.
+/// Includes the whole core library but the reference server (<tensorhub/server.hpp>), which workers do not
+/// need. Transports are included separately, for example <tensorhub/transports/tcp.hpp>.
 
 #include "tensorhub/config.hpp"
 #include "tensorhub/double_buffered_subscriber.hpp"
@@ -18,7 +18,6 @@
 #include "tensorhub/policy/scheduler/least_loaded.hpp"
 #include "tensorhub/policy/scheduler/nearest_source.hpp"
 #include "tensorhub/publisher.hpp"
-#include "tensorhub/server.hpp"
 #include "tensorhub/staged_subscriber.hpp"
 #include "tensorhub/subscriber.hpp"
 #include "tensorhub/transfer/first_of.hpp"

@@ -21,6 +21,7 @@
 #include <optional>
 #include <sstream>
 #include <string>
+#include <tensorhub/server.hpp>
 #include <tensorhub/tensorhub.hpp>
 #include <thread>
 #include <vector>

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <string>
 #include <tensorhub/memory/cuda.hpp>
+#include <tensorhub/server.hpp>
 #include <tensorhub/tensorhub.hpp>
 #include <tensorhub/transports/same_host.hpp>
 #include <tensorhub/transports/tcp.hpp>

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <memory>
 #include <string>
+#include <tensorhub/server.hpp>
 #include <tensorhub/transports/same_host.hpp>
 #include <tensorhub/transports/tcp.hpp>
 #include <tensorhub/transports/verbs.hpp>

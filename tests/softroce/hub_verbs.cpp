@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <tensorhub/server.hpp>
 #include <tensorhub/transports/verbs.hpp>
 #include <thread>
 #include <utility>

@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <tensorhub/server.hpp>
 #include <tensorhub/testing/fake_device.hpp>
 #include <tensorhub/testing/memory_transport.hpp>
 #include <tensorhub/transports/same_host.hpp>

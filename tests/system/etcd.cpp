@@ -9,6 +9,7 @@
 #include <atomic>
 #include <mutex>
 #include <optional>
+#include <tensorhub/server.hpp>
 #include <tensorhub/service/codec.hpp>
 #include <tensorhub/service/zmq_socket.hpp>
 #include <thread>

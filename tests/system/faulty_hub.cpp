@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <map>
+#include <tensorhub/server.hpp>
 #include <tensorhub/testing/faulty.hpp>
 
 #include "hub.hpp"

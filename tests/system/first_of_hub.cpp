@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include <tensorhub/server.hpp>
 #include <tensorhub/transports/same_host.hpp>
 
 #include "hub.hpp"

@@ -13,6 +13,7 @@
 #include <string_view>
 #include <tensorhub/detail/unique_fd.hpp>
 #include <tensorhub/prometheus.hpp>
+#include <tensorhub/server.hpp>
 #include <thread>
 
 #include "hub.hpp"

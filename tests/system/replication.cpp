@@ -9,6 +9,7 @@
 #include <memory>
 #include <numeric>
 #include <optional>
+#include <tensorhub/server.hpp>
 #include <tensorhub/testing/throttled.hpp>
 #include <thread>
 #include <vector>

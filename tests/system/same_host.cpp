@@ -1,5 +1,6 @@
 // A hub over the same-host transport: workers of one machine that read each other's memory.
 
+#include <tensorhub/server.hpp>
 #include <tensorhub/transports/same_host.hpp>
 
 #include <doctest/doctest.h>

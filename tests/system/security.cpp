@@ -8,6 +8,7 @@
 #include <fstream>
 #include <mutex>
 #include <tensorhub/key_files.hpp>
+#include <tensorhub/server.hpp>
 #include <tensorhub/types/capability.hpp>
 #include <thread>
 #include <zmq.hpp>

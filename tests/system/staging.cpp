@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <tensorhub/detail/peer_read.hpp>
+#include <tensorhub/server.hpp>
 #include <thread>
 
 #include "hub.hpp"

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <memory>
 #include <mutex>
+#include <tensorhub/server.hpp>
 #include <tensorhub/testing/faulty.hpp>
 #include <vector>
 

@@ -4,6 +4,7 @@
 
 #include <doctest/doctest.h>
 
+#include <tensorhub/server.hpp>
 #include <tensorhub/transports/tls.hpp>
 
 #include "../conformance/tls_certificates.hpp"

@@ -8,6 +8,7 @@
 #include <memory>
 #include <mutex>
 #include <sstream>
+#include <tensorhub/server.hpp>
 #include <tensorhub/testing/wide_area.hpp>
 #include <tensorhub/types/xxh3.hpp>
 #include <vector>

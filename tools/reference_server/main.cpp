@@ -20,6 +20,7 @@
 #include <tensorhub/policy/consistency/bounded_staleness.hpp>
 #include <tensorhub/policy/consistency/independent.hpp>
 #include <tensorhub/policy/scheduler/least_loaded.hpp>
+#include <tensorhub/server.hpp>
 #include <tensorhub/tensorhub.hpp>
 #include <utility>
 

@@ -1,9 +1,9 @@
 #pragma once
 /// \file random_id.hpp
-/// Random identities: incarnations of workers, epochs of servers.
+/// Random identities (incarnations of workers, epochs of servers) and secrets (keys of regions).
 ///
-/// Thread safety: any thread may call the functions. Throws std::exception if the system has no random
-/// numbers.
+/// Thread safety: any thread may call the functions. Throws `system_failed` if the system has no
+/// random numbers.
 
 #include <cstdint>
 

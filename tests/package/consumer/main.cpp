@@ -1,4 +1,5 @@
 #include <iostream>
+#include <tensorhub/server.hpp>
 #include <tensorhub/tensorhub.hpp>
 #include <tensorhub/transports/same_host.hpp>
 #include <tensorhub/transports/tcp.hpp>

@@ -2,6 +2,7 @@
 /// \file libfabric.ipp
 /// Definitions of libfabric.hpp.
 
+#include "tensorhub/detail/random_id.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/transports/libfabric.hpp"
 
@@ -48,7 +49,7 @@ TENSORHUB_DECL post_result libfabric::queue::post_read(endpoint& to, const memor
 TENSORHUB_DECL libfabric::libfabric(options settings, incarnation self)
     : options_{std::move(settings)},
       self_{self},
-      nonce_{libfabric_detail::random_word()},
+      nonce_{detail::random_number()},
       provider_{options_},
       registrar_{provider_, options_, nonce_},
       source_{provider_, options_, self, nonce_} {}

@@ -47,9 +47,6 @@ using unique_info = std::unique_ptr<::fi_info, free_info>;
 
 [[noreturn]] void fail(const std::string& sentence);
 
-/// 64 random bits from the system.
-[[nodiscard]] std::uint64_t random_word();
-
 /// A provider's address: bytes in a format that only the provider knows.
 struct raw_address {
   std::uint32_t format = 0;

@@ -5,7 +5,6 @@
 /// Thread safety: all members may be called from any thread.
 
 #include <fcntl.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -106,8 +105,6 @@ class region_table {
 
   /// The export of an allocation, with the same number for all its regions while any of them is registered.
   [[nodiscard]] std::shared_ptr<const shared_export> allocation_of(device_export words);
-
-  static void fill_secret(std::uint64_t (&secret)[2]);
 
   /// The file behind the range, opened once for all of its regions; null if it cannot serve (a device, a file
   /// that is shorter than the range, one that cannot be opened again): then the memory is read like memory

@@ -10,7 +10,6 @@
 
 #include <sys/epoll.h>
 #include <sys/prctl.h>
-#include <sys/random.h>
 
 #include <atomic>
 #include <chrono>
@@ -27,6 +26,7 @@
 #include <unordered_set>
 
 #include "tensorhub/detail/build_mode.hpp"
+#include "tensorhub/detail/random_id.hpp"
 #include "tensorhub/detail/unique_fd.hpp"
 #include "tensorhub/detail/wake_event.hpp"
 #include "tensorhub/transports/same_host/grants.hpp"
@@ -78,7 +78,6 @@ class source {
   static constexpr std::chrono::milliseconds sweep_interval{1000};
   static constexpr std::chrono::seconds greeting_timeout{5};
 
-  [[nodiscard]] static std::uint64_t random_word();
   [[nodiscard]] static std::string random_name();
 
   void watch(int operation, int descriptor, std::uint32_t events, std::uint64_t id) noexcept;
@@ -114,7 +113,7 @@ class source {
   const incarnation self_;
   detail::reader_gate gate_{self_};
   const std::string socket_name_;
-  const std::uint64_t probe_word_ = random_word();
+  const std::uint64_t probe_word_ = detail::random_number();
   grant_page grants_;
   region_table regions_;
   stage_desk desk_;

@@ -7,8 +7,6 @@
 ///
 /// Thread safety: all members may be called from any thread.
 
-#include <sys/random.h>
-
 #include <atomic>
 #include <cstdint>
 #include <cstring>
@@ -50,8 +48,6 @@ class region_table {
     region_access access = region_access::both;
     std::uint64_t secret[2] = {0, 0};
   };
-
-  static void fill_secret(std::uint64_t (&secret)[2]);
 
   mutable std::mutex mutex_;
   std::unordered_map<std::uint64_t, region_entry> entries_;

@@ -3,7 +3,6 @@
 /// Definitions of fid.hpp.
 
 #include <charconv>
-#include <random>
 
 #include "tensorhub/config.hpp"
 #include "tensorhub/error.hpp"
@@ -18,11 +17,6 @@ TENSORHUB_DECL std::string reason(std::int64_t result) {
 
 TENSORHUB_DECL void fail(const std::string& sentence) {
   throw error(errc::transport_failed, "libfabric: " + sentence);
-}
-
-TENSORHUB_DECL std::uint64_t random_word() {
-  std::random_device device;
-  return static_cast<std::uint64_t>(device()) << 32 | device();
 }
 
 TENSORHUB_DECL std::string raw_address::readable() const {

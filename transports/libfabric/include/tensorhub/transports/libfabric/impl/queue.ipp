@@ -8,6 +8,7 @@
 #include <mutex>
 #include <utility>
 
+#include "tensorhub/detail/random_id.hpp"
 #include "tensorhub/transports/libfabric/queue.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::transports::libfabric_detail {
@@ -142,7 +143,7 @@ TENSORHUB_DECL void queue_core::connect_addressed(endpoint_core& fresh, const pe
   endpoint_operations& messages = *fresh.operations_;
   messages.outgoing = std::make_unique<message>(provider_, provider_.domain());
   messages.incoming = std::make_unique<message>(provider_, provider_.domain());
-  const std::uint64_t ticket = random_word();
+  const std::uint64_t ticket = detail::random_number();
   const ::fi_addr_t greeting_address = fresh.fids_.insert(to.raw.bytes.data());
   if (greeting_address == FI_ADDR_NOTAVAIL)
     fail(to.readable() + " is not an address of " + provider_.description());

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "tensorhub/config.hpp"
+#include "tensorhub/detail/random_id.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/transports/libfabric/region.hpp"
 #include "tensorhub/types/device_access.hpp"
@@ -32,7 +33,7 @@ TENSORHUB_DECL registration registrar::for_peers(const memory_range& range) cons
   require_reachable(range);
   constexpr int attempts = 8;  // of random keys, which may be in use already
   for (int attempt = 1;; ++attempt) {
-    const std::uint64_t first = random_word() & key_mask();
+    const std::uint64_t first = detail::random_number() & key_mask();
     try {
       registration made = parts_of(range, FI_REMOTE_READ, first);
       seal(made, range, first);
@@ -46,7 +47,7 @@ TENSORHUB_DECL registration registrar::for_peers(const memory_range& range) cons
 TENSORHUB_DECL registration registrar::for_own_reads(const memory_range& range) const {
   require_reachable(range);
   if (range.host_accessible() && !provider_.needs_local_registration()) return {};
-  return parts_of(range, FI_READ, random_word() & key_mask());
+  return parts_of(range, FI_READ, detail::random_number() & key_mask());
 }
 
 TENSORHUB_DECL std::uint64_t registrar::part_bytes_of(const libfabric_options& options) noexcept {

@@ -3,9 +3,9 @@
 /// Definitions of region_table.hpp.
 
 #include <algorithm>
-#include <cerrno>
 #include <utility>
 
+#include "tensorhub/detail/random_id.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/transports/same_host/region_table.hpp"
 
@@ -21,7 +21,7 @@ TENSORHUB_DECL std::uint64_t region_table::insert(const memory_range& range, reg
   region_entry entry;
   entry.access = access;
   entry.facts.range = range;
-  fill_secret(entry.secret);
+  for (std::uint64_t& word : entry.secret) word = detail::random_number();
   const bool readable = access != region_access::local_write;
   std::optional<device_export> exported;
   if (readable && needs_device(range)) exported = export_of(range, entry.facts);
@@ -60,7 +60,7 @@ TENSORHUB_DECL void region_table::renew(std::uint64_t region) noexcept {
   region_entry& entry = found->second;
   entry.facts.given = grants_->renew(entry.facts.given.slot);
   try {
-    fill_secret(entry.secret);
+    for (std::uint64_t& word : entry.secret) word = detail::random_number();
   } catch (const error&) {
     entry.is_closed = true;
   }
@@ -146,15 +146,6 @@ TENSORHUB_DECL std::shared_ptr<const shared_export> region_table::allocation_of(
   auto fresh = std::make_shared<shared_export>(shared_export{++last_export_, words});
   exports_.push_back(fresh);
   return fresh;
-}
-
-TENSORHUB_DECL void region_table::fill_secret(std::uint64_t (&secret)[2]) {
-  for (;;) {
-    const auto filled = ::getrandom(secret, sizeof secret, 0);
-    if (filled == static_cast<ssize_t>(sizeof secret)) return;
-    if (filled < 0 && errno != EINTR)
-      throw error(errc::system_failed, std::string{"same_host: no random numbers: "} + std::strerror(errno));
-  }
 }
 
 TENSORHUB_DECL std::shared_ptr<const shared_file> region_table::file_of(const memory_range& range) {

@@ -58,16 +58,9 @@ TENSORHUB_DECL void source::require_capability(std::span<const std::byte> key) {
   connections_.clear();
 }
 
-TENSORHUB_DECL std::uint64_t source::random_word() {
-  std::uint64_t word = 0;
-  if (::getrandom(&word, sizeof word, 0) != static_cast<ssize_t>(sizeof word))
-    throw error(errc::system_failed, std::string{"same_host: no random numbers: "} + std::strerror(errno));
-  return word;
-}
-
 TENSORHUB_DECL std::string source::random_name() {
   using id = strong_id<struct socket_tag>;
-  return "tensorhub-" + to_hex(id{random_word()}) + to_hex(id{random_word()});
+  return "tensorhub-" + to_hex(id{detail::random_number()}) + to_hex(id{detail::random_number()});
 }
 
 TENSORHUB_DECL void source::watch(int operation, int descriptor, std::uint32_t events,

@@ -3,9 +3,9 @@
 /// Definitions of region_table.hpp.
 
 #include <algorithm>
-#include <cerrno>
 #include <string>
 
+#include "tensorhub/detail/random_id.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/transports/tcp/region_table.hpp"
 
@@ -13,7 +13,7 @@ namespace tensorhub::inline TENSORHUB_MODE::transports::tcp_detail {
 
 TENSORHUB_DECL std::uint64_t region_table::insert(const memory_range& range, region_access access) {
   region_entry entry{range, access, {}};
-  fill_secret(entry.secret);
+  for (std::uint64_t& word : entry.secret) word = detail::random_number();
   const std::lock_guard lock{mutex_};
   const std::uint64_t region = ++last_region_;
   entries_.emplace(region, entry);
@@ -34,7 +34,7 @@ TENSORHUB_DECL void region_table::renew(std::uint64_t region) noexcept {
   const auto found = entries_.find(region);
   if (found == entries_.end()) return;
   try {
-    fill_secret(found->second.secret);
+    for (std::uint64_t& word : found->second.secret) word = detail::random_number();
   } catch (const error&) {
     found->second.access = region_access::local_write;
   }
@@ -72,15 +72,6 @@ TENSORHUB_DECL std::vector<device_access*> region_table::target_devices() const 
     if (std::ranges::find(out, each.range.device) == out.end()) out.push_back(each.range.device);
   }
   return out;
-}
-
-TENSORHUB_DECL void region_table::fill_secret(std::uint64_t (&secret)[2]) {
-  for (;;) {
-    const auto filled = ::getrandom(secret, sizeof secret, 0);
-    if (filled == static_cast<ssize_t>(sizeof secret)) return;
-    if (filled < 0 && errno != EINTR)
-      throw error(errc::system_failed, std::string{"tcp: no random numbers: "} + std::strerror(errno));
-  }
 }
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::transports::tcp_detail
