@@ -274,8 +274,8 @@ inline complaints check_depth_one(const source_file& file) {
   return {file.path + " is not in the list of headers that users include: put it into a folder"};
 }
 
-/// Examples show the public face. What a user includes is tensorhub.hpp, any header that it names, server.hpp,
-/// types/ and transports.
+/// Examples show the public face. What a user includes is tensorhub.hpp, any header that it names,
+/// server.hpp, types/ and transports.
 inline complaints check_example(const source_file& file, const source_file& umbrella) {
   const std::vector<include_line> named = includes_of(umbrella.text);
   complaints found;
