@@ -6,10 +6,14 @@
 /// random numbers.
 
 #include <cstdint>
+#include <span>
 
 #include "tensorhub/detail/build_mode.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::detail {
+
+/// 128 random bits from the system, in one system call.
+void fill_random(std::span<std::uint64_t, 2> words);
 
 /// 64 random bits from the system; never zero, because zero means "none".
 [[nodiscard]] std::uint64_t random_number();

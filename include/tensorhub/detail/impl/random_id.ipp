@@ -14,15 +14,20 @@
 
 namespace tensorhub::inline TENSORHUB_MODE::detail {
 
-TENSORHUB_DECL std::uint64_t random_number() {
+TENSORHUB_DECL void fill_random(std::span<std::uint64_t, 2> words) {
   for (;;) {
-    std::uint64_t value = 0;
-    const auto filled = ::getrandom(&value, sizeof value, 0);
-    if (filled == static_cast<ssize_t>(sizeof value) && value != 0) return value;
+    const auto filled = ::getrandom(words.data(), words.size_bytes(), 0);
+    if (filled == static_cast<ssize_t>(words.size_bytes())) return;
     if (filled < 0 && errno != EINTR)
       throw error(errc::system_failed,
                   std::string{"the system gives no random numbers: "} + std::strerror(errno));
   }
+}
+
+TENSORHUB_DECL std::uint64_t random_number() {
+  std::uint64_t words[2] = {0, 0};
+  while (words[0] == 0) fill_random(words);
+  return words[0];
 }
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::detail

@@ -21,7 +21,7 @@ TENSORHUB_DECL std::uint64_t region_table::insert(const memory_range& range, reg
   region_entry entry;
   entry.access = access;
   entry.facts.range = range;
-  for (std::uint64_t& word : entry.secret) word = detail::random_number();
+  detail::fill_random(entry.secret);
   const bool readable = access != region_access::local_write;
   std::optional<device_export> exported;
   if (readable && needs_device(range)) exported = export_of(range, entry.facts);
@@ -60,7 +60,7 @@ TENSORHUB_DECL void region_table::renew(std::uint64_t region) noexcept {
   region_entry& entry = found->second;
   entry.facts.given = grants_->renew(entry.facts.given.slot);
   try {
-    for (std::uint64_t& word : entry.secret) word = detail::random_number();
+    detail::fill_random(entry.secret);
   } catch (const error&) {
     entry.is_closed = true;
   }

@@ -13,7 +13,7 @@ namespace tensorhub::inline TENSORHUB_MODE::transports::tcp_detail {
 
 TENSORHUB_DECL std::uint64_t region_table::insert(const memory_range& range, region_access access) {
   region_entry entry{range, access, {}};
-  for (std::uint64_t& word : entry.secret) word = detail::random_number();
+  detail::fill_random(entry.secret);
   const std::lock_guard lock{mutex_};
   const std::uint64_t region = ++last_region_;
   entries_.emplace(region, entry);
@@ -34,7 +34,7 @@ TENSORHUB_DECL void region_table::renew(std::uint64_t region) noexcept {
   const auto found = entries_.find(region);
   if (found == entries_.end()) return;
   try {
-    for (std::uint64_t& word : found->second.secret) word = detail::random_number();
+    detail::fill_random(found->second.secret);
   } catch (const error&) {
     found->second.access = region_access::local_write;
   }
