@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "histories.hpp"
+#include "support/simulation/violation.hpp"
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/service/log.hpp"
 
@@ -25,7 +26,7 @@ namespace tensorhub::inline TENSORHUB_MODE::testing {
 /// What one thread has seen: of the histories with every `threads`-th seed.
 struct histories_seen {
   simulation_statistics total{};
-  std::vector<std::string> violations{};  ///< of the first history that has some
+  std::vector<violation> violations{};  ///< of the first history that has some
 };
 
 template <typename Simulation>
@@ -66,7 +67,7 @@ void run_histories(const char* title, std::uint64_t count, double careless,
   simulation_statistics total;
   for (const histories_seen& each : seen) {
     total += each.total;
-    for (const std::string& violation : each.violations) FAIL_CHECK(violation);
+    for (const violation& found : each.violations) FAIL_CHECK(found.sentence);
     CHECK_MESSAGE(each.violations.empty(), "replay with TENSORHUB_SIMULATION_SEED=<that seed>");
   }
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "support/simulation/violation.hpp"
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/service/session.hpp"
 #include "tensorhub/types/units.hpp"
@@ -23,7 +24,7 @@ class simulated_calls {
   /// The time that one answer needs, after the deadline.
   static constexpr duration answer_time = std::chrono::milliseconds{600};
 
-  explicit simulated_calls(std::function<void(const std::string&)> violate) : violate_{std::move(violate)} {}
+  explicit simulated_calls(report_violation violate) : violate_{std::move(violate)} {}
 
   /// `start(session, now, deadline)` returns the ticket; `done` gets the result of the call.
   template <typename Start>
@@ -45,7 +46,7 @@ class simulated_calls {
       early_ = result;
       return;
     }
-    if (found == open_.end()) return violate_("a result without a call at " + worker.name());
+    if (found == open_.end()) return violate_({rule::calls, "a result without a call at " + worker.name()});
     auto done = std::move(found->second.done);
     open_.erase(found);
     done(result);
@@ -69,7 +70,8 @@ class simulated_calls {
       const Worker* worker = find(key.first);
       const bool stood_still =
           worker != nullptr && (worker->paused() || now < worker->running_since() + answer_time);
-      if (!stood_still && now > call.deadline) return violate_(call.what + " did not end by its deadline");
+      if (!stood_still && now > call.deadline)
+        return violate_({rule::calls, call.what + " did not end by its deadline"});
     }
   }
 
@@ -89,7 +91,7 @@ class simulated_calls {
     continuation done{};
   };
 
-  std::function<void(const std::string&)> violate_;
+  report_violation violate_;
   std::map<std::pair<incarnation, session_ticket>, call_state> open_;
   bool starting_ = false;
   std::optional<session_result> early_;

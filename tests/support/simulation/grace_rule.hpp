@@ -16,6 +16,7 @@
 #include <utility>
 #include <variant>
 
+#include "support/simulation/violation.hpp"
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/service/catalog.hpp"
 #include "tensorhub/service/envelope.hpp"
@@ -26,7 +27,7 @@ class grace_rule {
  public:
   struct hooks {
     std::function<bool(version_number)> is_there{};
-    std::function<void(const std::string&)> violate{};
+    report_violation violate{};
   };
 
   /// `grace`: of a server that works.
@@ -63,8 +64,8 @@ class grace_rule {
         catalog_detail::find_operation(*reader->replica, reply->operation, reader->shard.index);
     if (first && operation != nullptr && is_refusal_of(*operation, selector) &&
         world_.is_there(selector.version)) {
-      world_.violate("within the grace the server says of a version that is there: " +
-                     reply->result.sentence);
+      world_.violate({rule::grace, "within the grace the server says of a version that is there: " +
+                                       reply->result.sentence});
     }
     const bool is_latest = selector.kind == version_selector::kind_type::latest;
     if (!reply->result.ok() || !is_latest || reply->version >= told_) return;
@@ -105,8 +106,9 @@ class grace_rule {
         return;
     }
     if (calls == 0 || !world_.is_there(told_)) return;
-    world_.violate("within the grace latest goes back to version " + to_string(operation.version) +
-                   ", although version " + to_string(told_) + " is there");
+    world_.violate({rule::grace, "within the grace latest goes back to version " +
+                                     to_string(operation.version) + ", although version " + to_string(told_) +
+                                     " is there"});
   }
 
   duration grace_;

@@ -32,12 +32,13 @@ class group_rule {
     const outcome now{worker, result.outcome.ok(), result.version, name + ": " + result.outcome.sentence};
     for (const outcome& other : all) {
       if (one_version && other.ok && now.ok && other.version != now.version) {
-        violate("shards of " + replica + " got versions " + to_string(other.version) + " and " +
-                to_string(now.version));
+        violate({rule::group_version, "shards of " + replica + " got versions " + to_string(other.version) +
+                                          " and " + to_string(now.version)});
       }
       if (one_end && other.ok != now.ok) {
-        violate("an update of " + replica + " succeeded for some shards and failed for others: [" +
-                other.text + "] [" + now.text + "]");
+        violate({rule::group_end, "an update of " + replica +
+                                      " succeeded for some shards and failed for others: [" + other.text +
+                                      "] [" + now.text + "]"});
       }
     }
     all.push_back(now);

@@ -27,6 +27,7 @@
 #include <variant>
 
 #include "support/simulation/options.hpp"
+#include "support/simulation/violation.hpp"
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/service/catalog.hpp"
 #include "tensorhub/service/session.hpp"
@@ -40,8 +41,7 @@ class contract_rules {
   static constexpr request_sequence double_join{std::uint64_t{1} << 60};
 
   /// Borrows all arguments.
-  contract_rules(const catalog_options& settings, simulation_statistics& statistics,
-                 std::function<void(const std::string&)> violate)
+  contract_rules(const catalog_options& settings, simulation_statistics& statistics, report_violation violate)
       : settings_{settings}, statistics_{&statistics}, violate_{std::move(violate)} {}
 
   /// The server that is authoritative from now on; it knows no worker yet.
@@ -77,8 +77,8 @@ class contract_rules {
     for (const outgoing& out : output) {
       if (out.to == from && out.message.sequence == message.sequence) return;
     }
-    violate_("a request of worker " + to_hex(from) + " was not answered (message type " +
-             std::to_string(message.body.index()) + ")");
+    violate_({rule::answers, "a request of worker " + to_hex(from) + " was not answered (message type " +
+                                 std::to_string(message.body.index()) + ")"});
   }
 
   // ---- after each event of the server
@@ -86,14 +86,14 @@ class contract_rules {
   void check_output(time_point now, const outgoing& out, bool may_be_dead) {
     if (const auto* join = get_if<messages::join_reply>(&out.message.body)) {
       if (out.message.sequence == double_join && join->result.ok() && !join->wants_layout)
-        violate_("worker " + to_hex(out.to) + " has joined at a second place");
+        violate_({rule::places, "worker " + to_hex(out.to) + " has joined at a second place"});
     }
     const auto* goodbye = get_if<messages::goodbye_push>(&out.message.body);
     if (goodbye == nullptr || goodbye->rejoin || may_be_dead || !notified_.insert(out.to).second) return;
     const auto peer = peers_.find(out.to);
     if (peer == peers_.end() || now - peer->second.last_heard > settings_.worker_timeout) return;
-    violate_("worker " + to_hex(out.to) +
-             " was heard and has no successor, but was told: " + goodbye->reason.sentence);
+    violate_({rule::goodbyes, "worker " + to_hex(out.to) + " was heard and has no successor, but was told: " +
+                                  goodbye->reason.sentence});
   }
 
   void check_leases() {
@@ -107,30 +107,32 @@ class contract_rules {
       const bool lasts = !lease.cutting_off && !lease.moving;
       if (lasts && lease.upstream && lease.reader &&
           !upstream.try_emplace(lease.reader, lease.source, lease.version).second)
-        violate_("worker " + to_hex(lease.reader) + " has two upstreams");
+        violate_({rule::upstreams, "worker " + to_hex(lease.reader) + " has two upstreams"});
       if (lasts) ++readers[lease.source];
       if (lasts && running.contains({lease.source, lease.reader})) ++statistics_->trades;
       if (lasts) running.emplace(lease.reader, lease.source);
       if (lasts && !lease.reserved && lease.reader && !reads_from.emplace(lease.reader, lease.source).second)
-        violate_("worker " + to_hex(lease.reader) + " was given source " + to_hex(lease.source) + " twice");
+        violate_({rule::leases,
+                  "worker " + to_hex(lease.reader) + " was given source " + to_hex(lease.source) + " twice"});
       const std::string here = datacenter_of(lease.reader);
       if (const std::string there = datacenter_of(lease.source);
           lasts && !here.empty() && !there.empty() && here != there) {
         ++statistics_->seeds;
         if (++seeds[{here, lease.version, lease.shard}] > 1)
-          violate_("two leases of version " + to_string(lease.version) + " cross into datacenter " + here);
+          violate_({rule::seeds,
+                    "two leases of version " + to_string(lease.version) + " cross into datacenter " + here});
       }
       const auto* source = server_->record_of(lease.source);
       const auto* shown = source != nullptr ? source->shown() : nullptr;
       if (source == nullptr || (shown != nullptr && shown->version == lease.version)) return;
       // The source is drained for its next version.
       if (source->held && source->held->version == lease.version) return;
-      violate_("a lease on version " + to_string(lease.version) + " is left at worker " +
-               to_hex(lease.source) + ", which does not show it any more");
+      violate_({rule::leases, "a lease on version " + to_string(lease.version) + " is left at worker " +
+                                  to_hex(lease.source) + ", which does not show it any more"});
     });
     for (const auto& [worker, count] : readers) {
       if (count > server_->limits().credits)
-        violate_("worker " + to_hex(worker) + " has " + std::to_string(count) + " readers");
+        violate_({rule::credits, "worker " + to_hex(worker) + " has " + std::to_string(count) + " readers"});
     }
     // A worker that still holds the version, and will read another one after its drain, ends the leases
     // itself.
@@ -140,7 +142,8 @@ class contract_rules {
       for (std::size_t steps = 0; upstream.contains(at) && upstream[at].second == from.second; ++steps) {
         at = upstream[at].first;
         way += ", from " + to_hex(at);
-        if (at == reader || steps > upstream.size()) return violate_("upstreams form a cycle: " + way);
+        if (at == reader || steps > upstream.size())
+          return violate_({rule::upstreams, "upstreams form a cycle: " + way});
       }
     }
   }
@@ -149,7 +152,7 @@ class contract_rules {
   void check_drained(const session& worker, const std::string& name) {
     server_->for_each_lease([&](const auto& lease) {
       if (lease.source == worker.self())
-        violate_("unpublish of " + name + " returned although a lease is left on it");
+        violate_({rule::drains, "unpublish of " + name + " returned although a lease is left on it"});
     });
   }
 
@@ -167,8 +170,8 @@ class contract_rules {
                        (!record->held || (record->held->version == worker.held()->version &&
                                           record->held->epoch == worker.held()->epoch));
     if (!equal) {
-      violate_("the server believes that " + name + " holds " + describe(record->held) + ", but it holds " +
-               describe(worker.held()));
+      violate_({rule::beliefs, "the server believes that " + name + " holds " + describe(record->held) +
+                                   ", but it holds " + describe(worker.held())});
     }
   }
 
@@ -194,7 +197,7 @@ class contract_rules {
   const Server* server_ = nullptr;
   catalog_options settings_;
   simulation_statistics* statistics_;
-  std::function<void(const std::string&)> violate_;
+  report_violation violate_;
   std::map<incarnation, peer_state> peers_;
   std::set<incarnation> notified_;  ///< workers that were told that they are dead or have left
   bool known_ = false;

@@ -44,7 +44,7 @@ class simulated_trainers {
           const bool out_of_step = world_->servers_fail() && result.outcome.code == errc::group_failed;
           if (out_of_step) ++world_->statistics_.refused_publishes;
           if (result.outcome.code != errc::replaced && !out_of_step)
-            world_->violate("publish failed: " + result.outcome.sentence);
+            world_->violate({rule::trainers, "publish failed: " + result.outcome.sentence});
           meet(shard, version);
         });
   }
@@ -83,7 +83,8 @@ class simulated_trainers {
         [](session& core, time_point now, time_point deadline) { return core.unpublish(now, deadline); },
         [this, &worker, shard, version, politely](const session_result& result) {
           if (!worker.alive()) return meet(shard, version);
-          if (!result.outcome.ok()) world_->violate("unpublish failed: " + result.outcome.sentence);
+          if (!result.outcome.ok())
+            world_->violate({rule::trainers, "unpublish failed: " + result.outcome.sentence});
           if (result.forced) world_->retained_.excuse(world_->events_.now(), version);
           if (result.forced)
             ++world_->statistics_.forced_drains;

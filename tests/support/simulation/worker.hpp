@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "support/simulation/event_queue.hpp"
+#include "support/simulation/violation.hpp"
 #include "tensorhub/concepts/integrity.hpp"
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/service/session.hpp"
@@ -49,7 +50,7 @@ class simulated_worker {
     std::function<const simulated_worker*(incarnation)> answers{};
     /// The name of a living process that may still read what this process has promised; empty: there is none.
     std::function<std::string(const simulated_worker&)> reader_of{};
-    std::function<void(const std::string&)> violation{};
+    report_violation violate{};
     std::function<void(simulated_worker&, const session_result&)> result{};
     std::function<void(simulated_worker&, std::size_t)> use_server{};
     std::function<void(simulated_worker&)> resumed{};
@@ -159,8 +160,8 @@ class simulated_worker {
   void check_unread(const char* why) {
     if (promised_epoch_ == 0) return;
     if (const std::string reader = world_.reader_of(*this); !reader.empty())
-      world_.violation("bytes of " + name_ + " may change (" + why + ") although " + reader +
-                       " may still read them");
+      world_.violate({rule::permission, "bytes of " + name_ + " may change (" + why + ") although " + reader +
+                                            " may still read them"});
     promised_epoch_ = 0;
   }
   /// Whether a transfer is running.
@@ -294,7 +295,8 @@ class simulated_worker {
 
   void show(version_number version, std::uint64_t epoch, std::span<const digest128> table) {
     if (!holds_bytes_of(version))
-      world_.violation(name_ + " shows version " + to_string(version) + " with other bytes");
+      world_.violate(
+          {rule::bytes_of_version, name_ + " shows version " + to_string(version) + " with other bytes"});
     describe_memory(table);
     show_held(version, epoch);
   }
@@ -307,8 +309,8 @@ class simulated_worker {
   void show_chunk(chunk_index chunk) {
     control_.add_chunk(chunk);
     if (!has_bytes_of(chunk, transfer_version_))
-      world_.violation(name_ + " shows chunk " + std::to_string(chunk) + " of version " +
-                       to_string(transfer_version_) + " with wrong bytes");
+      world_.violate({rule::shown_chunks, name_ + " shows chunk " + std::to_string(chunk) + " of version " +
+                                              to_string(transfer_version_) + " with wrong bytes"});
   }
   [[nodiscard]] bool has_bytes_of(chunk_index chunk, version_number version) {
     std::uint64_t position = starts_[chunk];
@@ -336,7 +338,7 @@ class simulated_worker {
   }
   void perform(const session_actions::restore& order) {
     if (!holds_bytes_of(order.held.version))
-      world_.violation(name_ + " restores a version that it has overwritten");
+      world_.violate({rule::bytes_of_version, name_ + " restores a version that it has overwritten"});
     show_held(order.held.version, order.held.epoch);
   }
   void perform(const session_actions::cut_off_reader& order) {
@@ -600,15 +602,17 @@ class simulated_worker {
     confirmed_total_ += now_confirmed - before;
     for (chunk_index chunk = 0; chunk < layout_->chunk_count(); ++chunk) {
       if (transfer_->is_confirmed(chunk) && !has_bytes_of(chunk, transfer_version_))
-        return world_.violation(name_ + " accepted chunk " + std::to_string(chunk) + " of version " +
-                                to_string(transfer_version_) + " with wrong bytes");
+        return world_.violate({rule::received_chunks, name_ + " accepted chunk " + std::to_string(chunk) +
+                                                          " of version " + to_string(transfer_version_) +
+                                                          " with wrong bytes"});
     }
   }
   /// Contract 2, second part: the chunk was read from the process of the lease, which had not withdrawn it.
   void check_read_by_lease(chunk_index chunk) {
     if (by_lease_[chunk]) return;
-    world_.violation(name_ + " accepted chunk " + std::to_string(chunk) + " of version " +
-                     to_string(transfer_version_) + ", which was read after its source had let go of it");
+    world_.violate({rule::sources, name_ + " accepted chunk " + std::to_string(chunk) + " of version " +
+                                       to_string(transfer_version_) +
+                                       ", which was read after its source had let go of it"});
   }
 
   event_queue* events_;

@@ -6,7 +6,7 @@
 ///
 ///     tensorhub::testing::simulation<> history{{.seed = 17}};
 ///     history.run();
-///     for (const std::string& broken : history.violations()) ...  // each names seed, time and rule
+///     for (const violation& each : history.violations()) ...  // each sentence names seed and time
 ///
 /// What is checked (numbers of DESIGN section 2):
 ///   1  an unforced unpublish ends with no lease left on the worker; bytes change only when no reader can
@@ -81,7 +81,7 @@ class simulation {
                     grace_.attach(events_.now(), latest_published_);
                   },
                   [this](std::size_t index) { flush_server(index, nullptr); }}},
-        rules_{catalog_settings(), statistics_, [this](const std::string& what) { violate(what); }} {
+        rules_{catalog_settings(), statistics_, [this](violation found) { violate(std::move(found)); }} {
     servers_.start(0, 0);
     rules_.datacenter_of = [this](incarnation id) {
       const worker_type* worker = find(id);
@@ -138,7 +138,7 @@ class simulation {
     }
   }
 
-  [[nodiscard]] const std::vector<std::string>& violations() const noexcept { return violations_; }
+  [[nodiscard]] const std::vector<violation>& violations() const noexcept { return violations_; }
   [[nodiscard]] const simulation_statistics& statistics() const noexcept { return statistics_; }
   template <typename Visitor>
   void for_each_worker(Visitor&& visit) {
@@ -149,7 +149,7 @@ class simulation {
   /// Receives the server's log lines, for the replay of a failing seed.
   std::function<void(const log_line&)> log{};
   /// Violations to ignore, for tests of one guard alone.
-  std::function<bool(const std::string&)> tolerates{};
+  std::set<rule> overlooked{};
   /// Checks rule 3 although the policy does not promise it.
   bool expect_groups = Consistency::decides_per_group;
 
@@ -188,10 +188,11 @@ class simulation {
     return events_.now() > time_point{} + options_.length + options_.settling;
   }
 
-  void violate(const std::string& what) {
-    if (tolerates && tolerates(what)) return;
-    violations_.push_back("seed " + std::to_string(options_.seed) + ", " +
-                          std::to_string(to_seconds(events_.now() - time_point{})) + " s: " + what);
+  void violate(violation found) {
+    if (overlooked.contains(found.broken)) return;
+    found.sentence = "seed " + std::to_string(options_.seed) + ", " +
+                     std::to_string(to_seconds(events_.now() - time_point{})) + " s: " + found.sentence;
+    violations_.push_back(std::move(found));
   }
 
   void note(const std::string& what) const {
@@ -248,7 +249,7 @@ class simulation {
           std::ranges::find_if(workers_, [&](const auto& each) { return each->may_read(holder); });
       return reader == workers_.end() ? std::string{} : (*reader)->name();
     };
-    world.violation = [this](const std::string& what) { violate(what); };
+    world.violate = [this](violation found) { violate(std::move(found)); };
     world.result = [this](worker_type& worker, const session_result& result) { calls_.end(worker, result); };
     const incarnation self{++last_incarnation_};
     workers_.push_back(
@@ -459,13 +460,14 @@ class simulation {
     if (worker != nullptr && worker->alive()) {
       const auto& held = worker->core().held();
       if (held && !worker->holds_bytes_of(held->version))
-        violate(worker->name() + " says that it holds version " + to_string(held->version) +
-                ", but has other bytes");
+        violate({rule::bytes_of_version, worker->name() + " says that it holds version " +
+                                             to_string(held->version) + ", but has other bytes"});
     }
     if (result.outcome.ok()) {
       ++(result.kept ? statistics_.kept : statistics_.updates);
       if (!worker->holds_bytes_of(result.version))
-        violate(worker->name() + " got version " + to_string(result.version) + " with other bytes");
+        violate({rule::bytes_of_version,
+                 worker->name() + " got version " + to_string(result.version) + " with other bytes"});
     } else {
       ++statistics_.failed;
       round.all_succeeded = false;
@@ -487,7 +489,7 @@ class simulation {
     groups_.check(
         worker.core().self(), worker.name(), replica, result, expect_groups, Consistency::completes_per_group,
         [this](incarnation id) { return find(id) != nullptr; },
-        [this](const std::string& what) { violate(what); });
+        [this](violation found) { violate(std::move(found)); });
   }
 
   // ---- the end
@@ -503,19 +505,22 @@ class simulation {
 
   void check_end() {
     calls_.for_each([this](incarnation caller, const std::string& what) {
-      if (find(caller) != nullptr) violate(what + " never ended");
+      if (find(caller) != nullptr) violate({rule::calls, what + " never ended"});
     });
     if (replicas_at_rest_ != options_.rollouts) {
       std::string failures;
       for (const auto& [replica, sentence] : last_failures_) failures += " " + replica + sentence;
-      violate("without faults, only " + std::to_string(replicas_at_rest_) + " of " +
-              std::to_string(options_.rollouts) + " replicas got the last version (" +
-              to_string(final_version_) + "):" + failures);
+      violate({rule::end_of_history, "without faults, only " + std::to_string(replicas_at_rest_) + " of " +
+                                         std::to_string(options_.rollouts) +
+                                         " replicas got the last version (" + to_string(final_version_) +
+                                         "):" + failures});
     }
-    if (!is_at_rest()) violate("a worker did not come to rest without faults");
-    if (servers_.current() == nullptr) return violate("there is no server at the end");
+    if (!is_at_rest()) violate({rule::end_of_history, "a worker did not come to rest without faults"});
+    if (servers_.current() == nullptr)
+      return violate({rule::end_of_history, "there is no server at the end"});
     servers_.current()->for_each_lease([&](const auto& lease) {
-      violate("a lease of " + lease.replica + "/" + std::to_string(lease.shard) + " is left at the end");
+      violate({rule::end_of_history,
+               "a lease of " + lease.replica + "/" + std::to_string(lease.shard) + " is left at the end"});
     });
     for (const auto& [where, worker] : places_) check_belief(*worker);
   }
@@ -624,8 +629,8 @@ class simulation {
             return;
           }
           if (server.retains("policy", version))
-            violate("the retained version " + to_string(version) +
-                    " is held by no reliable replica any more; it was by " + replicas);
+            violate({rule::retention, "the retained version " + to_string(version) +
+                                          " is held by no reliable replica any more; it was by " + replicas});
         });
   }
 
@@ -665,18 +670,18 @@ class simulation {
   /// For workers of temporary replicas: the worker in whose process they run.
   std::map<incarnation, incarnation> owners_;
   retained_versions<worker_type> retained_{2 * duration{catalog_settings().worker_timeout}};
-  simulated_calls<worker_type> calls_{[this](const std::string& what) { violate(what); }};
+  simulated_calls<worker_type> calls_{[this](violation found) { violate(std::move(found)); }};
   group_rule groups_;
   grace_rule grace_{catalog_settings().recovery_grace,
                     {[this](version_number version) { return is_there(version); },
-                     [this](const std::string& what) { violate(what); }}};
+                     [this](violation found) { violate(std::move(found)); }}};
   std::uint64_t last_incarnation_ = 100;
   std::uint64_t steps_ = 0;
   version_number latest_published_{1};
   version_number final_version_{};
   std::size_t replicas_at_rest_ = 0;
   std::map<std::string, std::string> last_failures_;
-  std::vector<std::string> violations_;
+  std::vector<violation> violations_;
 };
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::testing

@@ -1,0 +1,47 @@
+#pragma once
+/// \file violation.hpp
+/// The rules of a simulated history, and the report of a breach.
+///
+/// Thread safety: plain values.
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "tensorhub/detail/build_mode.hpp"
+
+namespace tensorhub::inline TENSORHUB_MODE::testing {
+
+/// What tests compare; the sentence of a violation is for people.
+enum class rule : std::uint8_t {
+  answers,           ///< a request that the protocol answers at once is answered at once
+  beliefs,           ///< the server knows what an idle worker holds
+  bytes_of_version,  ///< a worker that shows or has received a version has its bytes
+  calls,             ///< a call ends once, by its deadline
+  credits,           ///< no worker has more readers than the scheduler's credits
+  drains,            ///< an unpublish that has returned leaves no lease behind
+  end_of_history,    ///< without faults everything comes to rest at the last version
+  goodbyes,          ///< a worker is told that it is dead only for a reason
+  grace,             ///< within its grace a new server denies no version that is there
+  group_end,         ///< an update of a replica succeeds for all of its shards or for none
+  group_version,     ///< all shards of a replica get one version
+  leases,            ///< each lease is on a worker that shows its version, and is granted once
+  permission,        ///< bytes stay as they are while a reader may still read them
+  places,            ///< an incarnation joins in one role
+  received_chunks,   ///< an accepted chunk has its version's bytes
+  retention,         ///< a retained version stays with a reliable replica
+  seeds,             ///< one lease of a version and shard crosses into a datacenter
+  shown_chunks,      ///< a chunk that others may read has its version's bytes
+  sources,           ///< an accepted chunk was read before its source let go of it
+  trainers,          ///< a trainer's publish and unpublish succeed
+  upstreams,         ///< a reader has one upstream of a version, and upstreams form no cycle
+};
+
+struct violation {
+  rule broken{};
+  std::string sentence{};
+};
+
+using report_violation = std::function<void(violation)>;
+
+}  // namespace tensorhub::inline TENSORHUB_MODE::testing
