@@ -354,9 +354,11 @@ int main(int argc, char** argv) {
   rivals.print({"updates/s", "server cpu us/update"});
   for (const std::size_t workers : sizes) {
     const std::string suffix = std::to_string(workers) + " workers";
-    rivals.goal("updates per second, " + suffix + ", of the bare ROUTER's",
-                rivals.ratio("reference server, " + suffix, {"bare ROUTER, " + suffix}, "updates/s", true),
-                0.7);
+    // Not of the rates: there the one client thread, which both have, hides what the server costs.
+    rivals.goal("cpu per update, " + suffix + ", of the bare ROUTER's over ours",
+                rivals.ratio("reference server, " + suffix, {"bare ROUTER, " + suffix},
+                             "server cpu us/update", false),
+                0.2);
   }
   rivals.write_json(given.json_path);
 }

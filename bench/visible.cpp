@@ -78,7 +78,7 @@ int main(int argc, char** argv) {
   {
     std::vector<std::unique_ptr<subscriber>> many;
     for (int i = 0; i < (given.smoke ? 3 : 50); ++i)
-      many.push_back(std::make_unique<subscriber>(server, "rollout-" + std::to_string(i)));
+      many.emplace_back(std::make_unique<subscriber>(server, "rollout-" + std::to_string(i)))->worker.join();
     std::vector<double> seconds;
     for (int i = 0; i < (given.smoke ? 5 : 100); ++i) {
       ++version;

@@ -23,24 +23,38 @@ constexpr std::size_t environments = 8;
 
 /// What both shards do next; the first one decides.
 struct orders {
-  std::uint64_t update_to = 0;  // take this version or a later one; zero: keep what is held
+  bool update = false;      // take the latest version that can be read now, if it is newer
+  std::uint64_t least = 0;  // or wait for this one or a later one; zero: do not wait
   bool play = false;
   bool stop = false;
 };
 
 /// What fails fails for both shards, and so both try again: their sources may have died, or the other shard
 /// may have been started anew.
-tensorhub::update_report update(hub::subscriber& rollout, std::uint64_t version, link& launcher) {
+tensorhub::update_report update(hub::subscriber& rollout, std::uint64_t least, link& launcher) {
   constexpr int attempts = 10;
   for (int attempt = 1;; ++attempt) {
     try {
-      return rollout.update(tensorhub::at_least(version));
+      return rollout.update(least == 0 ? tensorhub::latest : tensorhub::at_least(least));
     } catch (const tensorhub::error& e) {
       if (attempt == attempts || e.code() == tensorhub::errc::replaced) throw;
       launcher.say(report{"trouble"}.with("code", to_string(e.code())));
       std::this_thread::sleep_for(std::chrono::milliseconds{100});
     }
   }
+}
+
+report describe_update(const tensorhub::update_report& done, std::uint64_t fingerprint_of_bytes) {
+  std::string sources;
+  for (std::size_t i = 0; i < done.sources.size(); ++i)  // who was read, and how much of it
+    sources += done.sources[i] + ":" + std::to_string(done.source_bytes[i]) + ",";
+  return report{"update"}
+      .with("version", done.version.value)
+      .with("sources", sources)
+      .with("bytes", done.bytes)
+      .with("seconds", done.seconds)
+      .with("pull_s", done.pull_seconds)
+      .with("fingerprint", fingerprint_of_bytes);
 }
 
 }  // namespace
@@ -70,29 +84,23 @@ void run_rollout(const options& given) {
   for (std::uint64_t held = 0;;) {
     orders next;
     if (shards.first()) {
-      if (const auto newer = rollout.newer()) next.update_to = newer->value;
-      if (held == 0) next.update_to = 1;  // at the start: whatever there is, once there is any
+      // At the start: whatever there is, once there is any. Later the newer version may be hidden again,
+      // because the trainer works on the next one: then what is held is kept, and played with.
+      next.update = held == 0 || rollout.newer().has_value();
       if (const auto command = launcher.hear()) {
         next.stop = true;
-        next.update_to = command->count("version");  // "finish" names the last version, "leave" names none
+        next.least = command->count("version");  // "finish" names the last version, "leave" names none
+        next.update = next.least != 0;
       }
       next.play = !next.stop && outbox->ready(std::chrono::milliseconds{5});
     }
     next = shards.agree(next);
 
-    if (next.update_to != 0) {
-      const auto done = update(rollout, next.update_to, launcher);  // in place
-      held = done.version.value;  // from here this process is a source itself
-      std::string sources;
-      for (std::size_t i = 0; i < done.sources.size(); ++i)  // who was read, and how much of it
-        sources += done.sources[i] + ":" + std::to_string(done.source_bytes[i]) + ",";
-      launcher.say(report{"update"}
-                       .with("version", held)
-                       .with("sources", sources)
-                       .with("bytes", done.bytes)
-                       .with("seconds", done.seconds)
-                       .with("pull_s", done.pull_seconds)
-                       .with("fingerprint", fingerprint(std::as_bytes(policy.all()))));
+    if (next.update) {
+      const auto done = update(rollout, next.least, launcher);  // in place
+      held = done.version.value;                                // from here this process is a source itself
+      launcher.say(done.kept ? report{"kept"}.with("seconds", done.seconds)
+                             : describe_update(done, fingerprint(std::as_bytes(policy.all()))));
     }
     if (next.stop) {
       launcher.say(

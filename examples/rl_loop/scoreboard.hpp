@@ -35,6 +35,8 @@ class scoreboard {
       learned(what);
     } else if (what.word() == "update") {
       updated(from, what);
+    } else if (what.word() == "kept") {
+      stalled(totals_[from], what);
     } else if (what.word() == "left") {
       last_[from] = {what.count("version"), what.text("fingerprint")};
     } else if (what.word() == "trouble") {
@@ -59,8 +61,8 @@ class scoreboard {
     std::printf("\nsummary after %.1f s: %zu versions learnt from, last version %llu\n", elapsed(),
                 returns_.size(), static_cast<unsigned long long>(final_version_));
     std::printf(
-        "  replica      last version  updates  update ms    GB/s  from rollouts  fingerprint of shard 0, "
-        "1\n");
+        "  replica      last version  updates  stall ms: mean  longest  transfer ms    GB/s  from rollouts  "
+        "fingerprint of shard 0, 1\n");
     for (const auto& [name, stayed] : replicas) good &= summarise_replica(name, stayed, shards);
     good &= summarise_updates();
     good &= summarise_learning();
@@ -80,7 +82,8 @@ class scoreboard {
     std::size_t updates = 0;
     double bytes = 0;
     double from_rollouts = 0;
-    double seconds = 0;
+    double seconds = 0;  // of updates; the first one waits until there is a version, and is left out
+    double longest = 0;  // of all calls, also of those that found nothing newer
     double pull_seconds = 0;
   };
 
@@ -106,11 +109,17 @@ class scoreboard {
     if (what.number("bytes") == 0) return;  // it was held already
     const sources_of_bytes sources = parse_sources(what.text("sources"));
     total& sum = totals_[from];
-    ++sum.updates;
     sum.bytes += what.number("bytes");
     sum.from_rollouts += from_rollouts(sources);
-    sum.seconds += what.number("seconds");
     sum.pull_seconds += what.number("pull_s");
+    if (++sum.updates == 1) return;
+    sum.seconds += what.number("seconds");
+    stalled(sum, what);
+  }
+
+  /// The replica has generated nothing meanwhile.
+  static void stalled(total& sum, const report& what) {
+    sum.longest = std::max(sum.longest, what.number("seconds"));
   }
 
   /// "trainer-0/1:4096,rollout-3/1:8192," by replica; who gave nothing is left out.
@@ -159,6 +168,7 @@ class scoreboard {
         sum.bytes += found->second.bytes;
         sum.from_rollouts += found->second.from_rollouts;
         sum.seconds = std::max(sum.seconds, found->second.seconds);
+        sum.longest = std::max(sum.longest, found->second.longest);
         sum.pull_seconds = std::max(sum.pull_seconds, found->second.pull_seconds);
       }
     }
@@ -166,15 +176,17 @@ class scoreboard {
     if (stayed && version != final_version_) good = false;
     if (rollout && sum.updates == 0) good = false;
     if (rollout) {
-      std::printf("  %-12s %12llu %8zu %10.1f %7.2f %14s %s%s\n", name.c_str(),
+      const double updates = std::max<double>(1.0, static_cast<double>(sum.updates));
+      std::printf("  %-12s %12llu %8zu %15.1f %8.1f %12.1f %7.2f %14s %s%s\n", name.c_str(),
                   static_cast<unsigned long long>(version), sum.updates,
-                  1e3 * sum.seconds / std::max<double>(1.0, static_cast<double>(sum.updates)),
+                  1e3 * sum.seconds / std::max(1.0, updates - 1), 1e3 * sum.longest,
+                  1e3 * sum.pull_seconds / updates,
                   sum.pull_seconds > 0 ? sum.bytes / sum.pull_seconds * 1e-9 : 0.0,
                   percent(sum.from_rollouts, sum.bytes).c_str(), prints.c_str(),
                   stayed ? "" : "  (left before the end)");
     } else {
-      std::printf("  %-12s %12llu        -          -       -              - %s\n", name.c_str(),
-                  static_cast<unsigned long long>(version), prints.c_str());
+      std::printf("  %-12s %12llu        -               -        -            -       -              - %s\n",
+                  name.c_str(), static_cast<unsigned long long>(version), prints.c_str());
     }
     if (!good) std::printf("  %s: WRONG: version or bytes are not the trainer's\n", name.c_str());
     return good;

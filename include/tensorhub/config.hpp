@@ -19,7 +19,7 @@ namespace limits {
 inline constexpr std::size_t name_bytes = 512;  ///< model, replica, tensor, datacenter, rack, host, device
 inline constexpr std::size_t address_bytes = 1024;        ///< one transport address
 inline constexpr std::size_t capability_bytes = 64;       ///< a key for capabilities, or one capability
-inline constexpr std::size_t remote_key_bytes = 128;      ///< opaque key of a remote region
+inline constexpr std::size_t remote_key_bytes = 240;      ///< opaque key of a remote region
 inline constexpr std::size_t tensors = 1u << 20;          ///< tensors of one shard
 inline constexpr std::size_t tensor_dimensions = 16;      ///< dimensions of one tensor
 inline constexpr std::uint32_t shards = 1u << 16;         ///< shards of one model
@@ -33,6 +33,8 @@ inline constexpr std::size_t retained_versions = 64;
 /// Cut-off readers that one worker reports to a new server.
 inline constexpr std::size_t barred_readers = 64;
 inline constexpr std::size_t worker_requests_in_flight = 64;  ///< unanswered requests of one worker
+/// Of these, questions of its callers: the others are for reports, which must never have to wait.
+inline constexpr std::size_t worker_questions = 32;
 inline constexpr std::size_t open_calls = 32;  ///< calls of one worker that its replica has not completed
 
 // Defaults for the amount that one reference server stores (service/catalog/bounds.hpp).

@@ -110,9 +110,9 @@ class any_double_buffered_subscriber {
   [[nodiscard]] TENSORHUB_DECL std::array<worker_statistics, 2> statistics() const;
 
   /// Serves nothing any more, until the next `stage`. What is live stays live.
-  TENSORHUB_DECL void unpublish(std::chrono::milliseconds timeout = defaults::drain_timeout);
-  /// Both sides leave the model; each drains for at most `grace`.
-  TENSORHUB_DECL void leave(std::chrono::milliseconds grace = defaults::drain_timeout);
+  TENSORHUB_DECL unpublish_report unpublish(std::chrono::milliseconds timeout = defaults::drain_timeout);
+  /// Both sides leave the model, within `grace`.
+  TENSORHUB_DECL unpublish_report leave(std::chrono::milliseconds grace = defaults::drain_timeout);
 
  protected:
   TENSORHUB_DECL any_double_buffered_subscriber(worker_options options, const worker_policies& policies);

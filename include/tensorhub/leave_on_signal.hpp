@@ -2,14 +2,15 @@
 /// \file leave_on_signal.hpp
 /// For processes that are told to end, as spot machines are: on SIGTERM all workers leave with some grace.
 ///
-///     tensorhub::leave_on_signal on_notice{20s};             // before other threads are started
+///     tensorhub::leave_on_signal on_notice{20s};
 ///     on_notice.watch(rollout);
 ///     while (!on_notice.requested()) { ... }                 // then end the process as usual
 ///
 /// Each worker drains, hands over what is retained and nobody else has, and leaves (`worker::leave`), all
-/// within the grace; what fails is told to `log`. The signals are taken by a thread of this object
-/// (signalfd(2)): they are blocked in the thread that constructs it and in all that are started later, and
-/// nothing runs in a handler.
+/// within the grace; what fails, and what is lost, is told to `log`. A handler notes that the signal has
+/// come, and a thread of this object does the rest. No signal is blocked: a program that this process
+/// executes begins with the default handling of these signals, and a child that is only forked has that of
+/// before.
 ///
 /// Thread safety: all members may be called from any thread. A worker must outlive this object, or be
 /// forgotten.
@@ -26,18 +27,17 @@
 #include <vector>
 
 #include "tensorhub/detail/build_mode.hpp"
-#include "tensorhub/detail/unique_fd.hpp"
 #include "tensorhub/service/log.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE {
 
 class leave_on_signal {
  public:
-  /// Throws `system_failed` if the signals cannot be taken.
+  /// Throws `system_failed` if the signals cannot be taken, `busy` if another object has taken one.
   TENSORHUB_DECL explicit leave_on_signal(std::chrono::milliseconds grace,
                                           std::initializer_list<int> signals = {SIGTERM},
                                           std::function<void(const log_line&)> log = {});
-  /// In the thread that has constructed it the signals are as before.
+  /// The signals are handled as before.
   TENSORHUB_DECL ~leave_on_signal();
   leave_on_signal(const leave_on_signal&) = delete;
   leave_on_signal& operator=(const leave_on_signal&) = delete;
@@ -45,7 +45,12 @@ class leave_on_signal {
   /// A publisher or subscriber, or anything with `leave(grace)`.
   template <typename Worker>
   void watch(Worker& worker) {
-    watch(&worker, [&worker](std::chrono::milliseconds grace) { worker.leave(grace); });
+    watch(&worker, [&worker](std::chrono::milliseconds grace) {
+      if constexpr (requires { worker.leave(grace).lost; })
+        return worker.leave(grace).lost;
+      else
+        return worker.leave(grace), false;
+    });
   }
   template <typename Worker>
   void forget(Worker& worker) {
@@ -58,17 +63,19 @@ class leave_on_signal {
   [[nodiscard]] bool done() const noexcept { return done_; }
 
  private:
-  using leaving = std::function<void(std::chrono::milliseconds)>;
+  /// True: a retained version is lost.
+  using leaving = std::function<bool(std::chrono::milliseconds)>;
 
   TENSORHUB_DECL void watch(const void* worker, leaving leave);
   TENSORHUB_DECL void forget(const void* worker);
   TENSORHUB_DECL void run(const std::stop_token& stop);
   TENSORHUB_DECL void leave_all();
+  TENSORHUB_DECL void leave_one(const leaving& leave) const noexcept;
+  TENSORHUB_DECL void give_back() noexcept;
 
-  sigset_t before_{};
   std::chrono::milliseconds grace_;
   std::function<void(const log_line&)> log_;
-  detail::unique_fd signals_;
+  std::vector<int> signals_;
   std::mutex mutex_;
   std::vector<std::pair<const void*, leaving>> watched_;
   std::atomic<bool> requested_ = false;

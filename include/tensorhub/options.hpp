@@ -71,13 +71,20 @@ struct unpublish_report {
   std::uint32_t moved = 0;     ///< readers that went on with another source
   std::uint32_t cut_off = 0;   ///< readers that the server had declared dead
   bool forced = false;         ///< the deadline came: the remaining readers were cut off
-  bool lost = false;           ///< was the last reliable copy of a retained version, and nobody could take it
+  /// Was the last reliable copy of a retained version, and nobody could take it. With `forced`: or the server
+  /// has not said by the deadline that somebody has it.
+  bool lost = false;
   double seconds = 0;
+
+  /// Another one beside it.
+  TENSORHUB_DECL void add(const unpublish_report& other);
 };
 
 struct update_report {
   version_number version{};
   bool kept = false;  ///< was held already: nothing was read
+  /// What was overwritten was the last reliable copy of a retained version, and nobody could take it.
+  bool lost = false;
   std::uint64_t bytes = 0;
   double seconds = 0;                  ///< the whole call
   double wait_seconds = 0;             ///< until the transfer began: a version, the server, own old readers
@@ -106,13 +113,15 @@ struct install_report {
   double drain_seconds = 0;  ///< the live version's readers ended, or were moved to others
   double copy_seconds = 0;   ///< how long the live bytes were undefined
   double seconds = 0;        ///< the whole call
+  bool lost = false;         ///< as at `update_report`
 };
 
 /// What a `publish(version, snapshot)` did (worker/snapshots.hpp).
 struct snapshot_report {
   version_number version{};
   std::uint64_t bytes = 0;
-  double drain_seconds = 0;   ///< readers of the snapshot that was in this memory before; usually none
+  bool lost = false;          ///< of the snapshot that was in this memory before: as at `unpublish_report`
+  double drain_seconds = 0;   ///< that one's readers; usually none
   double copy_seconds = 0;    ///< of the tensors
   double digest_seconds = 0;  ///< of the copy
   double seconds = 0;         ///< the whole call
@@ -120,6 +129,9 @@ struct snapshot_report {
 
 /// How many reference servers the list has.
 [[nodiscard]] TENSORHUB_DECL std::size_t servers_of(const worker_options& options);
+
+/// A reference server of the list has an address that other machines can use.
+[[nodiscard]] TENSORHUB_DECL bool serves_other_machines(const worker_options& options);
 
 /// The options as a worker uses them: an empty host filled in, lanes and windows within reason. Throws
 /// `invalid_argument` or `limit_exceeded`, with the option's name.

@@ -63,7 +63,8 @@ class any_publisher : private worker {
   /// The newest version that is published; zero: none.
   [[nodiscard]] TENSORHUB_DECL version_number held_version();
 
-  TENSORHUB_DECL void leave(std::chrono::milliseconds grace = defaults::drain_timeout);
+  /// As at `worker`, of the snapshots too.
+  TENSORHUB_DECL unpublish_report leave(std::chrono::milliseconds grace = defaults::drain_timeout);
 
  protected:
   TENSORHUB_DECL any_publisher(worker_options options, const worker_policies& policies);
@@ -87,14 +88,29 @@ class publisher : public any_publisher {
                       policies_of<Transport, Consistency, Integrity, Memory>(std::move(through))} {}
 
   using any_publisher::publish;
+  /// Tensors on a device need their stream, or `all_done` (worker/stream_order.hpp).
+  publish_report publish(version_number, std::chrono::milliseconds = {})  //
+      requires streaming_memory_space<Memory>
+  = delete;
+  snapshot_report publish(version_number, snapshot_mode, std::chrono::milliseconds = {})  //
+      requires streaming_memory_space<Memory>
+  = delete;
+  publish_report publish(version_number version, all_done_t,
+                         std::chrono::milliseconds timeout = defaults::join_timeout) {
+    return any_publisher::publish(version, timeout);
+  }
+  snapshot_report publish(version_number version, snapshot_mode how, all_done_t,
+                          std::chrono::milliseconds timeout = defaults::join_timeout) {
+    return any_publisher::publish(version, how, timeout);
+  }
   /// Of what the stream's present work leaves there (worker/stream_order.hpp), as the following.
   publish_report publish(version_number version, const stream_of<Memory>& stream,
                          std::chrono::milliseconds timeout = defaults::join_timeout) {
-    return publish(version, await_stream(&stream, timeout));
+    return any_publisher::publish(version, await_stream(&stream, timeout));
   }
   snapshot_report publish(version_number version, snapshot_mode how, const stream_of<Memory>& stream,
                           std::chrono::milliseconds timeout = defaults::join_timeout) {
-    return publish(version, how, await_stream(&stream, timeout));
+    return any_publisher::publish(version, how, await_stream(&stream, timeout));
   }
 };
 

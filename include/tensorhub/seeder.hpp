@@ -56,11 +56,12 @@ class any_seeder {
 
  private:
   TENSORHUB_DECL void run(const std::stop_token& stop);
+  TENSORHUB_DECL void round(const std::stop_token& stop);
   /// Throws `not_found` while no worker of the shard has joined.
   TENSORHUB_DECL void take_layout();
   /// Waits for a newer version for a while, and reads it.
   TENSORHUB_DECL void step(const std::stop_token& stop);
-  TENSORHUB_DECL void note(const error& failed);
+  TENSORHUB_DECL void note(const error& failed, const std::stop_token& stop);
 
   static constexpr std::chrono::milliseconds waiting{500};  ///< between two looks at the stop request
   static constexpr std::chrono::milliseconds pause{200};    ///< after a failure

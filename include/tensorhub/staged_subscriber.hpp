@@ -4,7 +4,7 @@
 ///
 ///     hub::staged_subscriber rollout{{...}};
 ///     rollout.add("wq", weights, {4096, 4096}, dtype::bf16);
-///     if (auto v = rollout.newer()) rollout.stage(*v);   // minutes, perhaps: generation goes on
+///     if (rollout.newer()) rollout.stage();              // minutes, perhaps: generation goes on
 ///     ...                                                // between two batches, in every shard:
 ///     rollout.install();                                 // a local copy
 ///
@@ -100,8 +100,8 @@ class any_staged_subscriber : private worker {
   /// Gives up what is staged, as `unpublish` does with what is live.
   TENSORHUB_DECL unpublish_report release_stage(std::chrono::milliseconds timeout = defaults::drain_timeout);
 
-  /// Both leave the model; each drains for at most `grace`.
-  TENSORHUB_DECL void leave(std::chrono::milliseconds grace = defaults::drain_timeout);
+  /// Both leave the model, within `grace`.
+  TENSORHUB_DECL unpublish_report leave(std::chrono::milliseconds grace = defaults::drain_timeout);
 
  protected:
   TENSORHUB_DECL any_staged_subscriber(worker_options options, const worker_policies& policies,
@@ -139,11 +139,37 @@ class staged_subscriber : public any_staged_subscriber {
 
   using any_staged_subscriber::install;
   using any_staged_subscriber::update;
+  using any_staged_subscriber::update_async;
+  /// Tensors on a device need their stream, or `all_done` (worker/stream_order.hpp).
+  update_report update(version_selector = latest, std::chrono::milliseconds = {},  //
+                       update_reach = update_reach::anywhere)                      //
+      requires streaming_memory_space<Memory>
+  = delete;
+  update_handle update_async(version_selector = latest, std::chrono::milliseconds = {},  //
+                             update_reach = update_reach::anywhere)                      //
+      requires streaming_memory_space<Memory>
+  = delete;
+  update_report update(version_selector selector, all_done_t,
+                       std::chrono::milliseconds timeout = defaults::update_timeout,
+                       update_reach reach = update_reach::anywhere) {
+    return any_staged_subscriber::update(selector, timeout, reach);
+  }
+  [[nodiscard]] update_handle update_async(version_selector selector, all_done_t,
+                                           std::chrono::milliseconds timeout = defaults::update_timeout,
+                                           update_reach reach = update_reach::anywhere) {
+    return any_staged_subscriber::update_async(selector, timeout, reach);
+  }
+  install_report install(std::chrono::milliseconds = {})  //
+      requires streaming_memory_space<Memory>
+  = delete;
+  install_report install(all_done_t, std::chrono::milliseconds timeout = defaults::update_timeout) {
+    return any_staged_subscriber::install(timeout);
+  }
   /// After what the stream holds now is done (worker/stream_order.hpp), as the following.
   update_report update(version_selector selector, const stream_of<Memory>& stream,
                        std::chrono::milliseconds timeout = defaults::update_timeout,
                        update_reach reach = update_reach::anywhere) {
-    return update(selector, await_stream(&stream, timeout), reach);
+    return any_staged_subscriber::update(selector, await_stream(&stream, timeout), reach);
   }
   install_report install(const stream_of<Memory>& stream,
                          std::chrono::milliseconds timeout = defaults::update_timeout) {

@@ -61,11 +61,31 @@ class subscriber : public any_subscriber {
                        policies_of<Transport, Consistency, Integrity, Memory>(std::move(through))} {}
 
   using any_subscriber::update;
+  using any_subscriber::update_async;
+  /// Tensors on a device need their stream, or `all_done` (worker/stream_order.hpp).
+  update_report update(version_selector = latest, std::chrono::milliseconds = {},  //
+                       update_reach = update_reach::anywhere)                      //
+      requires streaming_memory_space<Memory>
+  = delete;
+  update_handle update_async(version_selector = latest, std::chrono::milliseconds = {},  //
+                             update_reach = update_reach::anywhere)                      //
+      requires streaming_memory_space<Memory>
+  = delete;
+  update_report update(version_selector selector, all_done_t,
+                       std::chrono::milliseconds timeout = defaults::update_timeout,
+                       update_reach reach = update_reach::anywhere) {
+    return any_subscriber::update(selector, timeout, reach);
+  }
+  [[nodiscard]] update_handle update_async(version_selector selector, all_done_t,
+                                           std::chrono::milliseconds timeout = defaults::update_timeout,
+                                           update_reach reach = update_reach::anywhere) {
+    return any_subscriber::update_async(selector, timeout, reach);
+  }
   /// After what the stream holds now is done (worker/stream_order.hpp).
   update_report update(version_selector selector, const stream_of<Memory>& stream,
                        std::chrono::milliseconds timeout = defaults::update_timeout,
                        update_reach reach = update_reach::anywhere) {
-    return update(selector, await_stream(&stream, timeout), reach);
+    return any_subscriber::update(selector, await_stream(&stream, timeout), reach);
   }
 };
 

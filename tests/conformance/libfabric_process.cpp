@@ -154,7 +154,7 @@ TEST_CASE("libfabric: what a source does (a process of its own)" * doctest::skip
   const channel line = processes::channel_of_parent();
   const auto order = line.take<source_order>();
   const tensorhub::host_memory::allocation memory{region_bytes};
-  std::memset(memory.data(), 7, region_bytes);
+  fill<tensorhub::host_memory>(memory.range(), byte_of(order.self));
   libfabric through{options_of(order.provider.data(), order.port), order.self};
   const auto range = memory.range();
   const auto regions = through.register_memory(std::span{&range, 1}, tensorhub::region_access::remote_read);
@@ -169,7 +169,7 @@ TEST_CASE("libfabric: the bytes of another process arrive") {
     reader own{provider};
     own.connect(source.address);
     CHECK(own.read(source.region) == completion_status::ok);
-    CHECK(own.target.data()[4095] == std::byte{7});
+    CHECK(own.target.data()[4095] == byte_of_source);
   }
 }
 
@@ -269,7 +269,7 @@ TEST_CASE("libfabric: strangers that come to a source do not disturb it") {
     reader own{provider};
     own.connect(source.address);
     CHECK(own.read(source.region, region_bytes) == completion_status::ok);
-    CHECK(own.target.data()[region_bytes - 1] == std::byte{7});
+    CHECK(own.target.data()[region_bytes - 1] == byte_of_source);
   }
 }
 

@@ -196,7 +196,7 @@ struct reading_side {
       REQUIRE(queue.post_read(*endpoint, into.front(), 0, {&region, 0, region_bytes}, i) ==
               tensorhub::post_result::posted);
   }
-  counts drain() { return source_processes::drain(queue); }
+  counts drain() { return source_processes::counted(source_processes::drain_each(queue)); }
   counts read(const tensorhub::remote_region& region, std::size_t count = 1) {
     target.fill(std::vector<std::byte>(region_bytes));
     post(region, count);

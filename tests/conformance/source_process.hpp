@@ -7,10 +7,12 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <functional>
 #include <map>
 #include <memory>
@@ -41,6 +43,24 @@ inline constexpr incarnation source_id{21};
 inline constexpr incarnation reader_id{22};
 inline constexpr incarnation successor_id{23};
 inline constexpr std::size_t reads_at_once = 8;
+
+/// What all memory of the source is filled with, and of its successor; a reader's target is zero.
+inline constexpr std::byte byte_of_source{0xaa};
+inline constexpr std::byte byte_of_successor{0xbb};
+[[nodiscard]] constexpr std::byte byte_of(incarnation self) {
+  return self == successor_id ? byte_of_successor : byte_of_source;
+}
+
+inline constexpr std::uint64_t piece_bytes = 1u << 20;  ///< memory is filled and compared in such pieces
+
+/// Fills a range with one byte, also where the CPU cannot touch it.
+template <tensorhub::memory_space Memory>
+void fill(const tensorhub::memory_range& range, std::byte with) {
+  Memory memory;
+  const std::vector<std::byte> piece(piece_bytes, with);
+  for (std::uint64_t at = 0; at < range.bytes; at += piece_bytes)
+    memory.copy(range.data + at, piece.data(), std::min(piece_bytes, range.bytes - at));
+}
 
 // ---- messages of a source to the test
 
@@ -76,6 +96,7 @@ struct source_process {
           const typename Memory::allocation memory = Memory{}.allocate(region_bytes);
           T through{mine, self};
           const auto range = memory.range();
+          fill<Memory>(range, byte_of(self));
           const auto regions =
               through.register_memory(std::span{&range, 1}, tensorhub::region_access::remote_read);
           introduce(line, through, regions.front());
@@ -98,27 +119,33 @@ struct source_process {
 
 // ---- this process
 
+using endings = std::map<tensorhub::request_id, completion_status>;
+
+[[nodiscard]] inline counts counted(const endings& each) {
+  counts out;
+  for (const auto& [id, status] : each) ++out[status];
+  return out;
+}
+
 /// Takes in what is outstanding, and checks that every read ends, and ends once. `after_first()` is called
 /// when the first of them has ended.
 template <typename Queue>
-counts drain(Queue& queue, const std::function<void()>& after_first = {}) {
-  counts ended;
-  std::map<tensorhub::request_id, std::size_t> times;
+endings drain_each(Queue& queue, const std::function<void()>& after_first = {}) {
+  endings ended;
   const std::size_t posted = queue.outstanding();
   const auto until = std::chrono::steady_clock::now() + 30s;
   while (queue.outstanding() > 0 && std::chrono::steady_clock::now() < until) {
     std::array<completion, 16> done;
     const std::size_t count = queue.poll(done);
-    if (count > 0 && times.empty() && after_first) after_first();
+    if (count > 0 && ended.empty() && after_first) after_first();
     for (std::size_t i = 0; i < count; ++i) {
-      ++ended[done[i].status];
-      ++times[done[i].id];
+      const bool is_first_of_its_id = ended.try_emplace(done[i].id, done[i].status).second;
+      CHECK(is_first_of_its_id);
     }
     if (count == 0) queue.wait(1s);
   }
   CHECK(queue.outstanding() == 0);
-  CHECK(times.size() == posted);
-  for (const auto& [id, count] : times) CHECK(count == 1);
+  CHECK(ended.size() == posted);
   std::array<completion, 4> more;
   CHECK(queue.poll(more) == 0);
   return ended;
@@ -163,8 +190,28 @@ struct reading_side {
   void post_all(const tensorhub::remote_region& from, std::size_t count = reads_at_once) {
     for (std::size_t i = 0; i < count; ++i) post(from, range.bytes, 0, i);
   }
+  /// Several reads of a whole region, each to a place of its own: read i to i * region_bytes.
+  void post_side_by_side(const tensorhub::remote_region& from) {
+    for (std::size_t i = 0; i < reads_at_once; ++i) post(from, region_bytes, 0, i, i * region_bytes);
+  }
   counts drain(const std::function<void()>& after_first = {}) {
-    return source_processes::drain(queue, after_first);
+    return counted(drain_each(queue, after_first));
+  }
+  /// How many bytes of a part of the target are neither of these two.
+  [[nodiscard]] std::uint64_t others_than(std::byte one, std::byte other, std::uint64_t from = 0,
+                                          std::uint64_t bytes = UINT64_MAX) const {
+    Memory memory;
+    std::vector<std::byte> piece(piece_bytes);
+    const std::vector<std::byte> whole(piece_bytes, one);
+    const std::uint64_t end = from + std::min(bytes, range.bytes - from);
+    std::uint64_t found = 0;
+    for (std::uint64_t at = from; at < end; at += piece_bytes) {
+      const std::uint64_t here = std::min(piece_bytes, end - at);
+      memory.copy(piece.data(), range.data + at, here);
+      if (std::memcmp(piece.data(), whole.data(), here) == 0) continue;
+      for (std::uint64_t i = 0; i < here; ++i) found += piece[i] != one && piece[i] != other ? 1 : 0;
+    }
+    return found;
   }
   /// How one read ends.
   completion_status read(const tensorhub::remote_region& from, std::uint64_t bytes = 4096,
@@ -180,24 +227,38 @@ struct reading_side {
 
 enum class moment { before_the_reads, after_the_posts, after_a_completion };
 
+/// Each read has ended as `ok` or `peer_lost`. One that says `ok` has brought all bytes of the source, one
+/// that does not some of them or none; and none has brought anything else.
+template <typename Reader>
+void check_bytes(const Reader& reader, const endings& ended) {
+  for (const auto& each : ended) {
+    const tensorhub::request_id id = each.first;
+    const completion_status status = each.second;
+    CAPTURE(id);
+    CHECK((status == completion_status::ok || status == completion_status::peer_lost));
+    const std::byte untouched = status == completion_status::ok ? byte_of_source : std::byte{0};
+    CHECK(reader.others_than(byte_of_source, untouched, id * region_bytes, region_bytes) == 0);
+  }
+}
+
 /// Reads, sends a signal to the source at that moment, and counts how each of the reads ends. No read ends
 /// well afterwards.
 template <tensorhub::transport T, tensorhub::memory_space Memory = tensorhub::host_memory, typename Source>
 counts end_while_reading(const Source& source, const typename T::options& options, int signal, moment when) {
-  reading_side<T, Memory> reader{options};
+  reading_side<T, Memory> reader{options, reads_at_once * region_bytes};
   reader.connect(source.address);
   CHECK(reader.read(source.region) == completion_status::ok);
+  CHECK(reader.others_than(byte_of_source, byte_of_source, 0, 4096) == 0);
   if (when == moment::before_the_reads) source.signal(signal);
-  reader.post_all(source.region);
+  reader.post_side_by_side(source.region);
   if (when == moment::after_the_posts) source.signal(signal);
-  const counts ended = reader.drain([&] {
+  const endings ended = drain_each(reader.queue, [&] {
     if (when == moment::after_a_completion) source.signal(signal);
   });
-  CHECK(!ended.contains(completion_status::access_denied));
-  CHECK(!ended.contains(completion_status::local_error));
+  check_bytes(reader, ended);
   CHECK(!reader.endpoint->usable());
   CHECK(reader.read(source.region) == completion_status::peer_lost);
-  return ended;
+  return counted(ended);
 }
 
 /// The number behind the last colon.
@@ -210,17 +271,17 @@ counts end_while_reading(const Source& source, const typename T::options& option
 template <tensorhub::transport T, typename Source, typename EndFirst, typename Second>
 void replace_while_reading(const typename T::options& options, const Source& first, EndFirst&& end_first,
                            Second&& second) {
-  reading_side<T> reader{options};
+  reading_side<T> reader{options, reads_at_once * region_bytes};
   const auto address = first.address;
   const tensorhub::remote_region old_region = first.region;
   reader.connect(address);
-  reader.post_all(old_region);
+  reader.post_side_by_side(old_region);
   end_first();
   const auto& successor = second();
   REQUIRE(successor.address.text == address.text);
-  const counts ended = reader.drain();
-  CHECK(ended.contains(completion_status::peer_lost));
-  CHECK(!ended.contains(completion_status::local_error));
+  const endings ended = drain_each(reader.queue);
+  CHECK(counted(ended).contains(completion_status::peer_lost));
+  check_bytes(reader, ended);
   CHECK(!reader.endpoint->usable());
   const auto refused = reader.try_to_connect(successor.address);
   const std::string& sentence = refused.second;
@@ -228,8 +289,10 @@ void replace_while_reading(const typename T::options& options, const Source& fir
   CHECK_MESSAGE(sentence.find("another process") != std::string::npos, sentence);
   reader.connect(successor.address, successor_id);
   CHECK(reader.read(old_region) == completion_status::access_denied);
+  CHECK(reader.others_than(byte_of_source, std::byte{0}) == 0);
   if (!reader.endpoint->usable()) reader.connect(successor.address, successor_id);
   CHECK(reader.read(successor.region) == completion_status::ok);
+  CHECK(reader.others_than(byte_of_successor, byte_of_successor, 0, 4096) == 0);
 }
 
 /// The same for a source that is forked: its successor exists already, for this process has threads by then.

@@ -159,6 +159,27 @@ TEST_CASE("tcp paths: first_of and decorators tell tcp where they are") {
   CHECK(options.inner.here == place);
 }
 
+TEST_CASE("tcp addresses: what other machines cannot use is said at the source, and at the reader") {
+  for (const char* host : {"127.0.0.1", "0.0.0.0", "localhost"}) {
+    const tcp alone{{.listen_host = host}};
+    CHECK(alone.why_only_here().find(host) != std::string::npos);
+    CHECK(alone.why_only_here().find("advertised_host") != std::string::npos);
+  }
+  CHECK(tcp{{.listen_host = "0.0.0.0", .advertised_host = "node-7"}}.why_only_here() == "");
+  using pair = first_of<transports::same_host, tcp>;
+  CHECK(pair{}.why_only_here().starts_with("tcp: processes of other machines"));
+  CHECK(pair{pair::with(tcp::options{.advertised_host = "10.0.0.2"})}.why_only_here() == "");
+
+  tcp reader{};
+  auto queue = reader.make_queue(1);
+  try {
+    static_cast<void>(reader.connect(queue, {"tcp://127.0.0.1:1"}, {1}, std::chrono::seconds{20}));
+    FAIL("connected to nobody");
+  } catch (const error& e) {
+    CHECK(e.sentence().find("a peer on another one has to set its listen_host") != std::string::npos);
+  }
+}
+
 TEST_CASE("tcp paths: the defaults are few streams, large buffers and bbr where the kernel has it") {
   tcp::options here, there;
   here.here.datacenter = "eu-1";

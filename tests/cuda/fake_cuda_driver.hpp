@@ -5,7 +5,8 @@
 /// cuLaunchKernel runs the kernels' own source (kernels/*.cuh), block after block. IPC handles work between
 /// processes, by the file of an allocation. It is stricter than the driver where that finds faults: a call
 /// that needs a current context fails without one (and is counted), kernels reach memory of their own device
-/// and pinned memory only.
+/// and pinned memory only. While `capturing_globally` is set, a call that the driver's reference calls
+/// potentially unsafe fails (and is counted) in every thread that has not left the global mode.
 
 #include <cuda.h>
 #include <fcntl.h>
@@ -52,7 +53,26 @@ struct entry_points {
     }
     return static_cast<int>(reinterpret_cast<std::uintptr_t>(contexts().back())) - 1;
   }
+  static CUstreamCaptureMode& capture_mode() {
+    static thread_local CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
+    return mode;
+  }
+  /// True, and counted, if a potentially unsafe call of this thread ends the capture of another thread.
+  static bool breaks_a_capture() {
+    if (!all().set.capturing_globally || capture_mode() == CU_STREAM_CAPTURE_MODE_RELAXED) return false;
+    all().counted.broken_captures.fetch_add(1);
+    return true;
+  }
+  static bool is_legacy(CUstream stream) { return stream == nullptr || stream == CU_STREAM_LEGACY; }
   static stream_thread* stream_of(CUstream stream) {
+    if (is_legacy(stream)) {
+      const int device = current();
+      if (device < 0) return nullptr;
+      const std::lock_guard lock{all().mutex_};
+      auto& legacy = all().legacy_streams_[device];
+      if (legacy == nullptr) legacy = std::make_unique<stream_thread>(device);
+      return legacy.get();
+    }
     const std::lock_guard lock{all().mutex_};
     const auto found = all().streams_.find(stream);
     return found == all().streams_.end() ? nullptr : found->second.get();
@@ -70,6 +90,7 @@ struct entry_points {
         {CUDA_ERROR_LAUNCH_FAILED, "CUDA_ERROR_LAUNCH_FAILED"},
         {CUDA_ERROR_ILLEGAL_ADDRESS, "CUDA_ERROR_ILLEGAL_ADDRESS"},
         {CUDA_ERROR_INVALID_CONTEXT, "CUDA_ERROR_INVALID_CONTEXT"},
+        {CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED"},
         {CUDA_ERROR_SYSTEM_NOT_READY, "CUDA_ERROR_SYSTEM_NOT_READY"}};
     const auto found = names.find(result);
     *name = found == names.end() ? nullptr : found->second;
@@ -93,7 +114,7 @@ struct entry_points {
     return CUDA_SUCCESS;
   }
   static CUresult device_get_uuid(CUuuid* uuid, CUdevice device) {
-    std::memset(uuid->bytes, 0xc0 + device, sizeof uuid->bytes);
+    std::memset(uuid->bytes, 0xc0 + all().set.first_device + device, sizeof uuid->bytes);
     return CUDA_SUCCESS;
   }
   static CUresult device_get_attribute(int* value, CUdevice_attribute which, CUdevice) {
@@ -101,11 +122,16 @@ struct entry_points {
     return CUDA_SUCCESS;
   }
 
+  static CUresult exchange_capture_mode(CUstreamCaptureMode* mode) {
+    std::swap(*mode, capture_mode());
+    return CUDA_SUCCESS;
+  }
+
   static CUresult primary_context_retain(CUcontext* context, CUdevice device) {
+    if (breaks_a_capture()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     *context = handle<CUcontext>(static_cast<std::uintptr_t>(device) + 1);
     return CUDA_SUCCESS;
   }
-  static CUresult primary_context_release(CUdevice) { return CUDA_SUCCESS; }
   static CUresult context_push(CUcontext context) {
     if (context == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
     contexts().push_back(context);
@@ -132,6 +158,7 @@ struct entry_points {
   }
 
   static CUresult memory_allocate(CUdeviceptr* data, std::size_t bytes) {
+    if (breaks_a_capture()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     const int device = current();
     if (device < 0) return CUDA_ERROR_INVALID_CONTEXT;
     if (bytes > all().set.free_bytes) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -139,6 +166,7 @@ struct entry_points {
     return *data == 0 ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
   }
   static CUresult memory_free(CUdeviceptr data) {
+    if (breaks_a_capture()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     if (current() < 0) return CUDA_ERROR_INVALID_CONTEXT;
     return all().free(handle<void*>(data)) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
   }
@@ -221,16 +249,19 @@ struct entry_points {
     return CUDA_SUCCESS;
   }
   static CUresult host_allocate(void** data, std::size_t bytes, unsigned) {
+    if (breaks_a_capture()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     const int device = current();
     if (device < 0) return CUDA_ERROR_INVALID_CONTEXT;
     *data = all().allocate(origin::pinned, device, bytes);
     return *data == nullptr ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
   }
   static CUresult host_free(void* data) {
+    if (breaks_a_capture()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     if (current() < 0) return CUDA_ERROR_INVALID_CONTEXT;
     return all().free(data) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
   }
   static CUresult host_register(void* data, std::size_t bytes, unsigned) {
+    if (breaks_a_capture()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     const int device = current();
     if (device < 0) return CUDA_ERROR_INVALID_CONTEXT;
     block_record block;
@@ -243,6 +274,7 @@ struct entry_points {
     return CUDA_SUCCESS;
   }
   static CUresult host_unregister(void* data) {
+    if (breaks_a_capture()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     if (current() < 0) return CUDA_ERROR_INVALID_CONTEXT;
     return all().free(data) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
   }
@@ -271,9 +303,12 @@ struct entry_points {
   static CUresult stream_get_context(CUstream stream, CUcontext* context) {
     const stream_thread* const found = stream_of(stream);
     if (found == nullptr) return CUDA_ERROR_INVALID_HANDLE;
-    return primary_context_retain(context, found->device());
+    *context = handle<CUcontext>(static_cast<std::uintptr_t>(found->device()) + 1);
+    return CUDA_SUCCESS;
   }
-  static CUresult stream_is_capturing(CUstream, CUstreamCaptureStatus* status) {
+  static CUresult stream_is_capturing(CUstream stream, CUstreamCaptureStatus* status) {
+    // A stream that is captured holds back the legacy stream.
+    if (is_legacy(stream) && all().set.capturing_globally) return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
     *status = all().set.capturing ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;
     return CUDA_SUCCESS;
   }
@@ -287,6 +322,10 @@ struct entry_points {
   }
   static CUresult event_record_into(CUevent event, CUstream stream) {
     if (current() < 0) return CUDA_ERROR_INVALID_CONTEXT;
+    if (is_legacy(stream) && all().set.capturing_globally) {
+      all().counted.broken_captures.fetch_add(1);
+      return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
+    }
     stream_thread* const queue = stream_of(stream);
     const std::lock_guard lock{all().mutex_};
     const auto found = all().events_.find(event);
@@ -295,6 +334,7 @@ struct entry_points {
     return CUDA_SUCCESS;
   }
   static CUresult event_query(CUevent event) {
+    if (breaks_a_capture()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     const std::lock_guard lock{all().mutex_};
     const auto found = all().events_.find(event);
     if (found == all().events_.end()) return CUDA_ERROR_INVALID_HANDLE;
@@ -307,6 +347,7 @@ struct entry_points {
   }
 
   static CUresult ipc_get_handle(CUipcMemHandle* out, CUdeviceptr data) {
+    if (breaks_a_capture()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     if (current() < 0) return CUDA_ERROR_INVALID_CONTEXT;
     const std::lock_guard lock{all().mutex_};
     const auto found = all().blocks_.find(static_cast<std::uintptr_t>(data));
@@ -314,13 +355,15 @@ struct entry_points {
     const int file = found->second.file.get();
     struct stat about {};
     ::fstat(file, &about);
-    const export_words words{::getpid(), file, about.st_ino, found->second.bytes, found->second.device};
+    const export_words words{::getpid(), file, about.st_ino, found->second.bytes,
+                             all().set.first_device + found->second.device};
     static_assert(sizeof words <= sizeof out->reserved);
     std::memset(out->reserved, 0, sizeof out->reserved);
     std::memcpy(out->reserved, &words, sizeof words);
     return CUDA_SUCCESS;
   }
   static CUresult ipc_open_handle(CUdeviceptr* data, CUipcMemHandle from, unsigned flags) {
+    if (breaks_a_capture()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     if (current() < 0 || flags != CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS) return CUDA_ERROR_INVALID_CONTEXT;
     export_words words{};
     std::memcpy(&words, from.reserved, sizeof words);
@@ -333,7 +376,9 @@ struct entry_points {
       return CUDA_ERROR_INVALID_VALUE;
     block.bytes = words.bytes;
     block.from = origin::imported;
-    block.device = words.device;
+    // The memory of a hidden device can be mapped; its ordinal is none of this process's.
+    block.device = words.device - all().set.first_device;
+    if (block.device < 0 || block.device >= all().set.devices) block.device = -2;
     *data = tensorhub::detail::cuda_address(all().insert(std::move(block)));
     all().counted.imports.fetch_add(1);
     return CUDA_SUCCESS;
@@ -344,13 +389,15 @@ struct entry_points {
     if (current() < 0) return CUDA_ERROR_INVALID_CONTEXT;
     const std::lock_guard lock{all().mutex_};
     const auto found = all().find(data, 1);
-    if (found == all().blocks_.end() || data % 4096 != 0 || bytes % 4096 != 0)
+    if (found == all().blocks_.end() || found->second.from != origin::device || data % 4096 != 0 ||
+        bytes % 4096 != 0 || data - found->first + bytes > driver::in_pages(found->second.bytes))
       return CUDA_ERROR_INVALID_VALUE;
     *static_cast<int*>(descriptor) = ::fcntl(found->second.file.get(), F_DUPFD_CLOEXEC, 0);
     return CUDA_SUCCESS;
   }
 
   static CUresult module_load(CUmodule* module, const void* image) {
+    if (breaks_a_capture()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     std::uint32_t magic = 0;
     std::memcpy(&magic, image, sizeof magic);
     *module = handle<CUmodule>(1);
@@ -424,8 +471,8 @@ inline void* driver::lookup(std::string_view name) const {
       {"cuDeviceGetName", of(entry::device_get_name)},
       {"cuDeviceGetUuid_v2", of(entry::device_get_uuid)},
       {"cuDeviceGetAttribute", of(entry::device_get_attribute)},
+      {"cuThreadExchangeStreamCaptureMode", of(entry::exchange_capture_mode)},
       {"cuDevicePrimaryCtxRetain", of(entry::primary_context_retain)},
-      {"cuDevicePrimaryCtxRelease_v2", of(entry::primary_context_release)},
       {"cuCtxPushCurrent_v2", of(entry::context_push)},
       {"cuCtxPopCurrent_v2", of(entry::context_pop)},
       {"cuCtxGetCurrent", of(entry::context_get_current)},

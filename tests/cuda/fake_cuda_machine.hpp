@@ -4,8 +4,11 @@
 /// functions of the NVIDIA driver, is in fake_cuda_driver.hpp.
 ///
 /// An allocation is a file in memory, mapped without any access at the address that is given out, and
-/// readable and writable at a window that only streams know. A stream is a thread; what it is given is done
-/// later. Settings make calls and work fail; counters and the inventory tell what was done and what is left.
+/// readable and writable at a window that only streams know. Addresses of a device follow one another as the
+/// driver hands them out: allocations of 1 MiB and more in whole units of 2 MiB, smaller ones together in
+/// such a unit. Neighbours therefore touch, but no call takes a range that reaches over two of them. A stream
+/// is a thread; what it is given is done later. Settings make calls and work fail; counters and the inventory
+/// tell what was done and what is left.
 
 #include <cuda.h>
 #include <fcntl.h>
@@ -76,7 +79,11 @@ struct settings {
   std::atomic<std::uint64_t> fail_after{UINT64_MAX};  ///< so many pieces succeed, then streams fail
   std::atomic<bool> refuse_copies{false};             ///< cuMemcpyAsync says no at once
   std::atomic<bool> dmabufs{false};
-  std::atomic<bool> capturing{false};
+  std::atomic<bool> capturing{false};  ///< every stream that is asked about
+  /// Another thread captures a graph in the mode that most programs use (CU_STREAM_CAPTURE_MODE_GLOBAL).
+  std::atomic<bool> capturing_globally{false};
+  /// Of the devices of the machine, `devices` from this one on are visible to this process.
+  std::atomic<int> first_device{0};
   std::atomic<std::uint64_t> free_bytes{1ull << 40};
 };
 struct counters {
@@ -84,8 +91,9 @@ struct counters {
   std::atomic<std::uint64_t> copies{0};
   std::atomic<std::uint64_t> blocks{0};  ///< of threads, of kernels
   std::atomic<std::uint64_t> imports{0};
-  std::atomic<std::uint64_t> streams{0};         ///< made so far: the number of the latest
-  std::atomic<std::uint64_t> context_faults{0};  ///< calls without the context that they need
+  std::atomic<std::uint64_t> streams{0};          ///< made so far: the number of the latest
+  std::atomic<std::uint64_t> context_faults{0};   ///< calls without the context that they need
+  std::atomic<std::uint64_t> broken_captures{0};  ///< calls that end the capture of another thread
 };
 /// How many things are there now.
 struct inventory {
@@ -180,17 +188,45 @@ class driver {
     const std::uint64_t inside = first - at->first;
     return inside < at->second.bytes && bytes <= at->second.bytes - inside ? at : blocks_.end();
   }
+  /// The next address of a device (the mutex is held). No address is given out twice.
+  [[nodiscard]] std::uintptr_t next_address(int device, std::uint64_t bytes) {
+    constexpr std::uint64_t unit = 2u << 20;
+    constexpr std::uint64_t all = 1ull << 38;
+    const auto up = [](std::uintptr_t at, std::uint64_t to) { return (at + to - 1) / to * to; };
+    arena& from = arenas_[device];
+    if (from.next == 0) {
+      void* const made = ::mmap(nullptr, all, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+      if (made == MAP_FAILED) return 0;
+      from.next = up(address(made), unit);
+      from.end = address(made) + all;
+    }
+    const bool small = bytes < unit / 2;
+    if (!small || from.small_next == 0 || bytes > from.small_end - from.small_next) {
+      const std::uint64_t taken = small ? unit : up(bytes, unit);
+      if (taken > from.end - from.next) return 0;
+      const std::uintptr_t at = std::exchange(from.next, from.next + taken);
+      if (!small) return at;
+      from.small_next = at;
+      from.small_end = at + unit;
+    }
+    const std::uintptr_t at = from.small_next;
+    from.small_next = std::min(from.small_end, up(at + std::max<std::uint64_t>(bytes, 1), 512));
+    return at;
+  }
   [[nodiscard]] std::byte* insert(block_record block) {
     void* const window =
         ::mmap(nullptr, in_pages(block.bytes), PROT_READ | PROT_WRITE, MAP_SHARED, block.file.get(), 0);
     if (window == MAP_FAILED) return nullptr;
     block.window = static_cast<std::byte*>(window);
-    void* data = window;
-    if (block.from != origin::pinned && block.from != origin::managed)
-      data = ::mmap(nullptr, in_pages(block.bytes), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     const std::lock_guard lock{mutex_};
-    blocks_.emplace(address(data), std::move(block));
-    return static_cast<std::byte*>(data);
+    const bool of_host = block.from == origin::pinned || block.from == origin::managed;
+    const std::uintptr_t data = of_host ? address(window) : next_address(block.device, block.bytes);
+    if (data == 0) {
+      ::munmap(window, in_pages(block.bytes));
+      return nullptr;
+    }
+    blocks_.emplace(data, std::move(block));
+    return reinterpret_cast<std::byte*>(data);
   }
   [[nodiscard]] bool may_succeed() noexcept {
     std::uint64_t left = set.fail_after.load();
@@ -200,9 +236,18 @@ class driver {
     return left > 0;
   }
 
+  struct arena {
+    std::uintptr_t next = 0;
+    std::uintptr_t end = 0;
+    std::uintptr_t small_next = 0;
+    std::uintptr_t small_end = 0;
+  };
+
   mutable std::mutex mutex_;
   block_map blocks_;
+  std::map<int, arena> arenas_;  ///< by device
   std::map<CUstream, std::unique_ptr<stream_thread>> streams_;
+  std::map<int, std::unique_ptr<stream_thread>> legacy_streams_;  ///< by device; made on first use
   std::map<CUevent, std::shared_ptr<event_record>> events_;
 };
 

@@ -50,12 +50,14 @@ struct scene {
     driver.set.fail_after = UINT64_MAX;
     driver.set.refuse_copies = false;
     driver.set.capturing = false;
+    driver.set.capturing_globally = false;
     driver.set.dmabufs = false;
     driver.set.free_bytes = 1ull << 40;
     CHECK(driver.now().blocks == before.blocks);
     CHECK(driver.now().streams == before.streams);
     CHECK(driver.now().events == before.events);
     CHECK(driver.counted.context_faults == 0);
+    CHECK(driver.counted.broken_captures == 0);
     CUcontext current = nullptr;
     CHECK(fake_cuda_driver::functions().context_get_current(&current) == CUDA_SUCCESS);
     CHECK(current == nullptr);

@@ -15,18 +15,44 @@ TEST_CASE("process: fake rollout" * doctest::skip()) {
   hubs::be_a_rollout<fake_cuda_driver>();
 }
 
+TEST_CASE("process: fake rollout on a device that the trainer cannot see" * doctest::skip()) {
+  fake_cuda::driver::instance().set.first_device = 2;
+  fake_cuda::driver::instance().set.devices = 1;
+  hubs::be_a_rollout<fake_cuda_driver>();
+}
+
 TEST_CASE("cuda hub: versions travel over tcp, from device to device") {
   const auto& counted = fake_cuda::driver::instance().counted;
   const auto launches = counted.launches.load();
-  hubs::versions_travel<fake_cuda_driver, hubs::hub<fake_cuda_driver, tcp>>();
+  hubs::versions_travel<fake_cuda_driver, hubs::hub<fake_cuda_driver, tcp>>("tcp");
   CHECK(counted.launches.load() > launches);  // packing and digests are the device's work
   CHECK(counted.context_faults == 0);
 }
 
 TEST_CASE("cuda hub: versions travel within the process and between processes by IPC") {
-  hubs::versions_travel<fake_cuda_driver, hubs::near_hub<fake_cuda_driver>>();
+  hubs::versions_travel<fake_cuda_driver, hubs::near_hub<fake_cuda_driver>>("same_host");
   hubs::two_processes<fake_cuda_driver>("process: fake rollout");
   CHECK(fake_cuda::driver::instance().counted.context_faults == 0);
+}
+
+TEST_CASE("cuda hub: allocations that lie beside each other are mapped, each for itself") {
+  const fake_scenes::scene here;
+  hubs::neighbours_are_mapped<fake_cuda_driver>();
+}
+
+TEST_CASE("cuda hub: IPC reaches processes whose devices the other one cannot see") {
+  hubs::two_processes<fake_cuda_driver>("process: fake rollout on a device that the trainer cannot see");
+}
+
+TEST_CASE("cuda hub: no call ends a graph capture of the user") {
+  auto& machine = fake_cuda::driver::instance();
+  machine.set.capturing_globally = true;
+  hubs::versions_travel<fake_cuda_driver, hubs::hub<fake_cuda_driver, tcp>>("tcp");
+  hubs::versions_travel<fake_cuda_driver, hubs::near_hub<fake_cuda_driver>>("same_host");
+  hubs::two_processes<fake_cuda_driver>("process: fake rollout");
+  machine.set.capturing_globally = false;
+  CHECK(machine.counted.broken_captures == 0);
+  CHECK(machine.counted.context_faults == 0);
 }
 
 TEST_CASE("cuda hub: what the user's stream holds comes before a version") {

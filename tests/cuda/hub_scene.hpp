@@ -11,8 +11,10 @@
 #include <tensorhub/memory/cuda.hpp>
 #include <tensorhub/server.hpp>
 #include <tensorhub/tensorhub.hpp>
+#include <tensorhub/transfer/shard_memory.hpp>
 #include <tensorhub/transports/same_host.hpp>
 #include <tensorhub/transports/tcp.hpp>
+#include <utility>
 #include <vector>
 
 #include "support/child_process.hpp"
@@ -35,13 +37,36 @@ inline tensorhub::worker_options who(const std::string& server, const std::strin
   return options;
 }
 
-/// Two large tensors and 300 small ones on devices, one large in pinned memory, one small in plain host
-/// memory.
+/// One allocation of the driver, with exactly as many bytes as were asked for: a real driver, like the fake
+/// one, gives allocations of whole 2 MiB addresses that follow one another.
+template <typename Driver>
+class exact_block {
+ public:
+  using device = tensorhub::cuda_device<Driver>;
+  exact_block(int device_number, std::uint64_t bytes)
+      : device_{&device::at(device_number)}, data_{device_->allocate(bytes)} {}
+  exact_block(exact_block&& other) noexcept : device_{other.device_}, data_{std::exchange(other.data_, 0)} {}
+  exact_block& operator=(exact_block&&) = delete;
+  ~exact_block() {
+    if (data_ != 0) device_->free(data_);
+  }
+  [[nodiscard]] std::byte* data() const noexcept {
+    return reinterpret_cast<std::byte*>(static_cast<std::uintptr_t>(data_));
+  }
+
+ private:
+  device* device_;
+  CUdeviceptr data_;
+};
+
+/// Two large tensors, two that fill neighbouring allocations and 300 small ones on devices, one large in
+/// pinned memory, one small in plain host memory.
 template <typename Driver>
 struct weights {
   using memory = tensorhub::basic_cuda_memory<Driver>;
   static constexpr std::uint64_t large_bytes = 2'500'003;
   static constexpr std::uint64_t small_count = 300;
+  static constexpr std::uint64_t exact_bytes = 2u << 20;
 
   memory space{};
   memory last_device{{.device = tensorhub::cuda_device<Driver>::count() - 1}};
@@ -52,6 +77,8 @@ struct weights {
   typename tensorhub::basic_cuda_pinned_memory<Driver>::allocation pinned =
       pinned_space.allocate(large_bytes);
   std::vector<std::byte> plain = std::vector<std::byte>(777);
+  exact_block<Driver> neighbour{0, exact_bytes};
+  exact_block<Driver> next_neighbour{0, exact_bytes};
 
   template <typename Visit>
   void visit(Visit&& each) {
@@ -59,6 +86,8 @@ struct weights {
     each(1, elsewhere.data(), large_bytes);
     each(2, pinned.data(), large_bytes);
     each(3, plain.data(), plain.size());
+    each(4, neighbour.data(), exact_bytes);
+    each(5, next_neighbour.data(), exact_bytes);
     for (std::uint64_t i = 0; i < small_count; ++i) each(10 + i, small.data() + i * 2048, i * 6 % 2000 + 1);
   }
   template <typename Worker>
@@ -101,25 +130,27 @@ struct member {
   explicit member(const tensorhub::worker_options& options) : worker{options} { memory.add_to(worker); }
 };
 
-/// One trainer, two rollouts in this process, each new version handed on.
+/// One trainer, two rollouts in this process, each new version handed on, all of it by `path`.
 template <typename Driver, typename Hub>
-void versions_travel() {
+void versions_travel(const std::string& path) {
   typename Hub::reference_server server;
   member<Driver, typename Hub::publisher> trainer{who(server.address(), "trainer")};
   member<Driver, typename Hub::subscriber> first{who(server.address(), "rollout-0")};
   member<Driver, typename Hub::subscriber> second{who(server.address(), "rollout-1")};
   for (std::uint64_t version = 1; version <= 3; ++version) {
     trainer.memory.fill(version);
-    trainer.worker.publish(version);
-    CHECK(first.worker.update(tensorhub::exactly(version)).version == version);
+    trainer.worker.publish(version, tensorhub::all_done);
+    CHECK(first.worker.update(tensorhub::exactly(version), tensorhub::all_done).paths == std::vector{path});
     CHECK(first.memory.holds(version));
     trainer.worker.unpublish();
-    CHECK(second.worker.update(tensorhub::exactly(version)).version == version);  // nobody else has it
+    CHECK(second.worker.update(tensorhub::exactly(version), tensorhub::all_done).paths ==
+          std::vector{path});  // nobody else has it
     CHECK(second.memory.holds(version));
   }
 }
 
-/// The rollout's process: takes the versions that it is told, and says whether it holds them.
+/// The rollout's process: takes the versions that it is told, and says whether it holds them (1), and whether
+/// it mapped all of the trainer's memory (2).
 template <typename Driver>
 void be_a_rollout() {
   const processes::channel line = processes::channel_of_parent();
@@ -130,10 +161,11 @@ void be_a_rollout() {
   while (line.try_take(version, std::chrono::minutes{1})) {
     std::uint64_t answer = 0;
     try {
-      const auto update = rollout.worker.update(tensorhub::exactly(version));
-      const bool by_ipc =
-          update.paths.size() == 1 && update.paths.front().find("same_host") != std::string::npos;
-      answer = rollout.memory.holds(version) ? (by_ipc ? 2 : 1) : 0;
+      const auto update = rollout.worker.update(tensorhub::exactly(version), tensorhub::all_done);
+      // A path that names a reason goes through host memory, or over another transport.
+      const bool mapped = update.paths == std::vector<std::string>{"same_host"};
+      if (!mapped) MESSAGE("not mapped: " << (update.paths.empty() ? "no path" : update.paths.front()));
+      answer = rollout.memory.holds(version) ? (mapped ? 2 : 1) : 0;
     } catch (const tensorhub::error& e) {
       MESSAGE(e.what());
     }
@@ -152,10 +184,34 @@ void two_processes(const std::string& rollout_case) {
   member<Driver, typename near_hub<Driver>::publisher> trainer{who(server.address(), "trainer")};
   for (std::uint64_t version = 1; version <= 2; ++version) {
     trainer.memory.fill(version);
-    trainer.worker.publish(version);
+    trainer.worker.publish(version, tensorhub::all_done);
     rollout.line().tell(version);
     CHECK(rollout.line().take<std::uint64_t>() == 2);
     trainer.worker.unpublish();
+  }
+}
+
+/// Tensors that fill allocations which lie beside each other are regions of their own, and readers map each.
+template <typename Driver>
+void neighbours_are_mapped() {
+  constexpr std::uint64_t bytes = 4u << 20;
+  std::vector<exact_block<Driver>> blocks;
+  tensorhub::transports::same_host through;
+  tensorhub::shard_memory<tensorhub::transports::same_host, tensorhub::basic_cuda_memory<Driver>> shard{
+      through};
+  std::size_t touching = 0;
+  for (std::size_t i = 0; i < 8; ++i) {
+    blocks.emplace_back(0, bytes);
+    if (i > 0) touching += blocks[i - 1].data() + bytes == blocks.back().data() ? 1 : 0;
+    shard.add({"t" + std::to_string(i), tensorhub::dtype::u8, {bytes}}, blocks.back().data());
+  }
+  MESSAGE(touching << " of 7 allocations begin where the previous one ends");
+  const tensorhub::layout shape = shard.build_layout(1u << 20, {});
+  shard.register_all(shape);
+  REQUIRE(shard.places().size() == 8);
+  for (const auto& place : shard.places()) {
+    CHECK(place.offset == 0);
+    CHECK(through.how_read(*place.region).find("mapped by readers") != std::string::npos);
   }
 }
 

@@ -22,6 +22,16 @@ TEST_CASE("process: fake exporter of device 1" * doctest::skip()) {
   ipc::export_one<fake_cuda_driver>(1);
 }
 
+TEST_CASE("process: fake exporter of a hidden device" * doctest::skip()) {
+  fake_cuda::driver::instance().set.first_device = 2;  // the reader sees the devices 0 and 1
+  ipc::export_one<fake_cuda_driver>(0);
+}
+
+TEST_CASE("cuda ipc: memory of a device that the reader cannot see is read where it lies") {
+  const scene here;
+  ipc::read_the_other_process<fake_cuda_driver>("process: fake exporter of a hidden device", 0);
+}
+
 TEST_CASE("cuda ipc: memory of another process is read where it lies, on the same device and on another") {
   const scene here;
   ipc::read_the_other_process<fake_cuda_driver>("process: fake exporter of device 0", 0);
@@ -47,7 +57,7 @@ TEST_CASE("cuda ipc: an allocation is mapped once, however often it is imported"
   CHECK_THROWS_AS(static_cast<void>(device::at(0).import_memory(larger)), error);
 }
 
-TEST_CASE("cuda ipc: what is gone, hidden or too large is an error") {
+TEST_CASE("cuda ipc: what is gone or too large is an error") {
   scene here;
   auto other = processes::child_process::of_test_case("process: fake exporter of device 0");
   const auto out = other.line().take<device_export>();
@@ -60,15 +70,16 @@ TEST_CASE("cuda ipc: what is gone, hidden or too large is an error") {
     }
     return {};
   };
-  device_export hidden = out;
-  hidden.device_id.fill(std::byte{7});
-  CHECK(trouble_of(hidden).find("cannot see") != std::string::npos);
   device_export larger = out;
   larger.allocation_bytes *= 2;
   CHECK(trouble_of(larger).find("is not what it was") != std::string::npos);
   CHECK(trouble_of(out).empty());
   other.end();
   CHECK(trouble_of(out).find("has ended or freed it") != std::string::npos);
+  CHECK(trouble_of(out).find("hidden") == std::string::npos);
+  device_export hidden = out;
+  hidden.device_id.fill(std::byte{7});
+  CHECK(trouble_of(hidden).find("its device is hidden from this process") != std::string::npos);
 }
 
 TEST_CASE("cuda ipc: what cannot be exported says why") {
@@ -114,4 +125,25 @@ TEST_CASE("cuda dmabuf: whole pages around the range, where the driver has them"
   CHECK(descriptor >= 0);
   CHECK(where == 5000 - 4096);
   ::close(descriptor);
+}
+
+TEST_CASE("cuda dmabuf: none of two allocations at once, and none of a memory pool") {
+  scene here;
+  memory space;
+  here.driver.set.dmabufs = true;
+  std::uint64_t where = 0;
+  std::string why;
+  std::byte* const one = here.driver.allocate(origin::device, 0, 2u << 20);
+  std::byte* const next = here.driver.allocate(origin::device, 0, 2u << 20);
+  std::byte* const pool = here.driver.allocate(origin::pool, 0, 2u << 20);
+  REQUIRE(one + (2u << 20) == next);
+  auto both = space.describe(one, 2u << 20);
+  const int descriptor = device::at(0).export_dmabuf(both, where, why);
+  CHECK(descriptor >= 0);
+  ::close(descriptor);
+  both.bytes = 4u << 20;
+  CHECK(device::at(0).export_dmabuf(both, where, why) == -1);
+  CHECK(device::at(0).export_dmabuf(space.describe(pool, 2u << 20), where, why) == -1);
+  CHECK(why.find("cuMemGetHandleForAddressRange") != std::string::npos);
+  for (std::byte* const each : {one, next, pool}) here.driver.free(each);
 }

@@ -100,6 +100,32 @@ TEST_CASE("cuda mark: destroyed while the work goes on; a stream that is capture
   CHECK_THROWS_AS(static_cast<void>(space.mark(gone)), error);
 }
 
+TEST_CASE("cuda mark: behind the legacy stream, unless a capture would be ended by it") {
+  scene here;
+  memory space;
+  const auto one = space.allocate(1000);
+  const auto& cuda = fake_cuda_driver::functions();
+  const tensorhub::detail::cuda_scope scope{cuda, device::at(1).context()};
+  here.driver.set.held = true;
+  REQUIRE(cuda.memory_fill_async(tensorhub::detail::cuda_address(one.data()), 1, 1000, nullptr) ==
+          CUDA_SUCCESS);
+  {
+    const auto mark = space.mark(nullptr);
+    CHECK(mark.state() == lane_state::pending);
+    here.driver.set.held = false;
+    CHECK(until_known(mark) == lane_state::done);
+  }
+  here.driver.set.capturing_globally = true;
+  try {
+    static_cast<void>(space.mark(nullptr));
+    FAIL("marked what a capture holds back");
+  } catch (const error& e) {
+    CHECK(e.code() == tensorhub::errc::invalid_argument);
+    CHECK(e.sentence().find("captured") != std::string::npos);
+  }
+  CHECK(here.driver.counted.broken_captures == 0);
+}
+
 TEST_CASE("cuda ring: runs never overlap those in use, and room comes back") {
   using tensorhub::detail::ring_space;
   constexpr std::uint64_t size = 4096;

@@ -2,6 +2,7 @@
 /// The component on the real driver. Every case here has "gpu" in its name; on a machine without a device
 /// each is skipped and says why. `tests/run --gpu` runs them, also under compute-sanitizer.
 
+#include <dlfcn.h>
 #include <doctest/doctest.h>
 
 #include <chrono>
@@ -9,6 +10,7 @@
 #include <cstdint>
 #include <iostream>
 #include <random>
+#include <span>
 #include <string>
 #include <tensorhub/memory/cuda.hpp>
 #include <tensorhub/types/xxh3.hpp>
@@ -196,6 +198,42 @@ TEST_CASE("gpu: a mark behind the user's stream") {
   CHECK(cuda.stream_destroy(stream) == CUDA_SUCCESS);
 }
 
+TEST_CASE("gpu: a graph that is captured while lanes work stays valid") {
+  if (!gpu::is_here("captures")) return;
+  void* const library = ::dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+  REQUIRE(library != nullptr);
+  const auto begin = reinterpret_cast<CUresult (*)(CUstream, CUstreamCaptureMode)>(
+      ::dlsym(library, "cuStreamBeginCapture_v2"));
+  const auto end = reinterpret_cast<CUresult (*)(CUstream, CUgraph*)>(::dlsym(library, "cuStreamEndCapture"));
+  const auto destroy = reinterpret_cast<CUresult (*)(CUgraph)>(::dlsym(library, "cuGraphDestroy"));
+  REQUIRE((begin != nullptr && end != nullptr && destroy != nullptr));
+  const cuda_functions& cuda = cuda_driver::functions();
+  cuda_memory space;
+  const auto one = space.allocate(1u << 20);
+  const auto given = noise(1u << 20, 9);
+  CUstream stream = nullptr;
+  CUgraph graph = nullptr;
+  {
+    const detail::cuda_scope scope{cuda, space.device().context()};
+    REQUIRE(cuda.stream_create(&stream, CU_STREAM_NON_BLOCKING, 0) == CUDA_SUCCESS);
+    REQUIRE(begin(stream, CU_STREAM_CAPTURE_MODE_GLOBAL) == CUDA_SUCCESS);
+  }
+  std::thread{[&] {
+    const auto more = space.allocate(1u << 20);
+    const auto lane = space.device().open_lane();
+    CHECK(lane->wait(lane->copy(more.data(), given.data(), given.size()), long_enough) == lane_state::done);
+    const digest_job job{more.data(), given.size(), 0};
+    digest128 out{};
+    CHECK(lane->wait(lane->digest(std::span{&job, 1}, &out), long_enough) == lane_state::done);
+  }}.join();
+  CHECK_THROWS_AS(static_cast<void>(space.mark(stream)), error);
+  const detail::cuda_scope scope{cuda, space.device().context()};
+  CHECK(end(stream, &graph) == CUDA_SUCCESS);
+  CHECK(graph != nullptr);
+  if (graph != nullptr) CHECK(destroy(graph) == CUDA_SUCCESS);
+  CHECK(cuda.stream_destroy(stream) == CUDA_SUCCESS);
+}
+
 TEST_CASE("gpu: memory of another process is read where it lies") {
   if (!gpu::is_here("IPC")) return;
   ipc::read_the_other_process<cuda_driver>("process: exporter on the gpu", 0);
@@ -209,9 +247,13 @@ TEST_CASE("gpu: a dmabuf, or the reason that there is none") {
   std::uint64_t offset = 0;
   std::string why;
   const int descriptor = space.device().export_dmabuf(one.range(), offset, why);
+  int can_be_had = 0;
+  const cuda_functions& cuda = cuda_driver::functions();
+  REQUIRE(cuda.device_get_attribute(&can_be_had, CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED, 0) == CUDA_SUCCESS);
   if (descriptor < 0) {
     std::cout << "cuda.on_gpu: no dmabuf: " << why << std::endl;
     CHECK_FALSE(why.empty());
+    CHECK_MESSAGE(can_be_had == 0, "the driver says that this device has dmabufs: " << why);
   } else {
     CHECK(offset == 0);
     ::close(descriptor);

@@ -14,11 +14,16 @@ TEST_CASE("process: rollout on the gpu" * doctest::skip()) {
 
 TEST_CASE("gpu: versions travel over tcp, from device to device") {
   if (!gpu::is_here("hub over tcp")) return;
-  hubs::versions_travel<cuda_driver, hubs::hub<cuda_driver, tensorhub::transports::tcp>>();
+  hubs::versions_travel<cuda_driver, hubs::hub<cuda_driver, tensorhub::transports::tcp>>("tcp");
 }
 
 TEST_CASE("gpu: versions travel within the process and between processes by IPC") {
   if (!gpu::is_here("hub over same_host")) return;
-  hubs::versions_travel<cuda_driver, hubs::near_hub<cuda_driver>>();
+  hubs::versions_travel<cuda_driver, hubs::near_hub<cuda_driver>>("same_host");
   hubs::two_processes<cuda_driver>("process: rollout on the gpu");
+}
+
+TEST_CASE("gpu: allocations that lie beside each other are mapped, each for itself") {
+  if (!gpu::is_here("neighbouring allocations")) return;
+  hubs::neighbours_are_mapped<cuda_driver>();
 }

@@ -50,7 +50,7 @@ class scene {
     for (int rounds = 0; rounds < 64 && !tickets_.empty(); ++rounds) {
       if (is_pulling_) {
         is_pulling_ = false;
-        core_.pull_failed(now_, {errc::source_lost, "x"}, false);
+        core_.pull_failed(now_, {errc::source_lost, "x"}, {});
         settle();
       }
       pass(std::chrono::seconds{20});
@@ -126,7 +126,8 @@ class scene {
         return core_.pull_finished(now_, control);
       case 2:
         if (!std::exchange(is_pulling_, false)) return;
-        return core_.pull_failed(now_, {errc::source_lost, "x"}, in.once_in(2));
+        return core_.pull_failed(now_, {errc::source_lost, "x"},
+                                 in.once_in(2) ? std::optional{control} : std::nullopt);
       case 3:
         return core_.source_failed(now_, {in.number()}, errc::source_lost, "x");
       case 4:

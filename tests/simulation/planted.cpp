@@ -96,6 +96,7 @@ class server_that_waits_for_given_up_requests : public catalog {
     }
     if (!open.empty() && message.acknowledged >= *open.begin())
       message.acknowledged = {open.begin()->value - 1};
+    message.open.clear();
     acknowledged_[message.sender] = std::max(acknowledged_[message.sender], message.acknowledged);
     catalog::receive(now, message);
   }
@@ -108,6 +109,17 @@ class server_that_waits_for_given_up_requests : public catalog {
  private:
   std::map<std::uint64_t, std::set<request_sequence>> unanswered_;
   std::map<std::uint64_t, request_sequence> acknowledged_;
+};
+
+/// Forgets answers up to the first request that is open: a request that waits long holds all others.
+class server_that_acknowledges_in_order : public catalog {
+ public:
+  using catalog::catalog;
+  void receive(time_point now, messages::envelope message) {
+    if (!message.open.empty()) message.acknowledged = {message.open.front().value - 1};
+    message.open.clear();
+    catalog::receive(now, message);
+  }
 };
 
 /// Lets an incarnation join at as many places as it likes.
@@ -191,6 +203,35 @@ class server_that_relies_on_spot : public catalog {
   void receive(time_point now, messages::envelope message) {
     if (auto* join = get_if<messages::join_request>(&message.body)) join->spot = false;
     catalog::receive(now, message);
+  }
+};
+
+/// Counts a holder as a survivor until it is declared dead, however long it has been silent.
+class server_that_relies_on_the_silent : public catalog {
+ public:
+  using catalog::catalog;
+  void receive(time_point now, const messages::envelope& message) {
+    const auto others = others_than(message.sender);
+    std::map<incarnation, time_point> heard;
+    for (catalog_detail::worker_state* other : others)
+      heard[other->id] = std::exchange(other->last_heard, now);
+    catalog::receive(now, message);
+    for (catalog_detail::worker_state* other : others_than(message.sender)) {
+      if (heard.contains(other->id)) other->last_heard = heard[other->id];
+    }
+  }
+
+ private:
+  [[nodiscard]] std::vector<catalog_detail::worker_state*> others_than(std::uint64_t sender) const {
+    std::vector<catalog_detail::worker_state*> out;
+    const auto* model = record_of_model("policy");
+    if (model == nullptr) return out;
+    for (const auto& [name, replica] : model->replicas) {
+      for (catalog_detail::worker_state* worker : replica->workers) {
+        if (worker != nullptr && worker->id.value != sender) out.push_back(worker);
+      }
+    }
+    return out;
   }
 };
 
@@ -289,7 +330,7 @@ class server_that_counts_at_the_start : public catalog {
   std::vector<outgoing> early_;
 };
 
-/// Believes at once that whoever is there is all there is.
+/// Believes too soon that whoever is there is all there is.
 class server_without_grace : public catalog {
  public:
   server_without_grace(catalog_options options, server_epoch epoch)
@@ -297,7 +338,7 @@ class server_without_grace : public catalog {
 
  private:
   [[nodiscard]] static catalog_options without_grace(catalog_options options) {
-    options.recovery_grace = std::chrono::milliseconds{0};
+    options.recovery_grace = std::chrono::milliseconds{60};
     return options;
   }
 };
@@ -309,24 +350,38 @@ class server_that_trusts_leavers : public catalog {
   using catalog::catalog;
   void receive(time_point now, const messages::envelope& message) {
     const auto* record = record_of(incarnation{message.sender});
-    catalog_detail::version_state* trusted = nullptr;
-    std::uint32_t others = 0;
-    if (record != nullptr && record->held) {
-      const auto holds = [&](const catalog_detail::worker_state* worker) {
-        return worker != nullptr && !worker->spot && worker->held &&
-               worker->held->version == record->held->version;
-      };
-      for (const auto& [name, other] : record->model->replicas) {
-        const bool leaves = other->counts_for != record->held->version && other.get() != record->replica;
-        others += leaves && std::ranges::all_of(other->workers, holds) ? 1 : 0;
-      }
-      const auto version = record->model->versions.find(record->held->version);
-      if (others > 0 && version != record->model->versions.end()) trusted = &version->second;
-    }
-    if (trusted != nullptr) trusted->reliable_replicas += others;
+    const version_number version =
+        record != nullptr && record->held ? record->held->version : version_number{};
+    const auto holds = [version](const catalog_detail::worker_state* worker) {
+      return worker != nullptr && !worker->spot && worker->held && worker->held->version == version;
+    };
+    std::set<std::string> trusted;
+    for_each_replica([&](catalog_detail::replica_state& other) {
+      const bool leaves = version && other.counts_for != version && &other != record->replica;
+      if (!leaves || !std::ranges::all_of(other.workers, holds)) return;
+      trusted.insert(other.name);
+      count_for(other, version);
+    });
     catalog::receive(now, message);
-    // The record is there as long as somebody holds the version, and those do who were trusted.
-    if (trusted != nullptr) trusted->reliable_replicas -= others;
+    for_each_replica([&](catalog_detail::replica_state& other) {
+      if (trusted.contains(other.name) && other.counts_for == version) count_for(other, {});
+    });
+  }
+
+ private:
+  template <typename Visitor>
+  void for_each_replica(Visitor&& visit) const {
+    const auto* model = record_of_model("policy");
+    if (model == nullptr) return;
+    for (const auto& [name, replica] : model->replicas) visit(*replica);
+  }
+  static void count_for(catalog_detail::replica_state& replica, version_number version) {
+    if (const auto old = replica.model->versions.find(replica.counts_for);
+        old != replica.model->versions.end())
+      --old->second.reliable_replicas;
+    replica.counts_for = version;
+    if (const auto fresh = replica.model->versions.find(version); fresh != replica.model->versions.end())
+      ++fresh->second.reliable_replicas;
   }
 };
 
@@ -467,14 +522,16 @@ TEST_CASE("planted: the keys of an earlier server's readers stay valid") {
 
 TEST_CASE("planted: a lease counts from the start of its transfer") {
   check_caught("lease counted at transfer start",
-               first_violation_with<simulation_of<server_that_counts_at_the_start>>(patient_options_for, 300,
-                                                                                    [](auto&) {}),
+               first_violation_with<simulation_of<server_that_counts_at_the_start>>(
+                   patient_options_for, 300,
+                   // It answers before it has done what it says.
+                   [](auto& history) { history.overlooked = {rule::beliefs}; }),
                rule::permission);
 }
 
 TEST_CASE("planted: a new server grants itself no grace") {
   check_caught("grace period left out",
-               first_violation_with<simulation_of<server_without_grace>>(hard_options_for, 300, [](auto&) {}),
+               first_violation_with<simulation_of<server_without_grace>>(hard_options_for, 600, [](auto&) {}),
                rule::grace);
 }
 
@@ -498,6 +555,18 @@ TEST_CASE("planted: latest is resolved per shard") {
 TEST_CASE("planted: a server that waits for requests that were given up") {
   check_caught("given-up requests fill the server's table",
                first_violation_of<server_that_waits_for_given_up_requests>(), rule::answers);
+}
+
+TEST_CASE("planted: a server that forgets answers in order") {
+  check_caught("a long wait fills the server's table",
+               first_violation_of<server_that_acknowledges_in_order>(), rule::answers);
+}
+
+TEST_CASE("planted: a silent holder is relied upon until it is declared dead") {
+  check_caught("the silent relied upon",
+               first_violation_with<simulation_of<server_that_relies_on_the_silent>>(retaining_options_for,
+                                                                                     600, [](auto&) {}),
+               rule::retention);
 }
 
 TEST_CASE("planted: an incarnation may join at a second place") {
@@ -524,6 +593,14 @@ TEST_CASE("planted: an update given up while its group finishes says that nothin
                    600, 0.0, std::chrono::milliseconds{100},
                    plant_in_workers([](auto& worker) { worker.faults.forgets_success = true; })),
                rule::beliefs);
+}
+
+TEST_CASE("planted: a failed update leaves another version's description beside the bytes that are kept") {
+  check_caught("what was held is shown under another description",
+               first_violation<default_simulation>(
+                   600, 0.0, std::chrono::milliseconds{100},
+                   plant_in_workers([](auto& worker) { worker.faults.forgets_description = true; })),
+               rule::readable);
 }
 
 TEST_CASE("planted: flipped bits, and readers that skip the digests") {

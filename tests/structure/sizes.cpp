@@ -32,7 +32,6 @@ const size_table known_functions{
     {"bench/tcp_transport.cpp: main", 85},
     {"bench/update.cpp: main", 72},
     {"bench/visible.cpp: main", 66},
-    {"examples/rl_loop/rollout.cpp: run_rollout", 62},
     {"tests/conformance/tls_bad_input.cpp: TEST_CASE", 63},
     {"tests/conformance/transport_mutants.cpp: TEST_CASE", 77},
     {"tests/fuzz/server.cpp: scene::step", 70},

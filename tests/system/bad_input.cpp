@@ -7,6 +7,7 @@
 #include <thread>
 #include <zmq.hpp>
 
+#include "hostile.hpp"
 #include "hub.hpp"
 #include "tensorhub/service/codec.hpp"
 
@@ -268,7 +269,7 @@ TEST_CASE("garbage at the server: it is counted, dropped, and the service goes o
     if (i % 5 == 0) stranger.send(zmq::buffer(frame), zmq::send_flags::sndmore);
     stranger.send(zmq::buffer(frame), zmq::send_flags::none);
   }
-  while (server.statistics().bad_frames < 500) std::this_thread::sleep_for(5ms);
+  REQUIRE(comes_true([&] { return server.statistics().bad_frames >= 500; }));
   CHECK(server.statistics().messages == 0);
   trainer source{who(server.address(), "trainer-0")};
   rollout reader{who(server.address(), "rollout-0")};
@@ -299,35 +300,58 @@ TEST_CASE("an oversized frame costs its sender the connection, nobody else anyth
   ::zmq_socket_monitor(stranger.handle(), nullptr, 0);
 }
 
+namespace {
+
+/// Sends garbage in place of a greeting: nothing comes back but the end.
+void send_garbage(const std::string& address, const std::string& garbage) {
+  data_stranger stranger{address};
+  stranger.send(garbage.data(), garbage.size());
+  CHECK_MESSAGE(stranger.hear(1).empty(), "the data port answers garbage");
+  CHECK_MESSAGE(stranger.ended(), "the data port keeps a connection that has sent garbage");
+}
+
+/// A reader that is let in, and sends garbage in place of requests: each is denied, and no byte is sent.
+void request_garbage(const std::string& address, const wire::hello& greeting, const std::string& garbage) {
+  data_stranger stranger{address};
+  stranger.send(greeting);
+  REQUIRE(stranger.hear_one<wire::welcome>().status == wire::welcome_status::accepted);
+  REQUIRE(stranger.send(garbage.data(), garbage.size()) == garbage.size());
+  stranger.say_no_more();
+  for (std::size_t i = 0; i < garbage.size() / sizeof(wire::read_request); ++i) {
+    const auto answer = stranger.hear_one<wire::read_answer>();
+    REQUIRE(answer.status == static_cast<std::uint64_t>(tensorhub::completion_status::access_denied));
+    REQUIRE(answer.bytes == 0);
+  }
+  CHECK_MESSAGE(stranger.hear(1).empty(), "the data port says more than it was asked");
+  CHECK_MESSAGE(stranger.ended(), "the data port keeps a connection that its reader has ended");
+}
+
+}  // namespace
+
 TEST_CASE("garbage at the data port: the connection ends, the readers go on") {
   hub::reference_server server;
-  trainer source{who(server.address(), "trainer-0")};
+  member<worker_of_both_doors> source{who(server.address(), "trainer-0")};
   source.memory.fill(1);
   source.worker.publish(1);
   rollout reader{who(server.address(), "rollout-0")};
-
-  tensorhub::transports::tcp through{{}, tensorhub::incarnation{1}};
-  const auto where = tensorhub::transports::tcp_detail::parse_address(through.address().text);
-  REQUIRE(where);
+  CHECK(reader.worker.update().version == 1);
+  const std::string address = source.worker.data().address().text;
+  const std::string& key = source.worker.data().capability_key();
+  REQUIRE(!key.empty());
   std::mt19937_64 random{11};
   for (int i = 0; i < 50; ++i) {
-    const auto until = std::chrono::steady_clock::now() + 5s;
-    const auto socket = tensorhub::transports::tcp_detail::connect_to(through.address().text, {}, until);
     std::string garbage(100 + random() % 5000, '\0');
     for (char& c : garbage) c = static_cast<char>(random());
-    if (i % 2 == 0) {  // a good greeting, then garbage for requests
-      const tensorhub::transports::tcp_detail::hello greeting{.reader = 5, .source = 1};
-      std::memcpy(garbage.data(), &greeting, sizeof greeting);
+    if (i % 2 == 1) {
+      send_garbage(address, garbage);
+      continue;
     }
-    static_cast<void>(::send(socket.get(), garbage.data(), garbage.size(), MSG_NOSIGNAL));
-    if (i % 2 == 0) continue;
-    pollfd entry{socket.get(), POLLIN, 0};
-    REQUIRE(::poll(&entry, 1, 10'000) == 1);
-    char byte = 0;
-    CHECK_MESSAGE(::recv(socket.get(), &byte, 1, 0) <= 0, "the data port answers garbage");
+    const auto shown = tensorhub::make_capability(key, {5}, source.worker.self(), {1});
+    request_garbage(address, data_stranger::greeting(5, source.worker.self().value, shown), garbage);
   }
-  auto queue = through.make_queue(4);
-  auto endpoint = through.connect(queue, through.address(), tensorhub::incarnation{1}, 5s);
-  CHECK(endpoint.usable());
-  CHECK(reader.worker.update().version == 1);
+  source.worker.unpublish();
+  source.memory.fill(2);
+  source.worker.publish(2);
+  CHECK(reader.worker.update(at_least(2)).version == 2);
+  CHECK(reader.memory.holds(2));
 }

@@ -15,10 +15,12 @@
 #include <tensorhub/testing/memory_transport.hpp>
 #include <tensorhub/transports/same_host.hpp>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "hub.hpp"
 
+using tensorhub::all_done;
 using tensorhub::testing::fake_device;
 using tensorhub::testing::fake_device_memory;
 
@@ -84,7 +86,9 @@ template <typename Worker>
 struct device_member {
   device_weights memory;
   Worker worker;
-  explicit device_member(const tensorhub::worker_options& options) : worker{options} {
+  explicit device_member(const tensorhub::worker_options& options,
+                         typename Worker::transport_options through = {})
+      : worker{options, std::move(through)} {
     memory.add_to(worker);
   }
 };
@@ -94,24 +98,88 @@ struct failing_device {
   ~failing_device() { fake_device::instance().set.fail_after = UINT64_MAX; }
 };
 
+/// Versions from device to device, and on. How each update's bytes came.
 template <typename Hub>
-void versions_travel() {
+std::vector<std::string> versions_travel(const typename Hub::subscriber::transport_options& of_readers = {}) {
+  std::vector<std::string> paths;
+  const auto note = [&](const tensorhub::update_report& done) {
+    paths.insert(paths.end(), done.paths.begin(), done.paths.end());
+    return done.version;
+  };
   typename Hub::reference_server server;
   device_member<typename Hub::publisher> trainer{who(server.address(), "trainer")};
-  device_member<typename Hub::subscriber> first{who(server.address(), "rollout-0")};
-  device_member<typename Hub::subscriber> second{who(server.address(), "rollout-1")};
+  device_member<typename Hub::subscriber> first{who(server.address(), "rollout-0"), of_readers};
+  device_member<typename Hub::subscriber> second{who(server.address(), "rollout-1"), of_readers};
   for (std::uint64_t version = 1; version <= 3; ++version) {
     trainer.memory.fill(version);
-    trainer.worker.publish(version);
-    CHECK(first.worker.update(exactly(version)).version == version);
+    trainer.worker.publish(version, all_done);
+    CHECK(note(first.worker.update(exactly(version), all_done)) == version);
     CHECK(first.memory.holds(version));
     trainer.worker.unpublish();
-    CHECK(second.worker.update(exactly(version)).version == version);  // from the first: nobody else has it
+    CHECK(note(second.worker.update(exactly(version), all_done)) ==
+          version);  // from the first: nobody else has it
     CHECK(second.memory.holds(version));
   }
+  CHECK(paths.size() == 6);
+  return paths;
 }
 
 using memory_hub = device_hub<tensorhub::testing::memory_transport>;
+
+// No call on tensors of a device goes without their stream or `all_done`.
+template <typename Worker>
+concept publishes_without_stream = requires(Worker& worker) {
+  worker.publish(1);
+}
+|| requires(Worker& worker) {
+  worker.publish(1, 5s);
+}
+|| requires(Worker& worker) {
+  worker.publish(1, tensorhub::snapshot);
+};
+template <typename Worker>
+concept updates_without_stream = requires(Worker& worker) {
+  worker.update();
+}
+|| requires(Worker& worker) {
+  worker.update(latest, 5s);
+}
+|| requires(Worker& worker) {
+  worker.update_async();
+};
+template <typename Worker>
+concept installs_without_stream = requires(Worker& worker) {
+  worker.install();
+}
+|| requires(Worker& worker) {
+  worker.install(5s);
+};
+static_assert(!publishes_without_stream<memory_hub::publisher>);
+static_assert(!updates_without_stream<memory_hub::subscriber>);
+static_assert(!updates_without_stream<memory_hub::staged_subscriber>);
+static_assert(!installs_without_stream<memory_hub::staged_subscriber>);
+using plain_hub = tensorhub::hub<tensorhub::testing::memory_transport>;
+static_assert(publishes_without_stream<plain_hub::publisher>);
+static_assert(updates_without_stream<plain_hub::staged_subscriber>);
+static_assert(installs_without_stream<plain_hub::staged_subscriber>);
+
+/// Runs `call` in a thread, and sets the stream's mark half a second later. Whether the call was still
+/// waiting then, and `as_before()` true.
+template <typename Call, typename AsBefore>
+bool waits_for(std::atomic<bool>& mark, Call&& call, AsBefore&& as_before) {
+  std::atomic<bool> ended{false};
+  bool has_waited = false;
+  {
+    std::jthread caller{[&] {
+      call();
+      ended = true;
+    }};
+    std::this_thread::sleep_for(500ms);
+    has_waited = !ended && as_before();
+    mark = true;
+  }
+  return has_waited;
+}
 
 }  // namespace
 
@@ -123,11 +191,15 @@ TEST_CASE("device hub: over tcp, through pinned staging on both sides") {
   versions_travel<device_hub<tensorhub::transports::tcp>>();
 }
 
-TEST_CASE("device hub: over same_host, by mapped device memory or staged by the source") {
-  versions_travel<device_hub<tensorhub::transports::same_host>>();
-  fake_device::instance().set.exports = false;
-  versions_travel<device_hub<tensorhub::transports::same_host>>();
-  fake_device::instance().set.exports = true;
+// What a process maps of another's devices: tests/conformance/same_host_device_process.cpp.
+TEST_CASE("device hub: over same_host, at the source's own address (it is this process), or staged by it") {
+  using host_hub = device_hub<tensorhub::transports::same_host>;
+  for (const std::string& path : versions_travel<host_hub>()) CHECK(path == "same_host");
+  tensorhub::transports::same_host_options always_staged;
+  always_staged.device = tensorhub::transports::device_memory::stage;
+  for (const std::string& path : versions_travel<host_hub>(always_staged)) {
+    CHECK_MESSAGE(contains(path, "same_host (device memory of the peer goes through host memory"), path);
+  }
 }
 
 TEST_CASE("device hub: a report's path says that the bytes took a detour, and why") {
@@ -141,10 +213,10 @@ TEST_CASE("device hub: a report's path says that the bytes took a detour, and wh
   host_hub::subscriber staging{who(server.address(), "rollout-1"), always_staged};
   memory.add_to(staging);
   trainer.memory.fill(1);
-  trainer.worker.publish(1);
-  CHECK(mapping.worker.update().paths == std::vector<std::string>{"same_host"});
+  trainer.worker.publish(1, all_done);
+  CHECK(mapping.worker.update(latest, all_done).paths == std::vector<std::string>{"same_host"});
   mapping.worker.unpublish();
-  CHECK(staging.update().paths ==
+  CHECK(staging.update(latest, all_done).paths ==
         std::vector<std::string>{
             "same_host (device memory of the peer goes through host memory: options::device says so)"});
   CHECK(memory.holds(1));
@@ -157,8 +229,8 @@ TEST_CASE("device hub: publish and update come after what the stream holds") {
   device_member<memory_hub::publisher> trainer{who(server.address(), "trainer")};
   device_member<memory_hub::subscriber> rollout{who(server.address(), "rollout-0")};
   trainer.memory.fill(1);
-  trainer.worker.publish(1);
-  rollout.worker.update();
+  trainer.worker.publish(1, all_done);
+  rollout.worker.update(latest, all_done);
   trainer.worker.unpublish();
 
   // The optimizer's kernels write while publish waits.
@@ -173,15 +245,13 @@ TEST_CASE("device hub: publish and update come after what the stream holds") {
 
   // The kernels that generate read the old weights while update waits.
   std::atomic<bool> generated{false};
-  bool saw_old_weights = false;
-  std::jthread generator{[&] {
-    std::this_thread::sleep_for(20ms);
-    saw_old_weights = rollout.memory.holds(1);
-    generated = true;
-  }};
-  CHECK(rollout.worker.update(latest, fake_device_memory::stream_type{&generated}).version == 2);
-  generator.join();
-  CHECK(saw_old_weights);
+  CHECK(waits_for(
+      generated,
+      [&] {
+        const fake_device_memory::stream_type stream{&generated};
+        CHECK(rollout.worker.update(latest, stream).version == 2);
+      },
+      [&] { return rollout.memory.holds(1); }));
   CHECK(rollout.memory.holds(2));
 
   std::atomic<bool> never{false};
@@ -198,16 +268,31 @@ TEST_CASE("device hub: a snapshot lies in host memory; the device's may change a
   device_member<memory_hub::subscriber> rollout{who(server.address(), "rollout-0")};
   for (std::uint64_t version = 1; version <= 3; ++version) {
     trainer.memory.fill(version);
-    trainer.worker.publish(version, tensorhub::snapshot);
+    trainer.worker.publish(version, tensorhub::snapshot, all_done);
     trainer.memory.fill(1000 + version);  // the next step
-    CHECK(rollout.worker.update(exactly(version)).version == version);
+    CHECK(rollout.worker.update(exactly(version), all_done).version == version);
     CHECK(rollout.memory.holds(version));
   }
+  // A snapshot, too, is taken after what the stream holds.
+  trainer.memory.fill(1000);
+  std::atomic<bool> optimized{false};
+  CHECK(waits_for(
+      optimized,
+      [&] { trainer.worker.publish(4, tensorhub::snapshot, fake_device_memory::stream_type{&optimized}); },
+      [&] {
+        trainer.memory.fill(4);  // by the optimizer's kernels
+        return true;
+      }));
+  trainer.memory.fill(1004);
+  CHECK(rollout.worker.update(exactly(4), all_done).version == 4);
+  CHECK(rollout.memory.holds(4));
+
   const failing_device at_once{0};
   std::string sentence;
-  CHECK(code_of([&] { trainer.worker.publish(4, tensorhub::snapshot); }, &sentence) == errc::system_failed);
+  CHECK(code_of([&] { trainer.worker.publish(5, tensorhub::snapshot, all_done); }, &sentence) ==
+        errc::system_failed);
   CHECK(contains(sentence, "the device did not copy the tensors"));
-  CHECK(contains(sentence, "model policy; version 4; replica trainer; shard 0]"));
+  CHECK(contains(sentence, "model policy; version 5; replica trainer; shard 0]"));
 }
 
 TEST_CASE("device hub: what is staged waits in host memory, install brings it to the device") {
@@ -215,15 +300,17 @@ TEST_CASE("device hub: what is staged waits in host memory, install brings it to
   device_member<memory_hub::publisher> trainer{who(server.address(), "trainer")};
   device_member<memory_hub::staged_subscriber> rollout{who(server.address(), "rollout-0")};
   trainer.memory.fill(1);
-  trainer.worker.publish(1);
-  rollout.worker.update();
+  trainer.worker.publish(1, all_done);
+  rollout.worker.update(latest, all_done);
   trainer.worker.unpublish();
   trainer.memory.fill(2);
-  trainer.worker.publish(2);
+  trainer.worker.publish(2, all_done);
   CHECK(rollout.worker.stage().version == 2);
   CHECK(rollout.memory.holds(1));
-  std::atomic<bool> idle{true};
-  CHECK(rollout.worker.install(fake_device_memory::stream_type{&idle}).version == 2);
+  std::atomic<bool> idle{false};
+  CHECK(waits_for(
+      idle, [&] { CHECK(rollout.worker.install(fake_device_memory::stream_type{&idle}).version == 2); },
+      [&] { return rollout.memory.holds(1); }));
   CHECK(rollout.memory.holds(2));
 }
 
@@ -232,12 +319,12 @@ TEST_CASE("device hub: the last copy of a retained version is saved to host memo
   device_member<memory_hub::publisher> trainer{who(server.address(), "trainer")};
   device_member<memory_hub::subscriber> rollout{who(server.address(), "rollout-0")};
   trainer.memory.fill(1);
-  trainer.worker.publish(1);
+  trainer.worker.publish(1, all_done);
   trainer.worker.retain(1);
   CHECK_FALSE(trainer.worker.unpublish().lost);
   CHECK(trainer.worker.offloaded_bytes() > 0);
   trainer.memory.fill(77);
-  CHECK(rollout.worker.update(exactly(1)).version == 1);
+  CHECK(rollout.worker.update(exactly(1), all_done).version == 1);
   CHECK(rollout.memory.holds(1));
 }
 
@@ -247,10 +334,10 @@ TEST_CASE("device hub: a seed in host memory feeds devices") {
   memory_hub::seeder seed{who(server.address(), "seed")};
   device_member<memory_hub::subscriber> rollout{who(server.address(), "rollout-0")};
   trainer.memory.fill(4);
-  trainer.worker.publish(4);
+  trainer.worker.publish(4, all_done);
   CHECK(seed.wait(4, 20s) == 4);
   trainer.worker.unpublish();
-  CHECK(rollout.worker.update(exactly(4)).version == 4);
+  CHECK(rollout.worker.update(exactly(4), all_done).version == 4);
   CHECK(rollout.memory.holds(4));
 }
 
@@ -263,7 +350,7 @@ TEST_CASE("device hub: a device that fails makes no version and no silent damage
   {
     const failing_device at_once{0};
     std::string sentence;
-    CHECK(code_of([&] { trainer.worker.publish(1); }, &sentence) == errc::system_failed);
+    CHECK(code_of([&] { trainer.worker.publish(1, all_done); }, &sentence) == errc::system_failed);
     CHECK(contains(sentence, "fake device did not copy the small tensors"));
     CHECK(contains(sentence, "model policy; version 1; replica trainer; shard 0]"));
   }
@@ -271,21 +358,23 @@ TEST_CASE("device hub: a device that fails makes no version and no silent damage
   {
     const failing_device after_packing{1};
     std::string sentence;
-    CHECK(code_of([&] { trainer.worker.publish(1); }, &sentence) == errc::system_failed);
+    CHECK(code_of([&] { trainer.worker.publish(1, all_done); }, &sentence) == errc::system_failed);
     CHECK(contains(sentence, "fake device could not compute digests"));
     CHECK(contains(sentence, "retry, and restart the process"));
     CHECK(contains(sentence, "model policy; version 1; replica trainer; shard 0; chunk 0]"));
   }
-  trainer.worker.publish(1);
-  rollout.worker.update();
+  trainer.worker.publish(1, all_done);
+  rollout.worker.update(latest, all_done);
   trainer.worker.unpublish();
   trainer.memory.fill(2);
-  trainer.worker.publish(2);
+  trainer.worker.publish(2, all_done);
   for (std::uint64_t pieces = 0; pieces < 6; ++pieces) {
     const failing_device later{pieces};
-    CHECK(code_of([&] { rollout.worker.update(latest, 5s); }) != errc::ok);
+    std::string sentence;
+    const errc code = code_of([&] { rollout.worker.update(latest, all_done, 5s); }, &sentence);
+    CHECK_MESSAGE((code == errc::system_failed || code == errc::unavailable), sentence);
     CHECK_FALSE(rollout.worker.held_version() == 2);
   }
-  CHECK(rollout.worker.update().version == 2);  // repairs what was torn
+  CHECK(rollout.worker.update(latest, all_done).version == 2);  // repairs what was torn
   CHECK(rollout.memory.holds(2));
 }

@@ -57,6 +57,7 @@ TEST_CASE("selectors: latest, exactly, at_least; what is held is kept; waiting e
   rollout reader{who(server.address(), "rollout-0")};
   source.memory.fill(10);
   source.worker.publish(10);
+  reader.worker.join();
   CHECK(reader.worker.newer() == tensorhub::version_number{10});
   CHECK(reader.worker.update(at_least(7)).version == 10);
   CHECK(!reader.worker.newer());
@@ -186,14 +187,12 @@ TEST_CASE("a server that is restarted at the same address learns everything agai
     source->worker.publish(3);
   }
   std::unique_ptr<hub::reference_server> server;
-  while (!server) {  // ZeroMQ gives the port back a moment after the old server is gone
-    try {
-      server =
-          std::make_unique<hub::reference_server>(tensorhub::reference_server_options{.address = address});
-    } catch (const error&) {
-      std::this_thread::sleep_for(20ms);
-    }
-  }
+  REQUIRE(comes_true([&] {  // ZeroMQ gives the port back a moment after the old server is gone
+    return code_of([&] {
+             server = std::make_unique<hub::reference_server>(
+                 tensorhub::reference_server_options{.address = address});
+           }) == errc::ok;
+  }));
   rollout reader{who(address, "rollout-0")};
   CHECK(reader.worker.update(latest, 20s).version == 3);
   CHECK(reader.memory.holds(3));

@@ -285,7 +285,8 @@ TEST_CASE("etcd: a leader that ends gives way at once; one whose address is take
   CHECK(first->term() >= 4);
 }
 
-TEST_CASE("etcd: two candidates in one process, killed and replaced in turn: one leads at a time") {
+TEST_CASE(
+    "etcd: two candidates in one process, ended and replaced in turn: they are never seen to lead both") {
   if (etcd_program().empty()) return;
   etcd_member etcd;
   etcd.start();

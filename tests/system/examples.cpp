@@ -2,12 +2,15 @@
 
 #include <doctest/doctest.h>
 
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <random>
 #include <sstream>
+#include <string>
 #include <tensorhub/key_files.hpp>
+#include <vector>
 
 #include "hub.hpp"
 #include "support/child_process.hpp"
@@ -86,6 +89,45 @@ TEST_CASE("serve_file: a model file arrives identical, also from another puller"
   CHECK(publisher.wait() == 0);
   CHECK(content(file) == content(folder.path / "first"));
   CHECK(content(file) == content(folder.path / "second"));
+}
+
+TEST_CASE("serve_file: the commands that the README shows") {
+  const scratch_folder folder;
+  write_safetensors(folder.path / "model.safetensors");
+  std::vector<std::vector<std::string>> commands;
+  std::istringstream readme{content(std::string{TENSORHUB_SOURCE_DIR} + "/README.md")};
+  for (std::string line; std::getline(readme, line);) {
+    const std::size_t at = line.find("./examples/run serve_file");
+    if (at != 4) continue;  // no command, but a sentence
+    std::vector<std::string>& command = commands.emplace_back(1, TENSORHUB_SERVE_FILE);
+    std::istringstream rest{
+        line.substr(0, line.find('#')).substr(at + std::strlen("./examples/run serve_file"))};
+    for (std::string word; rest >> word;) {
+      if (word.starts_with("/path/of")) word.replace(0, std::strlen("/path/of"), folder.path.string());
+      command.push_back(word);
+    }
+  }
+  REQUIRE(commands.size() == 2);
+  // Not at the README's port, which somebody may use: the default, and the one that it names, are the same.
+  REQUIRE(commands[1].back() == "tcp://127.0.0.1:5570");
+  child_process help{{TENSORHUB_SERVE_FILE, "--help"}};
+  std::string usage;
+  for (int line = 0; line < 4; ++line) usage += help.output_line();
+  CHECK_MESSAGE(contains(usage,
+                         "--listen A       publish: be the reference server, at A (default "
+                         "tcp://127.0.0.1:5570 without"),
+                usage);
+  commands[0].insert(commands[0].end(), {"--listen", "tcp://127.0.0.1:*"});
+  child_process publisher{commands[0]};
+  const std::string said = publisher.output_line();
+  CHECK_MESSAGE(contains(said, "serving 407 tensors"), said);
+  commands[1].back() = said.substr(said.rfind(' ') + 1);
+  child_process puller{commands[1]};
+  CHECK(contains(puller.output_line(), "from publisher/0"));
+  CHECK(puller.wait() == 0);
+  publisher.signal(SIGTERM);
+  CHECK(publisher.wait() == 0);
+  CHECK(content(folder.path / "model.safetensors") == content(folder.path / "copy.safetensors"));
 }
 
 TEST_CASE("serve_file: what is no model file is refused") {

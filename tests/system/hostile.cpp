@@ -253,11 +253,28 @@ TEST_CASE("a worker that says it holds what it never read: its readers find out 
   messages::heartbeat_request beat;
   beat.chunks = UINT64_MAX;
   one.send(beat);
+  std::uint64_t failed = 0;
   for (int i = 0; i < 5; ++i) {
     beat.chunks = UINT64_MAX;
     one.send_as(one.self(), 0, beat);
-    good.newcomer("rollout-" + std::to_string(10 + i));
+    failed += good.newcomer("rollout-" + std::to_string(10 + i)).sources_failed.failed();
   }
+  CHECK_MESSAGE(failed > 0, "nobody was sent to it: this tests nothing");
+  good.unpublish();
+  good.round();
+}
+
+TEST_CASE("a worker that serves other bytes than it says: its readers find out and read elsewhere") {
+  hub::reference_server server;
+  bystanders good{server.address()};
+  good.publish();
+  rollout wrong{who(server.address(), "wrong")};
+  CHECK(wrong.worker.update(at_least(good.version()), 60s).version == good.version());
+  wrong.memory.fill(1'000'000);  // breaks the contract
+  std::uint64_t refused = 0;
+  for (int i = 0; i < 5; ++i) refused += good.newcomer("rollout-" + std::to_string(10 + i)).chunks_refused();
+  CHECK_MESSAGE(refused > 0, "nobody read from it: this tests nothing");
+  wrong.worker.leave();
   good.unpublish();
   good.round();
 }
@@ -317,31 +334,43 @@ TEST_CASE("the data port: thousands that say nothing, half a hello, requests who
   hub::reference_server server;
   bystanders good{server.address()};
   good.publish();
-  liar one{server.address()};
-  one.join("reader");
-  messages::update_request update;
-  update.timeout_ms = 10'000;
-  const auto given = one.ask<messages::update_reply>(update);
-  REQUIRE(given.result.ok());
-  const messages::assignment& source = given.sources.front();
-  namespace tcp = tensorhub::transports::tcp_detail;
-  std::vector<tensorhub::detail::unique_fd> sockets;
+  tensorhub::worker& source = good.source();
+  const std::string address = source.data().address().text;
+  constexpr tensorhub::incarnation reader{5};
+  const auto greeting = data_stranger::greeting(
+      reader.value, source.self().value,
+      tensorhub::make_capability(source.data().capability_key(), reader, source.self(), {1}));
+  const auto without_capability = data_stranger::greeting(reader.value, source.self().value, {});
+  const tensorhub::remote_region control = source.data().control();
+  wire::read_request wanted;
+  std::memcpy(&wanted.key, control.key.bytes.data(), sizeof wanted.key);
+  wanted.bytes = control.bytes;
+  const std::vector<wire::read_request> requests(60'000, wanted);  // more answers than sockets hold
+  const std::size_t before_kib = resident_kib();
+  std::vector<data_stranger> sockets;
+  std::uint64_t refused = 0;
+  std::uint64_t sent_requests = 0;
   for (std::size_t i = 0; i < strangers; ++i) {
-    const auto until = std::chrono::steady_clock::now() + 30s;
-    auto socket = tcp::connect_to(source.address.text, {}, until);
-    tcp::hello greeting{.reader = one.self(), .source = source.source.value};
-    if (i % 3 == 1) static_cast<void>(::send(socket.get(), &greeting, sizeof greeting / 2, MSG_NOSIGNAL));
-    if (i % 30 == 2) {  // asks for the whole control block again and again, and takes none of it
-      static_cast<void>(::send(socket.get(), &greeting, sizeof greeting, MSG_NOSIGNAL));
-      tcp::read_request wanted;
-      std::memcpy(&wanted.key, source.control.key.bytes.data(), sizeof wanted.key);
-      wanted.bytes = source.control.bytes;
-      for (int n = 0; n < 2'000; ++n)
-        static_cast<void>(::send(socket.get(), &wanted, sizeof wanted, MSG_NOSIGNAL | MSG_DONTWAIT));
+    data_stranger& stranger = sockets.emplace_back(address);
+    if (i % 3 == 1) stranger.send(&greeting, sizeof greeting / 2);
+    if (i % 150 == 2) {  // asks for the whole control block again and again, and takes none of it
+      stranger.send(greeting);
+      REQUIRE(stranger.hear_one<wire::welcome>().status == wire::welcome_status::accepted);
+      sent_requests += stranger.send(requests.data(), requests.size() * sizeof wanted) / sizeof wanted;
     }
-    sockets.push_back(std::move(socket));
+    if (i % 30 == 5) {
+      stranger.send(without_capability);
+      REQUIRE(stranger.hear_one<wire::welcome>().status == wire::welcome_status::no_capability);
+      ++refused;
+    }
     if (i % 500 == 0) good.newcomer("rollout-a" + std::to_string(i));
   }
   for (int i = 0; i < 3; ++i) good.newcomer("rollout-b" + std::to_string(i));
-  CHECK(server.statistics().bad_frames == 0);
+  CHECK(source.data().refused_connections() == refused);
+  const std::uint64_t greedy = (strangers + 147) / 150;
+  CHECK(sent_requests >= 10'000 * greedy);
+  const std::uint64_t asked_kib = sent_requests * control.bytes / 1024;
+  const std::size_t grown_kib = resident_kib() - before_kib;
+  MESSAGE(sent_requests << " requests for " << asked_kib << " KiB; grown by " << grown_kib << " KiB");
+  CHECK(grown_kib < asked_kib / 8);
 }

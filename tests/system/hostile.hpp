@@ -2,19 +2,25 @@
 // Processes that mean harm, as far as a server and workers can tell: they speak the protocols by hand.
 
 #include <doctest/doctest.h>
+#include <poll.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <atomic>
+#include <cstring>
 #include <functional>
 #include <thread>
 #include <utility>
+#include <vector>
 #include <zmq.hpp>
 
 #include "hub.hpp"
 #include "tensorhub/service/codec.hpp"
 
 namespace system_tests {
+
+namespace wire = tensorhub::transports::tcp_detail;
 
 /// Somebody at the server's door who sends what it likes.
 class liar {
@@ -93,6 +99,56 @@ class liar {
   std::uint64_t sequence_ = 0;
 };
 
+/// Somebody at a worker's data port who sends what it likes.
+class data_stranger {
+ public:
+  explicit data_stranger(const std::string& address)
+      : socket_{wire::connect_to(address, {}, std::chrono::steady_clock::now() + 30s)} {}
+
+  [[nodiscard]] static wire::hello greeting(std::uint64_t reader, std::uint64_t source,
+                                            const std::string& capability) {
+    wire::hello out{.reader = reader, .source = source};
+    std::memcpy(out.capability.data(), capability.data(), std::min(capability.size(), sizeof out.capability));
+    return out;
+  }
+  /// How much of it the socket takes at once.
+  std::size_t send(const void* bytes, std::size_t count) {
+    const auto sent = ::send(socket_.get(), bytes, count, MSG_NOSIGNAL | MSG_DONTWAIT);
+    return sent < 0 ? 0 : static_cast<std::size_t>(sent);
+  }
+  std::size_t send(const wire::hello& greeting) { return send(&greeting, sizeof greeting); }
+  void say_no_more() { ::shutdown(socket_.get(), SHUT_WR); }
+  /// So many bytes; fewer: the other side has ended the connection, or says nothing for 30 s.
+  [[nodiscard]] std::vector<std::byte> hear(std::size_t bytes) {
+    const auto until = std::chrono::steady_clock::now() + 30s;
+    std::vector<std::byte> out(bytes);
+    std::size_t have = 0;
+    while (have < bytes && wire::wait_ready(socket_.get(), POLLIN, until)) {
+      const auto taken = ::recv(socket_.get(), out.data() + have, bytes - have, 0);
+      if (taken <= 0) {
+        ended_ = true;
+        break;
+      }
+      have += static_cast<std::size_t>(taken);
+    }
+    out.resize(have);
+    return out;
+  }
+  [[nodiscard]] bool ended() const { return ended_; }  ///< `hear` has come to the end of the connection
+  template <typename Message>
+  Message hear_one() {
+    const auto bytes = hear(sizeof(Message));
+    REQUIRE_MESSAGE(bytes.size() == sizeof(Message), "the data port says too little");
+    Message out;
+    std::memcpy(&out, bytes.data(), sizeof out);
+    return out;
+  }
+
+ private:
+  tensorhub::detail::unique_fd socket_;
+  bool ended_ = false;
+};
+
 /// What goes on beside it, and must not notice: a trainer and a rollout, round after round.
 class bystanders {
  public:
@@ -100,6 +156,7 @@ class bystanders {
       : server_{server}, trainer_{who(server, "trainer-0")}, rollout_{who(server, "rollout-0")} {
     round();
   }
+  [[nodiscard]] tensorhub::worker& source() { return trainer_.worker; }
   /// Publishes, updates, compares every byte, takes back.
   void round() {
     ++version_;
@@ -116,32 +173,24 @@ class bystanders {
     trainer_.worker.publish(version_);
   }
   void unpublish(std::chrono::milliseconds timeout = 60s) { trainer_.worker.unpublish(timeout); }
-  /// Somebody new finds its place too.
-  void newcomer(const std::string& replica, std::chrono::milliseconds unpublish_timeout = 60s) {
+  /// Somebody new finds its place too. What it has done, until it leaves.
+  tensorhub::worker_statistics newcomer(const std::string& replica,
+                                        std::chrono::milliseconds unpublish_timeout = 60s) {
     rollout fresh{who(server_, replica)};
     CHECK(fresh.worker.update(at_least(version_), 60s).version == version_);
     CHECK(fresh.memory.holds(version_));
     fresh.worker.unpublish(unpublish_timeout);
+    auto out = fresh.worker.statistics();
     fresh.worker.leave();
+    return out;
   }
   [[nodiscard]] std::uint64_t version() const { return version_; }
 
  private:
   std::string server_;
-  trainer trainer_;
+  member<worker_of_both_doors> trainer_;
   rollout rollout_;
   std::uint64_t version_ = 0;
 };
-
-/// Until `is_so`, or a deadline that nobody should need.
-template <typename Condition>
-[[nodiscard]] bool comes_true(Condition&& is_so) {
-  const auto until = std::chrono::steady_clock::now() + 60s;
-  while (!is_so()) {
-    if (std::chrono::steady_clock::now() > until) return false;
-    std::this_thread::sleep_for(5ms);
-  }
-  return true;
-}
 
 }  // namespace system_tests

@@ -1,6 +1,7 @@
 #pragma once
 // The hub that the system tests use, instantiated once (hub.cpp), and a worker's memory to go with it.
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -8,7 +9,9 @@
 #include <tensorhub/server.hpp>
 #include <tensorhub/tensorhub.hpp>
 #include <tensorhub/transports/tcp.hpp>
+#include <thread>
 #include <vector>
+
 #include "support/gated.hpp"
 
 extern template tensorhub::data_plane_maker tensorhub::data_plane_maker_of<
@@ -131,6 +134,17 @@ template <typename Call>
 
 [[nodiscard]] inline bool contains(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
+}
+
+/// Until `is_so`, or a deadline that nobody should need.
+template <typename Condition>
+[[nodiscard]] bool comes_true(Condition&& is_so) {
+  const auto until = std::chrono::steady_clock::now() + 60s;
+  while (!is_so()) {
+    if (std::chrono::steady_clock::now() > until) return false;
+    std::this_thread::sleep_for(5ms);
+  }
+  return true;
 }
 
 }  // namespace system_tests

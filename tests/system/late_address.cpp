@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "hub.hpp"
@@ -33,6 +34,22 @@ class late : public tcp {
 using late_hub = tensorhub::hub<late>;
 
 }  // namespace
+
+TEST_CASE("a worker that readers of other machines cannot reach says so, if there may be such readers") {
+  const auto warnings = [](const std::string& server, const tcp::options& through) {
+    std::vector<std::string> said;
+    auto options = who(server, "trainer-0");
+    options.log = [&](const tensorhub::log_line& line) { said.push_back(line.text); };
+    const tensorhub::hub<tcp>::publisher source{options, through};
+    return said;
+  };
+  CHECK(warnings("tcp://127.0.0.1:5570,tcp://localhost:5571", {}).empty());
+  const auto said = warnings("tcp://127.0.0.1:5570,tcp://10.0.0.1:5570", {});
+  REQUIRE(said.size() == 1);
+  CHECK(said.front().find("set the option listen_host") != std::string::npos);
+  CHECK(warnings("tcp://10.0.0.1:5570", {.listen_host = "0.0.0.0"}).size() == 1);
+  CHECK(warnings("tcp://10.0.0.1:5570", {.advertised_host = "10.0.0.2"}).empty());
+}
 
 TEST_CASE("the address that readers are told is the one after registration") {
   late_hub::reference_server server;

@@ -70,9 +70,11 @@ TEST_CASE("kill -9 of the only source: its reader's word and a broken connection
   auto running = reader.worker.update_async(latest, 30s);
   REQUIRE(gate->wait_until_shut(20s));
   source.signal(SIGKILL);
+  const auto killed = std::chrono::steady_clock::now();
   gate->open();
   std::string sentence;
   const errc code = code_of([&] { static_cast<void>(running.wait(35s)); }, &sentence);
+  CHECK(std::chrono::steady_clock::now() - killed < 5s);  // the update has 30 s
   CHECK_MESSAGE((code == errc::unavailable || code == errc::source_lost), sentence);
   CHECK_MESSAGE(said.wait_for("cannot be reached, and a reader has lost it", 20s), said.text());
   CHECK_MESSAGE(!contains(said.text(), "was silent for too long"), said.text());
@@ -96,14 +98,25 @@ TEST_CASE("a stopped source is not dead because its connections do not answer") 
   hub::reference_server server{how};
   pipe.tell(server.address());
   REQUIRE(source.output_line() == "published");
-  source.signal(SIGSTOP);
-  rollout reader{who(server.address(), "rollout-0"), large_words};
+  const auto gate = std::make_shared<tensorhub::testing::read_gate>(8u << 20);
+  auto options = who(server.address(), "rollout-0");
+  options.connect_timeout = 300ms;
+  gated_rollout reader{options, large_words, {.inner = {.peer_timeout = 700ms}, .gate = gate}};
   auto running = reader.worker.update_async(latest, 30s);
-  std::this_thread::sleep_for(2s);  // ten heartbeats
-  CHECK_MESSAGE(!contains(said.text(), "cannot be reached"), said.text());
+  REQUIRE(gate->wait_until_shut(20s));
+  source.signal(SIGSTOP);
+  gate->open();
+  std::string sentence;
+  const errc code = code_of([&] { static_cast<void>(running.wait(35s)); }, &sentence);
+  CHECK_MESSAGE(code == errc::unavailable, sentence);
+  CHECK_MESSAGE(contains(sentence, "trainer-0"), sentence);
+  CHECK_MESSAGE(contains(said.text(), "source_lost"), said.text());  // the reader's word has come
+  std::this_thread::sleep_for(2s);                                   // ten heartbeats
   source.signal(SIGCONT);
-  CHECK(running.wait(35s).version == 1);
+  CHECK(reader.worker.update(latest, 30s).version == 1);
   CHECK(reader.memory.holds(1));
+  CHECK_MESSAGE(!contains(said.text(), "cannot be reached"), said.text());
+  CHECK_MESSAGE(!contains(said.text(), "declared dead"), said.text());
 }
 
 TEST_CASE("a server that was stopped for longer than worker_timeout declares nobody dead") {

@@ -67,12 +67,13 @@ TEST_CASE("retention: beside a worker on a fixed port, temporary replicas listen
   system_tests::hub::reference_server server;
   // A port that was free a moment ago; somebody else may have taken it meanwhile.
   std::optional<trainer> source;
-  while (!source) {
+  REQUIRE(system_tests::comes_true([&] {
     tensorhub::transports::tcp_options through;
     const std::string free = tensorhub::transports::tcp{through}.address().text;
     through.listen_port = static_cast<std::uint16_t>(std::stoi(free.substr(free.rfind(':') + 1)));
     static_cast<void>(code_of([&] { source.emplace(who(server.address(), "trainer-0"), 1000, through); }));
-  }
+    return source.has_value();
+  }));
   source->worker.retain(3);
   for (std::uint64_t version = 1; version <= 3; ++version) {
     source->memory.fill(version);

@@ -25,6 +25,7 @@ using tensorhub::transports::same_host;
 namespace {
 
 using host_hub = tensorhub::hub<same_host>;
+using gated_host_hub = tensorhub::hub<tensorhub::testing::gated<same_host>>;
 
 /// A large and a small tensor, both in memory of files, as weights from `host_memory` are.
 struct filed_weights {
@@ -88,14 +89,10 @@ TEST_CASE("same_host: versions arrive in place, from a trainer and then from a r
   CHECK(second.memory.holds(3));
 }
 
-TEST_CASE("same_host: a trainer in another process, which is killed: the reader is told, and nothing hangs") {
-  // The server's port is known before the trainer's process is made.
-  int ends[2];
-  REQUIRE(::pipe(ends) == 0);
+TEST_CASE("same_host: a trainer in another process is killed while it is read: the reader is told, by name") {
+  text_pipe pipe;
   child_process trainer_process{[&] {
-    char text[128] = {};
-    if (::read(ends[0], text, sizeof text - 1) <= 0) return 1;
-    member<host_hub::publisher> trainer{who(text, "trainer-0")};
+    member<host_hub::publisher> trainer{who(pipe.hear(), "trainer-0")};
     trainer.memory.fill(1);
     trainer.worker.publish(1);
     std::cout << "published" << std::endl;
@@ -104,18 +101,33 @@ TEST_CASE("same_host: a trainer in another process, which is killed: the reader 
   }};
   host_hub::reference_server server;
   const std::string address = server.address();
-  REQUIRE(::write(ends[1], address.data(), address.size()) == static_cast<ssize_t>(address.size()));
-  CHECK(trainer_process.output_line() == "published");
-  member<host_hub::subscriber> rollout{who(address, "rollout-0")};
-  CHECK(rollout.worker.update(exactly(1), 20s).version == 1);
-  CHECK(rollout.memory.holds(1));
+  pipe.tell(address);
+  REQUIRE(trainer_process.output_line() == "published");
+  const auto gate = std::make_shared<tensorhub::testing::read_gate>(1u << 20);
+  member<gated_host_hub::subscriber> rollout{who(address, "rollout-0"), 300'001, {.gate = gate}};
+  auto running = rollout.worker.update_async(exactly(1), 30s);
+  REQUIRE(gate->wait_until_shut(20s));
   trainer_process.signal(SIGKILL);
+  const auto killed = std::chrono::steady_clock::now();
+  gate->open();
+  std::string sentence;
+  const errc code = code_of([&] { static_cast<void>(running.wait(35s)); }, &sentence);
+  CHECK(std::chrono::steady_clock::now() - killed < 10s);
+  CHECK_MESSAGE((code == errc::unavailable || code == errc::source_lost), sentence);
+  CHECK_MESSAGE(contains(sentence, "trainer-0"), sentence);
+  CHECK(rollout.worker.held_version() == 0);
+  {
+    member<host_hub::publisher> next{who(address, "trainer-1")};
+    next.memory.fill(2);
+    next.worker.publish(2);
+    CHECK(rollout.worker.update(exactly(2), 30s).version == 2);
+    CHECK(rollout.memory.holds(2));
+    next.worker.leave();
+  }
   // Who holds it is its own source now, for a reader that comes later.
   member<host_hub::subscriber> late{who(address, "rollout-1")};
-  CHECK(late.worker.update(exactly(1), 30s).version == 1);
-  CHECK(late.memory.holds(1));
-  ::close(ends[0]);
-  ::close(ends[1]);
+  CHECK(late.worker.update(exactly(2), 30s).version == 2);
+  CHECK(late.memory.holds(2));
 }
 
 TEST_CASE("same_host: a reader that may not attach to other processes updates all the same, and serves") {

@@ -63,6 +63,7 @@ TEST_CASE("statistics: a reader counts what it refused, and logs from whom, of w
   CHECK(seen.updates.of(errc::ok) == ok);
   CHECK(seen.updates.failed() == failed);
   CHECK(seen.chunks_refused() > 0);
+  CHECK(seen.chunks_refused() <= counts->torn_bytes);  // no more than the transport has spoilt
   CHECK(seen.update.count() == ok);
   const std::lock_guard lock{log.mutex};
   CHECK(log.lines.size() == seen.sources_failed.failed());

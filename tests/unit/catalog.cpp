@@ -248,6 +248,29 @@ TEST_CASE("catalog: a request that its worker has given up does not count agains
   CHECK(answered == 2 * limits::worker_requests_in_flight);
 }
 
+TEST_CASE("catalog: a request that waits long does not make the others count") {
+  driver server;
+  server.join(1, "rollout");
+  server.join(2, "trainer");
+  server.send_as({1}, 10, messages::wait_request{at_least(1), 10'000});
+  for (std::uint64_t i = 11; i < 11 + 3 * limits::worker_requests_in_flight; ++i) {
+    server.send_as({1}, i, messages::lease_released_request{{i}}, i - 1, {{10}});
+    CHECK(server.answer<messages::status_reply>({1}, i).has_value());
+  }
+  SUBCASE("it is still answered, once") {
+    server.send_as({1}, 10, messages::wait_request{at_least(1), 10'000}, 1000, {{10}});  // a repetition
+    REQUIRE(server.publish({2}, 1).ok());
+    CHECK(server.answer<messages::version_reply>({1}, 10).has_value());
+    CHECK_FALSE(server.answer<messages::version_reply>({1}, 10).has_value());
+  }
+  SUBCASE("what was closed is not opened again by an older message") {
+    server.send_as({1}, 0, messages::heartbeat_request{}, 1000);
+    server.send_as({1}, 0, messages::heartbeat_request{}, 500, {{12}});
+    server.send_as({1}, 12, messages::lease_released_request{{12}}, 500, {{12}});
+    CHECK_FALSE(server.answer<messages::status_reply>({1}, 12).has_value());
+  }
+}
+
 TEST_CASE("catalog: a server's message from a worker is ignored, with a line in the log") {
   driver server;
   server.join(1, "trainer");

@@ -54,8 +54,8 @@ class driver {
     return sequence;
   }
   void send_as(incarnation worker, std::uint64_t sequence, messages::message body,
-               std::uint64_t acknowledged = 0) {
-    core.receive(now, {worker.value, {sequence}, {acknowledged}, std::move(body)});
+               std::uint64_t acknowledged = 0, std::vector<request_sequence> open = {}) {
+    core.receive(now, {worker.value, {sequence}, {acknowledged}, std::move(body), std::move(open)});
     collect();
   }
   void pass(std::chrono::milliseconds time) {

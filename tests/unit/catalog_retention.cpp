@@ -83,6 +83,50 @@ TEST_CASE("retention: two that let go at once do not take each other for the sur
   CHECK(s.server.push<messages::offload_push>(s.a).has_value());
 }
 
+namespace {
+
+/// The trainer asks to let go of a version that rollout-a holds too, after something has happened to
+/// rollout-a. Returns the number of the request, which waits.
+template <typename Change>
+std::uint64_t unpublish_after(retaining& s, Change change) {
+  s.server.finish(s.a, s.server.start_update(s.a));
+  change(s.server);
+  const std::uint64_t unpublish = s.server.unpublish(s.trainer, 1);
+  CHECK_FALSE(s.is_let_go(s.trainer, unpublish));
+  CHECK_FALSE(s.server.push<messages::offload_push>(s.trainer).has_value());
+  return unpublish;
+}
+
+}  // namespace
+
+TEST_CASE("retention: a holder that has fallen silent is not relied upon until it is heard") {
+  const catalog_options settings;
+  const auto silence = [&](driver<>& server) { server.pass(2 * settings.heartbeat_interval + 1ms); };
+  SUBCASE("it is heard again") {
+    retaining s;
+    const auto unpublish = unpublish_after(s, silence);
+    s.server.send_as(s.a, 0, messages::heartbeat_request{});
+    CHECK(s.is_let_go(s.trainer, unpublish));
+  }
+  SUBCASE("its connection was broken, and it is heard again") {
+    retaining s;
+    const auto unpublish =
+        unpublish_after(s, [&](driver<>& server) { server.core.unreachable(server.now, s.a); });
+    s.server.send_as(s.a, 0, messages::heartbeat_request{});
+    CHECK(s.is_let_go(s.trainer, unpublish));
+  }
+  SUBCASE("it is declared dead: the version is handed over") {
+    retaining s;
+    const auto unpublish = unpublish_after(s, silence);
+    s.server.pass_alive(settings.worker_timeout + settings.heartbeat_interval, {s.trainer, s.b});
+    CHECK_FALSE(s.is_let_go(s.trainer, unpublish));
+    const auto order = s.server.push<messages::offload_push>(s.trainer);
+    REQUIRE(order.has_value());
+    s.take(10, *order);
+    CHECK(s.is_let_go(s.trainer, unpublish));
+  }
+}
+
 TEST_CASE("retention: of two that wait to let go, each makes the other wait") {
   retaining s;
   const auto first = s.server.unpublish(s.trainer, 1);

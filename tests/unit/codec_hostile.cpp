@@ -21,7 +21,9 @@ TEST_CASE("codec: a frame that ends anywhere is refused") {
   filler random{21};
   for (std::size_t type = 0; type < types; ++type) {
     CAPTURE(type);
-    const bytes whole = copy(out.encode(random.sample(type)));
+    messages::envelope sample = random.sample(type);
+    sample.open.clear();  // a list that ends earlier is another list
+    const bytes whole = copy(out.encode(sample));
     for (std::size_t length = 0; length < whole.size(); ++length) {
       CAPTURE(length);
       bytes part{whole.begin(), whole.begin() + static_cast<std::ptrdiff_t>(length)};
@@ -57,7 +59,7 @@ TEST_CASE("codec: every corrupted byte is refused or is another valid message") 
         decode_fault::unknown_type, decode_fault::reserved_bits, decode_fault::length_mismatch,
         decode_fault::byte_order, decode_fault::truncated, decode_fault::trailing_bytes,
         decode_fault::bad_flag, decode_fault::bad_enumerator, decode_fault::text_too_long,
-        decode_fault::list_too_long, decode_fault::key_too_long}) {
+        decode_fault::list_too_long, decode_fault::unordered, decode_fault::key_too_long}) {
     CAPTURE(to_string(expected));
     CHECK(seen.contains(expected));
   }
@@ -108,6 +110,22 @@ TEST_CASE("codec: each fault of a header has its own name") {
   CHECK(in.decode(longer).fault == decode_fault::trailing_bytes);
   bytes huge(limits::frame_bytes + 1);
   CHECK(in.decode(huge).fault == decode_fault::frame_too_long);
+}
+
+TEST_CASE("codec: the list of open requests is bounded and ascends") {
+  encoder out;
+  decoder in;
+  const auto fault_of = [&](std::vector<request_sequence> open) {
+    return in.decode(out.encode({5, {6}, {4}, messages::leave_request{}, std::move(open)})).fault;
+  };
+  CHECK(fault_of({{1}, {3}}) == decode_fault::none);
+  CHECK(fault_of({{3}, {1}}) == decode_fault::unordered);
+  CHECK(fault_of({{3}, {3}}) == decode_fault::unordered);
+  std::vector<request_sequence> many;
+  for (std::uint64_t i = 1; i <= limits::worker_requests_in_flight; ++i) many.push_back({i});
+  CHECK(fault_of(many) == decode_fault::none);
+  many.push_back({1000});
+  CHECK(fault_of(many) == decode_fault::list_too_long);
 }
 
 TEST_CASE("codec: another protocol number is told apart, whatever follows it") {

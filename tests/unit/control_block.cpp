@@ -112,7 +112,7 @@ TEST_CASE("control block: a fresh one says who it is and shows nothing") {
   CHECK(header.layout_high == shape.digest().high);
   CHECK(header.chunk_count == 70 + 4);  // the packed segment has 64 bytes
   CHECK(header.segment_count == 2);
-  CHECK(std::memcmp(block.memory().data(), "UTHBUCB1", 8) == 0);
+  CHECK(std::memcmp(block.memory().data(), "UTHBUCB2", 8) == 0);
   for (const std::uint64_t word : header.reserved) CHECK(word == 0);
 }
 
@@ -175,14 +175,13 @@ TEST_CASE("control block: digests arrive as they were set, and touch nothing els
   for (std::uint64_t i = 0; i < 65; ++i) table.push_back({i + 1, ~i});
   block.set_digests(table);
   CHECK(read_control_digests(block.memory(), shape) == table);
-  CHECK(block.digests() == table);
   const control_offsets at = control_offsets::of(shape);
   CHECK(std::memcmp(before.data(), block.memory().data(), at.digests) == 0);
   CHECK(std::memcmp(before.data() + at.segments, block.memory().data() + at.segments,
                     at.total_bytes - at.segments) == 0);
 
   block.set_digests({});  // integrity off: nothing old is left
-  CHECK(block.digests() == std::vector<digest128>(65));
+  CHECK(read_control_digests(block.memory(), shape) == std::vector<digest128>(65));
   table.resize(70, {5, 5});  // longer than the shard: the rest is not written
   block.set_digests(table);
   CHECK(std::memcmp(before.data() + at.segments, block.memory().data() + at.segments,

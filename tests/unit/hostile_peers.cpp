@@ -35,7 +35,7 @@ TEST_CASE("an update that is stopped at its deadline ends, although the server h
   session.answer(reply);
   session.pass(6s);  // the shell is told to stop
   session.pass(1s);  // and takes its time
-  session.core.pull_failed(session.now, {errc::source_lost, "x"}, false);
+  session.core.pull_failed(session.now, {errc::source_lost, "x"}, {});
   for (int i = 0; i < 10; ++i) session.pass(10s);
   CHECK(session.result(ticket).has_value());
 }
@@ -82,6 +82,62 @@ TEST_CASE("what a join says it reads: nothing from nobody, and no more than ther
     CHECK(lease.source);
   });
   CHECK(leases <= limits::sources);
+}
+
+TEST_CASE("a joiner changes nothing of others when the server does not recover") {
+  catalog_test::driver<> server;
+  const incarnation trainer = server.join(1, "trainer");
+  REQUIRE(server.publish(trainer, 1).ok());
+  auto join = server.join_message("liar");
+  join.before = server_epoch{9};
+  SUBCASE("not the numbers that may be published") {
+    join.latest = {UINT64_MAX};
+    REQUIRE(server.ask<messages::join_reply>(incarnation{2}, join).result.ok());
+    static_cast<void>(server.unpublish(trainer, 1));
+    CHECK(server.publish(trainer, 2).ok());
+  }
+  SUBCASE("not what is retained") {
+    REQUIRE(server.ask<messages::status_reply>(trainer, messages::retain_request{1, {}, {}}).result.ok());
+    join.keeps = {.revision = 1000, .keep_latest = 64};
+    REQUIRE(server.ask<messages::join_reply>(incarnation{2}, join).result.ok());
+    CHECK(server.core.record_of(trainer)->model->keeps.keep_latest == 1);
+  }
+}
+
+TEST_CASE("what is retained, by the word of a joiner: within the limits, or not at all") {
+  catalog_test::driver<> server{{.recovery_grace = 1s}};
+  auto join = server.join_message("liar");
+  join.before = server_epoch{9};
+  SUBCASE("more versions than may be kept") {
+    join.keeps = {.revision = 5, .keep_latest = UINT32_MAX};
+  }
+  SUBCASE("a revision that cannot be followed") {
+    join.keeps = {.revision = UINT64_MAX, .keep_latest = 1};
+  }
+  REQUIRE(server.ask<messages::join_reply>(incarnation{2}, join).result.ok());
+  CHECK(server.core.record_of(incarnation{2})->model->keeps.revision == 0);
+}
+
+TEST_CASE("a version's root is its publisher's: a report of its arrival sets none") {
+  catalog_test::driver<> server;
+  const incarnation trainer = server.join(1, "trainer");
+  const incarnation liar = server.join(2, "liar");
+  REQUIRE(server.publish(trainer, 1).ok());
+  messages::reference invented = server.reference(2);
+  SUBCASE("of a version that is still to come") {}
+  SUBCASE("of the version that is there, with no root or another one") {
+    invented = server.reference(1);
+    invented.root = {};
+  }
+  SUBCASE("another one") {
+    invented = server.reference(1);
+    invented.root.low ^= 1;
+  }
+  server.send(liar, messages::finish_request{{1}, invented.version, {}, false, invented, {}});
+  CHECK_FALSE(server.core.record_of(liar)->held.has_value());
+  static_cast<void>(server.unpublish(trainer, 1));
+  CHECK(server.publish(trainer, 2).ok());
+  CHECK(server.available() == catalog_test::versions{2});
 }
 
 TEST_CASE("waits: so many for each worker, and none for one that has gone") {

@@ -154,8 +154,8 @@ inline auto fields(msg::update_request& m) {
   return std::tie(a, b, c, d, e);
 }
 inline auto fields(msg::update_reply& m) {
-  auto& [a, b, c, d, e, f] = m;
-  return std::tie(a, b, c, d, e, f);
+  auto& [a, b, c, d, e, f, g] = m;
+  return std::tie(a, b, c, d, e, f, g);
 }
 inline auto fields(msg::source_failed_request& m) {
   auto& [a, b, c, d] = m;
@@ -234,8 +234,8 @@ inline auto fields(msg::goodbye_push& m) {
   return std::tie(a, b, c);
 }
 inline auto fields(msg::envelope& m) {
-  auto& [a, b, c, d] = m;
-  return std::tie(a, b, c, d);
+  auto& [a, b, c, d, e] = m;
+  return std::tie(a, b, c, d, e);
 }
 
 template <typename T>
@@ -296,6 +296,9 @@ class filler {
     fill(out.sender);
     fill(out.sequence);
     fill(out.acknowledged);
+    fill(out.open);
+    std::ranges::sort(out.open);
+    out.open.erase(std::unique(out.open.begin(), out.open.end()), out.open.end());
     emplace(out.body, type, std::make_index_sequence<msg::message::size>{});
     return out;
   }

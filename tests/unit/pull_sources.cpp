@@ -18,6 +18,19 @@ namespace {
 
 // ---- a source that receives
 
+TEST_CASE("pull: with integrity on, a source without a root digest is not read") {
+  for (const bool needs_root : {true, false}) {
+    CAPTURE(needs_root);
+    driver d{pull_options{.needs_root = needs_root}};
+    holder s{d.shape, 1};
+    s.facts.root = {};
+    const channel_id channel = d.core.open_channel(d.core.add_source(s.facts), 0);
+    d.take(channel, kind::block);
+    CHECK(d.core.block_arrived(channel, completion_status::ok, s.block(), {}, d.now) != needs_root);
+    CHECK(d.core.take_failure().has_value() == needs_root);
+  }
+}
+
 TEST_CASE("pull: a receiving source is waited for until its header is that of the lease") {
   driver d{{.poll_shortest = 10us}};
   holder source{d.shape, 1};

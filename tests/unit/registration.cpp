@@ -135,6 +135,21 @@ TEST_CASE("registration: a gap is bridged only inside a known allocation") {
   CHECK(planned({one.tensor(1024 * mib - 200, 100), next.tensor(0, 100)}).regions.size() == 2);
 }
 
+TEST_CASE("registration: neighbours in different allocations are never joined, however close") {
+  const allocation one{base, -1}, next{base + 1024 * mib, -1};
+  const std::uint64_t end = 1024 * mib;
+  CHECK(planned({one.tensor(end - 100, 100), next.tensor(0, 100)}).regions.size() == 2);
+  // The allocation of one of the two is not known.
+  CHECK(planned({one.tensor(end - 100, 100), loose(base + end, 100)}).regions.size() == 2);
+  CHECK(planned({loose(base - 100, 100), one.tensor(0, 100)}).regions.size() == 2);
+  // A tensor that fills an allocation of a device looks like memory of which nothing is known.
+  for (const memory_kind kind :
+       {memory_kind::cuda_device, memory_kind::cuda_pinned, memory_kind::cuda_managed}) {
+    CHECK(planned({loose(base, 32 * mib, kind), loose(base + 32 * mib, 32 * mib, kind)}).regions.size() == 2);
+  }
+  CHECK(planned({one.tensor(0, end / 2), one.tensor(end / 2, end / 2)}).regions.size() == 1);
+}
+
 TEST_CASE("registration: different files, and different kinds of memory, are never joined") {
   const allocation next{base + 1024 * mib, 6};
   CHECK(planned({file.tensor(1024 * mib - 100, 100), next.tensor(0, 100)}).regions.size() == 2);

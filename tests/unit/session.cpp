@@ -87,6 +87,26 @@ TEST_CASE("session: hearts beat at the server's interval, with what has been ack
   CHECK(worker.sent<messages::heartbeat_request>().value().acknowledged == worker.last_sequence);
 }
 
+TEST_CASE("session: a long wait holds no acknowledgement back, and questions leave room for reports") {
+  driver worker;
+  worker.join();
+  worker.core.wait(worker.now, at_least(100), worker.in(3600s));
+  const request_sequence wait = worker.sent<messages::wait_request>().value().sequence;
+  for (int i = 0; i < 3; ++i) {
+    worker.core.source_released(worker.now, lease_id{7});
+    const auto sent = worker.sent<messages::lease_released_request>();
+    REQUIRE(sent.has_value());
+    CHECK(sent->acknowledged.value == sent->sequence.value - 1);
+    REQUIRE(sent->open.size() == 1);
+    CHECK(sent->open.front() == wait);
+    worker.answer(sent->sequence, messages::status_reply{});
+  }
+  for (std::size_t i = 1; i < limits::worker_questions; ++i)
+    CHECK_FALSE(worker.result(worker.core.wait(worker.now, at_least(100), worker.in(3600s))).has_value());
+  const auto refused = worker.result(worker.core.wait(worker.now, at_least(100), worker.in(3600s)));
+  CHECK(refused.value().outcome.code == errc::limit_exceeded);
+}
+
 TEST_CASE("session: the latest version does not go backwards") {
   driver worker;
   worker.join();
@@ -287,7 +307,7 @@ TEST_CASE(
   static_cast<void>(worker.sent_body<messages::source_failed_request>());
   worker.answer(messages::update_reply{{errc::unavailable, "nobody is left"}, {}, false, {}, {}});
   CHECK(worker.action<session_actions::stop_pull>().reason.sentence == "nobody is left");
-  worker.core.pull_failed(worker.now, {errc::source_lost, "stopped"}, false);
+  worker.core.pull_failed(worker.now, {errc::source_lost, "stopped"}, {});
   const auto finish = worker.sent_body<messages::finish_request>();
   CHECK(finish.result.code == errc::unavailable);
   CHECK_FALSE(finish.intact);
@@ -315,7 +335,7 @@ TEST_CASE("session: the deadline of an update names what was waited for") {
     worker.pass_heard(2000ms);
     CHECK(worker.action<session_actions::stop_pull>().reason.sentence ==
           "the deadline passed while waiting for the bytes of version 3 from trainer at tcp://trainer:1");
-    worker.core.pull_failed(worker.now, {}, false);
+    worker.core.pull_failed(worker.now, {}, {});
     static_cast<void>(worker.sent_body<messages::finish_request>());
     worker.answer(messages::status_reply{});
     CHECK(worker.result(ticket).value().outcome.code == errc::timed_out);
@@ -349,7 +369,9 @@ TEST_CASE("session: cancel ends an update, and only that") {
     const auto ticket = worker.start_update(3);
     worker.core.cancel(worker.now, ticket);
     static_cast<void>(worker.action<session_actions::stop_pull>());
-    worker.core.pull_failed(worker.now, {errc::source_lost, "stopped"}, true);
+    remote_region renewed = driver::control();
+    renewed.key.used_bytes = 8;  // the drain has revoked the keys
+    worker.core.pull_failed(worker.now, {errc::source_lost, "stopped"}, renewed);
     static_cast<void>(worker.action<session_actions::raise_epoch>());  // what had been received was shown
     const auto restored = worker.action<session_actions::restore>();
     CHECK(restored.held.version == version_number{1});
@@ -358,6 +380,7 @@ TEST_CASE("session: cancel ends an update, and only that") {
     CHECK(finish.result.code == errc::cancelled);
     CHECK(finish.intact);
     CHECK(finish.held.value().version == version_number{1});
+    CHECK(finish.held.value().control == renewed);
     worker.answer(messages::status_reply{});
     CHECK(worker.result(ticket).value().outcome.code == errc::cancelled);
     CHECK(worker.core.held()->version == version_number{1});
@@ -367,7 +390,7 @@ TEST_CASE("session: cancel ends an update, and only that") {
     const auto ticket = worker.start_update(3);
     worker.core.cancel(worker.now, ticket);
     static_cast<void>(worker.action<session_actions::stop_pull>());
-    worker.core.pull_failed(worker.now, {errc::source_lost, "stopped"}, false);
+    worker.core.pull_failed(worker.now, {errc::source_lost, "stopped"}, {});
     static_cast<void>(worker.action<session_actions::raise_epoch>());
     CHECK(worker.no_action());
     CHECK_FALSE(worker.sent_body<messages::finish_request>().held.has_value());
@@ -410,7 +433,7 @@ TEST_CASE("session: an abort of the group stops its own operation only") {
   CHECK(worker.no_action());
   worker.push(messages::abort_push{{1}, {errc::group_failed, "shard 1/2 failed"}});
   CHECK(worker.action<session_actions::stop_pull>().reason.sentence == "shard 1/2 failed");
-  worker.core.pull_failed(worker.now, {}, false);
+  worker.core.pull_failed(worker.now, {}, {});
   static_cast<void>(worker.sent_body<messages::finish_request>());
   worker.answer(messages::status_reply{});
   CHECK(worker.result(ticket).value().outcome.code == errc::group_failed);
@@ -588,3 +611,49 @@ TEST_CASE("session: the next deadline is that of what comes first") {
 }
 
 }  // namespace
+
+TEST_CASE("session: the ends of calls are reported in their order") {
+  driver worker;
+  worker.join();
+  worker.hold(1);
+  const auto first = worker.start_update(3);
+  worker.core.cancel(worker.now, first);
+  worker.core.pull_failed(worker.now, {}, {});  // its memory is torn
+  const auto torn = worker.sent<messages::finish_request>();
+  REQUIRE(torn.has_value());
+  worker.pass(120s);  // the server does not hear it, and the call ends at its deadline
+  REQUIRE(worker.result(first).has_value());
+  worker.clear_output();
+  const auto second = worker.core.update(worker.now, latest, worker.in(60s));
+  worker.core.cancel(worker.now, second);
+  for (int i = 0; i < 3; ++i) {
+    worker.pass(1s);
+    while (const auto sent = worker.sent<messages::finish_request>()) CHECK(sent->sequence == torn->sequence);
+  }
+  worker.answer(torn->sequence, messages::status_reply{});
+  worker.pass(0ms);
+  const auto later = worker.sent<messages::finish_request>();
+  REQUIRE(later.has_value());
+  CHECK(later->sequence > torn->sequence);
+}
+
+TEST_CASE("session: what is offered anew is said after the end of all earlier readers was heard") {
+  driver worker;
+  worker.join();
+  worker.hold(1);
+  const auto unpublish = worker.core.unpublish(worker.now, worker.in(1s));
+  worker.pass(1s);  // by force: the readers are cut off
+  const auto cut_off = worker.sent<messages::cut_off_done_request>();
+  REQUIRE(cut_off.has_value());
+  REQUIRE(worker.result(unpublish).has_value());
+  worker.clear_output();
+  worker.core.cut_off_done(worker.now, incarnation{5});  // the end of one reader holds nothing back
+  CHECK(worker.sent<messages::cut_off_done_request>().has_value());
+  const auto update = worker.core.update(worker.now, latest, worker.in(60s));
+  worker.core.cancel(worker.now, update);
+  worker.pass(500ms);
+  CHECK_FALSE(worker.sent<messages::finish_request>().has_value());
+  worker.answer(cut_off->sequence, messages::status_reply{});
+  worker.pass(0ms);
+  CHECK(worker.sent<messages::finish_request>().has_value());
+}

@@ -347,7 +347,7 @@ TEST_CASE("session: whatever ends the reading raises the epoch: what was receive
   SUBCASE("it fails") {
     worker.core.cancel(worker.now, ticket);
     static_cast<void>(worker.action<session_actions::stop_pull>());
-    worker.core.pull_failed(worker.now, {errc::source_lost, "stopped"}, false);
+    worker.core.pull_failed(worker.now, {errc::source_lost, "stopped"}, {});
     CHECK(worker.action<session_actions::raise_epoch>().epoch == shown_at + 1);
   }
   SUBCASE("it does not: the readers of what was received go on reading") {

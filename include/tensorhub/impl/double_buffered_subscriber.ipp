@@ -3,10 +3,12 @@
 /// What double_buffered_subscriber.hpp declares.
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <string>
 #include <utility>
 
+#include "tensorhub/detail/time_left.hpp"
 #include "tensorhub/double_buffered_subscriber.hpp"
 #include "tensorhub/policy/steady_clock.hpp"
 
@@ -86,14 +88,16 @@ TENSORHUB_DECL version_number any_double_buffered_subscriber::staged_version() {
 }
 
 TENSORHUB_DECL std::optional<version_number> any_double_buffered_subscriber::newer() {
-  prepare();
-  const auto known = live_side().newer();
-  return known && *known > live_version() ? known : std::nullopt;
+  const std::unique_lock lock{mutex_, std::try_to_lock};  // another call may allocate the memories now
+  if (!lock) return std::nullopt;
+  const auto known = sides_[live_.value_or(0)]->newer();
+  return known && *known > live_version_ ? known : std::nullopt;
 }
 TENSORHUB_DECL version_number any_double_buffered_subscriber::wait(version_selector selector,
                                                                    std::chrono::milliseconds timeout) {
+  const auto until = std::chrono::steady_clock::now() + timeout;
   prepare();
-  return live_side().wait(selector, timeout);
+  return live_side().wait(selector, detail::time_left(until));
 }
 
 TENSORHUB_DECL std::vector<messages::model_entry> any_double_buffered_subscriber::list(
@@ -135,11 +139,16 @@ TENSORHUB_DECL std::array<worker_statistics, 2> any_double_buffered_subscriber::
   return {sides_[0]->statistics(), sides_[1]->statistics()};
 }
 
-TENSORHUB_DECL void any_double_buffered_subscriber::unpublish(std::chrono::milliseconds timeout) {
-  for (const auto& each : sides_) each->unpublish(timeout);
+TENSORHUB_DECL unpublish_report any_double_buffered_subscriber::unpublish(std::chrono::milliseconds timeout) {
+  const auto started = std::chrono::steady_clock::now();
+  unpublish_report report;
+  for (const auto& each : sides_) report.add(each->unpublish(detail::time_left(started + timeout)));
+  report.seconds = to_seconds(std::chrono::steady_clock::now() - started);
+  return report;
 }
-TENSORHUB_DECL void any_double_buffered_subscriber::leave(std::chrono::milliseconds grace) {
-  for (const auto& each : sides_) each->leave(grace);
+TENSORHUB_DECL unpublish_report any_double_buffered_subscriber::leave(std::chrono::milliseconds grace) {
+  const std::array<worker*, 2> both{sides_[0].get(), sides_[1].get()};
+  return leave_together(both, grace);
 }
 
 TENSORHUB_DECL void any_double_buffered_subscriber::prepare() {

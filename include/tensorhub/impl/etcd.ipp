@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <chrono>
+#include <exception>
 #include <optional>
+#include <string>
 
 #include "tensorhub/detail/random_id.hpp"
 #include "tensorhub/etcd.hpp"
@@ -59,7 +61,7 @@ TENSORHUB_DECL standby_candidate::options standby_candidate::checked(options how
   if (how.election.address.empty()) how.election.address = address;
   how.election = validated(std::move(how.election));
   if (how.server.log) {
-    how.server.log = [log = std::move(how.server.log),
+    how.server.log = [log = never_throwing(std::move(how.server.log)),
                       one = std::make_shared<std::mutex>()](const log_line& line) {
       const std::lock_guard lock{*one};
       log(line);
@@ -69,15 +71,21 @@ TENSORHUB_DECL standby_candidate::options standby_candidate::checked(options how
 }
 
 TENSORHUB_DECL void standby_candidate::run(const std::stop_token& stop) {
+  static constexpr std::chrono::milliseconds pause_after_failure{10};
   while (!stop.stop_requested()) {
-    core_.advance(clock_.now());
-    settle();
-    if (const auto request = core_.take_request(clock_.now())) {
-      ask(*request);
+    try {
+      core_.advance(clock_.now());
       settle();
-      continue;
+      if (const auto request = core_.take_request(clock_.now())) {
+        ask(*request);
+        settle();
+        continue;
+      }
+      sleep_until(stop, core_.next_deadline());
+    } catch (const std::exception& e) {  // no memory, no thread: the fence ends the term if this goes on
+      say({log_level::error, std::string{"the election's thread has failed, and goes on: "} + e.what(), {}});
+      sleep_until(stop, clock_.now() + pause_after_failure);
     }
-    sleep_until(stop, core_.next_deadline());
   }
   stop_server();
   const std::int64_t lease = core_.lease();
@@ -112,6 +120,9 @@ TENSORHUB_DECL void standby_candidate::start_server() {
     server_ = make_server_(std::move(how));
   } catch (const error& e) {
     core_.resign(clock_.now(), e.sentence());
+    fence_->set({INT64_MIN});
+  } catch (const std::exception& e) {  // of ZeroMQ, or no memory, or no thread
+    core_.resign(clock_.now(), e.what());
     fence_->set({INT64_MIN});
   }
 }

@@ -2,13 +2,18 @@
 /// \file leave_on_signal.ipp
 /// What leave_on_signal.hpp declares.
 
-#include <poll.h>
-#include <sys/signalfd.h>
 #include <unistd.h>
 
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <cstddef>
 #include <exception>
 #include <mutex>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -17,23 +22,82 @@
 
 namespace tensorhub::inline TENSORHUB_MODE {
 
+namespace leave_on_signal_detail {
+
+/// A signal that a `leave_on_signal` has taken.
+struct taken_signal {
+  std::atomic<bool> taken = false;
+  std::atomic<bool> came = false;
+  struct sigaction before {};
+};
+struct taken_signals {
+  std::atomic<pid_t> process = 0;
+  std::array<taken_signal, 65> of{};  ///< by number
+};
+[[nodiscard]] TENSORHUB_DECL taken_signals& taken() noexcept {
+  static taken_signals all;
+  return all;
+}
+
+/// In a child that was forked the signal is handled as before it was taken.
+TENSORHUB_DECL void note_signal_for_leaving(int number) {
+  const int error_before = errno;
+  taken_signals& all = taken();
+  taken_signal& one = all.of[static_cast<std::size_t>(number)];
+  if (all.process == getpid()) {
+    one.came = true;
+  } else {
+    sigaction(number, &one.before, nullptr);
+    raise(number);  // it comes when this handler has returned
+  }
+  errno = error_before;
+}
+
+}  // namespace leave_on_signal_detail
+
 TENSORHUB_DECL leave_on_signal::leave_on_signal(std::chrono::milliseconds grace,
                                                 std::initializer_list<int> signals,
                                                 std::function<void(const log_line&)> log)
-    : grace_{grace}, log_{std::move(log)} {
-  sigset_t taken;
-  sigemptyset(&taken);
-  for (const int each : signals) sigaddset(&taken, each);
-  const int blocked = pthread_sigmask(SIG_BLOCK, &taken, &before_);
-  signals_ = detail::unique_fd{signalfd(-1, &taken, SFD_CLOEXEC | SFD_NONBLOCK)};
-  if (blocked != 0 || signals_.get() < 0)
-    throw error(errc::system_failed, "signals cannot be taken by signalfd: check the numbers");
+    : grace_{grace}, log_{never_throwing(std::move(log))} {
+  auto& all = leave_on_signal_detail::taken();
+  all.process = getpid();
+  struct sigaction noted {};
+  noted.sa_handler = leave_on_signal_detail::note_signal_for_leaving;
+  noted.sa_flags = SA_RESTART;
+  sigemptyset(&noted.sa_mask);
+  for (const int each : signals) {
+    const bool known = each > 0 && static_cast<std::size_t>(each) < all.of.size();
+    const bool is_free = known && !all.of[static_cast<std::size_t>(each)].taken.exchange(true);
+    if (is_free) {
+      auto& one = all.of[static_cast<std::size_t>(each)];
+      one.came = false;
+      if (sigaction(each, &noted, &one.before) == 0) {
+        signals_.push_back(each);
+        continue;
+      }
+      one.taken = false;
+    }
+    give_back();
+    if (known && !is_free)
+      throw error(errc::busy, "signal " + std::to_string(each) + " is taken by another leave_on_signal");
+    throw error(errc::system_failed,
+                "signal " + std::to_string(each) + " cannot be taken by sigaction: check the number");
+  }
   thread_ = std::jthread{[this](const std::stop_token& stop) { run(stop); }};
 }
 
 TENSORHUB_DECL leave_on_signal::~leave_on_signal() {
   thread_ = {};
-  pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+  give_back();
+}
+
+TENSORHUB_DECL void leave_on_signal::give_back() noexcept {
+  for (const int each : signals_) {
+    auto& one = leave_on_signal_detail::taken().of[static_cast<std::size_t>(each)];
+    sigaction(each, &one.before, nullptr);
+    one.taken = false;
+  }
+  signals_.clear();
 }
 
 TENSORHUB_DECL void leave_on_signal::watch(const void* worker, leaving leave) {
@@ -47,30 +111,43 @@ TENSORHUB_DECL void leave_on_signal::forget(const void* worker) {
 }
 
 TENSORHUB_DECL void leave_on_signal::run(const std::stop_token& stop) {
+  static constexpr std::chrono::milliseconds between{20};
   while (!stop.stop_requested() && !requested_) {
-    pollfd waiting{signals_.get(), POLLIN, 0};
-    if (poll(&waiting, 1, 50) <= 0) continue;
-    signalfd_siginfo what{};
-    if (read(signals_.get(), &what, sizeof what) == static_cast<ssize_t>(sizeof what)) leave_all();
+    for (const int each : signals_) {
+      if (leave_on_signal_detail::taken().of[static_cast<std::size_t>(each)].came) return leave_all();
+    }
+    std::this_thread::sleep_for(between);
   }
 }
 
 TENSORHUB_DECL void leave_on_signal::leave_all() {
   requested_ = true;
   const std::lock_guard lock{mutex_};
-  std::vector<std::jthread> threads;
-  for (const auto& [worker, leave] : watched_) {
-    threads.emplace_back([this, &leave = leave] {
+  {
+    std::vector<std::jthread> threads;
+    threads.reserve(watched_.size());
+    for (const auto& each : watched_) {
       try {
-        leave(grace_);
-      } catch (const std::exception& e) {
-        if (log_)
-          log_({log_level::warning, std::string{"could not leave within the grace: "} + e.what(), {}});
+        threads.emplace_back([this, &leave = each.second] { leave_one(leave); });
+      } catch (const std::system_error&) {  // no thread can be started: one after the other
+        leave_one(each.second);
       }
-    });
-  }
-  threads.clear();  // waits for them
+    }
+  }  // waits for them
   done_ = true;
+}
+
+TENSORHUB_DECL void leave_on_signal::leave_one(const leaving& leave) const noexcept {
+  try {
+    std::string trouble;
+    try {
+      if (leave(grace_)) trouble = "a retained version is lost: nobody could take it within the grace";
+    } catch (const std::exception& e) {
+      trouble = std::string{"could not leave within the grace: "} + e.what();
+    }
+    if (!trouble.empty() && log_) log_({log_level::warning, std::move(trouble), {}});
+  } catch (...) {  // no memory even for the words
+  }
 }
 
 }  // namespace tensorhub::inline TENSORHUB_MODE

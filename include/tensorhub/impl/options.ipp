@@ -6,12 +6,23 @@
 
 #include <algorithm>
 #include <string>
+#include <string_view>
 #include <utility>
 
+#include "tensorhub/detail/local_host.hpp"
+#include "tensorhub/detail/split_list.hpp"
 #include "tensorhub/options.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE {
 
+TENSORHUB_DECL void unpublish_report::add(const unpublish_report& other) {
+  finished += other.finished;
+  moved += other.moved;
+  cut_off += other.cut_off;
+  forced = forced || other.forced;
+  lost = lost || other.lost;
+  seconds = std::max(seconds, other.seconds);
+}
 TENSORHUB_DECL void update_report::add(const pull_progress& transfer) {
   bytes = transfer.bytes;
   for (const source_progress& source : transfer.sources) {
@@ -23,6 +34,16 @@ TENSORHUB_DECL void update_report::add(const pull_progress& transfer) {
 
 TENSORHUB_DECL std::size_t servers_of(const worker_options& options) {
   return 1 + static_cast<std::size_t>(std::ranges::count(options.server, ','));
+}
+
+TENSORHUB_DECL bool serves_other_machines(const worker_options& options) {
+  constexpr std::string_view scheme = "tcp://";
+  for (const std::string& server : detail::split_list(options.server)) {
+    if (!server.starts_with(scheme)) continue;
+    const std::string_view host_and_port = std::string_view{server}.substr(scheme.size());
+    if (!detail::is_local_host(host_and_port.substr(0, host_and_port.rfind(':')))) return true;
+  }
+  return false;
 }
 
 TENSORHUB_DECL worker_options validated(worker_options options) {
@@ -43,6 +64,7 @@ TENSORHUB_DECL worker_options validated(worker_options options) {
     if (::gethostname(name, sizeof name - 1) == 0) options.location.host = name;
   }
   if (options.security) validate(*options.security, servers_of(options));
+  options.log = never_throwing(std::move(options.log));
   options.lanes = std::clamp<std::size_t>(options.lanes, 1, 64);
   options.window_chunks = std::clamp<std::size_t>(options.window_chunks, 1, 1024);
   options.far_window_chunks = std::clamp<std::size_t>(options.far_window_chunks, 1, 1024);

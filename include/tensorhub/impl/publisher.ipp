@@ -6,6 +6,7 @@
 #include <chrono>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "tensorhub/publisher.hpp"
 
@@ -49,9 +50,10 @@ TENSORHUB_DECL version_number any_publisher::held_version() {
   return std::max(worker::held_version(), snapshots_.held_version());
 }
 
-TENSORHUB_DECL void any_publisher::leave(std::chrono::milliseconds grace) {
-  snapshots_.leave(grace);
-  worker::leave(grace);
+TENSORHUB_DECL unpublish_report any_publisher::leave(std::chrono::milliseconds grace) {
+  std::vector<worker*> all = snapshots_.close();
+  all.push_back(this);
+  return leave_together(all, grace);
 }
 
 }  // namespace tensorhub::inline TENSORHUB_MODE

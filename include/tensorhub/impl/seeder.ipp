@@ -3,18 +3,21 @@
 /// What seeder.hpp declares.
 
 #include <chrono>
+#include <exception>
 #include <mutex>
-#include <optional>
+#include <stop_token>
 #include <string>
+#include <thread>
 #include <utility>
 
+#include "tensorhub/detail/exception_text.hpp"
 #include "tensorhub/seeder.hpp"
 #include "tensorhub/service/log.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE {
 
 TENSORHUB_DECL any_seeder::any_seeder(worker_options options, worker_policies policies)
-    : options_{options}, worker_{std::move(options), std::move(policies)} {
+    : options_{validated(std::move(options))}, worker_{options_, std::move(policies)} {
   thread_ = std::jthread{[this](const std::stop_token& stop) { run(stop); }};
 }
 
@@ -56,11 +59,21 @@ TENSORHUB_DECL worker_statistics any_seeder::statistics() const {
 TENSORHUB_DECL void any_seeder::run(const std::stop_token& stop) {
   while (!stop.stop_requested()) {
     try {
-      if (!memory_) take_layout();
-      step(stop);
-    } catch (const error& e) {
-      if (e.code() != errc::timed_out) note(e);
+      round(stop);
+    } catch (...) {  // no memory even for the words
+      std::this_thread::sleep_for(pause);
     }
+  }
+}
+
+TENSORHUB_DECL void any_seeder::round(const std::stop_token& stop) {
+  try {
+    if (!memory_) take_layout();
+    step(stop);
+  } catch (const error& e) {
+    if (e.code() != errc::timed_out) note(e, stop);
+  } catch (...) {
+    note(error{errc::system_failed, detail::exception_text(), context_of(options_)}, stop);
   }
 }
 
@@ -80,21 +93,21 @@ TENSORHUB_DECL void any_seeder::step(const std::stop_token& stop) {
     running_ = &begun;
     if (stop.stop_requested()) begun.cancel();
   }
-  std::optional<error> failed;
+  std::exception_ptr failed;
   version_number version{};
   try {
     version = begun.wait().version;
-  } catch (const error& e) {
-    failed = e;
+  } catch (...) {
+    failed = std::current_exception();
   }
   const std::lock_guard lock{mutex_};
   running_ = nullptr;
-  if (failed) throw *failed;
+  if (failed) std::rethrow_exception(failed);
   held_ = version;
   changed_.notify_all();
 }
 
-TENSORHUB_DECL void any_seeder::note(const error& failed) {
+TENSORHUB_DECL void any_seeder::note(const error& failed, const std::stop_token& stop) {
   std::unique_lock lock{mutex_};
   last_failure_ = failed.what();
   if (options_.log) {
@@ -102,7 +115,7 @@ TENSORHUB_DECL void any_seeder::note(const error& failed) {
     line.text = "seed: " + line.text;
     options_.log(line);
   }
-  changed_.wait_for(lock, thread_.get_stop_token(), pause, [] { return false; });
+  changed_.wait_for(lock, stop, pause, [] { return false; });
 }
 
 }  // namespace tensorhub::inline TENSORHUB_MODE

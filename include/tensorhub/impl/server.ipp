@@ -8,6 +8,7 @@
 #include <atomic>
 #include <bit>
 #include <cerrno>
+#include <chrono>
 #include <memory>
 #include <optional>
 #include <stop_token>
@@ -17,6 +18,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "tensorhub/detail/exception_text.hpp"
 #include "tensorhub/detail/random_id.hpp"
 #include "tensorhub/policy/steady_clock.hpp"
 #include "tensorhub/server.hpp"
@@ -88,6 +90,7 @@ class catalog_server::loop {
   };
 
   [[nodiscard]] static options checked(options how) {
+    how.log = never_throwing(std::move(how.log));
     if (how.security) validate(*how.security);
     if (how.term > server_term_max)
       throw error(errc::limit_exceeded, "reference_server_options::term " + std::to_string(how.term) +
@@ -109,17 +112,38 @@ class catalog_server::loop {
                "reference_server_options::security (program: --keys and --allow)",
            {}});
     }
+    static constexpr std::chrono::milliseconds pause_after_failure{10};
     while (!stop.stop_requested()) {
-      const time_point now = clock_.now();
-      detect_pause(now);
-      if (now >= next_timer()) catalog_.advance(now);
-      flush();
-      counted_.show(catalog_.statistics());
-      const bool more = receive_some();
-      const time_point before = clock_.now();
-      detect_pause(before);
-      back_by_ = more ? before : std::min(next_timer(), before + std::chrono::seconds{1});
-      if (!more) detail::wait_for_input(socket_, signal_, before, next_timer());
+      try {
+        step();
+      } catch (...) {
+        say_failure();
+        std::this_thread::sleep_for(pause_after_failure);
+      }
+    }
+  }
+
+  /// One round of the thread: what is due, what has come; then it waits.
+  void step() {
+    const time_point now = clock_.now();
+    detect_pause(now);
+    if (now >= next_timer()) catalog_.advance(now);
+    flush();
+    counted_.show(catalog_.statistics());
+    const bool more = receive_some();
+    const time_point before = clock_.now();
+    detect_pause(before);
+    back_by_ = more ? before : std::min(next_timer(), before + std::chrono::seconds{1});
+    if (!more) detail::wait_for_input(socket_, signal_, before, next_timer());
+  }
+
+  /// Pre-condition: an exception is being handled.
+  void say_failure() const noexcept {
+    try {
+      say({log_level::error,
+           "the reference server's thread has failed, and goes on: " + detail::exception_text(),
+           {}});
+    } catch (...) {  // no memory for the words
     }
   }
 

@@ -2,6 +2,7 @@
 /// \file staged_subscriber.ipp
 /// What staged_subscriber.hpp declares.
 
+#include <array>
 #include <chrono>
 #include <mutex>
 #include <string>
@@ -61,7 +62,7 @@ TENSORHUB_DECL install_report any_staged_subscriber::install_after(const void* s
     installed_ = stages;
   }
   if (how_.release_after_install) stage_.unpublish();
-  return {done.version, done.kept, done.bytes, done.wait_seconds, done.pull_seconds, done.seconds};
+  return {done.version, done.kept, done.bytes, done.wait_seconds, done.pull_seconds, done.seconds, done.lost};
 }
 
 TENSORHUB_DECL version_number any_staged_subscriber::staged_version() {
@@ -77,9 +78,9 @@ TENSORHUB_DECL unpublish_report any_staged_subscriber::release_stage(std::chrono
   return stage_.unpublish(timeout);
 }
 
-TENSORHUB_DECL void any_staged_subscriber::leave(std::chrono::milliseconds grace) {
-  stage_.leave(grace);
-  worker::leave(grace);
+TENSORHUB_DECL unpublish_report any_staged_subscriber::leave(std::chrono::milliseconds grace) {
+  const std::array<worker*, 2> both{&stage_, this};
+  return leave_together(both, grace);
 }
 
 TENSORHUB_DECL void any_staged_subscriber::prepare_stage() {

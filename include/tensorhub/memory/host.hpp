@@ -77,7 +77,8 @@ struct host_memory {
   using concept_tag = memory_space_tag;
   static constexpr bool host_accessible = true;
 
-  /// Zero-filled pages of a memfd, or anonymous pages if the kernel has no memfd.
+  /// Zero-filled pages of a memfd, or anonymous pages if the kernel has no memfd. Only this mapping can write
+  /// to the file (Linux 5.1 or newer).
   class allocation {
    public:
     explicit allocation(std::uint64_t bytes);

@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "tensorhub/detail/build_mode.hpp"
+#include "tensorhub/detail/exception_text.hpp"
 #include "tensorhub/detail/split_list.hpp"
 #include "tensorhub/policy/steady_clock.hpp"
 #include "tensorhub/security.hpp"
@@ -103,8 +104,26 @@ class client_shell {
   }
 
  private:
+  /// Nothing that is thrown in a step ends the process: it ends the session, and with it every call, with
+  /// the reason.
   /// Pre-condition: mutex_ is held.
-  void settle() {
+  void settle() noexcept {
+    try {
+      settle_step();
+    } catch (...) {
+      end_session();
+    }
+  }
+  /// Pre-condition: mutex_ is held, and an exception is being handled.
+  void end_session() noexcept {
+    try {
+      notify_goodbye({errc::system_failed, "this worker's control connection has failed: " +
+                                               detail::exception_text() + "; construct a new worker"});
+      settle_step();
+    } catch (...) {  // no memory: the next step tries again
+    }
+  }
+  void settle_step() {
     after_step_(core_);
     auto output = core_.take_output();
     const bool wake = !output.empty() || core_.next_deadline() < sleeps_until_;
@@ -116,23 +135,37 @@ class client_shell {
   }
 
   void run(const std::stop_token& stop) {
+    static constexpr std::chrono::milliseconds pause_after_failure{10};
     while (!stop.stop_requested()) {
-      receive_all();
-      poll_handshake_events();
-      time_point until;
-      {
-        const std::lock_guard lock{mutex_};
-        const time_point now = clock_.now();
-        if (now >= core_.next_deadline()) core_.advance(now);
-        settle();
-        sending_.swap(outbox_);
-        until = sleeps_until_ = core_.next_deadline();
+      try {
+        step();
+      } catch (...) {
+        {
+          const std::lock_guard lock{mutex_};
+          end_session();
+        }
+        std::this_thread::sleep_for(pause_after_failure);
       }
-      move_to_wanted_server();
-      send_all();
-      detail::wait_for_input(socket_, signal_, clock_.now(), std::min(until, connects_again_),
-                             &handshakes_.socket());
     }
+  }
+
+  /// One round of the thread: what has come, what is due, what is to be sent; then it waits.
+  void step() {
+    receive_all();
+    poll_handshake_events();
+    time_point until;
+    {
+      const std::lock_guard lock{mutex_};
+      const time_point now = clock_.now();
+      if (now >= core_.next_deadline()) core_.advance(now);
+      settle();
+      sending_.swap(outbox_);
+      until = sleeps_until_ = core_.next_deadline();
+    }
+    move_to_wanted_server();
+    send_all();
+    detail::wait_for_input(socket_, signal_, clock_.now(), std::min(until, connects_again_),
+                           &handshakes_.socket());
   }
 
   void move_to_wanted_server() {

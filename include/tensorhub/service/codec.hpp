@@ -11,7 +11,8 @@
 ///         16      8  sender               incarnation, or server epoch
 ///         24      8  sequence
 ///         32      8  acknowledged
-///         40         payload              the message in cereal's portable-binary format
+///         40         payload              the message in cereal's portable-binary format, then the
+///                                         numbers of envelope::open, 8 bytes each
 ///
 /// The first 16 bytes keep their meaning in every future protocol, so that the reader of a frame of another
 /// protocol can name that protocol. A server answers such a worker with a `goodbye_push`, whose type number

@@ -28,6 +28,7 @@ enum class decode_fault : std::uint8_t {
   bad_enumerator,
   text_too_long,
   list_too_long,
+  unordered,  ///< a list that must ascend does not
   key_too_long,
   out_of_memory,
 };

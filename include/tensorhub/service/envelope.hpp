@@ -4,7 +4,9 @@
 ///
 /// Thread safety: values, no shared state.
 
+#include <algorithm>
 #include <cstdint>
+#include <vector>
 
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/detail/one_of.hpp"
@@ -27,9 +29,34 @@ using message =
 struct envelope {
   std::uint64_t sender = 0;     ///< a worker's incarnation, or the server's epoch
   request_sequence sequence{};  ///< number of the request; zero for heartbeats and pushes
-  /// Worker -> server: answers up to this number have arrived and may be forgotten.
+  /// Worker -> server: no request up to this number waits for its answer, but those in `open`. The others are
+  /// never executed again, and their answers may be forgotten.
   request_sequence acknowledged{};
   message body{};
+  /// In ascending order; at most limits::worker_requests_in_flight.
+  std::vector<request_sequence> open{};
+};
+
+/// What the envelopes of a worker say of its requests, in whatever order they arrive.
+class closed_requests {
+ public:
+  void learn(const envelope& said) {
+    const auto is_open_there = [&](request_sequence sequence) {
+      return sequence > said.acknowledged || std::ranges::binary_search(said.open, sequence);
+    };
+    std::erase_if(open_, [&](request_sequence sequence) { return !is_open_there(sequence); });
+    for (const request_sequence sequence : said.open) {
+      if (sequence > all_up_to_ && sequence <= said.acknowledged) open_.push_back(sequence);
+    }
+    all_up_to_ = std::max(all_up_to_, said.acknowledged);
+  }
+  [[nodiscard]] bool contains(request_sequence sequence) const noexcept {
+    return sequence <= all_up_to_ && !std::ranges::binary_search(open_, sequence);
+  }
+
+ private:
+  request_sequence all_up_to_{};
+  std::vector<request_sequence> open_{};  ///< up to `all_up_to_`, in ascending order
 };
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::messages

@@ -10,6 +10,7 @@
 /// names contain. Both omit empty fields.
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -53,6 +54,9 @@ struct log_line {
 
 /// One JSON object: `level`, `text`, and the fields. `time`: the first member, if it is not empty.
 [[nodiscard]] std::string to_json(const log_line& line, std::string_view time = {});
+
+/// Calls `log`, and swallows what it throws: nothing that a log does ends a thread or fails an operation.
+[[nodiscard]] std::function<void(const log_line&)> never_throwing(std::function<void(const log_line&)> log);
 
 }  // namespace tensorhub::inline TENSORHUB_MODE
 

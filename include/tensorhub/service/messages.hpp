@@ -216,6 +216,9 @@ struct update_reply {
   /// remaining sources.
   std::vector<assignment> sources{};
   std::uint64_t ordinal = 0;  ///< number of this reader for its version and shard: selects the first chunk
+  /// What the update overwrites is the last reliable copy of a retained version, which could not be handed
+  /// over.
+  bool lost = false;
 };
 /// The reader receives a version and can be read as `shows` describes.
 struct receiving_request {

@@ -40,6 +40,16 @@ class session : public session_detail::operations {
   /// Pre-condition: no version is published; call `unpublish` first. Otherwise the call ends with `busy`.
   session_ticket leave(time_point now, time_point deadline);
 
+  /// Ends a call of `join` with this reason. The worker may join all the same.
+  void cancel_join(const messages::status& reason);
+
+  /// The worker is about to leave: a join or an update that runs ends with `cancelled`, and every running
+  /// call by `until`.
+  void make_way(time_point now, time_point until);
+
+  /// Leaves at once: ends all calls, cuts off all readers, and tells the server so once, without an answer.
+  void abandon(time_point now);
+
   /// Sets the address that the join announces. It is set late because a transport may lose a part that cannot
   /// register the memory.
   void reachable_at(transport_address address) { options_.address = std::move(address); }

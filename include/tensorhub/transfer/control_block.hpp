@@ -56,7 +56,7 @@ enum class control_state : std::uint64_t {
 
 /// The first bytes of every control block. Readers read them again after each batch of chunks.
 struct control_header {
-  static constexpr std::uint64_t magic_number = 0x3142'4355'4248'5455ull;  ///< "UTHBUCB1"
+  static constexpr std::uint64_t magic_number = 0x3242'4355'4248'5455ull;  ///< "UTHBUCB2"
   std::uint64_t magic = magic_number;
   std::uint64_t holder = 0;  ///< incarnation
   std::uint64_t epoch = 0;
@@ -135,8 +135,6 @@ class control_block {
   void set_digests(std::span<const digest128> table) noexcept;
 
   void set_segment(std::size_t segment, const remote_region& region) noexcept;
-
-  [[nodiscard]] std::vector<digest128> digests() const;
 
  private:
   control_block(incarnation holder, const layout& shape, std::vector<std::uint64_t> own,

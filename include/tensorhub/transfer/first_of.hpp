@@ -11,7 +11,8 @@
 /// it cannot reach the peer: on another machine without `crosses_hosts`, in another datacenter without
 /// `crosses_datacenters`. `endpoint::why()` says which members were tried and why they failed, and so does
 /// the error if no member connects. A member that failed where a later one succeeded is not tried again with
-/// that peer for `retry_after`.
+/// that peer for `retry_after`. If it only took too long (many peers may connect at once), it is tried again
+/// after `attempt_timeout`, after the next failure of that kind after twice that time, and so on.
 ///
 /// On the data path a branch over the list leads each read to the member of its endpoint: there is no virtual
 /// call and no allocation, and a key is parsed only when it differs from the key of the previous read. A
@@ -85,7 +86,7 @@ class first_of {
     location here{};  ///< if it is empty, a worker fills it from its own options; the members get it too
     /// Bounds each attempt but the last, which may take all of the caller's remaining time.
     std::chrono::milliseconds attempt_timeout{1500};
-    std::chrono::milliseconds retry_after{60'000};  ///< per peer: how long a failed member is not tried again
+    std::chrono::milliseconds retry_after{60'000};  ///< per peer: how long a member that failed is not tried
   };
 
   /// Options of some members, selected by type; the other members have their defaults.
@@ -185,6 +186,23 @@ class first_of {
     return address_;
   }
 
+  /// Why processes of other machines cannot connect through any member that crosses hosts; empty: no reason
+  /// is known.
+  [[nodiscard]] std::string why_only_here() const {
+    std::string why;
+    bool is_reached = false;
+    each_started([&]<std::size_t I>(const auto& started) {
+      if constexpr (requires { started.why_only_here(); }) {
+        const std::string own = started.why_only_here();
+        is_reached = is_reached || own.empty();
+        why += (why.empty() ? "" : "; ") + own;
+      } else if constexpr (member<I>::capabilities.crosses_hosts) {
+        is_reached = true;
+      }
+    });
+    return is_reached ? std::string{} : why;
+  }
+
   [[nodiscard]] std::vector<memory_region> register_memory(std::span<const memory_range> ranges,
                                                            region_access access) {
     std::vector<memory_region> regions;
@@ -258,10 +276,12 @@ class first_of {
     }
     (indices{});
     if (made.part_.index() == 0)
-      throw error(tried.timed_out ? errc::timed_out : errc::transport_failed,
+      throw error(tried.late != 0 ? errc::timed_out : errc::transport_failed,
                   std::string{name} + ": no member reaches the peer: " + tried.reasons.text());
     made.refused_ = tried.reasons.text();
-    memory_of_failures_.note(peer, tried.failed, options_.retry_after);
+    memory_of_failures_.note(peer, tried.failed, tried.late,
+                             {options_.attempt_timeout, options_.retry_after});
+    memory_of_failures_.forget(peer, made.part_.index() - 1);
     return made;
   }
 
@@ -271,7 +291,7 @@ class first_of {
   struct attempts {
     first_of_detail::refusals reasons{};
     std::uint32_t failed = 0;  ///< bit per member
-    bool timed_out = false;
+    std::uint32_t late = 0;    ///< those of them that timed out
   };
 
   [[nodiscard]] static constexpr std::array<bool, count> all_enabled() {
@@ -402,7 +422,7 @@ class first_of {
       return true;
     } catch (const error& e) {
       tried.failed |= 1u << I;
-      tried.timed_out = tried.timed_out || e.code() == errc::timed_out;
+      if (e.code() == errc::timed_out) tried.late |= 1u << I;
       return skip(e.what());
     }
   }

@@ -202,6 +202,7 @@ class pull_driver {
   [[nodiscard]] static pull_options with_window(const pull_driver_options& options) {
     pull_options rules = options.rules;
     rules.window_chunks = options.window_chunks;
+    rules.needs_root = Integrity::enabled;
     return rules;
   }
   [[nodiscard]] static time_point now() noexcept {

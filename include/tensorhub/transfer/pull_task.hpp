@@ -68,6 +68,8 @@ struct source_failure {
 };
 
 struct pull_options {
+  /// Integrity is on: a source for whose version the server names no root digest is not read.
+  bool needs_root = false;
   std::size_t window_chunks = 4;  ///< chunk reads outstanding per lane
   /// Chunk reads outstanding over a wide-area path, in addition: 1-2 bandwidth-delay products for all lanes.
   std::size_t far_window_chunks = 32;

@@ -10,8 +10,10 @@
 ///     region            <------------------------------------>
 ///    padding                 <------>        <------>                       bytes of no tensor
 ///
-/// If the allocation of a tensor is unknown (malloc), the tensor is joined with another only where it begins
-/// at the end of that other tensor.
+/// Two allocations are never joined, not even where one begins at the end of the other, as allocations of a
+/// device often do: such a region could neither be exported to another process nor be registered with a
+/// network adapter. If the allocation of a tensor of host memory is unknown (malloc), the tensor is joined
+/// with another such tensor only where it begins at the end of that other tensor.
 ///
 /// Network adapters pin padding like the rest of a region, and any reader that has the region's key can read
 /// it. Therefore only gaps of up to `max_gap_bytes` are bridged: a shard that uses two tensors at the two
@@ -54,7 +56,8 @@ struct registration_cost {
 struct registration_item {
   std::string_view name{};  ///< for error messages
   memory_range range{};
-  /// The allocation or mapping that contains the range, if it is known; otherwise the range itself.
+  /// The allocation or mapping that contains the range, if it is known; otherwise the range itself. For
+  /// memory of another kind than `host`, the range itself is taken for an allocation.
   memory_range allocation{};
 };
 

@@ -23,6 +23,7 @@
 #include "tensorhub/transfer/control_block.hpp"
 #include "tensorhub/transfer/shard_memory.hpp"
 #include "tensorhub/types/layout.hpp"
+#include "tensorhub/worker/control_writer.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE {
 
@@ -38,9 +39,9 @@ class worker_memory {
     shard_.register_all(shape);
     control_memory_.emplace(control_space{}.allocate(control_block::words_for(shape) * 8));
     memory_range range = control_memory_->range();
-    control_.emplace(
+    control_.emplace(control_block{
         holder, shape,
-        std::span{reinterpret_cast<std::uint64_t*>(range.data), control_block::words_for(shape)});
+        std::span{reinterpret_cast<std::uint64_t*>(range.data), control_block::words_for(shape)}});
     range.bytes = control_->memory().size();
     regions_ = transport_->register_memory(std::span{&range, 1}, region_access::remote_read);
   }
@@ -50,23 +51,27 @@ class worker_memory {
 
   /// What a reader needs to read the control block, which says the rest.
   [[nodiscard]] remote_region control() const { return transport_->describe(regions_.front()); }
-  /// The table that was shown last.
-  [[nodiscard]] std::vector<digest128> digests() const { return control_->digests(); }
+  /// The table of the version that `show` showed last.
+  [[nodiscard]] std::span<const digest128> digests() const noexcept { return control_->held_digests(); }
 
   /// Fills the control block and shows the version. Table empty: integrity is off.
   void show(version_number version, std::uint64_t epoch, std::span<const digest128> table) {
-    describe(table);
-    control_->show(version, epoch);
+    control_->show(version, epoch, table, regions());
   }
   /// The same of a version of which no chunk is here yet.
   void show_receiving(version_number version, std::uint64_t epoch, std::span<const digest128> table) {
-    describe(table);
-    control_->show_receiving(version, epoch);
+    control_->show_receiving(version, epoch, table, regions());
+  }
+  /// Describes the version that `show` showed last once more, with the keys of now; the block shows nothing.
+  /// Returns `control()`.
+  [[nodiscard]] remote_region describe_held() {
+    control_->describe_held(regions());
+    return control();
   }
   void add_chunk(chunk_index chunk) noexcept { control_->add_chunk(chunk); }
-  /// Nothing has changed since it was shown, but the epoch.
+  /// Shows what `describe_held` has described.
   void show_again(version_number version, std::uint64_t epoch) noexcept {
-    if (control_) control_->show(version, epoch);
+    if (control_) control_->show_again(version, epoch);
   }
   /// Bytes may change after this returns.
   void raise_epoch(std::uint64_t epoch) noexcept {
@@ -83,16 +88,17 @@ class worker_memory {
   /// The CPU writes the control block.
   using control_space = std::conditional_t<Memory::host_accessible, Memory, host_memory>;
 
-  void describe(std::span<const digest128> table) {
-    control_->set_digests(table);
-    for (std::size_t i = 0; i < shape_->segments().size(); ++i) control_->set_segment(i, shard_.remote(i));
+  [[nodiscard]] std::vector<remote_region> regions() const {
+    std::vector<remote_region> out;
+    for (std::size_t i = 0; i < shape_->segments().size(); ++i) out.push_back(shard_.remote(i));
+    return out;
   }
 
   Transport* transport_;
   shard_memory<Transport, Memory> shard_;
   const layout* shape_ = nullptr;
   std::optional<typename control_space::allocation> control_memory_;
-  std::optional<control_block> control_;
+  std::optional<control_writer> control_;
   std::vector<region_type> regions_;
 };
 

@@ -16,7 +16,7 @@
 /// `offload_limit_bytes` zero, then it takes none.)
 ///
 /// Thread safety: all members may be called from any thread. `take` returns at once, the work is done by a
-/// thread per version; `leave` and `close` return when those threads have ended.
+/// thread per version; `close` returns when those threads have ended.
 
 #include <chrono>
 #include <condition_variable>
@@ -54,8 +54,9 @@ class offloads {
   /// Brings `version` into host memory and shows it as a part of `replica`. A repeated order changes nothing.
   TENSORHUB_DECL void take(version_number version, std::string replica, std::span<const tensor_spec> tensors);
 
-  /// All of them leave, each after its version is safe elsewhere or `grace` is over.
-  TENSORHUB_DECL void leave(std::chrono::milliseconds grace);
+  /// All of them leave, each when its version is safe elsewhere, or at `until`. What still reads then ends
+  /// soon after.
+  TENSORHUB_DECL void leave(std::chrono::steady_clock::time_point until);
 
   /// No order is taken any more, no thread runs any more.
   TENSORHUB_DECL void close();
@@ -66,9 +67,9 @@ class offloads {
  private:
   struct kept {
     version_number version{};
-    bool over = false;   ///< is to end
-    bool ended = false;  ///< the thread does nothing any more
-    std::chrono::milliseconds grace{};
+    bool over = false;                              ///< is to end
+    bool ended = false;                             ///< the thread does nothing any more
+    std::chrono::steady_clock::time_point until{};  ///< when it must have ended
     std::jthread thread;
   };
 
@@ -77,6 +78,7 @@ class offloads {
   [[nodiscard]] TENSORHUB_DECL worker_options options_of(kept& self, const std::string& replica);
   /// Until the version is to go; throws `unavailable` when the server has given the holder up.
   TENSORHUB_DECL void serve(kept& self, worker& holder, const std::string& replica);
+  [[nodiscard]] TENSORHUB_DECL std::chrono::milliseconds time_left(const kept& self) const;
   [[nodiscard]] TENSORHUB_DECL bool reserve(std::uint64_t needed);
   /// Pre-condition: mutex_ is held.
   TENSORHUB_DECL void forget_ended();

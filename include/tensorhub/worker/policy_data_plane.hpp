@@ -12,6 +12,7 @@
 ///
 /// Thread safety: as worker/data_plane.hpp says.
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -87,7 +88,13 @@ class policy_data_plane final : public data_plane {
       : options_{&options},
         transport_{with_location(through, options.location), self},
         capability_key_{guard_by_capability(transport_)},
-        memory_{transport_} {}
+        memory_{transport_} {
+    if constexpr (requires { transport_.why_only_here(); }) {
+      if (!options.log || options.temporary || !serves_other_machines(options)) return;
+      if (std::string why = transport_.why_only_here(); !why.empty())
+        options.log({log_level::warning, std::move(why), {}});
+    }
+  }
 
   [[nodiscard]] std::string_view transport_name() const noexcept override { return Transport::name; }
   [[nodiscard]] std::string_view integrity_name() const noexcept override { return Integrity::name; }
@@ -139,7 +146,8 @@ class policy_data_plane final : public data_plane {
   }
 
   [[nodiscard]] std::unique_ptr<transfer> begin(pull_order order, transfer_events events) override {
-    pull_driver_options how{options_->lanes, options_->window_chunks, options_->connect_timeout};
+    pull_driver_options how{options_->lanes, options_->window_chunks,
+                            std::min(options_->connect_timeout, order.time_left)};
     how.rules.far_window_chunks = options_->far_window_chunks;
     auto begun = std::make_unique<policy_transfer<Transport, Integrity>>(
         transport_, *shape_, memory_.shard().places(), seed_of(order.version),
@@ -149,10 +157,11 @@ class policy_data_plane final : public data_plane {
   }
 
   [[nodiscard]] remote_region control() const override { return memory_.control(); }
-  [[nodiscard]] std::vector<digest128> digests() const override { return memory_.digests(); }
+  [[nodiscard]] std::span<const digest128> digests() const noexcept override { return memory_.digests(); }
   void show(version_number version, std::uint64_t epoch, std::span<const digest128> table) override {
     memory_.show(version, epoch, table);
   }
+  [[nodiscard]] remote_region describe_held() override { return memory_.describe_held(); }
   void show_again(version_number version, std::uint64_t epoch) noexcept override {
     memory_.show_again(version, epoch);
   }

@@ -2,6 +2,7 @@
 /// \file pull_order.hpp
 /// A transfer's orders, in the words of the driver that carries them out. Values.
 
+#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -19,6 +20,7 @@ struct pull_order {
   std::uint64_t epoch = 0;    ///< of the control block while it runs
   std::uint64_t ordinal = 0;  ///< of this reader: where it begins
   std::vector<pull_target> sources{};
+  std::chrono::milliseconds time_left{};  ///< of the call: no attempt to connect takes longer
 };
 /// A source more, one less, or one for another.
 struct pull_change {

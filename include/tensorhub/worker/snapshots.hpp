@@ -16,12 +16,15 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string>
+#include <vector>
 
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/options.hpp"
 #include "tensorhub/types/version_number.hpp"
+#include "tensorhub/worker/call_turn.hpp"
 #include "tensorhub/worker/data_plane.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE {
@@ -41,6 +44,8 @@ struct snapshot_mode {
 };
 inline constexpr snapshot_mode snapshot{};
 
+class worker;
+
 class snapshots {
  public:
   /// `options` and `policies` are those of the publisher.
@@ -55,7 +60,9 @@ class snapshots {
                                          std::chrono::milliseconds timeout);
   /// Takes both back; `done` is added to. All of it within `timeout`, as at `worker`.
   TENSORHUB_DECL void unpublish(std::chrono::milliseconds timeout, unpublish_report& done);
-  TENSORHUB_DECL void leave(std::chrono::milliseconds grace);
+  /// No memory is made any more. Returns what shows those that are there, for leaving; may be called beside
+  /// any other call.
+  [[nodiscard]] TENSORHUB_DECL std::vector<worker*> close();
   /// The newest version that is shown; zero: none.
   [[nodiscard]] TENSORHUB_DECL version_number held_version();
   /// A snapshot was made: the set of tensors is fixed.
@@ -72,7 +79,9 @@ class snapshots {
 
   worker_options options_;
   worker_policies policies_;
-  std::atomic<bool> operating_ = false;
+  call_turn operating_;
+  std::mutex opening_;   ///< guards the pointers of `slots_`, and:
+  bool closed_ = false;  ///< the publisher has left
   std::atomic<bool> used_ = false;
   std::array<std::unique_ptr<slot>, 2> slots_;
 };

@@ -5,9 +5,12 @@
 ///
 /// Thread safety: as `worker`.
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <utility>
 
@@ -19,6 +22,9 @@
 #include "tensorhub/service/guarding.hpp"
 #include "tensorhub/service/session.hpp"
 #include "tensorhub/types/layout.hpp"
+#include "tensorhub/types/units.hpp"
+#include "tensorhub/types/version_number.hpp"
+#include "tensorhub/worker/call_turn.hpp"
 #include "tensorhub/worker/data_plane.hpp"
 #include "tensorhub/worker/recorder.hpp"
 #include "tensorhub/worker/results.hpp"
@@ -38,13 +44,24 @@ struct worker_state {
   worker_state(const worker_state&) = delete;
   worker_state& operator=(const worker_state&) = delete;
 
+  using steady_time = std::chrono::steady_clock::time_point;
+
+  /// The last part of a call's time: the server's answer to a report of failure comes in it.
+  [[nodiscard]] static std::chrono::milliseconds last_part(std::chrono::milliseconds timeout) {
+    return std::min(std::max(timeout, std::chrono::milliseconds{0}) / 10, std::chrono::milliseconds{250});
+  }
+
   /// For calls that need no idle worker.
-  TENSORHUB_DECL void ensure_joined_idle();
-  /// Pre-condition: an operation of this worker is the caller's (as of `prepare`).
-  TENSORHUB_DECL void ensure_joined();
+  TENSORHUB_DECL void ensure_joined_idle(steady_time until);
+  /// Pre-condition: an operation of this worker is the caller's (as of `prepare`). Waits until then, and at
+  /// most for the join time-out. `asking`: whose cancellation ends it, if it has a handle.
+  TENSORHUB_DECL void ensure_joined(steady_time until = steady_time::max(), update_state* asking = nullptr);
   /// Once: fixes the layout and registers everything.
   TENSORHUB_DECL void prepare();
   [[nodiscard]] TENSORHUB_DECL version_number held_version();
+  /// What the server's list says of a worker that has not joined: asked in the background, and never waited
+  /// for. Zero: nothing is known.
+  [[nodiscard]] TENSORHUB_DECL version_number newest_listed();
 
   // ---- results and errors
 
@@ -79,10 +96,12 @@ struct worker_state {
   std::unique_ptr<data_plane> data;
   layout shape{};
 
-  std::atomic<bool> operating = false;
-  bool prepared = false;
+  call_turn operating;
+  std::atomic<bool> prepared = false;  ///< `shape` does not change any more
   std::atomic<bool> joined = false;
-  std::atomic<bool> left = false;
+  std::atomic<bool> leaving = false;
+  std::atomic<bool> has_left = false;
+  std::atomic<std::uint64_t> newer = 0;  ///< the newest version, if it is newer than what is held
 
   steady_clock clock;
   worker_results results;
@@ -98,13 +117,19 @@ struct worker_state {
   // ---- the session's actions (client thread or a caller's thread; the client's mutex is held)
 
   TENSORHUB_DECL void after_step(session& core);
-  TENSORHUB_DECL void perform(session& core, const session_actions::raise_epoch& order);
-  TENSORHUB_DECL void perform(session& core, const session_actions::restore& order);
-  TENSORHUB_DECL void perform(session& core, const session_actions::cut_off_reader& order);
-  TENSORHUB_DECL void perform(session& core, const session_actions::cut_off_all& order);
+  TENSORHUB_DECL void carry_out(session& core, session_action& action);
   TENSORHUB_DECL void perform(session& core, const session_actions::use_server& order);
   TENSORHUB_DECL void perform(session& core, const session_actions::offload& order);
   TENSORHUB_DECL void perform(session& core, const session_actions::drop& order);
+
+  /// The question of `newest_listed`.
+  struct listing {
+    std::mutex mutex;
+    session_ticket asked = 0;  ///< zero: no answer is expected
+    time_point next{};         ///< when to ask again
+    version_number newest{};
+  };
+  listing listed_;
 };
 
 /// One operation of a worker at a time: a second call of publish, unpublish, update or leave is told `busy`.
@@ -113,10 +138,14 @@ class operation_guard {
  public:
   /// Throws `busy`, or `invalid_argument` if the worker has left its model.
   TENSORHUB_DECL explicit operation_guard(worker_state& owner);
+  /// For leaving: waits for the operation that runs. Not there: it still runs at `until`.
+  TENSORHUB_DECL operation_guard(worker_state& owner, worker_state::steady_time until);
+
+  [[nodiscard]] explicit operator bool() const noexcept { return owner_ != nullptr; }
 
  private:
   struct end_operation {
-    void operator()(worker_state* owner) const noexcept { owner->operating = false; }
+    void operator()(worker_state* owner) const noexcept { owner->operating.end(); }
   };
   std::unique_ptr<worker_state, end_operation> owner_;
 };

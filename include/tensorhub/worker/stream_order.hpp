@@ -12,6 +12,12 @@
 /// itself, other streams and the device go on. When the call has returned, its bytes are visible to whatever
 /// is queued afterwards, on any stream.
 ///
+/// The library's own work on a device waits for no stream of the user. Where a memory space has streams, a
+/// call that reads or writes the tensors therefore takes the stream, or `all_done`:
+///
+///     cudaDeviceSynchronize();
+///     trainer.publish(step, tensorhub::all_done);  // no work on the tensors is queued or running
+///
 /// Thread safety: as `worker`.
 
 #include <algorithm>
@@ -26,6 +32,12 @@
 #include "tensorhub/memory/host.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE {
+
+/// In the place of a stream: the user's work on the tensors is done.
+struct all_done_t {
+  explicit all_done_t() = default;
+};
+inline constexpr all_done_t all_done{};
 
 /// In the place of a stream where the memory space has none: there is no value of it.
 struct no_stream {

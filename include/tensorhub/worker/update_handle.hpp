@@ -24,7 +24,8 @@ struct update_state;
 class update_handle {
  public:
   update_handle(update_handle&&) noexcept = default;
-  update_handle& operator=(update_handle&&) noexcept = default;
+  /// Ends the update that this was the handle of, as the destructor does.
+  TENSORHUB_DECL update_handle& operator=(update_handle&& other) noexcept;
   TENSORHUB_DECL ~update_handle();
   [[nodiscard]] TENSORHUB_DECL update_progress progress() const;
   /// The update ends soon with `errc::cancelled`, unless it has just succeeded.
@@ -35,6 +36,8 @@ class update_handle {
 
  private:
   friend class worker_updates;
+  /// Cancels the update, and waits until it has ended.
+  TENSORHUB_DECL void end() noexcept;
   explicit update_handle(std::shared_ptr<update_state> state) : state_{std::move(state)} {}
   std::shared_ptr<update_state> state_;
   std::jthread thread_;

@@ -49,6 +49,15 @@ struct update_state {
   update_report report;
   session_ticket ticket = 0;
   bool cancelled = false;
+
+  [[nodiscard]] bool is_cancelled() const {
+    const std::lock_guard lock{mutex};
+    return cancelled;
+  }
+  [[nodiscard]] bool has_ended() const {
+    const std::lock_guard lock{mutex};
+    return ended;
+  }
 };
 
 class worker_updates {
@@ -92,8 +101,8 @@ class worker_updates {
                                    update_state* handle);
   /// Carries out what the session orders, until it has the call's result.
   [[nodiscard]] TENSORHUB_DECL session_result carry_out(session_ticket ticket,
-                                                        std::chrono::milliseconds timeout, time_point started,
-                                                        update_report& report);
+                                                        std::chrono::steady_clock::time_point until,
+                                                        time_point started, update_report& report);
   /// In the place of a transfer: the neighbour's bytes. Nothing can stop it once it has begun.
   TENSORHUB_DECL void copy_now(const pull_order& order, update_report& report);
   /// One transfer, until it is complete, failed or stopped; tells the session how it ended.

@@ -16,7 +16,8 @@
 /// are one at a time: a second call fails with `errc::busy` at once. `add` must not run beside them.
 ///
 /// All time-outs are of the whole call; a call ends by then, with a result or an `error` that names what it
-/// waited for.
+/// waited for. Nothing interrupts work on the user's bytes that has begun (digests, packing, registration, a
+/// copy): a call ends after it.
 
 #include <chrono>
 #include <cstdint>
@@ -75,6 +76,10 @@ class worker {
   /// error unless the error says otherwise; after success this worker is a source itself. A version that is
   /// held already is returned at once.
   ///
+  /// `latest` takes what is there now: if nothing newer than what is held can be read now, that is kept, and
+  /// nothing is waited for. (`newer` may have told of a version that is hidden again, because its trainer
+  /// works on the next one; `at_least` waits for that one.) A worker that holds nothing waits for the first.
+  ///
   /// While it runs, what has arrived is already served to others. With `prefer_local` only a version is taken
   /// that somebody in this datacenter holds completely; if there is none newer than what is held, that is
   /// kept.
@@ -100,17 +105,21 @@ class worker {
   /// the version that is held, and how many updates have succeeded so far.
   TENSORHUB_DECL void at_rest(const std::function<void(version_number, std::uint64_t)>& call);
 
-  /// The newest version that the server has told of, if it is newer than what is held. Never waits. (Joins in
-  /// the background of the first call: until the server has answered there is nothing newer.)
+  /// The newest version that the server has told of, if it is newer than what is held. Never waits, and
+  /// throws nothing: while nothing is known there is nothing newer. (A worker that has not joined asks for
+  /// the server's list in the background, a few times in a second.) A version that was told of may be hidden
+  /// again: see `update`.
   [[nodiscard]] TENSORHUB_DECL std::optional<version_number> newer();
 
   /// Waits until such a version is available; reads nothing.
   TENSORHUB_DECL version_number wait(version_selector selector,
                                      std::chrono::milliseconds timeout = defaults::update_timeout);
 
-  /// Drains for at most `grace`, hands over what is retained and nobody else has, and leaves the model for
-  /// good. The worker can only be destroyed after that.
-  TENSORHUB_DECL void leave(std::chrono::milliseconds grace = defaults::drain_timeout);
+  /// Leaves the model for good, all within `grace`: an update that runs is cancelled, readers drain, and what
+  /// is retained and nobody else has is handed over. At the end of the grace the remaining readers are cut
+  /// off. The worker can only be destroyed after that, also after an error: it says that the server has not
+  /// confirmed that the worker has left.
+  TENSORHUB_DECL unpublish_report leave(std::chrono::milliseconds grace = defaults::drain_timeout);
 
   // ---- questions to the server: one request and its answer each, also while an update runs
 
@@ -162,6 +171,11 @@ class worker {
  private:
   std::unique_ptr<worker_state> state_;
 };
+
+/// These leave at the same time, all within `grace`; the report is of all of them. Throws the first error,
+/// when all have ended.
+TENSORHUB_DECL unpublish_report leave_together(std::span<worker* const> workers,
+                                               std::chrono::milliseconds grace);
 
 }  // namespace tensorhub::inline TENSORHUB_MODE
 

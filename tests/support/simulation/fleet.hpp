@@ -348,9 +348,10 @@ class fleet {
   }
   void perform(member& worker, const session_actions::stop_pull& order) {
     if (!worker.transfer_) return;
-    const bool intact = worker.transfer_->intact();
+    std::optional<remote_region> kept;
+    if (worker.transfer_->intact()) kept = control();
     end_transfer(worker);
-    worker.core_.pull_failed(events_.now(), order.reason, intact);
+    worker.core_.pull_failed(events_.now(), order.reason, kept);
   }
 
   // ---- the data plane

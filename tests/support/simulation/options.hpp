@@ -64,6 +64,9 @@ struct simulation_options {
   double stalled_reports = 0.0;          ///< chance per report that its connection stalls for up to 250 ms
   double stale_messages = 0.0;           ///< chance per message that a copy arrives later, behind newer ones
   double double_joins_per_second = 0.0;  ///< a joined worker also asks to join in another role
+
+  /// Chance per update that another caller of the process waits for what never comes.
+  [[nodiscard]] double watchers() const noexcept { return seed % 4 == 1 ? 0.02 : 0; }
 };
 
 struct simulation_statistics {

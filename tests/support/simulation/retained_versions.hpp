@@ -21,7 +21,7 @@ namespace tensorhub::inline TENSORHUB_MODE::testing {
 template <typename Worker>
 class retained_versions {
  public:
-  /// `patience`: how long the server may believe in a worker that has ended.
+  /// `patience`: how long the server may believe in a worker that it has heard: two heartbeats.
   explicit retained_versions(duration patience) : patience_{patience} {}
 
   /// This worker ends, or gives up its memory, without permission: the server may rely on it for a while.
@@ -64,8 +64,12 @@ class retained_versions {
       holders_[core.options().replica] = version;
     }
     for (const auto& [version, by] : safe_) {
-      if (!safe.contains(version) && protected_.contains(version) && excused_[version] < now)
-        vanished(version, by);
+      // What counts is the moment at which the server let the last holder go, which may use that late.
+      if (counted.contains(version)) released_.erase(version);
+      const time_point permitted = released_.try_emplace(version, now).first->second;
+      if (safe.contains(version)) continue;
+      released_.erase(version);
+      if (protected_.contains(version) && excused_[version] < permitted) vanished(version, by);
     }
     // The version was retained late: its holder may have had permission to give it up before.
     for (const auto& [version, by] : safe) {
@@ -87,6 +91,8 @@ class retained_versions {
   std::map<version_number, std::string> safe_;  ///< with the replicas that hold each
   /// Of the safe versions: those that are retained and that the server knows as held.
   std::set<version_number> protected_;
+  /// Of the safe versions that no replica counts for: since when.
+  std::map<version_number, time_point> released_;
   std::set<incarnation> condemned_;
   std::map<version_number, time_point> excused_;   ///< with the end of the excuse
   std::map<std::string, version_number> holders_;  ///< the version that each replica last held completely

@@ -6,8 +6,7 @@
 ///             credits
 ///   upstreams those of one version form no cycle
 ///   seeds     at most one lease of a version and shard crosses into a datacenter
-///   answers   requests that the protocol answers at once (messages.hpp) are answered at once, unless the
-///             worker has too many requests in flight
+///   answers   requests that the protocol answers at once (messages.hpp) are answered at once
 ///   beliefs   the server knows what an idle worker holds
 ///   places    an incarnation joins in one role
 ///   goodbyes  a worker is told that it is dead only if it was silent, has a successor, has left or is cut
@@ -61,19 +60,15 @@ class contract_rules {
     peer_state& peer = peers_[from];
     if (message.sequence != double_join) {
       peer.last_heard = now;
-      peer.newest = std::max(peer.newest, message.sequence);
     }
-    peer.acknowledged = std::max(peer.acknowledged, message.acknowledged);
+    peer.closed.learn(message);
     if (holds_alternative<messages::leave_request>(message.body)) notified_.insert(from);
   }
 
   void after(const messages::envelope& message, std::span<const outgoing> output) {
     const incarnation from{message.sender};
     if (!known_ || !is_answered_at_once(message.body)) return;
-    const request_sequence acknowledged = peers_[from].acknowledged;
-    if (message.sequence <= acknowledged) return;  // stale
-    // The worker has more unanswered requests than may be in flight: it will repeat this one.
-    if (peers_[from].newest.value - acknowledged.value > limits::worker_requests_in_flight) return;
+    if (peers_[from].closed.contains(message.sequence)) return;  // stale
     for (const outgoing& out : output) {
       if (out.to == from && out.message.sequence == message.sequence) return;
     }
@@ -181,8 +176,7 @@ class contract_rules {
  private:
   struct peer_state {
     time_point last_heard{};
-    request_sequence acknowledged{};
-    request_sequence newest{};
+    messages::closed_requests closed{};
   };
 
   [[nodiscard]] static bool is_answered_at_once(const messages::message& body) {

@@ -28,6 +28,7 @@ enum class rule : std::uint8_t {
   leases,            ///< each lease is on a worker that shows its version, and is granted once
   permission,        ///< bytes stay as they are while a reader may still read them
   places,            ///< an incarnation joins in one role
+  readable,          ///< a version that a living worker shows can be read with a lease on it
   received_chunks,   ///< an accepted chunk has its version's bytes
   retention,         ///< a retained version stays with a reliable replica
   seeds,             ///< one lease of a version and shard crosses into a datacenter

@@ -14,6 +14,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -24,6 +25,8 @@
 #include "tensorhub/service/session.hpp"
 #include "tensorhub/transfer/control_block.hpp"
 #include "tensorhub/transfer/pull.hpp"
+#include "tensorhub/worker/control_writer.hpp"
+#include "tensorhub/worker/session_orders.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::testing {
 
@@ -67,7 +70,7 @@ class simulated_worker {
         model_{options.model},
         shard_{options.shard},
         layout_{&shape},
-        control_{self, shape},
+        control_{control_block{self, shape}},
         core_{std::move(options), self, shape} {
     for (const auto& segment : shape.segments()) memory_.emplace_back(segment.bytes);
     std::uint64_t position = 0;
@@ -135,7 +138,8 @@ class simulated_worker {
     for (chunk_index chunk = 0; chunk < layout_->chunk_count(); ++chunk) {
       table.push_back(Integrity::chunk_digest(seed, chunk, bytes_of(chunk)));
     }
-    if (!core_.held() && !core_.busy() && !core_.fatal()) show(version, core_.epoch(), table);
+    if (!core_.held() && !core_.busy() && !core_.fatal())
+      data_shell{*this}.show(version, core_.epoch(), table);
     const auto ticket = core_.publish(events_->now(), version,
                                       Integrity::enabled ? Integrity::root(seed, table) : digest128{},
                                       control_region(), events_->now() + timeout);
@@ -221,7 +225,7 @@ class simulated_worker {
                                         std::span<std::byte> into) const {
     if (const auto status = admits(reader, region); status != completion_status::ok) return status;
     const std::span<const std::byte> memory = region.base == control_base
-                                                  ? const_cast<control_block&>(control_).memory()
+                                                  ? const_cast<control_writer&>(control_).memory()
                                                   : std::span{memory_.at(region.base)};
     if (offset > memory.size() || into.size() > memory.size() - offset)
       return completion_status::access_denied;
@@ -252,8 +256,9 @@ class simulated_worker {
     bool no_cut_off = false;  ///< confirm cut-offs without doing them
     /// A call that gives up after the last byte reports that nothing was overwritten.
     bool forgets_success = false;
-    bool shows_early = false;       ///< sets a chunk's bit when its read begins
-    bool shows_unverified = false;  ///< sets a chunk's bit when the chunk has arrived, whatever its digest
+    bool forgets_description = false;  ///< shows what it held before under another version's description
+    bool shows_early = false;          ///< sets a chunk's bit when its read begins
+    bool shows_unverified = false;     ///< sets a chunk's bit when the chunk has arrived, whatever its digest
   } faults;
 
   /// The number of chunks that were read from workers that were receiving.
@@ -293,18 +298,44 @@ class simulated_worker {
     }
   }
 
-  void show(version_number version, std::uint64_t epoch, std::span<const digest128> table) {
-    if (!holds_bytes_of(version))
-      world_.violate(
-          {rule::bytes_of_version, name_ + " shows version " + to_string(version) + " with other bytes"});
-    describe_memory(table);
-    show_held(version, epoch);
-  }
-  void show_held(version_number version, std::uint64_t epoch) {
-    control_.show(version, epoch);
-    shown_ = version;
-    open_epoch_ = promised_epoch_ = epoch;
-  }
+  /// What the session orders (worker/session_orders.hpp) is done to this: a data plane, with planted faults.
+  struct data_shell {
+    simulated_worker& worker;
+
+    void show(version_number version, std::uint64_t epoch, std::span<const digest128> table) {
+      worker.control_.show(version, epoch, table, worker.regions());
+      shown(version, epoch, "shows");
+    }
+    [[nodiscard]] remote_region describe_held() {
+      if (!worker.faults.forgets_description) worker.control_.describe_held(worker.regions());
+      return worker.control_region();
+    }
+    void show_again(version_number version, std::uint64_t epoch) {
+      worker.control_.show_again(version, epoch);
+      shown(version, epoch, "restores");
+    }
+    void raise_epoch(std::uint64_t epoch) {
+      worker.shown_ = {};
+      worker.open_epoch_ = 0;
+      if (!worker.faults.no_epoch) worker.control_.raise_epoch(epoch);
+    }
+    [[nodiscard]] remote_region control() const { return worker.control_region(); }
+    void cut_off(incarnation reader) {
+      if (!worker.faults.no_cut_off) worker.cut_off_.insert(reader);
+    }
+    void revoke_all() {
+      if (!worker.faults.no_cut_off) ++worker.key_generation_;
+    }
+
+   private:
+    void shown(version_number version, std::uint64_t epoch, const char* how) {
+      if (!worker.holds_bytes_of(version))
+        worker.world_.violate({rule::bytes_of_version, worker.name_ + " " + how + " version " +
+                                                           to_string(version) + " with other bytes"});
+      worker.shown_ = version;
+      worker.open_epoch_ = worker.promised_epoch_ = epoch;
+    }
+  };
   /// Other workers can read this received chunk from here on.
   void show_chunk(chunk_index chunk) {
     control_.add_chunk(chunk);
@@ -318,9 +349,10 @@ class simulated_worker {
       return byte == content_byte(version, shard_.index, position++);
     });
   }
-  void describe_memory(std::span<const digest128> table) {
-    control_.set_digests(table);
-    for (std::size_t i = 0; i < memory_.size(); ++i) control_.set_segment(i, region(i, memory_[i].size()));
+  [[nodiscard]] std::vector<remote_region> regions() const {
+    std::vector<remote_region> out;
+    for (std::size_t i = 0; i < memory_.size(); ++i) out.push_back(region(i, memory_[i].size()));
+    return out;
   }
 
   // ---- actions ----
@@ -332,28 +364,21 @@ class simulated_worker {
     finish->held.reset();
   }
 
-  void perform(const session_actions::raise_epoch& order) {
-    check_unread("its session raises the epoch");
-    let_go(order.epoch);
-  }
-  void perform(const session_actions::restore& order) {
-    if (!holds_bytes_of(order.held.version))
-      world_.violate({rule::bytes_of_version, name_ + " restores a version that it has overwritten"});
-    show_held(order.held.version, order.held.epoch);
-  }
-  void perform(const session_actions::cut_off_reader& order) {
-    if (!faults.no_cut_off) cut_off_.insert(order.reader);
-    core_.cut_off_done(events_->now(), order.reader);
+  /// What the real worker does too.
+  template <typename Order>
+  void perform(const Order& order) {
+    if constexpr (std::is_same_v<Order, session_actions::raise_epoch>)
+      check_unread("its session raises the epoch");
+    data_shell memory{*this};
+    worker_detail::perform(memory, core_, events_->now(), order);
   }
   void perform(const session_actions::offload& order) { world_.offload(*this, order.version, order.replica); }
   void perform(const session_actions::drop&) { world_.drop(*this); }
   void perform(const session_actions::use_server& order) { world_.use_server(*this, order.index); }
-  void perform(const session_actions::cut_off_all&) {
-    if (!faults.no_cut_off) ++key_generation_;
-  }
   void perform(const session_actions::start_pull& order) {
     end_transfer();
     pull_options rules{.window_chunks = 2, .confirm_every = 4};
+    rules.needs_root = Integrity::enabled;
     rules.poll_longest = std::chrono::milliseconds{1};
     rules.stall_timeout = std::chrono::milliseconds{30};
     transfer_.emplace(*layout_, rules, order.ordinal + core_.self().value);
@@ -381,14 +406,9 @@ class simulated_worker {
     if (!transfer_) return;
     const bool intact = transfer_->intact();
     end_transfer();
-    let_go(core_.epoch());
-    core_.pull_failed(events_->now(), order.reason, intact);
-  }
-
-  void let_go(std::uint64_t epoch) {
-    shown_ = {};
-    open_epoch_ = 0;
-    if (!faults.no_epoch) control_.raise_epoch(epoch);
+    data_shell memory{*this};
+    worker_detail::report_end(memory, core_, events_->now(),
+                              {transfer_version_, false, intact, order.reason});
   }
 
   // ---- transfer ----
@@ -397,12 +417,25 @@ class simulated_worker {
     messages::assignment source{};
     std::array<channel_id, 2> channels{};
     bool report_release = false;
+    bool bits_flipped = false;  ///< some chunk of this source arrived wrong
   };
+
+  /// The version that a complete, living and honest source shows under the lease can be read there.
+  void check_was_unreadable(const source_failure& failure) {
+    const source_record& lost = sources_[failure.slot];
+    const messages::assignment& from = lost.source;
+    const simulated_worker* holder = world_.answers(from.source);
+    if (from.receiving || failure.reason == errc::timed_out || lost.bits_flipped || holder == nullptr) return;
+    if (!holder->lets_read(from.source, from.epoch) || holder->bars(core_.self())) return;
+    if (holder->shown_ != from.version || !holder->holds_bytes_of(from.version)) return;
+    world_.violate({rule::readable, name_ + " gave up " + holder->name_ + ", which shows version " +
+                                        to_string(from.version) + " with its bytes: " + failure.detail});
+  }
 
   void add_source(const messages::assignment& source) {
     transfer_->add_source({source.lease, source.source, source.version, source.epoch, source.root,
                            source.receiving, source.ordinal, source.crossing});
-    source_record record{source, {}, false};
+    source_record record{source, {}, false, false};
     const auto slot = static_cast<source_slot>(sources_.size());
     for (lane_id lane = 0; lane < record.channels.size(); ++lane)
       record.channels[lane] = transfer_->open_channel(slot, lane);
@@ -449,6 +482,7 @@ class simulated_worker {
       core_.pull_stalled(events_->now(), "nothing new");
     }
     while (const auto failure = transfer_->take_failure()) {
+      check_was_unreadable(*failure);
       core_.source_failed(events_->now(), failure->lease, failure->reason, failure->detail);
     }
     for (source_slot slot = 0; slot < sources_.size(); ++slot) {
@@ -466,8 +500,8 @@ class simulated_worker {
     }
     const std::vector<digest128> table{transfer_->table().begin(), transfer_->table().end()};
     end_transfer();
-    show(version, core_.epoch(), table);
-    core_.pull_finished(events_->now(), control_region());
+    data_shell memory{*this};
+    worker_detail::report_end(memory, core_, events_->now(), {version, true, false, {}, table});
     if (!core_.held()) promised_epoch_ = 0;  // the pull was being stopped: the received chunks are dropped
   }
 
@@ -502,15 +536,17 @@ class simulated_worker {
     for (std::uint64_t piece = 0; piece < pieces; ++piece) {
       const std::uint64_t first = bytes * piece / pieces;
       const std::uint64_t last = bytes * (piece + 1) / pieces;
-      events_->after(delay, [this, life, state, source, from, offset, first, last] {
+      events_->after(delay, [this, life, state, slot, source, from, offset, first, last] {
         if (!*life || state->status != completion_status::ok) return;
         const simulated_worker* holder = world_.answers(source.source);
         const auto part = std::span{state->bytes}.subspan(first, last - first);
         state->status = holder == nullptr ? completion_status::peer_lost
                                           : holder->serve(core_.self(), from, offset + first, part);
         if (holder != nullptr) state->by_lease = holder->lets_read(source.source, source.epoch);
-        if (state->status == completion_status::ok && !state->target.empty() && world_.flips_a_bit())
+        if (state->status == completion_status::ok && !state->target.empty() && world_.flips_a_bit()) {
           part.front() ^= std::byte{1};
+          sources_[slot].bits_flipped = true;
+        }
         if (state->status == completion_status::ok && !state->target.empty()) {
           std::memcpy(state->target.data() + first, part.data(), part.size());
         }
@@ -544,8 +580,7 @@ class simulated_worker {
         }
         if (transfer_->block_arrived(channel, state.status, state.bytes, root, events_->now()) && !showing_) {
           showing_ = true;
-          describe_memory(transfer_->table());
-          control_.show_receiving(version, transfer_epoch_);
+          control_.show_receiving(version, transfer_epoch_, transfer_->table(), regions());
           open_epoch_ = transfer_epoch_;
         }
         break;
@@ -623,7 +658,7 @@ class simulated_worker {
   const layout* layout_;
   std::vector<std::vector<std::byte>> memory_;
   std::vector<std::uint64_t> starts_;  ///< of the chunks, in the shard's bytes
-  control_block control_;
+  control_writer control_;
   version_number shown_{};        ///< the complete version that is shown
   std::uint64_t open_epoch_ = 0;  ///< the epoch of what is shown now, complete or not; zero: nothing is shown
   std::uint64_t promised_epoch_ =

@@ -409,11 +409,22 @@ class simulation {
         if (worker->alive() && worker->is_reading()) pause(*worker, options_.settling / 5);
       });
     }
+    if (!over() && events_.chance(options_.watchers())) watch(*worker);
     if (round->last || !events_.chance(options_.cancels)) return;
     // Most updates take some milliseconds.
     const duration patience = events_.chance(0.7) ? std::chrono::milliseconds{15} : timeout;
     events_.after(events_.between(duration{0}, patience),
                   [this, worker, ticket] { cancel(*worker, ticket); });
+  }
+
+  /// Another caller of the process waits until the end for a version that does not come.
+  void watch(worker_type& worker) {
+    call(
+        worker, "wait", time_point{} + options_.length - events_.now(),
+        [](session& core, time_point now, time_point deadline) {
+          return core.wait(now, at_least(version_number{UINT64_MAX}), deadline);
+        },
+        [](const auto&) {});
   }
 
   void cancel(worker_type& worker, session_ticket ticket) {
@@ -553,6 +564,10 @@ class simulation {
       return flush_server(index, nullptr);
     }
     if (log) note_message(message);
+    // A message of a process that has ended arrives late: the server believes in that process once more.
+    if (const auto ended = by_id_.find(incarnation{message.sender});
+        ended != by_id_.end() && !ended->second->alive())
+      retained_.excuse(events_.now(), ended->second->core());
     rules_.before(events_.now(), message);
     grace_.before(message);
     server->receive(events_.now(), message);
@@ -669,7 +684,7 @@ class simulation {
   simulated_trainers<simulation> trainers_{*this};
   /// For workers of temporary replicas: the worker in whose process they run.
   std::map<incarnation, incarnation> owners_;
-  retained_versions<worker_type> retained_{2 * duration{catalog_settings().worker_timeout}};
+  retained_versions<worker_type> retained_{2 * duration{catalog_settings().heartbeat_interval}};
   simulated_calls<worker_type> calls_{[this](violation found) { violate(std::move(found)); }};
   group_rule groups_;
   grace_rule grace_{catalog_settings().recovery_grace,

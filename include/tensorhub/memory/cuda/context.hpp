@@ -16,12 +16,33 @@
 
 namespace tensorhub::inline TENSORHUB_MODE::detail {
 
+/// While any thread of the process captures a stream into a graph in the global mode (the default of the
+/// runtime and of PyTorch), the driver refuses allocations, queries of events, IPC and similar calls of every
+/// thread that has not left that mode itself, and such a call invalidates the capture. The calls of this
+/// library concern streams of its own, which are never captured.
+class outside_captures {
+ public:
+  explicit outside_captures(const cuda_functions& cuda) noexcept : cuda_{&cuda} {
+    is_left_ = cuda.exchange_capture_mode(&mode_) == CUDA_SUCCESS;
+  }
+  ~outside_captures() {
+    if (is_left_) static_cast<void>(cuda_->exchange_capture_mode(&mode_));
+  }
+  outside_captures(const outside_captures&) = delete;
+  outside_captures& operator=(const outside_captures&) = delete;
+
+ private:
+  const cuda_functions* cuda_;
+  CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;  ///< the other one of the thread's two modes
+  bool is_left_ = false;
+};
+
 /// `result()` says whether the context could be made current; if it could not, the thread's context is
-/// unchanged.
+/// unchanged. The scope is outside of captures.
 class cuda_scope {
  public:
   cuda_scope(const cuda_functions& cuda, CUcontext context) noexcept
-      : cuda_{&cuda}, result_{cuda.context_push(context)} {}
+      : cuda_{&cuda}, mode_{cuda}, result_{cuda.context_push(context)} {}
   ~cuda_scope() {
     CUcontext popped = nullptr;
     if (result_ == CUDA_SUCCESS) static_cast<void>(cuda_->context_pop(&popped));
@@ -32,6 +53,7 @@ class cuda_scope {
 
  private:
   const cuda_functions* cuda_;
+  outside_captures mode_;
   CUresult result_;
 };
 

@@ -12,6 +12,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -76,6 +77,7 @@ class cuda_device final : public device_access {
   [[nodiscard]] CUcontext context() {
     const std::lock_guard lock{mutex_};
     if (context_ == nullptr) {
+      const detail::outside_captures mode{*cuda_};
       detail::cuda_check(*cuda_, cuda_->primary_context_retain(&context_, device_),
                          "cuDevicePrimaryCtxRetain", description_ + " cannot be used");
     }
@@ -149,15 +151,9 @@ class cuda_device final : public device_access {
     return out;
   }
 
-  /// Each allocation is mapped once per process and reader's device, however often it is imported.
+  /// Each allocation is mapped once per process and reader's device, however often it is imported. The
+  /// memory may lie on a device that CUDA_VISIBLE_DEVICES hides from this process.
   [[nodiscard]] std::unique_ptr<device_import> import_memory(const device_export& from) override {
-    bool visible = false;
-    for (const auto& each : all()) visible = visible || each->id_ == from.device_id;
-    if (!visible) {
-      throw error(errc::system_failed,
-                  "the exported memory lies on a device that this process cannot see (another machine's, or "
-                  "hidden by CUDA_VISIBLE_DEVICES)");
-    }
     const detail::cuda_scope scope{*cuda_, context()};
     detail::cuda_check(*cuda_, scope.result(), "cuCtxPushCurrent", description_ + " cannot be used");
     const std::lock_guard lock{mutex_};
@@ -175,7 +171,8 @@ class cuda_device final : public device_access {
         "cuIpcOpenMemHandle",
         description_ +
             " cannot map the exported memory (its process has ended or freed it, or there is no path "
-            "between the two devices)");
+            "between the two devices" +
+            (is_visible(from.device_id) ? ")" : "; its device is hidden from this process)"));
     CUdeviceptr base = 0;
     std::size_t bytes = 0;
     auto* const first = reinterpret_cast<std::byte*>(static_cast<std::uintptr_t>(data));
@@ -339,6 +336,10 @@ class cuda_device final : public device_access {
       return found.release();
     }();
     return *devices;
+  }
+
+  [[nodiscard]] static bool is_visible(const std::array<std::byte, 16>& id) {
+    return std::ranges::any_of(all(), [&](const auto& each) { return each->id_ == id; });
   }
 
   static void check_size(std::uint64_t bytes, const device_export& from) {

@@ -42,11 +42,11 @@ struct cuda_functions {
   CUresult (*device_get_attribute)(int* value, CUdevice_attribute, CUdevice) = nullptr;
 
   CUresult (*primary_context_retain)(CUcontext*, CUdevice) = nullptr;
-  CUresult (*primary_context_release)(CUdevice) = nullptr;
   CUresult (*context_push)(CUcontext) = nullptr;
   CUresult (*context_pop)(CUcontext*) = nullptr;
   CUresult (*context_get_current)(CUcontext*) = nullptr;
   CUresult (*context_get_device)(CUdevice*) = nullptr;
+  CUresult (*exchange_capture_mode)(CUstreamCaptureMode*) = nullptr;
   CUresult (*context_get_priorities)(int* least, int* greatest) = nullptr;
 
   CUresult (*memory_allocate)(CUdeviceptr*, std::size_t bytes) = nullptr;
@@ -156,11 +156,11 @@ template <typename Lookup>
     take(cuda.device_get_uuid, "cuDeviceGetUuid");
   take(cuda.device_get_attribute, "cuDeviceGetAttribute");
   take(cuda.primary_context_retain, "cuDevicePrimaryCtxRetain");
-  take(cuda.primary_context_release, "cuDevicePrimaryCtxRelease_v2");
   take(cuda.context_push, "cuCtxPushCurrent_v2");
   take(cuda.context_pop, "cuCtxPopCurrent_v2");
   take(cuda.context_get_current, "cuCtxGetCurrent");
   take(cuda.context_get_device, "cuCtxGetDevice");
+  take(cuda.exchange_capture_mode, "cuThreadExchangeStreamCaptureMode");
   take(cuda.context_get_priorities, "cuCtxGetStreamPriorityRange");
   take(cuda.memory_allocate, "cuMemAlloc_v2");
   take(cuda.memory_free, "cuMemFree_v2");

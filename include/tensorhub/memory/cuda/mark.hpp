@@ -23,8 +23,8 @@ class cuda_mark {
  public:
   /// The stream may belong to any device of the process. The null stream means the legacy stream of the
   /// calling thread's device; a program that was compiled for per-thread default streams must pass
-  /// CU_STREAM_PER_THREAD instead. Throws `invalid_argument` while the stream is being captured into a graph,
-  /// and `system_failed` if the event cannot be recorded.
+  /// CU_STREAM_PER_THREAD instead. Throws `invalid_argument` while the stream, or for the legacy stream one
+  /// that it waits for, is being captured into a graph, and `system_failed` if the event cannot be recorded.
   explicit cuda_mark(CUstream stream) : cuda_{&Driver::functions()} {
     const cuda_functions& cuda = *cuda_;
     const bool of_no_context =
@@ -38,13 +38,19 @@ class cuda_mark {
     }
     const detail::cuda_scope scope{cuda, context_};
     CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
-    if (cuda.stream_is_capturing(stream, &capture) == CUDA_SUCCESS &&
-        capture != CU_STREAM_CAPTURE_STATUS_NONE) {
+    CUresult result = cuda.stream_is_capturing(stream, &capture);
+    // Work on the legacy stream would end the capture of a stream that it waits for.
+    if (result == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT) {
+      throw error(errc::invalid_argument,
+                  "a stream that the legacy stream waits for is being captured into a graph: give the stream "
+                  "that the work is in, or call again when the capture has ended");
+    }
+    if (result == CUDA_SUCCESS && capture != CU_STREAM_CAPTURE_STATUS_NONE) {
       throw error(errc::invalid_argument,
                   "the stream is being captured into a graph: give the stream that the graph is launched in, "
                   "after the launch");
     }
-    CUresult result = cuda.event_create(&event_, CU_EVENT_DISABLE_TIMING);
+    result = cuda.event_create(&event_, CU_EVENT_DISABLE_TIMING);
     if (result == CUDA_SUCCESS) result = cuda.event_record(event_, stream);
     if (result != CUDA_SUCCESS) {
       forget();

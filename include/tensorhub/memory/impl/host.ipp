@@ -2,11 +2,14 @@
 /// \file host.ipp
 /// The table of file mappings and the allocation of memfds: definitions of host.hpp.
 
+#include <sys/stat.h>
+
 #include <cerrno>
 #include <iterator>
 #include <string>
 #include <utility>
 
+#include "tensorhub/detail/file_seals.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/memory/host.hpp"
 
@@ -66,6 +69,12 @@ TENSORHUB_DECL host_memory::allocation::allocation(std::uint64_t bytes) : bytes_
   const int flags = descriptor_ ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS;
   void* const memory =
       ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, flags, descriptor_ ? descriptor_.get() : -1, 0);
+  // Readers of other processes get the descriptor and must not write to the pages. Older kernels do not know
+  // this seal; there, and for other users in any case, the mode keeps a reader from opening the file again.
+  if (descriptor_) {
+    static_cast<void>(::fcntl(descriptor_.get(), F_ADD_SEALS, detail::seal_future_write));
+    static_cast<void>(::fchmod(descriptor_.get(), 0400));
+  }
   if (memory == MAP_FAILED) {
     throw error(errc::system_failed,
                 "no memory for " + std::to_string(bytes) + " bytes: " + std::strerror(errno));

@@ -96,6 +96,12 @@ struct core {
     return found == workers.end() ? nullptr : found->second.get();
   }
 
+  /// The worker was heard within two heartbeats, and nobody has lost it since.
+  [[nodiscard]] bool is_heard(const worker_state& worker) const noexcept {
+    return now - worker.last_heard <= 2 * options.heartbeat_interval && !worker.suspect &&
+           !worker.unreachable;
+  }
+
   /// All leases, in the order in which they were granted.
   [[nodiscard]] std::vector<lease_id> leases_in_order() const {
     std::vector<lease_id> ids;

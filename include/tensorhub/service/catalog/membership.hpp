@@ -250,9 +250,13 @@ class membership {
     model.succeeds = model.succeeds || !is_new;
     model.workers_back += is_new ? 0 : 1;
     model.workers_before = std::max(model.workers_before, join.peers);
-    model.latest_told = std::max(model.latest_told, join.latest);
-    model.latest_seen = std::max(model.latest_seen, join.latest);
-    model.latest_ever = std::max(model.latest_ever, join.latest);
+    // What cannot be checked is believed only while the server recovers. Afterwards a joiner does not
+    // change which version numbers may be published.
+    if (core_.recovering()) {
+      model.latest_told = std::max(model.latest_told, join.latest);
+      model.latest_seen = std::max(model.latest_seen, join.latest);
+      model.latest_ever = std::max(model.latest_ever, join.latest);
+    }
     // This applies even if the worker holds nothing: it may be publishing while the answer was lost.
     worker.has_old_keys = worker.has_old_keys || !is_new;
     if (join.decided) {
@@ -267,7 +271,8 @@ class membership {
     }
     if (join.receiving && !join.reading.empty() && !worker.receiving)
       versions_.receive(worker, *join.receiving);
-    if (join.held && !worker.held) versions_.hold(worker, *join.held, false);
+    if (join.held && !worker.held && versions::may_have_root(worker, *join.held))
+      versions_.hold(worker, *join.held, false);
     updates_.resolve_ended(*worker.replica);
     updates_.await_decided(worker, nullptr);
   }

@@ -120,10 +120,13 @@ class publishing {
   /// The deadline of the unpublish has passed: the caller gets its memory back even if the version is lost.
   void give_up_waiting(worker_state& worker) {
     worker.parked.reset();
-    retention_.note_forced(*worker.replica, worker.replica->complete);
+    const version_number version = worker.replica->complete;
+    retention_.note_forced(*worker.replica, version);
+    messages::drained_reply reply;
+    reply.lost = version && retention::is_lost(*worker.model, version);
     versions_.drop(worker);
     updates_.refresh(*worker.replica);
-    core_.answer(worker, worker.parked_sequence, messages::drained_reply{});
+    core_.answer(worker, worker.parked_sequence, std::move(reply));
   }
 
   [[nodiscard]] messages::status publish(worker_state& worker, const messages::publish_request& request,
@@ -140,8 +143,7 @@ class publishing {
                                           to_string(model.latest_seen) + " was published already"};
     }
     if (record != model.versions.end()) {
-      const digest128 root = record->second.roots[worker.shard.index];
-      if (root && request.held.root && root != request.held.root) {
+      if (!versions::may_have_root(worker, request.held)) {
         return {errc::version_conflict,
                 "version " + to_string(version) + " was published with other bytes in shard " +
                     to_string(worker.shard) + ": the same version has the same bytes for ever"};

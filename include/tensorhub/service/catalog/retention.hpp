@@ -3,7 +3,10 @@
 /// Retained versions, and the handover that precedes the release of the last reliable copy.
 ///
 /// A replica is *reliable* for a version while it holds the version completely, none of its workers is spot,
-/// and it has not asked to release it. When the last reliable replica asks (by unpublish, leave, or an update
+/// and it has not asked to release it. Another replica may release the version in its favour only while all
+/// its workers were heard within two heartbeats and no reader has lost them: a process that has died must not
+/// count until its death is found out. Otherwise the request waits until they are heard, or declared dead.
+/// When the last reliable replica asks (by unpublish, leave, or an update
 /// that overwrites), it must wait for a *handover*: a host takes the version into host memory and shows it as
 /// a temporary replica.
 ///
@@ -47,10 +50,12 @@ class retention {
     choose_host(*worker.model, found->second);
   }
 
-  /// Merges the retention that a joining worker knows from an earlier server: the higher revision wins.
+  /// Merges the retention that a joining worker knows from an earlier server: the higher revision wins while
+  /// the server recovers. Afterwards a joiner is believed only where the server knows of no retention.
   void greet(worker_state& worker, const messages::retention& told) {
     model_state& model = *worker.model;
-    if (told.revision > model.keeps.revision) {
+    const bool is_believed = core_.recovering() || model.keeps.revision == 0;
+    if (is_believed && told.revision > model.keeps.revision && is_sound(told)) {
       model.keeps = told;
       return tell_all(model);
     }
@@ -81,7 +86,11 @@ class retention {
     }
     const version_number version = replica.complete;
     if (!version || replica.dropping || !is_retained(model, version) || has_spot(replica)) return true;
-    if (count_others(replica, version) > 0) return true;
+    if (has_heard_others(replica, version)) return true;
+    if (count_others(replica, version) > 0) {  // another one has it, unless its processes have just died
+      model.waits_to_let_go = true;
+      return false;
+    }
     replica.letting_go = version;
     static_cast<void>(versions_.recompute(replica));
     const auto [position, fresh] = model.handovers.try_emplace(version);
@@ -147,6 +156,11 @@ class retention {
     core_.retention_changed = true;
     return {};
   }
+  /// What `change` could have made. (A revision at the end of all numbers could not be changed any more.)
+  [[nodiscard]] static bool is_sound(const messages::retention& told) {
+    return told.revision < UINT64_MAX / 2 && told.keep_latest <= limits::retained_versions &&
+           told.pinned.size() <= limits::retained_versions && std::ranges::is_sorted(told.pinned);
+  }
   void tell_all(const model_state& model) {
     for (const auto& [name, replica] : model.replicas) {
       for (const worker_state* worker : replica->workers) {
@@ -171,6 +185,18 @@ class retention {
     const auto record = replica.model->versions.find(version);
     if (record == replica.model->versions.end()) return 0;
     return record->second.reliable_replicas - (replica.counts_for == version ? 1 : 0);
+  }
+
+  /// Another reliable replica has the version, and all its workers were heard lately.
+  [[nodiscard]] bool has_heard_others(const replica_state& replica, version_number version) const {
+    return std::ranges::any_of(replica.model->replicas, [&](const auto& entry) {
+      const replica_state& other = *entry.second;
+      return &other != &replica && other.counts_for == version && is_heard(other);
+    });
+  }
+  [[nodiscard]] bool is_heard(const replica_state& replica) const {
+    return std::ranges::all_of(replica.workers,
+                               [this](const worker_state* w) { return w != nullptr && core_.is_heard(*w); });
   }
 
   /// Sets `host`, or `given_up` if no replica can be the host.
@@ -228,7 +254,7 @@ class retention {
       if (!version || core_.recovering(*replica.model)) return;
       const bool elsewhere = std::ranges::any_of(replica.model->replicas, [&](const auto& entry) {
         const replica_state& other = *entry.second;
-        return !other.temporary && other.counts_for == version;
+        return !other.temporary && other.counts_for == version && is_heard(other);
       });
       if (is_retained(*replica.model, version) && !elsewhere) return;
       replica.dropping = true;

@@ -140,10 +140,10 @@ struct worker_state {
   std::optional<messages::unpublish_request> parked{};  ///< waits until the held version is safe elsewhere
   request_sequence parked_sequence{};
 
-  /// Answers by sequence number; an answer without message is deferred. Answers up to `acknowledged` are
+  /// Answers by sequence number; an answer without message is deferred. Answers to closed requests are
   /// forgotten, and those requests are never executed again.
   std::map<std::uint64_t, answer_state> answers{};
-  std::uint64_t acknowledged = 0;
+  messages::closed_requests closed{};
 
   /// The worker holds a version that counts for its replica.
   [[nodiscard]] bool holds() const noexcept { return held && !withdrawn && !overwriting && !group_pending; }

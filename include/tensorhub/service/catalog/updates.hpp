@@ -135,17 +135,7 @@ class updates {
     if (known == nullptr && request.result.ok()) known = &adopt_operation(worker, request);
     worker.overwriting = false;
     versions_.end_receiving(worker);
-    const bool holds_old = request.intact && worker.held;
-    leases_.end_overwritten(worker, request.held ? request.held->version
-                                    : holds_old  ? worker.held->version
-                                                 : version_number{});
-    if (request.held) {
-      versions_.drop(worker);
-      versions_.hold(worker, *request.held, false);
-      versions_.forget_old(model);
-    } else if (!request.intact) {
-      versions_.drop(worker);
-    }
+    note_held(worker, request);
     await_decided(worker, known);
     if (known == nullptr && core_.policy.decides_per_group &&
         request.operation > worker.replica->closed_operation) {
@@ -364,6 +354,27 @@ class updates {
   }
 
  private:
+  /// What a worker's memory holds after its update.
+  void note_held(worker_state& worker, const messages::finish_request& request) {
+    const bool holds_old = request.intact && worker.held;
+    leases_.end_overwritten(worker, request.held ? request.held->version
+                                    : holds_old  ? worker.held->version
+                                                 : version_number{});
+    if (request.held && versions::may_have_received(worker, *request.held)) {
+      versions_.drop(worker);
+      versions_.hold(worker, *request.held, false);
+      versions_.forget_old(*worker.model);
+    } else if (request.held) {
+      core_.log(log_level::warning,
+                who(worker) + " reports version " + to_string(request.held->version) +
+                    " with a root digest that is not the published one: it counts as holding nothing",
+                about(worker));
+      versions_.drop(worker);
+    } else if (!request.intact) {
+      versions_.drop(worker);
+    }
+  }
+
   // ---- decision
 
   void try_decide(operation_state& operation, const member_state& asked) {
@@ -533,6 +544,7 @@ class updates {
     leases_.grow(operation, worker, {}, &sources);
     messages::update_reply reply = assigned(operation, std::move(sources));
     reply.ordinal = worker.model->versions.at(operation.version).ordinals[worker.shard.index]++;
+    reply.lost = worker.held && retention::is_lost(*worker.model, worker.held->version);
     core_.answer(worker, std::exchange(member.sequence, {}), std::move(reply));
     leases_.feed(*worker.model, operation.version, worker.shard.index);
     serve_waiting(*worker.model);

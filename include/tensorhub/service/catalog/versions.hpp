@@ -29,6 +29,19 @@ class versions {
     reindex(worker);
   }
 
+  /// A report of a version's arrival may be believed: others have published it, with this root. (A worker
+  /// whose update has failed may go back to an old version that the server has forgotten, or never knew.)
+  [[nodiscard]] static bool may_have_received(const worker_state& worker,
+                                              const messages::reference& reference) {
+    if (const digest128 known = known_root(worker, reference.version)) return known == reference.root;
+    return worker.was_elsewhere || reference.version <= worker.model->latest_seen;
+  }
+  /// No root of the version is known, or this one.
+  [[nodiscard]] static bool may_have_root(const worker_state& worker, const messages::reference& reference) {
+    const digest128 known = known_root(worker, reference.version);
+    return !known || known == reference.root;
+  }
+
   /// Records a version that an earlier server decided for a worker.
   void know(model_state& model, version_number number, std::uint32_t shard, digest128 root) {
     version_state& version = version_of(model, number);
@@ -71,6 +84,9 @@ class versions {
     worker.offered_version = version;
     if (wanted == offer::none) return;
     worker.offered = wanted;
+    // The record may have been forgotten while the worker was not offered, and is made anew here.
+    digest128& root = version_of(*worker.model, version).roots[worker.shard.index];
+    if (!root) root = worker.shown()->root;
     index_of(worker, version)
         .insert(worker, worker.places, worker.place, worker.load, wanted == offer::complete,
                 worker.publisher);
@@ -138,6 +154,12 @@ class versions {
   }
 
  private:
+  /// Of the worker's shard; zero: not known.
+  [[nodiscard]] static digest128 known_root(const worker_state& worker, version_number version) {
+    const auto record = worker.model->versions.find(version);
+    return record == worker.model->versions.end() ? digest128{} : record->second.roots[worker.shard.index];
+  }
+
   /// Recounts whether the replica is reliable for the version that it holds (retention.hpp).
   void count_reliable(replica_state& replica, version_number complete) {
     const bool reliable = complete && !replica.letting_go && !replica.dropping &&

@@ -32,10 +32,9 @@ namespace catalog_detail {
 inline constexpr std::chrono::milliseconds tick_interval{20};
 
 /// Forgets answers that the worker no longer waits for: it has received them, or has given up the requests.
-TENSORHUB_DECL void forget_answers(catalog_detail::worker_state& worker, std::uint64_t acknowledged) {
-  if (acknowledged <= worker.acknowledged) return;
-  worker.acknowledged = acknowledged;
-  worker.answers.erase(worker.answers.begin(), worker.answers.upper_bound(acknowledged));
+TENSORHUB_DECL void forget_answers(catalog_detail::worker_state& worker, const messages::envelope& said) {
+  worker.closed.learn(said);
+  std::erase_if(worker.answers, [&](const auto& entry) { return worker.closed.contains({entry.first}); });
 }
 
 }  // namespace catalog_detail
@@ -166,7 +165,7 @@ TENSORHUB_DECL void catalog::handle(const messages::envelope& envelope) {
     parts_->membership.on_join(from, envelope.sequence, *join);
     // Requests that an earlier server has answered may still arrive late; they must not be executed again.
     if (catalog_detail::worker_state* joined = core().find(from))
-      catalog_detail::forget_answers(*joined, envelope.acknowledged.value);
+      catalog_detail::forget_answers(*joined, envelope);
     return;
   }
   if (const auto* list = get_if<messages::list_request>(&envelope.body))
@@ -179,9 +178,11 @@ TENSORHUB_DECL void catalog::handle(const messages::envelope& envelope) {
     return parts_->stuck.on_stuck(from, envelope.sequence, *ask);
   catalog_detail::worker_state* worker = core().find(from);
   if (worker == nullptr) return parts_->membership.notify_goodbye(from);
+  // Requests may wait for a sign of life of this worker.
+  if (worker->model->waits_to_let_go && !core().is_heard(*worker)) core().retention_changed = true;
   worker->last_heard = core().now;
   worker->suspect = worker->unreachable = false;
-  catalog_detail::forget_answers(*worker, envelope.acknowledged.value);
+  catalog_detail::forget_answers(*worker, envelope);
   if (const auto* beat = get_if<messages::heartbeat_request>(&envelope.body)) {
     if (beat->retention < worker->model->keeps.revision)
       core().send(from, {}, messages::retention_push{worker->model->keeps});
@@ -190,7 +191,7 @@ TENSORHUB_DECL void catalog::handle(const messages::envelope& envelope) {
     worker->chunks_received = beat->chunks;
     return core().send(from, {}, core().beat_for(*worker->model));
   }
-  if (!envelope.sequence || envelope.sequence.value <= worker->acknowledged) return;
+  if (!envelope.sequence || worker->closed.contains(envelope.sequence)) return;
   if (worker->answers.size() >= limits::worker_requests_in_flight &&
       !worker->answers.contains(envelope.sequence.value)) {
     return core().log(log_level::warning, who(*worker) + " has too many requests in flight; one was dropped",

@@ -2,7 +2,9 @@
 /// \file codec.ipp
 /// Definitions of service/codec.hpp.
 
+#include <algorithm>
 #include <cstring>
+#include <functional>
 #include <new>
 #include <type_traits>
 #include <utility>
@@ -38,6 +40,15 @@ void move_body(field_archive& archive, messages::message& body, std::size_t type
   static constexpr void (*by_type[])(field_archive&, messages::message&) = {move_message<Type>...};
   by_type[type](archive, body);
 }
+/// What follows the message: `envelope::open`.
+[[nodiscard]] inline decode_fault read_open(frame_reader& reader, std::vector<request_sequence>& open) {
+  if (reader.left_bytes() % 8 != 0) return decode_fault::trailing_bytes;
+  if (reader.left_bytes() / 8 > limits::worker_requests_in_flight) return decode_fault::list_too_long;
+  open.resize(reader.left_bytes() / 8);
+  for (request_sequence& each : open) reader(each.value);
+  const bool ascends = std::ranges::is_sorted(open, std::ranges::less_equal{});
+  return ascends ? decode_fault::none : decode_fault::unordered;
+}
 /// The payload of a message whose number is `type`, less than `message_types`.
 inline void move_payload(field_archive& archive, messages::message& body, std::size_t type) {
   move_body(archive, body, type, std::make_index_sequence<message_types>{});
@@ -53,6 +64,7 @@ TENSORHUB_DECL std::span<const std::byte> encoder::encode(const messages::envelo
   // A writer changes no field; the cast is needed because the field lists take mutable references for the
   // reader.
   move_payload(writer, const_cast<messages::message&>(envelope.body), envelope.body.index());
+  for (request_sequence each : envelope.open) writer(each.value);
   const std::span<std::byte> frame = writer.frame();
   frame_header header;
   header.type = static_cast<std::uint16_t>(envelope.body.index());
@@ -99,7 +111,7 @@ TENSORHUB_DECL decode_fault decoder::read(std::span<const std::byte> frame, deco
   if (reader.good() && mark != little_endian_mark) return decode_fault::byte_order;
   move_payload(reader, result.message.body, header.type);
   if (!reader.good()) return reader.fault();
-  return reader.left_bytes() == 0 ? decode_fault::none : decode_fault::trailing_bytes;
+  return read_open(reader, result.message.open);
 }
 
 }  // namespace tensorhub::inline TENSORHUB_MODE

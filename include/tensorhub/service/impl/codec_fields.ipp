@@ -169,8 +169,8 @@ inline void move_field(field_archive& archive, messages::update_request& m) {
   archive(operation, selector, timeout_ms, reach, shows);
 }
 inline void move_field(field_archive& archive, messages::update_reply& m) {
-  auto& [result, operation, keep, version, sources, ordinal] = m;
-  archive(result, operation, keep, version, as_sources(sources), ordinal);
+  auto& [result, operation, keep, version, sources, ordinal, lost] = m;
+  archive(result, operation, keep, version, as_sources(sources), ordinal, lost);
 }
 inline void move_field(field_archive& archive, messages::receiving_request& m) {
   auto& [operation, shows] = m;

@@ -38,6 +38,8 @@ TENSORHUB_DECL std::string_view to_string(decode_fault fault) noexcept {
       return "a name, sentence or address is longer than its limit";
     case decode_fault::list_too_long:
       return "a list is longer than its limit";
+    case decode_fault::unordered:
+      return "the numbers of open requests do not ascend";
     case decode_fault::key_too_long:
       return "a remote key is longer than its limit";
     case decode_fault::out_of_memory:

@@ -9,6 +9,7 @@
 #include <string>
 #include <string_view>
 #include <type_traits>
+#include <utility>
 
 namespace tensorhub::inline TENSORHUB_MODE {
 
@@ -152,6 +153,16 @@ TENSORHUB_DECL std::string to_json(const log_line& line, std::string_view time) 
       log_detail::append_quoted(out, value);
   });
   return out + "}";
+}
+
+TENSORHUB_DECL std::function<void(const log_line&)> never_throwing(std::function<void(const log_line&)> log) {
+  if (!log) return log;
+  return [log = std::move(log)](const log_line& line) {
+    try {
+      log(line);
+    } catch (...) {  // there is nowhere to tell of it
+    }
+  };
 }
 
 }  // namespace tensorhub::inline TENSORHUB_MODE

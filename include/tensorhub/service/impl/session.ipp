@@ -30,7 +30,8 @@ TENSORHUB_DECL session_ticket session::join(time_point now, time_point deadline)
 }
 
 TENSORHUB_DECL session_ticket session::leave(time_point now, time_point deadline) {
-  if (joined_ && !operation_ && !held_) leaving_ = true;
+  const bool is_joining = outbox_.count(purpose::join) > 0;  // the server may know of this worker already
+  if ((joined_ || is_joining) && !operation_ && !held_) leaving_ = true;
   const session_ticket ticket = new_ticket();
   if (!admit(ticket)) return ticket;
   if (held_) {
@@ -38,12 +39,27 @@ TENSORHUB_DECL session_ticket session::leave(time_point now, time_point deadline
                     "version " + to_string(held_->version) + " is still published: call unpublish() first"});
     return ticket;
   }
-  if (!joined_) {
+  if (!joined_ && !is_joining) {
     finish(ticket, {});
     return ticket;
   }
   request(now, messages::leave_request{}, purpose::leave, ticket, deadline);
   return ticket;
+}
+
+TENSORHUB_DECL void session::make_way(time_point now, time_point until) {
+  const messages::status reason{errc::cancelled, "this worker leaves its model"};
+  cancel_join(reason);
+  end_running(now, until, reason);
+}
+
+TENSORHUB_DECL void session::cancel_join(const messages::status& reason) {
+  if (join_ticket_ != 0) finish(std::exchange(join_ticket_, 0), reason);
+}
+
+TENSORHUB_DECL void session::abandon(time_point now) {
+  if (joined_) request(now, messages::leave_request{}, purpose::leave);
+  end({errc::cancelled, "this worker has left its model: construct a new one"});
 }
 
 TENSORHUB_DECL void session::receive(time_point now, const messages::envelope& envelope) {
@@ -66,7 +82,7 @@ TENSORHUB_DECL void session::advance(time_point now) {
   for (const session_ticket ticket : outbox_.take_expired(now)) {
     finish(ticket, late(now, "an answer of the reference server"));
   }
-  advance_operation(now);
+  advance_operation(now, keeps_);
   if (joined_ && now >= next_heartbeat_) {
     if (was_paused(now)) beats_answered_ = 0;
     next_heartbeat_ = now + heartbeat_interval_;

@@ -44,7 +44,8 @@ namespace session_actions {
 struct raise_epoch {
   std::uint64_t epoch = 0;
 };
-/// The bytes of `held.version` are still there: show it again, at the (new) epoch in `held`.
+/// The bytes of `held.version` are still there, and the control block describes it: show it again, at the
+/// (new) epoch in `held`.
 struct restore {
   messages::reference held{};
 };
@@ -107,9 +108,9 @@ struct session_result {
   messages::status outcome{};
   operation_counter operation{};  ///< publish, update: the server's number of the call; zero: not known
   version_number version{};
-  bool kept = false;    ///< update: the version was held already
-  bool forced = false;  ///< unpublish: the deadline came and the remaining readers were cut off
-  messages::drained_reply drained{};
+  bool kept = false;                  ///< update: the version was held already
+  bool forced = false;                ///< unpublish: the deadline came and the remaining readers were cut off
+  messages::drained_reply drained{};  ///< unpublish; `lost`: of an update, too
   messages::list_reply list{};
   messages::describe_reply description{};
   std::string why{};

@@ -32,8 +32,13 @@ struct running {
   step at = step::waiting;
   time_point deadline = time_point::never();
   time_point drain_deadline = time_point::never();
+  /// The call ends by then, whatever it waits for; never: with the answer to its last report, or two retry
+  /// intervals later.
+  time_point latest = time_point::never();
+  bool lost = false;    ///< update: what it overwrites was the last reliable copy of a retained version
+  bool forced = false;  ///< unpublish: the deadline came, and the remaining readers were cut off
   version_selector selector{};
-  messages::reference target{};                   ///< publish: the reference that is being published
+  messages::reference target{};                   ///< publish, unpublish: the reference that it is about
   version_number version{};                       ///< update: the version that is being read
   digest128 root{};                               ///< update: root digest of that version
   std::vector<messages::assignment> sources{};    ///< update: the sources to read

@@ -36,6 +36,13 @@ class operations : public questions {
   /// Ends a running update with `cancelled`; any other ticket is ignored.
   void cancel(time_point now, session_ticket ticket);
 
+  /// The running call ends by `latest`, whatever it waits for: an update does not wait any longer for the
+  /// answer to the report of its failure; an unpublish that was forced by its deadline waits until then for
+  /// the server's word on whether the version is lost.
+  void end_by(time_point latest) noexcept {
+    if (operation_) operation_->latest = latest;
+  }
+
   // ---- reports of the shell
 
   /// The transfer runs, and `control` can be read from now on. (The server already knows this if no drain was
@@ -46,8 +53,9 @@ class operations : public questions {
   /// `epoch()`.
   void pull_finished(time_point now, const remote_region& control);
 
-  /// No read is outstanding any more. `intact`: no byte of the weights was written.
-  void pull_failed(time_point now, messages::status reason, bool intact);
+  /// No read is outstanding any more. `kept`: the control block, if no byte of the weights was written; it
+  /// describes the version held before.
+  void pull_failed(time_point now, messages::status reason, const std::optional<remote_region>& kept);
 
   /// A source has failed; the transfer continues with the others, and with sources that the server adds.
   void source_failed(time_point now, lease_id lease, errc reason, std::string detail);
@@ -80,12 +88,15 @@ class operations : public questions {
     if (operation_ && push.operation == counter_) abort(now, push.reason);
   }
 
-  /// Runs the timers of the call.
-  void advance_operation(time_point now);
+  /// Runs the timers of the call. `keeps`: what is retained.
+  void advance_operation(time_point now, const messages::retention& keeps);
   [[nodiscard]] time_point operation_deadline() const noexcept;
 
   /// The session ends: no reader may read from this worker any more.
   void end_operation(const messages::status& reason);
+
+  /// Ends a running update with this reason, and any other running call by `until`.
+  void end_running(time_point now, time_point until, const messages::status& reason);
 
   [[nodiscard]] bool admit(session_ticket ticket);
   void begin(session_ticket ticket, step at, time_point deadline);
@@ -111,7 +122,9 @@ class operations : public questions {
   void report_failure(time_point now, messages::status reason, bool intact,
                       std::optional<messages::reference> held);
 
-  void expire_operation(time_point now);
+  void expire_operation(time_point now, const messages::retention& keeps);
+  /// The deadline of an unpublish: the memory is the caller's again.
+  void force_unpublish(time_point now, const messages::retention& keeps);
   /// Ends the running call with this result.
   void conclude(session_result result);
   void conclude(messages::status outcome, version_number version, bool kept = false);

@@ -1,12 +1,13 @@
 #pragma once
 /// \file outbox.hpp
-/// A worker's open requests: numbered, repeated until they are answered, and acknowledged in order.
+/// A worker's open requests: numbered, repeated until they are answered, and acknowledged each.
 ///
 /// A request that is not answered within the retry interval is sent again under its number, so the server can
 /// distinguish a repetition from a second call. Before the worker has joined, only requests that the server
 /// answers to any process are sent (join, list, describe); the others wait here. A new publish or update also
 /// waits until the server has answered all reports of earlier calls, because it must decide on the current
-/// state.
+/// state. The report of a call's end, or that a version is being received, waits for the reports of earlier
+/// ends, and for the report that all readers were cut off, which must not end the leases of later readers.
 ///
 /// Thread safety: none.
 
@@ -111,6 +112,8 @@ class outbox {
 
   [[nodiscard]] time_point next_deadline(bool joined) const noexcept;
 
+  /// How many open requests have this purpose.
+  [[nodiscard]] std::size_t count(purpose why) const noexcept;
   /// Every request was answered.
   [[nodiscard]] bool empty() const noexcept { return open_.empty(); }
   [[nodiscard]] std::vector<messages::envelope> take_output() { return std::exchange(output_, {}); }
@@ -120,10 +123,8 @@ class outbox {
                               bool joined) const noexcept;
   void transmit(time_point now, request_sequence sequence, pending_request& pending);
 
-  /// All answers below the oldest open request have arrived.
-  [[nodiscard]] request_sequence acknowledged() const {
-    return {open_.empty() ? last_sequence_ : open_.begin()->first.value - 1};
-  }
+  /// Puts the header of a frame around the body: sequence zero for a heartbeat.
+  void put_out(request_sequence sequence, messages::message body);
 
   incarnation self_;
   duration retry_;

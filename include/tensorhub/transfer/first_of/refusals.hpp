@@ -31,23 +31,31 @@ class refusals {
   std::vector<std::pair<std::string_view, std::string>> all_;
 };
 
-/// Remembers which members failed with which peer, and until when. Bounded. Thread-safe.
+/// Remembers which members failed with which peer, and until when: a failure counts for the longest time, and
+/// one that was only a time-out for the shortest time first, then twice as long each time. Bounded.
+/// Thread-safe.
 class failure_memory {
   using steady = std::chrono::steady_clock;
 
  public:
-  /// `failed` has a bit per member; if no bit is set, nothing is noted.
-  void note(incarnation peer, std::uint32_t failed, std::chrono::milliseconds how_long);
+  struct times {
+    std::chrono::milliseconds shortest{};
+    std::chrono::milliseconds longest{};
+  };
+  /// Both have a bit per member: `failed` for all that failed, `late` for those of them that timed out.
+  void note(incarnation peer, std::uint32_t failed, std::uint32_t late, const times& how_long);
+  /// The member has connected.
+  void forget(incarnation peer, std::size_t member);
   [[nodiscard]] bool holds(incarnation peer, std::size_t member);
 
  private:
   static constexpr std::size_t max_entries = 4096;
   struct entry {
-    std::uint32_t failed = 0;
+    std::chrono::milliseconds how_long{0};
     steady::time_point until{};
   };
   std::mutex mutex_;
-  std::map<incarnation, entry> entries_;
+  std::map<std::pair<incarnation, std::size_t>, entry> entries_;  ///< by peer and member
 };
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::first_of_detail

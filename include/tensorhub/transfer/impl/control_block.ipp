@@ -67,13 +67,6 @@ TENSORHUB_DECL void control_block::set_segment(std::size_t segment, const remote
   for (std::size_t i = 0; i < raw.size(); ++i) store(first + i, raw[i]);
 }
 
-TENSORHUB_DECL std::vector<digest128> control_block::digests() const {
-  std::vector<digest128> table(chunk_count_);
-  std::memcpy(static_cast<void*>(table.data()), words_.data() + offsets_.digests / 8,
-              chunk_count_ * sizeof(digest128));
-  return table;
-}
-
 TENSORHUB_DECL control_block::control_block(incarnation holder, const layout& shape,
                                             std::vector<std::uint64_t> own, std::span<std::uint64_t> borrowed)
     : offsets_{control_offsets::of(shape)},

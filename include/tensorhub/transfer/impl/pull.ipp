@@ -147,6 +147,8 @@ TENSORHUB_DECL bool pull::block_arrived(channel_id id, completion_status status,
     return lost(slot, errc::protocol_mismatch, "what was read is not a control block of this layout");
   }
   if (!matches(*header, from)) return lost(slot, errc::contract_broken, changed(*header, from.facts));
+  if (options_.needs_root && !from.facts.root)
+    return lost(slot, errc::corrupt, "the server names no root digest of this version");
   if (from.facts.root && root != from.facts.root) {
     return lost(slot, errc::corrupt, "the source's digest table is not the published one");
   }

@@ -40,7 +40,11 @@ TENSORHUB_DECL bool joins(const registration_item& before, const registration_it
     return false;
   const bool one_allocation =
       before.allocation.data == after.allocation.data && before.allocation.bytes == after.allocation.bytes;
-  return gap == 0 || (one_allocation && gap <= max_gap_bytes);
+  if (one_allocation) return gap <= max_gap_bytes;
+  const auto is_unknown = [](const registration_item& item) {
+    return item.range.kind == memory_kind::host && item.allocation.bytes == item.range.bytes;
+  };
+  return gap == 0 && is_unknown(before) && is_unknown(after);
 }
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::registration_detail

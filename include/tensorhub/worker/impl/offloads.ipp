@@ -10,13 +10,22 @@
 #include <string>
 #include <utility>
 
+#include "tensorhub/detail/time_left.hpp"
 #include "tensorhub/worker/offloads.hpp"
+#include "tensorhub/worker/session_orders.hpp"
 #include "tensorhub/worker/worker.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE {
 
 TENSORHUB_DECL offloads::offloads(worker_options options, worker_policies policies, refusal refuse)
-    : options_{std::move(options)}, policies_{std::move(policies)}, refuse_{std::move(refuse)} {}
+    : options_{std::move(options)},
+      policies_{std::move(policies)},
+      refuse_{[refuse = std::move(refuse)](version_number version, messages::status why) {
+        try {
+          refuse(version, std::move(why));
+        } catch (...) {  // no memory: the server asks somebody else when it hears nothing
+        }
+      }} {}
 
 TENSORHUB_DECL offloads::~offloads() {
   close();
@@ -31,31 +40,38 @@ TENSORHUB_DECL void offloads::take(version_number version, std::string replica,
   kept_.push_back(std::make_unique<kept>());
   kept& added = *kept_.back();
   added.version = version;
-  added.thread =
-      std::jthread{[this, &added, replica = std::move(replica),
-                    specs = std::vector(tensors.begin(), tensors.end())] { run(added, replica, specs); }};
+  try {
+    added.thread =
+        std::jthread{[this, &added, replica = std::move(replica),
+                      specs = std::vector(tensors.begin(), tensors.end())] { run(added, replica, specs); }};
+  } catch (...) {
+    kept_.pop_back();
+    throw;
+  }
 }
 
-TENSORHUB_DECL void offloads::leave(std::chrono::milliseconds grace) {
-  std::list<std::unique_ptr<kept>> ending;
-  {
-    const std::lock_guard lock{mutex_};
-    ending.swap(kept_);
-    for (const auto& each : ending) {
-      each->grace = grace;
-      each->over = true;
-    }
-    changed_.notify_all();
-  }  // their threads are joined here, without the lock
+TENSORHUB_DECL void offloads::leave(std::chrono::steady_clock::time_point until) {
+  std::unique_lock lock{mutex_};
+  for (const auto& each : kept_) {
+    each->until = until;
+    each->over = true;
+  }
+  changed_.notify_all();
+  changed_.wait_until(lock, until, [this] {
+    return std::ranges::all_of(kept_, [](const auto& each) { return each->ended; });
+  });
 }
 
 TENSORHUB_DECL void offloads::close() {
+  std::list<std::unique_ptr<kept>> ending;
   {
     const std::lock_guard lock{mutex_};
     closed_ = true;
   }
-  leave(std::chrono::milliseconds{0});
-}
+  leave(std::chrono::steady_clock::now());
+  const std::lock_guard lock{mutex_};
+  ending.swap(kept_);
+}  // their threads are joined here, without the lock
 
 TENSORHUB_DECL std::uint64_t offloads::bytes() const {
   const std::lock_guard lock{mutex_};
@@ -75,14 +91,13 @@ TENSORHUB_DECL void offloads::run(kept& self, const std::string& replica,
     } else {
       keep(self, replica, tensors);
     }
-  } catch (const error& e) {
-    refuse_(self.version, {e.code(), e.sentence()});
-  } catch (const std::exception& e) {
-    refuse_(self.version, {errc::system_failed, e.what()});
+  } catch (...) {
+    refuse_(self.version, worker_detail::status_of_exception("the copy in host memory failed"));
   }
   const std::lock_guard lock{mutex_};
   if (fits) bytes_ -= needed;
   self.ended = true;
+  changed_.notify_all();
 }
 
 TENSORHUB_DECL worker_options offloads::options_of(kept& self, const std::string& replica) {
@@ -92,8 +107,8 @@ TENSORHUB_DECL worker_options offloads::options_of(kept& self, const std::string
   options.trace = {};
   options.dropped = [this, &self] {
     const std::lock_guard lock{mutex_};
+    if (!self.over) self.until = std::chrono::steady_clock::now() + options_.drain_timeout;
     self.over = true;
-    self.grace = options_.drain_timeout;
     changed_.notify_all();
   };
   return options;
@@ -110,8 +125,11 @@ TENSORHUB_DECL void offloads::keep(kept& self, const std::string& replica,
   std::unique_lock lock{mutex_};
   while (!self.over && !reading.done()) changed_.wait_for(lock, std::chrono::milliseconds{10});
   lock.unlock();  // the holder's own lock comes before this one (`dropped`)
-  if (!reading.done()) reading.cancel();
-  static_cast<void>(reading.wait(options_.drain_timeout));
+  if (!reading.done()) {
+    static_cast<void>(holder.leave(time_left(self)));
+    throw error(errc::cancelled, "the process ends, or the version is not wanted any more");
+  }
+  static_cast<void>(reading.wait());
   serve(self, holder, replica);
 }
 
@@ -123,12 +141,16 @@ TENSORHUB_DECL void offloads::serve(kept& self, worker& holder, const std::strin
     lock.lock();
     changed_.wait_for(lock, look_interval, [&] { return self.over; });
     const bool over = self.over;
-    const auto grace = self.grace;
     lock.unlock();
-    if (over) return holder.leave(grace);
+    if (over) return static_cast<void>(holder.leave(time_left(self)));
   }
   throw error(errc::unavailable, "the temporary replica '" + replica + "' does not hold version " +
                                      to_string(self.version) + " any more: the server has given it up");
+}
+
+TENSORHUB_DECL std::chrono::milliseconds offloads::time_left(const kept& self) const {
+  const std::lock_guard lock{mutex_};
+  return detail::time_left(self.until);
 }
 
 TENSORHUB_DECL bool offloads::reserve(std::uint64_t needed) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tensorhub/config.hpp"
+#include "tensorhub/detail/time_left.hpp"
 #include "tensorhub/worker/state.hpp"
 #include "tensorhub/worker/worker.hpp"
 
@@ -52,9 +53,10 @@ namespace worker_detail {
 
 TENSORHUB_DECL void change_retention(worker_state& self, const messages::retain_request& change,
                                      std::chrono::milliseconds timeout) {
-  self.ensure_joined_idle();
-  self.ask(timeout,
-           [&](session& core, time_point now, time_point until) { return core.retain(now, change, until); });
+  const auto until = std::chrono::steady_clock::now() + timeout;
+  self.ensure_joined_idle(until);
+  self.ask(detail::time_left(until),
+           [&](session& core, time_point now, time_point late) { return core.retain(now, change, late); });
 }
 
 }  // namespace worker_detail

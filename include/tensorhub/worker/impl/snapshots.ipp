@@ -4,11 +4,13 @@
 
 #include <algorithm>
 #include <chrono>
+#include <mutex>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "tensorhub/detail/time_left.hpp"
 #include "tensorhub/worker/snapshots.hpp"
 #include "tensorhub/worker/worker.hpp"
 
@@ -30,10 +32,10 @@ struct snapshots::slot {
 class snapshots::one_call {
  public:
   explicit one_call(snapshots& owner) : owner_{&owner} {
-    if (owner.operating_.exchange(true))
+    if (!owner.operating_.try_begin())
       throw owner.failure(errc::busy, "another call about the snapshots of this publisher is running");
   }
-  ~one_call() { owner_->operating_ = false; }
+  ~one_call() { owner_->operating_.end(); }
   one_call(const one_call&) = delete;
   one_call& operator=(const one_call&) = delete;
 
@@ -56,7 +58,9 @@ TENSORHUB_DECL snapshot_report snapshots::publish(version_number version, snapsh
   slot& into = open(how.slot_of(version), from);
   snapshot_report report;
   report.version = version;
-  report.drain_seconds = into.shown.unpublish(std::min(options_.drain_timeout, timeout / 2)).seconds;
+  const unpublish_report before = into.shown.unpublish(std::min(options_.drain_timeout, timeout / 2));
+  report.lost = before.lost;
+  report.drain_seconds = before.seconds;
   const auto drained = clock_type::now();
   const auto ranges = from.ranges();
   std::vector<copy_run> runs;
@@ -69,8 +73,7 @@ TENSORHUB_DECL snapshot_report snapshots::publish(version_number version, snapsh
   }
   const auto copied = clock_type::now();
   report.copy_seconds = seconds(copied - drained);
-  const auto left = timeout - std::chrono::duration_cast<std::chrono::milliseconds>(copied - started);
-  const publish_report shown = into.shown.publish(version, std::max(left, std::chrono::milliseconds{0}));
+  const publish_report shown = into.shown.publish(version, detail::time_left(started + timeout));
   report.bytes = shown.bytes;
   report.digest_seconds = shown.digest_seconds;
   report.seconds = seconds(clock_type::now() - started);
@@ -80,25 +83,22 @@ TENSORHUB_DECL snapshot_report snapshots::publish(version_number version, snapsh
 TENSORHUB_DECL void snapshots::unpublish(std::chrono::milliseconds timeout, unpublish_report& done) {
   using clock_type = std::chrono::steady_clock;
   const auto started = clock_type::now();
+  const double seconds_before = done.seconds;
   const one_call busy{*this};
   for (const auto& each : slots_) {
-    if (!each) continue;
-    const auto left =
-        timeout - std::chrono::duration_cast<std::chrono::milliseconds>(clock_type::now() - started);
-    const unpublish_report one = each->shown.unpublish(std::max(left, std::chrono::milliseconds{0}));
-    done.finished += one.finished;
-    done.moved += one.moved;
-    done.cut_off += one.cut_off;
-    done.forced = done.forced || one.forced;
-    done.seconds += one.seconds;
+    if (each) done.add(each->shown.unpublish(detail::time_left(started + timeout)));
   }
+  done.seconds = seconds_before + std::chrono::duration<double>(clock_type::now() - started).count();
 }
 
-TENSORHUB_DECL void snapshots::leave(std::chrono::milliseconds grace) {
-  const one_call busy{*this};
+TENSORHUB_DECL std::vector<worker*> snapshots::close() {
+  const std::lock_guard lock{opening_};
+  closed_ = true;
+  std::vector<worker*> all;
   for (const auto& each : slots_) {
-    if (each) each->shown.leave(grace);
+    if (each) all.push_back(&each->shown);
   }
+  return all;
 }
 
 TENSORHUB_DECL version_number snapshots::held_version() {
@@ -119,9 +119,12 @@ TENSORHUB_DECL error snapshots::failure(errc code, const std::string& sentence,
 
 TENSORHUB_DECL snapshots::slot& snapshots::open(std::size_t index, const data_plane& from) {
   if (!slots_[index]) {
-    slots_[index] =
-        std::make_unique<slot>(from, beside(options_, "snapshot-" + std::to_string(index)), policies_,
-                               port_choice{.after = static_cast<std::uint16_t>(1 + index)});
+    auto made = std::make_unique<slot>(from, beside(options_, "snapshot-" + std::to_string(index)), policies_,
+                                       port_choice{.after = static_cast<std::uint16_t>(1 + index)});
+    const std::lock_guard lock{opening_};
+    if (closed_)
+      throw failure(errc::invalid_argument, "this publisher has left its model: construct a new one");
+    slots_[index] = std::move(made);
     used_ = true;
   }
   return *slots_[index];

@@ -3,12 +3,17 @@
 /// What worker/state.hpp declares: joining, results and errors, and the session's actions.
 
 #include <algorithm>
+#include <chrono>
+#include <exception>
+#include <mutex>
 #include <string>
 #include <utility>
 #include <variant>
 
 #include "tensorhub/detail/random_id.hpp"
+#include "tensorhub/detail/time_left.hpp"
 #include "tensorhub/worker/offloads.hpp"
+#include "tensorhub/worker/session_orders.hpp"
 #include "tensorhub/worker/state.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE {
@@ -16,12 +21,17 @@ namespace tensorhub::inline TENSORHUB_MODE {
 // ---- one operation at a time
 
 TENSORHUB_DECL operation_guard::operation_guard(worker_state& owner) : owner_{&owner} {
-  if (owner.operating.exchange(true)) {
+  if (!owner.operating.try_begin()) {
     static_cast<void>(owner_.release());
     throw owner.failure(errc::busy, "another publish, unpublish, update or leave of this worker is running");
   }
-  if (owner.left)
+  if (owner.has_left)
     throw owner.failure(errc::invalid_argument, "this worker has left its model: construct a new one");
+  if (owner.leaving) throw owner.failure(errc::busy, "this worker is leaving its model");
+}
+
+TENSORHUB_DECL operation_guard::operation_guard(worker_state& owner, worker_state::steady_time until) {
+  if (owner.operating.begin_by(until)) owner_.reset(&owner);
 }
 
 // ---- begin and end
@@ -61,18 +71,23 @@ TENSORHUB_DECL session_options worker_state::told_to_session(const worker_polici
   return out;
 }
 
-TENSORHUB_DECL void worker_state::ensure_joined_idle() {
+TENSORHUB_DECL void worker_state::ensure_joined_idle(steady_time until) {
   if (joined) return;
   const operation_guard busy{*this};
-  ensure_joined();
+  ensure_joined(until);
 }
 
-TENSORHUB_DECL void worker_state::ensure_joined() {
+TENSORHUB_DECL void worker_state::ensure_joined(steady_time until, update_state* asking) {
   prepare();
   if (joined) return;
-  const session_ticket ticket =
-      client.with([&](session& core, time_point now) { return core.join(now, now + options.join_timeout); });
-  static_cast<void>(checked(wait_for(ticket, options.join_timeout)));
+  const std::chrono::milliseconds patience = std::min(options.join_timeout, detail::time_left(until));
+  const session_ticket ticket = client.with([&](session& core, time_point now) {
+    if (leaving) throw failure(errc::cancelled, "this worker leaves its model");
+    if (asking != nullptr && asking->is_cancelled())
+      throw failure(errc::cancelled, "the caller cancelled the update");
+    return core.join(now, now + patience);
+  });
+  static_cast<void>(checked(wait_for(ticket, patience)));
   joined = true;
 }
 
@@ -89,6 +104,28 @@ TENSORHUB_DECL void worker_state::prepare() {
 TENSORHUB_DECL version_number worker_state::held_version() {
   return client.with(
       [](session& core, time_point) { return core.held() ? core.held()->version : version_number{}; });
+}
+
+TENSORHUB_DECL version_number worker_state::newest_listed() {
+  static constexpr std::chrono::milliseconds between{200};
+  const std::unique_lock lock{listed_.mutex, std::try_to_lock};
+  if (!lock || has_left) return {};
+  if (listed_.asked != 0) {
+    if (const auto answer = results.wait(listed_.asked, std::chrono::steady_clock::now())) {
+      listed_.asked = 0;
+      for (const messages::model_entry& model : answer->list.models) {
+        for (const version_number each : model.available) listed_.newest = std::max(listed_.newest, each);
+      }
+    }
+  }
+  const time_point now = clock.now();
+  if (listed_.asked == 0 && now >= listed_.next) {
+    listed_.next = now + between;
+    listed_.asked = client.with([&](session& core, time_point asked_at) {
+      return core.list(asked_at, options.model, asked_at + options.join_timeout);
+    });
+  }
+  return listed_.newest;
 }
 
 // ---- results and errors
@@ -125,37 +162,37 @@ TENSORHUB_DECL error worker_state::failure(const messages::status& outcome, vers
 TENSORHUB_DECL void worker_state::after_step(session& core) {
   core.progress(updates.chunks_received());  // goes with the next heartbeat
   refusals.look(data->refused_connections(), self, clock.now(), options.log);
-  for (session_action& action : core.take_actions()) {
-    visit(
-        [&](auto& order) {
-          if constexpr (requires { updates.perform(core, order); })
-            updates.perform(core, order);
-          else
-            perform(core, order);
-        },
-        action);
+  // What is reported while an action is carried out may order more.
+  for (auto actions = core.take_actions(); !actions.empty(); actions = core.take_actions()) {
+    for (session_action& action : actions) carry_out(core, action);
   }
+  const version_number held = core.held() ? core.held()->version : version_number{};
+  newer = core.latest() > held ? core.latest().value : 0;
   results.deliver(core.take_results());
 }
 
-TENSORHUB_DECL void worker_state::perform(session&, const session_actions::raise_epoch& order) {
-  data->raise_epoch(order.epoch);
+TENSORHUB_DECL void worker_state::carry_out(session& core, session_action& action) {
+  visit(
+      [&](auto& order) {
+        if constexpr (requires { updates.perform(core, order); })
+          updates.perform(core, order);
+        else if constexpr (requires { worker_detail::perform(*data, core, clock.now(), order); })
+          worker_detail::perform(*data, core, clock.now(), order);
+        else
+          perform(core, order);
+      },
+      action);
 }
-TENSORHUB_DECL void worker_state::perform(session&, const session_actions::restore& order) {
-  data->show_again(order.held.version, order.held.epoch);
-}
-TENSORHUB_DECL void worker_state::perform(session& core, const session_actions::cut_off_reader& order) {
-  data->cut_off(order.reader);
-  core.cut_off_done(clock.now(), order.reader);
-}
-TENSORHUB_DECL void worker_state::perform(session&, const session_actions::cut_off_all&) {
-  data->revoke_all();
-}
+
 TENSORHUB_DECL void worker_state::perform(session&, const session_actions::use_server& order) {
   client.use_server(order.index);
 }
-TENSORHUB_DECL void worker_state::perform(session&, const session_actions::offload& order) {
-  kept_for_others->take(order.version, order.replica, shape.tensors());
+TENSORHUB_DECL void worker_state::perform(session& core, const session_actions::offload& order) {
+  try {
+    kept_for_others->take(order.version, order.replica, shape.tensors());
+  } catch (const std::exception& e) {  // no memory, no thread
+    core.offload_failed(clock.now(), order.version, {errc::system_failed, e.what()});
+  }
 }
 TENSORHUB_DECL void worker_state::perform(session&, const session_actions::drop&) {
   if (options.dropped) options.dropped();

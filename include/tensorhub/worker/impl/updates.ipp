@@ -7,12 +7,15 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <thread>
 #include <utility>
 
+#include "tensorhub/detail/time_left.hpp"
 #include "tensorhub/service/log.hpp"
 #include "tensorhub/transfer/pull_task.hpp"
+#include "tensorhub/worker/session_orders.hpp"
 #include "tensorhub/worker/state.hpp"
 #include "tensorhub/worker/update_handle.hpp"
 
@@ -85,9 +88,10 @@ TENSORHUB_DECL update_report worker_updates::update_from(worker_state& neighbour
                                                          std::chrono::milliseconds timeout) {
   const operation_guard theirs{neighbour};
   operation_guard ours{*whole_};
+  const auto until = std::chrono::steady_clock::now() + timeout;
   const auto held = neighbour.client.with([](session& core, time_point) { return core.held(); });
   if (!held) throw whole_->failure(errc::not_found, "the worker to copy from holds no version");
-  whole_->ensure_joined();
+  whole_->ensure_joined(until);
   if (whole_->shape.digest() != neighbour.shape.digest()) {
     throw whole_->failure(errc::layout_mismatch, "the worker to copy from has other tensors: " +
                                                      first_difference(whole_->shape, neighbour.shape));
@@ -97,8 +101,10 @@ TENSORHUB_DECL update_report worker_updates::update_from(worker_state& neighbour
     std::optional<copy_origin>& origin;
     ~forget() { origin.reset(); }
   } const forget_at_exit{copied_from_};
-  return whole_->counted.update(
-      [&] { return run(std::move(ours), exactly(held->version), timeout, update_reach::anywhere, nullptr); });
+  return whole_->counted.update([&] {
+    return run(std::move(ours), exactly(held->version), detail::time_left(until), update_reach::anywhere,
+               nullptr);
+  });
 }
 
 TENSORHUB_DECL update_report worker_updates::run([[maybe_unused]] operation_guard busy,
@@ -106,11 +112,17 @@ TENSORHUB_DECL update_report worker_updates::run([[maybe_unused]] operation_guar
                                                  std::chrono::milliseconds timeout, update_reach reach,
                                                  update_state* handle) {
   const auto started = whole_->clock.now();
-  whole_->ensure_joined();
+  const auto until = std::chrono::steady_clock::now() + timeout;
+  whole_->ensure_joined(until, handle);
   const session_ticket ticket = whole_->client.with([&](session& core, time_point now) {
+    if (whole_->leaving) throw whole_->failure(errc::cancelled, "this worker leaves its model");
     std::optional<remote_region> shown;  // a copy is shown when it is complete
     if (!copied_from_) shown = whole_->data->control();
-    return core.update(now, selector, now + timeout, shown, reach);
+    const std::chrono::milliseconds left = detail::time_left(until);
+    const session_ticket begun =
+        core.update(now, selector, now + (left - worker_state::last_part(left)), shown, reach);
+    core.end_by(now + left);
+    return begun;
   });
   if (handle != nullptr) {
     std::unique_lock lock{handle->mutex};
@@ -120,25 +132,27 @@ TENSORHUB_DECL update_report worker_updates::run([[maybe_unused]] operation_guar
     if (cancelled) whole_->client.with([&](session& core, time_point now) { core.cancel(now, ticket); });
   }
   update_report report;
-  const session_result result = carry_out(ticket, timeout, started, report);
+  const session_result result = carry_out(ticket, until, started, report);
   if (!result.outcome.ok()) throw whole_->failure(result.outcome, result.version);
   report.version = result.version;
   report.kept = result.kept;
+  report.lost = result.drained.lost;
   report.seconds = to_seconds(whole_->clock.now() - started);
   ++succeeded_;
   return report;
 }
 
 TENSORHUB_DECL session_result worker_updates::carry_out(session_ticket ticket,
-                                                        std::chrono::milliseconds timeout, time_point started,
-                                                        update_report& report) {
-  const auto give_up = std::chrono::steady_clock::now() + timeout + 2 * worker_state::answer_margin;
+                                                        std::chrono::steady_clock::time_point until,
+                                                        time_point started, update_report& report) {
+  const auto give_up = until + 2 * worker_state::answer_margin;
   for (;;) {
     worker_results::step next = whole_->results.next(ticket, give_up);
     if (!next.order && !next.result)
       throw whole_->failure(errc::timed_out, "the update's own control thread does not answer");
     if (next.result) return *std::move(next.result);
     report.wait_seconds = to_seconds(whole_->clock.now() - started);
+    next.order->time_left = detail::time_left(until);
     copied_from_ ? copy_now(*next.order, report) : pull_now(*std::move(next.order), report);
   }
 }
@@ -165,6 +179,8 @@ TENSORHUB_DECL void worker_updates::copy_now(const pull_order& order, update_rep
       whole_->counted.received("copy", false, report.bytes);
     } catch (const std::exception& e) {
       trouble = {errc::system_failed, std::string{"the copy failed: "} + e.what()};
+    } catch (...) {
+      trouble = worker_detail::status_of_exception("the copy failed");
     }
   }
   report.pull_seconds = to_seconds(whole_->clock.now() - started);
@@ -172,9 +188,10 @@ TENSORHUB_DECL void worker_updates::copy_now(const pull_order& order, update_rep
     stop_requested_ = false;
     pending_changes_.clear();
     // On the host nothing fails after the first byte.
-    if (!trouble.ok()) return core.pull_failed(now, trouble, whole_->data->copies_cannot_fail() || !begun);
-    whole_->data->show(origin.version, core.epoch(), neighbour.data->digests());
-    core.pull_finished(now, whole_->data->control());
+    const bool intact = whole_->data->copies_cannot_fail() || !begun;
+    worker_detail::report_end(
+        *whole_->data, core, now,
+        {origin.version, trouble.ok(), intact, std::move(trouble), neighbour.data->digests()});
   });
 }
 
@@ -182,38 +199,39 @@ TENSORHUB_DECL void worker_updates::pull_now(pull_order order, update_report& re
   const auto started = whole_->clock.now();
   const version_number version = order.version;
   transfer_events events = events_of(order);
-  const std::unique_ptr<transfer> begun = whole_->data->begin(std::move(order), std::move(events));
-  whole_->client.with([&](session& core, time_point) {
-    running_ = begun.get();
-    reading_version_ = version;
-    for (pull_change& change : std::exchange(pending_changes_, {})) change_sources(std::move(change));
-    if (std::exchange(stop_requested_, false) || core.fatal()) begun->stop();
-  });
-  bool complete = false;
+  std::unique_ptr<transfer> begun;
   messages::status trouble{errc::cancelled, "the transfer was stopped"};
+  // Whatever is thrown here, by the library or by a callback of the options: the session must learn of the
+  // end, and nobody may use the transfer after it.
   try {
-    complete = begun->run();
-    if (complete) whole_->data->unpack();
-  } catch (const error& e) {
-    complete = false;
-    trouble = {e.code(), e.sentence()};
+    begun = whole_->data->begin(std::move(order), std::move(events));
+    whole_->client.with([&](session& core, time_point) {
+      running_ = begun.get();
+      reading_version_ = version;
+      for (pull_change& change : std::exchange(pending_changes_, {})) change_sources(std::move(change));
+      if (std::exchange(stop_requested_, false) || core.fatal()) begun->stop();
+    });
+    if (begun->run()) {
+      whole_->data->unpack();
+      trouble = {};
+    }
+  } catch (...) {
+    trouble = worker_detail::status_of_exception("the transfer failed");
+  }
+  if (begun) {
+    report.add(begun->progress());
+    whole_->counted.transferred(begun->progress());
   }
   report.pull_seconds = to_seconds(whole_->clock.now() - started);
-  report.add(begun->progress());
-  whole_->counted.transferred(begun->progress());
   whole_->client.with([&](session& core, time_point now) {
     running_ = nullptr;
     stop_requested_ = false;
     pending_changes_.clear();
     chunks_received_ = 0;
-    if (complete) {
-      whole_->data->show(version, core.epoch(), begun->table());
-      core.pull_finished(now, whole_->data->control());
-    } else {
-      // A lane may have shown what it received after the session's end.
-      whole_->data->raise_epoch(core.epoch());
-      core.pull_failed(now, trouble, begun->intact());
-    }
+    const bool complete = trouble.ok();
+    worker_detail::report_end(*whole_->data, core, now,
+                              {version, complete, !begun || begun->intact(), std::move(trouble),
+                               complete ? begun->table() : std::span<const digest128>{}});
   });
 }
 
@@ -244,7 +262,12 @@ TENSORHUB_DECL void worker_updates::cancel(update_state& handle) {
   handle.cancelled = true;
   const session_ticket ticket = handle.ticket;
   lock.unlock();
-  if (ticket != 0) whole_->client.with([&](session& core, time_point now) { core.cancel(now, ticket); });
+  whole_->client.with([&](session& core, time_point now) {
+    if (ticket != 0)
+      core.cancel(now, ticket);
+    else if (!handle.has_ended())
+      core.cancel_join({errc::cancelled, "the caller cancelled the update"});
+  });
 }
 
 TENSORHUB_DECL update_progress worker_updates::progress_of(const update_state& handle) {
@@ -263,7 +286,22 @@ TENSORHUB_DECL update_progress worker_updates::progress_of(const update_state& h
 }
 
 TENSORHUB_DECL update_handle::~update_handle() {
-  if (state_ && thread_.joinable()) cancel();
+  end();
+}
+TENSORHUB_DECL update_handle& update_handle::operator=(update_handle&& other) noexcept {
+  if (this == &other) return *this;
+  end();
+  state_ = std::move(other.state_);
+  thread_ = std::move(other.thread_);
+  return *this;
+}
+TENSORHUB_DECL void update_handle::end() noexcept {
+  if (!state_ || !thread_.joinable()) return;
+  try {
+    cancel();
+  } catch (...) {  // it ends at its own deadline
+  }
+  thread_.join();
 }
 TENSORHUB_DECL update_progress update_handle::progress() const {
   return state_->owner->updates.progress_of(*state_);
@@ -292,8 +330,14 @@ TENSORHUB_DECL void worker_updates::perform(session& core, session_actions::star
   pull_order next{order.version, core.epoch(), order.ordinal, {}};
   for (const messages::assignment& source : order.sources)
     next.sources.push_back(worker_detail::pull_target_of(source, whole_->shape.chunk_count()));
-  if (!copied_from_) core.pull_started(whole_->clock.now(), whole_->data->control());
-  whole_->results.order(std::move(next));
+  try {
+    if (!copied_from_) core.pull_started(whole_->clock.now(), whole_->data->control());
+    whole_->results.order(std::move(next));
+  } catch (...) {
+    worker_detail::report_end(
+        *whole_->data, core, whole_->clock.now(),
+        {order.version, false, true, worker_detail::status_of_exception("the transfer cannot begin"), {}});
+  }
 }
 TENSORHUB_DECL void worker_updates::perform(session&, session_actions::add_source& order) {
   change_sources({worker_detail::pull_target_of(order.source, whole_->shape.chunk_count()), order.released});

@@ -5,9 +5,16 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstddef>
+#include <exception>
+#include <span>
 #include <string>
+#include <system_error>
+#include <thread>
 #include <utility>
+#include <vector>
 
+#include "tensorhub/detail/time_left.hpp"
 #include "tensorhub/service/log.hpp"
 #include "tensorhub/worker/offloads.hpp"
 #include "tensorhub/worker/state.hpp"
@@ -17,11 +24,15 @@ namespace tensorhub::inline TENSORHUB_MODE {
 
 namespace worker_detail {
 
+/// For the server's answer to a publish, where the digests have taken longer than the whole call may.
+inline constexpr std::chrono::milliseconds digests_are_late{1000};
+
 [[nodiscard]] TENSORHUB_DECL publish_report run_publish(worker_state& self, version_number version,
                                                         std::chrono::milliseconds timeout) {
   const auto started = self.clock.now();
+  const auto until = std::chrono::steady_clock::now() + timeout;
   const operation_guard busy{self};
-  self.ensure_joined();
+  self.ensure_joined(until);
   if (!version) throw self.failure(errc::invalid_argument, "version 0 cannot be published: count from 1");
   if (const auto held = self.held_version()) {
     throw self.failure(errc::busy,
@@ -30,25 +41,31 @@ namespace worker_detail {
   publish_report report{version, self.shape.bytes(), 0, 0};
   const version_digests digests = self.named(version, [&] { return self.data->pack(version); });
   report.digest_seconds = to_seconds(self.clock.now() - started);
+  // What took the whole time to digest is late already: one answer more.
+  const auto patience =
+      std::max(detail::time_left(until), std::min<std::chrono::milliseconds>(timeout, digests_are_late));
   const session_ticket ticket = self.client.with([&](session& core, time_point now) {
     self.data->show(version, core.epoch(), digests.table);
-    return core.publish(now, version, digests.root, self.data->control(), now + timeout);
+    return core.publish(now, version, digests.root, self.data->control(), now + patience);
   });
-  const session_result result = self.wait_for(ticket, timeout);
+  const session_result result = self.wait_for(ticket, patience);
   if (!result.outcome.ok()) throw self.failure(result.outcome, version);
   report.seconds = to_seconds(self.clock.now() - started);
   return report;
 }
 
+/// Pre-condition: an operation of this worker is the caller's.
 [[nodiscard]] TENSORHUB_DECL unpublish_report run_unpublish(worker_state& self,
                                                             std::chrono::milliseconds timeout,
                                                             bool is_leaving) {
   const auto started = self.clock.now();
-  const operation_guard busy{self};
   unpublish_report report;
-  if (!self.joined) return report;
-  const session_ticket ticket = self.client.with(
-      [&](session& core, time_point now) { return core.unpublish(now, now + timeout, is_leaving); });
+  const session_ticket ticket = self.client.with([&](session& core, time_point now) {
+    const session_ticket begun =
+        core.unpublish(now, now + (timeout - worker_state::last_part(timeout)), is_leaving);
+    core.end_by(now + timeout);
+    return begun;
+  });
   const session_result result = self.wait_for(ticket, timeout);
   if (!result.outcome.ok()) throw self.failure(result.outcome, {});
   report.finished = result.drained.finished;
@@ -60,16 +77,70 @@ namespace worker_detail {
   return report;
 }
 
+/// No new operation begins while this lives, nor afterwards if the worker has left.
+class leaving_mark {
+ public:
+  explicit leaving_mark(worker_state& self) : self_{&self} { self.leaving = true; }
+  ~leaving_mark() { self_->leaving = false; }
+  leaving_mark(const leaving_mark&) = delete;
+  leaving_mark& operator=(const leaving_mark&) = delete;
+
+ private:
+  worker_state* self_;
+};
+
+/// For a server that has not answered a join yet, and may never do so.
+inline constexpr std::chrono::milliseconds longest_wait_for_nothing{1000};
+
+/// `answer`: the server's answer to the last message is waited for so long, whatever `grace` says.
+[[nodiscard]] TENSORHUB_DECL unpublish_report run_leave(worker_state& self, std::chrono::milliseconds grace,
+                                                        std::chrono::milliseconds answer) {
+  const auto until = std::chrono::steady_clock::now() + grace;
+  const auto drained_by = until - worker_state::last_part(grace);
+  const leaving_mark mark{self};
+  self.client.with(
+      [&](session& core, time_point now) { core.make_way(now, now + detail::time_left(drained_by)); });
+  const operation_guard turn{self, drained_by};
+  unpublish_report report;
+  if (!turn) {  // it digests or copies, or tries to connect: nothing can stop it, and nothing of it counts
+    self.client.with([](session& core, time_point now) { core.abandon(now); });
+    report.forced = true;
+    self.joined = false;
+    self.has_left = true;
+    self.kept_for_others->leave(until);
+    return report;
+  }
+  if (!self.joined.exchange(false)) {
+    self.has_left = true;
+    const auto patience = std::min(detail::time_left(drained_by), longest_wait_for_nothing);
+    const session_ticket ticket =
+        self.client.with([&](session& core, time_point now) { return core.leave(now, now + patience); });
+    static_cast<void>(self.wait_for(ticket, patience));
+    return report;
+  }
+  report = self.counted.unpublish([&] { return run_unpublish(self, detail::time_left(drained_by), true); });
+  self.kept_for_others->leave(drained_by);
+  const std::chrono::milliseconds patience = std::max(detail::time_left(until), answer);
+  const session_ticket ticket =
+      self.client.with([&](session& core, time_point now) { return core.leave(now, now + patience); });
+  self.has_left = true;
+  static_cast<void>(self.checked(self.wait_for(ticket, patience)));
+  return report;
+}
+
 }  // namespace worker_detail
 
 TENSORHUB_DECL worker::worker(worker_options options, worker_policies policies, port_choice ports)
     : state_{std::make_unique<worker_state>(std::move(options), std::move(policies), ports)} {}
 
 TENSORHUB_DECL worker::~worker() {
+  static constexpr std::chrono::milliseconds answer{500};
   try {
-    if (state_->joined) leave(std::chrono::milliseconds{0});
+    if (state_->joined)
+      static_cast<void>(worker_detail::run_leave(*state_, std::chrono::milliseconds{0}, answer));
   } catch (const error& e) {
     if (state_->options.log) state_->options.log(line_of(log_level::warning, e, state_->self));
+  } catch (...) {  // no memory: the server finds out by itself
   }
   state_->kept_for_others->close();
 }
@@ -99,7 +170,10 @@ TENSORHUB_DECL publish_report worker::publish(version_number version, std::chron
 }
 
 TENSORHUB_DECL unpublish_report worker::unpublish(std::chrono::milliseconds timeout) {
-  return state_->counted.unpublish([&] { return worker_detail::run_unpublish(*state_, timeout, false); });
+  return state_->counted.unpublish([&] {
+    const operation_guard busy{*state_};
+    return state_->joined ? worker_detail::run_unpublish(*state_, timeout, false) : unpublish_report{};
+  });
 }
 
 TENSORHUB_DECL update_report worker::update(version_selector selector, std::chrono::milliseconds timeout,
@@ -120,34 +194,51 @@ TENSORHUB_DECL void worker::at_rest(const std::function<void(version_number, std
 }
 
 TENSORHUB_DECL std::optional<version_number> worker::newer() {
-  state_->ensure_joined_idle();
-  return state_->client.with([](session& core, time_point) -> std::optional<version_number> {
-    const version_number held = core.held() ? core.held()->version : version_number{};
-    if (core.latest() > held) return core.latest();
-    return std::nullopt;
-  });
+  const version_number known = state_->joined ? version_number{state_->newer} : state_->newest_listed();
+  return known ? std::optional{known} : std::nullopt;
 }
 
 TENSORHUB_DECL version_number worker::wait(version_selector selector, std::chrono::milliseconds timeout) {
-  state_->ensure_joined_idle();
-  const std::chrono::milliseconds margin = worker_state::answer_margin;
-  const session_ticket ticket = state_->client.with(
-      [&](session& core, time_point now) { return core.wait(now, selector, now + timeout + margin); });
-  return state_->checked(state_->wait_for(ticket, timeout + margin)).version;
+  const auto until = std::chrono::steady_clock::now() + timeout;
+  state_->ensure_joined_idle(until);
+  return state_
+      ->ask(detail::time_left(until),
+            [&](session& core, time_point now, time_point late) { return core.wait(now, selector, late); })
+      .version;
 }
 
-TENSORHUB_DECL void worker::leave(std::chrono::milliseconds grace) {
-  if (!state_->joined) return;
-  static_cast<void>(
-      state_->counted.unpublish([&] { return worker_detail::run_unpublish(*state_, grace, true); }));
-  state_->kept_for_others->leave(grace);
-  const operation_guard busy{*state_};
-  const auto timeout = std::max<std::chrono::milliseconds>(grace, std::chrono::milliseconds{500});
-  const session_ticket ticket =
-      state_->client.with([&](session& core, time_point now) { return core.leave(now, now + timeout); });
-  state_->joined = false;
-  state_->left = true;
-  static_cast<void>(state_->checked(state_->wait_for(ticket, timeout)));
+TENSORHUB_DECL unpublish_report worker::leave(std::chrono::milliseconds grace) {
+  return worker_detail::run_leave(*state_, grace, std::chrono::milliseconds{0});
+}
+
+TENSORHUB_DECL unpublish_report leave_together(std::span<worker* const> workers,
+                                               std::chrono::milliseconds grace) {
+  std::vector<unpublish_report> reports(workers.size());
+  std::vector<std::exception_ptr> failures(workers.size());
+  const auto leave = [&](std::size_t i) {
+    try {
+      reports[i] = workers[i]->leave(grace);
+    } catch (...) {
+      failures[i] = std::current_exception();
+    }
+  };
+  {
+    std::vector<std::jthread> others;
+    for (std::size_t i = 1; i < workers.size(); ++i) {
+      try {
+        others.emplace_back(leave, i);
+      } catch (const std::system_error&) {  // no thread can be started: one after the other
+        leave(i);
+      }
+    }
+    if (!workers.empty()) leave(0);
+  }
+  for (const std::exception_ptr& each : failures) {
+    if (each) std::rethrow_exception(each);
+  }
+  unpublish_report all;
+  for (const unpublish_report& each : reports) all.add(each);
+  return all;
 }
 
 TENSORHUB_DECL std::uint64_t worker::offloaded_bytes() const {
@@ -160,7 +251,8 @@ TENSORHUB_DECL incarnation worker::self() const noexcept {
   return state_->self;
 }
 TENSORHUB_DECL const layout& worker::shape() const noexcept {
-  return state_->shape;
+  static const layout none;
+  return state_->prepared ? state_->shape : none;
 }
 TENSORHUB_DECL registration_cost worker::cost() const noexcept {
   return state_->data->cost();

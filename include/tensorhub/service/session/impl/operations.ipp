@@ -65,6 +65,7 @@ TENSORHUB_DECL session_ticket operations::update(time_point now, const version_s
 TENSORHUB_DECL void operations::cancel(time_point now, session_ticket ticket) {
   if (operation_ && operation_->ticket == ticket && operation_->at != step::publishing &&
       operation_->at != step::unpublishing) {
+    operation_->latest = std::min(operation_->latest, now + options_.request_retry + options_.request_retry);
     abort(now, {errc::cancelled, "the caller cancelled the update"});
   }
 }
@@ -78,7 +79,7 @@ TENSORHUB_DECL void operations::pull_started(time_point now, const remote_region
 
 TENSORHUB_DECL void operations::pull_finished(time_point now, const remote_region& control) {
   if (!operation_ || !operation_->is_pulling()) return;
-  if (operation_->abort) return pull_failed(now, *operation_->abort, false);
+  if (operation_->abort) return pull_failed(now, *operation_->abort, {});
   held_ = messages::reference{operation_->version, epoch_, operation_->root, control};
   operation_->at = step::finishing;
   outbox_.forget(
@@ -89,16 +90,18 @@ TENSORHUB_DECL void operations::pull_finished(time_point now, const remote_regio
       purpose::finish);
 }
 
-TENSORHUB_DECL void operations::pull_failed(time_point now, messages::status reason, bool intact) {
+TENSORHUB_DECL void operations::pull_failed(time_point now, messages::status reason,
+                                            const std::optional<remote_region>& kept) {
   if (!operation_ || !operation_->is_pulling()) return;
   if (operation_->abort) reason = *operation_->abort;
   raise_epoch();  // the received chunks were shown to readers
-  if (intact && operation_->previous) {
+  if (kept && operation_->previous) {
     held_ = operation_->previous;
     held_->epoch = epoch_;
+    held_->control = *kept;  // keys may have been renewed since
     act(session_actions::restore{*held_});
   }
-  report_failure(now, std::move(reason), intact, held_);
+  report_failure(now, std::move(reason), kept.has_value(), held_);
 }
 
 TENSORHUB_DECL void operations::source_failed(time_point now, lease_id lease, errc reason,
@@ -152,11 +155,15 @@ TENSORHUB_DECL void operations::handle(time_point now, const pending_request& pe
   if (!operation_ || pending.why != purpose::drain) return;
   if (reply.result.ok() && reply.revoke) act(session_actions::cut_off_all{});
   if (operation_->at == step::unpublishing) {
-    raise_epoch();
-    held_.reset();
     session_result result;
-    result.outcome = reply.result;
     result.drained = reply;
+    if (operation_->forced) {
+      result.forced = true;
+    } else {
+      raise_epoch();
+      held_.reset();
+      result.outcome = reply.result;
+    }
     conclude(std::move(result));
   } else if (operation_->at == step::draining) {
     if (!reply.result.ok()) return abort(now, reply.result);
@@ -194,8 +201,8 @@ TENSORHUB_DECL void operations::on_push(time_point now, const messages::reassign
   if (!push.source.lease) act(session_actions::release_source{push.old_lease});
 }
 
-TENSORHUB_DECL void operations::advance_operation(time_point now) {
-  if (operation_ && now >= operation_->deadline) expire_operation(now);
+TENSORHUB_DECL void operations::advance_operation(time_point now, const messages::retention& keeps) {
+  if (operation_ && now >= operation_->deadline) expire_operation(now, keeps);
   if (operation_ && operation_->at == step::draining && now >= operation_->drain_deadline) force_drain(now);
 }
 
@@ -242,6 +249,7 @@ TENSORHUB_DECL void operations::begin_pull(time_point now, const pending_request
   operation_->sources = reply.sources;
   operation_->ordinal = reply.ordinal;
   operation_->previous = held_;
+  operation_->lost = reply.lost;
   const bool drained = reply.sources.front().drained;
   const auto* call = get_if<messages::update_request>(&pending.body);
   operation_->told = drained && call != nullptr && call->shows;
@@ -309,14 +317,15 @@ TENSORHUB_DECL void operations::report_failure(time_point now, messages::status 
   operation_->at = step::failing;
   // The call's own deadline may have passed, and a server that is gone never answers.
   const time_point called = operation_->deadline == time_point::never() ? now : operation_->deadline;
-  operation_->deadline = std::max(called, now + options_.request_retry + options_.request_retry);
+  operation_->deadline =
+      std::min(std::max(called, now + options_.request_retry + options_.request_retry), operation_->latest);
   request(now,
           messages::finish_request{known_counter(), operation_->version, std::move(reason), intact,
                                    std::move(held), operation_->first_lease()},
           purpose::finish);
 }
 
-TENSORHUB_DECL void operations::expire_operation(time_point now) {
+TENSORHUB_DECL void operations::expire_operation(time_point now, const messages::retention& keeps) {
   switch (operation_->at) {
     case step::publishing:
       outbox_.forget({purpose::publish});
@@ -324,14 +333,8 @@ TENSORHUB_DECL void operations::expire_operation(time_point now) {
       request(now, messages::unpublish_request{operation_->target.version, operation_->target.epoch, {}},
               purpose::notice);
       return conclude(late(now, "the server's answer to publish()"), {});
-    case step::unpublishing: {
-      force_drain(now);
-      raise_epoch();
-      held_.reset();
-      session_result result;
-      result.forced = true;
-      return conclude(std::move(result));
-    }
+    case step::unpublishing:
+      return force_unpublish(now, keeps);
     case step::failing:
       outbox_.make_notice(purpose::finish);
       return conclude(operation_->failure, {});
@@ -350,8 +353,42 @@ TENSORHUB_DECL void operations::expire_operation(time_point now) {
   }
 }
 
+TENSORHUB_DECL void operations::force_unpublish(time_point now, const messages::retention& keeps) {
+  if (!operation_->forced) {
+    operation_->forced = true;
+    operation_->target.version = held_->version;
+    act(session_actions::cut_off_all{});
+    cut_off_done(now, {});
+    raise_epoch();
+    held_.reset();
+    if (joined_ && operation_->latest != time_point::never() && now < operation_->latest) {
+      operation_->deadline = operation_->latest;
+      return;
+    }
+  }
+  outbox_.make_notice(purpose::drain);
+  session_result result;
+  result.forced = true;
+  // Nobody has said that another holder has it.
+  result.drained.lost =
+      keeps.keep_latest > 0 || std::ranges::binary_search(keeps.pinned, operation_->target.version);
+  conclude(std::move(result));
+}
+
+TENSORHUB_DECL void operations::end_running(time_point now, time_point until,
+                                            const messages::status& reason) {
+  if (!operation_) return;
+  operation_->latest = std::min(operation_->latest, until);
+  const step at = operation_->at;
+  if (at == step::publishing || at == step::unpublishing || at == step::failing)
+    operation_->deadline = std::min(operation_->deadline, until);
+  else
+    abort(now, reason);
+}
+
 TENSORHUB_DECL void operations::conclude(session_result result) {
   result.ticket = operation_->ticket;
+  result.drained.lost = result.drained.lost || operation_->lost;
   if (operation_->at != step::unpublishing) ended_well_ = result.outcome.ok();
   result.operation = known_counter();
   counter_ = std::max(counter_, std::exchange(closed_meanwhile_, {}));

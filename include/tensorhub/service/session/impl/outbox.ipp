@@ -24,7 +24,7 @@ TENSORHUB_DECL void outbox::request(time_point now, bool joined, messages::messa
 }
 
 TENSORHUB_DECL void outbox::heartbeat() {
-  output_.push_back({self_.value, {}, acknowledged(), messages::heartbeat_request{chunks_, retention_}});
+  put_out({}, messages::heartbeat_request{chunks_, retention_});
 }
 
 TENSORHUB_DECL void outbox::repeat(time_point now, bool joined) {
@@ -75,6 +75,11 @@ TENSORHUB_DECL void outbox::make_notice(purpose why) {
   }
 }
 
+TENSORHUB_DECL std::size_t outbox::count(purpose why) const noexcept {
+  return static_cast<std::size_t>(
+      std::ranges::count_if(open_, [why](const auto& entry) { return entry.second.why == why; }));
+}
+
 TENSORHUB_DECL time_point outbox::next_deadline(bool joined) const noexcept {
   time_point next = time_point::never();
   for (const auto& [sequence, pending] : open_) {
@@ -87,6 +92,16 @@ TENSORHUB_DECL time_point outbox::next_deadline(bool joined) const noexcept {
 TENSORHUB_DECL bool outbox::may_send(request_sequence sequence, const pending_request& pending,
                                      bool joined) const noexcept {
   if (!joined && !pending.without_joining) return false;
+  // Readers may be sent to what these offer. What is said of the memory, and that all earlier readers are cut
+  // off, must have been heard before.
+  if (holds_alternative<messages::finish_request>(pending.body) ||
+      holds_alternative<messages::receiving_request>(pending.body)) {
+    return std::none_of(open_.begin(), open_.find(sequence), [](const auto& earlier) {
+      const auto* cut_off = get_if<messages::cut_off_done_request>(&earlier.second.body);
+      return holds_alternative<messages::finish_request>(earlier.second.body) ||
+             (cut_off != nullptr && !cut_off->reader);
+    });
+  }
   if (pending.why != purpose::publish && pending.why != purpose::update) return true;
   return std::none_of(open_.begin(), open_.find(sequence), [](const auto& earlier) {
     return earlier.second.why == purpose::finish || earlier.second.why == purpose::notice;
@@ -95,7 +110,19 @@ TENSORHUB_DECL bool outbox::may_send(request_sequence sequence, const pending_re
 
 TENSORHUB_DECL void outbox::transmit(time_point now, request_sequence sequence, pending_request& pending) {
   pending.next_send = now + retry_;
-  output_.push_back({self_.value, sequence, acknowledged(), pending.body});
+  put_out(sequence, pending.body);
+}
+
+TENSORHUB_DECL void outbox::put_out(request_sequence sequence, messages::message body) {
+  messages::envelope out{self_.value, sequence, {last_sequence_}, std::move(body), {}};
+  for (const auto& [number, pending] : open_) {
+    if (number.value == last_sequence_ || out.open.size() == limits::worker_requests_in_flight) {
+      out.acknowledged = {number.value - 1};
+      break;
+    }
+    out.open.push_back(number);
+  }
+  output_.push_back(std::move(out));
 }
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::session_detail

@@ -35,6 +35,10 @@ TENSORHUB_DECL session_ticket questions::ask(time_point now, messages::message b
   const session_ticket ticket = new_ticket();
   if (fatal_)
     finish(ticket, *fatal_);
+  else if (outbox_.count(purpose::question) >= limits::worker_questions)
+    finish(ticket, {errc::limit_exceeded,
+                    std::to_string(limits::worker_questions) +
+                        " questions of this worker wait for their answers: wait for some of them first"});
   else
     request(now, std::move(body), purpose::question, ticket, deadline);
   return ticket;

@@ -2,6 +2,8 @@
 /// \file refusals.ipp
 /// The text of refusals and the memory of failures: definitions of refusals.hpp.
 
+#include <algorithm>
+
 #include "tensorhub/transfer/first_of/refusals.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::first_of_detail {
@@ -21,26 +23,32 @@ TENSORHUB_DECL std::string refusals::text() const {
   return out;
 }
 
-TENSORHUB_DECL void failure_memory::note(incarnation peer, std::uint32_t failed,
-                                         std::chrono::milliseconds how_long) {
-  if (failed == 0) return;
+TENSORHUB_DECL void failure_memory::note(incarnation peer, std::uint32_t failed, std::uint32_t late,
+                                         const times& how_long) {
   const auto now = steady::now();
   const std::lock_guard lock{mutex_};
-  if (entries_.size() >= max_entries)
-    std::erase_if(entries_, [&](const auto& e) { return e.second.until <= now; });
-  if (entries_.size() >= max_entries) entries_.clear();  // forgetting costs one more attempt each
-  entries_[peer] = {failed, now + how_long};
+  for (std::size_t member = 0; failed >> member != 0; ++member) {
+    if ((failed >> member & 1u) == 0) continue;
+    if (entries_.size() >= max_entries)
+      std::erase_if(entries_, [&](const auto& e) { return e.second.until <= now; });
+    if (entries_.size() >= max_entries) entries_.clear();  // forgetting costs one more attempt each
+    entry& each = entries_[{peer, member}];
+    const bool is_late = (late >> member & 1u) != 0;
+    each.how_long = is_late ? std::max(how_long.shortest, 2 * each.how_long) : how_long.longest;
+    each.how_long = std::min(each.how_long, how_long.longest);
+    each.until = now + each.how_long;
+  }
+}
+
+TENSORHUB_DECL void failure_memory::forget(incarnation peer, std::size_t member) {
+  const std::lock_guard lock{mutex_};
+  entries_.erase({peer, member});
 }
 
 TENSORHUB_DECL bool failure_memory::holds(incarnation peer, std::size_t member) {
   const std::lock_guard lock{mutex_};
-  const auto found = entries_.find(peer);
-  if (found == entries_.end()) return false;
-  if (found->second.until <= steady::now()) {
-    entries_.erase(found);
-    return false;
-  }
-  return (found->second.failed >> member & 1u) != 0;
+  const auto found = entries_.find({peer, member});
+  return found != entries_.end() && found->second.until > steady::now();
 }
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::first_of_detail

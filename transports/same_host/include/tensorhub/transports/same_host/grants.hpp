@@ -30,12 +30,6 @@
 
 namespace tensorhub::inline TENSORHUB_MODE::transports::same_host_detail {
 
-#ifdef F_SEAL_FUTURE_WRITE
-inline constexpr int seal_future_write = F_SEAL_FUTURE_WRITE;
-#else
-inline constexpr int seal_future_write = 0x0010;  // Linux 5.1; glibc names it later
-#endif
-
 inline constexpr std::uint64_t no_grant = 0;  ///< the slot is free, or its owner has ended
 inline constexpr std::uint64_t cut_off_grant = 1;
 inline constexpr std::uint64_t first_grant = 16;

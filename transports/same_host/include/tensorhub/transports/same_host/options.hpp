@@ -58,7 +58,10 @@ struct same_host_options {
   /// processes, so that no update maps the same files again. 0: none.
   std::size_t kept_connections = 16;
 
-  std::size_t max_connections = 4096;  ///< of readers; further ones are refused
+  /// The maximum number of readers' connections; never more than half of the descriptors that the process may
+  /// have. At the limit a new connection replaces the oldest one that has not sent its hello; if there is
+  /// none, the new connection is refused.
+  std::size_t max_connections = 4096;
 
   std::chrono::milliseconds peer_timeout =
       defaults::peer_timeout;  ///< of silence while a request is outstanding

@@ -29,12 +29,18 @@
 
 namespace tensorhub::inline TENSORHUB_MODE::transports::same_host_detail {
 
-/// A file for readers: open for reading only, so that no reader writes into it by mistake.
+/// A file for readers: open for reading only.
 struct shared_file {
   std::uint64_t number = 0;  ///< unique within the transport object
   detail::unique_fd descriptor{};
-  dev_t device = 0;
-  ino_t inode = 0;
+  struct stat facts {};
+  bool is_sealed = false;  ///< memory of tensorhub::host_memory: there are tensors in it, and nothing else
+
+  /// True if the descriptor shows the user nothing that the file's mode hides from that user.
+  [[nodiscard]] bool may_go_to(uid_t user) const noexcept {
+    if (is_sealed || user == ::geteuid()) return true;
+    return (facts.st_mode & (user == facts.st_uid ? S_IRUSR : S_IROTH)) != 0;
+  }
 };
 
 /// An allocation of device memory that readers can map.

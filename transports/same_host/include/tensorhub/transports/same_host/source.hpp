@@ -10,6 +10,7 @@
 
 #include <sys/epoll.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 
 #include <atomic>
 #include <chrono>
@@ -63,6 +64,7 @@ class source {
  private:
   struct connection {
     detail::unique_fd socket{};
+    uid_t user = static_cast<uid_t>(-1);
     clock::time_point opened{};
     bool greeted = false;
     incarnation reader{};
@@ -86,6 +88,17 @@ class source {
 
   void accept_all() noexcept;
 
+  void adopt(detail::unique_fd socket, uid_t user);
+
+  /// Says why, and closes the connection.
+  void turn_away(const detail::unique_fd& socket, welcome_status why) const noexcept;
+
+  /// Closes the oldest connection that has not sent its hello. False: all have (the mutex is held).
+  [[nodiscard]] bool close_oldest_silent() noexcept;
+
+  /// At most half of the descriptors that this process may have: the rest of the process needs some, too.
+  [[nodiscard]] static std::size_t most_connections(const same_host_options& options) noexcept;
+
   void work_on(std::uint64_t id) noexcept;
 
   void drop(const connection& each) noexcept {
@@ -94,8 +107,6 @@ class source {
 
   /// False: the connection ends.
   [[nodiscard]] bool greet(connection& each);
-
-  [[nodiscard]] welcome_status judge(const connection& each, const hello& greeting);
 
   [[nodiscard]] bool answer_all(std::uint64_t id, connection& each);
 
@@ -110,6 +121,7 @@ class source {
   void sweep() noexcept;
 
   const same_host_options options_;
+  const std::size_t most_connections_{most_connections(options_)};
   const incarnation self_;
   detail::reader_gate gate_{self_};
   const std::string socket_name_;

@@ -19,6 +19,7 @@
 
 #include "tensorhub/concepts/transport.hpp"
 #include "tensorhub/detail/build_mode.hpp"
+#include "tensorhub/detail/local_host.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/transports/tcp/address.hpp"
 #include "tensorhub/transports/tcp/options.hpp"
@@ -127,6 +128,16 @@ class basic_tcp {
   }
 
   [[nodiscard]] transport_address address() const { return address_; }
+
+  /// Why processes of other machines cannot connect; empty: no reason is known.
+  [[nodiscard]] std::string why_only_here() const {
+    const auto where = parse_address(address_.text, Channel::scheme);
+    if (!where || !tensorhub::detail::is_local_host(where->host)) return {};
+    return std::string{name} +
+           ": processes of other machines cannot connect to this one, which tells them '" + where->host +
+           "': set the option listen_host, or advertised_host, to an address of this machine that they can "
+           "use";
+  }
 
   [[nodiscard]] std::vector<memory_region> register_memory(std::span<const memory_range> ranges,
                                                            region_access access) {

@@ -44,7 +44,7 @@ struct tcp_path {
 struct tcp_options {
   std::string listen_host = "127.0.0.1";  ///< interface on which peers connect; "0.0.0.0": all
   std::uint16_t listen_port = 0;          ///< 0: any free one
-  std::string advertised_host{};          ///< what peers connect to; empty: listen_host
+  std::string advertised_host{};  ///< what peers connect to; empty: listen_host. Needed with "0.0.0.0"
 
   std::size_t streams = 1;     ///< connections per endpoint; reads are spread over them
   std::size_t io_threads = 2;  ///< threads that answer peers' reads, whatever the number of peers

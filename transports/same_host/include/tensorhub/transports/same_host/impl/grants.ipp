@@ -6,6 +6,7 @@
 #include <cstring>
 #include <string>
 
+#include "tensorhub/detail/file_seals.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/transports/same_host/grants.hpp"
 
@@ -44,7 +45,7 @@ TENSORHUB_DECL grant_page::grant_page()
     throw error(errc::transport_failed,
                 std::string{"same_host: no shared memory for grants: "} + std::strerror(errno));
   // Older kernels do not know this seal; readers map the page read-only anyway.
-  static_cast<void>(::fcntl(file_.get(), F_ADD_SEALS, seal_future_write));
+  static_cast<void>(::fcntl(file_.get(), F_ADD_SEALS, detail::seal_future_write));
 }
 
 TENSORHUB_DECL grant grant_page::take() {

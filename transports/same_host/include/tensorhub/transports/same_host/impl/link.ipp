@@ -36,7 +36,8 @@ TENSORHUB_DECL link::link(const transport_address& where, const same_host_option
   greeting.source = peer.value;
   if (where.capability.size() == greeting.capability.size())
     std::memcpy(greeting.capability.data(), where.capability.data(), greeting.capability.size());
-  if (!send_packet(socket_.get(), greeting)) refuse("closed the connection at once");
+  // A source that turns a reader away does not wait for the hello; its welcome says why.
+  if (!send_packet(socket_.get(), greeting) && errno != EPIPE) refuse("closed the connection at once");
   take_welcome(until);
   hold_process();
   if (options.attach == memory_attach::automatic) probe(source.user);

@@ -156,14 +156,16 @@ TENSORHUB_DECL std::shared_ptr<const shared_file> region_table::file_of(const me
   std::erase_if(files_, [](const auto& each) { return each.expired(); });
   for (const auto& each : files_) {
     auto file = each.lock();
-    if (file && file->device == facts.st_dev && file->inode == facts.st_ino) return file;
+    if (file && file->facts.st_dev == facts.st_dev && file->facts.st_ino == facts.st_ino) return file;
   }
   const std::string path = "/proc/self/fd/" + std::to_string(range.backing_fd);
   detail::unique_fd own{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
-  if (!own) own.reset(::fcntl(range.backing_fd, F_DUPFD_CLOEXEC, 0));
+  // A descriptor that is open for writing is never given away.
+  if (!own && (::fcntl(range.backing_fd, F_GETFL) & O_ACCMODE) == O_RDONLY)
+    own.reset(::fcntl(range.backing_fd, F_DUPFD_CLOEXEC, 0));
   if (!own) return {};
-  auto file =
-      std::make_shared<shared_file>(shared_file{++last_file_, std::move(own), facts.st_dev, facts.st_ino});
+  const bool is_sealed = is_sealed_against_shrinking(own.get());
+  auto file = std::make_shared<shared_file>(shared_file{++last_file_, std::move(own), facts, is_sealed});
   files_.push_back(file);
   return file;
 }

@@ -2,6 +2,7 @@
 /// \file source.ipp
 /// Definitions of source.hpp.
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <utility>
@@ -102,18 +103,59 @@ TENSORHUB_DECL void source::accept_all() noexcept {
       }
       return;
     }
+    const uid_t user = credentials_of(socket.get()).user;
+    if (!may_talk(user, options_.allowed_uids)) {
+      turn_away(socket, welcome_status::other_user);
+      continue;
+    }
     try {
-      const std::uint64_t id = ++last_connection_ + event_id;
-      auto fresh = std::make_unique<connection>();
-      const int descriptor = socket.get();
-      fresh->socket = std::move(socket);
-      fresh->opened = clock::now();
-      const std::lock_guard lock{mutex_};
-      connections_.emplace(id, std::move(fresh));
-      watch(EPOLL_CTL_ADD, descriptor, EPOLLIN, id);
+      adopt(std::move(socket), user);
     } catch (...) {  // no memory: the reader is refused
     }
   }
+}
+
+TENSORHUB_DECL void source::adopt(detail::unique_fd socket, uid_t user) {
+  const std::uint64_t id = ++last_connection_ + event_id;
+  const int descriptor = socket.get();
+  const std::lock_guard lock{mutex_};
+  if (connections_.size() >= most_connections_ && !close_oldest_silent())
+    return turn_away(socket, welcome_status::full);
+  auto fresh = std::make_unique<connection>();
+  fresh->socket = std::move(socket);
+  fresh->user = user;
+  fresh->opened = clock::now();
+  connections_.emplace(id, std::move(fresh));
+  watch(EPOLL_CTL_ADD, descriptor, EPOLLIN, id);
+}
+
+TENSORHUB_DECL void source::turn_away(const detail::unique_fd& socket, welcome_status why) const noexcept {
+  // A socket that is closed with a packet unread would lose the welcome.
+  static_cast<void>(::shutdown(socket.get(), SHUT_RD));
+  hello unread;
+  detail::unique_fd unwanted;
+  while (receive_packet(socket.get(), unread, unwanted) == packet_outcome::taken) {
+  }
+  welcome answer;
+  answer.status = why;
+  static_cast<void>(send_packet(socket.get(), answer));
+}
+
+TENSORHUB_DECL bool source::close_oldest_silent() noexcept {
+  auto oldest = connections_.end();
+  for (auto each = connections_.begin(); each != connections_.end(); ++each) {
+    if (!each->second->greeted && (oldest == connections_.end() || each->first < oldest->first))
+      oldest = each;
+  }
+  if (oldest == connections_.end()) return false;
+  connections_.erase(oldest);
+  return true;
+}
+
+TENSORHUB_DECL std::size_t source::most_connections(const same_host_options& options) noexcept {
+  rlimit files{};
+  if (::getrlimit(RLIMIT_NOFILE, &files) != 0) return options.max_connections;
+  return std::min<std::size_t>(options.max_connections, std::max<std::size_t>(1, files.rlim_cur / 2));
 }
 
 TENSORHUB_DECL void source::work_on(std::uint64_t id) noexcept {
@@ -139,7 +181,7 @@ TENSORHUB_DECL bool source::greet(connection& each) {
   if (outcome != packet_outcome::taken || greeting.magic != hello_magic) return false;
   welcome answer;
   answer.source = self_.value;
-  answer.status = judge(each, greeting);
+  answer.status = detail::status_of<welcome_status>(gate_.judge(greeting, protocol_number));
   const bool accepted = answer.status == welcome_status::accepted;
   if (accepted) {
     each.given = grants_.take();
@@ -151,14 +193,6 @@ TENSORHUB_DECL bool source::greet(connection& each) {
     answer.probe_value = probe_word_;
   }
   return send_packet(each.socket.get(), answer, accepted ? grants_.file() : -1) && accepted;
-}
-
-TENSORHUB_DECL welcome_status source::judge(const connection& each, const hello& greeting) {
-  if (!may_talk(credentials_of(each.socket.get()).user, options_.allowed_uids))
-    return welcome_status::other_user;
-  const auto status = detail::status_of<welcome_status>(gate_.judge(greeting, protocol_number));
-  if (status != welcome_status::accepted) return status;
-  return connections_.size() > options_.max_connections ? welcome_status::full : welcome_status::accepted;
 }
 
 TENSORHUB_DECL bool source::answer_all(std::uint64_t id, connection& each) {
@@ -177,7 +211,7 @@ TENSORHUB_DECL bool source::answer_all(std::uint64_t id, connection& each) {
     int descriptor = -1;
     if (const auto facts = regions_.find(request.key)) {
       fill(answer, *facts);
-      if (facts->file) {
+      if (facts->file && facts->file->may_go_to(each.user)) {
         answer.file = facts->file->number;
         answer.file_offset = facts->range.backing_offset;
         if (each.files.insert(answer.file).second || request.wants == request_kind::region_and_file)

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <string>
 
+#include "tensorhub/detail/file_seals.hpp"
 #include "tensorhub/transports/same_host/staging.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::transports::same_host_detail {
@@ -18,7 +19,7 @@ TENSORHUB_DECL stage_file::stage_file()
     throw error(errc::system_failed, std::string{"same_host: no shared memory to stage device memory in: "} +
                                          std::strerror(errno));
   static_cast<void>(
-      ::fcntl(file_.get(), F_ADD_SEALS, seal_future_write));  // older kernels do not know this seal
+      ::fcntl(file_.get(), F_ADD_SEALS, detail::seal_future_write));  // older kernels do not know this seal
 }
 
 TENSORHUB_DECL void stage_desk::add(stage_job job) {

@@ -7,6 +7,7 @@
 #include <optional>
 #include <utility>
 
+#include "tensorhub/detail/local_host.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/transports/tcp/address.hpp"
 #include "tensorhub/transports/tcp/socket.hpp"
@@ -186,6 +187,8 @@ TENSORHUB_DECL detail::unique_fd connect_to(const std::string& address, const tc
     }
     trouble = std::strerror(failed);
   }
+  if (tensorhub::detail::is_local_host(where->host))
+    trouble += " (that is this machine: a peer on another one has to set its listen_host or advertised_host)";
   throw error(errc::transport_failed, prefix + "cannot connect to " + address + ": " + trouble);
 }
 

@@ -1,0 +1,166 @@
+// The same-host transport against other users of the host, and against processes that connect and say
+// nothing.
+
+#include <doctest/doctest.h>
+#include <fcntl.h>
+#include <sys/fsuid.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <filesystem>
+#include <iostream>
+#include <iterator>
+#include <optional>
+#include <span>
+#include <string>
+#include <tensorhub/detail/unique_fd.hpp>
+#include <tensorhub/transports/same_host.hpp>
+#include <vector>
+
+#include "source_process.hpp"
+
+namespace {
+
+using namespace std::chrono_literals;
+namespace wire = tensorhub::transports::same_host_detail;
+using processes::channel;
+using processes::child_process;
+using source_processes::reader_id;
+using source_processes::source_id;
+using tensorhub::region_access;
+using tensorhub::detail::unique_fd;
+using tensorhub::transports::same_host;
+
+constexpr uid_t nobody = 65534;
+
+[[nodiscard]] bool is_root(const char* what) {
+  if (::geteuid() == 0) return true;
+  std::cout << "SKIPPED: same_host: " << what << ": only root can become another user\n";
+  return false;
+}
+
+[[nodiscard]] std::size_t descriptors_of_this_process() {
+  using files = std::filesystem::directory_iterator;
+  return static_cast<std::size_t>(std::distance(files{"/proc/self/fd"}, files{}));
+}
+
+/// A process that connects `count` times to the sockets that it is told, says nothing, and answers with the
+/// number of its connections.
+struct silent_process {
+  static constexpr int count = 300;
+  child_process process;
+  explicit silent_process(std::optional<uid_t> user)
+      : process{[user](channel& line) { serve(line, user); }} {}
+
+  [[nodiscard]] int connect_to(const same_host& source) const {
+    std::array<char, 128> name{};
+    wire::host_address::parse(source.address().text)->socket.copy(name.data(), name.size() - 1);
+    process.line().tell(name);
+    return process.line().take<int>();
+  }
+
+ private:
+  static void serve(const channel& line, std::optional<uid_t> user) {
+    if (user && (::setresgid(*user, *user, *user) != 0 || ::setresuid(*user, *user, *user) != 0))
+      std::_Exit(4);
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    std::vector<unique_fd> sockets;
+    for (std::array<char, 128> name{}; line.try_take(name, 60s);) {
+      int made = 0;
+      for (; made < count; ++made)
+        sockets.push_back(wire::connect_to(name.data(), name.data(), wire::clock::now() + 20s));
+      line.tell(made);
+    }
+    std::_Exit(0);
+  }
+};
+
+/// An honest reader connects. Connections are accepted in turn, so all earlier ones have been by then.
+[[nodiscard]] std::string trouble_of_a_reader(const same_host& source) {
+  same_host through{{}, reader_id};
+  auto queue = through.make_queue(4);
+  try {
+    const auto endpoint = through.connect(queue, source.address(), source_id, 20s);
+    return endpoint.usable() ? "" : "not usable";
+  } catch (const tensorhub::error& e) {
+    return e.what();
+  }
+}
+
+}  // namespace
+
+TEST_CASE("connections of another user take no descriptors of a source") {
+  if (!is_root("connections of another user")) return;
+  const silent_process stranger{nobody};
+  const same_host source{{}, source_id};
+  const std::size_t before = descriptors_of_this_process();
+  REQUIRE(stranger.connect_to(source) == silent_process::count);
+  CHECK(trouble_of_a_reader(source) == "");
+  CHECK(descriptors_of_this_process() < before + 50);
+}
+
+TEST_CASE("connections that say nothing give way to readers") {
+  const silent_process silent{std::nullopt};
+  const same_host source{{.max_connections = 8}, source_id};
+  const std::size_t before = descriptors_of_this_process();
+  REQUIRE(silent.connect_to(source) == silent_process::count);
+  CHECK(trouble_of_a_reader(source) == "");
+  CHECK(descriptors_of_this_process() < before + 50);
+  // Readers do not: the ninth learns why it is refused.
+  same_host through{{.kept_connections = 0}, reader_id};
+  auto queue = through.make_queue(4);
+  std::vector<same_host::endpoint> endpoints;
+  for (int i = 0; i < 8; ++i) endpoints.push_back(through.connect(queue, source.address(), source_id, 20s));
+  CHECK(trouble_of_a_reader(source).find("options::max_connections") != std::string::npos);
+}
+
+TEST_CASE("connections take at most half of the descriptors that the process may have") {
+  const silent_process silent{std::nullopt};
+  rlimit usual{};
+  REQUIRE(::getrlimit(RLIMIT_NOFILE, &usual) == 0);
+  rlimit few = usual;
+  few.rlim_cur = descriptors_of_this_process() + 100;
+  REQUIRE(::setrlimit(RLIMIT_NOFILE, &few) == 0);
+  {
+    const same_host source{{}, source_id};
+    REQUIRE(silent.connect_to(source) == silent_process::count);
+    CHECK(trouble_of_a_reader(source) == "");
+  }
+  REQUIRE(::setrlimit(RLIMIT_NOFILE, &usual) == 0);
+}
+
+TEST_CASE("a file that cannot be opened again for reading only is not offered") {
+  if (!is_root("a file that cannot be opened again")) return;
+  wire::grant_page grants;
+  wire::region_table regions{grants, true};
+  std::string path =
+      std::filesystem::temp_directory_path() / ("tensorhub_conformance_" + std::string(6, 'X'));
+  const unique_fd writable{::mkostemp(path.data(), O_CLOEXEC)};
+  const unique_fd readable{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
+  ::unlink(path.c_str());
+  REQUIRE(::ftruncate(writable.get(), 4096) == 0);
+  std::array<std::byte, 64> memory{};
+  const auto offered = [&](int descriptor) {
+    ::setfsuid(nobody);  // this thread alone may open what `nobody` may open
+    const auto region =
+        regions.insert({memory.data(), memory.size(), tensorhub::memory_kind::host, descriptor, 0},
+                       region_access::remote_read);
+    ::setfsuid(0);
+    const auto facts = regions.facts_of(region);
+    const int flags = facts->file ? ::fcntl(facts->file->descriptor.get(), F_GETFL) & O_ACCMODE : -1;
+    regions.erase(region);
+    return flags;
+  };
+  CHECK(offered(writable.get()) == -1);
+  CHECK(offered(readable.get()) == O_RDONLY);
+  ::fchmod(writable.get(), 0644);
+  CHECK(offered(writable.get()) == O_RDONLY);
+}

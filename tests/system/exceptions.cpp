@@ -1,0 +1,138 @@
+/// \file exceptions.cpp
+/// What is thrown by a callback, by a thread that cannot be started: an operation fails with an `error`, and
+/// nothing else happens. No thread of the library ends the process, and what follows works.
+
+#include <doctest/doctest.h>
+
+#include <dlfcn.h>
+#include <pthread.h>
+
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <cstdio>
+#include <stdexcept>
+#include <string>
+#include <thread>
+
+#include "hub.hpp"
+
+using namespace system_tests;
+
+// The sanitizers replace pthread_create themselves.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define TENSORHUB_THREADS_CAN_FAIL 0
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define TENSORHUB_THREADS_CAN_FAIL 0
+#endif
+#endif
+#ifndef TENSORHUB_THREADS_CAN_FAIL
+#define TENSORHUB_THREADS_CAN_FAIL 1
+#endif
+
+namespace {
+
+void throwing_log(const tensorhub::log_line&) {
+  throw std::runtime_error{"the log's disk is full"};
+}
+
+}  // namespace
+
+#if TENSORHUB_THREADS_CAN_FAIL
+static std::atomic<bool> threads_fail = false;
+
+/// In the place of the system's, for the whole process.
+extern "C" int pthread_create(pthread_t* made, const pthread_attr_t* how, void* (*run)(void*),
+                              void* what) noexcept {
+  using creation = int (*)(pthread_t*, const pthread_attr_t*, void* (*)(void*), void*);
+  static const auto real = reinterpret_cast<creation>(::dlsym(RTLD_NEXT, "pthread_create"));
+  return threads_fail ? EAGAIN : real(made, how, run, what);
+}
+#endif
+
+TEST_CASE("a trace that throws fails its update with an error; the next update works") {
+  hub::reference_server server;
+  trainer source{who(server.address(), "trainer-0")};
+  source.memory.fill(1);
+  source.worker.publish(1);
+  std::atomic<bool> throws = true;
+  auto options = who(server.address(), "rollout-0");
+  options.trace = [&](const tensorhub::chunk_event&) {
+    if (throws) throw std::runtime_error{"the trace is full"};
+  };
+  rollout reader{options};
+  std::string sentence;
+  CHECK(code_of([&] { reader.worker.update(latest, 5s); }, &sentence) == errc::system_failed);
+  CHECK(contains(sentence, "the trace is full"));
+  throws = false;
+  CHECK(reader.worker.update(latest, 20s).version == 1);
+  CHECK(reader.memory.holds(1));
+  CHECK_FALSE(source.worker.unpublish().forced);
+}
+
+TEST_CASE("logs that throw end no thread: server, worker, seeder") {
+  hub::reference_server server{{.level = tensorhub::log_level::debug, .log = throwing_log}};
+  auto options = who(server.address(), "seed");
+  options.log = throwing_log;
+  const hub::seeder early{options};  // there is no layout yet, which it logs
+  std::this_thread::sleep_for(300ms);
+  trainer source{who(server.address(), "trainer-0")};
+  source.memory.fill(1);
+  source.worker.publish(1);
+  options.replica = "rollout-0";
+  rollout reader{options};
+  CHECK(reader.worker.update(latest, 20s).version == 1);
+  CHECK(reader.memory.holds(1));
+}
+
+#if TENSORHUB_THREADS_CAN_FAIL
+
+namespace {
+
+struct without_threads {
+  without_threads() { threads_fail = true; }
+  ~without_threads() { threads_fail = false; }
+};
+
+}  // namespace
+
+TEST_CASE("threads that cannot be started: an update fails with an error, and the next one works") {
+  hub::reference_server server;
+  trainer source{who(server.address(), "trainer-0")};
+  source.memory.fill(1);
+  source.worker.publish(1);
+  auto options = who(server.address(), "rollout-0");
+  options.lanes = 3;
+  rollout reader{options};
+  reader.worker.join();
+  {
+    const without_threads limit;
+    CHECK(code_of([&] { reader.worker.update(latest, 5s); }) == errc::system_failed);
+  }
+  CHECK(reader.worker.update(latest, 20s).version == 1);
+  CHECK(reader.memory.holds(1));
+}
+
+TEST_CASE("threads that cannot be started: the last copy of a retained version is said to be lost") {
+  hub::reference_server server;
+  trainer source{who(server.address(), "trainer-0")};
+  source.memory.fill(1);
+  source.worker.publish(1);
+  source.worker.retain(1);
+  {
+    const without_threads limit;
+    CHECK(source.worker.unpublish(5s).lost);
+  }
+  source.memory.fill(2);
+  source.worker.publish(2);
+  CHECK_FALSE(source.worker.unpublish().lost);
+}
+
+#else
+
+TEST_CASE("threads that cannot be started") {
+  std::puts("SKIPPED: threads that cannot be started: the sanitizer replaces pthread_create itself");
+}
+
+#endif
