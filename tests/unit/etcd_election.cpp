@@ -199,6 +199,25 @@ TEST_CASE("election: lost answers") {
   }
 }
 
+TEST_CASE("election: the reason why etcd does not answer is logged: if told late, and if another") {
+  driver one;
+  const auto fails = [&](const std::string& why, duration after) {
+    const auto request = one.asks<etcd_requests::look>();
+    one.now = one.now + after;
+    one.answer(request, no_answer{why});
+  };
+  fails("timed out", 3000ms);  // the request's whole time
+  CHECK(one.said("etcd does not answer: timed out"));
+  fails("wrong certificate", 0ms);
+  CHECK_FALSE(one.said("etcd does not answer"));  // it was said within the time of a lease
+  one.now = one.now + 10s;
+  fails("no route", 0ms);
+  CHECK(one.said("etcd does not answer: no route"));
+  one.now = one.now + 10s;
+  fails("no route", 0ms);
+  CHECK_FALSE(one.said("etcd does not answer"));
+}
+
 TEST_CASE("election: a leader that was suspended does not lead afterwards, whatever comes then") {
   driver one;
   one.win();

@@ -186,7 +186,8 @@ class election {
   /// Gives the lease up: it is revoked later, or ends by itself.
   void abandon();
   void follow(time_point now);
-  void set_trouble(const std::string& why);
+  /// Empty: etcd answers. Logs the first reason, and another one at most once in the time of a lease.
+  void set_trouble(time_point now, const std::string& why);
 
   void fail(time_point now, const std::string& why);
 
@@ -223,6 +224,7 @@ class election {
   std::uint64_t highest_term_ = 0;  ///< highest ever seen, also if etcd loses its data
   std::string leader_address_{};
   std::string trouble_{};  ///< reason why etcd does not answer; empty: it answers
+  time_point trouble_said_{};
   bool hopeless_ = false;  ///< it was logged that no valid term is left
   std::vector<log_line> log_{};
 };

@@ -61,6 +61,9 @@ TENSORHUB_DECL std::optional<etcd_request> election::take_request(time_point now
 }
 
 TENSORHUB_DECL void election::receive(time_point now, std::uint64_t number, const etcd_answer& answer) {
+  // A failure is a failure also after its time; its reason says more than "no answer in time".
+  const auto* const failure = std::get_if<etcd_answers::no_answer>(&answer);
+  if (failure && pending_ && pending_->number == number) fail(now, failure->why);
   advance(now);
   if (!pending_ || pending_->number != number) return;  // late
   std::visit([&](const auto& body) { this->on(now, body); }, answer);
@@ -111,8 +114,12 @@ TENSORHUB_DECL void election::follow(time_point now) {
   next_request_ = abandoned_ != 0 ? now : now + options_.poll;
 }
 
-TENSORHUB_DECL void election::set_trouble(const std::string& why) {
-  if (trouble_.empty() && !why.empty()) say(log_level::warning, "etcd does not answer: " + why);
+TENSORHUB_DECL void election::set_trouble(time_point now, const std::string& why) {
+  const bool another = why != trouble_ && now >= trouble_said_ + options_.lease;
+  if (!why.empty() && (trouble_.empty() || another)) {
+    say(log_level::warning, "etcd does not answer: " + why);
+    trouble_said_ = now;
+  }
   if (!trouble_.empty() && why.empty()) say(log_level::info, "etcd answers again");
   trouble_ = why;
 }
@@ -121,7 +128,7 @@ TENSORHUB_DECL void election::fail(time_point now, const std::string& why) {
   const bool revoking = std::holds_alternative<etcd_requests::revoke_lease>(pending_->body);
   pending_.reset();
   next_request_ = now + options_.poll;
-  set_trouble(why.empty() ? "no answer" : why);
+  set_trouble(now, why.empty() ? "no answer" : why);
   if (revoking) abandoned_ = 0;  // the lease ends by itself
   // etcd may have carried out the request. `look` will show it; a lease that is not renewed ends.
   if (state_ == election_state::candidate) state_ = election_state::follower;
@@ -140,7 +147,7 @@ TENSORHUB_DECL void election::on(time_point now, const etcd_answers::lease& answ
   if (answer.seconds <= 0) return depose("etcd has given its lease up");
   const time_point end = safe_end(answer.seconds);
   pending_.reset();
-  set_trouble({});
+  set_trouble(now, {});
   if (grants) {
     lease_ = asked_lease_;
     leads_until_ = end;
@@ -166,7 +173,7 @@ TENSORHUB_DECL void election::on(time_point now, const etcd_answers::situation& 
     return fail(now, "an answer to another question");
   const std::uint64_t asked_term = took ? std::get<etcd_requests::take>(pending_->body).term : 0;
   pending_.reset();
-  set_trouble({});
+  set_trouble(now, {});
   highest_term_ = std::max(highest_term_, answer.term.value_or(0));
   if (took && answer.taken) return lead(now, asked_term);
   leader_address_ = answer.leader_address;
