@@ -64,6 +64,7 @@ enum class fault {
   posts_when_full,       ///< `queue_full` is returned, but the read is done and completes
   no_rollback,           ///< ranges before the bad range stay registered
   any_incarnation,       ///< connects to any process at the address
+  keeps_its_name,        ///< `renew` does nothing
   connects_to_nobody,    ///< `connect` succeeds where no process listens
   forgets_cancelled,     ///< reads of a destroyed endpoint never complete
   /// Reads of a destroyed endpoint bring their bytes after they have completed as cancelled.
@@ -456,6 +457,12 @@ class mutant {
       return;
     }
     core_->base.cut_off(peer);
+  }
+
+  void renew(incarnation self) noexcept {
+    if (core_->kind == fault::keeps_its_name) return;
+    core_->self = self;
+    core_->base.renew(self);
   }
 
   [[nodiscard]] queue make_queue(std::size_t depth) {

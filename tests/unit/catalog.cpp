@@ -432,10 +432,42 @@ TEST_CASE("catalog: a silent worker is declared dead and told so; one that beats
   CHECK(server.core.knows({2}));
   const auto goodbye = server.push<messages::goodbye_push>({1});
   REQUIRE(goodbye.has_value());
-  CHECK(goodbye->reason.code == errc::replaced);
+  CHECK(goodbye->reason.code == errc::disconnected);
+  CHECK(goodbye->worker == incarnation{1});
   CHECK_FALSE(goodbye->rejoin);
   server.send_as({1}, 0, messages::heartbeat_request{});
-  CHECK_FALSE(server.push<messages::goodbye_push>({1}).value().rejoin);
+  const auto again = server.push<messages::goodbye_push>({1}).value();
+  CHECK_FALSE(again.rejoin);
+  CHECK(again.reason.code == errc::disconnected);
+}
+
+TEST_CASE("catalog: a process that was declared dead returns with what it holds, as another incarnation") {
+  driver server;
+  server.join(1, "trainer");
+  server.join(2, "rollout");
+  REQUIRE(server.publish({1}, 7).ok());
+  server.pass_alive(6000ms, {{2}});
+  REQUIRE_FALSE(server.core.knows({1}));
+  CHECK(server.available().empty());
+  auto join = server.join_message("trainer");
+  join.returns = true;
+  join.held = server.reference(7);
+  join.latest = version_number{7};
+  join.before = server_epoch{77};
+  SUBCASE("its place is free") {
+    REQUIRE(server.ask<messages::join_reply>({3}, join).result.ok());
+    CHECK(server.ask<messages::join_reply>({3}, join).result.ok());  // repeated
+    CHECK(server.available() == std::vector<version_number>{7});
+    CHECK(server.start_update({2}).source == incarnation{3});
+  }
+  SUBCASE("a newer process has its place") {
+    server.join(4, "trainer");
+    const auto reply = server.ask<messages::join_reply>({3}, join);
+    CHECK(reply.result.code == errc::replaced);
+    CHECK(reply.result.sentence == "a newer process has taken this worker's place");
+    CHECK(server.core.knows({4}));
+    CHECK_FALSE(server.core.knows({3}));
+  }
 }
 
 TEST_CASE(

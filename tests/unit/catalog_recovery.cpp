@@ -327,7 +327,7 @@ TEST_CASE("recovery: who was declared dead by an earlier server, and was not tol
     const auto goodbye = server.push<messages::goodbye_push>(reader);
     REQUIRE(goodbye.has_value());
     CHECK_FALSE(goodbye->rejoin);
-    CHECK(goodbye->reason.code == errc::replaced);
+    CHECK(goodbye->reason.code == errc::disconnected);
     CHECK(server.leases_on(source) == 0);
   };
   SUBCASE("the source's join tells of it") {
@@ -448,4 +448,31 @@ TEST_CASE("recovery: who gives up a call gives up that one, not another that it 
   call.operation = {4};
   server.send(back, call);
   CHECK(server.core.knows(back));
+}
+
+// ---- two servers without an election
+
+TEST_CASE("recovery: a server without an election takes over workers only while it is new") {
+  driver<> server{catalog_options{.recovery_grace = 5000ms}};
+  const auto moved = [&](const std::string& replica, server_epoch before) {
+    auto join = server.join_message(replica);
+    join.before = before;
+    join.moved = true;
+    return join;
+  };
+  CHECK(server.ask<messages::join_reply>({11}, moved("early", {76})).result.ok());
+  server.join(12, "its own");
+  server.pass_alive(6000ms, {{11}, {12}});
+  const auto refused = server.ask<messages::join_reply>({13}, moved("late", {75}));
+  CHECK(refused.result.code == errc::unavailable);
+  CHECK(refused.result.sentence.find("has no election") != std::string::npos);
+  CHECK_FALSE(server.core.knows({13}));
+  SUBCASE("it has taken over the workers of that server already") {
+    CHECK(server.ask<messages::join_reply>({14}, moved("late", {76})).result.ok());
+  }
+  SUBCASE("the worker comes from a server at the same address, which was started anew") {
+    auto join = moved("late", {75});
+    join.moved = false;
+    CHECK(server.ask<messages::join_reply>({14}, join).result.ok());
+  }
 }

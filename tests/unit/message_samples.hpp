@@ -130,8 +130,8 @@ inline auto fields(msg::model_entry& m) {
   return std::tie(a, b, c, d, e, f);
 }
 inline auto fields(msg::join_request& m) {
-  auto& [a, b, c, d, e, f, g, h, i, j, k, l, n, o, p, q, r, s, t, u, v, w, x, y, z, z1] = m;
-  return std::tie(a, b, c, d, e, f, g, h, i, j, k, l, n, o, p, q, r, s, t, u, v, w, x, y, z, z1);
+  auto& [a, b, c, d, e, f, g, h, i, j, k, l, n, o, p, q, r, s, t, u, v, w, x, y, z, z1, z2, z3] = m;
+  return std::tie(a, b, c, d, e, f, g, h, i, j, k, l, n, o, p, q, r, s, t, u, v, w, x, y, z, z1, z2, z3);
 }
 inline auto fields(msg::join_reply& m) {
   auto& [a, b, c, d, e, f, g, h, i] = m;
@@ -230,8 +230,8 @@ inline auto fields(msg::abort_push& m) {
   return std::tie(a, b);
 }
 inline auto fields(msg::goodbye_push& m) {
-  auto& [a, b, c] = m;
-  return std::tie(a, b, c);
+  auto& [a, b, c, d] = m;
+  return std::tie(a, b, c, d);
 }
 inline auto fields(msg::envelope& m) {
   auto& [a, b, c, d, e] = m;

@@ -541,6 +541,107 @@ TEST_CASE("session: who was declared dead ends every call and lets nobody read a
   CHECK(worker.silent());
 }
 
+const messages::goodbye_push not_heard{server_epoch{77}, false, {errc::disconnected, "not heard"}, {42}};
+
+/// What the shell does: `control` is the control block that it has written again.
+void go_on(driver& worker, const std::optional<remote_region>& control) {
+  REQUIRE(worker.core.may_return());
+  worker.clear_output();
+  worker.core = worker.core.successor(worker.now, {43}, control);
+}
+
+TEST_CASE("session: a worker that was not heard goes on as another incarnation, with what it holds") {
+  driver worker{[](session_options& how) { how.renewable = true; }};
+  worker.join();
+  worker.hold(1);
+  const auto waiting = worker.core.wait(worker.now, at_least(4), worker.in(3s));
+  const auto asked = worker.sent<messages::wait_request>().value().sequence;
+  const auto epoch = worker.core.epoch();
+  worker.push(not_heard);
+  const auto ended = worker.result(waiting).value().outcome;
+  CHECK(ended.code == errc::disconnected);
+  CHECK(ended.sentence == "not heard; it joins again by itself: repeat the call");
+  static_cast<void>(worker.action<session_actions::cut_off_all>());
+  const auto raised = worker.action<session_actions::raise_epoch>().epoch;
+  CHECK(raised > epoch);
+  CHECK(worker.core.kept().value().version == version_number{1});
+  SUBCASE("its memory can be described again") {
+    const remote_region control = driver::control(9);
+    go_on(worker, control);
+    CHECK(worker.core.self() == incarnation{43});
+    CHECK_FALSE(worker.core.may_return());
+    CHECK_FALSE(worker.core.fatal());
+    const auto join = worker.sent<messages::join_request>().value();
+    CHECK(join.sender == 43);
+    CHECK(join.sequence > asked);  // a late answer to an earlier request answers nothing
+    const auto& body = *get_if<messages::join_request>(&join.body);
+    CHECK(body.returns);
+    CHECK(body.held.value() == messages::reference{1, raised, {1, 2}, control});
+    CHECK(body.operation == operation_counter{});
+    worker.push(not_heard);  // repeated: it is meant for the earlier incarnation
+    CHECK_FALSE(worker.core.fatal());
+    worker.answer(join.sequence, driver::joined_reply());
+    CHECK(worker.core.joined());
+    const auto next = worker.core.wait(worker.now, at_least(4), worker.in(3s));
+    CHECK(next > waiting);
+    worker.push(messages::goodbye_push{server_epoch{77}, false, {errc::disconnected, "not heard"}, {43}});
+    CHECK(worker.core.may_return());  // as often as it has to
+  }
+  SUBCASE("it cannot") {
+    go_on(worker, std::nullopt);
+    CHECK_FALSE(worker.core.held());
+    CHECK_FALSE(worker.sent_body<messages::join_request>().held);
+  }
+  SUBCASE("a newer process has its place") {
+    go_on(worker, std::nullopt);
+    const auto join = worker.sent<messages::join_request>().value().sequence;
+    messages::join_reply refusal;
+    refusal.result = {errc::replaced, "taken"};
+    worker.answer(join, refusal);
+    CHECK_FALSE(worker.core.may_return());
+    CHECK(worker.core.fatal().value().code == errc::replaced);
+  }
+}
+
+TEST_CASE("session: what a worker that was not heard keeps") {
+  driver worker{[](session_options& how) { how.renewable = true; }};
+  worker.join();
+  worker.hold(1);
+  SUBCASE("nothing, where the caller takes its memory back") {
+    const auto ticket = worker.core.unpublish(worker.now, worker.in(5s));
+    worker.push(not_heard);
+    CHECK(worker.result(ticket).value().outcome.ok());
+    CHECK_FALSE(worker.core.kept());
+  }
+  SUBCASE("nothing, where other bytes are arriving; what has arrived is not shown afterwards") {
+    const auto ticket = worker.start_update(3);
+    worker.push(not_heard);
+    CHECK(worker.result(ticket).value().outcome.code == errc::disconnected);
+    CHECK_FALSE(worker.core.kept());
+    go_on(worker, std::nullopt);
+    worker.drop_actions();
+    const auto epoch = worker.core.epoch();
+    worker.core.pull_finished(worker.now, driver::control());  // the last bytes arrived at the same time
+    CHECK_FALSE(worker.core.held());
+    CHECK(worker.action<session_actions::raise_epoch>().epoch > epoch);
+  }
+  SUBCASE("the version, where an update has not begun to read") {
+    const auto ticket = worker.core.update(worker.now, at_least(2), worker.in(5s));
+    worker.push(not_heard);
+    CHECK(worker.result(ticket).value().outcome.code == errc::disconnected);
+    CHECK(worker.core.kept().value().version == version_number{1});
+  }
+}
+
+TEST_CASE("session: a worker that was not heard and cannot be another incarnation ends") {
+  driver worker;
+  worker.join();
+  worker.push(not_heard);
+  CHECK_FALSE(worker.core.may_return());
+  CHECK(worker.core.fatal().value().code == errc::replaced);
+  CHECK(worker.core.fatal().value().sentence == "not heard; construct a new one to join again");
+}
+
 // ---- questions and leaving
 
 TEST_CASE("session: questions end with their answer or at their deadline") {

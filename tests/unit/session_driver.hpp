@@ -21,7 +21,9 @@ using namespace std::chrono_literals;
 
 class driver {
  public:
-  driver() : core{options(), incarnation{42}, shape_} {}
+  driver() : driver{[](session_options&) {}} {}
+  template <typename Change>
+  explicit driver(Change&& change) : core{changed(change), incarnation{42}, shape_} {}
 
   static session_options options() {
     session_options out;
@@ -73,6 +75,10 @@ class driver {
     Action out = *get_if<Action>(&actions_.front());
     actions_.erase(actions_.begin());
     return out;
+  }
+  void drop_actions() {
+    take_actions();
+    actions_.clear();
   }
   [[nodiscard]] bool no_action() {
     take_actions();
@@ -170,8 +176,9 @@ class driver {
     REQUIRE(order.version == version);
     return order;
   }
-  [[nodiscard]] static remote_region control() {
+  [[nodiscard]] static remote_region control(std::uint64_t base = 0) {
     remote_region out;
+    out.base = base;
     out.bytes = 4096;
     return out;
   }
@@ -181,6 +188,12 @@ class driver {
   request_sequence last_sequence{};
 
  private:
+  template <typename Change>
+  [[nodiscard]] static session_options changed(Change& change) {
+    session_options out = options();
+    change(out);
+    return out;
+  }
   void take_actions() {
     for (auto& one : core.take_actions()) actions_.push_back(std::move(one));
   }

@@ -49,6 +49,46 @@ TEST_CASE(
   CHECK(join.barred.back() == incarnation{limits::barred_readers + 2});
 }
 
+TEST_CASE("session: a server that does not take over sends the worker back to the one that it came from") {
+  driver worker{[](session_options& how) {
+    how.servers = 2;
+    how.server_timeout = 2000ms;
+  }};
+  worker.join();
+  const auto waiting = worker.core.wait(worker.now, at_least(4), worker.in(60s));
+  worker.pass(2001ms);
+  CHECK(worker.action<session_actions::use_server>().index == 1);
+  worker.push(messages::goodbye_push{server_epoch{78}, true, {}});
+  CHECK(worker.sent_body<messages::join_request>().moved);
+  messages::join_reply refusal;
+  refusal.result = {errc::unavailable, "no election"};
+  worker.answer(refusal);
+  CHECK(worker.action<session_actions::use_server>().index == 0);
+  CHECK_FALSE(worker.core.fatal());
+  const auto join = worker.sent<messages::join_request>().value();
+  CHECK_FALSE(get_if<messages::join_request>(&join.body)->moved);
+  SUBCASE("and from there on, while that one is silent; the join says each time where it is") {
+    worker.pass(2001ms);
+    CHECK(worker.action<session_actions::use_server>().index == 1);
+    CHECK(worker.sent_body<messages::join_request>().moved);
+    worker.pass(2001ms);
+    CHECK(worker.action<session_actions::use_server>().index == 0);
+    CHECK_FALSE(worker.sent_body<messages::join_request>().moved);
+  }
+  SUBCASE("which was only slow") {
+    worker.answer(join.sequence, driver::joined_reply());
+    CHECK(worker.core.joined());
+    CHECK_FALSE(worker.result(waiting).has_value());
+  }
+  SUBCASE("which has ended: the call's error says what the other one said") {
+    worker.pass(60s);
+    const auto ended = worker.result(waiting).value().outcome;
+    CHECK(ended.code == errc::disconnected);
+    CHECK_MESSAGE(ended.sentence.ends_with("does not answer; another server of the list says: no election"),
+                  ended.sentence);
+  }
+}
+
 TEST_CASE("session: a new server is told how many workers there were, if that was heard lately") {
   driver worker;
   static_cast<void>(worker.core.join(worker.now, worker.in(30s)));

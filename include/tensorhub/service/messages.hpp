@@ -159,6 +159,11 @@ struct join_request {
   /// Readers that this worker has cut off by order of earlier servers and will never admit again, the latest
   /// last. Some of them may not know that they were declared dead.
   std::vector<incarnation> barred{};
+  /// An earlier incarnation of this process was declared dead. A process that has taken its place meanwhile
+  /// keeps the place.
+  bool returns = false;
+  /// The last server that it joined is at another address of its list, and may still run.
+  bool moved = false;
 };
 struct join_reply {
   status result{};
@@ -385,10 +390,13 @@ struct offload_push {
   std::string replica{};  ///< name of the temporary replica
 };
 struct drop_push {};
+/// A reason of code `disconnected` without `rejoin`: the server did not hear from this incarnation and declared
+/// it dead. The process may join again as another incarnation.
 struct goodbye_push {
   server_epoch epoch{};
   bool rejoin = false;
   status reason{};
+  incarnation worker{};  ///< the incarnation that is meant; zero: any (a server that could not read the name)
 };
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::messages

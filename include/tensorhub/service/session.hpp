@@ -16,6 +16,7 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -49,6 +50,15 @@ class session : public session_detail::operations {
 
   /// Leaves at once: ends all calls, cuts off all readers, and tells the server so once, without an answer.
   void abandon(time_point now);
+
+  /// The session has ended because the server did not hear from it in time, and its process may go on as
+  /// another incarnation.
+  [[nodiscard]] bool may_return() const noexcept { return fatal_ && returns_; }
+  /// The session that goes on as `self`; it joins by itself. Tickets and request numbers continue. `control`:
+  /// the control block, if it shows `kept()` at `epoch()`; else nothing is held.
+  /// Pre-condition: `may_return()`; the transport says `self` from now on, and its old keys are revoked.
+  [[nodiscard]] session successor(time_point now, incarnation self,
+                                  const std::optional<remote_region>& control) const;
 
   /// Sets the address that the join announces. It is set late because a transport may lose a part that cannot
   /// register the memory.
@@ -138,15 +148,19 @@ class session : public session_detail::operations {
 
   /// The server has refused this worker or declared it dead: ends all calls and cuts off all readers.
   void end(const messages::status& reason);
+  /// The server has declared this worker dead because it did not hear from it.
+  void end_as_silent(const messages::status& reason);
 
   server_epoch speaker_{};               ///< sender of the current message
   server_epoch believed_{};              ///< the server that the worker has joined or is joining
   std::array<server_epoch, 4> ended_{};  ///< the last few servers that it had joined; zero: none
   std::size_t server_index_ = 0;
-  time_point asked_since_{};  ///< since when the present server has been asked
+  std::size_t joined_at_ = 0;  ///< the index of the server that it joined last
+  time_point asked_since_{};   ///< since when the present server has been asked
   bool leaving_ = false;
-  std::uint32_t peers_ = 0;           ///< workers of the model, by the server's last count
-  time_point counted_at_{};           ///< when `peers_` was received
+  bool returns_ = false;     ///< an earlier incarnation was declared dead; after the end: so was this one
+  std::uint32_t peers_ = 0;  ///< workers of the model, by the server's last count
+  time_point counted_at_{};  ///< when `peers_` was received
   std::uint32_t beats_answered_ = 0;  ///< consecutive ones, since the last join or pause
   duration worker_timeout_ = defaults::worker_timeout;
   std::vector<incarnation> barred_;  ///< the last few readers that it has cut off

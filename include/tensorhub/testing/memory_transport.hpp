@@ -33,6 +33,7 @@
 #include <vector>
 
 #include "tensorhub/concepts/guarded_transport.hpp"
+#include "tensorhub/concepts/renewable_transport.hpp"
 #include "tensorhub/config.hpp"
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/error.hpp"
@@ -460,6 +461,11 @@ class memory_transport {
     node_->refused.insert(peer);
   }
 
+  void renew(incarnation self) noexcept {
+    const std::lock_guard lock{node_->mutex};
+    node_->self = self;
+  }
+
   void require_capability(std::span<const std::byte> key) {
     const std::lock_guard lock{node_->mutex};
     node_->capabilities.require(key);
@@ -488,19 +494,20 @@ class memory_transport {
     if (!source)
       throw error{errc::transport_failed, "connection refused: nothing is listening at this address",
                   context};
+    const incarnation reader = self();
     const auto give_up = memory_detail::clock::now() + std::min<duration>(timeout, std::chrono::hours{1});
     for (;;) {
       {
         const std::lock_guard lock{source->mutex};
         if (!source->alive) throw error{errc::transport_failed, "the peer is gone", context};
-        if (source->refused.contains(node_->self)) {
+        if (source->refused.contains(reader)) {
           throw error{errc::transport_failed, "the peer has cut this process off", context};
         }
         if (source->self != peer) {
           throw error{errc::transport_failed, "another process is at this address: " + to_hex(source->self),
                       context};
         }
-        if (!source->capabilities.accepts(address.capability, node_->self, peer)) {
+        if (!source->capabilities.accepts(address.capability, reader, peer)) {
           ++source->refused_connections;
           throw error{errc::transport_failed, "the peer asks for a capability, and this is none for it",
                       context};
@@ -511,8 +518,8 @@ class memory_transport {
         throw error{errc::timed_out, "the peer did not answer a connection", context};
       std::this_thread::sleep_for(std::chrono::microseconds{200});
     }
-    return endpoint{own_queue.state_, std::make_shared<endpoint_state>(
-                                          endpoint_state{source, peer, node_->self, false, false})};
+    return endpoint{own_queue.state_,
+                    std::make_shared<endpoint_state>(endpoint_state{source, peer, reader, false, false})};
   }
 
   /// Behaves as if the process had died: its address is gone and reads from it end in `peer_lost`. Noexcept.
@@ -533,9 +540,14 @@ class memory_transport {
   }
 
  private:
+  [[nodiscard]] incarnation self() const noexcept {
+    const std::lock_guard lock{node_->mutex};
+    return node_->self;
+  }
+
   options options_;
   std::shared_ptr<memory_detail::node> node_ = std::make_shared<memory_detail::node>();
 };
-static_assert(guarded_transport<memory_transport>);
+static_assert(guarded_transport<memory_transport> && renewable_transport<memory_transport>);
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::testing

@@ -51,6 +51,13 @@ class sending_links {
     const std::lock_guard lock{mutex_};
     if (path) links_[self] = path;
   }
+  void rename(incarnation self, incarnation next) noexcept {
+    const std::lock_guard lock{mutex_};
+    auto entry = links_.extract(self);
+    if (entry.empty()) return;
+    entry.key() = next;
+    links_.insert(std::move(entry));
+  }
   void erase(incarnation self) noexcept {
     const std::lock_guard lock{mutex_};
     links_.erase(self);
@@ -127,6 +134,13 @@ class throttled : public wrapped_transport<Inner> {
   ~throttled() { throttled_detail::sending_links::instance().erase(self_); }
   throttled(const throttled&) = delete;
   throttled& operator=(const throttled&) = delete;
+
+  /// Readers in this process find the sending link under `self` from now on.
+  void renew(incarnation self) noexcept requires renewable_transport<Inner> {
+    throttled_detail::sending_links::instance().rename(self_, self);
+    self_ = self;
+    this->inner().renew(self);
+  }
 
   [[nodiscard]] queue make_queue(std::size_t depth) {
     return {this->inner().make_queue(depth), depth, receiving_};

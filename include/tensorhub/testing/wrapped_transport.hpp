@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "tensorhub/concepts/guarded_transport.hpp"
+#include "tensorhub/concepts/renewable_transport.hpp"
 #include "tensorhub/detail/build_mode.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::testing {
@@ -42,6 +43,7 @@ class wrapped_transport {
   [[nodiscard]] remote_region describe(const memory_region& region) const { return inner_.describe(region); }
   void revoke(memory_region& region) noexcept { inner_.revoke(region); }
   void cut_off(incarnation peer) noexcept { inner_.cut_off(peer); }
+  void renew(incarnation self) noexcept requires renewable_transport<Inner> { inner_.renew(self); }
   void require_capability(std::span<const std::byte> key) requires guarded_transport<Inner> {
     inner_.require_capability(key);
   }

@@ -118,6 +118,9 @@ class control_block {
     return std::as_writable_bytes(words_).first(offsets_.total_bytes);
   }
 
+  /// The process goes on as another incarnation. Pre-condition: no version is shown.
+  void set_holder(incarnation holder) noexcept;
+
   /// Shows no version. The caller may change the bytes after this returns.
   void raise_epoch(std::uint64_t epoch) noexcept;
 

@@ -47,6 +47,7 @@
 #include <vector>
 
 #include "tensorhub/concepts/guarded_transport.hpp"
+#include "tensorhub/concepts/renewable_transport.hpp"
 #include "tensorhub/config.hpp"
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/detail/machine_id.hpp"
@@ -241,6 +242,10 @@ class first_of {
 
   void cut_off(incarnation peer) noexcept {
     each_started([&]<std::size_t I>(auto& started) { started.cut_off(peer); });
+  }
+
+  void renew(incarnation self) noexcept requires(renewable_transport<Members>&&...) {
+    each_started([&]<std::size_t I>(auto& started) { started.renew(self); });
   }
 
   /// Applies to all started members that check capabilities. The others accept any process that knows their

@@ -89,7 +89,12 @@ template <typename Welcome>
 /// A source's list of readers that it has cut off, and its capability check.
 class reader_gate {
  public:
-  explicit reader_gate(incarnation self) noexcept : self_{self} {}
+  explicit reader_gate(incarnation self) noexcept : self_{self.value} {}
+
+  /// Who this process is to its readers.
+  [[nodiscard]] incarnation self() const noexcept { return {self_.load(std::memory_order_acquire)}; }
+  /// From now on only readers that expect `self` are accepted.
+  void renew(incarnation self) noexcept { self_.store(self.value, std::memory_order_release); }
 
   /// Refuses this reader from now on. If there is no memory to remember it, the gate refuses everybody.
   void cut_off(incarnation reader) noexcept;
@@ -106,14 +111,14 @@ class reader_gate {
   template <typename Hello>
   [[nodiscard]] refusal judge(const Hello& greeting, std::uint32_t protocol) noexcept {
     if (greeting.protocol != protocol) return refusal::other_protocol;
-    if (greeting.source != self_.value) return refusal::other_process;
+    if (greeting.source != self().value) return refusal::other_process;
     return judge_reader({greeting.reader}, greeting.capability);
   }
 
  private:
   [[nodiscard]] refusal judge_reader(incarnation reader, std::span<const std::byte> capability) noexcept;
 
-  const incarnation self_;
+  std::atomic<std::uint64_t> self_;
   std::mutex mutex_;
   std::unordered_set<incarnation> cut_off_;  ///< guarded by mutex_, as the next two
   bool refuses_everybody_ = false;

@@ -46,6 +46,8 @@ class control_writer {
     describe(table, regions);
     block_.show_receiving(version, epoch);
   }
+  /// The process goes on as another incarnation. Pre-condition: nothing is shown.
+  void set_holder(incarnation holder) noexcept { block_.set_holder(holder); }
   /// Describes the version that `show` showed last once more. Pre-condition: nothing is shown.
   void describe_held(std::span<const remote_region> regions) noexcept { describe(held_, regions); }
   /// Shows the version that is described, whose bytes are still there.

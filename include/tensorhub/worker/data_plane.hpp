@@ -9,7 +9,7 @@
 ///
 /// An operation of a worker costs a few virtual calls; a chunk costs none.
 ///
-/// Thread safety: of a `data_plane`, `address`, `refused_connections`, `cut_off`, `cost`, `raise_epoch`,
+/// Thread safety: of a `data_plane`, `address`, `refused_connections`, `cut_off`, `renew`, `cost`, `raise_epoch`,
 /// `show_again` and `revoke_all` may be called from any thread; the worker serialises everything else. Of a
 /// `transfer`, `run` is called once; while it runs, `stop`, `add_source`, `release_source` and `progress` may
 /// be called from any thread. The rest of a `transfer` is for the time after `run`.
@@ -114,6 +114,10 @@ class data_plane {
   /// How many connections were refused for the want of a capability.
   [[nodiscard]] virtual std::uint64_t refused_connections() const noexcept = 0;
   virtual void cut_off(incarnation reader) noexcept = 0;
+  /// The transport can go on as another incarnation (concepts/renewable_transport.hpp).
+  [[nodiscard]] virtual bool renewable() const noexcept = 0;
+  /// Goes on as another incarnation. Pre-condition: it is renewable, and nothing is shown.
+  virtual void renew(incarnation self) noexcept = 0;
 
   // ---- the user's tensors
 

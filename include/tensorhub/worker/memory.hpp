@@ -68,6 +68,10 @@ class worker_memory {
     control_->describe_held(regions());
     return control();
   }
+  /// The process goes on as another incarnation; the block shows nothing.
+  void renew(incarnation self) noexcept {
+    if (control_) control_->set_holder(self);
+  }
   void add_chunk(chunk_index chunk) noexcept { control_->add_chunk(chunk); }
   /// Shows what `describe_held` has described.
   void show_again(version_number version, std::uint64_t epoch) noexcept {

@@ -27,6 +27,7 @@
 #include "tensorhub/concepts/guarded_transport.hpp"
 #include "tensorhub/concepts/integrity.hpp"
 #include "tensorhub/concepts/memory_space.hpp"
+#include "tensorhub/concepts/renewable_transport.hpp"
 #include "tensorhub/concepts/transport.hpp"
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/memory/host.hpp"
@@ -109,6 +110,13 @@ class policy_data_plane final : public data_plane {
       return 0;
   }
   void cut_off(incarnation reader) noexcept override { transport_.cut_off(reader); }
+  [[nodiscard]] bool renewable() const noexcept override { return renewable_transport<Transport>; }
+  void renew([[maybe_unused]] incarnation self) noexcept override {
+    if constexpr (renewable_transport<Transport>) {
+      transport_.renew(self);
+      memory_.renew(self);
+    }
+  }
 
   void add(tensor_spec tensor, const void* data) override { memory_.shard().add(std::move(tensor), data); }
   [[nodiscard]] std::span<const tensor_spec> tensors() const noexcept override {

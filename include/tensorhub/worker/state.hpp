@@ -92,7 +92,8 @@ struct worker_state {
   [[nodiscard]] TENSORHUB_DECL error failure(const messages::status& outcome, version_number version) const;
 
   const worker_options options;
-  const incarnation self;
+  /// Changes when the worker joins again after it was declared dead.
+  std::atomic<incarnation> self;
   std::unique_ptr<data_plane> data;
   layout shape{};
 
@@ -117,6 +118,8 @@ struct worker_state {
   // ---- the session's actions (client thread or a caller's thread; the client's mutex is held)
 
   TENSORHUB_DECL void after_step(session& core);
+  /// The session has ended, and its process goes on as another incarnation.
+  TENSORHUB_DECL void go_on(session& core);
   TENSORHUB_DECL void carry_out(session& core, session_action& action);
   TENSORHUB_DECL void perform(session& core, const session_actions::use_server& order);
   TENSORHUB_DECL void perform(session& core, const session_actions::offload& order);

@@ -83,6 +83,7 @@ struct simulation_statistics {
   std::uint64_t seeds = 0;           ///< moments at which a lease crossed into another datacenter
   std::uint64_t taken_back = 0;      ///< sources that the last server withdrew from readers without progress
   std::uint64_t kills = 0;
+  std::uint64_t returns = 0;  ///< processes that went on after they were declared dead
   std::uint64_t pauses = 0;
   std::uint64_t flipped_bits = 0;
   std::uint64_t retired = 0;      ///< workers that left within their grace period
@@ -112,6 +113,7 @@ struct simulation_statistics {
     seeds += other.seeds;
     taken_back += other.taken_back;
     kills += other.kills;
+    returns += other.returns;
     pauses += other.pauses;
     flipped_bits += other.flipped_bits;
     retired += other.retired;

@@ -24,6 +24,7 @@ namespace tensorhub::inline TENSORHUB_MODE::testing {
   options.shard = {shard, history.shards};
   options.transport = "simulated";
   options.temporary = temporary;
+  options.renewable = !temporary;
   const std::string base = replica.substr(0, replica.find('~'));
   const std::size_t number = base == "trainer" ? 0 : 1 + std::stoul(base.substr(8));
   options.place.host = replica;

@@ -57,6 +57,8 @@ class simulated_worker {
     std::function<void(simulated_worker&, const session_result&)> result{};
     std::function<void(simulated_worker&, std::size_t)> use_server{};
     std::function<void(simulated_worker&)> resumed{};
+    /// The incarnation as which this process joins again after it was declared dead; empty: it does not.
+    std::function<std::optional<incarnation>(simulated_worker&)> returns_as{};
     std::function<void(simulated_worker&, version_number, const std::string&)> offload{};
     std::function<void(simulated_worker&)> drop{};
     std::function<bool()> flips_a_bit{};
@@ -197,7 +199,8 @@ class simulated_worker {
       }
       const auto results = core_.take_results();
       for (const auto& result : results) world_.result(*this, result);
-      if (actions.empty() && results.empty()) break;
+      // Results may lead to calls of the session that has ended.
+      if (actions.empty() && results.empty() && !(core_.may_return() && returns())) break;
     }
     const time_point next = core_.next_deadline();
     if (next < timer_ && next != time_point::never()) {
@@ -265,6 +268,13 @@ class simulated_worker {
   [[nodiscard]] std::uint64_t chunks_from_receiving() const noexcept { return chunks_from_receiving_; }
 
  private:
+  bool returns() {
+    const auto next = world_.returns_as(*this);
+    if (!next) return false;
+    data_shell memory{*this};
+    worker_detail::go_on_as(*next, memory, core_, events_->now());
+    return true;
+  }
   /// Runs an action now, or after the pause.
   template <typename Call>
   void when_running(Call call) {
@@ -323,6 +333,7 @@ class simulated_worker {
     void cut_off(incarnation reader) {
       if (!worker.faults.no_cut_off) worker.cut_off_.insert(reader);
     }
+    void renew(incarnation self) { worker.control_.set_holder(self); }
     void revoke_all() {
       if (!worker.faults.no_cut_off) ++worker.key_generation_;
     }

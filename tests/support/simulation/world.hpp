@@ -234,6 +234,7 @@ class simulation {
       network_.lose(from.core().self());
     };
     world.resumed = [this](worker_type& worker) { look_at(worker); };
+    world.returns_as = [this](worker_type& worker) { return return_of(worker); };
     world.offload = [this](worker_type& host, version_number version, const std::string& replica) {
       leavers_.offload(host, version, replica);
     };
@@ -263,6 +264,19 @@ class simulation {
         [](session& core, time_point now, time_point deadline) { return core.join(now, deadline); },
         [](const auto&) {});
     return worker;
+  }
+  /// Some processes go on after they were declared dead; the others are restarted by their user (`look_at`).
+  std::optional<incarnation> return_of(worker_type& worker) {
+    const incarnation before = worker.core().self();
+    if (ending_.contains(before) || at(place_of(worker.core())) != &worker || !events_.chance(0.7)) {
+      look_at(worker);
+      return std::nullopt;
+    }
+    const incarnation next{++last_incarnation_};
+    asks_[next] = asks_[before];
+    by_id_[next] = &worker;
+    ++statistics_.returns;
+    return next;
   }
   void spawn_later(const place& where, duration at_most) {
     events_.after(events_.between(std::chrono::milliseconds{1}, at_most), [this, where] {

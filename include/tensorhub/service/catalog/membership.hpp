@@ -6,6 +6,7 @@
 /// A dead reader's lease ends when its source has confirmed the cut-off, or is gone itself.
 
 #include <algorithm>
+#include <array>
 #include <memory>
 #include <optional>
 #include <string>
@@ -48,6 +49,8 @@ class membership {
     reply.worker_timeout_ms = milliseconds(core_.options.worker_timeout);
     reply.group_timeout_ms = milliseconds(core_.options.group_timeout);
     reply.result = check_place(from, join);
+    if (reply.result.ok() && join.returns) reply.result = check_vacant(from, join);
+    if (reply.result.ok()) reply.result = check_not_split(from, join);
     if (reply.result.ok()) reply.result = admission_.check_join(from, join);
     if (reply.result.ok()) reply.result = admission_.check_layout(join, reply.wants_layout);
     if (reply.result.ok() && !reply.wants_layout) {
@@ -87,10 +90,13 @@ class membership {
   void notify_goodbye(incarnation id) {
     messages::goodbye_push goodbye;
     goodbye.epoch = core_.epoch;
+    goodbye.worker = id;
     goodbye.rejoin = !dead_.contains(id);
     if (!goodbye.rejoin) {
-      goodbye.reason = {errc::replaced,
-                        "this worker was declared dead or replaced; construct a new one to join again"};
+      const auto found = dead_.verdict_of(id);
+      goodbye.reason =
+          found ? reason_of(*found)
+                : messages::status{errc::replaced, "this worker has left; construct a new one to join again"};
     }
     core_.send(id, {}, std::move(goodbye));
   }
@@ -189,6 +195,29 @@ class membership {
             "this worker has joined already, as " + who(*present) + ": it cannot join as another one too"};
   }
 
+  /// Whoever returns takes no place from a process that was started after it.
+  [[nodiscard]] messages::status check_vacant(incarnation from, const messages::join_request& join) const {
+    const auto model = core_.models.find(join.model);
+    if (model == core_.models.end() || join.shard.index >= model->second.shards) return {};
+    const auto replica = model->second.replicas.find(join.replica);
+    if (replica == model->second.replicas.end()) return {};
+    const worker_state* present = replica->second->workers[join.shard.index];
+    return present == nullptr || present->id == from ? messages::status{} : reason_of(verdict::replaced);
+  }
+
+  /// Without an election nobody knows whether the server that a worker comes from has ended, or is only slow:
+  /// both would go on with a part of the workers. Only a server that has just been started, for all of them,
+  /// takes over.
+  [[nodiscard]] messages::status check_not_split(incarnation from, const messages::join_request& join) const {
+    const bool has_election = term_of(core_.epoch) != 0;
+    if (!join.moved || has_election || core_.recovering() || core_.find(from) != nullptr) return {};
+    if (std::ranges::find(taken_over_, join.before) != taken_over_.end()) return {};
+    return {errc::unavailable,
+            "this reference server has no election, and does not take over workers of another one that may "
+            "still run: if that one has ended, restart this one; or run both as candidates of an etcd "
+            "(standby_server)"};
+  }
+
   worker_state& admit(incarnation id, const messages::join_request& join) {
     model_state& model = core_.models.at(join.model);
     auto& slot = model.replicas[join.replica];
@@ -241,6 +270,10 @@ class membership {
   /// Takes over what the worker knows from an earlier server.
   void succeed(worker_state& worker, const messages::join_request& join) {
     model_state& model = *worker.model;
+    if (core_.recovering() && std::ranges::find(taken_over_, join.before) == taken_over_.end()) {
+      std::rotate(taken_over_.begin(), taken_over_.begin() + 1, taken_over_.end());
+      taken_over_.back() = join.before;
+    }
     worker.ended_before = std::max(worker.ended_before, join.operation);
     worker.ended_well = join.ended_well;
     const bool is_new =
@@ -290,19 +323,20 @@ class membership {
     updates_.retry_all(model);
   }
 
-  [[nodiscard]] static std::string sentence_of(verdict found) {
+  /// Of a goodbye. `disconnected`: the process may join again, as another incarnation.
+  [[nodiscard]] static messages::status reason_of(verdict found) {
     switch (found) {
       case verdict::silent:
-        return "the server did not hear from this worker and declared it dead; construct a new one to join "
-               "again";
+        return {errc::disconnected, "the server did not hear from this worker and declared it dead"};
       case verdict::replaced:
-        return "a newer process has taken this worker's place";
+        return {errc::replaced, "a newer process has taken this worker's place"};
       case verdict::earlier:
-        return "an earlier server declared this worker dead, and its sources have cut it off; construct "
-               "a new one to join again";
+        return {errc::disconnected,
+                "an earlier server declared this worker dead, and its sources have cut it off"};
       case verdict::unruly:
-        return "this worker called update() before it had reported the end of its last call: one call at a "
-               "time; construct a new one to join again";
+        return {errc::protocol_mismatch,
+                "this worker called update() before it had reported the end of its last call: one call at a "
+                "time; construct a new one to join again"};
     }
     return {};
   }
@@ -319,8 +353,8 @@ class membership {
     remove(worker, {errc::group_failed, sentence}, false);
     messages::goodbye_push goodbye;
     goodbye.epoch = core_.epoch;
-    goodbye.reason = {found == verdict::unruly ? errc::protocol_mismatch : errc::replaced,
-                      sentence_of(found)};
+    goodbye.worker = id;
+    goodbye.reason = reason_of(found);
     core_.send(id, {}, std::move(goodbye));
   }
 
@@ -380,6 +414,7 @@ class membership {
   updates& updates_;
   admission admission_;
   dead_list dead_;
+  std::array<server_epoch, 4> taken_over_{};  ///< the last few servers whose workers came while it recovered
 };
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::catalog_detail

@@ -139,12 +139,12 @@ inline void move_field(field_archive& archive, messages::stuck_entry& m) {
 inline void move_field(field_archive& archive, messages::join_request& m) {
   auto& [model, replica, shard, place, spot, transport, consistency, integrity, address, layout_digest,
          chunk_bytes, chunk_count, tensors, held, operation, reading, receiving, ended_well, decided, latest,
-         peers, keeps, temporary, capability_key, before, barred] = m;
+         peers, keeps, temporary, capability_key, before, barred, returns, moved] = m;
   archive(as_name(model), as_name(replica), shard, place, spot, as_name(transport), as_name(consistency),
           as_name(integrity), address, layout_digest, chunk_bytes, chunk_count,
           as_list(tensors, minimum_tensor_bytes, limits::tensors), held, operation, as_sources(reading),
           receiving, ended_well, decided, latest, peers, keeps, temporary, as_secret(capability_key), before,
-          as_list(barred, 8, limits::barred_readers));
+          as_list(barred, 8, limits::barred_readers), returns, moved);
 }
 inline void move_field(field_archive& archive, messages::join_reply& m) {
   auto& [result, epoch, wants_layout, heartbeat_interval_ms, worker_timeout_ms, group_timeout_ms, operation,
@@ -279,8 +279,8 @@ inline void move_field(field_archive& archive, messages::abort_push& m) {
   archive(operation, reason);
 }
 inline void move_field(field_archive& archive, messages::goodbye_push& m) {
-  auto& [epoch, rejoin, reason] = m;
-  archive(epoch, rejoin, reason);
+  auto& [epoch, rejoin, reason, worker] = m;
+  archive(epoch, rejoin, reason, worker);
 }
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::codec_detail

@@ -74,8 +74,9 @@ TENSORHUB_DECL void session::receive(time_point now, const messages::envelope& e
 TENSORHUB_DECL void session::advance(time_point now) {
   if (join_ticket_ != 0 && now >= join_deadline_) {
     const session_ticket ticket = std::exchange(join_ticket_, 0);
-    finish(ticket, {errc::disconnected, "no answer from the reference server at " + options_.server +
-                                            ": is it running there, and is it a TensorHub server?"});
+    finish(ticket,
+           {errc::disconnected, "no answer from the reference server at " + options_.server +
+                                    ": is it running there, and is it a TensorHub server?" + refusal_});
   }
   if (now >= patience()) try_next_server(now);
   outbox_.repeat(now, joined_);
@@ -109,6 +110,8 @@ TENSORHUB_DECL void session::send_join(time_point now) {
   join.barred = barred_;
   join.peers = counted_workers(now);
   join.keeps = keeps_;
+  join.returns = returns_;
+  join.moved = server_ && server_index_ != joined_at_;
   // A call that the old server has not answered is made again, so it is not finished.
   if (counted_) join.operation = {operation_ ? counter_.value - 1 : counter_.value};
   if (operation_ && operation_->is_decided()) join.decided = operation_->version;
@@ -149,8 +152,15 @@ TENSORHUB_DECL void session::handle(time_point now, const pending_request& pendi
     layout_wanted_ = true;
     return send_join(now);
   }
+  if (reply.result.code == errc::unavailable && options_.servers > 1) {  // this server does not take over
+    refusal_ = "; another server of the list says: " + reply.result.sentence;
+    try_next_server(now);
+    return send_join(now);
+  }
   if (!reply.result.ok()) return end(reply.result);
   note_end_of_server();
+  joined_at_ = server_index_;
+  refusal_.clear();
   server_ = reply.epoch;
   believed_ = speaker_;
   std::ranges::replace(ended_, server_, server_epoch{});
@@ -194,8 +204,10 @@ TENSORHUB_DECL void session::on_push(time_point, const messages::cut_off_push& p
 }
 
 TENSORHUB_DECL void session::on_push(time_point now, const messages::goodbye_push& push) {
-  if (leaving_) return finish_leaving();  // the server has already removed this worker
-  if (!push.rejoin) return end(push.reason);
+  if (leaving_) return finish_leaving();            // the server has already removed this worker
+  if (push.worker && push.worker != self_) return;  // to an earlier incarnation of this process
+  const bool is_silent = speaker_ && push.reason.code == errc::disconnected;
+  if (!push.rejoin) return is_silent ? end_as_silent(push.reason) : end(push.reason);
   believed_ = speaker_;
   note_end_of_server();
   if (!joined_) return;  // a join request is already open
@@ -213,7 +225,10 @@ TENSORHUB_DECL void session::try_next_server(time_point now) {
   server_index_ = (server_index_ + 1) % options_.servers;
   act(session_actions::use_server{server_index_});
   if (joined_) outbox_.heartbeat();
+  const bool is_joining = outbox_.count(purpose::join) > 0;
+  outbox_.forget({purpose::join});  // it said at which server the worker was before
   outbox_.repeat_all(now, joined_);
+  if (is_joining) send_join(now);
 }
 
 TENSORHUB_DECL void session::finish_leaving() {
@@ -226,12 +241,37 @@ TENSORHUB_DECL void session::finish_leaving() {
 TENSORHUB_DECL void session::end(const messages::status& reason) {
   if (fatal_) return;
   fatal_ = reason;
+  returns_ = false;
   joined_ = false;
   end_operation(reason);
   if (join_ticket_ != 0) finish(std::exchange(join_ticket_, 0), reason);
   for (const auto& [sequence, request] : outbox_.take_all()) {
     if (request.ticket != 0) finish(request.ticket, reason);
   }
+}
+
+TENSORHUB_DECL void session::end_as_silent(const messages::status& reason) {
+  if (options_.renewable)
+    end({errc::disconnected, reason.sentence + "; it joins again by itself: repeat the call"});
+  else
+    end({errc::replaced, reason.sentence + "; construct a new one to join again"});
+  returns_ = options_.renewable;
+}
+
+TENSORHUB_DECL session session::successor(time_point now, incarnation self,
+                                          const std::optional<remote_region>& control) const {
+  session next{options_, self, *layout_};
+  next.follow(*this, control);
+  next.believed_ = believed_;
+  next.ended_ = ended_;
+  next.server_index_ = server_index_;
+  next.joined_at_ = joined_at_;
+  next.barred_ = barred_;
+  next.keeps_ = keeps_;
+  next.returns_ = true;
+  next.asked_since_ = now;
+  next.send_join(now);
+  return next;
 }
 
 }  // namespace tensorhub::inline TENSORHUB_MODE

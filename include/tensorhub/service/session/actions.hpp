@@ -34,6 +34,8 @@ struct session_options {
   std::chrono::milliseconds drain_timeout = defaults::drain_timeout;
   /// Number of reference servers in the list: the first, and those that may take over from it.
   std::size_t servers = 1;
+  /// The shell can go on as another incarnation (session::successor).
+  bool renewable = false;
   std::chrono::milliseconds server_timeout =
       defaults::server_timeout;  ///< silence after which the next server is tried
 };

@@ -113,6 +113,9 @@ class operations : public questions {
   /// Readers that did not end in time lose their permission immediately.
   void force_drain(time_point now);
 
+  /// A transfer whose call has ended (with the session) may have shown what it received: hides that.
+  void hide_leftover();
+
   /// Ends an update early, on behalf of the caller, the group, or the deadline.
   void abort(time_point now, messages::status reason);
 

@@ -76,6 +76,9 @@ class outbox {
  public:
   outbox(incarnation self, duration retry) : self_{self}, retry_{retry} {}
 
+  /// Numbers the requests after those of another outbox, whose answers may still come.
+  void number_after(const outbox& before) noexcept { last_sequence_ = before.last_sequence_; }
+
   void request(time_point now, bool joined, messages::message body, purpose why, session_ticket ticket,
                time_point deadline);
   /// Sends a heartbeat, which has no number and is not repeated.

@@ -104,8 +104,9 @@ class conformance_fixture {
     }
   };
 
+  [[nodiscard]] incarnation new_incarnation() { return {random_() | 1u}; }
   [[nodiscard]] process start() {
-    const incarnation self{random_() | 1u};
+    const incarnation self = new_incarnation();
     return {self, subject_.make(self), {}};
   }
   /// Kills the process: its regions end first, then the object.

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "tensorhub/concepts/renewable_transport.hpp"
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/testing/conformance/scene.hpp"
 
@@ -239,6 +240,43 @@ std::vector<std::string> cut_off_is_final(conformance_fixture<T>& fixture) {
     const auto code = connect_error(*newcomer, scene.source->address(), scene.source.self, fixture.left());
     found.require(code == errc::transport_failed,
                   "cut off before its first connection, a reader's connect " + describe_error(code));
+  }
+  return found.take();
+}
+
+/// `renew` (concepts/renewable_transport.hpp): the process is another one to its readers and to its sources.
+template <transport T>
+std::vector<std::string> renewed_process_is_another(conformance_fixture<T>& fixture) {
+  findings found;
+  if constexpr (renewable_transport<T>) {
+    auto source = fixture.start();
+    auto reader = fixture.start();
+    const auto connecting = [&](incarnation to) {
+      return connect_error(*reader, source->address(), to, fixture.left());
+    };
+    const incarnation before = source.self;
+    found.require(!connecting(before), "a living process cannot be connected to");
+    source.self = fixture.new_incarnation();
+    source->renew(source.self);
+    const auto old_name = connecting(before);
+    found.require(old_name == errc::transport_failed,
+                  "after renew, connecting to the earlier incarnation " + describe_error(old_name));
+    const auto new_name = connecting(source.self);
+    found.require(!new_name, "after renew, connecting to the new incarnation " + describe_error(new_name));
+
+    source->cut_off(reader.self);
+    reader.self = fixture.new_incarnation();
+    reader->renew(reader.self);
+    const auto again = connecting(source.self);
+    found.require(!again,
+                  "a reader that was cut off, and renewed, was not let in: it " + describe_error(again));
+    source->cut_off(reader.self);
+    const auto cut_off = connecting(source.self);
+    found.require(
+        cut_off == errc::transport_failed,
+        "a renewed reader's new incarnation was cut off, and connecting again " + describe_error(cut_off));
+  } else {
+    fixture.skip("the transport cannot be renewed");
   }
   return found.take();
 }

@@ -21,6 +21,10 @@ TENSORHUB_DECL control_offsets control_offsets::of(const layout& shape) noexcept
   return at;
 }
 
+TENSORHUB_DECL void control_block::set_holder(incarnation holder) noexcept {
+  store(word_of(&control_header::holder), holder.value);
+}
+
 TENSORHUB_DECL void control_block::raise_epoch(std::uint64_t epoch) noexcept {
   store(word_of(&control_header::state), static_cast<std::uint64_t>(control_state::empty));
   store(word_of(&control_header::epoch), epoch);

@@ -52,7 +52,7 @@ TENSORHUB_DECL refusal reader_gate::judge_reader(incarnation reader,
                                                  std::span<const std::byte> capability) noexcept {
   const std::lock_guard lock{mutex_};
   if (refuses_everybody_ || cut_off_.contains(reader)) return refusal::cut_off;
-  if (capabilities_.accepts(capability, reader, self_)) return refusal::none;
+  if (capabilities_.accepts(capability, reader, self())) return refusal::none;
   refused_connections_.fetch_add(1);
   return refusal::no_capability;
 }

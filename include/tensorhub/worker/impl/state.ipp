@@ -68,6 +68,8 @@ TENSORHUB_DECL session_options worker_state::told_to_session(const worker_polici
   out.integrity = data->integrity_name();
   out.address = data->address();
   out.capability_key = data->capability_key();
+  // A copy kept for others is given back instead, and the server may order it again.
+  out.renewable = data->renewable() && !options.temporary;
   return out;
 }
 
@@ -169,6 +171,21 @@ TENSORHUB_DECL void worker_state::after_step(session& core) {
   const version_number held = core.held() ? core.held()->version : version_number{};
   newer = core.latest() > held ? core.latest().value : 0;
   results.deliver(core.take_results());
+  if (core.may_return()) go_on(core);
+}
+
+TENSORHUB_DECL void worker_state::go_on(session& core) {
+  const auto next = detail::random_id<incarnation>();
+  if (options.log) {
+    log_line line{log_level::warning,
+                  options.replica + " was declared dead by the server, and joins again" +
+                      (core.kept() ? ", with version " + to_string(core.kept()->version) : std::string{}),
+                  {}};
+    line.about.worker = next;
+    options.log(line);
+  }
+  worker_detail::go_on_as(next, *data, core, clock.now());
+  self = next;
 }
 
 TENSORHUB_DECL void worker_state::carry_out(session& core, session_action& action) {

@@ -78,7 +78,7 @@ TENSORHUB_DECL void operations::pull_started(time_point now, const remote_region
 }
 
 TENSORHUB_DECL void operations::pull_finished(time_point now, const remote_region& control) {
-  if (!operation_ || !operation_->is_pulling()) return;
+  if (!operation_ || !operation_->is_pulling()) return hide_leftover();
   if (operation_->abort) return pull_failed(now, *operation_->abort, {});
   held_ = messages::reference{operation_->version, epoch_, operation_->root, control};
   operation_->at = step::finishing;
@@ -92,7 +92,7 @@ TENSORHUB_DECL void operations::pull_finished(time_point now, const remote_regio
 
 TENSORHUB_DECL void operations::pull_failed(time_point now, messages::status reason,
                                             const std::optional<remote_region>& kept) {
-  if (!operation_ || !operation_->is_pulling()) return;
+  if (!operation_ || !operation_->is_pulling()) return hide_leftover();
   if (operation_->abort) reason = *operation_->abort;
   raise_epoch();  // the received chunks were shown to readers
   if (kept && operation_->previous) {
@@ -102,6 +102,10 @@ TENSORHUB_DECL void operations::pull_failed(time_point now, messages::status rea
     act(session_actions::restore{*held_});
   }
   report_failure(now, std::move(reason), kept.has_value(), held_);
+}
+
+TENSORHUB_DECL void operations::hide_leftover() {
+  if (!held_) raise_epoch();
 }
 
 TENSORHUB_DECL void operations::source_failed(time_point now, lease_id lease, errc reason,
@@ -218,6 +222,7 @@ TENSORHUB_DECL void operations::end_operation(const messages::status& reason) {
     act(session_actions::cut_off_all{});
     raise_epoch();
   }
+  if (!operation_ || operation_->at != step::unpublishing) kept_ = held_;
   held_.reset();
   if (operation_) conclude(operation_->at == step::unpublishing ? messages::status{} : reason, {});
 }

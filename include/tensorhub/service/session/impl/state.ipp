@@ -15,7 +15,8 @@ TENSORHUB_DECL messages::status state::late(time_point now, const std::string& w
   const bool silent = now - last_heard_ > std::chrono::nanoseconds{4 * options_.request_retry} || !joined_;
   if (silent) {
     return {errc::disconnected, "the deadline passed while waiting for " + what +
-                                    ", and the reference server at " + options_.server + " does not answer"};
+                                    ", and the reference server at " + options_.server + " does not answer" +
+                                    refusal_};
   }
   return {errc::timed_out, "the deadline passed while waiting for " + what};
 }
@@ -24,6 +25,20 @@ TENSORHUB_DECL void state::learn_counter(operation_counter number) noexcept {
   if (!number) return;
   counter_ = number;
   counted_ = true;
+}
+
+TENSORHUB_DECL void state::follow(const state& before, const std::optional<remote_region>& control) {
+  last_ticket_ = before.last_ticket_;
+  outbox_.number_after(before.outbox_);
+  server_ = before.server_;
+  last_heard_ = before.last_heard_;
+  latest_ = before.latest_;
+  epoch_ = before.epoch_;
+  last_epoch_ = before.last_epoch_;
+  if (!before.kept_ || !control) return;
+  held_ = before.kept_;
+  held_->epoch = epoch_;
+  held_->control = *control;
 }
 
 TENSORHUB_DECL void state::finish(session_ticket ticket, messages::status outcome) {

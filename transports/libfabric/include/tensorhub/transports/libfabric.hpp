@@ -28,6 +28,7 @@
 #include <vector>
 
 #include "tensorhub/concepts/guarded_transport.hpp"
+#include "tensorhub/concepts/renewable_transport.hpp"
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/transports/libfabric/options.hpp"
 #include "tensorhub/transports/libfabric/provider.hpp"
@@ -117,6 +118,8 @@ class libfabric {
 
   void cut_off(incarnation peer) noexcept { source_.cut_off(peer); }
 
+  void renew(incarnation self) noexcept { source_.renew(self); }
+
   void require_capability(std::span<const std::byte> key) { source_.require_capability(key); }
   [[nodiscard]] std::uint64_t refused_connections() const noexcept { return source_.refused_connections(); }
 
@@ -129,7 +132,6 @@ class libfabric {
   void forget(libfabric_detail::region_core& core) noexcept;
 
   options options_;
-  incarnation self_;
   std::uint64_t nonce_;
   libfabric_detail::provider provider_;
   libfabric_detail::registrar registrar_;
@@ -137,7 +139,7 @@ class libfabric {
   mutable std::mutex keys_mutex_;
   libfabric_detail::source source_;
 };
-static_assert(guarded_transport<libfabric>);
+static_assert(guarded_transport<libfabric> && renewable_transport<libfabric>);
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::transports
 

@@ -34,6 +34,7 @@
 #include <vector>
 
 #include "tensorhub/concepts/guarded_transport.hpp"
+#include "tensorhub/concepts/renewable_transport.hpp"
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/transports/same_host/copy_pool.hpp"
 #include "tensorhub/transports/same_host/kept_links.hpp"
@@ -125,6 +126,8 @@ class same_host {
 
   void cut_off(incarnation peer) noexcept { source_.cut_off(peer); }
 
+  void renew(incarnation self) noexcept { source_.renew(self); }
+
   void require_capability(std::span<const std::byte> key) { source_.require_capability(key); }
   [[nodiscard]] std::uint64_t refused_connections() const noexcept { return source_.refused_connections(); }
 
@@ -142,7 +145,6 @@ class same_host {
   [[nodiscard]] std::shared_ptr<same_host_detail::copy_pool> pool();
 
   options options_;
-  incarnation self_;
   same_host_detail::machine_identity machine_;
   std::shared_ptr<same_host_detail::import_table> imports_ =
       std::make_shared<same_host_detail::import_table>();
@@ -152,7 +154,7 @@ class same_host {
   same_host_detail::source source_;
   transport_address address_;
 };
-static_assert(guarded_transport<same_host>);
+static_assert(guarded_transport<same_host> && renewable_transport<same_host>);
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::transports
 

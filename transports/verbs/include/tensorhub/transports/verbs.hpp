@@ -33,6 +33,7 @@
 #include <vector>
 
 #include "tensorhub/concepts/guarded_transport.hpp"
+#include "tensorhub/concepts/renewable_transport.hpp"
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/transports/verbs/connection.hpp"
 #include "tensorhub/transports/verbs/options.hpp"
@@ -116,6 +117,8 @@ class verbs {
 
   void cut_off(incarnation peer) noexcept { source_.cut_off(peer); }
 
+  void renew(incarnation self) noexcept { source_.renew(self); }
+
   void require_capability(std::span<const std::byte> key) { source_.require_capability(key); }
   [[nodiscard]] std::uint64_t refused_connections() const noexcept { return source_.refused_connections(); }
 
@@ -130,7 +133,7 @@ class verbs {
   options options_;
   verbs_detail::source source_;
 };
-static_assert(guarded_transport<verbs>);
+static_assert(guarded_transport<verbs> && renewable_transport<verbs>);
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::transports
 

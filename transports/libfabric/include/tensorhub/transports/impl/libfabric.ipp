@@ -48,7 +48,6 @@ TENSORHUB_DECL post_result libfabric::queue::post_read(endpoint& to, const memor
 
 TENSORHUB_DECL libfabric::libfabric(options settings, incarnation self)
     : options_{std::move(settings)},
-      self_{self},
       nonce_{detail::random_number()},
       provider_{options_},
       registrar_{provider_, options_, nonce_},
@@ -134,7 +133,7 @@ TENSORHUB_DECL libfabric::endpoint libfabric::connect(queue& on, const transport
                            (to->connected ? "connected" : "addressed") + " endpoints; this process uses " +
                            (provider_.connected() ? "connected" : "addressed") + " ones of " +
                            provider_.description() + ": both sides must use the same");
-  return endpoint{on.core_->connect(*to, address.capability, self_, peer, until)};
+  return endpoint{on.core_->connect(*to, address.capability, source_.self(), peer, until)};
 }
 
 TENSORHUB_DECL void libfabric::forget(libfabric_detail::region_core& core) noexcept {

@@ -53,6 +53,8 @@ class source {
   /// Accepts only readers with a capability of this key from now on, and closes all present connections:
   /// their readers have to connect again.
   void require_capability(std::span<const std::byte> key);
+  [[nodiscard]] incarnation self() const noexcept { return gate_.self(); }
+  void renew(incarnation self) noexcept { gate_.renew(self); }
   [[nodiscard]] std::uint64_t refused_connections() const noexcept { return gate_.refused_connections(); }
 
   /// Calls `work()` while the provider is at rest. `closes_readers`: `work` ends the permission of some
@@ -174,8 +176,7 @@ class source {
 
   const provider& provider_;
   std::size_t max_connections_;
-  incarnation self_;
-  detail::reader_gate gate_{self_};
+  detail::reader_gate gate_;
   std::uint64_t nonce_;
   peer_address address_{};
   waiter waiter_;

@@ -38,7 +38,6 @@ TENSORHUB_DECL post_result same_host::queue::post_read(endpoint& to, const memor
 
 TENSORHUB_DECL same_host::same_host(options settings, incarnation self)
     : options_{std::move(settings)},
-      self_{self},
       machine_{same_host_detail::machine_identity::of_this_process()},
       kept_{std::make_shared<same_host_detail::kept_links>(options_.kept_connections)},
       source_{options_, self, [kept = kept_] { kept->sweep(); }} {
@@ -88,9 +87,10 @@ TENSORHUB_DECL same_host::queue same_host::make_queue(std::size_t depth) {
 
 TENSORHUB_DECL same_host::endpoint same_host::connect(queue& on, const transport_address& address,
                                                       incarnation peer, duration timeout) {
-  auto connection = kept_->take(address.text, peer);
+  const incarnation self = source_.self();
+  auto connection = kept_->take(address.text, self, peer);
   if (!connection) {
-    connection = std::make_unique<same_host_detail::link>(address, options_, machine_, self_, peer, imports_,
+    connection = std::make_unique<same_host_detail::link>(address, options_, machine_, self, peer, imports_,
                                                           same_host_detail::clock::now() + timeout);
   }
   auto core = std::make_unique<same_host_detail::endpoint_core>(*on.core_, std::move(connection), kept_);

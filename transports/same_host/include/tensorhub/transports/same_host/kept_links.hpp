@@ -21,8 +21,9 @@ class kept_links {
  public:
   explicit kept_links(std::size_t most) : most_{most} { links_.reserve(most + 1); }
 
-  /// A working connection to that process, or null.
-  [[nodiscard]] std::unique_ptr<link> take(const std::string& address, incarnation peer) noexcept;
+  /// A working connection of `self` to that process, or null.
+  [[nodiscard]] std::unique_ptr<link> take(const std::string& address, incarnation self,
+                                           incarnation peer) noexcept;
 
   /// Keeps a connection; it replaces the oldest if there are too many.
   void put(std::unique_ptr<link> one) noexcept;

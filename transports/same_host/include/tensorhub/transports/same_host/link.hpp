@@ -99,6 +99,7 @@ class link {
   link& operator=(const link&) = delete;
 
   [[nodiscard]] const std::string& address() const noexcept { return text_; }
+  [[nodiscard]] incarnation self() const noexcept { return self_; }
   [[nodiscard]] incarnation peer() const noexcept { return peer_; }
   [[nodiscard]] int socket() const noexcept { return socket_.get(); }
 
@@ -189,6 +190,7 @@ class link {
   [[nodiscard]] std::shared_ptr<const remote_file> adopt(detail::unique_fd descriptor) const;
 
   std::string text_;
+  incarnation self_;
   incarnation peer_;
   bool maps_files_;
   bool maps_devices_;

@@ -59,6 +59,8 @@ class source {
   /// Accepts only readers with a capability of this key from now on, and closes all present connections:
   /// their readers have to connect again.
   void require_capability(std::span<const std::byte> key);
+  [[nodiscard]] incarnation self() const noexcept { return gate_.self(); }
+  void renew(incarnation self) noexcept { gate_.renew(self); }
   [[nodiscard]] std::uint64_t refused_connections() const noexcept { return gate_.refused_connections(); }
 
  private:
@@ -122,8 +124,7 @@ class source {
 
   const same_host_options options_;
   const std::size_t most_connections_{most_connections(options_)};
-  const incarnation self_;
-  detail::reader_gate gate_{self_};
+  detail::reader_gate gate_;
   const std::string socket_name_;
   const std::uint64_t probe_word_ = detail::random_number();
   grant_page grants_;

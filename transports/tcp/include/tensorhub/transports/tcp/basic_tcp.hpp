@@ -119,7 +119,6 @@ class basic_tcp {
   explicit basic_tcp(const options& settings = {}, incarnation self = {})
       : shared_{settings},
         options_{Channel::sockets_of(settings)},
-        self_{self},
         datacenter_{datacenter_label(options_.here.datacenter)},
         source_{options_, self, shared_, staging_} {
     const std::string& host =
@@ -173,6 +172,8 @@ class basic_tcp {
 
   void cut_off(incarnation peer) noexcept { source_.cut_off(peer); }
 
+  void renew(incarnation self) noexcept { source_.renew(self); }
+
   void require_capability(std::span<const std::byte> key) { source_.require_capability(key); }
   [[nodiscard]] std::uint64_t refused_connections() const noexcept { return source_.refused_connections(); }
 
@@ -222,7 +223,7 @@ class basic_tcp {
     Channel channel = Channel::connect(shared_, connect_to(address, settings, until, name), address, until);
     hello greeting;
     greeting.path = path;
-    greeting.reader = self_.value;
+    greeting.reader = source_.self().value;
     greeting.source = peer.value;
     if (where.capability.size() == greeting.capability.size())
       std::memcpy(greeting.capability.data(), where.capability.data(), greeting.capability.size());
@@ -253,7 +254,6 @@ class basic_tcp {
 
   typename Channel::shared shared_;
   tcp_options options_;
-  incarnation self_;
   std::string datacenter_;  ///< label
   std::shared_ptr<staging_pool> staging_ = std::make_shared<staging_pool>();
   source_type source_;

@@ -59,9 +59,9 @@ class source {
       : options_{options},
         staging_{std::move(staging)},
         near_{settings_of(options, path_kind::same_datacenter)},
-        self_{self},
         shared_{&shared},
-        listener_{listen_at(options, port_, Channel::name)} {
+        listener_{listen_at(options, port_, Channel::name)},
+        gate_{self} {
     const std::size_t threads = options.io_threads == 0 ? 1 : options.io_threads;
     for (std::size_t i = 0; i < threads; ++i) loops_.push_back(std::make_unique<loop>());
     watch(*loops_.front(), EPOLL_CTL_ADD, listener_.get(), EPOLLIN, listener_id);
@@ -78,6 +78,9 @@ class source {
   [[nodiscard]] std::uint16_t port() const noexcept { return port_; }
   [[nodiscard]] region_table& regions() noexcept { return regions_; }
   [[nodiscard]] const region_table& regions() const noexcept { return regions_; }
+
+  [[nodiscard]] incarnation self() const noexcept { return gate_.self(); }
+  void renew(incarnation self) noexcept { gate_.renew(self); }
 
   /// Closes the connections of this reader, and refuses the reader from now on.
   void cut_off(incarnation reader) noexcept {
@@ -281,7 +284,7 @@ class source {
     const bool is_left = each.waits_for_copy && (events & (EPOLLHUP | EPOLLERR | EPOLLRDHUP)) != 0;
     connection_need need = is_left ? connection_need::end : connection_need::input;
     if (!each.greeted())
-      need = each.greet(self_, [&](const hello& greeting) { return judge(greeting, each.socket()); });
+      need = each.greet(gate_.self(), [&](const hello& greeting) { return judge(greeting, each.socket()); });
     if (each.greeted() && need != connection_need::end) need = each.serve(regions_, budget_bytes);
     if (need == connection_need::end) {
       here.connections.erase(found);
@@ -335,12 +338,11 @@ class source {
   const tcp_options options_;
   const std::shared_ptr<staging_pool> staging_;
   const tcp_path near_;
-  const incarnation self_;
   typename Channel::shared* const shared_;
   std::uint16_t port_ = 0;
   detail::unique_fd listener_;
   region_table regions_;
-  detail::reader_gate gate_{self_};
+  detail::reader_gate gate_;
   std::atomic<bool> stopping_ = false;
   std::atomic<std::size_t> connection_count_ = 0;
   const std::size_t most_connections_ = most_connections(options_);

@@ -43,7 +43,8 @@ class source {
   source& operator=(const source&) = delete;
 
   [[nodiscard]] const std::vector<rail>& rails() const noexcept { return rails_; }
-  [[nodiscard]] incarnation self() const noexcept { return self_; }
+  [[nodiscard]] incarnation self() const noexcept { return gate_.self(); }
+  void renew(incarnation self) noexcept { gate_.renew(self); }
   /// The destination of the events of this process's own connections once they are established.
   [[nodiscard]] event_home events() noexcept { return {*channel_, mutex_}; }
   [[nodiscard]] std::atomic<std::uint64_t>& registered_bytes() noexcept { return registered_bytes_; }
@@ -107,8 +108,7 @@ class source {
                             const welcome& answer, incarnation reader) noexcept;
 
   const std::size_t max_connections_;
-  const incarnation self_;
-  detail::reader_gate gate_{self_};
+  detail::reader_gate gate_;
   handle<rdma_event_channel> channel_;
   std::vector<rail> rails_;
   detail::wake_event stop_;

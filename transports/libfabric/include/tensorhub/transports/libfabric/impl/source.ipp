@@ -13,7 +13,7 @@ TENSORHUB_DECL source::source(const provider& chosen, const libfabric_options& o
                               std::uint64_t nonce)
     : provider_{chosen},
       max_connections_{options.max_connections},
-      self_{self},
+      gate_{self},
       nonce_{nonce},
       waiter_{chosen.fabric()},
       cq_{open_cq(chosen.domain(), cq_entries, chosen.connected(), waiter_, chosen.description())} {
@@ -229,7 +229,7 @@ TENSORHUB_DECL void source::accept(::fi_info& request, const hello& greeting, co
 
 TENSORHUB_DECL welcome source::judged(const hello& greeting) noexcept {
   welcome reply;
-  reply.source = self_.value;
+  reply.source = gate_.self().value;
   reply.nonce = nonce_;
   if (greeting.magic != hello_magic) {
     reply.status = welcome_status::other_protocol;

@@ -9,7 +9,8 @@
 
 namespace tensorhub::inline TENSORHUB_MODE::transports::same_host_detail {
 
-TENSORHUB_DECL std::unique_ptr<link> kept_links::take(const std::string& address, incarnation peer) noexcept {
+TENSORHUB_DECL std::unique_ptr<link> kept_links::take(const std::string& address, incarnation self,
+                                                      incarnation peer) noexcept {
   for (;;) {
     std::unique_ptr<link> found;
     {
@@ -20,7 +21,7 @@ TENSORHUB_DECL std::unique_ptr<link> kept_links::take(const std::string& address
       found = std::move(*at);
       links_.erase(at);
     }
-    if (found->state() != completion_status::ok) continue;
+    if (found->state() != completion_status::ok || found->self() != self) continue;
     found->begin_again();
     return found;
   }

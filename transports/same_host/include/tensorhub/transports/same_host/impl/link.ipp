@@ -18,6 +18,7 @@ TENSORHUB_DECL link::link(const transport_address& where, const same_host_option
                           const machine_identity& machine, incarnation self, incarnation peer,
                           std::shared_ptr<import_table> imports, clock::time_point until)
     : text_{where.text},
+      self_{self},
       peer_{peer},
       maps_files_{options.files == backing_files::map},
       maps_devices_{options.device == device_memory::map},

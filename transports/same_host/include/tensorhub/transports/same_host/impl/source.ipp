@@ -16,7 +16,7 @@ namespace tensorhub::inline TENSORHUB_MODE::transports::same_host_detail {
 TENSORHUB_DECL source::source(const same_host_options& options, incarnation self,
                               std::function<void()> every_second)
     : options_{options},
-      self_{self},
+      gate_{self},
       socket_name_{random_name()},
       regions_{grants_, options.files != backing_files::ignore},
       desk_{regions_, [this](const stage_job& job, answer_status status) { answer_staged(job, status); }},
@@ -180,7 +180,7 @@ TENSORHUB_DECL bool source::greet(connection& each) {
   if (outcome == packet_outcome::nothing) return true;
   if (outcome != packet_outcome::taken || greeting.magic != hello_magic) return false;
   welcome answer;
-  answer.source = self_.value;
+  answer.source = gate_.self().value;
   answer.status = detail::status_of<welcome_status>(gate_.judge(greeting, protocol_number));
   const bool accepted = answer.status == welcome_status::accepted;
   if (accepted) {

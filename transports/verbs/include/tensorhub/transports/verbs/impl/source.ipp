@@ -9,7 +9,7 @@ namespace tensorhub::inline TENSORHUB_MODE::transports::verbs_detail {
 
 TENSORHUB_DECL source::source(const verbs_options& options, incarnation self)
     : max_connections_{options.max_connections},
-      self_{self},
+      gate_{self},
       channel_{open_channel()},
       rails_{open_rails(*channel_, options)},
       stop_{"verbs"} {
@@ -126,7 +126,7 @@ TENSORHUB_DECL handle<rdma_cm_id> source::judge(const rdma_cm_event& event) noex
     std::memcpy(&greeting, asked.private_data, sizeof greeting);
   const std::lock_guard lock{mutex_};
   welcome answer;
-  answer.source = self_.value;
+  answer.source = self().value;
   answer.status = judge(greeting);
   if (answer.status == welcome_status::accepted && !accept(id, on, asked, answer, {greeting.reader}))
     answer.status = welcome_status::overloaded;
