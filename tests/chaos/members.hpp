@@ -197,7 +197,8 @@ class member {
     }
   }
 
-  /// False: the worker was declared dead; a new one is to make the call that its group waits for.
+  /// False: the worker was declared dead. It, or a new one if another process had its place, is to make the
+  /// call that its group waits for.
   bool obeyed(std::uint64_t token, std::uint64_t version) {
     try {
       if (!worker_) make();
@@ -207,8 +208,9 @@ class member {
         update(token, version);
     } catch (const tensorhub::error& e) {
       const std::string when = time_text(bench::now_seconds());
-      const bool again = e.code() == tensorhub::errc::replaced;
-      if (again) worker_.reset();
+      const bool returns = e.code() == tensorhub::errc::disconnected;
+      const bool again = returns || e.code() == tensorhub::errc::replaced;
+      if (again && !returns) worker_.reset();
       lost_at_ = 0;
       line_.say((again ? "again " : "failed ") + std::to_string(token) + " " +
                 std::string{to_string(e.code())} + " " + when + " " + std::string{e.what()}.substr(0, 1000));

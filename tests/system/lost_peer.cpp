@@ -5,6 +5,8 @@
 
 #include <iostream>
 #include <mutex>
+#include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
 
@@ -117,6 +119,84 @@ TEST_CASE("a stopped source is not dead because its connections do not answer") 
   CHECK(reader.memory.holds(1));
   CHECK_MESSAGE(!contains(said.text(), "cannot be reached"), said.text());
   CHECK_MESSAGE(!contains(said.text(), "declared dead"), said.text());
+}
+
+namespace {
+
+/// Reads version 1 and stops in the middle; when it goes on, that update ends and the next one takes version 2.
+int read_and_stop(const std::string& server) {
+  const auto gate = std::make_shared<tensorhub::testing::read_gate>(8u << 20);
+  gated_rollout reader{who(server, "rollout-0"), large_words, {.gate = gate}};
+  auto running = reader.worker.update_async(latest, 60s);
+  if (!gate->wait_until_shut(30s)) return 4;
+  const auto before = reader.worker.self();
+  std::cout << "reading" << std::endl;
+  ::raise(SIGSTOP);
+  gate->open();
+  std::string sentence;
+  const errc code = code_of([&] { static_cast<void>(running.wait(60s)); }, &sentence);
+  std::cout << to_string(code) << ": " << sentence << std::endl;
+  const auto done = reader.worker.update(at_least(2), 60s);
+  std::cout << done.version.value << (reader.memory.holds(2) ? " whole" : " WRONG")
+            << (reader.worker.self() == before ? ", the same incarnation" : ", another incarnation")
+            << std::endl;
+  return 0;
+}
+
+/// Publishes 1, and 2 when it is told to; the same object.
+int publish_twice(text_pipe& orders) {
+  trainer own{who(orders.hear(), "trainer-0"), large_words};
+  for (std::uint64_t version = 1; version <= 2; ++version) {
+    own.worker.unpublish(20s);
+    own.memory.fill(version);
+    own.worker.publish(version, 20s);
+    std::cout << "published" << std::endl;
+    static_cast<void>(orders.hear());
+  }
+  return 0;
+}
+
+/// How many workers the server has declared dead for their silence.
+std::size_t silent_in(const std::string& log) {
+  constexpr std::string_view words = "was silent for too long";
+  std::size_t count = 0;
+  for (auto at = log.find(words); at != std::string::npos; at = log.find(words, at + 1)) ++count;
+  return count;
+}
+
+}  // namespace
+
+TEST_CASE("a process that was stopped for longer than worker_timeout joins again, with what it holds") {
+  text_pipe orders, server_of_reader;
+  child_process source{[&] { return publish_twice(orders); }};
+  child_process reader{[&] { return read_and_stop(server_of_reader.hear()); }};
+  said_lines said;
+  tensorhub::reference_server_options how;
+  how.catalog.worker_timeout = 1000ms;
+  how.catalog.heartbeat_interval = 200ms;
+  how.log = said.writer();
+  hub::reference_server server{how};
+  orders.tell(server.address());
+  REQUIRE(source.output_line() == "published");
+  server_of_reader.tell(server.address());
+  REQUIRE(reader.output_line() == "reading");
+  source.signal(SIGSTOP);
+  const auto until = std::chrono::steady_clock::now() + 20s;
+  while (silent_in(said.text()) < 2 && std::chrono::steady_clock::now() < until)
+    std::this_thread::sleep_for(10ms);
+  REQUIRE_MESSAGE(silent_in(said.text()) == 2, said.text());
+  source.signal(SIGCONT);
+  rollout newcomer{who(server.address(), "rollout-1"), large_words};
+  CHECK(newcomer.worker.update(latest, 30s).version == 1);
+  CHECK(newcomer.memory.holds(1));
+  reader.signal(SIGCONT);
+  const std::string ended = reader.output_line(60s);
+  CHECK_MESSAGE(contains(ended, "disconnected: "), ended);
+  CHECK_MESSAGE(contains(ended, "it joins again by itself: repeat the call"), ended);
+  orders.tell("publish 2");
+  CHECK(source.output_line(60s) == "published");
+  CHECK(reader.output_line(60s) == "2 whole, another incarnation");
+  orders.tell("end");
 }
 
 TEST_CASE("a server that was stopped for longer than worker_timeout declares nobody dead") {

@@ -142,10 +142,11 @@ TEST_CASE("codec: golden frames of protocol 4") {
     join.capability_key = "k";
     join.before = {10};
     join.barred = {incarnation{11}};
+    join.returns = true;
     const messages::envelope m{1, {2}, {}, join};
     CHECK(hex(out.encode(m)) == header +
                                     "0000"
-                                    "24010000"
+                                    "26010000"
                                     "00000000"
                                     "0100000000000000"
                                     "0200000000000000"
@@ -203,7 +204,9 @@ TEST_CASE("codec: golden frames of protocol 4") {
                                     "6b"                // capability key
                                     "0a00000000000000"  // server before
                                     "0100000000000000"  // one barred reader
-                                    "0b00000000000000");
+                                    "0b00000000000000"
+                                    "01"    // returns
+                                    "00");  // moved
   }
   SUBCASE("update_request") {
     messages::update_request request{{3}, exactly(7), 500, messages::update_reach::prefer_local, {}};

@@ -576,7 +576,11 @@ TEST_CASE("session: a worker that was not heard goes on as another incarnation, 
     CHECK(join.sequence > asked);  // a late answer to an earlier request answers nothing
     const auto& body = *get_if<messages::join_request>(&join.body);
     CHECK(body.returns);
-    CHECK(body.held.value() == messages::reference{1, raised, {1, 2}, control});
+    REQUIRE(body.held);
+    CHECK(body.held->version == version_number{1});
+    CHECK(body.held->epoch == raised);
+    CHECK(body.held->root == digest128{1, 2});
+    CHECK(body.held->control.base == 9);
     CHECK(body.operation == operation_counter{});
     worker.push(not_heard);  // repeated: it is meant for the earlier incarnation
     CHECK_FALSE(worker.core.fatal());

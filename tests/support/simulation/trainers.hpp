@@ -43,7 +43,8 @@ class simulated_trainers {
           // A process that missed one of its group's calls may not know that after the end of a server.
           const bool out_of_step = world_->servers_fail() && result.outcome.code == errc::group_failed;
           if (out_of_step) ++world_->statistics_.refused_publishes;
-          if (result.outcome.code != errc::replaced && !out_of_step)
+          const bool is_dead = result.outcome.code == errc::replaced || worker->core().may_return();
+          if (!is_dead && !out_of_step)
             world_->violate({rule::trainers, "publish failed: " + result.outcome.sentence});
           meet(shard, version);
         });

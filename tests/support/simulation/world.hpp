@@ -513,7 +513,10 @@ class simulation {
     if (log) note(worker.name() + describe_end(result));
     groups_.check(
         worker.core().self(), worker.name(), replica, result, expect_groups, Consistency::completes_per_group,
-        [this](incarnation id) { return find(id) != nullptr; },
+        [this](incarnation id) {
+          const worker_type* process = find(id);
+          return process != nullptr && process->core().self() == id;
+        },
         [this](violation found) { violate(std::move(found)); });
   }
 
@@ -628,7 +631,7 @@ class simulation {
       const bool is_barred =
           std::ranges::any_of(workers_, [&](const auto& holder) { return holder->bars(out.to); });
       rules_.check_output(events_.now(), out, !is_current || by_a_late_join || is_barred);
-      if (goodbye != nullptr && !goodbye->rejoin && worker != nullptr)
+      if (goodbye != nullptr && !goodbye->rejoin && worker != nullptr && worker->core().self() == out.to)
         retained_.condemn(events_.now(), worker->core());
       if (checks_grace) grace_.check(events_.now(), out, server.record_of(out.to));
       network_.to_worker(index, out.to, out.message);
