@@ -82,6 +82,7 @@ class large_model {
     wait.timeout_ms = 1'000'000'000;
     for (std::uint64_t i = 1; i < sequences_.size(); ++i) send(i, wait);
   }
+  void retain() { send(0, messages::retain_request{2, {}, {}}); }
   /// Lets the timers of the server run once.
   void tick() {
     now_ = now_ + std::chrono::milliseconds{20};
@@ -145,6 +146,7 @@ void end_of_update(benchmark::State& state) {
   const auto count = static_cast<std::uint64_t>(state.range(0));
   large_model model{count};
   model.wait();
+  if (state.range(1) != 0) model.retain();
   model.forget_output();
   std::uint64_t replica = 0;
   std::size_t sources = 0;
@@ -160,7 +162,7 @@ void end_of_update(benchmark::State& state) {
   state.counters["sources"] =
       benchmark::Counter(static_cast<double>(sources), benchmark::Counter::kAvgIterations);
 }
-BENCHMARK(end_of_update)->Arg(100)->Arg(1000)->Arg(10000);
+BENCHMARK(end_of_update)->ArgsProduct({{100, 1000, 10000}, {0, 1}})->ArgNames({"", "retained"});
 
 /// The periodic work of a server, every 20 ms, while all replicas are receiving.
 void tick(benchmark::State& state) {

@@ -378,10 +378,10 @@ class server_that_trusts_leavers : public catalog {
   static void count_for(catalog_detail::replica_state& replica, version_number version) {
     if (const auto old = replica.model->versions.find(replica.counts_for);
         old != replica.model->versions.end())
-      --old->second.reliable_replicas;
+      old->second.reliable_replicas.erase(&replica);
     replica.counts_for = version;
     if (const auto fresh = replica.model->versions.find(version); fresh != replica.model->versions.end())
-      ++fresh->second.reliable_replicas;
+      fresh->second.reliable_replicas.insert(&replica);
   }
 };
 

@@ -54,6 +54,7 @@ class retention {
   /// the server recovers. Afterwards a joiner is believed only where the server knows of no retention.
   void greet(worker_state& worker, const messages::retention& told) {
     model_state& model = *worker.model;
+    if (worker.replica->temporary) remember_temporary(*worker.replica);
     const bool is_believed = core_.recovering() || model.keeps.revision == 0;
     if (is_believed && told.revision > model.keeps.revision && is_sound(told)) {
       model.keeps = told;
@@ -92,7 +93,7 @@ class retention {
       return false;
     }
     replica.letting_go = version;
-    static_cast<void>(versions_.recompute(replica));
+    versions_.recompute(replica);
     const auto [position, fresh] = model.handovers.try_emplace(version);
     handover_state& handover = position->second;
     if (fresh) {
@@ -134,12 +135,22 @@ class retention {
       if (!handover.given_up) order(model, handover);
       ++entry;
     }
-    for (const auto& [name, replica] : model.replicas) {
-      if (replica->temporary) drop_if_unneeded(*replica);
-    }
+    std::erase_if(model.temporaries, [&](const std::string& name) {
+      const auto replica = model.replicas.find(name);
+      if (replica == model.replicas.end() || !replica->second->temporary) return true;
+      drop_if_unneeded(*replica->second);
+      return false;
+    });
   }
 
  private:
+  static void remember_temporary(const replica_state& replica) {
+    const auto& replicas = replica.model->replicas;
+    auto& names = replica.model->temporaries;
+    if (names.size() >= replicas.size())  // they come from workers, which may join under ever new ones
+      std::erase_if(names, [&](const std::string& name) { return !replicas.contains(name); });
+    names.insert(replica.name);
+  }
   [[nodiscard]] messages::status change(model_state& model, const messages::retain_request& request) {
     messages::retention next = model.keeps;
     if (request.keep_latest) next.keep_latest = *request.keep_latest;
@@ -181,18 +192,19 @@ class retention {
     return std::ranges::any_of(replica.workers,
                                [](const worker_state* w) { return w != nullptr && w->spot; });
   }
-  [[nodiscard]] std::uint32_t count_others(const replica_state& replica, version_number version) const {
+  [[nodiscard]] std::size_t count_others(const replica_state& replica, version_number version) const {
     const auto record = replica.model->versions.find(version);
     if (record == replica.model->versions.end()) return 0;
-    return record->second.reliable_replicas - (replica.counts_for == version ? 1 : 0);
+    return record->second.reliable_replicas.size() - record->second.reliable_replicas.count(&replica);
   }
 
   /// Another reliable replica has the version, and all its workers were heard lately.
   [[nodiscard]] bool has_heard_others(const replica_state& replica, version_number version) const {
-    return std::ranges::any_of(replica.model->replicas, [&](const auto& entry) {
-      const replica_state& other = *entry.second;
-      return &other != &replica && other.counts_for == version && is_heard(other);
-    });
+    const auto record = replica.model->versions.find(version);
+    return record != replica.model->versions.end() &&
+           std::ranges::any_of(record->second.reliable_replicas, [&](const replica_state* other) {
+             return other != &replica && is_heard(*other);
+           });
   }
   [[nodiscard]] bool is_heard(const replica_state& replica) const {
     return std::ranges::all_of(replica.workers,
@@ -252,13 +264,12 @@ class retention {
     if (!replica.dropping) {
       // A temporary replica that is still incomplete belongs to a running handover.
       if (!version || core_.recovering(*replica.model)) return;
-      const bool elsewhere = std::ranges::any_of(replica.model->replicas, [&](const auto& entry) {
-        const replica_state& other = *entry.second;
-        return !other.temporary && other.counts_for == version && is_heard(other);
-      });
+      const auto& reliable = replica.model->versions.at(version).reliable_replicas;
+      const bool elsewhere = std::ranges::any_of(
+          reliable, [&](const replica_state* other) { return !other->temporary && is_heard(*other); });
       if (is_retained(*replica.model, version) && !elsewhere) return;
       replica.dropping = true;
-      static_cast<void>(versions_.recompute(replica));
+      versions_.recompute(replica);
     }
     for (const worker_state* worker : replica.workers) {
       if (worker != nullptr) core_.send(worker->id, {}, messages::drop_push{});

@@ -252,9 +252,10 @@ TENSORHUB_DECL void catalog::expire_waiting() {
   if (!has_waiting_requests()) return;
   parts_->membership.judge_suspects();
   for (auto& [name, model] : core().models) {
-    parts_->updates.expire(model);
+    parts_->updates.serve_waiting(model);
     parts_->questions.expire(model);
   }
+  parts_->updates.expire();
 }
 
 }  // namespace tensorhub::inline TENSORHUB_MODE
