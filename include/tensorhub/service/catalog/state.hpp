@@ -193,10 +193,11 @@ struct operation_state {
 /// release it.
 struct handover_state {
   version_number version{};
-  std::string from{};       ///< replica that asks to release it
-  std::string host{};       ///< replica whose processes take the copy; empty: none chosen
-  std::string temporary{};  ///< name of the temporary replica that they will show
-  bool given_up = false;    ///< no replica can take the copy
+  std::string from{};            ///< replica that asks to release it
+  std::string host{};            ///< replica whose processes take the copy; empty: none chosen
+  std::string temporary{};       ///< name of the temporary replica that they will show
+  bool given_up = false;         ///< no replica can take the copy
+  std::uint32_t unreadable = 0;  ///< replicas that could not read it at its holder
   std::set<std::string> failed{};
 };
 
