@@ -141,7 +141,8 @@ void assignment(benchmark::State& state) {
 }
 BENCHMARK(assignment)->Arg(100)->Arg(1000)->Arg(10000);
 
-/// One report of a finished update, while all other replicas are still receiving and wait for a newer version.
+/// One report of a finished update, while all other replicas are still receiving and wait for a newer
+/// version.
 void end_of_update(benchmark::State& state) {
   const auto count = static_cast<std::uint64_t>(state.range(0));
   large_model model{count};

@@ -1,4 +1,4 @@
-// What one version costs the reference server's thread when thousands of workers take it at once: their joins,
+// What one version costs the reference server's thread when thousands of workers take it at once: their
 // requests, reports and heartbeats over the simulated network of tests/support/simulation/fleet.hpp, in CPU
 // time of the catalog alone (no codec, no sockets).
 

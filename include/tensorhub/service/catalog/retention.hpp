@@ -239,8 +239,8 @@ class retention {
     return out;
   }
   using host_rank = std::tuple<bool, locality, std::size_t, std::size_t>;
-  /// How suitable a replica is as the host of a version that `from` releases, the best first: the nearest, and
-  /// of equally near ones the one with the fewest handovers, then with the fewest leases.
+  /// How suitable a replica is as the host of a version that `from` releases, the best first: the nearest,
+  /// and of equally near ones the one with the fewest handovers, then with the fewest leases.
   [[nodiscard]] static host_rank rank_of(const replica_state& host, const replica_state& from) {
     const model_state& model = *host.model;
     std::size_t handovers = 0;

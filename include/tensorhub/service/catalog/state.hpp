@@ -238,8 +238,8 @@ struct waiter_state {
   time_point deadline{};
 };
 
-/// The open operations of a model, which their replicas own. There may be ten thousand, so the end of one must
-/// not visit the others. `operation_table` keeps the indexes up to date.
+/// The open operations of a model, which their replicas own. There may be ten thousand, so the end of one
+/// must not visit the others. `operation_table` keeps the indexes up to date.
 struct open_operations {
   std::map<std::uint64_t, operation_state*> all{};      ///< in the order in which they were opened
   std::map<std::uint64_t, operation_state*> starved{};  ///< those that wait for a free credit, by their turn
