@@ -430,7 +430,7 @@ class scene {
           record->model->waiters.size() <= limits::worker_requests_in_flight * server_.worker_count(),
           "waiters are bounded by who has joined");
       fuzz::require(
-          record->model->open_operations.size() <= limits::worker_requests_in_flight * server_.worker_count(),
+          record->model->operations.all.size() <= limits::worker_requests_in_flight * server_.worker_count(),
           "open operations are bounded by who has joined");
     }
     fuzz::require(count <= 1024, "leases are bounded");

@@ -93,6 +93,92 @@ TEST_CASE("catalog: a layout travels once per shard") {
   CHECK(server.ask<messages::join_reply>({3}, bare).wants_layout);  // another shard has a layout of its own
 }
 
+namespace {
+
+/// Rollouts of one shard that join a server which does not know their layout.
+struct newcomers {
+  driver<> server{};
+  std::map<std::uint64_t, std::uint64_t> sequences{};
+
+  [[nodiscard]] messages::join_request bare(std::uint64_t id) {
+    auto out = server.join_message("rollout-" + std::to_string(id));
+    out.tensors.clear();
+    return out;
+  }
+  void join(std::uint64_t id) { sequences[id] = server.send({id}, bare(id)); }
+  /// The worker repeats its request.
+  void repeat(std::uint64_t id) { server.send_as({id}, sequences[id], bare(id)); }
+  [[nodiscard]] bool is_asked(std::uint64_t id) {
+    const auto reply = server.answer<messages::join_reply>({id}, sequences[id]);
+    return reply && reply->wants_layout;
+  }
+  [[nodiscard]] std::size_t count_asked() {
+    std::size_t count = 0;
+    for (const auto& [id, sequence] : sequences) count += is_asked(id) ? 1 : 0;
+    return count;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("catalog: a few of many joining workers are asked for their layout, the others wait for it") {
+  newcomers s;
+  for (std::uint64_t id = 1; id <= 10; ++id) s.join(id);
+  CHECK(s.is_asked(1));
+  CHECK(s.count_asked() == 2);
+  for (std::uint64_t id = 1; id <= 10; ++id) s.repeat(id);
+  CHECK(s.count_asked() == 3);  // the same ones, whose question may have been lost
+  CHECK(s.server.core.worker_count() == 0);
+  SUBCASE("one of them tells it: all that wait have joined") {
+    s.server.join(2, "rollout-2");
+    CHECK(s.server.core.worker_count() == 8);
+    const auto reply = s.server.answer<messages::join_reply>({10}, s.sequences[10]);
+    REQUIRE(reply.has_value());
+    CHECK(reply->result.ok());
+    CHECK_FALSE(reply->wants_layout);
+  }
+  SUBCASE("they stay silent: others are asked") {
+    s.server.pass(600ms);
+    for (std::uint64_t id = 4; id <= 10; ++id) s.repeat(id);
+    CHECK(s.count_asked() == 3);
+    CHECK(s.server.core.worker_count() == 0);
+  }
+  SUBCASE("they repeat their joins and do not answer: others are asked all the same") {
+    s.server.pass(600ms);
+    for (std::uint64_t id = 1; id <= 3; ++id) s.repeat(id);
+    CHECK_FALSE(s.is_asked(1));
+    CHECK_FALSE(s.is_asked(2));
+    CHECK(s.count_asked() >= 2);
+  }
+  SUBCASE("one of them leaves: another one is asked in its place") {
+    s.server.send({1}, messages::leave_request{});
+    for (std::uint64_t id = 4; id <= 10; ++id) s.repeat(id);
+    CHECK(s.count_asked() == 1);
+  }
+  SUBCASE("one of them cannot be reached: another one is asked in its place") {
+    s.server.core.unreachable(s.server.now, {1});
+    for (std::uint64_t id = 4; id <= 10; ++id) s.repeat(id);
+    CHECK(s.count_asked() == 1);
+  }
+  SUBCASE("one that waits leaves: it does not join") {
+    s.server.send({10}, messages::leave_request{});
+    s.server.join(2, "rollout-2");
+    CHECK_FALSE(s.server.core.knows({10}));
+    CHECK(s.server.core.worker_count() == 7);
+  }
+}
+
+TEST_CASE("catalog: a worker that waited for a layout has no request executed a second time") {
+  newcomers s;
+  for (std::uint64_t id = 1; id <= 3; ++id) s.join(id);
+  // The earlier server has answered its requests up to 6.
+  s.server.send_as({4}, 7, s.bare(4), 6);
+  s.server.join(1, "rollout-1");
+  REQUIRE(s.server.core.knows({4}));
+  s.server.send_as({4}, 5, messages::publish_request{{1}, s.server.reference(1)});
+  CHECK(s.server.available().empty());
+}
+
 TEST_CASE("catalog: tensors that do not have the announced digest are refused") {
   driver server;
   auto join = server.join_message("trainer");

@@ -2,6 +2,10 @@
 
 #include <doctest/doctest.h>
 
+#include <map>
+#include <string>
+#include <vector>
+
 #include "catalog_driver.hpp"
 
 using namespace catalog_test;
@@ -178,6 +182,116 @@ TEST_CASE("retention: who leaves hands over to another replica; if that one cann
     CHECK(reply->lost);
     CHECK(s.server.core.has_lost("policy", 1));
   }
+}
+
+namespace {
+
+/// A trainer that holds version 1, which is retained, and replicas at given places.
+struct placed {
+  driver<> server{};
+  location home{.datacenter = "eu", .rack = "r1", .host = "h1"};
+  incarnation trainer = server.join_at(1, "trainer", home);
+  std::map<std::string, incarnation> replicas{};
+
+  placed() {
+    REQUIRE(server.publish(trainer, 1).ok());
+    retain({1, {}, {}});
+  }
+  void retain(const messages::retain_request& request) {
+    REQUIRE(server.ask<messages::status_reply>(trainer, request).result.ok());
+  }
+  incarnation add(const std::string& replica, const location& place) {
+    return replicas[replica] = server.join_at(10 + replicas.size(), replica, place);
+  }
+  std::uint64_t leave(incarnation worker, version_number version) {
+    return server.send(worker, messages::unpublish_request{version, 1, {}, true});
+  }
+  /// The replica that was ordered to take the version; empty: none was.
+  std::string ordered(version_number version) {
+    for (const auto& [name, id] : replicas) {
+      while (const auto order = server.push<messages::offload_push>(id))
+        if (order->version == version) return name;
+    }
+    return {};
+  }
+  /// The replicas that are ordered one after the other, each of which answers with this failure.
+  std::vector<std::string> all_that_fail(errc code) {
+    std::vector<std::string> out;
+    for (std::string each = ordered(1); !each.empty(); each = ordered(1)) {
+      out.push_back(each);
+      server.clear();
+      server.send(replicas[each], messages::offload_failed_request{1, {code, "it cannot"}});
+    }
+    return out;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("retention: the nearest replica takes the version of one that leaves") {
+  placed s;
+  s.add("a, another datacenter", {.datacenter = "us", .rack = "r1", .host = "h1"});
+  s.add("b, the same datacenter", {.datacenter = "eu", .rack = "r2", .host = "h9"});
+  s.add("c, the same rack", {.datacenter = "eu", .rack = "r1", .host = "h2"});
+  s.add("d, the same host", s.home);
+  s.leave(s.trainer, 1);
+  CHECK(s.all_that_fail(errc::limit_exceeded) ==
+        std::vector<std::string>{"d, the same host", "c, the same rack", "b, the same datacenter",
+                                 "a, another datacenter"});
+}
+
+TEST_CASE("retention: a replica of which one shard is far away is far away") {
+  driver<> server;
+  const location here{.datacenter = "eu", .rack = "r1", .host = "h1"};
+  const location there{.datacenter = "us", .rack = "r1", .host = "h1"};
+  const incarnation trainers[]{server.join_at(1, "trainer", here, {0, 2}),
+                               server.join_at(2, "trainer", here, {1, 2})};
+  server.join_at(3, "a", here, {0, 2});
+  server.join_at(4, "a", there, {1, 2});
+  const incarnation near = server.join_at(5, "b", {.datacenter = "eu"}, {0, 2});
+  server.join_at(6, "b", {.datacenter = "eu"}, {1, 2});
+  for (const incarnation trainer : trainers) REQUIRE(server.publish(trainer, 1).ok());
+  REQUIRE(server.ask<messages::status_reply>(trainers[0], messages::retain_request{1, {}, {}}).result.ok());
+  server.send(trainers[0], messages::unpublish_request{1, 1, {}, true});
+  CHECK(server.push<messages::offload_push>(near).has_value());
+}
+
+TEST_CASE("retention: equally near replicas share the work") {
+  placed s;
+  const location there{.datacenter = "eu", .rack = "r2", .host = "h2"};
+  const incarnation a = s.add("a", there);
+  s.add("b", there);
+  SUBCASE("each takes one version") {
+    s.retain({3, {}, {}});
+    const auto first = s.server.join_at(2, "holder of 1", {.datacenter = "eu", .host = "h3"});
+    s.server.finish(first, s.server.start_update(first));
+    REQUIRE(s.server.publish(s.trainer, 2).ok());
+    s.leave(first, 1);
+    CHECK(s.ordered(1) == "a");
+    s.leave(s.trainer, 2);
+    CHECK(s.ordered(2) == "b");
+  }
+  SUBCASE("one that reads or serves already is spared") {
+    static_cast<void>(s.server.start_update(a));
+    s.leave(s.trainer, 1);
+    CHECK(s.ordered(1) == "b");
+  }
+}
+
+TEST_CASE("retention: where the source cannot be read, only a few replicas are asked") {
+  placed s;
+  for (const std::string name : {"a", "b", "c", "d", "e", "f"}) s.add(name, s.home);
+  const auto unpublish = s.leave(s.trainer, 1);
+  SUBCASE("it cannot be read") {
+    CHECK(s.all_that_fail(errc::unavailable) == std::vector<std::string>{"a", "b", "c"});
+  }
+  SUBCASE("each replica has a reason of its own") {
+    CHECK(s.all_that_fail(errc::limit_exceeded).size() == 6);
+  }
+  const auto reply = s.server.answer<messages::drained_reply>(s.trainer, unpublish);
+  REQUIRE(reply.has_value());
+  CHECK(reply->lost);
+  CHECK(s.server.core.has_lost("policy", 1));
 }
 
 TEST_CASE("retention: the order is repeated until the temporary replica is there") {

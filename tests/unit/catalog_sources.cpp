@@ -558,6 +558,19 @@ TEST_CASE("catalog: prefer_local takes only what its datacenter has, and keeps w
   CHECK(local[0].version == version_number{2});
 }
 
+TEST_CASE(
+    "catalog: a call that waits for a local copy goes on when the first one arrives in its datacenter") {
+  far_scene s;
+  s.server.finish(s.y, s.server.start_update(s.y));
+  REQUIRE(s.server.publish(s.trainer, 2).ok());
+  auto message = s.server.update_message(s.y, at_least(2));
+  message.reach = messages::update_reach::prefer_local;
+  const auto waiting = s.server.send(s.y, std::move(message));
+  CHECK_FALSE(s.server.answer<messages::update_reply>(s.y, waiting).has_value());
+  s.server.finish(s.z, s.server.start_update(s.z));
+  CHECK(s.server.sources_of(s.y, waiting)[0].source == s.z);
+}
+
 // ---- why
 
 TEST_CASE("catalog: why tells each decision in a line") {

@@ -44,6 +44,13 @@ TEST_CASE("session: the layout is sent when the server asks for it, as another r
   REQUIRE(join.tensors.size() == 2);
   CHECK(join.tensors[1].name == "norm");
   CHECK(worker.last_sequence != first);
+  worker.answer(driver::joined_reply());
+  REQUIRE(worker.core.joined());
+  // The next server may know it, or hear it from another worker.
+  messages::goodbye_push unknown;
+  unknown.rejoin = true;
+  worker.core.receive(worker.now, {78, {}, {}, unknown});
+  CHECK(worker.sent_body<messages::join_request>().tensors.empty());
 }
 
 TEST_CASE("session: a refused join ends with the server's sentence, and so does every later call") {

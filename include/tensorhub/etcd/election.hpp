@@ -223,8 +223,11 @@ class election {
   std::uint64_t term_ = 0;
   std::uint64_t highest_term_ = 0;  ///< highest ever seen, also if etcd loses its data
   std::string leader_address_{};
-  std::string trouble_{};  ///< reason why etcd does not answer; empty: it answers
-  time_point trouble_said_{};
+  struct trouble {
+    std::string why{};  ///< etcd does not answer; empty: it answers
+    time_point said{};
+  };
+  trouble trouble_{};
   bool hopeless_ = false;  ///< it was logged that no valid term is left
   std::vector<log_line> log_{};
 };

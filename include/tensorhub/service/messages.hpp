@@ -11,7 +11,8 @@
 ///
 /// | worker -> server       | answer          | when                                              |
 /// |------------------------|-----------------|---------------------------------------------------|
-/// | join_request           | join_reply      | at once                                           |
+/// | join_request           | join_reply      | at once; *later* while others are asked for the   |
+/// |                        |                 | layout                                            |
 /// | publish_request        | status_reply    | at once                                           |
 /// | unpublish_request      | drained_reply   | *later*: no lease on the reference is left, and   |
 /// |                        |                 | the version is safe elsewhere if it is retained   |

@@ -81,7 +81,8 @@ class session : public session_detail::operations {
   using operations::handle;
   using operations::on_push;
 
-  void send_join(time_point now);
+  /// `with_layout`: the server has asked for the tensors.
+  void send_join(time_point now, bool with_layout = false);
   /// Workers of the model, as the server counts them; zero: the count cannot be trusted. The count is trusted
   /// only after two consecutive heartbeats were answered: a single answer may predate a pause of this
   /// process,
@@ -165,7 +166,6 @@ class session : public session_detail::operations {
   duration worker_timeout_ = defaults::worker_timeout;
   std::vector<incarnation> barred_;  ///< the last few readers that it has cut off
   messages::retention keeps_{};
-  bool layout_wanted_ = false;
   time_point next_heartbeat_{};
   duration heartbeat_interval_ = defaults::heartbeat_interval;
   session_ticket join_ticket_ = 0;

@@ -154,6 +154,8 @@ class fleet {
   /// Called for each chunk that has arrived.
   std::function<void(const fleet_read&)> trace{};
   std::function<void(const log_line&)> log{};
+  /// Called with true before the server works, and with false after it: a benchmark measures its time.
+  std::function<void(bool)> around_server{};
 
   /// The new member joins at once.
   member& add(const fleet_member_options& worker) {
@@ -277,7 +279,9 @@ class fleet {
     const time_point arrives = events_.now() + options_.control_delay;
     server_free_at_ = std::max(server_free_at_, arrives) + options_.server_time;
     events_.schedule(server_free_at_, [this, message = std::move(message)] {
+      if (around_server) around_server(true);
       server_.receive(events_.now(), message);
+      if (around_server) around_server(false);
       flush();
     });
   }
@@ -299,7 +303,9 @@ class fleet {
   void tick() {
     const time_point next = std::max(server_.next_deadline(), events_.now() + std::chrono::milliseconds{5});
     events_.schedule(next, [this] {
+      if (around_server) around_server(true);
       server_.advance(events_.now());
+      if (around_server) around_server(false);
       flush();
       tick();
     });

@@ -29,7 +29,7 @@ TENSORHUB_DECL election_options validated(election_options options) {
 TENSORHUB_DECL void election::advance(time_point now) {
   if (state_ == election_state::leader && now >= leads_until_) {
     depose("its lease may have ended: etcd has not confirmed it in time" +
-           (trouble_.empty() ? std::string{} : " (" + trouble_ + ")"));
+           (trouble_.why.empty() ? std::string{} : " (" + trouble_.why + ")"));
   }
   if (pending_ && now >= pending_->until) fail(now, "no answer in time");
 }
@@ -115,13 +115,13 @@ TENSORHUB_DECL void election::follow(time_point now) {
 }
 
 TENSORHUB_DECL void election::set_trouble(time_point now, const std::string& why) {
-  const bool another = why != trouble_ && now >= trouble_said_ + options_.lease;
-  if (!why.empty() && (trouble_.empty() || another)) {
+  const bool another = why != trouble_.why && now >= trouble_.said + options_.lease;
+  if (!why.empty() && (trouble_.why.empty() || another)) {
     say(log_level::warning, "etcd does not answer: " + why);
-    trouble_said_ = now;
+    trouble_.said = now;
   }
-  if (!trouble_.empty() && why.empty()) say(log_level::info, "etcd answers again");
-  trouble_ = why;
+  if (!trouble_.why.empty() && why.empty()) say(log_level::info, "etcd answers again");
+  trouble_.why = why;
 }
 
 TENSORHUB_DECL void election::fail(time_point now, const std::string& why) {

@@ -2,8 +2,17 @@
 /// \file admission.hpp
 /// Decides whether a worker may join: checks its shard, its policies and its layout. The user of a refused
 /// worker reads the sentence of the refusal.
+///
+/// A layout is large, and after the start of a server thousands of workers join that all know it. The server
+/// asks a few of them, and the joins of the others wait until one has told it.
 
 #include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -99,13 +108,89 @@ class admission {
       }
       state.layouts[join.shard.index] = std::move(offered);
       state.layout_bytes += bytes;
+      end_search({join.model, join.shard.index});
     } catch (const error& e) {
       return {e.code(), e.sentence()};
     }
     return {};
   }
 
+  // ---- the search for an unknown layout
+
+  struct asked_worker {
+    incarnation from{};
+    request_sequence sequence{};  ///< of its join
+  };
+  /// Which worker is asked for the layout that this join lacks; empty: enough were asked lately, and the join
+  /// waits for their answers.
+  [[nodiscard]] std::optional<asked_worker> whom_to_ask(const messages::envelope& said,
+                                                        const messages::join_request& join) {
+    const asked_worker sender{incarnation{said.sender}, said.sequence};
+    const auto model = core_.models.find(join.model);
+    const bool is_known = model != core_.models.end() && model->second.layouts[join.shard.index].has_value();
+    if (is_known) return sender;  // its own layout differs: its user is told where
+    if (searches_.size() >= most_searches) forget_silent_searches();
+    const shard_name which{join.model, join.shard.index};
+    if (searches_.size() >= most_searches && !searches_.contains(which)) return sender;
+    layout_search& search = searches_[which];
+    waiting_ -= search.waiting.erase(sender.from);
+    const auto earlier = search.asked.find(sender.from);
+    const bool was_asked = earlier != search.asked.end();
+    if (was_asked && !is_silent(*earlier)) return sender;  // the question may have been lost
+    const auto silent = [this](const auto& entry) { return is_silent(entry); };
+    if (search.asked.size() >= most_asked_remembered) std::erase_if(search.asked, silent);
+    std::optional<asked_worker> out;
+    if (std::ranges::count_if(search.asked, std::not_fn(silent)) < most_asked) out = sender;
+    // It has not answered: another one is asked.
+    const auto other = std::ranges::find_if(
+        search.waiting, [&](const auto& entry) { return !search.asked.contains(entry.first); });
+    if (out && was_asked && other != search.waiting.end()) {
+      out = asked_worker{other->first, other->second.sequence};
+      search.waiting.erase(other);
+      --waiting_;
+    }
+    if (out) search.asked[out->from] = core_.now;
+    if ((!out || out->from != sender.from) && waiting_ < most_waiting)
+      waiting_ += search.waiting.emplace(sender.from, said).second ? 1 : 0;
+    return out;
+  }
+  /// Joins that waited for a layout which the server has learnt since.
+  [[nodiscard]] std::vector<messages::envelope> take_told() { return std::exchange(told_, {}); }
+  /// The worker does not wait to join (any more).
+  void forget(incarnation id) {
+    for (auto& [which, search] : searches_) {
+      search.asked.erase(id);
+      waiting_ -= search.waiting.erase(id);
+    }
+  }
+
  private:
+  using shard_name = std::pair<std::string, std::uint32_t>;  ///< model and shard
+  struct layout_search {
+    std::map<incarnation, time_point> asked{};            ///< and when
+    std::map<incarnation, messages::envelope> waiting{};  ///< joins of others
+  };
+
+  [[nodiscard]] bool is_silent(const std::pair<const incarnation, time_point>& asked) const noexcept {
+    return core_.now - asked.second > answer_time;
+  }
+  /// The layout has arrived.
+  void end_search(const shard_name& which) {
+    const auto search = searches_.find(which);
+    if (search == searches_.end()) return;
+    for (auto& [from, said] : search->second.waiting) told_.push_back(std::move(said));
+    waiting_ -= search->second.waiting.size();
+    searches_.erase(search);
+  }
+  void forget_silent_searches() {
+    std::erase_if(searches_, [this](const auto& entry) {
+      const auto is_old = [this](const auto& asked) { return is_silent(asked); };
+      if (!std::ranges::all_of(entry.second.asked, is_old)) return false;
+      waiting_ -= entry.second.waiting.size();
+      return true;
+    });
+  }
+
   /// Checks what the server would store after admitting this worker against its bounds.
   [[nodiscard]] messages::status check_bounds(incarnation from, const messages::join_request& join) const {
     const catalog_bounds& most = core_.options.most;
@@ -154,8 +239,17 @@ class admission {
                                       "catalog_options::most.layout_bytes"};
   }
 
+  static constexpr std::ptrdiff_t most_asked = 3;  ///< workers of a shard that have been asked and may answer
+  static constexpr std::size_t most_asked_remembered = 64;
+  static constexpr std::chrono::milliseconds answer_time{500};
+  static constexpr std::size_t most_searches = 4096;
+  static constexpr std::size_t most_waiting = 1024;  ///< joins; the senders of others repeat them
+
   core& core_;
   std::string_view consistency_;
+  std::map<shard_name, layout_search> searches_;
+  std::size_t waiting_ = 0;  ///< joins in all searches
+  std::vector<messages::envelope> told_;
 };
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::catalog_detail

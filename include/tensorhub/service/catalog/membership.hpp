@@ -41,7 +41,10 @@ class membership {
         updates_{updates},
         admission_{core, core.policy.name} {}
 
-  void on_join(incarnation from, request_sequence sequence, const messages::join_request& join) {
+  /// `join`: the body of `said`.
+  void on_join(const messages::envelope& said, const messages::join_request& join) {
+    const incarnation from{said.sender};
+    const request_sequence sequence = said.sequence;
     if (dead_.contains(from)) return notify_goodbye(from);
     messages::join_reply reply;
     reply.epoch = core_.epoch;
@@ -53,7 +56,12 @@ class membership {
     if (reply.result.ok()) reply.result = check_not_split(from, join);
     if (reply.result.ok()) reply.result = admission_.check_join(from, join);
     if (reply.result.ok()) reply.result = admission_.check_layout(join, reply.wants_layout);
-    if (reply.result.ok() && !reply.wants_layout) {
+    if (reply.wants_layout) {
+      if (const auto asked = admission_.whom_to_ask(said, join))
+        core_.send(asked->from, asked->sequence, std::move(reply));
+      return;
+    }
+    if (reply.result.ok()) {
       worker_state& worker = admit(from, join);
       if (worker.model->succeeds && !core_.recovering(*worker.model)) end_recovery(*worker.model);
       // Replicas that waited for this shard may be allowed to release their version now.
@@ -87,7 +95,11 @@ class membership {
     core_.send(id, sequence, messages::status_reply{});
   }
 
+  /// Joins that waited for a layout which the server has learnt since: they are to be handled again.
+  [[nodiscard]] std::vector<messages::envelope> take_told() { return admission_.take_told(); }
+
   void notify_goodbye(incarnation id) {
+    admission_.forget(id);
     messages::goodbye_push goodbye;
     goodbye.epoch = core_.epoch;
     goodbye.worker = id;
@@ -123,7 +135,8 @@ class membership {
   /// The connection between this worker and the server is gone.
   void on_unreachable(incarnation id) {
     worker_state* worker = core_.find(id);
-    if (worker == nullptr || std::exchange(worker->unreachable, true)) return;
+    if (worker == nullptr) return admission_.forget(id);
+    if (std::exchange(worker->unreachable, true)) return;
     core_.suspects.insert(id);
   }
   /// Declares a suspect dead if a reader has lost it, the server cannot reach it, and it has been silent for

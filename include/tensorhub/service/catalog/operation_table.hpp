@@ -10,7 +10,9 @@
 /// worker has ended the operation under another number, it is renumbered.
 
 #include <algorithm>
+#include <cstdint>
 #include <iterator>
+#include <map>
 #include <optional>
 #include <string>
 #include <utility>
@@ -93,24 +95,74 @@ class operation_table {
     operation.is_publish = is_publish;
     if (!policy_.decides_per_group) operation.only_shard = worker.shard.index;
     operation.members.resize(policy_.decides_per_group ? replica.workers.size() : 1);
-    replica.model->open_operations.push_back(&operation);
+    operation.serial = ++last_serial_;
+    replica.model->operations.all.emplace(operation.serial, &operation);
     ++open_count_;
     forget_old(replica, counter);
     return operation;
   }
 
+  /// Sets the version that the operation is about.
+  static void set_version(operation_state& operation, version_number version) {
+    if (!operation.closed) stop_using(operation);
+    operation.version = version;
+    if (!operation.closed && version) ++operation.replica->model->operations.users[version];
+  }
+
   void close(operation_state& operation) {
+    stop_using(operation);
     operation.closed = true;
     --open_count_;
     replica_state& replica = *operation.replica;
     replica.closed_operation = std::max(replica.closed_operation, operation.counter);
-    std::erase(replica.model->open_operations, &operation);
-    if (std::exchange(operation.starved, false)) std::erase(replica.model->starved, &operation);
+    replica.model->operations.all.erase(operation.serial);
+    end_starving(operation);
+    deadlines_.erase({operation.looked_at, operation.serial});
+  }
+
+  // ---- operations that wait for a free credit
+
+  /// The operation waits behind the others that do. False: it does so already.
+  static bool starve(operation_state& operation) {
+    if (operation.starved != 0) return false;
+    auto& starved = operation.replica->model->operations.starved;
+    operation.starved = starved.empty() ? 1 : starved.rbegin()->first + 1;
+    starved.emplace(operation.starved, &operation);
+    return true;
+  }
+  static void end_starving(operation_state& operation) {
+    if (operation.starved == 0) return;
+    operation.replica->model->operations.starved.erase(std::exchange(operation.starved, 0));
+  }
+
+  // ---- deadlines
+
+  /// `take_due` returns the operation at this time, or earlier.
+  void look_at(operation_state& operation, time_point at) {
+    if (operation.closed || at >= operation.looked_at) return;
+    deadlines_.erase({operation.looked_at, operation.serial});
+    operation.looked_at = at;
+    deadlines_.emplace(std::pair{at, operation.serial}, &operation);
+  }
+  /// An open operation whose deadlines are to be examined now; null: none. Each is returned once per
+  /// `look_at`.
+  [[nodiscard]] operation_state* take_due(time_point now) {
+    if (deadlines_.empty() || deadlines_.begin()->first.first > now) return nullptr;
+    operation_state* const operation = deadlines_.begin()->second;
+    deadlines_.erase(deadlines_.begin());
+    operation->looked_at = time_point::never();
+    return operation;
   }
 
   [[nodiscard]] std::size_t open_count() const noexcept { return open_count_; }
 
  private:
+  /// Pre-condition: the operation is open.
+  static void stop_using(const operation_state& operation) {
+    auto& users = operation.replica->model->operations.users;
+    const auto found = users.find(operation.version);
+    if (found != users.end() && --found->second == 0) users.erase(found);
+  }
   [[nodiscard]] bool is_out_of_step(worker_state& worker, operation_counter asked) const {
     replica_state& replica = *worker.replica;
     operation_state* operation = find_operation(replica, asked, worker.shard.index);
@@ -172,6 +224,9 @@ class operation_table {
 
   const consistency_traits& policy_;
   std::size_t open_count_ = 0;
+  std::uint64_t last_serial_ = 0;
+  /// By the time at which an operation is looked at next, and its serial number.
+  std::map<std::pair<time_point, std::uint64_t>, operation_state*> deadlines_;
 };
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::catalog_detail

@@ -179,7 +179,7 @@ class publishing {
     }
     if (!operation.decided) operation.arrival_deadline = core_.now + core_.options.group_timeout;
     operation.decided = true;
-    operation.version = request.held.version;
+    operation_table::set_version(operation, request.held.version);
     member.phase = phase::finished;
     updates_.resolve_ended(operation);
     if (!operation.closed && std::ranges::all_of(operation.members, [](const member_state& m) {
@@ -191,11 +191,9 @@ class publishing {
   }
 
   [[nodiscard]] static bool is_reading(const worker_state& worker, operation_counter counter) {
-    return std::ranges::any_of(worker.model->open_operations, [&](operation_state* operation) {
-      if (operation->replica != worker.replica || operation->counter != counter) return false;
-      const member_state* member = member_of(*operation, worker.shard.index);
-      return member != nullptr && member->phase == phase::assigned;
-    });
+    operation_state* operation = find_operation(*worker.replica, counter, worker.shard.index);
+    return operation != nullptr && !operation->closed &&
+           member_of(*operation, worker.shard.index)->phase == phase::assigned;
   }
 
   core& core_;

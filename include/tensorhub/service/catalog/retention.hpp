@@ -11,7 +11,7 @@
 /// a temporary replica.
 ///
 ///     host:  the asking replica's own processes, by a local copy;
-///            if they are about to end, another replica's processes, by an update
+///            if they are about to end, the nearest other replica's processes, by an update
 ///
 /// A replica stops counting as reliable as soon as it asks, so two replicas that ask at the same time cannot
 /// each rely on the other. A handover ends when the temporary replica is complete, or when no replica can be
@@ -21,6 +21,7 @@
 
 #include <algorithm>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -47,6 +48,7 @@ class retention {
     core_.log(log_level::warning, who(worker) + " cannot take version " + to_string(request.version) +
                                       " into its host memory: " + request.reason.sentence);
     found->second.failed.insert(worker.replica->name);
+    found->second.unreadable += is_of_holder(request.reason.code) ? 1 : 0;
     choose_host(*worker.model, found->second);
   }
 
@@ -54,6 +56,7 @@ class retention {
   /// the server recovers. Afterwards a joiner is believed only where the server knows of no retention.
   void greet(worker_state& worker, const messages::retention& told) {
     model_state& model = *worker.model;
+    if (worker.replica->temporary) remember_temporary(*worker.replica);
     const bool is_believed = core_.recovering() || model.keeps.revision == 0;
     if (is_believed && told.revision > model.keeps.revision && is_sound(told)) {
       model.keeps = told;
@@ -92,7 +95,7 @@ class retention {
       return false;
     }
     replica.letting_go = version;
-    static_cast<void>(versions_.recompute(replica));
+    versions_.recompute(replica);
     const auto [position, fresh] = model.handovers.try_emplace(version);
     handover_state& handover = position->second;
     if (fresh) {
@@ -134,12 +137,22 @@ class retention {
       if (!handover.given_up) order(model, handover);
       ++entry;
     }
-    for (const auto& [name, replica] : model.replicas) {
-      if (replica->temporary) drop_if_unneeded(*replica);
-    }
+    std::erase_if(model.temporaries, [&](const std::string& name) {
+      const auto replica = model.replicas.find(name);
+      if (replica == model.replicas.end() || !replica->second->temporary) return true;
+      drop_if_unneeded(*replica->second);
+      return false;
+    });
   }
 
  private:
+  static void remember_temporary(const replica_state& replica) {
+    const auto& replicas = replica.model->replicas;
+    auto& names = replica.model->temporaries;
+    if (names.size() >= replicas.size())  // they come from workers, which may join under ever new ones
+      std::erase_if(names, [&](const std::string& name) { return !replicas.contains(name); });
+    names.insert(replica.name);
+  }
   [[nodiscard]] messages::status change(model_state& model, const messages::retain_request& request) {
     messages::retention next = model.keeps;
     if (request.keep_latest) next.keep_latest = *request.keep_latest;
@@ -181,49 +194,102 @@ class retention {
     return std::ranges::any_of(replica.workers,
                                [](const worker_state* w) { return w != nullptr && w->spot; });
   }
-  [[nodiscard]] std::uint32_t count_others(const replica_state& replica, version_number version) const {
+  [[nodiscard]] std::size_t count_others(const replica_state& replica, version_number version) const {
     const auto record = replica.model->versions.find(version);
     if (record == replica.model->versions.end()) return 0;
-    return record->second.reliable_replicas - (replica.counts_for == version ? 1 : 0);
+    return record->second.reliable_replicas.size() - record->second.reliable_replicas.count(&replica);
   }
 
   /// Another reliable replica has the version, and all its workers were heard lately.
   [[nodiscard]] bool has_heard_others(const replica_state& replica, version_number version) const {
-    return std::ranges::any_of(replica.model->replicas, [&](const auto& entry) {
-      const replica_state& other = *entry.second;
-      return &other != &replica && other.counts_for == version && is_heard(other);
-    });
+    const auto record = replica.model->versions.find(version);
+    return record != replica.model->versions.end() &&
+           std::ranges::any_of(record->second.reliable_replicas, [&](const replica_state* other) {
+             return other != &replica && is_heard(*other);
+           });
   }
   [[nodiscard]] bool is_heard(const replica_state& replica) const {
     return std::ranges::all_of(replica.workers,
                                [this](const worker_state* w) { return w != nullptr && core_.is_heard(*w); });
   }
 
+  /// A replica could not take the version because it could not read it, not because of its own state.
+  [[nodiscard]] static bool is_of_holder(errc code) noexcept {
+    switch (code) {
+      case errc::not_found:
+      case errc::unavailable:
+      case errc::timed_out:
+      case errc::torn:
+      case errc::group_failed:
+      case errc::contract_broken:
+      case errc::corrupt:
+      case errc::source_lost:
+        return true;
+      default:
+        return false;
+    }
+  }
+  /// Between the shards that are the furthest from each other.
+  [[nodiscard]] static locality distance_between(const replica_state& a, const replica_state& b) {
+    locality out = locality::same_host;
+    for (std::size_t i = 0; i < a.workers.size(); ++i) {
+      if (a.workers[i] == nullptr || b.workers[i] == nullptr) continue;
+      out = std::max(out, locality_between(a.workers[i]->place, b.workers[i]->place));
+    }
+    return out;
+  }
+  using host_rank = std::tuple<bool, locality, std::size_t, std::size_t>;
+  /// How suitable a replica is as the host of a version that `from` releases, the best first: the nearest,
+  /// and of equally near ones the one with the fewest handovers, then with the fewest leases.
+  [[nodiscard]] static host_rank rank_of(const replica_state& host, const replica_state& from) {
+    const model_state& model = *host.model;
+    std::size_t handovers = 0;
+    for (const auto& [version, other] : model.handovers) handovers += other.host == host.name ? 1 : 0;
+    std::size_t leases = 0;
+    for (const worker_state* worker : host.workers) leases += worker->readers.size() + worker->reading.size();
+    return {&host != &from, distance_between(host, from), handovers, leases};
+  }
+
   /// Sets `host`, or `given_up` if no replica can be the host.
   void choose_host(model_state& model, handover_state& handover) {
     handover.host.clear();
     core_.retention_changed = true;
+    if (handover.unreadable >= most_unreadable) {
+      return give_up(model, handover,
+                     "its last holder '" + handover.from + "' releases it, and " +
+                         std::to_string(handover.unreadable) +
+                         " replicas in turn could not read it there: no other one is asked (look at the "
+                         "holder's network)");
+    }
     const auto fits = [&](const replica_state& replica) {
       return !replica.temporary && !handover.failed.contains(replica.name) &&
              std::ranges::all_of(replica.workers, [](const worker_state* w) {
                return w != nullptr && !w->spot && !w->leaving;
              });
     };
-    const auto own = model.replicas.find(handover.from);
-    if (own != model.replicas.end() && fits(*own->second)) handover.host = handover.from;
+    const replica_state* best = nullptr;
+    host_rank best_rank;
+    const auto from = model.replicas.find(handover.from);
     for (const auto& [name, replica] : model.replicas) {
-      if (handover.host.empty() && fits(*replica)) handover.host = name;
+      if (from == model.replicas.end() || !fits(*replica)) continue;
+      const host_rank rank = rank_of(*replica, *from->second);
+      if (best != nullptr && best_rank <= rank) continue;
+      best = replica.get();
+      best_rank = rank;
     }
-    if (!handover.host.empty()) {
+    if (best != nullptr) {
+      handover.host = best->name;
       core_.log(log_level::info, "version " + to_string(handover.version) + " of model '" + model.name +
                                      "' is handed over by '" + handover.from + "': '" + handover.host +
                                      "' takes it into host memory");
       return order(model, handover);
     }
+    give_up(model, handover,
+            "its last holder '" + handover.from + "' releases it, and no other reliable replica can take it");
+  }
+  void give_up(model_state& model, handover_state& handover, const std::string& why) {
     handover.given_up = true;
-    note_lost(
-        model, handover.version,
-        "its last holder '" + handover.from + "' releases it, and no other reliable replica can take it");
+    note_lost(model, handover.version, why);
   }
   void note_lost(model_state& model, version_number version, const std::string& why) {
     if (!model.lost.insert(version).second) return;
@@ -252,18 +318,19 @@ class retention {
     if (!replica.dropping) {
       // A temporary replica that is still incomplete belongs to a running handover.
       if (!version || core_.recovering(*replica.model)) return;
-      const bool elsewhere = std::ranges::any_of(replica.model->replicas, [&](const auto& entry) {
-        const replica_state& other = *entry.second;
-        return !other.temporary && other.counts_for == version && is_heard(other);
-      });
+      const auto& reliable = replica.model->versions.at(version).reliable_replicas;
+      const bool elsewhere = std::ranges::any_of(
+          reliable, [&](const replica_state* other) { return !other->temporary && is_heard(*other); });
       if (is_retained(*replica.model, version) && !elsewhere) return;
       replica.dropping = true;
-      static_cast<void>(versions_.recompute(replica));
+      versions_.recompute(replica);
     }
     for (const worker_state* worker : replica.workers) {
       if (worker != nullptr) core_.send(worker->id, {}, messages::drop_push{});
     }
   }
+
+  static constexpr std::uint32_t most_unreadable = 3;  ///< replicas that try in turn to read from one holder
 
   core& core_;
   versions& versions_;

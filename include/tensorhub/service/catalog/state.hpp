@@ -175,26 +175,29 @@ struct member_state {
 struct operation_state {
   operation_counter counter{};
   replica_state* replica = nullptr;
+  std::uint64_t serial = 0;                   ///< its key in open_operations::all
   std::optional<std::uint32_t> only_shard{};  ///< set if the operation belongs to one worker alone
   bool is_publish = false;
-  bool starved = false;  ///< is in model_state::starved
+  std::uint64_t starved = 0;  ///< its key in open_operations::starved; zero: it is not there
   bool decided = false;
   bool closed = false;
   messages::status failure{};  ///< of a closed operation
   version_number version{};
   version_number fixed{};  ///< the version that an earlier server decided; zero: no decision is known
   time_point arrival_deadline = time_point::never();
-  std::vector<member_state> members{};  ///< by shard; one entry if only_shard
+  time_point looked_at = time_point::never();  ///< when its deadlines are examined next; never: it has none
+  std::vector<member_state> members{};         ///< by shard; one entry if only_shard
 };
 
 /// A retained version that is being copied into a host's memory, because its last reliable holder asks to
 /// release it.
 struct handover_state {
   version_number version{};
-  std::string from{};       ///< replica that asks to release it
-  std::string host{};       ///< replica whose processes take the copy; empty: none chosen
-  std::string temporary{};  ///< name of the temporary replica that they will show
-  bool given_up = false;    ///< no replica can take the copy
+  std::string from{};            ///< replica that asks to release it
+  std::string host{};            ///< replica whose processes take the copy; empty: none chosen
+  std::string temporary{};       ///< name of the temporary replica that they will show
+  bool given_up = false;         ///< no replica can take the copy
+  std::uint32_t unreadable = 0;  ///< replicas that could not read it at its holder
   std::set<std::string> failed{};
 };
 
@@ -203,11 +206,12 @@ struct replica_state {
   model_state* model = nullptr;
   std::vector<worker_state*> workers{};  ///< by shard; null: not joined
   bool torn = false;
-  version_number complete{};             ///< held by all shards; zero: none
-  bool temporary = false;                ///< shows a copy made by a handover (retention.hpp)
-  bool dropping = false;                 ///< temporary, and no longer needed
-  version_number letting_go{};           ///< the version that the replica asks to release
-  version_number counts_for{};           ///< the version whose version_state::reliable_replicas counts it
+  version_number complete{};    ///< held by all shards; zero: none
+  bool temporary = false;       ///< shows a copy made by a handover (retention.hpp)
+  bool dropping = false;        ///< temporary, and no longer needed
+  version_number letting_go{};  ///< the version that the replica asks to release
+  version_number counts_for{};  ///< the version whose version_state::reliable_replicas counts it
+  bool retry = false;           ///< it holds something new, and its waiting calls were not tried since
   operation_counter closed_operation{};  ///< highest operation that has ended
   std::map<std::pair<std::uint64_t, std::uint32_t>, operation_state> operations{};
 };
@@ -222,7 +226,7 @@ struct version_state {
   std::vector<std::map<std::string, time_point>> next_look{};
   std::vector<std::uint64_t> ordinals{};  ///< by shard: readers so far
   std::uint32_t complete_replicas = 0;
-  std::uint32_t reliable_replicas = 0;  ///< those of them that are reliable (retention.hpp)
+  std::set<const replica_state*> reliable_replicas{};  ///< those of them that are reliable (retention.hpp)
   bool ever_complete = false;
 };
 
@@ -232,6 +236,15 @@ struct waiter_state {
   request_sequence sequence{};
   version_selector selector{};
   time_point deadline{};
+};
+
+/// The open operations of a model, which their replicas own. There may be ten thousand, so the end of one
+/// must not visit the others. `operation_table` keeps the indexes up to date.
+struct open_operations {
+  std::map<std::uint64_t, operation_state*> all{};      ///< in the order in which they were opened
+  std::map<std::uint64_t, operation_state*> starved{};  ///< those that wait for a free credit, by their turn
+  std::map<version_number, std::uint32_t> users{};      ///< how many of them have this version
+  bool retry = false;  ///< a version became available somewhere, and the waiting ones were not tried since
 };
 
 struct model_state {
@@ -250,11 +263,11 @@ struct model_state {
   std::uint32_t workers_back = 0;    ///< those of them that have joined this server
   messages::retention keeps{};
   std::map<version_number, handover_state> handovers{};
-  bool waits_to_let_go = false;     ///< a request waits for a handover; try again after a change
-  std::set<version_number> lost{};  ///< retained versions that no worker holds any more
+  std::set<std::string> temporaries{};  ///< names of replicas that are, or were, temporary
+  bool waits_to_let_go = false;         ///< a request waits for a handover; try again after a change
+  std::set<version_number> lost{};      ///< retained versions that no worker holds any more
   std::vector<waiter_state> waiters{};
-  std::vector<operation_state*> open_operations{};  ///< owned by their replicas; removed when closed
-  std::deque<operation_state*> starved{};           ///< those that wait for a free credit
+  open_operations operations{};
 };
 
 /// Why the server declared a worker dead.

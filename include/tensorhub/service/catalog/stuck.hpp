@@ -71,7 +71,7 @@ class stuck {
       if (auto* entry = add(out, kind::no_version, *worker, asked_at(*worker, waiter.sequence), least))
         tell_missing(*entry, model, waiter.selector, "wait()");
     }
-    for (const operation_state* operation : model.open_operations) look_at(model, *operation, least, out);
+    for (const auto& [serial, operation] : model.operations.all) look_at(model, *operation, least, out);
     for (const auto& [name, replica] : model.replicas) {
       for (const worker_state* worker : replica->workers) {
         if (worker != nullptr) look_at(*worker, least, out);
@@ -140,11 +140,11 @@ class stuck {
 
   void undecided(const model_state& model, const operation_state& operation, const member_state& member,
                  const worker_state& worker, duration least, entries& out) const {
-    auto* entry = add(out, operation.starved ? kind::no_credit : kind::no_version, worker,
+    auto* entry = add(out, operation.starved != 0 ? kind::no_credit : kind::no_version, worker,
                       asked_at(worker, member.sequence), least);
     if (entry == nullptr) return;
     entry->operation = operation.counter;
-    if (!operation.starved) return tell_missing(*entry, model, member.selector, "update()");
+    if (operation.starved == 0) return tell_missing(*entry, model, member.selector, "update()");
     entry->version = operation.version;
     entry->advice = "version " + to_string(operation.version) +
                     " is available, but all its holders have the maximum number of readers: the update "

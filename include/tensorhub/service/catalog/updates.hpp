@@ -72,6 +72,7 @@ class updates {
     member.reach = request.reach;
     member.shows = request.shows;
     member.deadline = core_.now + std::chrono::milliseconds{request.timeout_ms};
+    table_.look_at(operation, member.deadline);
     if (resolve_ended(operation)) return;
     if (!operation.decided) return try_decide(operation, member);
     if (!accepts(request.selector, operation.version)) return close_disagreed(operation, worker.shard);
@@ -205,12 +206,11 @@ class updates {
   /// A worker joined or reported after its group decided an update. Either it already holds that version, or
   /// its memory will be overwritten.
   void await_decided(worker_state& worker, const operation_state* reported) {
-    for (operation_state* operation : worker.model->open_operations) {
-      if (operation == reported || operation->replica != worker.replica) continue;
-      if (operation->is_publish || !operation->decided) continue;
-      member_state* member = member_of(*operation, worker.shard.index);
+    for (auto& [key, operation] : worker.replica->operations) {
+      if (&operation == reported || operation.closed || operation.is_publish || !operation.decided) continue;
+      member_state* member = member_of(operation, worker.shard.index);
       if (member == nullptr || member->phase != phase::absent || member->keeps) continue;
-      member->keeps = worker.held && worker.held->version == operation->version;
+      member->keeps = worker.held && worker.held->version == operation.version;
       if (member->keeps)
         leases_.end(std::exchange(member->lease, {}), &drain_state::finished);
       else
@@ -222,17 +222,19 @@ class updates {
   /// Continues an operation that an earlier server decided.
   void go_on_with(operation_state& operation, version_number version) {
     if (operation.decided || operation.fixed) return;
-    operation.fixed = operation.version = version;
-    operation.arrival_deadline = core_.now + core_.options.group_timeout;
+    operation.fixed = version;
+    table_.set_version(operation, version);
+    expect_all(operation);
     start(operation, version);
   }
 
   /// Shards that ended a call at an earlier server do not make that call again; the other shards are told how
   /// it ended.
   void resolve_ended(replica_state& replica) {
-    for (operation_state* operation : std::vector<operation_state*>{replica.model->open_operations}) {
-      if (operation->replica == &replica && !operation->closed) static_cast<void>(resolve_ended(*operation));
+    for (auto& [key, operation] : replica.operations) {
+      if (!operation.closed) static_cast<void>(resolve_ended(operation));
     }
+    replica.retry = true;  // a call may have waited to learn what the new shard holds
   }
   /// True: this has changed the state of the operation.
   bool resolve_ended(operation_state& operation) {
@@ -273,7 +275,14 @@ class updates {
 
   /// Recomputes which version a replica holds; if a version has become available, tries waiting operations.
   void refresh(replica_state& replica) {
-    if (versions_.recompute(replica)) retry_waiting(*replica.model);
+    model_state& model = *replica.model;
+    versions_.recompute(replica);
+    const bool of_replica = std::exchange(replica.retry, false);
+    if (std::exchange(model.operations.retry, false)) return retry_waiting(model);
+    if (!of_replica) return;
+    // Nobody else's decision can depend on this replica: there are other holders.
+    for (auto& [key, operation] : replica.operations) retry_if_waiting(operation);
+    serve_waiting(model);
   }
 
   /// Ends a group operation with a failure for all its shards. Shards that are still reading are told to
@@ -335,21 +344,20 @@ class updates {
   void serve_waiting(model_state& model) {
     if (serving_) return;  // a served operation calls this function again
     serving_ = true;
-    for (std::size_t failures = 0; failures < failures_at_once && !model.starved.empty();) {
-      operation_state& operation = *model.starved.front();
-      model.starved.pop_front();
-      operation.starved = false;
-      if (!operation.closed && !operation.decided) retry(operation);
-      failures += operation.starved ? 1 : 0;
+    const auto& starved = model.operations.starved;
+    for (std::size_t failures = 0; failures < failures_at_once && !starved.empty();) {
+      operation_state& operation = *starved.begin()->second;
+      table_.end_starving(operation);
+      if (!operation.decided) retry(operation);
+      failures += operation.starved != 0 ? 1 : 0;
     }
     serving_ = false;
   }
 
   /// Ends operations that have waited for a version, or for a shard, beyond their deadline.
-  void expire(model_state& model) {
-    serve_waiting(model);
-    for (operation_state* operation : std::vector<operation_state*>{model.open_operations}) {
-      if (!operation->closed && !operation->is_publish) expire(*operation);
+  void expire() {
+    while (operation_state* operation = table_.take_due(core_.now)) {
+      if (!operation->is_publish) expire(*operation);
     }
   }
 
@@ -475,7 +483,7 @@ class updates {
     replica_state& replica = *operation.replica;
     // `retry_all` tries again after a change.
     if (replica.complete != version && !retention_.may_let_go(replica, false)) return;
-    operation.version = version;
+    table_.set_version(operation, version);
     for (std::size_t i = 0; i < operation.members.size(); ++i) {
       const std::uint32_t shard = operation.only_shard.value_or(static_cast<std::uint32_t>(i));
       member_state& member = operation.members[i];
@@ -487,7 +495,7 @@ class updates {
       member.lease = lease->id;
     }
     operation.decided = true;
-    operation.arrival_deadline = core_.now + core_.options.group_timeout;
+    expect_all(operation);
     for (std::size_t i = 0; i < operation.members.size(); ++i) {
       const std::uint32_t shard = operation.only_shard.value_or(static_cast<std::uint32_t>(i));
       worker_state* worker = replica.workers[shard];
@@ -507,11 +515,15 @@ class updates {
     }
   }
 
-  /// No source has a free credit for the operation now: it waits in `model_state::starved`.
+  /// No source has a free credit for the operation now: it waits for its turn (`serve_waiting`).
   void starve(operation_state& operation) {
     leases_.release_reserved(operation);
-    if (std::exchange(operation.starved, true)) return;
-    operation.replica->model->starved.push_back(&operation);
+    table_.starve(operation);
+  }
+  /// From now on all shards must call the operation within the group's time-out.
+  void expect_all(operation_state& operation) {
+    operation.arrival_deadline = core_.now + core_.options.group_timeout;
+    table_.look_at(operation, operation.arrival_deadline);
   }
 
   /// Answers a waiting shard of a decided operation.
@@ -612,8 +624,8 @@ class updates {
   operation_state& adopt_operation(worker_state& worker, const messages::finish_request& request) {
     operation_state& operation = table_.open(worker, request.operation, false);
     operation.decided = true;
-    operation.version = request.version;
-    operation.arrival_deadline = core_.now + core_.options.group_timeout;
+    table_.set_version(operation, request.version);
+    expect_all(operation);
     return operation;
   }
 
@@ -644,7 +656,7 @@ class updates {
 
   void close_kept(operation_state& operation, version_number version) {
     operation.decided = true;
-    operation.version = version;
+    table_.set_version(operation, version);
     for (std::size_t i = 0; i < operation.members.size(); ++i) {
       member_state& member = operation.members[i];
       if (member.phase != phase::waiting) continue;
@@ -664,12 +676,17 @@ class updates {
   }
 
   void retry_waiting(model_state& model) {
-    for (operation_state* operation : std::vector<operation_state*>{model.open_operations}) {
-      if (operation->closed || operation->decided || operation->starved) continue;
-      retry(*operation);
+    const auto& open = model.operations.all;
+    for (auto at = open.begin(); at != open.end();) {
+      const std::uint64_t serial = at->first;
+      retry_if_waiting(*at->second);
+      at = open.upper_bound(serial);  // the retry may have closed any of them
     }
     serve_waiting(model);  // starved operations, a few at a time: there may be thousands
     questions_.retry(model);
+  }
+  void retry_if_waiting(operation_state& operation) {
+    if (!operation.closed && !operation.decided && operation.starved == 0) retry(operation);
   }
   void retry(operation_state& operation) {
     for (const member_state& member : operation.members) {
@@ -678,23 +695,29 @@ class updates {
   }
 
   void expire(operation_state& operation) {
+    time_point next = time_point::never();
     for (std::size_t i = 0; i < operation.members.size(); ++i) {
       const member_state& member = operation.members[i];
-      const std::string shard = std::to_string(operation.only_shard.value_or(static_cast<std::uint32_t>(i)));
-      if (!operation.decided && member.phase == phase::waiting && core_.now >= member.deadline) {
+      const bool waits = !operation.decided && member.phase == phase::waiting;
+      const bool is_missing = (operation.decided || operation.fixed) && member.phase == phase::absent;
+      if (waits && core_.now >= member.deadline) {
         return close_failed(
             operation,
             {errc::timed_out, "no version (" + to_string(member.selector) + ") of model '" +
                                   operation.replica->model->name + "' became available; the latest was " +
                                   to_string(operation.replica->model->latest_ever)});
       }
-      if ((operation.decided || operation.fixed) && member.phase == phase::absent &&
-          core_.now >= operation.arrival_deadline) {
+      if (is_missing && core_.now >= operation.arrival_deadline) {
+        const std::string shard =
+            std::to_string(operation.only_shard.value_or(static_cast<std::uint32_t>(i)));
         return close_failed(
             operation, {errc::group_failed, "shard " + shard + " of replica '" + operation.replica->name +
                                                 "' did not call update() in time"});
       }
+      if (waits) next = std::min(next, member.deadline);
+      if (is_missing) next = std::min(next, operation.arrival_deadline);
     }
+    table_.look_at(operation, next);
   }
 
   static constexpr std::uint32_t retries_of_one_source = 3;

@@ -87,10 +87,10 @@ class versions {
     // The record may have been forgotten while the worker was not offered, and is made anew here.
     digest128& root = version_of(*worker.model, version).roots[worker.shard.index];
     if (!root) root = worker.shown()->root;
-    index_of(worker, version)
-        .insert(worker, worker.places, worker.place, worker.load, wanted == offer::complete,
-                worker.publisher);
-    if (wanted == offer::complete && !core_.policy.decides_per_group) changed_ = true;
+    source_index& index = index_of(worker, version);
+    if (wanted == offer::complete) note_gain(worker, version, index);
+    index.insert(worker, worker.places, worker.place, worker.load, wanted == offer::complete,
+                 worker.publisher);
   }
   /// The number of counted leases on the worker has changed.
   void change_load(worker_state& worker, std::uint32_t load) {
@@ -99,9 +99,9 @@ class versions {
     index_of(worker, worker.offered_version).change_load(worker, worker.places, load, places_of);
   }
 
-  /// Recomputes which version all shards of a replica hold. True: something has become available since the
-  /// last call, so waiting operations should be tried again.
-  [[nodiscard]] bool recompute(replica_state& replica) {
+  /// Recomputes which version all shards of a replica hold. Sets `retry` of the replica or of the model's
+  /// operations if waiting ones should be tried again.
+  void recompute(replica_state& replica) {
     model_state& model = *replica.model;
     version_number complete{};
     const worker_state* first = replica.workers.front();
@@ -122,13 +122,13 @@ class versions {
       replica.complete = complete;
       if (complete) {
         version_state& version = version_of(model, complete);
+        model.operations.retry = model.operations.retry || version.complete_replicas == 0;
         ++version.complete_replicas;
         version.ever_complete = true;
-        changed_ = true;
+        replica.retry = true;
         if (complete > model.latest_ever) announce(model, complete);
       }
     }
-    return std::exchange(changed_, false);
   }
 
   /// A replica that an earlier server knew: its missing shards may hold this version, as the present ones do,
@@ -148,7 +148,8 @@ class versions {
       --version;
       const bool held =
           std::ranges::any_of(version->second.sources, [](const auto& index) { return !index->empty(); });
-      if (held || version->second.complete_replicas > 0 || is_used(model, version->first)) continue;
+      if (held || version->second.complete_replicas > 0 || model.operations.users.contains(version->first))
+        continue;
       if (++others > core_.options.retained_versions) version = model.versions.erase(version);
     }
   }
@@ -168,8 +169,8 @@ class versions {
                           });
     const version_number wanted = reliable ? complete : version_number{};
     if (wanted == replica.counts_for) return;
-    if (replica.counts_for) --version_of(*replica.model, replica.counts_for).reliable_replicas;
-    if (wanted) ++version_of(*replica.model, wanted).reliable_replicas;
+    if (replica.counts_for) version_of(*replica.model, replica.counts_for).reliable_replicas.erase(&replica);
+    if (wanted) version_of(*replica.model, wanted).reliable_replicas.insert(&replica);
     replica.counts_for = wanted;
     core_.retention_changed = true;
   }
@@ -203,13 +204,16 @@ class versions {
     }
   }
 
-  [[nodiscard]] bool is_used(const model_state& model, version_number version) const {
-    return std::ranges::any_of(model.open_operations,
-                               [&](const operation_state* o) { return o->version == version; });
+  /// The worker is about to be offered as one that has every chunk. Another reader's call can only depend on
+  /// it if it is the first one in its datacenter (`prefer_local`), or at all.
+  void note_gain(const worker_state& worker, version_number version, const source_index& index) {
+    const bool per_worker = !core_.policy.decides_per_group;
+    if (per_worker) worker.replica->retry = true;
+    if (!per_worker && version_of(*worker.model, version).complete_replicas == 0) return;
+    if (index.complete_count(worker.place.datacenter) == 0) worker.model->operations.retry = true;
   }
 
   core& core_;
-  bool changed_ = false;  ///< something may have become available
 };
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::catalog_detail

@@ -162,10 +162,11 @@ TENSORHUB_DECL void catalog::handle(const messages::envelope& envelope) {
   const incarnation from{envelope.sender};
   if (!from) return;
   if (const auto* join = get_if<messages::join_request>(&envelope.body)) {
-    parts_->membership.on_join(from, envelope.sequence, *join);
+    parts_->membership.on_join(envelope, *join);
     // Requests that an earlier server has answered may still arrive late; they must not be executed again.
     if (catalog_detail::worker_state* joined = core().find(from))
       catalog_detail::forget_answers(*joined, envelope);
+    for (const messages::envelope& waited : parts_->membership.take_told()) handle(waited);
     return;
   }
   if (const auto* list = get_if<messages::list_request>(&envelope.body))
@@ -252,9 +253,10 @@ TENSORHUB_DECL void catalog::expire_waiting() {
   if (!has_waiting_requests()) return;
   parts_->membership.judge_suspects();
   for (auto& [name, model] : core().models) {
-    parts_->updates.expire(model);
+    parts_->updates.serve_waiting(model);
     parts_->questions.expire(model);
   }
+  parts_->updates.expire();
 }
 
 }  // namespace tensorhub::inline TENSORHUB_MODE

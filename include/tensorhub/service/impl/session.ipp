@@ -99,10 +99,10 @@ TENSORHUB_DECL time_point session::next_deadline() const noexcept {
   return std::min(next, operation_deadline());
 }
 
-TENSORHUB_DECL void session::send_join(time_point now) {
+TENSORHUB_DECL void session::send_join(time_point now, bool with_layout) {
   outbox_.forget({purpose::join});
   messages::join_request join = session_detail::join_request_of(options_, *layout_);
-  if (layout_wanted_) join.tensors.assign(layout_->tensors().begin(), layout_->tensors().end());
+  if (with_layout) join.tensors.assign(layout_->tensors().begin(), layout_->tensors().end());
   join.held = held_;
   join.ended_well = ended_well_;
   join.latest = latest_;
@@ -148,10 +148,7 @@ TENSORHUB_DECL void session::note_end_of_server() {
 TENSORHUB_DECL void session::handle(time_point now, const pending_request& pending,
                                     const messages::join_reply& reply) {
   if (pending.why != purpose::join) return;
-  if (reply.wants_layout) {
-    layout_wanted_ = true;
-    return send_join(now);
-  }
+  if (reply.wants_layout) return send_join(now, true);
   if (reply.result.code == errc::unavailable && options_.servers > 1) {  // this server does not take over
     refusal_ = "; another server of the list says: " + reply.result.sentence;
     try_next_server(now);
