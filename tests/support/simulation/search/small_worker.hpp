@@ -16,6 +16,8 @@
 #include <set>
 #include <span>
 #include <string>
+#include <tuple>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -94,6 +96,14 @@ class small_worker {
             transfer_->stalls_at, transfer_->sources.size());
     for (const source_record& each : transfer_->sources)
       out.add(each.from, each.at, each.by_lease, each.release);
+  }
+
+  /// All that another process can see of this one. While nothing is shown, the epoch means nothing yet.
+  [[nodiscard]] auto visible() const {
+    const small_memory& m = memory_;
+    const bool shows = m.state != control_state::empty;
+    return std::tuple{m.content, m.state,          m.version, shows ? m.epoch : 0, m.has_chunk,
+                      m.open_epoch, m.promised_epoch, m.keys,    m.barred};
   }
 
   // ---- the user's side
