@@ -56,7 +56,9 @@ class small_worker {
     std::function<std::string(const small_worker&)> reader_of{};
     report_violation violate{};
   };
-  enum class progress : std::uint8_t { unknown, believed, arrived, over };
+  /// Of a source: nothing is known; its control block is the lease's; it has the chunk; the chunk was read;
+  /// nothing more will be read.
+  enum class progress : std::uint8_t { unknown, believed, offered, arrived, over };
   struct source_record {
     messages::assignment from{};
     progress at = progress::unknown;
@@ -149,29 +151,25 @@ class small_worker {
       case progress::unknown:
         return look(source) != sight::early;
       case progress::believed:
-        return look(source) != sight::lease || (has_chunk(source) && !has_taken());
+        return look(source) != sight::lease || has_chunk(source);
+      case progress::offered:
+        return !has_taken();
     }
     return false;
   }
-  /// One read of this source: its control block and the chunk at once, or the header again.
+  /// One read: the control block of this source, its chunk, or its header again.
   void read(time_point now, std::size_t slot) {
     source_record& source = transfer_->sources[slot];
     const sight seen = look(source);
     if (source.at == progress::arrived) return confirm(now, slot, seen);
+    if (source.at == progress::offered) return take(now, slot, seen);
     if (seen != sight::lease) return lose(now, slot);
-    source.at = progress::believed;
-    if (!std::exchange(transfer_->showing, true)) {
-      memory_.state = control_state::receiving;
-      memory_.version = transfer_->version;
-      memory_.epoch = memory_.open_epoch = transfer_->epoch;
-      memory_.has_chunk = false;
-    }
-    if (!has_chunk(source) || has_taken()) return;
-    const small_worker& holder = *world_.find(source.from.source);
-    transfer_->touched = true;
-    memory_.content = holder.memory_.content;
-    source.by_lease = holder.memory_.open_epoch == source.from.epoch;
-    source.at = progress::arrived;
+    source.at = has_chunk(source) ? progress::offered : progress::believed;
+    if (std::exchange(transfer_->showing, true)) return;
+    memory_.state = control_state::receiving;
+    memory_.version = transfer_->version;
+    memory_.epoch = memory_.open_epoch = transfer_->epoch;
+    memory_.has_chunk = false;
   }
 
   /// Whether this worker reads from `holder` what that has promised, and would be served.
@@ -302,6 +300,16 @@ class small_worker {
   [[nodiscard]] bool has_taken() const {
     return std::ranges::any_of(transfer_->sources,
                                [](const source_record& each) { return each.at == progress::arrived; });
+  }
+  /// Takes whatever lies there now.
+  void take(time_point now, std::size_t slot, sight seen) {
+    if (seen == sight::none) return lose(now, slot);
+    source_record& source = transfer_->sources[slot];
+    const small_memory& there = world_.find(source.from.source)->memory_;
+    transfer_->touched = true;
+    memory_.content = there.content;
+    source.by_lease = there.open_epoch == source.from.epoch;
+    source.at = progress::arrived;
   }
   void lose(time_point now, std::size_t slot) {
     source_record& source = transfer_->sources[slot];

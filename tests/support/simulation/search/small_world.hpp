@@ -8,7 +8,8 @@
 /// faults are counted (`small_world_options`).
 ///
 /// Two kinds of steps are no choices, to keep the world small: a message that only tells a newer version, or
-/// what is retained, arrives as soon as it is the next one; and heartbeats of a tick are exchanged with it.
+/// what is retained, arrives as soon as it is the next one; and the heartbeats of a tick, with repeated
+/// requests that the server will answer later, arrive with it, unless their sender has said more.
 ///
 /// What is checked, besides the rules of rules.hpp:
 ///   calls           every call ends; without a fault, none waits for a time-out or fails
@@ -445,15 +446,24 @@ class small_world {
     server_->advance(now_);
     flush_server(nullptr);
     for (const auto& each : workers_) {
-      const bool beats = each->up.size() == 1 && each->alive && !each->paused &&
-                         holds_alternative<messages::heartbeat_request>(each->up.front().body);
-      if (beats) deliver_up(*each);
+      const bool lives = each->alive && !each->paused;
+      const bool only_beats =
+          std::ranges::all_of(each->up, [&](const auto& message) { return only_beats_again(message); });
+      while (lives && only_beats && !each->up.empty()) deliver_up(*each);
     }
     settle_all();
     if (quiet_ticks_ <= most_quiet_ticks) return;
     const bool is_open =
         std::ranges::any_of(workers_, [](const auto& each) { return !has_ended(*each) && each->open != 0; });
     violate({is_open ? rule::calls : rule::end_of_history, "it never ends: " + waiting()});
+  }
+  /// A heartbeat, or a request that the server has heard and will answer later.
+  [[nodiscard]] bool only_beats_again(const messages::envelope& message) const {
+    if (holds_alternative<messages::heartbeat_request>(message.body)) return true;
+    const auto* record = server_->record_of(incarnation{message.sender});
+    if (record == nullptr) return false;
+    const auto answer = record->answers.find(message.sequence.value);
+    return answer != record->answers.end() && !answer->second.message;
   }
   [[nodiscard]] std::string waiting() const {
     std::string out;
