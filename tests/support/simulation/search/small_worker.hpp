@@ -43,6 +43,24 @@ struct small_memory {
   std::set<incarnation> barred{};
 };
 
+/// Of a source: nothing is known; its control block is the lease's; it has the chunk; the chunk was read;
+/// nothing more will be read.
+enum class read_progress : std::uint8_t { unknown, believed, offered, arrived, over };
+struct small_source {
+  messages::assignment from{};
+  read_progress at = read_progress::unknown;
+  bool by_lease = true;  ///< the source showed the lease's version when the chunk was read
+  bool release = false;  ///< report when no read of it is left
+};
+struct small_transfer {
+  version_number version{};
+  std::uint64_t epoch = 0;
+  bool showing = false;
+  bool touched = false;
+  std::vector<small_source> sources{};
+  time_point stalls_at{};
+};
+
 /// Planted faults of a worker.
 struct small_faults {
   bool skips_header_check = false;  ///< accepts a chunk without reading the header again
@@ -56,24 +74,6 @@ class small_worker {
     std::function<std::string(const small_worker&)> reader_of{};
     report_violation violate{};
   };
-  /// Of a source: nothing is known; its control block is the lease's; it has the chunk; the chunk was read;
-  /// nothing more will be read.
-  enum class progress : std::uint8_t { unknown, believed, offered, arrived, over };
-  struct source_record {
-    messages::assignment from{};
-    progress at = progress::unknown;
-    bool by_lease = true;  ///< the source showed the lease's version when the chunk was read
-    bool release = false;  ///< report when no read of it is left
-  };
-  struct transfer_record {
-    version_number version{};
-    std::uint64_t epoch = 0;
-    bool showing = false;
-    bool touched = false;
-    std::vector<source_record> sources{};
-    time_point stalls_at{};
-  };
-
   small_worker(session_options options, incarnation self, const layout& shape, services world)
       : name_{options.replica + "/" + std::to_string(options.shard.index)},
         world_{std::move(world)},
@@ -83,7 +83,7 @@ class small_worker {
   [[nodiscard]] const session& core() const noexcept { return core_; }
   [[nodiscard]] const std::string& name() const noexcept { return name_; }
   [[nodiscard]] const small_memory& memory() const noexcept { return memory_; }
-  [[nodiscard]] const std::optional<transfer_record>& transfer() const noexcept { return transfer_; }
+  [[nodiscard]] const std::optional<small_transfer>& transfer() const noexcept { return transfer_; }
   /// The version that it shows as complete; zero: none.
   [[nodiscard]] version_number shown() const noexcept {
     return memory_.state == control_state::shown ? memory_.version : version_number{};
@@ -96,7 +96,7 @@ class small_worker {
     if (!transfer_) return;
     out.add(transfer_->version, transfer_->epoch, transfer_->showing, transfer_->touched,
             transfer_->stalls_at, transfer_->sources.size());
-    for (const source_record& each : transfer_->sources)
+    for (const small_source& each : transfer_->sources)
       out.add(each.from, each.at, each.by_lease, each.release);
   }
 
@@ -104,8 +104,8 @@ class small_worker {
   [[nodiscard]] auto visible() const {
     const small_memory& m = memory_;
     const bool shows = m.state != control_state::empty;
-    return std::tuple{m.content, m.state,          m.version, shows ? m.epoch : 0, m.has_chunk,
-                      m.open_epoch, m.promised_epoch, m.keys,    m.barred};
+    return std::tuple{m.content,        m.state, m.version, shows ? m.epoch : 0, m.has_chunk, m.open_epoch,
+                      m.promised_epoch, m.keys,  m.barred};
   }
 
   // ---- the user's side
@@ -142,29 +142,29 @@ class small_worker {
 
   /// Whether this source has something to read now, or a failure to notice.
   [[nodiscard]] bool can_read(std::size_t slot) const {
-    const source_record& source = transfer_->sources[slot];
+    const small_source& source = transfer_->sources[slot];
     switch (source.at) {
-      case progress::over:
+      case read_progress::over:
         return false;
-      case progress::arrived:
+      case read_progress::arrived:
         return true;
-      case progress::unknown:
+      case read_progress::unknown:
         return look(source) != sight::early;
-      case progress::believed:
+      case read_progress::believed:
         return look(source) != sight::lease || has_chunk(source);
-      case progress::offered:
+      case read_progress::offered:
         return !has_taken();
     }
     return false;
   }
   /// One read: the control block of this source, its chunk, or its header again.
   void read(time_point now, std::size_t slot) {
-    source_record& source = transfer_->sources[slot];
+    small_source& source = transfer_->sources[slot];
     const sight seen = look(source);
-    if (source.at == progress::arrived) return confirm(now, slot, seen);
-    if (source.at == progress::offered) return take(now, slot, seen);
+    if (source.at == read_progress::arrived) return confirm(now, slot, seen);
+    if (source.at == read_progress::offered) return take(now, slot, seen);
     if (seen != sight::lease) return lose(now, slot);
-    source.at = has_chunk(source) ? progress::offered : progress::believed;
+    source.at = has_chunk(source) ? read_progress::offered : read_progress::believed;
     if (std::exchange(transfer_->showing, true)) return;
     memory_.state = control_state::receiving;
     memory_.version = transfer_->version;
@@ -175,8 +175,8 @@ class small_worker {
   /// Whether this worker reads from `holder` what that has promised, and would be served.
   [[nodiscard]] bool may_read(const small_worker& holder) const {
     if (!transfer_) return false;
-    return std::ranges::any_of(transfer_->sources, [&](const source_record& source) {
-      return source.at != progress::over && source.from.source == holder.core_.self() &&
+    return std::ranges::any_of(transfer_->sources, [&](const small_source& source) {
+      return source.at != read_progress::over && source.from.source == holder.core_.self() &&
              source.from.epoch == holder.memory_.promised_epoch && holder.admits(core_.self(), source.from);
     });
   }
@@ -279,56 +279,56 @@ class small_worker {
 
   // ---- the transfer
 
-  [[nodiscard]] sight look(const source_record& source) const {
+  [[nodiscard]] sight look(const small_source& source) const {
     const messages::assignment& lease = source.from;
     const small_worker* holder = world_.find(lease.source);
     if (holder == nullptr || !holder->admits(core_.self(), lease)) return sight::none;
     const small_memory& there = holder->memory_;
-    const bool shows = there.state == control_state::shown ||
-                       (there.state == control_state::receiving && lease.receiving);
+    const bool shows =
+        there.state == control_state::shown || (there.state == control_state::receiving && lease.receiving);
     if (shows && there.epoch == lease.epoch && there.version == lease.version) return sight::lease;
     const bool is_early =
-        lease.receiving && (there.epoch < lease.epoch ||
-                            (there.epoch == lease.epoch && there.state == control_state::empty));
+        lease.receiving &&
+        (there.epoch < lease.epoch || (there.epoch == lease.epoch && there.state == control_state::empty));
     return is_early ? sight::early : sight::other;
   }
-  [[nodiscard]] bool has_chunk(const source_record& source) const {
+  [[nodiscard]] bool has_chunk(const small_source& source) const {
     const small_worker* holder = world_.find(source.from.source);
     return holder != nullptr && holder->memory_.has_chunk;
   }
   /// A read of the chunk waits for its confirmation.
   [[nodiscard]] bool has_taken() const {
     return std::ranges::any_of(transfer_->sources,
-                               [](const source_record& each) { return each.at == progress::arrived; });
+                               [](const small_source& each) { return each.at == read_progress::arrived; });
   }
   /// Takes whatever lies there now.
   void take(time_point now, std::size_t slot, sight seen) {
     if (seen == sight::none) return lose(now, slot);
-    source_record& source = transfer_->sources[slot];
+    small_source& source = transfer_->sources[slot];
     const small_memory& there = world_.find(source.from.source)->memory_;
     transfer_->touched = true;
     memory_.content = there.content;
     source.by_lease = there.open_epoch == source.from.epoch;
-    source.at = progress::arrived;
+    source.at = read_progress::arrived;
   }
   void lose(time_point now, std::size_t slot) {
-    source_record& source = transfer_->sources[slot];
-    source.at = progress::over;
+    small_source& source = transfer_->sources[slot];
+    source.at = read_progress::over;
     if (source.release) return core_.source_released(now, source.from.lease);
     core_.source_failed(now, source.from.lease, errc::source_lost, "it does not show the lease's version");
   }
   void release(time_point now, lease_id released) {
-    for (source_record& source : transfer_->sources) {
+    for (small_source& source : transfer_->sources) {
       if (source.from.lease != released) continue;
       source.release = true;
-      if (source.at == progress::arrived) continue;
-      source.at = progress::over;
+      if (source.at == read_progress::arrived) continue;
+      source.at = read_progress::over;
       core_.source_released(now, released);
     }
   }
   void confirm(time_point now, std::size_t slot, sight seen) {
     if (seen != sight::lease && !faults.skips_header_check) return lose(now, slot);
-    const source_record& source = transfer_->sources[slot];
+    const small_source& source = transfer_->sources[slot];
     if (!source.by_lease)
       world_.violate({rule::sources, name_ + " accepted a chunk that was read after its source let go"});
     if (memory_.content != transfer_->version.value)
@@ -350,7 +350,7 @@ class small_worker {
   services world_;
   session core_;
   small_memory memory_;
-  std::optional<transfer_record> transfer_;
+  std::optional<small_transfer> transfer_;
 };
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::testing

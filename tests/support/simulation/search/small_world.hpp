@@ -30,6 +30,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -48,11 +49,11 @@ namespace tensorhub::inline TENSORHUB_MODE::testing {
 struct small_world_options {
   std::uint32_t shards = 1;
   std::uint32_t rollouts = 2;
-  std::uint64_t versions = 2;  ///< the trainer publishes each, and unpublishes all but the last
-  std::uint64_t updates = 2;   ///< calls of each rollout: for version 1 or later, then for 2 or later, ...
+  std::uint64_t versions = 2;     ///< the trainer publishes each, and unpublishes all but the last
+  std::uint64_t updates = 2;      ///< calls of each rollout: for version 1 or later, then for 2 or later, ...
   bool asks_latest = false;       ///< rollouts ask for the latest version; otherwise for at least the next
   std::uint32_t keep_latest = 0;  ///< versions that the trainer retains
-  std::string consistency{group_consistent::name};
+  std::string_view consistency = group_consistent::name;
   small_faults planted{};  ///< of every worker
   // How many there may be of each fault.
   std::uint32_t losses = 0;   ///< of what is under way on a worker's connection
@@ -229,7 +230,7 @@ class small_world {
     options.shard = {shard, options_.shards};
     options.place.host = replica;
     options.transport = "search";
-    options.consistency = options_.consistency;
+    options.consistency = std::string{options_.consistency};
     options.integrity = "none";
     options.request_retry = std::chrono::seconds{1};
     options.drain_timeout = std::chrono::seconds{5};
@@ -239,9 +240,8 @@ class small_world {
       return found == nullptr ? nullptr : &found->shell;
     };
     world.reader_of = [this](const small_worker& holder) {
-      const auto reader = std::ranges::find_if(workers_, [&](const auto& each) {
-        return each->alive && each->shell.may_read(holder);
-      });
+      const auto reader = std::ranges::find_if(
+          workers_, [&](const auto& each) { return each->alive && each->shell.may_read(holder); });
       return reader == workers_.end() ? std::string{} : (*reader)->shell.name();
     };
     world.violate = [this](violation found) { violate(std::move(found)); };
@@ -394,7 +394,8 @@ class small_world {
     worker.results.push_back(static_cast<std::uint64_t>(result.outcome.code) << 32 | result.version.value);
     if (log)
       log("      " + worker.shell.name() + ": " + describe(ended) + " ends: " +
-          (ok ? (result.forced ? "forced" : "version " + to_string(result.version)) : result.outcome.sentence));
+          (ok ? (result.forced ? "forced" : "version " + to_string(result.version))
+              : result.outcome.sentence));
     if (!ok && faults_so_far() == 0)
       violate({rule::calls, describe(ended) + " of " + worker.shell.name() +
                                 " failed without a fault: " + result.outcome.sentence});
@@ -419,11 +420,11 @@ class small_world {
           [this](violation found) { violate(std::move(found)); });
     if (!result.outcome.ok()) return;
     if (worker.shell.memory().content != result.version.value)
-      violate({rule::bytes_of_version, name + " got version " + to_string(result.version) + " with the bytes of " +
+      violate({rule::bytes_of_version, name + " got version " + to_string(result.version) +
+                                           " with the bytes of " +
                                            std::to_string(worker.shell.memory().content)});
-    const bool is_there = std::ranges::any_of(whole_holders(), [&](const auto& holder) {
-      return holder.second && holder.first >= worker.floor;
-    });
+    const bool is_there = std::ranges::any_of(
+        whole_holders(), [&](const auto& holder) { return holder.second && holder.first >= worker.floor; });
     if (result.version < worker.floor && is_there)
       violate({rule::grace, name + " got version " + to_string(result.version) + ", but version " +
                                 to_string(worker.floor) + " was there before it asked, and still is"});
@@ -480,8 +481,7 @@ class small_world {
 
   void add_faults(std::vector<choice>& out) const {
     using kind = choice::kind_type;
-    const bool nobody_stopped =
-        std::ranges::none_of(workers_, [](const auto& each) { return each->paused; });
+    const bool nobody_stopped = std::ranges::none_of(workers_, [](const auto& each) { return each->paused; });
     for (std::uint8_t w = 0; w < workers_.size(); ++w) {
       const member& each = *workers_[w];
       const bool under_way = !each.up.empty() || !each.down.empty();
@@ -555,7 +555,8 @@ class small_world {
     for (const version_number version : safe_) {
       const bool retained = server_->retains("policy", version) && !server_->has_lost("policy", version);
       if (!safe.contains(version) && retained && !is_fault && !excused_.contains(version))
-        violate({rule::retention, "no replica holds the retained version " + to_string(version) + " any more"});
+        violate(
+            {rule::retention, "no replica holds the retained version " + to_string(version) + " any more"});
     }
     safe_ = std::move(safe);
   }

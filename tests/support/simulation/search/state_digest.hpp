@@ -82,9 +82,8 @@ struct session_members {
 template struct opened<session_members, &session::believed_, &session::ended_, &session::server_index_,
                        &session::asked_since_, &session::leaving_, &session::peers_, &session::counted_at_,
                        &session::beats_answered_, &session::worker_timeout_, &session::heartbeat_interval_,
-                       &session::barred_, &session::keeps_,
-                       &session::layout_wanted_, &session::next_heartbeat_, &session::join_ticket_,
-                       &session::join_deadline_>;
+                       &session::barred_, &session::keeps_, &session::layout_wanted_,
+                       &session::next_heartbeat_, &session::join_ticket_, &session::join_deadline_>;
 
 }  // namespace open_state
 
@@ -175,8 +174,9 @@ class state_digest {
   }
   void fold(const messages::status& outcome) { add(outcome.code, outcome.sentence); }
   void fold(const remote_region& region) {
-    add(region.base, region.bytes, std::string_view{reinterpret_cast<const char*>(region.key.bytes.data()),
-                                                    std::size_t{region.key.used_bytes}});
+    add(region.base, region.bytes,
+        std::string_view{reinterpret_cast<const char*>(region.key.bytes.data()),
+                         std::size_t{region.key.used_bytes}});
   }
   void fold(const messages::reference& held) { add(held.version, held.epoch, held.root, held.control); }
   void fold(const messages::announcement& shows) { add(shows.epoch, shows.control); }
@@ -236,8 +236,8 @@ class state_digest {
                  reading_for, decisions, drain, leaving, parked, parked_sequence, answers, closed] = worker;
     static_cast<void>(std::tie(model, place, spot, transport, integrity, address, capability_key));
     static_cast<void>(std::tie(updating, places, mark, decisions));
-    add(id, replica->name, shard.index, last_heard, held, publisher, withdrawn, overwriting, group_pending, called,
-        missed, ended_well, ended_before, published, was_elsewhere, barred, has_old_keys, suspect,
+    add(id, replica->name, shard.index, last_heard, held, publisher, withdrawn, overwriting, group_pending,
+        called, missed, ended_well, ended_before, published, was_elsewhere, barred, has_old_keys, suspect,
         unreachable, readers, reading, receiving, chunks_received, most_chunks, progressed);
     add(upstream == nullptr ? incarnation{} : upstream->id, upstream_lease, offered, offered_version, load,
         hungry_for, reading_for, drain, leaving, parked, parked_sequence, answers, closed);
@@ -259,9 +259,7 @@ class state_digest {
     const auto& [version, from, host, temporary, given_up, failed] = handover;
     add(version, from, host, temporary, given_up, failed);
   }
-  void fold(const catalog_detail::worker_state* worker) {
-    number(worker == nullptr ? 0 : worker->id.value);
-  }
+  void fold(const catalog_detail::worker_state* worker) { number(worker == nullptr ? 0 : worker->id.value); }
   void fold(const catalog_detail::operation_state* operation) {
     add(operation->replica->name, operation->counter, operation->only_shard);
   }
