@@ -1,9 +1,8 @@
 #pragma once
 /// \file broken_servers.hpp
 /// Catalogs with a planted bug each, which random histories (planted.cpp) and the exhaustive search
-/// (exhaustive.cpp) must both find.
+/// (exhaustive.cpp) find.
 
-#include <chrono>
 #include <cstdint>
 #include <set>
 #include <utility>
@@ -13,41 +12,6 @@
 #include "tensorhub/service/catalog.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::testing {
-
-/// The lease of a dead reader ends at once: its source is not told to cut it off, nor waited for.
-class server_that_expires_leases : public catalog {
- public:
-  using catalog::catalog;
-  void receive(time_point now, const messages::envelope& message) {
-    catalog::receive(now, message);
-    expire(now);
-  }
-  void advance(time_point now) {
-    catalog::advance(now);
-    expire(now);
-  }
-  [[nodiscard]] std::vector<outgoing> take_output() {
-    auto output = catalog::take_output();
-    std::erase_if(output, [](const outgoing& out) {
-      return holds_alternative<messages::cut_off_push>(out.message.body);
-    });
-    return output;
-  }
-
- private:
-  void expire(time_point now) {
-    std::vector<std::pair<incarnation, incarnation>> ended;
-    for_each_lease([&](const auto& lease) {
-      if (lease.cutting_off) ended.emplace_back(lease.source, lease.reader);
-    });
-    for (const auto& [source, reader] : ended) {
-      catalog::receive(
-          now,
-          {source.value, {++last_ | std::uint64_t{1} << 50}, {}, messages::cut_off_done_request{reader}});
-    }
-  }
-  std::uint64_t last_ = 0;
-};
 
 /// Lets the keys live that an earlier server's readers have.
 class server_that_revokes_nothing : public catalog {
@@ -99,19 +63,6 @@ class server_that_counts_at_the_start : public catalog {
  private:
   std::set<lease_id> started_;
   std::vector<outgoing> early_;
-};
-
-/// Believes too soon that whoever is there is all there is.
-class server_without_grace : public catalog {
- public:
-  server_without_grace(catalog_options options, server_epoch epoch)
-      : catalog{without_grace(std::move(options)), epoch} {}
-
- private:
-  [[nodiscard]] static catalog_options without_grace(catalog_options options) {
-    options.recovery_grace = std::chrono::milliseconds{60};
-    return options;
-  }
 };
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::testing

@@ -244,6 +244,54 @@ catch_record first_violation_of() {
   return first_violation<simulation_of<Server>>(300, 0.0, std::chrono::milliseconds{100}, [](auto&) {});
 }
 
+/// The lease of a dead reader ends at once: its source is not told to cut it off, nor waited for.
+class server_that_expires_leases : public catalog {
+ public:
+  using catalog::catalog;
+  void receive(time_point now, const messages::envelope& message) {
+    catalog::receive(now, message);
+    expire(now);
+  }
+  void advance(time_point now) {
+    catalog::advance(now);
+    expire(now);
+  }
+  [[nodiscard]] std::vector<outgoing> take_output() {
+    auto output = catalog::take_output();
+    std::erase_if(output, [](const outgoing& out) {
+      return holds_alternative<messages::cut_off_push>(out.message.body);
+    });
+    return output;
+  }
+
+ private:
+  void expire(time_point now) {
+    std::vector<std::pair<incarnation, incarnation>> ended;
+    for_each_lease([&](const auto& lease) {
+      if (lease.cutting_off) ended.emplace_back(lease.source, lease.reader);
+    });
+    for (const auto& [source, reader] : ended) {
+      catalog::receive(
+          now,
+          {source.value, {++last_ | std::uint64_t{1} << 50}, {}, messages::cut_off_done_request{reader}});
+    }
+  }
+  std::uint64_t last_ = 0;
+};
+
+/// Believes too soon that whoever is there is all there is.
+class server_without_grace : public catalog {
+ public:
+  server_without_grace(catalog_options options, server_epoch epoch)
+      : catalog{without_grace(std::move(options)), epoch} {}
+
+ private:
+  [[nodiscard]] static catalog_options without_grace(catalog_options options) {
+    options.recovery_grace = std::chrono::milliseconds{60};
+    return options;
+  }
+};
+
 /// Counts a replica as a survivor until it is gone, although it has asked to let go: of two that leave, each
 /// is told that the other one stays.
 class server_that_trusts_leavers : public catalog {
