@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -63,6 +64,23 @@ class server_that_counts_at_the_start : public catalog {
  private:
   std::set<lease_id> started_;
   std::vector<outgoing> early_;
+};
+
+/// Says yes to everybody who asks for retention, and does nothing.
+class server_that_retains_nothing : public catalog {
+ public:
+  using catalog::catalog;
+  void receive(time_point now, messages::envelope message) {
+    if (auto* change = get_if<messages::retain_request>(&message.body)) {
+      if (change->keep_latest) promised_ = true;
+      *change = {};
+    }
+    catalog::receive(now, message);
+  }
+  [[nodiscard]] bool retains(const std::string&, version_number) const { return promised_; }
+
+ private:
+  bool promised_ = false;
 };
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::testing

@@ -16,6 +16,7 @@
 #include <cstdlib>
 #include <iostream>
 #include <memory>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -56,10 +57,48 @@ std::vector<named_world> small_worlds() {
           {"death", with(one_rollout, [](auto& world) { world.kills = 1; })},
           {"server", with(one_rollout, [](auto& world) { world.servers = 1; })},
           {"pause", with(one_rollout, [](auto& world) { world.pauses = 1; })},
+          {"loss and death", with(one_rollout, [](auto& world) { world.losses = world.kills = 1; })},
+          {"two shards, loss", with(two_shards,
+                                    [](auto& world) {
+                                      world.updates = 1;
+                                      world.losses = 1;
+                                    })},
+          {"server, latest", with(one_rollout,
+                                  [](auto& world) {
+                                    world.servers = 1;
+                                    world.asks_latest = true;
+                                  })},
           {"retention", with(one_rollout, [](auto& world) { world.keep_latest = 1; })}};
 }
 std::vector<named_world> larger_worlds() {
   return {{"two rollouts, two updates", small_world_options{}},
+          {"loss and server", with(one_rollout, [](auto& world) { world.losses = world.servers = 1; })},
+          {"death and server", with(one_rollout, [](auto& world) { world.kills = world.servers = 1; })},
+          {"two shards, death", with(two_shards,
+                                     [](auto& world) {
+                                       world.updates = 1;
+                                       world.kills = 1;
+                                     })},
+          {"two shards, server", with(two_shards,
+                                      [](auto& world) {
+                                        world.updates = 1;
+                                        world.servers = 1;
+                                      })},
+          {"two shards, pause", with(two_shards,
+                                     [](auto& world) {
+                                       world.updates = 1;
+                                       world.pauses = 1;
+                                     })},
+          {"retention, death", with(one_rollout,
+                                    [](auto& world) {
+                                      world.keep_latest = 1;
+                                      world.kills = 1;
+                                    })},
+          {"retention, server", with(one_rollout,
+                                     [](auto& world) {
+                                       world.keep_latest = 1;
+                                       world.servers = 1;
+                                     })},
           {"two rollouts, loss", with(two_rollouts, [](auto& world) { world.losses = 1; })},
           {"two rollouts, death", with(two_rollouts, [](auto& world) { world.kills = 1; })},
           {"two rollouts, server", with(two_rollouts, [](auto& world) { world.servers = 1; })},
@@ -118,6 +157,36 @@ class server_with_no_grace : public catalog {
   [[nodiscard]] static catalog_options without_grace(catalog_options options) {
     options.recovery_grace = {};
     return options;
+  }
+};
+
+/// Says that nobody reads any more only when it is asked again.
+class server_that_wakes_nobody : public catalog {
+ public:
+  using catalog::catalog;
+  [[nodiscard]] std::vector<outgoing> take_output() {
+    auto output = catalog::take_output();
+    std::erase_if(output, [this](const outgoing& out) {
+      const bool drained = holds_alternative<messages::drained_reply>(out.message.body);
+      return drained && kept_.insert({out.to.value, out.message.sequence.value}).second;
+    });
+    return output;
+  }
+
+ private:
+  std::set<std::pair<std::uint64_t, std::uint64_t>> kept_;
+};
+
+/// Waits for the cut-off of a dead reader, and orders none.
+class server_that_orders_no_cut_off : public catalog {
+ public:
+  using catalog::catalog;
+  [[nodiscard]] std::vector<outgoing> take_output() {
+    auto output = catalog::take_output();
+    std::erase_if(output, [](const outgoing& out) {
+      return holds_alternative<messages::cut_off_push>(out.message.body);
+    });
+    return output;
   }
 };
 
@@ -202,4 +271,11 @@ TEST_CASE("exhaustive: planted bugs") {
                                             world.asks_latest = true;
                                           }),
                                      rule::grace, 40);
+  check_caught<server_that_retains_nothing>("retention forgotten",
+                                            with(one_rollout, [](auto& world) { world.keep_latest = 1; }),
+                                            rule::retention, 20);
+  check_caught<server_that_wakes_nobody>("a drain's answer is not sent", one_rollout, rule::calls, 30);
+  check_caught<server_that_orders_no_cut_off>("a dead reader's lease stays",
+                                              with(one_rollout, [](auto& world) { world.kills = 1; }),
+                                              rule::end_of_history, 60);
 }

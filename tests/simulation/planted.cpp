@@ -180,23 +180,6 @@ class server_without_credits : public catalog {
   [[nodiscard]] source_limits limits() const noexcept { return {8, 1}; }
 };
 
-/// Says yes to everybody who asks for retention, and does nothing.
-class server_that_retains_nothing : public catalog {
- public:
-  using catalog::catalog;
-  void receive(time_point now, messages::envelope message) {
-    if (auto* change = get_if<messages::retain_request>(&message.body)) {
-      if (change->keep_latest) promised_ = true;
-      *change = {};
-    }
-    catalog::receive(now, message);
-  }
-  [[nodiscard]] bool retains(const std::string&, version_number) const { return promised_; }
-
- private:
-  bool promised_ = false;
-};
-
 /// Relies on machines that may vanish.
 class server_that_relies_on_spot : public catalog {
  public:
