@@ -11,6 +11,10 @@
 /// what is retained, arrives as soon as it is the next one; and the heartbeats of a tick, with repeated
 /// requests that the server will answer later, arrive with it, unless their sender has said more.
 ///
+/// Left out: joins at the start, a second server beside the first, calls that are cancelled, leaving, copies
+/// of a version in host memory (nobody has room for one), and processes that start again. One step of the
+/// server handles one message.
+///
 /// What is checked, besides the rules of rules.hpp:
 ///   calls           every call ends; without a fault, none waits for a time-out or fails
 ///   end_of_history  at last everything is at rest, and no lease is left
@@ -148,6 +152,8 @@ class small_world {
   /// worker with the server see fewer moments therefore.)
   [[nodiscard]] bool was_private() const noexcept { return was_private_; }
 
+  /// The memory of rules.hpp and group_rule.hpp is not part of it: as far as it matters it follows from what
+  /// the server has heard, and from the results.
   [[nodiscard]] digest128 digest() const {
     state_digest out{now_};
     out.add(*server_, servers_started_, last_lease_, quiet_ticks_, paused_ticks_, left_, told_, safe_,
