@@ -15,6 +15,7 @@
 #include <variant>
 #include <vector>
 
+#include "broken_servers.hpp"
 #include "histories.hpp"
 #include "support/simulation/world.hpp"
 #include "tensorhub/policy/consistency/independent.hpp"
@@ -179,23 +180,6 @@ class server_without_credits : public catalog {
   [[nodiscard]] source_limits limits() const noexcept { return {8, 1}; }
 };
 
-/// Says yes to everybody who asks for retention, and does nothing.
-class server_that_retains_nothing : public catalog {
- public:
-  using catalog::catalog;
-  void receive(time_point now, messages::envelope message) {
-    if (auto* change = get_if<messages::retain_request>(&message.body)) {
-      if (change->keep_latest) promised_ = true;
-      *change = {};
-    }
-    catalog::receive(now, message);
-  }
-  [[nodiscard]] bool retains(const std::string&, version_number) const { return promised_; }
-
- private:
-  bool promised_ = false;
-};
-
 /// Relies on machines that may vanish.
 class server_that_relies_on_spot : public catalog {
  public:
@@ -276,58 +260,6 @@ class server_that_expires_leases : public catalog {
     }
   }
   std::uint64_t last_ = 0;
-};
-
-/// Lets the keys live that an earlier server's readers have.
-class server_that_revokes_nothing : public catalog {
- public:
-  using catalog::catalog;
-  [[nodiscard]] std::vector<outgoing> take_output() {
-    auto output = catalog::take_output();
-    for (outgoing& out : output) {
-      if (auto* drained = get_if<messages::drained_reply>(&out.message.body)) drained->revoke = false;
-    }
-    return output;
-  }
-};
-
-/// Counts a lease from the moment at which its reader is first heard after it was told of it: an unpublish
-/// does not wait for those that have only been assigned.
-class server_that_counts_at_the_start : public catalog {
- public:
-  using catalog::catalog;
-  void receive(time_point now, const messages::envelope& message) {
-    for_each_lease([&](const auto& lease) {
-      if (lease.reader.value == message.sender) started_.insert(lease.id);
-    });
-    catalog::receive(now, message);
-    const auto* unpublish = get_if<messages::unpublish_request>(&message.body);
-    const incarnation source{message.sender};
-    const auto* record = record_of(source);
-    if (unpublish == nullptr || record == nullptr || !record->drain) return;
-    bool waits = false;
-    catalog::for_each_lease(
-        [&](const auto& lease) { waits = waits || (lease.source == source && started_.contains(lease.id)); });
-    if (!waits) early_.push_back({source, {epoch().value, message.sequence, {}, messages::drained_reply{}}});
-  }
-  [[nodiscard]] std::vector<outgoing> take_output() {
-    auto output = catalog::take_output();
-    for (outgoing& out : std::exchange(early_, {})) output.push_back(std::move(out));
-    return output;
-  }
-  /// Those that it counts.
-  template <typename Visitor>
-  void for_each_lease(Visitor&& visit) const {
-    catalog::for_each_lease([&](const auto& lease) {
-      if (started_.contains(lease.id) || !lease.reader || !record_of(lease.source) ||
-          !record_of(lease.source)->drain)
-        visit(lease);
-    });
-  }
-
- private:
-  std::set<lease_id> started_;
-  std::vector<outgoing> early_;
 };
 
 /// Believes too soon that whoever is there is all there is.

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "support/simulation/violation.hpp"
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/service/session.hpp"
 
