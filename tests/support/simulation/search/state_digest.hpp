@@ -13,6 +13,7 @@
 ///    catalog's random number, and the marks of a query. Of two worlds that differ in this alone, the search
 ///    continues the first;
 ///  - addresses, places and layouts, which never change in the search;
+///  - whom the server has asked for a layout: of up to three workers of a shard it asks everyone;
 ///  - the number of the last lease and the verdicts on dead workers, which the world adds.
 
 #include <algorithm>
@@ -73,7 +74,7 @@ struct state_members {
 using state = session_detail::state;
 template struct opened<state_members, &state::outbox_, &state::joined_, &state::fatal_, &state::server_,
                        &state::last_heard_, &state::counter_, &state::closed_meanwhile_, &state::counted_,
-                       &state::ended_well_, &state::operation_, &state::held_, &state::latest_,
+                       &state::ended_well_, &state::operation_, &state::held_, &state::kept_, &state::latest_,
                        &state::epoch_, &state::last_epoch_>;
 
 struct session_members {
@@ -82,7 +83,7 @@ struct session_members {
 template struct opened<session_members, &session::believed_, &session::ended_, &session::server_index_,
                        &session::asked_since_, &session::leaving_, &session::peers_, &session::counted_at_,
                        &session::beats_answered_, &session::worker_timeout_, &session::heartbeat_interval_,
-                       &session::barred_, &session::keeps_, &session::layout_wanted_,
+                       &session::barred_, &session::keeps_, &session::returns_, &session::joined_at_,
                        &session::next_heartbeat_, &session::join_ticket_, &session::join_deadline_>;
 
 }  // namespace open_state
@@ -249,49 +250,59 @@ class state_digest {
         retries);
   }
   void fold(const catalog_detail::operation_state& operation) {
-    const auto& [counter, replica, only_shard, is_publish, starved, decided, closed, failure, version, fixed,
-                 arrival_deadline, members] = operation;
-    static_cast<void>(replica);
-    add(counter, only_shard, is_publish, starved, decided, closed, failure, version, fixed, arrival_deadline,
-        members);
+    const auto& [counter, replica, serial, only_shard, is_publish, starved, decided, closed, failure, version,
+                 fixed, arrival_deadline, looked_at, members] = operation;
+    static_cast<void>(std::tie(replica, serial));
+    add(counter, only_shard, is_publish, starved != 0, decided, closed, failure, version, fixed,
+        arrival_deadline, looked_at, members);
   }
   void fold(const catalog_detail::handover_state& handover) {
-    const auto& [version, from, host, temporary, given_up, failed] = handover;
-    add(version, from, host, temporary, given_up, failed);
+    const auto& [version, from, host, temporary, given_up, unreadable, failed] = handover;
+    add(version, from, host, temporary, given_up, unreadable, failed);
   }
   void fold(const catalog_detail::worker_state* worker) { number(worker == nullptr ? 0 : worker->id.value); }
   void fold(const catalog_detail::operation_state* operation) {
     add(operation->replica->name, operation->counter, operation->only_shard);
   }
   void fold(const catalog_detail::replica_state& replica) {
-    const auto& [name, model, workers, torn, complete, temporary, dropping, letting_go, counts_for,
+    const auto& [name, model, workers, torn, complete, temporary, dropping, letting_go, counts_for, retry,
                  closed_operation, operations] = replica;
     static_cast<void>(model);
     number(workers.size());
     for (const catalog_detail::worker_state* worker : workers) fold(worker);
-    add(name, torn, complete, temporary, dropping, letting_go, counts_for, closed_operation, operations);
+    add(name, torn, complete, temporary, dropping, letting_go, counts_for, retry, closed_operation,
+        operations);
   }
   /// The load classes follow from the workers' `offered` and `load`.
   void fold(const catalog_detail::version_state& version) {
     const auto& [roots, sources, hungry, crossings, next_look, ordinals, complete_replicas, reliable_replicas,
                  ever_complete] = version;
     static_cast<void>(sources);
-    add(roots, hungry, crossings, next_look, ordinals, complete_replicas, reliable_replicas, ever_complete);
+    std::vector<std::string> reliable;
+    for (const catalog_detail::replica_state* each : reliable_replicas) reliable.push_back(each->name);
+    std::ranges::sort(reliable);
+    add(roots, hungry, crossings, next_look, ordinals, complete_replicas, reliable, ever_complete);
   }
   void fold(const catalog_detail::waiter_state& waiter) {
     add(waiter.worker, waiter.sequence, waiter.selector, waiter.deadline);
   }
   void fold(const catalog_detail::model_state& model) {
     const auto& [name, shards, layouts, layout_bytes, versions, replicas, latest_seen, latest_ever, workers,
-                 latest_told, succeeds, workers_before, workers_back, keeps, handovers, waits_to_let_go, lost,
-                 waiters, open_operations, starved] = model;
+                 latest_told, succeeds, workers_before, workers_back, keeps, handovers, temporaries,
+                 waits_to_let_go, lost, waiters, operations] = model;
     static_cast<void>(std::tie(shards, layouts, layout_bytes));
     add(name, versions, replicas, latest_seen, latest_ever, workers, latest_told, succeeds, workers_before,
-        workers_back, keeps, handovers, waits_to_let_go, lost, waiters);
-    number(open_operations.size());
-    for (const catalog_detail::operation_state* each : open_operations) fold(each);
-    number(starved.size());
-    for (const catalog_detail::operation_state* each : starved) fold(each);
+        workers_back, keeps, handovers, temporaries, waits_to_let_go, lost, waiters, operations);
+  }
+  /// The numbers themselves grow with the history; their order decides. `users` follows from the operations.
+  void fold(const catalog_detail::open_operations& open) {
+    const auto& [all, starved, users, retry] = open;
+    static_cast<void>(users);
+    for (const auto* order : {&all, &starved}) {
+      number(order->size());
+      for (const auto& [key, operation] : *order) fold(operation);
+    }
+    fold(retry);
   }
 
   time_point now_;
