@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <tensorhub/testing/throttled.hpp>
 #include <thread>
 
 #include "hub.hpp"
@@ -61,6 +62,26 @@ TEST_CASE("retention: the last holder's version is in host memory before unpubli
   // Somebody reliable has it now: the temporary replica is not needed any more.
   CHECK(becomes([&] { return source.worker.offloaded_bytes() == 0; }));
   CHECK(replicas_of(reader.worker) == std::vector<std::string>{"rollout-0 1"});
+}
+
+TEST_CASE("retention: a large version may take longer than drain_timeout into host memory, if it advances") {
+  using slow = tensorhub::testing::throttled<tensorhub::transports::tcp>;
+  using slow_trainer = member<tensorhub::hub<slow>::publisher>;
+  system_tests::hub::reference_server server;
+  auto how = who(server.address(), "trainer-0");
+  how.drain_timeout = 400ms;
+  how.chunk_bytes = 64u << 10;
+  const tensorhub::testing::network_link_options rate{.bytes_per_second = 4e6};
+  slow_trainer source{how, 300'001,  // 3.6 MB
+                      slow::options{.receiving = std::make_shared<tensorhub::testing::network_link>(rate)}};
+  source.memory.fill(1);
+  source.worker.publish(1);
+  source.worker.retain(1);
+  const auto done = source.worker.unpublish(20s);
+  CHECK_FALSE(done.forced);
+  CHECK_FALSE(done.lost);
+  CHECK(done.seconds > 0.4);  // else the link was not slow
+  CHECK(replicas_of(source.worker) == std::vector<std::string>{"trainer-0~1 1"});
 }
 
 TEST_CASE("retention: beside a worker on a fixed port, temporary replicas listen on free ones") {

@@ -75,6 +75,8 @@ class offloads {
 
   TENSORHUB_DECL void run(kept& self, const std::string& replica, const std::vector<tensor_spec>& tensors);
   TENSORHUB_DECL void keep(kept& self, const std::string& replica, const std::vector<tensor_spec>& tensors);
+  /// As long as something new arrives within each `drain_timeout`: a shard may have any size.
+  TENSORHUB_DECL void receive(kept& self, worker& holder);
   [[nodiscard]] TENSORHUB_DECL worker_options options_of(kept& self, const std::string& replica);
   /// Until the version is to go; throws `unavailable` when the server has given the holder up.
   TENSORHUB_DECL void serve(kept& self, worker& holder, const std::string& replica);

@@ -121,16 +121,35 @@ TENSORHUB_DECL void offloads::keep(kept& self, const std::string& replica,
   memory = holder.data().allocate(tensors, tensor_place::offload_space);
   for (std::size_t i = 0; i < tensors.size(); ++i)
     holder.add(tensors[i].name, memory->data(i), tensors[i].shape, tensors[i].type);
-  auto reading = holder.update_async(exactly(self.version), options_.drain_timeout);
-  std::unique_lock lock{mutex_};
-  while (!self.over && !reading.done()) changed_.wait_for(lock, std::chrono::milliseconds{10});
-  lock.unlock();  // the holder's own lock comes before this one (`dropped`)
+  receive(self, holder);
+  serve(self, holder, replica);
+}
+
+TENSORHUB_DECL void offloads::receive(kept& self, worker& holder) {
+  static constexpr std::chrono::milliseconds look_interval{10};
+  auto reading = holder.update_async(exactly(self.version), std::chrono::hours{24});
+  std::uint64_t bytes = 0;
+  auto advanced = std::chrono::steady_clock::now();
+  while (!reading.done()) {
+    {  // the holder's own lock comes before this one (`dropped`)
+      std::unique_lock lock{mutex_};
+      if (changed_.wait_for(lock, look_interval, [&] { return self.over; })) break;
+    }
+    const auto now = std::chrono::steady_clock::now();
+    const update_progress seen = reading.progress();
+    const bool is_whole = seen.total_bytes > 0 && seen.bytes == seen.total_bytes;  // waits for other shards
+    if (is_whole || seen.bytes > std::exchange(bytes, seen.bytes)) advanced = now;
+    if (now - advanced <= options_.drain_timeout) continue;
+    reading.cancel();
+    throw error(errc::timed_out, "nothing new has arrived for " +
+                                     std::to_string(options_.drain_timeout.count()) + " ms (after " +
+                                     std::to_string(bytes) + " bytes)");
+  }
   if (!reading.done()) {
     static_cast<void>(holder.leave(time_left(self)));
     throw error(errc::cancelled, "the process ends, or the version is not wanted any more");
   }
   static_cast<void>(reading.wait());
-  serve(self, holder, replica);
 }
 
 TENSORHUB_DECL void offloads::serve(kept& self, worker& holder, const std::string& replica) {
