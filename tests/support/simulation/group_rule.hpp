@@ -19,9 +19,10 @@ class group_rule {
   void forget(const std::string& replica) { operations_.erase(replica); }
 
   /// A shard's call has ended. `lives(incarnation)`: results of a process that has ended bind no other shard,
-  /// and their numbers may be used again.
+  /// and their numbers may be used again. `server`: the one that the worker had joined. A worker that does not
+  /// know of a new server yet may end a call whose number that server has given to another call.
   template <typename Lives, typename Violate>
-  void check(incarnation worker, const std::string& name, const std::string& replica,
+  void check(incarnation worker, server_epoch server, const std::string& name, const std::string& replica,
              const session_result& result, bool one_version, bool one_end, Lives&& lives, Violate&& violate) {
     std::vector<outcome>& all = operations_[replica][result.operation];
     std::erase_if(all, [&](const outcome& each) { return !lives(each.worker); });
@@ -30,13 +31,14 @@ class group_rule {
     const bool did_not_hear = code == errc::timed_out || code == errc::disconnected ||
                               code == errc::replaced || code == errc::cancelled;
     if (!result.outcome.ok() && did_not_hear) return;
-    const outcome now{worker, result.outcome.ok(), result.version, name + ": " + result.outcome.sentence};
+    const outcome now{worker, server, result.outcome.ok(), result.version,
+                      name + ": " + result.outcome.sentence};
     for (const outcome& other : all) {
       if (one_version && other.ok && now.ok && other.version != now.version) {
         violate({rule::group_version, "shards of " + replica + " got versions " + to_string(other.version) +
                                           " and " + to_string(now.version)});
       }
-      if (one_end && other.ok != now.ok) {
+      if (one_end && other.ok != now.ok && other.server == now.server) {
         violate({rule::group_end, "an update of " + replica +
                                       " succeeded for some shards and failed for others: [" + other.text +
                                       "] [" + now.text + "]"});
@@ -49,6 +51,7 @@ class group_rule {
   /// The result of one shard's call of an operation.
   struct outcome {
     incarnation worker{};
+    server_epoch server{};
     bool ok = false;
     version_number version{};
     std::string text{};

@@ -512,7 +512,8 @@ class simulation {
   void check_group(const worker_type& worker, const std::string& replica, const session_result& result) {
     if (log) note(worker.name() + describe_end(result));
     groups_.check(
-        worker.core().self(), worker.name(), replica, result, expect_groups, Consistency::completes_per_group,
+        worker.core().self(), worker.core().server(), worker.name(), replica, result, expect_groups,
+        Consistency::completes_per_group,
         [this](incarnation id) {
           const worker_type* process = find(id);
           return process != nullptr && process->core().self() == id;

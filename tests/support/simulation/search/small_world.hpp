@@ -421,7 +421,7 @@ class small_world {
     const session& core = worker.shell.core();
     if (result.operation)
       groups_.check(
-          core.self(), name, core.options().replica, result, true, true,
+          core.self(), core.server(), name, core.options().replica, result, true, true,
           [this](incarnation id) { return find(id) != nullptr; },
           [this](violation found) { violate(std::move(found)); });
     if (!result.outcome.ok()) return;
