@@ -5,8 +5,8 @@
 
 #include <iostream>
 #include <mutex>
+#include <sstream>
 #include <string>
-#include <string_view>
 #include <thread>
 #include <utility>
 
@@ -158,9 +158,10 @@ int publish_twice(text_pipe& orders) {
 
 /// How many workers the server has declared dead for their silence.
 std::size_t silent_in(const std::string& log) {
-  constexpr std::string_view words = "was silent for too long";
+  std::istringstream lines{log};
   std::size_t count = 0;
-  for (auto at = log.find(words); at != std::string::npos; at = log.find(words, at + 1)) ++count;
+  for (std::string line; std::getline(lines, line);)
+    if (line.starts_with("worker ") && line.ends_with(" was silent for too long")) ++count;
   return count;
 }
 
