@@ -123,7 +123,7 @@ TEST_CASE("a stopped source is not dead because its connections do not answer") 
 
 namespace {
 
-/// Reads version 1 and stops in the middle; when it goes on, that update ends and the next one takes version 2.
+/// Reads version 1 and stops in the middle; when it goes on, that update ends, and the next one takes 2.
 int read_and_stop(const std::string& server) {
   const auto gate = std::make_shared<tensorhub::testing::read_gate>(8u << 20);
   gated_rollout reader{who(server, "rollout-0"), large_words, {.gate = gate}};

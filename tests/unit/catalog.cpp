@@ -536,10 +536,10 @@ TEST_CASE("catalog: a process that was declared dead returns with what it holds,
   REQUIRE_FALSE(server.core.knows({1}));
   CHECK(server.available().empty());
   auto join = server.join_message("trainer");
-  join.returns = true;
+  join.before.returns = true;
   join.held = server.reference(7);
   join.latest = version_number{7};
-  join.before = server_epoch{77};
+  join.before.server = {77};
   SUBCASE("its place is free") {
     REQUIRE(server.ask<messages::join_reply>({3}, join).result.ok());
     CHECK(server.ask<messages::join_reply>({3}, join).result.ok());  // repeated

@@ -267,7 +267,7 @@ TEST_CASE("recovery: a shard's version is not lost because the other shards are 
     auto join = server.join_message("rollout", {shard, 2});
     join.held = server.reference(1);
     join.operation = {ended};
-    join.before = server_epoch{76};
+    join.before.server = {76};
     REQUIRE(server.ask<messages::join_reply>(incarnation{id}, std::move(join)).result.ok());
     return incarnation{id};
   };
@@ -310,14 +310,14 @@ TEST_CASE("recovery: who was declared dead by an earlier server, and was not tol
     auto join = server.join_message("trainer");
     join.held = server.reference(2);
     join.latest = version_number{2};
-    join.before = server_epoch{76};
+    join.before.server = {76};
     join.peers = 1;
     join.barred = std::move(barred);
     REQUIRE(server.ask<messages::join_reply>(source, std::move(join)).result.ok());
   };
   const auto join_reader = [&](server_epoch before) {
     auto join = server.join_message("rollout");
-    join.before = before;
+    join.before.server = before;
     REQUIRE(server.ask<messages::join_reply>(reader, std::move(join)).result.ok());
   };
   const auto expect_verdict = [&](const messages::assignment& from) {
@@ -393,7 +393,7 @@ TEST_CASE("recovery: who had joined an earlier server is counted, also if nothin
   come_back(server, 13, "trainer", 2, 2, 2);
   const incarnation reader{12};
   auto join = server.join_message("rollout");
-  join.before = server_epoch{76};
+  join.before.server = {76};
   REQUIRE(server.ask<messages::join_reply>(reader, std::move(join)).result.ok());
   CHECK(server.start_update(reader).version == version_number{2});
 }
@@ -456,8 +456,8 @@ TEST_CASE("recovery: a server without an election takes over workers only while 
   driver<> server{catalog_options{.recovery_grace = 5000ms}};
   const auto moved = [&](const std::string& replica, server_epoch before) {
     auto join = server.join_message(replica);
-    join.before = before;
-    join.moved = true;
+    join.before.server = before;
+    join.before.moved = true;
     return join;
   };
   CHECK(server.ask<messages::join_reply>({11}, moved("early", {76})).result.ok());
@@ -472,7 +472,7 @@ TEST_CASE("recovery: a server without an election takes over workers only while 
   }
   SUBCASE("the worker comes from a server at the same address, which was started anew") {
     auto join = moved("late", {75});
-    join.moved = false;
+    join.before.moved = false;
     CHECK(server.ask<messages::join_reply>({14}, join).result.ok());
   }
 }

@@ -140,9 +140,8 @@ TEST_CASE("codec: golden frames of protocol 4") {
     join.peers = 9;
     join.keeps = {1, 2, {6}};
     join.capability_key = "k";
-    join.before = {10};
+    join.before = {{10}, false, true};
     join.barred = {incarnation{11}};
-    join.returns = true;
     const messages::envelope m{1, {2}, {}, join};
     CHECK(hex(out.encode(m)) == header +
                                     "0000"
@@ -201,12 +200,10 @@ TEST_CASE("codec: golden frames of protocol 4") {
                                     "0600000000000000"
                                     "00"  // temporary
                                     "0100000000000000"
-                                    "6b"                // capability key
-                                    "0a00000000000000"  // server before
-                                    "0100000000000000"  // one barred reader
-                                    "0b00000000000000"
-                                    "01"    // returns
-                                    "00");  // moved
+                                    "6b"                    // capability key
+                                    "0a000000000000000001"  // the server before; returns
+                                    "0100000000000000"      // one barred reader
+                                    "0b00000000000000");
   }
   SUBCASE("update_request") {
     messages::update_request request{{3}, exactly(7), 500, messages::update_reach::prefer_local, {}};

@@ -89,7 +89,7 @@ TEST_CASE("a joiner changes nothing of others when the server does not recover")
   const incarnation trainer = server.join(1, "trainer");
   REQUIRE(server.publish(trainer, 1).ok());
   auto join = server.join_message("liar");
-  join.before = server_epoch{9};
+  join.before.server = {9};
   SUBCASE("not the numbers that may be published") {
     join.latest = {UINT64_MAX};
     REQUIRE(server.ask<messages::join_reply>(incarnation{2}, join).result.ok());
@@ -107,7 +107,7 @@ TEST_CASE("a joiner changes nothing of others when the server does not recover")
 TEST_CASE("what is retained, by the word of a joiner: within the limits, or not at all") {
   catalog_test::driver<> server{{.recovery_grace = 1s}};
   auto join = server.join_message("liar");
-  join.before = server_epoch{9};
+  join.before.server = {9};
   SUBCASE("more versions than may be kept") {
     join.keeps = {.revision = 5, .keep_latest = UINT32_MAX};
   }

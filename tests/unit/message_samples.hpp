@@ -129,9 +129,13 @@ inline auto fields(msg::model_entry& m) {
   auto& [a, b, c, d, e, f] = m;
   return std::tie(a, b, c, d, e, f);
 }
+inline auto fields(msg::past& m) {
+  auto& [a, b, c] = m;
+  return std::tie(a, b, c);
+}
 inline auto fields(msg::join_request& m) {
-  auto& [a, b, c, d, e, f, g, h, i, j, k, l, n, o, p, q, r, s, t, u, v, w, x, y, z, z1, z2, z3] = m;
-  return std::tie(a, b, c, d, e, f, g, h, i, j, k, l, n, o, p, q, r, s, t, u, v, w, x, y, z, z1, z2, z3);
+  auto& [a, b, c, d, e, f, g, h, i, j, k, l, n, o, p, q, r, s, t, u, v, w, x, y, z, z1] = m;
+  return std::tie(a, b, c, d, e, f, g, h, i, j, k, l, n, o, p, q, r, s, t, u, v, w, x, y, z, z1);
 }
 inline auto fields(msg::join_reply& m) {
   auto& [a, b, c, d, e, f, g, h, i] = m;

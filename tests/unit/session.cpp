@@ -582,7 +582,7 @@ TEST_CASE("session: a worker that was not heard goes on as another incarnation, 
     CHECK(join.sender == 43);
     CHECK(join.sequence > asked);  // a late answer to an earlier request answers nothing
     const auto& body = *get_if<messages::join_request>(&join.body);
-    CHECK(body.returns);
+    CHECK(body.before.returns);
     REQUIRE(body.held);
     CHECK(body.held->version == version_number{1});
     CHECK(body.held->epoch == raised);

@@ -33,7 +33,7 @@ TEST_CASE(
   driver worker;
   auto ticket = worker.core.join(worker.now, worker.in(30s));
   const auto first = worker.sent_body<messages::join_request>();
-  CHECK_FALSE(first.before);
+  CHECK_FALSE(first.before.server);
   CHECK(first.barred.empty());
   worker.answer(driver::joined_reply());
   REQUIRE(worker.result(ticket).value().outcome.ok());
@@ -43,7 +43,7 @@ TEST_CASE(
   }
   worker.push(messages::goodbye_push{server_epoch{78}, true, {}});
   const auto join = worker.sent_body<messages::join_request>();
-  CHECK(join.before == server_epoch{77});
+  CHECK(join.before.server == server_epoch{77});
   REQUIRE(join.barred.size() == limits::barred_readers);
   CHECK(join.barred.front() == incarnation{3});
   CHECK(join.barred.back() == incarnation{limits::barred_readers + 2});
@@ -59,21 +59,21 @@ TEST_CASE("session: a server that does not take over sends the worker back to th
   worker.pass(2001ms);
   CHECK(worker.action<session_actions::use_server>().index == 1);
   worker.push(messages::goodbye_push{server_epoch{78}, true, {}});
-  CHECK(worker.sent_body<messages::join_request>().moved);
+  CHECK(worker.sent_body<messages::join_request>().before.moved);
   messages::join_reply refusal;
   refusal.result = {errc::unavailable, "no election"};
   worker.answer(refusal);
   CHECK(worker.action<session_actions::use_server>().index == 0);
   CHECK_FALSE(worker.core.fatal());
   const auto join = worker.sent<messages::join_request>().value();
-  CHECK_FALSE(get_if<messages::join_request>(&join.body)->moved);
+  CHECK_FALSE(get_if<messages::join_request>(&join.body)->before.moved);
   SUBCASE("and from there on, while that one is silent; the join says each time where it is") {
     worker.pass(2001ms);
     CHECK(worker.action<session_actions::use_server>().index == 1);
-    CHECK(worker.sent_body<messages::join_request>().moved);
+    CHECK(worker.sent_body<messages::join_request>().before.moved);
     worker.pass(2001ms);
     CHECK(worker.action<session_actions::use_server>().index == 0);
-    CHECK_FALSE(worker.sent_body<messages::join_request>().moved);
+    CHECK_FALSE(worker.sent_body<messages::join_request>().before.moved);
   }
   SUBCASE("which was only slow") {
     worker.answer(join.sequence, driver::joined_reply());

@@ -6,12 +6,12 @@
 /// from the server for a while) keeps its memory and its registrations, and joins again under another name if
 /// its transport models the concept. If not, the worker has to be constructed anew.
 ///
-/// | expression     | type | means                                                                            |
-/// |----------------|------|----------------------------------------------------------------------------------|
-/// | t.renew(self)  | void | from its return on this process is `self`: its new connections say so, and only  |
-/// |                |      | readers that expect `self` are let in; noexcept, any thread. Whom it has cut off |
-/// |                |      | stays cut off. Connections that were made before may stay open: the caller has   |
-/// |                |      | revoked their keys, and uses no endpoint of its own any more that is older       |
+/// | expression    | type | means                                                                         |
+/// |---------------|------|-------------------------------------------------------------------------------|
+/// | t.renew(self) | void | from its return on this process is `self`: its new connections say so, and    |
+/// |               |      | only readers that expect `self` are let in; noexcept, any thread. What it has |
+/// |               |      | cut off stays cut off. Earlier connections may stay open: the caller has      |
+/// |               |      | revoked their keys, and uses no older endpoint of its own any more            |
 
 #include <concepts>
 

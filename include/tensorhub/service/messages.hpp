@@ -129,6 +129,14 @@ struct retention {
   bool operator==(const retention&) const = default;
 };
 
+/// What has happened to a process that joins.
+struct past {
+  server_epoch server{};  ///< the one that it joined last; zero: none
+  bool moved = false;     ///< that server is at another address of its list, and may still run
+  /// An earlier incarnation of it was declared dead. A process that has taken its place meanwhile keeps it.
+  bool returns = false;
+};
+
 struct join_request {
   std::string model{};
   std::string replica{};
@@ -156,15 +164,10 @@ struct join_request {
   retention keeps{};             ///< as an earlier server told it
   bool temporary = false;        ///< part of a temporary replica (offload_push)
   std::string capability_key{};  ///< key for capabilities of its readers; empty: none are required
-  server_epoch before{};         ///< the server that it joined last; zero: none
+  past before{};
   /// Readers that this worker has cut off by order of earlier servers and will never admit again, the latest
   /// last. Some of them may not know that they were declared dead.
   std::vector<incarnation> barred{};
-  /// An earlier incarnation of this process was declared dead. A process that has taken its place meanwhile
-  /// keeps the place.
-  bool returns = false;
-  /// The last server that it joined is at another address of its list, and may still run.
-  bool moved = false;
 };
 struct join_reply {
   status result{};
@@ -391,8 +394,8 @@ struct offload_push {
   std::string replica{};  ///< name of the temporary replica
 };
 struct drop_push {};
-/// A reason of code `disconnected` without `rejoin`: the server did not hear from this incarnation and declared
-/// it dead. The process may join again as another incarnation.
+/// A reason of code `disconnected` without `rejoin`: the server did not hear from this incarnation, and has
+/// declared it dead. The process may join again as another incarnation.
 struct goodbye_push {
   server_epoch epoch{};
   bool rejoin = false;

@@ -84,8 +84,8 @@ void report_end(Holder& holder, session& core, time_point now, const transfer_en
   core.pull_failed(now, std::move(trouble), kept);
 }
 
-/// The session has ended because the server did not hear from it (`may_return`): its process goes on as `next`,
-/// with the version that it holds, and joins again.
+/// The session has ended because the server did not hear from it (`may_return`): its process goes on as
+/// `next`, with the version that it holds, and joins again.
 template <typename Holder>
 void go_on_as(incarnation next, Holder& holder, session& core, time_point now) {
   holder.renew(next);

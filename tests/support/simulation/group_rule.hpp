@@ -19,8 +19,8 @@ class group_rule {
   void forget(const std::string& replica) { operations_.erase(replica); }
 
   /// A shard's call has ended. `lives(incarnation)`: results of a process that has ended bind no other shard,
-  /// and their numbers may be used again. `server`: the one that the worker had joined. A worker that does not
-  /// know of a new server yet may end a call whose number that server has given to another call.
+  /// and their numbers may be used again. `server`: the one that the worker had joined. A worker that does
+  /// not know of a new server yet may end a call whose number that server has given to another call.
   template <typename Lives, typename Violate>
   void check(incarnation worker, server_epoch server, const std::string& name, const std::string& replica,
              const session_result& result, bool one_version, bool one_end, Lives&& lives, Violate&& violate) {

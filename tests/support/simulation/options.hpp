@@ -69,6 +69,11 @@ struct simulation_options {
   [[nodiscard]] double watchers() const noexcept { return seed % 4 == 1 ? 0.02 : 0; }
 };
 
+struct ended_processes {
+  std::uint64_t kills = 0;
+  std::uint64_t returns = 0;  ///< went on after they were declared dead
+};
+
 struct simulation_statistics {
   std::uint64_t events = 0;
   std::uint64_t versions = 0;
@@ -82,8 +87,7 @@ struct simulation_statistics {
   std::uint64_t trades = 0;          ///< moments at which two workers read from each other
   std::uint64_t seeds = 0;           ///< moments at which a lease crossed into another datacenter
   std::uint64_t taken_back = 0;      ///< sources that the last server withdrew from readers without progress
-  std::uint64_t kills = 0;
-  std::uint64_t returns = 0;  ///< processes that went on after they were declared dead
+  ended_processes processes{};
   std::uint64_t pauses = 0;
   std::uint64_t flipped_bits = 0;
   std::uint64_t retired = 0;      ///< workers that left within their grace period
@@ -112,8 +116,8 @@ struct simulation_statistics {
     trades += other.trades;
     seeds += other.seeds;
     taken_back += other.taken_back;
-    kills += other.kills;
-    returns += other.returns;
+    processes.kills += other.processes.kills;
+    processes.returns += other.processes.returns;
     pauses += other.pauses;
     flipped_bits += other.flipped_bits;
     retired += other.retired;

@@ -275,7 +275,7 @@ class simulation {
     const incarnation next{++last_incarnation_};
     asks_[next] = asks_[before];
     by_id_[next] = &worker;
-    ++statistics_.returns;
+    ++statistics_.processes.returns;
     return next;
   }
   void spawn_later(const place& where, duration at_most) {
@@ -308,7 +308,7 @@ class simulation {
   void kill(const place& where) {
     worker_type* victim = at(where);
     if (victim == nullptr) return;
-    ++statistics_.kills;
+    ++statistics_.processes.kills;
     end_process(*victim);
     if (victim->core().options().temporary) return;
     if (!events_.chance(options_.instant_restarts)) return spawn_later(where, std::chrono::milliseconds{700});

@@ -52,7 +52,7 @@ class membership {
     reply.worker_timeout_ms = milliseconds(core_.options.worker_timeout);
     reply.group_timeout_ms = milliseconds(core_.options.group_timeout);
     reply.result = check_place(from, join);
-    if (reply.result.ok() && join.returns) reply.result = check_vacant(from, join);
+    if (reply.result.ok() && join.before.returns) reply.result = check_vacant(from, join);
     if (reply.result.ok()) reply.result = check_not_split(from, join);
     if (reply.result.ok()) reply.result = admission_.check_join(from, join);
     if (reply.result.ok()) reply.result = admission_.check_layout(join, reply.wants_layout);
@@ -223,8 +223,8 @@ class membership {
   /// takes over.
   [[nodiscard]] messages::status check_not_split(incarnation from, const messages::join_request& join) const {
     const bool has_election = term_of(core_.epoch) != 0;
-    if (!join.moved || has_election || core_.recovering() || core_.find(from) != nullptr) return {};
-    if (std::ranges::find(taken_over_, join.before) != taken_over_.end()) return {};
+    if (!join.before.moved || has_election || core_.recovering() || core_.find(from) != nullptr) return {};
+    if (std::ranges::find(taken_over_, join.before.server) != taken_over_.end()) return {};
     return {errc::unavailable,
             "this reference server has no election, and does not take over workers of another one that may "
             "still run: if that one has ended, restart this one; or run both as candidates of an etcd "
@@ -283,14 +283,14 @@ class membership {
   /// Takes over what the worker knows from an earlier server.
   void succeed(worker_state& worker, const messages::join_request& join) {
     model_state& model = *worker.model;
-    if (core_.recovering() && std::ranges::find(taken_over_, join.before) == taken_over_.end()) {
+    if (core_.recovering() && std::ranges::find(taken_over_, join.before.server) == taken_over_.end()) {
       std::rotate(taken_over_.begin(), taken_over_.begin() + 1, taken_over_.end());
-      taken_over_.back() = join.before;
+      taken_over_.back() = join.before.server;
     }
     worker.ended_before = std::max(worker.ended_before, join.operation);
     worker.ended_well = join.ended_well;
-    const bool is_new =
-        !join.before && join.operation.value == 0 && !join.held && !join.latest && join.reading.empty();
+    const bool is_new = !join.before.server && join.operation.value == 0 && !join.held && !join.latest &&
+                        join.reading.empty();
     worker.was_elsewhere = !is_new;
     for (const incarnation reader : join.barred) bar(worker.barred, reader);
     model.succeeds = model.succeeds || !is_new;

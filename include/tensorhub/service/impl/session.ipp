@@ -66,7 +66,7 @@ TENSORHUB_DECL void session::receive(time_point now, const messages::envelope& e
   speaker_ = server_epoch{envelope.sender};  // zero: a message of the shell itself
   if (speaker_ && term_of(speaker_) < term_of(believed_))
     return;  // from a server that another one has replaced
-  last_heard_ = now;
+  contact_.heard = now;
   if (is_late(envelope.body)) return;
   visit([&](const auto& body) { on_body(now, envelope, body); }, envelope.body);
 }
@@ -74,9 +74,9 @@ TENSORHUB_DECL void session::receive(time_point now, const messages::envelope& e
 TENSORHUB_DECL void session::advance(time_point now) {
   if (join_ticket_ != 0 && now >= join_deadline_) {
     const session_ticket ticket = std::exchange(join_ticket_, 0);
-    finish(ticket,
-           {errc::disconnected, "no answer from the reference server at " + options_.server +
-                                    ": is it running there, and is it a TensorHub server?" + refusal_});
+    finish(ticket, {errc::disconnected, "no answer from the reference server at " + options_.server +
+                                            ": is it running there, and is it a TensorHub server?" +
+                                            contact_.refusal});
   }
   if (now >= patience()) try_next_server(now);
   outbox_.repeat(now, joined_);
@@ -106,12 +106,10 @@ TENSORHUB_DECL void session::send_join(time_point now, bool with_layout) {
   join.held = held_;
   join.ended_well = ended_well_;
   join.latest = latest_;
-  join.before = server_;
+  join.before = {server_, server_ && server_index_ != joined_at_, returns_};
   join.barred = barred_;
   join.peers = counted_workers(now);
   join.keeps = keeps_;
-  join.returns = returns_;
-  join.moved = server_ && server_index_ != joined_at_;
   // A call that the old server has not answered is made again, so it is not finished.
   if (counted_) join.operation = {operation_ ? counter_.value - 1 : counter_.value};
   if (operation_ && operation_->is_decided()) join.decided = operation_->version;
@@ -150,14 +148,14 @@ TENSORHUB_DECL void session::handle(time_point now, const pending_request& pendi
   if (pending.why != purpose::join) return;
   if (reply.wants_layout) return send_join(now, true);
   if (reply.result.code == errc::unavailable && options_.servers > 1) {  // this server does not take over
-    refusal_ = "; another server of the list says: " + reply.result.sentence;
+    contact_.refusal = "; another server of the list says: " + reply.result.sentence;
     try_next_server(now);
     return send_join(now);
   }
   if (!reply.result.ok()) return end(reply.result);
   note_end_of_server();
   joined_at_ = server_index_;
-  refusal_.clear();
+  contact_.refusal.clear();
   server_ = reply.epoch;
   believed_ = speaker_;
   std::ranges::replace(ended_, server_, server_epoch{});
@@ -214,7 +212,7 @@ TENSORHUB_DECL void session::on_push(time_point now, const messages::goodbye_pus
 
 TENSORHUB_DECL time_point session::patience() const noexcept {
   if (options_.servers < 2 || fatal_ || (!joined_ && outbox_.empty())) return time_point::never();
-  return std::max(last_heard_, asked_since_) + options_.server_timeout;
+  return std::max(contact_.heard, asked_since_) + options_.server_timeout;
 }
 
 TENSORHUB_DECL void session::try_next_server(time_point now) {
@@ -258,7 +256,10 @@ TENSORHUB_DECL void session::end_as_silent(const messages::status& reason) {
 TENSORHUB_DECL session session::successor(time_point now, incarnation self,
                                           const std::optional<remote_region>& control) const {
   session next{options_, self, *layout_};
-  next.follow(*this, control);
+  std::optional<messages::reference> held;
+  if (control) held = kept();
+  if (held) held->control = *control;
+  next.follow(*this, held);
   next.believed_ = believed_;
   next.ended_ = ended_;
   next.server_index_ = server_index_;

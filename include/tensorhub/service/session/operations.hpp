@@ -72,6 +72,9 @@ class operations : public questions {
     request(now, messages::cut_off_done_request{reader}, purpose::notice);
   }
 
+  /// The version that was held when the session ended, and whose bytes are still the session's.
+  [[nodiscard]] const std::optional<messages::reference>& kept() const noexcept { return kept_; }
+
  protected:
   using questions::handle;
   using questions::questions;
@@ -131,6 +134,8 @@ class operations : public questions {
   /// Ends the running call with this result.
   void conclude(session_result result);
   void conclude(messages::status outcome, version_number version, bool kept = false);
+
+  std::optional<messages::reference> kept_;
 };
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::session_detail

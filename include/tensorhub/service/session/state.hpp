@@ -25,6 +25,12 @@
 
 namespace tensorhub::inline TENSORHUB_MODE::session_detail {
 
+/// What a session has heard from servers.
+struct contact {
+  time_point heard{};     ///< when it last heard from one
+  std::string refusal{};  ///< for sentences: why another server does not take this worker; may be empty
+};
+
 class state {
  public:
   [[nodiscard]] bool joined() const noexcept { return joined_; }
@@ -37,8 +43,6 @@ class state {
   [[nodiscard]] server_epoch server() const noexcept { return server_; }
   /// Set once the server has declared this worker dead, or refused it: all later calls fail with this status.
   [[nodiscard]] const std::optional<messages::status>& fatal() const noexcept { return fatal_; }
-  /// The version that was held when the session ended, and whose bytes are still the session's.
-  [[nodiscard]] const std::optional<messages::reference>& kept() const noexcept { return kept_; }
   [[nodiscard]] bool busy() const noexcept { return operation_.has_value(); }
   /// The worker has joined and every request was answered: worker and server agree on the state.
   [[nodiscard]] bool at_rest() const noexcept { return joined_ && !operation_ && outbox_.empty(); }
@@ -72,9 +76,9 @@ class state {
   }
   void learn_counter(operation_counter number) noexcept;
 
-  /// Takes over from a session that has ended. `control`: the control block, which describes `before.kept()`;
-  /// empty: nothing is held any more.
-  void follow(const state& before, const std::optional<remote_region>& control);
+  /// Takes over from a session that has ended. `held`: the version whose bytes are still there, and its
+  /// control block; empty: none.
+  void follow(const state& before, const std::optional<messages::reference>& held);
 
   [[nodiscard]] session_ticket new_ticket() noexcept { return ++last_ticket_; }
   void finish(session_ticket ticket, messages::status outcome);
@@ -87,8 +91,7 @@ class state {
   bool joined_ = false;
   std::optional<messages::status> fatal_;
   server_epoch server_{};
-  std::string refusal_{};  ///< for sentences: why another server does not take this worker; may be empty
-  time_point last_heard_{};
+  contact contact_{};
 
   operation_counter counter_{};
   operation_counter
@@ -97,7 +100,6 @@ class state {
   bool ended_well_ = true;  ///< the last publish or update succeeded
   std::optional<running> operation_;
   std::optional<messages::reference> held_;
-  std::optional<messages::reference> kept_;
   version_number latest_{};
   std::uint64_t epoch_ = 1;
   /// The highest epoch that was shown, or announced by a call that failed. None of them is used again,

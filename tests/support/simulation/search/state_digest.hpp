@@ -73,8 +73,8 @@ struct state_members {
 };
 using state = session_detail::state;
 template struct opened<state_members, &state::outbox_, &state::joined_, &state::fatal_, &state::server_,
-                       &state::last_heard_, &state::counter_, &state::closed_meanwhile_, &state::counted_,
-                       &state::ended_well_, &state::operation_, &state::held_, &state::kept_, &state::latest_,
+                       &state::contact_, &state::counter_, &state::closed_meanwhile_, &state::counted_,
+                       &state::ended_well_, &state::operation_, &state::held_, &state::latest_,
                        &state::epoch_, &state::last_epoch_>;
 
 struct session_members {
@@ -196,6 +196,7 @@ class state_digest {
     fold_members(core, open_state::state_members{});
     fold_members(core, open_state::session_members{});
   }
+  void fold(const session_detail::contact& contact) { fold(contact.heard); }
   void fold(const session_detail::outbox& outbox) { fold_members(outbox, open_state::outbox_members{}); }
   void fold(const session_detail::pending_request& pending) {
     const auto& [body, why, ticket, next_send, deadline, without_joining] = pending;

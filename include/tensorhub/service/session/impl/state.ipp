@@ -12,11 +12,11 @@ TENSORHUB_DECL void state::raise_epoch(std::uint64_t announced) {
 }
 
 TENSORHUB_DECL messages::status state::late(time_point now, const std::string& what) const {
-  const bool silent = now - last_heard_ > std::chrono::nanoseconds{4 * options_.request_retry} || !joined_;
+  const bool silent = now - contact_.heard > std::chrono::nanoseconds{4 * options_.request_retry} || !joined_;
   if (silent) {
     return {errc::disconnected, "the deadline passed while waiting for " + what +
                                     ", and the reference server at " + options_.server + " does not answer" +
-                                    refusal_};
+                                    contact_.refusal};
   }
   return {errc::timed_out, "the deadline passed while waiting for " + what};
 }
@@ -27,18 +27,16 @@ TENSORHUB_DECL void state::learn_counter(operation_counter number) noexcept {
   counted_ = true;
 }
 
-TENSORHUB_DECL void state::follow(const state& before, const std::optional<remote_region>& control) {
+TENSORHUB_DECL void state::follow(const state& before, const std::optional<messages::reference>& held) {
   last_ticket_ = before.last_ticket_;
   outbox_.number_after(before.outbox_);
   server_ = before.server_;
-  last_heard_ = before.last_heard_;
+  contact_.heard = before.contact_.heard;
   latest_ = before.latest_;
   epoch_ = before.epoch_;
   last_epoch_ = before.last_epoch_;
-  if (!before.kept_ || !control) return;
-  held_ = before.kept_;
-  held_->epoch = epoch_;
-  held_->control = *control;
+  held_ = held;
+  if (held_) held_->epoch = epoch_;
 }
 
 TENSORHUB_DECL void state::finish(session_ticket ticket, messages::status outcome) {

@@ -90,6 +90,11 @@ struct stage_slot {
 
 enum class answer_outcome : std::uint8_t { some, none, lost };
 
+struct ends {
+  incarnation self{};
+  incarnation peer{};
+};
+
 class link {
  public:
   /// Connects and greets. Throws `transport_failed` or `timed_out`.
@@ -99,8 +104,8 @@ class link {
   link& operator=(const link&) = delete;
 
   [[nodiscard]] const std::string& address() const noexcept { return text_; }
-  [[nodiscard]] incarnation self() const noexcept { return self_; }
-  [[nodiscard]] incarnation peer() const noexcept { return peer_; }
+  [[nodiscard]] incarnation self() const noexcept { return ends_.self; }
+  [[nodiscard]] incarnation peer() const noexcept { return ends_.peer; }
   [[nodiscard]] int socket() const noexcept { return socket_.get(); }
 
   /// The region with this key; a new region is requested from the source. May throw bad_alloc.
@@ -190,8 +195,7 @@ class link {
   [[nodiscard]] std::shared_ptr<const remote_file> adopt(detail::unique_fd descriptor) const;
 
   std::string text_;
-  incarnation self_;
-  incarnation peer_;
+  ends ends_;
   bool maps_files_;
   bool maps_devices_;
   std::shared_ptr<import_table> imports_;

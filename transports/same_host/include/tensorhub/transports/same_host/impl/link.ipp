@@ -18,8 +18,7 @@ TENSORHUB_DECL link::link(const transport_address& where, const same_host_option
                           const machine_identity& machine, incarnation self, incarnation peer,
                           std::shared_ptr<import_table> imports, clock::time_point until)
     : text_{where.text},
-      self_{self},
-      peer_{peer},
+      ends_{self, peer},
       maps_files_{options.files == backing_files::map},
       maps_devices_{options.device == device_memory::map},
       imports_{std::move(imports)} {
@@ -155,7 +154,7 @@ TENSORHUB_DECL const std::byte* link::map(const region_view& region, device_acce
   region.mapped.reserve(region.mapped.size() + 1);
   sweep();  // releases mappings of revoked regions
   mapped_region fresh{&by, {}, {}};
-  foreign_allocation what{peer_, region.export_number, region.exported};
+  foreign_allocation what{ends_.peer, region.export_number, region.exported};
   what.words.offset = 0;
   try {
     fresh.memory = imports_->get(what, by);
@@ -251,7 +250,8 @@ TENSORHUB_DECL void link::take_welcome(clock::time_point until) {
   }
   if (answer.status == welcome_status::full)
     refuse("has no connection left: raise its options::max_connections");
-  if (const std::string why = detail::why_refused(answer, protocol_number, peer_); !why.empty()) refuse(why);
+  if (const std::string why = detail::why_refused(answer, protocol_number, ends_.peer); !why.empty())
+    refuse(why);
   if (page) grants_ = grant_view{page.get()};
   own_ = {answer.grant_slot, answer.grant};
   if (!grants_ || !grants_.has(own_.slot) || own_.number < first_grant)
