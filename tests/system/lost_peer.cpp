@@ -112,8 +112,8 @@ TEST_CASE("a stopped source is not dead because its connections do not answer") 
   const errc code = code_of([&] { static_cast<void>(running.wait(35s)); }, &sentence);
   CHECK_MESSAGE(code == errc::unavailable, sentence);
   CHECK_MESSAGE(contains(sentence, "trainer-0"), sentence);
-  CHECK_MESSAGE(contains(said.text(), "source_lost"), said.text());  // the reader's word has come
-  std::this_thread::sleep_for(2s);                                   // ten heartbeats
+  CHECK_MESSAGE(contains(said.text(), "lost its source"), said.text());  // the reader's word has come
+  std::this_thread::sleep_for(2s);                                       // ten heartbeats
   source.signal(SIGCONT);
   CHECK(reader.worker.update(latest, 30s).version == 1);
   CHECK(reader.memory.holds(1));
