@@ -60,7 +60,8 @@ class source {
   /// their readers have to connect again.
   void require_capability(std::span<const std::byte> key);
   [[nodiscard]] incarnation self() const noexcept { return gate_.self(); }
-  void renew(incarnation self) noexcept { gate_.renew(self); }
+  /// Closes all present connections, as their readers know an earlier incarnation.
+  void renew(incarnation self) noexcept;
   [[nodiscard]] std::uint64_t refused_connections() const noexcept { return gate_.refused_connections(); }
 
  private:

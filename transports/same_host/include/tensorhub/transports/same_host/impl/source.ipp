@@ -59,6 +59,13 @@ TENSORHUB_DECL void source::require_capability(std::span<const std::byte> key) {
   connections_.clear();
 }
 
+TENSORHUB_DECL void source::renew(incarnation self) noexcept {
+  const std::lock_guard lock{mutex_};
+  gate_.renew(self);
+  for (const auto& [id, each] : connections_) drop(*each);
+  connections_.clear();
+}
+
 TENSORHUB_DECL std::string source::random_name() {
   using id = strong_id<struct socket_tag>;
   return "tensorhub-" + to_hex(id{detail::random_number()}) + to_hex(id{detail::random_number()});
