@@ -91,7 +91,7 @@ class reader_gate {
  public:
   explicit reader_gate(incarnation self) noexcept : self_{self.value} {}
 
-  /// Who this process is to its readers.
+  /// The incarnation that readers must expect.
   [[nodiscard]] incarnation self() const noexcept { return {self_.load(std::memory_order_acquire)}; }
   /// From now on only readers that expect `self` are accepted.
   void renew(incarnation self) noexcept { self_.store(self.value, std::memory_order_release); }

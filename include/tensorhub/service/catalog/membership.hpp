@@ -208,7 +208,7 @@ class membership {
             "this worker has joined already, as " + who(*present) + ": it cannot join as another one too"};
   }
 
-  /// Whoever returns takes no place from a process that was started after it.
+  /// A process that returns takes no place from one that was started after it.
   [[nodiscard]] messages::status check_vacant(incarnation from, const messages::join_request& join) const {
     const auto model = core_.models.find(join.model);
     if (model == core_.models.end() || join.shard.index >= model->second.shards) return {};

@@ -127,7 +127,7 @@ TENSORHUB_DECL void offloads::keep(kept& self, const std::string& replica,
 
 TENSORHUB_DECL void offloads::receive(kept& self, worker& holder) {
   static constexpr std::chrono::milliseconds look_interval{10};
-  auto reading = holder.update_async(exactly(self.version), std::chrono::hours{24});
+  auto reading = holder.update_async(exactly(self.version), std::chrono::hours{24});  // progress decides
   std::uint64_t bytes = 0;
   auto advanced = std::chrono::steady_clock::now();
   while (!reading.done()) {

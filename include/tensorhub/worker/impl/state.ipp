@@ -176,16 +176,17 @@ TENSORHUB_DECL void worker_state::after_step(session& core) {
 
 TENSORHUB_DECL void worker_state::go_on(session& core) {
   const auto next = detail::random_id<incarnation>();
-  if (options.log) {
-    log_line line{log_level::warning,
-                  options.replica + " was declared dead by the server, and joins again" +
-                      (core.kept() ? ", with version " + to_string(core.kept()->version) : std::string{}),
-                  {}};
-    line.about.worker = next;
-    options.log(line);
-  }
   worker_detail::go_on_as(next, *data, core, clock.now());
   self = next;
+  if (!options.log) return;
+  const std::string holds =
+      core.held() ? "version " + to_string(core.held()->version) : std::string{"no version"};
+  log_line line{log_level::warning,
+                "the server has declared " + options.model + "/" + options.replica + ", shard " +
+                    to_string(options.shard) + ", dead: it joins again by itself, and holds " + holds,
+                {.model = options.model, .replica = options.replica, .shard = options.shard.index}};
+  line.about.worker = next;
+  options.log(line);
 }
 
 TENSORHUB_DECL void worker_state::carry_out(session& core, session_action& action) {
