@@ -119,8 +119,6 @@ class leases {
     lease.given = core_.now;
     reader.reading.push_back(lease.id);
     reader.reading_for = old.operation;
-    reader.overwriting = true;
-    versions_.reindex(reader);
     lease_state& kept = core_.leases.emplace(lease.id, std::move(lease)).first->second;
     if (worker_state* source = core_.find(old.source)) {
       kept.datacenter = reader.place.datacenter;

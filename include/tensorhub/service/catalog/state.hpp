@@ -58,6 +58,7 @@ struct lease_state {
 /// A drain in progress at a source: the contents of its deferred answer.
 struct drain_state {
   request_sequence sequence{};
+  time_point begun{};
   std::uint32_t finished = 0;
   std::uint32_t moved = 0;
   std::uint32_t cut_off = 0;
@@ -275,7 +276,8 @@ enum class verdict : std::uint8_t {
   silent,    ///< it sent no message for too long
   replaced,  ///< a newer process has joined for the same shard
   earlier,   ///< an earlier server declared it dead
-  unruly     ///< it broke the protocol
+  unruly,    ///< it broke the protocol
+  lingering  ///< it kept sources from their memory until the deadlines of their drains, again
 };
 
 /// Incarnations that left or were declared dead; the list is bounded and forgets the oldest first.

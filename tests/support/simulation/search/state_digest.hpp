@@ -217,7 +217,7 @@ class state_digest {
     add(core.epoch, core.recovers_until, core.models);
     fold_by_key(core.workers);
     fold_by_key(core.leases);
-    add(core.cut_offs, core.sourceless, core.retention_changed, core.suspects);
+    add(core.cut_offs, core.sourceless, core.retention_changed, core.suspects, core.lingered);
   }
   void fold(const catalog_detail::lease_state& lease) {
     const auto& [id, source, reader, version, replica, shard, reserved, cutting_off, cut_off_at, moving,
@@ -226,7 +226,7 @@ class state_digest {
         crossing, datacenter, ordinal, counted, adopted, operation, given);
   }
   void fold(const catalog_detail::drain_state& drain) {
-    add(drain.sequence, drain.finished, drain.moved, drain.cut_off);
+    add(drain.sequence, drain.begun, drain.finished, drain.moved, drain.cut_off);
   }
   void fold(const catalog_detail::answer_state& answer) { add(answer.message, answer.kind); }
   void fold(const catalog_detail::worker_state& worker) {
