@@ -531,12 +531,14 @@ class leases {
     lease.upstream = true;
     reader.upstream = core_.find(lease.source);
     reader.upstream_lease = lease.id;
+    update_chain(reader);
   }
   void forget_upstream(worker_state& reader) {
     if (const auto old = core_.leases.find(reader.upstream_lease); old != core_.leases.end())
       old->second.upstream = false;
     reader.upstream = nullptr;
     reader.upstream_lease = {};
+    update_chain(reader);
   }
 
   void stop_counting(lease_state& lease) {

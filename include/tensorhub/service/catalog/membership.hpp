@@ -395,6 +395,7 @@ class membership {
     }
     worker.reading.clear();
     worker.upstream = nullptr;
+    update_chain(worker);
     worker.withdrawn = true;
     versions_.reindex(worker);
     for (const lease_id id : std::vector<lease_id>{worker.readers})

@@ -22,6 +22,7 @@
 #include "tensorhub/config.hpp"
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/service/catalog/source_index.hpp"
+#include "tensorhub/service/catalog/upstream_chains.hpp"
 #include "tensorhub/service/envelope.hpp"
 #include "tensorhub/service/log.hpp"
 #include "tensorhub/types/layout.hpp"
@@ -132,7 +133,7 @@ struct worker_state {
   version_number offered_version{};
   std::uint32_t load = 0;           ///< counted leases on it
   source_places places{};           ///< its positions in version_state::sources
-  std::uint64_t mark = 0;           ///< of the last query that visited it
+  mutable chain_node chain{this};   ///< follows `upstream` while it receives
   version_number hungry_for{};      ///< the version whose version_state::hungry contains it
   operation_counter reading_for{};  ///< the last update for which it was given sources
   std::deque<decision_state> decisions{};
@@ -358,6 +359,12 @@ inline constexpr std::uint32_t all_shards = UINT32_MAX;
   out.worker = worker.id;
   return out;
 }
+/// After a change of `receiving` or `upstream`: a chain ends at the first worker that does not receive.
+inline void update_chain(worker_state& worker) {
+  const bool goes_on = worker.receiving && worker.upstream != nullptr;
+  worker.chain.follow(goes_on ? &worker.upstream->chain : nullptr);
+}
+
 /// The name of this worker in sentences and log lines.
 [[nodiscard]] inline std::string who(const worker_state& worker) {
   return "worker " + worker.model->name + "/" + worker.replica->name + "/" + to_string(worker.shard) + " (" +

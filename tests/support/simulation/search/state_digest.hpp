@@ -234,10 +234,10 @@ class state_digest {
                  last_heard, held, publisher, withdrawn, overwriting, group_pending, called, missed,
                  ended_well, ended_before, published, was_elsewhere, barred, has_old_keys, suspect,
                  unreachable, readers, reading, receiving, chunks_received, most_chunks, progressed, updating,
-                 upstream, upstream_lease, offered, offered_version, load, places, mark, hungry_for,
+                 upstream, upstream_lease, offered, offered_version, load, places, chain, hungry_for,
                  reading_for, decisions, drain, leaving, parked, parked_sequence, answers, closed] = worker;
     static_cast<void>(std::tie(model, place, spot, transport, integrity, address, capability_key));
-    static_cast<void>(std::tie(updating, places, mark, decisions));
+    static_cast<void>(std::tie(updating, places, chain, decisions));
     add(id, replica->name, shard.index, last_heard, held, publisher, withdrawn, overwriting, group_pending,
         called, missed, ended_well, ended_before, published, was_elsewhere, barred, has_old_keys, suspect,
         unreachable, readers, reading, receiving, chunks_received, most_chunks, progressed);
