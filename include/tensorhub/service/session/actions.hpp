@@ -78,7 +78,9 @@ struct stop_pull {
 struct cut_off_reader {
   incarnation reader{};
 };
-/// Invalidate all keys given out so far; no reader can read when this returns.
+/// Invalidate all keys given out so far, then report `all_cut_off`: no reader can read any more. The session
+/// goes on meanwhile (heartbeats), because a transport may need seconds for large memory. Nothing is shown
+/// to readers until then, and there is one such order at a time.
 struct cut_off_all {};
 /// Copy this version into host memory and show it there, as a replica of this name; if that is not possible,
 /// report `offload_failed`. The order may be repeated while it is being carried out.

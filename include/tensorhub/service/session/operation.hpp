@@ -21,6 +21,7 @@ enum class step : std::uint8_t {
   unpublishing,  ///< unpublish: the end of this worker's readers
   waiting,       ///< update: a version and a source
   draining,      ///< update: the end of this worker's readers of the previous version
+  revoking,      ///< update: the end of `cut_off_all`, after which the bytes may change
   pulling,       ///< update: the bytes
   stopping,      ///< update: the end of the shell's last reads, before the failure is reported
   finishing,     ///< update: the other shards of the replica

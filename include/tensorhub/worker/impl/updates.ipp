@@ -145,9 +145,11 @@ TENSORHUB_DECL update_report worker_updates::run([[maybe_unused]] operation_guar
 TENSORHUB_DECL session_result worker_updates::carry_out(session_ticket ticket,
                                                         std::chrono::steady_clock::time_point until,
                                                         time_point started, update_report& report) {
-  const auto give_up = until + 2 * worker_state::answer_margin;
   for (;;) {
+    const auto last_look = std::chrono::steady_clock::now() + worker_state::answer_margin;
+    const auto give_up = std::max(until + 2 * worker_state::answer_margin, last_look);
     worker_results::step next = whole_->results.next(ticket, give_up);
+    if (!next.order && !next.result && whole_->revocation.runs) continue;
     if (!next.order && !next.result)
       throw whole_->failure(errc::timed_out, "the update's own control thread does not answer");
     if (next.result) return *std::move(next.result);

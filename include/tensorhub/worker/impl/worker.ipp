@@ -108,6 +108,7 @@ inline constexpr std::chrono::milliseconds longest_wait_for_nothing{1000};
     self.joined = false;
     self.has_left = true;
     self.kept_for_others->leave(until);
+    self.revocation.await_end();
     return report;
   }
   if (!self.joined.exchange(false)) {

@@ -195,6 +195,7 @@ class state_digest {
   void fold(const session& core) {
     fold_members(core, open_state::state_members{});
     fold_members(core, open_state::session_members{});
+    add(core.is_revoking());
   }
   void fold(const session_detail::contact& contact) { fold(contact.heard); }
   void fold(const session_detail::outbox& outbox) { fold_members(outbox, open_state::outbox_members{}); }
