@@ -193,6 +193,20 @@ TEST_CASE("session: unpublish ends when the server says that no reader is left, 
   CHECK_FALSE(worker.core.held().has_value());
 }
 
+TEST_CASE("session: where keys are cheap, no earlier reader keeps one after an unpublish") {
+  driver worker{[](session_options& how) { how.revokes_cheaply = true; }};
+  worker.join();
+  worker.hold(3);
+  const auto ticket = worker.core.unpublish(worker.now, worker.in(2s));
+  static_cast<void>(worker.sent_body<messages::unpublish_request>());
+  worker.answer(messages::drained_reply{});
+  static_cast<void>(worker.action<session_actions::raise_epoch>());
+  CHECK_FALSE(worker.result(ticket).has_value());
+  worker.carry_out_cut_off();
+  CHECK(worker.result(ticket).value().outcome.ok());
+  CHECK_FALSE(worker.sent<messages::cut_off_done_request>().has_value());
+}
+
 TEST_CASE("session: an unpublish that is forced by its deadline ends when everybody is cut off") {
   driver worker;
   worker.join();

@@ -48,6 +48,9 @@ class session : public session_detail::operations {
   /// call by `until`.
   void make_way(time_point now, time_point until);
 
+  /// See session_detail::operations.
+  session_ticket install(time_point now, version_number version, digest128 root, time_point deadline);
+
   /// Leaves at once: ends all calls, cuts off all readers, and tells the server so once, without an answer.
   void abandon(time_point now);
 

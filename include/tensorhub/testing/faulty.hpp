@@ -56,6 +56,13 @@ struct fault_counts {
 template <transport Inner>
 class faulty : public wrapped_transport<Inner> {
  public:
+  /// Those of the inner transport, but `revoke` may take long.
+  static constexpr transport_capabilities capabilities = [] {
+    transport_capabilities out = Inner::capabilities;
+    out.revokes_cheaply = false;
+    return out;
+  }();
+
   struct options {
     typename Inner::options inner{};
     std::uint64_t seed = 1;

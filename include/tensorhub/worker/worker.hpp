@@ -93,11 +93,13 @@ class worker {
       version_selector selector = latest, std::chrono::milliseconds timeout = defaults::update_timeout,
       update_reach reach = update_reach::anywhere);
 
-  /// `update(exactly(v))` of the version v that `neighbour` holds: another worker of this process, for the
-  /// same shard and of the same policies. Its bytes were verified when they arrived and cannot change
-  /// meanwhile (it is busy), so they are copied by `lanes` threads rather than read again, and its digest
-  /// table is taken over. Until the copy begins a failure leaves shown what was held before. Throws
-  /// `not_found` if the neighbour holds nothing.
+  /// Takes over the version that `neighbour` holds: another worker of this process, for the same shard and of
+  /// the same policies. Its bytes were verified when they arrived and cannot change meanwhile (it is busy), so
+  /// they are copied by `lanes` threads rather than read again, and its digest table is taken over. The
+  /// server decides nothing and is only told: a silent server costs at most `server_timeout`, after which the
+  /// readers of what was held are cut off (unless a version is retained: then it is waited for). Until the
+  /// copy begins a failure leaves shown what was held before. Throws `not_found` if the neighbour holds
+  /// nothing.
   TENSORHUB_DECL update_report update_from(worker& neighbour,
                                            std::chrono::milliseconds timeout = defaults::update_timeout);
 
@@ -169,6 +171,7 @@ class worker {
                                                                       std::chrono::milliseconds timeout);
 
  private:
+  friend class offloads;
   std::unique_ptr<worker_state> state_;
 };
 

@@ -36,6 +36,8 @@ struct session_options {
   std::size_t servers = 1;
   /// The shell can go on as another incarnation (session::successor).
   bool renewable = false;
+  /// `cut_off_all` costs nothing: every unpublish ends with it.
+  bool revokes_cheaply = false;
   std::chrono::milliseconds server_timeout =
       defaults::server_timeout;  ///< silence after which the next server is tried
 };

@@ -38,6 +38,9 @@ struct running {
   time_point latest = time_point::never();
   bool lost = false;    ///< update: what it overwrites was the last reliable copy of a retained version
   bool forced = false;  ///< unpublish: the deadline came, and the remaining readers were cut off
+  /// An update from this machine, which is no call of the replica: the server decides nothing about it.
+  bool local = false;
+  bool retained = false;  ///< such an update: what it overwrites may be the last copy of a retained version
   version_selector selector{};
   messages::reference target{};                   ///< publish, unpublish: the reference that it is about
   version_number version{};                       ///< update: the version that is being read
@@ -54,7 +57,7 @@ struct running {
   /// The shell runs a transfer and will report its end.
   [[nodiscard]] bool is_pulling() const noexcept { return at == step::pulling || at == step::stopping; }
   /// The server has announced the version, and this shard has not failed.
-  [[nodiscard]] bool is_decided() const noexcept { return version && at != step::failing; }
+  [[nodiscard]] bool is_decided() const noexcept { return version && at != step::failing && !local; }
   [[nodiscard]] lease_id first_lease() const noexcept {
     return sources.empty() ? lease_id{} : sources.front().lease;
   }

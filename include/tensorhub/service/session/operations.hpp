@@ -34,6 +34,13 @@ class operations : public questions {
                         const std::optional<remote_region>& control = std::nullopt,
                         messages::update_reach reach = messages::update_reach::anywhere);
 
+  /// The shell copies `version` into the memory by itself, on the order `start_pull` (without sources). Readers
+  /// of what is held end first; where the server is silent, they are cut off. The version is held when the
+  /// shell reports `pull_finished`, and the call ends without the server. If it fails before that order, what
+  /// was held is held again. `is_retained`: what is held may be the last copy of a retained version.
+  session_ticket install(time_point now, version_number version, digest128 root, time_point deadline,
+                         bool is_retained);
+
   /// Ends a running update with `cancelled`; any other ticket is ignored.
   void cancel(time_point now, session_ticket ticket);
 
@@ -93,7 +100,7 @@ class operations : public questions {
   void on_push(time_point now, const messages::reassign_push& push);
 
   void on_push(time_point now, const messages::abort_push& push) {
-    if (operation_ && push.operation == counter_) abort(now, push.reason);
+    if (operation_ && push.operation == counter_ && !operation_->local) abort(now, push.reason);
   }
 
   /// Runs the timers of the call. `keeps`: what is retained.
@@ -131,6 +138,13 @@ class operations : public questions {
 
   /// Ends an update early, on behalf of the caller, the group, or the deadline.
   void abort(time_point now, messages::status reason);
+
+  /// Ends an installation: with what is held now, of which the server is told.
+  void end_install(time_point now, messages::status outcome);
+  /// When the readers of the previous version are cut off. An installation does not wait for a server that is
+  /// silent, unless the version may have to be kept elsewhere first.
+  /// Pre-condition: the call is at `draining`.
+  [[nodiscard]] time_point drains_until() const noexcept;
 
   /// Reports to the server that this shard's update failed; the call ends with the answer. `held`: the
   /// version

@@ -43,7 +43,7 @@ TENSORHUB_DECL worker_state::worker_state(worker_options whose, worker_policies 
       self{detail::random_id<incarnation>()},
       data{policies.make_data_plane(options, self, ports)},
       kept_for_others{std::make_unique<offloads>(
-          options, policies,
+          *this, options, policies,
           [this](version_number version, const messages::status& reason) {
             client.with([&](session& core, time_point now) { core.offload_failed(now, version, reason); });
           })},
@@ -78,6 +78,7 @@ TENSORHUB_DECL session_options worker_state::told_to_session(const worker_polici
   out.capability_key = data->capability_key();
   // A copy kept for others is given back instead, and the server may order it again.
   out.renewable = data->renewable() && !options.temporary;
+  out.revokes_cheaply = data->revokes_cheaply();
   return out;
 }
 
@@ -217,7 +218,7 @@ TENSORHUB_DECL void worker_state::perform(session&, const session_actions::use_s
 }
 TENSORHUB_DECL void worker_state::perform(session& core, const session_actions::cut_off_all& order) {
   const bool is_last = revocation.thread.get_id() == std::this_thread::get_id();  // cannot join itself
-  if (revocation.may_start && !is_last) {
+  if (revocation.may_start && !is_last && !data->revokes_cheaply()) {
     revocation.runs = true;
     try {
       revocation.thread = std::jthread{[this] {

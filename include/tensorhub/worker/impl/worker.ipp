@@ -186,6 +186,7 @@ TENSORHUB_DECL update_handle worker::update_async(version_selector selector,
   return state_->updates.update_async(selector, timeout, reach);
 }
 TENSORHUB_DECL update_report worker::update_from(worker& neighbour, std::chrono::milliseconds timeout) {
+  const operation_guard theirs{*neighbour.state_};
   return state_->updates.update_from(*neighbour.state_, timeout);
 }
 

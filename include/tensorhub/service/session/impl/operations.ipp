@@ -66,6 +66,36 @@ TENSORHUB_DECL session_ticket operations::update(time_point now, const version_s
   return ticket;
 }
 
+TENSORHUB_DECL session_ticket operations::install(time_point now, version_number version, digest128 root,
+                                                  time_point deadline, bool is_retained) {
+  const session_ticket ticket = new_ticket();
+  if (!admit(ticket)) return ticket;
+  begin(ticket, step::draining, deadline);
+  operation_->local = true;
+  operation_->retained = is_retained;
+  if (held_ && held_->version == version) {
+    conclude({}, version, true);
+    return ticket;
+  }
+  operation_->version = version;
+  operation_->root = root;
+  operation_->previous = held_;
+  if (!held_) {
+    hide();
+    start_pull();
+    return ticket;
+  }
+  operation_->drain_deadline = now + options_.drain_timeout;
+  request(now, messages::unpublish_request{held_->version, held_->epoch, {}}, purpose::drain);
+  return ticket;
+}
+
+TENSORHUB_DECL void operations::end_install(time_point now, messages::status outcome) {
+  outbox_.forget({purpose::drain});
+  if (held_) request(now, messages::holding_request{*held_}, purpose::notice);
+  conclude(std::move(outcome), operation_->version);
+}
+
 TENSORHUB_DECL void operations::cancel(time_point now, session_ticket ticket) {
   if (operation_ && operation_->ticket == ticket && operation_->at != step::publishing &&
       operation_->at != step::unpublishing) {
@@ -83,8 +113,9 @@ TENSORHUB_DECL void operations::pull_started(time_point now, const remote_region
 
 TENSORHUB_DECL void operations::pull_finished(time_point now, const remote_region& control) {
   if (!operation_ || !operation_->is_pulling()) return hide_leftover();
-  if (operation_->abort) return pull_failed(now, *operation_->abort, {});
+  if (operation_->abort && !operation_->local) return pull_failed(now, *operation_->abort, {});
   held_ = messages::reference{operation_->version, epoch_, operation_->root, control};
+  if (operation_->local) return end_install(now, {});
   operation_->at = step::finishing;
   outbox_.forget(
       {purpose::source_failed});  // a new server would assign sources for a version that is complete
@@ -105,6 +136,7 @@ TENSORHUB_DECL void operations::pull_failed(time_point now, messages::status rea
     held_->control = *kept;  // keys may have been renewed since
     act(session_actions::restore{*held_});
   }
+  if (operation_->local) return end_install(now, std::move(reason));
   report_failure(now, std::move(reason), kept.has_value(), held_);
 }
 
@@ -169,12 +201,13 @@ TENSORHUB_DECL void operations::handle(time_point now, const pending_request& pe
       result.forced = true;
     } else {
       hide();
-      if (revokes) revoke(false);
+      if (revokes || (reply.result.ok() && options_.revokes_cheaply)) revoke(false);
       result.outcome = reply.result;
     }
     conclude(std::move(result));
   } else if (operation_->at == step::draining) {
     if (!reply.result.ok()) return abort(now, reply.result);
+    operation_->lost = operation_->lost || reply.lost;
     if (revokes) return revoke_before_pull(false);
     hide(operation_->announced);
     start_pull();
@@ -193,8 +226,8 @@ TENSORHUB_DECL void operations::handle(time_point now, const pending_request& pe
 
 TENSORHUB_DECL void operations::on_push(time_point now, const messages::reassign_push& push) {
   const bool pulling = operation_ && operation_->at == step::pulling && !operation_->abort;
-  const bool mine =
-      pulling || (operation_ && (operation_->at == step::draining || operation_->at == step::revoking));
+  const bool waits = operation_ && (operation_->at == step::draining || operation_->at == step::revoking);
+  const bool mine = (pulling || waits) && !operation_->local;
   const bool wanted = mine && push.source.operation == counter_ && push.source.version == operation_->version;
   if (push.source.lease && !wanted) source_released(now, push.source.lease);
   bool reads_old = false;
@@ -214,13 +247,19 @@ TENSORHUB_DECL void operations::on_push(time_point now, const messages::reassign
 
 TENSORHUB_DECL void operations::advance_operation(time_point now, const messages::retention& keeps) {
   if (operation_ && now >= operation_->deadline) expire_operation(now, keeps);
-  if (operation_ && operation_->at == step::draining && now >= operation_->drain_deadline) force_drain();
+  if (operation_ && operation_->at == step::draining && now >= drains_until()) force_drain();
 }
 
 TENSORHUB_DECL time_point operations::operation_deadline() const noexcept {
   if (!operation_) return time_point::never();
-  return operation_->at == step::draining ? std::min(operation_->deadline, operation_->drain_deadline)
+  return operation_->at == step::draining ? std::min(operation_->deadline, drains_until())
                                           : operation_->deadline;
+}
+
+TENSORHUB_DECL time_point operations::drains_until() const noexcept {
+  const bool needs_no_server = operation_->local && !operation_->retained;
+  const time_point silent_at = contact_.heard + options_.server_timeout;
+  return needs_no_server ? std::min(operation_->drain_deadline, silent_at) : operation_->drain_deadline;
 }
 
 TENSORHUB_DECL void operations::end_operation(const messages::status& reason) {
@@ -300,6 +339,7 @@ TENSORHUB_DECL void operations::stop_pull(const messages::status& reason) {
 
 TENSORHUB_DECL void operations::force_drain() {
   outbox_.make_notice(purpose::drain);
+  operation_->lost = operation_->lost || operation_->retained;  // nobody has said that another holder has it
   revoke_before_pull(true);
 }
 
@@ -338,6 +378,7 @@ TENSORHUB_DECL void operations::abort(time_point now, messages::status reason) {
       return;
     case step::waiting:
     case step::draining:
+      if (operation_->local) return end_install(now, std::move(reason));
       return report_failure(now, std::move(reason), true, {});
     case step::finishing:
       // This shard keeps the received version; only the group has not finished. The report of success may be
@@ -387,6 +428,10 @@ TENSORHUB_DECL void operations::expire_operation(time_point now, const messages:
     case step::revoking:
       return abort(now, late(now, "the readers of the version held before"));
     case step::pulling:
+      if (operation_->local) {  // a copy that has begun is not stopped
+        operation_->deadline = time_point::never();
+        return;
+      }
       return abort(now, late(now, "the bytes of version " + to_string(operation_->version) + " from " +
                                       operation_->source_names()));
     case step::finishing:
@@ -431,7 +476,7 @@ TENSORHUB_DECL void operations::end_running(time_point now, time_point until,
 TENSORHUB_DECL void operations::conclude(session_result result) {
   result.ticket = operation_->ticket;
   result.drained.lost = result.drained.lost || operation_->lost;
-  if (operation_->at != step::unpublishing) ended_well_ = result.outcome.ok();
+  if (operation_->at != step::unpublishing && !operation_->local) ended_well_ = result.outcome.ok();
   result.operation = known_counter();
   counter_ = std::max(counter_, std::exchange(closed_meanwhile_, {}));
   operation_.reset();

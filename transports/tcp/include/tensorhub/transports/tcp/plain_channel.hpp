@@ -65,7 +65,8 @@ class plain_channel {
                                                        .crosses_datacenters = true,
                                                        .reads_device_memory = true,
                                                        .uses_backing_file = true,
-                                                       .sends_by_reference = true};
+                                                       .sends_by_reference = true,
+                                                       .revokes_cheaply = true};
   static constexpr bool sends_files = true;
   /// More than a listening socket's backlog: the source accepts the whole backlog before it reads the first
   /// hello.

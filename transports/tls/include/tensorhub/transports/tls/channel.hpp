@@ -57,7 +57,8 @@ class tls_channel {
                                                        .crosses_datacenters = true,
                                                        .reads_device_memory = true,
                                                        .uses_backing_file = false,
-                                                       .sends_by_reference = false};
+                                                       .sends_by_reference = false,
+                                                       .revokes_cheaply = true};
   static constexpr bool sends_files = false;
   /// Each may hold OpenSSL's memory for half a handshake, about 40 KiB.
   static constexpr std::size_t most_newcomers = 4096;
