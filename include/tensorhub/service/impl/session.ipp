@@ -119,7 +119,7 @@ TENSORHUB_DECL void session::send_join(time_point now, bool with_layout) {
   join.peers = counted_workers(now);
   join.keeps = keeps_;
   // A call that the old server has not answered is made again, so it is not finished.
-  const bool is_called_again = operation_ && !operation_->local;
+  const bool is_called_again = operation_ && !operation_->is_local();
   if (counted_) join.operation = {is_called_again ? counter_.value - 1 : counter_.value};
   if (operation_ && operation_->is_decided()) join.decided = operation_->version;
   if (operation_ && operation_->is_pulling()) {

@@ -100,7 +100,7 @@ class operations : public questions {
   void on_push(time_point now, const messages::reassign_push& push);
 
   void on_push(time_point now, const messages::abort_push& push) {
-    if (operation_ && push.operation == counter_ && !operation_->local) abort(now, push.reason);
+    if (operation_ && push.operation == counter_ && !operation_->is_local()) abort(now, push.reason);
   }
 
   /// Runs the timers of the call. `keeps`: what is retained.

@@ -204,10 +204,10 @@ class state_digest {
     add(body, why, ticket, next_send, deadline, without_joining);
   }
   void fold(const session_detail::running& call) {
-    const auto& [ticket, at, deadline, drain_deadline, latest, lost, forced, selector, target, version, root,
-                 sources, ordinal, control, announced, told, previous, abort, failure] = call;
-    add(ticket, at, deadline, drain_deadline, latest, lost, forced, selector, target, version, root, sources,
-        ordinal, control, announced, told, previous, abort, failure);
+    const auto& [ticket, at, deadline, drain_deadline, latest, lost, forced, copies, selector, target,
+                 version, root, sources, ordinal, control, announced, told, previous, abort, failure] = call;
+    add(ticket, at, deadline, drain_deadline, latest, lost, forced, copies, selector, target, version, root,
+        sources, ordinal, control, announced, told, previous, abort, failure);
   }
 
   // ---- a catalog

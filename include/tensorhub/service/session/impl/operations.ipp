@@ -71,8 +71,7 @@ TENSORHUB_DECL session_ticket operations::install(time_point now, version_number
   const session_ticket ticket = new_ticket();
   if (!admit(ticket)) return ticket;
   begin(ticket, step::draining, deadline);
-  operation_->local = true;
-  operation_->retained = is_retained;
+  operation_->copies = is_retained ? local_copy::over_retained : local_copy::over_any;
   if (held_ && held_->version == version) {
     conclude({}, version, true);
     return ticket;
@@ -113,9 +112,9 @@ TENSORHUB_DECL void operations::pull_started(time_point now, const remote_region
 
 TENSORHUB_DECL void operations::pull_finished(time_point now, const remote_region& control) {
   if (!operation_ || !operation_->is_pulling()) return hide_leftover();
-  if (operation_->abort && !operation_->local) return pull_failed(now, *operation_->abort, {});
+  if (operation_->abort && !operation_->is_local()) return pull_failed(now, *operation_->abort, {});
   held_ = messages::reference{operation_->version, epoch_, operation_->root, control};
-  if (operation_->local) return end_install(now, {});
+  if (operation_->is_local()) return end_install(now, {});
   operation_->at = step::finishing;
   outbox_.forget(
       {purpose::source_failed});  // a new server would assign sources for a version that is complete
@@ -136,7 +135,7 @@ TENSORHUB_DECL void operations::pull_failed(time_point now, messages::status rea
     held_->control = *kept;  // keys may have been renewed since
     act(session_actions::restore{*held_});
   }
-  if (operation_->local) return end_install(now, std::move(reason));
+  if (operation_->is_local()) return end_install(now, std::move(reason));
   report_failure(now, std::move(reason), kept.has_value(), held_);
 }
 
@@ -227,7 +226,7 @@ TENSORHUB_DECL void operations::handle(time_point now, const pending_request& pe
 TENSORHUB_DECL void operations::on_push(time_point now, const messages::reassign_push& push) {
   const bool pulling = operation_ && operation_->at == step::pulling && !operation_->abort;
   const bool waits = operation_ && (operation_->at == step::draining || operation_->at == step::revoking);
-  const bool mine = (pulling || waits) && !operation_->local;
+  const bool mine = (pulling || waits) && !operation_->is_local();
   const bool wanted = mine && push.source.operation == counter_ && push.source.version == operation_->version;
   if (push.source.lease && !wanted) source_released(now, push.source.lease);
   bool reads_old = false;
@@ -257,7 +256,7 @@ TENSORHUB_DECL time_point operations::operation_deadline() const noexcept {
 }
 
 TENSORHUB_DECL time_point operations::drains_until() const noexcept {
-  const bool needs_no_server = operation_->local && !operation_->retained;
+  const bool needs_no_server = operation_->copies == local_copy::over_any;
   const time_point silent_at = contact_.heard + options_.server_timeout;
   return needs_no_server ? std::min(operation_->drain_deadline, silent_at) : operation_->drain_deadline;
 }
@@ -339,7 +338,9 @@ TENSORHUB_DECL void operations::stop_pull(const messages::status& reason) {
 
 TENSORHUB_DECL void operations::force_drain() {
   outbox_.make_notice(purpose::drain);
-  operation_->lost = operation_->lost || operation_->retained;  // nobody has said that another holder has it
+  operation_->lost =
+      operation_->lost ||
+      operation_->copies == local_copy::over_retained;  // nobody has said that another holder has it
   revoke_before_pull(true);
 }
 
@@ -378,7 +379,7 @@ TENSORHUB_DECL void operations::abort(time_point now, messages::status reason) {
       return;
     case step::waiting:
     case step::draining:
-      if (operation_->local) return end_install(now, std::move(reason));
+      if (operation_->is_local()) return end_install(now, std::move(reason));
       return report_failure(now, std::move(reason), true, {});
     case step::finishing:
       // This shard keeps the received version; only the group has not finished. The report of success may be
@@ -428,7 +429,7 @@ TENSORHUB_DECL void operations::expire_operation(time_point now, const messages:
     case step::revoking:
       return abort(now, late(now, "the readers of the version held before"));
     case step::pulling:
-      if (operation_->local) {  // a copy that has begun is not stopped
+      if (operation_->is_local()) {  // a copy that has begun is not stopped
         operation_->deadline = time_point::never();
         return;
       }
@@ -476,7 +477,7 @@ TENSORHUB_DECL void operations::end_running(time_point now, time_point until,
 TENSORHUB_DECL void operations::conclude(session_result result) {
   result.ticket = operation_->ticket;
   result.drained.lost = result.drained.lost || operation_->lost;
-  if (operation_->at != step::unpublishing && !operation_->local) ended_well_ = result.outcome.ok();
+  if (operation_->at != step::unpublishing && !operation_->is_local()) ended_well_ = result.outcome.ok();
   result.operation = known_counter();
   counter_ = std::max(counter_, std::exchange(closed_meanwhile_, {}));
   operation_.reset();
