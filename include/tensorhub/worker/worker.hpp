@@ -69,7 +69,8 @@ class worker {
                                         std::chrono::milliseconds timeout = defaults::join_timeout);
 
   /// Hides the version and returns when nobody reads it any more. At the deadline the remaining readers are
-  /// cut off: the memory is the caller's again when this returns, whatever happens.
+  /// cut off: the memory is the caller's again when this returns, whatever happens. (A transport that has to
+  /// register the memory again for that, such as verbs, may take longer than `timeout`.)
   TENSORHUB_DECL unpublish_report unpublish(std::chrono::milliseconds timeout = defaults::drain_timeout);
 
   /// Reads a version into the tensors, in place. Their bytes are undefined while this runs, and after an
