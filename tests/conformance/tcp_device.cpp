@@ -166,8 +166,8 @@ struct pair {
   }
 };
 
-/// Calls `end`, in another thread, with the gate closed and a copy under way: the call must wait for the copy,
-/// and so goes on when the gate is opened.
+/// Calls `end`, in another thread, with the gate closed and a copy under way: the call must wait for the copy.
+/// It goes on when the gate is opened.
 template <typename End>
 void end_behind(gated_device& gate, End&& end) {
   const std::uint64_t before = gate.waits;
