@@ -166,7 +166,7 @@ struct pair {
   }
 };
 
-/// Calls `end`, in another thread, with the gate closed and a copy under way: the call must wait for the copy.
+/// Calls `end`, in another thread, with the gate closed and a copy under way: the call waits for the copy.
 /// It goes on when the gate is opened.
 template <typename End>
 void end_behind(gated_device& gate, End&& end) {
