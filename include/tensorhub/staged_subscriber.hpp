@@ -84,10 +84,10 @@ class any_staged_subscriber : private worker {
       update_reach reach = update_reach::anywhere);
 
   /// Copies what was staged over the live weights, which must not be in use, and serves that version from
-  /// there. The live version's readers end or are moved first, for at most `worker_options::drain_timeout`; if
-  /// the server is silent, they are cut off after `server_timeout`, unless a version is retained. All shards of
-  /// the replica call it. `not_found`: no `stage` has succeeded since the last `install`; `busy`: one is
-  /// running.
+  /// there. The live version's readers end or are moved first, for at most `worker_options::drain_timeout`;
+  /// if the server is silent, they are cut off after `server_timeout`, unless a version is retained. All
+  /// shards of the replica call it. `not_found`: no `stage` has succeeded since the last `install`; `busy`:
+  /// one is running.
   TENSORHUB_DECL install_report install(std::chrono::milliseconds timeout = defaults::update_timeout);
 
   /// The version that lies on the stage, completely; zero: none.

@@ -3,16 +3,16 @@
 /// Retained versions that this worker's process keeps in host memory, for as long as the server asks for it.
 ///
 /// When the last reliable holder of a retained version wants to let go, the server orders a temporary replica
-/// (service/catalog/retention.hpp). Each is a worker of its own, with memory of its own: it copies the version
-/// from the process's own tensors, if these hold it, or else reads it like any other reader; it serves it, and
-/// leaves when it is told to, or when the process does.
+/// (service/catalog/retention.hpp). Each is a worker of its own, with memory of its own: it copies the
+/// version from the process's own tensors, if these hold it, or else reads it like any other reader; it
+/// serves it, and leaves when it is told to, or when the process does.
 ///
-///     order --> memory, join, copy or update(exactly v) --> serves --> drop or leave --> memory kept for a while
+///     order --> memory, join, copy or update(exactly v) --> serves --> drop or leave --> spare memory
 ///                        | cannot: the server is told, and asks somebody else
 ///
 /// The memory is bounded (`worker_options::offload_limit_bytes`): what does not fit is refused. Touching new
-/// memory for the first time takes longer than the copy, so memory that is not needed any more is kept for the
-/// next order for `spare_time`.
+/// memory for the first time takes longer than the copy, so memory that is not needed any more is kept for
+/// the next order for `spare_time`.
 ///
 /// Where the worker listens on a fixed port, temporary replicas listen on any free one: how many there will
 /// be is not known before. (For a process behind a firewall that lets fixed ports through only:

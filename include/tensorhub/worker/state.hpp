@@ -81,8 +81,8 @@ struct worker_state {
 
   // ---- results and errors
 
-  /// The session ends every call at its deadline, or when its keys are revoked; the margin only guards against
-  /// a stuck control thread.
+  /// The session ends every call at its deadline, or when its keys are revoked; the margin only guards
+  /// against a stuck control thread.
   [[nodiscard]] TENSORHUB_DECL session_result wait_for(session_ticket ticket,
                                                        std::chrono::milliseconds timeout);
   [[nodiscard]] TENSORHUB_DECL session_result checked(session_result result) const;

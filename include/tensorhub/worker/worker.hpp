@@ -95,8 +95,8 @@ class worker {
       update_reach reach = update_reach::anywhere);
 
   /// Takes over the version that `neighbour` holds: another worker of this process, for the same shard and of
-  /// the same policies. Its bytes were verified when they arrived and cannot change meanwhile (it is busy), so
-  /// they are copied by `lanes` threads rather than read again, and its digest table is taken over. The
+  /// the same policies. Its bytes were verified when they arrived and cannot change meanwhile (it is busy),
+  /// so they are copied by `lanes` threads rather than read again, and its digest table is taken over. The
   /// server decides nothing and is only told: a silent server costs at most `server_timeout`, after which the
   /// readers of what was held are cut off (unless a version is retained: then it is waited for). Until the
   /// copy begins a failure leaves shown what was held before. Throws `not_found` if the neighbour holds
