@@ -240,8 +240,9 @@ TEST_CASE("catalog: an unknown incarnation is told to join") {
 }
 
 TEST_CASE("catalog: a new server learns from its workers what is held, and adopts running leases") {
-  driver server;
+  driver server{catalog_options{.recovery_grace = 1000ms}};
   auto holder = server.join_message("trainer");
+  holder.peers = 2;
   holder.held = server.reference(7);
   holder.operation = {12};
   const auto reply = server.ask<messages::join_reply>({1}, holder);

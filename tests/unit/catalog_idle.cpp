@@ -148,3 +148,49 @@ TEST_CASE("catalog: who reads from idle readers alone is given a source that one
   CHECK(stall.sources.front().source == trainer);
   server.check_leases();
 }
+
+// ---- drains that had to be forced
+
+namespace {
+
+/// A trainer that publishes version after version, and one reader that never says that it has ended.
+struct forced_drains {
+  driver<> server{};
+  incarnation trainer = server.join(1, "trainer");
+  incarnation reader = server.join(2, "reader");
+
+  /// The trainer waits so long for its memory, and then takes it.
+  void publish_and_force(version_number version, std::chrono::milliseconds waits) {
+    REQUIRE(server.publish(trainer, version).ok());
+    const auto from = server.start_update(reader);
+    const auto asked = server.unpublish(trainer, version);
+    server.pass_alive(waits, {trainer, reader});
+    REQUIRE_FALSE(server.answer<messages::drained_reply>(trainer, asked).has_value());
+    server.send(trainer, messages::cut_off_done_request{});
+    CHECK(server.leases_on(trainer) == 0);
+    if (server.core.knows(reader)) server.fail(reader, from, {errc::source_lost, "x"}, false);
+  }
+};
+
+}  // namespace
+
+TEST_CASE("catalog: a reader that is left at the deadline of a drain for the second time is declared dead") {
+  forced_drains s;
+  s.publish_and_force(1, 6000ms);
+  CHECK(s.server.core.knows(s.reader));
+  CHECK(s.server.core.statistics().workers_unruly == 0);
+  s.publish_and_force(3, 6000ms);
+  CHECK_FALSE(s.server.core.knows(s.reader));
+  CHECK(s.server.core.statistics().workers_unruly == 1);
+  const auto goodbye = s.server.push<messages::goodbye_push>(s.reader);
+  REQUIRE(goodbye.has_value());
+  CHECK_FALSE(goodbye->rejoin);
+  CHECK(goodbye->reason.code == errc::disconnected);  // its process may return, as another incarnation
+}
+
+TEST_CASE("catalog: readers have time to leave before the end of a drain counts against them") {
+  forced_drains s;
+  for (std::uint64_t version = 1; version < 5; ++version) s.publish_and_force(version, 4000ms);
+  CHECK(s.server.core.knows(s.reader));
+  CHECK(s.server.core.statistics().workers_unruly == 0);
+}

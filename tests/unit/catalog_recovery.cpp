@@ -366,6 +366,53 @@ TEST_CASE("recovery: who was declared dead by an earlier server, and was not tol
   }
 }
 
+TEST_CASE("recovery: leases of an earlier server are believed in the grace only") {
+  driver<> server{catalog_options{.recovery_grace = 1000ms}};
+  const incarnation trainer{1};
+  const incarnation reader{2};
+  const auto join_trainer = [&] {
+    auto join = server.join_message("trainer");
+    join.held = server.reference(7);
+    join.before.server = {76};
+    REQUIRE(server.ask<messages::join_reply>(trainer, std::move(join)).result.ok());
+  };
+  const auto join_reader = [&] {
+    auto join = server.join_message("rollout");
+    join.before.server = {76};
+    join.operation = {2};
+    join.decided = 7;
+    messages::assignment before;
+    before.operation = {3};
+    before.lease = {41};
+    before.version = 7;
+    before.source = trainer;
+    join.reading = {before};
+    REQUIRE(server.ask<messages::join_reply>(reader, std::move(join)).result.ok());
+    return before;
+  };
+  join_trainer();
+  SUBCASE("in the grace: a drain waits for them") {
+    const auto reading = join_reader();
+    server.pass_alive(1100ms, {trainer, reader});
+    const auto asked = server.unpublish(trainer, 7);
+    CHECK_FALSE(server.answer<messages::drained_reply>(trainer, asked).has_value());
+    server.finish(reader, reading);
+    CHECK(server.answer<messages::drained_reply>(trainer, asked).has_value());
+  }
+  SUBCASE("afterwards: whoever reads all the same is stopped by the end of the old keys") {
+    server.pass_alive(1100ms, {trainer});
+    const auto reading = join_reader();
+    CHECK(server.leases_on(trainer) == 0);
+    CHECK(server.core.record_of(reader)->overwriting);
+    const auto asked = server.unpublish(trainer, 7);
+    const auto drained = server.answer<messages::drained_reply>(trainer, asked);
+    REQUIRE(drained.has_value());
+    CHECK(drained->revoke);
+    server.finish(reader, reading);
+    REQUIRE(server.core.record_of(reader)->held.has_value());
+  }
+}
+
 TEST_CASE("recovery: workers are not told a count while some may be on their way") {
   driver<> server{catalog_options{.recovery_grace = 5000ms}};
   const auto counted_by = [&](incarnation worker) {

@@ -415,8 +415,9 @@ TEST_CASE("catalog: a dead receiving source's readers go on without it, and neve
 // ---- a new server
 
 TEST_CASE("catalog: a new server takes over who reads from whom, and who can be read") {
-  driver server;
+  driver server{catalog_options{.recovery_grace = 1000ms}};
   auto holder = server.join_message("trainer");
+  holder.peers = 3;
   holder.held = server.reference(7);
   REQUIRE(server.ask<messages::join_reply>({1}, holder).result.ok());
   const auto reading = [](std::uint64_t source, std::uint64_t lease) {

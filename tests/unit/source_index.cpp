@@ -198,3 +198,67 @@ TEST_CASE("source index: names without workers are forgotten") {
   }
   CHECK(index.group_count() <= 1000);
 }
+
+TEST_CASE("upstream chains: their ends, and who is on them, are those found by walking") {
+  constexpr std::size_t count = 300;
+  std::vector<std::unique_ptr<worker_state>> workers;
+  for (std::size_t i = 0; i < count; ++i) workers.push_back(std::make_unique<worker_state>());
+  std::mt19937_64 random{7};
+  const auto any = [&]() -> worker_state& { return *workers[random() % count]; };
+  const auto walk = [](const worker_state& from, const worker_state* wanted) {
+    const worker_state* at = &from;
+    bool seen = at == wanted;
+    while (at->receiving && at->upstream != nullptr) {
+      at = at->upstream;
+      seen = seen || at == wanted;
+    }
+    return std::pair{at, seen};
+  };
+  std::size_t longest = 0;
+  std::size_t on_chain = 0;
+  for (int step = 0; step < 60'000; ++step) {
+    worker_state& worker = any();
+    const bool grows = step / 5'000 % 2 == 0;  // long chains, then short ones
+    if (random() % (grows ? 64 : 3) == 0) {
+      worker.upstream = nullptr;
+    } else if (random() % 8 == 0) {
+      worker.receiving.reset();
+    } else if (worker_state& next = any(); !walk(next, &worker).second) {
+      if (random() % 2 == 0 && next.upstream != nullptr && !walk(*next.upstream, &worker).second) {
+        worker.upstream = std::exchange(next.upstream, nullptr);  // takes the place before `next`
+        worker.receiving.emplace();
+        update_chain(next);
+        update_chain(worker);
+        next.upstream = &worker;
+        update_chain(next);
+      } else {
+        worker.receiving.emplace();
+        worker.upstream = &next;
+      }
+    }
+    update_chain(worker);
+    const worker_state& from = any();
+    const worker_state& wanted = any();
+    const auto [last, seen] = walk(from, &wanted);
+    REQUIRE(&from.chain.end() == last);
+    REQUIRE(from.chain.passes(wanted.chain) == seen);
+    on_chain += seen ? 1 : 0;
+    std::size_t length = 0;
+    for (const worker_state* at = &from; at != last; at = at->upstream) ++length;
+    longest = std::max(longest, length);
+  }
+  CHECK(longest > 40);
+  CHECK(on_chain > 500);
+}
+
+TEST_CASE("upstream chains: one that would come back to its beginning ends there") {
+  worker_state first;
+  worker_state second;
+  for (worker_state* each : {&first, &second}) each->receiving.emplace();
+  first.upstream = &second;
+  second.upstream = &first;
+  update_chain(first);
+  update_chain(second);
+  CHECK(&first.chain.end() == &second);
+  CHECK(&second.chain.end() == &second);
+}

@@ -85,7 +85,7 @@ struct catalog_statistics {
   std::uint64_t workers_left = 0;
   std::uint64_t workers_dead = 0;      ///< declared dead because of silence
   std::uint64_t workers_replaced = 0;  ///< replaced by a newer process for the same shard
-  std::uint64_t workers_unruly = 0;    ///< declared dead because they broke the protocol
+  std::uint64_t workers_unruly = 0;    ///< declared dead because they broke the protocol, or lingered
   outcome_counts joins_refused{};
   outcome_counts publishes{};
   outcome_counts updates{};              ///< `ok`: finished or kept, with all shards of the replica

@@ -9,8 +9,8 @@
 ///   answers   requests that the protocol answers at once (messages.hpp) are answered at once
 ///   beliefs   the server knows what an idle worker holds
 ///   places    an incarnation joins in one role
-///   goodbyes  a worker is told that it is dead only if it was silent, has a successor, has left or is cut
-///             off by a source
+///   goodbyes  a worker is told that it is dead only if it was silent, has a successor, has left, is cut
+///             off by a source, or was left at the deadlines of two drains
 ///
 /// Rules for bytes and calls are checked with the bytes and calls: worker.hpp, world.hpp.
 

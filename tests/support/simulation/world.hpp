@@ -653,7 +653,8 @@ class simulation {
       // An earlier server has declared the worker dead, and the worker was not told.
       const bool is_barred =
           std::ranges::any_of(workers_, [&](const auto& holder) { return holder->bars(out.to); });
-      rules_.check_output(events_.now(), out, !is_current || by_a_late_join || is_barred);
+      const bool lingered = server.verdict_of(out.to) == catalog_detail::verdict::lingering;
+      rules_.check_output(events_.now(), out, !is_current || by_a_late_join || is_barred || lingered);
       if (goodbye != nullptr && !goodbye->rejoin && worker != nullptr && worker->core().self() == out.to)
         retained_.condemn(events_.now(), worker->core());
       if (checks_grace) grace_.check(events_.now(), out, server.record_of(out.to));

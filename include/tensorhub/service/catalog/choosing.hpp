@@ -66,8 +66,7 @@ class choosing {
     const auto& known = asking.replica->model->layouts[asking.shard];
     const std::uint64_t chunks = known ? known->chunk_count() : 0;
     const auto offer_one = [&](worker_state& worker, bool may_cross) {
-      if (worker.mark == stamp_) return false;
-      worker.mark = stamp_;
+      if (std::exchange(worker.places.mark, stamp_) == stamp_) return false;
       if (&worker == asking.reader || &worker == without || contains(excluded, worker.id)) return false;
       if (!may_cross && worker.place.datacenter != asking.place->datacenter) return false;
       if (asking.reader != nullptr && reads_from(*asking.reader, worker.id, asking.operation)) return false;
@@ -96,14 +95,9 @@ class choosing {
 
   /// The chain of upstreams from `source` ends at a worker that has every chunk, and does not pass `without`.
   [[nodiscard]] bool leads_to_everything(const worker_state& source, const worker_state* without) const {
-    const worker_state* at = &source;
-    for (std::size_t steps = 0; steps < longest_path; ++steps) {
-      if (at == without) return false;
-      if (!at->receiving) return at->held.has_value();
-      if (at->upstream == nullptr) return false;
-      at = at->upstream;
-    }
-    return false;
+    const worker_state& last = source.chain.end();
+    if (last.receiving || !last.held) return false;
+    return without == nullptr || !source.chain.passes(without->chain);
   }
 
   /// Leases of the asker's version and shard that cross into its datacenter.
@@ -208,7 +202,6 @@ class choosing {
   }
 
   static constexpr std::size_t of_each_group = 8;
-  static constexpr std::size_t longest_path = 1u << 16;
   static constexpr std::size_t decisions_remembered = 16;
 
   core& core_;

@@ -61,6 +61,7 @@ struct core {
 
   bool retention_changed = false;    ///< requests that wait for a handover should be tried again
   std::set<incarnation> suspects{};  ///< workers that are `suspect` or `unreachable`
+  std::set<incarnation> lingered{};  ///< readers that were left at the deadline of a drain, once
   std::vector<std::pair<incarnation, verdict>> condemned{};  ///< found out during this event
 
   std::vector<outgoing> output{};

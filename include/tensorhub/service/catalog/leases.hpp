@@ -119,8 +119,6 @@ class leases {
     lease.given = core_.now;
     reader.reading.push_back(lease.id);
     reader.reading_for = old.operation;
-    reader.overwriting = true;
-    versions_.reindex(reader);
     lease_state& kept = core_.leases.emplace(lease.id, std::move(lease)).first->second;
     if (worker_state* source = core_.find(old.source)) {
       kept.datacenter = reader.place.datacenter;
@@ -533,12 +531,14 @@ class leases {
     lease.upstream = true;
     reader.upstream = core_.find(lease.source);
     reader.upstream_lease = lease.id;
+    update_chain(reader);
   }
   void forget_upstream(worker_state& reader) {
     if (const auto old = core_.leases.find(reader.upstream_lease); old != core_.leases.end())
       old->second.upstream = false;
     reader.upstream = nullptr;
     reader.upstream_lease = {};
+    update_chain(reader);
   }
 
   void stop_counting(lease_state& lease) {

@@ -166,11 +166,13 @@ class membership {
     for (const auto& [id, found] : std::exchange(core_.condemned, {})) {
       worker_state* worker = core_.find(id);
       if (worker == nullptr) continue;
-      declare_dead(*worker,
-                   found == verdict::unruly
-                       ? "called update() before it had reported the end of its last call"
-                       : "was declared dead by an earlier server: its source has cut it off",
-                   found);
+      declare_dead(
+          *worker,
+          found == verdict::unruly ? "called update() before it had reported the end of its last call"
+          : found == verdict::lingering
+              ? "was the second time left at the deadline of an unpublish() or update() of its source"
+              : "was declared dead by an earlier server: its source has cut it off",
+          found);
     }
   }
 
@@ -312,8 +314,13 @@ class membership {
     if (!join.reading.empty()) {
       const messages::assignment& first = join.reading.front();
       versions_.know(model, first.version, worker.shard.index, first.root);
-      for (const messages::assignment& source : join.reading) leases_.adopt(worker, source);
-      leases_.promote(worker, {});
+      worker.overwriting = true;
+      // Afterwards nobody may claim to read from others: their drains would wait for it. Whoever comes late,
+      // and does read, is stopped by its source's next drain, which makes the old keys invalid.
+      if (core_.recovering()) {
+        for (const messages::assignment& source : join.reading) leases_.adopt(worker, source);
+        leases_.promote(worker, {});
+      }
     }
     if (join.receiving && !join.reading.empty() && !worker.receiving)
       versions_.receive(worker, *join.receiving);
@@ -350,6 +357,10 @@ class membership {
         return {errc::protocol_mismatch,
                 "this worker called update() before it had reported the end of its last call: one call at a "
                 "time; construct a new one to join again"};
+      case verdict::lingering:
+        return {errc::disconnected,
+                "this worker was still reading at the deadline of its source's unpublish() or update(), the "
+                "second time, and the server has declared it dead"};
     }
     return {};
   }
@@ -358,9 +369,9 @@ class membership {
     const std::string sentence = who(worker) + " " + std::string{why};
     core_.log(log_level::warning, sentence, about(worker));
     catalog_statistics& seen = core_.counted.seen;
-    ++(found == verdict::replaced ? seen.workers_replaced
-       : found == verdict::unruly ? seen.workers_unruly
-                                  : seen.workers_dead);
+    ++(found == verdict::replaced                                ? seen.workers_replaced
+       : found == verdict::unruly || found == verdict::lingering ? seen.workers_unruly
+                                                                 : seen.workers_dead);
     dead_.insert(worker.id, found);
     const incarnation id = worker.id;
     remove(worker, {errc::group_failed, sentence}, false);
@@ -384,6 +395,7 @@ class membership {
     }
     worker.reading.clear();
     worker.upstream = nullptr;
+    update_chain(worker);
     worker.withdrawn = true;
     versions_.reindex(worker);
     for (const lease_id id : std::vector<lease_id>{worker.readers})
@@ -401,6 +413,7 @@ class membership {
     questions_.forget(worker);
     replica.workers[worker.shard.index] = nullptr;
     updates_.refresh(replica);
+    core_.lingered.erase(worker.id);
     core_.workers.erase(worker.id);
     --model.workers;
     if (std::ranges::all_of(replica.workers, [](const worker_state* w) { return w == nullptr; })) {

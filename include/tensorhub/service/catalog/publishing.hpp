@@ -4,6 +4,7 @@
 /// readers.
 
 #include <algorithm>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -72,7 +73,7 @@ class publishing {
       versions_.reindex(worker);
       updates_.refresh(*worker.replica);
     }
-    worker.drain = drain_state{.sequence = sequence};
+    worker.drain = drain_state{.sequence = sequence, .begun = core_.now};
     leases_.move_readers(worker);
     leases_.check_drained(worker);
     updates_.serve_waiting(*worker.model);
@@ -109,7 +110,10 @@ class publishing {
   }
 
   void on(worker_state& worker, request_sequence sequence, const messages::cut_off_done_request& request) {
-    if (!request.reader) worker.has_old_keys = false;
+    if (!request.reader) {
+      judge_remaining(worker);
+      worker.has_old_keys = false;
+    }
     if (request.reader) bar(worker.barred, request.reader);
     if (!request.reader && worker.parked) give_up_waiting(worker);
     for (const lease_id id : std::vector<lease_id>{worker.readers}) {
@@ -122,6 +126,25 @@ class publishing {
   }
 
  private:
+  /// The deadline of the worker's drain has passed. Once that may be an accident of a reader's network; a
+  /// reader for which a drain is forced again is declared dead, so that it cannot hold up every step. A
+  /// drain with a short deadline proves nothing.
+  ///
+  /// The worker has made all its keys invalid, and has not cut off the remaining readers one by one: that is
+  /// for ever (transport.hpp), and a reader that was only slow will read from this worker again.
+  void judge_remaining(const worker_state& worker) {
+    if (!worker.drain || core_.now - worker.drain->begun < core_.options.worker_timeout) return;
+    std::set<incarnation> remaining;
+    for (const lease_id id : worker.readers) {
+      const lease_state& lease = core_.leases.at(id);
+      if (!lease.reserved && !lease.cutting_off && core_.find(lease.reader) != nullptr)
+        remaining.insert(lease.reader);
+    }
+    for (const incarnation reader : remaining) {
+      if (!core_.lingered.insert(reader).second) core_.condemned.emplace_back(reader, verdict::lingering);
+    }
+  }
+
   /// The deadline of the unpublish has passed: the caller gets its memory back even if the version is lost.
   void give_up_waiting(worker_state& worker) {
     worker.parked.reset();

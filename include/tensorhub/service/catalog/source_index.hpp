@@ -54,6 +54,7 @@ struct source_places {
   static constexpr std::size_t complete = 3;
   static constexpr std::size_t publisher = 4;
   std::array<source_group::position, 5> in{};
+  std::uint64_t mark = 0;  ///< of the last query that visited the worker
 };
 
 class source_index {

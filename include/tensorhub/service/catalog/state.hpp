@@ -22,6 +22,7 @@
 #include "tensorhub/config.hpp"
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/service/catalog/source_index.hpp"
+#include "tensorhub/service/catalog/upstream_chains.hpp"
 #include "tensorhub/service/envelope.hpp"
 #include "tensorhub/service/log.hpp"
 #include "tensorhub/types/layout.hpp"
@@ -58,6 +59,7 @@ struct lease_state {
 /// A drain in progress at a source: the contents of its deferred answer.
 struct drain_state {
   request_sequence sequence{};
+  time_point begun{};
   std::uint32_t finished = 0;
   std::uint32_t moved = 0;
   std::uint32_t cut_off = 0;
@@ -131,7 +133,7 @@ struct worker_state {
   version_number offered_version{};
   std::uint32_t load = 0;           ///< counted leases on it
   source_places places{};           ///< its positions in version_state::sources
-  std::uint64_t mark = 0;           ///< of the last query that visited it
+  mutable chain_node chain{this};   ///< follows `upstream` while it receives
   version_number hungry_for{};      ///< the version whose version_state::hungry contains it
   operation_counter reading_for{};  ///< the last update for which it was given sources
   std::deque<decision_state> decisions{};
@@ -275,7 +277,8 @@ enum class verdict : std::uint8_t {
   silent,    ///< it sent no message for too long
   replaced,  ///< a newer process has joined for the same shard
   earlier,   ///< an earlier server declared it dead
-  unruly     ///< it broke the protocol
+  unruly,    ///< it broke the protocol
+  lingering  ///< it kept sources from their memory until the deadlines of their drains, again
 };
 
 /// Incarnations that left or were declared dead; the list is bounded and forgets the oldest first.
@@ -356,6 +359,12 @@ inline constexpr std::uint32_t all_shards = UINT32_MAX;
   out.worker = worker.id;
   return out;
 }
+/// After a change of `receiving` or `upstream`: a chain ends at the first worker that does not receive.
+inline void update_chain(worker_state& worker) {
+  const bool goes_on = worker.receiving && worker.upstream != nullptr;
+  worker.chain.follow(goes_on ? &worker.upstream->chain : nullptr);
+}
+
 /// The name of this worker in sentences and log lines.
 [[nodiscard]] inline std::string who(const worker_state& worker) {
   return "worker " + worker.model->name + "/" + worker.replica->name + "/" + to_string(worker.shard) + " (" +

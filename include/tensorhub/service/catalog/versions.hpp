@@ -59,10 +59,12 @@ class versions {
   void receive(worker_state& worker, const messages::reference& shown) {
     worker.receiving = shown;
     worker.chunks_received = 0;
+    update_chain(worker);
     reindex(worker);
   }
   void end_receiving(worker_state& worker) {
     worker.receiving.reset();
+    update_chain(worker);
     reindex(worker);
   }
 

@@ -218,7 +218,7 @@ class state_digest {
     add(core.epoch, core.recovers_until, core.models);
     fold_by_key(core.workers);
     fold_by_key(core.leases);
-    add(core.cut_offs, core.sourceless, core.retention_changed, core.suspects);
+    add(core.cut_offs, core.sourceless, core.retention_changed, core.suspects, core.lingered);
   }
   void fold(const catalog_detail::lease_state& lease) {
     const auto& [id, source, reader, version, replica, shard, reserved, cutting_off, cut_off_at, moving,
@@ -227,7 +227,7 @@ class state_digest {
         crossing, datacenter, ordinal, counted, adopted, operation, given);
   }
   void fold(const catalog_detail::drain_state& drain) {
-    add(drain.sequence, drain.finished, drain.moved, drain.cut_off);
+    add(drain.sequence, drain.begun, drain.finished, drain.moved, drain.cut_off);
   }
   void fold(const catalog_detail::answer_state& answer) { add(answer.message, answer.kind); }
   void fold(const catalog_detail::worker_state& worker) {
@@ -235,10 +235,10 @@ class state_digest {
                  last_heard, held, publisher, withdrawn, overwriting, group_pending, called, missed,
                  ended_well, ended_before, published, was_elsewhere, barred, has_old_keys, suspect,
                  unreachable, readers, reading, receiving, chunks_received, most_chunks, progressed, updating,
-                 upstream, upstream_lease, offered, offered_version, load, places, mark, hungry_for,
+                 upstream, upstream_lease, offered, offered_version, load, places, chain, hungry_for,
                  reading_for, decisions, drain, leaving, parked, parked_sequence, answers, closed] = worker;
     static_cast<void>(std::tie(model, place, spot, transport, integrity, address, capability_key));
-    static_cast<void>(std::tie(updating, places, mark, decisions));
+    static_cast<void>(std::tie(updating, places, chain, decisions));
     add(id, replica->name, shard.index, last_heard, held, publisher, withdrawn, overwriting, group_pending,
         called, missed, ended_well, ended_before, published, was_elsewhere, barred, has_old_keys, suspect,
         unreachable, readers, reading, receiving, chunks_received, most_chunks, progressed);
