@@ -14,9 +14,10 @@
 ///
 /// The shards of a replica stage one version together: all of them have it, or `stage` fails in all of them.
 /// Until `install` begins, nothing that happens to the stage touches the live weights, or what is served of
-/// them. `install` is an operation of the group as well: the live replica holds the version when all its
-/// shards have installed. A shard whose install fails before its first byte has changed goes on holding and
-/// serving the old version.
+/// them. `install` is local: it waits for the readers of the live version, and for nobody else, neither the
+/// other shards nor the server. When to install is for the shards to agree upon; for the server the live
+/// replica holds the version when all its shards have installed. A shard whose install fails before its first
+/// byte has changed goes on holding and serving the old version.
 
 #include <chrono>
 #include <cstdint>
@@ -83,9 +84,10 @@ class any_staged_subscriber : private worker {
       update_reach reach = update_reach::anywhere);
 
   /// Copies what was staged over the live weights, which must not be in use, and serves that version from
-  /// there. The live version's readers end or are moved first (for at most `worker_options::drain_timeout`).
-  /// All shards of the replica call it. `not_found`: no `stage` has succeeded since the last `install`;
-  /// `busy`: one is running.
+  /// there. The live version's readers end or are moved first, for at most `worker_options::drain_timeout`;
+  /// if the server is silent, they are cut off after `server_timeout`, unless a version is retained. All
+  /// shards of the replica call it. `not_found`: no `stage` has succeeded since the last `install`; `busy`:
+  /// one is running.
   TENSORHUB_DECL install_report install(std::chrono::milliseconds timeout = defaults::update_timeout);
 
   /// The version that lies on the stage, completely; zero: none.
@@ -112,7 +114,8 @@ class any_staged_subscriber : private worker {
   TENSORHUB_DECL install_report install_after(const void* stream, std::chrono::milliseconds timeout);
 
  private:
-  /// Once: memory for the stage, as large as the shard.
+  /// Once: memory for the stage, as large as the shard. The live worker joins here, so that `install` needs
+  /// no server.
   TENSORHUB_DECL void prepare_stage();
 
   staging_options how_;

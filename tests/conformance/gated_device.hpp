@@ -17,6 +17,7 @@
 #include <tensorhub/error.hpp>
 #include <tensorhub/testing/fake_device.hpp>
 #include <tensorhub/types/device_access.hpp>
+#include <thread>
 #include <utility>
 
 namespace gated_devices {
@@ -26,6 +27,7 @@ using namespace tensorhub;
 class gated_device final : public device_access {
  public:
   std::atomic<std::uint64_t> queued{0};        ///< copies
+  std::atomic<std::uint64_t> waits{0};         ///< how often somebody has begun to wait for a copy
   std::atomic<std::uint64_t> lanes{0};         ///< opened so far
   std::atomic<std::uint64_t> pinned_bytes{0};  ///< at present
   std::atomic<bool> has_pinned{true};          ///< false: there is no more of it
@@ -38,6 +40,14 @@ class gated_device final : public device_access {
     const std::lock_guard lock{mutex_};
     open_ = true;
     changed_.notify_all();
+  }
+  /// Returns when more than `before` waits have begun, or when `is_over` says that none will.
+  template <typename IsOver>
+  [[nodiscard]] bool wait_for_a_wait(std::uint64_t before, IsOver&& is_over) const {
+    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds{60};
+    while (waits <= before && !is_over() && std::chrono::steady_clock::now() < until)
+      std::this_thread::sleep_for(std::chrono::milliseconds{1});
+    return waits > before;
   }
 
   /// The range is of the fake device; it will be reached through this one.
@@ -92,6 +102,7 @@ class gated_device final : public device_access {
       return owner_->wait_until_open({}) ? below_->state(ticket) : lane_state::pending;
     }
     [[nodiscard]] lane_state wait(lane_ticket ticket, duration timeout) noexcept override {
+      ++owner_->waits;
       return owner_->wait_until_open(timeout) ? below_->wait(ticket, timeout) : lane_state::pending;
     }
     [[nodiscard]] std::string trouble() const override { return below_->trouble(); }

@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <chrono>
+#include <cstdlib>
 #include <memory>
 #include <tensorhub/transports/libfabric.hpp>
 
@@ -57,4 +58,14 @@ TEST_CASE("libfabric: every rule, provider shm, addressed endpoints") {
   options.provider = "shm";
   options.peer_timeout = short_silence;
   run_rules(subject_with(options), with_silences, of_shm);
+}
+
+// transports/libfabric/README.md says what it has found.
+TEST_CASE("libfabric: every rule by the provider that TENSORHUB_LIBFABRIC_PROVIDER names" * doctest::skip()) {
+  const char* const provider = std::getenv("TENSORHUB_LIBFABRIC_PROVIDER");
+  if (provider == nullptr) return;
+  libfabric::options options;
+  options.provider = provider;
+  options.peer_timeout = short_silence;
+  run_rules(subject_with(options), with_silences);
 }

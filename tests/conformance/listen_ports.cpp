@@ -2,13 +2,18 @@
 
 #include <doctest/doctest.h>
 
+#include <chrono>
 #include <cstdint>
+#include <optional>
 #include <tensorhub/testing/faulty.hpp>
 #include <tensorhub/transfer/first_of.hpp>
 #include <tensorhub/transports/same_host.hpp>
 #include <tensorhub/transports/tcp.hpp>
 #include <tensorhub/types/listen_port.hpp>
+#include <string>
 #include <tuple>
+
+#include "support/child_process.hpp"
 
 using namespace tensorhub;
 using tensorhub::transports::same_host;
@@ -34,4 +39,19 @@ TEST_CASE("listen ports: of what is composed, decorated, or built on another") {
   } over_tcp;  // as transport tls
   over_tcp.tcp.listen_port = 6000;
   CHECK(on_port_after(over_tcp, 1).tcp.listen_port == 6001);
+}
+
+TEST_CASE("listen ports: a fixed port is free when its process has given it up, whatever it has forked") {
+  tcp::options how;
+  auto before = std::make_optional<tcp>(how, incarnation{1});
+  const std::string where = before->address().text;
+  how.listen_port = static_cast<std::uint16_t>(std::stoi(where.substr(where.rfind(':') + 1)));
+  const processes::child_process lives_on{[](processes::channel& line) {
+    line.say("ready");
+    static_cast<void>(line.ready(processes::for_ever));
+  }};
+  CHECK(lives_on.line().hear(std::chrono::seconds{30}) == "ready");
+  before.reset();
+  const tcp after{how, incarnation{2}};
+  CHECK(after.address().text == where);
 }

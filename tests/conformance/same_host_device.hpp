@@ -19,6 +19,7 @@
 #include <thread>
 #include <vector>
 
+#include "gated_device.hpp"
 #include "source_process.hpp"
 
 namespace same_host_device {
@@ -178,14 +179,17 @@ struct source_process {
 struct reading_side {
   same_host through;
   some_memory target;
-  tensorhub::memory_range range = target.range();
+  tensorhub::memory_range range;
   std::vector<same_host::memory_region> into =
       through.register_memory(std::span{&range, 1}, region_access::local_write);
   same_host::queue queue = through.make_queue(8);
   std::optional<same_host::endpoint> endpoint{};
 
   explicit reading_side(kind_of_memory kind = kind_of_memory::device, const same_host::options& options = {})
-      : through{options, reader_id}, target{kind} {}
+      : through{options, reader_id}, target{kind}, range{target.range()} {}
+  /// Into device memory, through a gate.
+  explicit reading_side(gated_devices::gated_device& gate)
+      : through{{}, reader_id}, target{kind_of_memory::device}, range{gate.over(target.range())} {}
 
   void connect(const source_process& source) {
     endpoint.reset();
@@ -195,6 +199,18 @@ struct reading_side {
     for (std::size_t i = 0; i < count; ++i)
       REQUIRE(queue.post_read(*endpoint, into.front(), 0, {&region, 0, region_bytes}, i) ==
               tensorhub::post_result::posted);
+  }
+  /// Posts, and returns with a copy under way: behind the closed gate.
+  void begin(const tensorhub::remote_region& region, std::size_t count,
+             const gated_devices::gated_device& gate) {
+    const std::uint64_t before = gate.queued;
+    post(region, count);
+    const auto until = std::chrono::steady_clock::now() + 60s;
+    std::array<completion, 1> none;
+    while (queue.poll(none) == 0 && gate.queued == before && std::chrono::steady_clock::now() < until)
+      queue.wait(1ms);
+    REQUIRE(gate.queued > before);
+    REQUIRE(queue.outstanding() == count);
   }
   counts drain() { return source_processes::counted(source_processes::drain_each(queue)); }
   counts read(const tensorhub::remote_region& region, std::size_t count = 1) {

@@ -6,6 +6,7 @@
 #include "same_host_device.hpp"
 
 using namespace same_host_device;
+using gated_devices::gated_device;
 
 TEST_CASE(
     "device memory of another process is mapped once, for all regions of an allocation and all readers") {
@@ -122,22 +123,26 @@ TEST_CASE("slow devices: every read ends once, whoever is slow") {
 TEST_CASE("a wait for a device ends by a wake") {
   const calm_device calm;
   source_process source{};
-  reading_side reader{};
+  gated_device gate;
+  reading_side reader{gate};
   reader.connect(source);
   CHECK(reader.read(source.regions[0]) == all_well);
-  auto& device = fake_device::instance();
-  device.set.delay_ns = 3'000'000'000;
-  const std::uint64_t runs = device.counted.runs;
-  reader.post(source.regions[0]);
+  gate.close();
+  reader.begin(source.regions[0], 1, gate);
+  const std::uint64_t before = gate.waits;
+  const auto begun = std::chrono::steady_clock::now();
   {
     const std::jthread other{[&] {
-      std::this_thread::sleep_for(20ms);
+      static_cast<void>(gate.wait_for_a_wait(before, [] { return false; }));
       reader.queue.wake();
     }};
     reader.queue.wait(60s);
   }
-  CHECK(device.counted.runs == runs);  // and not by the copy
-  device.set.delay_ns = 0;
+  CHECK(gate.waits > before);
+  CHECK(std::chrono::steady_clock::now() - begun < 30s);
+  std::array<completion, 1> none;
+  CHECK(reader.queue.poll(none) == 0);
+  gate.open();
   CHECK(reader.drain() == all_well);
 }
 
@@ -198,18 +203,16 @@ TEST_CASE("a source that is killed while its memory is copied: every read ends, 
   for (const bool exports : {true, false}) {
     CAPTURE(exports);
     source_process source{{.exports = exports}};
-    reading_side reader{};
+    gated_device gate;
+    reading_side reader{gate};
     reader.connect(source);
     CHECK(reader.read(source.regions[0]) == all_well);
-    fake_device::instance().set.delay_ns = 400'000'000;
-    reader.post(source.regions[0], 8);
-    std::array<completion, 1> none;
-    CHECK(reader.queue.poll(none) == 0);
-    fake_device::instance().set.delay_ns = 0;  // for the pieces behind the first
+    gate.close();
+    reader.begin(source.regions[0], 8, gate);
     source.end();
+    gate.open();
     CHECK(reader.drain() == counts{{completion_status::peer_lost, 8}});
     CHECK(!reader.endpoint->usable());
-    calm_device::reset();
     CHECK(reader.read(source.regions[0]) == counts{{completion_status::peer_lost, 1}});
   }
 }
@@ -221,20 +224,18 @@ TEST_CASE("revoked or cut off while it is copied: no byte of later counts") {
       CAPTURE(exports);
       CAPTURE(order);
       source_process source{{.exports = exports}};
-      reading_side reader{};
+      gated_device gate;
+      reading_side reader{gate};
       reader.connect(source);
       CHECK(reader.read(source.regions[0]) == all_well);
-      fake_device::instance().set.delay_ns = 400'000'000;
+      gate.close();
       const auto remote = source.regions[0];
-      reader.post(remote);
-      std::array<completion, 1> none;
-      CHECK(reader.queue.poll(none) == 0);
-      fake_device::instance().set.delay_ns = 0;  // for the pieces behind the first
+      reader.begin(remote, 1, gate);
       source.order(order);
+      gate.open();
       CHECK(reader.drain() ==
             counts{{order == 'r' ? completion_status::access_denied : completion_status::cut_off, 1}});
       CHECK(reader.endpoint->usable() == (order == 'r'));
-      calm_device::reset();
     }
   }
 }
@@ -270,25 +271,30 @@ TEST_CASE("other memory in the place of what was deregistered is mapped anew, th
 TEST_CASE("deregistering waits for the piece that is being staged") {
   const calm_device calm;
   auto& device = fake_device::instance();
-  some_memory from{kind_of_memory::device};
+  gated_device counting;  // never closed
+  some_memory from{kind_of_memory::device}, other{kind_of_memory::device};
+  other.fill(pattern(3));
   same_host source{{}, source_id};
-  const auto range = from.range();
-  auto regions = source.register_memory(std::span{&range, 1}, region_access::remote_read);
-  const auto remote = source.describe(regions.front());
+  const std::array ranges{counting.over(from.range()), other.range()};
+  auto regions = source.register_memory(ranges, region_access::remote_read);
+  const auto remote = source.describe(regions[0]), later = source.describe(regions[1]);
   reading_side reader{kind_of_memory::host_plain};
   reader.endpoint.emplace(reader.through.connect(reader.queue, source.address(), source_id, 5s));
   CHECK(reader.read(remote) == all_well);
   device.set.delay_ns = 100'000'000;
-  const std::uint64_t before = device.counted.runs;
+  const std::uint64_t queued = counting.queued, runs = device.counted.runs;
   reader.post(remote);
   std::array<completion, 1> none;
-  while (reader.queue.poll(none) == 0 && device.counted.runs == before) reader.queue.wait(1ms);
-  regions.clear();  // in the middle of the second piece, or the third
-  const std::uint64_t runs = device.counted.runs;
-  CHECK(runs < before + 5);
+  while (reader.queue.poll(none) == 0 && counting.queued < queued + 2) reader.queue.wait(1ms);
+  regions.erase(regions.begin());  // in the middle of the second piece
+  const std::uint64_t copies = counting.queued - queued;
+  CHECK(device.counted.runs == runs + copies);  // no copy is under way
+  CHECK(copies < 5);
+  device.set.delay_ns = 0;
   CHECK(reader.drain() == counts{{completion_status::access_denied, 1}});
-  std::this_thread::sleep_for(250ms);
-  CHECK(device.counted.runs == runs);
+  CHECK(reader.read(later) == all_well);  // after all that was asked for before
+  CHECK(reader.target.holds(pattern(3)));
+  CHECK(counting.queued == queued + copies);
 }
 
 TEST_CASE("an endpoint or a queue that goes while a device copies: nothing is written afterwards") {
@@ -296,20 +302,25 @@ TEST_CASE("an endpoint or a queue that goes while a device copies: nothing is wr
   for (const bool exports : {true, false}) {
     CAPTURE(exports);
     source_process source{{.exports = exports}};
-    reading_side reader{};
+    gated_device gate;
+    reading_side reader{gate};
     reader.connect(source);
     CHECK(reader.read(source.regions[0]) == all_well);
-    fake_device::instance().set.delay_ns = 400'000'000;
-    reader.post(source.regions[0], 4);
-    std::array<completion, 1> none;
-    CHECK(reader.queue.poll(none) == 0);
-    fake_device::instance().set.delay_ns = 5'000'000;  // for the pieces behind the first
-    reader.endpoint.reset();
-    const std::uint64_t runs = fake_device::instance().counted.runs;
+    gate.close();
+    reader.begin(source.regions[0], 4, gate);
+    const std::uint64_t before = gate.waits;
+    std::atomic<bool> returned = false;
+    std::thread ending{[&] {
+      reader.endpoint.reset();
+      returned = true;
+    }};
+    CHECK(gate.wait_for_a_wait(before, [&] { return returned.load(); }));
+    CHECK(!returned);
+    const std::uint64_t copies = gate.queued;
+    gate.open();
+    ending.join();
     CHECK(reader.drain() == counts{{completion_status::cancelled, 4}});
-    std::this_thread::sleep_for(20ms);
-    CHECK(fake_device::instance().counted.runs == runs);
-    calm_device::reset();
+    CHECK(gate.queued == copies);
     // The connection was kept; what was asked for on it is forgotten.
     reader.connect(source);
     CHECK(reader.read(source.regions[1], 4) == counts{{completion_status::ok, 4}});

@@ -23,11 +23,13 @@
 #include <tensorhub/transports/same_host.hpp>
 #include <vector>
 
+#include "other_user.hpp"
 #include "source_process.hpp"
 
 namespace {
 
 using namespace std::chrono_literals;
+using other_users::nobody;
 using processes::channel;
 using processes::child_process;
 using source_processes::counts;
@@ -42,7 +44,10 @@ using tensorhub::region_access;
 using tensorhub::transports::memory_attach;
 using tensorhub::transports::same_host;
 
-constexpr uid_t nobody = 65534;
+[[nodiscard]] bool become(uid_t user) {
+  return ::setresgid(nobody, nobody, nobody) == 0 && ::setresuid(user, user, user) == 0 &&
+         ::prctl(PR_SET_PDEATHSIG, SIGKILL) == 0;  // a change of user has taken it away
+}
 
 /// How the source's memory lies.
 enum class memory_of_source { sealed_file, plain, loose_file, private_file };
@@ -121,11 +126,7 @@ struct source_process {
     std::_Exit(0);
   }
   static void serve(const source_setup& setup, const channel& line) {
-    if (setup.user) {
-      if (::setresgid(nobody, nobody, nobody) != 0 || ::setresuid(*setup.user, *setup.user, *setup.user) != 0)
-        std::_Exit(4);
-      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-    }
+    if (setup.user && !become(*setup.user)) std::_Exit(4);
     ::prctl(PR_SET_DUMPABLE, setup.dumpable ? 1 : 0);
     const source_memory memory{setup.memory};
     same_host through{setup.options, setup.self};
@@ -174,11 +175,10 @@ struct reading_side : source_processes::reading_side<same_host> {
   return found;
 }
 
-/// Runs the body in a child that has become another user; its result is the exit status.
-[[nodiscard]] int as_user(uid_t user, const std::function<int()>& body) {
+/// Runs the body in a child, which has become another user if one is named; its result is the exit status.
+[[nodiscard]] int as_user(std::optional<uid_t> user, const std::function<int()>& body) {
   child_process child{[&] {
-    if (::setresgid(nobody, nobody, nobody) != 0 || ::setresuid(user, user, user) != 0) return 90;
-    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (user && !become(*user)) return 90;
     return body();
   }};
   std::string said;
@@ -188,13 +188,6 @@ struct reading_side : source_processes::reading_side<same_host> {
   }
   std::cout << said;
   return child.wait();
-}
-
-/// The test goes on only if this process may become another user.
-[[nodiscard]] bool may_change_user(const char* what) {
-  if (::geteuid() == 0) return true;
-  std::cout << "SKIPPED: conformance.same_host_process: " << what << ": only root may become another user\n";
-  return false;
 }
 
 }  // namespace
@@ -352,11 +345,12 @@ TEST_CASE("addresses of another machine or container are refused at once") {
 }
 
 TEST_CASE("a source whose memory the kernel protects: connect says why; its files can be read all the same") {
-  if (!may_change_user("a source that cannot be attached to")) return;
-  const source_process hidden{{.user = nobody, .dumpable = false}};
-  const source_process open{{.memory = memory_of_source::plain, .user = nobody}};
-  const source_process plain{{.memory = memory_of_source::plain, .user = nobody, .dumpable = false}};
-  const int result = as_user(nobody, [&] {
+  // Root may attach to every process, so both sides become an ordinary user, if they are not one already.
+  const std::optional<uid_t> user = ::geteuid() == 0 ? std::optional{nobody} : std::nullopt;
+  const source_process hidden{{.user = user, .dumpable = false}};
+  const source_process open{{.memory = memory_of_source::plain, .user = user}};
+  const source_process plain{{.memory = memory_of_source::plain, .user = user, .dumpable = false}};
+  const int result = as_user(user, [&] {
     reading_side reader{};
     const auto [code, sentence] = reader.try_to_connect(hidden.address);
     std::cout << "same_host, a source that is not dumpable: " << sentence << std::endl;
@@ -378,7 +372,7 @@ TEST_CASE("a source whose memory the kernel protects: connect says why; its file
 }
 
 TEST_CASE("another user is refused, by both sides, unless it is allowed") {
-  if (!may_change_user("a reader and a source of different users")) return;
+  if (!other_users::may_become("conformance.same_host_process")) return;
   // The reader is another user than the source.
   const source_process ours{};
   const source_process generous{{.options = {.allowed_uids = {nobody}}}};
@@ -394,15 +388,16 @@ TEST_CASE("another user is refused, by both sides, unless it is allowed") {
     if (code != errc::transport_failed || sentence.find("user 0") == std::string::npos) return 1;
     // The reader trusts that user, the source does not.
     reading_side trusting{{.allowed_uids = {0}}};
-    const auto second = trusting.try_to_connect(ours.address);
+    reading_side files_only{{.attach = memory_attach::never, .allowed_uids = {0}}};
+    const auto second = files_only.try_to_connect(ours.address);
     std::cout << "same_host, a reader of another user: " << second.second << std::endl;
-    if (second.first != errc::transport_failed || second.second.find("65534") == std::string::npos) return 2;
+    if (second.first != errc::transport_failed || second.second.find("user 65534 in") == std::string::npos)
+      return 2;
     // Both agree, but the kernel forbids to attach.
     const auto third = trusting.try_to_connect(generous.address);
     std::cout << "same_host, users that trust each other: " << third.second << std::endl;
     if (third.first != errc::transport_failed || third.second.find("CAP_SYS_PTRACE") == std::string::npos)
       return 3;
-    reading_side files_only{{.attach = memory_attach::never, .allowed_uids = {0}}};
     files_only.connect(generous.address);
     if (files_only.read(generous) != counts{{completion_status::ok, 1}}) return 4;
     files_only.connect(open_file.address);

@@ -25,12 +25,14 @@
 #include <tensorhub/transports/same_host.hpp>
 #include <vector>
 
+#include "other_user.hpp"
 #include "source_process.hpp"
 
 namespace {
 
 using namespace std::chrono_literals;
 namespace wire = tensorhub::transports::same_host_detail;
+using other_users::nobody;
 using processes::channel;
 using processes::child_process;
 using source_processes::reader_id;
@@ -38,14 +40,6 @@ using source_processes::source_id;
 using tensorhub::region_access;
 using tensorhub::detail::unique_fd;
 using tensorhub::transports::same_host;
-
-constexpr uid_t nobody = 65534;
-
-[[nodiscard]] bool is_root(const char* what) {
-  if (::geteuid() == 0) return true;
-  std::cout << "SKIPPED: same_host: " << what << ": only root can become another user\n";
-  return false;
-}
 
 [[nodiscard]] std::size_t descriptors_of_this_process() {
   using files = std::filesystem::directory_iterator;
@@ -98,7 +92,7 @@ struct silent_process {
 }  // namespace
 
 TEST_CASE("connections of another user take no descriptors of a source") {
-  if (!is_root("connections of another user")) return;
+  if (!other_users::may_become("conformance.same_host_strangers")) return;
   const silent_process stranger{nobody};
   const same_host source{{}, source_id};
   const std::size_t before = descriptors_of_this_process();
@@ -138,7 +132,7 @@ TEST_CASE("connections take at most half of the descriptors that the process may
 }
 
 TEST_CASE("a file that cannot be opened again for reading only is not offered") {
-  if (!is_root("a file that cannot be opened again")) return;
+  if (!other_users::may_become("conformance.same_host_strangers")) return;
   wire::grant_page grants;
   wire::region_table regions{grants, true};
   std::string path =

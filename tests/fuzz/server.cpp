@@ -117,6 +117,7 @@ class scene {
         return say(in, from, failed);
       }
       default:
+        if (in.once_in(3)) return say(in, from, messages::holding_request{reference(in, from)});
         return nonsense(in, from);
     }
   }

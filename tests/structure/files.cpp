@@ -3,6 +3,8 @@
 /// Each checker is shown a bad text that it must find.
 
 #include <doctest/doctest.h>
+#include <pwd.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -45,16 +47,38 @@ complaints check_words(const source_file& file, const std::array<std::string, N>
   return found;
 }
 
+constexpr const char* no_machine = "no file of ours knows a machine";
+
 complaints check_machine_paths(const source_file& file) {
   const std::string slash = "/";
-  const char* const why = "no file of ours knows a machine";
-  complaints found = check_words(
-      file, std::array{slash + "work" + slash, slash + "home" + slash, slash + "root" + slash}, why);
+  const char* const why = no_machine;
+  complaints found = check_words(file,
+                                 std::array{slash + "work" + slash, slash + "home" + slash,
+                                            slash + "root" + slash, slash + "Users" + slash},
+                                 why);
   if (!file.path.starts_with("tests/")) {
     for (std::string& complaint : check_words(file, std::array{slash + "tmp" + slash}, why))
       found.push_back(std::move(complaint));
   }
   return found;
+}
+
+/// Homes can have any root: whoever runs this looks for a folder of that name, and for the home itself.
+complaints check_user(const source_file& file, const std::string& name, const std::string& home) {
+  complaints found = check_words(file, std::array{"/" + name + "/"}, no_machine);
+  const bool is_of_one_user = std::ranges::count(home, '/') >= 2;
+  if (is_of_one_user && found.empty()) found = check_words(file, std::array{home}, no_machine);
+  return found;
+}
+
+complaints check_this_user(const source_file& file) {
+  const passwd* const user = ::getpwuid(::getuid());
+  if (user == nullptr) return {};
+  const std::string folder = "/" + std::string{user->pw_name} + "/";
+  const auto& tree = source_tree();
+  const bool is_ours = std::ranges::any_of(
+      tree, [&](const source_file& each) { return ("/" + each.path).find(folder) != std::string::npos; });
+  return is_ours ? complaints{} : check_user(file, user->pw_name, user->pw_dir);
 }
 
 complaints check_unfinished(const source_file& file) {
@@ -141,6 +165,7 @@ TEST_CASE("every file of the library says what it is") {
 }
 TEST_CASE("no file knows a machine") {
   nothing_is_found(every_file, check_machine_paths);
+  nothing_is_found(every_file, check_this_user);
 }
 TEST_CASE("nothing is left unfinished") {
   nothing_is_found(is_cpp, check_unfinished);
@@ -165,6 +190,15 @@ TEST_CASE("the checkers of single files find planted faults") {
   CHECK(check_machine_paths({"README.md", "cd " + slash + "home" + slash + "me"}).size() == 1);
   CHECK(check_machine_paths({"bench/a.cpp", "\"" + slash + "tmp" + slash + "b\""}).size() == 1);
   CHECK(check_machine_paths({"tests/a.cpp", "\"" + slash + "tmp" + slash + "b\""}).empty());
+
+  CHECK(check_machine_paths({"README.md", "cd " + slash + "Users" + slash + "me"}).size() == 1);
+  const auto faults_of_ann = [](const std::string& text) {
+    return check_user({"README.md", text}, "ann", "/space/ann").size();
+  };
+  CHECK(faults_of_ann("cd /srv/export/ann/x") == 1);
+  CHECK(faults_of_ann("HOME=/space/ann") == 1);
+  CHECK(faults_of_ann("can plan, and annul; a/ann.txt") == 0);
+  CHECK(check_user({"README.md", "#!/usr/bin/env"}, "daemon", "/usr").empty());
 
   CHECK(check_unfinished({"a.cpp", std::string{"int a;  // TO"} + "DO: b\n"}).size() == 1);
   CHECK(check_unfinished({"a.cpp", std::string{"int a;  // FIX"} + "ME\n"}).size() == 1);

@@ -308,6 +308,37 @@ TEST_CASE(
   CHECK(last >= 6);
 }
 
+TEST_CASE("etcd: several endpoints, of which one answers; who is allowed before a server leads, and by it") {
+  if (etcd_program().empty()) return;
+  etcd_member etcd;  // not started: nobody can lead
+  const auto server_keys = tensorhub::make_curve_keys();
+  const auto one = tensorhub::make_curve_keys(), other = tensorhub::make_curve_keys();
+  const std::string address = address_of(free_port());
+  auto how = candidate(etcd, address);
+  how.etcd.endpoints = "http://127.0.0.1:1," + etcd.url();  // nobody is at the first
+  how.server.security = tensorhub::server_security{.keys = server_keys, .allowed_clients = {}};
+  standby server{how};
+  server.allow(one.public_key, "one");
+  server.allow(other.public_key, "other");
+  CHECK(server.revoke(other.public_key));
+  CHECK_FALSE(server.revoke(other.public_key));
+  etcd.start();
+  REQUIRE(eventually([&] { return server.leads(); }));
+  const auto join_of = [&](const tensorhub::curve_key_pair& keys, const std::string& replica) {
+    auto options = member_of(address, replica);
+    options.join_timeout = 20s;
+    options.security = tensorhub::client_security{.server_key = server_keys.public_key, .keys = keys};
+    rollout joins{options, 100};
+    return code_of([&] { joins.worker.join(); });
+  };
+  CHECK(join_of(one, "rollout-0") == errc::ok);
+  CHECK(join_of(other, "rollout-1") == errc::refused);
+  server.allow(other.public_key, "other");
+  CHECK(join_of(other, "rollout-2") == errc::ok);
+  CHECK(server.revoke(one.public_key));
+  CHECK(join_of(one, "rollout-3") == errc::refused);
+}
+
 TEST_CASE("etcd: what cannot be is refused, and an etcd that is none is said") {
   const auto refused = [](auto change) {
     tensorhub::standby_server_options options;

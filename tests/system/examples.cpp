@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <nlohmann/json.hpp>
 #include <random>
 #include <sstream>
 #include <string>
@@ -33,6 +34,18 @@ struct scratch_folder {
   }
   ~scratch_folder() { std::filesystem::remove_all(path); }
 };
+
+/// Where a reference server says that it serves.
+std::string address_of(child_process& server) {
+  const std::string said = server.output_line();
+  return said.substr(said.rfind(' ') + 1);
+}
+
+/// A program whose standard error is read with its standard output.
+std::vector<std::string> with_errors(std::vector<std::string> command) {
+  command.insert(command.begin(), {"/bin/sh", "-c", "exec \"$0\" \"$@\" 2>&1"});
+  return command;
+}
 
 std::string content(const std::filesystem::path& path) {
   std::ifstream in{path, std::ios::binary};
@@ -130,6 +143,42 @@ TEST_CASE("serve_file: the commands that the README shows") {
   CHECK(content(folder.path / "model.safetensors") == content(folder.path / "copy.safetensors"));
 }
 
+TEST_CASE(
+    "serve_file: another server, model, version, replica and interface than by default, and a time-out") {
+  const scratch_folder folder;
+  const std::string file = folder.path / "model.safetensors";
+  write_safetensors(file);
+  hub::reference_server server;
+  const auto listens_at = [](const std::string& address) {  // as the kernel writes 127.0.0.N
+    std::ifstream sockets{"/proc/net/tcp"};
+    for (std::string line; std::getline(sockets, line);)
+      if (contains(line, " " + address + ":") && contains(line, " 00000000:0000 0A ")) return true;
+    return false;
+  };
+  child_process publisher{{TENSORHUB_SERVE_FILE, "publish", file, "--server", server.address(), "--model",
+                           "m", "--version", "7", "--replica", "first", "--host", "127.0.0.77"}};
+  const std::string said = publisher.output_line();
+  CHECK_MESSAGE(contains(said, "as version 7 of model 'm' at " + server.address()), said);
+  CHECK(listens_at("4D00007F"));
+  child_process puller{{TENSORHUB_SERVE_FILE, "pull", folder.path / "copy", "--server", server.address(),
+                        "--model", "m", "--replica", "second", "--host", "127.0.0.78", "--hold"}};
+  CHECK(contains(puller.output_line(), "version 7 of model 'm'"));
+  CHECK(listens_at("4E00007F"));
+  CHECK(content(file) == content(folder.path / "copy"));
+  hub::subscriber asks{who(server.address(), "-")};
+  const auto models = asks.list("m");
+  REQUIRE(models.size() == 1);
+  CHECK(models[0].latest == tensorhub::version_number{7});
+  REQUIRE(models[0].replicas.size() == 2);
+  CHECK(models[0].replicas[0].name == "first");
+  CHECK(models[0].replicas[1].name == "second");
+  child_process nothing{with_errors({TENSORHUB_SERVE_FILE, "pull", folder.path / "none", "--server",
+                                     server.address(), "--model", "other", "--timeout-s", "1"})};
+  const std::string why = nothing.output_line();  // later the server would say that there is none
+  CHECK_MESSAGE(contains(why, "the deadline passed"), why);
+  CHECK(nothing.wait() == 1);
+}
+
 TEST_CASE("serve_file: what is no model file is refused") {
   const scratch_folder folder;
   const std::string file = folder.path / "noise";
@@ -189,9 +238,75 @@ TEST_CASE("reference_server: answers what an operator asks it") {
   CHECK(nonsense.wait() == 2);
 }
 
+TEST_CASE("reference_server: its scheduler and its consistency are those that it is told") {
+  child_process program{{TENSORHUB_REFERENCE_SERVER, "--address", "tcp://127.0.0.1:*", "--log-level", "error",
+                         "--scheduler", "least_loaded"}};
+  const std::string address = address_of(program);
+  trainer source{who(address, "trainer-0"), 1000};
+  rollout reader{who(address, "rollout-0"), 1000};
+  source.memory.fill(1);
+  source.worker.publish(1);
+  CHECK(reader.worker.update(1, 20s).version == 1);
+  const std::string why = reader.worker.why();
+  CHECK_MESSAGE((contains(why, "least loaded") && !contains(why, "nearest")), why);
+  child_process other{{TENSORHUB_REFERENCE_SERVER, "--address", "tcp://127.0.0.1:*", "--log-level", "error",
+                       "--consistency", "independent"}};
+  trainer stranger{who(address_of(other), "trainer-0"), 1000};
+  std::string sentence;
+  CHECK(code_of([&] { stranger.worker.join(); }, &sentence) == errc::policy_mismatch);
+  CHECK_MESSAGE(contains(sentence, "independent"), sentence);
+}
+
+TEST_CASE("reference_server: --group-timeout-ms and --retain") {
+  child_process program{{TENSORHUB_REFERENCE_SERVER, "--address", "tcp://127.0.0.1:*", "--log-level", "error",
+                         "--group-timeout-ms", "200", "--retain", "1"}};
+  const std::string address = address_of(program);
+  trainer source{who(address, "trainer-0"), 1000};
+  for (std::uint64_t version = 1; version <= 3; ++version) {
+    source.worker.unpublish();
+    source.memory.fill(version);
+    source.worker.publish(version);
+  }
+  std::string sentence;
+  trainer other{who(address, "trainer-1"), 1000};
+  other.memory.fill(4);
+  CHECK(code_of([&] { other.worker.publish(1); }, &sentence) == errc::version_conflict);
+  CHECK_MESSAGE(contains(sentence, "goes backwards"), sentence);  // its record is gone
+  auto of_two = who(address, "trainer-0", {0, 2});
+  of_two.model = "sharded";
+  trainer half{of_two, 1000};
+  half.memory.fill(1);
+  half.worker.publish(1);
+  of_two.shard.index = 1;
+  trainer rest{of_two, 1000};
+  rest.memory.fill(1, 1);
+  rest.worker.publish(1);
+  of_two.replica = "rollout-0";
+  rollout absent{of_two, 1000};
+  absent.worker.join();
+  of_two.shard.index = 0;
+  rollout reader{of_two, 1000};
+  CHECK(code_of([&] { reader.worker.update(latest, 20s); }) == errc::torn);  // by default it waits for 30 s
+}
+
+TEST_CASE("reference_server: --heartbeat-ms longer than --worker-timeout-ms, told by --log-format json") {
+  // By default a worker is heard of every 500 ms.
+  child_process program{
+      with_errors({TENSORHUB_REFERENCE_SERVER, "--address", "tcp://127.0.0.1:*", "--heartbeat-ms", "1500",
+                   "--worker-timeout-ms", "800", "--log-format", "json"})};
+  trainer source{who(address_of(program), "trainer-0"), 1000};
+  source.worker.join();
+  for (;;) {
+    const auto line = nlohmann::json::parse(program.output_line());
+    CHECK(line.at("time").get<std::string>().ends_with("Z"));
+    if (contains(line.at("text").get<std::string>(), "was silent for too long")) break;
+  }
+}
+
 TEST_CASE("reference_server: options that make no sense end it with status 2") {
   for (const std::vector<std::string>& options : {std::vector<std::string>{"--worker-timeout-ms", "soon"},
                                                   {"--scheduler", "dice"},
+                                                  {"--consistency", "none"},
                                                   {"--nonsense", "1"}}) {
     std::vector<std::string> command{TENSORHUB_REFERENCE_SERVER};
     command.insert(command.end(), options.begin(), options.end());
@@ -218,6 +333,9 @@ TEST_CASE("reference_server: makes keys, lets in who is on the list, and reads t
   {
     rollout allowed{options, 100};
     allowed.worker.join();
+    child_process list{{TENSORHUB_REFERENCE_SERVER, "--ask", "list", options.server, "--keys", keys}};
+    CHECK(contains(list.output_line(), "model policy: 1 shards"));
+    CHECK(list.wait() == 0);
   }
   const auto second = tensorhub::make_curve_keys();
   std::ofstream{keys / "clients.allow"} << second.public_key << " second\n";

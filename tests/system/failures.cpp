@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <iostream>
+#include <tensorhub/testing/faulty.hpp>
 #include <thread>
 
 #include "hub.hpp"
@@ -79,6 +80,36 @@ TEST_CASE("a stopped reader is cut off at the deadline of unpublish") {
   const std::string outcome = reader.output_line(60s);
   const bool was_told = contains(outcome, "[unavailable;") || contains(outcome, "[source_lost;");
   CHECK_MESSAGE((outcome == "version 2 whole" || was_told), outcome);
+}
+
+TEST_CASE("keys that take longer than worker_timeout to revoke: the source lives on, and its memory waits") {
+  using slow_hub = tensorhub::hub<tensorhub::testing::faulty<tensorhub::transports::tcp>>;
+  static constexpr std::chrono::milliseconds revoke_time{1000};  // per region; there are two
+  tensorhub::reference_server_options how;
+  how.catalog.worker_timeout = 1000ms;
+  how.catalog.heartbeat_interval = 100ms;
+  hub::reference_server server{how};
+  member<slow_hub::publisher> source{
+      who(server.address(), "trainer-0"), large_words, {.faults = {.revoke_time = revoke_time}}};
+  source.memory.fill(1);
+  source.worker.publish(1);
+  const auto self = source.worker.self();
+  const auto gate = std::make_shared<tensorhub::testing::read_gate>(8u << 20);
+  gated_rollout reader{who(server.address(), "rollout-0"), large_words, {.gate = gate}};
+  auto running = reader.worker.update_async(latest, 60s);
+  REQUIRE(gate->wait_until_shut(30s));
+  const auto started = std::chrono::steady_clock::now();
+  const auto report = source.worker.unpublish(300ms);
+  CHECK(report.forced);
+  CHECK(std::chrono::steady_clock::now() - started >= 2 * revoke_time);  // until then it could be read
+  CHECK(server.statistics().workers_dead == 0);
+  CHECK(source.worker.self() == self);
+  source.memory.fill(2);
+  source.worker.publish(2);
+  gate->open();
+  static_cast<void>(code_of([&] { static_cast<void>(running.wait(30s)); }));
+  CHECK(reader.worker.update(exactly(2)).version == 2);
+  CHECK(reader.memory.holds(2));
 }
 
 TEST_CASE(

@@ -156,6 +156,9 @@ TEST_CASE("prometheus: nothing but the metrics is served, and what cannot be bou
         errc::transport_failed);
   CHECK(contains(sentence, exporter.address()));
   CHECK(code_of([] { tensorhub::prometheus_exporter{{.address = "9464"}}; }) == errc::invalid_argument);
+  const tensorhub::prometheus_exporter elsewhere{{.address = "127.0.0.1:0", .path = "/numbers"}};
+  CHECK(get(elsewhere.address(), "/numbers").starts_with("HTTP/1.1 200"));
+  CHECK(get(elsewhere.address(), "/metrics").starts_with("HTTP/1.1 404"));
 }
 
 #ifdef TENSORHUB_REFERENCE_SERVER

@@ -2,13 +2,18 @@
 
 #include <doctest/doctest.h>
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <csignal>
 #include <cstdint>
+#include <filesystem>
 #include <optional>
+#include <set>
 #include <string>
+#include <system_error>
+#include <tensorhub/testing/faulty.hpp>
 #include <tensorhub/testing/throttled.hpp>
 #include <thread>
 
@@ -66,14 +71,19 @@ TEST_CASE("retention: the last holder's version is in host memory before unpubli
 
 TEST_CASE("retention: a large version may take longer than drain_timeout into host memory, if it advances") {
   using slow = tensorhub::testing::throttled<tensorhub::transports::tcp>;
-  using slow_trainer = member<tensorhub::hub<slow>::publisher>;
+  using slow_rollout = member<tensorhub::hub<slow>::subscriber>;
   system_tests::hub::reference_server server;
   auto how = who(server.address(), "trainer-0");
-  how.drain_timeout = 400ms;
   how.chunk_bytes = 64u << 10;
+  how.offload_limit_bytes = 0;   // another process has to take it
+  trainer source{how, 300'001};  // 3.6 MB
+  how.replica = "rollout-0";
+  how.offload_limit_bytes = tensorhub::worker_options{}.offload_limit_bytes;
+  how.drain_timeout = 400ms;
   const tensorhub::testing::network_link_options rate{.bytes_per_second = 4e6};
-  slow_trainer source{how, 300'001,  // 3.6 MB
-                      slow::options{.receiving = std::make_shared<tensorhub::testing::network_link>(rate)}};
+  slow_rollout host{how, 300'001,
+                    slow::options{.receiving = std::make_shared<tensorhub::testing::network_link>(rate)}};
+  host.worker.join();
   source.memory.fill(1);
   source.worker.publish(1);
   source.worker.retain(1);
@@ -82,6 +92,55 @@ TEST_CASE("retention: a large version may take longer than drain_timeout into ho
   CHECK_FALSE(done.lost);
   CHECK(done.seconds > 0.4);  // else the link was not slow
   CHECK(replicas_of(source.worker) == std::vector<std::string>{"trainer-0~1 1"});
+  CHECK(host.worker.offloaded_bytes() > 0);
+}
+
+TEST_CASE("retention: the holder's own process copies, and reads nothing over its transport") {
+  using deaf = tensorhub::testing::faulty<tensorhub::transports::tcp>;
+  system_tests::hub::reference_server server;
+  member<tensorhub::hub<deaf>::publisher> source{who(server.address(), "trainer-0"), 300'001,
+                                                 deaf::options{.faults = {.failed_connections = 1}}};
+  source.memory.fill(1);
+  source.worker.publish(1);
+  source.worker.retain(1);
+  CHECK_FALSE(source.worker.unpublish().lost);
+  source.memory.fill(77);
+  CHECK(replicas_of(source.worker) == std::vector<std::string>{"trainer-0~1 1"});
+  rollout reader{who(server.address(), "rollout-0")};
+  CHECK(reader.worker.update(exactly(1)).version == 1);
+  CHECK(reader.memory.holds(1));
+}
+
+TEST_CASE("retention: the memory of a version that is gone takes the next one") {
+  system_tests::hub::reference_server server;
+  trainer source{who(server.address(), "trainer-0")};
+  const auto memory_files = [] {  // of the size of these tensors
+    std::set<std::uint64_t> numbers;
+    for (const auto& each : std::filesystem::directory_iterator{"/proc/self/fd"}) {
+      std::error_code gone;
+      struct stat about {};
+      const std::string target = std::filesystem::read_symlink(each.path(), gone).string();
+      if (contains(target, "memfd:tensorhub") && ::stat(each.path().c_str(), &about) == 0 &&
+          about.st_size > (1 << 20))
+        numbers.insert(about.st_ino);
+    }
+    return numbers;
+  };
+  source.worker.retain(1);
+  std::set<std::uint64_t> first;
+  std::uint64_t one = 0;
+  for (std::uint64_t version = 1; version <= 8; ++version) {
+    source.memory.fill(version);
+    source.worker.publish(version);
+    CHECK_FALSE(source.worker.unpublish().lost);
+    const std::string newest = "trainer-0~" + std::to_string(version) + " " + std::to_string(version);
+    REQUIRE(becomes([&] { return replicas_of(source.worker) == std::vector<std::string>{newest}; }));
+    if (version == 1) one = source.worker.offloaded_bytes();
+    REQUIRE(becomes([&] { return source.worker.offloaded_bytes() == one; }));
+    if (version == 4) first = memory_files();
+  }
+  CHECK_FALSE(first.empty());
+  CHECK(memory_files() == first);
 }
 
 TEST_CASE("retention: beside a worker on a fixed port, temporary replicas listen on free ones") {

@@ -410,6 +410,40 @@ TEST_CASE("security: who knows address and keys of the memory, but has no lease,
   CHECK(reader.worker.update().version == 2);
 }
 
+TEST_CASE("security: who had a lease cannot read what is written after the unpublish, with tcp") {
+  // In its first seconds a server has every worker revoke its keys, in case there was an earlier server.
+  hub::reference_server server{{.catalog = {.recovery_grace = 0ms}}};
+  member<worker_of_both_doors> source{who(server.address(), "trainer-0")};
+  source.memory.fill(1);
+  source.worker.publish(1);
+  tensorhub::data_plane& data = source.worker.data();
+  tensorhub::transports::tcp reader{{}, {99}};
+  auto queue = reader.make_queue(1);
+  const std::string lease =
+      tensorhub::make_capability(data.capability_key(), {99}, source.worker.self(), {1});
+  auto connection = reader.connect(queue, {data.address().text, lease}, source.worker.self(), 5s);
+  std::array<std::byte, 64> target{};
+  const tensorhub::memory_range range{target.data(), target.size()};
+  const auto region = reader.register_memory(std::span{&range, 1}, tensorhub::region_access::local_write);
+  const auto read = [&](const tensorhub::remote_region& from) {
+    const auto posted = queue.post_read(connection, region.front(), 0, {&from, 0, target.size()}, {7});
+    REQUIRE(posted == tensorhub::post_result::posted);
+    tensorhub::completion done{};
+    while (queue.poll(std::span{&done, 1}) == 0) queue.wait(10ms);
+    return done.status;
+  };
+  const auto first = data.control();
+  CHECK(read(first) == tensorhub::completion_status::ok);
+  source.worker.unpublish();
+  CHECK(read(first) == tensorhub::completion_status::access_denied);
+  source.memory.fill(2);
+  source.worker.publish(2);
+  CHECK(read(first) == tensorhub::completion_status::access_denied);
+  CHECK(read(data.control()) == tensorhub::completion_status::ok);
+  rollout other{who(server.address(), "rollout-0")};
+  CHECK(other.worker.update().version == 2);
+}
+
 TEST_CASE("security: keys in files") {
   using namespace tensorhub;
   const temporary_folder folder;

@@ -105,7 +105,10 @@ TEST_CASE("what is staged is beside the live weights; install puts it in their p
     for (auto& each : running) CHECK(each.wait(30s).version == 3);
   }
   std::array<tensorhub::install_report, shards> done;
-  in_every_shard([&](std::uint32_t i) { done[i] = rollouts[i]->worker.install(30s); });
+  const auto assignments = server.statistics().assignments;
+  for (std::uint32_t i = 0; i < shards; ++i)  // each by itself: no shard waits for another
+    done[i] = rollouts[i]->worker.install(30s);
+  CHECK(server.statistics().assignments == assignments);
   for (std::uint32_t i = 0; i < shards; ++i) {
     CHECK(done[i].version == 3);
     CHECK(!done[i].kept);
@@ -211,6 +214,53 @@ TEST_CASE("install waits for the readers of what is live; they end right") {
   CHECK(installed == 2);
   CHECK(holder.memory.holds(2));
   CHECK(holder.worker.held_version() == 2);
+}
+
+namespace {
+
+/// Version 1 is live, version 2 is staged; the trainer has version 2.
+struct staged_rollout {
+  trainer source;
+  member<hub::staged_subscriber> holder;
+  explicit staged_rollout(const std::string& server)
+      : source{who(server, "trainer-0"), large_words}, holder{who(server, "rollout-0"), large_words} {
+    source.memory.fill(1);
+    source.worker.publish(1);
+    holder.worker.update();
+    source.worker.unpublish();
+    source.memory.fill(2);
+    source.worker.publish(2);
+    holder.worker.stage(2);
+  }
+};
+
+}  // namespace
+
+TEST_CASE("install needs no server: a later one learns what is live") {
+  auto server = std::make_unique<hub::reference_server>();
+  const std::string address = server->address();
+  staged_rollout all{address};
+  server.reset();
+  CHECK(all.holder.worker.install(10s).version == 2);  // it ends after server_timeout, 2 s
+  CHECK(all.holder.memory.holds(2));
+  CHECK(all.holder.worker.held_version() == 2);
+  REQUIRE(comes_true([&] {  // ZeroMQ gives the port back a moment after the old server is gone
+    return code_of([&] {
+             server = std::make_unique<hub::reference_server>(
+                 tensorhub::reference_server_options{.address = address});
+           }) == errc::ok;
+  }));
+  REQUIRE(comes_true([&] {
+    const auto models = all.source.worker.list("policy");
+    return !models.empty() && std::ranges::any_of(models.front().replicas, [](const auto& each) {
+      return each.name == "rollout-0" && each.version == 2;
+    });
+  }));
+  all.source.worker.unpublish();
+  all.holder.worker.release_stage();
+  rollout reader{who(address, "rollout-1"), large_words};
+  CHECK(reader.worker.update(exactly(2), 20s).sources == std::vector<std::string>{"rollout-0/0"});
+  CHECK(reader.memory.holds(2));
 }
 
 TEST_CASE("a stage is a source for others") {

@@ -63,6 +63,20 @@ TEST_CASE("retention: the last holder waits until a temporary replica has its ve
   CHECK(s.server.available() == versions{1});
 }
 
+TEST_CASE("retention: a worker that has not left after all is relied upon again") {
+  retaining s;
+  s.server.finish(s.a, s.server.start_update(s.a));
+  CHECK(s.is_let_go(s.trainer, s.leave(s.trainer, 1)));  // rollout-a has the version
+  SUBCASE("it publishes again") {
+    REQUIRE(s.server.publish(s.trainer, 1).ok());
+  }
+  SUBCASE("it says that it still holds the version") {
+    const messages::holding_request still{s.server.reference(1)};
+    REQUIRE(s.server.ask<messages::status_reply>(s.trainer, still).result.ok());
+  }
+  CHECK(s.is_let_go(s.a, s.server.unpublish(s.a, 1)));
+}
+
 TEST_CASE(
     "retention: nobody waits for a version that is not retained, or that another reliable replica has") {
   retaining s;

@@ -101,6 +101,10 @@ inline auto fields(msg::receiving_request& m) {
   auto& [a, b] = m;
   return std::tie(a, b);
 }
+inline auto fields(msg::holding_request& m) {
+  auto& [a] = m;
+  return std::tie(a);
+}
 inline auto fields(msg::why_request& m) {
   auto& [a, b, c] = m;
   return std::tie(a, b, c);

@@ -76,6 +76,11 @@ class driver {
     actions_.erase(actions_.begin());
     return out;
   }
+  /// Takes the order `cut_off_all`, and carries it out.
+  void carry_out_cut_off() {
+    static_cast<void>(action<session_actions::cut_off_all>());
+    core.all_cut_off(now);
+  }
   void drop_actions() {
     take_actions();
     actions_.clear();

@@ -21,7 +21,11 @@ std::optional<tensorhub::client_security> with_keys;
 /// Somebody who asks and never joins.
 hub::subscriber asker(const std::string& server, const std::string& model, const std::string& replica = "-",
                       std::uint32_t shard = 0) {
-  return hub::subscriber{{.server = server, .model = model, .replica = replica, .shard = {shard, shard + 1}}};
+  return hub::subscriber{{.server = server,
+                          .model = model,
+                          .replica = replica,
+                          .shard = {shard, shard + 1},
+                          .security = with_keys}};
 }
 
 std::vector<tensorhub::messages::model_entry> models_of(const std::string& server, const std::string& model) {

@@ -56,6 +56,8 @@ struct transport_capabilities {
   bool reads_device_memory = false;  ///< regions may be CUDA device memory
   bool uses_backing_file = false;    ///< memory_range::backing_fd reduces the cost at the source
   bool sends_by_reference = false;   ///< promise 5 holds in its second form
+  /// `revoke` costs neither the source nor its readers more than a lock: workers do it at every unpublish.
+  bool revokes_cheaply = false;
 };
 
 // | expression                             | type                   | means                                 |

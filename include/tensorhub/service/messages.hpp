@@ -18,6 +18,7 @@
 /// |                        |                 | the version is safe elsewhere if it is retained   |
 /// | update_request         | update_reply    | *later*: a version was decided and a source found |
 /// | receiving_request      | status_reply    | at once                                           |
+/// | holding_request        | status_reply    | at once                                           |
 /// | source_failed_request  | update_reply    | at once: other sources, or why there is none      |
 /// | lease_released_request | status_reply    | at once                                           |
 /// | finish_request         | status_reply    | *later*: all shards of the replica have finished  |
@@ -233,6 +234,11 @@ struct update_reply {
 struct receiving_request {
   operation_counter operation{};
   announcement shows{};
+};
+/// The worker's memory holds this version, outside of any call of its replica: by a copy of the worker's own,
+/// or still, after an unpublish that it has given up.
+struct holding_request {
+  reference held{};
 };
 struct source_failed_request {
   operation_counter operation{};

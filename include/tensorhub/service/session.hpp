@@ -48,15 +48,18 @@ class session : public session_detail::operations {
   /// call by `until`.
   void make_way(time_point now, time_point until);
 
+  /// See session_detail::operations.
+  session_ticket install(time_point now, version_number version, digest128 root, time_point deadline);
+
   /// Leaves at once: ends all calls, cuts off all readers, and tells the server so once, without an answer.
   void abandon(time_point now);
 
   /// The session has ended because the server did not hear from it in time, and its process may go on as
   /// another incarnation.
-  [[nodiscard]] bool may_return() const noexcept { return fatal_ && returns_; }
+  [[nodiscard]] bool may_return() const noexcept { return fatal_ && returns_ && !is_revoking(); }
   /// The session that goes on as `self`; it joins by itself. Tickets and request numbers continue. `control`:
   /// the control block, if it shows `kept()` at `epoch()`; else nothing is held.
-  /// Pre-condition: `may_return()`; the transport says `self` from now on, and its old keys are revoked.
+  /// Pre-condition: `may_return()`; the transport says `self` from now on.
   [[nodiscard]] session successor(time_point now, incarnation self,
                                   const std::optional<remote_region>& control) const;
 

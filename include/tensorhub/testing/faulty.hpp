@@ -23,6 +23,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -42,6 +43,8 @@ struct fault_rates {
   double lost_peers = 0;  ///< the read ends as `peer_lost`, and so do all later reads on that endpoint
   double torn_bytes = 0;  ///< the read ends `ok` with one byte changed
   double failed_connections = 0;  ///< per call of `connect`: throws `transport_failed`
+  /// No fault: how long `revoke` takes per region, as where a network adapter registers large memory again.
+  std::chrono::nanoseconds revoke_time{0};
 };
 
 /// How often each fault occurred; shared by all transports that have this object.
@@ -53,6 +56,13 @@ struct fault_counts {
 template <transport Inner>
 class faulty : public wrapped_transport<Inner> {
  public:
+  /// Those of the inner transport, but `revoke` may take long.
+  static constexpr transport_capabilities capabilities = [] {
+    transport_capabilities out = Inner::capabilities;
+    out.revokes_cheaply = false;
+    return out;
+  }();
+
   struct options {
     typename Inner::options inner{};
     std::uint64_t seed = 1;
@@ -140,6 +150,10 @@ class faulty : public wrapped_transport<Inner> {
         faults_{chosen.faults},
         counts_{std::move(chosen.counts)} {}
 
+  void revoke(memory_region& region) noexcept {
+    std::this_thread::sleep_for(faults_.revoke_time);
+    this->inner().revoke(region);
+  }
   [[nodiscard]] queue make_queue(std::size_t depth) {
     return {this->inner().make_queue(depth), depth, seed_ + queues_++, faults_, counts_};
   }

@@ -79,7 +79,8 @@ class first_of {
       .crosses_datacenters = (Members::capabilities.crosses_datacenters || ...),
       .reads_device_memory = (Members::capabilities.reads_device_memory || ...),
       .uses_backing_file = (Members::capabilities.uses_backing_file || ...),
-      .sends_by_reference = (Members::capabilities.sends_by_reference || ...)};
+      .sends_by_reference = (Members::capabilities.sends_by_reference || ...),
+      .revokes_cheaply = (Members::capabilities.revokes_cheaply && ...)};
 
   struct options {
     std::tuple<typename Members::options...> members{};  ///< in the order of the list

@@ -156,6 +156,8 @@ class data_plane {
   virtual void raise_epoch(std::uint64_t epoch) noexcept = 0;
   /// The keys given out so far stop working.
   virtual void revoke_all() noexcept = 0;
+  /// That takes no time to speak of, for readers either.
+  [[nodiscard]] virtual bool revokes_cheaply() const noexcept = 0;
 
   // ---- other memory of the space
 

@@ -81,10 +81,11 @@ class worker_memory {
   void raise_epoch(std::uint64_t epoch) noexcept {
     if (control_) control_->raise_epoch(epoch);
   }
-  /// Keys given out so far stop working, of the tensors and of the control block.
+  /// Keys given out so far stop working: first those of the control block, without which no byte counts,
+  /// then those of the tensors, region by region.
   void revoke_all() noexcept {
-    shard_.revoke_all();
     for (region_type& region : regions_) transport_->revoke(region);
+    shard_.revoke_all();
   }
 
  private:

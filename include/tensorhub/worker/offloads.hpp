@@ -3,13 +3,16 @@
 /// Retained versions that this worker's process keeps in host memory, for as long as the server asks for it.
 ///
 /// When the last reliable holder of a retained version wants to let go, the server orders a temporary replica
-/// (service/catalog/retention.hpp). Each is a worker of its own, with memory of its own: it reads the version
-/// like any other reader, serves it, and leaves when it is told to, or when the process does.
+/// (service/catalog/retention.hpp). Each is a worker of its own, with memory of its own: it copies the
+/// version from the process's own tensors, if these hold it, or else reads it like any other reader; it
+/// serves it, and leaves when it is told to, or when the process does.
 ///
-///     order --> memory, join, update(exactly v) --> serves --> drop or leave --> memory given back
+///     order --> memory, join, copy or update(exactly v) --> serves --> drop or leave --> spare memory
 ///                        | cannot: the server is told, and asks somebody else
 ///
-/// The memory is bounded (`worker_options::offload_limit_bytes`): what does not fit is refused.
+/// The memory is bounded (`worker_options::offload_limit_bytes`): what does not fit is refused. Touching new
+/// memory for the first time takes longer than the copy, so memory that is not needed any more is kept for
+/// the next order for `spare_time`.
 ///
 /// Where the worker listens on a fixed port, temporary replicas listen on any free one: how many there will
 /// be is not known before. (For a process behind a firewall that lets fixed ports through only:
@@ -39,14 +42,18 @@
 namespace tensorhub::inline TENSORHUB_MODE {
 
 class worker;
+struct worker_state;
 
 class offloads {
  public:
   /// Tells the server that a version cannot be taken.
   using refusal = std::function<void(version_number, messages::status)>;
 
-  /// `options` and `policies` are those of the worker whose process this is.
-  TENSORHUB_DECL offloads(worker_options options, worker_policies policies, refusal refuse);
+  static constexpr std::chrono::seconds spare_time{60};
+
+  /// `owner`, `options` and `policies` are those of the worker whose process this is.
+  TENSORHUB_DECL offloads(worker_state& owner, worker_options options, worker_policies policies,
+                          refusal refuse);
   TENSORHUB_DECL ~offloads();
   offloads(const offloads&) = delete;
   offloads& operator=(const offloads&) = delete;
@@ -61,20 +68,27 @@ class offloads {
   /// No order is taken any more, no thread runs any more.
   TENSORHUB_DECL void close();
 
-  /// Memory that is used now.
+  /// Memory in which versions are kept now.
   [[nodiscard]] TENSORHUB_DECL std::uint64_t bytes() const;
 
  private:
   struct kept {
     version_number version{};
     bool over = false;                              ///< is to end
-    bool ended = false;                             ///< the thread does nothing any more
+    bool ended = false;                             ///< the version is not kept any more
+    bool has_spare = false;                         ///< after that: `memory` may be taken by another
+    bool is_done = false;                           ///< the thread does nothing any more
     std::chrono::steady_clock::time_point until{};  ///< when it must have ended
+    std::unique_ptr<owned_tensors> memory{};        ///< the thread's own, unless `has_spare`
     std::jthread thread;
   };
 
   TENSORHUB_DECL void run(kept& self, const std::string& replica, const std::vector<tensor_spec>& tensors);
   TENSORHUB_DECL void keep(kept& self, const std::string& replica, const std::vector<tensor_spec>& tensors);
+  /// For a while after the version is gone: lets another have the memory.
+  TENSORHUB_DECL void offer_memory(kept& self);
+  /// False: the process's own tensors do not hold the version, or not for long enough.
+  [[nodiscard]] TENSORHUB_DECL bool copy_from_owner(const kept& self, worker& holder);
   /// As long as something new arrives within each `drain_timeout`: a shard may have any size.
   TENSORHUB_DECL void receive(kept& self, worker& holder);
   [[nodiscard]] TENSORHUB_DECL worker_options options_of(kept& self, const std::string& replica);
@@ -82,9 +96,12 @@ class offloads {
   TENSORHUB_DECL void serve(kept& self, worker& holder, const std::string& replica);
   [[nodiscard]] TENSORHUB_DECL std::chrono::milliseconds time_left(const kept& self) const;
   [[nodiscard]] TENSORHUB_DECL bool reserve(std::uint64_t needed);
-  /// Pre-condition: mutex_ is held.
-  TENSORHUB_DECL void forget_ended();
+  /// Joins the threads that are done. Pre-condition: mutex_ is held.
+  TENSORHUB_DECL void forget_done();
+  /// Pre-condition: mutex_ is held. Null: there is none.
+  [[nodiscard]] TENSORHUB_DECL std::unique_ptr<owned_tensors> take_spare();
 
+  worker_state* owner_;
   worker_options options_;
   worker_policies policies_;
   refusal refuse_;

@@ -175,6 +175,9 @@ class policy_data_plane final : public data_plane {
   }
   void raise_epoch(std::uint64_t epoch) noexcept override { memory_.raise_epoch(epoch); }
   void revoke_all() noexcept override { memory_.revoke_all(); }
+  [[nodiscard]] bool revokes_cheaply() const noexcept override {
+    return Transport::capabilities.revokes_cheaply;
+  }
 
   [[nodiscard]] std::unique_ptr<owned_tensors> allocate(std::span<const tensor_spec> tensors,
                                                         tensor_place where) const override {

@@ -36,8 +36,9 @@ void perform(Holder& holder, session& core, time_point now, const session_action
   core.cut_off_done(now, order.reader);
 }
 template <typename Holder>
-void perform(Holder& holder, session&, time_point, const session_actions::cut_off_all&) {
+void perform(Holder& holder, session& core, time_point now, const session_actions::cut_off_all&) {
   holder.revoke_all();
+  core.all_cut_off(now);
 }
 
 /// Of the exception that is being handled, whatever it is.

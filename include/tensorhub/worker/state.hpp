@@ -12,6 +12,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "tensorhub/detail/build_mode.hpp"
@@ -33,6 +34,21 @@
 namespace tensorhub::inline TENSORHUB_MODE {
 
 class offloads;
+
+/// Keys are revoked outside of the client's mutex: a transport may need seconds for large memory, and
+/// heartbeats must go on.
+struct key_revocation {
+  std::atomic<bool> runs = false;
+  std::jthread thread{};  ///< guarded by the client's mutex
+  bool may_start = true;  ///< so is this; false: the worker ends, and keys are revoked within that mutex
+
+  /// No deadline: the memory cannot be given back earlier.
+  void await_end() const noexcept { runs.wait(true); }
+  void end() noexcept {
+    runs = false;
+    runs.notify_all();
+  }
+};
 
 struct worker_state {
   using client_type = client_shell<session>;
@@ -65,7 +81,8 @@ struct worker_state {
 
   // ---- results and errors
 
-  /// The session ends every call at its deadline; the margin only guards against a stuck control thread.
+  /// The session ends every call at its deadline, or when its keys are revoked; the margin only guards
+  /// against a stuck control thread.
   [[nodiscard]] TENSORHUB_DECL session_result wait_for(session_ticket ticket,
                                                        std::chrono::milliseconds timeout);
   [[nodiscard]] TENSORHUB_DECL session_result checked(session_result result) const;
@@ -110,7 +127,8 @@ struct worker_state {
   worker_updates updates{*this};
   std::unique_ptr<offloads> kept_for_others;  ///< closed before what it uses goes (~worker)
   refusal_watch refusals;                     ///< guarded by the client's mutex
-  client_type client;                         ///< last: its thread uses everything above
+  key_revocation revocation;
+  client_type client;  ///< last: its thread uses everything above
 
  private:
   [[nodiscard]] TENSORHUB_DECL session_options told_to_session(const worker_policies& policies) const;
@@ -122,6 +140,7 @@ struct worker_state {
   TENSORHUB_DECL void go_on(session& core);
   TENSORHUB_DECL void carry_out(session& core, session_action& action);
   TENSORHUB_DECL void perform(session& core, const session_actions::use_server& order);
+  TENSORHUB_DECL void perform(session& core, const session_actions::cut_off_all& order);
   TENSORHUB_DECL void perform(session& core, const session_actions::offload& order);
   TENSORHUB_DECL void perform(session& core, const session_actions::drop& order);
 

@@ -70,6 +70,8 @@ class worker_updates {
   [[nodiscard]] TENSORHUB_DECL update_handle update_async(version_selector selector,
                                                           std::chrono::milliseconds timeout,
                                                           update_reach reach);
+  /// Copies what a neighbour of this process holds. If the neighbour takes the version back meanwhile, the
+  /// copy fails with `source_lost`.
   TENSORHUB_DECL update_report update_from(worker_state& neighbour, std::chrono::milliseconds timeout);
 
   /// As all operations: one at a time.
@@ -90,7 +92,7 @@ class worker_updates {
   TENSORHUB_DECL void perform(session& core, const session_actions::stop_pull& order);
 
  private:
-  /// A neighbour's bytes, and which version they are. The neighbour is busy while this lives.
+  /// A neighbour's bytes, and which version they are.
   struct copy_origin {
     worker_state* owner = nullptr;
     messages::reference held{};
@@ -99,12 +101,17 @@ class worker_updates {
   TENSORHUB_DECL update_report run(operation_guard busy, const version_selector& selector,
                                    std::chrono::milliseconds timeout, update_reach reach,
                                    update_state* handle);
+  /// From the session's answer to the report.
+  [[nodiscard]] TENSORHUB_DECL update_report end_of(const session_result& result, time_point started,
+                                                    update_report report);
   /// Carries out what the session orders, until it has the call's result.
   [[nodiscard]] TENSORHUB_DECL session_result carry_out(session_ticket ticket,
                                                         std::chrono::steady_clock::time_point until,
                                                         time_point started, update_report& report);
   /// In the place of a transfer: the neighbour's bytes. Nothing can stop it once it has begun.
   TENSORHUB_DECL void copy_now(const pull_order& order, update_report& report);
+  /// The digests of the bytes that were copied. Throws `source_lost` if they may have changed meanwhile.
+  [[nodiscard]] TENSORHUB_DECL std::vector<digest128> digests_of_copy();
   /// One transfer, until it is complete, failed or stopped; tells the session how it ended.
   TENSORHUB_DECL void pull_now(pull_order order, update_report& report);
   /// What a transfer tells while it runs; its lanes call.

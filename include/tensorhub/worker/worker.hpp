@@ -69,7 +69,8 @@ class worker {
                                         std::chrono::milliseconds timeout = defaults::join_timeout);
 
   /// Hides the version and returns when nobody reads it any more. At the deadline the remaining readers are
-  /// cut off: the memory is the caller's again when this returns, whatever happens.
+  /// cut off: the memory is the caller's again when this returns, whatever happens. (A transport that has to
+  /// register the memory again for that, such as verbs, may take longer than `timeout`.)
   TENSORHUB_DECL unpublish_report unpublish(std::chrono::milliseconds timeout = defaults::drain_timeout);
 
   /// Reads a version into the tensors, in place. Their bytes are undefined while this runs, and after an
@@ -93,11 +94,13 @@ class worker {
       version_selector selector = latest, std::chrono::milliseconds timeout = defaults::update_timeout,
       update_reach reach = update_reach::anywhere);
 
-  /// `update(exactly(v))` of the version v that `neighbour` holds: another worker of this process, for the
-  /// same shard and of the same policies. Its bytes were verified when they arrived and cannot change
-  /// meanwhile (it is busy), so they are copied by `lanes` threads rather than read again, and its digest
-  /// table is taken over. Until the copy begins a failure leaves shown what was held before. Throws
-  /// `not_found` if the neighbour holds nothing.
+  /// Takes over the version that `neighbour` holds: another worker of this process, for the same shard and of
+  /// the same policies. Its bytes were verified when they arrived and cannot change meanwhile (it is busy),
+  /// so they are copied by `lanes` threads rather than read again, and its digest table is taken over. The
+  /// server decides nothing and is only told: a silent server costs at most `server_timeout`, after which the
+  /// readers of what was held are cut off (unless a version is retained: then it is waited for). Until the
+  /// copy begins a failure leaves shown what was held before. Throws `not_found` if the neighbour holds
+  /// nothing.
   TENSORHUB_DECL update_report update_from(worker& neighbour,
                                            std::chrono::milliseconds timeout = defaults::update_timeout);
 
@@ -169,6 +172,7 @@ class worker {
                                                                       std::chrono::milliseconds timeout);
 
  private:
+  friend class offloads;
   std::unique_ptr<worker_state> state_;
 };
 

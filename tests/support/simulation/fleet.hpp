@@ -328,7 +328,9 @@ class fleet {
   void perform(member& worker, const session_actions::cut_off_reader& order) {
     worker.core_.cut_off_done(events_.now(), order.reader);
   }
-  void perform(member&, const session_actions::cut_off_all&) {}
+  void perform(member& worker, const session_actions::cut_off_all&) {
+    worker.core_.all_cut_off(events_.now());
+  }
   void perform(member&, const session_actions::use_server&) {}
   void perform(member&, const session_actions::offload&) {}
   void perform(member&, const session_actions::drop&) {}

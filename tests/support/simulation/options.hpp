@@ -67,6 +67,8 @@ struct simulation_options {
 
   /// Chance per update that another caller of the process waits for what never comes.
   [[nodiscard]] double watchers() const noexcept { return seed % 4 == 1 ? 0.02 : 0; }
+  /// Chance per round that the shards copy what a neighbour on their machine holds, instead of an update.
+  [[nodiscard]] double installs() const noexcept { return seed % 3 == 2 ? 0.15 : 0; }
 };
 
 struct ended_processes {
@@ -90,6 +92,7 @@ struct simulation_statistics {
   ended_processes processes{};
   std::uint64_t pauses = 0;
   std::uint64_t flipped_bits = 0;
+  std::uint64_t installs = 0;     ///< versions copied from a neighbour
   std::uint64_t retired = 0;      ///< workers that left within their grace period
   std::uint64_t offloads = 0;     ///< offloads that were requested
   std::uint64_t handed_over = 0;  ///< temporary replicas (shards) that received their version
@@ -120,6 +123,7 @@ struct simulation_statistics {
     processes.returns += other.processes.returns;
     pauses += other.pauses;
     flipped_bits += other.flipped_bits;
+    installs += other.installs;
     retired += other.retired;
     offloads += other.offloads;
     handed_over += other.handed_over;

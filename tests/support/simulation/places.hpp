@@ -25,6 +25,7 @@ namespace tensorhub::inline TENSORHUB_MODE::testing {
   options.transport = "simulated";
   options.temporary = temporary;
   options.renewable = !temporary;
+  options.revokes_cheaply = history.seed % 2 == 0;
   const std::string base = replica.substr(0, replica.find('~'));
   const std::size_t number = base == "trainer" ? 0 : 1 + std::stoul(base.substr(8));
   options.place.host = replica;

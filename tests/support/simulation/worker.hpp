@@ -158,6 +158,17 @@ class simulated_worker {
     return ticket;
   }
 
+  /// Copies what a neighbour holds, in some milliseconds, as worker_updates::update_from does.
+  /// Pre-condition: it holds a version.
+  session_ticket install(const simulated_worker& neighbour, duration timeout) {
+    copied_from_ = &neighbour;
+    copied_ = *neighbour.core_.held();
+    const auto ticket =
+        core_.install(events_->now(), copied_.version, copied_.root, events_->now() + timeout);
+    settle();
+    return ticket;
+  }
+
   /// The version that the control block shows as complete; zero: none is shown, or it is still being
   /// received.
   [[nodiscard]] version_number shown() const noexcept { return shown_; }
@@ -378,15 +389,30 @@ class simulated_worker {
   /// What the real worker does too.
   template <typename Order>
   void perform(const Order& order) {
-    if constexpr (std::is_same_v<Order, session_actions::raise_epoch>)
-      check_unread("its session raises the epoch");
+    if constexpr (std::is_same_v<Order, session_actions::raise_epoch>) {
+      if (!core_.is_revoking()) check_unread("its session raises the epoch");
+    }
     data_shell memory{*this};
     worker_detail::perform(memory, core_, events_->now(), order);
+    if constexpr (std::is_same_v<Order, session_actions::cut_off_all>)
+      check_unread("all its readers are cut off");
   }
   void perform(const session_actions::offload& order) { world_.offload(*this, order.version, order.replica); }
   void perform(const session_actions::drop&) { world_.drop(*this); }
   void perform(const session_actions::use_server& order) { world_.use_server(*this, order.index); }
   void perform(const session_actions::start_pull& order) {
+    if (order.sources.empty()) {
+      copying_ = std::make_shared<bool>(true);
+      events_->after(events_->between(std::chrono::milliseconds{1}, std::chrono::milliseconds{5}),
+                     [this, life = copying_] {
+                       when_running([this, life] {
+                         if (!*life) return;
+                         end_copy();
+                         settle();
+                       });
+                     });
+      return;
+    }
     end_transfer();
     pull_options rules{.window_chunks = 2, .confirm_every = 4};
     rules.needs_root = Integrity::enabled;
@@ -414,12 +440,31 @@ class simulated_worker {
     pump();
   }
   void perform(const session_actions::stop_pull& order) {
+    if (copying_) return end_copy();
     if (!transfer_) return;
     const bool intact = transfer_->intact();
     end_transfer();
     data_shell memory{*this};
     worker_detail::report_end(memory, core_, events_->now(),
                               {transfer_version_, false, intact, order.reason});
+  }
+
+  void end_copy() {
+    *std::exchange(copying_, {}) = false;
+    const auto& held = copied_from_->core_.held();
+    const bool is_same =
+        copied_from_->alive_ && held && held->version == copied_.version && held->epoch == copied_.epoch;
+    if (is_same)
+      memory_ = copied_from_->memory_;
+    else
+      scribble();
+    messages::status trouble;
+    if (!is_same) trouble = {errc::source_lost, "the neighbour has taken its version back"};
+    const std::vector<digest128> table{copied_from_->control_.held_digests().begin(),
+                                       copied_from_->control_.held_digests().end()};
+    data_shell memory{*this};
+    worker_detail::report_end(memory, core_, events_->now(),
+                              {copied_.version, is_same, false, std::move(trouble), table});
   }
 
   // ---- transfer ----
@@ -683,6 +728,9 @@ class simulated_worker {
   std::vector<std::function<void()>> backlog_;  ///< the actions of a pause
   time_point timer_ = time_point::never();
 
+  const simulated_worker* copied_from_ = nullptr;  ///< the neighbour of the last installation
+  messages::reference copied_{};                   ///< what it held when that began
+  std::shared_ptr<bool> copying_;                  ///< empty: no copy runs
   std::optional<pull> transfer_;
   version_number transfer_version_{};
   std::uint64_t transfer_epoch_ = 0;

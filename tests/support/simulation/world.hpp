@@ -387,6 +387,7 @@ class simulation {
     if (events_.chance(options_.short_deadlines))
       timeout = events_.between(std::chrono::milliseconds{1}, std::chrono::milliseconds{20});
     const bool fickle = !over() && events_.chance(options_.fickle_callers);
+    const bool installs = !over() && options_.installs() > 0 && events_.chance(options_.installs());
     if (round->last) {
       if (!final_version_) return try_again(replica);
       selector = exactly(final_version_);
@@ -396,8 +397,11 @@ class simulation {
       duration pause = events_.between(duration{0}, std::chrono::milliseconds{20});
       if (!round->last && events_.chance(options_.late_shards))
         pause += events_.between(duration{0}, std::chrono::milliseconds{700});
-      events_.after(pause, [this, shard, round, selector, timeout, fickle] {
+      events_.after(pause, [this, shard, round, selector, timeout, fickle, installs] {
         worker_type* worker = at({round->replica, shard});
+        const worker_type* neighbour = installs ? random_holder(shard) : nullptr;
+        if (worker != nullptr && neighbour != nullptr && neighbour != worker)
+          return begin_install(*worker, *neighbour, round, timeout);
         if (fickle && worker != nullptr) return give_up_often(*worker, round, many_calls);
         begin_update(worker, round, selector, timeout);
       });
@@ -429,6 +433,24 @@ class simulation {
     const duration patience = events_.chance(0.7) ? std::chrono::milliseconds{15} : timeout;
     events_.after(events_.between(duration{0}, patience),
                   [this, worker, ticket] { cancel(*worker, ticket); });
+  }
+
+  /// A rollout that holds a version in this shard; null: the one that was drawn holds none.
+  [[nodiscard]] const worker_type* random_holder(std::uint32_t shard) {
+    const place& drawn = rollouts_[events_.below(rollouts_.size())];
+    const worker_type* holder = at({drawn.first, shard});
+    return holder != nullptr && holder->alive() && holder->core().held() ? holder : nullptr;
+  }
+  void begin_install(worker_type& worker, const worker_type& neighbour,
+                     const std::shared_ptr<round_state>& round, duration timeout) {
+    call(
+        worker, "install", timeout,
+        [&](session&, time_point, time_point) { return worker.install(neighbour, timeout); },
+        [this, &worker, round](session_result result) {
+          result.operation = {};  // it is no call of the replica
+          statistics_.installs += result.outcome.ok() && !result.kept ? 1 : 0;
+          end_update(&worker, *round, result);
+        });
   }
 
   /// Another caller of the process waits until the end for a version that does not come.

@@ -80,6 +80,8 @@ TENSORHUB_DECL host_memory::allocation::allocation(std::uint64_t bytes) : bytes_
                 "no memory for " + std::to_string(bytes) + " bytes: " + std::strerror(errno));
   }
   data_ = static_cast<std::byte*>(memory);
+  // What a forked child wrote to these shared pages would change the bytes of a published version.
+  static_cast<void>(::madvise(memory, bytes, MADV_DONTFORK));
   if (descriptor_) detail::file_mappings::instance().insert(data_, bytes_, descriptor_.get(), 0);
 }
 

@@ -79,6 +79,11 @@ class publishing {
     updates_.serve_waiting(*worker.model);
   }
 
+  void on(worker_state& worker, request_sequence sequence, const messages::holding_request& request) {
+    core_.answer(worker, sequence, messages::status_reply{hold(worker, request.held)});
+    updates_.serve_waiting(*worker.model);
+  }
+
   /// Decides again the unpublish requests that wait until a retained version is safe elsewhere.
   void retry_parked(model_state& model) {
     std::vector<worker_state*> parked;
@@ -150,6 +155,31 @@ class publishing {
     versions_.drop(worker);
     updates_.refresh(*worker.replica);
     core_.answer(worker, worker.parked_sequence, std::move(reply));
+  }
+
+  [[nodiscard]] messages::status hold(worker_state& worker, const messages::reference& held) {
+    if (!held.version) return {errc::invalid_argument, "no worker can hold version 0: count from 1"};
+    if (worker.overwriting || table_.is_in_update(worker))
+      return {errc::busy, "an update of this worker is running"};
+    if (!versions::may_have_received(worker, held)) {
+      return {errc::version_conflict, "version " + to_string(held.version) + " of shard " +
+                                          to_string(worker.shard) +
+                                          " has other bytes, or nobody has published it"};
+    }
+    worker.parked.reset();
+    const bool is_same =
+        worker.held && worker.held->version == held.version && worker.held->epoch == held.epoch;
+    if (is_same) {  // its readers go on
+      worker.drain.reset();
+      worker.withdrawn = false;
+    } else {
+      leases_.forget_drain(worker);
+      versions_.drop(worker);
+    }
+    versions_.hold(worker, held, is_same && worker.publisher);
+    updates_.refresh(*worker.replica);
+    versions_.forget_old(*worker.model);
+    return {};
   }
 
   [[nodiscard]] messages::status publish(worker_state& worker, const messages::publish_request& request,

@@ -180,6 +180,9 @@ inline void move_field(field_archive& archive, messages::receiving_request& m) {
   auto& [operation, shows] = m;
   archive(operation, shows);
 }
+inline void move_field(field_archive& archive, messages::holding_request& m) {
+  archive(m.held);
+}
 inline void move_field(field_archive& archive, messages::source_failed_request& m) {
   auto& [operation, lease, reason, detail] = m;
   archive(operation, lease, reason, as_sentence(detail));

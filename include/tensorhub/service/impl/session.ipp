@@ -57,6 +57,13 @@ TENSORHUB_DECL void session::cancel_join(const messages::status& reason) {
   if (join_ticket_ != 0) finish(std::exchange(join_ticket_, 0), reason);
 }
 
+TENSORHUB_DECL session_ticket session::install(time_point now, version_number version, digest128 root,
+                                               time_point deadline) {
+  const bool is_retained =
+      held_ && (keeps_.keep_latest > 0 || std::ranges::binary_search(keeps_.pinned, held_->version));
+  return operations::install(now, version, root, deadline, is_retained);
+}
+
 TENSORHUB_DECL void session::abandon(time_point now) {
   if (joined_) request(now, messages::leave_request{}, purpose::leave);
   end({errc::cancelled, "this worker has left its model: construct a new one"});
@@ -101,6 +108,7 @@ TENSORHUB_DECL time_point session::next_deadline() const noexcept {
 
 TENSORHUB_DECL void session::send_join(time_point now, bool with_layout) {
   outbox_.forget({purpose::join});
+  outbox_.forget_cut_offs();
   messages::join_request join = session_detail::join_request_of(options_, *layout_);
   if (with_layout) join.tensors.assign(layout_->tensors().begin(), layout_->tensors().end());
   join.held = held_;
@@ -111,7 +119,8 @@ TENSORHUB_DECL void session::send_join(time_point now, bool with_layout) {
   join.peers = counted_workers(now);
   join.keeps = keeps_;
   // A call that the old server has not answered is made again, so it is not finished.
-  if (counted_) join.operation = {operation_ ? counter_.value - 1 : counter_.value};
+  const bool is_called_again = operation_ && !operation_->is_local();
+  if (counted_) join.operation = {is_called_again ? counter_.value - 1 : counter_.value};
   if (operation_ && operation_->is_decided()) join.decided = operation_->version;
   if (operation_ && operation_->is_pulling()) {
     join.reading = operation_->sources;

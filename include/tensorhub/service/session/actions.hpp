@@ -36,6 +36,8 @@ struct session_options {
   std::size_t servers = 1;
   /// The shell can go on as another incarnation (session::successor).
   bool renewable = false;
+  /// `cut_off_all` costs nothing: every unpublish ends with it.
+  bool revokes_cheaply = false;
   std::chrono::milliseconds server_timeout =
       defaults::server_timeout;  ///< silence after which the next server is tried
 };
@@ -78,7 +80,9 @@ struct stop_pull {
 struct cut_off_reader {
   incarnation reader{};
 };
-/// Invalidate all keys given out so far; no reader can read when this returns.
+/// Invalidate all keys given out so far, then report `all_cut_off`: no reader can read any more. The session
+/// goes on meanwhile (heartbeats), because a transport may need seconds for large memory. Nothing is shown
+/// to readers until then, and there is one such order at a time.
 struct cut_off_all {};
 /// Copy this version into host memory and show it there, as a replica of this name; if that is not possible,
 /// report `offload_failed`. The order may be repeated while it is being carried out.

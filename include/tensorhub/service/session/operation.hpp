@@ -21,10 +21,18 @@ enum class step : std::uint8_t {
   unpublishing,  ///< unpublish: the end of this worker's readers
   waiting,       ///< update: a version and a source
   draining,      ///< update: the end of this worker's readers of the previous version
+  revoking,      ///< update: the end of `cut_off_all`, after which the bytes may change
   pulling,       ///< update: the bytes
   stopping,      ///< update: the end of the shell's last reads, before the failure is reported
   finishing,     ///< update: the other shards of the replica
   failing        ///< update: the server's answer to the report of a failure
+};
+
+/// An update by a copy from this machine is no call of the replica: the server decides nothing about it.
+enum class local_copy : std::uint8_t {
+  no,
+  over_any,      ///< what is overwritten is not retained
+  over_retained  ///< what is overwritten may be the last copy of a retained version
 };
 
 struct running {
@@ -37,6 +45,7 @@ struct running {
   time_point latest = time_point::never();
   bool lost = false;    ///< update: what it overwrites was the last reliable copy of a retained version
   bool forced = false;  ///< unpublish: the deadline came, and the remaining readers were cut off
+  local_copy copies = local_copy::no;
   version_selector selector{};
   messages::reference target{};                   ///< publish, unpublish: the reference that it is about
   version_number version{};                       ///< update: the version that is being read
@@ -52,8 +61,9 @@ struct running {
 
   /// The shell runs a transfer and will report its end.
   [[nodiscard]] bool is_pulling() const noexcept { return at == step::pulling || at == step::stopping; }
+  [[nodiscard]] bool is_local() const noexcept { return copies != local_copy::no; }
   /// The server has announced the version, and this shard has not failed.
-  [[nodiscard]] bool is_decided() const noexcept { return version && at != step::failing; }
+  [[nodiscard]] bool is_decided() const noexcept { return version && at != step::failing && !is_local(); }
   [[nodiscard]] lease_id first_lease() const noexcept {
     return sources.empty() ? lease_id{} : sources.front().lease;
   }

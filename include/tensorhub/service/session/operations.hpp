@@ -2,8 +2,8 @@
 /// \file operations.hpp
 /// Publish, unpublish and update: one call at a time, as a sequence of steps.
 ///
-///     update:  waiting --> draining --> pulling --> finishing --> done
-///                 |  keep      (own old readers)  (rest of the group)
+///     update:  waiting --> draining --> [revoking -->] pulling --> finishing --> done
+///                 |  keep      (own old readers, their keys)  (rest of the group)
 ///
 /// During the step `pulling` the set of sources changes: the server adds sources, and sources fail. Other
 /// workers may already read the received chunks, at the epoch that was announced with the call. Every call
@@ -11,6 +11,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/service/session/questions.hpp"
@@ -32,6 +33,14 @@ class operations : public questions {
   session_ticket update(time_point now, const version_selector& selector, time_point deadline,
                         const std::optional<remote_region>& control = std::nullopt,
                         messages::update_reach reach = messages::update_reach::anywhere);
+
+  /// The shell copies `version` into the memory by itself, on the order `start_pull` (without sources).
+  /// Readers of what is held end first; where the server is silent, they are cut off. The version is held
+  /// when the shell reports `pull_finished`, and the call ends without the server. If it fails before that
+  /// order, what was held is held again. `is_retained`: what is held may be the last copy of a retained
+  /// version.
+  session_ticket install(time_point now, version_number version, digest128 root, time_point deadline,
+                         bool is_retained);
 
   /// Ends a running update with `cancelled`; any other ticket is ignored.
   void cancel(time_point now, session_ticket ticket);
@@ -71,6 +80,10 @@ class operations : public questions {
   void cut_off_done(time_point now, incarnation reader) {
     request(now, messages::cut_off_done_request{reader}, purpose::notice);
   }
+  /// The action `cut_off_all` is done.
+  void all_cut_off(time_point now);
+  /// The action `cut_off_all` is being carried out.
+  [[nodiscard]] bool is_revoking() const noexcept { return revocation_.runs; }
 
   /// The version that was held when the session ended, and whose bytes are still the session's.
   [[nodiscard]] const std::optional<messages::reference>& kept() const noexcept { return kept_; }
@@ -88,7 +101,7 @@ class operations : public questions {
   void on_push(time_point now, const messages::reassign_push& push);
 
   void on_push(time_point now, const messages::abort_push& push) {
-    if (operation_ && push.operation == counter_) abort(now, push.reason);
+    if (operation_ && push.operation == counter_ && !operation_->is_local()) abort(now, push.reason);
   }
 
   /// Runs the timers of the call. `keeps`: what is retained.
@@ -108,19 +121,31 @@ class operations : public questions {
   /// Starts reading after the server has decided the version and assigned sources.
   void begin_pull(time_point now, const pending_request& pending, const messages::update_reply& reply);
 
-  void start_pull(time_point);
+  /// Shows nothing any more: the bytes may change.
+  void hide(std::uint64_t announced = 0);
+  void start_pull();
   /// Adds one source; a repeated message adds nothing.
   void take_source(const messages::assignment& source, lease_id released);
   void stop_pull(const messages::status& reason);
 
   /// Readers that did not end in time lose their permission immediately.
-  void force_drain(time_point now);
+  void force_drain();
+  /// Orders `cut_off_all`. `tells`: the server waits for its end.
+  void revoke(bool tells);
+  void revoke_before_pull(bool tells);
 
   /// A transfer whose call has ended (with the session) may have shown what it received: hides that.
   void hide_leftover();
 
   /// Ends an update early, on behalf of the caller, the group, or the deadline.
   void abort(time_point now, messages::status reason);
+
+  /// Ends an installation: with what is held now, of which the server is told.
+  void end_install(time_point now, messages::status outcome);
+  /// When the readers of the previous version are cut off. An installation does not wait for a server that is
+  /// silent, unless the version may have to be kept elsewhere first.
+  /// Pre-condition: the call is at `draining`.
+  [[nodiscard]] time_point drains_until() const noexcept;
 
   /// Reports to the server that this shard's update failed; the call ends with the answer. `held`: the
   /// version
@@ -135,7 +160,15 @@ class operations : public questions {
   void conclude(session_result result);
   void conclude(messages::status outcome, version_number version, bool kept = false);
 
+  /// The order `cut_off_all`, and what its end lets go on.
+  struct revocation {
+    bool runs = false;
+    bool tells = false;                     ///< the server waits for its end
+    std::vector<session_result> results{};  ///< of calls after which the memory is the caller's
+  };
+
   std::optional<messages::reference> kept_;
+  revocation revocation_;
 };
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::session_detail

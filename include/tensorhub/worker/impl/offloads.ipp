@@ -13,12 +13,15 @@
 #include "tensorhub/detail/time_left.hpp"
 #include "tensorhub/worker/offloads.hpp"
 #include "tensorhub/worker/session_orders.hpp"
+#include "tensorhub/worker/state.hpp"
 #include "tensorhub/worker/worker.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE {
 
-TENSORHUB_DECL offloads::offloads(worker_options options, worker_policies policies, refusal refuse)
-    : options_{std::move(options)},
+TENSORHUB_DECL offloads::offloads(worker_state& owner, worker_options options, worker_policies policies,
+                                  refusal refuse)
+    : owner_{&owner},
+      options_{std::move(options)},
       policies_{std::move(policies)},
       refuse_{[refuse = std::move(refuse)](version_number version, messages::status why) {
         try {
@@ -34,12 +37,14 @@ TENSORHUB_DECL offloads::~offloads() {
 TENSORHUB_DECL void offloads::take(version_number version, std::string replica,
                                    std::span<const tensor_spec> tensors) {
   const std::lock_guard lock{mutex_};
-  forget_ended();
+  forget_done();
   if (closed_) return;
-  if (std::ranges::any_of(kept_, [&](const auto& each) { return each->version == version; })) return;
+  if (std::ranges::any_of(kept_, [&](const auto& each) { return each->version == version && !each->ended; }))
+    return;
   kept_.push_back(std::make_unique<kept>());
   kept& added = *kept_.back();
   added.version = version;
+  added.memory = take_spare();
   try {
     added.thread =
         std::jthread{[this, &added, replica = std::move(replica),
@@ -67,6 +72,7 @@ TENSORHUB_DECL void offloads::close() {
   {
     const std::lock_guard lock{mutex_};
     closed_ = true;
+    changed_.notify_all();
   }
   leave(std::chrono::steady_clock::now());
   const std::lock_guard lock{mutex_};
@@ -94,10 +100,32 @@ TENSORHUB_DECL void offloads::run(kept& self, const std::string& replica,
   } catch (...) {
     refuse_(self.version, worker_detail::status_of_exception("the copy in host memory failed"));
   }
-  const std::lock_guard lock{mutex_};
-  if (fits) bytes_ -= needed;
-  self.ended = true;
+  {
+    const std::lock_guard lock{mutex_};
+    if (fits) bytes_ -= needed;
+    self.ended = true;
+    self.has_spare = self.memory != nullptr;
+    changed_.notify_all();
+  }
+  offer_memory(self);
+}
+
+TENSORHUB_DECL void offloads::offer_memory(kept& self) {
+  std::unique_ptr<owned_tensors> unused;  // is given back without the lock
+  std::unique_lock lock{mutex_};
+  changed_.wait_for(lock, spare_time, [&] { return closed_ || !self.has_spare; });
+  self.has_spare = false;
+  self.is_done = true;
+  unused.swap(self.memory);
+  lock.unlock();
+}
+
+TENSORHUB_DECL std::unique_ptr<owned_tensors> offloads::take_spare() {
+  const auto found = std::ranges::find_if(kept_, [](const auto& each) { return each->has_spare; });
+  if (found == kept_.end()) return nullptr;
+  (*found)->has_spare = false;
   changed_.notify_all();
+  return std::move((*found)->memory);
 }
 
 TENSORHUB_DECL worker_options offloads::options_of(kept& self, const std::string& replica) {
@@ -116,13 +144,22 @@ TENSORHUB_DECL worker_options offloads::options_of(kept& self, const std::string
 
 TENSORHUB_DECL void offloads::keep(kept& self, const std::string& replica,
                                    const std::vector<tensor_spec>& tensors) {
-  std::unique_ptr<owned_tensors> memory;  // outlives the worker that lends it
   worker holder{options_of(self, replica), policies_, {.any = true}};
-  memory = holder.data().allocate(tensors, tensor_place::offload_space);
+  if (!self.memory) self.memory = holder.data().allocate(tensors, tensor_place::offload_space);
   for (std::size_t i = 0; i < tensors.size(); ++i)
-    holder.add(tensors[i].name, memory->data(i), tensors[i].shape, tensors[i].type);
-  receive(self, holder);
+    holder.add(tensors[i].name, self.memory->data(i), tensors[i].shape, tensors[i].type);
+  if (!copy_from_owner(self, holder)) receive(self, holder);
   serve(self, holder, replica);
+}
+
+TENSORHUB_DECL bool offloads::copy_from_owner(const kept& self, worker& holder) {
+  if (owner_->held_version() != self.version) return false;
+  try {
+    static_cast<void>(holder.state_->updates.update_from(*owner_, options_.drain_timeout));
+    return holder.held_version() == self.version;
+  } catch (const error&) {  // it was taken back meanwhile: others may hold it
+    return false;
+  }
 }
 
 TENSORHUB_DECL void offloads::receive(kept& self, worker& holder) {
@@ -179,8 +216,8 @@ TENSORHUB_DECL bool offloads::reserve(std::uint64_t needed) {
   return true;
 }
 
-TENSORHUB_DECL void offloads::forget_ended() {
-  std::erase_if(kept_, [](const auto& each) { return each->ended; });
+TENSORHUB_DECL void offloads::forget_done() {
+  std::erase_if(kept_, [](const auto& each) { return each->is_done; });
 }
 
 }  // namespace tensorhub::inline TENSORHUB_MODE

@@ -7,6 +7,8 @@
 #include <exception>
 #include <mutex>
 #include <string>
+#include <system_error>
+#include <thread>
 #include <utility>
 #include <variant>
 
@@ -41,14 +43,20 @@ TENSORHUB_DECL worker_state::worker_state(worker_options whose, worker_policies 
       self{detail::random_id<incarnation>()},
       data{policies.make_data_plane(options, self, ports)},
       kept_for_others{std::make_unique<offloads>(
-          options, policies,
+          *this, options, policies,
           [this](version_number version, const messages::status& reason) {
             client.with([&](session& core, time_point now) { core.offload_failed(now, version, reason); });
           })},
       client{options.server, session{told_to_session(policies), self, shape},
              [this](session& core) { after_step(core); }, options.security} {}
 
-TENSORHUB_DECL worker_state::~worker_state() = default;
+TENSORHUB_DECL worker_state::~worker_state() {
+  std::jthread last;
+  client.with([&](session&, time_point) {
+    revocation.may_start = false;
+    last.swap(revocation.thread);
+  });
+}  // `last` is joined here: it uses the client
 
 TENSORHUB_DECL session_options worker_state::told_to_session(const worker_policies& policies) const {
   session_options out;
@@ -70,6 +78,7 @@ TENSORHUB_DECL session_options worker_state::told_to_session(const worker_polici
   out.capability_key = data->capability_key();
   // A copy kept for others is given back instead, and the server may order it again.
   out.renewable = data->renewable() && !options.temporary;
+  out.revokes_cheaply = data->revokes_cheaply();
   return out;
 }
 
@@ -135,6 +144,8 @@ TENSORHUB_DECL version_number worker_state::newest_listed() {
 TENSORHUB_DECL session_result worker_state::wait_for(session_ticket ticket,
                                                      std::chrono::milliseconds timeout) {
   auto result = results.wait(ticket, std::chrono::steady_clock::now() + timeout + answer_margin);
+  while (!result && revocation.runs)
+    result = results.wait(ticket, std::chrono::steady_clock::now() + answer_margin);
   if (!result) throw failure(errc::timed_out, "the worker's control thread does not answer");
   return *std::move(result);
 }
@@ -194,16 +205,33 @@ TENSORHUB_DECL void worker_state::carry_out(session& core, session_action& actio
       [&](auto& order) {
         if constexpr (requires { updates.perform(core, order); })
           updates.perform(core, order);
-        else if constexpr (requires { worker_detail::perform(*data, core, clock.now(), order); })
-          worker_detail::perform(*data, core, clock.now(), order);
-        else
+        else if constexpr (requires { this->perform(core, order); })
           perform(core, order);
+        else
+          worker_detail::perform(*data, core, clock.now(), order);
       },
       action);
 }
 
 TENSORHUB_DECL void worker_state::perform(session&, const session_actions::use_server& order) {
   client.use_server(order.index);
+}
+TENSORHUB_DECL void worker_state::perform(session& core, const session_actions::cut_off_all& order) {
+  const bool is_last = revocation.thread.get_id() == std::this_thread::get_id();  // cannot join itself
+  if (revocation.may_start && !is_last && !data->revokes_cheaply()) {
+    revocation.runs = true;
+    try {
+      revocation.thread = std::jthread{[this] {
+        data->revoke_all();
+        client.with([](session& revoked, time_point now) { revoked.all_cut_off(now); });
+        revocation.end();
+      }};
+      return;
+    } catch (const std::system_error&) {  // no thread can be started: heartbeats wait
+    }
+  }
+  worker_detail::perform(*data, core, clock.now(), order);
+  revocation.end();
 }
 TENSORHUB_DECL void worker_state::perform(session& core, const session_actions::offload& order) {
   try {

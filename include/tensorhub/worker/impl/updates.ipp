@@ -86,8 +86,8 @@ TENSORHUB_DECL update_handle worker_updates::update_async(version_selector selec
 
 TENSORHUB_DECL update_report worker_updates::update_from(worker_state& neighbour,
                                                          std::chrono::milliseconds timeout) {
-  const operation_guard theirs{neighbour};
-  operation_guard ours{*whole_};
+  const operation_guard ours{*whole_};
+  const auto started = whole_->clock.now();
   const auto until = std::chrono::steady_clock::now() + timeout;
   const auto held = neighbour.client.with([](session& core, time_point) { return core.held(); });
   if (!held) throw whole_->failure(errc::not_found, "the worker to copy from holds no version");
@@ -102,9 +102,25 @@ TENSORHUB_DECL update_report worker_updates::update_from(worker_state& neighbour
     ~forget() { origin.reset(); }
   } const forget_at_exit{copied_from_};
   return whole_->counted.update([&] {
-    return run(std::move(ours), exactly(held->version), detail::time_left(until), update_reach::anywhere,
-               nullptr);
+    const session_ticket ticket = whole_->client.with([&](session& core, time_point now) {
+      if (whole_->leaving) throw whole_->failure(errc::cancelled, "this worker leaves its model");
+      return core.install(now, held->version, held->root, now + detail::time_left(until));
+    });
+    update_report report;
+    const session_result result = carry_out(ticket, until, started, report);
+    return end_of(result, started, std::move(report));
   });
+}
+
+TENSORHUB_DECL update_report worker_updates::end_of(const session_result& result, time_point started,
+                                                    update_report report) {
+  if (!result.outcome.ok()) throw whole_->failure(result.outcome, result.version);
+  report.version = result.version;
+  report.kept = result.kept;
+  report.lost = result.drained.lost;
+  report.seconds = to_seconds(whole_->clock.now() - started);
+  ++succeeded_;
+  return report;
 }
 
 TENSORHUB_DECL update_report worker_updates::run([[maybe_unused]] operation_guard busy,
@@ -116,11 +132,9 @@ TENSORHUB_DECL update_report worker_updates::run([[maybe_unused]] operation_guar
   whole_->ensure_joined(until, handle);
   const session_ticket ticket = whole_->client.with([&](session& core, time_point now) {
     if (whole_->leaving) throw whole_->failure(errc::cancelled, "this worker leaves its model");
-    std::optional<remote_region> shown;  // a copy is shown when it is complete
-    if (!copied_from_) shown = whole_->data->control();
     const std::chrono::milliseconds left = detail::time_left(until);
-    const session_ticket begun =
-        core.update(now, selector, now + (left - worker_state::last_part(left)), shown, reach);
+    const session_ticket begun = core.update(now, selector, now + (left - worker_state::last_part(left)),
+                                             whole_->data->control(), reach);
     core.end_by(now + left);
     return begun;
   });
@@ -133,21 +147,17 @@ TENSORHUB_DECL update_report worker_updates::run([[maybe_unused]] operation_guar
   }
   update_report report;
   const session_result result = carry_out(ticket, until, started, report);
-  if (!result.outcome.ok()) throw whole_->failure(result.outcome, result.version);
-  report.version = result.version;
-  report.kept = result.kept;
-  report.lost = result.drained.lost;
-  report.seconds = to_seconds(whole_->clock.now() - started);
-  ++succeeded_;
-  return report;
+  return end_of(result, started, std::move(report));
 }
 
 TENSORHUB_DECL session_result worker_updates::carry_out(session_ticket ticket,
                                                         std::chrono::steady_clock::time_point until,
                                                         time_point started, update_report& report) {
-  const auto give_up = until + 2 * worker_state::answer_margin;
   for (;;) {
+    const auto last_look = std::chrono::steady_clock::now() + worker_state::answer_margin;
+    const auto give_up = std::max(until + 2 * worker_state::answer_margin, last_look);
     worker_results::step next = whole_->results.next(ticket, give_up);
+    if (!next.order && !next.result && whole_->revocation.runs) continue;
     if (!next.order && !next.result)
       throw whole_->failure(errc::timed_out, "the update's own control thread does not answer");
     if (next.result) return *std::move(next.result);
@@ -160,25 +170,22 @@ TENSORHUB_DECL session_result worker_updates::carry_out(session_ticket ticket,
 TENSORHUB_DECL void worker_updates::copy_now(const pull_order& order, update_report& report) {
   const auto started = whole_->clock.now();
   worker_state& neighbour = *copied_from_->owner;
-  const messages::reference& origin = copied_from_->held;
   messages::status trouble{};
-  bool begun = false;
+  std::vector<digest128> digests;
+  bool is_intact = true;
   if (whole_->client.with([&](session& core, time_point) { return stop_requested_ || core.fatal(); })) {
     trouble = {errc::cancelled, "the copy was stopped before it had begun"};
-  } else if (order.version != origin.version || order.sources.front().facts.root != origin.root) {
-    trouble = {errc::version_conflict, "the bytes to copy are not those of version " +
-                                           to_string(order.version) + " as the server knows it"};
   } else {
     try {
-      begun = true;
+      is_intact = whole_->data->copies_cannot_fail();
       whole_->data->copy_from(*neighbour.data);
+      is_intact = false;
+      digests = digests_of_copy();
       report.bytes = whole_->shape.bytes();
       report.sources = {neighbour.options.replica + "/" + std::to_string(whole_->options.shard.index)};
       report.paths = {"copy"};
       report.source_bytes = {report.bytes};
       whole_->counted.received("copy", false, report.bytes);
-    } catch (const std::exception& e) {
-      trouble = {errc::system_failed, std::string{"the copy failed: "} + e.what()};
     } catch (...) {
       trouble = worker_detail::status_of_exception("the copy failed");
     }
@@ -187,11 +194,24 @@ TENSORHUB_DECL void worker_updates::copy_now(const pull_order& order, update_rep
   whole_->client.with([&](session& core, time_point now) {
     stop_requested_ = false;
     pending_changes_.clear();
-    // On the host nothing fails after the first byte.
-    const bool intact = whole_->data->copies_cannot_fail() || !begun;
-    worker_detail::report_end(
-        *whole_->data, core, now,
-        {origin.version, trouble.ok(), intact, std::move(trouble), neighbour.data->digests()});
+    const bool is_complete = trouble.ok();
+    worker_detail::report_end(*whole_->data, core, now,
+                              {order.version, is_complete, is_intact, std::move(trouble), digests});
+  });
+}
+
+TENSORHUB_DECL std::vector<digest128> worker_updates::digests_of_copy() {
+  worker_state& neighbour = *copied_from_->owner;
+  return neighbour.client.with([&](session& core, time_point) {
+    const bool is_same = core.held() && core.held()->version == copied_from_->held.version &&
+                         core.held()->epoch == copied_from_->held.epoch;
+    if (!is_same) {
+      throw whole_->failure(errc::source_lost,
+                            "replica '" + neighbour.options.replica + "' has taken back version " +
+                                to_string(copied_from_->held.version) + " while it was copied");
+    }
+    const std::span<const digest128> table = neighbour.data->digests();
+    return std::vector(table.begin(), table.end());
   });
 }
 

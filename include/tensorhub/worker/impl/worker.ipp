@@ -108,6 +108,7 @@ inline constexpr std::chrono::milliseconds longest_wait_for_nothing{1000};
     self.joined = false;
     self.has_left = true;
     self.kept_for_others->leave(until);
+    self.revocation.await_end();
     return report;
   }
   if (!self.joined.exchange(false)) {
@@ -185,6 +186,7 @@ TENSORHUB_DECL update_handle worker::update_async(version_selector selector,
   return state_->updates.update_async(selector, timeout, reach);
 }
 TENSORHUB_DECL update_report worker::update_from(worker& neighbour, std::chrono::milliseconds timeout) {
+  const operation_guard theirs{*neighbour.state_};
   return state_->updates.update_from(*neighbour.state_, timeout);
 }
 

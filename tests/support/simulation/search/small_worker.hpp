@@ -246,10 +246,13 @@ class small_worker {
 
   template <typename Order>
   void perform(time_point now, const Order& order) {
-    if constexpr (std::is_same_v<Order, session_actions::raise_epoch>)
-      check_unread("its session raises the epoch");
+    if constexpr (std::is_same_v<Order, session_actions::raise_epoch>) {
+      if (!core_.is_revoking()) check_unread("its session raises the epoch");
+    }
     memory_shell memory{*this};
     worker_detail::perform(memory, core_, now, order);
+    if constexpr (std::is_same_v<Order, session_actions::cut_off_all>)
+      check_unread("all its readers are cut off");
   }
   void perform(time_point now, const session_actions::start_pull& order) {
     transfer_.emplace();

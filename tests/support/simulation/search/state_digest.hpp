@@ -195,6 +195,7 @@ class state_digest {
   void fold(const session& core) {
     fold_members(core, open_state::state_members{});
     fold_members(core, open_state::session_members{});
+    add(core.is_revoking());
   }
   void fold(const session_detail::contact& contact) { fold(contact.heard); }
   void fold(const session_detail::outbox& outbox) { fold_members(outbox, open_state::outbox_members{}); }
@@ -203,10 +204,10 @@ class state_digest {
     add(body, why, ticket, next_send, deadline, without_joining);
   }
   void fold(const session_detail::running& call) {
-    const auto& [ticket, at, deadline, drain_deadline, latest, lost, forced, selector, target, version, root,
-                 sources, ordinal, control, announced, told, previous, abort, failure] = call;
-    add(ticket, at, deadline, drain_deadline, latest, lost, forced, selector, target, version, root, sources,
-        ordinal, control, announced, told, previous, abort, failure);
+    const auto& [ticket, at, deadline, drain_deadline, latest, lost, forced, copies, selector, target,
+                 version, root, sources, ordinal, control, announced, told, previous, abort, failure] = call;
+    add(ticket, at, deadline, drain_deadline, latest, lost, forced, copies, selector, target, version, root,
+        sources, ordinal, control, announced, told, previous, abort, failure);
   }
 
   // ---- a catalog

@@ -31,6 +31,10 @@ TENSORHUB_DECL session_ticket operations::unpublish(time_point now, time_point d
   const session_ticket ticket = new_ticket();
   if (fatal_ && !operation_) {  // all readers were cut off when the session ended
     finish(ticket, {});
+    if (revocation_.runs) {
+      revocation_.results.push_back(std::move(results_.back()));
+      results_.pop_back();
+    }
     return ticket;
   }
   if (!admit(ticket)) return ticket;
@@ -62,6 +66,35 @@ TENSORHUB_DECL session_ticket operations::update(time_point now, const version_s
   return ticket;
 }
 
+TENSORHUB_DECL session_ticket operations::install(time_point now, version_number version, digest128 root,
+                                                  time_point deadline, bool is_retained) {
+  const session_ticket ticket = new_ticket();
+  if (!admit(ticket)) return ticket;
+  begin(ticket, step::draining, deadline);
+  operation_->copies = is_retained ? local_copy::over_retained : local_copy::over_any;
+  if (held_ && held_->version == version) {
+    conclude({}, version, true);
+    return ticket;
+  }
+  operation_->version = version;
+  operation_->root = root;
+  operation_->previous = held_;
+  if (!held_) {
+    hide();
+    start_pull();
+    return ticket;
+  }
+  operation_->drain_deadline = now + options_.drain_timeout;
+  request(now, messages::unpublish_request{held_->version, held_->epoch, {}}, purpose::drain);
+  return ticket;
+}
+
+TENSORHUB_DECL void operations::end_install(time_point now, messages::status outcome) {
+  outbox_.forget({purpose::drain});
+  if (held_) request(now, messages::holding_request{*held_}, purpose::notice);
+  conclude(std::move(outcome), operation_->version);
+}
+
 TENSORHUB_DECL void operations::cancel(time_point now, session_ticket ticket) {
   if (operation_ && operation_->ticket == ticket && operation_->at != step::publishing &&
       operation_->at != step::unpublishing) {
@@ -79,8 +112,9 @@ TENSORHUB_DECL void operations::pull_started(time_point now, const remote_region
 
 TENSORHUB_DECL void operations::pull_finished(time_point now, const remote_region& control) {
   if (!operation_ || !operation_->is_pulling()) return hide_leftover();
-  if (operation_->abort) return pull_failed(now, *operation_->abort, {});
+  if (operation_->abort && !operation_->is_local()) return pull_failed(now, *operation_->abort, {});
   held_ = messages::reference{operation_->version, epoch_, operation_->root, control};
+  if (operation_->is_local()) return end_install(now, {});
   operation_->at = step::finishing;
   outbox_.forget(
       {purpose::source_failed});  // a new server would assign sources for a version that is complete
@@ -101,6 +135,7 @@ TENSORHUB_DECL void operations::pull_failed(time_point now, messages::status rea
     held_->control = *kept;  // keys may have been renewed since
     act(session_actions::restore{*held_});
   }
+  if (operation_->is_local()) return end_install(now, std::move(reason));
   report_failure(now, std::move(reason), kept.has_value(), held_);
 }
 
@@ -157,21 +192,24 @@ TENSORHUB_DECL void operations::handle(time_point now, const pending_request& pe
 TENSORHUB_DECL void operations::handle(time_point now, const pending_request& pending,
                                        const messages::drained_reply& reply) {
   if (!operation_ || pending.why != purpose::drain) return;
-  if (reply.result.ok() && reply.revoke) act(session_actions::cut_off_all{});
+  const bool revokes = reply.result.ok() && reply.revoke;
   if (operation_->at == step::unpublishing) {
     session_result result;
     result.drained = reply;
     if (operation_->forced) {
       result.forced = true;
     } else {
-      raise_epoch();
-      held_.reset();
+      hide();
+      if (revokes || (reply.result.ok() && options_.revokes_cheaply)) revoke(false);
       result.outcome = reply.result;
     }
     conclude(std::move(result));
   } else if (operation_->at == step::draining) {
     if (!reply.result.ok()) return abort(now, reply.result);
-    start_pull(now);
+    operation_->lost = operation_->lost || reply.lost;
+    if (revokes) return revoke_before_pull(false);
+    hide(operation_->announced);
+    start_pull();
   }
 }
 
@@ -187,7 +225,8 @@ TENSORHUB_DECL void operations::handle(time_point now, const pending_request& pe
 
 TENSORHUB_DECL void operations::on_push(time_point now, const messages::reassign_push& push) {
   const bool pulling = operation_ && operation_->at == step::pulling && !operation_->abort;
-  const bool mine = pulling || (operation_ && operation_->at == step::draining);
+  const bool waits = operation_ && (operation_->at == step::draining || operation_->at == step::revoking);
+  const bool mine = (pulling || waits) && !operation_->is_local();
   const bool wanted = mine && push.source.operation == counter_ && push.source.version == operation_->version;
   if (push.source.lease && !wanted) source_released(now, push.source.lease);
   bool reads_old = false;
@@ -207,32 +246,38 @@ TENSORHUB_DECL void operations::on_push(time_point now, const messages::reassign
 
 TENSORHUB_DECL void operations::advance_operation(time_point now, const messages::retention& keeps) {
   if (operation_ && now >= operation_->deadline) expire_operation(now, keeps);
-  if (operation_ && operation_->at == step::draining && now >= operation_->drain_deadline) force_drain(now);
+  if (operation_ && operation_->at == step::draining && now >= drains_until()) force_drain();
 }
 
 TENSORHUB_DECL time_point operations::operation_deadline() const noexcept {
   if (!operation_) return time_point::never();
-  return operation_->at == step::draining ? std::min(operation_->deadline, operation_->drain_deadline)
+  return operation_->at == step::draining ? std::min(operation_->deadline, drains_until())
                                           : operation_->deadline;
+}
+
+TENSORHUB_DECL time_point operations::drains_until() const noexcept {
+  const bool needs_no_server = operation_->copies == local_copy::over_any;
+  const time_point silent_at = contact_.heard + options_.server_timeout;
+  return needs_no_server ? std::min(operation_->drain_deadline, silent_at) : operation_->drain_deadline;
 }
 
 TENSORHUB_DECL void operations::end_operation(const messages::status& reason) {
   if (operation_ && operation_->is_pulling()) act(session_actions::stop_pull{reason});
-  if (held_ || operation_) {
-    act(session_actions::cut_off_all{});
-    raise_epoch();
-  }
   if (!operation_ || operation_->at != step::unpublishing) kept_ = held_;
-  held_.reset();
+  if (operation_ && operation_->at == step::revoking) kept_ = operation_->previous;
+  if (held_ || operation_) {
+    hide();
+    revoke(false);
+  }
   if (operation_) conclude(operation_->at == step::unpublishing ? messages::status{} : reason, {});
 }
 
 TENSORHUB_DECL bool operations::admit(session_ticket ticket) {
   if (fatal_)
     finish(ticket, *fatal_);
-  else if (operation_)
+  else if (operation_ || revocation_.runs)
     finish(ticket, {errc::busy, "another publish, unpublish or update of this worker is running"});
-  return !fatal_ && !operation_;
+  return !fatal_ && !operation_ && !revocation_.runs;
 }
 
 TENSORHUB_DECL void operations::begin(session_ticket ticket, step at, time_point deadline) {
@@ -264,12 +309,16 @@ TENSORHUB_DECL void operations::begin_pull(time_point now, const pending_request
     request(now, messages::unpublish_request{held_->version, held_->epoch, counter_}, purpose::drain);
     return;
   }
-  start_pull(now);
+  hide(operation_->announced);
+  start_pull();
 }
 
-TENSORHUB_DECL void operations::start_pull(time_point) {
-  raise_epoch(operation_->announced);
+TENSORHUB_DECL void operations::hide(std::uint64_t announced) {
+  raise_epoch(announced);
   held_.reset();
+}
+
+TENSORHUB_DECL void operations::start_pull() {
   operation_->at = step::pulling;
   act(session_actions::start_pull{operation_->version, operation_->sources, operation_->ordinal});
 }
@@ -287,11 +336,34 @@ TENSORHUB_DECL void operations::stop_pull(const messages::status& reason) {
   act(session_actions::stop_pull{reason});
 }
 
-TENSORHUB_DECL void operations::force_drain(time_point now) {
+TENSORHUB_DECL void operations::force_drain() {
   outbox_.make_notice(purpose::drain);
-  act(session_actions::cut_off_all{});
-  cut_off_done(now, {});
-  if (operation_->at == step::draining) start_pull(now);
+  operation_->lost =
+      operation_->lost ||
+      operation_->copies == local_copy::over_retained;  // nobody has said that another holder has it
+  revoke_before_pull(true);
+}
+
+TENSORHUB_DECL void operations::revoke(bool tells) {
+  revocation_.tells = revocation_.tells || tells;
+  if (!std::exchange(revocation_.runs, true)) act(session_actions::cut_off_all{});
+}
+
+TENSORHUB_DECL void operations::revoke_before_pull(bool tells) {
+  hide(operation_->announced);
+  operation_->at = step::revoking;
+  revoke(tells);
+}
+
+TENSORHUB_DECL void operations::all_cut_off(time_point now) {
+  if (!std::exchange(revocation_.runs, false)) return;
+  if (std::exchange(revocation_.tells, false) && !fatal_) cut_off_done(now, {});
+  for (session_result& each : std::exchange(revocation_.results, {})) results_.push_back(std::move(each));
+  if (operation_ && operation_->forced && operation_->deadline == time_point::never())
+    operation_->deadline = now + options_.request_retry;
+  if (!operation_ || operation_->at != step::revoking) return;
+  start_pull();
+  if (operation_->abort) stop_pull(*operation_->abort);  // its end restores what was held
 }
 
 TENSORHUB_DECL void operations::abort(time_point now, messages::status reason) {
@@ -299,10 +371,15 @@ TENSORHUB_DECL void operations::abort(time_point now, messages::status reason) {
     case step::pulling:
       operation_->abort = reason;
       return stop_pull(reason);
+    case step::revoking:
+      if (!operation_->abort) operation_->abort = std::move(reason);
+      operation_->deadline = time_point::never();  // the shell is about to report
+      return;
     case step::stopping:
       return;
     case step::waiting:
     case step::draining:
+      if (operation_->is_local()) return end_install(now, std::move(reason));
       return report_failure(now, std::move(reason), true, {});
     case step::finishing:
       // This shard keeps the received version; only the group has not finished. The report of success may be
@@ -349,8 +426,13 @@ TENSORHUB_DECL void operations::expire_operation(time_point now, const messages:
     case step::waiting:
       return abort(now, late(now, "a version (" + to_string(operation_->selector) + ")"));
     case step::draining:
+    case step::revoking:
       return abort(now, late(now, "the readers of the version held before"));
     case step::pulling:
+      if (operation_->is_local()) {  // a copy that has begun is not stopped
+        operation_->deadline = time_point::never();
+        return;
+      }
       return abort(now, late(now, "the bytes of version " + to_string(operation_->version) + " from " +
                                       operation_->source_names()));
     case step::finishing:
@@ -362,14 +444,15 @@ TENSORHUB_DECL void operations::force_unpublish(time_point now, const messages::
   if (!operation_->forced) {
     operation_->forced = true;
     operation_->target.version = held_->version;
-    act(session_actions::cut_off_all{});
-    cut_off_done(now, {});
-    raise_epoch();
-    held_.reset();
+    hide();
+    revoke(true);
     if (joined_ && operation_->latest != time_point::never() && now < operation_->latest) {
       operation_->deadline = operation_->latest;
       return;
     }
+  } else if (revocation_.runs) {  // the server answers after its end
+    operation_->deadline = time_point::never();
+    return;
   }
   outbox_.make_notice(purpose::drain);
   session_result result;
@@ -394,11 +477,11 @@ TENSORHUB_DECL void operations::end_running(time_point now, time_point until,
 TENSORHUB_DECL void operations::conclude(session_result result) {
   result.ticket = operation_->ticket;
   result.drained.lost = result.drained.lost || operation_->lost;
-  if (operation_->at != step::unpublishing) ended_well_ = result.outcome.ok();
+  if (operation_->at != step::unpublishing && !operation_->is_local()) ended_well_ = result.outcome.ok();
   result.operation = known_counter();
   counter_ = std::max(counter_, std::exchange(closed_meanwhile_, {}));
   operation_.reset();
-  results_.push_back(std::move(result));
+  (revocation_.runs ? revocation_.results : results_).push_back(std::move(result));
 }
 
 TENSORHUB_DECL void operations::conclude(messages::status outcome, version_number version, bool kept) {

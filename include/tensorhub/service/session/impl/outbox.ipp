@@ -69,6 +69,13 @@ TENSORHUB_DECL void outbox::forget(std::initializer_list<purpose> reasons) {
   });
 }
 
+TENSORHUB_DECL void outbox::forget_cut_offs() {
+  std::erase_if(open_, [](const auto& entry) {
+    const auto* cut_off = get_if<messages::cut_off_done_request>(&entry.second.body);
+    return cut_off != nullptr && !cut_off->reader;
+  });
+}
+
 TENSORHUB_DECL void outbox::make_notice(purpose why) {
   for (auto& [sequence, pending] : open_) {
     if (pending.why == why) pending.why = purpose::notice;
@@ -95,6 +102,7 @@ TENSORHUB_DECL bool outbox::may_send(request_sequence sequence, const pending_re
   // Readers may be sent to what these offer. What is said of the memory, and that all earlier readers are cut
   // off, must have been heard before.
   if (holds_alternative<messages::finish_request>(pending.body) ||
+      holds_alternative<messages::holding_request>(pending.body) ||
       holds_alternative<messages::receiving_request>(pending.body)) {
     return std::none_of(open_.begin(), open_.find(sequence), [](const auto& earlier) {
       const auto* cut_off = get_if<messages::cut_off_done_request>(&earlier.second.body);

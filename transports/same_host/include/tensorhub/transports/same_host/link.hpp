@@ -31,6 +31,7 @@
 
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/detail/unique_fd.hpp"
+#include "tensorhub/detail/unique_socket.hpp"
 #include "tensorhub/transports/same_host/grants.hpp"
 #include "tensorhub/transports/same_host/imports.hpp"
 #include "tensorhub/transports/same_host/machine.hpp"
@@ -201,7 +202,7 @@ class link {
   std::shared_ptr<import_table> imports_;
   std::string why_;
   bool can_attach_ = false;
-  detail::unique_fd socket_;
+  detail::unique_socket socket_;
   pid_t process_ = 0;
   detail::unique_fd process_file_;
   grant_view grants_;

@@ -23,6 +23,7 @@
 
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/detail/unique_fd.hpp"
+#include "tensorhub/detail/unique_socket.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::transports::same_host_detail {
 
@@ -39,10 +40,10 @@ struct socket_name {
   [[nodiscard]] const sockaddr* get() const noexcept { return reinterpret_cast<const sockaddr*>(&address); }
 };
 
-[[nodiscard]] detail::unique_fd listen_at(const std::string& name);
+[[nodiscard]] detail::unique_socket listen_at(const std::string& name);
 
 /// Connects; throws `transport_failed` or `timed_out`.
-[[nodiscard]] detail::unique_fd connect_to(const std::string& name, const std::string& address,
+[[nodiscard]] detail::unique_socket connect_to(const std::string& name, const std::string& address,
                                            clock::time_point until);
 
 /// The process at the other end according to the kernel; for an outgoing connection, the process that

@@ -29,6 +29,7 @@
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/detail/random_id.hpp"
 #include "tensorhub/detail/unique_fd.hpp"
+#include "tensorhub/detail/unique_socket.hpp"
 #include "tensorhub/detail/wake_event.hpp"
 #include "tensorhub/transports/same_host/grants.hpp"
 #include "tensorhub/transports/same_host/options.hpp"
@@ -66,7 +67,7 @@ class source {
 
  private:
   struct connection {
-    detail::unique_fd socket{};
+    detail::unique_socket socket{};
     uid_t user = static_cast<uid_t>(-1);
     clock::time_point opened{};
     bool greeted = false;
@@ -91,10 +92,10 @@ class source {
 
   void accept_all() noexcept;
 
-  void adopt(detail::unique_fd socket, uid_t user);
+  void adopt(detail::unique_socket socket, uid_t user);
 
   /// Says why, and closes the connection.
-  void turn_away(const detail::unique_fd& socket, welcome_status why) const noexcept;
+  void turn_away(const detail::unique_socket& socket, welcome_status why) const noexcept;
 
   /// Closes the oldest connection that has not sent its hello. False: all have (the mutex is held).
   [[nodiscard]] bool close_oldest_silent() noexcept;
@@ -132,7 +133,7 @@ class source {
   region_table regions_;
   stage_desk desk_;
   std::function<void()> every_second_;
-  detail::unique_fd listener_;
+  detail::unique_socket listener_;
   detail::unique_fd epoll_;
   detail::wake_event wake_;
   std::atomic<bool> stopping_ = false;

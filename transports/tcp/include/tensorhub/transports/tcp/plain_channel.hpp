@@ -43,7 +43,7 @@
 
 #include "tensorhub/concepts/transport.hpp"
 #include "tensorhub/detail/build_mode.hpp"
-#include "tensorhub/detail/unique_fd.hpp"
+#include "tensorhub/detail/unique_socket.hpp"
 #include "tensorhub/transports/tcp/address.hpp"
 #include "tensorhub/transports/tcp/options.hpp"
 #include "tensorhub/transports/tcp/socket.hpp"
@@ -65,7 +65,8 @@ class plain_channel {
                                                        .crosses_datacenters = true,
                                                        .reads_device_memory = true,
                                                        .uses_backing_file = true,
-                                                       .sends_by_reference = true};
+                                                       .sends_by_reference = true,
+                                                       .revokes_cheaply = true};
   static constexpr bool sends_files = true;
   /// More than a listening socket's backlog: the source accepts the whole backlog before it reads the first
   /// hello.
@@ -77,12 +78,12 @@ class plain_channel {
   };
   [[nodiscard]] static const tcp_options& sockets_of(const options& all) noexcept { return all; }
 
-  plain_channel(detail::unique_fd socket) noexcept : socket_{std::move(socket)} {}
-  [[nodiscard]] static plain_channel connect(shared&, detail::unique_fd socket, const std::string&,
+  plain_channel(detail::unique_socket socket) noexcept : socket_{std::move(socket)} {}
+  [[nodiscard]] static plain_channel connect(shared&, detail::unique_socket socket, const std::string&,
                                              deadline) noexcept {
     return {std::move(socket)};
   }
-  [[nodiscard]] static plain_channel accept(shared&, detail::unique_fd socket) noexcept {
+  [[nodiscard]] static plain_channel accept(shared&, detail::unique_socket socket) noexcept {
     return {std::move(socket)};
   }
   [[nodiscard]] static constexpr handshake_need handshake() noexcept { return handshake_need::done; }
@@ -103,7 +104,7 @@ class plain_channel {
  private:
   [[nodiscard]] static msghdr message_of(std::span<iovec> pieces) noexcept;
 
-  detail::unique_fd socket_;
+  detail::unique_socket socket_;
 };
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::transports::tcp_detail

@@ -39,6 +39,7 @@
 
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/detail/unique_fd.hpp"
+#include "tensorhub/detail/unique_socket.hpp"
 #include "tensorhub/detail/wake_event.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/transports/tcp/connection.hpp"
@@ -213,7 +214,7 @@ class source {
 
   void accept_all(loop& here) noexcept {
     for (;;) {
-      detail::unique_fd socket{::accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC)};
+      detail::unique_socket socket{::accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC)};
       if (!socket) {
         if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
           // Readers wait in the backlog until the next sweep, instead of keeping this thread busy.
@@ -231,7 +232,7 @@ class source {
     }
   }
 
-  void adopt(detail::unique_fd socket) {
+  void adopt(detail::unique_socket socket) {
     loop& owner = *loops_[next_loop_++ % loops_.size()];
     const std::uint64_t id = ++last_connection_ + event_id;
     const int descriptor = socket.get();
@@ -340,7 +341,7 @@ class source {
   const tcp_path near_;
   typename Channel::shared* const shared_;
   std::uint16_t port_ = 0;
-  detail::unique_fd listener_;
+  detail::unique_socket listener_;
   region_table regions_;
   detail::reader_gate gate_;
   std::atomic<bool> stopping_ = false;

@@ -31,7 +31,7 @@
 
 #include "tensorhub/concepts/transport.hpp"
 #include "tensorhub/detail/build_mode.hpp"
-#include "tensorhub/detail/unique_fd.hpp"
+#include "tensorhub/detail/unique_socket.hpp"
 #include "tensorhub/transports/tcp/plain_channel.hpp"
 #include "tensorhub/transports/tcp/socket.hpp"
 #include "tensorhub/transports/tls/context.hpp"
@@ -57,19 +57,20 @@ class tls_channel {
                                                        .crosses_datacenters = true,
                                                        .reads_device_memory = true,
                                                        .uses_backing_file = false,
-                                                       .sends_by_reference = false};
+                                                       .sends_by_reference = false,
+                                                       .revokes_cheaply = true};
   static constexpr bool sends_files = false;
   /// Each may hold OpenSSL's memory for half a handshake, about 40 KiB.
   static constexpr std::size_t most_newcomers = 4096;
 
   [[nodiscard]] static tcp_options sockets_of(const options& all);
 
-  [[nodiscard]] static tls_channel accept(tls_context& common, detail::unique_fd socket) {
+  [[nodiscard]] static tls_channel accept(tls_context& common, detail::unique_socket socket) {
     return tls_channel{common, std::move(socket)};
   }
 
   /// Performs the reader's handshake before the deadline. Throws `transport_failed` or `timed_out`.
-  [[nodiscard]] static tls_channel connect(tls_context& common, detail::unique_fd socket,
+  [[nodiscard]] static tls_channel connect(tls_context& common, detail::unique_socket socket,
                                            const std::string& address, tcp_detail::deadline until);
 
   /// Continues the source's handshake as far as possible without blocking.
@@ -99,7 +100,7 @@ class tls_channel {
   static constexpr std::size_t most_drained_bytes = 64 * 1024;
   static constexpr unsigned char handshake_record = 0x16;
 
-  tls_channel(tls_context& common, detail::unique_fd socket) : socket_{std::move(socket)}, shared_{&common} {}
+  tls_channel(tls_context& common, detail::unique_socket socket) : socket_{std::move(socket)}, shared_{&common} {}
 
   void begin(session_role role);
   void note_opened() noexcept;
@@ -124,7 +125,7 @@ class tls_channel {
   /// record, never after one: a later read must not have to send the key update.
   [[nodiscard]] ssize_t write(const void* data, std::size_t bytes) noexcept;
 
-  detail::unique_fd socket_;
+  detail::unique_socket socket_;
   tls_context* shared_;
   std::unique_ptr<verdict> verdict_{};
   session_pointer session_{};  ///< destroyed before the socket is closed, and before the verdict

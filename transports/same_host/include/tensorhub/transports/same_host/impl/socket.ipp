@@ -24,8 +24,8 @@ TENSORHUB_DECL socket_name::socket_name(std::string_view name) noexcept {
   bytes = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
 }
 
-TENSORHUB_DECL detail::unique_fd listen_at(const std::string& name) {
-  detail::unique_fd socket{::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)};
+TENSORHUB_DECL detail::unique_socket listen_at(const std::string& name) {
+  detail::unique_socket socket{::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)};
   const socket_name at{name};
   if (!socket || ::bind(socket.get(), at.get(), at.bytes) != 0 || ::listen(socket.get(), 4096) != 0)
     throw error(errc::transport_failed,
@@ -33,9 +33,9 @@ TENSORHUB_DECL detail::unique_fd listen_at(const std::string& name) {
   return socket;
 }
 
-TENSORHUB_DECL detail::unique_fd connect_to(const std::string& name, const std::string& address,
+TENSORHUB_DECL detail::unique_socket connect_to(const std::string& name, const std::string& address,
                                             clock::time_point until) {
-  detail::unique_fd socket{::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0)};
+  detail::unique_socket socket{::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0)};
   if (!socket)
     throw error(errc::transport_failed, std::string{"same_host: no socket: "} + std::strerror(errno));
   const socket_name at{name};

@@ -101,7 +101,7 @@ TENSORHUB_DECL void source::run() noexcept {
 
 TENSORHUB_DECL void source::accept_all() noexcept {
   for (;;) {
-    detail::unique_fd socket{::accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC)};
+    detail::unique_socket socket{::accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC)};
     if (!socket) {
       if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
         // Readers wait in the backlog until the next sweep, instead of keeping this thread busy.
@@ -122,7 +122,7 @@ TENSORHUB_DECL void source::accept_all() noexcept {
   }
 }
 
-TENSORHUB_DECL void source::adopt(detail::unique_fd socket, uid_t user) {
+TENSORHUB_DECL void source::adopt(detail::unique_socket socket, uid_t user) {
   const std::uint64_t id = ++last_connection_ + event_id;
   const int descriptor = socket.get();
   const std::lock_guard lock{mutex_};
@@ -136,7 +136,7 @@ TENSORHUB_DECL void source::adopt(detail::unique_fd socket, uid_t user) {
   watch(EPOLL_CTL_ADD, descriptor, EPOLLIN, id);
 }
 
-TENSORHUB_DECL void source::turn_away(const detail::unique_fd& socket, welcome_status why) const noexcept {
+TENSORHUB_DECL void source::turn_away(const detail::unique_socket& socket, welcome_status why) const noexcept {
   // A socket that is closed with a packet unread would lose the welcome.
   static_cast<void>(::shutdown(socket.get(), SHUT_RD));
   hello unread;

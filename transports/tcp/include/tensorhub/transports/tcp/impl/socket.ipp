@@ -115,7 +115,7 @@ TENSORHUB_DECL void size_buffers(int socket, const tcp_path& path) noexcept {
               "/proc/sys/net/ipv4/tcp_rmem");
 }
 
-TENSORHUB_DECL detail::unique_fd listen_at(const tcp_options& options, std::uint16_t& bound_port,
+TENSORHUB_DECL detail::unique_socket listen_at(const tcp_options& options, std::uint16_t& bound_port,
                                            std::string_view transport) {
   const auto addresses = resolve(options.listen_host, std::to_string(options.listen_port),
                                  AI_PASSIVE | AI_ADDRCONFIG, transport);
@@ -124,7 +124,7 @@ TENSORHUB_DECL detail::unique_fd listen_at(const tcp_options& options, std::uint
   const tcp_path near = settings_of(options, path_kind::same_datacenter);
   std::string trouble = "no address";
   for (const addrinfo* at = addresses.get(); at != nullptr; at = at->ai_next) {
-    detail::unique_fd socket{
+    detail::unique_socket socket{
         ::socket(at->ai_family, at->ai_socktype | SOCK_NONBLOCK | SOCK_CLOEXEC, at->ai_protocol)};
     if (socket) {
       set_option(socket.get(), SOL_SOCKET, SO_REUSEADDR, 1);
@@ -155,7 +155,7 @@ TENSORHUB_DECL bool wait_ready(int socket, short events, deadline until) noexcep
   }
 }
 
-TENSORHUB_DECL detail::unique_fd connect_to(const std::string& address, const tcp_path& path, deadline until,
+TENSORHUB_DECL detail::unique_socket connect_to(const std::string& address, const tcp_path& path, deadline until,
                                             std::string_view transport) {
   const std::string prefix = std::string{transport} + ": ";
   const auto where = parse_address(address, std::string{transport} + "://");
@@ -166,7 +166,7 @@ TENSORHUB_DECL detail::unique_fd connect_to(const std::string& address, const tc
   const auto addresses = resolve(where->host, where->port, AI_ADDRCONFIG, transport);
   std::string trouble = "no address";
   for (const addrinfo* at = addresses.get(); at != nullptr; at = at->ai_next) {
-    detail::unique_fd socket{
+    detail::unique_socket socket{
         ::socket(at->ai_family, at->ai_socktype | SOCK_NONBLOCK | SOCK_CLOEXEC, at->ai_protocol)};
     if (!socket) {
       trouble = std::strerror(errno);

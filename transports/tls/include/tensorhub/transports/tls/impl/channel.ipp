@@ -30,7 +30,7 @@ TENSORHUB_DECL tcp_options tls_channel::sockets_of(const options& all) {
   return out;
 }
 
-TENSORHUB_DECL tls_channel tls_channel::connect(tls_context& common, detail::unique_fd socket,
+TENSORHUB_DECL tls_channel tls_channel::connect(tls_context& common, detail::unique_socket socket,
                                                 const std::string& address, tcp_detail::deadline until) {
   tls_channel out{common, std::move(socket)};
   out.begin(session_role::reader);

@@ -16,6 +16,9 @@ TENSORHUB_DECL void set_nonblocking(int descriptor) noexcept {
 }
 
 TENSORHUB_DECL handle<rdma_event_channel> make_event_channel() {
+  // Kernels before 5.12 give the parent new pages after a fork, and the adapter goes on reading the old ones:
+  // a forked child does not inherit registered pages there. It must come before the first registration.
+  [[maybe_unused]] static const int trouble = ::ibv_fork_init();
   handle<rdma_event_channel> channel{::rdma_create_event_channel()};
   if (!channel) {
     throw error(errc::transport_failed,

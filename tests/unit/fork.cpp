@@ -1,0 +1,106 @@
+// What a forked child does not inherit: the sockets of its parent's transports, and memory of host_memory.
+
+#include <doctest/doctest.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstddef>
+#include <tensorhub/detail/unique_fd.hpp>
+#include <tensorhub/detail/unique_socket.hpp>
+#include <tensorhub/memory/host.hpp>
+#include <utility>
+
+using namespace tensorhub;
+
+namespace {
+
+/// Runs `body` in a forked process, which goes on until this object ends.
+class forked {
+ public:
+  template <typename Body>
+  explicit forked(Body&& body) : child_{::fork()} {
+    REQUIRE(child_ >= 0);
+    if (child_ != 0) return;
+    ::signal(SIGSEGV, SIG_DFL);
+    body();
+    for (;;) ::pause();
+  }
+  ~forked() {
+    if (child_ == 0) return;
+    ::kill(child_, SIGKILL);
+    static_cast<void>(ended_by());
+  }
+  /// The signal that it is ended by, sooner or later.
+  [[nodiscard]] int ended_by() {
+    int status = 0;
+    ::waitpid(std::exchange(child_, 0), &status, 0);
+    return WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+  }
+
+ private:
+  pid_t child_;
+};
+
+struct connected {
+  detail::unique_socket ours;
+  detail::unique_fd theirs;
+  connected() {
+    std::array<int, 2> both{};
+    REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, both.data()) == 0);
+    ours = detail::unique_socket{both[0]};
+    theirs = detail::unique_fd{both[1]};
+  }
+  /// Our end was closed, everywhere.
+  [[nodiscard]] bool has_ended() const {
+    pollfd entry{theirs.get(), POLLIN, 0};
+    char byte{};
+    return ::poll(&entry, 1, 0) == 1 && ::recv(theirs.get(), &byte, 1, MSG_DONTWAIT) == 0;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("fork: a connection ends when its process closes it, whatever children live") {
+  connected pair;
+  connected moved;
+  moved.ours = std::move(pair.ours);  // what it had before is closed
+  CHECK(moved.has_ended());
+  int ready[2]{};
+  REQUIRE(::pipe(ready) == 0);
+  const detail::unique_fd from_child{ready[0]};
+  const detail::unique_fd to_parent{ready[1]};
+  const forked child{[&] { static_cast<void>(!::write(to_parent.get(), "r", 1)); }};
+  char byte{};
+  REQUIRE(::read(from_child.get(), &byte, 1) == 1);  // the child has what it inherits
+  CHECK_FALSE(pair.has_ended());                     // its copies were given up, ours was not
+  REQUIRE(::send(moved.ours.get(), "x", 1, 0) == 1);
+  CHECK(::recv(pair.theirs.get(), &byte, 1, MSG_DONTWAIT) == 1);
+  moved.ours.reset();
+  CHECK(pair.has_ended());
+}
+
+TEST_CASE("fork: a child that closes what it has copied ends nothing of its parent's") {
+  connected pair;
+  forked child{[&] {
+    pair.ours.reset();
+    ::raise(SIGKILL);
+  }};
+  CHECK(child.ended_by() == SIGKILL);
+  CHECK_FALSE(pair.has_ended());
+}
+
+TEST_CASE("fork: a child cannot write to memory that is published") {
+  auto memory = host_memory{}.allocate(4096);
+  std::byte* const data = memory.range().data;
+  *data = std::byte{1};
+  forked child{[&] {
+    *const_cast<volatile std::byte*>(data) = std::byte{2};
+    ::raise(SIGKILL);
+  }};
+  CHECK(child.ended_by() == SIGSEGV);
+  CHECK(*data == std::byte{1});
+}
