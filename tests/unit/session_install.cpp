@@ -170,3 +170,16 @@ TEST_CASE("session: an installation is no call of the replica") {
   worker.core.update(worker.now, latest, worker.in(60s));
   CHECK(worker.sent_body<messages::update_request>().operation == operation_counter{2});
 }
+
+TEST_CASE("session: an unpublish waits until the server has heard that an installation was given up") {
+  driver worker;
+  const auto ticket = start_install(worker, 300ms);
+  worker.pass_heard(300ms);
+  CHECK(worker.result(ticket).value().outcome.code == errc::timed_out);
+  static_cast<void>(worker.sent_body<messages::holding_request>());
+  worker.core.unpublish(worker.now, worker.in(1s));
+  CHECK_FALSE(worker.sent<messages::unpublish_request>().has_value());
+  worker.answer(messages::status_reply{});
+  worker.pass(0ms);
+  CHECK(worker.sent<messages::unpublish_request>().has_value());
+}

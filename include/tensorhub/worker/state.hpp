@@ -141,6 +141,8 @@ struct worker_state {
   TENSORHUB_DECL void carry_out(session& core, session_action& action);
   TENSORHUB_DECL void perform(session& core, const session_actions::use_server& order);
   TENSORHUB_DECL void perform(session& core, const session_actions::cut_off_all& order);
+  /// False: there was no memory for it.
+  [[nodiscard]] TENSORHUB_DECL bool report_revoked() noexcept;
   TENSORHUB_DECL void perform(session& core, const session_actions::offload& order);
   TENSORHUB_DECL void perform(session& core, const session_actions::drop& order);
 

@@ -23,6 +23,7 @@ class versions {
   void hold(worker_state& worker, const messages::reference& reference, bool publisher) {
     worker.held = reference;
     worker.publisher = publisher;
+    worker.leaving = false;  // a process that leaves holds nothing anew
     version_state& version = version_of(*worker.model, reference.version);
     if (!version.roots[worker.shard.index]) version.roots[worker.shard.index] = reference.root;
     worker.model->latest_seen = std::max(worker.model->latest_seen, reference.version);

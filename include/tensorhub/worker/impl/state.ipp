@@ -223,7 +223,7 @@ TENSORHUB_DECL void worker_state::perform(session& core, const session_actions::
     try {
       revocation.thread = std::jthread{[this] {
         data->revoke_all();
-        client.with([](session& revoked, time_point now) { revoked.all_cut_off(now); });
+        while (!report_revoked()) std::this_thread::sleep_for(std::chrono::milliseconds{10});
         revocation.end();
       }};
       return;
@@ -232,6 +232,14 @@ TENSORHUB_DECL void worker_state::perform(session& core, const session_actions::
   }
   worker_detail::perform(*data, core, clock.now(), order);
   revocation.end();
+}
+TENSORHUB_DECL bool worker_state::report_revoked() noexcept {
+  try {
+    client.with([](session& revoked, time_point now) { revoked.all_cut_off(now); });
+    return true;
+  } catch (...) {
+    return false;
+  }
 }
 TENSORHUB_DECL void worker_state::perform(session& core, const session_actions::offload& order) {
   try {

@@ -206,7 +206,7 @@ TENSORHUB_DECL void operations::handle(time_point now, const pending_request& pe
     conclude(std::move(result));
   } else if (operation_->at == step::draining) {
     if (!reply.result.ok()) return abort(now, reply.result);
-    operation_->lost = operation_->lost || reply.lost;
+    if (operation_->is_local()) operation_->lost = reply.lost;
     if (revokes) return revoke_before_pull(false);
     hide(operation_->announced);
     start_pull();

@@ -110,6 +110,11 @@ TENSORHUB_DECL bool outbox::may_send(request_sequence sequence, const pending_re
              (cut_off != nullptr && !cut_off->reader);
     });
   }
+  if (holds_alternative<messages::unpublish_request>(pending.body)) {
+    return std::none_of(open_.begin(), open_.find(sequence), [](const auto& earlier) {
+      return holds_alternative<messages::holding_request>(earlier.second.body);  // ends a drain of before
+    });
+  }
   if (pending.why != purpose::publish && pending.why != purpose::update) return true;
   return std::none_of(open_.begin(), open_.find(sequence), [](const auto& earlier) {
     return earlier.second.why == purpose::finish || earlier.second.why == purpose::notice;
