@@ -152,6 +152,7 @@ class simulated_worker {
   /// Other workers can read received chunks meanwhile.
   session_ticket update(const version_selector& selector, duration timeout,
                         messages::update_reach reach = messages::update_reach::anywhere) {
+    if (!core_.busy()) copied_from_ = nullptr;
     const auto ticket =
         core_.update(events_->now(), selector, events_->now() + timeout, control_region(), reach);
     settle();
@@ -161,10 +162,12 @@ class simulated_worker {
   /// Copies what a neighbour holds, in some milliseconds, as worker_updates::update_from does.
   /// Pre-condition: it holds a version.
   session_ticket install(const simulated_worker& neighbour, duration timeout) {
-    copied_from_ = &neighbour;
-    copied_ = *neighbour.core_.held();
-    const auto ticket =
-        core_.install(events_->now(), copied_.version, copied_.root, events_->now() + timeout);
+    const messages::reference seen = *neighbour.core_.held();
+    if (!core_.busy()) {
+      copied_from_ = &neighbour;
+      copied_ = seen;
+    }
+    const auto ticket = core_.install(events_->now(), seen.version, seen.root, events_->now() + timeout);
     settle();
     return ticket;
   }
@@ -401,7 +404,7 @@ class simulated_worker {
   void perform(const session_actions::drop&) { world_.drop(*this); }
   void perform(const session_actions::use_server& order) { world_.use_server(*this, order.index); }
   void perform(const session_actions::start_pull& order) {
-    if (order.sources.empty()) {
+    if (copied_from_ != nullptr) {
       copying_ = std::make_shared<bool>(true);
       events_->after(events_->between(std::chrono::milliseconds{1}, std::chrono::milliseconds{5}),
                      [this, life = copying_] {
@@ -728,7 +731,7 @@ class simulated_worker {
   std::vector<std::function<void()>> backlog_;  ///< the actions of a pause
   time_point timer_ = time_point::never();
 
-  const simulated_worker* copied_from_ = nullptr;  ///< the neighbour of the last installation
+  const simulated_worker* copied_from_ = nullptr;  ///< the neighbour of an installation; null: of an update
   messages::reference copied_{};                   ///< what it held when that began
   std::shared_ptr<bool> copying_;                  ///< empty: no copy runs
   std::optional<pull> transfer_;
