@@ -3,6 +3,7 @@
 /// Retention in a simulated history: pinned versions, processes that take versions into their host memory,
 /// and processes that leave within a grace period.
 
+#include <algorithm>
 #include <chrono>
 #include <functional>
 #include <set>
@@ -61,24 +62,19 @@ class simulated_leavers {
       if (holder.alive()) world_->end_process(holder);
     });
   }
-  /// Hands over the held versions and leaves; then calls `done`.
+  /// Does what `worker::leave` does: cancels a running update and waits for the end of the running call, hands
+  /// over the held versions, and leaves, all by one deadline. Then calls `done`.
   void leave_with_grace(worker_type& worker, duration patience, std::function<void()> done) {
     if (world_->log) world_->note(worker.name() + " is to leave");
-    const version_number held = worker.core().held() ? worker.core().held()->version : version_number{};
-    world_->call(
-        worker, "unpublish before leaving", patience,
-        [](session& core, time_point now, time_point deadline) {
-          return core.unpublish(now, deadline, true);
-        },
-        [this, &worker, held, done](const session_result& result) {
-          if (result.forced) world_->retained_.excuse(world_->events_.now(), held);
-          if (!worker.alive()) return done();
-          world_->call(
-              worker, "leave", std::chrono::milliseconds{500},
-              [](session& core, time_point now, time_point deadline) { return core.leave(now, deadline); },
-              [this, done](const session_result&) { world_->events_.after(duration{0}, done); });
-        });
+    const time_point until = world_->events_.now() + patience;
+    leaving_.insert(&worker);
+    if (worker.core().busy()) ++world_->statistics_.processes.busy_leavers;
+    worker.core().make_way(world_->events_.now(), until);
+    worker.settle();
+    when_idle(worker, until, std::move(done));
   }
+  /// It makes no other calls any more.
+  [[nodiscard]] bool is_leaving(const worker_type& worker) const { return leaving_.contains(&worker); }
   /// All processes of a rollout replica leave within a grace period, and new ones replace them. The processes
   /// of other replicas may do the same at that time.
   void retire_random_replica() {
@@ -112,7 +108,7 @@ class simulated_leavers {
     for (std::uint32_t shard = 0; shard < world_->options_.shards; ++shard) {
       const place where{chosen.first, shard};
       worker_type* worker = world_->at(where);
-      if (worker == nullptr || worker->core().busy() || !worker->core().joined()) continue;
+      if (worker == nullptr || !worker->core().joined() || is_leaving(*worker)) continue;
       ++world_->statistics_.retired;
       leave_with_grace(*worker, std::chrono::milliseconds{300}, [this, worker, where] {
         if (worker->alive()) world_->end_process(*worker);
@@ -120,8 +116,41 @@ class simulated_leavers {
       });
     }
   }
+  void when_idle(worker_type& worker, time_point until, std::function<void()> done) {
+    if (!worker.alive()) return done();
+    const time_point now = world_->events_.now();
+    if (!worker.core().busy() && !worker.paused()) return hand_over(worker, until, std::move(done));
+    if (now >= until && !worker.paused()) {
+      world_->retained_.excuse(now, worker.core());
+      worker.core().abandon(now);
+      worker.settle();
+      return done();
+    }
+    world_->events_.after(look_interval, [this, &worker, until, done] { when_idle(worker, until, done); });
+  }
+  void hand_over(worker_type& worker, time_point until, std::function<void()> done) {
+    const version_number held = worker.core().held() ? worker.core().held()->version : version_number{};
+    const duration left = std::max(until - world_->events_.now(), duration{0});
+    world_->call(
+        worker, "unpublish before leaving", left,
+        [](session& core, time_point now, time_point deadline) {
+          return core.unpublish(now, deadline, true);
+        },
+        [this, &worker, held, done](const session_result& result) {
+          if (result.forced) world_->retained_.excuse(world_->events_.now(), held);
+          if (!worker.alive()) return done();
+          world_->call(
+              worker, "leave", std::chrono::milliseconds{500},
+              [](session& core, time_point now, time_point deadline) { return core.leave(now, deadline); },
+              [this, done](const session_result&) { world_->events_.after(duration{0}, done); });
+        });
+  }
+
+  static constexpr duration look_interval = std::chrono::microseconds{200};
+
   World* world_;
   std::set<incarnation> dropping_;
+  std::set<const worker_type*> leaving_;  ///< also those that have left
 };
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::testing
