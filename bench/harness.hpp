@@ -1,7 +1,7 @@
 #pragma once
 /// \file harness.hpp
 /// How the comparisons are made: contenders take turns within one run, round after round, each doing the same
-/// work; a figure is the median over the rounds, a ratio the median of the rounds' own ratios, with quartiles.
+/// work. A figure is the median over the rounds; a ratio is that of the rounds' own ratios, with quartiles.
 
 #include <sys/resource.h>
 
