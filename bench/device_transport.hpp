@@ -98,12 +98,12 @@ void compare_device(const arguments& given, const std::string& device, double go
   }
   rivals.run(given.smoke ? 1 : 9);
   rivals.print({"GB/s", "source cpu s/GB", "reader cpu s/GB"});
-  const double ratio = rivals.ratio("device to device", {"host to host"}, "GB/s", true);
+  const ratio_of_rounds ratio = rivals.ratio("device to device", {"host to host"}, "GB/s", true);
   if (goal > 0) {
     rivals.goal("device to device / host to host", ratio, goal);
   } else {
     std::printf("device to device / host to host: %.3f (no goal: this device is a thread that copies)\n",
-                ratio);
+                ratio.middle);
   }
 
   std::vector<std::byte> arrived(bytes);

@@ -147,7 +147,7 @@ int main(int argc, char** argv) {
     for (const std::string member : {"tcp", "same_host"}) {
       for (const std::string size : {"4 KiB us", "1 MiB us"}) {
         std::printf("noise: %s against itself, %s: %.3f\n", member.c_str(), size.c_str(),
-                    rivals.ratio(member + ", once more", {member}, size, false));
+                    rivals.ratio(member + ", once more", {member}, size, false).middle);
         rivals.goal("first_of through " + member + " / " + member + ", " + size,
                     rivals.ratio("first_of, through " + member, {member}, size, false), 0.97);
       }

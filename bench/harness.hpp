@@ -1,7 +1,7 @@
 #pragma once
 /// \file harness.hpp
 /// How the comparisons are made: contenders take turns within one run, round after round, each doing the same
-/// work; a figure is the median over the rounds, a ratio the median of the rounds' own ratios.
+/// work. A figure is the median over the rounds; a ratio is that of the rounds' own ratios, with quartiles.
 
 #include <sys/resource.h>
 
@@ -58,6 +58,20 @@ struct arguments {
                          static_cast<std::size_t>(fraction * static_cast<double>(values.size())))];
 }
 
+/// Of the ratios of all rounds. Where one number is asked for, it is the median.
+struct ratio_of_rounds {
+  double middle = 0;
+  double lower_quartile = 0;
+  double upper_quartile = 0;
+
+  ratio_of_rounds() = default;
+  explicit ratio_of_rounds(const std::vector<double>& ratios)
+      : middle{median(ratios)},
+        lower_quartile{percentile(ratios, 0.25)},
+        upper_quartile{percentile(ratios, 0.75)} {}
+  operator double() const noexcept { return middle; }
+};
+
 /// One turn of one contender: named figures, at least "seconds" or "rate".
 using figures = std::map<std::string, double>;
 
@@ -100,9 +114,9 @@ class comparison {
     return median(row->second.at(which));
   }
 
-  /// Median of the rounds' ratios to the rival that is best by its median.
-  [[nodiscard]] double ratio(const std::string& name, const std::vector<std::string>& rivals,
-                             const std::string& which, bool larger_is_better) const {
+  /// Of the rounds, to the rival that is best by its median.
+  [[nodiscard]] ratio_of_rounds ratio(const std::string& name, const std::vector<std::string>& rivals,
+                                      const std::string& which, bool larger_is_better) const {
     std::string best;
     for (const auto& rival : rivals) {
       const double theirs = figure(rival, which);
@@ -114,7 +128,7 @@ class comparison {
     std::vector<double> ratios;
     for (std::size_t i = 0; i < ours.size(); ++i)
       ratios.push_back(larger_is_better ? ours[i] / theirs[i] : theirs[i] / ours[i]);
-    return median(ratios);
+    return ratio_of_rounds{ratios};
   }
 
   void print(const std::vector<std::string>& columns) const {
@@ -134,11 +148,17 @@ class comparison {
 
   /// A promise of the library about speed, and whether this run keeps it. Ratios above one: we are faster.
   void goal(const std::string& what, double ratio, double at_least) {
-    if (smoke_) return;
-    std::printf("goal: %-62s %.3f (at least %.2f) %s\n", what.c_str(), ratio, at_least,
-                ratio >= at_least ? "reached" : "MISSED");
-    std::fflush(stdout);
-    goals_.push_back({what, ratio, at_least});
+    ratio_of_rounds one;
+    one.middle = one.lower_quartile = one.upper_quartile = ratio;
+    note(what, one, at_least, "");
+  }
+  /// The same with the spread of the rounds, and a word where they do not agree whether it is kept.
+  void goal(const std::string& what, const ratio_of_rounds& ratio, double at_least) {
+    char spread[96];
+    const bool is_close = ratio.lower_quartile < at_least && at_least <= ratio.upper_quartile;
+    std::snprintf(spread, sizeof spread, "quartiles %.3f to %.3f%s; ", ratio.lower_quartile,
+                  ratio.upper_quartile, is_close ? ", too close to say" : "");
+    note(what, ratio, at_least, spread);
   }
 
   void write_json(const std::string& path) const {
@@ -163,8 +183,9 @@ class comparison {
     out << "}, \"goals\": [";
     comma = "";
     for (const auto& each : goals_) {
-      out << comma << "{\"what\": \"" << each.what << "\", \"ratio\": " << each.ratio
-          << ", \"at_least\": " << each.at_least << "}";
+      out << comma << "{\"what\": \"" << each.what << "\", \"ratio\": " << each.ratio.middle
+          << ", \"quartiles\": [" << each.ratio.lower_quartile << ", " << each.ratio.upper_quartile
+          << "], \"at_least\": " << each.at_least << "}";
       comma = ", ";
     }
     out << "]}";
@@ -173,9 +194,17 @@ class comparison {
  private:
   struct promise {
     std::string what;
-    double ratio;
+    ratio_of_rounds ratio;
     double at_least;
   };
+  void note(const std::string& what, const ratio_of_rounds& ratio, double at_least, const char* spread) {
+    if (smoke_) return;
+    std::printf("goal: %-62s %.3f (%sat least %.2f) %s\n", what.c_str(), ratio.middle, spread, at_least,
+                ratio.middle >= at_least ? "reached" : "MISSED");
+    std::fflush(stdout);
+    goals_.push_back({what, ratio, at_least});
+  }
+
   bool smoke_;
   std::string title_;
   std::string method_;

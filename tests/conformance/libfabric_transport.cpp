@@ -5,7 +5,9 @@
 #include <chrono>
 #include <cstdlib>
 #include <memory>
+#include <string>
 #include <tensorhub/transports/libfabric.hpp>
+#include <vector>
 
 #include "run_rules.hpp"
 
@@ -58,6 +60,35 @@ TEST_CASE("libfabric: every rule, provider shm, addressed endpoints") {
   options.provider = "shm";
   options.peer_timeout = short_silence;
   run_rules(subject_with(options), with_silences, of_shm);
+}
+
+TEST_CASE("libfabric: max_connections, beyond which a reader is refused") {
+  const libfabric source{{.max_connections = 2}, incarnation{1}};
+  libfabric reader{{}, incarnation{2}};
+  auto queue = reader.make_queue(4);
+  std::vector<libfabric::endpoint> endpoints;
+  const auto connect = [&] {
+    endpoints.push_back(reader.connect(queue, source.address(), incarnation{1}, std::chrono::seconds{20}));
+  };
+  connect();
+  connect();
+  std::string sentence;
+  try {
+    connect();
+  } catch (const error& e) {
+    sentence = e.sentence();
+  }
+  CHECK_MESSAGE(sentence.find("libfabric_options::max_connections") != std::string::npos, sentence);
+  CHECK(endpoints.front().usable());
+}
+
+TEST_CASE("libfabric: advertised_host is what peers connect to") {
+  const libfabric source{{.listen_host = "0.0.0.0", .advertised_host = "127.0.0.2"}, incarnation{1}};
+  CHECK(source.address().text.find("7f000002") != std::string::npos);  // a socket address, in hexadecimal
+  libfabric reader{{}, incarnation{2}};
+  auto queue = reader.make_queue(1);
+  const auto endpoint = reader.connect(queue, source.address(), incarnation{1}, std::chrono::seconds{20});
+  CHECK(endpoint.usable());
 }
 
 // transports/libfabric/README.md says what it has found.

@@ -5,12 +5,12 @@
 #include <chrono>
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <tensorhub/testing/faulty.hpp>
 #include <tensorhub/transfer/first_of.hpp>
 #include <tensorhub/transports/same_host.hpp>
 #include <tensorhub/transports/tcp.hpp>
 #include <tensorhub/types/listen_port.hpp>
-#include <string>
 #include <tuple>
 
 #include "support/child_process.hpp"

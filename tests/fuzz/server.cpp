@@ -98,11 +98,8 @@ class scene {
       }
       case 21:
         return ask(in, from);
-      case 22: {
-        messages::heartbeat_request beat;
-        beat.chunks = in.number();
-        return say(in, from, beat);
-      }
+      case 22:
+        return say(in, from, messages::heartbeat_request{.chunks = in.number()});
       case 23: {
         messages::retain_request retain;
         if (in.once_in(2)) retain.keep_latest = static_cast<std::uint32_t>(in.number());

@@ -312,6 +312,17 @@ TEST_CASE("device hub: what is staged waits in host memory, install brings it to
       idle, [&] { CHECK(rollout.worker.install(fake_device_memory::stream_type{&idle}).version == 2); },
       [&] { return rollout.memory.holds(1); }));
   CHECK(rollout.memory.holds(2));
+
+  // An update of a staged subscriber comes after what the stream holds, as any other.
+  trainer.worker.unpublish();
+  trainer.memory.fill(3);
+  trainer.worker.publish(3, all_done);
+  std::atomic<bool> never{false};
+  CHECK(code_of([&] { rollout.worker.update(latest, fake_device_memory::stream_type{&never}, 30ms); }) ==
+        errc::timed_out);
+  CHECK(rollout.memory.holds(2));
+  CHECK(rollout.worker.update(latest, fake_device_memory::stream_type{&idle}, 20s).version == 3);
+  CHECK(rollout.memory.holds(3));
 }
 
 TEST_CASE("device hub: the last copy of a retained version is saved to host memory") {

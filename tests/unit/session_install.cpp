@@ -156,6 +156,19 @@ TEST_CASE("session: a copy that fails") {
   CHECK(worker.result(ticket).value().outcome.code == errc::system_failed);
 }
 
+TEST_CASE("session: what the server does not believe is not held") {
+  driver worker;
+  static_cast<void>(start_install(worker));
+  worker.answer(messages::drained_reply{});
+  worker.drop_actions();
+  worker.core.pull_finished(worker.now, driver::control(9));
+  static_cast<void>(worker.sent_body<messages::holding_request>());
+  const auto epoch = worker.core.epoch();
+  worker.answer(messages::status_reply{{errc::version_conflict, "other bytes"}, {}});
+  CHECK_FALSE(worker.core.held());
+  CHECK(worker.action<session_actions::raise_epoch>().epoch > epoch);
+}
+
 TEST_CASE("session: an installation is no call of the replica") {
   driver worker;
   const auto ticket = start_install(worker);

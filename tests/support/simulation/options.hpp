@@ -93,7 +93,6 @@ struct simulation_statistics {
   ended_processes processes{};
   std::uint64_t pauses = 0;
   std::uint64_t flipped_bits = 0;
-  std::uint64_t installs = 0;     ///< versions copied from a neighbour
   std::uint64_t retired = 0;      ///< workers that left within their grace period
   std::uint64_t offloads = 0;     ///< offloads that were requested
   std::uint64_t handed_over = 0;  ///< temporary replicas (shards) that received their version
@@ -125,7 +124,6 @@ struct simulation_statistics {
     processes.busy_leavers += other.processes.busy_leavers;
     pauses += other.pauses;
     flipped_bits += other.flipped_bits;
-    installs += other.installs;
     retired += other.retired;
     offloads += other.offloads;
     handed_over += other.handed_over;

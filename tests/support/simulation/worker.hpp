@@ -153,7 +153,7 @@ class simulated_worker {
   /// Other workers can read received chunks meanwhile.
   session_ticket update(const version_selector& selector, duration timeout,
                         messages::update_reach reach = messages::update_reach::anywhere) {
-    if (!core_.busy()) copied_from_ = nullptr;
+    if (!core_.busy()) copy_.from = nullptr;
     const auto ticket =
         core_.update(events_->now(), selector, events_->now() + timeout, control_region(), reach);
     settle();
@@ -165,8 +165,8 @@ class simulated_worker {
   session_ticket install(const simulated_worker& neighbour, duration timeout) {
     const messages::reference seen = *neighbour.core_.held();
     if (!core_.busy()) {
-      copied_from_ = &neighbour;
-      copied_ = seen;
+      copy_.from = &neighbour;
+      copy_.held = seen;
     }
     const auto ticket = core_.install(events_->now(), seen.version, seen.root, events_->now() + timeout);
     settle();
@@ -371,9 +371,9 @@ class simulated_worker {
   /// Other workers can read this received chunk from here on.
   void show_chunk(chunk_index chunk) {
     control_.add_chunk(chunk);
-    if (!has_bytes_of(chunk, transfer_version_))
+    if (!has_bytes_of(chunk, transferred_.version))
       world_.violate({rule::shown_chunks, name_ + " shows chunk " + std::to_string(chunk) + " of version " +
-                                              to_string(transfer_version_) + " with wrong bytes"});
+                                              to_string(transferred_.version) + " with wrong bytes"});
   }
   [[nodiscard]] bool has_bytes_of(chunk_index chunk, version_number version) {
     std::uint64_t position = starts_[chunk];
@@ -433,10 +433,10 @@ class simulated_worker {
   void perform(const session_actions::drop&) { world_.drop(*this); }
   void perform(const session_actions::use_server& order) { world_.use_server(*this, order.index); }
   void perform(const session_actions::start_pull& order) {
-    if (copied_from_ != nullptr) {
-      copying_ = std::make_shared<bool>(true);
+    if (copy_.from != nullptr) {
+      copy_.runs = std::make_shared<bool>(true);
       events_->after(events_->between(std::chrono::milliseconds{1}, std::chrono::milliseconds{5}),
-                     [this, life = copying_] {
+                     [this, life = copy_.runs] {
                        when_running([this, life] {
                          if (!*life) return;
                          end_copy();
@@ -451,8 +451,8 @@ class simulated_worker {
     rules.poll_longest = std::chrono::milliseconds{1};
     rules.stall_timeout = std::chrono::milliseconds{30};
     transfer_.emplace(*layout_, rules, order.ordinal + core_.self().value);
-    transfer_version_ = order.version;
-    transfer_epoch_ = core_.epoch();
+    transferred_.version = order.version;
+    transferred_.epoch = core_.epoch();
     showing_ = false;
     life_ = std::make_shared<bool>(true);
     for (const messages::assignment& source : order.sources) add_source(source);
@@ -472,31 +472,31 @@ class simulated_worker {
     pump();
   }
   void perform(const session_actions::stop_pull& order) {
-    if (copying_) return end_copy();
+    if (copy_.runs) return end_copy();
     if (!transfer_) return;
     const bool intact = transfer_->intact();
     end_transfer();
     data_shell memory{*this};
     worker_detail::report_end(memory, core_, events_->now(),
-                              {transfer_version_, false, intact, order.reason});
+                              {transferred_.version, false, intact, order.reason});
   }
 
   void end_copy() {
-    *std::exchange(copying_, {}) = false;
-    const auto& held = copied_from_->core_.held();
+    *std::exchange(copy_.runs, {}) = false;
+    const auto& held = copy_.from->core_.held();
     const bool is_same =
-        copied_from_->alive_ && held && held->version == copied_.version && held->epoch == copied_.epoch;
+        copy_.from->alive_ && held && held->version == copy_.held.version && held->epoch == copy_.held.epoch;
     if (is_same)
-      memory_ = copied_from_->memory_;
+      memory_ = copy_.from->memory_;
     else
       scribble();
     messages::status trouble;
     if (!is_same) trouble = {errc::source_lost, "the neighbour has taken its version back"};
-    const std::vector<digest128> table{copied_from_->control_.held_digests().begin(),
-                                       copied_from_->control_.held_digests().end()};
+    const std::vector<digest128> table{copy_.from->control_.held_digests().begin(),
+                                       copy_.from->control_.held_digests().end()};
     data_shell memory{*this};
     worker_detail::report_end(memory, core_, events_->now(),
-                              {copied_.version, is_same, false, std::move(trouble), table});
+                              {copy_.held.version, is_same, false, std::move(trouble), table});
   }
 
   // ---- transfer ----
@@ -582,7 +582,7 @@ class simulated_worker {
   }
 
   void complete() {
-    const version_number version = transfer_version_;
+    const version_number version = transferred_.version;
     for (source_slot slot = 0; slot < sources_.size(); ++slot) {
       if (sources_[slot].source.receiving) chunks_from_receiving_ += transfer_->chunks_from(slot);
     }
@@ -660,7 +660,7 @@ class simulated_worker {
     const std::uint64_t before = transfer_->confirmed_chunks();
     switch (task.kind) {
       case pull_task::kind_type::block: {
-        const version_number version = transfer_version_;
+        const version_number version = transferred_.version;
         digest128 root;
         if (Integrity::enabled && state.status == completion_status::ok) {
           root = Integrity::root(Integrity::bind(model_, version, shard_),
@@ -668,15 +668,15 @@ class simulated_worker {
         }
         if (transfer_->block_arrived(channel, state.status, state.bytes, root, events_->now()) && !showing_) {
           showing_ = true;
-          control_.show_receiving(version, transfer_epoch_, transfer_->table(), regions());
-          open_epoch_ = transfer_epoch_;
+          control_.show_receiving(version, transferred_.epoch, transfer_->table(), regions());
+          open_epoch_ = transferred_.epoch;
         }
         break;
       }
       case pull_task::kind_type::chunk: {
         digest128 digest;
         if (Integrity::enabled && state.status == completion_status::ok) {
-          digest = Integrity::chunk_digest(Integrity::bind(model_, transfer_version_, shard_), task.chunk,
+          digest = Integrity::chunk_digest(Integrity::bind(model_, transferred_.version, shard_), task.chunk,
                                            bytes_of(task.chunk));
         }
         if (faults.skip_digests && !transfer_->table().empty()) digest = transfer_->table()[task.chunk];
@@ -724,9 +724,9 @@ class simulated_worker {
     if (now_confirmed == before) return;
     confirmed_total_ += now_confirmed - before;
     for (chunk_index chunk = 0; chunk < layout_->chunk_count(); ++chunk) {
-      if (transfer_->is_confirmed(chunk) && !has_bytes_of(chunk, transfer_version_))
+      if (transfer_->is_confirmed(chunk) && !has_bytes_of(chunk, transferred_.version))
         return world_.violate({rule::received_chunks, name_ + " accepted chunk " + std::to_string(chunk) +
-                                                          " of version " + to_string(transfer_version_) +
+                                                          " of version " + to_string(transferred_.version) +
                                                           " with wrong bytes"});
     }
   }
@@ -734,7 +734,7 @@ class simulated_worker {
   void check_read_by_lease(chunk_index chunk) {
     if (by_lease_[chunk]) return;
     world_.violate({rule::sources, name_ + " accepted chunk " + std::to_string(chunk) + " of version " +
-                                       to_string(transfer_version_) +
+                                       to_string(transferred_.version) +
                                        ", which was read after its source had let go of it"});
   }
 
@@ -760,12 +760,16 @@ class simulated_worker {
   std::vector<std::function<void()>> backlog_;  ///< the actions of a pause
   time_point timer_ = time_point::never();
 
-  const simulated_worker* copied_from_ = nullptr;  ///< the neighbour of an installation; null: of an update
-  messages::reference copied_{};                   ///< what it held when that began
-  std::shared_ptr<bool> copying_;                  ///< empty: no copy runs
+  struct {
+    const simulated_worker* from = nullptr;  ///< null: an update runs, or was the last call
+    messages::reference held{};              ///< there, when the installation began
+    std::shared_ptr<bool> runs;              ///< empty: no copy runs
+  } copy_;                                   ///< of the last installation
   std::optional<pull> transfer_;
-  version_number transfer_version_{};
-  std::uint64_t transfer_epoch_ = 0;
+  struct {
+    version_number version{};
+    std::uint64_t epoch = 0;
+  } transferred_;
   bool showing_ = false;  ///< other workers can read received chunks
   std::uint64_t chunks_from_receiving_ = 0;
   std::vector<source_record> sources_;

@@ -449,7 +449,6 @@ class simulation {
         [&](session&, time_point, time_point) { return worker.install(neighbour, timeout); },
         [this, &worker, round](session_result result) {
           result.operation = {};  // it is no call of the replica
-          statistics_.installs += result.outcome.ok() && !result.kept ? 1 : 0;
           end_update(&worker, *round, result);
         });
   }

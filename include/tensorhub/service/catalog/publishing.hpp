@@ -159,8 +159,7 @@ class publishing {
 
   [[nodiscard]] messages::status hold(worker_state& worker, const messages::reference& held) {
     if (!held.version) return {errc::invalid_argument, "no worker can hold version 0: count from 1"};
-    if (worker.overwriting || table_.is_in_update(worker))
-      return {errc::busy, "an update of this worker is running"};
+    if (table_.is_in_update(worker)) return {errc::busy, "an update of this worker is running"};
     if (!versions::may_have_received(worker, held)) {
       return {errc::version_conflict, "version " + to_string(held.version) + " of shard " +
                                           to_string(worker.shard) +

@@ -183,6 +183,12 @@ TENSORHUB_DECL void operations::handle(time_point now, const pending_request& pe
       if (operation_->at == step::finishing)
         return conclude(reply.result, held_ ? held_->version : version_number{});
       return;
+    case purpose::notice: {
+      const auto* said = get_if<messages::holding_request>(&pending.body);
+      const bool is_refused = said != nullptr && !reply.result.ok();
+      if (is_refused && held_ && held_->epoch == said->held.epoch && !operation_) hide();
+      return;
+    }
     default:
       (void)now;
       return;

@@ -44,7 +44,7 @@ struct socket_name {
 
 /// Connects; throws `transport_failed` or `timed_out`.
 [[nodiscard]] detail::unique_socket connect_to(const std::string& name, const std::string& address,
-                                           clock::time_point until);
+                                               clock::time_point until);
 
 /// The process at the other end according to the kernel; for an outgoing connection, the process that
 /// listens.

@@ -73,15 +73,15 @@ void size_buffers(int socket, const tcp_path& path) noexcept;
 
 /// Listens; `bound_port` receives the port, which the kernel may have chosen. Throws `transport_failed`.
 [[nodiscard]] detail::unique_socket listen_at(const tcp_options& options, std::uint16_t& bound_port,
-                                          std::string_view transport);
+                                              std::string_view transport);
 
 /// Waits until the socket is ready for `events`; false at the deadline.
 [[nodiscard]] bool wait_ready(int socket, short events, deadline until) noexcept;
 
 /// Opens a non-blocking connection. The resolver has timeouts of its own: use numeric addresses if `until`
 /// must hold even when a name server does not answer. Throws `transport_failed` or `timed_out`.
-[[nodiscard]] detail::unique_socket connect_to(const std::string& address, const tcp_path& path, deadline until,
-                                           std::string_view transport = "tcp");
+[[nodiscard]] detail::unique_socket connect_to(const std::string& address, const tcp_path& path,
+                                               deadline until, std::string_view transport = "tcp");
 
 /// Makes closing the socket drop unsent bytes and reset the connection.
 void abort_on_close(int socket) noexcept;

@@ -214,7 +214,8 @@ class source {
 
   void accept_all(loop& here) noexcept {
     for (;;) {
-      detail::unique_socket socket{::accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC)};
+      detail::unique_socket socket{
+          ::accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC)};
       if (!socket) {
         if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
           // Readers wait in the backlog until the next sweep, instead of keeping this thread busy.

@@ -100,7 +100,8 @@ class tls_channel {
   static constexpr std::size_t most_drained_bytes = 64 * 1024;
   static constexpr unsigned char handshake_record = 0x16;
 
-  tls_channel(tls_context& common, detail::unique_socket socket) : socket_{std::move(socket)}, shared_{&common} {}
+  tls_channel(tls_context& common, detail::unique_socket socket)
+      : socket_{std::move(socket)}, shared_{&common} {}
 
   void begin(session_role role);
   void note_opened() noexcept;

@@ -34,7 +34,7 @@ TENSORHUB_DECL detail::unique_socket listen_at(const std::string& name) {
 }
 
 TENSORHUB_DECL detail::unique_socket connect_to(const std::string& name, const std::string& address,
-                                            clock::time_point until) {
+                                                clock::time_point until) {
   detail::unique_socket socket{::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0)};
   if (!socket)
     throw error(errc::transport_failed, std::string{"same_host: no socket: "} + std::strerror(errno));

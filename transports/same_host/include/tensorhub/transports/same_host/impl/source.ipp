@@ -136,7 +136,8 @@ TENSORHUB_DECL void source::adopt(detail::unique_socket socket, uid_t user) {
   watch(EPOLL_CTL_ADD, descriptor, EPOLLIN, id);
 }
 
-TENSORHUB_DECL void source::turn_away(const detail::unique_socket& socket, welcome_status why) const noexcept {
+TENSORHUB_DECL void source::turn_away(const detail::unique_socket& socket,
+                                      welcome_status why) const noexcept {
   // A socket that is closed with a packet unread would lose the welcome.
   static_cast<void>(::shutdown(socket.get(), SHUT_RD));
   hello unread;

@@ -116,7 +116,7 @@ TENSORHUB_DECL void size_buffers(int socket, const tcp_path& path) noexcept {
 }
 
 TENSORHUB_DECL detail::unique_socket listen_at(const tcp_options& options, std::uint16_t& bound_port,
-                                           std::string_view transport) {
+                                               std::string_view transport) {
   const auto addresses = resolve(options.listen_host, std::to_string(options.listen_port),
                                  AI_PASSIVE | AI_ADDRCONFIG, transport);
   // Accepted sockets inherit the sizes. Only the hello tells how far away a reader is; the send buffer, which
@@ -155,8 +155,8 @@ TENSORHUB_DECL bool wait_ready(int socket, short events, deadline until) noexcep
   }
 }
 
-TENSORHUB_DECL detail::unique_socket connect_to(const std::string& address, const tcp_path& path, deadline until,
-                                            std::string_view transport) {
+TENSORHUB_DECL detail::unique_socket connect_to(const std::string& address, const tcp_path& path,
+                                                deadline until, std::string_view transport) {
   const std::string prefix = std::string{transport} + ": ";
   const auto where = parse_address(address, std::string{transport} + "://");
   if (!where) {
