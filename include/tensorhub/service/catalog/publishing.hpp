@@ -165,11 +165,13 @@ class publishing {
                                           to_string(worker.shard) +
                                           " has other bytes, or nobody has published it"};
     }
-    worker.parked.reset();
+    const messages::drained_reply ended{{errc::cancelled, "this worker has said since what it holds"}};
+    if (std::exchange(worker.parked, std::nullopt)) core_.answer(worker, worker.parked_sequence, ended);
     const bool is_same =
         worker.held && worker.held->version == held.version && worker.held->epoch == held.epoch;
     if (is_same) {  // its readers go on
-      worker.drain.reset();
+      if (const auto drain = std::exchange(worker.drain, std::nullopt))
+        core_.answer(worker, drain->sequence, ended);
       worker.withdrawn = false;
     } else {
       leases_.forget_drain(worker);
