@@ -83,10 +83,12 @@ class retained_versions {
   }
 
  private:
-  /// The bytes stay until the keys are revoked, and only then the end of the call says whether it was forced.
+  /// The bytes stay until the keys are revoked. Only the end of the call, which may be an installation, says
+  /// whether it was forced.
   [[nodiscard]] version_number shown_by(const Worker& worker) {
     version_number& last = shown_[worker.core().self()];
-    if (worker.shown() || !worker.core().is_revoking()) last = worker.shown();
+    const bool goes = worker.core().is_revoking() || worker.is_copying();
+    if (worker.shown() || !goes) last = worker.shown();
     return last;
   }
   void excuse_replica(time_point now, const std::string& replica) {

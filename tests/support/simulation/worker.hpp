@@ -173,6 +173,8 @@ class simulated_worker {
     return ticket;
   }
 
+  [[nodiscard]] bool is_copying() const noexcept { return copy_.runs != nullptr; }
+
   /// The version that the control block shows as complete; zero: none is shown, or it is still being
   /// received.
   [[nodiscard]] version_number shown() const noexcept { return shown_; }

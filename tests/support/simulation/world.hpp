@@ -447,7 +447,8 @@ class simulation {
     call(
         worker, "install", timeout,
         [&](session&, time_point, time_point) { return worker.install(neighbour, timeout); },
-        [this, &worker, round](session_result result) {
+        [this, &worker, round, before = worker.core().held()](session_result result) {
+          if (before && result.drained.lost) retained_.excuse(events_.now(), before->version);
           result.operation = {};  // it is no call of the replica
           end_update(&worker, *round, result);
         });
