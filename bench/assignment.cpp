@@ -165,9 +165,24 @@ void end_of_update(benchmark::State& state) {
 }
 BENCHMARK(end_of_update)->ArgsProduct({{100, 1000, 10000}, {0, 1}})->ArgNames({"", "retained"});
 
-/// The periodic work of a server, every 20 ms, while all replicas are receiving.
+/// What all replicas ask together: which version comes next.
+void wait(benchmark::State& state) {
+  for (auto _ : state) {
+    state.PauseTiming();
+    large_model model{static_cast<std::uint64_t>(state.range(0))};
+    state.ResumeTiming();
+    model.wait();
+    state.PauseTiming();
+    model.forget_output();
+    state.ResumeTiming();
+  }
+}
+BENCHMARK(wait)->Arg(100)->Arg(1000)->Arg(10000)->Iterations(3)->Unit(benchmark::kMillisecond);
+
+/// The periodic work of a server, every 20 ms, while all replicas are receiving and wait for a newer version.
 void tick(benchmark::State& state) {
   large_model model{static_cast<std::uint64_t>(state.range(0))};
+  model.wait();
   for (auto _ : state) {
     model.tick();
     state.PauseTiming();

@@ -83,7 +83,8 @@ void run_histories(const char* title, std::uint64_t count, double careless,
             << " double joins, " << total.beliefs << " beliefs compared, " << total.server_kills
             << " servers killed, " << total.takeovers << " deposed, " << total.pauses << " pauses, "
             << total.flipped_bits << " flipped bits, " << total.offloads << " offloads, " << total.handed_over
-            << " shards handed over, " << total.retired << " left with grace, " << total.lost
+            << " shards handed over, " << total.retired << " left with grace ("
+            << total.processes.busy_leavers << " of them busy), " << total.lost
             << " retained versions lost\n";
   // Histories in which nothing happens would prove nothing: of all this, something in one of `per` histories.
   CHECK(total.updates * per > count);

@@ -118,4 +118,10 @@ class event_queue {
   std::uint64_t executed_ = 0;
 };
 
+/// What a step over a worker's memory costs: little, and sometimes as much as the server's patience.
+[[nodiscard]] inline duration time_per_byte(event_queue& events) {
+  const duration most = events.chance(0.9) ? std::chrono::microseconds{2} : std::chrono::microseconds{100};
+  return events.between(duration{0}, most);
+}
+
 }  // namespace tensorhub::inline TENSORHUB_MODE::testing

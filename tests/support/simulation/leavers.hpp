@@ -3,6 +3,7 @@
 /// Retention in a simulated history: pinned versions, processes that take versions into their host memory,
 /// and processes that leave within a grace period.
 
+#include <algorithm>
 #include <chrono>
 #include <functional>
 #include <set>
@@ -24,35 +25,18 @@ class simulated_leavers {
 
   explicit simulated_leavers(World& world) : world_{&world} {}
 
-  /// Copies a version into the host memory of a worker's process.
+  /// Copies a version into the host memory of a worker's process, as `offloads` does: touches fresh memory,
+  /// and then receives as long as something arrives.
   void offload(worker_type& host, version_number version, const std::string& replica) {
     const place where{replica, host.shard().index};
-    if (world_->at(where) != nullptr) return;
+    if (world_->at(where) != nullptr || touching_.contains(where)) return;
     ++world_->statistics_.offloads;
-    const auto fail = [this, &host, version](const messages::status& why) {
-      if (!host.alive()) return;
-      host.core().offload_failed(world_->events_.now(), version, why);
-      host.settle();
-    };
     if (!world_->over() && world_->events_.chance(world_->options_.no_room))
-      return fail({errc::limit_exceeded, "no memory"});
-    worker_type& holder = world_->spawn(where, host.core().self());
-    world_->owners_[holder.core().self()] = host.core().self();
-    world_->call(
-        holder, "update of a temporary replica", std::chrono::milliseconds{800},
-        [&holder, version](session&, time_point, time_point) {
-          return holder.update(exactly(version), std::chrono::milliseconds{800});
-        },
-        [this, &holder, fail](const session_result& result) {
-          if (result.outcome.ok()) {
-            ++world_->statistics_.handed_over;
-            return;
-          }
-          world_->events_.after(duration{0}, [this, &holder] {
-            if (holder.alive()) world_->end_process(holder);
-          });
-          fail(result.outcome);
-        });
+      return refuse(host, version, {errc::limit_exceeded, "no memory"});
+    touching_.insert(where);
+    const duration touches =
+        static_cast<std::int64_t>(world_->shape_.bytes()) * time_per_byte(world_->events_);
+    world_->events_.after(touches, [this, &host, version, where] { receive(host, version, where); });
   }
   void drop(worker_type& holder) {
     if (world_->log) world_->note(holder.name() + " is to be dropped");
@@ -61,24 +45,19 @@ class simulated_leavers {
       if (holder.alive()) world_->end_process(holder);
     });
   }
-  /// Hands over the held versions and leaves; then calls `done`.
+  /// Does what `worker::leave` does: cancels a running update and waits for the end of the running call, hands
+  /// over the held versions, and leaves, all by one deadline. Then calls `done`.
   void leave_with_grace(worker_type& worker, duration patience, std::function<void()> done) {
     if (world_->log) world_->note(worker.name() + " is to leave");
-    const version_number held = worker.core().held() ? worker.core().held()->version : version_number{};
-    world_->call(
-        worker, "unpublish before leaving", patience,
-        [](session& core, time_point now, time_point deadline) {
-          return core.unpublish(now, deadline, true);
-        },
-        [this, &worker, held, done](const session_result& result) {
-          if (result.forced) world_->retained_.excuse(world_->events_.now(), held);
-          if (!worker.alive()) return done();
-          world_->call(
-              worker, "leave", std::chrono::milliseconds{500},
-              [](session& core, time_point now, time_point deadline) { return core.leave(now, deadline); },
-              [this, done](const session_result&) { world_->events_.after(duration{0}, done); });
-        });
+    const time_point until = world_->events_.now() + patience;
+    leaving_.insert(&worker);
+    if (worker.core().busy()) ++world_->statistics_.processes.busy_leavers;
+    worker.core().make_way(world_->events_.now(), until);
+    worker.settle();
+    when_idle(worker, until, std::move(done));
   }
+  /// It makes no other calls any more.
+  [[nodiscard]] bool is_leaving(const worker_type& worker) const { return leaving_.contains(&worker); }
   /// All processes of a rollout replica leave within a grace period, and new ones replace them. The processes
   /// of other replicas may do the same at that time.
   void retire_random_replica() {
@@ -108,11 +87,59 @@ class simulated_leavers {
   }
 
  private:
+  void refuse(worker_type& host, version_number version, const messages::status& why) {
+    if (!host.alive()) return;
+    host.core().offload_failed(world_->events_.now(), version, why);
+    host.settle();
+  }
+  /// The memory of the copy was touched.
+  void receive(worker_type& host, version_number version, const place& where) {
+    if (host.alive() && host.paused()) {
+      world_->events_.after(look_interval, [this, &host, version, where] { receive(host, version, where); });
+      return;
+    }
+    touching_.erase(where);
+    if (!host.alive() || is_leaving(host))
+      return refuse(host, version, {errc::cancelled, "the process ends"});
+    worker_type& holder = world_->spawn(where, host.core().self());
+    world_->owners_[holder.core().self()] = host.core().self();
+    const session_ticket ticket = world_->call(
+        holder, "update of a temporary replica", std::chrono::hours{24},  // progress decides
+        [&holder, version](session&, time_point, time_point) {
+          return holder.update(exactly(version), std::chrono::hours{24});
+        },
+        [this, &holder, &host, version](const session_result& result) {
+          if (result.outcome.ok()) {
+            ++world_->statistics_.handed_over;
+            return;
+          }
+          world_->events_.after(duration{0}, [this, &holder] {
+            if (holder.alive()) world_->end_process(holder);
+          });
+          refuse(host, version, result.outcome);
+        });
+    look_at_progress(holder, ticket, 0, world_->events_.now());
+  }
+  void look_at_progress(worker_type& holder, session_ticket ticket, std::uint64_t chunks,
+                        time_point advanced) {
+    world_->events_.after(std::chrono::milliseconds{10}, [this, &holder, ticket, chunks, advanced] {
+      if (!holder.alive() || !world_->calls_.is_open(holder.core().self(), ticket)) return;
+      const std::uint64_t seen = holder.confirmed_chunks();
+      const bool is_whole = seen >= world_->shape_.chunk_count();  // waits for other shards
+      const time_point now = world_->events_.now();
+      const time_point last = is_whole || seen > chunks ? now : advanced;
+      if (now - last > longest_silence && !holder.paused()) {
+        holder.core().cancel(now, ticket);
+        holder.settle();
+      }
+      look_at_progress(holder, ticket, seen, last);
+    });
+  }
   void retire(const place& chosen) {
     for (std::uint32_t shard = 0; shard < world_->options_.shards; ++shard) {
       const place where{chosen.first, shard};
       worker_type* worker = world_->at(where);
-      if (worker == nullptr || worker->core().busy() || !worker->core().joined()) continue;
+      if (worker == nullptr || !worker->core().joined() || is_leaving(*worker)) continue;
       ++world_->statistics_.retired;
       leave_with_grace(*worker, std::chrono::milliseconds{300}, [this, worker, where] {
         if (worker->alive()) world_->end_process(*worker);
@@ -120,8 +147,43 @@ class simulated_leavers {
       });
     }
   }
+  void when_idle(worker_type& worker, time_point until, std::function<void()> done) {
+    if (!worker.alive()) return done();
+    const time_point now = world_->events_.now();
+    if (!worker.core().busy() && !worker.paused()) return hand_over(worker, until, std::move(done));
+    if (now >= until && !worker.paused()) {
+      world_->retained_.excuse(now, worker.core());
+      worker.core().abandon(now);
+      worker.settle();
+      return done();
+    }
+    world_->events_.after(look_interval, [this, &worker, until, done] { when_idle(worker, until, done); });
+  }
+  void hand_over(worker_type& worker, time_point until, std::function<void()> done) {
+    const version_number held = worker.core().held() ? worker.core().held()->version : version_number{};
+    const duration left = std::max(until - world_->events_.now(), duration{0});
+    world_->call(
+        worker, "unpublish before leaving", left,
+        [](session& core, time_point now, time_point deadline) {
+          return core.unpublish(now, deadline, true);
+        },
+        [this, &worker, held, done](const session_result& result) {
+          if (result.forced) world_->retained_.excuse(world_->events_.now(), held);
+          if (!worker.alive()) return done();
+          world_->call(
+              worker, "leave", std::chrono::milliseconds{500},
+              [](session& core, time_point now, time_point deadline) { return core.leave(now, deadline); },
+              [this, done](const session_result&) { world_->events_.after(duration{0}, done); });
+        });
+  }
+
+  static constexpr duration longest_silence = std::chrono::milliseconds{800};
+  static constexpr duration look_interval = std::chrono::microseconds{200};
+
   World* world_;
+  std::set<place> touching_;  ///< temporary replicas whose memory is being touched
   std::set<incarnation> dropping_;
+  std::set<const worker_type*> leaving_;  ///< also those that have left
 };
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::testing

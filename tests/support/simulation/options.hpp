@@ -73,7 +73,8 @@ struct simulation_options {
 
 struct ended_processes {
   std::uint64_t kills = 0;
-  std::uint64_t returns = 0;  ///< went on after they were declared dead
+  std::uint64_t returns = 0;       ///< went on after they were declared dead
+  std::uint64_t busy_leavers = 0;  ///< were to leave during a call
 };
 
 struct simulation_statistics {
@@ -120,6 +121,7 @@ struct simulation_statistics {
     taken_back += other.taken_back;
     processes.kills += other.processes.kills;
     processes.returns += other.processes.returns;
+    processes.busy_leavers += other.processes.busy_leavers;
     pauses += other.pauses;
     flipped_bits += other.flipped_bits;
     retired += other.retired;

@@ -56,7 +56,7 @@ class retained_versions {
       if (!worker->alive()) continue;
       const session& core = worker->core();
       if (core.fatal()) excuse_replica(now, core.options().replica);
-      const version_number version = worker->shown();
+      const version_number version = shown_by(*worker);
       if (!version || core.options().spot || core.fatal() || condemned_.contains(core.self())) continue;
       if (++held[{core.options().replica, version}] < shards) continue;
       safe[version] += (safe.contains(version) ? ", " : "") + core.options().replica;
@@ -83,12 +83,19 @@ class retained_versions {
   }
 
  private:
+  /// The bytes stay until the keys are revoked, and only then the end of the call says whether it was forced.
+  [[nodiscard]] version_number shown_by(const Worker& worker) {
+    version_number& last = shown_[worker.core().self()];
+    if (worker.shown() || !worker.core().is_revoking()) last = worker.shown();
+    return last;
+  }
   void excuse_replica(time_point now, const std::string& replica) {
     if (const auto known = holders_.find(replica); known != holders_.end()) excuse(now, known->second);
   }
 
   duration patience_;
-  std::map<version_number, std::string> safe_;  ///< with the replicas that hold each
+  std::map<incarnation, version_number> shown_;  ///< at the last call, by worker
+  std::map<version_number, std::string> safe_;   ///< with the replicas that hold each
   /// Of the safe versions: those that are retained and that the server knows as held.
   std::set<version_number> protected_;
   /// Of the safe versions that no replica counts for: since when.

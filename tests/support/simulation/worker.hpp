@@ -81,6 +81,7 @@ class simulated_worker {
       position += shape.slice(chunk).bytes;
     }
     by_lease_.resize(starts_.size());
+    generations_.assign(memory_.size() + 1, 1);
   }
 
   [[nodiscard]] session& core() noexcept { return core_; }
@@ -152,6 +153,7 @@ class simulated_worker {
   /// Other workers can read received chunks meanwhile.
   session_ticket update(const version_selector& selector, duration timeout,
                         messages::update_reach reach = messages::update_reach::anywhere) {
+    if (!core_.busy()) copy_.from = nullptr;
     const auto ticket =
         core_.update(events_->now(), selector, events_->now() + timeout, control_region(), reach);
     settle();
@@ -161,10 +163,12 @@ class simulated_worker {
   /// Copies what a neighbour holds, in some milliseconds, as worker_updates::update_from does.
   /// Pre-condition: it holds a version.
   session_ticket install(const simulated_worker& neighbour, duration timeout) {
-    copy_.from = &neighbour;
-    copy_.held = *neighbour.core_.held();
-    const auto ticket =
-        core_.install(events_->now(), copy_.held.version, copy_.held.root, events_->now() + timeout);
+    const messages::reference seen = *neighbour.core_.held();
+    if (!core_.busy()) {
+      copy_.from = &neighbour;
+      copy_.held = seen;
+    }
+    const auto ticket = core_.install(events_->now(), seen.version, seen.root, events_->now() + timeout);
     settle();
     return ticket;
   }
@@ -259,7 +263,8 @@ class simulated_worker {
     if (cut_off_.contains(reader)) return completion_status::cut_off;
     std::uint64_t generation = 0;
     std::memcpy(&generation, region.key.bytes.data(), sizeof generation);
-    return generation == key_generation_ ? completion_status::ok : completion_status::access_denied;
+    return generation == generations_[region_at(region.base)] ? completion_status::ok
+                                                              : completion_status::access_denied;
   }
 
   /// Planted faults: the behaviour of a broken worker. They prove that the simulation detects it.
@@ -303,9 +308,14 @@ class simulated_worker {
     remote_region out;
     out.base = base;
     out.bytes = bytes;
-    std::memcpy(out.key.bytes.data(), &key_generation_, sizeof key_generation_);
-    out.key.used_bytes = sizeof key_generation_;
+    const std::uint64_t generation = generations_[region_at(base)];
+    std::memcpy(out.key.bytes.data(), &generation, sizeof generation);
+    out.key.used_bytes = sizeof generation;
     return out;
+  }
+  /// In `generations_`: the segments, then the control block.
+  [[nodiscard]] std::size_t region_at(std::uint64_t base) const noexcept {
+    return std::min<std::uint64_t>(base, memory_.size());
   }
   [[nodiscard]] std::span<std::byte> bytes_of(chunk_index chunk) {
     const chunk_slice slice = layout_->slice(chunk);
@@ -346,7 +356,7 @@ class simulated_worker {
     }
     void renew(incarnation self) { worker.control_.set_holder(self); }
     void revoke_all() {
-      if (!worker.faults.no_cut_off) ++worker.key_generation_;
+      for (std::size_t at = 0; at < worker.generations_.size(); ++at) worker.revoke(at);
     }
 
    private:
@@ -394,14 +404,36 @@ class simulated_worker {
     }
     data_shell memory{*this};
     worker_detail::perform(memory, core_, events_->now(), order);
-    if constexpr (std::is_same_v<Order, session_actions::cut_off_all>)
+  }
+  /// Takes a time that grows with the bytes, while the session goes on (worker_state::perform).
+  void perform(const session_actions::cut_off_all& order) {
+    if (!core_.options().revokes_cheaply) return revoke_from(0, time_per_byte(*events_));
+    data_shell memory{*this};
+    worker_detail::perform(memory, core_, events_->now(), order);
+    check_unread("all its readers are cut off");
+  }
+  void revoke(std::size_t at) {
+    if (!faults.no_cut_off) ++generations_[at];
+  }
+  void revoke_from(std::size_t at, duration per_byte) {
+    if (at == generations_.size()) {
       check_unread("all its readers are cut off");
+      core_.all_cut_off(events_->now());
+      return settle();
+    }
+    const std::uint64_t bytes = at < memory_.size() ? memory_[at].size() : control_region().bytes;
+    events_->after(static_cast<std::int64_t>(bytes) * per_byte, [this, at, per_byte] {
+      when_running([this, at, per_byte] {
+        revoke(at);
+        revoke_from(at + 1, per_byte);
+      });
+    });
   }
   void perform(const session_actions::offload& order) { world_.offload(*this, order.version, order.replica); }
   void perform(const session_actions::drop&) { world_.drop(*this); }
   void perform(const session_actions::use_server& order) { world_.use_server(*this, order.index); }
   void perform(const session_actions::start_pull& order) {
-    if (order.sources.empty()) {
+    if (copy_.from != nullptr) {
       copy_.runs = std::make_shared<bool>(true);
       events_->after(events_->between(std::chrono::milliseconds{1}, std::chrono::milliseconds{5}),
                      [this, life = copy_.runs] {
@@ -719,7 +751,7 @@ class simulated_worker {
   std::uint64_t open_epoch_ = 0;  ///< the epoch of what is shown now, complete or not; zero: nothing is shown
   std::uint64_t promised_epoch_ =
       0;  ///< the last epoch at which it was complete; zero: bytes have changed since
-  std::uint64_t key_generation_ = 1;
+  std::vector<std::uint64_t> generations_;  ///< of the keys, by region
   std::set<incarnation> cut_off_;
   session core_;
   bool alive_ = true;
@@ -729,10 +761,10 @@ class simulated_worker {
   time_point timer_ = time_point::never();
 
   struct {
-    const simulated_worker* from = nullptr;
-    messages::reference held{};  ///< there, when the installation began
-    std::shared_ptr<bool> runs;  ///< empty: no copy runs
-  } copy_;                       ///< of the last installation
+    const simulated_worker* from = nullptr;  ///< null: the last call was an update
+    messages::reference held{};              ///< there, when the installation began
+    std::shared_ptr<bool> runs;              ///< empty: no copy runs
+  } copy_;                                   ///< of the last installation
   std::optional<pull> transfer_;
   struct {
     version_number version{};

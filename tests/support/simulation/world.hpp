@@ -399,6 +399,7 @@ class simulation {
         pause += events_.between(duration{0}, std::chrono::milliseconds{700});
       events_.after(pause, [this, shard, round, selector, timeout, fickle, installs] {
         worker_type* worker = at({round->replica, shard});
+        if (worker != nullptr && leavers_.is_leaving(*worker)) worker = nullptr;
         const worker_type* neighbour = installs ? random_holder(shard) : nullptr;
         if (worker != nullptr && neighbour != nullptr && neighbour != worker)
           return begin_install(*worker, *neighbour, round, timeout);
@@ -471,7 +472,8 @@ class simulation {
 
   /// Asks for a version that will not come, and asks for another one before the server can answer.
   void give_up_often(worker_type& worker, const std::shared_ptr<round_state>& round, std::size_t times) {
-    if (!worker.alive() || worker.core().fatal() || times == 0) return end_update(nullptr, *round, gone());
+    if (!worker.alive() || worker.core().fatal() || leavers_.is_leaving(worker) || times == 0)
+      return end_update(nullptr, *round, gone());
     const session_ticket ticket = call(
         worker, "update", std::chrono::milliseconds{500},
         [this](session& core, time_point now, time_point deadline) {

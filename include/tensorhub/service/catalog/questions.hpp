@@ -20,15 +20,14 @@ class questions {
     waiter_state waiter{worker.id, sequence, request.selector,
                         core_.now + std::chrono::milliseconds{request.timeout_ms}};
     if (try_answer(*worker.model, waiter)) return;
-    if (std::ranges::count(worker.model->waiters, worker.id, &waiter_state::worker) >= most_waits) {
+    if (worker.model->waiters.count(worker.id) >= most_waits) {
       return core_.answer(worker, sequence,
                           messages::version_reply{
                               {errc::limit_exceeded, "this worker waits for " + std::to_string(most_waits) +
                                                          " versions already: wait for some of them first"},
                               {}});
     }
-    worker.model->waiters.push_back(waiter);
-    ++waiter_count_;
+    waiter_count_ += worker.model->waiters.add(waiter) ? 1 : 0;
   }
 
   void on_list(incarnation from, request_sequence sequence, const messages::list_request& request) {
@@ -83,27 +82,13 @@ class questions {
 
   /// Answers the workers whose version has become available.
   void retry(model_state& model) {
-    for (std::size_t i = 0; i < model.waiters.size();) {
-      if (try_answer(model, model.waiters[i])) {
-        model.waiters[i] = model.waiters.back();
-        model.waiters.pop_back();
-        --waiter_count_;
-      } else {
-        ++i;
-      }
-    }
+    waiter_count_ -=
+        model.waiters.erase_if([&](const waiter_state& waiter) { return try_answer(model, waiter); });
   }
   /// Answers the workers whose deadline has passed.
   void expire(model_state& model) {
-    for (std::size_t i = 0; i < model.waiters.size();) {
-      if (core_.now >= model.waiters[i].deadline && try_answer(model, model.waiters[i])) {
-        model.waiters[i] = model.waiters.back();
-        model.waiters.pop_back();
-        --waiter_count_;
-      } else {
-        ++i;
-      }
-    }
+    waiter_count_ -= model.waiters.expire(
+        core_.now, [&](const waiter_state& waiter) { static_cast<void>(try_answer(model, waiter)); });
   }
   /// Repeats the questions about models and workers that were unknown.
   void retry_unknown() {
@@ -115,16 +100,13 @@ class questions {
   void end_recovery() { retry_unknown(); }
 
   /// The worker is being removed: forgets its questions.
-  void forget(const worker_state& worker) {
-    waiter_count_ -= std::erase_if(worker.model->waiters,
-                                   [&](const waiter_state& waiter) { return waiter.worker == worker.id; });
-  }
+  void forget(const worker_state& worker) { waiter_count_ -= worker.model->waiters.erase(worker.id); }
   /// The model is being removed, after all its workers: forgets the questions about it.
   void forget(model_state& model) { waiter_count_ -= model.waiters.size(); }
   [[nodiscard]] std::size_t waiter_count() const noexcept { return waiter_count_; }
 
  private:
-  static constexpr std::ptrdiff_t most_waits = limits::worker_requests_in_flight;
+  static constexpr std::size_t most_waits = limits::worker_requests_in_flight;
 
   struct question {
     incarnation from{};

@@ -65,7 +65,7 @@ class stuck {
   using kind = messages::stuck_kind;
 
   void look_at(const model_state& model, duration least, entries& out) const {
-    for (const waiter_state& waiter : model.waiters) {
+    for (const auto& [key, waiter] : model.waiters) {
       const worker_state* worker = core_.find(waiter.worker);
       if (worker == nullptr) continue;
       if (auto* entry = add(out, kind::no_version, *worker, asked_at(*worker, waiter.sequence), least))
