@@ -366,6 +366,28 @@ TEST_CASE("recovery: who was declared dead by an earlier server, and was not tol
   }
 }
 
+TEST_CASE("recovery: a shard that waits for its group is answered when the last one says that it has ended") {
+  driver<> server{catalog_options{.recovery_grace = 5000ms}};
+  const auto back = [&](incarnation worker, std::uint32_t shard, operation_counter ended) {
+    auto join = server.join_message("rollout", {shard, 2});
+    join.before.server = {76};
+    join.operation = ended;
+    join.held = server.reference(1);
+    if (!ended.value) join.decided = 1;
+    REQUIRE(server.ask<messages::join_reply>(worker, std::move(join)).result.ok());
+  };
+  const incarnation waits{12};
+  back(waits, 0, {});
+  const auto finish =
+      server.send(waits, messages::finish_request{{1}, 1, {}, false, server.reference(1), {}});
+  CHECK_FALSE(server.answer<messages::status_reply>(waits, finish).has_value());
+  back({13}, 1, {1});
+  const auto reply = server.answer<messages::status_reply>(waits, finish);
+  REQUIRE(reply.has_value());
+  CHECK(reply->result.ok());
+  CHECK(server.available() == versions{1});
+}
+
 TEST_CASE("recovery: leases of an earlier server are believed in the grace only") {
   driver<> server{catalog_options{.recovery_grace = 1000ms}};
   const incarnation trainer{1};

@@ -761,7 +761,7 @@ class simulated_worker {
   time_point timer_ = time_point::never();
 
   struct {
-    const simulated_worker* from = nullptr;  ///< null: the last call was an update
+    const simulated_worker* from = nullptr;  ///< null: an update runs, or was the last call
     messages::reference held{};              ///< there, when the installation began
     std::shared_ptr<bool> runs;              ///< empty: no copy runs
   } copy_;                                   ///< of the last installation

@@ -262,10 +262,9 @@ class updates {
     if (operation.is_publish) {
       const auto is_finished = [](const member_state& m) { return m.phase == phase::finished; };
       if (std::ranges::all_of(operation.members, is_finished)) table_.close(operation);
-    } else if (operation.decided) {
-      close_if_finished(operation);
     } else {
       go_on_with(operation, ended->held->version);
+      close_if_finished(operation);
     }
     return true;
   }
