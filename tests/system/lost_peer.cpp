@@ -2,6 +2,8 @@
 // for `worker_timeout`; who was only stopped, or whose server was, is not.
 
 #include <doctest/doctest.h>
+#include <signal.h>
+#include <unistd.h>
 
 #include <iostream>
 #include <mutex>
@@ -80,6 +82,40 @@ TEST_CASE("kill -9 of the only source: its reader's word and a broken connection
   CHECK_MESSAGE((code == errc::unavailable || code == errc::source_lost), sentence);
   CHECK_MESSAGE(said.wait_for("cannot be reached, and a reader has lost it", 20s), said.text());
   CHECK_MESSAGE(!contains(said.text(), "was silent for too long"), said.text());
+}
+
+TEST_CASE("kill -9 of a source that has forked: its child does not keep its connections") {
+  text_pipe pipe;
+  child_process source{[&] {
+    trainer own{who(pipe.hear(), "trainer-0"), large_words};
+    own.memory.fill(1);
+    own.worker.publish(1);
+    std::cout << "published" << std::endl;
+    if (pipe.hear() != "fork") return 1;
+    const ::pid_t child = ::fork();
+    if (child == 0) {
+      for (;;) ::pause();
+    }
+    std::cout << child << std::endl;
+    std::this_thread::sleep_for(60s);
+    return 0;
+  }};
+  hub::reference_server server;
+  pipe.tell(server.address());
+  REQUIRE(source.output_line() == "published");
+  const auto gate = std::make_shared<tensorhub::testing::read_gate>(8u << 20);
+  gated_rollout reader{
+      who(server.address(), "rollout-0"), large_words, {.inner = {.peer_timeout = 60s}, .gate = gate}};
+  auto running = reader.worker.update_async(latest, 60s);
+  REQUIRE(gate->wait_until_shut(20s));
+  pipe.tell("fork");
+  const ::pid_t grandchild = std::stoi(source.output_line());
+  source.signal(SIGKILL);
+  gate->open();
+  std::string sentence;
+  const errc code = code_of([&] { static_cast<void>(running.wait(30s)); }, &sentence);
+  CHECK_MESSAGE((code == errc::unavailable || code == errc::source_lost), sentence);
+  ::kill(grandchild, SIGKILL);
 }
 
 TEST_CASE("a stopped source is not dead because its connections do not answer") {

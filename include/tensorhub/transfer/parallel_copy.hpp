@@ -13,6 +13,7 @@
 
 #include "tensorhub/concepts/memory_space.hpp"
 #include "tensorhub/detail/build_mode.hpp"
+#include "tensorhub/detail/peer_read.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/types/memory.hpp"
 
@@ -42,6 +43,7 @@ void parallel_copy(std::span<const copy_run> runs, std::size_t lanes, std::uint6
   std::atomic<std::size_t> next{0};
   const auto work = [&units, &next] {
     Memory space{};
+    const detail::peer_read reading;  // a published version: its holder waits for the server before it writes
     for (std::size_t i = next++; i < units.size(); i = next++)
       space.copy(units[i].to, units[i].from, units[i].bytes);
   };

@@ -45,8 +45,8 @@ class simulated_leavers {
       if (holder.alive()) world_->end_process(holder);
     });
   }
-  /// Does what `worker::leave` does: cancels a running update and waits for the end of the running call, hands
-  /// over the held versions, and leaves, all by one deadline. Then calls `done`.
+  /// Does what `worker::leave` does: cancels a running update and waits for the end of the running call,
+  /// hands over the held versions, and leaves, all by one deadline. Then calls `done`.
   void leave_with_grace(worker_type& worker, duration patience, std::function<void()> done) {
     if (world_->log) world_->note(worker.name() + " is to leave");
     const time_point until = world_->events_.now() + patience;

@@ -37,8 +37,8 @@ class operations : public questions {
   /// The shell copies `version` into the memory by itself, on the order `start_pull` (without sources).
   /// Readers of what is held end first; where the server is silent, they are cut off. The version is held
   /// when the shell reports `pull_finished`, and the call ends without the server. If it fails before that
-  /// order, what was held is held again. A server that refuses the report (other bytes) makes the session hold
-  /// nothing. `is_retained`: what is held may be the last copy of a retained version.
+  /// order, what was held is held again. A server that refuses the report (other bytes) makes the session
+  /// hold nothing. `is_retained`: what is held may be the last copy of a retained version.
   session_ticket install(time_point now, version_number version, digest128 root, time_point deadline,
                          bool is_retained);
 
