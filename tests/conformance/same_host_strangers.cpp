@@ -22,6 +22,7 @@
 #include <span>
 #include <string>
 #include <tensorhub/detail/unique_fd.hpp>
+#include <tensorhub/detail/unique_socket.hpp>
 #include <tensorhub/transports/same_host.hpp>
 #include <vector>
 
@@ -66,7 +67,7 @@ struct silent_process {
     if (user && (::setresgid(*user, *user, *user) != 0 || ::setresuid(*user, *user, *user) != 0))
       std::_Exit(4);
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-    std::vector<unique_fd> sockets;
+    std::vector<tensorhub::detail::unique_socket> sockets;
     for (std::array<char, 128> name{}; line.try_take(name, 60s);) {
       int made = 0;
       for (; made < count; ++made)

@@ -98,7 +98,7 @@ struct stranger {
   std::optional<identity> shows{};
   int version = TLS1_3_VERSION;
 
-  [[nodiscard]] static detail::unique_fd socket_to(const std::string& address) {
+  [[nodiscard]] static detail::unique_socket socket_to(const std::string& address) {
     const auto where = parts::parse_address(address, "tls://");
     REQUIRE(where);
     return parts::connect_to(parts::make_address(*where), {}, std::chrono::steady_clock::now() + 10s);
@@ -117,7 +117,7 @@ struct stranger {
 
   /// OpenSSL's reason for which it could not come in; zero: it could.
   [[nodiscard]] int come_in(const std::string& address) const {
-    const detail::unique_fd socket = socket_to(address);
+    const detail::unique_socket socket = socket_to(address);
     const auto made = context();
     const tls_parts::session_pointer session{::SSL_new(made.get())};
     ::SSL_set_bio(session.get(), ::BIO_new_socket(socket.get(), BIO_NOCLOSE), nullptr);
@@ -166,7 +166,7 @@ refusal refused(const authority& ours, const stranger& who, tls::options options
 
 /// A server by OpenSSL's own means, for one connection: shows a certificate that no source would start with.
 struct false_source {
-  detail::unique_fd listener{};
+  detail::unique_socket listener{};
   std::string address;
   std::jthread thread;
 
@@ -360,7 +360,7 @@ TEST_CASE("tls: a reader in the clear, a reader under TLS at a port in the clear
     tls reader{ours.options(), incarnation{3}};
     auto queue = reader.make_queue(1);
     std::uint16_t port = 0;
-    detail::unique_fd listener = parts::listen_at({}, port, "tls");
+    detail::unique_socket listener = parts::listen_at({}, port, "tls");
     const transport_address silent{"tls://127.0.0.1:" + std::to_string(port)};
     const std::string sentence = sentence_of(
         [&] { static_cast<void>(reader.connect(queue, silent, source_id, 100ms)); }, errc::timed_out);
@@ -375,7 +375,7 @@ TEST_CASE("tls: handshakes that are begun and never ended hold up nobody, and en
   const authority ours;
   tls_scene here{ours.options(), ours.options()};
   const auto context = stranger{}.context();
-  std::vector<detail::unique_fd> sockets;
+  std::vector<detail::unique_socket> sockets;
   for (int i = 0; i < 300; ++i) {
     auto socket = stranger::socket_to(here.source.address().text);
     if (i % 3 == 0) CHECK(::send(socket.get(), "\x16", 1, MSG_NOSIGNAL) == 1);

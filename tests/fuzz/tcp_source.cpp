@@ -32,7 +32,7 @@ class scene {
     fuzz::require(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends.data()) == 0, "a socket pair");
     reader_ = detail::unique_fd{ends[0]};
     source_ =
-        std::make_unique<connection>(detail::unique_fd{ends[1]}, false, std::make_shared<staging_pool>(),
+        std::make_unique<connection>(detail::unique_socket{ends[1]}, false, std::make_shared<staging_pool>(),
                                      std::chrono::steady_clock::time_point{});
     add_region(100, region_access::remote_read);
     add_region(70'000, region_access::both);

@@ -145,7 +145,7 @@ class data_stranger {
   }
 
  private:
-  tensorhub::detail::unique_fd socket_;
+  tensorhub::detail::unique_socket socket_;
   bool ended_ = false;
 };
 
