@@ -462,7 +462,9 @@ TEST_CASE("planted: a lease counts from the start of its transfer") {
                first_violation_with<simulation_of<server_that_counts_at_the_start>>(
                    patient_options_for, 300,
                    // It answers before it has done what it says.
-                   [](auto& history) { history.overlooked = {rule::beliefs}; }),
+                   [](auto& history) {
+                     history.overlooked = {rule::beliefs, rule::drains};
+                   }),
                rule::permission);
 }
 
