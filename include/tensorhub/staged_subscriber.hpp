@@ -114,8 +114,8 @@ class any_staged_subscriber : private worker {
   TENSORHUB_DECL install_report install_after(const void* stream, std::chrono::milliseconds timeout);
 
  private:
-  /// Once: memory for the stage, as large as the shard. The live worker joins here, so that `install` needs
-  /// no server.
+  /// Once: memory for the stage, as large as the shard. The live worker has not joined then, if it has never
+  /// called `join`, `update` or `install`: the first of them needs the server.
   TENSORHUB_DECL void prepare_stage();
 
   staging_options how_;

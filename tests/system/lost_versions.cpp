@@ -41,9 +41,11 @@ TEST_CASE("lost: a snapshot that takes the memory of an earlier one") {
 
 TEST_CASE("lost: an unpublish that is forced while the version is being handed over") {
   hub::reference_server server;
-  // Its own offload cannot read.
+  // The process that has room for it cannot read.
   const auto gate = std::make_shared<tensorhub::testing::read_gate>(0);
-  member<gated_hub::publisher> source{who(server.address(), "trainer-0"), few_words, {.gate = gate}};
+  gated_rollout host{who(server.address(), "rollout-0"), few_words, {.gate = gate}};
+  host.worker.join();
+  trainer source{without_room(server.address(), "trainer-0"), few_words};
   source.worker.publish(1);
   source.worker.retain(1);
   const auto report = source.worker.unpublish(1s);

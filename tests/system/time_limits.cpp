@@ -260,17 +260,21 @@ TEST_CASE("time-outs: readers that do not end hold nobody longer than its call m
 
 TEST_CASE("time-outs: the end of a process that takes a version into host memory, and the server has gone") {
   auto server = std::make_unique<hub::reference_server>();
-  // Its own offload cannot read.
+  auto without_room = patient(server->address(), "trainer-0");
+  without_room.offload_limit_bytes = 100;
+  trainer source{without_room, 1000};
+  // What it takes, it cannot read.
   const auto gate = std::make_shared<tensorhub::testing::read_gate>(0);
-  std::optional<member<gated_hub::publisher>> source;
-  source.emplace(patient(server->address(), "trainer-0"), 1000,
-                 gated_hub::publisher::transport_options{.gate = gate});
-  source->worker.publish(1);
-  source->worker.retain(1);
-  CHECK(source->worker.unpublish(given).forced);
-  CHECK(source->worker.offloaded_bytes() > 0);
+  std::optional<gated_rollout> host;
+  host.emplace(patient(server->address(), "rollout-0"), 1000,
+               gated_hub::subscriber::transport_options{.gate = gate});
+  host->worker.join();
+  source.worker.publish(1);
+  source.worker.retain(1);
+  CHECK(source.worker.unpublish(given).forced);
+  CHECK(host->worker.offloaded_bytes() > 0);
   server.reset();
-  CHECK(time_of([&] { source.reset(); }) <= 3 * generous);
+  CHECK(time_of([&] { host.reset(); }) <= 3 * generous);
 }
 
 TEST_CASE("leave: an update that runs is cancelled first, and the worker has left by the grace") {

@@ -84,11 +84,6 @@ TENSORHUB_DECL unpublish_report any_staged_subscriber::leave(std::chrono::millis
 }
 
 TENSORHUB_DECL void any_staged_subscriber::prepare_stage() {
-  try {
-    worker::join();
-  } catch (const error& e) {
-    if (e.code() != errc::busy) throw;  // what runs has joined, or does so itself
-  }
   const std::lock_guard lock{mutex_};
   if (staged_) return;
   const auto tensors = data().tensors();
