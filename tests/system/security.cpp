@@ -426,7 +426,7 @@ TEST_CASE("security: who had a lease cannot read what is written after the unpub
   const tensorhub::memory_range range{target.data(), target.size()};
   const auto region = reader.register_memory(std::span{&range, 1}, tensorhub::region_access::local_write);
   const auto read = [&](const tensorhub::remote_region& from) {
-    const auto posted = queue.post_read(connection, region.front(), 0, {&from, 0, target.size()}, {7});
+    const auto posted = queue.post_read(connection, region.front(), 0, {&from, 0, target.size()}, 7);
     REQUIRE(posted == tensorhub::post_result::posted);
     tensorhub::completion done{};
     while (queue.poll(std::span{&done, 1}) == 0) queue.wait(10ms);
