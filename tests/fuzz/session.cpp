@@ -43,9 +43,11 @@ class scene {
         answer(in);
     }
     settle();
+    if (is_revoking_ && ++steps_ % 3 == 0) report_revoked();
   }
 
-  /// No server any more, and a shell that reports the end of its transfer: every call ends.
+  /// No server any more, and a shell that reports the ends of its transfer and of a revocation: every call
+  /// ends.
   void finish() {
     for (int rounds = 0; rounds < 64 && !tickets_.empty(); ++rounds) {
       if (is_pulling_) {
@@ -53,6 +55,7 @@ class scene {
         core_.pull_failed(now_, {errc::source_lost, "x"}, {});
         settle();
       }
+      if (is_revoking_) report_revoked();
       pass(std::chrono::seconds{20});
       settle();
     }
@@ -101,6 +104,7 @@ class scene {
       case 10:
         return called(core_.describe(now_, 0, deadline));
       default:
+        if (in.once_in(4)) return called(core_.install(now_, {in.number()}, {1, 1}, deadline));
         core_.cancel(now_, last_ticket_);
     }
   }
@@ -110,6 +114,12 @@ class scene {
   }
   [[nodiscard]] static version_selector selector(fuzz::input& in) {
     return {static_cast<version_selector::kind_type>(in.below(3)), {in.number()}};
+  }
+
+  void report_revoked() {
+    is_revoking_ = false;
+    core_.all_cut_off(now_);
+    settle();
   }
 
   // ---- the transfer
@@ -253,8 +263,12 @@ class scene {
     fuzz::require(action.held.epoch == epoch_, "what is shown again has the present epoch");
   }
   void perform(const session_actions::start_pull&) {
-    fuzz::require(!is_pulling_, "one transfer at a time");
+    fuzz::require(!is_pulling_ && !is_revoking_, "one transfer at a time, and none while keys are revoked");
     is_pulling_ = true;
+  }
+  void perform(const session_actions::cut_off_all&) {
+    fuzz::require(!is_revoking_, "one revocation at a time");
+    is_revoking_ = true;
   }
   void perform(const session_actions::add_source&) {
     fuzz::require(is_pulling_, "a source is added to a transfer that runs");
@@ -271,6 +285,8 @@ class scene {
   std::uint64_t version_ = 0;
   std::uint64_t epoch_ = 0;
   bool is_pulling_ = false;
+  bool is_revoking_ = false;
+  std::size_t steps_ = 0;  ///< while keys are being revoked
   encoder encoder_;
   decoder decoder_;
 };
