@@ -15,9 +15,9 @@
 /// The shards of a replica stage one version together: all of them have it, or `stage` fails in all of them.
 /// Until `install` begins, nothing that happens to the stage touches the live weights, or what is served of
 /// them. `install` is local: it waits for the readers of the live version, and for nobody else, neither the
-/// other shards nor the server. When to install is for the shards to agree upon; for the server the live
-/// replica holds the version when all its shards have installed. A shard whose install fails before its first
-/// byte has changed goes on holding and serving the old version.
+/// other shards nor, once the live worker has joined, the server. When to install is for the shards to agree
+/// upon; for the server the live replica holds the version when all its shards have installed. A shard whose
+/// install fails before its first byte has changed goes on holding and serving the old version.
 
 #include <chrono>
 #include <cstdint>
@@ -114,8 +114,7 @@ class any_staged_subscriber : private worker {
   TENSORHUB_DECL install_report install_after(const void* stream, std::chrono::milliseconds timeout);
 
  private:
-  /// Once: memory for the stage, as large as the shard. The live worker has not joined then, if it has never
-  /// called `join`, `update` or `install`: the first of them needs the server.
+  /// Once: memory for the stage, as large as the shard.
   TENSORHUB_DECL void prepare_stage();
 
   staging_options how_;

@@ -150,14 +150,7 @@ TEST_CASE("every option: request_retry, to a server that says nothing") {
 
 TEST_CASE("every option: connect_timeout, to a process that has stopped") {
   text_pipe pipe;
-  child_process source{[&] {
-    trainer own{who(pipe.hear(), "trainer-0"), small_words};
-    own.memory.fill(1);
-    own.worker.publish(1);
-    std::cout << "published" << std::endl;
-    std::this_thread::sleep_for(60s);
-    return 0;
-  }};
+  child_process source{[&] { return publish_and_stay(pipe.hear(), small_words); }};
   tensorhub::reference_server_options how;
   how.catalog.worker_timeout = 60s;
   hub::reference_server server{how};

@@ -115,14 +115,7 @@ TEST_CASE("keys that take longer than worker_timeout to revoke: the source lives
 TEST_CASE(
     "the only source dies during an update: the reader is told, by name, and is torn until the next one") {
   text_pipe pipe;
-  child_process source{[&] {
-    trainer own{who(pipe.hear(), "trainer-0"), large_words};
-    own.memory.fill(1);
-    own.worker.publish(1);
-    std::cout << "published" << std::endl;
-    std::this_thread::sleep_for(60s);
-    return 0;
-  }};
+  child_process source{[&] { return publish_and_stay(pipe.hear(), large_words); }};
   tensorhub::reference_server_options how;
   how.catalog.worker_timeout = 1500ms;
   how.catalog.heartbeat_interval = 200ms;

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <iostream>
 #include <string>
 #include <tensorhub/server.hpp>
 #include <tensorhub/tensorhub.hpp>
@@ -119,6 +120,16 @@ struct member {
 using trainer = member<hub::publisher>;
 using rollout = member<hub::subscriber>;
 using gated_rollout = member<gated_hub::subscriber>;
+
+/// A process that has published version 1, says so, and goes on until it is killed, or for a minute.
+[[nodiscard]] inline int publish_and_stay(const std::string& server, std::size_t large_words) {
+  trainer own{who(server, "trainer-0"), large_words};
+  own.memory.fill(1);
+  own.worker.publish(1);
+  std::cout << "published" << std::endl;
+  std::this_thread::sleep_for(60s);
+  return 0;
+}
 
 /// The code of the error that a call ends with; `ok` if it ends well. `sentence` gets its words.
 template <typename Call>

@@ -53,14 +53,7 @@ class said_lines {
 
 TEST_CASE("kill -9 of the only source: its reader's word and a broken connection are enough") {
   text_pipe pipe;
-  child_process source{[&] {
-    trainer own{who(pipe.hear(), "trainer-0"), large_words};
-    own.memory.fill(1);
-    own.worker.publish(1);
-    std::cout << "published" << std::endl;
-    std::this_thread::sleep_for(60s);
-    return 0;
-  }};
+  child_process source{[&] { return publish_and_stay(pipe.hear(), large_words); }};
   said_lines said;
   tensorhub::reference_server_options how;
   how.catalog.worker_timeout = 60s;  // longer than this test waits for anything
@@ -94,6 +87,7 @@ TEST_CASE("kill -9 of a source that has forked: its child does not keep its conn
     if (pipe.hear() != "fork") return 1;
     const ::pid_t child = ::fork();
     if (child == 0) {
+      ::alarm(60);  // ends it, should this test not do so
       for (;;) ::pause();
     }
     std::cout << child << std::endl;
@@ -120,14 +114,7 @@ TEST_CASE("kill -9 of a source that has forked: its child does not keep its conn
 
 TEST_CASE("a stopped source is not dead because its connections do not answer") {
   text_pipe pipe;
-  child_process source{[&] {
-    trainer own{who(pipe.hear(), "trainer-0"), large_words};
-    own.memory.fill(1);
-    own.worker.publish(1);
-    std::cout << "published" << std::endl;
-    std::this_thread::sleep_for(60s);
-    return 0;
-  }};
+  child_process source{[&] { return publish_and_stay(pipe.hear(), large_words); }};
   said_lines said;
   tensorhub::reference_server_options how;
   how.catalog.worker_timeout = 60s;

@@ -64,6 +64,22 @@ std::vector<std::string> sources_of(const std::string& server, const std::string
   return sources[0];
 }
 
+/// Version 1 is live, version 2 is staged; the trainer has version 2.
+struct staged_rollout {
+  trainer source;
+  member<hub::staged_subscriber> holder;
+  explicit staged_rollout(const std::string& server)
+      : source{who(server, "trainer-0"), large_words}, holder{who(server, "rollout-0"), large_words} {
+    source.memory.fill(1);
+    source.worker.publish(1);
+    holder.worker.update();
+    source.worker.unpublish();
+    source.memory.fill(2);
+    source.worker.publish(2);
+    holder.worker.stage(2);
+  }
+};
+
 }  // namespace
 
 TEST_CASE("what is staged is beside the live weights; install puts it in their place, in every shard") {
@@ -162,15 +178,9 @@ TEST_CASE("a stage that fails in one shard fails in all, and all go on serving w
 
 TEST_CASE("install waits for the readers of what is live; they end right") {
   hub::reference_server server;
-  member<hub::staged_subscriber> holder{who(server.address(), "rollout-0"), large_words};
-  trainer source{who(server.address(), "trainer-0"), large_words};
-  source.memory.fill(1);
-  source.worker.publish(1);
-  holder.worker.update();
-  source.worker.unpublish();
-  source.memory.fill(2);
-  source.worker.publish(2);
-  holder.worker.stage(2);
+  staged_rollout all{server.address()};
+  trainer& source = all.source;
+  member<hub::staged_subscriber>& holder = all.holder;
   const auto gate = std::make_shared<tensorhub::testing::read_gate>(begun_bytes);
   gated_rollout reader{who(server.address(), "rollout-1"), large_words, {.gate = gate}};
   auto reading = reader.worker.update_async(exactly(1), 60s);
@@ -215,26 +225,6 @@ TEST_CASE("install waits for the readers of what is live; they end right") {
   CHECK(holder.memory.holds(2));
   CHECK(holder.worker.held_version() == 2);
 }
-
-namespace {
-
-/// Version 1 is live, version 2 is staged; the trainer has version 2.
-struct staged_rollout {
-  trainer source;
-  member<hub::staged_subscriber> holder;
-  explicit staged_rollout(const std::string& server)
-      : source{who(server, "trainer-0"), large_words}, holder{who(server, "rollout-0"), large_words} {
-    source.memory.fill(1);
-    source.worker.publish(1);
-    holder.worker.update();
-    source.worker.unpublish();
-    source.memory.fill(2);
-    source.worker.publish(2);
-    holder.worker.stage(2);
-  }
-};
-
-}  // namespace
 
 TEST_CASE("install needs no server: a later one learns what is live") {
   auto server = std::make_unique<hub::reference_server>();

@@ -78,7 +78,8 @@ struct host_memory {
   static constexpr bool host_accessible = true;
 
   /// Zero-filled pages of a memfd, or anonymous pages if the kernel has no memfd. Only this mapping can write
-  /// to the file (Linux 5.1 or newer).
+  /// to the file (Linux 5.1 or newer). A forked child does not inherit the mapping: a child that touches it
+  /// is ended by SIGSEGV.
   class allocation {
    public:
     explicit allocation(std::uint64_t bytes);

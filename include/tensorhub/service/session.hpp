@@ -48,7 +48,7 @@ class session : public session_detail::operations {
   /// call by `until`.
   void make_way(time_point now, time_point until);
 
-  /// See session_detail::operations.
+  /// The shell copies this version into the memory by itself (operations.hpp).
   session_ticket install(time_point now, version_number version, digest128 root, time_point deadline);
 
   /// Leaves at once: ends all calls, cuts off all readers, and tells the server so once, without an answer.

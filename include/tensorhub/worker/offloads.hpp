@@ -74,12 +74,15 @@ class offloads {
  private:
   struct kept {
     version_number version{};
-    bool over = false;                              ///< is to end
-    bool ended = false;                             ///< the version is not kept any more
-    bool has_spare = false;                         ///< after that: `memory` may be taken by another
-    bool is_done = false;                           ///< the thread does nothing any more
+    enum class phase : std::uint8_t {
+      keeping,   ///< the version arrives or is served; `memory` is the thread's
+      offering,  ///< the version is gone; `memory` may be taken by another
+      done       ///< the thread does nothing any more
+    };
+    phase at = phase::keeping;
+    bool over = false;                              ///< it is told to end
     std::chrono::steady_clock::time_point until{};  ///< when it must have ended
-    std::unique_ptr<owned_tensors> memory{};        ///< the thread's own, unless `has_spare`
+    std::unique_ptr<owned_tensors> memory{};
     std::jthread thread;
   };
 

@@ -120,8 +120,8 @@ class worker {
 
   /// Leaves the model for good, all within `grace`: an update that runs is cancelled, readers drain, and what
   /// is retained and nobody else has is handed over. At the end of the grace the remaining readers are cut
-  /// off. The worker can only be destroyed after that, also after an error: it says that the server has not
-  /// confirmed that the worker has left.
+  /// off (which may take longer, as at `unpublish`). The worker can only be destroyed after that, also after
+  /// an error: it says that the server has not confirmed that the worker has left.
   TENSORHUB_DECL unpublish_report leave(std::chrono::milliseconds grace = defaults::drain_timeout);
 
   // ---- questions to the server: one request and its answer each, also while an update runs

@@ -315,8 +315,8 @@ class membership {
       const messages::assignment& first = join.reading.front();
       versions_.know(model, first.version, worker.shard.index, first.root);
       worker.overwriting = true;
-      // Afterwards nobody may claim to read from others: their drains would wait for it. Whoever comes late,
-      // and does read, is stopped by its source's next drain, which makes the old keys invalid.
+      // Afterwards nobody may claim to read from others: their drains would wait for it. A worker that comes
+      // late and does read is stopped by its source's next drain, which makes the old keys invalid.
       if (core_.recovering()) {
         for (const messages::assignment& source : join.reading) leases_.adopt(worker, source);
         leases_.promote(worker, {});

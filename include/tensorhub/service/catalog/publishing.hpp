@@ -160,15 +160,10 @@ class publishing {
   [[nodiscard]] messages::status hold(worker_state& worker, const messages::reference& held) {
     if (!held.version) return {errc::invalid_argument, "no worker can hold version 0: count from 1"};
     if (table_.is_in_update(worker)) return {errc::busy, "an update of this worker is running"};
-    if (!versions::may_have_received(worker, held)) {
-      return {errc::version_conflict, "version " + to_string(held.version) + " of shard " +
-                                          to_string(worker.shard) +
-                                          " has other bytes, or nobody has published it"};
-    }
     const messages::drained_reply ended{{errc::cancelled, "this worker has said since what it holds"}};
     if (std::exchange(worker.parked, std::nullopt)) core_.answer(worker, worker.parked_sequence, ended);
-    const bool is_same =
-        worker.held && worker.held->version == held.version && worker.held->epoch == held.epoch;
+    const bool is_same = worker.held && worker.held->version == held.version &&
+                         worker.held->epoch == held.epoch && worker.held->root == held.root;
     if (is_same) {  // its readers go on
       if (const auto drain = std::exchange(worker.drain, std::nullopt))
         core_.answer(worker, drain->sequence, ended);
@@ -177,10 +172,17 @@ class publishing {
       leases_.forget_drain(worker);
       versions_.drop(worker);
     }
-    versions_.hold(worker, held, is_same && worker.publisher);
+    const bool is_believed = versions::may_have_received(worker, held);
+    if (is_believed)
+      versions_.hold(worker, held, is_same && worker.publisher);
+    else
+      versions_.disbelieve(worker, held.version);
     updates_.refresh(*worker.replica);
     versions_.forget_old(*worker.model);
-    return {};
+    if (is_believed) return {};
+    return {errc::version_conflict, "version " + to_string(held.version) + " of shard " +
+                                        to_string(worker.shard) +
+                                        " has other bytes, or nobody has published it: update this worker"};
   }
 
   [[nodiscard]] messages::status publish(worker_state& worker, const messages::publish_request& request,

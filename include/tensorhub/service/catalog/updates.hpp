@@ -372,11 +372,7 @@ class updates {
       versions_.hold(worker, *request.held, false);
       versions_.forget_old(*worker.model);
     } else if (request.held) {
-      core_.log(log_level::warning,
-                who(worker) + " reports version " + to_string(request.held->version) +
-                    " with a root digest that is not the published one: it counts as holding nothing",
-                about(worker));
-      versions_.drop(worker);
+      versions_.disbelieve(worker, request.held->version);
     } else if (!request.intact) {
       versions_.drop(worker);
     }

@@ -56,6 +56,15 @@ class versions {
     reindex(worker);
   }
 
+  /// The worker reports a version with another root than the published one.
+  void disbelieve(worker_state& worker, version_number reported) {
+    core_.log(log_level::warning,
+              who(worker) + " reports version " + to_string(reported) +
+                  " with a root digest that is not the published one: it counts as holding nothing",
+              about(worker));
+    drop(worker);
+  }
+
   /// The worker receives this version and can be read meanwhile.
   void receive(worker_state& worker, const messages::reference& shown) {
     worker.receiving = shown;

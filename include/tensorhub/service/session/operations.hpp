@@ -34,14 +34,6 @@ class operations : public questions {
                         const std::optional<remote_region>& control = std::nullopt,
                         messages::update_reach reach = messages::update_reach::anywhere);
 
-  /// The shell copies `version` into the memory by itself, on the order `start_pull` (without sources).
-  /// Readers of what is held end first; where the server is silent, they are cut off. The version is held
-  /// when the shell reports `pull_finished`, and the call ends without the server. If it fails before that
-  /// order, what was held is held again. A server that refuses the report (other bytes) makes the session
-  /// hold nothing. `is_retained`: what is held may be the last copy of a retained version.
-  session_ticket install(time_point now, version_number version, digest128 root, time_point deadline,
-                         bool is_retained);
-
   /// Ends a running update with `cancelled`; any other ticket is ignored.
   void cancel(time_point now, session_ticket ticket);
 
@@ -104,6 +96,14 @@ class operations : public questions {
     if (operation_ && push.operation == counter_ && !operation_->is_local()) abort(now, push.reason);
   }
 
+  /// The shell copies `version` into the memory by itself, on the order `start_pull` (without sources).
+  /// Readers of what is held end first; where the server is silent, they are cut off. The version is held
+  /// when the shell reports `pull_finished`, and the call ends without the server. If it fails before that
+  /// order, what was held is held again. A server that refuses the report (other bytes) makes the session
+  /// hold nothing. `is_retained`: what is held may be the last copy of a retained version.
+  session_ticket install(time_point now, version_number version, digest128 root, time_point deadline,
+                         bool is_retained);
+
   /// Runs the timers of the call. `keeps`: what is retained.
   void advance_operation(time_point now, const messages::retention& keeps);
   [[nodiscard]] time_point operation_deadline() const noexcept;
@@ -156,6 +156,8 @@ class operations : public questions {
   void expire_operation(time_point now, const messages::retention& keeps);
   /// The deadline of an unpublish: the memory is the caller's again.
   void force_unpublish(time_point now, const messages::retention& keeps);
+  /// A call after which the memory is the caller's: its result waits for the end of a revocation.
+  void end_with(session_result result);
   /// Ends the running call with this result.
   void conclude(session_result result);
   void conclude(messages::status outcome, version_number version, bool kept = false);

@@ -39,8 +39,9 @@ TENSORHUB_DECL void offloads::take(version_number version, std::string replica,
   const std::lock_guard lock{mutex_};
   forget_done();
   if (closed_) return;
-  if (std::ranges::any_of(kept_, [&](const auto& each) { return each->version == version && !each->ended; }))
-    return;
+  const bool is_known = std::ranges::any_of(
+      kept_, [&](const auto& each) { return each->version == version && each->at == kept::phase::keeping; });
+  if (is_known) return;
   kept_.push_back(std::make_unique<kept>());
   kept& added = *kept_.back();
   added.version = version;
@@ -63,7 +64,7 @@ TENSORHUB_DECL void offloads::leave(std::chrono::steady_clock::time_point until)
   }
   changed_.notify_all();
   changed_.wait_until(lock, until, [this] {
-    return std::ranges::all_of(kept_, [](const auto& each) { return each->ended; });
+    return std::ranges::all_of(kept_, [](const auto& each) { return each->at != kept::phase::keeping; });
   });
 }
 
@@ -103,8 +104,7 @@ TENSORHUB_DECL void offloads::run(kept& self, const std::string& replica,
   {
     const std::lock_guard lock{mutex_};
     if (fits) bytes_ -= needed;
-    self.ended = true;
-    self.has_spare = self.memory != nullptr;
+    self.at = kept::phase::offering;
     changed_.notify_all();
   }
   offer_memory(self);
@@ -113,17 +113,16 @@ TENSORHUB_DECL void offloads::run(kept& self, const std::string& replica,
 TENSORHUB_DECL void offloads::offer_memory(kept& self) {
   std::unique_ptr<owned_tensors> unused;  // is given back without the lock
   std::unique_lock lock{mutex_};
-  changed_.wait_for(lock, spare_time, [&] { return closed_ || !self.has_spare; });
-  self.has_spare = false;
-  self.is_done = true;
+  changed_.wait_for(lock, spare_time, [&] { return closed_ || !self.memory; });
+  self.at = kept::phase::done;
   unused.swap(self.memory);
   lock.unlock();
 }
 
 TENSORHUB_DECL std::unique_ptr<owned_tensors> offloads::take_spare() {
-  const auto found = std::ranges::find_if(kept_, [](const auto& each) { return each->has_spare; });
+  const auto found = std::ranges::find_if(
+      kept_, [](const auto& each) { return each->at == kept::phase::offering && each->memory; });
   if (found == kept_.end()) return nullptr;
-  (*found)->has_spare = false;
   changed_.notify_all();
   return std::move((*found)->memory);
 }
@@ -217,7 +216,7 @@ TENSORHUB_DECL bool offloads::reserve(std::uint64_t needed) {
 }
 
 TENSORHUB_DECL void offloads::forget_done() {
-  std::erase_if(kept_, [](const auto& each) { return each->is_done; });
+  std::erase_if(kept_, [](const auto& each) { return each->at == kept::phase::done; });
 }
 
 }  // namespace tensorhub::inline TENSORHUB_MODE

@@ -30,11 +30,9 @@ TENSORHUB_DECL session_ticket operations::publish(time_point now, version_number
 TENSORHUB_DECL session_ticket operations::unpublish(time_point now, time_point deadline, bool leaving) {
   const session_ticket ticket = new_ticket();
   if (fatal_ && !operation_) {  // all readers were cut off when the session ended
-    finish(ticket, {});
-    if (revocation_.runs) {
-      revocation_.results.push_back(std::move(results_.back()));
-      results_.pop_back();
-    }
+    session_result done;
+    done.ticket = ticket;
+    end_with(std::move(done));
     return ticket;
   }
   if (!admit(ticket)) return ticket;
@@ -344,9 +342,8 @@ TENSORHUB_DECL void operations::stop_pull(const messages::status& reason) {
 
 TENSORHUB_DECL void operations::force_drain() {
   outbox_.make_notice(purpose::drain);
-  operation_->lost =
-      operation_->lost ||
-      operation_->copies == local_copy::over_retained;  // nobody has said that another holder has it
+  // Nobody has said that another holder has it.
+  if (operation_->copies == local_copy::over_retained) operation_->lost = true;
   revoke_before_pull(true);
 }
 
@@ -487,6 +484,10 @@ TENSORHUB_DECL void operations::conclude(session_result result) {
   result.operation = known_counter();
   counter_ = std::max(counter_, std::exchange(closed_meanwhile_, {}));
   operation_.reset();
+  end_with(std::move(result));
+}
+
+TENSORHUB_DECL void operations::end_with(session_result result) {
   (revocation_.runs ? revocation_.results : results_).push_back(std::move(result));
 }
 
