@@ -693,6 +693,13 @@ TEST_CASE("session: what a worker that was not heard keeps") {
     CHECK(worker.result(ticket).value().outcome.ok());
     CHECK_FALSE(worker.core.kept());
   }
+  SUBCASE("nothing, where the caller takes its memory back before the worker goes on") {
+    worker.push(not_heard);
+    const auto ticket = worker.core.unpublish(worker.now, worker.in(5s));
+    worker.core.all_cut_off(worker.now);
+    CHECK(worker.result(ticket).value().outcome.ok());
+    CHECK_FALSE(worker.core.kept());
+  }
   SUBCASE("nothing, where other bytes are arriving; what has arrived is not shown afterwards") {
     const auto ticket = worker.start_update(3);
     worker.push(not_heard);
@@ -713,6 +720,23 @@ TEST_CASE("session: what a worker that was not heard keeps") {
     CHECK(worker.result(ticket).value().outcome.code == errc::disconnected);
     CHECK(worker.core.kept().value().version == version_number{1});
   }
+}
+
+TEST_CASE("session: a worker that was not heard does not return when its caller leaves") {
+  driver worker{[](session_options& how) { how.renewable = true; }};
+  worker.join();
+  worker.hold(1);
+  worker.push(not_heard);
+  SUBCASE("leaves") {
+    worker.core.unpublish(worker.now, worker.in(5s));
+    const auto ticket = worker.core.leave(worker.now, worker.in(5s));
+    CHECK(worker.result(ticket).value().outcome.ok());
+  }
+  SUBCASE("is given up") {
+    worker.core.abandon(worker.now);
+  }
+  worker.core.all_cut_off(worker.now);
+  CHECK_FALSE(worker.core.may_return());
 }
 
 TEST_CASE("session: a worker that was not heard and cannot be another incarnation ends") {

@@ -31,6 +31,7 @@ class simulated_trainers {
   void train(std::uint32_t shard, version_number version, bool last) {
     worker_type* worker = world_->at({World::trainer, shard});
     if (worker == nullptr) return meet(shard, version);  // the others publish without it
+    if (worker->paused()) return soon([this, shard, version, last] { train(shard, version, last); });
     worker->write_version(version);
     if (shard == 0) ++world_->statistics_.versions;
     world_->call(
@@ -69,6 +70,7 @@ class simulated_trainers {
   void take_back(worker_type& worker, std::uint32_t shard, version_number version) {
     event_queue& events = world_->events_;
     if (!worker.alive()) return meet(shard, version);
+    if (worker.paused()) return soon([this, &worker, shard, version] { take_back(worker, shard, version); });
     if (events.chance(world_->options_.careless_trainer))
       worker.scribble();  // breaks the contract: readers must detect it
     const bool exits = !world_->over() && events.chance(world_->options_.trainer_exits);
@@ -96,6 +98,12 @@ class simulated_trainers {
           if (politely) return leave(worker, shard, version);
           meet(shard, version);
         });
+  }
+
+  /// A stopped process makes its call when it goes on, perhaps before it has heard that it was declared dead.
+  template <typename Call>
+  void soon(Call call) {
+    world_->events_.after(world_->events_.between(duration{0}, std::chrono::milliseconds{2}), std::move(call));
   }
 
   /// The process leaves and ends, perhaps while the other shards still drain; another one replaces it.

@@ -626,7 +626,10 @@ class simulation {
   void look_at(worker_type& worker) {
     if (worker.paused() || !worker.alive()) return;
     check_belief(worker);
-    if (!worker.core().fatal() || !ending_.insert(worker.core().self()).second) return;
+    if (!worker.core().fatal()) return;
+    const bool returns_soon =
+        worker.core().is_revoking() && worker.core().fatal()->code == errc::disconnected;
+    if (returns_soon || !ending_.insert(worker.core().self()).second) return;
     // The user sees the error and restarts the worker.
     events_.after(events_.between(duration{0}, std::chrono::milliseconds{5}), [this, &worker] {
       if (worker.alive()) kill(place_of(worker.core()));

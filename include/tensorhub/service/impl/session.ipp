@@ -33,6 +33,10 @@ TENSORHUB_DECL session_ticket session::leave(time_point now, time_point deadline
   const bool is_joining = outbox_.count(purpose::join) > 0;  // the server may know of this worker already
   if ((joined_ || is_joining) && !operation_ && !held_) leaving_ = true;
   const session_ticket ticket = new_ticket();
+  if (fatal_ && std::exchange(returns_, false)) {  // the server has removed this worker already
+    finish(ticket, {});
+    return ticket;
+  }
   if (!admit(ticket)) return ticket;
   if (held_) {
     finish(ticket, {errc::busy,
@@ -67,6 +71,7 @@ TENSORHUB_DECL session_ticket session::install(time_point now, version_number ve
 TENSORHUB_DECL void session::abandon(time_point now) {
   if (joined_) request(now, messages::leave_request{}, purpose::leave);
   end({errc::cancelled, "this worker has left its model: construct a new one"});
+  returns_ = false;
 }
 
 TENSORHUB_DECL void session::receive(time_point now, const messages::envelope& envelope) {

@@ -45,7 +45,8 @@ inline constexpr std::chrono::milliseconds digests_are_late{1000};
   const auto patience =
       std::max(detail::time_left(until), std::min<std::chrono::milliseconds>(timeout, digests_are_late));
   const session_ticket ticket = self.client.with([&](session& core, time_point now) {
-    self.data->show(version, core.epoch(), digests.table);
+    // A worker that has just been declared dead shows what it holds once more.
+    if (!core.held() && !core.fatal()) self.data->show(version, core.epoch(), digests.table);
     return core.publish(now, version, digests.root, self.data->control(), now + patience);
   });
   const session_result result = self.wait_for(ticket, patience);

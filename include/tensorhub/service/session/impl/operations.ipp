@@ -30,6 +30,7 @@ TENSORHUB_DECL session_ticket operations::publish(time_point now, version_number
 TENSORHUB_DECL session_ticket operations::unpublish(time_point now, time_point deadline, bool leaving) {
   const session_ticket ticket = new_ticket();
   if (fatal_ && !operation_) {  // all readers were cut off when the session ended
+    kept_.reset();              // the caller is about to write into it
     session_result done;
     done.ticket = ticket;
     end_with(std::move(done));
