@@ -391,6 +391,14 @@ TEST_CASE("planted: a chunk is served on before it was verified") {
                rule::shown_chunks);
 }
 
+TEST_CASE("planted: the lanes of a pull connect without knowing of each other") {
+  check_caught("all lanes wait for the same source",
+               first_violation<default_simulation>(
+                   200, 0.0, std::chrono::milliseconds{100},
+                   plant_in_workers([](auto& worker) { worker.faults.lanes_connect_alone = true; })),
+               rule::lanes);
+}
+
 TEST_CASE("a reader that shows chunks before they have arrived is seen through by digests alone") {
   const catch_record caught =
       first_violation<default_simulation>(60, 0.0, std::chrono::milliseconds{100}, [](auto& history) {
@@ -417,12 +425,17 @@ TEST_CASE("planted: a source that does not cut off") {
                rule::permission);
 }
 
+namespace {
+
+simulation_options many_stand_still(std::uint64_t seed) {
+  simulation_options options = patient_options_for(seed);
+  options.paused_readers = 0.3;
+  return options;
+}
+
+}  // namespace
+
 TEST_CASE("planted: the epoch check is skipped") {
-  const auto many_stand_still = [](std::uint64_t seed) {
-    simulation_options options = patient_options_for(seed);
-    options.paused_readers = 0.3;
-    return options;
-  };
   check_caught("header not read again",
                first_violation_with<default_simulation>(
                    many_stand_still, 300,
@@ -434,7 +447,7 @@ TEST_CASE("planted: the epoch check is skipped, without digests, and processes a
   using history_type = simulation<nearest_source, group_consistent, no_integrity>;
   const auto change = [](auto& worker) { worker.faults.skip_header_check = true; };
   check_caught("header not read again, no digests",
-               first_violation_with<history_type>(patient_options_for, 300,
+               first_violation_with<history_type>(many_stand_still, 600,
                                                   [&](auto& history) {
                                                     history.for_each_worker(change);
                                                     history.on_spawn = change;

@@ -376,7 +376,7 @@ TEST_CASE("pull driver: who accepts a connection and says nothing does not keep 
     CAPTURE(lanes);
     source_process<> whole{1};
     source_process<> further{2};
-    reader_process<> reader{whole.shape(), {.lanes = lanes, .connect_timeout = 2 * patience}};
+    reader_process<> reader{whole.shape(), {.lanes = lanes, .contacts = {.connect_timeout = 2 * patience}}};
     for (int i = 0; i < 2; ++i) {
       pull_target stopped = whole.target();
       stopped.facts.holder = stopped_process;

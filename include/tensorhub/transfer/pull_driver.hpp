@@ -5,13 +5,8 @@
 /// `run` works in the calling thread and in `lanes - 1` more threads. Each lane has its own queue, endpoints
 /// and scratch memory. A lane digests each chunk right after the chunk has arrived, while the bytes are in
 /// the cache of the core that received them. All lanes share one `pull` under one mutex; the mutex is held
-/// for decisions only, never while the bytes of a chunk are read or digested.
-///
-/// Every lane connects to every source. A lane reads nothing while it connects, and a stopped process still
-/// accepts connections but never answers. Therefore only one lane at a time tries a source that no lane has
-/// reached yet, and the other lanes keep reading. If there are other sources, the first attempt is short and
-/// later attempts are longer, and the lane does its other work between attempts. As soon as another source is
-/// connected, the attempts are limited by `next_connect_timeout`.
+/// for decisions only, never while the bytes of a chunk are read or digested. `pull_contacts` decides which
+/// lane connects to which source.
 /// Thread safety: `add_source`, `release_source`, `stop`, `progress` may be called by any thread while `run`
 /// runs; `run` is called once.
 
@@ -40,6 +35,7 @@
 #include "tensorhub/error.hpp"
 #include "tensorhub/transfer/chunk_digests.hpp"
 #include "tensorhub/transfer/pull.hpp"
+#include "tensorhub/transfer/pull_contacts.hpp"
 #include "tensorhub/transfer/pull_report.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE {
@@ -56,9 +52,7 @@ struct segment_place {
 struct pull_driver_options {
   std::size_t lanes = 1;
   std::size_t window_chunks = 4;  ///< per lane
-  duration connect_timeout = defaults::connect_timeout;
-  /// Time-out for connecting to a further source while other sources are connected.
-  duration next_connect_timeout = std::chrono::milliseconds{500};
+  contact_options contacts{};
   pull_options rules{};  ///< everything but the window, which is `window_chunks`
 };
 
@@ -93,7 +87,8 @@ class pull_driver {
         seed_{digest_seed},
         options_{options},
         handlers_{std::move(handlers)},
-        core_{shape, with_window(options), first_chunk} {
+        core_{shape, with_window(options), first_chunk},
+        contacts_{core_, options.contacts} {
     options_.lanes = std::max<std::size_t>(1, options_.lanes);
     total_bytes_ = shape.bytes();
   }
@@ -102,7 +97,6 @@ class pull_driver {
     const std::lock_guard lock{mutex_};
     core_.add_source(target.facts);
     sources_.push_back({std::move(target)});
-    ++generation_;
     wake_all();
   }
 
@@ -122,7 +116,6 @@ class pull_driver {
   void stop() {
     const std::lock_guard lock{mutex_};
     stopped_ = true;
-    ++generation_;
     wake_all();
   }
 
@@ -131,7 +124,7 @@ class pull_driver {
   bool run() {
     {
       std::vector<std::jthread> helpers;
-      for (std::size_t i = 1; i < options_.lanes; ++i) helpers.emplace_back([this, i] { guarded_lane(i); });
+      for (lane_id i = 1; i < options_.lanes; ++i) helpers.emplace_back([this, i] { guarded_lane(i); });
       guarded_lane(0);
     }
     if (failure_) std::rethrow_exception(failure_);
@@ -157,14 +150,10 @@ class pull_driver {
   using queue_type = typename Transport::queue;
   using endpoint_type = typename Transport::endpoint;
 
-  /// Whether a lane has connected to a source.
-  enum class contact : std::uint8_t { none, trying, made };
   struct source_record {
     pull_target target{};
     bool report_release = false;
     std::string path{};
-    contact met = contact::none;
-    duration tried{};  ///< time spent on failed attempts
   };
   struct channel_record {
     source_slot slot = 0;
@@ -175,15 +164,13 @@ class pull_driver {
   };
   /// Scratch memory: one whole control block, followed by slots for headers and maps, one per channel.
   struct lane_state {
-    std::size_t number = 0;
+    lane_id number = 0;
     queue_type queue;
     std::vector<std::uint64_t> scratch;
     std::vector<region_type> scratch_region{};
     std::vector<std::size_t> free_looks{};
     std::deque<channel_record> channels{};
     bool block_pending = false;
-    std::uint64_t generation = 0;  ///< the generation of the sources that this lane has examined
-    std::vector<bool> met{};       ///< by source: this lane has a channel to it, or will never have one
     std::map<chunk_index, time_point> posted{};  ///< chunk reads in flight, if the caller traces
     // Chunks that have arrived in device memory and wait for their digests, which are made in one batch.
     chunk_digests<Integrity> digests{};
@@ -210,7 +197,7 @@ class pull_driver {
         std::chrono::duration_cast<duration>(std::chrono::steady_clock::now().time_since_epoch()).count()};
   }
 
-  void guarded_lane(std::size_t number) {
+  void guarded_lane(lane_id number) {
     try {
       lane(number);
     } catch (...) {
@@ -221,7 +208,7 @@ class pull_driver {
     }
   }
 
-  void lane(std::size_t number) {
+  void lane(lane_id number) {
     lane_state self{number,
                     transport_->make_queue(options_.window_chunks + options_.rules.far_window_chunks +
                                            looks_per_lane + 1),
@@ -283,89 +270,35 @@ class pull_driver {
   /// Connects to sources that are new to this lane. Returns true if an attempt failed and will be repeated.
   bool open_channels(lane_state& self) {
     for (;;) {
+      std::optional<pull_contacts::attempt> attempt;
       pull_target target;
-      source_slot slot{};
-      bool explores = false;
-      duration moment{};
       {
         const std::lock_guard lock{mutex_};
-        const auto next = self.generation == generation_ ? std::nullopt : next_to_meet(self);
-        if (!next) self.generation = generation_;
-        if (!next || stopped_ || core_.done() || self.free_looks.empty()) return false;
-        slot = *next;
-        source_record& source = sources_[slot];
-        explores = source.met == contact::none;
-        if (explores) source.met = contact::trying;
-        target = source.target;
-        moment = patience_for(source);
-        if (explores && !target.facts.far && has_others(slot))
-          moment = std::clamp<duration>(moment - source.tried, shortest_try, first_try + source.tried);
+        if (stopped_ || core_.done() || self.free_looks.empty()) return false;
+        attempt = contacts_.next(self.number);
+        if (!attempt) return false;
+        target = sources_[attempt->slot].target;
       }
       try {
-        endpoint_type made = transport_->connect(self.queue, target.address, target.facts.holder, moment);
+        endpoint_type made =
+            transport_->connect(self.queue, target.address, target.facts.holder, attempt->patience);
         const std::lock_guard lock{mutex_};
-        self.met[slot] = true;
         self.channels.emplace_back();
         channel_record& channel = self.channels.back();
-        channel.slot = slot;
-        channel.id = core_.open_channel(slot, static_cast<lane_id>(self.number));
+        channel.slot = attempt->slot;
+        channel.id = contacts_.made(self.number, *attempt);
         channel.endpoint.emplace(std::move(made));
         channel.look = self.free_looks.back();
         self.free_looks.pop_back();
-        note_path(slot, *channel.endpoint);
-        if (explores) settle_contact(slot, contact::made);
+        note_path(channel.slot, *channel.endpoint);
+        if (attempt->explores) wake_all();
       } catch (const error& e) {
         const std::lock_guard lock{mutex_};
-        source_record& source = sources_[slot];
-        source.tried += moment;
-        const bool timed_out = e.code() == errc::timed_out;
-        const bool again = timed_out && explores && source.tried < patience_for(source);
-        if (!again) {
-          self.met[slot] = true;
-          core_.lose_source(slot, timed_out ? errc::timed_out : errc::source_lost,
-                            "connecting: " + e.sentence());
-        }
-        if (explores)
-          settle_contact(slot, contact::none);
-        else
-          wake_all();
+        const bool again = contacts_.failed(self.number, *attempt, e.code(), e.sentence());
+        wake_all();
         if (again) return true;
       }
     }
-  }
-  /// Pre-condition of the next functions: the lock is held.
-  [[nodiscard]] std::optional<source_slot> next_to_meet(lane_state& self) const {
-    self.met.resize(sources_.size());
-    std::optional<source_slot> unknown;
-    bool is_exploring = false, has_contact = false;
-    for (source_slot slot = 0; slot < sources_.size(); ++slot) {
-      if (core_.is_lost(slot)) continue;
-      const contact met = sources_[slot].met;
-      if (met == contact::made && !self.met[slot]) return slot;
-      is_exploring |= met == contact::trying;
-      has_contact |= met == contact::made;
-      if (met != contact::none || self.met[slot]) continue;
-      if (!unknown || sources_[slot].tried < sources_[*unknown].tried) unknown = slot;
-    }
-    if (is_exploring && has_contact) return std::nullopt;
-    return unknown;
-  }
-  [[nodiscard]] bool has_others(source_slot slot) const {
-    for (source_slot other = 0; other < sources_.size(); ++other)
-      if (other != slot && !core_.is_lost(other)) return true;
-    return false;
-  }
-  [[nodiscard]] duration patience_for(const source_record& source) const {
-    for (source_slot slot = 0; slot < sources_.size(); ++slot) {
-      if (&sources_[slot] != &source && sources_[slot].met == contact::made && !core_.is_lost(slot))
-        return std::min(options_.connect_timeout, options_.next_connect_timeout);
-    }
-    return options_.connect_timeout;
-  }
-  void settle_contact(source_slot slot, contact result) {
-    sources_[slot].met = result;
-    ++generation_;
-    wake_all();
   }
 
   /// Records how a source is reached: the name of the transport, or the choice of a composed one, and the
@@ -582,9 +515,6 @@ class pull_driver {
   }
 
   static constexpr duration idle_wait = std::chrono::milliseconds{100};
-  /// Time-out of the first attempt to reach a source; each further attempt takes twice as long.
-  static constexpr duration first_try = std::chrono::milliseconds{200};
-  static constexpr duration shortest_try = std::chrono::milliseconds{20};
   static constexpr std::size_t looks_per_lane = limits::sources;
 
   Transport* transport_;
@@ -598,9 +528,9 @@ class pull_driver {
 
   mutable std::mutex mutex_;
   pull core_;
+  pull_contacts contacts_;
   bool showing_ = false;               ///< `believed` was called
   std::deque<source_record> sources_;  ///< a deque, because lanes keep pointers into it
-  std::uint64_t generation_ = 0;
   bool stopped_ = false;
   std::vector<queue_type*> queues_;
   std::exception_ptr failure_;

@@ -154,8 +154,8 @@ class policy_data_plane final : public data_plane {
   }
 
   [[nodiscard]] std::unique_ptr<transfer> begin(pull_order order, transfer_events events) override {
-    pull_driver_options how{options_->lanes, options_->window_chunks,
-                            std::min(options_->connect_timeout, order.time_left)};
+    pull_driver_options how{
+        options_->lanes, options_->window_chunks, {std::min(options_->connect_timeout, order.time_left)}};
     how.rules.far_window_chunks = options_->far_window_chunks;
     auto begun = std::make_unique<policy_transfer<Transport, Integrity>>(
         transport_, *shape_, memory_.shard().places(), seed_of(order.version),

@@ -100,10 +100,11 @@ class simulated_trainers {
         });
   }
 
-  /// A stopped process makes its call when it goes on, perhaps before it has heard that it was declared dead.
+  /// A stopped process makes its call when it goes on, perhaps before it hears that it was declared dead.
   template <typename Call>
   void soon(Call call) {
-    world_->events_.after(world_->events_.between(duration{0}, std::chrono::milliseconds{2}), std::move(call));
+    world_->events_.after(world_->events_.between(duration{0}, std::chrono::milliseconds{2}),
+                          std::move(call));
   }
 
   /// The process leaves and ends, perhaps while the other shards still drain; another one replaces it.

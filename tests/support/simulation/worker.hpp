@@ -25,6 +25,7 @@
 #include "tensorhub/service/session.hpp"
 #include "tensorhub/transfer/control_block.hpp"
 #include "tensorhub/transfer/pull.hpp"
+#include "tensorhub/transfer/pull_contacts.hpp"
 #include "tensorhub/worker/control_writer.hpp"
 #include "tensorhub/worker/session_orders.hpp"
 
@@ -44,6 +45,12 @@ template <integrity Integrity>
 class simulated_worker {
  public:
   static constexpr std::uint64_t control_base = UINT64_MAX;
+  static constexpr lane_id lanes = 2;
+  /// As the real ones, for a call that may take 30 ms between two chunks.
+  static constexpr contact_options connection_times{.connect_timeout = std::chrono::milliseconds{60},
+                                                    .next_connect_timeout = std::chrono::milliseconds{15},
+                                                    .first_try = std::chrono::milliseconds{5},
+                                                    .shortest_try = std::chrono::milliseconds{1}};
 
   /// The functions that the world provides for a worker.
   struct services {
@@ -278,6 +285,7 @@ class simulated_worker {
     /// A call that gives up after the last byte reports that nothing was overwritten.
     bool forgets_success = false;
     bool forgets_description = false;  ///< shows what it held before under another version's description
+    bool lanes_connect_alone = false;  ///< each as if there were no other
     bool shows_early = false;          ///< sets a chunk's bit when its read begins
     bool shows_unverified = false;     ///< sets a chunk's bit when the chunk has arrived, whatever its digest
   } faults;
@@ -453,9 +461,11 @@ class simulated_worker {
     rules.poll_longest = std::chrono::milliseconds{1};
     rules.stall_timeout = std::chrono::milliseconds{30};
     transfer_.emplace(*layout_, rules, order.ordinal + core_.self().value);
+    connecting_ = {};
+    for (auto& each : connecting_.policies) each.emplace(*transfer_, connection_times);
     transferred_.version = order.version;
     transferred_.epoch = core_.epoch();
-    showing_ = false;
+    transferred_.is_shown = false;
     life_ = std::make_shared<bool>(true);
     for (const messages::assignment& source : order.sources) add_source(source);
     core_.pull_started(events_->now(), control_region());
@@ -505,7 +515,7 @@ class simulated_worker {
 
   struct source_record {
     messages::assignment source{};
-    std::array<channel_id, 2> channels{};
+    std::array<std::optional<channel_id>, lanes> channels{};
     bool report_release = false;
     bool bits_flipped = false;  ///< some chunk of this source arrived wrong
   };
@@ -525,11 +535,7 @@ class simulated_worker {
   void add_source(const messages::assignment& source) {
     transfer_->add_source({source.lease, source.source, source.version, source.epoch, source.root,
                            source.receiving, source.ordinal, source.crossing});
-    source_record record{source, {}, false, false};
-    const auto slot = static_cast<source_slot>(sources_.size());
-    for (lane_id lane = 0; lane < record.channels.size(); ++lane)
-      record.channels[lane] = transfer_->open_channel(slot, lane);
-    sources_.push_back(std::move(record));
+    sources_.push_back({source, {}, false, false});
   }
   void release(lease_id released) {
     for (source_slot slot = 0; slot < sources_.size(); ++slot) {
@@ -551,6 +557,50 @@ class simulated_worker {
     });
   }
 
+  /// A process that has ended refuses, or its machine is gone, too, and nothing answers; a stopped process
+  /// does not answer either. A lane that connects does nothing else.
+  void connect(lane_id lane) {
+    if (connecting_.now[lane]) return;
+    connecting_.now[lane] = contacts(lane).next(lane);
+    if (!connecting_.now[lane]) return;
+    check_some_lane_reads();
+    const auto travels = events_->between(std::chrono::microseconds{20}, std::chrono::microseconds{400});
+    events_->after(travels, [this, life = life_, lane] {
+      if (!*life) return;
+      const pull_contacts::attempt& attempt = *connecting_.now[lane];
+      const simulated_worker* holder = world_.answers(sources_[attempt.slot].source.source);
+      const bool is_silent = holder == nullptr ? events_->chance(0.5) : holder->paused();
+      const errc outcome = is_silent ? errc::timed_out : holder == nullptr ? errc::source_lost : errc::ok;
+      events_->after(is_silent ? attempt.patience : duration{0}, [this, life, lane, outcome] {
+        when_running([this, life, lane, outcome] {
+          if (*life) connected(lane, outcome);
+        });
+      });
+    });
+  }
+  void connected(lane_id lane, errc outcome) {
+    const auto attempt = *std::exchange(connecting_.now[lane], std::nullopt);
+    if (outcome == errc::ok)
+      sources_[attempt.slot].channels[lane] = contacts(lane).made(lane, attempt);
+    else
+      static_cast<void>(contacts(lane).failed(lane, attempt, outcome, "no connection"));
+    pump();
+    settle();
+  }
+  [[nodiscard]] pull_contacts& contacts(lane_id lane) {
+    return *connecting_.policies[faults.lanes_connect_alone ? lane : 0];
+  }
+  void check_some_lane_reads() {
+    const bool all_wait =
+        std::ranges::all_of(connecting_.now, [](const auto& each) { return each && each->explores; });
+    for (source_slot slot = 0; all_wait && slot < sources_.size(); ++slot) {
+      if (transfer_->is_lost(slot) || sources_[slot].channels == decltype(sources_[slot].channels){})
+        continue;
+      world_.violate(
+          {rule::lanes, name_ + " lets every lane wait for a source beside one that is connected"});
+    }
+  }
+
   void end_transfer() {
     if (life_) *life_ = false;
     transfer_.reset();
@@ -559,11 +609,13 @@ class simulated_worker {
 
   void pump() {
     if (!transfer_) return;
-    for (source_slot slot = 0; slot < sources_.size(); ++slot) {
-      for (const channel_id channel : sources_[slot].channels) {
-        while (const auto task = transfer_->next(channel, events_->now())) {
+    for (lane_id lane = 0; lane < lanes; ++lane) {
+      connect(lane);
+      for (source_slot slot = 0; slot < sources_.size() && !connecting_.now[lane]; ++slot) {
+        const auto channel = sources_[slot].channels[lane];
+        while (const auto task = channel ? transfer_->next(*channel, events_->now()) : std::nullopt) {
           if (faults.shows_early && task->kind == pull_task::kind_type::chunk) show_chunk(task->chunk);
-          start(slot, channel, *task);
+          start(slot, lane, *task);
         }
       }
     }
@@ -604,7 +656,7 @@ class simulated_worker {
     bool by_lease = true;  ///< the source showed the lease's version until the last byte was taken
   };
 
-  void start(source_slot slot, channel_id channel, const pull_task& task) {
+  void start(source_slot slot, lane_id lane, const pull_task& task) {
     const messages::assignment source = sources_[slot].source;
     auto state = std::make_shared<read_state>();
     remote_region from = source.control;
@@ -644,17 +696,24 @@ class simulated_worker {
       delay += events_->between(std::chrono::microseconds{0}, std::chrono::microseconds{400});
     }
     // A lost peer is noticed late, as by a time-out.
-    events_->after(delay, [this, life, state, slot, channel, task] {
+    events_->after(delay, [this, life, state, slot, lane, task] {
       if (!*life) return;
       const duration extra =
           state->status == completion_status::peer_lost
               ? events_->between(std::chrono::milliseconds{1}, std::chrono::milliseconds{40})
               : duration{0};
-      events_->after(extra, [this, life, state, slot, channel, task] {
-        when_running([this, life, state, slot, channel, task] {
-          if (*life) arrived(slot, channel, task, *state);
-        });
-      });
+      events_->after(extra,
+                     [this, life, state, slot, lane, task] { deliver(life, slot, lane, task, state); });
+    });
+  }
+  /// A completion waits for its lane.
+  void deliver(const std::shared_ptr<bool>& life, source_slot slot, lane_id lane, const pull_task& task,
+               const std::shared_ptr<read_state>& state) {
+    when_running([this, life, state, slot, lane, task] {
+      if (!*life) return;
+      if (!connecting_.now[lane]) return arrived(slot, *sources_[slot].channels[lane], task, *state);
+      events_->after(std::chrono::microseconds{100},
+                     [this, life, slot, lane, task, state] { deliver(life, slot, lane, task, state); });
     });
   }
 
@@ -668,8 +727,9 @@ class simulated_worker {
           root = Integrity::root(Integrity::bind(model_, version, shard_),
                                  read_control_digests(state.bytes, *layout_));
         }
-        if (transfer_->block_arrived(channel, state.status, state.bytes, root, events_->now()) && !showing_) {
-          showing_ = true;
+        if (transfer_->block_arrived(channel, state.status, state.bytes, root, events_->now()) &&
+            !transferred_.is_shown) {
+          transferred_.is_shown = true;
           control_.show_receiving(version, transferred_.epoch, transfer_->table(), regions());
           open_epoch_ = transferred_.epoch;
         }
@@ -769,10 +829,14 @@ class simulated_worker {
   } copy_;                                   ///< of the last installation
   std::optional<pull> transfer_;
   struct {
+    std::array<std::optional<pull_contacts>, lanes> policies{};  ///< the first, without planted faults
+    std::array<std::optional<pull_contacts::attempt>, lanes> now{};
+  } connecting_;
+  struct {
     version_number version{};
     std::uint64_t epoch = 0;
+    bool is_shown = false;  ///< other workers can read received chunks
   } transferred_;
-  bool showing_ = false;  ///< other workers can read received chunks
   std::uint64_t chunks_from_receiving_ = 0;
   std::vector<source_record> sources_;
   std::vector<bool> by_lease_;  ///< by chunk: `read_state::by_lease` of its last read

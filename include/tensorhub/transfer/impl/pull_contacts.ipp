@@ -1,0 +1,93 @@
+#pragma once
+/// \file pull_contacts.ipp
+/// Definitions of pull_contacts.hpp.
+
+#include <algorithm>
+
+#include "tensorhub/transfer/pull_contacts.hpp"
+
+namespace tensorhub::inline TENSORHUB_MODE {
+
+TENSORHUB_DECL pull_contacts::pull_contacts(pull& transfer, const contact_options& options)
+    : transfer_{&transfer}, options_{options} {}
+
+TENSORHUB_DECL std::optional<pull_contacts::attempt> pull_contacts::next(lane_id lane) {
+  if (lane >= lanes_.size()) lanes_.resize(lane + 1);
+  lane_record& self = lanes_[lane];
+  if (self.seen == changes()) return std::nullopt;
+  sources_.resize(transfer_->source_count());
+  self.met.resize(sources_.size());
+  const std::optional<source_slot> slot = next_to_meet(self);
+  if (!slot) {
+    self.seen = changes();
+    return std::nullopt;
+  }
+  source_record& source = sources_[*slot];
+  attempt out{*slot, patience_for(*slot), source.met == contact::none};
+  if (!out.explores) return out;
+  source.met = contact::trying;
+  if (!transfer_->facts(*slot).far && has_others(*slot)) {
+    out.patience = std::clamp<duration>(out.patience - source.tried, options_.shortest_try,
+                                        options_.first_try + source.tried);
+  }
+  return out;
+}
+
+TENSORHUB_DECL channel_id pull_contacts::made(lane_id lane, const attempt& ended) {
+  lanes_[lane].met[ended.slot] = true;
+  if (ended.explores) {
+    sources_[ended.slot].met = contact::made;
+    ++ended_;
+  }
+  return transfer_->open_channel(ended.slot, lane);
+}
+
+TENSORHUB_DECL bool pull_contacts::failed(lane_id lane, const attempt& ended, errc reason,
+                                          const std::string& sentence) {
+  source_record& source = sources_[ended.slot];
+  source.tried += ended.patience;
+  const bool timed_out = reason == errc::timed_out;
+  const bool again = timed_out && ended.explores && source.tried < patience_for(ended.slot);
+  if (!again) {
+    lanes_[lane].met[ended.slot] = true;
+    transfer_->lose_source(ended.slot, timed_out ? errc::timed_out : errc::source_lost,
+                           "connecting: " + sentence);
+  }
+  if (ended.explores) {
+    source.met = contact::none;
+    ++ended_;
+  }
+  return again;
+}
+
+TENSORHUB_DECL std::optional<source_slot> pull_contacts::next_to_meet(const lane_record& lane) const {
+  std::optional<source_slot> unknown;
+  bool is_exploring = false, has_contact = false;
+  for (source_slot slot = 0; slot < sources_.size(); ++slot) {
+    if (transfer_->is_lost(slot)) continue;
+    const contact met = sources_[slot].met;
+    if (met == contact::made && !lane.met[slot]) return slot;
+    is_exploring |= met == contact::trying;
+    has_contact |= met == contact::made;
+    if (met != contact::none || lane.met[slot]) continue;
+    if (!unknown || sources_[slot].tried < sources_[*unknown].tried) unknown = slot;
+  }
+  if (is_exploring && has_contact) return std::nullopt;
+  return unknown;
+}
+
+TENSORHUB_DECL bool pull_contacts::has_others(source_slot slot) const {
+  for (source_slot other = 0; other < sources_.size(); ++other)
+    if (other != slot && !transfer_->is_lost(other)) return true;
+  return false;
+}
+
+TENSORHUB_DECL duration pull_contacts::patience_for(source_slot slot) const {
+  for (source_slot other = 0; other < sources_.size(); ++other) {
+    if (other != slot && sources_[other].met == contact::made && !transfer_->is_lost(other))
+      return std::min(options_.connect_timeout, options_.next_connect_timeout);
+  }
+  return options_.connect_timeout;
+}
+
+}  // namespace tensorhub::inline TENSORHUB_MODE

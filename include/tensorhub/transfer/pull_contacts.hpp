@@ -1,0 +1,90 @@
+#pragma once
+/// \file pull_contacts.hpp
+/// Decides which lane of a pull connects to which source, when, and for how long: a pure state machine beside
+/// `pull` (pull.hpp).
+///
+/// Every lane connects to every source. A lane reads nothing while it connects, and a stopped process still
+/// accepts connections but never answers. Therefore only one lane at a time tries a source that no lane has
+/// reached yet, and the other lanes keep reading. If there are other sources, the first attempt is short and
+/// later attempts are longer, and the lane does its other work between attempts. As soon as another source is
+/// connected, the attempts are limited by `next_connect_timeout`.
+///
+/// Thread safety: none; the shell serialises all calls together with those of the pull.
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tensorhub/config.hpp"
+#include "tensorhub/detail/build_mode.hpp"
+#include "tensorhub/error.hpp"
+#include "tensorhub/transfer/pull.hpp"
+#include "tensorhub/types/units.hpp"
+
+namespace tensorhub::inline TENSORHUB_MODE {
+
+struct contact_options {
+  duration connect_timeout = defaults::connect_timeout;
+  /// Time-out for connecting to a further source while other sources are connected.
+  duration next_connect_timeout = std::chrono::milliseconds{500};
+  /// Time-out of the first attempt to reach a source; each further attempt takes twice as long.
+  duration first_try = std::chrono::milliseconds{200};
+  duration shortest_try = std::chrono::milliseconds{20};
+};
+
+class pull_contacts {
+ public:
+  /// A lane is to connect to a source, and to give up after `patience`.
+  struct attempt {
+    source_slot slot = 0;
+    duration patience{};
+    bool explores = false;  ///< no lane has reached this source yet
+  };
+
+  /// Borrows `transfer`, whose sources these are.
+  pull_contacts(pull& transfer, const contact_options& options);
+
+  /// The next attempt of this lane; empty: there is none until an attempt of any lane ends or a source comes.
+  /// Pre-condition: no attempt of this lane runs.
+  [[nodiscard]] std::optional<attempt> next(lane_id lane);
+
+  /// The lane has connected: opens its channel.
+  channel_id made(lane_id lane, const attempt& ended);
+
+  /// The lane has not connected. Returns true if the source is to be tried again; else the pull has lost it.
+  /// `reason`: `errc::timed_out`, if nobody has answered for `patience`.
+  [[nodiscard]] bool failed(lane_id lane, const attempt& ended, errc reason, const std::string& sentence);
+
+ private:
+  /// Whether a lane has connected to a source.
+  enum class contact : std::uint8_t { none, trying, made };
+  struct source_record {
+    contact met = contact::none;
+    duration tried{};  ///< time spent on failed attempts
+  };
+  struct lane_record {
+    std::uint64_t seen = 0;   ///< `changes()` when there was nothing to try
+    std::vector<bool> met{};  ///< by source: this lane has a channel to it, or will never have one
+  };
+
+  /// Grows with everything that may give a lane something to try.
+  [[nodiscard]] std::uint64_t changes() const noexcept { return ended_ + transfer_->source_count(); }
+  [[nodiscard]] std::optional<source_slot> next_to_meet(const lane_record& lane) const;
+  [[nodiscard]] bool has_others(source_slot slot) const;
+  [[nodiscard]] duration patience_for(source_slot slot) const;
+
+  pull* transfer_;
+  contact_options options_;
+  std::vector<source_record> sources_{};
+  std::vector<lane_record> lanes_{};
+  std::uint64_t ended_ = 0;  ///< attempts to reach a source that no lane had reached
+};
+
+}  // namespace tensorhub::inline TENSORHUB_MODE
+
+#if defined(TENSORHUB_HEADER_ONLY)
+#include "tensorhub/transfer/impl/pull_contacts.ipp"
+#endif

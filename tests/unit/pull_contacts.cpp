@@ -1,0 +1,140 @@
+// Which lane connects to which source, and for how long.
+
+#include "tensorhub/transfer/pull_contacts.hpp"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <optional>
+#include <vector>
+
+#include "pull_scene.hpp"
+
+using namespace tensorhub;
+using namespace std::chrono_literals;
+
+namespace {
+
+/// A pull with some sources; all attempts are the test's.
+struct contacts_of_pull {
+  explicit contacts_of_pull(std::size_t sources, contact_options options = {.connect_timeout = 1s}) {
+    contacts.emplace(transfer, options);
+    for (std::size_t i = 0; i < sources; ++i) add();
+  }
+  source_slot add(bool far = false) {
+    pull_test::holder source{shape, transfer.source_count() + 1};
+    source.facts.far = far;
+    return transfer.add_source(source.facts);
+  }
+  pull_contacts::attempt take(lane_id lane) {
+    const auto next = contacts->next(lane);
+    REQUIRE(next.has_value());
+    return *next;
+  }
+  [[nodiscard]] bool nothing(lane_id lane) { return !contacts->next(lane).has_value(); }
+  bool time_out(lane_id lane, const pull_contacts::attempt& which) {
+    return contacts->failed(lane, which, errc::timed_out, "no answer");
+  }
+  pull_contacts::attempt reach(lane_id lane) {
+    const auto which = take(lane);
+    contacts->made(lane, which);
+    return which;
+  }
+
+  layout shape = pull_test::nine_chunks();
+  pull transfer{shape, {}, 0};
+  std::optional<pull_contacts> contacts;
+};
+
+}  // namespace
+
+TEST_CASE("pull contacts: every lane connects to every source, once") {
+  contacts_of_pull scene{2};
+  for (const lane_id lane : {0u, 1u}) {
+    std::vector<source_slot> reached;
+    for (int i = 0; i < 2; ++i) reached.push_back(scene.reach(lane).slot);
+    std::ranges::sort(reached);
+    CHECK(reached == std::vector<source_slot>{0, 1});
+    CHECK(scene.nothing(lane));
+  }
+  scene.add();
+  CHECK(scene.reach(1).slot == 2);
+  CHECK(scene.reach(0).slot == 2);
+}
+
+TEST_CASE("pull contacts: one lane tries what nobody has reached, the others keep reading") {
+  contacts_of_pull scene{3};
+  scene.reach(0);
+  scene.reach(1);
+  const auto tried = scene.take(0);
+  CHECK(tried.explores);
+  CHECK(scene.nothing(1));
+  scene.contacts->made(0, tried);
+  const auto known = scene.take(1);  // what another lane has reached first
+  CHECK(known.slot == tried.slot);
+  CHECK_FALSE(known.explores);
+}
+
+TEST_CASE("pull contacts: while nothing is reached, each lane tries another source") {
+  contacts_of_pull scene{2};
+  CHECK(scene.take(0).slot != scene.take(1).slot);
+}
+
+TEST_CASE("pull contacts: attempts at one of several sources are short, then longer, and then it is lost") {
+  contacts_of_pull scene{2};
+  const auto stopped = scene.take(0);
+  CHECK(stopped.patience == 200ms);
+  REQUIRE(scene.time_out(0, stopped));
+  const auto other = scene.take(0);
+  CHECK(other.slot != stopped.slot);  // what was tried for the shortest time
+  SUBCASE("nothing is reached") {
+    CHECK(scene.time_out(0, other));
+    std::array<duration, 2> spent{};
+    spent[stopped.slot] = stopped.patience;
+    spent[other.slot] = other.patience;
+    for (bool again = true; again;) {
+      const auto next = scene.take(0);
+      CHECK(next.patience <= 200ms + spent[next.slot]);
+      spent[next.slot] = spent[next.slot] + next.patience;
+      again = scene.time_out(0, next);
+      CHECK(again == (spent[next.slot] < 1s));
+      if (!again) CHECK(scene.transfer.is_lost(next.slot));
+    }
+  }
+  SUBCASE("another source is reached") {
+    scene.contacts->made(0, other);
+    const auto again = scene.take(0);
+    CHECK(again.slot == stopped.slot);
+    CHECK(again.patience == 300ms);  // of next_connect_timeout, 500 ms
+    CHECK_FALSE(scene.time_out(0, again));
+    CHECK(scene.transfer.is_lost(stopped.slot));
+    CHECK(scene.transfer.take_failure().value().detail == "connecting: no answer");
+    CHECK(scene.nothing(0));
+  }
+}
+
+TEST_CASE("pull contacts: the only source, and one in another datacenter, have the whole time") {
+  contacts_of_pull scene{0};
+  SUBCASE("the only one") {
+    scene.add();
+  }
+  SUBCASE("far") {
+    scene.add(true);
+    scene.add(true);
+  }
+  CHECK(scene.take(0).patience == 1s);
+}
+
+TEST_CASE("pull contacts: a refused connection is final, and one that fails after another lane's is, too") {
+  contacts_of_pull scene{2};
+  const auto refused = scene.take(0);
+  CHECK_FALSE(scene.contacts->failed(0, refused, errc::system_failed, "refused"));
+  CHECK(scene.transfer.take_failure().value().reason == errc::source_lost);
+  const auto reached = scene.reach(0);
+  const auto later = scene.take(1);
+  CHECK(later.slot == reached.slot);
+  CHECK_FALSE(scene.time_out(1, later));
+  CHECK(scene.transfer.take_failure().value().reason == errc::timed_out);
+}
