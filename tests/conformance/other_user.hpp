@@ -5,12 +5,16 @@
 /// `newuidmap` forbids that, it is skipped with the reason.
 
 #include <doctest/doctest.h>
+#include <signal.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <functional>
 #include <iostream>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -20,6 +24,26 @@
 namespace other_users {
 
 constexpr uid_t nobody = 65534;
+
+[[nodiscard]] inline bool become(uid_t user) {
+  return ::setresgid(nobody, nobody, nobody) == 0 && ::setresuid(user, user, user) == 0 &&
+         ::prctl(PR_SET_PDEATHSIG, SIGKILL) == 0;  // a change of user has taken it away
+}
+
+/// Runs the body in a child, which has become another user if one is named; its result is the exit status.
+[[nodiscard]] inline int as_user(std::optional<uid_t> user, const std::function<int()>& body) {
+  processes::child_process child{[&] {
+    if (user && !become(*user)) return 90;
+    return body();
+  }};
+  std::string said;
+  try {
+    for (;;) said += child.output_line(std::chrono::minutes{1}) + "\n";
+  } catch (const std::runtime_error&) {  // it has ended
+  }
+  std::cout << said;
+  return child.wait();
+}
 
 struct ended_program {
   int status;

@@ -29,6 +29,8 @@
 namespace {
 
 using namespace std::chrono_literals;
+using other_users::as_user;
+using other_users::become;
 using other_users::nobody;
 using processes::channel;
 using processes::child_process;
@@ -43,11 +45,6 @@ using tensorhub::incarnation;
 using tensorhub::region_access;
 using tensorhub::transports::memory_attach;
 using tensorhub::transports::same_host;
-
-[[nodiscard]] bool become(uid_t user) {
-  return ::setresgid(nobody, nobody, nobody) == 0 && ::setresuid(user, user, user) == 0 &&
-         ::prctl(PR_SET_PDEATHSIG, SIGKILL) == 0;  // a change of user has taken it away
-}
 
 /// How the source's memory lies.
 enum class memory_of_source { sealed_file, plain, loose_file, private_file };
@@ -173,21 +170,6 @@ struct reading_side : source_processes::reading_side<same_host> {
       ++found;
   }
   return found;
-}
-
-/// Runs the body in a child, which has become another user if one is named; its result is the exit status.
-[[nodiscard]] int as_user(std::optional<uid_t> user, const std::function<int()>& body) {
-  child_process child{[&] {
-    if (user && !become(*user)) return 90;
-    return body();
-  }};
-  std::string said;
-  try {
-    for (;;) said += child.output_line(60s) + "\n";
-  } catch (const std::runtime_error&) {  // it has ended
-  }
-  std::cout << said;
-  return child.wait();
 }
 
 }  // namespace

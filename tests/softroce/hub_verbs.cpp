@@ -126,6 +126,27 @@ TEST_CASE("hub over verbs: a subscriber is a source for the next one; what is he
   CHECK(second.worker.update(exactly(5)).kept);
 }
 
+TEST_CASE("hub over verbs: what is staged is installed, and goes on to the next one") {
+  verbs_hub::reference_server server;
+  publisher source{who(server.address(), "trainer-0"), large_words, of_source()};
+  member<verbs_hub::staged_subscriber> rollout{who(server.address(), "rollout-0"), large_words, of_reader()};
+  for (std::uint64_t version = 1; version <= 2; ++version) {
+    CAPTURE(version);
+    source.memory.fill(version);
+    source.worker.publish(version);
+    CHECK(rollout.worker.stage(version).version == version);
+    CHECK(rollout.worker.held_version() == version - 1);
+    if (version > 1) CHECK(rollout.memory.holds(version - 1));
+    source.worker.unpublish();
+    CHECK(rollout.worker.install().version == version);
+    CHECK(rollout.memory.holds(version));
+  }
+  subscriber next{who(server.address(), "rollout-1"), large_words, of_source()};
+  for (const std::string& from : next.worker.update(exactly(2)).sources)
+    CHECK_MESSAGE(from.starts_with("rollout-0"), from);
+  CHECK(next.memory.holds(2));
+}
+
 TEST_CASE(
     "hub over verbs: a forced unpublish in the middle of an update: an error, or all of the next version") {
   verbs_hub::reference_server server;

@@ -87,3 +87,25 @@ TEST_CASE("tls: in the clear within a datacenter, under TLS between datacenters"
   CHECK(near.memory.holds(1));
   CHECK(by_near.paths == std::vector<std::string>{"near_tcp"});
 }
+
+TEST_CASE("tls: a seed keeps what its trainer has taken back, with one certificate for all that it holds") {
+  const tls_tests::authority ours;
+  tls_hub::reference_server server;
+  member<tls_hub::publisher> source{who(server.address(), "trainer-0"), 300'001,
+                                    ours.options({.name = "trainer-0"})};
+  tls_hub::seeder seed{who(server.address(), "seed"), ours.options({.name = "seed"})};
+  member<tls_hub::subscriber> reader{who(server.address(), "rollout-0"), 300'001,
+                                     ours.options({.name = "rollout-0"})};
+  for (std::uint64_t version = 1; version <= 2; ++version) {
+    CAPTURE(version);
+    source.memory.fill(version);
+    source.worker.publish(version);
+    CHECK(seed.wait(version, 20s) == version);
+    source.worker.unpublish();
+    source.memory.fill(1000);
+    const auto report = reader.worker.update(exactly(version), 20s);
+    CHECK(report.sources == std::vector<std::string>{"seed/0"});
+    CHECK(report.paths == std::vector<std::string>{"tls"});
+    CHECK(reader.memory.holds(version));
+  }
+}
