@@ -1,5 +1,4 @@
 # Installs the headers and one export set per component; TensorHubConfig.cmake loads the components asked for.
-include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
 set(package_folder ${CMAKE_INSTALL_LIBDIR}/cmake/TensorHub)
@@ -23,11 +22,13 @@ foreach(folder IN LISTS include_folders)
     DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
     FILES_MATCHING
     PATTERN "*.hpp"
+    PATTERN "*.h"
     PATTERN "*.ipp"
     PATTERN "kernels" EXCLUDE ${left_out})
 endforeach()
 foreach(component IN LISTS components)
-  install(TARGETS tensorhub_${component} EXPORT TensorHub_${component} ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+  install(TARGETS tensorhub_${component} EXPORT TensorHub_${component} ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}
+          LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
   install(
     EXPORT TensorHub_${component}
     NAMESPACE TensorHub::

@@ -43,8 +43,8 @@ inline bool is_cpp(std::string_view path) {
 inline std::vector<source_file> read_source_tree(const std::filesystem::path& root) {
   namespace fs = std::filesystem;
   const auto is_text = [](const fs::path& path) {
-    static constexpr std::string_view endings[] = {".hpp",  ".ipp", ".cpp", ".h",  ".txt", ".cmake", ".md",
-                                                   ".json", ".sh",  ".in",  ".py", ".yml", ".supp"};
+    static constexpr std::string_view endings[] = {".hpp", ".ipp",  ".cpp", ".h",  ".c",  ".txt", ".cmake",
+                                                   ".md",  ".json", ".sh",  ".in", ".py", ".yml", ".supp"};
     const std::string ending = path.extension().string();
     return ending.empty() || std::find(std::begin(endings), std::end(endings), ending) != std::end(endings);
   };
@@ -61,7 +61,7 @@ inline std::vector<source_file> read_source_tree(const std::filesystem::path& ro
       take(entry.path());
   }
   for (const char* folder :
-       {"include", "transports", "examples", "tools", "tests", "bench", "cmake", ".ci"}) {
+       {"include", "transports", "c", "examples", "tools", "tests", "bench", "cmake", ".ci"}) {
     if (!fs::is_directory(root / folder)) continue;
     for (auto at = fs::recursive_directory_iterator{root / folder}; at != fs::recursive_directory_iterator{};
          ++at) {

@@ -1,0 +1,144 @@
+/// \file calls.cpp
+/// Definitions of calls.hpp, and the functions about errors and versions.
+
+#include "calls.hpp"
+
+#include <tensorhub/transports/same_host.hpp>
+#include <tensorhub/transports/tcp.hpp>
+#include <tensorhub/version.hpp>
+
+namespace tensorhub_c {
+
+namespace {
+
+using tensorhub::transports::same_host;
+using tensorhub::transports::tcp;
+using near_or_tcp = tensorhub::first_of<same_host, tcp>;
+
+template <typename Transport>
+[[nodiscard]] tensorhub::worker_policies over(typename Transport::options through) {
+  return tensorhub::policies_of<Transport, tensorhub::group_consistent, tensorhub::xxh3_128,
+                                tensorhub::host_memory>(std::move(through));
+}
+
+}  // namespace
+
+tensorhub::version_selector selector_of(tensorhub_selector kind, std::uint64_t version) {
+  switch (kind) {
+    case TENSORHUB_LATEST:
+      return tensorhub::latest;
+    case TENSORHUB_EXACTLY:
+      return tensorhub::exactly(version);
+    case TENSORHUB_AT_LEAST:
+      return tensorhub::at_least(version);
+  }
+  throw error(errc::invalid_argument, "the selector is " + std::to_string(static_cast<int>(kind)) +
+                                          ": take one of tensorhub_selector");
+}
+
+tensorhub::worker_options options_of(const tensorhub_worker_options& given) {
+  tensorhub::worker_options out;
+  out.server = &required(given.server, "options.server");
+  out.model = &required(given.model, "options.model");
+  out.replica = &required(given.replica, "options.replica");
+  out.shard = {given.shard_index, std::max<std::uint32_t>(1, given.shard_count)};
+  out.location.datacenter = text_of(given.datacenter);
+  out.location.rack = text_of(given.rack);
+  out.location.host = text_of(given.host);
+  if (given.chunk_bytes != 0) out.chunk_bytes = given.chunk_bytes;
+  if (given.lanes != 0) out.lanes = given.lanes;
+  if (given.offload_limit_bytes != 0) out.offload_limit_bytes = given.offload_limit_bytes;
+  out.spot = given.spot != 0;
+  out.join_timeout = time_of(given.join_timeout_ms, out.join_timeout);
+  if (given.server_key != nullptr) {
+    out.security = tensorhub::client_security{given.server_key,
+                                              {&required(given.public_key, "options.public_key"),
+                                               &required(given.secret_key, "options.secret_key")}};
+  }
+  out.log = log_of(given.log, given.log_context);
+  return out;
+}
+
+tensorhub::worker_policies policies_of(const tensorhub_worker_options& given) {
+  const std::string name = given.transport == nullptr ? "auto" : given.transport;
+  if (given.listen_port > 65535)
+    throw error(errc::invalid_argument, "options.listen_port is " + std::to_string(given.listen_port));
+  tcp::options through;
+  if (given.listen_host != nullptr) through.listen_host = given.listen_host;
+  through.listen_port = static_cast<std::uint16_t>(given.listen_port);
+  through.advertised_host = text_of(given.advertised_host);
+  if (name == "auto") return over<near_or_tcp>(near_or_tcp::with(std::move(through)));
+  if (name == "tcp") return over<tcp>(std::move(through));
+  if (name == "same_host") return over<same_host>({});
+  throw error(errc::invalid_argument, "options.transport is '" + name + "': take auto, tcp or same_host");
+}
+
+tensorhub_publish_report told(const tensorhub::unpublish_report& done) {
+  tensorhub_publish_report out{};
+  out.seconds = done.seconds;
+  out.readers_finished = done.finished;
+  out.readers_moved = done.moved;
+  out.readers_cut_off = done.cut_off;
+  out.forced = done.forced ? 1 : 0;
+  out.lost = done.lost ? 1 : 0;
+  return out;
+}
+tensorhub_update_report told(const tensorhub::update_report& done) {
+  tensorhub_update_report out{};
+  out.version = done.version.value;
+  out.kept = done.kept ? 1 : 0;
+  out.lost = done.lost ? 1 : 0;
+  out.bytes = done.bytes;
+  out.seconds = done.seconds;
+  out.wait_seconds = done.wait_seconds;
+  out.pull_seconds = done.pull_seconds;
+  return out;
+}
+tensorhub_update_report told(const tensorhub::install_report& done) {
+  tensorhub_update_report out{};
+  out.version = done.version.value;
+  out.kept = done.kept ? 1 : 0;
+  out.lost = done.lost ? 1 : 0;
+  out.bytes = done.bytes;
+  out.seconds = done.seconds;
+  out.wait_seconds = done.drain_seconds;
+  out.pull_seconds = done.copy_seconds;
+  return out;
+}
+
+std::function<void(const tensorhub::log_line&)> log_of(void (*log)(void*, std::int32_t, const char*),
+                                                       void* context) {
+  if (log == nullptr) return {};
+  return [log, context](const tensorhub::log_line& line) {
+    log(context, static_cast<std::int32_t>(line.level), tensorhub::to_text(line).c_str());
+  };
+}
+
+}  // namespace tensorhub_c
+
+extern "C" {
+
+uint32_t tensorhub_abi_version(void) {
+  return TENSORHUB_ABI_VERSION;
+}
+const char* tensorhub_version(void) {
+  static const std::string text = std::to_string(TENSORHUB_VERSION_MAJOR) + "." +
+                                  std::to_string(TENSORHUB_VERSION_MINOR) + "." +
+                                  std::to_string(TENSORHUB_VERSION_PATCH);
+  return text.c_str();
+}
+
+const char* tensorhub_status_name(tensorhub_status status) {
+  return tensorhub::to_string(static_cast<tensorhub::errc>(status)).data();
+}
+tensorhub_status tensorhub_error_status(const tensorhub_error* error) {
+  return error == nullptr ? TENSORHUB_OK : error->status;
+}
+const char* tensorhub_error_text(const tensorhub_error* error) {
+  return error == nullptr ? "" : error->text.c_str();
+}
+void tensorhub_error_free(tensorhub_error* error) {
+  delete error;
+}
+
+}  // extern "C"

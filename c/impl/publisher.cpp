@@ -1,0 +1,101 @@
+/// \file publisher.cpp
+/// The publisher's functions.
+
+#include <tensorhub/publisher.hpp>
+#include <utility>
+
+#include "calls.hpp"
+
+struct tensorhub_publisher final : tensorhub::any_publisher {
+  explicit tensorhub_publisher(const tensorhub_worker_options& given)
+      : any_publisher{tensorhub_c::options_of(given), tensorhub_c::policies_of(given)} {}
+};
+
+using namespace tensorhub_c;
+namespace defaults = tensorhub::defaults;
+
+extern "C" {
+
+tensorhub_status tensorhub_publisher_create(const tensorhub_worker_options* options,
+                                            tensorhub_publisher** publisher, tensorhub_error** error) {
+  return guarded(error, [&] {
+    required(publisher, "publisher") = nullptr;
+    *publisher = new tensorhub_publisher{taken(options, "options")};
+  });
+}
+tensorhub_status tensorhub_publisher_add(tensorhub_publisher* publisher, const tensorhub_tensor* tensor,
+                                         tensorhub_error** error) {
+  return guarded(error, [&] {
+    auto& self = required(publisher, "publisher");
+    add_tensor(tensor, [&](std::string name, const void* data, auto dimensions, tensorhub::dtype type) {
+      self.add(std::move(name), data, dimensions, type);
+    });
+  });
+}
+tensorhub_status tensorhub_publisher_publish(tensorhub_publisher* publisher, uint64_t version,
+                                             int64_t timeout_ms, tensorhub_publish_report* report,
+                                             tensorhub_error** error) {
+  return guarded(error, [&] {
+    const auto done =
+        required(publisher, "publisher").publish(version, time_of(timeout_ms, defaults::join_timeout));
+    tensorhub_publish_report out{};
+    out.version = done.version.value;
+    out.bytes = done.bytes;
+    out.seconds = done.seconds;
+    give(report, out);
+  });
+}
+tensorhub_status tensorhub_publisher_publish_snapshot(tensorhub_publisher* publisher, uint64_t version,
+                                                      int64_t timeout_ms, tensorhub_publish_report* report,
+                                                      tensorhub_error** error) {
+  return guarded(error, [&] {
+    const auto done = required(publisher, "publisher")
+                          .publish(version, tensorhub::snapshot, time_of(timeout_ms, defaults::join_timeout));
+    tensorhub_publish_report out{};
+    out.version = done.version.value;
+    out.bytes = done.bytes;
+    out.seconds = done.seconds;
+    out.lost = done.lost ? 1 : 0;
+    give(report, out);
+  });
+}
+tensorhub_status tensorhub_publisher_unpublish(tensorhub_publisher* publisher, int64_t timeout_ms,
+                                               tensorhub_publish_report* report, tensorhub_error** error) {
+  return guarded(error, [&] {
+    auto& self = required(publisher, "publisher");
+    give(report, told(self.unpublish(time_of(timeout_ms, defaults::drain_timeout))));
+  });
+}
+tensorhub_status tensorhub_publisher_retain(tensorhub_publisher* publisher, uint32_t versions,
+                                            int64_t timeout_ms, tensorhub_error** error) {
+  return guarded(error, [&] {
+    required(publisher, "publisher").retain(versions, time_of(timeout_ms, defaults::join_timeout));
+  });
+}
+tensorhub_status tensorhub_publisher_pin(tensorhub_publisher* publisher, uint64_t version, int64_t timeout_ms,
+                                         tensorhub_error** error) {
+  return guarded(error, [&] {
+    required(publisher, "publisher").pin(version, time_of(timeout_ms, defaults::join_timeout));
+  });
+}
+tensorhub_status tensorhub_publisher_release(tensorhub_publisher* publisher, uint64_t version,
+                                             int64_t timeout_ms, tensorhub_error** error) {
+  return guarded(error, [&] {
+    required(publisher, "publisher").release(version, time_of(timeout_ms, defaults::join_timeout));
+  });
+}
+uint64_t tensorhub_publisher_held_version(tensorhub_publisher* publisher) {
+  return publisher == nullptr ? 0 : publisher->held_version().value;
+}
+tensorhub_status tensorhub_publisher_leave(tensorhub_publisher* publisher, int64_t grace_ms,
+                                           tensorhub_publish_report* report, tensorhub_error** error) {
+  return guarded(error, [&] {
+    auto& self = required(publisher, "publisher");
+    give(report, told(self.leave(time_of(grace_ms, defaults::drain_timeout))));
+  });
+}
+void tensorhub_publisher_free(tensorhub_publisher* publisher) {
+  delete publisher;
+}
+
+}  // extern "C"

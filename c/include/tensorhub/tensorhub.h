@@ -1,0 +1,297 @@
+/// \file tensorhub.h
+/// TensorHub for C, and for languages that call C: a stable interface over the compiled library.
+///
+///     tensorhub_publisher* trainer = NULL;
+///     tensorhub_worker_options who = {.struct_bytes = sizeof who};
+///     who.server = "tcp://10.0.0.1:5570", who.model = "policy", who.replica = "trainer-0";
+///     if (tensorhub_publisher_create(&who, &trainer, &error) != TENSORHUB_OK) ...
+///
+/// - Handles are opaque. `create` and `start` make one, `free` and `stop` end it; both accept NULL there.
+/// - Structures begin with their size, which the caller sets: a program that was compiled against an older
+///   header goes on working. A zero field means the default.
+/// - Every function that can fail returns a status, and through its last argument, if that is not NULL, an
+///   error that names what it is about and says what to do. The caller frees it with `tensorhub_error_free`.
+///   Texts that a function returns belong to their handle.
+/// - A time-out is in milliseconds; TENSORHUB_DEFAULT_TIMEOUT is that of the C++ call of the same name. No
+///   call waits longer, but for memory whose readers' keys have to be revoked (transports/README.md).
+/// - Thread safety, and what a call promises: as the header of the C++ class of the same name says
+///   (publisher, subscriber, staged_subscriber, double_buffered_subscriber, seeder). A child process that was
+///   forked may not use its parent's handles.
+/// - The only callback is `log`, which any thread may call.
+
+#ifndef TENSORHUB_TENSORHUB_H
+#define TENSORHUB_TENSORHUB_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#if defined(__GNUC__)
+#define TENSORHUB_C_API __attribute__((visibility("default")))
+#else
+#define TENSORHUB_C_API
+#endif
+
+#if defined(__cplusplus)
+extern "C" {
+#endif
+
+/// Grows when a program that was compiled against an earlier header no longer works.
+#define TENSORHUB_ABI_VERSION 1
+/// That of the library that is loaded.
+TENSORHUB_C_API uint32_t tensorhub_abi_version(void);
+/// "0.1.0"
+TENSORHUB_C_API const char* tensorhub_version(void);
+
+#define TENSORHUB_DEFAULT_TIMEOUT ((int64_t)-1)
+
+// ---- errors
+
+/// The numbers are those of tensorhub/error.hpp, which says what each means.
+typedef enum tensorhub_status {
+  TENSORHUB_OK = 0,
+  TENSORHUB_INVALID_ARGUMENT = 1,
+  TENSORHUB_LIMIT_EXCEEDED = 2,
+  TENSORHUB_LAYOUT_MISMATCH = 3,
+  TENSORHUB_POLICY_MISMATCH = 4,
+  TENSORHUB_PROTOCOL_MISMATCH = 5,
+  TENSORHUB_VERSION_CONFLICT = 6,
+  TENSORHUB_NOT_FOUND = 7,
+  TENSORHUB_UNAVAILABLE = 8,
+  TENSORHUB_TIMED_OUT = 9,
+  TENSORHUB_BUSY = 10,
+  TENSORHUB_TORN = 11,
+  TENSORHUB_GROUP_FAILED = 12,
+  TENSORHUB_CONTRACT_BROKEN = 13,
+  TENSORHUB_CORRUPT = 14,
+  TENSORHUB_SOURCE_LOST = 15,
+  TENSORHUB_DISCONNECTED = 16,
+  TENSORHUB_REPLACED = 17,
+  TENSORHUB_CANCELLED = 18,
+  TENSORHUB_TRANSPORT_FAILED = 19,
+  TENSORHUB_SYSTEM_FAILED = 20,
+  TENSORHUB_REFUSED = 21
+} tensorhub_status;
+
+/// "timed_out"; never NULL.
+TENSORHUB_C_API const char* tensorhub_status_name(tensorhub_status status);
+
+typedef struct tensorhub_error tensorhub_error;
+TENSORHUB_C_API tensorhub_status tensorhub_error_status(const tensorhub_error* error);
+/// What is wrong and what to do, with the model, replica, shard, version, peer and chunk that it is about.
+TENSORHUB_C_API const char* tensorhub_error_text(const tensorhub_error* error);
+TENSORHUB_C_API void tensorhub_error_free(tensorhub_error* error);
+
+// ---- the reference server
+
+/// Its options. Keys are CURVE keys as tensorhub/security.hpp makes them: with `secret_key`, only clients
+/// whose public keys are in the list may connect.
+typedef struct tensorhub_server_options {
+  size_t struct_bytes;
+  const char* address;  ///< "tcp://host:port"; NULL: any free port of the loopback interface
+  uint64_t worker_timeout_ms;
+  const char* public_key;
+  const char* secret_key;
+  const char* const* allowed_keys;
+  size_t allowed_key_count;
+  void (*log)(void* context, int32_t level, const char* text);  ///< 0: error, 1: warning, 2: info, 3: debug
+  void* log_context;
+} tensorhub_server_options;
+
+typedef struct tensorhub_server tensorhub_server;
+TENSORHUB_C_API tensorhub_status tensorhub_server_start(const tensorhub_server_options* options,
+                                                        tensorhub_server** server, tensorhub_error** error);
+/// What workers connect to, with the port that was bound.
+TENSORHUB_C_API const char* tensorhub_server_address(const tensorhub_server* server);
+TENSORHUB_C_API void tensorhub_server_stop(tensorhub_server* server);
+
+// ---- workers
+
+typedef enum tensorhub_dtype {
+  TENSORHUB_U8 = 0,
+  TENSORHUB_I8 = 1,
+  TENSORHUB_I16 = 2,
+  TENSORHUB_U16 = 3,
+  TENSORHUB_F16 = 4,
+  TENSORHUB_BF16 = 5,
+  TENSORHUB_I32 = 6,
+  TENSORHUB_U32 = 7,
+  TENSORHUB_F32 = 8,
+  TENSORHUB_I64 = 9,
+  TENSORHUB_U64 = 10,
+  TENSORHUB_F64 = 11,
+  TENSORHUB_BOOLEAN = 12,
+  TENSORHUB_F8_E4M3 = 13,
+  TENSORHUB_F8_E5M2 = 14
+} tensorhub_dtype;
+
+/// What a worker is told (`worker_options` of tensorhub/options.hpp). Only `server`, `model` and `replica`
+/// have no default.
+typedef struct tensorhub_worker_options {
+  size_t struct_bytes;
+  const char* server;  ///< "tcp://host:port", or several with commas between
+  const char* model;
+  const char* replica;
+  uint32_t shard_index;
+  uint32_t shard_count;     ///< 0: one shard
+  const char* transport;    ///< "auto" or NULL: same_host, else tcp; "tcp"; "same_host"
+  const char* listen_host;  ///< of tcp; NULL: the loopback interface only
+  uint32_t listen_port;     ///< of tcp; 0: any free one
+  const char* advertised_host;
+  const char* datacenter;
+  const char* rack;
+  const char* host;
+  uint64_t chunk_bytes;
+  uint64_t lanes;
+  uint64_t offload_limit_bytes;  ///< 0: no limit
+  int32_t spot;                  ///< not 0: may vanish, so it is never relied upon
+  uint64_t join_timeout_ms;
+  const char* server_key;  ///< with `public_key` and `secret_key`: as tensorhub_server_options
+  const char* public_key;
+  const char* secret_key;
+  void (*log)(void* context, int32_t level, const char* text);  ///< must not call the worker
+  void* log_context;
+} tensorhub_worker_options;
+
+/// One tensor, row-major and without gaps. All workers of a shard add the same ones in the same order.
+typedef struct tensorhub_tensor {
+  size_t struct_bytes;
+  const char* name;
+  void* data;  ///< the caller's, for as long as the worker lives; NULL where the memory is the library's
+  const uint64_t* dimensions;
+  size_t dimension_count;
+  tensorhub_dtype type;
+} tensorhub_tensor;
+
+/// What a publish, an unpublish or a leave did. What does not apply is zero.
+typedef struct tensorhub_publish_report {
+  size_t struct_bytes;
+  uint64_t version;
+  uint64_t bytes;
+  double seconds;
+  uint32_t readers_finished;
+  uint32_t readers_moved;
+  uint32_t readers_cut_off;
+  int32_t forced;  ///< the deadline came: the remaining readers were cut off
+  int32_t lost;    ///< what is gone was the last reliable copy of a retained version
+} tensorhub_publish_report;
+
+typedef struct tensorhub_publisher tensorhub_publisher;
+TENSORHUB_C_API tensorhub_status tensorhub_publisher_create(const tensorhub_worker_options* options,
+                                                            tensorhub_publisher** publisher,
+                                                            tensorhub_error** error);
+TENSORHUB_C_API tensorhub_status tensorhub_publisher_add(tensorhub_publisher* publisher,
+                                                         const tensorhub_tensor* tensor,
+                                                         tensorhub_error** error);
+/// In place: the bytes must not change until `unpublish` has returned. `report` may be NULL.
+TENSORHUB_C_API tensorhub_status tensorhub_publisher_publish(tensorhub_publisher* publisher, uint64_t version,
+                                                             int64_t timeout_ms,
+                                                             tensorhub_publish_report* report,
+                                                             tensorhub_error** error);
+/// A copy: the bytes may change when this has returned.
+TENSORHUB_C_API tensorhub_status tensorhub_publisher_publish_snapshot(tensorhub_publisher* publisher,
+                                                                      uint64_t version, int64_t timeout_ms,
+                                                                      tensorhub_publish_report* report,
+                                                                      tensorhub_error** error);
+TENSORHUB_C_API tensorhub_status tensorhub_publisher_unpublish(tensorhub_publisher* publisher,
+                                                               int64_t timeout_ms,
+                                                               tensorhub_publish_report* report,
+                                                               tensorhub_error** error);
+/// Of this model the latest `versions` are not to be lost.
+TENSORHUB_C_API tensorhub_status tensorhub_publisher_retain(tensorhub_publisher* publisher, uint32_t versions,
+                                                            int64_t timeout_ms, tensorhub_error** error);
+TENSORHUB_C_API tensorhub_status tensorhub_publisher_pin(tensorhub_publisher* publisher, uint64_t version,
+                                                         int64_t timeout_ms, tensorhub_error** error);
+TENSORHUB_C_API tensorhub_status tensorhub_publisher_release(tensorhub_publisher* publisher, uint64_t version,
+                                                             int64_t timeout_ms, tensorhub_error** error);
+/// Zero: none.
+TENSORHUB_C_API uint64_t tensorhub_publisher_held_version(tensorhub_publisher* publisher);
+TENSORHUB_C_API tensorhub_status tensorhub_publisher_leave(tensorhub_publisher* publisher, int64_t grace_ms,
+                                                           tensorhub_publish_report* report,
+                                                           tensorhub_error** error);
+TENSORHUB_C_API void tensorhub_publisher_free(tensorhub_publisher* publisher);
+
+/// Where a subscriber's versions arrive.
+typedef enum tensorhub_mode {
+  TENSORHUB_IN_PLACE = 0,         ///< in the caller's tensors: `update`
+  TENSORHUB_STAGED = 1,           ///< beside them: `stage`, then `install` copies
+  TENSORHUB_DOUBLE_BUFFERED = 2,  ///< in one of two memories of the library's: `stage`, then `install` flips
+} tensorhub_mode;
+
+typedef enum tensorhub_selector {
+  TENSORHUB_LATEST = 0,    ///< what is there now; the number is not used
+  TENSORHUB_EXACTLY = 1,   ///< this version
+  TENSORHUB_AT_LEAST = 2,  ///< this version or a later one
+} tensorhub_selector;
+
+typedef struct tensorhub_update_report {
+  size_t struct_bytes;
+  uint64_t version;
+  int32_t kept;  ///< was held already: nothing was read
+  int32_t lost;  ///< what was overwritten was the last reliable copy of a retained version
+  uint64_t bytes;
+  double seconds;
+  double
+      wait_seconds;  ///< of an update: until the transfer began. Of an install: until the readers had ended
+  double pull_seconds;  ///< of an update: the transfer. Of an install: the copy
+} tensorhub_update_report;
+
+typedef struct tensorhub_subscriber tensorhub_subscriber;
+TENSORHUB_C_API tensorhub_status tensorhub_subscriber_create(const tensorhub_worker_options* options,
+                                                             tensorhub_mode mode,
+                                                             tensorhub_subscriber** subscriber,
+                                                             tensorhub_error** error);
+TENSORHUB_C_API tensorhub_status tensorhub_subscriber_add(tensorhub_subscriber* subscriber,
+                                                          const tensorhub_tensor* tensor,
+                                                          tensorhub_error** error);
+/// Into the tensors, in place. Not in mode TENSORHUB_DOUBLE_BUFFERED.
+TENSORHUB_C_API tensorhub_status tensorhub_subscriber_update(tensorhub_subscriber* subscriber,
+                                                             tensorhub_selector selector, uint64_t version,
+                                                             int64_t timeout_ms,
+                                                             tensorhub_update_report* report,
+                                                             tensorhub_error** error);
+/// Beside what is live. Not in mode TENSORHUB_IN_PLACE; neither is `install`.
+TENSORHUB_C_API tensorhub_status tensorhub_subscriber_stage(tensorhub_subscriber* subscriber,
+                                                            tensorhub_selector selector, uint64_t version,
+                                                            int64_t timeout_ms,
+                                                            tensorhub_update_report* report,
+                                                            tensorhub_error** error);
+TENSORHUB_C_API tensorhub_status tensorhub_subscriber_install(tensorhub_subscriber* subscriber,
+                                                              int64_t timeout_ms,
+                                                              tensorhub_update_report* report,
+                                                              tensorhub_error** error);
+/// Where a tensor's live bytes are, until the `stage` after the next `install`. Only in mode
+/// TENSORHUB_DOUBLE_BUFFERED.
+TENSORHUB_C_API tensorhub_status tensorhub_subscriber_tensor(tensorhub_subscriber* subscriber,
+                                                             const char* name, const void** data,
+                                                             tensorhub_error** error);
+/// The newest version that the server has told of, if it is newer than what is live; else zero. Never waits.
+TENSORHUB_C_API uint64_t tensorhub_subscriber_newer(tensorhub_subscriber* subscriber);
+/// Until there is such a version; reads nothing.
+TENSORHUB_C_API tensorhub_status tensorhub_subscriber_wait(tensorhub_subscriber* subscriber,
+                                                           tensorhub_selector selector, uint64_t version,
+                                                           int64_t timeout_ms, uint64_t* found,
+                                                           tensorhub_error** error);
+/// What is live; zero: none.
+TENSORHUB_C_API uint64_t tensorhub_subscriber_held_version(tensorhub_subscriber* subscriber);
+TENSORHUB_C_API tensorhub_status tensorhub_subscriber_leave(tensorhub_subscriber* subscriber,
+                                                            int64_t grace_ms,
+                                                            tensorhub_publish_report* report,
+                                                            tensorhub_error** error);
+TENSORHUB_C_API void tensorhub_subscriber_free(tensorhub_subscriber* subscriber);
+
+/// Brings each version into this host's memory and serves it from there.
+typedef struct tensorhub_seeder tensorhub_seeder;
+TENSORHUB_C_API tensorhub_status tensorhub_seeder_start(const tensorhub_worker_options* options,
+                                                        tensorhub_seeder** seeder, tensorhub_error** error);
+/// Until it holds this version or a later one.
+TENSORHUB_C_API tensorhub_status tensorhub_seeder_wait(tensorhub_seeder* seeder, uint64_t version,
+                                                       int64_t timeout_ms, uint64_t* held,
+                                                       tensorhub_error** error);
+TENSORHUB_C_API uint64_t tensorhub_seeder_held_version(const tensorhub_seeder* seeder);
+TENSORHUB_C_API void tensorhub_seeder_stop(tensorhub_seeder* seeder);
+
+#if defined(__cplusplus)
+}
+#endif
+
+#endif
