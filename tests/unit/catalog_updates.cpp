@@ -306,6 +306,30 @@ TEST_CASE("catalog: a process that was counted one call ahead comes into step ag
   }
 }
 
+TEST_CASE("catalog: a late call is answered as the call of its group that it belongs to, and stays in step") {
+  // A shard does not wait for the others between a call that keeps what it holds and the next one.
+  group_scene s;
+  s.update_all();
+  const auto kept = s.server.answer<messages::update_reply>(s.rollout0, s.server.update(s.rollout0));
+  REQUIRE(kept.has_value());
+  CHECK(kept->keep);
+  s.publish(2);
+  const auto source0 = s.server.start_update(s.rollout0);
+  CHECK(source0.version == version_number{2});
+  const auto late = s.server.answer<messages::update_reply>(s.rollout1, s.server.update(s.rollout1));
+  REQUIRE(late.has_value());
+  CHECK(late->keep);
+  CHECK(late->version == version_number{1});
+  CHECK(late->operation == kept->operation);
+  const auto source1 = s.server.start_update(s.rollout1);
+  CHECK(source1.operation == source0.operation);
+  const auto first = s.server.finish(s.rollout0, source0);
+  const auto second = s.server.finish(s.rollout1, source1);
+  CHECK(s.server.answer<messages::status_reply>(s.rollout0, first).value().result.ok());
+  CHECK(s.server.answer<messages::status_reply>(s.rollout1, second).value().result.ok());
+  CHECK(s.server.entry("rollout").version == version_number{2});
+}
+
 TEST_CASE("catalog: a drain before an update that fails is answered") {
   group_scene s;
   s.update_all();

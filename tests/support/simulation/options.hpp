@@ -67,6 +67,8 @@ struct simulation_options {
 
   /// Chance per update that another caller of the process waits for what never comes.
   [[nodiscard]] double watchers() const noexcept { return seed % 4 == 1 ? 0.02 : 0; }
+  /// Chance per round that each shard makes three calls, and does not wait for the others in between.
+  [[nodiscard]] double hasty() const noexcept { return seed % 5 == 2 ? 0.3 : 0; }
   /// Chance per round that the shards copy what a neighbour on their machine holds, instead of an update.
   [[nodiscard]] double installs() const noexcept { return seed % 3 == 2 ? 0.15 : 0; }
 };

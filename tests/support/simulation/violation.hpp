@@ -35,6 +35,7 @@ enum class rule : std::uint8_t {
   seeds,             ///< one lease of a version and shard crosses into a datacenter
   shown_chunks,      ///< a chunk that others may read has its version's bytes
   sources,           ///< an accepted chunk was read before its source let go of it
+  steps,             ///< without faults the shards of a replica count their calls alike
   trainers,          ///< a trainer's publish and unpublish succeed
   upstreams,         ///< a reader has one upstream of a version, and upstreams form no cycle
 };

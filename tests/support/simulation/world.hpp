@@ -169,6 +169,8 @@ class simulation {
     bool local = false;  ///< takes versions only from its own datacenter
     bool all_succeeded = true;
     std::string failures{};
+    /// By call that each shard makes in this round, without waiting for the others in between.
+    std::vector<operation_counter> numbers{{}};
   };
   [[nodiscard]] static catalog_options catalog_settings() {
     catalog_options out;
@@ -388,6 +390,7 @@ class simulation {
       timeout = events_.between(std::chrono::milliseconds{1}, std::chrono::milliseconds{20});
     const bool fickle = !over() && events_.chance(options_.fickle_callers);
     const bool installs = !over() && options_.installs() > 0 && events_.chance(options_.installs());
+    if (options_.hasty() > 0 && events_.chance(options_.hasty())) round->numbers.resize(3);
     if (round->last) {
       if (!final_version_) return try_again(replica);
       selector = exactly(final_version_);
@@ -413,7 +416,7 @@ class simulation {
                   [this, replica] { next_round(replica); });
   }
   void begin_update(worker_type* worker, const std::shared_ptr<round_state>& round,
-                    const version_selector& selector, duration timeout) {
+                    const version_selector& selector, duration timeout, std::size_t call_of_round = 0) {
     if (worker == nullptr) return end_update(nullptr, *round, gone());
     const messages::update_reach reach = !round->last && round->local ? messages::update_reach::prefer_local
                                                                       : messages::update_reach::anywhere;
@@ -422,7 +425,16 @@ class simulation {
         [worker, selector, timeout, reach](session&, time_point, time_point) {
           return worker->update(selector, timeout, reach);
         },
-        [this, worker, round](const session_result& result) { end_update(worker, *round, result); });
+        [this, worker, round, selector, timeout, call_of_round](const session_result& result) {
+          check_step(*round, call_of_round, *worker, result);
+          if (!result.outcome.ok() || call_of_round + 1 == round->numbers.size())
+            return end_update(worker, *round, result);
+          const duration pause = events_.between(duration{0}, std::chrono::milliseconds{20});
+          events_.after(pause, [this, worker, round, selector, timeout, call_of_round] {
+            const bool may_call = worker->alive() && !worker->core().fatal() && !leavers_.is_leaving(*worker);
+            begin_update(may_call ? worker : nullptr, round, selector, timeout, call_of_round + 1);
+          });
+        });
     if (!over() && events_.chance(options_.paused_readers)) {
       events_.after(events_.between(duration{0}, std::chrono::milliseconds{6}), [this, worker] {
         if (worker->alive() && worker->is_reading()) pause(*worker, options_.settling / 5);
@@ -531,6 +543,24 @@ class simulation {
     }
     if (round.last) last_failures_[round.replica] = round.failures;
     try_again(round.replica);
+  }
+
+  /// Nothing has happened that lets shards count their calls differently.
+  [[nodiscard]] bool is_faultless() const {
+    const simulation_statistics& seen = statistics_;
+    return seen.failed + seen.processes.kills + seen.processes.returns + seen.exits + seen.retired +
+               seen.server_kills + seen.takeovers + seen.cancelled + seen.pauses ==
+           0;
+  }
+  void check_step(round_state& round, std::size_t call_of_round, const worker_type& worker,
+                  const session_result& result) {
+    if (!result.outcome.ok() || !expect_groups || options_.installs() > 0 || !is_faultless()) return;
+    operation_counter& number = round.numbers[call_of_round];
+    if (number && number != result.operation)
+      violate({rule::steps, worker.name() + " made call " + std::to_string(result.operation.value) +
+                                ", another shard of its replica call " + std::to_string(number.value) +
+                                ", which is the same one"});
+    number = result.operation;
   }
 
   void check_group(const worker_type& worker, const std::string& replica, const session_result& result) {

@@ -174,7 +174,7 @@ class operation_table {
     if (!operation->closed) return false;
     if (member_of(*operation, worker.shard.index)->phase != phase::absent)
       return true;  // the worker has ended it under another number
-    if (operation->failure.ok()) return !(worker.holds() && worker.held->version == operation->version);
+    if (operation->failure.ok()) return !worker.still_has(operation->version);
     // A call that arrives just after a failure is still in step. The call counts as missed only if the
     // operation was decided or is more than one behind.
     const bool left_behind = operation->decided || replica.closed_operation.value > asked.value + 1;

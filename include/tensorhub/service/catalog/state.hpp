@@ -150,6 +150,10 @@ struct worker_state {
 
   /// The worker holds a version that counts for its replica.
   [[nodiscard]] bool holds() const noexcept { return held && !withdrawn && !overwriting && !group_pending; }
+  /// The worker has the bytes of this version, if only until it makes the call that overwrites them.
+  [[nodiscard]] bool still_has(version_number version) const noexcept {
+    return held && held->version == version && !withdrawn && !group_pending;
+  }
   /// The reference that readers get; null: none.
   [[nodiscard]] const messages::reference* shown() const noexcept {
     return receiving ? &*receiving : held ? &*held : nullptr;

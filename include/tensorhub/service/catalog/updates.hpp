@@ -601,7 +601,7 @@ class updates {
   // ---- end
 
   void answer_from_closed(worker_state& worker, request_sequence sequence, const operation_state& operation) {
-    const bool keeps = operation.failure.ok() && worker.holds() && worker.held->version == operation.version;
+    const bool keeps = operation.failure.ok() && worker.still_has(operation.version);
     messages::update_reply reply;
     reply.operation = operation.counter;
     reply.version = operation.version;
