@@ -330,6 +330,18 @@ TEST_CASE("catalog: a late call is answered as the call of its group that it bel
   CHECK(s.server.entry("rollout").version == version_number{2});
 }
 
+TEST_CASE("catalog: a call that asks for more than its group has kept is not answered with that") {
+  // This shard has given up a call before it reached the server: it is one call behind the other.
+  group_scene s;
+  s.update_all();
+  REQUIRE(s.server.answer<messages::update_reply>(s.rollout0, s.server.update(s.rollout0)).value().keep);
+  const auto late = s.server.update(s.rollout1, at_least(2));
+  CHECK_FALSE(s.server.answer<messages::update_reply>(s.rollout1, late).has_value());
+  s.publish(2);
+  CHECK(s.server.sources_of(s.rollout1, late).front().version == version_number{2});
+  CHECK(s.server.start_update(s.rollout0).version == version_number{2});
+}
+
 TEST_CASE("catalog: a drain before an update that fails is answered") {
   group_scene s;
   s.update_all();

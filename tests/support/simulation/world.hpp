@@ -427,6 +427,9 @@ class simulation {
         },
         [this, worker, round, selector, timeout, call_of_round](const session_result& result) {
           check_step(*round, call_of_round, *worker, result);
+          if (result.outcome.ok() && !catalog_detail::accepts(selector, result.version))
+            violate({rule::group_version, worker->name() + " asked for " + to_string(selector) +
+                                              " and got version " + to_string(result.version)});
           if (!result.outcome.ok() || call_of_round + 1 == round->numbers.size())
             return end_update(worker, *round, result);
           const duration pause = events_.between(duration{0}, std::chrono::milliseconds{20});

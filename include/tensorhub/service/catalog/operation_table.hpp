@@ -31,13 +31,15 @@ class operation_table {
   /// Returns the number of a worker's call. The shards of a group number their calls alike from their start.
   /// A
   /// replacement process does not know the number, so its first call joins the operation that waits for its
-  /// shard, or opens the next one. `asked` is zero until the worker has learned the number.
+  /// shard, or opens the next one. `asked` is zero until the worker has learned the number. `wanted`: of an
+  /// update.
   [[nodiscard]] operation_counter count(worker_state& worker, operation_counter asked,
-                                        std::optional<version_number> publishes) {
+                                        std::optional<version_number> publishes,
+                                        const version_selector& wanted = {}) {
     replica_state& replica = *worker.replica;
     const bool counted = std::exchange(worker.called, true) || !policy_.decides_per_group;
     if (const auto same = waits_for_publish(worker, publishes)) return same;
-    if (counted && asked && !is_out_of_step(worker, asked) && !has_skipped(worker, asked, publishes))
+    if (counted && asked && !is_out_of_step(worker, asked, wanted) && !has_skipped(worker, asked, publishes))
       return asked;
     // The other shards may have published this version to an earlier server, without this shard.
     const bool may_be_ended = publishes && *publishes == replica.model->latest_told && !asked &&
@@ -163,7 +165,8 @@ class operation_table {
     const auto found = users.find(operation.version);
     if (found != users.end() && --found->second == 0) users.erase(found);
   }
-  [[nodiscard]] bool is_out_of_step(worker_state& worker, operation_counter asked) const {
+  [[nodiscard]] bool is_out_of_step(worker_state& worker, operation_counter asked,
+                                    const version_selector& wanted) const {
     replica_state& replica = *worker.replica;
     operation_state* operation = find_operation(replica, asked, worker.shard.index);
     if (operation == nullptr) {
@@ -174,7 +177,8 @@ class operation_table {
     if (!operation->closed) return false;
     if (member_of(*operation, worker.shard.index)->phase != phase::absent)
       return true;  // the worker has ended it under another number
-    if (operation->failure.ok()) return !worker.still_has(operation->version);
+    if (operation->failure.ok())
+      return !worker.still_has(operation->version) || !accepts(wanted, operation->version);
     // A call that arrives just after a failure is still in step. The call counts as missed only if the
     // operation was decided or is more than one behind.
     const bool left_behind = operation->decided || replica.closed_operation.value > asked.value + 1;

@@ -51,7 +51,7 @@ class updates {
       core_.condemned.emplace_back(worker.id, verdict::unruly);
       return;
     }
-    const operation_counter counter = table_.count(worker, request.operation, std::nullopt);
+    const operation_counter counter = table_.count(worker, request.operation, std::nullopt, request.selector);
     const auto fail = [&](errc code, std::string sentence) {
       core_.answer(worker, sequence, refused({code, std::move(sentence)}, counter));
     };
