@@ -144,8 +144,11 @@ TENSORHUB_DECL version_number worker_state::newest_listed() {
 TENSORHUB_DECL session_result worker_state::wait_for(session_ticket ticket,
                                                      std::chrono::milliseconds timeout) {
   auto result = results.wait(ticket, std::chrono::steady_clock::now() + timeout + answer_margin);
-  while (!result && revocation.runs)
+  // Keys may be revoked for longer, and after that the server answers.
+  for (bool is_last = false; !result && !is_last;) {
+    is_last = !revocation.runs;
     result = results.wait(ticket, std::chrono::steady_clock::now() + answer_margin);
+  }
   if (!result) throw failure(errc::timed_out, "the worker's control thread does not answer");
   return *std::move(result);
 }
