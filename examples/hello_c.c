@@ -56,6 +56,7 @@ int main(void) {
   const pid_t child = fork();  // before there is any handle
   if (child == 0) {
     char server[256] = {0};
+    close(line[1]);  // so that the child notices when its parent ends
     return read(line[0], server, sizeof server - 1) > 0 ? roll_out(server) : 1;
   }
   tensorhub_error* error = NULL;

@@ -21,6 +21,20 @@ template <typename Transport>
                                 tensorhub::host_memory>(std::move(through));
 }
 
+/// What the reports of an update and of an install have in common, and their two parts.
+template <typename Report>
+[[nodiscard]] tensorhub_update_report filled(const Report& done, double wait_seconds, double pull_seconds) {
+  tensorhub_update_report out{};
+  out.version = done.version.value;
+  out.kept = done.kept ? 1 : 0;
+  out.lost = done.lost ? 1 : 0;
+  out.bytes = done.bytes;
+  out.seconds = done.seconds;
+  out.wait_seconds = wait_seconds;
+  out.pull_seconds = pull_seconds;
+  return out;
+}
+
 }  // namespace
 
 tensorhub::version_selector selector_of(tensorhub_selector kind, std::uint64_t version) {
@@ -50,8 +64,8 @@ tensorhub::worker_options options_of(const tensorhub_worker_options& given) {
   if (given.offload_limit_bytes != 0) out.offload_limit_bytes = given.offload_limit_bytes;
   out.spot = given.spot != 0;
   out.join_timeout = time_of(given.join_timeout_ms, out.join_timeout);
-  if (given.server_key != nullptr) {
-    out.security = tensorhub::client_security{given.server_key,
+  if (given.server_key != nullptr || given.public_key != nullptr || given.secret_key != nullptr) {
+    out.security = tensorhub::client_security{&required(given.server_key, "options.server_key"),
                                               {&required(given.public_key, "options.public_key"),
                                                &required(given.secret_key, "options.secret_key")}};
   }
@@ -62,7 +76,8 @@ tensorhub::worker_options options_of(const tensorhub_worker_options& given) {
 tensorhub::worker_policies policies_of(const tensorhub_worker_options& given) {
   const std::string name = given.transport == nullptr ? "auto" : given.transport;
   if (given.listen_port > 65535)
-    throw error(errc::invalid_argument, "options.listen_port is " + std::to_string(given.listen_port));
+    throw error(errc::invalid_argument,
+                "options.listen_port is " + std::to_string(given.listen_port) + ": a port is at most 65535");
   tcp::options through;
   if (given.listen_host != nullptr) through.listen_host = given.listen_host;
   through.listen_port = static_cast<std::uint16_t>(given.listen_port);
@@ -73,6 +88,18 @@ tensorhub::worker_policies policies_of(const tensorhub_worker_options& given) {
   throw error(errc::invalid_argument, "options.transport is '" + name + "': take auto, tcp or same_host");
 }
 
+tensorhub_publish_report told(const tensorhub::publish_report& done) {
+  tensorhub_publish_report out{};
+  out.version = done.version.value;
+  out.bytes = done.bytes;
+  out.seconds = done.seconds;
+  return out;
+}
+tensorhub_publish_report told(const tensorhub::snapshot_report& done) {
+  tensorhub_publish_report out = told(tensorhub::publish_report{done.version, done.bytes, 0, done.seconds});
+  out.lost = done.lost ? 1 : 0;
+  return out;
+}
 tensorhub_publish_report told(const tensorhub::unpublish_report& done) {
   tensorhub_publish_report out{};
   out.seconds = done.seconds;
@@ -84,26 +111,10 @@ tensorhub_publish_report told(const tensorhub::unpublish_report& done) {
   return out;
 }
 tensorhub_update_report told(const tensorhub::update_report& done) {
-  tensorhub_update_report out{};
-  out.version = done.version.value;
-  out.kept = done.kept ? 1 : 0;
-  out.lost = done.lost ? 1 : 0;
-  out.bytes = done.bytes;
-  out.seconds = done.seconds;
-  out.wait_seconds = done.wait_seconds;
-  out.pull_seconds = done.pull_seconds;
-  return out;
+  return filled(done, done.wait_seconds, done.pull_seconds);
 }
 tensorhub_update_report told(const tensorhub::install_report& done) {
-  tensorhub_update_report out{};
-  out.version = done.version.value;
-  out.kept = done.kept ? 1 : 0;
-  out.lost = done.lost ? 1 : 0;
-  out.bytes = done.bytes;
-  out.seconds = done.seconds;
-  out.wait_seconds = done.drain_seconds;
-  out.pull_seconds = done.copy_seconds;
-  return out;
+  return filled(done, done.drain_seconds, done.copy_seconds);
 }
 
 std::function<void(const tensorhub::log_line&)> log_of(void (*log)(void*, std::int32_t, const char*),

@@ -9,9 +9,8 @@
 #include <cstddef>
 #include <cstring>
 #include <exception>
-#include <memory>
-#include <new>
-#include <optional>
+#include <functional>
+#include <span>
 #include <string>
 #include <tensorhub/tensorhub.hpp>
 #include <utility>
@@ -74,13 +73,14 @@ template <typename Structure>
   std::memcpy(&out, given, std::min(bytes, sizeof out));
   return out;
 }
-/// Fills in what the caller has of the structure, which may be nothing.
-template <typename Structure>
-void give(Structure* into, Structure values) {
-  if (into == nullptr) return;
-  const std::size_t bytes = taken(into, "report").struct_bytes;
+/// Runs the call, and fills in what the caller has of the report, which may be nothing. A wrong report is
+/// refused before the call does anything.
+template <typename Report, typename Call>
+void reported(Report* into, Call&& call) {
+  const std::size_t bytes = into == nullptr ? 0 : taken(into, "report").struct_bytes;
+  Report values = call();
   values.struct_bytes = bytes;
-  std::memcpy(into, &values, std::min(bytes, sizeof values));
+  if (into != nullptr) std::memcpy(into, &values, std::min(bytes, sizeof values));
 }
 
 /// The time-out that the caller has given, or the default.
@@ -114,6 +114,8 @@ void add_tensor(const tensorhub_tensor* given, Add&& add) {
       std::span<const std::uint64_t>{tensor.dimensions, tensor.dimension_count}, type);
 }
 
+[[nodiscard]] tensorhub_publish_report told(const tensorhub::publish_report& done);
+[[nodiscard]] tensorhub_publish_report told(const tensorhub::snapshot_report& done);
 [[nodiscard]] tensorhub_publish_report told(const tensorhub::unpublish_report& done);
 [[nodiscard]] tensorhub_update_report told(const tensorhub::update_report& done);
 [[nodiscard]] tensorhub_update_report told(const tensorhub::install_report& done);

@@ -36,34 +36,25 @@ tensorhub_status tensorhub_publisher_publish(tensorhub_publisher* publisher, uin
                                              int64_t timeout_ms, tensorhub_publish_report* report,
                                              tensorhub_error** error) {
   return guarded(error, [&] {
-    const auto done =
-        required(publisher, "publisher").publish(version, time_of(timeout_ms, defaults::join_timeout));
-    tensorhub_publish_report out{};
-    out.version = done.version.value;
-    out.bytes = done.bytes;
-    out.seconds = done.seconds;
-    give(report, out);
+    auto& self = required(publisher, "publisher");
+    const auto timeout = time_of(timeout_ms, defaults::join_timeout);
+    reported(report, [&] { return told(self.publish(version, timeout)); });
   });
 }
 tensorhub_status tensorhub_publisher_publish_snapshot(tensorhub_publisher* publisher, uint64_t version,
                                                       int64_t timeout_ms, tensorhub_publish_report* report,
                                                       tensorhub_error** error) {
   return guarded(error, [&] {
-    const auto done = required(publisher, "publisher")
-                          .publish(version, tensorhub::snapshot, time_of(timeout_ms, defaults::join_timeout));
-    tensorhub_publish_report out{};
-    out.version = done.version.value;
-    out.bytes = done.bytes;
-    out.seconds = done.seconds;
-    out.lost = done.lost ? 1 : 0;
-    give(report, out);
+    auto& self = required(publisher, "publisher");
+    const auto timeout = time_of(timeout_ms, defaults::join_timeout);
+    reported(report, [&] { return told(self.publish(version, tensorhub::snapshot, timeout)); });
   });
 }
 tensorhub_status tensorhub_publisher_unpublish(tensorhub_publisher* publisher, int64_t timeout_ms,
                                                tensorhub_publish_report* report, tensorhub_error** error) {
   return guarded(error, [&] {
     auto& self = required(publisher, "publisher");
-    give(report, told(self.unpublish(time_of(timeout_ms, defaults::drain_timeout))));
+    reported(report, [&] { return told(self.unpublish(time_of(timeout_ms, defaults::drain_timeout))); });
   });
 }
 tensorhub_status tensorhub_publisher_retain(tensorhub_publisher* publisher, uint32_t versions,
@@ -91,7 +82,7 @@ tensorhub_status tensorhub_publisher_leave(tensorhub_publisher* publisher, int64
                                            tensorhub_publish_report* report, tensorhub_error** error) {
   return guarded(error, [&] {
     auto& self = required(publisher, "publisher");
-    give(report, told(self.leave(time_of(grace_ms, defaults::drain_timeout))));
+    reported(report, [&] { return told(self.leave(time_of(grace_ms, defaults::drain_timeout))); });
   });
 }
 void tensorhub_publisher_free(tensorhub_publisher* publisher) {

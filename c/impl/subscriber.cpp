@@ -118,7 +118,7 @@ tensorhub_status tensorhub_subscriber_update(tensorhub_subscriber* subscriber, t
     const auto timeout = time_of(timeout_ms, defaults::update_timeout);
     with(subscriber, [&](auto& worker) {
       if constexpr (requires { worker.update(which, timeout); })
-        give(report, told(worker.update(which, timeout)));
+        reported(report, [&] { return told(worker.update(which, timeout)); });
       else
         refuse("update", "in_place or staged");
     });
@@ -132,7 +132,7 @@ tensorhub_status tensorhub_subscriber_stage(tensorhub_subscriber* subscriber, te
     const auto timeout = time_of(timeout_ms, defaults::update_timeout);
     with(subscriber, [&](auto& worker) {
       if constexpr (requires { worker.stage(which, timeout); })
-        give(report, told(worker.stage(which, timeout)));
+        reported(report, [&] { return told(worker.stage(which, timeout)); });
       else
         refuse("stage", "staged or double_buffered");
     });
@@ -144,9 +144,9 @@ tensorhub_status tensorhub_subscriber_install(tensorhub_subscriber* subscriber, 
     const auto timeout = time_of(timeout_ms, defaults::update_timeout);
     with(subscriber, [&](auto& worker) {
       if constexpr (requires { worker.install(timeout); })
-        give(report, told(worker.install(timeout)));
+        reported(report, [&] { return told(worker.install(timeout)); });
       else if constexpr (requires { worker.install(); })
-        give(report, told(worker.install()));
+        reported(report, [&] { return told(worker.install()); });
       else
         refuse("install", "staged or double_buffered");
     });
@@ -198,7 +198,7 @@ tensorhub_status tensorhub_subscriber_leave(tensorhub_subscriber* subscriber, in
                                             tensorhub_publish_report* report, tensorhub_error** error) {
   return guarded(error, [&] {
     const auto grace = time_of(grace_ms, defaults::drain_timeout);
-    with(subscriber, [&](auto& worker) { give(report, told(worker.leave(grace))); });
+    with(subscriber, [&](auto& worker) { reported(report, [&] { return told(worker.leave(grace)); }); });
   });
 }
 void tensorhub_subscriber_free(tensorhub_subscriber* subscriber) {

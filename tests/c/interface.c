@@ -99,6 +99,8 @@ static void exchange_in_place(const char* transport, float* weights, const char*
     WELL(tensorhub_publisher_publish(trainer, version, TENSORHUB_DEFAULT_TIMEOUT, &published, &error));
     CHECK(published.version == version && published.bytes == values * sizeof(float));
     CHECK(tensorhub_publisher_held_version(trainer) == version);
+    BADLY(tensorhub_publisher_publish(trainer, version + 1, 5000, NULL, &error), TENSORHUB_BUSY,
+          "call unpublish() first");  // it is published in place
     WELL(tensorhub_subscriber_wait(rollout, TENSORHUB_AT_LEAST, version, 20000, &found, &error));
     CHECK(found == version);
     WELL(tensorhub_subscriber_update(rollout, TENSORHUB_LATEST, 0, 20000, &updated, &error));
@@ -119,6 +121,10 @@ static void exchange_in_place(const char* transport, float* weights, const char*
         "install is for");
   BADLY(tensorhub_subscriber_update(rollout, (tensorhub_selector)7, 3, 100, NULL, &error),
         TENSORHUB_INVALID_ARGUMENT, "the selector is 7");
+  tensorhub_publish_report no_report = {.struct_bytes = 1};
+  BADLY(tensorhub_publisher_publish(trainer, 3, 5000, &no_report, &error), TENSORHUB_INVALID_ARGUMENT,
+        "report begins with struct_bytes = 1");
+  CHECK(tensorhub_publisher_held_version(trainer) == 0);
   WELL(tensorhub_subscriber_leave(rollout, 5000, NULL, &error));
   tensorhub_subscriber_free(rollout);
   tensorhub_publisher_free(trainer);
@@ -207,6 +213,10 @@ static void wrong_calls(const char* server) {
   options.listen_port = 70000;
   BADLY(tensorhub_publisher_create(&options, &trainer, &error), TENSORHUB_INVALID_ARGUMENT, "70000");
   options.listen_port = 0;
+  options.secret_key = "of a pair whose other half, and whose server, are not named";
+  BADLY(tensorhub_publisher_create(&options, &trainer, &error), TENSORHUB_INVALID_ARGUMENT,
+        "options.server_key is NULL");
+  options.secret_key = NULL;
   CHECK(trainer == NULL);
   // An older program's structure ends after the first fields; the rest has its defaults.
   options.transport = "pigeon";

@@ -230,9 +230,8 @@ typedef struct tensorhub_update_report {
   int32_t lost;  ///< what was overwritten was the last reliable copy of a retained version
   uint64_t bytes;
   double seconds;
-  double
-      wait_seconds;  ///< of an update: until the transfer began. Of an install: until the readers had ended
-  double pull_seconds;  ///< of an update: the transfer. Of an install: the copy
+  double wait_seconds;  ///< until the transfer began, or (install) until the live version's readers had ended
+  double pull_seconds;  ///< the transfer, or (install) the copy
 } tensorhub_update_report;
 
 typedef struct tensorhub_subscriber tensorhub_subscriber;

@@ -29,10 +29,9 @@ class operation_table {
   explicit operation_table(const consistency_traits& policy) : policy_{policy} {}
 
   /// Returns the number of a worker's call. The shards of a group number their calls alike from their start.
-  /// A
-  /// replacement process does not know the number, so its first call joins the operation that waits for its
-  /// shard, or opens the next one. `asked` is zero until the worker has learned the number. `wanted`: of an
-  /// update.
+  /// A replacement process does not know the number, so its first call joins the operation that waits for its
+  /// shard, or opens the next one. `asked` is zero until the worker has learned the number; `wanted` is what
+  /// an update asks for.
   [[nodiscard]] operation_counter count(worker_state& worker, operation_counter asked,
                                         std::optional<version_number> publishes,
                                         const version_selector& wanted = {}) {
