@@ -54,6 +54,13 @@ class exchange {
     return value;
   }
 
+  /// Whether it is true in both shards.
+  [[nodiscard]] bool both(bool mine) {
+    bool other = false;
+    transfer(std::as_bytes(std::span{&mine, 1}), std::as_writable_bytes(std::span{&other, 1}));
+    return mine && other;
+  }
+
   /// The first shard's bytes, in both.
   [[nodiscard]] std::vector<std::byte> agree(std::vector<std::byte> bytes) {
     const auto count = agree(static_cast<std::uint64_t>(bytes.size()));

@@ -2,9 +2,12 @@
 
 #include <chrono>
 #include <cstdint>
+#include <exception>
 #include <functional>
+#include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 
 #include "episode_channel.hpp"
 #include "exchange.hpp"
@@ -29,18 +32,26 @@ struct orders {
   bool stop = false;
 };
 
-/// What fails fails for both shards, and so both try again: their sources may have died, or the other shard
-/// may have been started anew.
-tensorhub::update_report update(hub::subscriber& rollout, std::uint64_t least, link& launcher) {
+/// Both shards of a replica make the same calls, so both repeat one that has failed in either: a source may
+/// have died, or an answer was lost on its way to one of them. The shard that had succeeded holds the version
+/// already, so its second call returns at once.
+tensorhub::update_report update(hub::subscriber& rollout, std::uint64_t least, exchange& shards,
+                                link& launcher) {
   constexpr int attempts = 10;
+  std::optional<tensorhub::update_report> done;
   for (int attempt = 1;; ++attempt) {
+    std::exception_ptr failure;
     try {
-      return rollout.update(least == 0 ? tensorhub::latest : tensorhub::at_least(least));
+      auto report = rollout.update(least == 0 ? tensorhub::latest : tensorhub::at_least(least));
+      if (!done || !report.kept) done = std::move(report);
     } catch (const tensorhub::error& e) {
-      if (attempt == attempts || e.code() == tensorhub::errc::replaced) throw;
+      if (e.code() == tensorhub::errc::replaced) throw;
+      failure = std::current_exception();
       launcher.say(report{"trouble"}.with("code", to_string(e.code())));
-      std::this_thread::sleep_for(std::chrono::milliseconds{100});
     }
+    if (shards.both(failure == nullptr)) return *done;
+    if (attempt == attempts && failure) std::rethrow_exception(failure);
+    std::this_thread::sleep_for(std::chrono::milliseconds{100});
   }
 }
 
@@ -97,8 +108,8 @@ void run_rollout(const options& given) {
     next = shards.agree(next);
 
     if (next.update) {
-      const auto done = update(rollout, next.least, launcher);  // in place
-      held = done.version.value;                                // from here this process is a source itself
+      const auto done = update(rollout, next.least, shards, launcher);  // in place
+      held = done.version.value;  // from here this process is a source itself
       launcher.say(done.kept ? report{"kept"}.with("seconds", done.seconds)
                              : describe_update(done, fingerprint(std::as_bytes(policy.all()))));
     }

@@ -81,6 +81,10 @@ class worker {
   /// nothing is waited for. (`newer` may have told of a version that is hidden again, because its trainer
   /// works on the next one; `at_least` waits for that one.) A worker that holds nothing waits for the first.
   ///
+  /// All shards of a replica make the same calls in the same order, within `group_timeout` of each other. A
+  /// call can fail in one shard alone (it was cancelled, or the answer was lost): then all shards repeat it.
+  /// The shards that had succeeded hold that version, and return at once unless there is a newer one.
+  ///
   /// While it runs, what has arrived is already served to others. With `prefer_local` only a version is taken
   /// that somebody in this datacenter holds completely; if there is none newer than what is held, that is
   /// kept.
