@@ -111,6 +111,8 @@ class any_double_buffered_subscriber {
 
   /// Serves nothing any more, until the next `stage`. What is live stays live.
   TENSORHUB_DECL unpublish_report unpublish(std::chrono::milliseconds timeout = defaults::drain_timeout);
+  /// As at `worker`, of both sides.
+  TENSORHUB_DECL void interrupt();
   /// Both sides leave the model, within `grace`.
   TENSORHUB_DECL unpublish_report leave(std::chrono::milliseconds grace = defaults::drain_timeout);
 

@@ -63,6 +63,9 @@ class any_publisher : private worker {
   /// The newest version that is published; zero: none.
   [[nodiscard]] TENSORHUB_DECL version_number held_version();
 
+  /// As at `worker`, of the snapshots' calls too.
+  TENSORHUB_DECL void interrupt();
+
   /// As at `worker`, of the snapshots too.
   TENSORHUB_DECL unpublish_report leave(std::chrono::milliseconds grace = defaults::drain_timeout);
 

@@ -102,6 +102,9 @@ class any_staged_subscriber : private worker {
   /// Gives up what is staged, as `unpublish` does with what is live.
   TENSORHUB_DECL unpublish_report release_stage(std::chrono::milliseconds timeout = defaults::drain_timeout);
 
+  /// As at `worker`, of the stage's calls too.
+  TENSORHUB_DECL void interrupt();
+
   /// Both leave the model, within `grace`.
   TENSORHUB_DECL unpublish_report leave(std::chrono::milliseconds grace = defaults::drain_timeout);
 

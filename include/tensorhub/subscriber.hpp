@@ -24,6 +24,7 @@ class any_subscriber : private worker {
   using worker::cost;
   using worker::describe_model;
   using worker::held_version;
+  using worker::interrupt;
   using worker::join;
   using worker::leave;
   using worker::list;

@@ -4,9 +4,11 @@
 
 #include <doctest/doctest.h>
 
+#include <poll.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
@@ -113,6 +115,23 @@ struct flipping {
     worker.add("nothing", {0}, tensorhub::dtype::f32);
   }
 };
+
+/// Runs `call` in a thread of its own, and interrupts its worker until it has ended. Returns how long it took.
+template <typename Worker, typename Call>
+milliseconds interrupted(Worker& worker, Call&& call) {
+  std::atomic<bool> ended = false;
+  return time_of([&] {
+    const std::jthread running{[&] {
+      static_cast<void>(code_of(call));
+      ended = true;
+    }};
+    std::this_thread::sleep_for(100ms);
+    while (!ended) {
+      worker.interrupt();
+      std::this_thread::sleep_for(20ms);
+    }
+  });
+}
 
 /// One of each door, and every call of each.
 struct every_door {
@@ -256,6 +275,77 @@ TEST_CASE("time-outs: readers that do not end hold nobody longer than its call m
     gate->open();
     second_gate->open();
   }
+}
+
+TEST_CASE("interrupt: whatever a call of another thread waits for, the call ends") {
+  const auto check = [](auto& worker, const std::string& name, auto&& call) {
+    const milliseconds took = interrupted(worker, call);
+    CHECK_MESSAGE(took <= generous, name << " took " << took.count() << " ms");
+  };
+  std::optional<hub::reference_server> server;
+  bool is_there = false;
+  SUBCASE("with no server there") {}
+  SUBCASE("with a server there that has nothing to tell") {
+    is_there = true;
+  }
+  if (is_there) server.emplace();
+  const auto options = [&](std::string replica) {
+    return patient(is_there ? server->address() : nobody, std::move(replica));
+  };
+  trainer publishing{options("trainer-1"), 1000};
+  rollout reading{options("rollout-1"), 1000};
+  staged staging{options("rollout-2"), 1000};
+  flipping sides{options("rollout-3")};
+  check(reading.worker, "update", [&] { reading.worker.update(at_least(9), 60s); });
+  check(reading.worker, "wait", [&] { reading.worker.wait(at_least(9), 60s); });
+  check(staging.worker, "stage", [&] { staging.worker.stage(at_least(9), 60s); });
+  check(sides.worker, "double-buffered stage", [&] { sides.worker.stage(at_least(9), 60s); });
+  if (is_there) return;  // it answers the following at once
+  check(publishing.worker, "publish", [&] { publishing.worker.publish(1, 60s); });
+  check(publishing.worker, "publish a snapshot", [&] { publishing.worker.publish(1, snapshot, 60s); });
+  check(reading.worker, "list", [&] { static_cast<void>(reading.worker.list("policy", 60s)); });
+  check(reading.worker, "why", [&] { static_cast<void>(reading.worker.why(60s)); });
+  check(publishing.worker, "retain", [&] { publishing.worker.retain(1, 60s); });
+  check(publishing.worker, "leave", [&] { publishing.worker.leave(60s); });
+}
+
+TEST_CASE("interrupt: an unpublish and a leave end as at their deadline, and the memory is the caller's") {
+  hub::reference_server server;
+  trainer source{patient(server.address(), "trainer-0"), large_words};
+  const auto gate = std::make_shared<tensorhub::testing::read_gate>(begun_bytes);
+  gated_rollout slow{patient(server.address(), "rollout-0"), large_words, {.gate = gate}};
+  source.worker.publish(1);
+  auto reading = slow.worker.update_async(exactly(1), 60s);
+  REQUIRE(gate->wait_until_shut(20s));
+  tensorhub::unpublish_report report;
+  SUBCASE("unpublish") {
+    CHECK(interrupted(source.worker, [&] { report = source.worker.unpublish(60s); }) <= generous);
+  }
+  SUBCASE("leave") {
+    CHECK(interrupted(source.worker, [&] { report = source.worker.leave(60s); }) <= generous);
+  }
+  CHECK(report.forced);
+  gate->open();
+  CHECK(code_of([&] { reading.wait(20s); }) != errc::ok);
+}
+
+TEST_CASE("a handle's descriptor is readable once the update has ended") {
+  hub::reference_server server;
+  trainer source{patient(server.address(), "trainer-0"), 1000};
+  rollout reader{patient(server.address(), "rollout-0"), 1000};
+  const auto is_readable = [](int descriptor, milliseconds longest) {
+    pollfd entry{descriptor, POLLIN, 0};
+    return ::poll(&entry, 1, static_cast<int>(longest.count())) == 1;
+  };
+  auto running = reader.worker.update_async(at_least(1), 60s);
+  CHECK_FALSE(is_readable(running.descriptor(), 100ms));
+  source.worker.publish(1);
+  CHECK(is_readable(running.descriptor(), 20s));
+  CHECK(running.done());
+  CHECK(running.wait(0ms).version == 1);
+  const auto ended = reader.worker.update_async(latest, 20s);
+  while (!ended.done()) std::this_thread::sleep_for(1ms);
+  CHECK(is_readable(ended.descriptor(), 0ms));  // asked for afterwards
 }
 
 TEST_CASE("time-outs: the end of a process that takes a version into host memory, and the server has gone") {

@@ -59,9 +59,12 @@ void require_partition(const layout& shape) {
 
 TEST_CASE("tensor: element sizes are those of the names, and an unknown type has none") {
   const std::vector<std::pair<dtype, std::size_t>> sizes{
-      {dtype::u8, 1},   {dtype::i8, 1},  {dtype::i16, 2},     {dtype::u16, 2},     {dtype::f16, 2},
-      {dtype::bf16, 2}, {dtype::i32, 4}, {dtype::u32, 4},     {dtype::f32, 4},     {dtype::i64, 8},
-      {dtype::u64, 8},  {dtype::f64, 8}, {dtype::boolean, 1}, {dtype::f8_e4m3, 1}, {dtype::f8_e5m2, 1}};
+      {dtype::u8, 1},          {dtype::i8, 1},          {dtype::i16, 2},        {dtype::u16, 2},
+      {dtype::f16, 2},         {dtype::bf16, 2},        {dtype::i32, 4},        {dtype::u32, 4},
+      {dtype::f32, 4},         {dtype::i64, 8},         {dtype::u64, 8},        {dtype::f64, 8},
+      {dtype::boolean, 1},     {dtype::f8_e4m3, 1},     {dtype::f8_e5m2, 1},    {dtype::f8_e8m0, 1},
+      {dtype::f8_e4m3fnuz, 1}, {dtype::f8_e5m2fnuz, 1}, {dtype::f4_e2m1_x2, 1}, {dtype::c64, 8},
+      {dtype::c128, 16}};
   for (const auto& entry : sizes) {
     const dtype type = entry.first;
     const std::size_t bytes = entry.second;

@@ -121,7 +121,13 @@ typedef enum tensorhub_dtype {
   TENSORHUB_F64 = 11,
   TENSORHUB_BOOLEAN = 12,
   TENSORHUB_F8_E4M3 = 13,
-  TENSORHUB_F8_E5M2 = 14
+  TENSORHUB_F8_E5M2 = 14,
+  TENSORHUB_F8_E8M0 = 15,
+  TENSORHUB_F8_E4M3FNUZ = 16,
+  TENSORHUB_F8_E5M2FNUZ = 17,
+  TENSORHUB_F4_E2M1_X2 = 18, /* two values in a byte; dimensions count bytes */
+  TENSORHUB_C64 = 19,
+  TENSORHUB_C128 = 20
 } tensorhub_dtype;
 
 /// What a worker is told (`worker_options` of tensorhub/options.hpp). Only `server`, `model` and `replica`

@@ -146,6 +146,9 @@ TENSORHUB_DECL unpublish_report any_double_buffered_subscriber::unpublish(std::c
   report.seconds = to_seconds(std::chrono::steady_clock::now() - started);
   return report;
 }
+TENSORHUB_DECL void any_double_buffered_subscriber::interrupt() {
+  for (const auto& each : sides_) each->interrupt();
+}
 TENSORHUB_DECL unpublish_report any_double_buffered_subscriber::leave(std::chrono::milliseconds grace) {
   const std::array<worker*, 2> both{sides_[0].get(), sides_[1].get()};
   return leave_together(both, grace);

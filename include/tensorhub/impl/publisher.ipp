@@ -50,6 +50,11 @@ TENSORHUB_DECL version_number any_publisher::held_version() {
   return std::max(worker::held_version(), snapshots_.held_version());
 }
 
+TENSORHUB_DECL void any_publisher::interrupt() {
+  worker::interrupt();
+  for (worker* const each : snapshots_.workers()) each->interrupt();
+}
+
 TENSORHUB_DECL unpublish_report any_publisher::leave(std::chrono::milliseconds grace) {
   std::vector<worker*> all = snapshots_.close();
   all.push_back(this);

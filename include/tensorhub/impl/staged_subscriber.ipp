@@ -78,6 +78,11 @@ TENSORHUB_DECL unpublish_report any_staged_subscriber::release_stage(std::chrono
   return stage_.unpublish(timeout);
 }
 
+TENSORHUB_DECL void any_staged_subscriber::interrupt() {
+  stage_.interrupt();
+  worker::interrupt();
+}
+
 TENSORHUB_DECL unpublish_report any_staged_subscriber::leave(std::chrono::milliseconds grace) {
   const std::array<worker*, 2> both{&stage_, this};
   return leave_together(both, grace);

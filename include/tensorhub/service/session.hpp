@@ -47,6 +47,8 @@ class session : public session_detail::operations {
   /// The worker is about to leave: a join or an update that runs ends with `cancelled`, and every running
   /// call by `until`.
   void make_way(time_point now, time_point until);
+  /// Every call that runs ends now: an unpublish and a leave as at their deadline, the others as `cancelled`.
+  void interrupt(time_point now);
 
   /// The shell copies this version into the memory by itself (operations.hpp).
   session_ticket install(time_point now, version_number version, digest128 root, time_point deadline);

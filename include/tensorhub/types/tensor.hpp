@@ -13,8 +13,8 @@
 
 namespace tensorhub::inline TENSORHUB_MODE {
 
-/// Element types, named as in safetensors. The numbers are part of the control protocol: append, never
-/// renumber.
+/// Element types, named as in safetensors and DLPack. The numbers are part of the control protocol: append,
+/// never renumber.
 enum class dtype : std::uint8_t {
   u8 = 0,
   i8 = 1,
@@ -30,7 +30,13 @@ enum class dtype : std::uint8_t {
   f64 = 11,
   boolean = 12,
   f8_e4m3 = 13,
-  f8_e5m2 = 14
+  f8_e5m2 = 14,
+  f8_e8m0 = 15,  ///< scales of the MX formats
+  f8_e4m3fnuz = 16,
+  f8_e5m2fnuz = 17,
+  f4_e2m1_x2 = 18,  ///< two values in a byte; shapes count bytes
+  c64 = 19,         ///< two f32
+  c128 = 20
 };
 
 [[nodiscard]] constexpr std::size_t size_bytes(dtype type) noexcept {
@@ -40,6 +46,10 @@ enum class dtype : std::uint8_t {
     case dtype::boolean:
     case dtype::f8_e4m3:
     case dtype::f8_e5m2:
+    case dtype::f8_e8m0:
+    case dtype::f8_e4m3fnuz:
+    case dtype::f8_e5m2fnuz:
+    case dtype::f4_e2m1_x2:
       return 1;
     case dtype::i16:
     case dtype::u16:
@@ -53,7 +63,10 @@ enum class dtype : std::uint8_t {
     case dtype::i64:
     case dtype::u64:
     case dtype::f64:
+    case dtype::c64:
       return 8;
+    case dtype::c128:
+      return 16;
   }
   return 0;
 }

@@ -63,6 +63,8 @@ class snapshots {
   /// No memory is made any more. Returns what shows those that are there, for leaving; may be called beside
   /// any other call.
   [[nodiscard]] TENSORHUB_DECL std::vector<worker*> close();
+  /// What shows those that are there; may be called beside any other call.
+  [[nodiscard]] TENSORHUB_DECL std::vector<worker*> workers();
   /// The newest version that is shown; zero: none.
   [[nodiscard]] TENSORHUB_DECL version_number held_version();
   /// A snapshot was made: the set of tensors is fixed.

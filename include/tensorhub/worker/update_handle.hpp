@@ -4,7 +4,7 @@
 ///
 /// Thread safety: every member but the destructor and the moves may be called from any thread.
 ///
-/// Errors: `wait` throws the update's error; the others throw nothing.
+/// Errors: `wait` throws the update's error; the others throw nothing, but `descriptor`.
 
 #include <chrono>
 #include <memory>
@@ -31,6 +31,9 @@ class update_handle {
   /// The update ends soon with `errc::cancelled`, unless it has just succeeded.
   TENSORHUB_DECL void cancel();
   [[nodiscard]] TENSORHUB_DECL bool done() const;
+  /// For event loops: it is readable once the update has ended, and stays this handle's. The first call makes
+  /// it, and throws `system_failed` if the process has no free descriptor.
+  [[nodiscard]] TENSORHUB_DECL int descriptor() const;
   /// The result, or the update's error; `timed_out` if it is still running after `timeout`.
   TENSORHUB_DECL update_report wait(std::chrono::milliseconds timeout = defaults::update_timeout);
 

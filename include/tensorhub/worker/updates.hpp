@@ -25,6 +25,7 @@
 #include <vector>
 
 #include "tensorhub/detail/build_mode.hpp"
+#include "tensorhub/detail/wake_event.hpp"
 #include "tensorhub/options.hpp"
 #include "tensorhub/service/messages.hpp"
 #include "tensorhub/service/session/actions.hpp"
@@ -49,6 +50,7 @@ struct update_state {
   update_report report;
   session_ticket ticket = 0;
   bool cancelled = false;
+  std::optional<detail::wake_event> completion{};  ///< once somebody has asked for it
 
   [[nodiscard]] bool is_cancelled() const {
     const std::lock_guard lock{mutex};

@@ -128,6 +128,11 @@ class worker {
   /// an error: it says that the server has not confirmed that the worker has left.
   TENSORHUB_DECL unpublish_report leave(std::chrono::milliseconds grace = defaults::drain_timeout);
 
+  /// The calls of this worker that run in other threads end soon: an unpublish and a leave as at their
+  /// deadline, the others with `cancelled`, unless they have just succeeded. Copies and digests that run are
+  /// finished first. A call that has not begun to wait yet is not noticed: repeat this until it has ended.
+  TENSORHUB_DECL void interrupt();
+
   // ---- questions to the server: one request and its answer each, also while an update runs
 
   /// What the server knows of a model (empty: of all models). Works without any tensor.

@@ -235,7 +235,7 @@ class frame_reader final : public field_archive {
   return errc::refused;
 }
 [[nodiscard]] constexpr dtype last_of(dtype) noexcept {
-  return dtype::f8_e5m2;
+  return dtype::c128;
 }
 [[nodiscard]] constexpr version_selector::kind_type last_of(version_selector::kind_type) noexcept {
   return version_selector::kind_type::at_least;

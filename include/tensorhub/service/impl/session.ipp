@@ -57,6 +57,13 @@ TENSORHUB_DECL void session::make_way(time_point now, time_point until) {
   end_running(now, until, reason);
 }
 
+TENSORHUB_DECL void session::interrupt(time_point now) {
+  const messages::status reason{errc::cancelled, "the call was interrupted"};
+  cancel_join(reason);
+  end_running(now, now, reason);
+  for (const session_ticket ticket : outbox_.take_calls()) finish(ticket, reason);
+}
+
 TENSORHUB_DECL void session::cancel_join(const messages::status& reason) {
   if (join_ticket_ != 0) finish(std::exchange(join_ticket_, 0), reason);
 }

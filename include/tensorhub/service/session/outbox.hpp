@@ -106,6 +106,8 @@ class outbox {
   [[nodiscard]] std::optional<pending_request> take(purpose why);
   /// Removes the requests whose deadline has passed, and returns their tickets.
   [[nodiscard]] std::vector<session_ticket> take_expired(time_point now);
+  /// Removes the requests that a call consists of, and returns their tickets.
+  [[nodiscard]] std::vector<session_ticket> take_calls();
   /// Removes all requests.
   [[nodiscard]] std::map<request_sequence, pending_request> take_all() { return std::exchange(open_, {}); }
 
@@ -125,6 +127,17 @@ class outbox {
   [[nodiscard]] std::vector<messages::envelope> take_output() { return std::exchange(output_, {}); }
 
  private:
+  /// Removes the requests that `which` is true of, and returns their tickets.
+  template <typename Which>
+  [[nodiscard]] std::vector<session_ticket> take_tickets(Which&& which) {
+    std::vector<session_ticket> tickets;
+    std::erase_if(open_, [&](const auto& entry) {
+      const bool taken = which(entry.second);
+      if (taken) tickets.push_back(entry.second.ticket);
+      return taken;
+    });
+    return tickets;
+  }
   [[nodiscard]] bool may_send(request_sequence sequence, const pending_request& pending,
                               bool joined) const noexcept;
   void transmit(time_point now, request_sequence sequence, pending_request& pending);

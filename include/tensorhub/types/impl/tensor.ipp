@@ -41,6 +41,18 @@ TENSORHUB_DECL std::string_view to_string(dtype type) noexcept {
       return "f8_e4m3";
     case dtype::f8_e5m2:
       return "f8_e5m2";
+    case dtype::f8_e8m0:
+      return "f8_e8m0";
+    case dtype::f8_e4m3fnuz:
+      return "f8_e4m3fnuz";
+    case dtype::f8_e5m2fnuz:
+      return "f8_e5m2fnuz";
+    case dtype::f4_e2m1_x2:
+      return "f4_e2m1_x2";
+    case dtype::c64:
+      return "c64";
+    case dtype::c128:
+      return "c128";
   }
   return "unknown";
 }

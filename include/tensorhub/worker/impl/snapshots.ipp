@@ -92,8 +92,15 @@ TENSORHUB_DECL void snapshots::unpublish(std::chrono::milliseconds timeout, unpu
 }
 
 TENSORHUB_DECL std::vector<worker*> snapshots::close() {
+  {
+    const std::lock_guard lock{opening_};
+    closed_ = true;
+  }
+  return workers();
+}
+
+TENSORHUB_DECL std::vector<worker*> snapshots::workers() {
   const std::lock_guard lock{opening_};
-  closed_ = true;
   std::vector<worker*> all;
   for (const auto& each : slots_) {
     if (each) all.push_back(&each->shown);

@@ -80,6 +80,7 @@ TENSORHUB_DECL update_handle worker_updates::update_async(version_selector selec
         state->failure = failed;
         state->ended = true;
         state->changed.notify_all();
+        if (state->completion) state->completion->raise();
       }};
   return handle;
 }
@@ -332,6 +333,14 @@ TENSORHUB_DECL void update_handle::cancel() {
 TENSORHUB_DECL bool update_handle::done() const {
   const std::lock_guard lock{state_->mutex};
   return state_->ended;
+}
+TENSORHUB_DECL int update_handle::descriptor() const {
+  const std::lock_guard lock{state_->mutex};
+  if (!state_->completion) {
+    state_->completion.emplace("an update's end");
+    if (state_->ended) state_->completion->raise();
+  }
+  return state_->completion->descriptor();
 }
 TENSORHUB_DECL update_report update_handle::wait(std::chrono::milliseconds timeout) {
   std::unique_lock lock{state_->mutex};

@@ -22,6 +22,10 @@
 
 namespace tensorhub::inline TENSORHUB_MODE {
 
+TENSORHUB_DECL void worker::interrupt() {
+  state_->client.with([](session& core, time_point now) { core.interrupt(now); });
+}
+
 namespace worker_detail {
 
 /// For the server's answer to a publish, where the digests have taken longer than the whole call may.

@@ -54,13 +54,10 @@ TENSORHUB_DECL std::optional<pending_request> outbox::take(purpose why) {
 }
 
 TENSORHUB_DECL std::vector<session_ticket> outbox::take_expired(time_point now) {
-  std::vector<session_ticket> tickets;
-  std::erase_if(open_, [&](const auto& entry) {
-    if (now < entry.second.deadline) return false;
-    tickets.push_back(entry.second.ticket);
-    return true;
-  });
-  return tickets;
+  return take_tickets([now](const pending_request& pending) { return now >= pending.deadline; });
+}
+TENSORHUB_DECL std::vector<session_ticket> outbox::take_calls() {
+  return take_tickets([](const pending_request& pending) { return pending.ticket != 0; });
 }
 
 TENSORHUB_DECL void outbox::forget(std::initializer_list<purpose> reasons) {

@@ -1,0 +1,148 @@
+#pragma once
+/// \file calls.hpp
+/// What all calls from Python share: objects of this process, waits that let Python go on, and reports as
+/// dictionaries.
+///
+/// No thread but the caller's runs Python. Every call that may wait releases the interpreter; in the main thread
+/// it looks for signals ten times in a second, and a signal whose handler raises (Ctrl-C) ends the call.
+
+#include <nanobind/nanobind.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdint>
+#include <exception>
+#include <future>
+#include <memory>
+#include <optional>
+#include <string>
+#include <tensorhub/options.hpp>
+#include <tensorhub/server.hpp>
+#include <tensorhub/worker/policy_data_plane.hpp>
+#include <tensorhub/worker/worker.hpp>
+#include <thread>
+#include <type_traits>
+#include <utility>
+
+namespace tensorhub_python {
+
+namespace nb = nanobind;
+using std::chrono::milliseconds;
+using tensorhub::errc;
+using tensorhub::error;
+
+/// A C++ object that a Python object owns. In a process that was forked since, its threads do not run: every
+/// call is refused, and the object is never destroyed there.
+template <typename Object>
+class owned {
+ public:
+  /// `kind`: for errors, such as "Publisher".
+  owned(std::string kind, std::shared_ptr<Object> object)
+      : kind_{std::move(kind)}, object_{std::move(object)} {}
+  ~owned() { drop(); }
+  owned(const owned&) = delete;
+  owned& operator=(const owned&) = delete;
+
+  /// Alive as long as the result, also if it is closed meanwhile.
+  [[nodiscard]] std::shared_ptr<Object> use() const {
+    if (::getpid() != process_)
+      throw error(errc::invalid_argument, "this " + kind_ +
+                                              " was made before fork(), and its threads do not run in this "
+                                              "process: make another one here, or start processes by spawn");
+    if (!object_) throw error(errc::invalid_argument, "this " + kind_ + " was closed: make another one");
+    return object_;
+  }
+  [[nodiscard]] bool is_closed() const noexcept { return !object_; }
+  /// Ends the object, which may take a while: readers that still read are cut off.
+  void drop() {
+    if (!object_) return;
+    if (::getpid() != process_) {
+      static_cast<void>(new std::shared_ptr<Object>{std::move(object_)});
+      return;
+    }
+    const nb::gil_scoped_release python_goes_on;
+    object_.reset();
+  }
+
+ private:
+  std::string kind_;
+  pid_t process_ = ::getpid();
+  std::shared_ptr<Object> object_;
+};
+
+/// Only there are signals handled.
+[[nodiscard]] inline bool is_main_thread() noexcept {
+  return ::syscall(SYS_gettid) == ::getpid();
+}
+
+inline constexpr milliseconds signal_interval{100};
+
+/// Waits until `is_over(interval)`, which waits for as long as it is told, returns true. If a signal's handler
+/// raises meanwhile, `interrupt()` is called from then on, and the exception goes on when the wait is over.
+template <typename Over, typename Interrupt>
+void wait_with_signals(Over&& is_over, Interrupt&& interrupt) {
+  std::optional<nb::python_error> raised;
+  for (;;) {
+    {
+      const nb::gil_scoped_release python_goes_on;
+      if (is_over(signal_interval)) break;
+      if (raised) interrupt();
+    }
+    if (!raised && PyErr_CheckSignals() != 0) {
+      raised.emplace();
+      const nb::gil_scoped_release python_goes_on;
+      interrupt();
+    }
+  }
+  if (raised) throw *std::move(raised);
+}
+
+/// The result of `call`, which does not touch Python, as `wait_with_signals`.
+template <typename Interrupt, typename Call>
+auto waited(Interrupt&& interrupt, Call&& call) {
+  using result = std::invoke_result_t<Call&>;
+  if (!is_main_thread()) {
+    const nb::gil_scoped_release python_goes_on;
+    return call();
+  }
+  std::packaged_task<result()> task{std::forward<Call>(call)};
+  std::future<result> outcome = task.get_future();
+  const std::jthread running{std::move(task)};
+  wait_with_signals(
+      [&](milliseconds longest) { return outcome.wait_for(longest) == std::future_status::ready; },
+      [&] {
+        try {
+          interrupt();
+        } catch (const std::exception&) {  // the call ends at its own deadline
+        }
+      });
+  return outcome.get();
+}
+
+/// By the fields' names in C++, of which Python's are the same. Unknown fields are refused.
+[[nodiscard]] tensorhub::worker_options options_of(const nb::dict& given);
+/// Of the transport that `given` names.
+[[nodiscard]] tensorhub::worker_policies policies_of(const nb::dict& given);
+[[nodiscard]] tensorhub::reference_server_options server_options_of(const nb::dict& given);
+/// "latest", "exactly" or "at_least".
+[[nodiscard]] tensorhub::version_selector selector_of(const std::string& kind, std::uint64_t version);
+
+[[nodiscard]] nb::dict told(const tensorhub::publish_report& done);
+[[nodiscard]] nb::dict told(const tensorhub::snapshot_report& done);
+[[nodiscard]] nb::dict told(const tensorhub::unpublish_report& done);
+[[nodiscard]] nb::dict told(const tensorhub::update_report& done);
+[[nodiscard]] nb::dict told(const tensorhub::install_report& done);
+[[nodiscard]] nb::dict told(const tensorhub::update_progress& at);
+[[nodiscard]] nb::dict told(const tensorhub::worker_statistics& counted);
+[[nodiscard]] nb::dict told(const tensorhub::reference_server_statistics& counted);
+[[nodiscard]] nb::dict told(const tensorhub::messages::model_entry& model);
+[[nodiscard]] nb::dict told(const tensorhub::messages::stuck_entry& entry);
+
+void bind_errors(nb::module_& module);
+void bind_log(nb::module_& module);
+void bind_publisher(nb::module_& module);
+void bind_server(nb::module_& module);
+void bind_subscriber(nb::module_& module);
+
+}  // namespace tensorhub_python

@@ -1,0 +1,332 @@
+/// \file subscriber.cpp
+/// `tensorhub._core.Subscriber`, its running updates, and `Seeder`.
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+#include <poll.h>
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <tensorhub/double_buffered_subscriber.hpp>
+#include <tensorhub/seeder.hpp>
+#include <tensorhub/staged_subscriber.hpp>
+#include <tensorhub/subscriber.hpp>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "calls.hpp"
+#include "doors.hpp"
+#include "tensors.hpp"
+
+namespace tensorhub_python {
+
+namespace {
+
+struct in_place final : tensorhub::any_subscriber {
+  in_place(tensorhub::worker_options options, tensorhub::worker_policies policies)
+      : any_subscriber{std::move(options), std::move(policies)} {}
+};
+struct staged final : tensorhub::any_staged_subscriber {
+  staged(tensorhub::worker_options options, const tensorhub::worker_policies& policies)
+      : any_staged_subscriber{std::move(options), policies, {}} {}
+};
+struct double_buffered final : tensorhub::any_double_buffered_subscriber {
+  double_buffered(tensorhub::worker_options options, const tensorhub::worker_policies& policies)
+      : any_double_buffered_subscriber{std::move(options), policies} {}
+};
+
+/// A subscriber in one of the modes.
+using subscriber_worker = std::variant<std::monostate, in_place, staged, double_buffered>;
+
+template <typename Call>
+decltype(auto) visit_worker(subscriber_worker& whole, Call&& call) {
+  using result = decltype(call(std::declval<in_place&>()));
+  return std::visit(
+      [&](auto& worker) -> result {
+        if constexpr (std::is_same_v<std::decay_t<decltype(worker)>, std::monostate>)
+          throw error(errc::invalid_argument, "this Subscriber was not constructed");
+        else
+          return call(worker);
+      },
+      whole);
+}
+
+std::shared_ptr<subscriber_worker> make_worker(const nb::dict& given, const std::string& mode) {
+  auto out = std::make_shared<subscriber_worker>();
+  if (mode == "in_place")
+    out->emplace<in_place>(options_of(given), policies_of(given));
+  else if (mode == "staged")
+    out->emplace<staged>(options_of(given), policies_of(given));
+  else if (mode == "double_buffered")
+    out->emplace<double_buffered>(options_of(given), policies_of(given));
+  else
+    throw error(errc::invalid_argument,
+                "mode '" + mode + "' does not exist: take 'in_place', 'staged' or 'double_buffered'");
+  return out;
+}
+
+[[noreturn]] void refuse(const char* call, const char* modes) {
+  throw error(errc::invalid_argument, std::string{call} + " is for subscribers in mode " + modes);
+}
+
+struct running_update {
+  std::shared_ptr<subscriber_worker> owner;  // outlives the handle
+  tensorhub::update_handle handle;
+};
+
+/// `tensorhub._core.Update`.
+class update {
+ public:
+  explicit update(std::shared_ptr<running_update> running) : running_{"Update", std::move(running)} {}
+
+  [[nodiscard]] bool done() const { return running_.use()->handle.done(); }
+  [[nodiscard]] int descriptor() const { return running_.use()->handle.descriptor(); }
+  [[nodiscard]] nb::dict progress() const { return told(running_.use()->handle.progress()); }
+  void cancel() const {
+    const nb::gil_scoped_release python_goes_on;
+    running_.use()->handle.cancel();
+  }
+  /// False: it still runs after `timeout`.
+  [[nodiscard]] bool wait(double timeout) const {
+    const auto running = running_.use();
+    const auto until = std::chrono::steady_clock::now() + time_of(timeout);
+    pollfd ended{running->handle.descriptor(), POLLIN, 0};
+    wait_with_signals(
+        [&](milliseconds longest) {
+          const auto now = std::chrono::steady_clock::now();
+          const auto left = std::chrono::ceil<milliseconds>(until - now);
+          ::poll(&ended, 1, static_cast<int>(std::max(milliseconds{0}, std::min(left, longest)).count()));
+          return running->handle.done() || until <= now;
+        },
+        [&] { running->handle.cancel(); });
+    return running->handle.done();
+  }
+  /// Pre-condition: it is done.
+  [[nodiscard]] nb::dict result() const { return told(running_.use()->handle.wait(milliseconds{0})); }
+  void close() { running_.drop(); }
+
+ private:
+  owned<running_update> running_;
+};
+
+class subscriber {
+ public:
+  subscriber(const nb::dict& given, const std::string& mode)
+      : worker_{"Subscriber", make_worker(given, mode)} {}
+
+  void add(const std::string& name, nb::object tensor) {
+    const auto whole = worker_.use();
+    kept_tensor seen{name, std::move(tensor), true};
+    const tensor_place& place = seen.place();
+    visit_worker(*whole, [&](auto& worker) {
+      if constexpr (requires { worker.add(name, place.data, place.shape, place.type); })
+        worker.add(name, place.data, place.shape, place.type);
+      else
+        refuse("add",
+               "in_place or staged: in mode double_buffered the memory is the library's, see allocate");
+    });
+    tensors_.push_back(std::move(seen));
+  }
+  void allocate(const std::string& name, const std::vector<std::uint64_t>& shape, const std::string& type) {
+    const tensorhub::dtype element = dtype_of(type);
+    visit_worker(*worker_.use(), [&](auto& worker) {
+      if constexpr (requires { worker.add(name, shape, element); })
+        worker.add(name, shape, element);
+      else
+        refuse("allocate", "double_buffered");
+    });
+    allocated_[name] = {nullptr, element, shape};
+  }
+  void check_tensors() const {
+    for (const kept_tensor& each : tensors_) each.check_unmoved();
+  }
+  template <typename Call>
+  auto call(Call&& body) {
+    const auto whole = worker_.use();
+    return waited([&] { visit_worker(*whole, [](auto& worker) { worker.interrupt(); }); },
+                  [&] { return visit_worker(*whole, body); });
+  }
+
+  nb::dict receive(const std::string& kind, std::uint64_t version, double timeout, bool near_only) {
+    check_tensors();
+    return told(call([&](auto& worker) {
+      return start(worker, selector_of(kind, version), timeout, near_only)
+          .wait(std::chrono::hours{24 * 365});  // it ends by its own time-out
+    }));
+  }
+  update receive_async(const std::string& kind, std::uint64_t version, double timeout, bool near_only) {
+    check_tensors();
+    const auto whole = worker_.use();
+    return update{std::make_shared<running_update>(
+        running_update{whole, visit_worker(*whole, [&](auto& worker) {
+                         return start(worker, selector_of(kind, version), timeout, near_only);
+                       })})};
+  }
+  nb::dict install(double timeout) {
+    check_tensors();
+    return told(call([&](auto& worker) -> tensorhub::install_report {
+      if constexpr (requires { worker.install(time_of(timeout)); })
+        return worker.install(time_of(timeout));
+      else if constexpr (requires { worker.install(); })
+        return worker.install();
+      else
+        refuse("install", "staged or double_buffered");
+    }));
+  }
+  std::uint64_t newer() {
+    return visit_worker(*worker_.use(), [](auto& worker) {
+      return worker.newer().value_or(tensorhub::version_number{}).value;
+    });
+  }
+  std::uint64_t wait(const std::string& kind, std::uint64_t version, double timeout) {
+    return call(
+        [&](auto& worker) { return worker.wait(selector_of(kind, version), time_of(timeout)).value; });
+  }
+  std::uint64_t held_version() {
+    return visit_worker(*worker_.use(), [](auto& worker) {
+      if constexpr (requires { worker.live_version(); })
+        return worker.live_version().value;
+      else
+        return worker.held_version().value;
+    });
+  }
+  std::uint64_t staged_version() {
+    return visit_worker(*worker_.use(), [](auto& worker) -> std::uint64_t {
+      if constexpr (requires { worker.staged_version(); })
+        return worker.staged_version().value;
+      else
+        return 0;
+    });
+  }
+  /// The live bytes of an allocated tensor. `self` is this object.
+  nb::object tensor(nb::handle self, const std::string& name) {
+    const void* const data = visit_worker(*worker_.use(), [&](auto& worker) -> const void* {
+      if constexpr (requires { worker.tensor(name); })
+        return worker.tensor(name);
+      else
+        refuse("tensor", "double_buffered");
+    });
+    const tensor_place& place = allocated_.at(name);
+    return view_of(data, place.shape, place.type, self);
+  }
+  std::uint64_t offloaded_bytes() {
+    return visit_worker(*worker_.use(), [](auto& worker) { return worker.offloaded_bytes(); });
+  }
+  nb::list statistics() {
+    nb::list out;
+    visit_worker(*worker_.use(), [&](auto& worker) {
+      if constexpr (requires { worker.live_version(); }) {
+        for (const auto& side : worker.statistics()) out.append(told(side));
+      } else {
+        out.append(told(worker.statistics()));
+        if constexpr (requires { worker.stage_statistics(); }) out.append(told(worker.stage_statistics()));
+      }
+    });
+    return out;
+  }
+  void close() { worker_.drop(); }
+  [[nodiscard]] bool is_closed() const { return worker_.is_closed(); }
+
+ private:
+  /// In mode in_place into the tensors, else beside what is live.
+  template <typename Worker>
+  static tensorhub::update_handle start(Worker& worker, tensorhub::version_selector which, double timeout,
+                                        bool near_only) {
+    const auto reach = near_only ? tensorhub::update_reach::prefer_local : tensorhub::update_reach::anywhere;
+    if constexpr (requires { worker.stage_async(which); })
+      return worker.stage_async(which, time_of(timeout), reach);
+    else
+      return worker.update_async(which, time_of(timeout), reach);
+  }
+
+  std::vector<kept_tensor> tensors_;  // outlive the worker
+  std::map<std::string, tensor_place> allocated_;
+  owned<subscriber_worker> worker_;
+};
+
+struct seeder_worker final : tensorhub::any_seeder {
+  seeder_worker(tensorhub::worker_options options, tensorhub::worker_policies policies)
+      : any_seeder{std::move(options), std::move(policies)} {}
+};
+
+class seeder {
+ public:
+  explicit seeder(const nb::dict& given)
+      : worker_{"Seeder", std::make_shared<seeder_worker>(options_of(given), policies_of(given))} {}
+
+  std::uint64_t wait(std::uint64_t version, double timeout) {
+    const auto worker = worker_.use();
+    const auto until = std::chrono::steady_clock::now() + time_of(timeout);
+    std::uint64_t held = 0;
+    std::exception_ptr failure;
+    wait_with_signals(
+        [&](milliseconds longest) {
+          const auto left = std::chrono::ceil<milliseconds>(until - std::chrono::steady_clock::now());
+          try {
+            held = worker->wait(version, std::max(milliseconds{0}, std::min(left, longest))).value;
+            return true;
+          } catch (const error&) {
+            if (left > longest) return is_interrupted_;
+            failure = std::current_exception();
+            return true;
+          }
+        },
+        [this] { is_interrupted_ = true; });
+    if (failure) std::rethrow_exception(failure);
+    return held;
+  }
+  std::uint64_t held_version() { return worker_.use()->held_version().value; }
+  std::string last_failure() { return worker_.use()->last_failure(); }
+  nb::dict statistics() { return told(worker_.use()->statistics()); }
+  void close() { worker_.drop(); }
+  [[nodiscard]] bool is_closed() const { return worker_.is_closed(); }
+
+ private:
+  bool is_interrupted_ = false;
+  owned<seeder_worker> worker_;
+};
+
+}  // namespace
+
+void bind_subscriber(nb::module_& module) {
+  nb::class_<update> running{module, "Update"};
+  running.def("done", &update::done);
+  running.def("descriptor", &update::descriptor);
+  running.def("progress", &update::progress);
+  running.def("cancel", &update::cancel);
+  running.def("wait", &update::wait);
+  running.def("result", &update::result);
+  running.def("close", &update::close);
+
+  nb::class_<subscriber> bound{module, "Subscriber"};
+  bound.def(nb::init<const nb::dict&, const std::string&>());
+  bound.def("add", &subscriber::add);
+  bound.def("allocate", &subscriber::allocate);
+  bound.def("receive", &subscriber::receive);
+  bound.def("receive_async", &subscriber::receive_async, nb::keep_alive<0, 1>());
+  bound.def("install", &subscriber::install);
+  bound.def("newer", &subscriber::newer);
+  bound.def("wait", &subscriber::wait);
+  bound.def("tensor", [](nb::handle_t<subscriber> self, const std::string& name) {
+    return nb::cast<subscriber&>(self).tensor(self, name);
+  });
+  bound.def("statistics", &subscriber::statistics);
+  bound.def_prop_ro("held_version", &subscriber::held_version);
+  bound.def_prop_ro("staged_version", &subscriber::staged_version);
+  bound.def_prop_ro("offloaded_bytes", &subscriber::offloaded_bytes);
+  bind_shared_calls(bound);
+
+  nb::class_<seeder> seeding{module, "Seeder"};
+  seeding.def(nb::init<const nb::dict&>());
+  seeding.def("wait", &seeder::wait);
+  seeding.def("statistics", &seeder::statistics);
+  seeding.def_prop_ro("held_version", &seeder::held_version);
+  seeding.def_prop_ro("last_failure", &seeder::last_failure);
+  seeding.def("close", &seeder::close);
+  seeding.def_prop_ro("is_closed", &seeder::is_closed);
+}
+
+}  // namespace tensorhub_python

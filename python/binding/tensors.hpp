@@ -1,0 +1,52 @@
+#pragma once
+/// \file tensors.hpp
+/// The memory of Python's tensors: of torch (without its library), of numpy and its extensions, of everything
+/// that speaks DLPack, and of buffers.
+
+#include <nanobind/nanobind.h>
+
+#include <cstdint>
+#include <string>
+#include <tensorhub/types/tensor.hpp>
+#include <vector>
+
+namespace tensorhub_python {
+
+namespace nb = nanobind;
+
+/// Where a tensor's bytes lie, and what they are.
+struct tensor_place {
+  void* data = nullptr;
+  tensorhub::dtype type = tensorhub::dtype::u8;
+  std::vector<std::uint64_t> shape{};
+};
+
+/// A tensor that a worker was told of, kept alive for it.
+class kept_tensor {
+ public:
+  /// Throws `invalid_argument`, with the tensor's name: it is no tensor, has no bytes (meta), lies on a device,
+  /// is not contiguous, has an element type that the library does not know, or must not be written and
+  /// `written` says that it will be.
+  kept_tensor(std::string name, nb::object tensor, bool written);
+
+  [[nodiscard]] const std::string& name() const noexcept { return name_; }
+  [[nodiscard]] const tensor_place& place() const noexcept { return place_; }
+  /// Throws `invalid_argument` if the bytes lie elsewhere now.
+  void check_unmoved() const;
+
+ private:
+  enum class protocol { torch, array, dlpack };
+  std::string name_;
+  nb::object tensor_;
+  protocol protocol_ = protocol::dlpack;
+  tensor_place place_;
+};
+
+/// "f32" and its like; throws `invalid_argument` for other names.
+[[nodiscard]] tensorhub::dtype dtype_of(const std::string& name);
+
+/// A read-only view for Python: buffer and DLPack. `owner` lives as long as the view.
+[[nodiscard]] nb::object view_of(const void* data, const std::vector<std::uint64_t>& shape,
+                                 tensorhub::dtype type, nb::handle owner);
+
+}  // namespace tensorhub_python

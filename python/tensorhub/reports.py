@@ -1,0 +1,166 @@
+"""What calls tell. Plain values: they compare, print and pickle. Times are in seconds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = [
+    "InstallReport",
+    "Model",
+    "Progress",
+    "PublishReport",
+    "Replica",
+    "SnapshotReport",
+    "Source",
+    "Stuck",
+    "TensorSpec",
+    "UnpublishReport",
+    "UpdateReport",
+]
+
+
+@dataclass(frozen=True)
+class PublishReport:
+    """What a `publish` did."""
+
+    version: int
+    bytes: int
+    digest_seconds: float
+    """Packing and digesting."""
+    seconds: float
+    """The whole call."""
+
+
+@dataclass(frozen=True)
+class SnapshotReport(PublishReport):
+    """What a `publish(..., snapshot=True)` did."""
+
+    lost: bool
+    """As at `UnpublishReport`, of the snapshot that was in this memory before."""
+    drain_seconds: float
+    """That one's readers; usually none."""
+    copy_seconds: float
+
+
+@dataclass(frozen=True)
+class UnpublishReport:
+    """What an `unpublish` or a `leave` did."""
+
+    finished: int
+    """Readers that ended by themselves during the call."""
+    moved: int
+    """Readers that went on with another source."""
+    cut_off: int
+    """Readers that the server had declared dead."""
+    forced: bool
+    """The deadline came: the remaining readers were cut off."""
+    lost: bool
+    """It was the last reliable copy of a retained version, and nobody could take it."""
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Source:
+    """What an update read from one other worker."""
+
+    name: str
+    """Replica/shard."""
+    path: str
+    """How it was reached: "tcp", "same_host"."""
+    bytes: int
+
+
+@dataclass(frozen=True)
+class UpdateReport:
+    """What an `update` or a `stage` did."""
+
+    version: int
+    kept: bool
+    """Was held already: nothing was read."""
+    lost: bool
+    """What was overwritten was the last reliable copy of a retained version, and nobody could take it."""
+    bytes: int
+    seconds: float
+    """The whole call."""
+    wait_seconds: float
+    """Until the transfer began: a version, the server, own old readers."""
+    pull_seconds: float
+    """From the first connection to the last confirmed chunk."""
+    sources: tuple[Source, ...]
+
+
+@dataclass(frozen=True)
+class InstallReport:
+    """What an `install` of staged weights did."""
+
+    version: int
+    kept: bool
+    """Was live already: nothing was copied."""
+    lost: bool
+    bytes: int
+    """Copied."""
+    drain_seconds: float
+    """The live version's readers ended, or were moved to others."""
+    copy_seconds: float
+    """How long the live bytes were undefined."""
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a running update is."""
+
+    version: int
+    """Zero until a version is decided."""
+    bytes: int
+    total_bytes: int
+    done: bool
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """A tensor of a model's layout."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Replica:
+    """What the server knows of a replica."""
+
+    name: str
+    shards_joined: int
+    version: int
+    """The version that it holds completely; zero: none."""
+    torn: bool
+    spot: bool
+    readers: int
+
+
+@dataclass(frozen=True)
+class Model:
+    """What the server knows of a model."""
+
+    name: str
+    shards: int
+    bytes: int
+    latest: int
+    available: tuple[int, ...]
+    replicas: tuple[Replica, ...]
+
+
+@dataclass(frozen=True)
+class Stuck:
+    """A worker that waits: for what, for whom, and what can be done about it."""
+
+    kind: str
+    model: str
+    replica: str
+    shard: int
+    version: int
+    waited_seconds: float
+    chunks: int
+    peers: str
+    advice: str

@@ -1,0 +1,108 @@
+"""The reference server, which knows who holds which version; and keys."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tensorhub import _core, log
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+__all__ = ["ReferenceServer", "make_keys", "read_allow_list", "read_keys", "read_public_key", "write_keys"]
+
+
+class ReferenceServer:
+    """Knows which workers hold which version in place. It holds no weights, and may die at any time.
+
+    It listens as soon as it is made. Without keys it admits everybody that reaches it: the default address is reached
+    from this machine only.
+    """
+
+    def __init__(
+        self,
+        address: str = "tcp://127.0.0.1:0",
+        *,
+        public_key: str = "",
+        secret_key: str = "",
+        allowed: Mapping[str, str] | None = None,
+        worker_timeout: float | None = None,
+        group_timeout: float | None = None,
+        recovery_grace: float | None = None,
+    ) -> None:
+        """`address`: port 0 takes any free one. `allowed`: the public keys that are admitted, and a name for each."""
+        log.start()
+        self._core = _core.ReferenceServer(
+            {
+                "address": address,
+                "public_key": public_key,
+                "secret_key": secret_key,
+                "allowed": dict(allowed or {}),
+                "worker_timeout": worker_timeout,
+                "group_timeout": group_timeout,
+                "recovery_grace": recovery_grace,
+            }
+        )
+
+    @property
+    def address(self) -> str:
+        """Where workers connect, with the port that was taken."""
+        return self._core.address
+
+    def allow(self, public_key: str, name: str = "") -> None:
+        """Admits workers with this key from now on."""
+        self._core.allow(public_key, name)
+
+    def revoke(self, public_key: str) -> bool:
+        """Refuses this key from now on. False: it was not admitted."""
+        return self._core.revoke(public_key)
+
+    def statistics(self) -> dict[str, Any]:
+        """Numbers of workers, models, reads and messages."""
+        return self._core.statistics()
+
+    def close(self) -> None:
+        """Stops serving. Transfers that run go on."""
+        self._core.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return "ReferenceServer(closed)" if self._core.is_closed else f"ReferenceServer({self.address})"
+
+
+def make_keys() -> tuple[str, str]:
+    """A new public and secret key."""
+    return _core.make_keys()
+
+
+def write_keys(folder: str, name: str, public_key: str, secret_key: str) -> None:
+    """Writes `<folder>/<name>.secret`, which only the owner may read, and `<name>.public`. Overwrites nothing."""
+    _core.write_keys(folder, name, public_key, secret_key)
+
+
+def read_keys(file: str) -> tuple[str, str]:
+    """The public and the secret key in a `.secret` file."""
+    return _core.read_keys(file)
+
+
+def read_public_key(file: str) -> str:
+    """The key in a `.public` file."""
+    return _core.read_public_key(file)
+
+
+def read_allow_list(file: str) -> dict[str, str]:
+    """Public keys and names: a line for each."""
+    return _core.read_allow_list(file)

@@ -1,0 +1,535 @@
+"""Publishers, subscribers and seeders: the workers of a model.
+
+Every tensor stays the caller's, in place: it is kept alive, and each call that reads or writes it checks that it still
+lies where it lay. All time-outs are in seconds. Objects may be used from any thread, but not in a process that was
+forked after they were made. A call that waits lets other threads run; Ctrl-C ends it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import contextlib
+import weakref
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
+
+from tensorhub import _core, log
+from tensorhub.errors import InvalidArgument, TimedOut
+from tensorhub.reports import (
+    InstallReport,
+    Model,
+    Progress,
+    PublishReport,
+    Replica,
+    SnapshotReport,
+    Source,
+    Stuck,
+    TensorSpec,
+    UnpublishReport,
+    UpdateReport,
+)
+from tensorhub.server import ReferenceServer
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from typing_extensions import Buffer, Self, Unpack
+
+__all__ = ["Location", "Mode", "Options", "Publisher", "Security", "Seeder", "Subscriber", "Update"]
+
+Mode = Literal["in_place", "staged", "double_buffered"]
+"""Where a subscriber receives.
+
+* `in_place`: into its tensors, which are of no version while an update runs.
+* `staged`: beside its tensors; `install` copies what was staged over them. One more copy of the shard in host memory.
+* `double_buffered`: into one of two memories of the library's own; `install` flips them.
+"""
+
+
+@dataclass(frozen=True)
+class Location:
+    """Where a worker runs, in names of your own; readers take the nearest source. Empty: unknown."""
+
+    datacenter: str = ""
+    rack: str = ""
+    host: str = ""
+    device: str = ""
+
+
+@dataclass(frozen=True)
+class Security:
+    """Keys of a worker, for a server that admits only known ones (`tensorhub.make_keys`)."""
+
+    server_key: str
+    """The server's public key."""
+    public_key: str
+    secret_key: str
+
+
+class Options(TypedDict, total=False):
+    """Options that a worker can do without."""
+
+    shard: tuple[int, int]
+    """Index and count: which part of the model this process holds."""
+    location: Location
+    security: Security
+    spot: bool
+    """May vanish: it serves, but is never relied upon."""
+    transport: str
+    """"auto" (memory of the same machine is read directly, everything else by TCP), "tcp" or "same_host"."""
+    listen_host: str
+    """Where readers come in by TCP; the default is loopback if the server is on this machine, else all interfaces."""
+    listen_port: int
+    advertised_host: str
+    """The host that readers connect to, if it is not `listen_host`."""
+    chunk_bytes: int
+    lanes: int
+    """Threads that read during an update and digest during a publish."""
+    window_chunks: int
+    far_window_chunks: int
+    offload_limit_bytes: int
+    """Host memory in which this process may keep retained versions for others."""
+    join_timeout: float
+    drain_timeout: float
+    connect_timeout: float
+    server_timeout: float
+
+
+def _given(
+    server: str | ReferenceServer, model: str, replica: str, options: Options
+) -> dict[str, object]:
+    plain: dict[str, object] = dict(options)
+    for name, kind in (("location", Location), ("security", Security)):
+        group = plain.pop(name, None)
+        if group is None:
+            continue
+        if not isinstance(group, kind):
+            raise TypeError(f"option {name} is {group!r}: give a tensorhub.{kind.__name__}")
+        plain.update({field.name: getattr(group, field.name) for field in fields(group)})
+    address = server.address if isinstance(server, ReferenceServer) else server
+    return {"server": address, "model": model, "replica": replica, **plain}
+
+
+_alive: weakref.WeakSet[_Closable] = weakref.WeakSet()
+
+
+class _Closable:
+    """Has something below that ends when it is closed, or when the interpreter ends."""
+
+    _core: Any
+
+    def __init__(self) -> None:
+        log.start()
+        _alive.add(self)
+
+    def close(self) -> None:
+        """Ends this object at once; readers that still read are cut off. A worker that leaves for good calls `leave`."""
+        self._core.close()
+
+    @property
+    def is_closed(self) -> bool:
+        """No call is possible any more."""
+        return bool(self._core.is_closed)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+@atexit.register
+def _close_all() -> None:
+    for each in list(_alive):
+        each.close()
+    log.stop()
+
+
+def _update_report(told: dict[str, Any]) -> UpdateReport:
+    sources = tuple(Source(*each) for each in told.pop("sources"))
+    return UpdateReport(**told, sources=sources)
+
+
+def _selector(version: int | None, at_least: int | None) -> tuple[str, int]:
+    if version is not None and at_least is not None:
+        raise TypeError("give version or at_least, not both")
+    if version is not None:
+        return "exactly", version
+    if at_least is not None:
+        return "at_least", at_least
+    return "latest", 0
+
+
+class _Worker(_Closable):
+    """What publishers and subscribers have in common."""
+
+    _core: _core.Publisher | _core.Subscriber
+
+    def __init__(
+        self, server: str | ReferenceServer, model: str, replica: str, shard: tuple[int, int]
+    ) -> None:
+        super().__init__()
+        self._who = f"{type(self).__name__}({model}/{replica}, shard {shard[0]} of {shard[1]}"
+
+    def __repr__(self) -> str:
+        if self.is_closed:
+            return f"{self._who}, closed)"
+        held = self._core.held_version
+        return f"{self._who}, {f'version {held}' if held else 'no version'})"
+
+    def add(self, name: str, tensor: object) -> None:
+        """Tells of one tensor: of torch, of numpy, or anything with `__dlpack__` or a buffer; never copied.
+
+        All workers of a shard add the same tensors in the same order, before any other call.
+        """
+        self._core.add(name, tensor)
+
+    def add_all(self, tensors: Mapping[str, object] | Iterable[tuple[str, object]]) -> None:
+        """Adds each of them: a state dict, or `module.named_parameters()`."""
+        for name, tensor in tensors.items() if isinstance(tensors, Mapping) else tensors:
+            self._core.add(name, tensor)
+
+    def join(self) -> None:
+        """Joins the model. Implied by the first call that needs it; call it to find errors early."""
+        self._core.join()
+
+    @property
+    def held_version(self) -> int:
+        """The version that is held completely (of a subscriber that stages: that is live); zero: none."""
+        return self._core.held_version
+
+    @property
+    def offloaded_bytes(self) -> int:
+        """Host memory in which this process keeps retained versions for others."""
+        return self._core.offloaded_bytes
+
+    def models(self, model: str = "", timeout: float = _core.join_timeout) -> list[Model]:
+        """What the server knows of a model, or of all of them. Works without any tensor."""
+        return [
+            Model(**{**told, "replicas": tuple(Replica(**each) for each in told["replicas"])})
+            for told in self._core.models(model, timeout)
+        ]
+
+    def describe_model(
+        self, shard: int = 0, timeout: float = _core.join_timeout
+    ) -> list[TensorSpec]:
+        """The tensors of a shard of this model, as its first worker announced them. Works without any tensor."""
+        return [TensorSpec(*each) for each in self._core.describe_model(shard, timeout)]
+
+    def why(self, timeout: float = _core.join_timeout) -> str:
+        """How the server has chosen this worker's sources: a line for each decision, the latest last."""
+        return self._core.why(timeout)
+
+    def stuck(self, older_than: float = 1.0, timeout: float = _core.join_timeout) -> list[Stuck]:
+        """What in this model has waited for longer than `older_than`, and for what; the oldest first."""
+        return [Stuck(**told) for told in self._core.stuck(older_than, timeout)]
+
+    def retain(self, versions: int, timeout: float = _core.join_timeout) -> None:
+        """The latest `versions` of this model are not to be lost: their last reliable holder hands them over."""
+        self._core.retain(versions, timeout)
+
+    def pin(self, version: int, timeout: float = _core.join_timeout) -> None:
+        """Retains one version until it is released."""
+        self._core.pin(version, timeout)
+
+    def release(self, version: int, timeout: float = _core.join_timeout) -> None:
+        """Ends a `pin`."""
+        self._core.release(version, timeout)
+
+    def unpublish(self, timeout: float = _core.drain_timeout) -> UnpublishReport:
+        """Hides what is shown, and returns when nobody reads it any more: the memory is the caller's again.
+
+        At the deadline, and at Ctrl-C, the remaining readers are cut off.
+        """
+        return UnpublishReport(**self._core.unpublish(timeout))
+
+    def leave(self, grace: float = _core.drain_timeout) -> UnpublishReport:
+        """Leaves the model for good: readers end or are moved, and what is retained is handed over, within `grace`."""
+        return UnpublishReport(**self._core.leave(grace))
+
+
+class Publisher(_Worker):
+    """A trainer: its tensors become versions, in place or as a copy.
+
+    >>> trainer = Publisher(server, model="policy", replica="trainer-0")
+    >>> trainer.add_all(module.state_dict())
+    >>> with trainer.published(step):   # the tensors must not change in here
+    ...     evaluate()
+    """
+
+    _core: _core.Publisher
+
+    def __init__(
+        self,
+        server: str | ReferenceServer,
+        model: str,
+        replica: str,
+        **options: Unpack[Options],
+    ) -> None:
+        self._core = _core.Publisher(_given(server, model, replica, options))
+        super().__init__(server, model, replica, options.get("shard", (0, 1)))
+
+    def publish(self, version: int, timeout: float = _core.join_timeout) -> PublishReport:
+        """Shows the tensors' bytes as `version`. They must not change until `unpublish` has returned."""
+        return PublishReport(**self._core.publish(version, timeout))
+
+    def publish_snapshot(
+        self, version: int, stride: int = 1, timeout: float = _core.join_timeout
+    ) -> SnapshotReport:
+        """Publishes a copy of the tensors, which may change as soon as this returns; needs no `unpublish`.
+
+        A snapshot is served until the second next one takes its memory. A trainer that publishes every tenth version
+        only says `stride=10`. Costs the host memory of two shards.
+        """
+        return SnapshotReport(**self._core.publish_snapshot(version, stride, timeout))
+
+    @contextlib.contextmanager
+    def published(
+        self, version: int, timeout: float = _core.join_timeout
+    ) -> Iterator[PublishReport]:
+        """Publishes `version` for the time of a `with` block."""
+        report = self.publish(version, timeout)
+        try:
+            yield report
+        finally:
+            self.unpublish()
+
+    def statistics(self) -> dict[str, Any]:
+        """What it has done since it was made: calls by outcome, bytes, times."""
+        return self._core.statistics()
+
+
+class Update:
+    """An update that runs: watch it, wait for it, `await` it, cancel it.
+
+    A task that is cancelled while it awaits cancels the update, and ends when the update has: no byte is written
+    afterwards. Nothing runs in the event loop meanwhile but its own selector.
+    """
+
+    def __init__(self, core: _core.Update) -> None:
+        self._core = core
+
+    def done(self) -> bool:
+        """It has ended: with a result, an error, or by cancellation."""
+        return self._core.done()
+
+    def progress(self) -> Progress:
+        """How far it is."""
+        return Progress(**self._core.progress())
+
+    def cancel(self) -> None:
+        """It ends soon with `Cancelled`, unless it has just succeeded."""
+        self._core.cancel()
+
+    def fileno(self) -> int:
+        """A descriptor that is readable once it has ended; it stays this object's."""
+        return self._core.descriptor()
+
+    def wait(self, timeout: float = _core.update_timeout) -> UpdateReport:
+        """The result, or the update's error; `TimedOut` if it still runs after `timeout`. Ctrl-C cancels it."""
+        if not self._core.wait(timeout):
+            raise TimedOut("the update is still running")
+        return _update_report(self._core.result())
+
+    def __await__(self) -> Generator[Any, None, UpdateReport]:
+        return self._awaited().__await__()
+
+    async def _awaited(self) -> UpdateReport:
+        loop = asyncio.get_running_loop()
+        ended = asyncio.Event()
+        loop.add_reader(self.fileno(), ended.set)
+        stopped: asyncio.CancelledError | None = None
+        try:
+            while not self.done():
+                try:
+                    await ended.wait()
+                except asyncio.CancelledError as e:
+                    stopped = e
+                    self.cancel()
+        finally:
+            loop.remove_reader(self.fileno())
+        if stopped is not None:
+            raise stopped
+        return _update_report(self._core.result())
+
+
+class Subscriber(_Worker):
+    """A rollout: versions are read into its tensors, and served on to others from the first byte on.
+
+    >>> rollout = Subscriber(server, model="policy", replica="rollout-3")
+    >>> rollout.add_all(module.state_dict())
+    >>> rollout.update()                # the latest version there is
+
+    All shards of a replica make the same calls in the same order; when a call has failed in one of them, all repeat it.
+    """
+
+    _core: _core.Subscriber
+
+    def __init__(
+        self,
+        server: str | ReferenceServer,
+        model: str,
+        replica: str,
+        *,
+        mode: Mode = "in_place",
+        **options: Unpack[Options],
+    ) -> None:
+        self._core = _core.Subscriber(_given(server, model, replica, options), mode)
+        self._mode = mode
+        super().__init__(server, model, replica, options.get("shard", (0, 1)))
+
+    def allocate(self, name: str, shape: Iterable[int], dtype: str) -> None:
+        """Mode `double_buffered`: tells of one tensor, whose memory is the library's. `dtype`: "bf16", "f32", ..."""
+        self._core.allocate(name, list(shape), dtype)
+
+    def tensor(self, name: str) -> Buffer:
+        """Mode `double_buffered`: a read-only view of a tensor's live bytes, for `numpy.asarray` or `from_dlpack`.
+
+        They change when the first `stage` after the next `install` begins; ask again after each `install`.
+        """
+        return self._core.tensor(name)
+
+    def update(
+        self,
+        version: int | None = None,
+        *,
+        at_least: int | None = None,
+        timeout: float = _core.update_timeout,
+        prefer_local: bool = False,
+    ) -> UpdateReport:
+        """Takes a version: the latest that is there now, or `version`, or one that is `at_least` so high.
+
+        The first and the last keep what is held if that is as new. A version that is not there yet is waited for, and
+        with neither argument only if nothing is held. `prefer_local`: only what this datacenter holds completely.
+        In mode `in_place` the bytes are undefined while this runs, and after an error; in the others this is `stage`
+        and `install`, and an error leaves what is live.
+        """
+        report = self._receive(version, at_least, timeout, prefer_local)
+        if self._mode != "in_place":
+            self._core.install(timeout)
+        return report
+
+    def stage(
+        self,
+        version: int | None = None,
+        *,
+        at_least: int | None = None,
+        timeout: float = _core.update_timeout,
+        prefer_local: bool = False,
+    ) -> UpdateReport:
+        """Modes `staged` and `double_buffered`: receives a version beside what is live, which stays as it is."""
+        self._refuse_in_place("stage")
+        return self._receive(version, at_least, timeout, prefer_local)
+
+    def install(self, timeout: float = _core.update_timeout) -> InstallReport:
+        """Makes live what was staged: a local copy, or a flip. Nobody may use the weights meanwhile."""
+        return InstallReport(**self._core.install(timeout))
+
+    def update_async(
+        self,
+        version: int | None = None,
+        *,
+        at_least: int | None = None,
+        timeout: float = _core.update_timeout,
+        prefer_local: bool = False,
+    ) -> Update:
+        """Mode `in_place`: begins an `update` and returns; it can be awaited."""
+        if self._mode != "in_place":
+            raise _wrong_mode("update_async", "in_place (in others: stage_async, then install)")
+        which = _selector(version, at_least)
+        return Update(self._core.receive_async(*which, timeout, prefer_local))
+
+    def stage_async(
+        self,
+        version: int | None = None,
+        *,
+        at_least: int | None = None,
+        timeout: float = _core.update_timeout,
+        prefer_local: bool = False,
+    ) -> Update:
+        """Modes `staged` and `double_buffered`: begins a `stage` and returns; it can be awaited."""
+        self._refuse_in_place("stage_async")
+        which = _selector(version, at_least)
+        return Update(self._core.receive_async(*which, timeout, prefer_local))
+
+    @property
+    def staged_version(self) -> int:
+        """The version that lies beside the live one, completely; zero: none."""
+        return self._core.staged_version
+
+    def newer(self) -> int | None:
+        """The newest version that the server has told of, if it is newer than what is held. Never waits."""
+        return self._core.newer() or None
+
+    def wait(
+        self,
+        version: int | None = None,
+        *,
+        at_least: int | None = None,
+        timeout: float = _core.update_timeout,
+    ) -> int:
+        """Waits until such a version can be read, and returns its number; reads nothing."""
+        return self._core.wait(*_selector(version, at_least), timeout)
+
+    def statistics(self) -> list[dict[str, Any]]:
+        """What it has done since it was made, for each of its workers: one in place, two in the other modes."""
+        return self._core.statistics()
+
+    def _receive(
+        self, version: int | None, at_least: int | None, timeout: float, prefer_local: bool
+    ) -> UpdateReport:
+        which = _selector(version, at_least)
+        return _update_report(self._core.receive(*which, timeout, prefer_local))
+
+    def _refuse_in_place(self, call: str) -> None:
+        if self._mode == "in_place":
+            raise _wrong_mode(call, "staged or double_buffered")
+
+
+def _wrong_mode(call: str, modes: str) -> Exception:
+    return InvalidArgument(f"{call} is for subscribers in mode {modes}")
+
+
+class Seeder(_Closable):
+    """Brings each version into this machine's host memory by itself, for the readers nearby. Needs no tensors."""
+
+    _core: _core.Seeder
+
+    def __init__(
+        self,
+        server: str | ReferenceServer,
+        model: str,
+        replica: str,
+        **options: Unpack[Options],
+    ) -> None:
+        self._core = _core.Seeder(_given(server, model, replica, options))
+        super().__init__()
+        self._who = f"Seeder({model}/{replica}"
+
+    def __repr__(self) -> str:
+        return f"{self._who}, {'closed' if self.is_closed else f'version {self.held_version}'})"
+
+    @property
+    def held_version(self) -> int:
+        """The version that is held completely; zero: none yet."""
+        return self._core.held_version
+
+    @property
+    def last_failure(self) -> str:
+        """What went wrong last; empty: nothing so far."""
+        return self._core.last_failure
+
+    def wait(self, version: int, timeout: float = _core.update_timeout) -> int:
+        """Waits until it holds `version` or a later one."""
+        return self._core.wait(version, timeout)
+
+    def statistics(self) -> dict[str, Any]:
+        """What it has done since it was made."""
+        return self._core.statistics()
