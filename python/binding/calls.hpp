@@ -78,10 +78,29 @@ class owned {
 
 inline constexpr milliseconds signal_interval{100};
 
+/// Calls that wait, of all threads, until they have the interpreter again. An interpreter that ends must not find
+/// any: it would end their threads by force.
+class waiting_calls {
+ public:
+  class entry {
+   public:
+    entry() { change(1); }
+    ~entry() { change(-1); }
+    entry(const entry&) = delete;
+    entry& operator=(const entry&) = delete;
+  };
+  /// True: there are none.
+  static bool wait_for_none(milliseconds longest);
+
+ private:
+  static void change(int by);
+};
+
 /// Waits until `is_over(interval)`, which waits for as long as it is told, returns true. If a signal's handler
 /// raises meanwhile, `interrupt()` is called from then on, and the exception goes on when the wait is over.
 template <typename Over, typename Interrupt>
 void wait_with_signals(Over&& is_over, Interrupt&& interrupt) {
+  const waiting_calls::entry counted;
   std::optional<nb::python_error> raised;
   for (;;) {
     {
@@ -103,6 +122,7 @@ template <typename Interrupt, typename Call>
 auto waited(Interrupt&& interrupt, Call&& call) {
   using result = std::invoke_result_t<Call&>;
   if (!is_main_thread()) {
+    const waiting_calls::entry counted;
     const nb::gil_scoped_release python_goes_on;
     return call();
   }
@@ -139,6 +159,7 @@ auto waited(Interrupt&& interrupt, Call&& call) {
 [[nodiscard]] nb::dict told(const tensorhub::messages::model_entry& model);
 [[nodiscard]] nb::dict told(const tensorhub::messages::stuck_entry& entry);
 
+void bind_calls(nb::module_& module);
 void bind_errors(nb::module_& module);
 void bind_log(nb::module_& module);
 void bind_publisher(nb::module_& module);

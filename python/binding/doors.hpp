@@ -67,6 +67,7 @@ void bind_shared_calls(nb::class_<Door>& door) {
   door.def("leave", [](Door& self, double grace) {
     return told(self.call([&](auto& worker) { return worker.leave(time_of(grace)); }));
   });
+  door.def("interrupt", &Door::interrupt);
   door.def("close", &Door::close);
   door.def_prop_ro("is_closed", &Door::is_closed);
 }

@@ -10,6 +10,7 @@
 #include <condition_variable>
 #include <deque>
 #include <mutex>
+#include <optional>
 
 #include "calls.hpp"
 
@@ -17,57 +18,70 @@ namespace tensorhub_python {
 
 namespace {
 
-constexpr std::size_t most_lines = 1024;
+class line_queue {
+ public:
+  void put(const tensorhub::log_line& line) {
+    const std::lock_guard lock{mutex_};
+    if (lines_.size() == most_lines) {
+      ++dropped_;
+      return;
+    }
+    lines_.push_back(line);
+    changed_.notify_one();
+  }
+  /// Waits for a line; empty: there will be no more.
+  std::optional<tensorhub::log_line> take() {
+    std::unique_lock lock{mutex_};
+    changed_.wait(lock, [this] { return ended_ || !lines_.empty(); });
+    if (lines_.empty()) return std::nullopt;
+    tensorhub::log_line out = std::move(lines_.front());
+    lines_.pop_front();
+    if (dropped_ > 0) out.text += " (" + std::to_string(std::exchange(dropped_, 0)) + " lines dropped)";
+    return out;
+  }
+  void end() {
+    const std::lock_guard lock{mutex_};
+    ended_ = true;
+    changed_.notify_all();
+  }
 
-struct line_queue {
-  std::mutex mutex;
-  std::condition_variable changed;
-  std::deque<tensorhub::log_line> lines;
-  std::size_t dropped = 0;
+ private:
+  static constexpr std::size_t most_lines = 1024;
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<tensorhub::log_line> lines_;
+  std::size_t dropped_ = 0;
+  bool ended_ = false;
 };
 
-line_queue& queue() {
-  static auto* const never_destroyed = new line_queue;  // threads may log while the process ends
-  return *never_destroyed;
+/// Of this process. Never destroyed: threads may log while the process ends.
+line_queue*& present() {
+  static auto* queue = new line_queue;
+  return queue;
+}
+
+nb::object next_line() {
+  std::optional<tensorhub::log_line> line;
+  {
+    const nb::gil_scoped_release python_goes_on;
+    line = present()->take();
+  }
+  if (!line) return nb::none();
+  return nb::make_tuple(static_cast<int>(line->level), to_text(*line));
 }
 
 }  // namespace
 
 void put_line(const tensorhub::log_line& line) {
-  line_queue& into = queue();
-  const std::lock_guard lock{into.mutex};
-  if (into.lines.size() == most_lines) {
-    ++into.dropped;
-    return;
-  }
-  into.lines.push_back(line);
-  into.changed.notify_one();
+  present()->put(line);
 }
 
 void bind_log(nb::module_& module) {
-  module.def(
-      "next_log_line",
-      [](double longest_seconds) -> nb::object {
-        tensorhub::log_line line;
-        {
-          const nb::gil_scoped_release python_goes_on;
-          line_queue& from = queue();
-          std::unique_lock lock{from.mutex};
-          const auto is_there = [&] { return !from.lines.empty(); };
-          if (!from.changed.wait_for(lock, std::chrono::duration<double>{longest_seconds}, is_there))
-            line.text.clear();
-          if (is_there()) {
-            line = std::move(from.lines.front());
-            from.lines.pop_front();
-            if (from.dropped > 0)
-              line.text += " (" + std::to_string(std::exchange(from.dropped, 0)) + " lines dropped)";
-          }
-        }
-        if (line.text.empty()) return nb::none();
-        return nb::make_tuple(static_cast<int>(line.level), to_text(line));
-      },
-      nb::arg("longest_seconds"),
-      nb::sig("def next_log_line(longest_seconds: float) -> tuple[int, str] | None"));
+  module.def("next_log_line", next_line);
+  module.def("end_log", [] { present()->end(); });
+  // In a forked child, where another thread may have held the mutex.
+  module.def("begin_log_anew", [] { present() = new line_queue; });
 }
 
 }  // namespace tensorhub_python

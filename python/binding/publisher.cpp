@@ -54,7 +54,14 @@ class publisher {
   [[nodiscard]] std::uint64_t held_version() { return worker_.use()->held_version().value; }
   [[nodiscard]] std::uint64_t offloaded_bytes() { return worker_.use()->offloaded_bytes(); }
   [[nodiscard]] nb::dict statistics() { return told(worker_.use()->statistics()); }
-  void close() { worker_.drop(); }
+  /// Calls that run in other threads end soon, and the worker with the last of them.
+  void close() {
+    interrupt();
+    worker_.drop();
+  }
+  void interrupt() {
+    if (!worker_.is_closed()) worker_.use()->interrupt();
+  }
   [[nodiscard]] bool is_closed() const { return worker_.is_closed(); }
 
  private:
@@ -67,7 +74,7 @@ class publisher {
 void bind_publisher(nb::module_& module) {
   nb::class_<publisher> bound{module, "Publisher"};
   bound.def(nb::init<const nb::dict&>());
-  bound.def("add", &publisher::add);
+  bound.def("add", &publisher::add, nb::arg(), nb::arg().none());
   bound.def("publish", &publisher::publish);
   bound.def("publish_snapshot", &publisher::publish_snapshot);
   bound.def("statistics", &publisher::statistics);

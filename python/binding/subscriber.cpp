@@ -3,9 +3,11 @@
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 #include <poll.h>
 
+#include <atomic>
 #include <map>
 #include <memory>
 #include <optional>
@@ -107,6 +109,7 @@ class update {
   /// Pre-condition: it is done.
   [[nodiscard]] nb::dict result() const { return told(running_.use()->handle.wait(milliseconds{0})); }
   void close() { running_.drop(); }
+  [[nodiscard]] bool is_closed() const { return running_.is_closed(); }
 
  private:
   owned<running_update> running_;
@@ -157,13 +160,14 @@ class subscriber {
           .wait(std::chrono::hours{24 * 365});  // it ends by its own time-out
     }));
   }
-  update receive_async(const std::string& kind, std::uint64_t version, double timeout, bool near_only) {
+  std::unique_ptr<update> receive_async(const std::string& kind, std::uint64_t version, double timeout,
+                                        bool near_only) {
     check_tensors();
     const auto whole = worker_.use();
-    return update{std::make_shared<running_update>(
+    return std::make_unique<update>(std::make_shared<running_update>(
         running_update{whole, visit_worker(*whole, [&](auto& worker) {
                          return start(worker, selector_of(kind, version), timeout, near_only);
-                       })})};
+                       })}));
   }
   nb::dict install(double timeout) {
     check_tensors();
@@ -201,16 +205,23 @@ class subscriber {
         return 0;
     });
   }
-  /// The live bytes of an allocated tensor. `self` is this object.
-  nb::object tensor(nb::handle self, const std::string& name) {
-    const void* const data = visit_worker(*worker_.use(), [&](auto& worker) -> const void* {
+  /// The live bytes of an allocated tensor.
+  nb::object tensor(const std::string& name) {
+    const auto whole = worker_.use();
+    const void* const data = visit_worker(*whole, [&](auto& worker) -> const void* {
       if constexpr (requires { worker.tensor(name); })
         return worker.tensor(name);
       else
         refuse("tensor", "double_buffered");
     });
     const tensor_place& place = allocated_.at(name);
-    return view_of(data, place.shape, place.type, self);
+    auto kept = std::make_unique<viewed>(viewed{whole, views_});
+    const nb::capsule owner{kept.get(), [](void* held) noexcept {
+                              const nb::gil_scoped_release python_goes_on;
+                              delete static_cast<viewed*>(held);
+                            }};
+    static_cast<void>(kept.release());
+    return view_of(data, place.shape, place.type, owner);
   }
   std::uint64_t offloaded_bytes() {
     return visit_worker(*worker_.use(), [](auto& worker) { return worker.offloaded_bytes(); });
@@ -227,10 +238,35 @@ class subscriber {
     });
     return out;
   }
-  void close() { worker_.drop(); }
+  /// Calls that run in other threads end soon, and the worker with the last of them; if there are views of its
+  /// memory, it serves nothing from now on, and ends with the last view.
+  void close() {
+    if (!worker_.is_closed()) {
+      interrupt();
+      if (views_.use_count() > 1) leave_at_once(*worker_.use());
+    }
+    worker_.drop();
+  }
+  void interrupt() {
+    if (!worker_.is_closed()) visit_worker(*worker_.use(), [](auto& worker) { worker.interrupt(); });
+  }
   [[nodiscard]] bool is_closed() const { return worker_.is_closed(); }
 
  private:
+  /// What a view of allocated memory keeps.
+  struct viewed {
+    std::shared_ptr<subscriber_worker> worker;
+    std::shared_ptr<int> count;
+  };
+
+  static void leave_at_once(subscriber_worker& whole) {
+    const nb::gil_scoped_release python_goes_on;
+    try {
+      visit_worker(whole, [](auto& worker) { worker.leave(milliseconds{0}); });
+    } catch (const error&) {  // the server finds out by itself
+    }
+  }
+
   /// In mode in_place into the tensors, else beside what is live.
   template <typename Worker>
   static tensorhub::update_handle start(Worker& worker, tensorhub::version_selector which, double timeout,
@@ -244,6 +280,7 @@ class subscriber {
 
   std::vector<kept_tensor> tensors_;  // outlive the worker
   std::map<std::string, tensor_place> allocated_;
+  std::shared_ptr<int> views_ = std::make_shared<int>();  // counts them
   owned<subscriber_worker> worker_;
 };
 
@@ -260,6 +297,7 @@ class seeder {
   std::uint64_t wait(std::uint64_t version, double timeout) {
     const auto worker = worker_.use();
     const auto until = std::chrono::steady_clock::now() + time_of(timeout);
+    is_interrupted_ = false;
     std::uint64_t held = 0;
     std::exception_ptr failure;
     wait_with_signals(
@@ -269,7 +307,7 @@ class seeder {
             held = worker->wait(version, std::max(milliseconds{0}, std::min(left, longest))).value;
             return true;
           } catch (const error&) {
-            if (left > longest) return is_interrupted_;
+            if (left > longest && !is_interrupted_) return false;
             failure = std::current_exception();
             return true;
           }
@@ -281,11 +319,15 @@ class seeder {
   std::uint64_t held_version() { return worker_.use()->held_version().value; }
   std::string last_failure() { return worker_.use()->last_failure(); }
   nb::dict statistics() { return told(worker_.use()->statistics()); }
-  void close() { worker_.drop(); }
+  void interrupt() { is_interrupted_ = true; }
+  void close() {
+    interrupt();
+    worker_.drop();
+  }
   [[nodiscard]] bool is_closed() const { return worker_.is_closed(); }
 
  private:
-  bool is_interrupted_ = false;
+  std::atomic<bool> is_interrupted_ = false;
   owned<seeder_worker> worker_;
 };
 
@@ -297,22 +339,22 @@ void bind_subscriber(nb::module_& module) {
   running.def("descriptor", &update::descriptor);
   running.def("progress", &update::progress);
   running.def("cancel", &update::cancel);
+  running.def("interrupt", &update::cancel);
   running.def("wait", &update::wait);
   running.def("result", &update::result);
   running.def("close", &update::close);
+  running.def_prop_ro("is_closed", &update::is_closed);
 
   nb::class_<subscriber> bound{module, "Subscriber"};
   bound.def(nb::init<const nb::dict&, const std::string&>());
-  bound.def("add", &subscriber::add);
+  bound.def("add", &subscriber::add, nb::arg(), nb::arg().none());
   bound.def("allocate", &subscriber::allocate);
   bound.def("receive", &subscriber::receive);
   bound.def("receive_async", &subscriber::receive_async, nb::keep_alive<0, 1>());
   bound.def("install", &subscriber::install);
   bound.def("newer", &subscriber::newer);
   bound.def("wait", &subscriber::wait);
-  bound.def("tensor", [](nb::handle_t<subscriber> self, const std::string& name) {
-    return nb::cast<subscriber&>(self).tensor(self, name);
-  });
+  bound.def("tensor", &subscriber::tensor);
   bound.def("statistics", &subscriber::statistics);
   bound.def_prop_ro("held_version", &subscriber::held_version);
   bound.def_prop_ro("staged_version", &subscriber::staged_version);
@@ -325,6 +367,7 @@ void bind_subscriber(nb::module_& module) {
   seeding.def("statistics", &seeder::statistics);
   seeding.def_prop_ro("held_version", &seeder::held_version);
   seeding.def_prop_ro("last_failure", &seeder::last_failure);
+  seeding.def("interrupt", &seeder::interrupt);
   seeding.def("close", &seeder::close);
   seeding.def_prop_ro("is_closed", &seeder::is_closed);
 }

@@ -3,7 +3,6 @@
 
 #include "tensors.hpp"
 
-#include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
 
 #include <algorithm>
@@ -17,11 +16,10 @@ namespace tensorhub_python {
 
 namespace {
 
+using nb::dlpack::dtype_code;
 using tensorhub::dtype;
 using tensorhub::errc;
 using tensorhub::error;
-using any_array = nb::ndarray<nb::ro>;
-using nb::dlpack::dtype_code;
 
 /// An element type: our name, torch's and numpy's, DLPack's.
 struct type_names {
@@ -128,14 +126,14 @@ tensor_place array_place(const std::string& name, nb::handle tensor, bool writte
   const nb::object capsule = tensor.attr("__array_struct__");
   const auto* const seen = static_cast<const array_struct*>(PyCapsule_GetPointer(capsule.ptr(), nullptr));
   if (seen == nullptr) throw nb::python_error();
+  const dtype type = framework_type(name, nb::cast<std::string>(nb::str(tensor.attr("dtype").attr("name"))));
   if ((seen->flags & is_contiguous) == 0) refuse(name, how_to_copy);
   if ((seen->flags & is_native) == 0) refuse(name, "has the other byte order: convert it first");
   if (written && (seen->flags & is_writable) == 0)
     refuse(name, "is read-only, and would be written: give a writable one");
-  const auto type = nb::cast<std::string>(nb::str(tensor.attr("dtype").attr("name")));
   std::vector<std::uint64_t> shape;
   for (int i = 0; i < seen->dimensions; ++i) shape.push_back(static_cast<std::uint64_t>(seen->shape[i]));
-  return {seen->data, framework_type(name, type), std::move(shape)};
+  return {seen->data, type, std::move(shape)};
 }
 
 bool is_contiguous(const any_array& array) {
@@ -148,8 +146,7 @@ bool is_contiguous(const any_array& array) {
   return true;
 }
 
-tensor_place dlpack_place(const std::string& name, const nb::object& tensor, bool written, nb::object& held) {
-  any_array array;
+tensor_place dlpack_place(const std::string& name, const nb::object& tensor, bool written, any_array& array) {
   if (!nb::try_cast(tensor, array, false)) {
     if (nb::hasattr(tensor, "__cuda_array_interface__"))
       refuse(name,
@@ -169,7 +166,6 @@ tensor_place dlpack_place(const std::string& name, const nb::object& tensor, boo
                      std::to_string(array.dtype().bits) + " bits, which the library does not know");
   tensor_place out{const_cast<void*>(array.data()), found->type, {}};
   for (std::size_t i = 0; i < array.ndim(); ++i) out.shape.push_back(array.shape(i));
-  held = nb::cast(std::move(array));  // its memory cannot move while this lives
   return out;
 }
 
@@ -185,7 +181,7 @@ kept_tensor::kept_tensor(std::string name, nb::object tensor, bool written)
       protocol_ = protocol::array;
       place_ = array_place(name_, tensor_, written);
     } else {
-      place_ = dlpack_place(name_, nb::object{tensor_}, written, tensor_);
+      place_ = dlpack_place(name_, tensor_, written, exported_);
     }
   } catch (const nb::python_error& e) {
     refuse(name_, std::string{"cannot be read: "} + e.what());
@@ -211,7 +207,8 @@ dtype dtype_of(const std::string& name) {
 nb::object view_of(const void* data, const std::vector<std::uint64_t>& shape, dtype type, nb::handle owner) {
   const auto found = std::ranges::find(known_types, type, &type_names::type);
   const std::vector<std::size_t> extents{shape.begin(), shape.end()};
-  return nb::cast(any_array{data, extents.size(), extents.data(), owner, nullptr, found->dlpack});
+  return nb::cast(any_array{data, extents.size(), extents.data(), owner, nullptr, found->dlpack},
+                  nb::rv_policy::reference);
 }
 
 }  // namespace tensorhub_python

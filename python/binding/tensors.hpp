@@ -4,6 +4,7 @@
 /// that speaks DLPack, and of buffers.
 
 #include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
 
 #include <cstdint>
 #include <string>
@@ -13,6 +14,8 @@
 namespace tensorhub_python {
 
 namespace nb = nanobind;
+
+using any_array = nb::ndarray<nb::ro, nb::array_api>;  // in Python: DLPack and buffer
 
 /// Where a tensor's bytes lie, and what they are.
 struct tensor_place {
@@ -40,6 +43,7 @@ class kept_tensor {
   nb::object tensor_;
   protocol protocol_ = protocol::dlpack;
   tensor_place place_;
+  any_array exported_;  // of protocol dlpack: the memory cannot move while this lives
 };
 
 /// "f32" and its like; throws `invalid_argument` for other names.

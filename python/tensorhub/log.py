@@ -14,27 +14,35 @@ _LEVELS = {0: logging.ERROR, 1: logging.WARNING, 2: logging.INFO, 3: logging.DEB
 _logger = logging.getLogger("tensorhub")
 _logger.addHandler(logging.NullHandler())
 _starting = threading.Lock()
-_started_in = 0
-_ends = threading.Event()
+_carrier: threading.Thread | None = None
 
 
 def _carry() -> None:
-    while not _ends.is_set():
-        line = _core.next_log_line(0.25)
-        if line is not None:
-            _logger.log(_LEVELS[line[0]], "%s", line[1])
+    while (line := _core.next_log_line()) is not None:
+        _logger.log(_LEVELS[line[0]], "%s", line[1])
 
 
 def start() -> None:
     """Carries lines from now on, in a daemon thread of Python's; once for each process."""
-    global _started_in
+    global _carrier
     with _starting:
-        if _started_in == os.getpid():
-            return
-        _started_in = os.getpid()
-        threading.Thread(target=_carry, name="tensorhub log", daemon=True).start()
+        if _carrier is None:
+            _carrier = threading.Thread(target=_carry, name="tensorhub log", daemon=True)
+            _carrier.start()
 
 
 def stop() -> None:
-    """At the interpreter's end."""
-    _ends.set()
+    """At the interpreter's end, before it would end the thread by force."""
+    _core.end_log()
+    if _carrier is not None:
+        _carrier.join(5)
+
+
+def _in_child() -> None:
+    global _carrier, _starting
+    _starting = threading.Lock()
+    _carrier = None
+    _core.begin_log_anew()
+
+
+os.register_at_fork(after_in_child=_in_child)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import contextlib
+import os
 import weakref
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
@@ -125,7 +126,10 @@ class _Closable:
         _alive.add(self)
 
     def close(self) -> None:
-        """Ends this object at once; readers that still read are cut off. A worker that leaves for good calls `leave`."""
+        """Ends this object at once, and its calls in other threads soon; readers that still read are cut off.
+
+        A worker that leaves its model for good, and has time to, calls `leave`.
+        """
         self._core.close()
 
     @property
@@ -145,9 +149,25 @@ class _Closable:
         self.close()
 
 
+def _in_child() -> None:
+    _alive.clear()  # they cannot be closed there
+    _core.forget_calls()
+
+
+os.register_at_fork(after_in_child=_in_child)
+
+
 @atexit.register
 def _close_all() -> None:
-    for each in list(_alive):
+    # Calls in daemon threads come back before the interpreter ends their threads by force.
+    for _ in range(100):
+        for each in list(_alive):
+            if not each.is_closed:
+                each._core.interrupt()
+        if _core.wait_for_no_calls(0.05):
+            break
+    # Updates first: their workers end with them.
+    for each in sorted(_alive, key=lambda one: not isinstance(one, Update)):
         each.close()
     log.stop()
 
@@ -306,15 +326,22 @@ class Publisher(_Worker):
         return self._core.statistics()
 
 
-class Update:
+class Update(_Closable):
     """An update that runs: watch it, wait for it, `await` it, cancel it.
 
     A task that is cancelled while it awaits cancels the update, and ends when the update has: no byte is written
     afterwards. Nothing runs in the event loop meanwhile but its own selector.
     """
 
+    _core: _core.Update
+
     def __init__(self, core: _core.Update) -> None:
         self._core = core
+        super().__init__()
+
+    def close(self) -> None:
+        """Cancels it, and waits until it has ended."""
+        self._core.close()
 
     def done(self) -> bool:
         """It has ended: with a result, an error, or by cancellation."""

@@ -4,6 +4,8 @@
 
 #include "tensorhub/service/zmq_socket.hpp"
 
+#include <pthread.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
@@ -13,17 +15,41 @@
 
 namespace tensorhub::inline TENSORHUB_MODE::detail {
 
-TENSORHUB_DECL std::shared_ptr<zmq::context_t> shared_context() {
-  static std::mutex mutex;
-  static std::weak_ptr<zmq::context_t> present;
-  const std::lock_guard lock{mutex};
-  auto context = present.lock();
-  if (!context) {
-    context = std::make_shared<zmq::context_t>(1);
-    context->set(zmq::ctxopt::max_sockets, 16384);
-    present = context;
+/// The context of this process. A forked child has none of its threads, and makes another one.
+class present_context {
+ public:
+  /// Never destroyed: a process may fork while its static objects are being destroyed.
+  [[nodiscard]] static present_context& instance() {
+    static auto* const only = new present_context;
+    return *only;
   }
-  return context;
+  [[nodiscard]] std::shared_ptr<zmq::context_t> get() {
+    const std::lock_guard lock{mutex_};
+    auto context = present_.lock();
+    if (!context) {
+      context = std::make_shared<zmq::context_t>(1);
+      context->set(zmq::ctxopt::max_sockets, 16384);
+      present_ = context;
+    }
+    return context;
+  }
+
+ private:
+  present_context() {
+    // The mutex is held across the fork, so that the child finds it as it is.
+    static_cast<void>(::pthread_atfork([] { instance().mutex_.lock(); }, [] { instance().mutex_.unlock(); },
+                                       [] {
+                                         instance().present_.reset();
+                                         instance().mutex_.unlock();
+                                       }));
+  }
+
+  std::mutex mutex_;
+  std::weak_ptr<zmq::context_t> present_;
+};
+
+TENSORHUB_DECL std::shared_ptr<zmq::context_t> shared_context() {
+  return present_context::instance().get();
 }
 
 TENSORHUB_DECL zmq::socket_t bounded_socket(zmq::context_t& context, zmq::socket_type type) {

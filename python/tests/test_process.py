@@ -1,0 +1,316 @@
+"""What a Python process does around calls: signals, event loops, forks, its own end; and errors as values."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+
+import numpy as np
+import pytest
+
+import tensorhub as th
+
+
+def run(program: str, *arguments: str, timeout: float = 60) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+    )
+
+
+def subscriber(server: th.ReferenceServer | str, replica: str = "rollout-0", words: int = 1000) -> th.Subscriber:
+    out = th.Subscriber(server, "policy", replica)
+    out.add("w", np.zeros(words, dtype=np.float32))
+    return out
+
+
+def publisher(server: th.ReferenceServer | str, words: int = 1000) -> th.Publisher:
+    out = th.Publisher(server, "policy", "trainer-0")
+    out.add("w", np.ones(words, dtype=np.float32))
+    return out
+
+
+# ---- signals
+
+
+def nobody() -> str:
+    return "tcp://127.0.0.1:9"  # discard: nobody listens there
+
+
+@pytest.mark.parametrize("call", ["update", "wait", "models", "publish", "async", "seeder", "leave"])
+def test_ctrl_c_ends_a_wait(server: th.ReferenceServer, call: str) -> None:
+    asking = subscriber(nobody() if call in ("models", "leave") else server)
+    trainer = publisher(nobody())
+    calls = {
+        "update": lambda: asking.update(5, timeout=60),
+        "wait": lambda: asking.wait(5, timeout=60),
+        "models": lambda: asking.models(timeout=60),
+        "publish": lambda: trainer.publish(1, timeout=60),
+        "async": lambda: asking.update_async(5, timeout=60).wait(60),
+        "seeder": lambda: th.Seeder(server, "policy", "seed").wait(5, timeout=60),
+        "leave": lambda: trainer.leave(grace=60),
+    }
+    interrupts = threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT))
+    interrupts.start()
+    started = time.monotonic()
+    if call == "leave":  # there is nothing to leave: it returns before the signal, or is ended by it
+        with pytest.raises((KeyboardInterrupt, th.Error)):  # noqa: PT012
+            calls[call]()
+            time.sleep(5)
+    else:
+        with pytest.raises(KeyboardInterrupt):
+            calls[call]()
+    assert time.monotonic() - started < 10
+    interrupts.join()
+    # The worker is as it was after an error: another call can be made.
+    if call in ("update", "wait", "async"):
+        with pytest.raises(th.TimedOut):
+            asking.update(5, timeout=0.1)
+
+
+# ---- event loops
+
+
+def test_an_update_can_be_awaited(server: th.ReferenceServer) -> None:
+    trainer, rollouts = publisher(server), [subscriber(server, f"rollout-{i}") for i in range(3)]
+
+    async def main() -> list[th.UpdateReport]:
+        ticks = 0
+
+        async def tick() -> None:
+            nonlocal ticks
+            while True:
+                ticks += 1
+                await asyncio.sleep(0.01)
+
+        ticking = asyncio.create_task(tick())
+        waiting = [asyncio.ensure_future(_await(each.update_async(1))) for each in rollouts]
+        await asyncio.sleep(0.3)
+        assert not any(each.done() for each in waiting)
+        trainer.publish(1)
+        reports = await asyncio.gather(*waiting)
+        ticking.cancel()
+        assert ticks > 10
+        return list(reports)
+
+    assert [each.version for each in asyncio.run(main())] == [1, 1, 1]
+
+
+async def _await(update: th.Update) -> th.UpdateReport:
+    return await update
+
+
+def test_an_awaited_update_raises_its_error(server: th.ReferenceServer) -> None:
+    async def main() -> None:
+        with pytest.raises(th.TimedOut, match="exactly 5"):
+            await subscriber(server).update_async(5, timeout=0.1)
+
+    asyncio.run(main())
+
+
+def test_cancelling_the_task_cancels_the_update(server: th.ReferenceServer) -> None:
+    rollout = subscriber(server)
+
+    async def main() -> None:
+        running = rollout.update_async(5, timeout=60)
+        task = asyncio.ensure_future(_await(running))
+        await asyncio.sleep(0.1)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert running.done()
+        with pytest.raises(th.Cancelled):
+            running.wait(0)
+
+    started = time.monotonic()
+    asyncio.run(main())
+    assert time.monotonic() - started < 10
+    with pytest.raises(th.TimedOut):
+        rollout.update(5, timeout=0.1)
+
+
+def test_progress_of_a_running_update(server: th.ReferenceServer) -> None:
+    trainer, rollout = publisher(server), subscriber(server)
+    running = rollout.update_async(1)
+    before = running.progress()
+    assert (before.version, before.bytes, before.done) == (0, 0, False)
+    trainer.publish(1)
+    assert running.wait().version == 1
+    after = running.progress()
+    assert (after.version, after.bytes, after.done) == (1, after.total_bytes, True)
+
+
+# ---- forks
+
+
+def test_after_a_fork_a_call_says_what_to_do() -> None:
+    done = run(
+        """
+        import os, sys
+        import numpy as np
+        import tensorhub as th
+
+        server = th.ReferenceServer()
+        trainer = th.Publisher(server, "policy", "trainer-0")
+        trainer.add("w", np.ones(1000, dtype=np.float32))
+        rollout = th.Subscriber(server, "policy", "rollout-0")
+        rollout.add("w", np.zeros(1000, dtype=np.float32))
+        trainer.publish(1)
+        running = rollout.update_async(9, timeout=60)
+        address = server.address
+        child = os.fork()
+        if child == 0:
+            for call in (lambda: trainer.publish(2), rollout.update, running.done, lambda: server.address):
+                try:
+                    call()
+                    os._exit(1)
+                except th.InvalidArgument as e:
+                    if "before fork()" not in str(e):
+                        os._exit(2)
+            own = th.Subscriber(address, "policy", "rollout-1")  # another one works here
+            own.add("w", np.zeros(1000, dtype=np.float32))
+            if own.update(1, timeout=20).version != 1:
+                os._exit(3)
+            own.leave()
+            sys.exit(0)  # through all destructors and atexit
+        _, status = os.waitpid(child, 0)
+        running.cancel()
+        assert rollout.models()[0].latest == 1
+        sys.exit(os.waitstatus_to_exitcode(status))
+        """
+    )
+    assert done.returncode == 0, done.stderr
+
+
+# ---- the interpreter's end
+
+
+@pytest.mark.parametrize(
+    "ending",
+    ["pass", "raise SystemExit(0)", "del rollout, trainer, server", "import gc; running = None; gc.collect()"],
+)
+def test_an_interpreter_ends_in_the_middle_of_an_update(ending: str) -> None:
+    started = time.monotonic()
+    done = run(
+        f"""
+        import numpy as np
+        import tensorhub as th
+
+        server = th.ReferenceServer()
+        trainer = th.Publisher(server, "policy", "trainer-0")
+        trainer.add("w", np.ones(5_000_000, dtype=np.float32))
+        rollout = th.Subscriber(server, "policy", "rollout-0")
+        rollout.add("w", np.zeros(5_000_000, dtype=np.float32))
+        trainer.publish(1)
+        rollout.update()
+        running = rollout.update_async(2, timeout=600)
+        cycle = [rollout]
+        cycle.append(cycle)
+        {ending}
+        """
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert time.monotonic() - started < 30
+
+
+def test_an_interpreter_ends_while_another_thread_waits() -> None:
+    done = run(
+        """
+        import threading, time
+        import numpy as np
+        import tensorhub as th
+
+        server = th.ReferenceServer()
+        rollout = th.Subscriber(server, "policy", "rollout-0")
+        rollout.add("w", np.zeros(1000, dtype=np.float32))
+        threading.Thread(target=lambda: rollout.update(2, timeout=600), daemon=True).start()
+        time.sleep(0.2)
+        """
+    )
+    assert done.returncode == 0, done.stderr
+
+
+# ---- errors and logs
+
+
+def test_errors_are_a_hierarchy_that_pickles(server: th.ReferenceServer) -> None:
+    with pytest.raises(TimeoutError) as caught:
+        subscriber(server).update(5, timeout=0.1)
+    failed = caught.value
+    assert isinstance(failed, th.TimedOut)
+    assert isinstance(failed, th.Error)
+    assert (failed.code, failed.model, failed.replica, failed.shard) == ("timed_out", "policy", "rollout-0", 0)
+    again = pickle.loads(pickle.dumps(failed))
+    assert type(again) is th.TimedOut
+    assert str(again) == str(failed)
+    assert again.__dict__ == failed.__dict__
+
+
+def test_every_code_has_a_class() -> None:
+    from tensorhub import _core, errors
+
+    names = {_core.error_name(code) for code in range(1, 200)} - {"unknown", "ok"}
+    assert names == set(errors._CLASSES)
+    for kind in errors._CLASSES.values():
+        sample = kind("sentence", model="m", replica="r", shard=2, version=3, peer="p", chunk=4)
+        again = pickle.loads(pickle.dumps(sample))
+        assert type(again) is kind
+        assert str(again) == str(sample)
+        assert "model m, replica r, shard 2, version 3, peer p, chunk 4" in str(again)
+
+
+def test_reports_pickle(server: th.ReferenceServer) -> None:
+    trainer, rollout = publisher(server), subscriber(server)
+    published = trainer.publish(1)
+    report = rollout.update()
+    assert pickle.loads(pickle.dumps((published, report))) == (published, report)
+
+
+def test_log_lines_come_to_logging(server: th.ReferenceServer, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO", logger="tensorhub"):
+        trainer = publisher(server)
+        trainer.publish(1)
+        deadline = time.monotonic() + 10
+        while not caplog.records and time.monotonic() < deadline:
+            time.sleep(0.05)
+    assert any("trainer-0" in each.getMessage() for each in caplog.records)
+
+
+def test_closed_objects_say_so(server: th.ReferenceServer) -> None:
+    trainer = publisher(server)
+    trainer.close()
+    trainer.close()
+    assert trainer.is_closed
+    assert "closed" in repr(trainer)
+    with pytest.raises(th.InvalidArgument, match="was closed"):
+        trainer.publish(1)
+
+
+def test_closing_beside_a_call_that_waits(server: th.ReferenceServer) -> None:
+    rollout = subscriber(server)
+    failures: list[th.Error] = []
+
+    def update() -> None:
+        try:
+            rollout.update(5, timeout=2)
+        except th.Error as e:
+            failures.append(e)
+
+    waiting = threading.Thread(target=update)
+    waiting.start()
+    time.sleep(0.2)
+    rollout.close()
+    waiting.join(20)
+    assert not waiting.is_alive()
+    assert len(failures) == 1

@@ -1,0 +1,206 @@
+"""What is taken as a tensor, and what is refused by name."""
+
+from __future__ import annotations
+
+import array
+
+import numpy as np
+import pytest
+
+import tensorhub as th
+
+
+@pytest.fixture
+def trainer(server: th.ReferenceServer) -> th.Publisher:
+    return th.Publisher(server, "policy", "trainer-0")
+
+
+@pytest.fixture
+def rollout(server: th.ReferenceServer) -> th.Subscriber:
+    return th.Subscriber(server, "policy", "rollout-0")
+
+
+class Dlpack:
+    """Speaks DLPack and nothing else."""
+
+    def __init__(self, of: np.ndarray) -> None:
+        self.of = of
+
+    def __dlpack__(self, **given: object) -> object:
+        return self.of.__dlpack__(**given)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.of.__dlpack_device__()
+
+
+class Device:
+    def __init__(self, kind: str) -> None:
+        self.type = kind
+
+
+class Torchlike:
+    """What the binding uses of a torch.Tensor."""
+
+    def __init__(self, of: np.ndarray, dtype: str = "torch.float32", device: str = "cpu") -> None:
+        self.of = of
+        self.dtype = dtype
+        self.device = Device(device)
+        self.shape = of.shape
+
+    def data_ptr(self) -> int:
+        return self.of.ctypes.data
+
+    def is_contiguous(self) -> bool:
+        return bool(self.of.flags.c_contiguous)
+
+
+def test_every_protocol_is_taken(trainer: th.Publisher) -> None:
+    trainer.add("numpy", np.zeros((3, 4), dtype=np.float16))
+    trainer.add("scalar", np.zeros((), dtype=np.int64))
+    trainer.add("dlpack", Dlpack(np.zeros((2, 5), dtype=np.float32)))
+    trainer.add("buffer", array.array("d", [1, 2, 3]))
+    trainer.add("bytes", b"read-only is enough to publish")
+    trainer.add("bytearray", bytearray(10))
+    trainer.add("torch", Torchlike(np.zeros(6, dtype=np.uint16), "torch.bfloat16"))
+    trainer.add("fp8", Torchlike(np.zeros(6, dtype=np.uint8), "torch.float8_e4m3fn"))
+    trainer.add("mx scales", Torchlike(np.zeros(6, dtype=np.uint8), "torch.float8_e8m0fnu"))
+    trainer.add("fp4", Torchlike(np.zeros(6, dtype=np.uint8), "torch.float4_e2m1fn_x2"))
+    trainer.publish(1)
+    seen = [(each.name, each.dtype, each.shape) for each in trainer.describe_model()]
+    assert seen == [
+        ("numpy", "f16", (3, 4)),
+        ("scalar", "i64", ()),
+        ("dlpack", "f32", (2, 5)),
+        ("buffer", "f64", (3,)),
+        ("bytes", "u8", (30,)),
+        ("bytearray", "u8", (10,)),
+        ("torch", "bf16", (6,)),
+        ("fp8", "f8_e4m3", (6,)),
+        ("mx scales", "f8_e8m0", (6,)),
+        ("fp4", "f4_e2m1_x2", (6,)),
+    ]
+
+
+def read_only() -> np.ndarray:
+    out = np.zeros(4)
+    out.flags.writeable = False
+    return out
+
+
+@pytest.mark.parametrize(
+    ("tensor", "sentence"),
+    [
+        (np.zeros((4, 4)).T[1:], "not contiguous"),
+        (Dlpack(np.zeros((4, 4))[:, ::2]), "not contiguous"),
+        (Torchlike(np.zeros((4, 4)).T[1:]), "not contiguous"),
+        (np.zeros(4, dtype=">f4"), "byte order"),
+        (np.zeros(4, dtype=[("a", "f4"), ("b", "i2")]), "does not know"),
+        (np.array(["text"]), "does not know"),
+        (Torchlike(np.zeros(4), "torch.qint8"), "does not know"),
+        (Torchlike(np.zeros(4), device="meta"), "meta device"),
+        (Torchlike(np.zeros(4), device="cuda"), "host memory only"),
+        (read_only(), "read-only"),
+        (b"read-only", "read-only"),
+        (3.5, "of type float"),
+        ("text", "of type str"),
+        (None, "of type NoneType"),
+        ([1.0, 2.0], "of type list"),
+    ],
+)
+def test_what_cannot_be_taken_is_refused_by_name(rollout: th.Subscriber, tensor: object, sentence: str) -> None:
+    with pytest.raises(th.InvalidArgument, match=sentence) as refused:
+        rollout.add("layers.0.weight", tensor)
+    assert "'layers.0.weight'" in str(refused.value)
+
+
+def test_tensors_that_overlap_are_refused_by_name(trainer: th.Publisher) -> None:
+    whole = np.zeros(100, dtype=np.float32)
+    trainer.add("whole", whole)
+    trainer.add("part", whole[10:20])
+    with pytest.raises(th.InvalidArgument, match="'part'"):
+        trainer.publish(1)
+
+
+def test_a_name_twice_is_refused(trainer: th.Publisher) -> None:
+    trainer.add("w", np.zeros(3))
+    with pytest.raises(th.InvalidArgument, match="'w'"):
+        trainer.add("w", np.zeros(4))
+
+
+@pytest.mark.parametrize("kind", ["torch", "numpy"])
+def test_a_tensor_that_has_moved_is_refused_by_name(trainer: th.Publisher, kind: str) -> None:
+    if kind == "torch":
+        moving = Torchlike(np.zeros(100, dtype=np.float32))
+        trainer.add("w", moving)
+        trainer.publish(1)
+        trainer.unpublish()
+        moving.of = np.zeros(100, dtype=np.float32)  # as `param.data = ...`
+    else:
+        array_ = np.zeros(100, dtype=np.float32)
+        trainer.add("w", array_)
+        array_.resize(50_000_000, refcheck=False)
+    with pytest.raises(th.InvalidArgument, match="'w' has moved"):
+        trainer.publish(2)
+
+
+def test_memory_that_is_exported_cannot_be_resized(trainer: th.Publisher) -> None:
+    memory = bytearray(100)
+    trainer.add("w", memory)
+    with pytest.raises(BufferError):
+        memory.extend(b"x" * 1_000_000)
+
+
+def test_tensors_are_kept_alive(server: th.ReferenceServer) -> None:
+    with (
+        th.Publisher(server, "policy", "trainer-0") as trainer,
+        th.Subscriber(server, "policy", "rollout-0") as rollout,
+    ):
+        trainer.add("w", np.full(1_000_000, 7, dtype=np.int32))  # nobody else holds it
+        target = np.zeros(1_000_000, dtype=np.int32)
+        rollout.add("w", target)
+        np.zeros(1_000_000, dtype=np.int32)
+        trainer.publish(1)
+        rollout.update()
+        assert (target == 7).all()
+
+
+def test_a_layout_that_differs_names_the_first_difference(server: th.ReferenceServer) -> None:
+    with (
+        th.Publisher(server, "policy", "trainer-0") as trainer,
+        th.Subscriber(server, "policy", "rollout-0") as rollout,
+    ):
+        trainer.add("same", np.zeros(3, dtype=np.float32))
+        trainer.add("other", np.zeros((4, 2), dtype=np.float32))
+        trainer.publish(1)
+        rollout.add("same", np.zeros(3, dtype=np.float32))
+        rollout.add("other", np.zeros((2, 4), dtype=np.float32))
+        with pytest.raises(th.LayoutMismatch, match="other"):
+            rollout.update(timeout=10)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"lanez": 3}, "'lanez'"),
+        ({"lanes": "many"}, "lanes"),
+        ({"transport": "carrier pigeon"}, "carrier pigeon"),
+        ({"model": ""}, "model"),
+        ({"shard": (3, 2)}, "shard"),
+        ({"listen_port": 70_000}, "listen_port"),
+    ],
+)
+def test_wrong_options_are_refused_by_name(server: th.ReferenceServer, options: dict[str, object], sentence: str) -> None:
+    names = {"model": "policy", "replica": "trainer-0"}
+    with pytest.raises(th.Error, match=sentence):
+        th.Publisher(server, **{**names, **options})  # type: ignore[arg-type]
+
+
+def test_a_wrong_mode_is_refused(server: th.ReferenceServer, rollout: th.Subscriber) -> None:
+    with pytest.raises(th.InvalidArgument, match="sideways"):
+        th.Subscriber(server, "policy", "rollout-1", mode="sideways")  # type: ignore[arg-type]
+    with pytest.raises(th.InvalidArgument, match="staged or double_buffered"):
+        rollout.stage()
+    with pytest.raises(th.InvalidArgument, match="staged or double_buffered"):
+        rollout.install()
+    with pytest.raises(th.InvalidArgument, match="double_buffered"):
+        rollout.tensor("w")

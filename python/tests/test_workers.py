@@ -1,0 +1,272 @@
+"""Versions travel: in every mode, by every call, and what reports say of it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+import tensorhub as th
+
+Pair = Callable[..., tuple[th.Publisher, th.Subscriber]]
+
+
+def tensors(seed: int, words: int = 300_000) -> dict[str, np.ndarray]:
+    random = np.random.default_rng(seed)
+    return {
+        "embedding": random.standard_normal((words // 100, 100), dtype=np.float32),
+        "bias": random.integers(0, 255, 17, dtype=np.uint8),
+        "scale": np.array(seed, dtype=np.float64),
+        "nothing": np.zeros((0, 3), dtype=np.int16),
+    }
+
+
+def zeros(like: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return {name: np.zeros_like(each) for name, each in like.items()}
+
+
+def equal(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> bool:
+    return all(np.array_equal(a[name], b[name]) for name in a)
+
+
+@pytest.mark.parametrize("transport", ["auto", "tcp", "same_host"])
+def test_update_reads_into_the_callers_arrays(server: th.ReferenceServer, transport: str) -> None:
+    source = tensors(1)
+    target = zeros(source)
+    with (
+        th.Publisher(server, "policy", "trainer-0", transport=transport) as trainer,
+        th.Subscriber(server, "policy", "rollout-0", transport=transport) as rollout,
+    ):
+        trainer.add_all(source)
+        rollout.add_all(target)
+        published = trainer.publish(7)
+        assert published.version == 7
+        assert published.bytes >= sum(each.nbytes for each in source.values())
+        report = rollout.update()
+        assert (report.version, report.kept, report.bytes) == (7, False, published.bytes)
+        assert [each.name for each in report.sources] == ["trainer-0/0"]
+        assert report.sources[0].path == ("tcp" if transport == "tcp" else "same_host")
+        assert equal(source, target)
+        assert rollout.update().kept
+        assert rollout.held_version == trainer.held_version == 7
+        assert trainer.unpublish().forced is False
+        # What was unpublished is read on from the rollout.
+        source["embedding"][:] = 5
+        trainer.publish(8)
+        assert rollout.newer() in (8, None)
+        assert rollout.update(at_least=8).version == 8
+        assert equal(source, target)
+
+
+def test_a_rollout_is_a_source(pair: Pair, server: th.ReferenceServer) -> None:
+    source = tensors(2)
+    trainer, rollout = pair(source, zeros(source))
+    with trainer.published(1):
+        rollout.update()
+    third = zeros(source)
+    with th.Subscriber(server, "policy", "rollout-1") as late:
+        late.add_all(third)
+        assert late.update().sources[0].name == "rollout-0/0"
+    assert equal(source, third)
+
+
+def test_snapshots_let_the_tensors_change_at_once(pair: Pair) -> None:
+    source = tensors(3)
+    kept = {name: each.copy() for name, each in source.items()}
+    target = zeros(source)
+    trainer, rollout = pair(source, target)
+    report = trainer.publish_snapshot(1)
+    assert (report.version, report.lost) == (1, False)
+    source["embedding"][:] = -1
+    assert rollout.update().version == 1
+    assert equal(kept, target)
+
+
+def test_staged_leaves_what_is_live_until_install(pair: Pair) -> None:
+    source = tensors(4)
+    target = zeros(source)
+    trainer, rollout = pair(source, target, mode="staged")
+    trainer.publish(1)
+    assert rollout.stage().version == 1
+    assert (rollout.staged_version, rollout.held_version) == (1, 0)
+    assert not target["embedding"].any()
+    assert rollout.install().version == 1
+    assert equal(source, target)
+    trainer.unpublish()
+    source["embedding"][:] = 9
+    trainer.publish(2)
+    assert rollout.update(2).version == 2  # both in one
+    assert equal(source, target)
+    assert len(rollout.statistics()) == 2
+
+
+def test_double_buffered_flips_between_two_memories(server: th.ReferenceServer) -> None:
+    source = tensors(5)
+    with (
+        th.Publisher(server, "policy", "trainer-0") as trainer,
+        th.Subscriber(server, "policy", "rollout-0", mode="double_buffered") as rollout,
+    ):
+        trainer.add_all(source)
+        for name, each in source.items():
+            dtype = {"float32": "f32", "uint8": "u8", "float64": "f64", "int16": "i16"}[each.dtype.name]
+            rollout.allocate(name, each.shape, dtype)
+        with pytest.raises(th.NotFound):
+            rollout.tensor("embedding")
+        trainer.publish(1)
+        rollout.update()
+        first = np.asarray(rollout.tensor("embedding"))
+        assert np.array_equal(first, source["embedding"])
+        assert not first.flags.writeable
+        assert np.asarray(rollout.tensor("scale")) == 5.0
+        trainer.unpublish()
+        source["embedding"][:] = 3
+        trainer.publish(2)
+        rollout.stage()
+        assert first[0, 0] != 3
+        rollout.install()
+        assert np.asarray(rollout.tensor("embedding"))[0, 0] == 3
+        # A view keeps the memory, even of a subscriber that is gone.
+        view = rollout.tensor("embedding")
+    assert np.asarray(view)[0, 0] == 3
+
+
+def test_shards_get_the_same_version(server: th.ReferenceServer) -> None:
+    sources = [tensors(10 + rank) for rank in range(2)]
+    targets = [zeros(each) for each in sources]
+    versions: list[int] = []
+
+    def publish(rank: int) -> None:
+        with th.Publisher(server, "policy", "trainer-0", shard=(rank, 2)) as trainer:
+            trainer.add_all(sources[rank])
+            trainer.publish(3)
+            done.wait()
+
+    def update(rank: int) -> None:
+        with th.Subscriber(server, "policy", "rollout-0", shard=(rank, 2)) as rollout:
+            rollout.add_all(targets[rank])
+            versions.append(rollout.update().version)
+
+    done = threading.Event()
+    trainers = [threading.Thread(target=publish, args=(rank,)) for rank in range(2)]
+    rollouts = [threading.Thread(target=update, args=(rank,)) for rank in range(2)]
+    for each in trainers + rollouts:
+        each.start()
+    for each in rollouts:
+        each.join()
+    done.set()
+    for each in trainers:
+        each.join()
+    assert versions == [3, 3]
+    assert all(equal(sources[rank], targets[rank]) for rank in range(2))
+
+
+def test_questions(pair: Pair) -> None:
+    source = tensors(6)
+    trainer, rollout = pair(source, zeros(source))
+    trainer.publish(1)
+    trainer.retain(1)
+    trainer.pin(1)
+    report = rollout.update()
+    trainer.release(1)
+    (model,) = trainer.models("policy")
+    assert (model.name, model.latest, model.available) == ("policy", 1, (1,))
+    assert sorted(each.name for each in model.replicas) == ["rollout-0", "trainer-0"]
+    assert rollout.describe_model()[0] == th.TensorSpec("embedding", "f32", source["embedding"].shape)
+    assert "trainer-0" in rollout.why()
+    assert trainer.stuck() == []
+    assert rollout.statistics()[0]["updates"] == {"ok": 1}
+    assert rollout.statistics()[0]["received_bytes"] == {"same_host": report.bytes}
+    assert "version 1" in repr(rollout)
+    assert rollout.leave().forced is False
+
+
+def test_stuck_says_who_waits_for_what(pair: Pair) -> None:
+    source = tensors(7)
+    trainer, rollout = pair(source, zeros(source))
+    trainer.publish(1)
+    running = rollout.update_async(9, timeout=30)
+    deadline = time.monotonic() + 20
+    while not (entries := trainer.stuck(older_than=0.1)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert (entries[0].kind, entries[0].replica, entries[0].version) == ("no_version", "rollout-0", 9)
+    running.cancel()
+    with pytest.raises(th.Cancelled):
+        running.wait()
+
+
+def test_a_seeder_takes_every_version(server: th.ReferenceServer) -> None:
+    source = tensors(8)
+    with th.Publisher(server, "policy", "trainer-0") as trainer, th.Seeder(server, "policy", "seed") as seed:
+        trainer.add_all(source)
+        trainer.publish(4)
+        assert seed.wait(4) == 4
+        assert seed.held_version == 4
+        with pytest.raises(th.TimedOut):
+            seed.wait(5, timeout=0.2)
+
+
+def test_keys_admit_and_refuse(server: th.ReferenceServer, tmp_path: object) -> None:
+    public, secret = th.make_keys()
+    worker_public, worker_secret = th.make_keys()
+    th.write_keys(str(tmp_path), "server", public, secret)
+    assert th.read_keys(f"{tmp_path}/server.secret") == (public, secret)
+    assert th.read_public_key(f"{tmp_path}/server.public") == public
+    with th.ReferenceServer(public_key=public, secret_key=secret, allowed={worker_public: "rollouts"}) as guarded:
+        keys = th.Security(public, worker_public, worker_secret)
+        with th.Subscriber(guarded, "policy", "rollout-0", security=keys) as known:
+            assert known.models() == []
+        stranger = th.Security(public, *th.make_keys())
+        with th.Subscriber(guarded, "policy", "rollout-1", security=stranger) as unknown, pytest.raises(th.Error):
+            unknown.models(timeout=0.5)
+        assert guarded.revoke(worker_public)
+        assert guarded.statistics()["refused_connections"] >= 1
+
+
+def test_threads_run_while_a_call_waits(pair: Pair) -> None:
+    source = tensors(9)
+    _, rollout = pair(source, zeros(source))
+    ticks = 0
+    failures: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            rollout.wait(at_least=1, timeout=0.5)
+        except th.TimedOut as e:
+            failures.append(e)
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    while waiting.is_alive():
+        ticks += 1
+        time.sleep(0.01)
+    assert len(failures) == 1
+    assert ticks > 10
+
+
+def test_a_thousand_updates_grow_nothing(pair: Pair) -> None:
+    import os
+    import resource
+
+    source = {"w": np.zeros(1000, dtype=np.float32)}
+    target = zeros(source)
+    trainer, rollout = pair(source, target)
+
+    def rounds(first: int, count: int) -> None:
+        for version in range(first, first + count):
+            source["w"][:] = version
+            with trainer.published(version):
+                rollout.update(at_least=version)
+            assert target["w"][0] == version
+
+    def descriptors() -> int:
+        return len(os.listdir("/proc/self/fd"))
+
+    rounds(1, 200)
+    before = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, descriptors())
+    rounds(201, 1000)
+    grown_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before[0]
+    assert grown_kib < 4096
+    assert descriptors() <= before[1]
