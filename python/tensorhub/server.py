@@ -35,7 +35,7 @@ class ReferenceServer:
     ) -> None:
         """`address`: port 0 takes any free one. `allowed`: the public keys that are admitted, and a name for each."""
         log.start()
-        self._core = _core.ReferenceServer(
+        self._inner = _core.ReferenceServer(
             {
                 "address": address,
                 "public_key": public_key,
@@ -50,23 +50,23 @@ class ReferenceServer:
     @property
     def address(self) -> str:
         """Where workers connect, with the port that was taken."""
-        return self._core.address
+        return self._inner.address
 
     def allow(self, public_key: str, name: str = "") -> None:
         """Admits workers with this key from now on."""
-        self._core.allow(public_key, name)
+        self._inner.allow(public_key, name)
 
     def revoke(self, public_key: str) -> bool:
         """Refuses this key from now on. False: it was not admitted."""
-        return self._core.revoke(public_key)
+        return self._inner.revoke(public_key)
 
     def statistics(self) -> dict[str, Any]:
         """Numbers of workers, models, reads and messages."""
-        return self._core.statistics()
+        return self._inner.statistics()
 
     def close(self) -> None:
         """Stops serving. Transfers that run go on."""
-        self._core.close()
+        self._inner.close()
 
     def __enter__(self) -> Self:
         return self
@@ -80,7 +80,7 @@ class ReferenceServer:
         self.close()
 
     def __repr__(self) -> str:
-        return "ReferenceServer(closed)" if self._core.is_closed else f"ReferenceServer({self.address})"
+        return "ReferenceServer(closed)" if self._inner.is_closed else f"ReferenceServer({self.address})"
 
 
 def make_keys() -> tuple[str, str]:

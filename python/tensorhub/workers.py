@@ -98,9 +98,7 @@ class Options(TypedDict, total=False):
     server_timeout: float
 
 
-def _given(
-    server: str | ReferenceServer, model: str, replica: str, options: Options
-) -> dict[str, object]:
+def _given(server: str | ReferenceServer, model: str, replica: str, options: Options) -> dict[str, object]:
     plain: dict[str, object] = dict(options)
     for name, kind in (("location", Location), ("security", Security)):
         group = plain.pop(name, None)
@@ -119,7 +117,7 @@ _alive: weakref.WeakSet[_Closable] = weakref.WeakSet()
 class _Closable:
     """Has something below that ends when it is closed, or when the interpreter ends."""
 
-    _core: Any
+    _inner: Any
 
     def __init__(self) -> None:
         log.start()
@@ -130,12 +128,12 @@ class _Closable:
 
         A worker that leaves its model for good, and has time to, calls `leave`.
         """
-        self._core.close()
+        self._inner.close()
 
     @property
     def is_closed(self) -> bool:
         """No call is possible any more."""
-        return bool(self._core.is_closed)
+        return bool(self._inner.is_closed)
 
     def __enter__(self) -> Self:
         return self
@@ -163,7 +161,7 @@ def _close_all() -> None:
     for _ in range(100):
         for each in list(_alive):
             if not each.is_closed:
-                each._core.interrupt()
+                each._inner.interrupt()
         if _core.wait_for_no_calls(0.05):
             break
     # Updates first: their workers end with them.
@@ -190,18 +188,16 @@ def _selector(version: int | None, at_least: int | None) -> tuple[str, int]:
 class _Worker(_Closable):
     """What publishers and subscribers have in common."""
 
-    _core: _core.Publisher | _core.Subscriber
+    _inner: _core.Publisher | _core.Subscriber
 
-    def __init__(
-        self, server: str | ReferenceServer, model: str, replica: str, shard: tuple[int, int]
-    ) -> None:
+    def __init__(self, server: str | ReferenceServer, model: str, replica: str, shard: tuple[int, int]) -> None:
         super().__init__()
         self._who = f"{type(self).__name__}({model}/{replica}, shard {shard[0]} of {shard[1]}"
 
     def __repr__(self) -> str:
         if self.is_closed:
             return f"{self._who}, closed)"
-        held = self._core.held_version
+        held = self._inner.held_version
         return f"{self._who}, {f'version {held}' if held else 'no version'})"
 
     def add(self, name: str, tensor: object) -> None:
@@ -209,70 +205,68 @@ class _Worker(_Closable):
 
         All workers of a shard add the same tensors in the same order, before any other call.
         """
-        self._core.add(name, tensor)
+        self._inner.add(name, tensor)
 
     def add_all(self, tensors: Mapping[str, object] | Iterable[tuple[str, object]]) -> None:
         """Adds each of them: a state dict, or `module.named_parameters()`."""
         for name, tensor in tensors.items() if isinstance(tensors, Mapping) else tensors:
-            self._core.add(name, tensor)
+            self._inner.add(name, tensor)
 
     def join(self) -> None:
         """Joins the model. Implied by the first call that needs it; call it to find errors early."""
-        self._core.join()
+        self._inner.join()
 
     @property
     def held_version(self) -> int:
         """The version that is held completely (of a subscriber that stages: that is live); zero: none."""
-        return self._core.held_version
+        return self._inner.held_version
 
     @property
     def offloaded_bytes(self) -> int:
         """Host memory in which this process keeps retained versions for others."""
-        return self._core.offloaded_bytes
+        return self._inner.offloaded_bytes
 
     def models(self, model: str = "", timeout: float = _core.join_timeout) -> list[Model]:
         """What the server knows of a model, or of all of them. Works without any tensor."""
         return [
             Model(**{**told, "replicas": tuple(Replica(**each) for each in told["replicas"])})
-            for told in self._core.models(model, timeout)
+            for told in self._inner.models(model, timeout)
         ]
 
-    def describe_model(
-        self, shard: int = 0, timeout: float = _core.join_timeout
-    ) -> list[TensorSpec]:
+    def describe_model(self, shard: int = 0, timeout: float = _core.join_timeout) -> list[TensorSpec]:
         """The tensors of a shard of this model, as its first worker announced them. Works without any tensor."""
-        return [TensorSpec(*each) for each in self._core.describe_model(shard, timeout)]
+        return [TensorSpec(*each) for each in self._inner.describe_model(shard, timeout)]
 
     def why(self, timeout: float = _core.join_timeout) -> str:
         """How the server has chosen this worker's sources: a line for each decision, the latest last."""
-        return self._core.why(timeout)
+        return self._inner.why(timeout)
 
     def stuck(self, older_than: float = 1.0, timeout: float = _core.join_timeout) -> list[Stuck]:
         """What in this model has waited for longer than `older_than`, and for what; the oldest first."""
-        return [Stuck(**told) for told in self._core.stuck(older_than, timeout)]
+        return [Stuck(**told) for told in self._inner.stuck(older_than, timeout)]
 
     def retain(self, versions: int, timeout: float = _core.join_timeout) -> None:
         """The latest `versions` of this model are not to be lost: their last reliable holder hands them over."""
-        self._core.retain(versions, timeout)
+        self._inner.retain(versions, timeout)
 
     def pin(self, version: int, timeout: float = _core.join_timeout) -> None:
         """Retains one version until it is released."""
-        self._core.pin(version, timeout)
+        self._inner.pin(version, timeout)
 
     def release(self, version: int, timeout: float = _core.join_timeout) -> None:
         """Ends a `pin`."""
-        self._core.release(version, timeout)
+        self._inner.release(version, timeout)
 
     def unpublish(self, timeout: float = _core.drain_timeout) -> UnpublishReport:
         """Hides what is shown, and returns when nobody reads it any more: the memory is the caller's again.
 
         At the deadline, and at Ctrl-C, the remaining readers are cut off.
         """
-        return UnpublishReport(**self._core.unpublish(timeout))
+        return UnpublishReport(**self._inner.unpublish(timeout))
 
     def leave(self, grace: float = _core.drain_timeout) -> UnpublishReport:
         """Leaves the model for good: readers end or are moved, and what is retained is handed over, within `grace`."""
-        return UnpublishReport(**self._core.leave(grace))
+        return UnpublishReport(**self._inner.leave(grace))
 
 
 class Publisher(_Worker):
@@ -284,7 +278,7 @@ class Publisher(_Worker):
     ...     evaluate()
     """
 
-    _core: _core.Publisher
+    _inner: _core.Publisher
 
     def __init__(
         self,
@@ -293,27 +287,23 @@ class Publisher(_Worker):
         replica: str,
         **options: Unpack[Options],
     ) -> None:
-        self._core = _core.Publisher(_given(server, model, replica, options))
+        self._inner = _core.Publisher(_given(server, model, replica, options))
         super().__init__(server, model, replica, options.get("shard", (0, 1)))
 
     def publish(self, version: int, timeout: float = _core.join_timeout) -> PublishReport:
         """Shows the tensors' bytes as `version`. They must not change until `unpublish` has returned."""
-        return PublishReport(**self._core.publish(version, timeout))
+        return PublishReport(**self._inner.publish(version, timeout))
 
-    def publish_snapshot(
-        self, version: int, stride: int = 1, timeout: float = _core.join_timeout
-    ) -> SnapshotReport:
+    def publish_snapshot(self, version: int, stride: int = 1, timeout: float = _core.join_timeout) -> SnapshotReport:
         """Publishes a copy of the tensors, which may change as soon as this returns; needs no `unpublish`.
 
         A snapshot is served until the second next one takes its memory. A trainer that publishes every tenth version
         only says `stride=10`. Costs the host memory of two shards.
         """
-        return SnapshotReport(**self._core.publish_snapshot(version, stride, timeout))
+        return SnapshotReport(**self._inner.publish_snapshot(version, stride, timeout))
 
     @contextlib.contextmanager
-    def published(
-        self, version: int, timeout: float = _core.join_timeout
-    ) -> Iterator[PublishReport]:
+    def published(self, version: int, timeout: float = _core.join_timeout) -> Iterator[PublishReport]:
         """Publishes `version` for the time of a `with` block."""
         report = self.publish(version, timeout)
         try:
@@ -323,7 +313,7 @@ class Publisher(_Worker):
 
     def statistics(self) -> dict[str, Any]:
         """What it has done since it was made: calls by outcome, bytes, times."""
-        return self._core.statistics()
+        return self._inner.statistics()
 
 
 class Update(_Closable):
@@ -333,37 +323,37 @@ class Update(_Closable):
     afterwards. Nothing runs in the event loop meanwhile but its own selector.
     """
 
-    _core: _core.Update
+    _inner: _core.Update
 
     def __init__(self, core: _core.Update) -> None:
-        self._core = core
+        self._inner = core
         super().__init__()
 
     def close(self) -> None:
         """Cancels it, and waits until it has ended."""
-        self._core.close()
+        self._inner.close()
 
     def done(self) -> bool:
         """It has ended: with a result, an error, or by cancellation."""
-        return self._core.done()
+        return self._inner.done()
 
     def progress(self) -> Progress:
         """How far it is."""
-        return Progress(**self._core.progress())
+        return Progress(**self._inner.progress())
 
     def cancel(self) -> None:
         """It ends soon with `Cancelled`, unless it has just succeeded."""
-        self._core.cancel()
+        self._inner.cancel()
 
     def fileno(self) -> int:
         """A descriptor that is readable once it has ended; it stays this object's."""
-        return self._core.descriptor()
+        return self._inner.descriptor()
 
     def wait(self, timeout: float = _core.update_timeout) -> UpdateReport:
         """The result, or the update's error; `TimedOut` if it still runs after `timeout`. Ctrl-C cancels it."""
-        if not self._core.wait(timeout):
+        if not self._inner.wait(timeout):
             raise TimedOut("the update is still running")
-        return _update_report(self._core.result())
+        return _update_report(self._inner.result())
 
     def __await__(self) -> Generator[Any, None, UpdateReport]:
         return self._awaited().__await__()
@@ -384,7 +374,7 @@ class Update(_Closable):
             loop.remove_reader(self.fileno())
         if stopped is not None:
             raise stopped
-        return _update_report(self._core.result())
+        return _update_report(self._inner.result())
 
 
 class Subscriber(_Worker):
@@ -397,7 +387,7 @@ class Subscriber(_Worker):
     All shards of a replica make the same calls in the same order; when a call has failed in one of them, all repeat it.
     """
 
-    _core: _core.Subscriber
+    _inner: _core.Subscriber
 
     def __init__(
         self,
@@ -408,20 +398,20 @@ class Subscriber(_Worker):
         mode: Mode = "in_place",
         **options: Unpack[Options],
     ) -> None:
-        self._core = _core.Subscriber(_given(server, model, replica, options), mode)
+        self._inner = _core.Subscriber(_given(server, model, replica, options), mode)
         self._mode = mode
         super().__init__(server, model, replica, options.get("shard", (0, 1)))
 
     def allocate(self, name: str, shape: Iterable[int], dtype: str) -> None:
         """Mode `double_buffered`: tells of one tensor, whose memory is the library's. `dtype`: "bf16", "f32", ..."""
-        self._core.allocate(name, list(shape), dtype)
+        self._inner.allocate(name, list(shape), dtype)
 
     def tensor(self, name: str) -> Buffer:
         """Mode `double_buffered`: a read-only view of a tensor's live bytes, for `numpy.asarray` or `from_dlpack`.
 
         They change when the first `stage` after the next `install` begins; ask again after each `install`.
         """
-        return self._core.tensor(name)
+        return self._inner.tensor(name)
 
     def update(
         self,
@@ -440,7 +430,7 @@ class Subscriber(_Worker):
         """
         report = self._receive(version, at_least, timeout, prefer_local)
         if self._mode != "in_place":
-            self._core.install(timeout)
+            self._inner.install(timeout)
         return report
 
     def stage(
@@ -457,7 +447,7 @@ class Subscriber(_Worker):
 
     def install(self, timeout: float = _core.update_timeout) -> InstallReport:
         """Makes live what was staged: a local copy, or a flip. Nobody may use the weights meanwhile."""
-        return InstallReport(**self._core.install(timeout))
+        return InstallReport(**self._inner.install(timeout))
 
     def update_async(
         self,
@@ -471,7 +461,7 @@ class Subscriber(_Worker):
         if self._mode != "in_place":
             raise _wrong_mode("update_async", "in_place (in others: stage_async, then install)")
         which = _selector(version, at_least)
-        return Update(self._core.receive_async(*which, timeout, prefer_local))
+        return Update(self._inner.receive_async(*which, timeout, prefer_local))
 
     def stage_async(
         self,
@@ -484,16 +474,16 @@ class Subscriber(_Worker):
         """Modes `staged` and `double_buffered`: begins a `stage` and returns; it can be awaited."""
         self._refuse_in_place("stage_async")
         which = _selector(version, at_least)
-        return Update(self._core.receive_async(*which, timeout, prefer_local))
+        return Update(self._inner.receive_async(*which, timeout, prefer_local))
 
     @property
     def staged_version(self) -> int:
         """The version that lies beside the live one, completely; zero: none."""
-        return self._core.staged_version
+        return self._inner.staged_version
 
     def newer(self) -> int | None:
         """The newest version that the server has told of, if it is newer than what is held. Never waits."""
-        return self._core.newer() or None
+        return self._inner.newer() or None
 
     def wait(
         self,
@@ -503,17 +493,15 @@ class Subscriber(_Worker):
         timeout: float = _core.update_timeout,
     ) -> int:
         """Waits until such a version can be read, and returns its number; reads nothing."""
-        return self._core.wait(*_selector(version, at_least), timeout)
+        return self._inner.wait(*_selector(version, at_least), timeout)
 
     def statistics(self) -> list[dict[str, Any]]:
         """What it has done since it was made, for each of its workers: one in place, two in the other modes."""
-        return self._core.statistics()
+        return self._inner.statistics()
 
-    def _receive(
-        self, version: int | None, at_least: int | None, timeout: float, prefer_local: bool
-    ) -> UpdateReport:
+    def _receive(self, version: int | None, at_least: int | None, timeout: float, prefer_local: bool) -> UpdateReport:
         which = _selector(version, at_least)
-        return _update_report(self._core.receive(*which, timeout, prefer_local))
+        return _update_report(self._inner.receive(*which, timeout, prefer_local))
 
     def _refuse_in_place(self, call: str) -> None:
         if self._mode == "in_place":
@@ -527,7 +515,7 @@ def _wrong_mode(call: str, modes: str) -> Exception:
 class Seeder(_Closable):
     """Brings each version into this machine's host memory by itself, for the readers nearby. Needs no tensors."""
 
-    _core: _core.Seeder
+    _inner: _core.Seeder
 
     def __init__(
         self,
@@ -536,7 +524,7 @@ class Seeder(_Closable):
         replica: str,
         **options: Unpack[Options],
     ) -> None:
-        self._core = _core.Seeder(_given(server, model, replica, options))
+        self._inner = _core.Seeder(_given(server, model, replica, options))
         super().__init__()
         self._who = f"Seeder({model}/{replica}"
 
@@ -546,17 +534,17 @@ class Seeder(_Closable):
     @property
     def held_version(self) -> int:
         """The version that is held completely; zero: none yet."""
-        return self._core.held_version
+        return self._inner.held_version
 
     @property
     def last_failure(self) -> str:
         """What went wrong last; empty: nothing so far."""
-        return self._core.last_failure
+        return self._inner.last_failure
 
     def wait(self, version: int, timeout: float = _core.update_timeout) -> int:
         """Waits until it holds `version` or a later one."""
-        return self._core.wait(version, timeout)
+        return self._inner.wait(version, timeout)
 
     def statistics(self) -> dict[str, Any]:
         """What it has done since it was made."""
-        return self._core.statistics()
+        return self._inner.statistics()

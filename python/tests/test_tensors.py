@@ -189,7 +189,9 @@ def test_a_layout_that_differs_names_the_first_difference(server: th.ReferenceSe
         ({"listen_port": 70_000}, "listen_port"),
     ],
 )
-def test_wrong_options_are_refused_by_name(server: th.ReferenceServer, options: dict[str, object], sentence: str) -> None:
+def test_wrong_options_are_refused_by_name(
+    server: th.ReferenceServer, options: dict[str, object], sentence: str
+) -> None:
     names = {"model": "policy", "replica": "trainer-0"}
     with pytest.raises(th.Error, match=sentence):
         th.Publisher(server, **{**names, **options})  # type: ignore[arg-type]
