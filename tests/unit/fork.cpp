@@ -8,10 +8,15 @@
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <cstddef>
+#include <cstdio>
+#include <cstdlib>
 #include <tensorhub/detail/unique_fd.hpp>
 #include <tensorhub/detail/unique_socket.hpp>
 #include <tensorhub/memory/host.hpp>
+#include <tensorhub/service/zmq_socket.hpp>
+#include <thread>
 #include <utility>
 
 using namespace tensorhub;
@@ -62,6 +67,18 @@ struct connected {
   }
 };
 
+/// What `body` returns in a forked process, which is killed if it does not end by itself.
+template <typename Body>
+bool holds_in_child(Body&& body) {
+  constexpr unsigned patience_s = 20;
+  forked child{[&] {
+    ::signal(SIGALRM, SIG_DFL);
+    ::alarm(patience_s);
+    ::raise(body() ? SIGKILL : SIGTERM);
+  }};
+  return child.ended_by() == SIGKILL;
+}
+
 }  // namespace
 
 TEST_CASE("fork: a connection ends when its process closes it, whatever children live") {
@@ -103,4 +120,41 @@ TEST_CASE("fork: a child cannot write to memory that is published") {
   }};
   CHECK(child.ended_by() == SIGSEGV);
   CHECK(*data == std::byte{1});
+}
+
+TEST_CASE("fork: a child does not offer the memory of its parent, which it has not inherited") {
+  const auto memory = host_memory{}.allocate(4096);
+  const memory_range inside{memory.range().data, 64};
+  REQUIRE(host_memory{}.allocation_around(inside).backing_fd >= 0);
+  CHECK(holds_in_child([&] { return host_memory{}.allocation_around(inside).backing_fd < 0; }));
+}
+
+TEST_CASE("fork: a child is not held up by what other threads of its parent were doing") {
+  std::atomic<bool> ends = false;
+  const std::jthread busy{[&] {
+    while (!ends) static_cast<void>(host_memory{}.allocate(4096));
+  }};
+  for (int i = 0; i < 100; ++i)
+    CHECK(holds_in_child([] { return host_memory{}.allocate(4096).range().data != nullptr; }));
+  ends = true;
+}
+
+TEST_CASE("fork: a child has a ZeroMQ context of its own, whose threads run") {
+#if defined(__SANITIZE_THREAD__)
+  std::puts("SKIPPED: a forked child that starts threads: the thread sanitizer ends it");
+#else
+  const auto ours = detail::shared_context();
+  CHECK(holds_in_child([&] {
+    const auto own = detail::shared_context();
+    zmq::socket_t answers = detail::bounded_socket(*own, zmq::socket_type::rep);
+    zmq::socket_t asks = detail::bounded_socket(*own, zmq::socket_type::req);
+    answers.bind("tcp://127.0.0.1:*");
+    answers.set(zmq::sockopt::rcvtimeo, 10'000);
+    asks.connect(answers.get(zmq::sockopt::last_endpoint));
+    asks.send(zmq::str_buffer("?"), zmq::send_flags::none);
+    zmq::message_t got;
+    return own != ours && answers.recv(got).has_value();
+  }));
+  CHECK(detail::shared_context() == ours);
+#endif
 }

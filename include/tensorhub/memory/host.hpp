@@ -21,6 +21,7 @@
 
 #include "tensorhub/concepts/memory_space.hpp"
 #include "tensorhub/detail/build_mode.hpp"
+#include "tensorhub/detail/process_wide.hpp"
 #include "tensorhub/detail/unique_fd.hpp"
 #include "tensorhub/types/memory.hpp"
 
@@ -28,25 +29,25 @@ namespace tensorhub::inline TENSORHUB_MODE {
 
 namespace detail {
 
-/// The shared file mappings of this process and their files. There is one object per process.
-class file_mappings {
- public:
-  [[nodiscard]] static file_mappings& instance();
-
-  void insert(const void* data, std::uint64_t bytes, int descriptor, std::uint64_t offset);
+/// The shared file mappings of this process and their files.
+struct file_mappings {
+  /// `is_inherited`: a forked child has it, too.
+  void insert(const void* data, std::uint64_t bytes, int descriptor, std::uint64_t offset, bool is_inherited);
   void erase(const void* data) noexcept;
 
   /// The known mapping that contains the whole range; else the range itself.
   [[nodiscard]] memory_range around(const memory_range& range) const;
 
- private:
+  void in_child() noexcept;
+
   struct mapping_entry {
     std::uint64_t bytes = 0;
     int descriptor = -1;
     std::uint64_t offset = 0;
+    bool is_inherited = false;
   };
-  mutable std::mutex mutex_;
-  std::map<std::uintptr_t, mapping_entry> entries_;
+  mutable std::mutex mutex;
+  std::map<std::uintptr_t, mapping_entry> entries;  ///< guarded by mutex
 };
 
 }  // namespace detail
@@ -63,7 +64,7 @@ class file_mappings {
 class file_mapping {
  public:
   file_mapping(const void* data, std::uint64_t bytes, int descriptor, std::uint64_t offset);
-  ~file_mapping() { detail::file_mappings::instance().erase(data_); }
+  ~file_mapping() { detail::process_wide<detail::file_mappings>().erase(data_); }
   file_mapping(const file_mapping&) = delete;
   file_mapping& operator=(const file_mapping&) = delete;
 
@@ -106,7 +107,7 @@ struct host_memory {
 
   /// The allocation or known mapping that contains the whole range; else the range itself.
   [[nodiscard]] memory_range allocation_around(const memory_range& range) {
-    return detail::file_mappings::instance().around(range);
+    return detail::process_wide<detail::file_mappings>().around(range);
   }
 
   void copy(void* to, const void* from, std::uint64_t bytes) noexcept { std::memcpy(to, from, bytes); }

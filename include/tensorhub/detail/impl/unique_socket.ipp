@@ -3,12 +3,12 @@
 /// What detail/unique_socket.hpp declares.
 
 #include <fcntl.h>
-#include <pthread.h>
 #include <unistd.h>
 
 #include <mutex>
 #include <set>
 
+#include "tensorhub/detail/process_wide.hpp"
 #include "tensorhub/detail/unique_socket.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::detail {
@@ -18,21 +18,8 @@ struct kept_sockets {
   std::mutex mutex;
   std::set<int> open;  ///< guarded by mutex
 
-  kept_sockets() {
-    // The mutex is held across the fork, so that the child finds the set whole. The child may only call what
-    // a signal handler may.
-    static_cast<void>(::pthread_atfork([] { instance().mutex.lock(); }, [] { instance().mutex.unlock(); },
-                                       [] { instance().give_up(); }));
-  }
-  /// Never destroyed: a process may fork while its static objects are being destroyed.
-  [[nodiscard]] static kept_sockets& instance() {
-    static auto* const all = new kept_sockets;
-    return *all;
-  }
-
- private:
-  /// In the child. The numbers stay taken: objects that were copied by the fork may still close them.
-  void give_up() noexcept {
+  /// The numbers stay taken: objects that were copied by the fork may still close them.
+  void in_child() noexcept {
     const int nothing = ::open("/dev/null", O_RDWR | O_CLOEXEC);
     for (const int each : open) {
       if (nothing >= 0)
@@ -41,13 +28,12 @@ struct kept_sockets {
         ::close(each);
     }
     if (nothing >= 0) ::close(nothing);
-    mutex.unlock();
   }
 };
 
 TENSORHUB_DECL void keep_from_children(int descriptor) noexcept {
   try {
-    kept_sockets& all = kept_sockets::instance();
+    auto& all = process_wide<kept_sockets>();
     const std::lock_guard lock{all.mutex};
     all.open.insert(descriptor);
   } catch (...) {  // no memory
@@ -56,7 +42,7 @@ TENSORHUB_DECL void keep_from_children(int descriptor) noexcept {
 
 TENSORHUB_DECL void forget_kept(int descriptor) noexcept {
   try {
-    kept_sockets& all = kept_sockets::instance();
+    auto& all = process_wide<kept_sockets>();
     const std::lock_guard lock{all.mutex};
     all.open.erase(descriptor);
   } catch (...) {  // no memory: nothing was noted

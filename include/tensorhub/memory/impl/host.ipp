@@ -15,27 +15,26 @@
 
 namespace tensorhub::inline TENSORHUB_MODE::detail {
 
-TENSORHUB_DECL file_mappings& file_mappings::instance() {
-  static file_mappings mappings;
-  return mappings;
-}
-
 TENSORHUB_DECL void file_mappings::insert(const void* data, std::uint64_t bytes, int descriptor,
-                                          std::uint64_t offset) {
-  const std::lock_guard lock{mutex_};
-  entries_[reinterpret_cast<std::uintptr_t>(data)] = {bytes, descriptor, offset};
+                                          std::uint64_t offset, bool is_inherited) {
+  const std::lock_guard lock{mutex};
+  entries[reinterpret_cast<std::uintptr_t>(data)] = {bytes, descriptor, offset, is_inherited};
 }
 
 TENSORHUB_DECL void file_mappings::erase(const void* data) noexcept {
-  const std::lock_guard lock{mutex_};
-  entries_.erase(reinterpret_cast<std::uintptr_t>(data));
+  const std::lock_guard lock{mutex};
+  entries.erase(reinterpret_cast<std::uintptr_t>(data));
+}
+
+TENSORHUB_DECL void file_mappings::in_child() noexcept {
+  std::erase_if(entries, [](const auto& entry) { return !entry.second.is_inherited; });
 }
 
 TENSORHUB_DECL memory_range file_mappings::around(const memory_range& range) const {
   const auto first = reinterpret_cast<std::uintptr_t>(range.data);
-  const std::lock_guard lock{mutex_};
-  const auto after = entries_.upper_bound(first);
-  if (after == entries_.begin()) return range;
+  const std::lock_guard lock{mutex};
+  const auto after = entries.upper_bound(first);
+  if (after == entries.begin()) return range;
   const auto& [begin, mapping] = *std::prev(after);
   const std::uint64_t inside = first - begin;
   if (inside > mapping.bytes || range.bytes > mapping.bytes - inside) return range;
@@ -53,7 +52,7 @@ TENSORHUB_DECL file_mapping::file_mapping(const void* data, std::uint64_t bytes,
     throw error(errc::system_failed,
                 std::string{"the file of a mapping cannot be duplicated: "} + std::strerror(errno));
   }
-  detail::file_mappings::instance().insert(data, bytes, descriptor_.get(), offset);
+  detail::process_wide<detail::file_mappings>().insert(data, bytes, descriptor_.get(), offset, true);
 }
 
 TENSORHUB_DECL host_memory::allocation::allocation(std::uint64_t bytes) : bytes_{bytes} {
@@ -82,7 +81,8 @@ TENSORHUB_DECL host_memory::allocation::allocation(std::uint64_t bytes) : bytes_
   data_ = static_cast<std::byte*>(memory);
   // What a forked child wrote to these shared pages would change the bytes of a published version.
   static_cast<void>(::madvise(memory, bytes, MADV_DONTFORK));
-  if (descriptor_) detail::file_mappings::instance().insert(data_, bytes_, descriptor_.get(), 0);
+  if (descriptor_)
+    detail::process_wide<detail::file_mappings>().insert(data_, bytes_, descriptor_.get(), 0, false);
 }
 
 TENSORHUB_DECL host_memory::allocation::allocation(allocation&& other) noexcept
@@ -102,7 +102,7 @@ TENSORHUB_DECL host_memory::allocation& host_memory::allocation::operator=(alloc
 
 TENSORHUB_DECL void host_memory::allocation::release() noexcept {
   if (data_ == nullptr) return;
-  if (descriptor_) detail::file_mappings::instance().erase(data_);
+  if (descriptor_) detail::process_wide<detail::file_mappings>().erase(data_);
   ::munmap(data_, bytes_);
 }
 

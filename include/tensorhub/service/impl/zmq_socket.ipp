@@ -4,52 +4,32 @@
 
 #include "tensorhub/service/zmq_socket.hpp"
 
-#include <pthread.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <mutex>
 
 #include "tensorhub/config.hpp"
+#include "tensorhub/detail/process_wide.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::detail {
 
-/// The context of this process. A forked child has none of its threads, and makes another one.
-class present_context {
- public:
-  /// Never destroyed: a process may fork while its static objects are being destroyed.
-  [[nodiscard]] static present_context& instance() {
-    static auto* const only = new present_context;
-    return *only;
-  }
-  [[nodiscard]] std::shared_ptr<zmq::context_t> get() {
-    const std::lock_guard lock{mutex_};
-    auto context = present_.lock();
-    if (!context) {
-      context = std::make_shared<zmq::context_t>(1);
-      context->set(zmq::ctxopt::max_sockets, 16384);
-      present_ = context;
-    }
-    return context;
-  }
-
- private:
-  present_context() {
-    // The mutex is held across the fork, so that the child finds it as it is.
-    static_cast<void>(::pthread_atfork([] { instance().mutex_.lock(); }, [] { instance().mutex_.unlock(); },
-                                       [] {
-                                         instance().present_.reset();
-                                         instance().mutex_.unlock();
-                                       }));
-  }
-
-  std::mutex mutex_;
-  std::weak_ptr<zmq::context_t> present_;
+struct present_context {
+  std::mutex mutex;
+  std::weak_ptr<zmq::context_t> context;  ///< guarded by mutex
+  void in_child() noexcept { context.reset(); }
 };
 
 TENSORHUB_DECL std::shared_ptr<zmq::context_t> shared_context() {
-  return present_context::instance().get();
+  auto& present = process_wide<present_context>();
+  const std::lock_guard lock{present.mutex};
+  auto context = present.context.lock();
+  if (!context) {
+    context = std::make_shared<zmq::context_t>(1);
+    context->set(zmq::ctxopt::max_sockets, 16384);
+    present.context = context;
+  }
+  return context;
 }
 
 TENSORHUB_DECL zmq::socket_t bounded_socket(zmq::context_t& context, zmq::socket_type type) {
