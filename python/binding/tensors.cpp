@@ -68,6 +68,13 @@ dtype framework_type(const std::string& tensor, std::string_view name) {
   return found->type;
 }
 
+/// What `str` says.
+std::string text_of(const nb::object& object) {
+  const auto text = nb::steal<nb::object>(PyObject_Str(object.ptr()));
+  if (!text.is_valid()) throw nb::python_error();
+  return nb::cast<std::string>(text);
+}
+
 std::vector<std::uint64_t> shape_of(nb::handle dimensions) {
   std::vector<std::uint64_t> out;
   for (const nb::handle each : dimensions) out.push_back(nb::cast<std::uint64_t>(each));
@@ -82,14 +89,14 @@ void* torch_address(nb::handle tensor) {
 }
 
 tensor_place torch_place(const std::string& name, nb::handle tensor) {
-  const auto device = nb::cast<std::string>(nb::str(tensor.attr("device").attr("type")));
+  const auto device = text_of(tensor.attr("device").attr("type"));
   if (device == "meta") refuse(name, "is on the meta device and has no bytes: materialize it first");
   if (device != "cpu")
     refuse(name,
            "is on device " + device + ", and this module moves host memory only: give a copy in host memory");
   if (!nb::cast<bool>(tensor.attr("is_contiguous")())) refuse(name, how_to_copy);
   constexpr std::string_view prefix = "torch.";
-  const auto type = nb::cast<std::string>(nb::str(tensor.attr("dtype")));
+  const auto type = text_of(tensor.attr("dtype"));
   const bool is_named_so = type.starts_with(prefix);
   tensor_place out{torch_address(tensor),
                    framework_type(name, is_named_so ? type.substr(prefix.size()) : type),
@@ -126,7 +133,7 @@ tensor_place array_place(const std::string& name, nb::handle tensor, bool writte
   const nb::object capsule = tensor.attr("__array_struct__");
   const auto* const seen = static_cast<const array_struct*>(PyCapsule_GetPointer(capsule.ptr(), nullptr));
   if (seen == nullptr) throw nb::python_error();
-  const dtype type = framework_type(name, nb::cast<std::string>(nb::str(tensor.attr("dtype").attr("name"))));
+  const dtype type = framework_type(name, text_of(tensor.attr("dtype").attr("name")));
   if ((seen->flags & is_contiguous) == 0) refuse(name, how_to_copy);
   if ((seen->flags & is_native) == 0) refuse(name, "has the other byte order: convert it first");
   if (written && (seen->flags & is_writable) == 0)
@@ -151,7 +158,7 @@ tensor_place dlpack_place(const std::string& name, const nb::object& tensor, boo
     if (nb::hasattr(tensor, "__cuda_array_interface__"))
       refuse(name,
              "lies on a CUDA device, and this module moves host memory only: give a copy in host memory");
-    refuse(name, "is of type " + nb::cast<std::string>(nb::str(tensor.type().attr("__name__"))) +
+    refuse(name, "is of type " + text_of(tensor.type().attr("__name__")) +
                      ": give a tensor of torch, an array of numpy, or anything with __dlpack__ or a buffer");
   }
   nb::ndarray<> writable;
@@ -185,6 +192,8 @@ kept_tensor::kept_tensor(std::string name, nb::object tensor, bool written)
     }
   } catch (const nb::python_error& e) {
     refuse(name_, std::string{"cannot be read: "} + e.what());
+  } catch (const nb::cast_error&) {
+    refuse(name_, "has a shape, an address or a type that is not understood");
   }
 }
 

@@ -7,9 +7,12 @@ import logging
 import signal
 import sys
 import threading
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import tensorhub
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 __all__ = ["main"]
 

@@ -38,12 +38,20 @@ class Device:
         self.type = kind
 
 
+class Dtype:
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __str__(self) -> str:
+        return self.name
+
+
 class Torchlike:
     """What the binding uses of a torch.Tensor."""
 
     def __init__(self, of: np.ndarray, dtype: str = "torch.float32", device: str = "cpu") -> None:
         self.of = of
-        self.dtype = dtype
+        self.dtype = Dtype(dtype)
         self.device = Device(device)
         self.shape = of.shape
 

@@ -1,0 +1,79 @@
+"""The sending half, in every rank of a trainer; rank 0 holds the weights and tells the engines.
+
+The trainer's tensors are gathered one by one into host memory, which is published from there: the trainer goes on as
+soon as the engines have what they asked for, and what they have, other engines read from them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from vllm.distributed.weight_transfer.base import TrainerInitInfo, TrainerWeightTransferEngine
+
+from tensorhub.errors import InvalidArgument
+from tensorhub.torch import ArenaPublisher
+
+__all__ = ["TensorHubTrainerWeightTransferEngine", "TrainerInfo"]
+
+
+@dataclass
+class TrainerInfo(TrainerInitInfo):
+    """Where the weights are published, and what the engines are told (`engine.InitInfo`)."""
+
+    backend: ClassVar[str] = "tensorhub"
+
+    server: str = ""
+    model: str = ""
+    replica: str = "trainer"
+    version: int = 0
+    """The last version that was published: the next one is one higher."""
+    engine: dict[str, Any] | None = None
+    """More fields of `engine.InitInfo`, for all engines."""
+
+
+class TensorHubTrainerWeightTransferEngine(TrainerWeightTransferEngine):
+    """Backend "tensorhub" of vLLM's trainer interface."""
+
+    init_info_cls = TrainerInfo
+
+    def __init__(self, arena: ArenaPublisher | None, version: int, **base: Any) -> None:
+        """`arena`: of the sender only."""
+        super().__init__(**base)
+        self._arena = arena
+        self.version = version
+
+    @classmethod
+    def trainer_init(
+        cls, init_info: TrainerInfo, *, client: Any, source: Any = None
+    ) -> TensorHubTrainerWeightTransferEngine:
+        """Makes the arena, and connects the engines to the same server."""
+        if source is None:
+            raise InvalidArgument("the backend tensorhub needs a WeightSource")
+        arena = None
+        if init_info.is_sender:
+            layout = [(each.name, each.dtype, each.shape) for each in source.metadata()]
+            arena = ArenaPublisher(init_info.server, init_info.model, init_info.replica, layout)
+            client.init_weight_transfer_engine(
+                {"server": init_info.server, "model": init_info.model, **(init_info.engine or {})}
+            )
+        return cls(arena, init_info.version, client=client, source=source, is_sender=init_info.is_sender)
+
+    def send_weights(self) -> None:
+        """Publishes the source's tensors as the next version, and has the engines take it."""
+        self.version += 1
+        for name, tensor in self.source:
+            if self._arena is not None:
+                self._arena.put(name, tensor)
+        if self._arena is None:
+            return
+        self._arena.commit(self.version)
+        self.client.start_weight_update()
+        self.client.update_weights({"version": self.version})
+        self.client.finish_weight_update(str(self.version))
+
+    def shutdown(self) -> None:
+        """Leaves the hub; the engines go on with what they have."""
+        if self._arena is not None:
+            self._arena.leave()
+            self._arena = None
