@@ -30,13 +30,28 @@ need_packages() {
 # What ccache keeps serves every clone, wherever it lies.
 export CCACHE_BASEDIR="$PWD" CCACHE_NOHASHDIR=1 CCACHE_SLOPPINESS=pch_defines,time_macros
 
+# python_venv: build/venv with what the Python package is built and tested with, and the options to build it; false,
+# with a line, if it cannot be had. Nothing is fetched twice.
+configure_options=()
+python_venv() {
+  local stamp=build/venv/installed
+  if ! cmp -s python/requirements.txt "$stamp"; then
+    say "making build/venv"
+    rm -rf build/venv
+    { python3 -m venv build/venv && build/venv/bin/pip install -q -r python/requirements.txt; } >build/venv.log 2>&1 ||
+      { say "the Python package is left out: $(tail -n 1 build/venv.log)"; return 1; }
+    cp python/requirements.txt "$stamp"
+  fi
+  configure_options=(-DTENSORHUB_BUILD_PYTHON=ON "-DPython_EXECUTABLE=$PWD/build/venv/bin/python")
+}
+
 # build <preset> [<target>...]: configures if needed, then builds all, or the targets.
 build() {
   local preset=$1 targets=()
   shift
   [ $# -eq 0 ] || targets=(--target "$@")
   say "configuring build/$preset"
-  cmake --preset "$preset" >"build-$preset.log" 2>&1 ||
+  cmake --preset "$preset" "${configure_options[@]}" >"build-$preset.log" 2>&1 ||
     { cat "build-$preset.log"; rm -f "build-$preset.log"; fail "cmake could not configure preset '$preset'"; }
   rm -f "build-$preset.log"
   say "building build/$preset"

@@ -162,11 +162,11 @@ class Receiver:
         self._shards = shards
 
     def _wait_for_model(self, deadline: float) -> int:
+        pause, answer = 0.1, 0.1  # the last question needs time for its answer, too
         while True:
-            left = deadline - time.monotonic()
-            for model in self._asker.models(self._model, max(0.0, left)):
+            for model in self._asker.models(self._model, max(0.0, deadline - time.monotonic())):
                 if model.available:
                     return model.shards
-            if left <= 0:
+            if deadline - time.monotonic() < pause + answer:
                 raise NotFound(f"no version of model '{self._model}' has been published", model=self._model)
-            time.sleep(min(0.1, left))
+            time.sleep(pause)

@@ -36,3 +36,9 @@ def pair(
     yield make
     for each in made:
         each.close()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Says what was skipped in the words that tests/run collects."""
+    for each in terminalreporter.stats.get("skipped", []):
+        print(f"SKIPPED: python: {each.longrepr[2].removeprefix('Skipped: ')}")

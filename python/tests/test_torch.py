@@ -1,0 +1,141 @@
+"""tensorhub.torch: real tensors of torch in place, arenas and receivers."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed here")
+
+import tensorhub as th  # noqa: E402
+from tensorhub.torch import ArenaPublisher, Receiver  # noqa: E402
+
+LAYOUT = [
+    ("embedding", torch.bfloat16, (30, 40)),
+    ("weight", torch.float8_e4m3fn, (7, 3)),
+    ("scale", torch.float32, ()),
+    ("mask", torch.bool, (2, 2)),
+    ("phase", torch.complex64, (3,)),
+]
+
+
+def tensors(seed: int) -> dict[str, torch.Tensor]:
+    torch.manual_seed(seed)
+    return {name: torch.randn(shape).to(dtype) for name, dtype, shape in LAYOUT}
+
+
+def bits(tensor: torch.Tensor) -> bytes:
+    return bytes(tensor.reshape(-1).view(torch.uint8).tolist())
+
+
+def test_modules_in_place(server: th.ReferenceServer) -> None:
+    source, target = torch.nn.Linear(50, 60), torch.nn.Linear(50, 60)
+    with th.Publisher(server, "m", "t") as trainer, th.Subscriber(server, "m", "r") as rollout:
+        trainer.add_all(source.named_parameters())
+        rollout.add_all(target.state_dict())
+        with trainer.published(1):
+            rollout.update()
+        assert torch.equal(source.weight, target.weight)
+        with torch.no_grad():
+            source.weight.add_(1)  # what an optimizer does
+        with trainer.published(2):
+            rollout.update()
+        assert torch.equal(source.weight, target.weight)
+        source.weight.data = torch.zeros(60, 50)  # what FSDP does
+        with pytest.raises(th.InvalidArgument, match="'weight' has moved"):
+            trainer.publish(3)
+
+
+@pytest.mark.parametrize(
+    ("tensor", "sentence"),
+    [
+        (torch.zeros(4, 4).t()[1:], "not contiguous"),
+        (torch.zeros(4, 1).expand(4, 4), "not contiguous"),
+        (torch.zeros(4, device="meta"), "meta device"),
+        (torch.zeros(4, 4).to_sparse(), "not contiguous"),
+        (torch.zeros(4, dtype=torch.complex64).conj(), "conjugate view"),
+    ],
+)
+def test_what_cannot_be_taken_is_refused_by_name(
+    server: th.ReferenceServer, tensor: torch.Tensor, sentence: str
+) -> None:
+    with (
+        th.Publisher(server, "m", "t") as trainer,
+        pytest.raises(th.InvalidArgument, match=f"'w'.*{sentence}"),
+    ):
+        trainer.add("w", tensor)
+
+
+def test_a_model_goes_through_an_arena(server: th.ReferenceServer) -> None:
+    arena, receiver = ArenaPublisher(server, "m", "t", LAYOUT), Receiver(server, "m", "r")
+    with pytest.raises(th.NotFound, match="no version"):
+        list(receiver.tensors())
+    for version in (1, 2, 3):
+        source = tensors(version)
+        for name, tensor in reversed(source.items()):  # in any order
+            arena.put(name, tensor)
+        arena.commit(version)
+        assert [each.version for each in receiver.receive(version)] == [version]
+        got = dict(receiver.tensors())
+        assert list(got) == [name for name, _, _ in LAYOUT]
+        for name, tensor in source.items():
+            assert got[name].dtype == tensor.dtype
+            assert got[name].shape == tensor.shape
+            assert bits(got[name]) == bits(tensor)
+    with pytest.raises(th.TimedOut):
+        receiver.receive(9, timeout=0.2)
+    assert bits(got["embedding"]) == bits(source["embedding"])  # what was there is still there
+    assert receiver.version == 3
+    receiver.close()
+    arena.leave()
+
+
+def test_an_arena_is_whole_or_not_published(server: th.ReferenceServer) -> None:
+    arena = ArenaPublisher(server, "m", "t", LAYOUT)
+    source = tensors(1)
+    arena.put("mask", source["mask"])
+    with pytest.raises(th.InvalidArgument, match="4 tensors were not put, such as 'embedding'"):
+        arena.commit(1)
+    with pytest.raises(th.InvalidArgument, match=r"'head' is not in the layout"):
+        arena.put("head", source["mask"])
+    with pytest.raises(th.InvalidArgument, match=r"'scale' is torch.float32 \[2\]"):
+        arena.put("scale", torch.zeros(2))
+    with pytest.raises(th.InvalidArgument, match=r"'scale' is torch\.float64"):
+        arena.put("scale", torch.zeros((), dtype=torch.float64))
+    for name, tensor in source.items():
+        arena.put(name, tensor)
+    arena.commit(1)
+    arena.put("mask", source["mask"])
+    with pytest.raises(th.InvalidArgument, match="4 tensors"):
+        arena.commit(2)
+    arena.close()
+
+
+def test_a_receiver_takes_all_shards_of_one_version(server: th.ReferenceServer) -> None:
+    arenas = [ArenaPublisher(server, "m", "t", LAYOUT[i::2], shard=(i, 2)) for i in range(2)]
+    source = tensors(1)
+    for i, arena in enumerate(arenas):
+        for name, _, _ in LAYOUT[i::2]:
+            arena.put(name, source[name])
+        if i == 0:
+            import threading
+
+            first = threading.Thread(target=arena.commit, args=(1,))
+            first.start()
+        else:
+            arena.commit(1)
+            first.join()
+    receiver = Receiver(server, "m", "r")
+    assert [each.version for each in receiver.receive()] == [1, 1]
+    got = dict(receiver.tensors())
+    assert sorted(got) == sorted(source)
+    assert all(bits(got[name]) == bits(tensor) for name, tensor in source.items())
+    receiver.close()
+    for arena in arenas:
+        arena.close()
+
+
+def test_a_receiver_of_a_model_that_is_not_there_says_so(server: th.ReferenceServer) -> None:
+    receiver = Receiver(server, "m", "r")
+    with pytest.raises(th.NotFound, match="no version of model 'm'"):
+        receiver.receive(timeout=0.3)
+    receiver.close()
