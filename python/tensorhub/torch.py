@@ -164,8 +164,9 @@ class Receiver:
     def _wait_for_model(self, deadline: float) -> int:
         pause, answer = 0.1, 0.1  # the last question needs time for its answer, too
         while True:
-            for model in self._asker.models(self._model, max(0.0, deadline - time.monotonic())):
-                if model.available:
+            # Of all models: a new server says of none that it is not there, until its workers have come back.
+            for model in self._asker.models("", max(0.0, deadline - time.monotonic())):
+                if model.name == self._model and model.available:
                     return model.shards
             if deadline - time.monotonic() < pause + answer:
                 raise NotFound(f"no version of model '{self._model}' has been published", model=self._model)

@@ -81,7 +81,7 @@ class Options(TypedDict, total=False):
     transport: str
     """"auto" (memory of the same machine is read directly, everything else by TCP), "tcp" or "same_host"."""
     listen_host: str
-    """Where readers come in by TCP; the default is loopback if the server is on this machine, else all interfaces."""
+    """Where readers come in by TCP; the default is loopback. On several machines: this machine's address."""
     listen_port: int
     advertised_host: str
     """The host that readers connect to, if it is not `listen_host`."""
