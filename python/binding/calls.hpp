@@ -3,8 +3,9 @@
 /// What all calls from Python share: objects of this process, waits that let Python go on, and reports as
 /// dictionaries.
 ///
-/// No thread but the caller's runs Python. Every call that may wait releases the interpreter; in the main thread
-/// it looks for signals ten times in a second, and a signal whose handler raises (Ctrl-C) ends the call.
+/// No thread but the caller's runs Python. Every call that may wait releases the interpreter; in the main
+/// thread it looks for signals ten times in a second, and a signal whose handler raises (Ctrl-C) ends the
+/// call.
 
 #include <nanobind/nanobind.h>
 #include <sys/syscall.h>
@@ -78,8 +79,8 @@ class owned {
 
 inline constexpr milliseconds signal_interval{100};
 
-/// Calls that wait, of all threads, until they have the interpreter again. An interpreter that ends must not find
-/// any: it would end their threads by force.
+/// Calls that wait, of all threads, until they have the interpreter again. An interpreter that ends must not
+/// find any: it would end their threads by force.
 class waiting_calls {
  public:
   class entry {
@@ -96,8 +97,9 @@ class waiting_calls {
   static void change(int by);
 };
 
-/// Waits until `is_over(interval)`, which waits for as long as it is told, returns true. If a signal's handler
-/// raises meanwhile, `interrupt()` is called from then on, and the exception goes on when the wait is over.
+/// Waits until `is_over(interval)`, which waits for as long as it is told, returns true. If a signal's
+/// handler raises meanwhile, `interrupt()` is called from then on, and the exception goes on when the wait is
+/// over.
 template <typename Over, typename Interrupt>
 void wait_with_signals(Over&& is_over, Interrupt&& interrupt) {
   const waiting_calls::entry counted;

@@ -1,5 +1,6 @@
 /// \file errors.cpp
-/// `tensorhub::error` as Python's `tensorhub.Error` and its subclasses, which are written in Python (errors.py).
+/// `tensorhub::error` as Python's `tensorhub.Error` and its subclasses, which are written in Python
+/// (errors.py).
 
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>

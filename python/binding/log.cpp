@@ -1,6 +1,6 @@
 /// \file log.cpp
-/// Log lines for Python's `logging`. The library's threads put them into a queue, and a thread of Python's takes
-/// them out (log.py): no thread of the library runs Python.
+/// Log lines for Python's `logging`. The library's threads put them into a queue, and a thread of Python's
+/// takes them out (log.py): no thread of the library runs Python.
 
 #include "log.hpp"
 

@@ -1,5 +1,6 @@
 /// \file module.cpp
-/// The module `tensorhub._core`: the compiled library for the classes in tensorhub/*.py, which are its interface.
+/// The module `tensorhub._core`: the compiled library for the classes in tensorhub/*.py, which are its
+/// interface.
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>

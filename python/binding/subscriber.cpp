@@ -74,6 +74,17 @@ std::shared_ptr<subscriber_worker> make_worker(const nb::dict& given, const std:
   throw error(errc::invalid_argument, std::string{call} + " is for subscribers in mode " + modes);
 }
 
+/// In mode in_place into the tensors, else beside what is live.
+template <typename Worker>
+tensorhub::update_handle start(Worker& worker, tensorhub::version_selector which, double timeout,
+                               bool near_only) {
+  const auto reach = near_only ? tensorhub::update_reach::prefer_local : tensorhub::update_reach::anywhere;
+  if constexpr (requires { worker.stage_async(which); })
+    return worker.stage_async(which, time_of(timeout), reach);
+  else
+    return worker.update_async(which, time_of(timeout), reach);
+}
+
 struct running_update {
   std::shared_ptr<subscriber_worker> owner;  // outlives the handle
   tensorhub::update_handle handle;
@@ -238,8 +249,8 @@ class subscriber {
     });
     return out;
   }
-  /// Calls that run in other threads end soon, and the worker with the last of them; if there are views of its
-  /// memory, it serves nothing from now on, and ends with the last view.
+  /// Calls that run in other threads end soon, and the worker with the last of them; if there are views of
+  /// its memory, it serves nothing from now on, and ends with the last view.
   void close() {
     if (!worker_.is_closed()) {
       interrupt();
@@ -265,17 +276,6 @@ class subscriber {
       visit_worker(whole, [](auto& worker) { worker.leave(milliseconds{0}); });
     } catch (const error&) {  // the server finds out by itself
     }
-  }
-
-  /// In mode in_place into the tensors, else beside what is live.
-  template <typename Worker>
-  static tensorhub::update_handle start(Worker& worker, tensorhub::version_selector which, double timeout,
-                                        bool near_only) {
-    const auto reach = near_only ? tensorhub::update_reach::prefer_local : tensorhub::update_reach::anywhere;
-    if constexpr (requires { worker.stage_async(which); })
-      return worker.stage_async(which, time_of(timeout), reach);
-    else
-      return worker.update_async(which, time_of(timeout), reach);
   }
 
   std::vector<kept_tensor> tensors_;  // outlive the worker

@@ -27,9 +27,9 @@ struct tensor_place {
 /// A tensor that a worker was told of, kept alive for it.
 class kept_tensor {
  public:
-  /// Throws `invalid_argument`, with the tensor's name: it is no tensor, has no bytes (meta), lies on a device,
-  /// is not contiguous, has an element type that the library does not know, or must not be written and
-  /// `written` says that it will be.
+  /// Throws `invalid_argument`, with the tensor's name: it is no tensor, has no bytes (meta), lies on a
+  /// device, is not contiguous, has an element type that the library does not know, or must not be written
+  /// and `written` says that it will be.
   kept_tensor(std::string name, nb::object tensor, bool written);
 
   [[nodiscard]] const std::string& name() const noexcept { return name_; }

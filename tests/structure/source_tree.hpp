@@ -61,7 +61,7 @@ inline std::vector<source_file> read_source_tree(const std::filesystem::path& ro
       take(entry.path());
   }
   for (const char* folder :
-       {"include", "transports", "c", "examples", "tools", "tests", "bench", "cmake", ".ci"}) {
+       {"include", "transports", "c", "python", "examples", "tools", "tests", "bench", "cmake", ".ci"}) {
     if (!fs::is_directory(root / folder)) continue;
     for (auto at = fs::recursive_directory_iterator{root / folder}; at != fs::recursive_directory_iterator{};
          ++at) {

@@ -116,7 +116,8 @@ struct flipping {
   }
 };
 
-/// Runs `call` in a thread of its own, and interrupts its worker until it has ended. Returns how long it took.
+/// Runs `call` in a thread of its own, and interrupts its worker until it has ended. Returns how long it
+/// took.
 template <typename Worker, typename Call>
 milliseconds interrupted(Worker& worker, Call&& call) {
   std::atomic<bool> ended = false;

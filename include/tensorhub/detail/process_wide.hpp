@@ -10,10 +10,10 @@
 
 namespace tensorhub::inline TENSORHUB_MODE::detail {
 
-/// `Object` has a `mutex`, and `in_child()`, which drops what a forked child does not have: its parent's threads,
-/// and what is not inherited. The mutex is held across the fork, so that the child finds the object whole;
-/// `in_child` may only call what a signal handler may, and `malloc`. Never destroyed: a process may fork while its
-/// static objects are being destroyed.
+/// `Object` has a `mutex`, and `in_child()`, which drops what a forked child does not have: its parent's
+/// threads, and what is not inherited. The mutex is held across the fork, so that the child finds the object
+/// whole; `in_child` may only call what a signal handler may, and `malloc`. Never destroyed: a process may
+/// fork while its static objects are being destroyed.
 template <typename Object>
 [[nodiscard]] Object& process_wide() {
   static Object* const only = [] {

@@ -15,8 +15,8 @@
 
 namespace tensorhub::inline TENSORHUB_MODE::detail {
 
-/// Exists while a shared pointer holds it; a process without hub objects has no ZeroMQ threads. A forked child
-/// gets one of its own.
+/// Exists while a shared pointer holds it; a process without hub objects has no ZeroMQ threads. A forked
+/// child gets one of its own.
 [[nodiscard]] std::shared_ptr<zmq::context_t> shared_context();
 
 /// A socket with bounded memory: ZeroMQ closes the connection of a peer that sends a longer frame.
