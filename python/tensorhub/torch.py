@@ -40,6 +40,7 @@ __all__ = ["ArenaPublisher", "Receiver"]
 class ArenaPublisher:
     """A publisher of a whole model that is handed over tensor by tensor, in any order, into host memory of its own.
 
+    Without a `layout` the tensors that are put before the first `commit` are the layout, in their order.
     From the first `put` after a `commit` on nothing is published, until the next `commit`: readers go on with others
     that hold the version, or wait for the next. Not thread-safe.
     """
@@ -49,16 +50,20 @@ class ArenaPublisher:
         server: str | ReferenceServer,
         model: str,
         replica: str,
-        layout: Iterable[tuple[str, torch.dtype, Sequence[int]]],
+        layout: Iterable[tuple[str, torch.dtype, Sequence[int]]] | None = None,
         **options: Unpack[Options],
     ) -> None:
-        self._tensors = {name: torch.empty(tuple(shape), dtype=dtype) for name, dtype, shape in layout}
-        self._missing = set(self._tensors)
         self._publisher = Publisher(server, model, replica, **options)
-        self._publisher.add_all(self._tensors)
+        self._tensors: dict[str, torch.Tensor] = {}
+        self._is_open = layout is None
+        for name, dtype, shape in layout or ():
+            self._make(name, dtype, shape)
+        self._missing = set(self._tensors)
 
     def put(self, name: str, tensor: torch.Tensor) -> None:
         """Copies one tensor into its place, also from a device. It may change when this returns."""
+        if self._is_open and name not in self._tensors:
+            self._make(name, tensor.dtype, tensor.shape)
         place = self._tensors.get(name)
         if place is None:
             raise InvalidArgument(f"tensor '{name}' is not in the layout that the arena was made with")
@@ -79,9 +84,15 @@ class ArenaPublisher:
                 f"version {version} is not whole: {len(self._missing)} tensors were not put, such as "
                 f"'{min(self._missing)}'"
             )
+        self._is_open = False
         report = self._publisher.publish(version, timeout)
         self._missing = set(self._tensors)
         return report
+
+    def _make(self, name: str, dtype: torch.dtype, shape: Sequence[int]) -> None:
+        place = torch.empty(tuple(shape), dtype=dtype)
+        self._publisher.add(name, place)
+        self._tensors[name] = place
 
     def leave(self, grace: float = _core.drain_timeout) -> UnpublishReport:
         """Leaves the model for good, as at `Publisher`."""

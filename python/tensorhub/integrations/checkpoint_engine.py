@@ -1,0 +1,83 @@
+"""What the checkpoint engines of verl and of NeMo-RL have in common.
+
+Both gather the trainer's weights tensor by tensor, in all of its ranks, and give every rollout worker the whole model
+tensor by tensor. The trainer's first rank puts them into an arena; a rollout worker receives the version beside what it
+has, from the trainer or from other workers, and then hands it over. No process group is built: workers may come, go and
+be replaced between two updates.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from typing import TYPE_CHECKING
+
+from tensorhub.errors import InvalidArgument
+from tensorhub.torch import ArenaPublisher, Receiver
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterable
+
+    import torch
+    from typing_extensions import Unpack
+
+    from tensorhub.workers import Options
+
+__all__ = ["HubWeights"]
+
+
+class HubWeights:
+    """Sends or receives whole models, one version after the other.
+
+    `server`: without it nothing works; a trainer can make one by `tensorhub.ReferenceServer`, or run the command
+    `tensorhub server`. Versions count from 1; steps that count from 0 are one less.
+    """
+
+    def __init__(
+        self,
+        *,
+        server: str = "",
+        model: str = "policy",
+        replica: str = "",
+        timeout: float = 600.0,
+        **options: Unpack[Options],
+    ) -> None:
+        if not server:
+            raise InvalidArgument("engine_kwargs has no server: give the reference server's address, tcp://host:port")
+        self._server = server
+        self._model = model
+        self._replica = replica or f"{socket.gethostname()}-{os.getpid()}"
+        self._timeout = timeout
+        self._options = options
+        self._arena: ArenaPublisher | None = None
+        self._receiver: Receiver | None = None
+        self.version = 0
+        """The last version that was sent or received."""
+
+    def send(self, weights: Iterable[tuple[str, torch.Tensor]], version: int, *, holds: bool) -> None:
+        """Publishes the weights as `version`. A rank that does not hold them only takes part in the gathering."""
+        if holds and self._arena is None:
+            self._arena = ArenaPublisher(self._server, self._model, self._replica, **self._options)
+        for name, tensor in weights:
+            if self._arena is not None:
+                self._arena.put(name, tensor)
+        if self._arena is not None:
+            self._arena.commit(version)
+        self.version = version
+
+    async def receive(self, version: int) -> AsyncIterator[tuple[str, torch.Tensor]]:
+        """Receives `version`, and then yields its tensors, which stay as they are until the next `receive`."""
+        if self._receiver is None:
+            self._receiver = Receiver(self._server, self._model, self._replica, **self._options)
+        await asyncio.to_thread(self._receiver.receive, version, timeout=self._timeout)
+        self.version = version
+        for each in self._receiver.tensors():
+            yield each
+
+    def close(self) -> None:
+        """Leaves the hub; what was handed over stays with its receivers."""
+        for each in (self._arena, self._receiver):
+            if each is not None:
+                each.close()
+        self._arena = self._receiver = None

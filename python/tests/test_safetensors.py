@@ -1,0 +1,116 @@
+"""Files of the format safetensors go over a hub."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tensorhub as th
+from tensorhub.safetensors import publish_file, save_file
+
+
+def write(path: Path, header: dict[str, object], data: bytes) -> None:
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + data)
+
+
+def example(path: Path) -> dict[str, bytes]:
+    random = np.random.default_rng(1)
+    tensors = {
+        "embedding": ("BF16", [300, 40], random.bytes(24_000)),
+        "scale": ("F32", [], random.bytes(4)),
+        "nothing": ("I64", [0, 3], b""),
+        "head": ("F8_E4M3", [7], random.bytes(7)),
+    }
+    header: dict[str, object] = {"__metadata__": {"format": "pt"}}
+    data = b""
+    for name, (dtype, shape, raw) in tensors.items():
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [len(data), len(data) + len(raw)]}
+        data += raw
+    write(path, header, data)
+    return {name: raw for name, (_, _, raw) in tensors.items()}
+
+
+def contents(path: Path) -> dict[str, tuple[str, list[int], bytes]]:
+    raw = path.read_bytes()
+    size = int.from_bytes(raw[:8], "little")
+    header = json.loads(raw[8 : 8 + size])
+    data = raw[8 + size :]
+    header.pop("__metadata__", None)
+    return {name: (each["dtype"], each["shape"], data[slice(*each["data_offsets"])]) for name, each in header.items()}
+
+
+def test_a_file_goes_over_a_hub(server: th.ReferenceServer, tmp_path: Path) -> None:
+    source, copy = tmp_path / "model.safetensors", tmp_path / "copy.safetensors"
+    tensors = example(source)
+    with publish_file(server, "policy", source, version=3) as publisher:
+        assert publisher.held_version == 3
+        report = save_file(server, "policy", copy)
+        assert report.version == 3
+        assert {name: each[2] for name, each in contents(copy).items()} == tensors
+        assert contents(copy) == contents(source)
+        assert [each.name for each in publisher.models("policy")[0].replicas if each.shards_joined] == ["file"]
+        save_file(server, "policy", copy)  # over the old one
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["copy.safetensors", "model.safetensors"]
+
+
+def test_the_package_safetensors_reads_it(server: th.ReferenceServer, tmp_path: Path) -> None:
+    numpy_files = pytest.importorskip("safetensors.numpy", reason="safetensors is not installed here")
+    tensors = {"a": np.arange(10, dtype=np.float32), "b": np.ones((3, 4), dtype=np.int16)}
+    numpy_files.save_file(tensors, tmp_path / "a.safetensors")
+    with publish_file(server, "policy", tmp_path / "a.safetensors", version=1):
+        save_file(server, "policy", tmp_path / "b.safetensors")
+    got = numpy_files.load_file(tmp_path / "b.safetensors")
+    assert all(np.array_equal(got[name], each) for name, each in tensors.items())
+
+
+def test_a_version_that_does_not_come_leaves_no_file(server: th.ReferenceServer, tmp_path: Path) -> None:
+    source = tmp_path / "model.safetensors"
+    example(source)
+    with publish_file(server, "policy", source, version=1), pytest.raises(th.TimedOut):
+        save_file(server, "policy", tmp_path / "copy.safetensors", 2, timeout=0.3)
+    assert [each.name for each in tmp_path.iterdir()] == ["model.safetensors"]
+
+
+@pytest.mark.parametrize(
+    ("header", "data", "sentence"),
+    [
+        ({"w": {"dtype": "F32", "shape": [4], "data_offsets": [0, 12]}}, 16, "'w' has other bytes"),
+        ({"w": {"dtype": "F32", "shape": [4], "data_offsets": [0, 16]}}, 12, "cut short: tensor 'w'"),
+        ({"w": {"dtype": "F32", "shape": [-4], "data_offsets": [0, -16]}}, 16, "'w' has other bytes"),
+        ({"w": {"dtype": "F32", "shape": [4], "data_offsets": [-16, 0]}}, 16, "cut short: tensor 'w'"),
+        ({"w": {"dtype": "F4", "shape": [8], "data_offsets": [0, 4]}}, 4, "'w' has elements of type F4"),
+        ({"w": {"dtype": "F32", "shape": [4]}}, 16, "data_offsets"),
+        ({"w": 5}, 16, "no file of the format"),
+    ],
+)
+def test_a_broken_file_is_refused_by_name(
+    server: th.ReferenceServer, tmp_path: Path, header: dict[str, object], data: int, sentence: str
+) -> None:
+    path = tmp_path / "broken.safetensors"
+    write(path, header, bytes(data))
+    with pytest.raises(th.InvalidArgument, match=sentence) as refused:
+        publish_file(server, "policy", path, version=1)
+    assert "broken.safetensors" in str(refused.value)
+
+
+@pytest.mark.parametrize("raw", [b"", b"\xff" * 8, b"\x08" + bytes(7) + b"no json!", b"\x02" + bytes(7) + b"[]"])
+def test_something_else_is_refused(server: th.ReferenceServer, tmp_path: Path, raw: bytes) -> None:
+    path = tmp_path / "else"
+    path.write_bytes(raw)
+    with pytest.raises(th.InvalidArgument, match="no file of the format safetensors"):
+        publish_file(server, "policy", path, version=1)
+
+
+def test_a_shard_has_to_be_named(server: th.ReferenceServer, tmp_path: Path) -> None:
+    publishers = [th.Publisher(server, "policy", "file", shard=(i, 2)) for i in range(2)]
+    for each in publishers:
+        each.add("w", np.zeros(3, dtype=np.float32))
+        each.join()
+    with pytest.raises(th.InvalidArgument, match="has 2 shards"):
+        save_file(server, "policy", tmp_path / "copy.safetensors")
+    for each in publishers:
+        each.close()
