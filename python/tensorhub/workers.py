@@ -428,9 +428,16 @@ class Subscriber(_Worker):
         In mode `in_place` the bytes are undefined while this runs, and after an error; in the others this is `stage`
         and `install`, and an error leaves what is live.
         """
+        if self._mode == "in_place":
+            return self._receive(version, at_least, timeout, prefer_local)
+        live = self.held_version
+        is_enough = live == version if version is not None else live >= (at_least or 1) and not self.newer()
+        if live and is_enough:
+            return UpdateReport(
+                live, kept=True, lost=False, bytes=0, seconds=0, wait_seconds=0, pull_seconds=0, sources=()
+            )
         report = self._receive(version, at_least, timeout, prefer_local)
-        if self._mode != "in_place":
-            self._inner.install(timeout)
+        self._inner.install(timeout)
         return report
 
     def stage(
