@@ -1,0 +1,52 @@
+"""SGLang takes its weights from a hub, by its custom weight loader: nothing is patched.
+
+    python -m sglang.launch_server ... --custom-weight-loader tensorhub.integrations.sglang.load
+
+The trainer publishes (`tensorhub.torch.ArenaPublisher`). Within an update session it posts what `request` gives to
+`update_weights_from_tensor`, with `load_format="tensorhub.integrations.sglang.load"`: some bytes that say where the
+weights are. Every rank of the engine then reads the whole version from there, or from ranks that have it, and loads it as from a
+checkpoint. A version that does not come leaves the weights in use as they are.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from tensorhub.errors import InvalidArgument
+from tensorhub.torch import Receiver
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["load", "request"]
+
+_NAME = "tensorhub"
+_LARGEST_REQUEST = 4096
+_receivers: dict[tuple[str, str], Receiver] = {}
+
+
+def request(server: str, model: str, version: int, timeout: float = 120.0) -> list[tuple[str, torch.Tensor]]:
+    """What `load` is to be given, as named tensors."""
+    text = json.dumps({"server": server, "model": model, "version": version, "timeout": timeout})
+    return [(_NAME, torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8))]
+
+
+def load(model: Any, named_tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
+    """Called by SGLang in every rank: receives the version that the request names, and loads it into the model."""
+    asked = dict(named_tensors)
+    if list(asked) != [_NAME] or asked[_NAME].numel() > _LARGEST_REQUEST:
+        raise InvalidArgument(
+            f"the weight loader was given {len(asked)} tensors: it takes what sglang.request of this package gives"
+        )
+    told = json.loads(bytes(asked[_NAME].cpu().tolist()))
+    key = (str(told["server"]), str(told["model"]))
+    receiver = _receivers.get(key)
+    if receiver is None:
+        receiver = _receivers[key] = Receiver(*key, f"{socket.gethostname()}-{os.getpid()}")
+    receiver.receive(int(told["version"]), timeout=float(told["timeout"]))
+    model.load_weights(receiver.tensors())
