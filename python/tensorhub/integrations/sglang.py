@@ -4,8 +4,8 @@
 
 The trainer publishes (`tensorhub.torch.ArenaPublisher`). Within an update session it posts what `request` gives to
 `update_weights_from_tensor`, with `load_format="tensorhub.integrations.sglang.load"`: some bytes that say where the
-weights are. Every rank of the engine then reads the whole version from there, or from ranks that have it, and loads it as from a
-checkpoint. A version that does not come leaves the weights in use as they are.
+weights are. Every rank of the engine then reads the whole version from there, or from ranks that have it, and loads it
+as from a checkpoint. A version that does not come leaves the weights in use as they are.
 """
 
 from __future__ import annotations
