@@ -1,0 +1,100 @@
+"""TRL's AsyncGRPOTrainer sends its weights over a hub: `AsyncGRPOTrainer(..., weight_transfer=WeightTransfer(...))`.
+
+The server of vLLM is started with `--weight-transfer-config '{"backend": "tensorhub"}'` and `VLLM_SERVER_DEV_MODE=1`.
+Several servers may take their weights from the same trainer: each engine reads from the trainer, or from other engines.
+"""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+from tensorhub.errors import Disconnected
+from tensorhub.torch import ArenaPublisher
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    import torch
+    from typing_extensions import Unpack
+
+    from tensorhub.workers import Options
+
+__all__ = ["WeightTransfer"]
+
+
+class WeightTransfer:
+    """TRL's `WeightTransferProtocol`, in the trainer's main process.
+
+    `engines`: addresses of the servers of vLLM, http://host:port. `engine`: more fields of
+    `tensorhub.integrations.vllm.engine.InitInfo`, for all of them. `timeout`: seconds, of one request.
+    """
+
+    def __init__(
+        self,
+        engines: str | Sequence[str],
+        *,
+        server: str,
+        model: str = "policy",
+        replica: str = "trainer",
+        engine: dict[str, Any] | None = None,
+        timeout: float = 1800.0,
+        **options: Unpack[Options],
+    ) -> None:
+        self._engines = [engines] if isinstance(engines, str) else list(engines)
+        self._init_info = {"server": server, "model": model, **(engine or {})}
+        self._timeout = timeout
+        self._arena = ArenaPublisher(server, model, replica, **options)
+        self.version = 0
+        """The last version that was sent; it is the engines' weight version as well."""
+
+    def init_weight_transfer(self) -> None:
+        """Connects the engines to the hub."""
+        self._ask("init_weight_transfer_engine", {"init_info": self._init_info})
+
+    def pause(self) -> None:
+        """Freezes what the engines are generating."""
+        self._ask("pause?mode=keep")
+
+    def send_weights(self, iterator: Iterable[tuple[str, torch.Tensor]]) -> None:
+        """Publishes the weights as the next version, and has all engines take it."""
+        for name, tensor in iterator:
+            self._arena.put(name, tensor)
+        self.version += 1
+        self._arena.commit(self.version)
+        self._ask("start_weight_update", {})
+        self._ask("update_weights", {"update_info": {"version": self.version}})
+        self._ask("finish_weight_update", {"weight_version": str(self.version)})
+
+    def resume(self) -> None:
+        """Lets the engines go on."""
+        self._ask("resume")
+
+    def destroy(self) -> None:
+        """Leaves the hub; the engines go on with what they have."""
+        self._arena.leave()
+
+    def _ask(self, what: str, body: dict[str, Any] | None = None) -> None:
+        """Asks all engines at once: what one has received, another can read from it."""
+        with ThreadPoolExecutor(len(self._engines)) as pool:
+            for _ in pool.map(lambda engine: self._ask_one(engine, what, body), self._engines):
+                pass
+
+    def _ask_one(self, engine: str, what: str, body: dict[str, Any] | None) -> None:
+        request = urllib.request.Request(  # noqa: S310 (the caller names the engines)
+            f"{engine.rstrip('/')}/{what}",
+            data=json.dumps(body).encode() if body is not None else b"",
+            headers={"Content-Type": "application/json"},
+            method="POST",
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=self._timeout):  # noqa: S310
+                pass
+        except urllib.error.HTTPError as e:
+            text = e.read(1000).decode(errors="replace")
+            raise Disconnected(f"the engine refused {what}: {e.code} {text}", peer=engine) from e
+        except OSError as e:
+            raise Disconnected(f"the engine does not answer {what}: {e}", peer=engine) from e
