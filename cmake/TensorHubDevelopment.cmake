@@ -1,6 +1,9 @@
 # What our own tests, examples and benchmarks are built with. None of it reaches a consumer.
 add_library(tensorhub_development INTERFACE)
-target_compile_options(tensorhub_development INTERFACE -Wall -Wextra -Wpedantic -Wconversion -Wshadow -Werror)
+target_compile_options(tensorhub_development INTERFACE -Wall -Wextra -Wpedantic -Wconversion -Wshadow)
+if(TENSORHUB_WARNINGS_ARE_ERRORS)
+  target_compile_options(tensorhub_development INTERFACE -Werror)
+endif()
 if(CMAKE_CXX_COMPILER_ID STREQUAL GNU AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
   # g++ 12 at -O3 sees overlapping copies in `"text" + std::string` (GCC bug 105651, fixed in 13).
   target_compile_options(tensorhub_development INTERFACE -Wno-restrict)
