@@ -4,23 +4,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tensorhub import _core, log
+from tensorhub import _core
+from tensorhub.lifetime import Closable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from types import TracebackType
-
-    from typing_extensions import Self
 
 __all__ = ["ReferenceServer", "make_keys", "read_allow_list", "read_keys", "read_public_key", "write_keys"]
 
 
-class ReferenceServer:
+class ReferenceServer(Closable):
     """Knows which workers hold which version in place. It holds no weights, and may die at any time.
 
     It listens as soon as it is made. Without keys it admits everybody that reaches it: the default address is reached
     from this machine only.
     """
+
+    _inner: _core.ReferenceServer
+    _closes = 2
 
     def __init__(
         self,
@@ -34,7 +35,6 @@ class ReferenceServer:
         recovery_grace: float | None = None,
     ) -> None:
         """`address`: port 0 takes any free one. `allowed`: the public keys that are admitted, and a name for each."""
-        log.start()
         self._inner = _core.ReferenceServer(
             {
                 "address": address,
@@ -46,6 +46,7 @@ class ReferenceServer:
                 "recovery_grace": recovery_grace,
             }
         )
+        super().__init__()
 
     @property
     def address(self) -> str:
@@ -68,16 +69,8 @@ class ReferenceServer:
         """Stops serving. Transfers that run go on."""
         self._inner.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
+    def _interrupt(self) -> None:
+        """No call of it waits."""
 
     def __repr__(self) -> str:
         return "ReferenceServer(closed)" if self._inner.is_closed else f"ReferenceServer({self.address})"

@@ -8,16 +8,14 @@ forked after they were made. A call that waits lets other threads run; Ctrl-C en
 from __future__ import annotations
 
 import asyncio
-import atexit
 import contextlib
-import os
-import weakref
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
-from tensorhub import _core, log
+from tensorhub import _core
 from tensorhub.errors import InvalidArgument, TimedOut
+from tensorhub.lifetime import Closable
 from tensorhub.reports import (
     InstallReport,
     Model,
@@ -34,9 +32,7 @@ from tensorhub.reports import (
 from tensorhub.server import ReferenceServer
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
-    from typing_extensions import Buffer, Self, Unpack
+    from typing_extensions import Buffer, Unpack
 
 __all__ = ["Location", "Mode", "Options", "Publisher", "Security", "Seeder", "Subscriber", "Update"]
 
@@ -111,65 +107,6 @@ def _given(server: str | ReferenceServer, model: str, replica: str, options: Opt
     return {"server": address, "model": model, "replica": replica, **plain}
 
 
-_alive: weakref.WeakSet[_Closable] = weakref.WeakSet()
-
-
-class _Closable:
-    """Has something below that ends when it is closed, or when the interpreter ends."""
-
-    _inner: Any
-
-    def __init__(self) -> None:
-        log.start()
-        _alive.add(self)
-
-    def close(self) -> None:
-        """Ends this object at once, and its calls in other threads soon; readers that still read are cut off.
-
-        A worker that leaves its model for good, and has time to, calls `leave`.
-        """
-        self._inner.close()
-
-    @property
-    def is_closed(self) -> bool:
-        """No call is possible any more."""
-        return bool(self._inner.is_closed)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-
-def _in_child() -> None:
-    _alive.clear()  # they cannot be closed there
-    _core.forget_calls()
-
-
-os.register_at_fork(after_in_child=_in_child)
-
-
-@atexit.register
-def _close_all() -> None:
-    # Calls in daemon threads come back before the interpreter ends their threads by force.
-    for _ in range(100):
-        for each in list(_alive):
-            if not each.is_closed:
-                each._inner.interrupt()
-        if _core.wait_for_no_calls(0.05):
-            break
-    # Updates first: their workers end with them.
-    for each in sorted(_alive, key=lambda one: not isinstance(one, Update)):
-        each.close()
-    log.stop()
-
-
 def _update_report(told: dict[str, Any]) -> UpdateReport:
     sources = tuple(Source(*each) for each in told.pop("sources"))
     return UpdateReport(**told, sources=sources)
@@ -185,7 +122,7 @@ def _selector(version: int | None, at_least: int | None) -> tuple[str, int]:
     return "latest", 0
 
 
-class _Worker(_Closable):
+class _Worker(Closable):
     """What publishers and subscribers have in common."""
 
     _inner: _core.Publisher | _core.Subscriber
@@ -316,7 +253,7 @@ class Publisher(_Worker):
         return self._inner.statistics()
 
 
-class Update(_Closable):
+class Update(Closable):
     """An update that runs: watch it, wait for it, `await` it, cancel it.
 
     A task that is cancelled while it awaits cancels the update, and ends when the update has: no byte is written
@@ -324,6 +261,7 @@ class Update(_Closable):
     """
 
     _inner: _core.Update
+    _closes = 0
 
     def __init__(self, core: _core.Update) -> None:
         self._inner = core
@@ -400,6 +338,7 @@ class Subscriber(_Worker):
     ) -> None:
         self._inner = _core.Subscriber(_given(server, model, replica, options), mode)
         self._mode = mode
+        self._is_sharded = options.get("shard", (0, 1))[1] > 1
         super().__init__(server, model, replica, options.get("shard", (0, 1)))
 
     def allocate(self, name: str, shape: Iterable[int], dtype: str) -> None:
@@ -431,8 +370,7 @@ class Subscriber(_Worker):
         if self._mode == "in_place":
             return self._receive(version, at_least, timeout, prefer_local)
         live = self.held_version
-        is_enough = live == version if version is not None else live >= (at_least or 1) and not self.newer()
-        if live and is_enough:
+        if live and self._is_enough(live, version, at_least):
             return UpdateReport(
                 live, kept=True, lost=False, bytes=0, seconds=0, wait_seconds=0, pull_seconds=0, sources=()
             )
@@ -510,6 +448,12 @@ class Subscriber(_Worker):
         which = _selector(version, at_least)
         return _update_report(self._inner.receive(*which, timeout, prefer_local))
 
+    def _is_enough(self, live: int, version: int | None, at_least: int | None) -> bool:
+        """What is live is what would be taken. Shards hear of new versions at different times, and call alike."""
+        if version is not None:
+            return live == version
+        return not self._is_sharded and live >= (at_least or live) and not self.newer()
+
     def _refuse_in_place(self, call: str) -> None:
         if self._mode == "in_place":
             raise _wrong_mode(call, "staged or double_buffered")
@@ -519,7 +463,7 @@ def _wrong_mode(call: str, modes: str) -> Exception:
     return InvalidArgument(f"{call} is for subscribers in mode {modes}")
 
 
-class Seeder(_Closable):
+class Seeder(Closable):
     """Brings each version into this machine's host memory by itself, for the readers nearby. Needs no tensors."""
 
     _inner: _core.Seeder

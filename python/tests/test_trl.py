@@ -45,9 +45,6 @@ class Routes(BaseHTTPRequestHandler):
         elif self.path == "/update_weights" and engine.receiver is not None:
             engine.receiver.receive(body["update_info"]["version"])
             engine.weights = {name: tensor.clone() for name, tensor in engine.receiver.tensors()}
-        elif self.path == "/resume" and body == "fail":
-            self.send_error(500)
-            return
         self.send_response(200)
         self.end_headers()
 

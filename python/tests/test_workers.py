@@ -168,6 +168,34 @@ def test_shards_get_the_same_version(server: th.ReferenceServer) -> None:
     assert all(equal(sources[rank], targets[rank]) for rank in range(2))
 
 
+def test_shards_that_hear_of_a_version_at_different_times_take_the_same(
+    server: th.ReferenceServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainers = [th.Publisher(server, "policy", "trainer-0", shard=(rank, 2)) for rank in range(2)]
+    rollouts = [
+        th.Subscriber(server, "policy", "rollout-0", shard=(rank, 2), mode="double_buffered") for rank in range(2)
+    ]
+
+    def together(call: Callable[[int], object]) -> None:
+        threads = [threading.Thread(target=call, args=(rank,)) for rank in range(2)]
+        for each in threads:
+            each.start()
+        for each in threads:
+            each.join()
+
+    for rank in range(2):
+        trainers[rank].add("w", np.zeros(1000, dtype=np.float32))
+        rollouts[rank].allocate("w", [1000], "f32")
+    for version in (1, 2):
+        together(lambda rank, v=version: trainers[rank].publish(v))
+        monkeypatch.setattr(rollouts[0], "newer", lambda: None)  # it has not heard yet
+        together(lambda rank: rollouts[rank].update(timeout=10))
+        assert [each.held_version for each in rollouts] == [version, version]
+        together(lambda rank: trainers[rank].unpublish())
+    for each in trainers + rollouts:
+        each.close()
+
+
 def test_questions(pair: Pair) -> None:
     source = tensors(6)
     trainer, rollout = pair(source, zeros(source))

@@ -110,11 +110,6 @@ class TensorHubWeightTransferEngine(WeightTransferEngine):
             self._receiver.close()
             self._receiver = None
 
-    @staticmethod
-    def trainer_send_weights(*_: Any, **__: Any) -> None:
-        """Abstract in the interface of older versions of vLLM."""
-        raise NotImplementedError("the trainer's half is TensorHubTrainerWeightTransferEngine")
-
     def _pack_tied_heads(self) -> None:
         """On the CPU a head keeps a packed copy of its weights, which reloading does not renew if they are tied."""
         owners: dict[int, Any] = {}
