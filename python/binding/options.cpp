@@ -13,6 +13,7 @@
 
 #include "calls.hpp"
 #include "log.hpp"
+#include "transport_module.hpp"
 
 namespace tensorhub_python {
 
@@ -55,13 +56,63 @@ class fields {
   nb::dict left_;
 };
 
-template <typename Transport>
-tensorhub::worker_policies over(typename Transport::options through) {
-  return tensorhub::policies_of<Transport, tensorhub::group_consistent, tensorhub::xxh3_128,
-                                tensorhub::host_memory>(std::move(through));
+/// The transports, and which options of the machine's network each of them has.
+struct known_transport {
+  const char* name;
+  bool advertises;        ///< advertised_host
+  const char* own;        ///< one more option; null: none
+  const char* libraries;  ///< that its module needs; null: it is in this module
+};
+constexpr known_transport known_transports[] = {
+    {"auto", true, nullptr, nullptr},
+    {"tcp", true, nullptr, nullptr},
+    {"same_host", false, nullptr, nullptr},
+    {"verbs", false, "rdma_device", "libibverbs and librdmacm"},
+    {"libfabric", true, "provider", "libfabric"},
+};
+constexpr const char* transport_fields[] = {"transport",       "listen_host", "listen_port",
+                                            "advertised_host", "provider",    "rdma_device"};
+
+const known_transport& transport_of(const std::string& name) {
+  for (const known_transport& each : known_transports) {
+    if (name == each.name) return each;
+  }
+  std::string all;
+  for (const known_transport& each : known_transports)
+    all += (all.empty() ? "'" : ", '") + std::string{each.name} + "'";
+  throw error(errc::invalid_argument, "transport '" + name + "' does not exist: take one of " + all);
 }
 
-constexpr const char* transport_fields[] = {"transport", "listen_host", "listen_port", "advertised_host"};
+void refuse_unused(const known_transport& transport, const char* option, const std::string& value,
+                   bool is_used) {
+  if (!value.empty() && !is_used)
+    throw error(errc::invalid_argument,
+                "transport '" + std::string{transport.name} + "' has no option " + option + ": leave it out");
+}
+
+/// Imports the transport's module.
+tensorhub::worker_policies from_module(const known_transport& transport, const transport_options& through) {
+  const std::string module_name = std::string{"tensorhub._"} + transport.name;
+  const auto refuse = [&](const std::string& reason) {
+    throw error(errc::transport_failed,
+                "transport '" + std::string{transport.name} + "' cannot be used here: " + reason);
+  };
+  void* maker = nullptr;
+  try {
+    const nb::module_ module = nb::module_::import_(module_name.c_str());
+    if (nb::cast<long>(module.attr("version")) != library_version)
+      refuse(module_name + " is of another version of this package: install the package again");
+    maker = PyCapsule_GetPointer(nb::object{module.attr("maker")}.ptr(), maker_name);
+    if (maker == nullptr) throw nb::python_error{};
+  } catch (nb::python_error& e) {
+    const std::string sentence = nb::cast<std::string>(nb::str(nb::handle{e.value()}));
+    if (e.matches(PyExc_ModuleNotFoundError))
+      refuse("this package was built without it; build it on a machine that has the development files of " +
+             std::string{transport.libraries} + " (pip install --no-binary tensorhub tensorhub)");
+    refuse(sentence + ". It needs " + transport.libraries + ": install them");
+  }
+  return reinterpret_cast<policies_maker>(maker)(through);
+}
 
 }  // namespace
 
@@ -105,17 +156,27 @@ tensorhub::worker_options options_of(const nb::dict& given) {
 
 tensorhub::worker_policies policies_of(const nb::dict& given) {
   std::string name = "auto";
-  tcp::options through;
+  transport_options through;
   fields from{given};
   from.take("transport", name);
   from.take("listen_host", through.listen_host);
   from.take("listen_port", through.listen_port);
   from.take("advertised_host", through.advertised_host);
-  if (name == "auto") return over<near_or_tcp>(near_or_tcp::with(std::move(through)));
-  if (name == "tcp") return over<tcp>(std::move(through));
-  if (name == "same_host") return over<same_host>({});
-  throw error(errc::invalid_argument,
-              "transport '" + name + "' is not in this package: take 'auto', 'tcp' or 'same_host'");
+  from.take("provider", through.provider);
+  from.take("rdma_device", through.rdma_device);
+  const known_transport& transport = transport_of(name);
+  const std::string own = transport.own != nullptr ? transport.own : "";
+  refuse_unused(transport, "advertised_host", through.advertised_host, transport.advertises);
+  refuse_unused(transport, "provider", through.provider, own == "provider");
+  refuse_unused(transport, "rdma_device", through.rdma_device, own == "rdma_device");
+  if (transport.libraries != nullptr) return from_module(transport, through);
+  if (name == "same_host") return policies_over<same_host>({});
+  tcp::options by_tcp;
+  if (!through.listen_host.empty()) by_tcp.listen_host = through.listen_host;
+  by_tcp.listen_port = through.listen_port;
+  by_tcp.advertised_host = through.advertised_host;
+  if (name == "tcp") return policies_over<tcp>(std::move(by_tcp));
+  return policies_over<near_or_tcp>(near_or_tcp::with(std::move(by_tcp)));
 }
 
 tensorhub::reference_server_options server_options_of(const nb::dict& given) {

@@ -85,9 +85,67 @@ tensorhub::update_handle start(Worker& worker, tensorhub::version_selector which
     return worker.update_async(which, time_of(timeout), reach);
 }
 
+/// What a view of the library's memory keeps.
+struct viewed {
+  std::shared_ptr<subscriber_worker> worker;
+  std::shared_ptr<int> count;  // of views, by its users
+};
+
+nb::object view_in(viewed where, const void* data, const std::vector<std::uint64_t>& shape,
+                   tensorhub::dtype type) {
+  auto kept = std::make_unique<viewed>(std::move(where));
+  const nb::capsule owner{kept.get(), [](void* held) noexcept {
+                            const nb::gil_scoped_release python_goes_on;
+                            delete static_cast<viewed*>(held);
+                          }};
+  static_cast<void>(kept.release());
+  return view_of(data, shape, type, owner);
+}
+
 struct running_update {
-  std::shared_ptr<subscriber_worker> owner;  // outlives the handle
+  viewed owner;  // outlives the handle
   tensorhub::update_handle handle;
+  /// The subscriber's, if they are what the update writes.
+  const std::vector<kept_tensor>* written = nullptr;
+};
+
+/// `tensorhub._core.Arriving`: the tensors of an update, which it does not keep.
+class arriving {
+ public:
+  arriving(const std::shared_ptr<running_update>& running, const std::vector<std::string>& names)
+      : running_{running}, tensors_{running->handle.tensors(names)} {}
+
+  /// A name and its tensor; None at the version's end.
+  [[nodiscard]] nb::object next(double timeout) {
+    const auto running = running_.lock();
+    if (!running) throw error(errc::invalid_argument, "the update of these tensors was closed");
+    const auto until = std::chrono::steady_clock::now() + time_of(timeout);
+    std::optional<tensorhub::arrived_tensor> tensor;
+    std::exception_ptr failure;
+    wait_with_signals(
+        [&](milliseconds longest) {
+          const auto left = std::chrono::ceil<milliseconds>(until - std::chrono::steady_clock::now());
+          try {
+            tensor = tensors_.next(std::max(milliseconds{0}, std::min(left, longest)));
+          } catch (const error& e) {
+            if (e.code() == errc::timed_out && left > longest && !running->handle.done()) return false;
+            failure = std::current_exception();
+          }
+          return true;
+        },
+        [&] { running->handle.cancel(); });
+    if (failure) std::rethrow_exception(failure);
+    if (!tensor) return nb::none();
+    const std::vector<std::uint64_t> shape{tensor->shape.begin(), tensor->shape.end()};
+    return nb::make_tuple(std::string{tensor->name},
+                          running->written != nullptr
+                              ? (*running->written)[tensor->position].given()
+                              : view_in(running->owner, tensor->data, shape, tensor->type));
+  }
+
+ private:
+  std::weak_ptr<running_update> running_;
+  tensorhub::arriving_tensors tensors_;
 };
 
 /// `tensorhub._core.Update`.
@@ -116,6 +174,9 @@ class update {
         },
         [&] { running->handle.cancel(); });
     return running->handle.done();
+  }
+  [[nodiscard]] std::unique_ptr<arriving> tensors(const std::vector<std::string>& names) const {
+    return std::make_unique<arriving>(running_.use(), names);
   }
   /// Pre-condition: it is done.
   [[nodiscard]] nb::dict result() const { return told(running_.use()->handle.wait(milliseconds{0})); }
@@ -175,10 +236,12 @@ class subscriber {
                                         bool near_only) {
     check_tensors();
     const auto whole = worker_.use();
-    return std::make_unique<update>(std::make_shared<running_update>(
-        running_update{whole, visit_worker(*whole, [&](auto& worker) {
-                         return start(worker, selector_of(kind, version), timeout, near_only);
-                       })}));
+    return std::make_unique<update>(std::make_shared<running_update>(running_update{
+        {whole, views_},
+        visit_worker(
+            *whole,
+            [&](auto& worker) { return start(worker, selector_of(kind, version), timeout, near_only); }),
+        std::holds_alternative<in_place>(*whole) ? &tensors_ : nullptr}));
   }
   nb::dict install(double timeout) {
     check_tensors();
@@ -226,13 +289,7 @@ class subscriber {
         refuse("tensor", "double_buffered");
     });
     const tensor_place& place = allocated_.at(name);
-    auto kept = std::make_unique<viewed>(viewed{whole, views_});
-    const nb::capsule owner{kept.get(), [](void* held) noexcept {
-                              const nb::gil_scoped_release python_goes_on;
-                              delete static_cast<viewed*>(held);
-                            }};
-    static_cast<void>(kept.release());
-    return view_of(data, place.shape, place.type, owner);
+    return view_in({whole, views_}, data, place.shape, place.type);
   }
   std::uint64_t offloaded_bytes() {
     return visit_worker(*worker_.use(), [](auto& worker) { return worker.offloaded_bytes(); });
@@ -264,12 +321,6 @@ class subscriber {
   [[nodiscard]] bool is_closed() const { return worker_.is_closed(); }
 
  private:
-  /// What a view of allocated memory keeps.
-  struct viewed {
-    std::shared_ptr<subscriber_worker> worker;
-    std::shared_ptr<int> count;
-  };
-
   static void leave_at_once(subscriber_worker& whole) {
     const nb::gil_scoped_release python_goes_on;
     try {
@@ -334,6 +385,9 @@ class seeder {
 }  // namespace
 
 void bind_subscriber(nb::module_& module) {
+  nb::class_<arriving> tensors{module, "Arriving"};
+  tensors.def("next", &arriving::next);
+
   nb::class_<update> running{module, "Update"};
   running.def("done", &update::done);
   running.def("descriptor", &update::descriptor);
@@ -342,6 +396,7 @@ void bind_subscriber(nb::module_& module) {
   running.def("interrupt", &update::cancel);
   running.def("wait", &update::wait);
   running.def("result", &update::result);
+  running.def("tensors", &update::tensors, nb::keep_alive<0, 1>());
   running.def("close", &update::close);
   running.def_prop_ro("is_closed", &update::is_closed);
 

@@ -34,6 +34,7 @@ class kept_tensor {
 
   [[nodiscard]] const std::string& name() const noexcept { return name_; }
   [[nodiscard]] const tensor_place& place() const noexcept { return place_; }
+  [[nodiscard]] const nb::object& given() const noexcept { return tensor_; }
   /// Throws `invalid_argument` if the bytes lie elsewhere now.
   void check_unmoved() const;
 

@@ -66,7 +66,7 @@ class Source:
     name: str
     """Replica/shard."""
     path: str
-    """How it was reached: "tcp", "same_host"."""
+    """How it was reached: "tcp", "same_host", ..."""
     bytes: int
 
 

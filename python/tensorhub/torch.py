@@ -17,6 +17,7 @@ into an arena, and come out of a receiver:
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import TYPE_CHECKING
 
@@ -24,7 +25,7 @@ import torch
 
 from tensorhub import _core
 from tensorhub.errors import InvalidArgument, NotFound
-from tensorhub.workers import Options, Publisher, Subscriber
+from tensorhub.workers import Options, Publisher, Subscriber, Update
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -131,21 +132,28 @@ class Receiver:
         timeout: float = _core.update_timeout,
     ) -> list[UpdateReport]:
         """Receives a version, as `Subscriber.update`; a report for each shard. An error leaves what was there."""
+        with self._running(version, at_least, timeout) as running:
+            return self._install([each.wait(timeout) for each in running])
+
+    def arriving(
+        self,
+        version: int | None = None,
+        *,
+        at_least: int | None = None,
+        timeout: float = _core.update_timeout,
+    ) -> Iterator[tuple[str, torch.Tensor]]:
+        """Receives a version, and gives each tensor as soon as it is here, while others are on their way.
+
+        After the last one the version is what `tensors` gives, too. An error in the middle, or an iteration that is
+        given up, leaves what was there; the tensors that were given are then no version. They must not be written, and
+        stay as they are until the next `receive` or `arriving`.
+        """
         deadline = time.monotonic() + timeout
-        if not self._shards:
-            self._learn_layout(deadline)
-        running = [
-            each.stage_async(version, at_least=at_least, timeout=deadline - time.monotonic()) for each in self._shards
-        ]
-        try:
-            reports = [each.wait(timeout) for each in running]
-        finally:
+        with self._running(version, at_least, timeout) as running:
             for update in running:
-                update.close()
-        for each in self._shards:
-            each.install()
-        self.version = reports[0].version
-        return reports
+                for name, tensor in update.tensors(timeout=deadline - time.monotonic()):
+                    yield name, torch.from_dlpack(tensor)
+            self._install([each.wait(timeout) for each in running])
 
     def tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Names and tensors of the version received last, in the trainer's order. They must not be written."""
@@ -158,6 +166,26 @@ class Receiver:
         """Ends it at once."""
         for each in [self._asker, *self._shards]:
             each.close()
+
+    @contextlib.contextmanager
+    def _running(self, version: int | None, at_least: int | None, timeout: float) -> Iterator[list[Update]]:
+        deadline = time.monotonic() + timeout
+        if not self._shards:
+            self._learn_layout(deadline)
+        running = [
+            each.stage_async(version, at_least=at_least, timeout=deadline - time.monotonic()) for each in self._shards
+        ]
+        try:
+            yield running
+        finally:
+            for update in running:
+                update.close()
+
+    def _install(self, reports: list[UpdateReport]) -> list[UpdateReport]:
+        for each in self._shards:
+            each.install()
+        self.version = reports[0].version
+        return reports
 
     def _learn_layout(self, deadline: float) -> None:
         count = self._wait_for_model(deadline)

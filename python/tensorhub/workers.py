@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
@@ -75,12 +76,18 @@ class Options(TypedDict, total=False):
     spot: bool
     """May vanish: it serves, but is never relied upon."""
     transport: str
-    """"auto" (memory of the same machine is read directly, everything else by TCP), "tcp" or "same_host"."""
+    """"auto" (memory of the same machine is read directly, everything else by TCP), "tcp", "same_host", "verbs" or
+    "libfabric". The last two are there where their libraries are; the error says why they are not."""
     listen_host: str
-    """Where readers come in by TCP; the default is loopback. On several machines: this machine's address."""
+    """Where readers come in; the default is loopback. On several machines: this machine's address. Verbs: addresses of
+    RDMA interfaces, separated by commas; the default is the best one."""
     listen_port: int
     advertised_host: str
     """The host that readers connect to, if it is not `listen_host`."""
+    provider: str
+    """Of libfabric, as `fi_info -l` names it; the default is "tcp"."""
+    rdma_device: str
+    """Of verbs: only this device, such as "mlx5_0"."""
     chunk_bytes: int
     lanes: int
     """Threads that read during an update and digest during a publish."""
@@ -292,6 +299,20 @@ class Update(Closable):
         if not self._inner.wait(timeout):
             raise TimedOut("the update is still running")
         return _update_report(self._inner.result())
+
+    def tensors(
+        self, names: Iterable[str] = (), timeout: float = _core.update_timeout
+    ) -> Iterator[tuple[str, Any]]:
+        """Names and tensors as they arrive, verified, in the order of `names` (all, in the order of `add`).
+
+        What is waited for is read first. In mode in_place these are your tensors; otherwise they are read-only views
+        of what is staged, which stay as they are until the next `stage`. The iteration ends when the version is
+        complete; if it raises, what it gave before is no version. `timeout` is for all of them.
+        """
+        deadline = time.monotonic() + timeout
+        arriving = self._inner.tensors(list(names))
+        while (next_one := arriving.next(max(0.0, deadline - time.monotonic()))) is not None:
+            yield next_one
 
     def __await__(self) -> Generator[Any, None, UpdateReport]:
         return self._awaited().__await__()

@@ -134,6 +134,28 @@ def test_a_receiver_takes_all_shards_of_one_version(server: th.ReferenceServer) 
         arena.close()
 
 
+def test_a_receiver_gives_tensors_as_they_arrive(server: th.ReferenceServer) -> None:
+    arena, receiver = ArenaPublisher(server, "m", "t", LAYOUT), Receiver(server, "m", "r")
+    for version in (1, 2):
+        source = tensors(version)
+        for name, tensor in source.items():
+            arena.put(name, tensor)
+        arena.commit(version)
+        got = dict(receiver.arriving(version))
+        assert receiver.version == version
+        assert list(got) == [name for name, _, _ in LAYOUT]
+        for name, tensor in source.items():
+            assert bits(got[name]) == bits(tensor), name
+    given_up = receiver.arriving(at_least=3, timeout=20)
+    arena.put("mask", source["mask"])
+    with pytest.raises(th.TimedOut):
+        next(receiver.arriving(at_least=3, timeout=0.3))
+    given_up.close()
+    assert receiver.version == 2
+    receiver.close()
+    arena.close()
+
+
 def test_a_receiver_of_a_model_that_is_not_there_says_so(server: th.ReferenceServer) -> None:
     receiver = Receiver(server, "m", "r")
     with pytest.raises(th.NotFound, match="no version of model 'm'"):

@@ -138,6 +138,38 @@ def test_double_buffered_flips_between_two_memories(server: th.ReferenceServer) 
     assert np.asarray(view)[0, 0] == 3
 
 
+@pytest.mark.parametrize("mode", ["in_place", "staged"])
+def test_tensors_come_one_by_one(pair: Pair, mode: str) -> None:
+    source = {name: np.arange(400_000, dtype=np.float32) + i for i, name in enumerate("abc")}
+    target = {name: np.zeros(400_000, dtype=np.float32) for name in source}
+    trainer, rollout = pair(source, target, mode=mode)
+    call = rollout.update_async if mode == "in_place" else rollout.stage_async
+    running = call(at_least=1, timeout=20)
+    with pytest.raises(th.InvalidArgument, match="no tensor 'wq'"):
+        next(running.tensors(["wq"]))
+    with pytest.raises(th.TimedOut, match="'b' has not arrived yet"):
+        next(running.tensors(["b"], timeout=0.05))
+    trainer.publish(1)
+    arrived = list(running.tensors("cab", timeout=20))
+    assert [name for name, _ in arrived] == ["c", "a", "b"]
+    for name, tensor in arrived:
+        assert np.array_equal(np.asarray(tensor), source[name])
+        assert (tensor is target[name]) == (mode == "in_place")
+    assert running.wait().version == 1
+    assert list(running.tensors()) != []  # still there
+    running.close()
+    with pytest.raises(th.InvalidArgument, match="closed"):
+        list(running.tensors())
+
+
+def test_a_version_that_fails_raises_instead_of_its_next_tensor(pair: Pair) -> None:
+    _, rollout = pair({"a": np.zeros(10)}, {"a": np.zeros(10)})
+    running = rollout.update_async(at_least=1, timeout=0.3)
+    with pytest.raises(th.TimedOut):
+        list(running.tensors())
+    running.close()
+
+
 def test_shards_get_the_same_version(server: th.ReferenceServer) -> None:
     sources = [tensors(10 + rank) for rank in range(2)]
     targets = [zeros(each) for each in sources]

@@ -34,6 +34,26 @@ constexpr std::uint64_t chunk = 1024;
   return errc::ok;
 }
 
+/// The chunks of a tensor are those that its first and its last byte lie in, and all between.
+void require_chunks(const layout& shape, std::size_t tensor) {
+  const chunk_run run = shape.chunks_of(tensor);
+  const std::uint64_t bytes = *shape.tensors()[tensor].bytes();
+  if (bytes == 0) {
+    REQUIRE(run.count == 0);
+    return;
+  }
+  const std::uint64_t begin = shape.packed_offset(tensor).value_or(0);
+  const chunk_slice first = shape.slice(run.first);
+  const chunk_slice last = shape.slice(run.first + run.count - 1);
+  REQUIRE(first.segment == last.segment);
+  const auto& owner = shape.segments()[first.segment].tensor;
+  REQUIRE((owner ? *owner == tensor : shape.packed_offset(tensor).has_value()));
+  REQUIRE(first.offset <= begin);
+  REQUIRE(begin < first.offset + first.bytes);
+  REQUIRE(last.offset < begin + bytes);
+  REQUIRE(begin + bytes <= last.offset + last.bytes);
+}
+
 /// Every byte of every segment lies in exactly one chunk, chunks are numbered through, and none is too long.
 void require_partition(const layout& shape) {
   std::vector<std::uint64_t> reached(shape.segments().size(), 0);
@@ -53,6 +73,7 @@ void require_partition(const layout& shape) {
   }
   for (std::size_t i = 0; i < reached.size(); ++i) REQUIRE(reached[i] == shape.segments()[i].bytes);
   REQUIRE(total == shape.bytes());
+  for (std::size_t i = 0; i < shape.tensors().size(); ++i) require_chunks(shape, i);
 }
 
 // ---- one tensor

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "pull_scene.hpp"
+#include "tensorhub/transfer/tensor_arrivals.hpp"
 
 using namespace pull_test;
 
@@ -62,6 +63,61 @@ TEST_CASE("pull: a reader starts where it is told and comes round") {
   source.facts.first = 9 + 7;
   const auto read = d.drain(d.core.open_channel(d.core.add_source(source.facts)), source);
   CHECK(read == std::vector<chunk_index>{7, 8, 0, 1, 2, 3, 4, 5, 6});
+}
+
+TEST_CASE("pull: preferred chunks come first, in their order, and the rest as ever") {
+  driver d{{.window_chunks = 1}};
+  holder source{d.shape, 1};
+  const channel_id channel = d.open(source);
+  d.core.prefer(std::vector<chunk_index>{7, 2, 5});
+  CHECK(d.drain(channel, source) == std::vector<chunk_index>{7, 2, 5, 6, 8, 0, 1, 3, 4});
+  CHECK(d.core.done());
+}
+
+TEST_CASE(
+    "pull: a preferred chunk is read from a source that has it, and again if it was not what it should be") {
+  driver d{{.window_chunks = 1}};
+  holder receiving{d.shape, 1};
+  receiving.begin();
+  receiving.receive({0, 3});
+  const channel_id channel = d.open(receiving);
+  d.look(channel, receiving);
+  d.core.prefer(std::vector<chunk_index>{8, 3});
+  CHECK(d.take(channel, kind::chunk) == 3);  // chunk 8 is not there
+  holder other{d.shape, 2};
+  const channel_id second = d.open(other, 1);
+  d.core.chunk_arrived(channel, 3, completion_status::ok, digest_of(4), d.now);
+  CHECK(d.failure().reason == errc::corrupt);
+  CHECK(d.take(second, kind::chunk) == 8);
+  d.arrive(second, 8);
+  d.confirm(second, other);
+  CHECK(d.take(second, kind::chunk) == 3);
+}
+
+TEST_CASE("arrivals: a tensor is here with its last chunk; missing ones in the order asked for") {
+  const layout shape = nine_chunks();  // "norm" in chunk 0, "wq" in 1 to 8
+  tensor_arrivals arrivals{shape};
+  const std::vector<std::size_t> order{1, 0};
+  CHECK_FALSE(arrivals.has(0));
+  CHECK(arrivals.missing(order, 3) == std::vector<chunk_index>{1, 2, 3});
+  arrivals.add(std::vector<chunk_index>{0, 2, 8});
+  CHECK(arrivals.has(0));
+  CHECK(arrivals.has_chunk(2));
+  CHECK_FALSE(arrivals.has(1));
+  CHECK(arrivals.missing(order, 100) == std::vector<chunk_index>{1, 3, 4, 5, 6, 7});
+  arrivals.add(std::vector<chunk_index>{1, 3, 4, 5, 6});
+  CHECK_FALSE(arrivals.has(1));
+  arrivals.add(std::vector<chunk_index>{7});
+  CHECK(arrivals.has(1));
+  CHECK(arrivals.missing(order, 100).empty());
+}
+
+TEST_CASE("arrivals: small tensors in one chunk lack it once") {
+  const layout shape{{{"a", dtype::u8, {10}}, {"none", dtype::u8, {0}}, {"b", dtype::u8, {20}}}, 1024};
+  const tensor_arrivals arrivals{shape};
+  CHECK(arrivals.missing(std::vector<std::size_t>{0, 1, 2}, 100) == std::vector<chunk_index>{0});
+  CHECK(arrivals.has(1));
+  CHECK_FALSE(arrivals.has(2));
 }
 
 TEST_CASE("pull: a shard without chunks is done at once") {

@@ -243,6 +243,42 @@ TEST_CASE("shard memory: small tensors are packed, served packed, and unpacked a
   CHECK(large == numbered(chunk, 1));
 }
 
+TEST_CASE("shard memory: one small tensor is unpacked before the others, and each once per transfer") {
+  scene s;
+  auto a = numbered(100, 1);
+  auto b = numbered(65, 2);
+  auto large = numbered(chunk, 3);
+  s.add("a", a.data(), a.size());
+  s.add("large", large.data(), large.size());
+  s.add("b", b.data(), b.size());
+  const layout shape = s.shape();
+  s.memory.register_all(shape);
+  const auto arrives = [&](unsigned seed) {
+    const auto news = numbered(shape.packed_bytes(), seed);
+    std::memcpy(s.memory.places()[0].data, news.data(), news.size());
+    return std::pair{std::vector(news.begin(), news.begin() + 100),
+                     std::vector(news.begin() + 128, news.begin() + 128 + 65)};
+  };
+  s.memory.expect();
+  const auto [first_a, first_b] = arrives(77);
+  s.memory.unpack(2);
+  CHECK(b == first_b);
+  CHECK(a == numbered(100, 1));
+  s.memory.unpack(1);  // a large one: nothing to do
+  CHECK(large == numbered(chunk, 3));
+  b[0] = std::byte{1};  // its reader's own business now
+  b[1] = std::byte{2};
+  const auto taken = b;
+  s.memory.unpack();
+  CHECK(a == first_a);
+  CHECK(b == taken);
+  s.memory.expect();
+  const auto [second_a, second_b] = arrives(88);
+  s.memory.unpack();
+  CHECK(a == second_a);
+  CHECK(b == second_b);
+}
+
 TEST_CASE("shard memory: a shard of tensors without bytes needs no memory") {
   scene s;
   s.memory.add({"none", dtype::f32, {4, 0}}, nullptr);

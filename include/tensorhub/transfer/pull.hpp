@@ -74,6 +74,9 @@ class pull {
 
   channel_id open_channel(source_slot slot, lane_id lane = 0);
 
+  /// These chunks first, in this order, instead of the ones that were preferred before; then any, as ever.
+  void prefer(std::span<const chunk_index> chunks) { preferred_.assign(chunks.begin(), chunks.end()); }
+
   // ---- tasks --------------------------------------------------------------------------------------------
 
   /// The next task for a channel, or empty if there is nothing to post now. Ask again after any report on any
@@ -310,7 +313,8 @@ class pull {
   std::vector<channel_record> channels_;
   std::vector<lane_record> lanes_;
   std::vector<digest128> table_;
-  std::vector<chunk_index> fresh_;  ///< confirmed, not yet taken by `take_confirmed`
+  std::vector<chunk_index> preferred_;  ///< not confirmed when they were last looked at
+  std::vector<chunk_index> fresh_;      ///< confirmed, not yet taken by `take_confirmed`
   std::vector<chunk_index> taken_;
   std::vector<std::uint64_t> scratch_;
   std::deque<source_failure> failures_;  ///< not yet taken by `take_failure`

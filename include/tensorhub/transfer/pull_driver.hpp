@@ -112,6 +112,13 @@ class pull_driver {
     wake_all();
   }
 
+  /// As at `pull`.
+  void prefer(std::span<const chunk_index> chunks) {
+    const std::lock_guard lock{mutex_};
+    core_.prefer(chunks);
+    wake_all();
+  }
+
   /// Makes `run` end soon. Idempotent.
   void stop() {
     const std::lock_guard lock{mutex_};

@@ -6,8 +6,9 @@
 /// and their regions are kept for all versions. Small tensors have a packed copy: `pack` makes it, and
 /// `unpack` writes it back.
 ///
-/// Thread safety: any thread may call `cost`; the worker serialises all other calls.
+/// Thread safety: any thread may call `cost` and `unpack`; the worker serialises all other calls.
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -89,6 +90,7 @@ class shard_memory {
     for (const auto [region, offset] : plan.places)
       places_.push_back({&regions_[region], offset, plan.regions[region].data + offset,
                          plan.regions[region].host_accessible() ? nullptr : plan.regions[region].device});
+    find_small();
     const std::lock_guard lock{cost_mutex_};
     cost_ = {.regions = regions_.size(),
              .tensors = specs_.size(),
@@ -102,23 +104,43 @@ class shard_memory {
   /// Copies the small tensors into the packed segment. Throws `system_failed` if a device fails to copy.
   void pack() {
     const auto started = clock::now();
-    copy_small([](std::byte* packed, std::byte* own, std::uint64_t bytes) {
-      return copy_run{packed, own, bytes};
-    });
+    std::vector<copy_run> runs;
+    for (const small_tensor& each : small_) runs.push_back({each.packed, each.own, each.bytes});
+    copy_small(runs);
     note(&registration_cost::pack_seconds, started);
   }
-  /// Copies the packed segment into the small tensors. Throws like `pack`.
+
+  /// Other bytes are about to arrive in the packed segment.
+  void expect() {
+    const std::lock_guard lock{unpack_mutex_};
+    for (small_tensor& each : small_) each.unpacked = false;
+  }
+  /// Copies the packed segment into those small tensors into which it was not copied yet. Throws like `pack`.
   void unpack() {
     const auto started = clock::now();
-    copy_small([](std::byte* packed, std::byte* own, std::uint64_t bytes) {
-      return copy_run{own, packed, bytes};
-    });
+    const std::lock_guard lock{unpack_mutex_};
+    std::vector<copy_run> runs;
+    for (const small_tensor& each : small_) {
+      if (!each.unpacked) runs.push_back({each.own, each.packed, each.bytes});
+    }
+    copy_small(runs);
+    for (small_tensor& each : small_) each.unpacked = true;
     note(&registration_cost::unpack_seconds, started);
+  }
+  /// The same for one tensor, from any thread. A large one is where it belongs already.
+  void unpack(std::size_t tensor) {
+    const std::lock_guard lock{unpack_mutex_};
+    const auto found = std::ranges::lower_bound(small_, tensor, {}, &small_tensor::position);
+    if (found == small_.end() || found->position != tensor || found->unpacked) return;
+    const copy_run run{found->own, found->packed, found->bytes};
+    copy_small(std::span{&run, 1});
+    found->unpacked = true;
   }
 
   /// Copies all segments of `from`, which has the same layout, over the segments of this object, with `lanes`
   /// threads. It does not unpack the small tensors. Both objects must be registered.
   void copy_segments(const shard_memory& from, std::size_t lanes) {
+    expect();
     std::vector<copy_run> runs;
     for (std::size_t i = 0; i < places_.size(); ++i)
       runs.push_back({places_[i].data, from.places_[i].data, shape_->segments()[i].bytes});
@@ -159,24 +181,34 @@ class shard_memory {
     return std::chrono::duration<double>(clock::now() - started).count();
   }
 
-  /// A device copies thousands of small tensors in one call.
-  template <typename Direction>
-  void copy_small(Direction&& direction) {
-    [[maybe_unused]] std::vector<copy_run> runs;
+  /// A tensor that lies in the packed segment, too.
+  struct small_tensor {
+    std::size_t position = 0;  ///< in the order of `add`
+    std::byte* own = nullptr;
+    std::byte* packed = nullptr;
+    std::uint64_t bytes = 0;
+    bool unpacked = false;  ///< guarded by unpack_mutex_: what has arrived was copied
+  };
+
+  void find_small() {
+    small_.clear();
     for (std::size_t i = 0; i < specs_.size(); ++i) {
       const auto offset = shape_->packed_offset(i);
-      if (!offset || ranges_[i].bytes == 0) continue;
-      const copy_run run = direction(places_.front().data + *offset, ranges_[i].data, ranges_[i].bytes);
-      if constexpr (device_memory_space<Memory>)
-        runs.push_back(run);
-      else
-        space_.copy(run.to, run.from, run.bytes);
+      if (offset && ranges_[i].bytes > 0)
+        small_.push_back({i, ranges_[i].data, places_.front().data + *offset, ranges_[i].bytes});
     }
+  }
+
+  /// A device copies thousands of small tensors in one call.
+  void copy_small(std::span<const copy_run> runs) {
+    if (runs.empty()) return;
     if constexpr (device_memory_space<Memory>) {
-      if (!runs.empty() && !space_.copy_all(runs))
+      if (!space_.copy_all(runs))
         throw error(errc::system_failed, places_.front().device->description() +
                                              " did not copy the small tensors: retry, and restart the "
                                              "process if the device keeps failing");
+    } else {
+      for (const copy_run& run : runs) space_.copy(run.to, run.from, run.bytes);
     }
   }
 
@@ -210,6 +242,8 @@ class shard_memory {
   std::optional<typename Memory::allocation> packed_;
   std::vector<region_type> regions_;
   std::vector<segment_place<region_type>> places_;
+  std::vector<small_tensor> small_;  ///< in the order of `add`
+  std::mutex unpack_mutex_;
   mutable std::mutex cost_mutex_;
   registration_cost cost_{};
 };

@@ -41,6 +41,12 @@ struct chunk_slice {
   std::uint64_t bytes = 0;
 };
 
+/// Chunks [first, first + count).
+struct chunk_run {
+  chunk_index first = 0;
+  std::uint64_t count = 0;
+};
+
 /// One contiguous piece of the shard: the packed small tensors, or one large tensor.
 struct layout_segment {
   std::uint64_t bytes = 0;
@@ -78,6 +84,10 @@ class layout {
 
   /// Pre-condition: chunk < chunk_count().
   [[nodiscard]] chunk_slice slice(chunk_index chunk) const noexcept;
+
+  /// The chunks that a tensor's bytes are in; a chunk of the packed segment has bytes of several tensors.
+  /// Pre-condition: tensor < tensors().size().
+  [[nodiscard]] chunk_run chunks_of(std::size_t tensor) const noexcept;
 
  private:
   void check_tensors() const;

@@ -12,7 +12,7 @@
 /// Thread safety: of a `data_plane`, `address`, `refused_connections`, `cut_off`, `renew`, `cost`,
 /// `raise_epoch`, `show_again` and `revoke_all` may be called from any thread; the worker serialises
 /// everything else. Of a `transfer`, `run` is called once; while it runs, `stop`, `add_source`,
-/// `release_source` and `progress` may be called from any thread. The rest of a `transfer` is for the time
+/// `release_source`, `prefer` and `progress` may be called from any thread. The rest of a `transfer` is for the time
 /// after `run`.
 ///
 /// Errors: `error`, as the parts below throw them. They do not name the worker yet.
@@ -43,11 +43,14 @@
 
 namespace tensorhub::inline TENSORHUB_MODE {
 
-/// What a transfer tells its worker. Any thread of the transfer calls, with no lock held.
+/// What a transfer tells its worker. Any thread of the transfer calls.
 struct transfer_events {
   std::function<void(const source_failure&)> source_failed{};
   std::function<void(lease_id)> source_released{};
   std::function<void(const std::string&)> stalled{};
+  /// These chunks are here and verified. The transfer's lock is held: this must be short and must not call
+  /// it.
+  std::function<void(std::span<const chunk_index>)> arrived{};
   std::atomic<std::uint64_t>* chunks_received = nullptr;  ///< counted up; borrowed
 };
 
@@ -65,6 +68,8 @@ class transfer {
   virtual void stop() = 0;
   virtual void add_source(pull_target source) = 0;
   virtual void release_source(lease_id released) = 0;
+  /// These chunks first, in this order.
+  virtual void prefer(std::span<const chunk_index> chunks) = 0;
   [[nodiscard]] virtual pull_progress progress() const = 0;
   /// No byte of the tensors was touched.
   [[nodiscard]] virtual bool intact() const = 0;
@@ -135,8 +140,11 @@ class data_plane {
 
   /// Packs the small tensors and makes the digests of everything.
   [[nodiscard]] virtual version_digests pack(version_number version) = 0;
-  /// Copies what has arrived of the small tensors to where they are.
+  /// Copies what has arrived of the small tensors to where they are, once per transfer.
   virtual void unpack() = 0;
+  /// The same for one tensor, all of whose chunks have arrived, before the others; from any thread. Nothing
+  /// to do for a large one.
+  virtual void unpack(std::size_t tensor) = 0;
   /// Copies all bytes of a worker of the same policies and layout over ours, small tensors included. Throws
   /// `invalid_argument` for a worker of other policies.
   virtual void copy_from(const data_plane& neighbour) = 0;

@@ -62,6 +62,7 @@ class policy_transfer final : public transfer {
   void stop() override { driver_.stop(); }
   void add_source(pull_target source) override { driver_.add_source(std::move(source)); }
   void release_source(lease_id released) override { driver_.release_source(released); }
+  void prefer(std::span<const chunk_index> chunks) override { driver_.prefer(chunks); }
   [[nodiscard]] pull_progress progress() const override { return driver_.progress(); }
   [[nodiscard]] bool intact() const override { return driver_.intact(); }
   [[nodiscard]] std::span<const digest128> table() const override { return driver_.table(); }
@@ -145,6 +146,7 @@ class policy_data_plane final : public data_plane {
     return made;
   }
   void unpack() override { memory_.shard().unpack(); }
+  void unpack(std::size_t tensor) override { memory_.shard().unpack(tensor); }
   void copy_from(const data_plane& neighbour) override {
     const auto* const same = dynamic_cast<const policy_data_plane*>(&neighbour);
     if (same == nullptr)
@@ -161,6 +163,7 @@ class policy_data_plane final : public data_plane {
         transport_, *shape_, memory_.shard().places(), seed_of(order.version),
         first_chunk_of(order.ordinal, shape_->chunk_count()), how, wired(order, std::move(events)));
     for (pull_target& source : order.sources) begun->add_source(std::move(source));
+    memory_.shard().expect();
     return begun;
   }
 
@@ -211,9 +214,11 @@ class policy_data_plane final : public data_plane {
     out.believed = [this, version = order.version, epoch = order.epoch](std::span<const digest128> table) {
       memory_.show_receiving(version, epoch, table);
     };
-    out.confirmed = [this, counted = events.chunks_received](std::span<const chunk_index> chunks) {
+    out.confirmed = [this, counted = events.chunks_received,
+                     arrived = std::move(events.arrived)](std::span<const chunk_index> chunks) {
       for (const chunk_index chunk : chunks) memory_.add_chunk(chunk);
       *counted += chunks.size();
+      if (arrived) arrived(chunks);
     };
     out.traced = options_->trace;
     return out;

@@ -4,16 +4,19 @@
 ///
 /// Thread safety: every member but the destructor and the moves may be called from any thread.
 ///
-/// Errors: `wait` throws the update's error; the others throw nothing, but `descriptor`.
+/// Errors: `wait` throws the update's error; the others throw nothing, but `descriptor` and `tensors`.
 
 #include <chrono>
 #include <memory>
+#include <span>
+#include <string>
 #include <thread>
 #include <utility>
 
 #include "tensorhub/config.hpp"
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/options.hpp"
+#include "tensorhub/worker/arriving_tensors.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE {
 
@@ -36,6 +39,9 @@ class update_handle {
   [[nodiscard]] TENSORHUB_DECL int descriptor() const;
   /// The result, or the update's error; `timed_out` if it is still running after `timeout`.
   TENSORHUB_DECL update_report wait(std::chrono::milliseconds timeout = defaults::update_timeout);
+  /// The tensors as they arrive (arriving_tensors.hpp), in the order of these names; empty: all, in the order
+  /// of `add`. Throws `invalid_argument` for a name that was not added.
+  [[nodiscard]] TENSORHUB_DECL arriving_tensors tensors(std::span<const std::string> names = {}) const;
 
  private:
   friend class worker_updates;

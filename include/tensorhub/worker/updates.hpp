@@ -22,6 +22,7 @@
 #include <exception>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "tensorhub/detail/build_mode.hpp"
@@ -29,6 +30,7 @@
 #include "tensorhub/options.hpp"
 #include "tensorhub/service/messages.hpp"
 #include "tensorhub/service/session/actions.hpp"
+#include "tensorhub/transfer/tensor_arrivals.hpp"
 #include "tensorhub/types/version_number.hpp"
 #include "tensorhub/worker/data_plane.hpp"
 #include "tensorhub/worker/pull_order.hpp"
@@ -50,6 +52,7 @@ struct update_state {
   update_report report;
   session_ticket ticket = 0;
   bool cancelled = false;
+  std::optional<tensor_arrivals> arrivals{};       ///< once a transfer has begun
   std::optional<detail::wake_event> completion{};  ///< once somebody has asked for it
 
   [[nodiscard]] bool is_cancelled() const {
@@ -85,6 +88,8 @@ class worker_updates {
 
   TENSORHUB_DECL void cancel(update_state& handle);
   [[nodiscard]] TENSORHUB_DECL update_progress progress_of(const update_state& handle);
+  /// The transfer that runs, if one does, is to read these chunks first.
+  TENSORHUB_DECL void prefer(std::span<const chunk_index> chunks);
 
   // ---- the session's orders. Pre-condition: the client's mutex is held
 
@@ -109,15 +114,16 @@ class worker_updates {
   /// Carries out what the session orders, until it has the call's result.
   [[nodiscard]] TENSORHUB_DECL session_result carry_out(session_ticket ticket,
                                                         std::chrono::steady_clock::time_point until,
-                                                        time_point started, update_report& report);
+                                                        time_point started, update_report& report,
+                                                        update_state* handle = nullptr);
   /// In the place of a transfer: the neighbour's bytes. Nothing can stop it once it has begun.
   TENSORHUB_DECL void copy_now(const pull_order& order, update_report& report);
   /// The digests of the bytes that were copied. Throws `source_lost` if they may have changed meanwhile.
   [[nodiscard]] TENSORHUB_DECL std::vector<digest128> digests_of_copy();
   /// One transfer, until it is complete, failed or stopped; tells the session how it ended.
-  TENSORHUB_DECL void pull_now(pull_order order, update_report& report);
+  TENSORHUB_DECL void pull_now(pull_order order, update_report& report, update_state* handle);
   /// What a transfer tells while it runs; its lanes call.
-  [[nodiscard]] TENSORHUB_DECL transfer_events events_of(const pull_order& order);
+  [[nodiscard]] TENSORHUB_DECL transfer_events events_of(const pull_order& order, update_state* handle);
   TENSORHUB_DECL void change_sources(pull_change change);
 
   worker_state* whole_;
@@ -132,6 +138,7 @@ class worker_updates {
   version_number reading_version_{};
   bool stop_requested_ = false;
   std::vector<pull_change> pending_changes_;
+  std::vector<chunk_index> preferred_;  ///< by the transfer that is about to run
 };
 
 }  // namespace tensorhub::inline TENSORHUB_MODE

@@ -341,6 +341,12 @@ TENSORHUB_DECL std::optional<chunk_index> pull::find_chunk(channel_record& c, so
   c.found.reset();
   c.defers_to_others = false;
   if (from.retiring || missing_count_ == 0) return std::nullopt;
+  std::erase_if(preferred_, [this](chunk_index i) { return states_[i] == chunk_state::confirmed; });
+  const auto is_there = [&](chunk_index i) {
+    return states_[i] == chunk_state::missing && (from.complete || (from.map[i / 64] >> (i % 64) & 1) != 0);
+  };
+  if (const auto wanted = std::ranges::find_if(preferred_, is_there); wanted != preferred_.end())
+    return c.found = *wanted;
   if (from.complete) {
     c.found = find_in_complete(c, from, now);
   } else {

@@ -36,6 +36,19 @@ TENSORHUB_DECL chunk_slice layout::slice(chunk_index chunk) const noexcept {
           std::min(chunk_bytes_, segment.bytes - offset)};
 }
 
+TENSORHUB_DECL chunk_run layout::chunks_of(std::size_t tensor) const noexcept {
+  if (const auto offset = packed_offsets_[tensor]) {
+    const std::uint64_t bytes = *tensors_[tensor].bytes();
+    if (bytes == 0) return {};
+    const chunk_index first = *offset / chunk_bytes_;
+    return {first, (*offset + bytes - 1) / chunk_bytes_ - first + 1};
+  }
+  const auto large = segments_.begin() + (packed_bytes() > 0 ? 1 : 0);
+  const auto found = std::ranges::lower_bound(large, segments_.end(), tensor, {},
+                                              [](const layout_segment& s) { return *s.tensor; });
+  return {found->first_chunk, found->chunk_count};
+}
+
 TENSORHUB_DECL void layout::check_tensors() const {
   std::unordered_set<std::string_view> names;
   for (const auto& tensor : tensors_) {

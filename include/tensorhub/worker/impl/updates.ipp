@@ -3,13 +3,17 @@
 /// What worker/updates.hpp and worker/update_handle.hpp declare.
 
 #include <chrono>
+#include <condition_variable>
 #include <exception>
 #include <memory>
 #include <mutex>
+#include <numeric>
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <thread>
+#include <unordered_map>
 #include <utility>
 
 #include "tensorhub/detail/time_left.hpp"
@@ -147,13 +151,14 @@ TENSORHUB_DECL update_report worker_updates::run([[maybe_unused]] operation_guar
     if (cancelled) whole_->client.with([&](session& core, time_point now) { core.cancel(now, ticket); });
   }
   update_report report;
-  const session_result result = carry_out(ticket, until, started, report);
+  const session_result result = carry_out(ticket, until, started, report, handle);
   return end_of(result, started, std::move(report));
 }
 
 TENSORHUB_DECL session_result worker_updates::carry_out(session_ticket ticket,
                                                         std::chrono::steady_clock::time_point until,
-                                                        time_point started, update_report& report) {
+                                                        time_point started, update_report& report,
+                                                        update_state* handle) {
   for (;;) {
     const auto last_look = std::chrono::steady_clock::now() + worker_state::answer_margin;
     const auto give_up = std::max(until + 2 * worker_state::answer_margin, last_look);
@@ -164,7 +169,7 @@ TENSORHUB_DECL session_result worker_updates::carry_out(session_ticket ticket,
     if (next.result) return *std::move(next.result);
     report.wait_seconds = to_seconds(whole_->clock.now() - started);
     next.order->time_left = detail::time_left(until);
-    copied_from_ ? copy_now(*next.order, report) : pull_now(*std::move(next.order), report);
+    copied_from_ ? copy_now(*next.order, report) : pull_now(*std::move(next.order), report, handle);
   }
 }
 
@@ -216,10 +221,10 @@ TENSORHUB_DECL std::vector<digest128> worker_updates::digests_of_copy() {
   });
 }
 
-TENSORHUB_DECL void worker_updates::pull_now(pull_order order, update_report& report) {
+TENSORHUB_DECL void worker_updates::pull_now(pull_order order, update_report& report, update_state* handle) {
   const auto started = whole_->clock.now();
   const version_number version = order.version;
-  transfer_events events = events_of(order);
+  transfer_events events = events_of(order, handle);
   std::unique_ptr<transfer> begun;
   messages::status trouble{errc::cancelled, "the transfer was stopped"};
   // Whatever is thrown here, by the library or by a callback of the options: the session must learn of the
@@ -230,6 +235,7 @@ TENSORHUB_DECL void worker_updates::pull_now(pull_order order, update_report& re
       running_ = begun.get();
       reading_version_ = version;
       for (pull_change& change : std::exchange(pending_changes_, {})) change_sources(std::move(change));
+      begun->prefer(std::exchange(preferred_, {}));
       if (std::exchange(stop_requested_, false) || core.fatal()) begun->stop();
     });
     if (begun->run()) {
@@ -248,6 +254,7 @@ TENSORHUB_DECL void worker_updates::pull_now(pull_order order, update_report& re
     running_ = nullptr;
     stop_requested_ = false;
     pending_changes_.clear();
+    preferred_.clear();
     chunks_received_ = 0;
     const bool complete = trouble.ok();
     worker_detail::report_end(*whole_->data, core, now,
@@ -256,8 +263,18 @@ TENSORHUB_DECL void worker_updates::pull_now(pull_order order, update_report& re
   });
 }
 
-TENSORHUB_DECL transfer_events worker_updates::events_of(const pull_order& order) {
+TENSORHUB_DECL transfer_events worker_updates::events_of(const pull_order& order, update_state* handle) {
   transfer_events out;
+  if (handle != nullptr) {
+    const std::lock_guard lock{handle->mutex};
+    handle->arrivals.emplace(whole_->shape);
+    handle->changed.notify_all();
+    out.arrived = [handle](std::span<const chunk_index> chunks) {
+      const std::lock_guard arrival{handle->mutex};
+      handle->arrivals->add(chunks);
+      handle->changed.notify_all();
+    };
+  }
   out.source_failed = [this, version = order.version](const source_failure& lost) {
     whole_->counted.source_failed(lost.reason);
     if (whole_->options.log) whole_->options.log(worker_detail::line_of(*whole_, version, lost));
@@ -306,6 +323,15 @@ TENSORHUB_DECL update_progress worker_updates::progress_of(const update_state& h
   return out;
 }
 
+TENSORHUB_DECL void worker_updates::prefer(std::span<const chunk_index> chunks) {
+  whole_->client.with([&](session&, time_point) {
+    if (running_ != nullptr)
+      running_->prefer(chunks);
+    else
+      preferred_.assign(chunks.begin(), chunks.end());
+  });
+}
+
 TENSORHUB_DECL update_handle::~update_handle() {
   end();
 }
@@ -349,6 +375,69 @@ TENSORHUB_DECL update_report update_handle::wait(std::chrono::milliseconds timeo
   }
   if (state_->failure) std::rethrow_exception(state_->failure);
   return state_->report;
+}
+
+TENSORHUB_DECL arriving_tensors update_handle::tensors(std::span<const std::string> names) const {
+  const worker_state& owner = *state_->owner;
+  const std::span<const tensor_spec> known = owner.data->tensors();
+  std::vector<std::size_t> order;
+  if (names.empty()) {
+    order.resize(known.size());
+    std::iota(order.begin(), order.end(), std::size_t{0});
+  }
+  std::unordered_map<std::string_view, std::size_t> positions;
+  for (std::size_t i = 0; i < known.size() && !names.empty(); ++i) positions.emplace(known[i].name, i);
+  for (const std::string& name : names) {
+    const auto found = positions.find(name);
+    if (found == positions.end())
+      throw owner.failure(errc::invalid_argument, "no tensor '" + name + "' was added");
+    order.push_back(found->second);
+  }
+  return {state_, std::move(order)};
+}
+
+// ---- one tensor after the other
+
+TENSORHUB_DECL std::optional<arrived_tensor> arriving_tensors::next(std::chrono::milliseconds timeout) {
+  await_next(timeout);
+  std::unique_lock lock{update_->mutex};
+  if (update_->failure) std::rethrow_exception(update_->failure);
+  lock.unlock();
+  if (taken_ == order_.size()) return std::nullopt;
+  data_plane& data = *update_->owner->data;
+  const std::size_t position = order_[taken_];
+  data.unpack(position);
+  ++taken_;
+  const tensor_spec& tensor = data.tensors()[position];
+  const memory_range& range = data.ranges()[position];
+  return arrived_tensor{position, tensor.name, tensor.type, tensor.shape, range.data, range.bytes};
+}
+
+TENSORHUB_DECL void arriving_tensors::await_next(std::chrono::milliseconds timeout) {
+  const auto until = std::chrono::steady_clock::now() + timeout;
+  const std::span<const std::size_t> rest = std::span<const std::size_t>{order_}.subspan(taken_);
+  std::optional<chunk_index> last_preferred;
+  std::unique_lock lock{update_->mutex};
+  const auto is_here = [&] {
+    return !rest.empty() && update_->arrivals && update_->arrivals->has(rest.front());
+  };
+  while (!update_->ended && !is_here()) {
+    const auto& arrivals = update_->arrivals;
+    if (arrivals && !rest.empty() && (!last_preferred || arrivals->has_chunk(*last_preferred))) {
+      const std::vector<chunk_index> wanted = arrivals->missing(rest, look_ahead_chunks);
+      last_preferred = wanted.back();
+      lock.unlock();
+      update_->owner->updates.prefer(wanted);
+      lock.lock();
+      continue;
+    }
+    if (update_->changed.wait_until(lock, until) == std::cv_status::no_timeout) continue;
+    if (update_->ended || is_here()) return;
+    throw update_->owner->failure(
+        errc::timed_out, rest.empty() ? std::string{"all tensors have arrived, but the update has not ended"}
+                                      : "tensor '" + update_->owner->data->tensors()[rest.front()].name +
+                                            "' has not arrived yet: call next() again");
+  }
 }
 
 // ---- the session's orders

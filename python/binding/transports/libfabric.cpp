@@ -1,0 +1,33 @@
+/// \file libfabric.cpp
+/// The module `tensorhub._libfabric`: workers over libfabric, for `tensorhub._core`.
+
+#include <tensorhub/transports/libfabric.hpp>
+
+#include "../transport_module.hpp"
+
+namespace {
+
+tensorhub::worker_policies make(const tensorhub_python::transport_options& given) {
+  tensorhub::transports::libfabric::options through;
+  if (!given.provider.empty()) through.provider = given.provider;
+  if (!given.listen_host.empty()) through.listen_host = given.listen_host;
+  through.listen_port = given.listen_port;
+  through.advertised_host = given.advertised_host;
+  return tensorhub_python::policies_over<tensorhub::transports::libfabric>(std::move(through));
+}
+
+PyModuleDef definition{.m_base = PyModuleDef_HEAD_INIT,
+                       .m_name = "_libfabric",
+                       .m_doc = "Workers over libfabric, for tensorhub._core.",
+                       .m_size = -1,
+                       .m_methods = nullptr,
+                       .m_slots = nullptr,
+                       .m_traverse = nullptr,
+                       .m_clear = nullptr,
+                       .m_free = nullptr};
+
+}  // namespace
+
+PyMODINIT_FUNC PyInit__libfabric() {
+  return tensorhub_python::make_transport_module(definition, make);
+}

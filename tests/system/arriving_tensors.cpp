@@ -1,0 +1,115 @@
+// The tensors of a version one by one, while the rest of it is still arriving.
+
+#include <doctest/doctest.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "hub.hpp"
+
+using namespace system_tests;
+
+namespace {
+
+constexpr std::size_t large_words = 4u << 20;  // "mapped": 32 MiB; "plain": half of it
+constexpr std::uint64_t plain_bytes = (large_words / 2 + 1) * sizeof(std::uint64_t);
+
+using gated_rollout = member<gated_hub::subscriber>;
+using gated_double = gated_hub::double_buffered_subscriber;
+
+[[nodiscard]] std::shared_ptr<tensorhub::testing::read_gate> gate_after(std::uint64_t bytes) {
+  return std::make_shared<tensorhub::testing::read_gate>(bytes);
+}
+
+[[nodiscard]] std::vector<std::string> names_of(tensorhub::arriving_tensors& arriving) {
+  std::vector<std::string> out;
+  while (const auto tensor = arriving.next(20s)) out.emplace_back(tensor->name);
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("tensors arrive in the order asked for, whole and verified, while others are on their way") {
+  hub::reference_server server;
+  trainer source{who(server.address(), "trainer-0"), large_words};
+  source.memory.fill(1);
+  source.worker.publish(1);
+  // Room for the control block, the small tensors and "plain", and for less than half of "mapped".
+  const auto gate = gate_after(plain_bytes + (12u << 20));
+  gated_rollout reader{who(server.address(), "rollout-0"), large_words, {.gate = gate}};
+  auto running = reader.worker.update_async(latest, 60s);
+  auto arriving = running.tensors(std::vector<std::string>{"norm", "plain", "nothing", "mapped"});
+  const auto norm = arriving.next(20s);
+  REQUIRE(norm.has_value());
+  CHECK(norm->name == "norm");
+  CHECK(norm->data == reader.memory.norm.data());
+  CHECK(norm->bytes == reader.memory.norm.size());
+  CHECK(reader.memory.norm == source.memory.norm);
+  const auto plain = arriving.next(20s);
+  REQUIRE(plain.has_value());
+  CHECK(plain->data == reader.memory.plain.data());
+  CHECK(reader.memory.plain == source.memory.plain);
+  CHECK(arriving.next(20s)->name == "nothing");
+  REQUIRE(gate->wait_until_shut(20s));
+  CHECK(!running.done());
+  CHECK(code_of([&] { static_cast<void>(arriving.next(50ms)); }) == errc::timed_out);
+  CHECK(!reader.memory.holds(1));
+  gate->open();
+  const auto mapped = arriving.next(20s);
+  REQUIRE(mapped.has_value());
+  CHECK(mapped->name == "mapped");
+  CHECK(!arriving.next(20s).has_value());
+  CHECK(running.done());
+  CHECK(reader.memory.holds(1));
+}
+
+TEST_CASE("the same, beside what is live") {
+  hub::reference_server server;
+  trainer source{who(server.address(), "trainer-0")};
+  source.memory.fill(1);
+  source.worker.publish(1);
+  gated_double reader{who(server.address(), "rollout-0")};
+  for (const auto& each : source.worker.shape().tensors()) reader.add(each.name, each.shape, each.type);
+  auto first = reader.stage_async(latest, 20s);
+  auto arriving = first.tensors();
+  std::optional<tensorhub::arrived_tensor> mapped = arriving.next(20s);
+  REQUIRE(mapped.has_value());
+  CHECK(mapped->name == "mapped");
+  CHECK(std::memcmp(mapped->data, source.memory.mapped.data(), mapped->bytes) == 0);
+  CHECK(names_of(arriving) == std::vector<std::string>{"bias", "plain", "norm", "nothing"});
+  reader.install();
+  CHECK(reader.tensor("mapped") == mapped->data);
+}
+
+TEST_CASE("tensors of a version that is held already are all there") {
+  hub::reference_server server;
+  trainer source{who(server.address(), "trainer-0")};
+  source.memory.fill(1);
+  source.worker.publish(1);
+  rollout reader{who(server.address(), "rollout-0")};
+  reader.worker.update();
+  auto again = reader.worker.update_async(latest, 20s);
+  auto arriving = again.tensors();
+  CHECK(names_of(arriving) == std::vector<std::string>{"mapped", "bias", "plain", "norm", "nothing"});
+  CHECK(again.wait(1s).kept);
+}
+
+TEST_CASE("the error of a version comes instead of its next tensor") {
+  hub::reference_server server;
+  trainer source{who(server.address(), "trainer-0"), large_words};
+  source.memory.fill(1);
+  source.worker.publish(1);
+  const auto gate = gate_after(plain_bytes + (12u << 20));
+  gated_rollout reader{who(server.address(), "rollout-0"), large_words, {.gate = gate}};
+  auto running = reader.worker.update_async(latest, 60s);
+  CHECK(code_of([&] { static_cast<void>(running.tensors(std::vector<std::string>{"wq"})); }) ==
+        errc::invalid_argument);
+  auto arriving = running.tensors(std::vector<std::string>{"plain", "mapped"});
+  CHECK(arriving.next(20s)->name == "plain");
+  REQUIRE(gate->wait_until_shut(20s));
+  running.cancel();
+  CHECK(code_of([&] { static_cast<void>(arriving.next(20s)); }) == errc::cancelled);
+  CHECK(code_of([&] { static_cast<void>(arriving.next(20s)); }) == errc::cancelled);
+}
