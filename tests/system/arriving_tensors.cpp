@@ -35,12 +35,12 @@ TEST_CASE("tensors arrive in the order asked for, whole and verified, while othe
   hub::reference_server server;
   trainer source{who(server.address(), "trainer-0"), large_words};
   source.memory.fill(1);
-  source.worker.publish(1);
   // Room for the control block, the small tensors and "plain", and for less than half of "mapped".
   const auto gate = gate_after(plain_bytes + (12u << 20));
   gated_rollout reader{who(server.address(), "rollout-0"), large_words, {.gate = gate}};
   auto running = reader.worker.update_async(latest, 60s);
   auto arriving = running.tensors(std::vector<std::string>{"norm", "plain", "nothing", "mapped"});
+  source.worker.publish(1);
   const auto norm = arriving.next(20s);
   REQUIRE(norm.has_value());
   CHECK(norm->name == "norm");
@@ -100,13 +100,13 @@ TEST_CASE("the error of a version comes instead of its next tensor") {
   hub::reference_server server;
   trainer source{who(server.address(), "trainer-0"), large_words};
   source.memory.fill(1);
-  source.worker.publish(1);
   const auto gate = gate_after(plain_bytes + (12u << 20));
   gated_rollout reader{who(server.address(), "rollout-0"), large_words, {.gate = gate}};
   auto running = reader.worker.update_async(latest, 60s);
   CHECK(code_of([&] { static_cast<void>(running.tensors(std::vector<std::string>{"wq"})); }) ==
         errc::invalid_argument);
   auto arriving = running.tensors(std::vector<std::string>{"plain", "mapped"});
+  source.worker.publish(1);
   CHECK(arriving.next(20s)->name == "plain");
   REQUIRE(gate->wait_until_shut(20s));
   running.cancel();

@@ -40,6 +40,9 @@ struct arrived_tensor {
 /// outlive it; the handle need not, but its end is the update's end.
 class arriving_tensors {
  public:
+  /// Chunks that the transfer is told to read first.
+  static constexpr std::size_t look_ahead_chunks = 64;
+
   /// The next tensor, as soon as it is here. Empty after the last one, once the update has succeeded: only
   /// then do all tensors belong to a version that counts.
   ///
@@ -51,9 +54,6 @@ class arriving_tensors {
   friend class update_handle;
   arriving_tensors(std::shared_ptr<update_state> update, std::vector<std::size_t> order)
       : update_{std::move(update)}, order_{std::move(order)} {}
-
-  /// Chunks that the transfer is told to read first.
-  static constexpr std::size_t look_ahead_chunks = 64;
 
   /// Returns when the update has ended, or the next tensor is here.
   TENSORHUB_DECL void await_next(std::chrono::milliseconds timeout);

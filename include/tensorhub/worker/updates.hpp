@@ -53,6 +53,7 @@ struct update_state {
   session_ticket ticket = 0;
   bool cancelled = false;
   std::optional<tensor_arrivals> arrivals{};       ///< once a transfer has begun
+  std::vector<std::size_t> order{};                ///< the tensors that were asked for one by one
   std::optional<detail::wake_event> completion{};  ///< once somebody has asked for it
 
   [[nodiscard]] bool is_cancelled() const {
@@ -124,6 +125,8 @@ class worker_updates {
   TENSORHUB_DECL void pull_now(pull_order order, update_report& report, update_state* handle);
   /// What a transfer tells while it runs; its lanes call.
   [[nodiscard]] TENSORHUB_DECL transfer_events events_of(const pull_order& order, update_state* handle);
+  /// What the caller waits for first, if it takes tensors one by one.
+  [[nodiscard]] TENSORHUB_DECL static std::vector<chunk_index> first_wanted(update_state* handle);
   TENSORHUB_DECL void change_sources(pull_change change);
 
   worker_state* whole_;

@@ -235,7 +235,7 @@ TENSORHUB_DECL void worker_updates::pull_now(pull_order order, update_report& re
       running_ = begun.get();
       reading_version_ = version;
       for (pull_change& change : std::exchange(pending_changes_, {})) change_sources(std::move(change));
-      begun->prefer(std::exchange(preferred_, {}));
+      begun->prefer(preferred_.empty() ? first_wanted(handle) : preferred_);
       if (std::exchange(stop_requested_, false) || core.fatal()) begun->stop();
     });
     if (begun->run()) {
@@ -261,6 +261,12 @@ TENSORHUB_DECL void worker_updates::pull_now(pull_order order, update_report& re
                               {version, complete, !begun || begun->intact(), std::move(trouble),
                                complete ? begun->table() : std::span<const digest128>{}});
   });
+}
+
+TENSORHUB_DECL std::vector<chunk_index> worker_updates::first_wanted(update_state* handle) {
+  if (handle == nullptr) return {};
+  const std::lock_guard lock{handle->mutex};
+  return handle->arrivals->missing(handle->order, arriving_tensors::look_ahead_chunks);
 }
 
 TENSORHUB_DECL transfer_events worker_updates::events_of(const pull_order& order, update_state* handle) {
@@ -393,6 +399,8 @@ TENSORHUB_DECL arriving_tensors update_handle::tensors(std::span<const std::stri
       throw owner.failure(errc::invalid_argument, "no tensor '" + name + "' was added");
     order.push_back(found->second);
   }
+  const std::lock_guard lock{state_->mutex};
+  state_->order = order;
   return {state_, std::move(order)};
 }
 
