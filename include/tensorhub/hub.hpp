@@ -27,6 +27,7 @@
 
 #include <concepts>
 
+#include "tensorhub/arena_publisher.hpp"
 #include "tensorhub/concepts/consistency.hpp"
 #include "tensorhub/concepts/scheduler.hpp"
 #include "tensorhub/detail/build_mode.hpp"
@@ -84,6 +85,9 @@ struct hub_names<true, Transport, Policies...> {
 
  public:
   using publisher = tensorhub::publisher<Transport, consistency_type, integrity_type, memory_type>;
+  /// Is given its tensors one by one (arena_publisher.hpp).
+  using arena_publisher =
+      tensorhub::arena_publisher<Transport, consistency_type, integrity_type, memory_type>;
   using subscriber = tensorhub::subscriber<Transport, consistency_type, integrity_type, memory_type>;
   /// Receives beside its live weights, then copies (staged_subscriber.hpp).
   using staged_subscriber =

@@ -50,7 +50,7 @@ TENSORHUB_DECL any_double_buffered_subscriber::stage_handle any_double_buffered_
     version_selector selector, std::chrono::milliseconds timeout, update_reach reach) {
   prepare();
   const std::lock_guard lock{mutex_};  // no flip until the operation has begun
-  return sides_[next_side()]->update_async(selector, timeout, reach);
+  return sides_[next_side()]->update_async(selector, timeout, reach, true);
 }
 
 TENSORHUB_DECL install_report any_double_buffered_subscriber::install() {

@@ -39,7 +39,7 @@ TENSORHUB_DECL update_report any_staged_subscriber::stage(version_selector selec
 TENSORHUB_DECL any_staged_subscriber::stage_handle any_staged_subscriber::stage_async(
     version_selector selector, std::chrono::milliseconds timeout, update_reach reach) {
   prepare_stage();
-  return stage_.update_async(selector, timeout, reach);
+  return stage_.update_async(selector, timeout, reach, true);
 }
 
 TENSORHUB_DECL install_report any_staged_subscriber::install(std::chrono::milliseconds timeout) {

@@ -22,7 +22,7 @@ using message = detail::one_of<
     version_reply, list_request, list_reply, describe_request, describe_reply, leave_request,
     heartbeat_request, heartbeat_reply, status_reply, version_push, reassign_push, cut_off_push, abort_push,
     goodbye_push, receiving_request, why_request, why_reply, stuck_request, stuck_reply, retain_request,
-    offload_failed_request, retention_push, offload_push, drop_push, holding_request>;
+    offload_failed_request, retention_push, offload_push, drop_push, holding_request, committed_push>;
 
 /// A message with its frame header.
 struct envelope {

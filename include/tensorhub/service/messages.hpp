@@ -43,6 +43,8 @@
 /// |                         | confirmed)                                                                   |
 /// | abort_push              | the group operation failed in another shard (if the push is lost, the answer |
 /// |                         | to finish_request says so)                                                   |
+/// | committed_push          | the version that is being read, and was open, is whole: its root (if the push |
+/// |                         | is lost, the answer to source_failed_request says so)                        |
 /// | retention_push          | which versions are retained; workers announce it to a new server (sent at    |
 /// |                         | each change, and after a join)                                               |
 /// | offload_push            | copy this version into host memory and show it as a temporary replica        |
@@ -162,6 +164,7 @@ struct join_request {
   /// Workers of the model, as counted by an earlier server; zero: not known. The count must be recent and
   /// complete: a count that is too low ends the grace of the next server too early.
   std::uint32_t peers = 0;
+  bool open = false;             ///< `held` is not whole yet (publish_request)
   retention keeps{};             ///< as an earlier server told it
   bool temporary = false;        ///< part of a temporary replica (offload_push)
   std::string capability_key{};  ///< key for capabilities of its readers; empty: none are required
@@ -188,6 +191,9 @@ struct join_reply {
 struct publish_request {
   operation_counter operation{};
   reference held{};
+  /// The version is not whole yet: its chunks are shown as they are ready, and its root is not known. Another
+  /// publish_request of the same reference makes it whole; only that one is a call of the replica.
+  bool open = false;
 };
 struct unpublish_request {
   version_number version{};
@@ -215,6 +221,7 @@ struct update_request {
   std::uint32_t timeout_ms = 0;  ///< the server answers `timed_out` after this time
   update_reach reach = update_reach::anywhere;
   std::optional<announcement> shows{};  ///< valid if no drain is necessary first
+  bool ahead = false;                   ///< rather than wait for a version, read one that is open
 };
 struct update_reply {
   status result{};
@@ -229,6 +236,8 @@ struct update_reply {
   /// What the update overwrites is the last reliable copy of a retained version, which could not be handed
   /// over.
   bool lost = false;
+  bool open = false;  ///< the version is not whole yet, and `root` is not known
+  digest128 root{};   ///< of the version and the reader's shard; zero if integrity is off
 };
 /// The reader receives a version and can be read as `shows` describes.
 struct receiving_request {
@@ -391,6 +400,10 @@ struct cut_off_push {
 struct abort_push {
   operation_counter operation{};
   status reason{};
+};
+struct committed_push {
+  version_number version{};
+  digest128 root{};  ///< of the receiver's shard
 };
 struct retention_push {
   retention keeps{};

@@ -136,6 +136,8 @@ class control_block {
 
   /// One digest per chunk; an empty table (integrity off) leaves zeros.
   void set_digests(std::span<const digest128> table) noexcept;
+  /// The same for one chunk, before `add_chunk`.
+  void set_digest(chunk_index chunk, digest128 digest) noexcept;
 
   void set_segment(std::size_t segment, const remote_region& region) noexcept;
 

@@ -18,6 +18,11 @@
 /// chunk has arrived (control_block.hpp). One header read confirms all chunks that had arrived on that
 /// channel before the header read was posted.
 ///
+/// A version may be *open*: its publisher still fills it, and no lease has a root. The publisher shows each
+/// chunk with its digest when it is ready, so the pull reads digests together with the map, and believes a
+/// chunk that has the digest which was shown first for it. The pull is done only when it has been told the
+/// root (`commit`), and the table that it has collected is the one with that root (`settle`).
+///
 /// A source may itself be receiving. The reader then follows the chunk map of the source: it reads header and
 /// map together, again after each batch of chunks (that read also confirms the batch), and otherwise at an
 /// interval that doubles while the map has no news. The reader prefers chunks that none of its other sources
@@ -74,6 +79,14 @@ class pull {
 
   channel_id open_channel(source_slot slot, lane_id lane = 0);
 
+  /// The open version is whole, and this is its root (zero: no digests to check).
+  void commit(digest128 root);
+  /// Set while the root of `table()` has to be compared with this one: call `settle` then.
+  [[nodiscard]] std::optional<digest128> unsettled() const;
+  /// They agree: everything that was believed is of the published version. (If they do not, nothing that was
+  /// read may be used.)
+  void settle();
+
   /// These chunks first, in this order, instead of the ones that were preferred before; then any, as ever.
   void prefer(std::span<const chunk_index> chunks) { preferred_.assign(chunks.begin(), chunks.end()); }
 
@@ -106,13 +119,15 @@ class pull {
                       time_point now = {}) {
     look_arrived(id, status, bytes, false, now);
   }
-  /// The result of a task `map`: `bytes` are the control block up to control_offsets::map_end().
+  /// The result of a task `map`: `bytes` are the first `map_bytes()` of the control block.
   void map_arrived(channel_id id, completion_status status, std::span<const std::byte> bytes,
                    time_point now = {});
 
   // ---- state --------------------------------------------------------------------------------------------
 
-  [[nodiscard]] bool done() const noexcept { return confirmed_ == states_.size(); }
+  [[nodiscard]] bool done() const noexcept { return confirmed_ == states_.size() && !open_; }
+  /// What a task `map` reads: header and map, and the digests of a version that was open.
+  [[nodiscard]] std::uint64_t map_bytes() const noexcept;
   [[nodiscard]] std::uint64_t confirmed_chunks() const noexcept { return confirmed_; }
   [[nodiscard]] std::uint64_t confirmed_bytes() const noexcept { return confirmed_bytes_; }
   /// The number of confirmed chunks that were read from this source.
@@ -213,6 +228,12 @@ class pull {
   void confirm(chunk_index chunk, source_record& from);
 
   void apply_map(source_record& from, std::span<const std::byte> bytes, time_point now);
+  /// Takes over digests that were not known yet from `bytes`, and clears in `scratch_` what is not to be
+  /// believed: chunks without a digest, or with another one than was shown first.
+  void learn_digests(std::span<const std::byte> bytes);
+  /// A chunk does not have the digest that was shown first: whichever of the two was wrong, both are read
+  /// again.
+  void forget_digest(chunk_index chunk);
   void wait_longer(source_record& from, time_point now);
   /// More than `looks_per_read` looks per chunk read would find little.
   [[nodiscard]] duration shortest_interval() const noexcept;
@@ -305,6 +326,11 @@ class pull {
   std::uint64_t confirmed_bytes_ = 0;
   bool touched_ = false;
   bool stall_reported_ = false;
+  bool open_ = false;                ///< the version is open, or `table_` was not compared with `root_` yet
+  std::optional<digest128> root_{};  ///< of a version that was open: told by `commit`
+  static constexpr std::uint32_t max_open_mismatches = 3;
+  std::uint32_t open_mismatches_ = 0;  ///< chunks that had another digest than was shown first
+  std::uint64_t digests_lacking_ = 0;  ///< while it is open: chunks without a digest in `table_`
   time_point last_progress_{};
   /// Stalls reported since a source was lost; empty: none was lost.
   std::optional<std::uint32_t> orphan_stalls_;

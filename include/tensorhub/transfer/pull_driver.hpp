@@ -70,9 +70,11 @@ class pull_driver {
     /// The digest table is known, so confirmed chunks may be shown from now on. Called once, before any
     /// `confirmed`, while the driver's lock is held: it must be short and must not call the driver.
     std::function<void(std::span<const digest128>)> believed{};
-    /// Other workers may read these chunks. Called while the driver's lock is held: it must be short and must
-    /// not call the driver.
-    std::function<void(std::span<const chunk_index>)> confirmed{};
+    /// Other workers may read these chunks, whose digests are in the table. Called while the driver's lock is
+    /// held: it must be short and must not call the driver.
+    std::function<void(std::span<const chunk_index>, std::span<const digest128>)> confirmed{};
+    /// The version was open, and this is its table. Called once, as `confirmed`.
+    std::function<void(std::span<const digest128>)> settled{};
     std::function<void(const chunk_event&)> traced{};  ///< called by any lane, without a lock
   };
 
@@ -91,6 +93,7 @@ class pull_driver {
         contacts_{core_, options.contacts} {
     options_.lanes = std::max<std::size_t>(1, options_.lanes);
     total_bytes_ = shape.bytes();
+    look_bytes_ = core_.map_bytes();
   }
 
   void add_source(pull_target target) {
@@ -112,6 +115,13 @@ class pull_driver {
     wake_all();
   }
 
+  /// As at `pull`.
+  void commit(digest128 root) {
+    const std::lock_guard lock{mutex_};
+    core_.commit(root);
+    settle();
+    wake_all();
+  }
   /// As at `pull`.
   void prefer(std::span<const chunk_index> chunks) {
     const std::lock_guard lock{mutex_};
@@ -370,7 +380,7 @@ class pull_driver {
       case pull_task::kind_type::header:
         return self.queue.post_read(endpoint, scratch, look, {&from, 0, sizeof(control_header)}, id);
       case pull_task::kind_type::map:
-        return self.queue.post_read(endpoint, scratch, look, {&from, 0, offsets_.map_end()}, id);
+        return self.queue.post_read(endpoint, scratch, look, {&from, 0, look_bytes_}, id);
       case pull_task::kind_type::chunk:
         break;
     }
@@ -382,7 +392,7 @@ class pull_driver {
 
   /// The offset of a channel's slot for headers and maps in the scratch memory of its lane.
   [[nodiscard]] std::uint64_t look_offset(std::size_t look) const noexcept {
-    return (offsets_.total_bytes + 7) / 8 * 8 + look * offsets_.map_end();
+    return (offsets_.total_bytes + 7) / 8 * 8 + look * look_bytes_;
   }
 
   void process_completion(lane_state& self, const completion& done) {
@@ -412,14 +422,15 @@ class pull_driver {
       case pull_task::kind_type::map: {
         const bool is_map = kind == pull_task::kind_type::map;
         const auto bytes =
-            scratch.subspan(look_offset(channel.look), is_map ? offsets_.map_end() : sizeof(control_header));
+            scratch.subspan(look_offset(channel.look), is_map ? look_bytes_ : sizeof(control_header));
         const std::lock_guard lock{mutex_};
         if (is_map)
           core_.map_arrived(channel.id, done.status, bytes, now());
         else
           core_.header_arrived(channel.id, done.status, bytes, now());
         const auto fresh = core_.take_confirmed();
-        if (!fresh.empty() && handlers_.confirmed) handlers_.confirmed(fresh);
+        if (!fresh.empty() && handlers_.confirmed) handlers_.confirmed(fresh, core_.table());
+        settle();
         if (core_.done() || core_.is_lost(channel.slot)) wake_all();
         return;
       }
@@ -433,10 +444,28 @@ class pull_driver {
         const bool believed = core_.block_arrived(channel.id, done.status, block, root, now());
         if (believed && !std::exchange(showing_, true) && handlers_.believed)
           handlers_.believed(core_.table());
+        settle();
         wake_all();
         return;
       }
     }
+  }
+
+  /// Compares what was collected of an open version with its root. Pre-condition: the lock is held.
+  void settle() {
+    const auto root = core_.unsettled();
+    if (!root) return;
+    if (Integrity::root(seed_, core_.table()) == *root) {
+      core_.settle();
+      if (handlers_.settled) handlers_.settled(core_.table());
+    } else if (!failure_) {
+      failure_ = std::make_exception_ptr(
+          error(errc::corrupt,
+                "the chunks that were read while the version was open are not those that were "
+                "published: update again"));
+      stopped_ = true;
+    }
+    wake_all();
   }
 
   void arrived(lane_state& self, const channel_record& channel, chunk_index chunk, completion_status status,
@@ -532,6 +561,7 @@ class pull_driver {
   pull_driver_options options_;
   callbacks handlers_;
   std::uint64_t total_bytes_ = 0;
+  std::uint64_t look_bytes_ = 0;  ///< of a task `map`
 
   mutable std::mutex mutex_;
   pull core_;

@@ -51,7 +51,7 @@ struct pull_task {
     block = 0,   ///< read the whole control block (control_offsets::total_bytes), report `block_arrived`
     chunk = 1,   ///< read `chunk` to its place, digest the bytes, report `chunk_arrived`
     header = 2,  ///< read the control block's header again, report `header_arrived`
-    map = 3,     ///< read header and chunk map (control_offsets::map_end() bytes), report `map_arrived`
+    map = 3,     ///< read header and chunk map (`pull::map_bytes`), report `map_arrived`
   };
   kind_type kind = kind_type::chunk;
   chunk_index chunk = 0;
@@ -70,6 +70,8 @@ struct source_failure {
 struct pull_options {
   /// Integrity is on: a source for whose version the server names no root digest is not read.
   bool needs_root = false;
+  /// The version is not whole yet, and no lease has its root: the pull ends only after `commit`.
+  bool open = false;
   std::size_t window_chunks = 4;  ///< chunk reads outstanding per lane
   /// Chunk reads outstanding over a wide-area path, in addition: 1-2 bandwidth-delay products for all lanes.
   std::size_t far_window_chunks = 32;

@@ -110,6 +110,14 @@ class shard_memory {
     note(&registration_cost::pack_seconds, started);
   }
 
+  /// One tensor into the packed segment, from any thread. A large one is where it belongs already.
+  void pack(std::size_t tensor) {
+    const auto found = std::ranges::lower_bound(small_, tensor, {}, &small_tensor::position);
+    if (found == small_.end() || found->position != tensor) return;
+    const copy_run run{found->packed, found->own, found->bytes};
+    copy_small(std::span{&run, 1});
+  }
+
   /// Other bytes are about to arrive in the packed segment.
   void expect() {
     const std::lock_guard lock{unpack_mutex_};

@@ -8,7 +8,7 @@
 ///
 /// The simulator runs this code too (tests/support/simulation/worker.hpp).
 ///
-/// Thread safety: `add_chunk` for any thread; the worker serialises everything else.
+/// Thread safety: `add_chunk` for any thread, of each chunk once; the worker serialises everything else.
 
 #include <cstddef>
 #include <cstdint>
@@ -53,6 +53,13 @@ class control_writer {
   /// Shows the version that is described, whose bytes are still there.
   void show_again(version_number version, std::uint64_t epoch) noexcept { block_.show(version, epoch); }
   void add_chunk(chunk_index chunk) noexcept { block_.add_chunk(chunk); }
+  /// The same in a version whose table is not known as a whole yet (`show_receiving` without a table).
+  void add_chunk(chunk_index chunk, digest128 digest) noexcept {
+    block_.set_digest(chunk, digest);
+    block_.add_chunk(chunk);
+  }
+  /// The table of the version that is being received, which was shown without it.
+  void set_digests(std::span<const digest128> table) noexcept { block_.set_digests(table); }
   /// Bytes may change after this returns.
   void raise_epoch(std::uint64_t epoch) noexcept { block_.raise_epoch(epoch); }
 

@@ -12,7 +12,7 @@
 /// Thread safety: of a `data_plane`, `address`, `refused_connections`, `cut_off`, `renew`, `cost`,
 /// `raise_epoch`, `show_again` and `revoke_all` may be called from any thread; the worker serialises
 /// everything else. Of a `transfer`, `run` is called once; while it runs, `stop`, `add_source`,
-/// `release_source`, `prefer` and `progress` may be called from any thread. The rest of a `transfer` is for the time
+/// `release_source`, `commit`, `prefer` and `progress` may be called from any thread. The rest of a `transfer` is for the time
 /// after `run`.
 ///
 /// Errors: `error`, as the parts below throw them. They do not name the worker yet.
@@ -68,6 +68,8 @@ class transfer {
   virtual void stop() = 0;
   virtual void add_source(pull_target source) = 0;
   virtual void release_source(lease_id released) = 0;
+  /// The version, which was open, is whole: its root.
+  virtual void commit(digest128 root) = 0;
   /// These chunks first, in this order.
   virtual void prefer(std::span<const chunk_index> chunks) = 0;
   [[nodiscard]] virtual pull_progress progress() const = 0;
@@ -149,6 +151,18 @@ class data_plane {
   /// `invalid_argument` for a worker of other policies.
   virtual void copy_from(const data_plane& neighbour) = 0;
   [[nodiscard]] virtual std::unique_ptr<transfer> begin(pull_order order, transfer_events events) = 0;
+
+  // ---- a version that is filled while readers read it
+
+  /// Shows `version` with none of its bytes.
+  virtual void show_open(version_number version, std::uint64_t epoch) = 0;
+  /// All bytes of these chunks are there, and do not change any more: digests and shows them. Any thread, of
+  /// each chunk once.
+  virtual void seal(chunk_run chunks) = 0;
+  /// One small tensor into the packed segment. Any thread, of each tensor once.
+  virtual void pack_one(std::size_t tensor) = 0;
+  /// The digests of everything that was sealed.
+  [[nodiscard]] virtual version_digests sealed() const = 0;
 
   // ---- what readers are shown; after `register_all`
 

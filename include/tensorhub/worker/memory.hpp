@@ -73,6 +73,8 @@ class worker_memory {
     if (control_) control_->set_holder(self);
   }
   void add_chunk(chunk_index chunk) noexcept { control_->add_chunk(chunk); }
+  void add_chunk(chunk_index chunk, digest128 digest) noexcept { control_->add_chunk(chunk, digest); }
+  void set_digests(std::span<const digest128> table) noexcept { control_->set_digests(table); }
   /// Shows what `describe_held` has described.
   void show_again(version_number version, std::uint64_t epoch) noexcept {
     if (control_) control_->show_again(version, epoch);

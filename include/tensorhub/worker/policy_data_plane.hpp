@@ -62,6 +62,7 @@ class policy_transfer final : public transfer {
   void stop() override { driver_.stop(); }
   void add_source(pull_target source) override { driver_.add_source(std::move(source)); }
   void release_source(lease_id released) override { driver_.release_source(released); }
+  void commit(digest128 root) override { driver_.commit(root); }
   void prefer(std::span<const chunk_index> chunks) override { driver_.prefer(chunks); }
   [[nodiscard]] pull_progress progress() const override { return driver_.progress(); }
   [[nodiscard]] bool intact() const override { return driver_.intact(); }
@@ -159,12 +160,39 @@ class policy_data_plane final : public data_plane {
     pull_driver_options how{
         options_->lanes, options_->window_chunks, {std::min(options_->connect_timeout, order.time_left)}};
     how.rules.far_window_chunks = options_->far_window_chunks;
+    how.rules.open = order.open;
     auto begun = std::make_unique<policy_transfer<Transport, Integrity>>(
         transport_, *shape_, memory_.shard().places(), seed_of(order.version),
         first_chunk_of(order.ordinal, shape_->chunk_count()), how, wired(order, std::move(events)));
     for (pull_target& source : order.sources) begun->add_source(std::move(source));
     memory_.shard().expect();
     return begun;
+  }
+
+  void show_open(version_number version, std::uint64_t epoch) override {
+    fill_seed_ = seed_of(version);
+    filled_.assign(Integrity::enabled ? shape_->chunk_count() : 0, {});
+    memory_.show_receiving(version, epoch, {});
+  }
+  void seal(chunk_run chunks) override {
+    std::vector<placed_chunk> placed;
+    for (chunk_index i = chunks.first; i < chunks.first + chunks.count; ++i) {
+      const chunk_slice slice = shape_->slice(i);
+      const auto& place = memory_.shard().places()[slice.segment];
+      placed.push_back({i, place.data + slice.offset, slice.bytes, place.device});
+    }
+    std::vector<digest128> made(placed.size());
+    if constexpr (Integrity::enabled) chunk_digests<Integrity>{}.make(fill_seed_, placed, made);
+    for (std::size_t i = 0; i < placed.size(); ++i) {
+      if constexpr (Integrity::enabled) filled_[placed[i].chunk] = made[i];
+      memory_.add_chunk(placed[i].chunk, made[i]);
+    }
+  }
+  void pack_one(std::size_t tensor) override { memory_.shard().pack(tensor); }
+  [[nodiscard]] version_digests sealed() const override {
+    version_digests out{filled_, {}};
+    if constexpr (Integrity::enabled) out.root = Integrity::root(fill_seed_, filled_);
+    return out;
   }
 
   [[nodiscard]] remote_region control() const override { return memory_.control(); }
@@ -211,15 +239,24 @@ class policy_data_plane final : public data_plane {
     out.source_failed = std::move(events.source_failed);
     out.source_released = std::move(events.source_released);
     out.stalled = std::move(events.stalled);
-    out.believed = [this, version = order.version, epoch = order.epoch](std::span<const digest128> table) {
-      memory_.show_receiving(version, epoch, table);
+    out.believed = [this, version = order.version, epoch = order.epoch,
+                    is_open = order.open](std::span<const digest128> table) {
+      // A digest is shown with its chunk, or with all others when they are known to be right.
+      memory_.show_receiving(version, epoch, is_open ? std::span<const digest128>{} : table);
     };
-    out.confirmed = [this, counted = events.chunks_received,
-                     arrived = std::move(events.arrived)](std::span<const chunk_index> chunks) {
-      for (const chunk_index chunk : chunks) memory_.add_chunk(chunk);
+    out.confirmed = [this, is_open = order.open, counted = events.chunks_received,
+                     arrived = std::move(events.arrived)](std::span<const chunk_index> chunks,
+                                                          std::span<const digest128> table) {
+      for (const chunk_index chunk : chunks) {
+        if (is_open && !table.empty())
+          memory_.add_chunk(chunk, table[chunk]);
+        else
+          memory_.add_chunk(chunk);
+      }
       *counted += chunks.size();
       if (arrived) arrived(chunks);
     };
+    out.settled = [this](std::span<const digest128> table) { memory_.set_digests(table); };
     out.traced = options_->trace;
     return out;
   }
@@ -229,6 +266,8 @@ class policy_data_plane final : public data_plane {
   std::string capability_key_;
   worker_memory<Transport, Memory> memory_;
   const layout* shape_ = nullptr;
+  std::uint64_t fill_seed_ = 0;    ///< of the open version
+  std::vector<digest128> filled_;  ///< its digests so far
 };
 
 /// Makes data planes of these policies; `through` configures each one's transport. (Not inline: a file may

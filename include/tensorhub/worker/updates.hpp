@@ -75,7 +75,7 @@ class worker_updates {
                                       update_reach reach);
   [[nodiscard]] TENSORHUB_DECL update_handle update_async(version_selector selector,
                                                           std::chrono::milliseconds timeout,
-                                                          update_reach reach);
+                                                          update_reach reach, bool ahead);
   /// Copies what a neighbour of this process holds. If the neighbour takes the version back meanwhile, the
   /// copy fails with `source_lost`.
   TENSORHUB_DECL update_report update_from(worker_state& neighbour, std::chrono::milliseconds timeout);
@@ -95,6 +95,7 @@ class worker_updates {
   // ---- the session's orders. Pre-condition: the client's mutex is held
 
   TENSORHUB_DECL void perform(session& core, session_actions::start_pull& order);
+  TENSORHUB_DECL void perform(session& core, const session_actions::commit_pull& order);
   TENSORHUB_DECL void perform(session& core, session_actions::add_source& order);
   TENSORHUB_DECL void perform(session& core, const session_actions::release_source& order);
   TENSORHUB_DECL void perform(session& core, const session_actions::stop_pull& order);
@@ -107,7 +108,7 @@ class worker_updates {
   };
 
   TENSORHUB_DECL update_report run(operation_guard busy, const version_selector& selector,
-                                   std::chrono::milliseconds timeout, update_reach reach,
+                                   std::chrono::milliseconds timeout, update_reach reach, bool ahead,
                                    update_state* handle);
   /// From the session's answer to the report.
   [[nodiscard]] TENSORHUB_DECL update_report end_of(const session_result& result, time_point started,
@@ -142,6 +143,7 @@ class worker_updates {
   bool stop_requested_ = false;
   std::vector<pull_change> pending_changes_;
   std::vector<chunk_index> preferred_;  ///< by the transfer that is about to run
+  std::optional<digest128> committed_;  ///< what the transfer that is about to run is to be told
 };
 
 }  // namespace tensorhub::inline TENSORHUB_MODE

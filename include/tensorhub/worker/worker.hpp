@@ -68,6 +68,11 @@ class worker {
   TENSORHUB_DECL publish_report publish(version_number version,
                                         std::chrono::milliseconds timeout = defaults::join_timeout);
 
+  /// Opens a version whose bytes are yet to come: each chunk is read as soon as `data()` has sealed it, and
+  /// `publish` of the same version makes it whole. See arena_publisher.hpp.
+  TENSORHUB_DECL void open(version_number version,
+                           std::chrono::milliseconds timeout = defaults::join_timeout);
+
   /// Hides the version and returns when nobody reads it any more. At the deadline the remaining readers are
   /// cut off: the memory is the caller's again when this returns, whatever happens. (A transport that has to
   /// register the memory again for that, such as verbs, may take longer than `timeout`.)
@@ -93,10 +98,11 @@ class worker {
                                       update_reach reach = update_reach::anywhere);
 
   /// Like `update`, in a thread of its own; the operation has begun when this returns. The worker must
-  /// outlive the handle.
+  /// outlive the handle. `ahead`: where it would wait for a version, it may read one that is open (see
+  /// `open`), and ends when that one is whole; it fails with `unavailable` if that never happens.
   [[nodiscard]] TENSORHUB_DECL update_handle update_async(
       version_selector selector = latest, std::chrono::milliseconds timeout = defaults::update_timeout,
-      update_reach reach = update_reach::anywhere);
+      update_reach reach = update_reach::anywhere, bool ahead = false);
 
   /// Takes over the version that `neighbour` holds: another worker of this process, for the same shard and of
   /// the same policies. Its bytes were verified when they arrived and cannot change meanwhile (it is busy),

@@ -70,6 +70,7 @@ class publishing {
     if (!before_update) {
       worker.parked.reset();
       worker.withdrawn = true;
+      if (worker.fills) updates_.give_up_open(worker, who(worker) + " has taken it back");
       versions_.reindex(worker);
       updates_.refresh(*worker.replica);
     }
@@ -185,10 +186,11 @@ class publishing {
                                         " has other bytes, or nobody has published it: update this worker"};
   }
 
-  [[nodiscard]] messages::status publish(worker_state& worker, const messages::publish_request& request,
-                                         operation_counter& counter) {
-    const version_number version = request.held.version;
-    model_state& model = *worker.model;
+  /// This worker may publish this version, whole or open.
+  [[nodiscard]] static messages::status check_publish(const worker_state& worker,
+                                                      const messages::reference& held) {
+    const version_number version = held.version;
+    const model_state& model = *worker.model;
     if (!version) return {errc::invalid_argument, "version 0 cannot be published: count from 1"};
     if (worker.overwriting) return {errc::busy, "an update of this worker is running"};
     const auto record = model.versions.find(version);
@@ -199,18 +201,36 @@ class publishing {
                                           to_string(model.latest_seen) + " was published already"};
     }
     if (record != model.versions.end()) {
-      if (!versions::may_have_root(worker, request.held)) {
+      if (!versions::may_have_root(worker, held)) {
         return {errc::version_conflict,
                 "version " + to_string(version) + " was published with other bytes in shard " +
                     to_string(worker.shard) + ": the same version has the same bytes for ever"};
       }
     }
-    if (const auto agreed = agree_on_publish(worker, request, counter); !agreed.ok()) return agreed;
+    return {};
+  }
+
+  [[nodiscard]] messages::status publish(worker_state& worker, const messages::publish_request& request,
+                                         operation_counter& counter) {
+    if (const auto checked = check_publish(worker, request.held); !checked.ok()) return checked;
+    const version_number version = request.held.version;
+    model_state& model = *worker.model;
+    const bool is_shown =
+        worker.shows_open() && worker.held->version == version && worker.held->epoch == request.held.epoch;
+    if (!request.open) {
+      if (const auto agreed = agree_on_publish(worker, request, counter); !agreed.ok()) return agreed;
+      worker.published = version;
+    }
     model.latest_seen = std::max(model.latest_seen, version);
-    leases_.forget_drain(worker);
-    versions_.drop(worker);
-    versions_.hold(worker, request.held, true);
-    worker.published = version;
+    if (!is_shown) {  // the readers of an open version read on when it is whole
+      leases_.forget_drain(worker);
+      versions_.drop(worker);
+    }
+    messages::reference held = request.held;
+    if (request.open) held.root = {};
+    versions_.hold(worker, held, true, request.open);
+    if (!request.open) updates_.tell_committed(model, version, worker.shard.index);
+    model.operations.retry = model.operations.retry || request.open;
     if (core_.recovering()) worker.has_old_keys = true;  // an earlier server may have assigned it readers
     updates_.refresh(*worker.replica);
     versions_.forget_old(model);

@@ -107,6 +107,7 @@ struct worker_state {
 
   std::optional<messages::reference> held{};
   bool publisher = false;             ///< published `held` itself
+  bool fills = false;                 ///< `held` is open: it is not whole yet, and its root is not known
   bool withdrawn = false;             ///< unpublish has begun
   bool overwriting = false;           ///< an update writes into its memory: `held` may be gone at any time
   bool group_pending = false;         ///< has finished an update that its group has not finished
@@ -149,10 +150,14 @@ struct worker_state {
   messages::closed_requests closed{};
 
   /// The worker holds a version that counts for its replica.
-  [[nodiscard]] bool holds() const noexcept { return held && !withdrawn && !overwriting && !group_pending; }
+  [[nodiscard]] bool holds() const noexcept {
+    return held && !fills && !withdrawn && !overwriting && !group_pending;
+  }
+  /// Shows an open version.
+  [[nodiscard]] bool shows_open() const noexcept { return held && fills && !withdrawn; }
   /// The worker has the bytes of this version, if only until it makes the call that overwrites them.
   [[nodiscard]] bool still_has(version_number version) const noexcept {
-    return held && held->version == version && !withdrawn && !group_pending;
+    return held && !fills && held->version == version && !withdrawn && !group_pending;
   }
   /// The reference that readers get; null: none.
   [[nodiscard]] const messages::reference* shown() const noexcept {
@@ -169,6 +174,7 @@ struct member_state {
   version_selector selector{};
   messages::update_reach reach = messages::update_reach::anywhere;
   std::optional<messages::announcement> shows{};
+  bool ahead = false;   ///< rather than wait, it reads an open version
   bool keeps = false;   ///< holds the decided version already
   bool intact = false;  ///< failed before any byte was overwritten
   time_point deadline = time_point::never();
@@ -329,6 +335,7 @@ struct model_state {
   version_number latest_seen{};  ///< highest that any shard ever published
   version_number latest_ever{};  ///< highest that was ever complete
   std::uint32_t workers = 0;
+  std::uint32_t filling = 0;         ///< workers whose version is open
   version_number latest_told{};      ///< highest that a worker knows from an earlier server
   bool succeeds = false;             ///< an earlier server knew this model
   std::uint32_t workers_before = 0;  ///< workers of the model at the earlier server, as far as is known

@@ -71,6 +71,7 @@ class updates {
     member.selector = request.selector;
     member.reach = request.reach;
     member.shows = request.shows;
+    member.ahead = request.ahead;
     member.deadline = core_.now + std::chrono::milliseconds{request.timeout_ms};
     table_.look_at(operation, member.deadline);
     if (resolve_ended(operation)) return;
@@ -111,7 +112,7 @@ class updates {
       return core_.answer(worker, sequence,
                           refused(no_source_left(*operation, worker, request.detail), operation->counter));
     }
-    core_.answer(worker, sequence, assigned(*operation, std::move(found)));
+    core_.answer(worker, sequence, assigned_to(worker, *operation, std::move(found)));
     serve_waiting(*worker.model);
   }
 
@@ -185,6 +186,29 @@ class updates {
     go_on_with(*known, request.version);
     if (!resolve_ended(*known)) close_if_finished(*known);
     serve_waiting(model);
+  }
+
+  // ---- open versions
+
+  /// A version that was open has a root in this shard: those that read it are told.
+  void tell_committed(model_state& model, version_number version, std::uint32_t shard) {
+    if (!model.operations.users.contains(version)) return;
+    const messages::committed_push told{version, model.versions.at(version).roots[shard]};
+    for (const worker_state* reader : readers_of(model, version, shard))
+      core_.send(reader->id, {}, messages::message{told});
+  }
+  /// The worker does not fill its open version any more: nobody can get all of it.
+  void give_up_open(const worker_state& worker, const std::string& why) {
+    model_state& model = *worker.model;
+    const version_number version = worker.held->version;
+    std::vector<operation_state*> failed;
+    for (const worker_state* reader : readers_of(model, version, worker.shard.index))
+      failed.push_back(leases_.operation_read_by(*reader));
+    for (operation_state* operation : failed) {
+      if (operation == nullptr) continue;
+      close_failed(*operation, {errc::unavailable, "version " + to_string(version) + " of model '" +
+                                                       model.name + "' was never whole: " + why});
+    }
   }
 
   // ---- entry points for the other parts
@@ -378,6 +402,28 @@ class updates {
     }
   }
 
+  /// Workers that have sources of this version, in this shard.
+  [[nodiscard]] std::vector<const worker_state*> readers_of(const model_state& model, version_number version,
+                                                            std::uint32_t shard) const {
+    std::vector<const worker_state*> out;
+    for (const auto& [serial, operation] : model.operations.all) {
+      if (operation->closed || !operation->decided || operation->version != version) continue;
+      const member_state* member = member_of(*operation, shard);
+      const worker_state* reader = operation->replica->workers[shard];
+      if (member != nullptr && member->phase == phase::assigned && reader != nullptr) out.push_back(reader);
+    }
+    return out;
+  }
+  [[nodiscard]] static messages::update_reply assigned_to(const worker_state& reader,
+                                                          const operation_state& operation,
+                                                          std::vector<messages::assignment> sources) {
+    messages::update_reply reply = assigned(operation, std::move(sources));
+    const version_state& version = reader.model->versions.at(operation.version);
+    reply.root = version.roots[reader.shard.index];
+    reply.open = !reply.root && version.sources[reader.shard.index]->complete_count() == 0;
+    return reply;
+  }
+
   // ---- decision
 
   void try_decide(operation_state& operation, const member_state& asked) {
@@ -396,6 +442,7 @@ class updates {
     }
     switch (decision.kind) {
       case version_decision::kind_type::wait:
+        if (const version_number open = open_version(operation, asked)) return start(operation, open);
         return;
       case version_decision::kind_type::refuse:
         return close_failed(operation, {decision.reason, "version " + to_string(selector.version) +
@@ -406,6 +453,28 @@ class updates {
       case version_decision::kind_type::take:
         return start(operation, decision.version);
     }
+  }
+
+  /// The newest open version that the call would wait for otherwise, if every shard of it can be read.
+  [[nodiscard]] static version_number open_version(const operation_state& operation,
+                                                   const member_state& asked) {
+    const model_state& model = *operation.replica->model;
+    if (!asked.ahead || model.filling == 0) return {};
+    const auto may_begin = [&](version_number version) {
+      for (std::uint32_t shard = 0; shard < model.shards; ++shard) {
+        if (operation.only_shard && *operation.only_shard != shard) continue;
+        const bool has_source = model.versions.at(version).sources[shard]->complete_count() > 0 ||
+                                versions::is_open(model, version, shard);
+        if (!has_source) return false;
+      }
+      return true;
+    };
+    for (auto each = model.versions.rbegin(); each != model.versions.rend(); ++each) {
+      if (accepts(asked.selector, each->first) && each->first > operation.replica->complete &&
+          may_begin(each->first))
+        return each->first;
+    }
+    return {};
   }
 
   /// A holder of this version may still join, even if the count says that all workers are back. False if this
@@ -549,7 +618,7 @@ class updates {
     std::vector<messages::assignment> sources{leases_.assignment_of(operation, lease->second, worker)};
     if (member.shows && sources.front().drained) show(operation, worker, *member.shows);
     leases_.grow(operation, worker, {}, &sources);
-    messages::update_reply reply = assigned(operation, std::move(sources));
+    messages::update_reply reply = assigned_to(worker, operation, std::move(sources));
     reply.ordinal = worker.model->versions.at(operation.version).ordinals[worker.shard.index]++;
     reply.lost = worker.held && retention::is_lost(*worker.model, worker.held->version);
     core_.answer(worker, std::exchange(member.sequence, {}), std::move(reply));

@@ -20,9 +20,11 @@ class versions {
  public:
   explicit versions(core& core) : core_{core} {}
 
-  void hold(worker_state& worker, const messages::reference& reference, bool publisher) {
+  /// `fills`: the version is open.
+  void hold(worker_state& worker, const messages::reference& reference, bool publisher, bool fills = false) {
     worker.held = reference;
     worker.publisher = publisher;
+    set_fills(worker, fills);
     worker.leaving = false;  // a process that leaves holds nothing anew
     version_state& version = version_of(*worker.model, reference.version);
     if (!version.roots[worker.shard.index]) version.roots[worker.shard.index] = reference.root;
@@ -35,7 +37,18 @@ class versions {
   [[nodiscard]] static bool may_have_received(const worker_state& worker,
                                               const messages::reference& reference) {
     if (const digest128 known = known_root(worker, reference.version)) return known == reference.root;
+    if (is_open(*worker.model, reference.version, worker.shard.index)) return false;
     return worker.was_elsewhere || reference.version <= worker.model->latest_seen;
+  }
+  /// Nobody has this shard of the version completely, but somebody is filling it.
+  [[nodiscard]] static bool is_open(const model_state& model, version_number version, std::uint32_t shard) {
+    if (model.filling == 0) return false;
+    const auto record = model.versions.find(version);
+    return record != model.versions.end() && record->second.sources[shard]->complete_count() == 0 &&
+           std::ranges::any_of(model.replicas, [&](const auto& entry) {
+             const worker_state* worker = entry.second->workers[shard];
+             return worker != nullptr && worker->shows_open() && worker->held->version == version;
+           });
   }
   /// No root of the version is known, or this one.
   [[nodiscard]] static bool may_have_root(const worker_state& worker, const messages::reference& reference) {
@@ -53,6 +66,7 @@ class versions {
     if (!worker.held) return;
     worker.held.reset();
     worker.publisher = false;
+    set_fills(worker, false);
     reindex(worker);
   }
 
@@ -81,7 +95,7 @@ class versions {
   /// Offers the worker to readers if it shows a readable version; withdraws the offer otherwise.
   void reindex(worker_state& worker) {
     offer wanted = offer::none;
-    if (worker.receiving && !worker.withdrawn) {
+    if ((worker.receiving && !worker.withdrawn) || worker.shows_open()) {
       wanted = offer::receiving;
     } else if (worker.held && !worker.withdrawn && !worker.overwriting &&
                (!worker.replica->torn || worker.group_pending)) {
@@ -167,6 +181,11 @@ class versions {
   }
 
  private:
+  static void set_fills(worker_state& worker, bool fills) {
+    worker.model->filling -= worker.fills ? 1 : 0;
+    worker.fills = fills;
+    worker.model->filling += fills ? 1 : 0;
+  }
   /// Of the worker's shard; zero: not known.
   [[nodiscard]] static digest128 known_root(const worker_state& worker, version_number version) {
     const auto record = worker.model->versions.find(version);

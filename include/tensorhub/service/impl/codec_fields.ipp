@@ -143,12 +143,12 @@ inline void move_field(field_archive& archive, messages::past& p) {
 inline void move_field(field_archive& archive, messages::join_request& m) {
   auto& [model, replica, shard, place, spot, transport, consistency, integrity, address, layout_digest,
          chunk_bytes, chunk_count, tensors, held, operation, reading, receiving, ended_well, decided, latest,
-         peers, keeps, temporary, capability_key, before, barred] = m;
+         peers, open, keeps, temporary, capability_key, before, barred] = m;
   archive(as_name(model), as_name(replica), shard, place, spot, as_name(transport), as_name(consistency),
           as_name(integrity), address, layout_digest, chunk_bytes, chunk_count,
           as_list(tensors, minimum_tensor_bytes, limits::tensors), held, operation, as_sources(reading),
-          receiving, ended_well, decided, latest, peers, keeps, temporary, as_secret(capability_key), before,
-          as_list(barred, 8, limits::barred_readers));
+          receiving, ended_well, decided, latest, peers, open, keeps, temporary, as_secret(capability_key),
+          before, as_list(barred, 8, limits::barred_readers));
 }
 inline void move_field(field_archive& archive, messages::join_reply& m) {
   auto& [result, epoch, wants_layout, heartbeat_interval_ms, worker_timeout_ms, group_timeout_ms, operation,
@@ -157,8 +157,8 @@ inline void move_field(field_archive& archive, messages::join_reply& m) {
           latest, workers);
 }
 inline void move_field(field_archive& archive, messages::publish_request& m) {
-  auto& [operation, held] = m;
-  archive(operation, held);
+  auto& [operation, held, open] = m;
+  archive(operation, held, open);
 }
 inline void move_field(field_archive& archive, messages::unpublish_request& m) {
   auto& [version, epoch, operation, leaving] = m;
@@ -169,12 +169,12 @@ inline void move_field(field_archive& archive, messages::drained_reply& m) {
   archive(result, finished, moved, cut_off, revoke, lost);
 }
 inline void move_field(field_archive& archive, messages::update_request& m) {
-  auto& [operation, selector, timeout_ms, reach, shows] = m;
-  archive(operation, selector, timeout_ms, reach, shows);
+  auto& [operation, selector, timeout_ms, reach, shows, ahead] = m;
+  archive(operation, selector, timeout_ms, reach, shows, ahead);
 }
 inline void move_field(field_archive& archive, messages::update_reply& m) {
-  auto& [result, operation, keep, version, sources, ordinal, lost] = m;
-  archive(result, operation, keep, version, as_sources(sources), ordinal, lost);
+  auto& [result, operation, keep, version, sources, ordinal, lost, open, root] = m;
+  archive(result, operation, keep, version, as_sources(sources), ordinal, lost, open, root);
 }
 inline void move_field(field_archive& archive, messages::receiving_request& m) {
   auto& [operation, shows] = m;
@@ -231,6 +231,10 @@ inline void move_field(field_archive& archive, messages::retain_request& m) {
 inline void move_field(field_archive& archive, messages::offload_failed_request& m) {
   auto& [version, reason] = m;
   archive(version, reason);
+}
+inline void move_field(field_archive& archive, messages::committed_push& m) {
+  auto& [version, root] = m;
+  archive(version, root);
 }
 inline void move_field(field_archive& archive, messages::retention_push& m) {
   auto& [keeps] = m;

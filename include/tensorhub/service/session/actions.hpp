@@ -59,6 +59,11 @@ struct start_pull {
   version_number version{};
   std::vector<messages::assignment> sources{};
   std::uint64_t ordinal = 0;
+  bool open = false;  ///< the version is not whole yet: the transfer ends only after `commit_pull`
+};
+/// The version that is being read is whole: this is its root (zero: integrity is off).
+struct commit_pull {
+  digest128 root{};
 };
 /// Read from this source too, and keep the received chunks. If `released` is set, release that source: when
 /// no
@@ -101,9 +106,9 @@ struct use_server {
 
 using session_action =
     detail::one_of<session_actions::raise_epoch, session_actions::restore, session_actions::start_pull,
-                   session_actions::add_source, session_actions::release_source, session_actions::stop_pull,
-                   session_actions::cut_off_reader, session_actions::cut_off_all, session_actions::use_server,
-                   session_actions::offload, session_actions::drop>;
+                   session_actions::commit_pull, session_actions::add_source, session_actions::release_source,
+                   session_actions::stop_pull, session_actions::cut_off_reader, session_actions::cut_off_all,
+                   session_actions::use_server, session_actions::offload, session_actions::drop>;
 
 /// Identifies one call; zero is no call.
 using session_ticket = std::uint64_t;

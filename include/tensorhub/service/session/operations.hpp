@@ -20,9 +20,15 @@ namespace tensorhub::inline TENSORHUB_MODE::session_detail {
 
 class operations : public questions {
  public:
-  /// The control block must already show the version at `epoch()`.
+  /// The control block must already show the version at `epoch()`. If the version is open, this makes it
+  /// whole.
   session_ticket publish(time_point now, version_number version, digest128 root, const remote_region& control,
                          time_point deadline);
+
+  /// Publishes a version whose bytes are yet to come. The control block must already show it as receiving, at
+  /// `epoch()`. Workers that wait for it read what is there.
+  session_ticket open(time_point now, version_number version, const remote_region& control,
+                      time_point deadline);
 
   /// Ends when no reader is left. At the deadline the memory is returned by force, and remaining readers
   /// fail.
@@ -32,7 +38,7 @@ class operations : public questions {
   /// `control`: the control block, readable while the update runs; empty: no worker may read meanwhile.
   session_ticket update(time_point now, const version_selector& selector, time_point deadline,
                         const std::optional<remote_region>& control = std::nullopt,
-                        messages::update_reach reach = messages::update_reach::anywhere);
+                        messages::update_reach reach = messages::update_reach::anywhere, bool ahead = false);
 
   /// Ends a running update with `cancelled`; any other ticket is ignored.
   void cancel(time_point now, session_ticket ticket);
@@ -92,6 +98,10 @@ class operations : public questions {
 
   void on_push(time_point now, const messages::reassign_push& push);
 
+  void on_push(time_point, const messages::committed_push& push) {
+    if (operation_ && push.version == operation_->version) become_whole(push.root);
+  }
+
   void on_push(time_point now, const messages::abort_push& push) {
     if (operation_ && push.operation == counter_ && !operation_->is_local()) abort(now, push.reason);
   }
@@ -120,6 +130,11 @@ class operations : public questions {
  private:
   /// Starts reading after the server has decided the version and assigned sources.
   void begin_pull(time_point now, const pending_request& pending, const messages::update_reply& reply);
+
+  /// Asks the server to show `operation_->target`.
+  void ask_publish(time_point now);
+  /// The version of an update is not open any more.
+  void become_whole(digest128 root);
 
   /// Shows nothing any more: the bytes may change.
   void hide(std::uint64_t announced = 0);

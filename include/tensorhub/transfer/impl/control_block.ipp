@@ -56,11 +56,12 @@ TENSORHUB_DECL void control_block::show(version_number version, std::uint64_t ep
 }
 
 TENSORHUB_DECL void control_block::set_digests(std::span<const digest128> table) noexcept {
-  for (std::uint64_t i = 0; i < chunk_count_; ++i) {
-    const digest128 digest = i < table.size() ? table[i] : digest128{};
-    store(offsets_.digests / 8 + 2 * i, digest.low);
-    store(offsets_.digests / 8 + 2 * i + 1, digest.high);
-  }
+  for (std::uint64_t i = 0; i < chunk_count_; ++i) set_digest(i, i < table.size() ? table[i] : digest128{});
+}
+
+TENSORHUB_DECL void control_block::set_digest(chunk_index chunk, digest128 digest) noexcept {
+  store(offsets_.digests / 8 + 2 * chunk, digest.low);
+  store(offsets_.digests / 8 + 2 * chunk + 1, digest.high);
 }
 
 TENSORHUB_DECL void control_block::set_segment(std::size_t segment, const remote_region& region) noexcept {

@@ -3,6 +3,7 @@
 /// Which task comes next, what each report changes, and which chunk is taken from which source: definitions
 /// of pull.hpp.
 
+#include <cstring>
 #include <utility>
 
 #include "tensorhub/transfer/pull.hpp"
@@ -19,10 +20,40 @@ TENSORHUB_DECL pull::pull(const layout& shape, pull_options options, chunk_index
   random_ = (first_chunk + 1) * 0x9e3779b97f4a7c15ull | 1;
   if (chunks % 64 != 0) missing_.back() = (1ull << (chunks % 64)) - 1;
   missing_count_ = chunks;
+  open_ = options.open;
+  if (open_ && options.needs_root) {
+    table_.resize(chunks);
+    digests_lacking_ = chunks;
+  }
+  // An open version may be filled slowly, and what is read of it then is not small.
+  if (open_)
+    options_.poll_longest = std::max<duration>(options_.poll_longest, std::chrono::microseconds{chunks});
+}
+
+TENSORHUB_DECL void pull::commit(digest128 root) {
+  if (!options_.open || root_) return;
+  root_ = root;
+  for (source_record& each : sources_) each.facts.root = root;
+  last_progress_ = {};
+  if (!options_.needs_root) settle();
+}
+
+TENSORHUB_DECL std::optional<digest128> pull::unsettled() const {
+  return open_ && digests_lacking_ == 0 ? root_ : std::nullopt;
+}
+
+TENSORHUB_DECL void pull::settle() {
+  open_ = false;
+}
+
+TENSORHUB_DECL std::uint64_t pull::map_bytes() const noexcept {
+  const control_offsets at = control_offsets::of(*layout_);
+  return options_.open ? at.segments : at.map_end();
 }
 
 TENSORHUB_DECL source_slot pull::add_source(const pull_source& source) {
   sources_.emplace_back().facts = source;
+  if (root_) sources_.back().facts.root = *root_;
   return static_cast<source_slot>(sources_.size() - 1);
 }
 
@@ -147,9 +178,16 @@ TENSORHUB_DECL bool pull::block_arrived(channel_id id, completion_status status,
     return lost(slot, errc::protocol_mismatch, "what was read is not a control block of this layout");
   }
   if (!matches(*header, from)) return lost(slot, errc::contract_broken, changed(*header, from.facts));
-  if (options_.needs_root && !from.facts.root)
+  // What an open version has shown is compared with its root by `settle`; its chunks with the table.
+  if (options_.needs_root && !from.facts.root && !options_.open)
     return lost(slot, errc::corrupt, "the server names no root digest of this version");
-  if (from.facts.root && root != from.facts.root) {
+  if (from.facts.root && root != from.facts.root && !options_.open) {
+    // The source began while the version was open, and does not know all digests yet.
+    if (from.facts.receiving && std::ranges::count(read_control_digests(block, *layout_), digest128{}) > 0) {
+      from.state = source_state::unknown;
+      wait_longer(from, now);
+      return false;
+    }
     return lost(slot, errc::corrupt, "the source's digest table is not the published one");
   }
   auto segments = read_control_segments(block, *layout_);
@@ -157,12 +195,13 @@ TENSORHUB_DECL bool pull::block_arrived(channel_id id, completion_status status,
   if (table_.empty() && from.facts.root) table_ = read_control_digests(block, *layout_);
   from.segments = std::move(*segments);
   from.state = source_state::believed;
-  from.complete = header->state == static_cast<std::uint64_t>(control_state::shown);
+  from.complete = header->state == static_cast<std::uint64_t>(control_state::shown) && !open_;
   from.may_have = from.complete;
   if (!from.complete) from.map.assign(missing_.size(), 0);
   from.poll_interval = options_.poll_shortest;
   from.next_poll = now;
   last_progress_ = now;
+  if (open_) apply_map(from, block, now);
   return true;
 }
 
@@ -178,8 +217,11 @@ TENSORHUB_DECL void pull::chunk_arrived(channel_id id, chunk_index chunk, comple
                 chunk);
     return;
   }
-  if (from.facts.root && digest != table_[chunk]) {
+  if (!table_.empty() && digest != table_[chunk]) {
     give_back(chunk);
+    if (open_) forget_digest(chunk);
+    // What was wrong may have been the digest, half of which was read before it was written.
+    if (open_ && ++open_mismatches_ <= max_open_mismatches) return;
     lose_source(c.slot, errc::corrupt,
                 "chunk " + std::to_string(chunk) + " does not have its published digest", chunk);
     return;
@@ -281,10 +323,10 @@ TENSORHUB_DECL void pull::look_arrived(channel_id id, completion_status status,
   }
   for (const chunk_index chunk : c.confirming) confirm(chunk, from);
   c.confirming.clear();
-  if (header->state == static_cast<std::uint64_t>(control_state::shown)) {
+  if (header->state == static_cast<std::uint64_t>(control_state::shown) && !open_) {
     from.may_have = from.may_have || !from.complete;
     from.complete = true;
-  } else if (with_map && bytes.size() >= control_offsets::of(*layout_).map_end()) {
+  } else if (with_map && bytes.size() >= map_bytes()) {
     apply_map(from, bytes, now);
   }
 }
@@ -303,6 +345,7 @@ TENSORHUB_DECL void pull::apply_map(source_record& from, std::span<const std::by
   bool news = false;
   scratch_.resize(from.map.size());
   read_control_map(bytes, scratch_);
+  if (open_ && options_.needs_root) learn_digests(bytes);
   for (std::size_t i = 0; i < scratch_.size(); ++i) {
     news = news || (scratch_[i] & ~from.map[i] & missing_[i]) != 0;
     from.map[i] |= scratch_[i];
@@ -311,6 +354,32 @@ TENSORHUB_DECL void pull::apply_map(source_record& from, std::span<const std::by
   from.may_have = true;
   from.poll_interval = shortest_interval();
   from.next_poll = now + from.poll_interval;
+}
+
+TENSORHUB_DECL void pull::learn_digests(std::span<const std::byte> bytes) {
+  const std::uint64_t first = control_offsets::of(*layout_).digests;
+  for (std::size_t word = 0; word < scratch_.size(); ++word) {
+    for (std::uint64_t left = scratch_[word]; left != 0; left &= left - 1) {
+      const std::uint64_t bit = left & (~left + 1);
+      const std::size_t chunk = word * 64 + static_cast<std::size_t>(std::countr_zero(left));
+      if (chunk >= table_.size()) break;
+      digest128 shown;
+      std::memcpy(static_cast<void*>(&shown), bytes.data() + first + chunk * sizeof shown, sizeof shown);
+      if (shown && !table_[chunk]) {
+        table_[chunk] = shown;
+        --digests_lacking_;
+      }
+      if (!shown || shown != table_[chunk]) scratch_[word] &= ~bit;
+    }
+  }
+}
+
+TENSORHUB_DECL void pull::forget_digest(chunk_index chunk) {
+  if (table_[chunk]) ++digests_lacking_;
+  table_[chunk] = {};
+  for (source_record& each : sources_) {
+    if (!each.map.empty()) each.map[chunk / 64] &= ~(1ull << (chunk % 64));
+  }
 }
 
 TENSORHUB_DECL void pull::wait_longer(source_record& from, time_point now) {

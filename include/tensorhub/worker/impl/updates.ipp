@@ -60,22 +60,22 @@ namespace worker_detail {
 TENSORHUB_DECL update_report worker_updates::update(version_selector selector,
                                                     std::chrono::milliseconds timeout, update_reach reach) {
   return whole_->counted.update(
-      [&] { return run(operation_guard{*whole_}, selector, timeout, reach, nullptr); });
+      [&] { return run(operation_guard{*whole_}, selector, timeout, reach, false, nullptr); });
 }
 
 TENSORHUB_DECL update_handle worker_updates::update_async(version_selector selector,
                                                           std::chrono::milliseconds timeout,
-                                                          update_reach reach) {
+                                                          update_reach reach, bool ahead) {
   auto state = std::make_shared<update_state>();
   state->owner = whole_;
   update_handle handle{state};
   handle.thread_ =
-      std::jthread{[this, state, selector, timeout, reach, busy = operation_guard{*whole_}]() mutable {
+      std::jthread{[this, state, selector, timeout, reach, ahead, busy = operation_guard{*whole_}]() mutable {
         update_report report;
         std::exception_ptr failed;
         try {
           report = whole_->counted.update(
-              [&] { return run(std::move(busy), selector, timeout, reach, state.get()); });
+              [&] { return run(std::move(busy), selector, timeout, reach, ahead, state.get()); });
         } catch (...) {
           failed = std::current_exception();
         }
@@ -131,7 +131,7 @@ TENSORHUB_DECL update_report worker_updates::end_of(const session_result& result
 TENSORHUB_DECL update_report worker_updates::run([[maybe_unused]] operation_guard busy,
                                                  const version_selector& selector,
                                                  std::chrono::milliseconds timeout, update_reach reach,
-                                                 update_state* handle) {
+                                                 bool ahead, update_state* handle) {
   const auto started = whole_->clock.now();
   const auto until = std::chrono::steady_clock::now() + timeout;
   whole_->ensure_joined(until, handle);
@@ -139,7 +139,7 @@ TENSORHUB_DECL update_report worker_updates::run([[maybe_unused]] operation_guar
     if (whole_->leaving) throw whole_->failure(errc::cancelled, "this worker leaves its model");
     const std::chrono::milliseconds left = detail::time_left(until);
     const session_ticket begun = core.update(now, selector, now + (left - worker_state::last_part(left)),
-                                             whole_->data->control(), reach);
+                                             whole_->data->control(), reach, ahead);
     core.end_by(now + left);
     return begun;
   });
@@ -236,6 +236,7 @@ TENSORHUB_DECL void worker_updates::pull_now(pull_order order, update_report& re
       reading_version_ = version;
       for (pull_change& change : std::exchange(pending_changes_, {})) change_sources(std::move(change));
       begun->prefer(preferred_.empty() ? first_wanted(handle) : preferred_);
+      if (const auto root = std::exchange(committed_, std::nullopt)) begun->commit(*root);
       if (std::exchange(stop_requested_, false) || core.fatal()) begun->stop();
     });
     if (begun->run()) {
@@ -453,7 +454,8 @@ TENSORHUB_DECL void arriving_tensors::await_next(std::chrono::milliseconds timeo
 TENSORHUB_DECL void worker_updates::perform(session& core, session_actions::start_pull& order) {
   pending_changes_.clear();
   stop_requested_ = false;
-  pull_order next{order.version, core.epoch(), order.ordinal, {}};
+  committed_.reset();
+  pull_order next{order.version, core.epoch(), order.ordinal, {}, order.open};
   for (const messages::assignment& source : order.sources)
     next.sources.push_back(worker_detail::pull_target_of(source, whole_->shape.chunk_count()));
   try {
@@ -464,6 +466,12 @@ TENSORHUB_DECL void worker_updates::perform(session& core, session_actions::star
         *whole_->data, core, whole_->clock.now(),
         {order.version, false, true, worker_detail::status_of_exception("the transfer cannot begin"), {}});
   }
+}
+TENSORHUB_DECL void worker_updates::perform(session&, const session_actions::commit_pull& order) {
+  if (running_ != nullptr)
+    running_->commit(order.root);
+  else
+    committed_ = order.root;
 }
 TENSORHUB_DECL void worker_updates::perform(session&, session_actions::add_source& order) {
   change_sources({worker_detail::pull_target_of(order.source, whole_->shape.chunk_count()), order.released});

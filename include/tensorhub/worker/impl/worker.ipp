@@ -28,6 +28,20 @@ TENSORHUB_DECL void worker::interrupt() {
 
 namespace worker_detail {
 
+TENSORHUB_DECL void run_open(worker_state& self, version_number version, std::chrono::milliseconds timeout) {
+  const auto until = std::chrono::steady_clock::now() + timeout;
+  const operation_guard busy{self};
+  self.ensure_joined(until);
+  if (!version) throw self.failure(errc::invalid_argument, "version 0 cannot be published: count from 1");
+  const std::chrono::milliseconds patience = detail::time_left(until);
+  const session_ticket ticket = self.client.with([&](session& core, time_point now) {
+    if (!core.held() && !core.fatal()) self.data->show_open(version, core.epoch());
+    return core.open(now, version, self.data->control(), now + patience);
+  });
+  const session_result result = self.wait_for(ticket, patience);
+  if (!result.outcome.ok()) throw self.failure(result.outcome, version);
+}
+
 /// For the server's answer to a publish, where the digests have taken longer than the whole call may.
 inline constexpr std::chrono::milliseconds digests_are_late{1000};
 
@@ -43,14 +57,17 @@ inline constexpr std::chrono::milliseconds digests_are_late{1000};
                        "version " + to_string(held) + " is still published: call unpublish() first", version);
   }
   publish_report report{version, self.shape.bytes(), 0, 0};
-  const version_digests digests = self.named(version, [&] { return self.data->pack(version); });
+  const bool was_open = self.client.with([&](session& core, time_point) { return core.is_open(); });
+  const version_digests digests =
+      self.named(version, [&] { return was_open ? self.data->sealed() : self.data->pack(version); });
   report.digest_seconds = to_seconds(self.clock.now() - started);
   // What took the whole time to digest is late already: one answer more.
   const auto patience =
       std::max(detail::time_left(until), std::min<std::chrono::milliseconds>(timeout, digests_are_late));
   const session_ticket ticket = self.client.with([&](session& core, time_point now) {
     // A worker that has just been declared dead shows what it holds once more.
-    if (!core.held() && !core.fatal()) self.data->show(version, core.epoch(), digests.table);
+    if ((!core.held() || core.is_open()) && !core.fatal())
+      self.data->show(version, core.epoch(), digests.table);
     return core.publish(now, version, digests.root, self.data->control(), now + patience);
   });
   const session_result result = self.wait_for(ticket, patience);
@@ -171,6 +188,10 @@ TENSORHUB_DECL void worker::join() {
   state_->ensure_joined();
 }
 
+TENSORHUB_DECL void worker::open(version_number version, std::chrono::milliseconds timeout) {
+  worker_detail::run_open(*state_, version, timeout);
+}
+
 TENSORHUB_DECL publish_report worker::publish(version_number version, std::chrono::milliseconds timeout) {
   return state_->counted.publish([&] { return worker_detail::run_publish(*state_, version, timeout); });
 }
@@ -187,8 +208,9 @@ TENSORHUB_DECL update_report worker::update(version_selector selector, std::chro
   return state_->updates.update(selector, timeout, reach);
 }
 TENSORHUB_DECL update_handle worker::update_async(version_selector selector,
-                                                  std::chrono::milliseconds timeout, update_reach reach) {
-  return state_->updates.update_async(selector, timeout, reach);
+                                                  std::chrono::milliseconds timeout, update_reach reach,
+                                                  bool ahead) {
+  return state_->updates.update_async(selector, timeout, reach, ahead);
 }
 TENSORHUB_DECL update_report worker::update_from(worker& neighbour, std::chrono::milliseconds timeout) {
   const operation_guard theirs{*neighbour.state_};

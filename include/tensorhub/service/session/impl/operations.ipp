@@ -16,15 +16,39 @@ TENSORHUB_DECL session_ticket operations::publish(time_point now, version_number
   const session_ticket ticket = new_ticket();
   ++counter_.value;
   if (!admit(ticket)) return ticket;
-  if (held_) {
+  if (held_ && !(open_ && held_->version == version)) {
     finish(ticket, {errc::busy,
                     "version " + to_string(held_->version) + " is still published: call unpublish() first"});
     return ticket;
   }
   begin(ticket, step::publishing, deadline);
   operation_->target = {version, epoch_, root, control};
-  request(now, messages::publish_request{known_counter(), operation_->target}, purpose::publish);
+  ask_publish(now);
   return ticket;
+}
+
+TENSORHUB_DECL session_ticket operations::open(time_point now, version_number version,
+                                               const remote_region& control, time_point deadline) {
+  const session_ticket ticket = new_ticket();
+  if (!admit(ticket)) return ticket;
+  if (held_) {
+    finish(ticket, {errc::busy,
+                    "version " + to_string(held_->version) + " is still published: call unpublish() first"});
+    return ticket;
+  }
+  begin(ticket, step::publishing, deadline);
+  operation_->open = true;
+  operation_->target = {version, epoch_, {}, control};
+  ask_publish(now);
+  return ticket;
+}
+
+TENSORHUB_DECL void operations::ask_publish(time_point now) {
+  const bool is_call = !operation_->open;
+  request(now,
+          messages::publish_request{is_call ? known_counter() : operation_counter{}, operation_->target,
+                                    operation_->open},
+          purpose::publish);
 }
 
 TENSORHUB_DECL session_ticket operations::unpublish(time_point now, time_point deadline, bool leaving) {
@@ -49,14 +73,19 @@ TENSORHUB_DECL session_ticket operations::unpublish(time_point now, time_point d
 TENSORHUB_DECL session_ticket operations::update(time_point now, const version_selector& selector,
                                                  time_point deadline,
                                                  const std::optional<remote_region>& control,
-                                                 messages::update_reach reach) {
+                                                 messages::update_reach reach, bool ahead) {
   const session_ticket ticket = new_ticket();
+  if (is_open()) {
+    finish(ticket, {errc::busy, "version " + to_string(held_->version) +
+                                    " is published and not whole yet: call unpublish() first"});
+    return ticket;
+  }
   ++counter_.value;
   if (!admit(ticket)) return ticket;
   begin(ticket, step::waiting, deadline);
   operation_->selector = selector;
-  messages::update_request call{
-      known_counter(), selector, session_detail::milliseconds_until(now, deadline), reach, {}};
+  messages::update_request call{known_counter(), selector, session_detail::milliseconds_until(now, deadline),
+                                reach,           {},       ahead};
   if (control) {
     operation_->announced = ++last_epoch_;
     call.shows = messages::announcement{operation_->announced, *control};
@@ -168,11 +197,12 @@ TENSORHUB_DECL void operations::handle(time_point now, const pending_request& pe
   switch (pending.why) {
     case purpose::publish:
       if (!operation_ || operation_->at != step::publishing) return;
-      learn_counter(reply.operation);
+      if (!operation_->open) learn_counter(reply.operation);
       if (reply.result.ok()) {
         held_ = operation_->target;
-        latest_ = std::max(latest_, held_->version);
-      } else {
+        open_ = operation_->open;
+        if (!open_) latest_ = std::max(latest_, held_->version);
+      } else if (!held_) {  // else it is still open
         raise_epoch();
       }
       return conclude(reply.result, operation_->target.version);
@@ -225,6 +255,7 @@ TENSORHUB_DECL void operations::handle(time_point now, const pending_request& pe
     return begin_pull(now, pending, reply);
   if (pending.why != purpose::source_failed || operation_->at != step::pulling) return;
   if (!reply.result.ok()) return abort(now, reply.result);
+  if (!reply.open) become_whole(reply.root);
   for (const messages::assignment& source : reply.sources) take_source(source, {});
 }
 
@@ -268,7 +299,7 @@ TENSORHUB_DECL time_point operations::drains_until() const noexcept {
 
 TENSORHUB_DECL void operations::end_operation(const messages::status& reason) {
   if (operation_ && operation_->is_pulling()) act(session_actions::stop_pull{reason});
-  if (!operation_ || operation_->at != step::unpublishing) kept_ = held_;
+  if ((!operation_ || operation_->at != step::unpublishing) && !open_) kept_ = held_;
   if (operation_ && operation_->at == step::revoking) kept_ = operation_->previous;
   if (held_ || operation_) {
     hide();
@@ -301,6 +332,7 @@ TENSORHUB_DECL void operations::begin_pull(time_point now, const pending_request
     return conclude({errc::protocol_mismatch, "the server's answer names no source"}, {});
   operation_->version = reply.version;
   operation_->root = reply.sources.front().root;
+  operation_->open = reply.open;
   operation_->sources = reply.sources;
   operation_->ordinal = reply.ordinal;
   operation_->previous = held_;
@@ -321,17 +353,27 @@ TENSORHUB_DECL void operations::begin_pull(time_point now, const pending_request
 TENSORHUB_DECL void operations::hide(std::uint64_t announced) {
   raise_epoch(announced);
   held_.reset();
+  open_ = false;
 }
 
 TENSORHUB_DECL void operations::start_pull() {
   operation_->at = step::pulling;
-  act(session_actions::start_pull{operation_->version, operation_->sources, operation_->ordinal});
+  act(session_actions::start_pull{operation_->version, operation_->sources, operation_->ordinal,
+                                  operation_->open});
+}
+
+TENSORHUB_DECL void operations::become_whole(digest128 root) {
+  if (operation_->at == step::publishing || !std::exchange(operation_->open, false)) return;
+  operation_->root = root;
+  for (messages::assignment& source : operation_->sources) source.root = root;
+  if (operation_->at == step::pulling) act(session_actions::commit_pull{root});
 }
 
 TENSORHUB_DECL void operations::take_source(const messages::assignment& source, lease_id released) {
   const bool known = std::ranges::any_of(
       operation_->sources, [&](const messages::assignment& s) { return s.lease == source.lease; });
   if (known || source.version != operation_->version) return;
+  if (source.root) become_whole(source.root);
   operation_->sources.push_back(source);
   if (operation_->at == step::pulling) act(session_actions::add_source{source, released});
 }
@@ -415,7 +457,7 @@ TENSORHUB_DECL void operations::expire_operation(time_point now, const messages:
   switch (operation_->at) {
     case step::publishing:
       outbox_.forget({purpose::publish});
-      raise_epoch();
+      hide();
       request(now, messages::unpublish_request{operation_->target.version, operation_->target.epoch, {}},
               purpose::notice);
       return conclude(late(now, "the server's answer to publish()"), {});
