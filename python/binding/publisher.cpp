@@ -3,8 +3,12 @@
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 
+#include <map>
 #include <memory>
+#include <string>
+#include <tensorhub/arena_publisher.hpp>
 #include <tensorhub/publisher.hpp>
 #include <utility>
 #include <vector>
@@ -69,6 +73,68 @@ class publisher {
   owned<publisher_worker> worker_;
 };
 
+struct arena_worker final : tensorhub::any_arena_publisher {
+  arena_worker(tensorhub::worker_options options, const tensorhub::worker_policies& policies)
+      : any_arena_publisher{std::move(options), policies} {}
+};
+
+/// `tensorhub._core.Arena`.
+class arena {
+ public:
+  explicit arena(const nb::dict& given)
+      : worker_{"ArenaPublisher", std::make_shared<arena_worker>(options_of(given), policies_of(given))} {}
+
+  void declare(const std::string& name, const std::vector<std::uint64_t>& shape, const std::string& type) {
+    worker_.use()->add(name, shape, dtype_of(type));
+    declared_[name] = {nullptr, dtype_of(type), shape};
+  }
+  void check_tensors() const {}
+  template <typename Call>
+  auto call(Call&& body) {
+    const auto worker = worker_.use();
+    return waited([&] { worker->interrupt(); }, [&] { return body(*worker); });
+  }
+  void begin(std::uint64_t version, double timeout) {
+    call([&](auto& worker) { worker.begin(version, time_of(timeout)); });
+  }
+  /// Not `call`: there are thousands.
+  void put(const std::string& name, nb::object tensor) {
+    const kept_tensor seen{name, std::move(tensor), false};
+    const tensor_place& place = seen.place();
+    const auto known = declared_.find(name);
+    if (known != declared_.end() &&
+        (known->second.type != place.type || known->second.shape != place.shape)) {
+      throw error(errc::invalid_argument,
+                  "tensor '" + name + "' is " + tensorhub::describe({{}, place.type, place.shape}) +
+                      ", and was declared as " +
+                      tensorhub::describe({{}, known->second.type, known->second.shape}));
+    }
+    const std::uint64_t bytes = tensorhub::tensor_spec{{}, place.type, place.shape}.bytes().value_or(0);
+    const auto worker = worker_.use();
+    const waiting_calls::entry counted;
+    const nb::gil_scoped_release python_goes_on;
+    worker->put(name, {static_cast<const std::byte*>(place.data), static_cast<std::size_t>(bytes)});
+  }
+  nb::dict commit(std::uint64_t version, double timeout) {
+    return told(call([&](auto& worker) { return worker.commit(version, time_of(timeout)); }));
+  }
+  [[nodiscard]] std::uint64_t held_version() { return worker_.use()->held_version().value; }
+  [[nodiscard]] std::uint64_t offloaded_bytes() { return worker_.use()->offloaded_bytes(); }
+  [[nodiscard]] nb::dict statistics() { return told(worker_.use()->statistics()); }
+  void close() {
+    interrupt();
+    worker_.drop();
+  }
+  void interrupt() {
+    if (!worker_.is_closed()) worker_.use()->interrupt();
+  }
+  [[nodiscard]] bool is_closed() const { return worker_.is_closed(); }
+
+ private:
+  std::map<std::string, tensor_place> declared_;
+  owned<arena_worker> worker_;
+};
+
 }  // namespace
 
 void bind_publisher(nb::module_& module) {
@@ -81,6 +147,17 @@ void bind_publisher(nb::module_& module) {
   bound.def_prop_ro("held_version", &publisher::held_version);
   bound.def_prop_ro("offloaded_bytes", &publisher::offloaded_bytes);
   bind_shared_calls(bound);
+
+  nb::class_<arena> filled{module, "Arena"};
+  filled.def(nb::init<const nb::dict&>());
+  filled.def("declare", &arena::declare);
+  filled.def("begin", &arena::begin);
+  filled.def("put", &arena::put, nb::arg(), nb::arg().none());
+  filled.def("commit", &arena::commit);
+  filled.def("statistics", &arena::statistics);
+  filled.def_prop_ro("held_version", &arena::held_version);
+  filled.def_prop_ro("offloaded_bytes", &arena::offloaded_bytes);
+  bind_shared_calls(filled);
 }
 
 }  // namespace tensorhub_python

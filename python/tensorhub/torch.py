@@ -6,6 +6,7 @@ A framework that shards (FSDP, Megatron) has no whole tensors to publish in plac
 into an arena, and come out of a receiver:
 
 >>> arena = ArenaPublisher(server, "policy", "trainer-0", layout)      # [(name, dtype, shape), ...]
+>>> arena.begin(step)                                                  # receivers that wait read along
 >>> for name, tensor in gathered:
 ...     arena.put(name, tensor)
 >>> arena.commit(step)
@@ -23,9 +24,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from tensorhub import _core
+from tensorhub import _core, workers
 from tensorhub.errors import InvalidArgument, NotFound
-from tensorhub.workers import Options, Publisher, Subscriber, Update
+from tensorhub.workers import Options, Subscriber, Update
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -39,11 +40,10 @@ __all__ = ["ArenaPublisher", "Receiver"]
 
 
 class ArenaPublisher:
-    """A publisher of a whole model that is handed over tensor by tensor, in any order, into host memory of its own.
+    """`tensorhub.ArenaPublisher` for tensors of torch, also of a device; they are copied to host memory first.
 
-    Without a `layout` the tensors that are put before the first `commit` are the layout, in their order.
-    From the first `put` after a `commit` on nothing is published, until the next `commit`: readers go on with others
-    that hold the version, or wait for the next. Not thread-safe.
+    Without a `layout` the tensors that are put before the first `commit` are the layout, in their order; they wait
+    until then. `put` may be called from several threads.
     """
 
     def __init__(
@@ -54,46 +54,45 @@ class ArenaPublisher:
         layout: Iterable[tuple[str, torch.dtype, Sequence[int]]] | None = None,
         **options: Unpack[Options],
     ) -> None:
-        self._publisher = Publisher(server, model, replica, **options)
-        self._tensors: dict[str, torch.Tensor] = {}
-        self._is_open = layout is None
+        self._publisher = workers.ArenaPublisher(server, model, replica, **options)
+        self._layout: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {}
+        self._waiting: dict[str, torch.Tensor] | None = {} if layout is None else None
         for name, dtype, shape in layout or ():
-            self._make(name, dtype, shape)
-        self._missing = set(self._tensors)
+            self._declare(name, dtype, shape)
+
+    def begin(self, version: int, timeout: float = _core.drain_timeout) -> None:
+        """Lets those that wait for `version` read what is put from now on. Waits for a layout, if none is known."""
+        if self._waiting is None:
+            self._publisher.begin(version, timeout)
 
     def put(self, name: str, tensor: torch.Tensor) -> None:
         """Copies one tensor into its place, also from a device. It may change when this returns."""
-        if self._is_open and name not in self._tensors:
-            self._make(name, tensor.dtype, tensor.shape)
-        place = self._tensors.get(name)
-        if place is None:
+        if self._waiting is not None:
+            self._waiting[name] = tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
+            return
+        known = self._layout.get(name)
+        if known is None:
             raise InvalidArgument(f"tensor '{name}' is not in the layout that the arena was made with")
-        if place.shape != tensor.shape or place.dtype != tensor.dtype:
+        if known != (tensor.dtype, tuple(tensor.shape)):
             raise InvalidArgument(
-                f"tensor '{name}' is {tensor.dtype} {list(tensor.shape)}, and the layout says {place.dtype} "
-                f"{list(place.shape)}"
+                f"tensor '{name}' is {tensor.dtype} {list(tensor.shape)}, and the layout says {known[0]} "
+                f"{list(known[1])}"
             )
-        if self._publisher.held_version:
-            self._publisher.unpublish()
-        place.copy_(tensor.detach())
-        self._missing.discard(name)
+        self._publisher.put(name, tensor.detach().cpu().resolve_conj().contiguous())
 
     def commit(self, version: int, timeout: float = _core.join_timeout) -> PublishReport:
         """Publishes what was put as `version`. Every tensor must have been put since the last one."""
-        if self._missing:
-            raise InvalidArgument(
-                f"version {version} is not whole: {len(self._missing)} tensors were not put, such as "
-                f"'{min(self._missing)}'"
-            )
-        self._is_open = False
-        report = self._publisher.publish(version, timeout)
-        self._missing = set(self._tensors)
-        return report
+        if self._waiting is not None:
+            for name, tensor in self._waiting.items():
+                self._declare(name, tensor.dtype, tensor.shape)
+            for name, tensor in self._waiting.items():
+                self._publisher.put(name, tensor.resolve_conj())
+            self._waiting = None
+        return self._publisher.commit(version, timeout)
 
-    def _make(self, name: str, dtype: torch.dtype, shape: Sequence[int]) -> None:
-        place = torch.empty(tuple(shape), dtype=dtype)
-        self._publisher.add(name, place)
-        self._tensors[name] = place
+    def _declare(self, name: str, dtype: torch.dtype, shape: Sequence[int]) -> None:
+        self._publisher.declare(name, shape, str(dtype).removeprefix("torch."))
+        self._layout[name] = (dtype, tuple(shape))
 
     def leave(self, grace: float = _core.drain_timeout) -> UnpublishReport:
         """Leaves the model for good, as at `Publisher`."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
@@ -35,7 +35,7 @@ from tensorhub.server import ReferenceServer
 if TYPE_CHECKING:
     from typing_extensions import Buffer, Unpack
 
-__all__ = ["Location", "Mode", "Options", "Publisher", "Security", "Seeder", "Subscriber", "Update"]
+__all__ = ["ArenaPublisher", "Location", "Mode", "Options", "Publisher", "Security", "Seeder", "Subscriber", "Update"]
 
 Mode = Literal["in_place", "staged", "double_buffered"]
 """Where a subscriber receives.
@@ -132,7 +132,7 @@ def _selector(version: int | None, at_least: int | None) -> tuple[str, int]:
 class _Worker(Closable):
     """What publishers and subscribers have in common."""
 
-    _inner: _core.Publisher | _core.Subscriber
+    _inner: _core.Publisher | _core.Arena | _core.Subscriber
 
     def __init__(self, server: str | ReferenceServer, model: str, replica: str, shard: tuple[int, int]) -> None:
         super().__init__()
@@ -143,18 +143,6 @@ class _Worker(Closable):
             return f"{self._who}, closed)"
         held = self._inner.held_version
         return f"{self._who}, {f'version {held}' if held else 'no version'})"
-
-    def add(self, name: str, tensor: object) -> None:
-        """Tells of one tensor: of torch, of numpy, or anything with `__dlpack__` or a buffer; never copied.
-
-        All workers of a shard add the same tensors in the same order, before any other call.
-        """
-        self._inner.add(name, tensor)
-
-    def add_all(self, tensors: Mapping[str, object] | Iterable[tuple[str, object]]) -> None:
-        """Adds each of them: a state dict, or `module.named_parameters()`."""
-        for name, tensor in tensors.items() if isinstance(tensors, Mapping) else tensors:
-            self._inner.add(name, tensor)
 
     def join(self) -> None:
         """Joins the model. Implied by the first call that needs it; call it to find errors early."""
@@ -213,7 +201,25 @@ class _Worker(Closable):
         return UnpublishReport(**self._inner.leave(grace))
 
 
-class Publisher(_Worker):
+class _InPlace(_Worker):
+    """Workers of the caller's tensors."""
+
+    _inner: _core.Publisher | _core.Subscriber
+
+    def add(self, name: str, tensor: object) -> None:
+        """Tells of one tensor: of torch, of numpy, or anything with `__dlpack__` or a buffer; never copied.
+
+        All workers of a shard add the same tensors in the same order, before any other call.
+        """
+        self._inner.add(name, tensor)
+
+    def add_all(self, tensors: Mapping[str, object] | Iterable[tuple[str, object]]) -> None:
+        """Adds each of them: a state dict, or `module.named_parameters()`."""
+        for name, tensor in tensors.items() if isinstance(tensors, Mapping) else tensors:
+            self._inner.add(name, tensor)
+
+
+class Publisher(_InPlace):
     """A trainer: its tensors become versions, in place or as a copy.
 
     >>> trainer = Publisher(server, model="policy", replica="trainer-0")
@@ -260,6 +266,59 @@ class Publisher(_Worker):
         return self._inner.statistics()
 
 
+class ArenaPublisher(_Worker):
+    """A trainer that has no tensors to publish in place: they are handed over one by one, into memory of our own.
+
+    >>> trainer = ArenaPublisher(server, model="policy", replica="trainer-0")
+    >>> trainer.declare("wq", (4096, 4096), "bf16")      # the layout
+    >>> trainer.begin(step)                              # from now on workers that wait for it read along
+    >>> for name, tensor in gathered:                    # in any order, from several threads
+    ...     trainer.put(name, tensor)
+    >>> trainer.commit(step)                             # every tensor was put: the version is whole
+
+    A version that was begun is received chunk by chunk while it is filled, by subscribers that stage; it counts only
+    when it is committed, and nobody is told of it before.
+    """
+
+    _inner: _core.Arena
+
+    def __init__(
+        self,
+        server: str | ReferenceServer,
+        model: str,
+        replica: str,
+        **options: Unpack[Options],
+    ) -> None:
+        self._inner = _core.Arena(_given(server, model, replica, options))
+        super().__init__(server, model, replica, options.get("shard", (0, 1)))
+
+    def declare(self, name: str, shape: Sequence[int], dtype: str) -> None:
+        """Tells of one tensor, before any other call; in every worker of the shard alike."""
+        self._inner.declare(name, list(shape), dtype)
+
+    def begin(self, version: int, timeout: float = _core.drain_timeout) -> None:
+        """What is put from now on can be read at once, by those that wait for `version` or for a newer one.
+
+        What was published before is taken back first. Without this call nothing is shown until `commit`.
+        """
+        self._inner.begin(version, timeout)
+
+    def put(self, name: str, tensor: object) -> None:
+        """Copies one tensor in host memory to its place. It may change when this returns.
+
+        The first `put` after a `commit` takes that version back.
+        """
+        self._inner.put(name, tensor)
+
+    def commit(self, version: int, timeout: float = _core.join_timeout) -> PublishReport:
+        """Publishes what was put as `version`. Every tensor must have been put since the last `commit`."""
+        return PublishReport(**self._inner.commit(version, timeout))
+
+    def statistics(self) -> dict[str, Any]:
+        """What it has done since it was made: calls by outcome, bytes, times."""
+        return self._inner.statistics()
+
+
 class Update(Closable):
     """An update that runs: watch it, wait for it, `await` it, cancel it.
 
@@ -300,9 +359,7 @@ class Update(Closable):
             raise TimedOut("the update is still running")
         return _update_report(self._inner.result())
 
-    def tensors(
-        self, names: Iterable[str] = (), timeout: float = _core.update_timeout
-    ) -> Iterator[tuple[str, Any]]:
+    def tensors(self, names: Iterable[str] = (), timeout: float = _core.update_timeout) -> Iterator[tuple[str, Any]]:
         """Names and tensors as they arrive, verified, in the order of `names` (all, in the order of `add`).
 
         What is waited for is read first. In mode in_place these are your tensors; otherwise they are read-only views
@@ -336,7 +393,7 @@ class Update(Closable):
         return _update_report(self._inner.result())
 
 
-class Subscriber(_Worker):
+class Subscriber(_InPlace):
     """A rollout: versions are read into its tensors, and served on to others from the first byte on.
 
     >>> rollout = Subscriber(server, model="policy", replica="rollout-3")

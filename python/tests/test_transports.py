@@ -44,7 +44,7 @@ def test_libfabric_moves_a_version(server: th.ReferenceServer) -> None:
 def test_verbs_says_that_there_is_no_device(server: th.ReferenceServer) -> None:
     if not has("verbs"):
         pytest.skip("verbs: the component is not built here")
-    with pytest.raises(th.TransportFailed, match="verbs: .*device"):
+    with pytest.raises(th.TransportFailed, match=r"verbs: .*device"):
         th.Subscriber(server, "m", "r", transport="verbs", rdma_device="no-such-device")
 
 

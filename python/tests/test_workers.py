@@ -170,6 +170,37 @@ def test_a_version_that_fails_raises_instead_of_its_next_tensor(pair: Pair) -> N
     running.close()
 
 
+def test_an_arena_is_received_while_it_is_filled(server: th.ReferenceServer) -> None:
+    source = {name: np.arange(400_000, dtype=np.float32) + i for i, name in enumerate("abc")}
+    with (
+        th.ArenaPublisher(server, "policy", "trainer-0") as trainer,
+        th.Subscriber(server, "policy", "rollout-0", mode="double_buffered") as rollout,
+    ):
+        for name in source:
+            trainer.declare(name, (400_000,), "f32")
+            rollout.allocate(name, (400_000,), "f32")
+        running = rollout.stage_async(at_least=1, timeout=20)
+        arriving = running.tensors("bac", timeout=20)
+        trainer.begin(1)
+        trainer.put("b", source["b"])
+        name, tensor = next(arriving)  # before the others exist
+        assert name == "b"
+        assert np.array_equal(np.asarray(tensor), source["b"])
+        assert not running.done()
+        with pytest.raises(th.InvalidArgument, match="2 tensors were not put, such as 'a'"):
+            trainer.commit(1)
+        with pytest.raises(th.InvalidArgument, match=r"'c' is f64.*declared as f32"):
+            trainer.put("c", np.zeros(400_000))
+        trainer.put("c", source["c"])
+        trainer.put("a", source["a"])
+        assert rollout.newer() is None
+        assert trainer.commit(1).version == 1
+        assert [name for name, _ in arriving] == ["a", "c"]
+        assert running.wait().version == 1
+        rollout.install()
+        assert all(np.array_equal(np.asarray(rollout.tensor(name)), source[name]) for name in source)
+
+
 def test_shards_get_the_same_version(server: th.ReferenceServer) -> None:
     sources = [tensors(10 + rank) for rank in range(2)]
     targets = [zeros(each) for each in sources]

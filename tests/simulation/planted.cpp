@@ -391,6 +391,14 @@ TEST_CASE("planted: a chunk is served on before it was verified") {
                rule::shown_chunks);
 }
 
+TEST_CASE("planted: a reader takes an open version for whole") {
+  check_caught("an open version counts when all of it is there",
+               first_violation<default_simulation>(
+                   200, 0.0, std::chrono::milliseconds{100},
+                   plant_in_workers([](auto& worker) { worker.faults.ends_open = true; })),
+               rule::whole);
+}
+
 TEST_CASE("planted: the lanes of a pull connect without knowing of each other") {
   check_caught("all lanes wait for the same source",
                first_violation<default_simulation>(

@@ -25,15 +25,17 @@
 
 namespace tensorhub::inline TENSORHUB_MODE::testing {
 
-/// Admits reads of `allowance_bytes`, then none until it is opened. Any thread may use it.
+/// Admits reads of `allowance_bytes`, then none until it is opened; reads of up to `free_bytes` (of headers,
+/// perhaps) always. Any thread may use it.
 class read_gate {
  public:
-  explicit read_gate(std::uint64_t allowance_bytes) : left_bytes_{allowance_bytes} {}
+  explicit read_gate(std::uint64_t allowance_bytes, std::uint64_t free_bytes = 0)
+      : left_bytes_{allowance_bytes}, free_bytes_{free_bytes} {}
 
   /// Returns false if the read must wait.
   [[nodiscard]] bool pass(std::uint64_t bytes) noexcept {
     const std::lock_guard lock{mutex_};
-    if (open_) return true;
+    if (open_ || bytes <= free_bytes_) return true;
     if (bytes > left_bytes_) {
       left_bytes_ = 0;
       shut_ = true;
@@ -57,6 +59,7 @@ class read_gate {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::uint64_t left_bytes_;
+  std::uint64_t free_bytes_;
   bool shut_ = false;
   bool open_ = false;
 };

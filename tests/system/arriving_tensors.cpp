@@ -19,8 +19,9 @@ constexpr std::uint64_t plain_bytes = (large_words / 2 + 1) * sizeof(std::uint64
 using gated_rollout = member<gated_hub::subscriber>;
 using gated_double = gated_hub::double_buffered_subscriber;
 
+/// For chunks; control blocks always pass.
 [[nodiscard]] std::shared_ptr<tensorhub::testing::read_gate> gate_after(std::uint64_t bytes) {
-  return std::make_shared<tensorhub::testing::read_gate>(bytes);
+  return std::make_shared<tensorhub::testing::read_gate>(bytes, 16u << 10);
 }
 
 [[nodiscard]] std::vector<std::string> names_of(tensorhub::arriving_tensors& arriving) {
@@ -35,7 +36,7 @@ TEST_CASE("tensors arrive in the order asked for, whole and verified, while othe
   hub::reference_server server;
   trainer source{who(server.address(), "trainer-0"), large_words};
   source.memory.fill(1);
-  // Room for the control block, the small tensors and "plain", and for less than half of "mapped".
+  // Room for the small tensors and "plain", and for less than half of "mapped".
   const auto gate = gate_after(plain_bytes + (12u << 20));
   gated_rollout reader{who(server.address(), "rollout-0"), large_words, {.gate = gate}};
   auto running = reader.worker.update_async(latest, 60s);

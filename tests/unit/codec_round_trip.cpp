@@ -101,11 +101,11 @@ TEST_CASE("codec: a payload has exactly the bytes of cereal's portable-binary ar
   }
 }
 
-TEST_CASE("codec: golden frames of protocol 4") {
+TEST_CASE("codec: golden frames of protocol 5") {
   encoder out;
   const std::string header =
       "54485542"
-      "0400";
+      "0500";
   SUBCASE("heartbeat_request") {
     const messages::envelope m{0x1122334455667788, {}, {9}, messages::heartbeat_request{5, 6}};
     CHECK(hex(out.encode(m)) == header +
@@ -138,6 +138,7 @@ TEST_CASE("codec: golden frames of protocol 4") {
     join.decided = 7;
     join.latest = 8;
     join.peers = 9;
+    join.open = true;
     join.keeps = {1, 2, {6}};
     join.capability_key = "k";
     join.before = {{10}, false, true};
@@ -145,7 +146,7 @@ TEST_CASE("codec: golden frames of protocol 4") {
     const messages::envelope m{1, {2}, {}, join};
     CHECK(hex(out.encode(m)) == header +
                                     "0000"
-                                    "26010000"
+                                    "27010000"
                                     "00000000"
                                     "0100000000000000"
                                     "0200000000000000"
@@ -194,6 +195,7 @@ TEST_CASE("codec: golden frames of protocol 4") {
                                     "0700000000000000"  // decided
                                     "0800000000000000"  // latest
                                     "09000000"          // peers
+                                    "01"                // what it holds is open
                                     "0100000000000000"  // retention
                                     "02000000"
                                     "0100000000000000"
@@ -208,10 +210,11 @@ TEST_CASE("codec: golden frames of protocol 4") {
   SUBCASE("update_request") {
     messages::update_request request{{3}, exactly(7), 500, messages::update_reach::prefer_local, {}};
     request.shows = messages::announcement{2, {3, 4096, {}}};
+    request.ahead = true;
     const messages::envelope m{1, {2}, {1}, request};
     CHECK(hex(out.encode(m)) == header +
                                     "0500"
-                                    "31000000"
+                                    "32000000"
                                     "00000000"
                                     "0100000000000000"
                                     "0200000000000000"
@@ -226,17 +229,34 @@ TEST_CASE("codec: golden frames of protocol 4") {
                                     "0200000000000000"
                                     "0300000000000000"
                                     "0010000000000000"
-                                    "00");
+                                    "00"
+                                    "01");
+  }
+  SUBCASE("committed_push") {
+    const messages::envelope m{1, {}, {}, messages::committed_push{7, {8, 9}}};
+    CHECK(hex(out.encode(m)) == header +
+                                    "2500"
+                                    "19000000"
+                                    "00000000"
+                                    "0100000000000000"
+                                    "0000000000000000"
+                                    "0000000000000000"
+                                    "01"
+                                    "0700000000000000"
+                                    "0800000000000000"
+                                    "0900000000000000");
   }
   SUBCASE("update_reply without a source") {
     messages::update_reply reply;
     reply.result = {errc::timed_out, "late"};
     reply.version = 258;
     reply.ordinal = 9;
+    reply.open = true;
+    reply.root = {1, 2};
     const messages::envelope m{1, {2}, {}, reply};
     CHECK(hex(out.encode(m)) == header +
                                     "0600"
-                                    "31000000"
+                                    "42000000"
                                     "00000000"
                                     "0100000000000000"
                                     "0200000000000000"
@@ -249,7 +269,10 @@ TEST_CASE("codec: golden frames of protocol 4") {
                                     "00"
                                     "0201000000000000"
                                     "0000000000000000"
-                                    "090000000000000000");
+                                    "090000000000000000"
+                                    "01"
+                                    "0100000000000000"
+                                    "0200000000000000");
   }
   SUBCASE("update_reply with one source") {
     messages::assignment source;
@@ -270,7 +293,7 @@ TEST_CASE("codec: golden frames of protocol 4") {
     const messages::envelope m{1, {2}, {}, messages::update_reply{{}, {3}, false, 7, {source}, 5}};
     CHECK(hex(out.encode(m)) == header +
                                     "0600"
-                                    "a3000000"
+                                    "b4000000"
                                     "00000000"
                                     "0100000000000000"
                                     "0200000000000000"
@@ -304,7 +327,10 @@ TEST_CASE("codec: golden frames of protocol 4") {
                                     "00"
                                     "0600000000000000"
                                     "00"  // and the reader's own number
-                                    "050000000000000000");
+                                    "050000000000000000"
+                                    "00"
+                                    "0000000000000000"
+                                    "0000000000000000");
   }
   SUBCASE("describe_reply with one tensor") {
     messages::describe_reply reply;

@@ -82,6 +82,10 @@ inline auto fields(msg::offload_failed_request& m) {
   auto& [a, b] = m;
   return std::tie(a, b);
 }
+inline auto fields(msg::committed_push& m) {
+  auto& [a, b] = m;
+  return std::tie(a, b);
+}
 inline auto fields(msg::retention_push& m) {
   auto& [a] = m;
   return std::tie(a);
@@ -138,16 +142,16 @@ inline auto fields(msg::past& m) {
   return std::tie(a, b, c);
 }
 inline auto fields(msg::join_request& m) {
-  auto& [a, b, c, d, e, f, g, h, i, j, k, l, n, o, p, q, r, s, t, u, v, w, x, y, z, z1] = m;
-  return std::tie(a, b, c, d, e, f, g, h, i, j, k, l, n, o, p, q, r, s, t, u, v, w, x, y, z, z1);
+  auto& [a, b, c, d, e, f, g, h, i, j, k, l, n, o, p, q, r, s, t, u, v, w, x, y, z, z1, z2] = m;
+  return std::tie(a, b, c, d, e, f, g, h, i, j, k, l, n, o, p, q, r, s, t, u, v, w, x, y, z, z1, z2);
 }
 inline auto fields(msg::join_reply& m) {
   auto& [a, b, c, d, e, f, g, h, i] = m;
   return std::tie(a, b, c, d, e, f, g, h, i);
 }
 inline auto fields(msg::publish_request& m) {
-  auto& [a, b] = m;
-  return std::tie(a, b);
+  auto& [a, b, c] = m;
+  return std::tie(a, b, c);
 }
 inline auto fields(msg::unpublish_request& m) {
   auto& [a, b, c, d] = m;
@@ -158,12 +162,12 @@ inline auto fields(msg::drained_reply& m) {
   return std::tie(a, b, c, d, e, f);
 }
 inline auto fields(msg::update_request& m) {
-  auto& [a, b, c, d, e] = m;
-  return std::tie(a, b, c, d, e);
+  auto& [a, b, c, d, e, f] = m;
+  return std::tie(a, b, c, d, e, f);
 }
 inline auto fields(msg::update_reply& m) {
-  auto& [a, b, c, d, e, f, g] = m;
-  return std::tie(a, b, c, d, e, f, g);
+  auto& [a, b, c, d, e, f, g, h, i] = m;
+  return std::tie(a, b, c, d, e, f, g, h, i);
 }
 inline auto fields(msg::source_failed_request& m) {
   auto& [a, b, c, d] = m;

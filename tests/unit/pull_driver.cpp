@@ -221,7 +221,7 @@ class reader_process {
       ++seen.times_believed;
       seen.believed.assign(table.begin(), table.end());
     };
-    to.confirmed = [this](std::span<const chunk_index> chunks) {
+    to.confirmed = [this](std::span<const chunk_index> chunks, std::span<const digest128>) {
       {
         const std::lock_guard lock{seen.mutex};
         seen.confirmed_too_early = seen.confirmed_too_early || seen.times_believed == 0;

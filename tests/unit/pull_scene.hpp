@@ -43,7 +43,8 @@ class holder {
         block_{{who}, shape},
         chunks_{shape.chunk_count()},
         segments_{shape.segments().size()},
-        map_end_{control_offsets::of(shape).map_end()} {
+        map_end_{control_offsets::of(shape).map_end()},
+        digests_end_{control_offsets::of(shape).segments} {
     std::vector<digest128> table;
     for (chunk_index i = 0; i < shape.chunk_count(); ++i) table.push_back(digest_of(i));
     block_.set_digests(table);
@@ -66,6 +67,19 @@ class holder {
     block_.raise_epoch(facts.epoch);
     block_.show_receiving(facts.version, facts.epoch);
   }
+  /// Its version is open: no lease has a root, and of the digests none is shown yet.
+  void open() {
+    facts.root = {};
+    begin();
+    block_.set_digests({});
+  }
+  void fill(std::initializer_list<chunk_index> chunks) {
+    for (const chunk_index chunk : chunks) fill(chunk, digest_of(chunk));
+  }
+  void fill(chunk_index chunk, digest128 digest) {
+    block_.set_digest(chunk, digest);
+    block_.add_chunk(chunk);
+  }
   void receive(std::initializer_list<chunk_index> chunks) {
     for (const chunk_index chunk : chunks) block_.add_chunk(chunk);
   }
@@ -76,7 +90,9 @@ class holder {
 
   [[nodiscard]] std::span<const std::byte> block() { return block_.memory(); }
   [[nodiscard]] std::span<const std::byte> header() { return block().first(sizeof(control_header)); }
-  [[nodiscard]] std::span<const std::byte> map() { return block().first(map_end_); }
+  [[nodiscard]] std::span<const std::byte> map() {
+    return block().first(facts.root ? map_end_ : digests_end_);
+  }
 
   pull_source facts;
 
@@ -85,6 +101,7 @@ class holder {
   std::uint64_t chunks_;
   std::size_t segments_;
   std::uint64_t map_end_;
+  std::uint64_t digests_end_;
 };
 
 using kind = pull_task::kind_type;

@@ -87,7 +87,8 @@ TENSORHUB_DECL std::size_t any_arena_publisher::take(const std::string& name, st
     is_published_ = false;
     worker::unpublish();
   }
-  if (progress_[tensor] != progress::missing)
+  const bool may_be_read = begun_ && progress_[tensor] == progress::put;
+  if (may_be_read || progress_[tensor] == progress::being_put)
     throw failure(errc::invalid_argument, "tensor '" + name + "' was put already: commit() or unpublish()");
   progress_[tensor] = progress::being_put;
   return tensor;

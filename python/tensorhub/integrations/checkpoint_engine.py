@@ -59,6 +59,8 @@ class HubWeights:
         """Publishes the weights as `version`. A rank that does not hold them only takes part in the gathering."""
         if holds and self._arena is None:
             self._arena = ArenaPublisher(self._server, self._model, self._replica, **self._options)
+        if self._arena is not None:
+            self._arena.begin(version)
         for name, tensor in weights:
             if self._arena is not None:
                 self._arena.put(name, tensor)

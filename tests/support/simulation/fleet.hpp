@@ -343,6 +343,8 @@ class fleet {
     worker.core_.pull_started(events_.now(), control());
     pump(worker);
   }
+  /// Nobody publishes an open version here.
+  void perform(member&, const session_actions::commit_pull&) {}
   void perform(member& worker, const session_actions::add_source& order) {
     if (!worker.transfer_) return;
     release(worker, order.released);

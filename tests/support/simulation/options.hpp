@@ -67,6 +67,8 @@ struct simulation_options {
 
   /// Chance per update that another caller of the process waits for what never comes.
   [[nodiscard]] double watchers() const noexcept { return seed % 4 == 1 ? 0.02 : 0; }
+  /// The trainers fill every other version while it is open, and half of the updates read open versions.
+  [[nodiscard]] bool fills() const noexcept { return seed % 2 == 1; }
   /// Chance per round that each shard makes three calls, and does not wait for the others in between.
   [[nodiscard]] double hasty() const noexcept { return seed % 5 == 2 ? 0.3 : 0; }
   /// Chance per round that the shards copy what a neighbour on their machine holds, instead of an update.
@@ -89,6 +91,7 @@ struct simulation_statistics {
   std::uint64_t forced_drains = 0;
   std::uint64_t chunks = 0;
   std::uint64_t relayed_chunks = 0;  ///< of these, read from a worker that was receiving itself
+  std::uint64_t chunks_ahead = 0;    ///< of these, read before their version was whole
   std::uint64_t trades = 0;          ///< moments at which two workers read from each other
   std::uint64_t seeds = 0;           ///< moments at which a lease crossed into another datacenter
   std::uint64_t taken_back = 0;      ///< sources that the last server withdrew from readers without progress
@@ -118,6 +121,7 @@ struct simulation_statistics {
     forced_drains += other.forced_drains;
     chunks += other.chunks;
     relayed_chunks += other.relayed_chunks;
+    chunks_ahead += other.chunks_ahead;
     trades += other.trades;
     seeds += other.seeds;
     taken_back += other.taken_back;

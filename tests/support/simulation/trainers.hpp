@@ -1,13 +1,15 @@
 #pragma once
 /// \file trainers.hpp
 /// The trainer group of a simulated history: each shard publishes a version, keeps it published for a while,
-/// unpublishes it, changes every byte, and meets the other shards.
+/// unpublishes it, changes every byte, and meets the other shards. Some versions are filled while they are
+/// open, chunk by chunk, and some of those are given up.
 ///
 /// Some trainers are killed in the middle or leave in order; another process replaces each. The last version
 /// stays published: it is published when all shards are present, after the last fault.
 
 #include <chrono>
 #include <cstdint>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -27,13 +29,65 @@ class simulated_trainers {
 
   explicit simulated_trainers(World& world) : world_{&world} {}
 
+  /// A shard has taken this version back before it was whole.
+  [[nodiscard]] bool has_given_up(version_number version) const { return given_up_.contains(version); }
+
   /// One step of one shard. `last`: the version stays published.
   void train(std::uint32_t shard, version_number version, bool last) {
     worker_type* worker = world_->at({World::trainer, shard});
     if (worker == nullptr) return meet(shard, version);  // the others publish without it
     if (worker->paused()) return soon([this, shard, version, last] { train(shard, version, last); });
-    worker->write_version(version);
     if (shard == 0) ++world_->statistics_.versions;
+    if (!last && is_filled(version)) return open(*worker, shard, version);
+    worker->write_version(version);
+    publish(worker, shard, version, last);
+  }
+
+ private:
+  /// All shards do the same.
+  [[nodiscard]] bool is_filled(version_number version) const {
+    return world_->options_.fills() && version.value % 2 == 0;
+  }
+  [[nodiscard]] static bool is_given_up(version_number version) { return version.value % 8 == 6; }
+  /// In the middle, or when only the last word is missing.
+  [[nodiscard]] chunk_index given_up_at(version_number version) const {
+    const chunk_index all = world_->shape_.chunk_count();
+    return version.value % 16 == 6 ? all / 2 : all;
+  }
+  void open(worker_type& worker, std::uint32_t shard, version_number version) {
+    world_->call(
+        worker, "open", std::chrono::seconds{2},
+        [&worker, version](session&, time_point, time_point) {
+          return worker.open(version, std::chrono::seconds{2});
+        },
+        [this, &worker, shard, version](const session_result& result) {
+          if (result.outcome.ok()) return fill(worker, shard, version, 0);
+          const bool is_dead = result.outcome.code == errc::replaced || worker.core().may_return();
+          if (!is_dead) world_->violate({rule::trainers, "open failed: " + result.outcome.sentence});
+          meet(shard, version);
+        });
+  }
+  void fill(worker_type& worker, std::uint32_t shard, version_number version, chunk_index chunk) {
+    event_queue& events = world_->events_;
+    if (!worker.alive()) return meet(shard, version);
+    if (worker.paused())
+      return soon([this, &worker, shard, version, chunk] { fill(worker, shard, version, chunk); });
+    const bool is_open = worker.core().is_open() && worker.core().held()->version == version;
+    if (!is_open) {  // it was declared dead meanwhile, and publishes the whole version when it is back
+      worker.write_version(version);
+      return publish(&worker, shard, version, false);
+    }
+    if (is_given_up(version) && chunk == given_up_at(version)) {
+      given_up_.insert(version);
+      return take_back(worker, shard, version);
+    }
+    if (chunk == world_->shape_.chunk_count()) return publish(&worker, shard, version, false);
+    worker.fill(version, chunk);
+    events.after(events.between(duration{0}, std::chrono::milliseconds{4}),
+                 [this, &worker, shard, version, chunk] { fill(worker, shard, version, chunk + 1); });
+  }
+
+  void publish(worker_type* worker, std::uint32_t shard, version_number version, bool last) {
     world_->call(
         *worker, "publish", std::chrono::seconds{2},
         [worker, version](session&, time_point, time_point) {
@@ -44,14 +98,16 @@ class simulated_trainers {
           // A process that missed one of its group's calls may not know that after the end of a server.
           const bool out_of_step = world_->servers_fail() && result.outcome.code == errc::group_failed;
           if (out_of_step) ++world_->statistics_.refused_publishes;
-          const bool is_dead = result.outcome.code == errc::replaced || worker->core().may_return();
+          // A worker that was declared dead while it filled the version may be another incarnation by now.
+          const bool has_returned = is_filled(version) && result.outcome.code == errc::disconnected;
+          const bool is_dead =
+              result.outcome.code == errc::replaced || has_returned || worker->core().may_return();
           if (!is_dead && !out_of_step)
             world_->violate({rule::trainers, "publish failed: " + result.outcome.sentence});
           meet(shard, version);
         });
   }
 
- private:
   void published(worker_type& worker, std::uint32_t shard, version_number version, bool last) {
     const simulation_options& options = world_->options_;
     if (shard == 0 && options.keep_latest > 0 && version.value % 8 == 1)
@@ -149,6 +205,7 @@ class simulated_trainers {
 
   World* world_;
   std::vector<std::uint32_t> waiting_;  ///< shards that have finished the step
+  std::set<version_number> given_up_;   ///< before they were whole
 };
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::testing

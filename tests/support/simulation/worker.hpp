@@ -148,7 +148,7 @@ class simulated_worker {
     for (chunk_index chunk = 0; chunk < layout_->chunk_count(); ++chunk) {
       table.push_back(Integrity::chunk_digest(seed, chunk, bytes_of(chunk)));
     }
-    if (!core_.held() && !core_.busy() && !core_.fatal())
+    if ((!core_.held() || core_.is_open()) && !core_.busy() && !core_.fatal())
       data_shell{*this}.show(version, core_.epoch(), table);
     const auto ticket = core_.publish(events_->now(), version,
                                       Integrity::enabled ? Integrity::root(seed, table) : digest128{},
@@ -157,12 +157,30 @@ class simulated_worker {
     return ticket;
   }
 
+  /// Opens a version: `fill` writes it, chunk by chunk, and `publish` makes it whole.
+  session_ticket open(version_number version, duration timeout) {
+    if (!core_.held() && !core_.busy() && !core_.fatal()) {
+      control_.show_receiving(version, core_.epoch(), {}, regions());
+      open_epoch_ = core_.epoch();
+    }
+    const auto ticket = core_.open(events_->now(), version, control_region(), events_->now() + timeout);
+    settle();
+    return ticket;
+  }
+  /// Writes one chunk of the open version, and shows it.
+  void fill(version_number version, chunk_index chunk) {
+    std::uint64_t position = starts_[chunk];
+    for (std::byte& each : bytes_of(chunk)) each = content_byte(version, shard_.index, position++);
+    const std::uint64_t seed = Integrity::bind(model_, version, shard_);
+    control_.add_chunk(chunk, Integrity::chunk_digest(seed, chunk, bytes_of(chunk)));
+  }
+
   /// Other workers can read received chunks meanwhile.
   session_ticket update(const version_selector& selector, duration timeout,
-                        messages::update_reach reach = messages::update_reach::anywhere) {
+                        messages::update_reach reach = messages::update_reach::anywhere, bool ahead = false) {
     if (!core_.busy()) copy_.from = nullptr;
     const auto ticket =
-        core_.update(events_->now(), selector, events_->now() + timeout, control_region(), reach);
+        core_.update(events_->now(), selector, events_->now() + timeout, control_region(), reach, ahead);
     settle();
     return ticket;
   }
@@ -287,11 +305,14 @@ class simulated_worker {
     bool forgets_description = false;  ///< shows what it held before under another version's description
     bool lanes_connect_alone = false;  ///< each as if there were no other
     bool shows_early = false;          ///< sets a chunk's bit when its read begins
+    bool ends_open = false;            ///< takes an open version for whole when it has every chunk
     bool shows_unverified = false;     ///< sets a chunk's bit when the chunk has arrived, whatever its digest
   } faults;
 
   /// The number of chunks that were read from workers that were receiving.
   [[nodiscard]] std::uint64_t chunks_from_receiving() const noexcept { return chunks_from_receiving_; }
+  /// The number of chunks that were read before their version was whole.
+  [[nodiscard]] std::uint64_t chunks_ahead() const noexcept { return chunks_ahead_; }
 
  private:
   bool returns() {
@@ -380,7 +401,10 @@ class simulated_worker {
   };
   /// Other workers can read this received chunk from here on.
   void show_chunk(chunk_index chunk) {
-    control_.add_chunk(chunk);
+    if (transferred_.was_open && Integrity::enabled)
+      control_.add_chunk(chunk, transfer_->table()[chunk]);
+    else
+      control_.add_chunk(chunk);
     if (!has_bytes_of(chunk, transferred_.version))
       world_.violate({rule::shown_chunks, name_ + " shows chunk " + std::to_string(chunk) + " of version " +
                                               to_string(transferred_.version) + " with wrong bytes"});
@@ -458,6 +482,7 @@ class simulated_worker {
     end_transfer();
     pull_options rules{.window_chunks = 2, .confirm_every = 4};
     rules.needs_root = Integrity::enabled;
+    rules.open = order.open;
     rules.poll_longest = std::chrono::milliseconds{1};
     rules.stall_timeout = std::chrono::milliseconds{30};
     transfer_.emplace(*layout_, rules, order.ordinal + core_.self().value);
@@ -466,11 +491,19 @@ class simulated_worker {
     transferred_.version = order.version;
     transferred_.epoch = core_.epoch();
     transferred_.is_shown = false;
+    transferred_.was_open = order.open;
+    transferred_.is_committed = false;
     life_ = std::make_shared<bool>(true);
     for (const messages::assignment& source : order.sources) add_source(source);
     core_.pull_started(events_->now(), control_region());
     pump();
     watch();
+  }
+  void perform(const session_actions::commit_pull& order) {
+    if (!transfer_) return;
+    transferred_.is_committed = true;
+    transfer_->commit(order.root);
+    pump();
   }
   void perform(const session_actions::add_source& order) {
     if (!transfer_) return;
@@ -632,7 +665,21 @@ class simulated_worker {
       sources_[slot].report_release = false;
       core_.source_released(events_->now(), sources_[slot].source.lease);
     }
+    if (faults.ends_open && transfer_->confirmed_chunks() == layout_->chunk_count())
+      transfer_->commit(
+          Integrity::root(Integrity::bind(model_, transferred_.version, shard_), transfer_->table()));
+    compare_roots();
     if (transfer_->done()) complete();
+  }
+  /// What was collected of an open version is what was published: all workers are honest.
+  void compare_roots() {
+    const auto root = transfer_->unsettled();
+    if (!root) return;
+    if (Integrity::root(Integrity::bind(model_, transferred_.version, shard_), transfer_->table()) != *root)
+      world_.violate({rule::received_chunks, name_ + " has other digests of the open version " +
+                                                 to_string(transferred_.version) + " than were published"});
+    transfer_->settle();
+    control_.set_digests(transfer_->table());
   }
 
   void complete() {
@@ -663,7 +710,7 @@ class simulated_worker {
     std::uint64_t offset = 0;
     std::uint64_t bytes = sizeof(control_header);
     if (task.kind == pull_task::kind_type::block) bytes = control_offsets::of(*layout_).total_bytes;
-    if (task.kind == pull_task::kind_type::map) bytes = control_offsets::of(*layout_).map_end();
+    if (task.kind == pull_task::kind_type::map) bytes = transfer_->map_bytes();
     if (task.kind == pull_task::kind_type::chunk) {
       const chunk_slice slice = layout_->slice(task.chunk);
       from = transfer_->segments(slot)[slice.segment];
@@ -730,7 +777,8 @@ class simulated_worker {
         if (transfer_->block_arrived(channel, state.status, state.bytes, root, events_->now()) &&
             !transferred_.is_shown) {
           transferred_.is_shown = true;
-          control_.show_receiving(version, transferred_.epoch, transfer_->table(), regions());
+          const auto table = transferred_.was_open ? std::span<const digest128>{} : transfer_->table();
+          control_.show_receiving(version, transferred_.epoch, table, regions());
           open_epoch_ = transferred_.epoch;
         }
         break;
@@ -785,6 +833,7 @@ class simulated_worker {
     const std::uint64_t now_confirmed = transfer_->confirmed_chunks();
     if (now_confirmed == before) return;
     confirmed_total_ += now_confirmed - before;
+    if (transferred_.was_open && !transferred_.is_committed) chunks_ahead_ += now_confirmed - before;
     for (chunk_index chunk = 0; chunk < layout_->chunk_count(); ++chunk) {
       if (transfer_->is_confirmed(chunk) && !has_bytes_of(chunk, transferred_.version))
         return world_.violate({rule::received_chunks, name_ + " accepted chunk " + std::to_string(chunk) +
@@ -836,8 +885,11 @@ class simulated_worker {
     version_number version{};
     std::uint64_t epoch = 0;
     bool is_shown = false;  ///< other workers can read received chunks
+    bool was_open = false;
+    bool is_committed = false;  ///< it was open, and its root is known
   } transferred_;
   std::uint64_t chunks_from_receiving_ = 0;
+  std::uint64_t chunks_ahead_ = 0;
   std::vector<source_record> sources_;
   std::vector<bool> by_lease_;  ///< by chunk: `read_state::by_lease` of its last read
   std::shared_ptr<bool> life_;

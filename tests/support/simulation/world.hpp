@@ -135,6 +135,7 @@ class simulation {
     for (const auto& worker : workers_) {
       statistics_.chunks += worker->confirmed_chunks();
       statistics_.relayed_chunks += worker->chunks_from_receiving();
+      statistics_.chunks_ahead += worker->chunks_ahead();
     }
   }
 
@@ -420,16 +421,20 @@ class simulation {
     if (worker == nullptr) return end_update(nullptr, *round, gone());
     const messages::update_reach reach = !round->last && round->local ? messages::update_reach::prefer_local
                                                                       : messages::update_reach::anywhere;
+    const bool ahead = options_.fills() && events_.chance(0.5);
     const session_ticket ticket = call(
         *worker, "update", timeout,
-        [worker, selector, timeout, reach](session&, time_point, time_point) {
-          return worker->update(selector, timeout, reach);
+        [worker, selector, timeout, reach, ahead](session&, time_point, time_point) {
+          return worker->update(selector, timeout, reach, ahead);
         },
         [this, worker, round, selector, timeout, call_of_round](const session_result& result) {
           check_step(*round, call_of_round, *worker, result);
           if (result.outcome.ok() && !catalog_detail::accepts(selector, result.version))
             violate({rule::group_version, worker->name() + " asked for " + to_string(selector) +
                                               " and got version " + to_string(result.version)});
+          if (result.outcome.ok() && trainers_.has_given_up(result.version))
+            violate({rule::whole, worker->name() + " got version " + to_string(result.version) +
+                                      ", which its publisher has taken back before it was whole"});
           if (!result.outcome.ok() || call_of_round + 1 == round->numbers.size())
             return end_update(worker, *round, result);
           const duration pause = events_.between(duration{0}, std::chrono::milliseconds{20});

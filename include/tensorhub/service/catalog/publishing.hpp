@@ -212,8 +212,10 @@ class publishing {
 
   [[nodiscard]] messages::status publish(worker_state& worker, const messages::publish_request& request,
                                          operation_counter& counter) {
-    if (const auto checked = check_publish(worker, request.held); !checked.ok()) return checked;
-    const version_number version = request.held.version;
+    messages::reference held = request.held;
+    if (request.open) held.root = {};
+    if (const auto checked = check_publish(worker, held); !checked.ok()) return checked;
+    const version_number version = held.version;
     model_state& model = *worker.model;
     const bool is_shown =
         worker.shows_open() && worker.held->version == version && worker.held->epoch == request.held.epoch;
@@ -226,8 +228,6 @@ class publishing {
       leases_.forget_drain(worker);
       versions_.drop(worker);
     }
-    messages::reference held = request.held;
-    if (request.open) held.root = {};
     versions_.hold(worker, held, true, request.open);
     if (!request.open) updates_.tell_committed(model, version, worker.shard.index);
     model.operations.retry = model.operations.retry || request.open;

@@ -197,12 +197,18 @@ class updates {
     for (const worker_state* reader : readers_of(model, version, shard))
       core_.send(reader->id, {}, messages::message{told});
   }
-  /// The worker does not fill its open version any more: nobody can get all of it.
+  /// The worker is withdrawn, and does not fill its open version any more. Unless somebody else has that
+  /// version, or fills it too, nobody can get all of it.
   void give_up_open(const worker_state& worker, const std::string& why) {
     model_state& model = *worker.model;
     const version_number version = worker.held->version;
+    const std::uint32_t shard = worker.shard.index;
+    const auto record = model.versions.find(version);
+    const bool is_elsewhere =
+        record != model.versions.end() && record->second.sources[shard]->complete_count() > 0;
+    if (is_elsewhere || versions::is_open(model, version, shard)) return;
     std::vector<operation_state*> failed;
-    for (const worker_state* reader : readers_of(model, version, worker.shard.index))
+    for (const worker_state* reader : readers_of(model, version, shard))
       failed.push_back(leases_.operation_read_by(*reader));
     for (operation_state* operation : failed) {
       if (operation == nullptr) continue;

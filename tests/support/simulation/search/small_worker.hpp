@@ -262,6 +262,8 @@ class small_worker {
     for (const messages::assignment& source : order.sources) transfer_->sources.push_back({source});
     core_.pull_started(now, region());
   }
+  /// Nothing is open here.
+  void perform(time_point, const session_actions::commit_pull&) {}
   void perform(time_point now, const session_actions::add_source& order) {
     if (!transfer_) return;
     if (order.released) release(now, order.released);

@@ -1,0 +1,243 @@
+// Versions that are read while their publisher still fills them.
+
+#include <doctest/doctest.h>
+
+#include <cstring>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "hub.hpp"
+
+using namespace system_tests;
+
+namespace {
+
+/// One large tensor (some chunks), and small ones that share a chunk.
+struct contents {
+  std::vector<std::uint64_t> large = std::vector<std::uint64_t>(400'000);
+  std::vector<std::uint32_t> bias = std::vector<std::uint32_t>(500);
+  std::vector<std::uint8_t> norm = std::vector<std::uint8_t>(33);
+
+  explicit contents(std::uint64_t seed) {
+    for (std::size_t i = 0; i < large.size(); ++i) large[i] = (seed + i) * 0x9e3779b97f4a7c15ull;
+    for (std::size_t i = 0; i < bias.size(); ++i) bias[i] = static_cast<std::uint32_t>(large[i] >> 7);
+    for (std::size_t i = 0; i < norm.size(); ++i) norm[i] = static_cast<std::uint8_t>(large[i] >> 17);
+  }
+  bool operator==(const contents&) const = default;
+};
+
+template <typename Worker>
+void declare(Worker& worker) {
+  worker.add("norm", {33}, tensorhub::dtype::u8);
+  worker.add("large", {400'000}, tensorhub::dtype::u64);
+  worker.add("bias", {500}, tensorhub::dtype::u32);
+  worker.add("nothing", {0}, tensorhub::dtype::f32);
+}
+
+template <typename Words>
+[[nodiscard]] std::span<const std::byte> bytes_of(const Words& words) {
+  return std::as_bytes(std::span{words});
+}
+
+template <typename Publisher>
+void put_all(Publisher& trainer, const contents& from) {
+  trainer.put("bias", bytes_of(from.bias));
+  trainer.put("large", bytes_of(from.large));
+  trainer.put("nothing", {});
+  trainer.put("norm", bytes_of(from.norm));
+}
+
+template <typename Subscriber>
+[[nodiscard]] contents live(const Subscriber& rollout) {
+  contents out{0};
+  const auto copy = [&](const char* name, auto& into) {
+    std::memcpy(into.data(), rollout.tensor(name), into.size() * sizeof into[0]);
+  };
+  copy("large", out.large);
+  copy("bias", out.bias);
+  copy("norm", out.norm);
+  return out;
+}
+
+/// The chunks of an update have arrived, all but those that are missing at its source.
+[[nodiscard]] bool arrives(const tensorhub::update_handle& running, std::uint64_t bytes) {
+  const auto until = std::chrono::steady_clock::now() + 20s;
+  while (running.progress().bytes < bytes) {
+    if (std::chrono::steady_clock::now() > until || running.done()) return false;
+    std::this_thread::sleep_for(1ms);
+  }
+  return true;
+}
+
+template <typename Hub>
+void fill_and_commit() {
+  typename Hub::reference_server server;
+  typename Hub::arena_publisher trainer{who(server.address(), "trainer-0")};
+  typename Hub::double_buffered_subscriber first{who(server.address(), "rollout-0")};
+  typename Hub::double_buffered_subscriber second{who(server.address(), "rollout-1")};
+  declare(trainer);
+  declare(first);
+  declare(second);
+  for (std::uint64_t version = 1; version <= 3; ++version) {
+    CAPTURE(version);
+    const contents source{version};
+    auto running = first.stage_async(at_least(version), 60s);
+    auto other = second.stage_async(at_least(version), 60s);
+    trainer.begin(version);
+    CHECK(trainer.held_version() == 0);
+    trainer.put("large", bytes_of(source.large));
+    CHECK(arrives(running, 3 << 20));  // all of it is there before the version is whole
+    CHECK(arrives(other, 3 << 20));
+    trainer.put("bias", bytes_of(source.bias));
+    trainer.put("nothing", {});
+    CHECK(code_of([&] { trainer.commit(version); }) == errc::invalid_argument);
+    trainer.put("norm", bytes_of(source.norm));
+    CHECK(!running.done());
+    CHECK(!first.newer());
+    CHECK(trainer.list("policy").front().available.size() == (version == 1 ? 0 : 1));
+    CHECK(trainer.commit(version).version == version);
+    CHECK(running.wait(20s).version == version);
+    CHECK(other.wait(20s).version == version);
+    first.install();
+    second.install();
+    CHECK(live(first) == source);
+    CHECK(live(second) == source);
+    CHECK(trainer.held_version() == version);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("an open version is received while it is filled, and counts when it is committed") {
+  fill_and_commit<hub>();
+}
+
+TEST_CASE("the same with integrity off") {
+  fill_and_commit<unchecked_hub>();
+}
+
+TEST_CASE("an arena that begins nothing shows a version when it is committed, and takes it back by itself") {
+  hub::reference_server server;
+  hub::arena_publisher trainer{who(server.address(), "trainer-0")};
+  hub::double_buffered_subscriber rollout{who(server.address(), "rollout-0")};
+  declare(trainer);
+  declare(rollout);
+  for (std::uint64_t version = 1; version <= 2; ++version) {
+    put_all(trainer, contents{version});
+    CHECK(trainer.held_version() == 0);
+    trainer.commit(version);
+    CHECK(rollout.stage().version == version);
+    rollout.install();
+    CHECK(live(rollout) == contents{version});
+  }
+}
+
+TEST_CASE("an open version that is taken back fails its readers at once, and the next one reaches them") {
+  hub::reference_server server;
+  hub::arena_publisher trainer{who(server.address(), "trainer-0")};
+  hub::double_buffered_subscriber rollout{who(server.address(), "rollout-0")};
+  declare(trainer);
+  declare(rollout);
+  const contents one{1};
+  const contents two{2};
+  put_all(trainer, one);
+  trainer.commit(1);
+  rollout.stage();
+  rollout.install();
+  auto running = rollout.stage_async(at_least(2), 60s);
+  trainer.begin(2);
+  trainer.put("large", bytes_of(two.large));
+  REQUIRE(arrives(running, 1 << 20));
+  trainer.unpublish();
+  CHECK(code_of([&] { static_cast<void>(running.wait(20s)); }) == errc::unavailable);
+  CHECK(live(rollout) == one);
+  CHECK(rollout.live_version() == 1);
+  put_all(trainer, two);
+  trainer.commit(2);
+  CHECK(rollout.stage(at_least(2)).version == 2);
+  rollout.install();
+  CHECK(live(rollout) == two);
+}
+
+TEST_CASE("a trainer that dies in the middle of an open version fails its readers") {
+  hub::reference_server server;
+  auto trainer = std::make_unique<hub::arena_publisher>(who(server.address(), "trainer-0"));
+  hub::double_buffered_subscriber rollout{who(server.address(), "rollout-0")};
+  declare(*trainer);
+  declare(rollout);
+  auto running = rollout.stage_async(at_least(1), 60s);
+  trainer->begin(1);
+  trainer->put("large", bytes_of(contents{1}.large));
+  REQUIRE(arrives(running, 1 << 20));
+  trainer.reset();
+  CHECK(code_of([&] { static_cast<void>(running.wait(20s)); }) == errc::unavailable);
+}
+
+TEST_CASE("updates in place wait for a version to be whole") {
+  hub::reference_server server;
+  hub::arena_publisher trainer{who(server.address(), "trainer-0")};
+  declare(trainer);
+  contents target{7};
+  hub::subscriber rollout{who(server.address(), "rollout-0")};
+  rollout.add("norm", target.norm.data(), {33}, tensorhub::dtype::u8);
+  rollout.add("large", target.large.data(), {400'000}, tensorhub::dtype::u64);
+  rollout.add("bias", target.bias.data(), {500}, tensorhub::dtype::u32);
+  rollout.add("nothing", nullptr, {0}, tensorhub::dtype::f32);
+  auto running = rollout.update_async(at_least(1), 60s);
+  trainer.begin(1);
+  put_all(trainer, contents{1});
+  std::this_thread::sleep_for(50ms);
+  CHECK(running.progress().bytes == 0);
+  CHECK(target == contents{7});
+  trainer.commit(1);
+  CHECK(running.wait(20s).version == 1);
+  CHECK(target == contents{1});
+}
+
+TEST_CASE("what an arena refuses") {
+  hub::reference_server server;
+  hub::arena_publisher trainer{who(server.address(), "trainer-0")};
+  declare(trainer);
+  CHECK(code_of([&] { trainer.add("norm", {3}, tensorhub::dtype::u8); }) == errc::invalid_argument);
+  const contents source{1};
+  trainer.begin(5);
+  CHECK(code_of([&] { trainer.add("late", {3}, tensorhub::dtype::u8); }) == errc::invalid_argument);
+  CHECK(code_of([&] { trainer.put("wq", {}); }) == errc::invalid_argument);
+  CHECK(code_of([&] { trainer.put("norm", {}); }) == errc::invalid_argument);
+  put_all(trainer, source);
+  CHECK(code_of([&] { trainer.put("norm", bytes_of(source.norm)); }) == errc::invalid_argument);
+  CHECK(code_of([&] { trainer.commit(6); }) == errc::invalid_argument);
+  trainer.commit(5);
+  CHECK(code_of([&] { trainer.begin(5); }) == errc::version_conflict);
+  CHECK(code_of([&] { trainer.begin(4); }) == errc::version_conflict);
+  CHECK(code_of([&] { trainer.begin(0); }) == errc::invalid_argument);
+  trainer.begin(6);
+  put_all(trainer, contents{6});
+  trainer.commit(6);
+  CHECK(trainer.held_version() == 6);
+}
+
+TEST_CASE("tensors are put from several threads, and written where they belong") {
+  hub::reference_server server;
+  hub::arena_publisher trainer{who(server.address(), "trainer-0")};
+  hub::double_buffered_subscriber rollout{who(server.address(), "rollout-0")};
+  declare(trainer);
+  declare(rollout);
+  const contents source{3};
+  auto running = rollout.stage_async(at_least(3), 60s);
+  trainer.begin(3);
+  {
+    std::jthread large{[&] { trainer.put("large", bytes_of(source.large)); }};
+    std::jthread bias{[&] {
+      std::memcpy(trainer.tensor("bias"), source.bias.data(), bytes_of(source.bias).size());
+      trainer.put("bias");
+    }};
+    std::jthread norm{[&] { trainer.put("norm", bytes_of(source.norm)); }};
+    trainer.put("nothing", {});
+  }
+  trainer.commit(3);
+  CHECK(running.wait(20s).version == 3);
+  rollout.install();
+  CHECK(live(rollout) == source);
+}

@@ -1,0 +1,168 @@
+/// \file pull_open.cpp
+/// A version that is read while its publisher still fills it: digests come with the map, and the root last.
+
+#include <optional>
+#include <vector>
+
+#include "pull_scene.hpp"
+
+using namespace pull_test;
+
+namespace {
+
+constexpr pull_options of_open_version{.needs_root = true, .open = true};
+const digest128 other_digest{5, 6};
+
+/// A pull of an open version, and a source that its pull believes.
+struct open_scene : driver {
+  explicit open_scene(pull_options options = of_open_version) : driver{options} {
+    source.open();
+    channel = driver::open(source);
+  }
+  /// The next look at the map is due.
+  void look_again() {
+    pass(std::chrono::milliseconds{20});
+    look(channel, source);
+  }
+
+  holder source{shape, 1};
+  channel_id channel = 0;
+};
+
+}  // namespace
+
+TEST_CASE("open pull: chunks are read as they are shown, and it ends when it knows the root") {
+  open_scene s;
+  s.look_again();
+  CHECK(s.nothing(s.channel));
+  s.source.fill({2, 5});
+  s.look_again();
+  CHECK(s.drain(s.channel, s.source) == std::vector<chunk_index>{2, 5});
+  CHECK(s.core.confirmed_chunks() == 2);
+  CHECK(s.core.table()[2] == digest_of(2));
+  CHECK(s.core.table()[3] == digest128{});
+  s.source.fill({0, 1, 3, 4, 6, 7, 8});
+  s.look_again();
+  CHECK(s.drain(s.channel, s.source).size() == 7);
+  CHECK(s.core.confirmed_chunks() == 9);
+  CHECK_FALSE(s.core.done());
+  CHECK_FALSE(s.core.unsettled().has_value());
+  s.core.commit(published_root);
+  CHECK_FALSE(s.core.done());
+  CHECK(s.core.unsettled() == published_root);
+  s.core.settle();
+  CHECK(s.core.done());
+  CHECK_FALSE(s.core.unsettled().has_value());
+}
+
+TEST_CASE("open pull: the root may come before the last chunks") {
+  open_scene s;
+  s.source.fill({0, 1, 2, 3});
+  s.look_again();
+  s.drain(s.channel, s.source);
+  s.core.commit(published_root);
+  CHECK_FALSE(s.core.unsettled().has_value());
+  s.source.fill({4, 5, 6, 7, 8});
+  s.source.complete();
+  s.look_again();
+  CHECK(s.core.unsettled() == published_root);
+  s.core.settle();
+  CHECK_FALSE(s.core.done());
+  CHECK(s.drain(s.channel, s.source).size() == 5);
+  CHECK(s.core.done());
+}
+
+TEST_CASE("open pull: what the source's block shows at first is known without another look") {
+  driver d{of_open_version};
+  holder source{d.shape, 1};
+  source.open();
+  source.fill({4});
+  const channel_id channel = d.open(source);
+  CHECK(d.take(channel, kind::chunk) == 4);
+}
+
+TEST_CASE("open pull: a chunk without a digest, or with another one than was shown first, is not read") {
+  open_scene s;
+  s.source.receive({3});
+  s.look_again();
+  CHECK(s.nothing(s.channel));
+  s.source.fill({4});
+  s.look_again();
+  holder liar{s.shape, 2};
+  liar.open();
+  liar.fill(4, other_digest);
+  const channel_id second = s.driver::open(liar, 1);
+  CHECK(s.nothing(second));
+  CHECK(s.take(s.channel, kind::chunk) == 4);
+}
+
+TEST_CASE(
+    "open pull: a chunk that does not have its digest is read again with it, and then the source is lost") {
+  open_scene s;
+  s.source.fill(4, other_digest);  // half of it was not written yet
+  s.look_again();
+  for (int i = 0; i < 3; ++i) {
+    CAPTURE(i);
+    s.core.chunk_arrived(s.channel, s.take(s.channel, kind::chunk), completion_status::ok, digest_of(4),
+                         s.now);
+    CHECK_FALSE(s.core.has_failure());
+    CHECK(s.core.table()[4] == digest128{});
+    s.look_again();
+  }
+  s.core.chunk_arrived(s.channel, s.take(s.channel, kind::chunk), completion_status::ok, digest_of(4), s.now);
+  CHECK(s.failure().reason == errc::corrupt);
+}
+
+TEST_CASE("open pull: a digest that was written meanwhile makes the chunk good") {
+  open_scene s;
+  s.source.fill(4, other_digest);
+  s.look_again();
+  s.core.chunk_arrived(s.channel, s.take(s.channel, kind::chunk), completion_status::ok, digest_of(4), s.now);
+  s.source.fill({4});
+  s.look_again();
+  s.arrive(s.channel, s.take(s.channel, kind::chunk));
+  s.look(s.channel, s.source);
+  CHECK(s.core.is_confirmed(4));
+}
+
+TEST_CASE("open pull: with integrity off the root is no digest") {
+  driver d{{.open = true}};
+  holder source{d.shape, 1};
+  source.open();
+  const channel_id channel = d.open(source);
+  source.receive_all();
+  d.pass(std::chrono::milliseconds{20});
+  d.look(channel, source);
+  CHECK(d.drain(channel, source).size() == 9);
+  CHECK_FALSE(d.core.done());
+  d.core.commit({});
+  CHECK(d.core.done());
+}
+
+TEST_CASE("pull: a source that began while the version was open is read when it knows all digests") {
+  driver d{{.needs_root = true}};
+  holder source{d.shape, 1};
+  source.begin();
+  const digest128 root = source.facts.root;
+  source.open();  // its own table lacks some
+  source.facts.root = root;
+  const channel_id channel = d.core.open_channel(d.core.add_source(source.facts));
+  d.confirm(channel, source);
+  d.take(channel, kind::block);
+  CHECK_FALSE(d.core.block_arrived(channel, completion_status::ok, source.block(), other_digest, d.now));
+  CHECK_FALSE(d.core.has_failure());
+  CHECK(d.nothing(channel));
+  source.fill({0, 1, 2, 3, 4, 5, 6, 7, 8});
+  d.pass(std::chrono::milliseconds{20});
+  CHECK(d.believe(channel, source));
+}
+
+TEST_CASE("pull: a source with all digests and another root is corrupt, also while it receives") {
+  driver d{{.needs_root = true}};
+  holder source{d.shape, 1};
+  source.begin();
+  const channel_id channel = d.core.open_channel(d.core.add_source(source.facts));
+  d.confirm(channel, source);
+  CHECK_FALSE(d.believe(channel, source, other_digest));
+  CHECK(d.failure().reason == errc::corrupt);
+}
