@@ -16,8 +16,9 @@
 /// then take a stream as always, such as `c10::cuda::getCurrentCUDAStream().stream()`. (No test has CUDA
 /// tensors of libtorch yet.)
 ///
-/// Includes no more of libtorch than tensors need; <torch/torch.h> is for the user to include. Thread safety:
-/// as `add` of the worker; `check` for any thread, while nobody changes the tensors.
+/// Includes no more of libtorch than tensors need; <torch/torch.h> is for the user to include. After `using
+/// namespace tensorhub` the name `torch` would be ambiguous. Thread safety: as `add` of the worker; `check`
+/// for any thread, while nobody changes the tensors.
 
 #include <ATen/core/TensorBase.h>
 #include <c10/core/Device.h>
