@@ -11,7 +11,7 @@ get_property(include_folders GLOBAL PROPERTY TENSORHUB_INCLUDE_FOLDERS)
 # if the component is built.
 get_property(component_headers GLOBAL PROPERTY TENSORHUB_COMPONENT_HEADERS)
 set(left_out)
-foreach(name IN ITEMS testing etcd.hpp etcd prometheus.hpp memory/cuda.hpp memory/cuda)
+foreach(name IN ITEMS testing etcd.hpp etcd prometheus.hpp memory/cuda.hpp memory/cuda torch.hpp)
   if(NOT name IN_LIST component_headers)
     list(APPEND left_out REGEX "/include/tensorhub/${name}(/|$)" EXCLUDE)
   endif()

@@ -9,14 +9,11 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 
+import learner
 import rollout
-import task
 import torch
 
 import tensorhub as th
-
-CLIP = 0.2
-LEARNING_RATE = 2e-3
 
 
 @dataclass
@@ -29,26 +26,10 @@ class Step:
     stalled_ms: float  # the trainer, for the weights to get away
 
 
-def learn(model: torch.nn.Module, optimizer: torch.optim.Optimizer, episodes: list[rollout.Episodes]) -> float:
-    """One step of GRPO: each answer is compared with the others to its prompt. Returns the mean reward."""
-    tokens = torch.cat([each.tokens for each in episodes])
-    old = torch.cat([each.log_probabilities for each in episodes])
-    reward = task.rewards(tokens)
-    groups = reward.reshape(-1, rollout.GROUP)
-    advantage = (groups - groups.mean(1, keepdim=True)) / (groups.std(1, keepdim=True) + 1e-4)
-    ratio = torch.exp(task.log_probabilities(model, tokens) - old)
-    weight = advantage.reshape(-1, 1)
-    loss = -torch.min(ratio * weight, ratio.clamp(1 - CLIP, 1 + CLIP) * weight).mean()
-    optimizer.zero_grad()
-    loss.backward()
-    return float(reward.mean())
-
-
 def train(sources: list[Connection], server: th.ReferenceServer, seconds: float) -> list[Step]:
     """Until the time is over; tells a line for every tenth step."""
     torch.set_num_threads(1)
-    model = task.make_model(seed=0)
-    optimizer = torch.optim.Adam(model.parameters(), lr=LEARNING_RATE)
+    model, optimizer = learner.make()
     steps: list[Step] = []
     with th.Publisher(server, model="policy", replica="trainer") as weights:
         weights.add_all(model.named_parameters())
@@ -60,7 +41,7 @@ def train(sources: list[Connection], server: th.ReferenceServer, seconds: float)
             episodes = [rollout.Episodes.receive(each) for each in ready]
             for each in ready:
                 each.send_bytes(b"+")
-            reward = learn(model, optimizer, episodes)
+            reward = learner.learn(model, optimizer, episodes)
             before = time.monotonic()
             stale = version - sum(each.version for each in episodes) / len(episodes)
             weights.unpublish()  # from here the weights may change ...

@@ -31,6 +31,7 @@ class any_publisher : private worker {
   using worker::cost;
   using worker::describe_model;
   using worker::join;
+  using worker::keep_alive;
   using worker::list;
   using worker::offloaded_bytes;
   using worker::pin;

@@ -53,6 +53,7 @@ class any_staged_subscriber : private worker {
   using worker::describe_model;
   using worker::held_version;
   using worker::join;
+  using worker::keep_alive;
   using worker::list;
   using worker::newer;
   using worker::pin;

@@ -26,6 +26,7 @@ class any_subscriber : private worker {
   using worker::held_version;
   using worker::interrupt;
   using worker::join;
+  using worker::keep_alive;
   using worker::leave;
   using worker::list;
   using worker::newer;

@@ -38,7 +38,7 @@ endif()
 if(WAY STREQUAL optional_component)
   # A library that is not there: its component is left out with one line, or an error if it was asked for.
   set(pairs verbs=rdma-core libfabric=libfabric prometheus=prometheus-cpp etcd=etcd-gateway tls=OpenSSL
-            cuda=CUDAToolkit)
+            cuda=CUDAToolkit torch=Torch)
   set(without ${CMAKE_COMMAND} -S ${TENSORHUB_SOURCE} -B ${WORK}/build -DCMAKE_CXX_COMPILER=${COMPILER}
               -DTENSORHUB_BUILD_TESTS=OFF -DTENSORHUB_BUILD_EXAMPLES=OFF -DTENSORHUB_BUILD_TOOLS=OFF)
   foreach(pair IN LISTS pairs)

@@ -87,6 +87,8 @@ TEST_CASE("the checker of layers finds planted breaches") {
   CHECK(breaches("include/tensorhub/types/a.hpp", "#include <rdma/fabric.h>") == 1);
   CHECK(breaches("include/tensorhub/service/a.hpp", "#include <prometheus/exposer.h>") == 1);
   CHECK(breaches("include/tensorhub/worker/worker.hpp", "#include \"tensorhub/prometheus.hpp\"") == 1);
+  CHECK(breaches("include/tensorhub/worker/worker.hpp", "#include <ATen/core/TensorBase.h>") == 1);
+  CHECK(breaches("include/tensorhub/types/tensor.hpp", "#include <c10/core/Storage.h>") == 1);
   CHECK(breaches("include/tensorhub/service/a.hpp", "#include <curl/curl.h>") == 1);
   CHECK(breaches("include/tensorhub/service/a.hpp", "#include \"tensorhub/etcd/election.hpp\"") == 1);
   CHECK(breaches("include/tensorhub/etcd/a.hpp", "#include <zmq.hpp>") == 1);
@@ -166,7 +168,7 @@ TEST_CASE("the checker of the umbrella finds another component at the end of a c
   CHECK(check_umbrella({}).size() == 1);
   for (const char* other :
        {"etcd.hpp", "etcd/gateway.hpp", "prometheus.hpp", "memory/cuda/lane.hpp", "testing/faulty.hpp",
-        "transports/tcp.hpp", "server.hpp", "service/catalog.hpp"}) {
+        "torch.hpp", "transports/tcp.hpp", "server.hpp", "service/catalog.hpp"}) {
     tree.back() =
         header("include/tensorhub/worker/worker.hpp", "#include \"tensorhub/" + std::string{other} + "\"");
     CHECK(check_umbrella(tree).size() == 1);

@@ -79,6 +79,7 @@ inline std::optional<layer_place> place_of(std::string_view included_name) {
                                                      {"hub.hpp", 5},
                                                      {"tensorhub.hpp", 6},
                                                      {"prometheus.hpp", 7},  // a component of its own
+                                                     {"torch.hpp", 7},       // likewise
                                                      {"etcd.hpp", 8}};       // likewise
     const auto found = top.find(name);
     if (found == top.end()) return std::nullopt;
@@ -158,6 +159,8 @@ inline complaints check_layers(const source_file& file) {
       found.push_back(where + ": prometheus-cpp belongs to the component prometheus");
     if (starts_with_any(include.name, {"curl/", "nlohmann/"}) && self->layer != 7)
       found.push_back(where + ": libcurl and nlohmann-json belong to the component etcd");
+    if (starts_with_any(include.name, {"ATen/", "c10/", "torch/"}) && self->layer != 7)
+      found.push_back(where + ": libtorch belongs to the component torch");
     if (starts_with_any(include.name, {"openssl/"}) && self->group != "transports/tls")
       found.push_back(where + ": OpenSSL belongs to the transport tls");
     if (starts_with_any(include.name, {"zmq"}) && (self->layer < 4 || self->layer > 6))
@@ -239,9 +242,9 @@ inline complaints check_umbrella(const std::vector<source_file>& files) {
   complaints found;
   if (!graph.contains(umbrella)) found.push_back("there is no " + umbrella);
   for_each_include(graph, umbrella, [&](const std::string& at, const std::string& included) {
-    if (starts_with_any(
-            included, {"tensorhub/etcd", "tensorhub/prometheus", "tensorhub/memory/cuda", "tensorhub/testing",
-                       "tensorhub/transports", "tensorhub/server.hpp", "tensorhub/service/catalog"}))
+    if (starts_with_any(included, {"tensorhub/etcd", "tensorhub/prometheus", "tensorhub/memory/cuda",
+                                   "tensorhub/testing", "tensorhub/torch", "tensorhub/transports",
+                                   "tensorhub/server.hpp", "tensorhub/service/catalog"}))
       found.push_back(umbrella + " reaches what workers do not need: " + at + " includes " + included);
   });
   return found;
@@ -266,6 +269,7 @@ inline complaints check_depth_one(const source_file& file) {
                                                     "staged_subscriber.hpp",
                                                     "subscriber.hpp",
                                                     "tensorhub.hpp",
+                                                    "torch.hpp",
                                                     "version.hpp"};
   const std::string root = "include/tensorhub/";
   if (!file.path.starts_with(root)) return {};
@@ -283,7 +287,7 @@ inline complaints check_example(const source_file& file, const source_file& umbr
     if (!include.name.starts_with("tensorhub/")) continue;
     if (include.name == "tensorhub/tensorhub.hpp" || include.name == "tensorhub/server.hpp" ||
         include.name == "tensorhub/prometheus.hpp" || include.name == "tensorhub/etcd.hpp" ||
-        include.name == "tensorhub/memory/cuda.hpp")
+        include.name == "tensorhub/memory/cuda.hpp" || include.name == "tensorhub/torch.hpp")
       continue;
     if (starts_with_any(include.name, {"tensorhub/transports/", "tensorhub/types/"})) continue;
     // Who writes a policy of his own checks it.

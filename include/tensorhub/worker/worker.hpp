@@ -60,6 +60,8 @@ class worker {
                           dtype type);
   TENSORHUB_DECL void add(std::string name, const void* data, std::initializer_list<std::uint64_t> shape,
                           dtype type);
+  /// What owns memory of tensors (such as a framework's reference) is let go of when the worker has ended.
+  TENSORHUB_DECL void keep_alive(std::shared_ptr<const void> owner);
 
   /// Joins the model. Implied by the first publish or update; call it to find errors early.
   TENSORHUB_DECL void join();
@@ -188,6 +190,7 @@ class worker {
 
  private:
   friend class offloads;
+  std::vector<std::shared_ptr<const void>> owners_;  ///< guarded as the tensors are; outlives them
   std::unique_ptr<worker_state> state_;
 };
 

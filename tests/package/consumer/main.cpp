@@ -21,6 +21,9 @@
 #ifdef CONSUMER_HAS_LIBFABRIC
 #include <tensorhub/transports/libfabric.hpp>
 #endif
+#ifdef CONSUMER_HAS_TORCH
+#include <tensorhub/torch.hpp>
+#endif
 
 template <typename Transport>
 bool starts() {
@@ -65,6 +68,15 @@ int main() {
                                              .etcd = {.endpoints = "http://127.0.0.1:1"},  // nobody is there
                                              .election = {.name = "servers"}}};
   good = good && !standby.leads();
+#endif
+#ifdef CONSUMER_HAS_TORCH
+  const std::vector<std::pair<std::string, at::TensorBase>> undefined{{"w", {}}};
+  try {
+    tensorhub::torch::add(source, undefined);
+    good = false;
+  } catch (const tensorhub::error& e) {
+    good = good && e.code() == tensorhub::errc::invalid_argument;
+  }
 #endif
 #ifdef CONSUMER_HAS_CUDA
   tensorhub::cuda_memory space;

@@ -183,6 +183,11 @@ TENSORHUB_DECL void worker::add(std::string name, const void* data,
   add(std::move(name), data, std::span{dimensions.begin(), dimensions.size()}, type);
 }
 
+TENSORHUB_DECL void worker::keep_alive(std::shared_ptr<const void> owner) {
+  const operation_guard busy{*state_};
+  owners_.push_back(std::move(owner));
+}
+
 TENSORHUB_DECL void worker::join() {
   const operation_guard busy{*state_};
   state_->ensure_joined();
