@@ -1,5 +1,5 @@
 /// The conformance suite on the verbs transport, on a real device (Soft-RoCE in a guest): as it comes, with
-/// several queue pairs, with everything cut small, by polling, and over two rails.
+/// several queue pairs, with everything cut small, by polling, over two rails, and without memory windows.
 
 #include <doctest/doctest.h>
 
@@ -40,6 +40,12 @@ conformance_subject<verbs> subject_with(const verbs::options& options) {
 
 TEST_CASE("verbs: every rule, as it comes") {
   run_rules(subject_with({}), of_a_guest);
+}
+
+TEST_CASE("verbs: every rule, without memory windows") {
+  verbs::options options = at_first_address();
+  options.revocation = tensorhub::transports::revocation_mode::registration;
+  run_rules(subject_with(options), of_a_guest);
 }
 
 TEST_CASE("verbs: every rule, three queue pairs") {
