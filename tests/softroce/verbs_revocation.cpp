@@ -88,6 +88,8 @@ struct spoiled_device {
   ibv_context_ops before;
   static inline decltype(ibv_context_ops::bind_mw) bind = nullptr;
   static inline std::uint32_t number_again = 0;
+  static inline std::atomic<int> binding = 0;
+  static inline std::atomic<bool> bound_at_once = false;
 
   spoiled_device() {
     auto here = parts::resolve(rdma_addresses().front(), {});
@@ -119,6 +121,16 @@ struct spoiled_device {
     id->verbs->ops.bind_mw = [](ibv_qp* pair, ibv_mw* window, ibv_mw_bind* wanted) {
       const int trouble = bind(pair, window, wanted);
       if (number_again != 0) window->rkey = std::exchange(number_again, 0);
+      return trouble;
+    };
+  }
+  void is_slow() {
+    bound_at_once = false;
+    id->verbs->ops.bind_mw = [](ibv_qp* pair, ibv_mw* window, ibv_mw_bind* wanted) {
+      if (++binding > 1) bound_at_once = true;
+      std::this_thread::sleep_for(1ms);
+      const int trouble = bind(pair, window, wanted);
+      --binding;
       return trouble;
     };
   }
@@ -222,9 +234,11 @@ TEST_CASE("verbs: a region that is source and target goes on receiving while it 
   }
 }
 
-TEST_CASE("verbs: several threads revoke regions of one transport") {
+TEST_CASE("verbs: several threads revoke regions of one transport, whose windows are made one by one") {
   constexpr std::size_t threads = 4;
+  spoiled_device device;
   local_source source{with(revocation_mode::memory_windows)};
+  device.is_slow();
   std::vector<verbs::memory_region> regions;
   for (std::size_t i = 0; i < threads; ++i) {
     auto made = source.through.register_memory(std::span{&source.range, 1}, region_access::remote_read);
@@ -238,6 +252,7 @@ TEST_CASE("verbs: several threads revoke regions of one transport") {
       });
     }
   }
+  CHECK(!spoiled_device::bound_at_once);
   local_reader reader;
   reader.connect(source.through.address());
   std::set<std::uint32_t> all;
