@@ -1,5 +1,5 @@
-// Keys of the verbs transport that end: by memory windows and by another registration, many times, while others
-// read, from several threads, and on devices that have no windows or stop making them.
+// Keys of the verbs transport that end: by memory windows and by another registration, many times, while
+// others read, from several threads, and on devices that have no windows or stop making them.
 
 #include <doctest/doctest.h>
 

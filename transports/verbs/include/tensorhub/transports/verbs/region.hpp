@@ -2,10 +2,11 @@
 /// \file region.hpp
 /// One registered region: its memory registrations on all rails, in pieces if it exceeds the device's limit.
 ///
-/// Peers' keys and the local key are separate, so that `revoke` does not disturb this process's own reads into
-/// the region, and the peers' keys never permit a write. Where the rails have memory windows, the memory is
-/// registered once, and peers read through windows over it. Otherwise, and where a window cannot be made,
-/// peers have a registration of their own: memory that this process writes and peers read is registered twice.
+/// Peers' keys and the local key are separate, so that `revoke` does not disturb this process's own reads
+/// into the region, and the peers' keys never permit a write. Where the rails have memory windows, the memory
+/// is registered once, and peers read through windows over it. Otherwise, and where a window cannot be made,
+/// peers have a registration of their own: a region that this process writes and peers read is registered
+/// twice.
 ///
 /// Device memory is registered by its dmabuf if its device provides one and the NIC's driver accepts it;
 /// otherwise by its address, which works if a driver translates such addresses for the NIC (nvidia_peermem).

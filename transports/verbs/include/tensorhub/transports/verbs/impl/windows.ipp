@@ -117,7 +117,8 @@ TENSORHUB_DECL std::unique_ptr<window_maker> find_windows(ibv_pd& domain, std::u
   auto found = std::make_unique<window_maker>(domain, port, gid_index);
   constexpr std::size_t page = 4096;
   alignas(page) std::array<std::byte, page> tried;  // a whole page: what is registered is not there in a fork
-  const handle<ibv_mr> memory{::ibv_reg_mr(&domain, tried.data(), tried.size(), IBV_ACCESS_MW_BIND)};
+  constexpr unsigned access = IBV_ACCESS_MW_BIND;
+  const handle<ibv_mr> memory{::ibv_reg_mr(&domain, tried.data(), tried.size(), access)};
   if (!memory) {
     why_not = "memory cannot be registered for memory windows: " + reason(errno);
     return nullptr;
