@@ -176,7 +176,6 @@ TEST_CASE("verbs: memory that cannot be a target is said to be; it can be a sour
         },
         errc::transport_failed, {"revocation_mode::memory_windows", "not writable"});
     const auto regions = source.register_memory(std::span{&range, 1}, region_access::remote_read);
-    CHECK(source.how_read(regions.front()).find("registrations: the memory is not") != std::string::npos);
     const auto into = reader.register_memory(std::span{&to, 1}, region_access::local_write);
     auto queue = reader.make_queue(1);
     auto endpoint = reader.connect(queue, source.address(), {1}, 5s);

@@ -367,8 +367,8 @@ struct peer_state {
     verbs::options options;
     options.listen_addresses = {order.address.data()};
     through.emplace(options, order.self);
-    options.revocation = tensorhub::transports::revocation_mode::registration;
-    verbs without_windows{options, order.self};
+    options.revocation = tensorhub::transports::revocation_mode::memory_windows;
+    verbs with_windows{options, order.self};
     memory.emplace(65 * order.bytes);
     const auto range = memory->range();
     const std::array ranges{tensorhub::memory_range{range.data, 4096},
@@ -383,10 +383,10 @@ struct peer_state {
     // More than half of the limit.
     const tensorhub::memory_range more{range.data, order.bytes * 5 / 8};
     try {
-      static_cast<void>(through->register_memory(std::span{&more, 1}, region_access::both));
+      static_cast<void>(with_windows.register_memory(std::span{&more, 1}, region_access::both));
       set_text(answer.text,
                answer.text.data() + std::string{"; source and target: once with memory windows"});
-      static_cast<void>(without_windows.register_memory(std::span{&more, 1}, region_access::both));
+      static_cast<void>(through->register_memory(std::span{&more, 1}, region_access::both));
     } catch (const tensorhub::error&) {
       set_text(answer.text, answer.text.data() + std::string{", twice without"});
     }

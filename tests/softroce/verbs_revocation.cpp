@@ -1,7 +1,9 @@
 // Keys of the verbs transport that end: by memory windows and by another registration, many times, while
 // others read, from several threads, and on devices that have no windows or stop making them.
 
+#include <dlfcn.h>
 #include <doctest/doctest.h>
+#include <sys/mman.h>
 
 #include <array>
 #include <atomic>
@@ -81,7 +83,10 @@ std::set<std::uint32_t> rkeys_of(const remote_region& described) {
   return {key.rkeys.begin(), key.rkeys.begin() + static_cast<std::ptrdiff_t>(count)};
 }
 
-/// The shared context of the device: while this lives, its windows are made as a test says.
+std::atomic<bool> is_soft_roce = true;
+
+/// The shared context of the device: while this lives, it seems to be an adapter's, whose windows are used by
+/// default, and they are made as a test says.
 struct spoiled_device {
   parts::handle<rdma_event_channel> channel = parts::make_event_channel();
   parts::handle<rdma_cm_id> id = parts::make_id(*channel);
@@ -96,8 +101,12 @@ struct spoiled_device {
     REQUIRE(::rdma_bind_addr(id.get(), here.get()) == 0);
     before = id->verbs->ops;
     bind = before.bind_mw;
+    is_soft_roce = false;
   }
-  ~spoiled_device() { mend(); }
+  ~spoiled_device() {
+    mend();
+    is_soft_roce = true;
+  }
   spoiled_device(const spoiled_device&) = delete;
   spoiled_device& operator=(const spoiled_device&) = delete;
 
@@ -161,11 +170,42 @@ std::string sentence_of(Call&& call) {
 
 }  // namespace
 
-TEST_CASE("verbs: keys are memory windows by default and if asked for, registrations if asked for") {
+/// Instead of the library's.
+extern "C" int ibv_query_device(ibv_context* context, ibv_device_attr* into) {
+  static const auto original =
+      reinterpret_cast<decltype(&::ibv_query_device)>(::dlsym(RTLD_NEXT, "ibv_query_device"));
+  const int trouble = original(context, into);
+  if (!is_soft_roce) into->vendor_id = 0x02c9;
+  return trouble;
+}
+
+TEST_CASE("verbs: keys are windows by default on an adapter, never on Soft-RoCE, and as they are asked for") {
+  says(local_source{with(revocation_mode::automatic)}.how_read(),
+       "peers' keys are registrations: Soft-RoCE sends a packet after its memory window has been destroyed");
+  const spoiled_device adapter;
   says(local_source{with(revocation_mode::automatic)}.how_read(), "peers' keys are memory windows");
   says(local_source{with(revocation_mode::memory_windows)}.how_read(), "peers' keys are memory windows");
   says(local_source{with(revocation_mode::registration)}.how_read(),
        "peers' keys are registrations: revocation_mode::registration");
+}
+
+TEST_CASE("verbs: read-only memory has no windows, and is read by a registration") {
+  const spoiled_device adapter;
+  void* const mapped = ::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  REQUIRE(mapped != MAP_FAILED);
+  std::memset(mapped, 1, 4096);
+  REQUIRE(::mprotect(mapped, 4096, PROT_READ) == 0);
+  const memory_range range{static_cast<std::byte*>(mapped), 4096};
+  {
+    verbs source{with(revocation_mode::automatic), source_id};
+    const auto regions = source.register_memory(std::span{&range, 1}, region_access::remote_read);
+    says(source.how_read(regions.front()), "registrations: the memory is not mapped, or not writable");
+    local_reader reader;
+    reader.connect(source.address());
+    CHECK(reader.read(source.describe(regions.front())) == completion_status::ok);
+    CHECK(reader.others_than(std::byte{1}, std::byte{1}, 0, 4096) == 0);
+  }
+  ::munmap(mapped, 4096);
 }
 
 TEST_CASE("verbs: 300 revokes: no key is that before it, the last one works, the earlier ones do not") {

@@ -24,9 +24,10 @@ enum class completion_mode : std::uint8_t {
 ///
 /// With memory windows it costs the same for any memory, which is pinned once even if this process reads into
 /// it too: hence they are the default. A peer's read takes one more look-up in this process's device. What
-/// that costs has not been measured on an adapter; where it is too much, choose `registration`.
+/// that costs has not been measured on an adapter; where it is too much, choose `registration`. Soft-RoCE's
+/// windows do not keep promise 5 of concepts/transport.hpp (see windows.hpp): they are for tests only.
 enum class revocation_mode : std::uint8_t {
-  automatic,       ///< memory windows where the device has them, otherwise a registration
+  automatic,       ///< memory windows on an adapter that has them, otherwise a registration
   memory_windows,  ///< throws `transport_failed` where there are none
   registration,    ///< the memory is deregistered and registered again
 };

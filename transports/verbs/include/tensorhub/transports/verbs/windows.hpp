@@ -6,9 +6,10 @@
 /// connections of its protection domain. It is opened ("bound") by a work request. Each rail has a queue pair
 /// for this alone, which is connected to itself and sends no packet.
 ///
-/// Soft-RoCE does not wait for the packet that it is just making when a window is destroyed, as it does when
-/// memory is deregistered: up to 4 KiB of a read that is under way may be taken a moment later. The reader's
-/// check of the control block, which is a later read, sees it.
+/// A window's destruction must end the reads through it, as deregistering memory does (promise 5 of
+/// concepts/transport.hpp). Adapters are trusted with that, as by storage protocols; none was at hand.
+/// Soft-RoCE does not wait for the packet that it is just making, so that a read may end `ok` with bytes that
+/// were written later, up to 4 KiB.
 ///
 /// Thread safety: any thread; the windows of one rail are bound one after the other.
 
@@ -22,6 +23,7 @@
 
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/transports/verbs/handles.hpp"
+#include "tensorhub/transports/verbs/options.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::transports::verbs_detail {
 
@@ -54,9 +56,9 @@ class window_maker {
 /// The words for a result of `window_maker::make`.
 [[nodiscard]] std::string window_trouble(int number);
 
-/// Tries one window. Null, with the reason: the rail cannot have any.
+/// Tries one window. Null, with the reason: the rail is not to have any, or cannot.
 [[nodiscard]] std::unique_ptr<window_maker> find_windows(ibv_pd& domain, std::uint8_t port, int gid_index,
-                                                         std::string& why_not);
+                                                         revocation_mode mode, std::string& why_not);
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::transports::verbs_detail
 

@@ -106,12 +106,21 @@ TENSORHUB_DECL std::string window_trouble(int number) {
 }
 
 TENSORHUB_DECL std::unique_ptr<window_maker> find_windows(ibv_pd& domain, std::uint8_t port, int gid_index,
-                                                          std::string& why_not) {
+                                                          revocation_mode mode, std::string& why_not) {
+  if (mode == revocation_mode::registration) {
+    why_not = "revocation_mode::registration";
+    return nullptr;
+  }
   ibv_device_attr device{};
   if (domain.context->device->transport_type == IBV_TRANSPORT_IWARP ||
       ::ibv_query_device(domain.context, &device) != 0 ||
       (device.device_cap_flags & IBV_DEVICE_MEM_WINDOW) == 0) {
     why_not = "the device has no memory windows";
+    return nullptr;
+  }
+  constexpr std::uint32_t soft_roce = 0xffffff;
+  if (mode == revocation_mode::automatic && device.vendor_id == soft_roce) {
+    why_not = "Soft-RoCE sends a packet after its memory window has been destroyed";
     return nullptr;
   }
   auto found = std::make_unique<window_maker>(domain, port, gid_index);
