@@ -167,6 +167,14 @@ TEST_CASE("verbs: memory that cannot be a target is said to be; it can be a sour
   const tensorhub::host_memory::allocation target{bytes};
   const auto to = target.range();
   {
+    auto strict_options = at(rdma_addresses().front());
+    strict_options.revocation = tensorhub::transports::revocation_mode::memory_windows;
+    verbs strict{strict_options, {3}};
+    refused(
+        [&] {
+          static_cast<void>(strict.register_memory(std::span{&range, 1}, region_access::remote_read));
+        },
+        errc::transport_failed, {"revocation_mode::memory_windows", "not writable"});
     const auto regions = source.register_memory(std::span{&range, 1}, region_access::remote_read);
     const auto into = reader.register_memory(std::span{&to, 1}, region_access::local_write);
     auto queue = reader.make_queue(1);

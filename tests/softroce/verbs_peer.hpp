@@ -22,7 +22,7 @@ enum class peer_action : std::uint64_t {
   deregister,
   cut_off,       ///< reader `self`
   read_forever,  ///< connects to `address` as `self` and reads `region`; answers when it has begun
-  lock_little,   ///< gives up root, may lock `bytes` bytes, and registers 64 times as much
+  lock_little,   ///< may lock `bytes` bytes, and registers 64 times as much
 };
 
 struct peer_order {

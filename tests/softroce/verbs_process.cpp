@@ -2,7 +2,10 @@
 // readers that forge what a description says, so that only the device can refuse them.
 
 #include <doctest/doctest.h>
+#include <linux/capability.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -298,7 +301,8 @@ TEST_CASE(
   CAPTURE(sentence);
   CHECK(answer.value == 0);  // bytes registered after the failure
   for (const std::string part :
-       {"range 1 of 2", "RLIMIT_MEMLOCK", "`ulimit -l` says 1024", "ulimit -l unlimited"})
+       {"range 1 of 2", "RLIMIT_MEMLOCK", "`ulimit -l` says 1024", "ulimit -l unlimited",
+        "; source and target: once with memory windows, twice without"})
     CHECK(sentence.find(part) != std::string::npos);
 }
 
@@ -344,17 +348,28 @@ struct peer_state {
     }
   }
 
+  /// Before the device is opened: the kernel takes no work from a process that changes its rights then.
+  static bool may_lock_only(std::uint64_t bytes) {
+    const rlimit limit{bytes, bytes};
+    __user_cap_header_struct head{_LINUX_CAPABILITY_VERSION_3, 0};
+    __user_cap_data_struct rights[_LINUX_CAPABILITY_U32S_3]{};
+    if (::setrlimit(RLIMIT_MEMLOCK, &limit) != 0 || ::syscall(SYS_capget, &head, rights) != 0) return false;
+    rights[0].effective &= ~(1u << CAP_IPC_LOCK);
+    rights[0].permitted &= ~(1u << CAP_IPC_LOCK);
+    return ::syscall(SYS_capset, &head, rights) == 0;
+  }
+
   void lock_little(const peer_order& order, peer_answer& answer) {
-    verbs::options options;
-    options.listen_addresses = {order.address.data()};
-    through.emplace(options, order.self);
-    memory.emplace(65 * order.bytes);
-    const rlimit limit{order.bytes, order.bytes};
-    constexpr uid_t nobody = 65534;
-    if (::setrlimit(RLIMIT_MEMLOCK, &limit) != 0 || ::setuid(nobody) != 0) {
+    if (!may_lock_only(order.bytes)) {
       set_text(answer.text, "the limit could not be set");
       return;
     }
+    verbs::options options;
+    options.listen_addresses = {order.address.data()};
+    through.emplace(options, order.self);
+    options.revocation = tensorhub::transports::revocation_mode::memory_windows;
+    verbs with_windows{options, order.self};
+    memory.emplace(65 * order.bytes);
     const auto range = memory->range();
     const std::array ranges{tensorhub::memory_range{range.data, 4096},
                             tensorhub::memory_range{range.data + order.bytes, 64 * order.bytes}};
@@ -365,6 +380,16 @@ struct peer_state {
       set_text(answer.text, thrown.what());
     }
     answer.value = through->registered_bytes();
+    // More than half of the limit.
+    const tensorhub::memory_range more{range.data, order.bytes * 5 / 8};
+    try {
+      static_cast<void>(with_windows.register_memory(std::span{&more, 1}, region_access::both));
+      set_text(answer.text,
+               answer.text.data() + std::string{"; source and target: once with memory windows"});
+      static_cast<void>(through->register_memory(std::span{&more, 1}, region_access::both));
+    } catch (const tensorhub::error&) {
+      set_text(answer.text, answer.text.data() + std::string{", twice without"});
+    }
   }
 
   void obey(const peer_order& order, peer_answer& answer, const processes::channel& test) {

@@ -1,10 +1,11 @@
 /// The conformance suite on the verbs transport, on a real device (Soft-RoCE in a guest): as it comes, with
-/// several queue pairs, with everything cut small, by polling, and over two rails.
+/// several queue pairs, with everything cut small, by polling, over two rails, and with memory windows.
 
 #include <doctest/doctest.h>
 
 #include <chrono>
 #include <memory>
+#include <string>
 #include <tensorhub/transports/verbs.hpp>
 #include <utility>
 
@@ -23,6 +24,11 @@ namespace {
 constexpr conformance_options of_a_guest{
     .deadline = 60s, .largest_read_bytes = 1u << 20, .rounds = 4, .concurrent_overwrites = true};
 
+const std::string one_packet =
+    "Soft-RoCE sends a packet after its memory window has been destroyed; registrations keep it. 2026-11-23";
+const rule_exclusions not_by_windows{{"no_later_bytes", one_packet},
+                                     {"no_later_bytes_while_reading", one_packet}};
+
 verbs::options at_first_address() {
   verbs::options options;
   options.listen_addresses = {rdma_addresses().front()};
@@ -40,6 +46,20 @@ conformance_subject<verbs> subject_with(const verbs::options& options) {
 
 TEST_CASE("verbs: every rule, as it comes") {
   run_rules(subject_with({}), of_a_guest);
+}
+
+TEST_CASE("verbs: every rule, with memory windows") {
+  verbs::options options = at_first_address();
+  options.revocation = tensorhub::transports::revocation_mode::memory_windows;
+  run_rules(subject_with(options), of_a_guest, not_by_windows);
+}
+
+TEST_CASE("verbs: every rule, with memory windows over small registrations on two rails") {
+  verbs::options options = at_first_address();
+  options.revocation = tensorhub::transports::revocation_mode::memory_windows;
+  options.listen_addresses.push_back(options.listen_addresses.front());
+  options.largest_registration_bytes = 128u << 10;
+  run_rules(subject_with(options), of_a_guest, not_by_windows);
 }
 
 TEST_CASE("verbs: every rule, three queue pairs") {

@@ -114,9 +114,10 @@ complaints check_names(const source_file& file) {
                                                             {"dest", "target"},
                                                             {"plugin", "policy"},
                                                             {"strategy", "policy"}}};
-  // Fields of libfabric's fi_info, and a function of librdmacm.
-  static constexpr std::array<std::string_view, 5> of_others{"rdma_get_src_port", "src_addrlen", "src_addr",
-                                                             "dest_addrlen", "dest_addr"};
+  // Fields of libfabric's fi_info and libibverbs' ibv_qp_attr, and a function of librdmacm.
+  static constexpr std::array<std::string_view, 7> of_others{
+      "rdma_get_src_port", "src_addrlen", "src_addr",          "dest_addrlen",
+      "dest_addr",         "dest_qp_num", "max_dest_rd_atomic"};
   complaints found;
   std::size_t number = 0;
   std::string code = code_only(file.text);

@@ -17,6 +17,7 @@ struct verbs_traits {
 
   static option_table<options> table() {
     using tensorhub::transports::completion_mode;
+    using tensorhub::transports::revocation_mode;
     option_table<options> out;
     out.field("device", &options::device, "only this device, as ibv_devices names it")
         .field("device_port", &options::device_port, "only this port of it; 0: any")
@@ -31,6 +32,11 @@ struct verbs_traits {
                 {{"events", completion_mode::events}, {"polling", completion_mode::polling}},
                 "how a waiting reader learns of completions")
         .field("relaxed_ordering", &options::relaxed_ordering, "where the device offers it")
+        .choice("revocation", &options::revocation,
+                {{"automatic", revocation_mode::automatic},
+                 {"memory_windows", revocation_mode::memory_windows},
+                 {"registration", revocation_mode::registration}},
+                "what peers' keys are")
         .field("largest_registration", &options::largest_registration_bytes,
                "larger regions are registered in pieces; 0: what the device takes")
         .field("retry_timeout", &options::retry_timeout, "4.096 us * 2^n until a request is repeated")

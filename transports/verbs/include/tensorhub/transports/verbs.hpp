@@ -105,12 +105,13 @@ class verbs {
   [[nodiscard]] std::vector<memory_region> register_memory(std::span<const memory_range> ranges,
                                                            region_access access);
 
-  /// For logs: the memory that the NIC reads, and the way (for device memory: dmabuf or peer memory).
+  /// For logs: the memory that the NIC reads, the way (for device memory: dmabuf or peer memory), and what
+  /// peers' keys are (memory windows or registrations).
   [[nodiscard]] std::string how_read(const memory_region& region) const { return region.core_->how_read(); }
 
   [[nodiscard]] std::uint64_t registered_bytes() const noexcept { return source_.registered_bytes(); }
 
-  /// Throws if peers may not read the region, or if it was revoked and could not be registered again.
+  /// Throws if peers may not read the region, or if it was revoked and no other keys could be had.
   [[nodiscard]] remote_region describe(const memory_region& region) const { return region.core_->describe(); }
 
   void revoke(memory_region& region) noexcept { region.core_->revoke(); }

@@ -46,8 +46,8 @@ TENSORHUB_DECL std::vector<verbs::memory_region> verbs::register_memory(std::spa
   std::vector<memory_region> regions;
   regions.reserve(ranges.size());
   for (std::size_t i = 0; i < ranges.size(); ++i) {
-    regions.push_back(memory_region{std::make_unique<verbs_detail::region>(
-        source_, ranges[i], access, options_.relaxed_ordering, name_of(i))});
+    regions.push_back(memory_region{
+        std::make_unique<verbs_detail::region>(source_, ranges[i], access, options_, name_of(i))});
   }
   return regions;
 }

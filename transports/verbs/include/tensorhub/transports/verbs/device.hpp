@@ -14,12 +14,14 @@
 
 #include <cstdint>
 #include <fstream>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/transports/verbs/handles.hpp"
 #include "tensorhub/transports/verbs/options.hpp"
+#include "tensorhub/transports/verbs/windows.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::transports::verbs_detail {
 
@@ -42,6 +44,8 @@ struct rail {
   handle<ibv_pd> domain{};        ///< of the memory and queue pairs of this transport object alone
   handle<ibv_cq> unused_queue{};  ///< required by queue pairs that only answer; always empty
   handle<rdma_cm_id> listener{};
+  std::unique_ptr<window_maker> windows{};
+  std::string no_windows{};  ///< why `windows` is null
 
   [[nodiscard]] ibv_context* context() const noexcept { return listener->verbs; }
 };

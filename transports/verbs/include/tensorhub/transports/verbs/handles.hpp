@@ -27,6 +27,9 @@ struct handle_closer {
   void operator()(rdma_cm_id* id) const noexcept { static_cast<void>(::rdma_destroy_id(id)); }
   void operator()(ibv_pd* domain) const noexcept { static_cast<void>(::ibv_dealloc_pd(domain)); }
   void operator()(ibv_cq* queue) const noexcept { static_cast<void>(::ibv_destroy_cq(queue)); }
+  void operator()(ibv_qp* pair) const noexcept { static_cast<void>(::ibv_destroy_qp(pair)); }
+  void operator()(ibv_mr* memory) const noexcept { static_cast<void>(::ibv_dereg_mr(memory)); }
+  void operator()(ibv_mw* window) const noexcept { static_cast<void>(::ibv_dealloc_mw(window)); }
   void operator()(ibv_comp_channel* channel) const noexcept {
     static_cast<void>(::ibv_destroy_comp_channel(channel));
   }

@@ -20,6 +20,18 @@ enum class completion_mode : std::uint8_t {
   polling,  ///< polls continuously and yields to other threads: lowest latency, one core per queue
 };
 
+/// How `revoke` gives a region other keys.
+///
+/// With memory windows it costs the same for any memory, which is pinned once even if this process reads into
+/// it too: hence they are the default. A peer's read takes one more look-up in this process's device. What
+/// that costs has not been measured on an adapter; where it is too much, choose `registration`. Soft-RoCE's
+/// windows do not keep promise 5 of concepts/transport.hpp (see windows.hpp): they are for tests only.
+enum class revocation_mode : std::uint8_t {
+  automatic,       ///< memory windows on an adapter that has them, otherwise a registration
+  memory_windows,  ///< throws `transport_failed` where there are none
+  registration,    ///< the memory is deregistered and registered again
+};
+
 struct verbs_options {
   /// One address per rail: IP addresses (or names) of RDMA-capable interfaces. Empty: one rail, the best
   /// available device (active port, routable address, same NUMA node as this thread).
@@ -37,6 +49,7 @@ struct verbs_options {
   std::size_t signal_interval = 16;  ///< work requests per completion, within a read
   completion_mode completions = completion_mode::events;
   bool relaxed_ordering = true;  ///< for all memory, if the device offers it
+  revocation_mode revocation = revocation_mode::automatic;
 
   /// Larger regions are registered in pieces. 0: the device's limit.
   std::uint64_t largest_registration_bytes = 0;

@@ -182,7 +182,14 @@ TENSORHUB_DECL rail open_rail(rdma_event_channel& channel, const rail_candidate&
   if (!out.domain) throw refusal("no protection domain");
   out.unused_queue.reset(::ibv_create_cq(context, 1, nullptr, nullptr, 0));
   if (!out.unused_queue) throw refusal("no completion queue");
-  return out;
+  const int gid_index =
+      options.gid_index >= 0 || chosen.gid_indexes.empty() ? options.gid_index : chosen.gid_indexes.front();
+  out.windows = find_windows(*out.domain, out.port, gid_index, options.revocation, out.no_windows);
+  if (out.windows || options.revocation != revocation_mode::memory_windows) return out;
+  throw error(errc::transport_failed,
+              "verbs: revocation_mode::memory_windows cannot be used on " + chosen.device + " at " +
+                  chosen.address.host() + ": " + out.no_windows +
+                  ". With revocation_mode::automatic, memory is registered again where there are none");
 }
 
 TENSORHUB_DECL std::vector<rail> open_rails(rdma_event_channel& channel, const verbs_options& options) {

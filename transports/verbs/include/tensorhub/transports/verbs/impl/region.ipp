@@ -12,7 +12,8 @@
 namespace tensorhub::inline TENSORHUB_MODE::transports::verbs_detail {
 
 TENSORHUB_DECL std::string registration_advice(int number, std::uint64_t registered_bytes) {
-  if (number == EFAULT) return "the memory is not mapped, or not writable and asked for as a target of reads";
+  if (number == EFAULT)
+    return "the memory is not mapped, or not writable, as a target of reads and memory under windows must be";
   if (number != ENOMEM && number != EAGAIN && number != EPERM) return reason(number);
   rlimit limit{};
   if (::getrlimit(RLIMIT_MEMLOCK, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY)
@@ -22,7 +23,8 @@ TENSORHUB_DECL std::string registration_advice(int number, std::uint64_t registe
   return reason(number) + ". This process may lock " + std::to_string(limit.rlim_cur) +
          " bytes (RLIMIT_MEMLOCK; `ulimit -l` says " + std::to_string(limit.rlim_cur / 1024) +
          "), of which " + std::to_string(registered_bytes) +
-         " bytes of regions are in use, twice where a region is also a target. Raise the limit: "
+         " bytes of regions are in use, twice where a region is also a target and has no memory windows. "
+         "Raise the limit: "
          "`ulimit -l unlimited` in the shell, LimitMEMLOCK=infinity in a systemd unit, "
          "--ulimit memlock=-1 for a container, or memlock in /etc/security/limits.conf";
 }
@@ -33,8 +35,13 @@ TENSORHUB_DECL bool has_peer_memory() noexcept {
 }
 
 TENSORHUB_DECL region::region(source& owner, const memory_range& range, region_access access,
-                              bool relaxed_ordering, const std::string& which)
-    : owner_{owner}, range_{range}, access_{access}, optional_flags_{relaxed_ordering ? relaxed : 0u} {
+                              const verbs_options& options, const std::string& which)
+    : owner_{owner},
+      range_{range},
+      access_{access},
+      optional_flags_{options.relaxed_ordering ? relaxed : 0u},
+      needs_windows_{options.revocation == revocation_mode::memory_windows &&
+                     access != region_access::local_write} {
   std::uint64_t largest = UINT64_MAX;
   for (const rail& each : owner.rails()) largest = std::min(largest, each.limits.registration_bytes);
   pieces_ = pieces_for(range.bytes, largest);
@@ -48,11 +55,16 @@ TENSORHUB_DECL region::region(source& owner, const memory_range& range, region_a
                     ". Register it as several ranges, use fewer rails, or raise largest_registration_bytes");
   }
   if (range.host_accessible()) {
-    if (const int trouble = register_both(); trouble != 0) throw failure(which, trouble);
+    if (const int trouble = register_for_all(); trouble != 0) {
+      throw error(errc::transport_failed, "verbs: " + which + " (" + std::to_string(range_.bytes) +
+                                              " bytes) cannot be registered with " + devices() + ": " +
+                                              cause(trouble));
+    }
   } else {
     register_device_memory(which);
   }
-  for (const ibv_mr* each : local_.list) local_keys_.push_back(each->lkey);
+  if (access != region_access::remote_read)
+    for (const ibv_mr* each : local_.registrations) local_keys_.push_back(each->lkey);
   owner_.registered_bytes().fetch_add(range.bytes, std::memory_order_relaxed);
 }
 
@@ -62,30 +74,39 @@ TENSORHUB_DECL region::~region() {
 }
 
 TENSORHUB_DECL std::string region::how_read() const {
-  const std::string size = std::to_string(range_.bytes) + " bytes of ";
-  if (way_ == memory_way::host) return size + "host memory";
-  return size + range_.device->description() +
-         (way_ == memory_way::dmabuf
-              ? ": by its dmabuf"
-              : ": by its address (peer memory), since there is no dmabuf: " + no_dmabuf_);
+  std::string text = std::to_string(range_.bytes) + " bytes of ";
+  if (way_ == memory_way::host) {
+    text += "host memory";
+  } else {
+    text += range_.device->description() +
+            (way_ == memory_way::dmabuf
+                 ? ": by its dmabuf"
+                 : ": by its address (peer memory), since there is no dmabuf: " + no_dmabuf_);
+  }
+  if (access_ == region_access::local_write) return text;
+  return text + "; peers' keys are " +
+         (no_windows_.empty() ? "memory windows" : "registrations: " + no_windows_);
 }
 
 TENSORHUB_DECL remote_region region::describe() const {
   if (access_ == region_access::local_write)
     throw error(errc::invalid_argument, "verbs: this region was not registered for remote reads");
   const std::lock_guard lock{mutex_};
-  if (remote_.list.empty()) {
+  const std::vector<std::uint32_t> keys = remote_.remote_keys();
+  if (keys.empty()) {
     throw error(errc::transport_failed,
-                "verbs: this region cannot be read any more: it was revoked, and its " +
-                    std::to_string(range_.bytes) + " bytes could not be registered again: " +
-                    registration_advice(revoke_trouble_, owner_.registered_bytes()));
+                "verbs: this region cannot be read any more: it was revoked, and no other keys could be had "
+                "for its " +
+                    std::to_string(range_.bytes) + " bytes: " +
+                    (no_windows_.empty() ? window_trouble(revoke_trouble_)
+                                         : registration_advice(revoke_trouble_, owner_.registered_bytes())));
   }
   region_key key;
   key.head.rails = static_cast<std::uint8_t>(owner_.rails().size());
   key.head.pieces = static_cast<std::uint8_t>(pieces_);
   key.head.base = reinterpret_cast<std::uintptr_t>(range_.data);
   key.head.bytes = range_.bytes;
-  for (std::size_t i = 0; i < remote_.list.size(); ++i) key.rkeys[i] = remote_.list[i]->rkey;
+  std::ranges::copy(keys, key.rkeys.begin());
   return {key.head.base, range_.bytes, encode_key(key, owner_.self())};
 }
 
@@ -93,16 +114,15 @@ TENSORHUB_DECL void region::revoke() noexcept {
   if (access_ == region_access::local_write) return;
   const std::lock_guard lock{mutex_};
   try {
-    std::vector<std::uint32_t> old;
-    for (const ibv_mr* each : remote_.list) old.push_back(each->rkey);
+    const std::vector<std::uint32_t> old = remote_.remote_keys();
     if (!remote_.close()) owner_.refuse_everybody();
-    // A device may return the same number again: such registrations are kept until other numbers are found.
-    std::vector<registrations> same;
+    // A device may return the same number again: such objects are kept until other numbers are found.
+    std::vector<device_objects> same;
     for (int i = 0; i < most_attempts; ++i) {
-      revoke_trouble_ = register_all(remote_, false);
+      revoke_trouble_ = open_to_peers();
       if (revoke_trouble_ != 0) break;
       const bool is_new = std::ranges::none_of(
-          remote_.list, [&](const ibv_mr* each) { return std::ranges::count(old, each->rkey) > 0; });
+          remote_.remote_keys(), [&](std::uint32_t each) { return std::ranges::count(old, each) > 0; });
       if (is_new) return;
       same.push_back(std::move(remote_));
     }
@@ -112,28 +132,51 @@ TENSORHUB_DECL void region::revoke() noexcept {
   if (!remote_.close()) owner_.refuse_everybody();
 }
 
-TENSORHUB_DECL bool region::registrations::close() noexcept {
+TENSORHUB_DECL bool region::device_objects::close() noexcept {
   bool all = true;
-  for (ibv_mr* each : list) all = ::ibv_dereg_mr(each) == 0 && all;
-  list.clear();
+  for (ibv_mw* each : windows) all = ::ibv_dealloc_mw(each) == 0 && all;
+  for (ibv_mr* each : registrations) all = ::ibv_dereg_mr(each) == 0 && all;
+  windows.clear();
+  registrations.clear();
   return all;
 }
 
-TENSORHUB_DECL int region::register_all(registrations& into, bool to_write) const {
-  into.list.reserve(owner_.rails().size() * pieces_);
+TENSORHUB_DECL std::vector<std::uint32_t> region::device_objects::remote_keys() const {
+  std::vector<std::uint32_t> keys;
+  for (const ibv_mw* each : windows) keys.push_back(each->rkey);
+  for (const ibv_mr* each : registrations) keys.push_back(each->rkey);
+  return keys;
+}
+
+TENSORHUB_DECL int region::make_windows(device_objects& into) const {
+  into.windows.reserve(local_.registrations.size());
+  for (std::size_t i = 0; i < local_.registrations.size(); ++i) {
+    ibv_mw* made = nullptr;
+    const int trouble = owner_.rails()[i / pieces_].windows->make(*local_.registrations[i], made);
+    if (trouble != 0) {
+      static_cast<void>(into.close());
+      return trouble;
+    }
+    into.windows.push_back(made);
+  }
+  return 0;
+}
+
+TENSORHUB_DECL int region::register_all(device_objects& into, unsigned access) const {
+  into.registrations.reserve(owner_.rails().size() * pieces_);
   for (const rail& each : owner_.rails()) {
-    unsigned access = to_write ? IBV_ACCESS_LOCAL_WRITE : IBV_ACCESS_REMOTE_READ;
     // iWARP delivers the answer of a read as a remote write; no peer learns the key for it.
-    if (to_write && each.is_iwarp) access |= IBV_ACCESS_REMOTE_WRITE;
+    const bool answers_write = each.is_iwarp && (access & IBV_ACCESS_LOCAL_WRITE) != 0;
+    const unsigned flags = access | (answers_write ? unsigned{IBV_ACCESS_REMOTE_WRITE} : 0u);
     for (std::uint64_t at = 0; at < range_.bytes; at += piece_bytes_) {
       const std::uint64_t bytes = std::min(piece_bytes_, range_.bytes - at);
-      ibv_mr* const made = register_piece(each, at, bytes, access);
+      ibv_mr* const made = register_piece(each, at, bytes, flags);
       if (made == nullptr) {
         const int trouble = errno == 0 ? EIO : errno;
         static_cast<void>(into.close());
         return trouble;
       }
-      into.list.push_back(made);
+      into.registrations.push_back(made);
     }
   }
   return 0;
@@ -157,30 +200,62 @@ TENSORHUB_DECL ibv_mr* region::register_piece(const rail& on, std::uint64_t at, 
   return made != nullptr || optional_flags_ == 0 ? made : with(access);
 }
 
-TENSORHUB_DECL int region::register_both() {
-  int trouble = access_ == region_access::remote_read ? 0 : register_all(local_, true);
-  if (trouble == 0 && access_ != region_access::local_write) trouble = register_all(remote_, false);
+TENSORHUB_DECL int region::open_to_peers() {
+  return no_windows_.empty() ? make_windows(remote_) : register_all(remote_, IBV_ACCESS_REMOTE_READ);
+}
+
+TENSORHUB_DECL bool region::register_with_windows() {
+  no_windows_.clear();
+  for (const rail& each : owner_.rails())
+    if (!each.windows) no_windows_ = each.no_windows;
+  if (way_ == memory_way::dmabuf) no_windows_ = "a dmabuf has no memory windows";
+  if (!no_windows_.empty()) return false;
+  unsigned access = IBV_ACCESS_MW_BIND;
+  if (access_ == region_access::both) access |= IBV_ACCESS_LOCAL_WRITE;
+  int trouble = register_all(local_, access);
+  if (trouble != 0) {
+    no_windows_ = registration_advice(trouble, owner_.registered_bytes());
+    return false;
+  }
+  trouble = make_windows(remote_);
+  if (trouble == 0) return true;
+  static_cast<void>(local_.close());
+  no_windows_ = window_trouble(trouble);
+  return false;
+}
+
+TENSORHUB_DECL int region::register_for_all() {
+  const bool has_readers = access_ != region_access::local_write;
+  if (has_readers && register_with_windows()) return 0;
+  if (needs_windows_) return EOPNOTSUPP;
+  int trouble = access_ == region_access::remote_read ? 0 : register_all(local_, IBV_ACCESS_LOCAL_WRITE);
+  if (trouble == 0 && has_readers) trouble = open_to_peers();
   if (trouble != 0) static_cast<void>(local_.close());
   return trouble;
+}
+
+TENSORHUB_DECL std::string region::cause(int number) const {
+  if (needs_windows_) return "revocation_mode::memory_windows: " + no_windows_;
+  return way_ == memory_way::host ? registration_advice(number, owner_.registered_bytes()) : reason(number);
 }
 
 TENSORHUB_DECL void region::register_device_memory(const std::string& which) {
   dmabuf_.reset(range_.device->export_dmabuf(range_, dmabuf_offset_, no_dmabuf_));
   if (dmabuf_) {
     way_ = memory_way::dmabuf;
-    const int trouble = register_both();
+    const int trouble = register_for_all();
     if (trouble == 0) return;
-    no_dmabuf_ = "the RDMA device does not accept it: " + reason(trouble);
+    no_dmabuf_ = "the RDMA device does not accept it: " + cause(trouble);
     dmabuf_.reset();
   }
   if (no_dmabuf_.empty()) no_dmabuf_ = "its device provides none";
   way_ = memory_way::peer_memory;
-  const int trouble = register_both();
+  const int trouble = register_for_all();
   if (trouble == 0) return;
   throw error(errc::transport_failed,
               "verbs: " + which + " (" + std::to_string(range_.bytes) + " bytes of " +
                   range_.device->description() + ") is device memory that " + devices() +
-                  " cannot reach. By dmabuf: " + no_dmabuf_ + ". By its address: " + reason(trouble) +
+                  " cannot reach. By dmabuf: " + no_dmabuf_ + ". By its address: " + cause(trouble) +
                   (has_peer_memory() ? "" : " (nvidia_peermem is not loaded)") +
                   ". Load the kernel module nvidia_peermem, or use a driver that exports dmabufs, or put "
                   "another transport behind this one: first_of<verbs, tcp>");
@@ -190,12 +265,6 @@ TENSORHUB_DECL std::string region::devices() const {
   std::string text;
   for (const rail& each : owner_.rails()) text += (text.empty() ? "" : " and ") + each.device;
   return text;
-}
-
-TENSORHUB_DECL error region::failure(const std::string& which, int number) const {
-  return {errc::transport_failed, "verbs: " + which + " (" + std::to_string(range_.bytes) +
-                                      " bytes) cannot be registered with " + devices() + ": " +
-                                      registration_advice(number, owner_.registered_bytes())};
 }
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::transports::verbs_detail
