@@ -3,6 +3,9 @@
 /// come with wrong digests. The pull ends with chunks that have the published digests, or with its sources
 /// given up; it never takes a chunk twice at a time, nor counts one that was not confirmed.
 ///
+/// Some versions are open: of those only the first digest that was shown for a chunk is believed, so that an honest
+/// source at the end may be of no use any more.
+///
 /// Input: a row of steps: sources come, tasks are asked for, answers arrive in any order.
 
 #include <algorithm>
@@ -52,7 +55,8 @@ struct posted {
 
 class scene {
  public:
-  explicit scene(fuzz::input& in) : core_{shape(), {}, in.number()} {}
+  explicit scene(fuzz::input& in)
+      : is_open_{in.once_in(4)}, core_{shape(), {.needs_root = is_open_, .open = is_open_}, in.number()} {}
 
   void step(fuzz::input& in) {
     now_ = now_ + duration{in.once_in(8) ? 100'000'000 : 1'000};
@@ -73,6 +77,7 @@ class scene {
 
   /// Everything that is outstanding ends, all sources go; an honest one finishes the work.
   void finish() {
+    core_.commit(published_root);
     for (const posted& each : outstanding_) report(each, failure, nullptr);
     outstanding_.clear();
     for (source_slot slot = 0; slot < blocks_.size(); ++slot) core_.lose_source(slot, errc::source_lost, "x");
@@ -89,8 +94,10 @@ class scene {
         report(each, completion_status::ok, nullptr);
       }
       take_all();
+      if (core_.unsettled()) core_.settle();
     }
     take_all();
+    if (is_open_) return;
     fuzz::require(core_.done(), "one honest source is enough");
     fuzz::require(confirmed_.size() == shape().chunk_count() && core_.confirmed_bytes() == shape().bytes(),
                   "every chunk is confirmed once");
@@ -101,7 +108,7 @@ class scene {
     if (blocks_.size() >= 6) return;
     pull_source facts{{in.number() + 1}, {blocks_.size() + 1}, {3},         5,
                       published_root,    in.once_in(2),        in.number(), in.once_in(4)};
-    if (in.once_in(16)) facts.root = {};
+    if (is_open_ || in.once_in(16)) facts.root = {};
     blocks_.push_back(honest_block(facts));
     const source_slot slot = core_.add_source(facts);
     for (std::size_t lanes = 1 + in.below(2); lanes > 0; --lanes)
@@ -163,14 +170,13 @@ class scene {
         return core_.header_arrived(each.channel, status,
                                     cut(in, std::span{block}.first(sizeof(control_header))), now_);
       case pull_task::kind_type::map:
-        return core_.map_arrived(each.channel, status,
-                                 cut(in, std::span{block}.first(control_offsets::of(shape()).map_end())),
+        return core_.map_arrived(each.channel, status, cut(in, std::span{block}.first(core_.map_bytes())),
                                  now_);
       case pull_task::kind_type::chunk: {
         reading_.erase(each.task.chunk);
         // Without digests nobody would see it.
-        const bool is_wrong = in != nullptr && in->once_in(16) && core_.facts(each.slot).root;
-        if (!is_wrong && status == completion_status::ok) arrived_.insert(each.task.chunk);
+        const bool is_wrong = in != nullptr && in->once_in(16) && (is_open_ || core_.facts(each.slot).root);
+        if ((is_open_ || !is_wrong) && status == completion_status::ok) arrived_.insert(each.task.chunk);
         return core_.chunk_arrived(each.channel, each.task.chunk, status,
                                    is_wrong ? digest128{5, 5} : digest_of(each.task.chunk), now_);
       }
@@ -216,6 +222,7 @@ class scene {
 
   static constexpr completion_status failure = completion_status::peer_lost;
 
+  bool is_open_;
   pull core_;
   time_point now_{1'000'000'000};
   std::vector<std::vector<std::byte>> blocks_;  ///< by source

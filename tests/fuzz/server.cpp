@@ -173,6 +173,7 @@ class scene {
         break;
     }
     if (in.once_in(3)) join.held = reference(in, from);
+    if (join.held) join.held->open = in.once_in(4);
     if (in.once_in(3)) join.operation = {in.number()};
     if (in.once_in(8)) join.place.datacenter = in.text(1);
     for (std::size_t count = in.below(4); count > 0; --count) {
@@ -239,6 +240,7 @@ class scene {
     out.operation = in.once_in(2) ? operation_counter{} : operation_counter{++from.operation.value};
     if (in.once_in(16)) out.operation = {in.number()};
     out.held = reference(in, from);
+    out.held.open = in.once_in(4);
     if (out.held.version.value < 64) latest_ = std::max(latest_, out.held.version);
     return out;
   }
@@ -259,6 +261,7 @@ class scene {
     out.timeout_ms = static_cast<std::uint32_t>(in.once_in(2) ? 1000 : in.number());
     out.reach = in.once_in(4) ? messages::update_reach::prefer_local : messages::update_reach::anywhere;
     if (!in.once_in(4)) out.shows = shows(from);
+    out.ahead = in.once_in(2);
     return out;
   }
   [[nodiscard]] messages::finish_request finish(fuzz::input& in, speaker& from) {

@@ -86,6 +86,8 @@ class scene {
       case 0:
         return called(core_.join(now_, deadline));
       case 1:
+        if (in.once_in(2)) return called(core_.open(now_, {in.number()}, control, deadline));
+        [[fallthrough]];
       case 2:
         return called(core_.publish(now_, {in.number()}, {1, 1}, control, deadline));
       case 3:
@@ -94,7 +96,8 @@ class scene {
       case 5:
       case 6:
         return called(core_.update(now_, selector(in), deadline,
-                                   in.once_in(2) ? std::optional{control} : std::nullopt));
+                                   in.once_in(2) ? std::optional{control} : std::nullopt,
+                                   messages::update_reach::anywhere, in.once_in(2)));
       case 7:
         return called(core_.wait(now_, selector(in), deadline));
       case 8:
@@ -188,6 +191,8 @@ class scene {
       reply.keep = in.once_in(8);
       reply.version = {version_ = in.number()};
       for (std::size_t count = in.below(4); count > 0; --count) reply.sources.push_back(source(in));
+      reply.open = in.once_in(4);
+      if (in.once_in(4)) reply.root = {in.number(), 1};
       body = reply;
     } else if (holds_alternative<messages::unpublish_request>(request.body)) {
       body = messages::drained_reply{status(in)};
@@ -197,7 +202,7 @@ class scene {
     hear(request.sequence, std::move(body));
   }
   void push(fuzz::input& in) {
-    switch (in.below(5)) {
+    switch (in.below(6)) {
       case 0: {
         messages::reassign_push push;
         push.old_lease = {in.number()};
@@ -214,6 +219,8 @@ class scene {
         push.reason = status(in);
         return hear({}, std::move(push));
       }
+      case 4:
+        return hear({}, messages::committed_push{{in.once_in(4) ? in.number() : version_}, {in.number(), 1}});
       default:
         return hear({}, messages::version_push{{in.number()}});
     }

@@ -75,7 +75,7 @@ void run_histories(const char* title, std::uint64_t count, double careless,
             << " per second; " << total.events << " events, " << total.versions << " versions, "
             << total.updates << " updates, " << total.kept << " kept, " << total.failed
             << " ended in a named error, " << total.forced_drains << " forced drains, " << total.chunks
-            << " chunks (" << total.relayed_chunks << " relayed, " << total.chunks_ahead
+            << " chunks (" << total.origins.relayed << " relayed, " << total.origins.ahead
             << " of open versions), " << total.trades << " trades, " << total.seeds << " seeds, "
             << total.taken_back << " sources taken back, " << total.processes.kills << " kills, "
             << total.processes.returns << " returns, " << total.exits << " trainers gone, " << total.cancelled

@@ -75,6 +75,7 @@ inline std::optional<layer_place> place_of(std::string_view included_name) {
                                                      {"seeder.hpp", 5},
                                                      {"subscriber.hpp", 5},
                                                      {"staged_subscriber.hpp", 5},
+                                                     {"arena_publisher.hpp", 5},
                                                      {"double_buffered_subscriber.hpp", 5},
                                                      {"hub.hpp", 5},
                                                      {"tensorhub.hpp", 6},
@@ -253,6 +254,7 @@ inline complaints check_umbrella(const std::vector<source_file>& files) {
 /// At depth one of include/tensorhub lies what a user may include, and nothing else.
 inline complaints check_depth_one(const source_file& file) {
   static const std::set<std::string_view> for_users{"config.hpp",
+                                                    "arena_publisher.hpp",
                                                     "double_buffered_subscriber.hpp",
                                                     "error.hpp",
                                                     "etcd.hpp",

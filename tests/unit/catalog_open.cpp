@@ -15,7 +15,8 @@ struct open_scene {
   incarnation b = server.join(3, "rollout-b");
 
   messages::status open(incarnation worker, version_number version) {
-    messages::publish_request request{{}, server.reference(version), true};
+    messages::publish_request request{{}, server.reference(version)};
+    request.held.open = true;
     return server.ask<messages::status_reply>(worker, request).result;
   }
   /// An update that may read open versions.
@@ -103,6 +104,17 @@ TEST_CASE("catalog: nobody holds an open version before its publisher says what 
   CHECK(s.server.entry("rollout-a").version == version_number{});
 }
 
+TEST_CASE("catalog: a version that somebody has received is not open") {
+  open_scene s;
+  REQUIRE(s.server.publish(s.trainer, 2).ok());
+  const auto source = s.begun(s.a, s.update(s.a)).sources.front();
+  auto held = s.server.reference(2);
+  held.open = true;
+  s.server.send(s.a, messages::finish_request{source.operation, 2, {}, false, held, source.lease});
+  CHECK(s.server.entry("rollout-a").version == version_number{});
+  CHECK_FALSE(s.server.ask<messages::status_reply>(s.a, messages::holding_request{held}).result.ok());
+}
+
 TEST_CASE("catalog: an open version that is taken back fails its readers, and its number stays free") {
   open_scene s;
   REQUIRE(s.open(s.trainer, 2).ok());
@@ -160,7 +172,8 @@ TEST_CASE("catalog: all shards of an open version must be there, and it is whole
   const incarnation rollout0 = server.join(3, "rollout", {0, 2});
   const incarnation rollout1 = server.join(4, "rollout", {1, 2});
   const auto open = [&](incarnation worker) {
-    messages::publish_request request{{}, server.reference(2), true};
+    messages::publish_request request{{}, server.reference(2)};
+    request.held.open = true;
     return server.ask<messages::status_reply>(worker, request).result.ok();
   };
   const auto update = [&](incarnation worker) {
@@ -189,7 +202,7 @@ TEST_CASE("catalog: an open version that was announced to a new server is open t
   auto join = s.server.join_message("trainer-b");
   join.held = s.server.reference(2);
   join.held->root = {};
-  join.open = true;
+  join.held->open = true;
   REQUIRE(s.server.ask<messages::join_reply>(incarnation{7}, std::move(join)).result.ok());
   CHECK(s.server.available().empty());
   CHECK(s.begun(s.a, s.update(s.a)).open);

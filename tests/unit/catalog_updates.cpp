@@ -74,6 +74,29 @@ TEST_CASE("catalog: an update gets a source and all that is needed to read it") 
   CHECK(s.server.entry("rollout-a").version == version_number{1});
 }
 
+TEST_CASE(
+    "catalog: a shard that has installed another version since the decision is not told to keep the old "
+    "one") {
+  group_scene s;
+  s.update_all();
+  const incarnation other0 = s.server.join(5, "other", {0, 2});
+  const incarnation other1 = s.server.join(6, "other", {1, 2});
+  REQUIRE(s.server.publish(other0, 2).ok());
+  REQUIRE(s.server.publish(other1, 2).ok());
+  const auto installs = [&](incarnation worker) {
+    return s.server.ask<messages::status_reply>(worker, messages::holding_request{s.server.reference(2)})
+        .result.ok();
+  };
+  REQUIRE(installs(s.rollout0));
+  static_cast<void>(s.server.start_update(s.rollout0, exactly(1)));  // shard 1 holds it
+  REQUIRE(installs(s.rollout1));
+  const auto reply =
+      s.server.answer<messages::update_reply>(s.rollout1, s.server.update(s.rollout1, exactly(1)));
+  REQUIRE(reply.has_value());
+  CHECK_FALSE(reply->keep);
+  CHECK(reply->sources.size() == 1);
+}
+
 TEST_CASE("catalog: what is held already is kept") {
   scene s;
   s.give(s.a);

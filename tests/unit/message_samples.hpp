@@ -63,8 +63,8 @@ inline auto fields(msg::status& m) {
   return std::tie(a, b);
 }
 inline auto fields(msg::reference& m) {
-  auto& [a, b, c, d] = m;
-  return std::tie(a, b, c, d);
+  auto& [a, b, c, d, e] = m;
+  return std::tie(a, b, c, d, e);
 }
 inline auto fields(msg::assignment& m) {
   auto& [a, b, c, d, e, f, g, h, i, j, k, l, n, o] = m;
@@ -142,16 +142,16 @@ inline auto fields(msg::past& m) {
   return std::tie(a, b, c);
 }
 inline auto fields(msg::join_request& m) {
-  auto& [a, b, c, d, e, f, g, h, i, j, k, l, n, o, p, q, r, s, t, u, v, w, x, y, z, z1, z2] = m;
-  return std::tie(a, b, c, d, e, f, g, h, i, j, k, l, n, o, p, q, r, s, t, u, v, w, x, y, z, z1, z2);
+  auto& [a, b, c, d, e, f, g, h, i, j, k, l, n, o, p, q, r, s, t, u, v, w, x, y, z, z1] = m;
+  return std::tie(a, b, c, d, e, f, g, h, i, j, k, l, n, o, p, q, r, s, t, u, v, w, x, y, z, z1);
 }
 inline auto fields(msg::join_reply& m) {
   auto& [a, b, c, d, e, f, g, h, i] = m;
   return std::tie(a, b, c, d, e, f, g, h, i);
 }
 inline auto fields(msg::publish_request& m) {
-  auto& [a, b, c] = m;
-  return std::tie(a, b, c);
+  auto& [a, b] = m;
+  return std::tie(a, b);
 }
 inline auto fields(msg::unpublish_request& m) {
   auto& [a, b, c, d] = m;

@@ -14,7 +14,7 @@ struct publisher_scene {
     worker.join();
     const auto ticket = worker.core.open(worker.now, 2, driver::control(), worker.in(1s));
     const auto request = worker.sent_body<messages::publish_request>();
-    CHECK(request.open);
+    CHECK(request.held.open);
     CHECK(request.operation == operation_counter{});
     CHECK(request.held.root == digest128{});
     worker.answer(messages::status_reply{});
@@ -56,7 +56,7 @@ TEST_CASE("session: an open version is held, but not whole, until it is publishe
   CHECK(s.worker.result(update).value().outcome.code == errc::busy);
   const auto ticket = s.worker.core.publish(s.worker.now, 2, {1, 2}, driver::control(), s.worker.in(1s));
   const auto request = s.worker.sent_body<messages::publish_request>();
-  CHECK_FALSE(request.open);
+  CHECK_FALSE(request.held.open);
   CHECK(request.held.root == digest128{1, 2});
   CHECK(request.held.epoch == s.worker.core.epoch());
   s.worker.answer(messages::status_reply{{}, {1}});
@@ -124,6 +124,6 @@ TEST_CASE("session: what is open is announced to a new server as what it is") {
   publisher_scene s;
   s.worker.push(messages::goodbye_push{server_epoch{78}, true, {}, {}});
   const auto join = s.worker.sent_body<messages::join_request>();
-  CHECK(join.open);
+  CHECK(join.held->open);
   CHECK(join.held->root == digest128{});
 }

@@ -83,6 +83,9 @@ struct reference {
   std::uint64_t epoch = 0;  ///< the holder's control-block epoch while it holds the version
   digest128 root{};         ///< digest over the chunk digests; zero if integrity is off
   remote_region control{};  ///< the holder's control block
+  /// The holder still fills the version: it is not whole, its chunks are shown as they are ready, and its root
+  /// is not known.
+  bool open = false;
 };
 
 /// One permission to read: everything that a reader needs to know about its source.
@@ -164,7 +167,6 @@ struct join_request {
   /// Workers of the model, as counted by an earlier server; zero: not known. The count must be recent and
   /// complete: a count that is too low ends the grace of the next server too early.
   std::uint32_t peers = 0;
-  bool open = false;             ///< `held` is not whole yet (publish_request)
   retention keeps{};             ///< as an earlier server told it
   bool temporary = false;        ///< part of a temporary replica (offload_push)
   std::string capability_key{};  ///< key for capabilities of its readers; empty: none are required
@@ -188,12 +190,10 @@ struct join_reply {
 /// A zero in `operation` of this and the following requests: the worker does not know the numbers of its
 /// calls
 /// yet, and the server assigns the number.
+/// An open version is published again when it is whole; only that is a call of the replica.
 struct publish_request {
   operation_counter operation{};
   reference held{};
-  /// The version is not whole yet: its chunks are shown as they are ready, and its root is not known. Another
-  /// publish_request of the same reference makes it whole; only that one is a call of the replica.
-  bool open = false;
 };
 struct unpublish_request {
   version_number version{};

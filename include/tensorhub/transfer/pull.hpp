@@ -125,7 +125,7 @@ class pull {
 
   // ---- state --------------------------------------------------------------------------------------------
 
-  [[nodiscard]] bool done() const noexcept { return confirmed_ == states_.size() && !open_; }
+  [[nodiscard]] bool done() const noexcept { return confirmed_ == states_.size() && !open_.is_open; }
   /// What a task `map` reads: header and map, and the digests of a version that was open.
   [[nodiscard]] std::uint64_t map_bytes() const noexcept;
   [[nodiscard]] std::uint64_t confirmed_chunks() const noexcept { return confirmed_; }
@@ -325,15 +325,20 @@ class pull {
   std::uint64_t confirmed_ = 0;
   std::uint64_t confirmed_bytes_ = 0;
   bool touched_ = false;
-  bool stall_reported_ = false;
-  bool open_ = false;                ///< the version is open, or `table_` was not compared with `root_` yet
-  std::optional<digest128> root_{};  ///< of a version that was open: told by `commit`
+  /// Of an open version.
+  struct {
+    bool is_open = false;             ///< the table was not compared with the root yet
+    std::optional<digest128> root{};  ///< told by `commit`
+    std::uint64_t lacking = 0;        ///< chunks without a digest in `table_`
+    std::uint32_t mismatches = 0;     ///< chunks that had another digest than was shown first
+  } open_;
+  struct {
+    bool is_reported = false;
+    time_point last_progress{};
+    /// Reported since a source was lost; empty: none was lost.
+    std::optional<std::uint32_t> of_orphans{};
+  } stall_;
   static constexpr std::uint32_t max_open_mismatches = 3;
-  std::uint32_t open_mismatches_ = 0;  ///< chunks that had another digest than was shown first
-  std::uint64_t digests_lacking_ = 0;  ///< while it is open: chunks without a digest in `table_`
-  time_point last_progress_{};
-  /// Stalls reported since a source was lost; empty: none was lost.
-  std::optional<std::uint32_t> orphan_stalls_;
   duration usual_{};                   ///< average time of one chunk read, over all sources
   std::deque<source_record> sources_;  ///< a deque, because callers borrow segments
   std::vector<channel_record> channels_;

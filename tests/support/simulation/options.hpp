@@ -81,6 +81,11 @@ struct ended_processes {
   std::uint64_t busy_leavers = 0;  ///< were to leave during a call
 };
 
+struct chunk_origins {
+  std::uint64_t relayed = 0;  ///< read from a worker that was receiving itself
+  std::uint64_t ahead = 0;    ///< read before their version was whole
+};
+
 struct simulation_statistics {
   std::uint64_t events = 0;
   std::uint64_t versions = 0;
@@ -90,11 +95,10 @@ struct simulation_statistics {
   std::uint64_t cancelled = 0;  ///< calls that were cancelled while they ran
   std::uint64_t forced_drains = 0;
   std::uint64_t chunks = 0;
-  std::uint64_t relayed_chunks = 0;  ///< of these, read from a worker that was receiving itself
-  std::uint64_t chunks_ahead = 0;    ///< of these, read before their version was whole
-  std::uint64_t trades = 0;          ///< moments at which two workers read from each other
-  std::uint64_t seeds = 0;           ///< moments at which a lease crossed into another datacenter
-  std::uint64_t taken_back = 0;      ///< sources that the last server withdrew from readers without progress
+  chunk_origins origins{};
+  std::uint64_t trades = 0;      ///< moments at which two workers read from each other
+  std::uint64_t seeds = 0;       ///< moments at which a lease crossed into another datacenter
+  std::uint64_t taken_back = 0;  ///< sources that the last server withdrew from readers without progress
   ended_processes processes{};
   std::uint64_t pauses = 0;
   std::uint64_t flipped_bits = 0;
@@ -120,8 +124,8 @@ struct simulation_statistics {
     cancelled += other.cancelled;
     forced_drains += other.forced_drains;
     chunks += other.chunks;
-    relayed_chunks += other.relayed_chunks;
-    chunks_ahead += other.chunks_ahead;
+    origins.relayed += other.origins.relayed;
+    origins.ahead += other.origins.ahead;
     trades += other.trades;
     seeds += other.seeds;
     taken_back += other.taken_back;

@@ -93,15 +93,13 @@ class simulated_trainers {
         [worker, version](session&, time_point, time_point) {
           return worker->publish(version, std::chrono::seconds{2});
         },
-        [this, worker, shard, version, last](const session_result& result) {
+        [this, worker, shard, version, last, self = worker->core().self()](const session_result& result) {
           if (result.outcome.ok()) return published(*worker, shard, version, last);
           // A process that missed one of its group's calls may not know that after the end of a server.
           const bool out_of_step = world_->servers_fail() && result.outcome.code == errc::group_failed;
           if (out_of_step) ++world_->statistics_.refused_publishes;
-          // A worker that was declared dead while it filled the version may be another incarnation by now.
-          const bool has_returned = is_filled(version) && result.outcome.code == errc::disconnected;
-          const bool is_dead =
-              result.outcome.code == errc::replaced || has_returned || worker->core().may_return();
+          const bool has_returned = worker->core().may_return() || worker->core().self() != self;
+          const bool is_dead = result.outcome.code == errc::replaced || has_returned;
           if (!is_dead && !out_of_step)
             world_->violate({rule::trainers, "publish failed: " + result.outcome.sentence});
           meet(shard, version);

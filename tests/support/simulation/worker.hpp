@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "support/simulation/event_queue.hpp"
+#include "support/simulation/options.hpp"
 #include "support/simulation/violation.hpp"
 #include "tensorhub/concepts/integrity.hpp"
 #include "tensorhub/detail/build_mode.hpp"
@@ -309,10 +310,7 @@ class simulated_worker {
     bool shows_unverified = false;     ///< sets a chunk's bit when the chunk has arrived, whatever its digest
   } faults;
 
-  /// The number of chunks that were read from workers that were receiving.
-  [[nodiscard]] std::uint64_t chunks_from_receiving() const noexcept { return chunks_from_receiving_; }
-  /// The number of chunks that were read before their version was whole.
-  [[nodiscard]] std::uint64_t chunks_ahead() const noexcept { return chunks_ahead_; }
+  [[nodiscard]] const chunk_origins& origins() const noexcept { return origins_; }
 
  private:
   bool returns() {
@@ -685,7 +683,7 @@ class simulated_worker {
   void complete() {
     const version_number version = transferred_.version;
     for (source_slot slot = 0; slot < sources_.size(); ++slot) {
-      if (sources_[slot].source.receiving) chunks_from_receiving_ += transfer_->chunks_from(slot);
+      if (sources_[slot].source.receiving) origins_.relayed += transfer_->chunks_from(slot);
     }
     const std::vector<digest128> table{transfer_->table().begin(), transfer_->table().end()};
     end_transfer();
@@ -776,10 +774,7 @@ class simulated_worker {
         }
         if (transfer_->block_arrived(channel, state.status, state.bytes, root, events_->now()) &&
             !transferred_.is_shown) {
-          transferred_.is_shown = true;
-          const auto table = transferred_.was_open ? std::span<const digest128>{} : transfer_->table();
-          control_.show_receiving(version, transferred_.epoch, table, regions());
-          open_epoch_ = transferred_.epoch;
+          show_transferred();
         }
         break;
       }
@@ -828,12 +823,19 @@ class simulated_worker {
     settle();
   }
 
+  void show_transferred() {
+    transferred_.is_shown = true;
+    const auto table = transferred_.was_open ? std::span<const digest128>{} : transfer_->table();
+    control_.show_receiving(transferred_.version, transferred_.epoch, table, regions());
+    open_epoch_ = transferred_.epoch;
+  }
+
   /// Contract 2: an accepted chunk has the bytes of its version at the moment of its acceptance.
   void check_confirmed(std::uint64_t before) {
     const std::uint64_t now_confirmed = transfer_->confirmed_chunks();
     if (now_confirmed == before) return;
     confirmed_total_ += now_confirmed - before;
-    if (transferred_.was_open && !transferred_.is_committed) chunks_ahead_ += now_confirmed - before;
+    if (transferred_.was_open && !transferred_.is_committed) origins_.ahead += now_confirmed - before;
     for (chunk_index chunk = 0; chunk < layout_->chunk_count(); ++chunk) {
       if (transfer_->is_confirmed(chunk) && !has_bytes_of(chunk, transferred_.version))
         return world_.violate({rule::received_chunks, name_ + " accepted chunk " + std::to_string(chunk) +
@@ -888,8 +890,7 @@ class simulated_worker {
     bool was_open = false;
     bool is_committed = false;  ///< it was open, and its root is known
   } transferred_;
-  std::uint64_t chunks_from_receiving_ = 0;
-  std::uint64_t chunks_ahead_ = 0;
+  chunk_origins origins_;
   std::vector<source_record> sources_;
   std::vector<bool> by_lease_;  ///< by chunk: `read_state::by_lease` of its last read
   std::shared_ptr<bool> life_;

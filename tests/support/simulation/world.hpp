@@ -134,8 +134,8 @@ class simulation {
       statistics_.taken_back = servers_.current()->statistics().sources_taken_back;
     for (const auto& worker : workers_) {
       statistics_.chunks += worker->confirmed_chunks();
-      statistics_.relayed_chunks += worker->chunks_from_receiving();
-      statistics_.chunks_ahead += worker->chunks_ahead();
+      statistics_.origins.relayed += worker->origins().relayed;
+      statistics_.origins.ahead += worker->origins().ahead;
     }
   }
 

@@ -158,7 +158,7 @@ class leases {
     out.control = shown.control;
     out.epoch = shown.epoch;
     out.drained = reader.readers.empty() && !reader.has_old_keys;
-    out.receiving = source.receiving.has_value() || source.fills;
+    out.receiving = source.receiving.has_value() || shown.open;
     out.ordinal = lease.ordinal;
     out.crossing = lease.crossing;
     return out;

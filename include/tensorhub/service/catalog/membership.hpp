@@ -325,7 +325,7 @@ class membership {
     if (join.receiving && !join.reading.empty() && !worker.receiving)
       versions_.receive(worker, *join.receiving);
     if (join.held && !worker.held && versions::may_have_root(worker, *join.held))
-      versions_.hold(worker, *join.held, join.open, join.open);
+      versions_.hold(worker, *join.held, join.held->open);
     updates_.resolve_ended(*worker.replica);
     updates_.await_decided(worker, nullptr);
   }
@@ -398,7 +398,7 @@ class membership {
     update_chain(worker);
     worker.withdrawn = true;
     versions_.reindex(worker);
-    if (worker.fills) updates_.give_up_open(worker, who(worker) + " is gone");
+    if (worker.held && worker.held->open) updates_.give_up_open(worker, who(worker) + " is gone");
     for (const lease_id id : std::vector<lease_id>{worker.readers})
       leases_.abandon(worker, id, &drain_state::moved);
     versions_.end_receiving(worker);

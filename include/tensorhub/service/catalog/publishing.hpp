@@ -70,7 +70,7 @@ class publishing {
     if (!before_update) {
       worker.parked.reset();
       worker.withdrawn = true;
-      if (worker.fills) updates_.give_up_open(worker, who(worker) + " has taken it back");
+      if (worker.held->open) updates_.give_up_open(worker, who(worker) + " has taken it back");
       versions_.reindex(worker);
       updates_.refresh(*worker.replica);
     }
@@ -173,7 +173,7 @@ class publishing {
       leases_.forget_drain(worker);
       versions_.drop(worker);
     }
-    const bool is_believed = versions::may_have_received(worker, held);
+    const bool is_believed = !held.open && versions::may_have_received(worker, held);
     if (is_believed)
       versions_.hold(worker, held, is_same && worker.publisher);
     else
@@ -213,13 +213,13 @@ class publishing {
   [[nodiscard]] messages::status publish(worker_state& worker, const messages::publish_request& request,
                                          operation_counter& counter) {
     messages::reference held = request.held;
-    if (request.open) held.root = {};
+    if (held.open) held.root = {};
     if (const auto checked = check_publish(worker, held); !checked.ok()) return checked;
     const version_number version = held.version;
     model_state& model = *worker.model;
     const bool is_shown =
         worker.shows_open() && worker.held->version == version && worker.held->epoch == request.held.epoch;
-    if (!request.open) {
+    if (!held.open) {
       if (const auto agreed = agree_on_publish(worker, request, counter); !agreed.ok()) return agreed;
       worker.published = version;
     }
@@ -228,9 +228,9 @@ class publishing {
       leases_.forget_drain(worker);
       versions_.drop(worker);
     }
-    versions_.hold(worker, held, true, request.open);
-    if (!request.open) updates_.tell_committed(model, version, worker.shard.index);
-    model.operations.retry = model.operations.retry || request.open;
+    versions_.hold(worker, held, true);
+    if (!held.open) updates_.tell_committed(model, version, worker.shard.index);
+    model.operations.retry = model.operations.retry || held.open;
     if (core_.recovering()) worker.has_old_keys = true;  // an earlier server may have assigned it readers
     updates_.refresh(*worker.replica);
     versions_.forget_old(model);

@@ -107,7 +107,6 @@ struct worker_state {
 
   std::optional<messages::reference> held{};
   bool publisher = false;             ///< published `held` itself
-  bool fills = false;                 ///< `held` is open: it is not whole yet, and its root is not known
   bool withdrawn = false;             ///< unpublish has begun
   bool overwriting = false;           ///< an update writes into its memory: `held` may be gone at any time
   bool group_pending = false;         ///< has finished an update that its group has not finished
@@ -151,13 +150,13 @@ struct worker_state {
 
   /// The worker holds a version that counts for its replica.
   [[nodiscard]] bool holds() const noexcept {
-    return held && !fills && !withdrawn && !overwriting && !group_pending;
+    return held && !held->open && !withdrawn && !overwriting && !group_pending;
   }
   /// Shows an open version.
-  [[nodiscard]] bool shows_open() const noexcept { return held && fills && !withdrawn; }
+  [[nodiscard]] bool shows_open() const noexcept { return held && held->open && !withdrawn; }
   /// The worker has the bytes of this version, if only until it makes the call that overwrites them.
   [[nodiscard]] bool still_has(version_number version) const noexcept {
-    return held && !fills && held->version == version && !withdrawn && !group_pending;
+    return held && !held->open && held->version == version && !withdrawn && !group_pending;
   }
   /// The reference that readers get; null: none.
   [[nodiscard]] const messages::reference* shown() const noexcept {
@@ -238,6 +237,7 @@ struct version_state {
   /// By shard and datacenter: when the next search for a reader without progress may run.
   std::vector<std::map<std::string, time_point>> next_look{};
   std::vector<std::uint64_t> ordinals{};  ///< by shard: readers so far
+  std::uint32_t filling = 0;              ///< workers that hold it open
   std::uint32_t complete_replicas = 0;
   std::set<const replica_state*> reliable_replicas{};  ///< those of them that are reliable (retention.hpp)
   bool ever_complete = false;
@@ -335,7 +335,6 @@ struct model_state {
   version_number latest_seen{};  ///< highest that any shard ever published
   version_number latest_ever{};  ///< highest that was ever complete
   std::uint32_t workers = 0;
-  std::uint32_t filling = 0;         ///< workers whose version is open
   version_number latest_told{};      ///< highest that a worker knows from an earlier server
   bool succeeds = false;             ///< an earlier server knew this model
   std::uint32_t workers_before = 0;  ///< workers of the model at the earlier server, as far as is known

@@ -393,11 +393,13 @@ class updates {
  private:
   /// What a worker's memory holds after its update.
   void note_held(worker_state& worker, const messages::finish_request& request) {
-    const bool holds_old = request.intact && worker.held;
-    leases_.end_overwritten(worker, request.held ? request.held->version
-                                    : holds_old  ? worker.held->version
-                                                 : version_number{});
-    if (request.held && versions::may_have_received(worker, *request.held)) {
+    const bool is_believed =
+        request.held && !request.held->open && versions::may_have_received(worker, *request.held);
+    const bool holds_old = !request.held && request.intact && worker.held;
+    leases_.end_overwritten(worker, is_believed ? request.held->version
+                                    : holds_old ? worker.held->version
+                                                : version_number{});
+    if (is_believed) {
       versions_.drop(worker);
       versions_.hold(worker, *request.held, false);
       versions_.forget_old(*worker.model);
@@ -465,7 +467,7 @@ class updates {
   [[nodiscard]] static version_number open_version(const operation_state& operation,
                                                    const member_state& asked) {
     const model_state& model = *operation.replica->model;
-    if (!asked.ahead || model.filling == 0) return {};
+    if (!asked.ahead) return {};
     const auto may_begin = [&](version_number version) {
       for (std::uint32_t shard = 0; shard < model.shards; ++shard) {
         if (operation.only_shard && *operation.only_shard != shard) continue;
@@ -476,8 +478,8 @@ class updates {
       return true;
     };
     for (auto each = model.versions.rbegin(); each != model.versions.rend(); ++each) {
-      if (accepts(asked.selector, each->first) && each->first > operation.replica->complete &&
-          may_begin(each->first))
+      if (each->second.filling > 0 && accepts(asked.selector, each->first) &&
+          each->first > operation.replica->complete && may_begin(each->first))
         return each->first;
     }
     return {};
@@ -599,6 +601,8 @@ class updates {
   /// Answers a waiting shard of a decided operation.
   void deliver(operation_state& operation, worker_state& worker) {
     member_state& member = *member_of(operation, worker.shard.index);
+    // An installation may have put another version there since the decision.
+    member.keeps = member.keeps && worker.still_has(operation.version);
     if (member.keeps) {
       member.phase = phase::finished;
       if (!core_.policy.completes_per_group) {

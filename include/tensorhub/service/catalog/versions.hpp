@@ -20,13 +20,13 @@ class versions {
  public:
   explicit versions(core& core) : core_{core} {}
 
-  /// `fills`: the version is open.
-  void hold(worker_state& worker, const messages::reference& reference, bool publisher, bool fills = false) {
+  void hold(worker_state& worker, const messages::reference& reference, bool publisher) {
+    count_filling(worker, -1);
     worker.held = reference;
     worker.publisher = publisher;
-    set_fills(worker, fills);
     worker.leaving = false;  // a process that leaves holds nothing anew
     version_state& version = version_of(*worker.model, reference.version);
+    count_filling(worker, 1);
     if (!version.roots[worker.shard.index]) version.roots[worker.shard.index] = reference.root;
     worker.model->latest_seen = std::max(worker.model->latest_seen, reference.version);
     reindex(worker);
@@ -42,9 +42,9 @@ class versions {
   }
   /// Nobody has this shard of the version completely, but somebody is filling it.
   [[nodiscard]] static bool is_open(const model_state& model, version_number version, std::uint32_t shard) {
-    if (model.filling == 0) return false;
     const auto record = model.versions.find(version);
-    return record != model.versions.end() && record->second.sources[shard]->complete_count() == 0 &&
+    return record != model.versions.end() && record->second.filling > 0 &&
+           record->second.sources[shard]->complete_count() == 0 &&
            std::ranges::any_of(model.replicas, [&](const auto& entry) {
              const worker_state* worker = entry.second->workers[shard];
              return worker != nullptr && worker->shows_open() && worker->held->version == version;
@@ -64,9 +64,9 @@ class versions {
 
   void drop(worker_state& worker) {
     if (!worker.held) return;
+    count_filling(worker, -1);
     worker.held.reset();
     worker.publisher = false;
-    set_fills(worker, false);
     reindex(worker);
   }
 
@@ -181,10 +181,10 @@ class versions {
   }
 
  private:
-  static void set_fills(worker_state& worker, bool fills) {
-    worker.model->filling -= worker.fills ? 1 : 0;
-    worker.fills = fills;
-    worker.model->filling += fills ? 1 : 0;
+  static void count_filling(const worker_state& worker, int change) {
+    if (!worker.held || !worker.held->open) return;
+    const auto record = worker.model->versions.find(worker.held->version);
+    if (record != worker.model->versions.end()) record->second.filling += static_cast<std::uint32_t>(change);
   }
   /// Of the worker's shard; zero: not known.
   [[nodiscard]] static digest128 known_root(const worker_state& worker, version_number version) {

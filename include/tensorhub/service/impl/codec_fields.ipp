@@ -98,8 +98,8 @@ inline void move_field(field_archive& archive, messages::status& m) {
   archive(code, as_sentence(sentence));
 }
 inline void move_field(field_archive& archive, messages::reference& m) {
-  auto& [version, epoch, root, control] = m;
-  archive(version, epoch, root, control);
+  auto& [version, epoch, root, control, open] = m;
+  archive(version, epoch, root, control, open);
 }
 inline void move_field(field_archive& archive, messages::assignment& m) {
   auto& [operation, lease, version, root, source, source_replica, source_shard, address, control, epoch,
@@ -143,12 +143,12 @@ inline void move_field(field_archive& archive, messages::past& p) {
 inline void move_field(field_archive& archive, messages::join_request& m) {
   auto& [model, replica, shard, place, spot, transport, consistency, integrity, address, layout_digest,
          chunk_bytes, chunk_count, tensors, held, operation, reading, receiving, ended_well, decided, latest,
-         peers, open, keeps, temporary, capability_key, before, barred] = m;
+         peers, keeps, temporary, capability_key, before, barred] = m;
   archive(as_name(model), as_name(replica), shard, place, spot, as_name(transport), as_name(consistency),
           as_name(integrity), address, layout_digest, chunk_bytes, chunk_count,
           as_list(tensors, minimum_tensor_bytes, limits::tensors), held, operation, as_sources(reading),
-          receiving, ended_well, decided, latest, peers, open, keeps, temporary, as_secret(capability_key),
-          before, as_list(barred, 8, limits::barred_readers));
+          receiving, ended_well, decided, latest, peers, keeps, temporary, as_secret(capability_key), before,
+          as_list(barred, 8, limits::barred_readers));
 }
 inline void move_field(field_archive& archive, messages::join_reply& m) {
   auto& [result, epoch, wants_layout, heartbeat_interval_ms, worker_timeout_ms, group_timeout_ms, operation,
@@ -157,8 +157,8 @@ inline void move_field(field_archive& archive, messages::join_reply& m) {
           latest, workers);
 }
 inline void move_field(field_archive& archive, messages::publish_request& m) {
-  auto& [operation, held, open] = m;
-  archive(operation, held, open);
+  auto& [operation, held] = m;
+  archive(operation, held);
 }
 inline void move_field(field_archive& archive, messages::unpublish_request& m) {
   auto& [version, epoch, operation, leaving] = m;

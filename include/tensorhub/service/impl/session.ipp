@@ -124,7 +124,6 @@ TENSORHUB_DECL void session::send_join(time_point now, bool with_layout) {
   messages::join_request join = session_detail::join_request_of(options_, *layout_);
   if (with_layout) join.tensors.assign(layout_->tensors().begin(), layout_->tensors().end());
   join.held = held_;
-  join.open = open_;
   join.ended_well = ended_well_;
   join.latest = latest_;
   join.before = {server_, server_ && server_index_ != joined_at_, returns_};
@@ -138,8 +137,8 @@ TENSORHUB_DECL void session::send_join(time_point now, bool with_layout) {
   if (operation_ && operation_->is_pulling()) {
     join.reading = operation_->sources;
     if (operation_->control) {
-      join.receiving =
-          messages::reference{operation_->version, epoch_, operation_->root, *operation_->control};
+      join.receiving = messages::reference{operation_->version, epoch_,
+                                           operation_->root.value_or(digest128{}), *operation_->control};
     }
   }
   request(now, std::move(join), purpose::join);

@@ -49,8 +49,7 @@ struct running {
   version_selector selector{};
   messages::reference target{};                   ///< publish, unpublish: the reference that it is about
   version_number version{};                       ///< update: the version that is being read
-  digest128 root{};                               ///< update: root digest of that version
-  bool open = false;                              ///< publish, update: the version is not whole yet
+  std::optional<digest128> root{};                ///< update: of that version; empty: it is open
   std::vector<messages::assignment> sources{};    ///< update: the sources to read
   std::uint64_t ordinal = 0;                      ///< update: number of this reader among all readers
   std::optional<remote_region> control{};         ///< update: the control block that is shown meanwhile

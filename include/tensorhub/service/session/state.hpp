@@ -40,7 +40,7 @@ class state {
   [[nodiscard]] std::uint64_t epoch() const noexcept { return epoch_; }
   [[nodiscard]] const std::optional<messages::reference>& held() const noexcept { return held_; }
   /// `held` is open: published, but not whole yet.
-  [[nodiscard]] bool is_open() const noexcept { return held_ && open_; }
+  [[nodiscard]] bool is_open() const noexcept { return held_ && held_->open; }
   [[nodiscard]] version_number latest() const noexcept { return latest_; }
   [[nodiscard]] server_epoch server() const noexcept { return server_; }
   /// Set once the server has declared this worker dead, or refused it: all later calls fail with this status.
@@ -102,7 +102,6 @@ class state {
   bool ended_well_ = true;  ///< the last publish or update succeeded
   std::optional<running> operation_;
   std::optional<messages::reference> held_;
-  bool open_ = false;  ///< of `held_`
   version_number latest_{};
   std::uint64_t epoch_ = 1;
   /// The highest epoch that was shown, or announced by a call that failed. None of them is used again,

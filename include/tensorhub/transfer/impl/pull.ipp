@@ -20,30 +20,30 @@ TENSORHUB_DECL pull::pull(const layout& shape, pull_options options, chunk_index
   random_ = (first_chunk + 1) * 0x9e3779b97f4a7c15ull | 1;
   if (chunks % 64 != 0) missing_.back() = (1ull << (chunks % 64)) - 1;
   missing_count_ = chunks;
-  open_ = options.open;
-  if (open_ && options.needs_root) {
+  open_.is_open = options.open;
+  if (open_.is_open && options.needs_root) {
     table_.resize(chunks);
-    digests_lacking_ = chunks;
+    open_.lacking = chunks;
   }
   // An open version may be filled slowly, and what is read of it then is not small.
-  if (open_)
+  if (open_.is_open)
     options_.poll_longest = std::max<duration>(options_.poll_longest, std::chrono::microseconds{chunks});
 }
 
 TENSORHUB_DECL void pull::commit(digest128 root) {
-  if (!options_.open || root_) return;
-  root_ = root;
+  if (!options_.open || open_.root) return;
+  open_.root = root;
   for (source_record& each : sources_) each.facts.root = root;
-  last_progress_ = {};
+  stall_.last_progress = {};
   if (!options_.needs_root) settle();
 }
 
 TENSORHUB_DECL std::optional<digest128> pull::unsettled() const {
-  return open_ && digests_lacking_ == 0 ? root_ : std::nullopt;
+  return open_.is_open && open_.lacking == 0 ? open_.root : std::nullopt;
 }
 
 TENSORHUB_DECL void pull::settle() {
-  open_ = false;
+  open_.is_open = false;
 }
 
 TENSORHUB_DECL std::uint64_t pull::map_bytes() const noexcept {
@@ -53,14 +53,14 @@ TENSORHUB_DECL std::uint64_t pull::map_bytes() const noexcept {
 
 TENSORHUB_DECL source_slot pull::add_source(const pull_source& source) {
   sources_.emplace_back().facts = source;
-  if (root_) sources_.back().facts.root = *root_;
+  if (open_.root) sources_.back().facts.root = *open_.root;
   return static_cast<source_slot>(sources_.size() - 1);
 }
 
 TENSORHUB_DECL void pull::retire_source(source_slot slot) {
   if (sources_[slot].state == source_state::lost) return;
   sources_[slot].retiring = true;
-  orphan_stalls_ = 0;
+  stall_.of_orphans = 0;
 }
 
 TENSORHUB_DECL void pull::lose_source(source_slot slot, errc reason, std::string detail,
@@ -76,7 +76,7 @@ TENSORHUB_DECL void pull::lose_source(source_slot slot, errc reason, std::string
     c.confirming.clear();
   }
   if (lost.retiring) return;
-  orphan_stalls_ = 0;
+  stall_.of_orphans = 0;
   failures_.push_back({slot, lost.facts.lease, reason, std::move(detail), chunk, lost.facts.holder});
 }
 
@@ -195,13 +195,13 @@ TENSORHUB_DECL bool pull::block_arrived(channel_id id, completion_status status,
   if (table_.empty() && from.facts.root) table_ = read_control_digests(block, *layout_);
   from.segments = std::move(*segments);
   from.state = source_state::believed;
-  from.complete = header->state == static_cast<std::uint64_t>(control_state::shown) && !open_;
+  from.complete = header->state == static_cast<std::uint64_t>(control_state::shown) && !open_.is_open;
   from.may_have = from.complete;
   if (!from.complete) from.map.assign(missing_.size(), 0);
   from.poll_interval = options_.poll_shortest;
   from.next_poll = now;
-  last_progress_ = now;
-  if (open_) apply_map(from, block, now);
+  stall_.last_progress = now;
+  if (open_.is_open) apply_map(from, block, now);
   return true;
 }
 
@@ -219,9 +219,9 @@ TENSORHUB_DECL void pull::chunk_arrived(channel_id id, chunk_index chunk, comple
   }
   if (!table_.empty() && digest != table_[chunk]) {
     give_back(chunk);
-    if (open_) forget_digest(chunk);
+    if (open_.is_open) forget_digest(chunk);
     // What was wrong may have been the digest, half of which was read before it was written.
-    if (open_ && ++open_mismatches_ <= max_open_mismatches) return;
+    if (open_.is_open && ++open_.mismatches <= max_open_mismatches) return;
     lose_source(c.slot, errc::corrupt,
                 "chunk " + std::to_string(chunk) + " does not have its published digest", chunk);
     return;
@@ -229,8 +229,8 @@ TENSORHUB_DECL void pull::chunk_arrived(channel_id id, chunk_index chunk, comple
   const duration took = now - posted;
   from.usual = from.usual.count() == 0 ? took : (3 * from.usual + took) / 4;
   usual_ = usual_.count() == 0 ? took : (15 * usual_ + took) / 16;
-  last_progress_ = now;
-  stall_reported_ = false;
+  stall_.last_progress = now;
+  stall_.is_reported = false;
   states_[chunk] = chunk_state::unconfirmed;
   if (c.unconfirmed.empty()) c.oldest_unconfirmed = now;
   c.unconfirmed.push_back(chunk);
@@ -256,18 +256,18 @@ TENSORHUB_DECL std::optional<source_failure> pull::take_failure() {
 }
 
 TENSORHUB_DECL bool pull::take_stall(time_point now) noexcept {
-  if (last_progress_ == time_point{}) last_progress_ = now;  // first call
-  if (done() || stall_reported_ || now - last_progress_ < stall_patience()) return false;
+  if (stall_.last_progress == time_point{}) stall_.last_progress = now;  // first call
+  if (done() || stall_.is_reported || now - stall_.last_progress < stall_patience()) return false;
   if (std::ranges::any_of(channels_, [](const channel_record& c) { return !c.reads.empty(); })) return false;
-  stall_reported_ = true;
-  last_progress_ = now;
+  stall_.is_reported = true;
+  stall_.last_progress = now;
   return true;
 }
 
 TENSORHUB_DECL void pull::forgive_stall(time_point now) noexcept {
-  stall_reported_ = false;
-  last_progress_ = now;
-  if (orphan_stalls_) ++*orphan_stalls_;
+  stall_.is_reported = false;
+  stall_.last_progress = now;
+  if (stall_.of_orphans) ++*stall_.of_orphans;
 }
 
 TENSORHUB_DECL bool pull::is_idle(source_slot slot) const noexcept {
@@ -323,7 +323,7 @@ TENSORHUB_DECL void pull::look_arrived(channel_id id, completion_status status,
   }
   for (const chunk_index chunk : c.confirming) confirm(chunk, from);
   c.confirming.clear();
-  if (header->state == static_cast<std::uint64_t>(control_state::shown) && !open_) {
+  if (header->state == static_cast<std::uint64_t>(control_state::shown) && !open_.is_open) {
     from.may_have = from.may_have || !from.complete;
     from.complete = true;
   } else if (with_map && bytes.size() >= map_bytes()) {
@@ -345,7 +345,7 @@ TENSORHUB_DECL void pull::apply_map(source_record& from, std::span<const std::by
   bool news = false;
   scratch_.resize(from.map.size());
   read_control_map(bytes, scratch_);
-  if (open_ && options_.needs_root) learn_digests(bytes);
+  if (open_.is_open && options_.needs_root) learn_digests(bytes);
   for (std::size_t i = 0; i < scratch_.size(); ++i) {
     news = news || (scratch_[i] & ~from.map[i] & missing_[i]) != 0;
     from.map[i] |= scratch_[i];
@@ -367,7 +367,7 @@ TENSORHUB_DECL void pull::learn_digests(std::span<const std::byte> bytes) {
       std::memcpy(static_cast<void*>(&shown), bytes.data() + first + chunk * sizeof shown, sizeof shown);
       if (shown && !table_[chunk]) {
         table_[chunk] = shown;
-        --digests_lacking_;
+        --open_.lacking;
       }
       if (!shown || shown != table_[chunk]) scratch_[word] &= ~bit;
     }
@@ -375,7 +375,7 @@ TENSORHUB_DECL void pull::learn_digests(std::span<const std::byte> bytes) {
 }
 
 TENSORHUB_DECL void pull::forget_digest(chunk_index chunk) {
-  if (table_[chunk]) ++digests_lacking_;
+  if (table_[chunk]) ++open_.lacking;
   table_[chunk] = {};
   for (source_record& each : sources_) {
     if (!each.map.empty()) each.map[chunk / 64] &= ~(1ull << (chunk % 64));
@@ -523,7 +523,8 @@ TENSORHUB_DECL duration pull::stall_patience() const noexcept {
   const bool is_certain = std::ranges::any_of(sources_, [](const source_record& s) {
     return s.state != source_state::lost && !s.retiring && (s.complete || !s.facts.receiving);
   });
-  if (is_certain || !orphan_stalls_ || *orphan_stalls_ >= max_orphan_stalls) return options_.stall_timeout;
+  if (is_certain || !stall_.of_orphans || *stall_.of_orphans >= max_orphan_stalls)
+    return options_.stall_timeout;
   return std::min(options_.stall_timeout, std::max(options_.orphan_timeout, options_.slow_factor * usual_));
 }
 

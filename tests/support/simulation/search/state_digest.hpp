@@ -74,7 +74,7 @@ struct state_members {
 using state = session_detail::state;
 template struct opened<state_members, &state::outbox_, &state::joined_, &state::fatal_, &state::server_,
                        &state::contact_, &state::counter_, &state::closed_meanwhile_, &state::counted_,
-                       &state::ended_well_, &state::operation_, &state::held_, &state::open_, &state::latest_,
+                       &state::ended_well_, &state::operation_, &state::held_, &state::latest_,
                        &state::epoch_, &state::last_epoch_>;
 
 struct session_members {
@@ -179,7 +179,9 @@ class state_digest {
         std::string_view{reinterpret_cast<const char*>(region.key.bytes.data()),
                          std::size_t{region.key.used_bytes}});
   }
-  void fold(const messages::reference& held) { add(held.version, held.epoch, held.root, held.control); }
+  void fold(const messages::reference& held) {
+    add(held.version, held.epoch, held.root, held.control, held.open);
+  }
   void fold(const messages::announcement& shows) { add(shows.epoch, shows.control); }
   void fold(const messages::retention& keeps) { add(keeps.revision, keeps.keep_latest, keeps.pinned); }
   void fold(const messages::unpublish_request& request) { fold(messages::message{request}); }
@@ -205,10 +207,9 @@ class state_digest {
   }
   void fold(const session_detail::running& call) {
     const auto& [ticket, at, deadline, drain_deadline, latest, lost, forced, copies, selector, target,
-                 version, root, open, sources, ordinal, control, announced, told, previous, abort, failure] =
-        call;
+                 version, root, sources, ordinal, control, announced, told, previous, abort, failure] = call;
     add(ticket, at, deadline, drain_deadline, latest, lost, forced, copies, selector, target, version, root,
-        open, sources, ordinal, control, announced, told, previous, abort, failure);
+        sources, ordinal, control, announced, told, previous, abort, failure);
   }
 
   // ---- a catalog
@@ -233,17 +234,16 @@ class state_digest {
   void fold(const catalog_detail::answer_state& answer) { add(answer.message, answer.kind); }
   void fold(const catalog_detail::worker_state& worker) {
     const auto& [id, model, replica, shard, place, spot, transport, integrity, address, capability_key,
-                 last_heard, held, publisher, fills, withdrawn, overwriting, group_pending, called, missed,
+                 last_heard, held, publisher, withdrawn, overwriting, group_pending, called, missed,
                  ended_well, ended_before, published, was_elsewhere, barred, has_old_keys, suspect,
                  unreachable, readers, reading, receiving, chunks_received, most_chunks, progressed, updating,
                  upstream, upstream_lease, offered, offered_version, load, places, chain, hungry_for,
                  reading_for, decisions, drain, leaving, parked, parked_sequence, answers, closed] = worker;
     static_cast<void>(std::tie(model, place, spot, transport, integrity, address, capability_key));
     static_cast<void>(std::tie(updating, places, chain, decisions));
-    add(id, replica->name, shard.index, last_heard, held, publisher, fills, withdrawn, overwriting,
-        group_pending, called, missed, ended_well, ended_before, published, was_elsewhere, barred,
-        has_old_keys, suspect, unreachable, readers, reading, receiving, chunks_received, most_chunks,
-        progressed);
+    add(id, replica->name, shard.index, last_heard, held, publisher, withdrawn, overwriting, group_pending,
+        called, missed, ended_well, ended_before, published, was_elsewhere, barred, has_old_keys, suspect,
+        unreachable, readers, reading, receiving, chunks_received, most_chunks, progressed);
     add(upstream == nullptr ? incarnation{} : upstream->id, upstream_lease, offered, offered_version, load,
         hungry_for, reading_for, drain, leaving, parked, parked_sequence, answers, closed);
   }
@@ -279,9 +279,9 @@ class state_digest {
   }
   /// The load classes follow from the workers' `offered` and `load`.
   void fold(const catalog_detail::version_state& version) {
-    const auto& [roots, sources, hungry, crossings, next_look, ordinals, complete_replicas, reliable_replicas,
-                 ever_complete] = version;
-    static_cast<void>(sources);
+    const auto& [roots, sources, hungry, crossings, next_look, ordinals, filling, complete_replicas,
+                 reliable_replicas, ever_complete] = version;
+    static_cast<void>(std::tie(sources, filling));
     std::vector<std::string> reliable;
     for (const catalog_detail::replica_state* each : reliable_replicas) reliable.push_back(each->name);
     std::ranges::sort(reliable);
@@ -292,9 +292,9 @@ class state_digest {
   }
   void fold(const catalog_detail::model_state& model) {
     const auto& [name, shards, layouts, layout_bytes, versions, replicas, latest_seen, latest_ever, workers,
-                 filling, latest_told, succeeds, workers_before, workers_back, keeps, handovers, temporaries,
+                 latest_told, succeeds, workers_before, workers_back, keeps, handovers, temporaries,
                  waits_to_let_go, lost, waiters, operations] = model;
-    static_cast<void>(std::tie(shards, layouts, layout_bytes, filling));
+    static_cast<void>(std::tie(shards, layouts, layout_bytes));
     add(name, versions, replicas, latest_seen, latest_ever, workers, latest_told, succeeds, workers_before,
         workers_back, keeps, handovers, temporaries, waits_to_let_go, lost, waiters, operations);
   }

@@ -16,7 +16,7 @@ TENSORHUB_DECL session_ticket operations::publish(time_point now, version_number
   const session_ticket ticket = new_ticket();
   ++counter_.value;
   if (!admit(ticket)) return ticket;
-  if (held_ && !(open_ && held_->version == version)) {
+  if (held_ && !(held_->open && held_->version == version)) {
     finish(ticket, {errc::busy,
                     "version " + to_string(held_->version) + " is still published: call unpublish() first"});
     return ticket;
@@ -37,17 +37,14 @@ TENSORHUB_DECL session_ticket operations::open(time_point now, version_number ve
     return ticket;
   }
   begin(ticket, step::publishing, deadline);
-  operation_->open = true;
-  operation_->target = {version, epoch_, {}, control};
+  operation_->target = {version, epoch_, {}, control, true};
   ask_publish(now);
   return ticket;
 }
 
 TENSORHUB_DECL void operations::ask_publish(time_point now) {
-  const bool is_call = !operation_->open;
-  request(now,
-          messages::publish_request{is_call ? known_counter() : operation_counter{}, operation_->target,
-                                    operation_->open},
+  const bool is_call = !operation_->target.open;
+  request(now, messages::publish_request{is_call ? known_counter() : operation_counter{}, operation_->target},
           purpose::publish);
 }
 
@@ -141,7 +138,7 @@ TENSORHUB_DECL void operations::pull_started(time_point now, const remote_region
 TENSORHUB_DECL void operations::pull_finished(time_point now, const remote_region& control) {
   if (!operation_ || !operation_->is_pulling()) return hide_leftover();
   if (operation_->abort && !operation_->is_local()) return pull_failed(now, *operation_->abort, {});
-  held_ = messages::reference{operation_->version, epoch_, operation_->root, control};
+  held_ = messages::reference{operation_->version, epoch_, operation_->root.value_or(digest128{}), control};
   if (operation_->is_local()) return end_install(now, {});
   operation_->at = step::finishing;
   outbox_.forget(
@@ -197,11 +194,10 @@ TENSORHUB_DECL void operations::handle(time_point now, const pending_request& pe
   switch (pending.why) {
     case purpose::publish:
       if (!operation_ || operation_->at != step::publishing) return;
-      if (!operation_->open) learn_counter(reply.operation);
+      if (!operation_->target.open) learn_counter(reply.operation);
       if (reply.result.ok()) {
         held_ = operation_->target;
-        open_ = operation_->open;
-        if (!open_) latest_ = std::max(latest_, held_->version);
+        if (!held_->open) latest_ = std::max(latest_, held_->version);
       } else if (!held_) {  // else it is still open
         raise_epoch();
       }
@@ -299,7 +295,7 @@ TENSORHUB_DECL time_point operations::drains_until() const noexcept {
 
 TENSORHUB_DECL void operations::end_operation(const messages::status& reason) {
   if (operation_ && operation_->is_pulling()) act(session_actions::stop_pull{reason});
-  if ((!operation_ || operation_->at != step::unpublishing) && !open_) kept_ = held_;
+  if ((!operation_ || operation_->at != step::unpublishing) && !is_open()) kept_ = held_;
   if (operation_ && operation_->at == step::revoking) kept_ = operation_->previous;
   if (held_ || operation_) {
     hide();
@@ -331,8 +327,7 @@ TENSORHUB_DECL void operations::begin_pull(time_point now, const pending_request
   if (reply.sources.empty())
     return conclude({errc::protocol_mismatch, "the server's answer names no source"}, {});
   operation_->version = reply.version;
-  operation_->root = reply.sources.front().root;
-  operation_->open = reply.open;
+  if (!reply.open) operation_->root = reply.sources.front().root;
   operation_->sources = reply.sources;
   operation_->ordinal = reply.ordinal;
   operation_->previous = held_;
@@ -353,17 +348,16 @@ TENSORHUB_DECL void operations::begin_pull(time_point now, const pending_request
 TENSORHUB_DECL void operations::hide(std::uint64_t announced) {
   raise_epoch(announced);
   held_.reset();
-  open_ = false;
 }
 
 TENSORHUB_DECL void operations::start_pull() {
   operation_->at = step::pulling;
   act(session_actions::start_pull{operation_->version, operation_->sources, operation_->ordinal,
-                                  operation_->open});
+                                  !operation_->root});
 }
 
 TENSORHUB_DECL void operations::become_whole(digest128 root) {
-  if (operation_->at == step::publishing || !std::exchange(operation_->open, false)) return;
+  if (!operation_->version || operation_->root) return;
   operation_->root = root;
   for (messages::assignment& source : operation_->sources) source.root = root;
   if (operation_->at == step::pulling) act(session_actions::commit_pull{root});
