@@ -69,9 +69,9 @@ class any_arena_publisher : private worker {
   TENSORHUB_DECL void begin(version_number version,
                             std::chrono::milliseconds timeout = defaults::drain_timeout);
 
-  /// Copies one tensor to its place. Throws `invalid_argument` for a name that was not added, other bytes than
-  /// the tensor has, and a tensor of an open version that was put already. The first `put` after a
-  /// `commit` takes that version back, as `unpublish` with its default time-out.
+  /// Copies one tensor to its place. Throws `invalid_argument` for a name that was not added, for another
+  /// number of bytes than the tensor has, and for a tensor of an open version that was put already. The first
+  /// `put` after a `commit` takes that version back, as `unpublish` with its default time-out.
   TENSORHUB_DECL void put(const std::string& name, std::span<const std::byte> bytes);
   /// The same for bytes that the caller has written to where `tensor` says.
   TENSORHUB_DECL void put(const std::string& name);

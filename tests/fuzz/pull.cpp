@@ -3,8 +3,8 @@
 /// come with wrong digests. The pull ends with chunks that have the published digests, or with its sources
 /// given up; it never takes a chunk twice at a time, nor counts one that was not confirmed.
 ///
-/// Some versions are open: of those only the first digest that was shown for a chunk is believed, so that an honest
-/// source at the end may be of no use any more.
+/// Some versions are open: of those only the first digest that was shown for a chunk is believed, so that an
+/// honest source at the end may be of no use any more.
 ///
 /// Input: a row of steps: sources come, tasks are asked for, answers arrive in any order.
 

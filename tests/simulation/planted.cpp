@@ -395,7 +395,10 @@ TEST_CASE("planted: a reader takes an open version for whole") {
   check_caught("an open version counts when all of it is there",
                first_violation<default_simulation>(
                    200, 0.0, std::chrono::milliseconds{100},
-                   plant_in_workers([](auto& worker) { worker.faults.ends_open = true; })),
+                   [](auto& history) {
+                     plant_in_workers([](auto& worker) { worker.faults.ends_open = true; })(history);
+                     history.overlooked = {rule::beliefs};  // the server believes nothing of that
+                   }),
                rule::whole);
 }
 

@@ -35,7 +35,6 @@ const size_table known_functions{
     {"tests/conformance/tls_bad_input.cpp: TEST_CASE", 63},
     {"tests/conformance/transport_mutants.cpp: TEST_CASE", 77},
     {"tests/fuzz/server.cpp: scene::step", 70},
-    {"tests/support/simulation/worker.hpp: simulated_worker::arrived", 62},
     {"tests/system/prometheus.cpp: TEST_CASE", 62},
     {"tests/unit/catalog_recovery.cpp: TEST_CASE", 63},
     {"tests/unit/codec_round_trip.cpp: TEST_CASE", 267},

@@ -43,8 +43,8 @@
 /// |                         | confirmed)                                                                   |
 /// | abort_push              | the group operation failed in another shard (if the push is lost, the answer |
 /// |                         | to finish_request says so)                                                   |
-/// | committed_push          | the version that is being read, and was open, is whole: its root (if the push |
-/// |                         | is lost, the answer to source_failed_request says so)                        |
+/// | committed_push          | the version that is being read, and was open, is whole: its root (if the     |
+/// |                         | push is lost, the answer to source_failed_request says so)                   |
 /// | retention_push          | which versions are retained; workers announce it to a new server (sent at    |
 /// |                         | each change, and after a join)                                               |
 /// | offload_push            | copy this version into host memory and show it as a temporary replica        |
@@ -83,8 +83,8 @@ struct reference {
   std::uint64_t epoch = 0;  ///< the holder's control-block epoch while it holds the version
   digest128 root{};         ///< digest over the chunk digests; zero if integrity is off
   remote_region control{};  ///< the holder's control block
-  /// The holder still fills the version: it is not whole, its chunks are shown as they are ready, and its root
-  /// is not known.
+  /// The holder still fills the version: it is not whole, its chunks are shown as they are ready, and its
+  /// root is not known.
   bool open = false;
 };
 

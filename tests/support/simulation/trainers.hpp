@@ -44,6 +44,14 @@ class simulated_trainers {
   }
 
  private:
+  /// It joins again when its keys are revoked, or has done so already. `self`: as which it called.
+  [[nodiscard]] static bool was_declared_dead(const worker_type& worker, incarnation self,
+                                              const session_result& result) {
+    const session& core = worker.core();
+    return result.outcome.code == errc::replaced || core.may_return() ||
+           (core.fatal() && core.is_revoking()) || core.self() != self;
+  }
+
   /// All shards do the same.
   [[nodiscard]] bool is_filled(version_number version) const {
     return world_->options_.fills() && version.value % 2 == 0;
@@ -60,10 +68,10 @@ class simulated_trainers {
         [&worker, version](session&, time_point, time_point) {
           return worker.open(version, std::chrono::seconds{2});
         },
-        [this, &worker, shard, version](const session_result& result) {
+        [this, &worker, shard, version, self = worker.core().self()](const session_result& result) {
           if (result.outcome.ok()) return fill(worker, shard, version, 0);
-          const bool is_dead = result.outcome.code == errc::replaced || worker.core().may_return();
-          if (!is_dead) world_->violate({rule::trainers, "open failed: " + result.outcome.sentence});
+          if (!was_declared_dead(worker, self, result))
+            world_->violate({rule::trainers, "open failed: " + result.outcome.sentence});
           meet(shard, version);
         });
   }
@@ -98,9 +106,7 @@ class simulated_trainers {
           // A process that missed one of its group's calls may not know that after the end of a server.
           const bool out_of_step = world_->servers_fail() && result.outcome.code == errc::group_failed;
           if (out_of_step) ++world_->statistics_.refused_publishes;
-          const bool has_returned = worker->core().may_return() || worker->core().self() != self;
-          const bool is_dead = result.outcome.code == errc::replaced || has_returned;
-          if (!is_dead && !out_of_step)
+          if (!was_declared_dead(*worker, self, result) && !out_of_step)
             world_->violate({rule::trainers, "publish failed: " + result.outcome.sentence});
           meet(shard, version);
         });
