@@ -21,39 +21,14 @@ namespace tensorhub_python {
 
 namespace {
 
-struct publisher_worker final : tensorhub::any_publisher {
-  publisher_worker(tensorhub::worker_options options, const tensorhub::worker_policies& policies)
-      : any_publisher{std::move(options), policies} {}
-};
-
-class publisher {
+/// What both kinds of publishers have.
+template <typename Worker>
+class publishing_door {
  public:
-  explicit publisher(const nb::dict& given)
-      : worker_{"Publisher", std::make_shared<publisher_worker>(options_of(given), policies_of(given))} {}
-
-  void add(const std::string& name, nb::object tensor) {
-    kept_tensor seen{name, std::move(tensor), false};
-    const tensor_place& place = seen.place();
-    worker_.use()->add(name, place.data, place.shape, place.type);
-    tensors_.push_back(std::move(seen));
-  }
-  void check_tensors() const {
-    for (const kept_tensor& each : tensors_) each.check_unmoved();
-  }
   template <typename Call>
   auto call(Call&& body) {
     const auto worker = worker_.use();
     return waited([&] { worker->interrupt(); }, [&] { return body(*worker); });
-  }
-  nb::dict publish(std::uint64_t version, double timeout) {
-    check_tensors();
-    return told(call([&](auto& worker) { return worker.publish(version, time_of(timeout)); }));
-  }
-  nb::dict publish_snapshot(std::uint64_t version, std::uint64_t stride, double timeout) {
-    check_tensors();
-    return told(call([&](auto& worker) {
-      return worker.publish(version, tensorhub::snapshot.every(stride), time_of(timeout));
-    }));
   }
   [[nodiscard]] std::uint64_t held_version() { return worker_.use()->held_version().value; }
   [[nodiscard]] std::uint64_t offloaded_bytes() { return worker_.use()->offloaded_bytes(); }
@@ -68,9 +43,49 @@ class publisher {
   }
   [[nodiscard]] bool is_closed() const { return worker_.is_closed(); }
 
+ protected:
+  publishing_door(std::string kind, const nb::dict& given)
+      : worker_{std::move(kind), std::make_shared<Worker>(options_of(given), policies_of(given))} {}
+  ~publishing_door() = default;
+  [[nodiscard]] std::shared_ptr<Worker> worker() const { return worker_.use(); }
+
  private:
-  std::vector<kept_tensor> tensors_;  // outlive the worker
-  owned<publisher_worker> worker_;
+  owned<Worker> worker_;
+};
+
+struct publisher_worker final : tensorhub::any_publisher {
+  publisher_worker(tensorhub::worker_options options, const tensorhub::worker_policies& policies)
+      : any_publisher{std::move(options), policies} {}
+};
+
+/// The tensors are a base, because they outlive the worker.
+struct publisher_tensors {
+  std::vector<kept_tensor> tensors;
+};
+
+class publisher : publisher_tensors, public publishing_door<publisher_worker> {
+ public:
+  explicit publisher(const nb::dict& given) : publishing_door{"Publisher", given} {}
+
+  void add(const std::string& name, nb::object tensor) {
+    kept_tensor seen{name, std::move(tensor), false};
+    const tensor_place& place = seen.place();
+    worker()->add(name, place.data, place.shape, place.type);
+    tensors.push_back(std::move(seen));
+  }
+  void check_tensors() const {
+    for (const kept_tensor& each : tensors) each.check_unmoved();
+  }
+  nb::dict publish(std::uint64_t version, double timeout) {
+    check_tensors();
+    return told(call([&](auto& worker) { return worker.publish(version, time_of(timeout)); }));
+  }
+  nb::dict publish_snapshot(std::uint64_t version, std::uint64_t stride, double timeout) {
+    check_tensors();
+    return told(call([&](auto& worker) {
+      return worker.publish(version, tensorhub::snapshot.every(stride), time_of(timeout));
+    }));
+  }
 };
 
 struct arena_worker final : tensorhub::any_arena_publisher {
@@ -79,21 +94,15 @@ struct arena_worker final : tensorhub::any_arena_publisher {
 };
 
 /// `tensorhub._core.Arena`.
-class arena {
+class arena : public publishing_door<arena_worker> {
  public:
-  explicit arena(const nb::dict& given)
-      : worker_{"ArenaPublisher", std::make_shared<arena_worker>(options_of(given), policies_of(given))} {}
+  explicit arena(const nb::dict& given) : publishing_door{"ArenaPublisher", given} {}
 
   void declare(const std::string& name, const std::vector<std::uint64_t>& shape, const std::string& type) {
-    worker_.use()->add(name, shape, dtype_of(type));
+    worker()->add(name, shape, dtype_of(type));
     declared_[name] = {nullptr, dtype_of(type), shape};
   }
   void check_tensors() const {}
-  template <typename Call>
-  auto call(Call&& body) {
-    const auto worker = worker_.use();
-    return waited([&] { worker->interrupt(); }, [&] { return body(*worker); });
-  }
   void begin(std::uint64_t version, double timeout) {
     call([&](auto& worker) { worker.begin(version, time_of(timeout)); });
   }
@@ -110,29 +119,17 @@ class arena {
                       tensorhub::describe({{}, known->second.type, known->second.shape}));
     }
     const std::uint64_t bytes = tensorhub::tensor_spec{{}, place.type, place.shape}.bytes().value_or(0);
-    const auto worker = worker_.use();
+    const auto owner = worker();
     const waiting_calls::entry counted;
     const nb::gil_scoped_release python_goes_on;
-    worker->put(name, {static_cast<const std::byte*>(place.data), static_cast<std::size_t>(bytes)});
+    owner->put(name, {static_cast<const std::byte*>(place.data), static_cast<std::size_t>(bytes)});
   }
   nb::dict commit(std::uint64_t version, double timeout) {
     return told(call([&](auto& worker) { return worker.commit(version, time_of(timeout)); }));
   }
-  [[nodiscard]] std::uint64_t held_version() { return worker_.use()->held_version().value; }
-  [[nodiscard]] std::uint64_t offloaded_bytes() { return worker_.use()->offloaded_bytes(); }
-  [[nodiscard]] nb::dict statistics() { return told(worker_.use()->statistics()); }
-  void close() {
-    interrupt();
-    worker_.drop();
-  }
-  void interrupt() {
-    if (!worker_.is_closed()) worker_.use()->interrupt();
-  }
-  [[nodiscard]] bool is_closed() const { return worker_.is_closed(); }
 
  private:
   std::map<std::string, tensor_place> declared_;
-  owned<arena_worker> worker_;
 };
 
 }  // namespace

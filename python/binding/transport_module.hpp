@@ -37,6 +37,18 @@ template <typename Transport>
                                 tensorhub::host_memory>(std::move(through));
 }
 
+[[nodiscard]] inline PyModuleDef transport_module(const char* name) {
+  return {.m_base = PyModuleDef_HEAD_INIT,
+          .m_name = name,
+          .m_doc = "Workers over one more transport, for tensorhub._core.",
+          .m_size = -1,
+          .m_methods = nullptr,
+          .m_slots = nullptr,
+          .m_traverse = nullptr,
+          .m_clear = nullptr,
+          .m_free = nullptr};
+}
+
 /// A module with the attributes `maker` and `version`; null with Python's error set.
 [[nodiscard]] inline PyObject* make_transport_module(PyModuleDef& definition, policies_maker make) {
   PyObject* const module = PyModule_Create(&definition);

@@ -16,18 +16,9 @@ tensorhub::worker_policies make(const tensorhub_python::transport_options& given
   return tensorhub_python::policies_over<tensorhub::transports::libfabric>(std::move(through));
 }
 
-PyModuleDef definition{.m_base = PyModuleDef_HEAD_INIT,
-                       .m_name = "_libfabric",
-                       .m_doc = "Workers over libfabric, for tensorhub._core.",
-                       .m_size = -1,
-                       .m_methods = nullptr,
-                       .m_slots = nullptr,
-                       .m_traverse = nullptr,
-                       .m_clear = nullptr,
-                       .m_free = nullptr};
-
 }  // namespace
 
 PyMODINIT_FUNC PyInit__libfabric() {
+  static PyModuleDef definition = tensorhub_python::transport_module("_libfabric");
   return tensorhub_python::make_transport_module(definition, make);
 }
