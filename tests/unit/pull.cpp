@@ -590,6 +590,21 @@ TEST_CASE("pull: a retired source is not idle while its control block is being r
 
 // ---- what could not be posted
 
+TEST_CASE("pull: a task that could not be posted is due with the next completion, not at once") {
+  driver d;
+  holder source{d.shape, 1};
+  holder second{d.shape, 2};
+  const channel_id channel = d.core.open_channel(d.core.add_source(source.facts));
+  const channel_id other = d.core.open_channel(d.core.add_source(second.facts));
+  d.take(channel, kind::block);
+  CHECK(d.core.due(other) <= d.now);
+  d.take(other, kind::block);
+  d.core.not_posted(other, {kind::block, 0});  // the lane has room for one
+  CHECK(d.core.due(other) == time_point::never());
+  REQUIRE(d.core.block_arrived(channel, completion_status::ok, source.block(), published_root));
+  CHECK(d.believe(other, second));
+}
+
 TEST_CASE("pull: tasks that could not be posted are handed out again") {
   driver d{{.window_chunks = 2, .confirm_every = 2}};
   holder source{d.shape, 1};

@@ -207,6 +207,7 @@ class pull {
     time_point oldest_unconfirmed{};
     std::vector<chunk_index> confirming{};  ///< arrived before the header read that is outstanding
     std::optional<chunk_index> found{};     ///< scratch of find_chunk
+    bool awaits_room = false;               ///< its last task could not be posted: a completion comes first
     bool defers_to_others = false;  ///< the source had chunks, but this lane's other sources have them too
   };
   struct lane_record {

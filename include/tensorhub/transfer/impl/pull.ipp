@@ -92,6 +92,7 @@ TENSORHUB_DECL channel_id pull::open_channel(source_slot slot, lane_id lane) {
 TENSORHUB_DECL std::optional<pull_task> pull::next(channel_id id, time_point now) {
   channel_record& c = channels_[id];
   source_record& from = sources_[c.slot];
+  c.awaits_room = false;
   switch (from.state) {
     case source_state::lost:
     case source_state::reading:
@@ -127,10 +128,10 @@ TENSORHUB_DECL std::optional<pull_task> pull::next(channel_id id, time_point now
 
 TENSORHUB_DECL time_point pull::due(channel_id id) const noexcept {
   const source_record& from = sources_[channels_[id].slot];
-  if (from.state == source_state::lost || from.retiring) return time_point::never();
+  const channel_record& c = channels_[id];
+  if (from.state == source_state::lost || from.retiring || c.awaits_room) return time_point::never();
   if (from.state == source_state::unknown) return from.next_poll;
   if (from.state == source_state::reading) return time_point::never();
-  const channel_record& c = channels_[id];
   if (!c.unconfirmed.empty() && !c.look_pending) return c.oldest_unconfirmed + options_.confirm_after;
   if (missing_count_ == 0) {
     const auto slow = find_slow_source(c, from);
@@ -143,6 +144,7 @@ TENSORHUB_DECL time_point pull::due(channel_id id) const noexcept {
 TENSORHUB_DECL void pull::not_posted(channel_id id, const pull_task& task) {
   channel_record& c = channels_[id];
   source_record& from = sources_[c.slot];
+  c.awaits_room = true;
   switch (task.kind) {
     case pull_task::kind_type::block:
       if (from.state == source_state::reading) from.state = source_state::unknown;
