@@ -1,52 +1,20 @@
 """A real engine of vLLM takes its weights from a hub, and says what transformers says, token by token.
 
-Arguments: a scenario (`plain`, `tied`, `tensor_parallel`, `smollm2`) and a folder to work in. It starts from dummy
-weights: an update that arrives and is not used, or is used in part, gives other tokens.
+Arguments: a scenario (`plain`, `tied`, `tensor_parallel`, `busy`, `smollm2`) and a folder to work in. It starts from
+dummy weights: an update that arrives and is not used, or is used in part, gives other tokens.
 """
 
 from __future__ import annotations
 
 import contextlib
-import subprocess
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 import models
+from checks import FAILED, Trainer, check
 
 import tensorhub as th
-
-FAILED = []
-
-
-def check(what: str, holds: bool) -> None:
-    print(f"{'ok    ' if holds else 'FAILED'} {what}", flush=True)
-    if not holds:
-        FAILED.append(what)
-
-
-class Trainer:
-    """A process of trainer.py."""
-
-    def __init__(self, server: str, folder: str) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("trainer.py")), server, "policy", folder],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-
-    def publish(self, seed: int, version: int) -> None:
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.process.stdin.write(f"{seed} {version}\n")
-        self.process.stdin.flush()
-        assert self.process.stdout.readline() == f"{version}\n"
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.wait()
 
 
 class Engine:
@@ -125,6 +93,11 @@ def main(scenario: str, work: str) -> int:
         prompt = tokenizer("The capital of France is")["input_ids"]
         run(folder, [0, 0], prompt, dtype="bfloat16")
         print(f"       it says {tokenizer.decode(models.tokens_of(folder, 0, prompt))!r}")
+    elif scenario == "busy":
+        import busy
+
+        models.write_config(folder, tied=False)
+        busy.run(folder)
     else:
         models.write_config(folder, tied=scenario == "tied")
         options: dict[str, Any] = {"dtype": "float32", "skip_tokenizer_init": True}

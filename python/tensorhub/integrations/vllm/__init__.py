@@ -6,18 +6,29 @@ trainer, `register()` is called once before `WeightTransferTrainerFactory.traine
 
 from __future__ import annotations
 
+from tensorhub.errors import InvalidArgument
+
 __all__ = ["register"]
 
 _NAME = "tensorhub"
+_registered: set[str] = set()
+"""Halves that this module has registered in this process."""
 
 
 def register() -> None:
-    """Registers both halves; may run twice."""
+    """Registers both halves; may run twice. Raises `InvalidArgument` if another plugin has taken the name."""
     from vllm.distributed.weight_transfer import factory  # noqa: PLC0415
 
     for registry, module, name in (
         (factory.WeightTransferEngineFactory, "engine", "TensorHubWeightTransferEngine"),
         (factory.WeightTransferTrainerFactory, "trainer", "TensorHubTrainerWeightTransferEngine"),
     ):
-        if _NAME not in registry._registry:
-            registry.register_engine(_NAME, f"{__name__}.{module}", name)
+        if module in _registered:
+            continue
+        if _NAME in registry._registry:
+            raise InvalidArgument(
+                f"another plugin has registered the weight transfer backend '{_NAME}' ({registry.__name__}) before "
+                f"this one: uninstall it, or leave it out of VLLM_PLUGINS"
+            )
+        registry.register_engine(_NAME, f"{__name__}.{module}", name)
+        _registered.add(module)

@@ -88,12 +88,15 @@ class TensorHubWeightTransferEngine(WeightTransferEngine):
 
     def receive_weights(self, update_info: UpdateInfo) -> None:
         """Receives the version beside the weights in use, and then loads it into the model."""
-        if self._receiver is None:
-            raise InvalidArgument("the weight transfer engine was not initialized: call init_weight_transfer_engine")
-        self._receiver.receive(update_info.version, timeout=self._timeout)
+        self._connected().receive(update_info.version, timeout=self._timeout)
+        self.load_received()
+
+    def load_received(self) -> None:
+        """Loads the version that was received last into the model."""
+        receiver = self._connected()
         initialize_layerwise_reload(self.model)
         self._is_loading = True
-        self.model.load_weights(self._receiver.tensors())
+        self.model.load_weights(receiver.tensors())
 
     def finish_weight_update(self) -> None:
         """Lets the model process what was loaded, and copies it to where it is used."""
@@ -109,6 +112,11 @@ class TensorHubWeightTransferEngine(WeightTransferEngine):
         if self._receiver is not None:
             self._receiver.close()
             self._receiver = None
+
+    def _connected(self) -> Receiver:
+        if self._receiver is None:
+            raise InvalidArgument("the weight transfer engine was not initialized: call init_weight_transfer_engine")
+        return self._receiver
 
     def _pack_tied_heads(self) -> None:
         """On the CPU a head keeps a packed copy of its weights, which reloading does not renew if they are tied."""
