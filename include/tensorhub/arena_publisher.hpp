@@ -65,7 +65,8 @@ class any_arena_publisher : private worker {
   TENSORHUB_DECL void join();
 
   /// Opens `version`: what is put from now on can be read at once. What was published before is taken back
-  /// first, as by `unpublish`. Without this call nothing is shown until `commit`.
+  /// first, as by `unpublish(timeout)`; the server's answer to the rest may take `join_timeout` more. Without
+  /// this call nothing is shown until `commit`.
   TENSORHUB_DECL void begin(version_number version,
                             std::chrono::milliseconds timeout = defaults::drain_timeout);
 
