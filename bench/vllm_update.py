@@ -3,9 +3,9 @@
 
 SmolLM2-135M (270 MB of bfloat16) on the CPU: in turn an update that comes from a trainer in another process (start,
 receive, load, finish), and the loading of what was received, once more, without the hub. Needs what
-python/tests/vllm/run installs, and runs with its interpreter:
+python/tests/vllm/run installs, and runs with its interpreter; FOLDER is the model that it has unpacked (hf):
 
-    build/vllm/venv/bin/python bench/vllm_update.py FOLDER [ROUNDS]      FOLDER: build/vllm/work/hf
+    build/vllm/venv/bin/python bench/vllm_update.py FOLDER [ROUNDS]
 """
 
 from __future__ import annotations

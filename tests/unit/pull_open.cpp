@@ -125,6 +125,28 @@ TEST_CASE("open pull: a digest that was written meanwhile makes the chunk good")
   CHECK(s.core.is_confirmed(4));
 }
 
+TEST_CASE(
+    "open pull: digests of a source that has changed are forgotten, those of chunks that are here are not") {
+  open_scene s;
+  s.source.fill({2});
+  s.look_again();
+  CHECK(s.drain(s.channel, s.source) == std::vector<chunk_index>{2});
+  s.source.fill(4, other_digest);  // of its next version: the header of the same look was older
+  s.source.fill(5, other_digest);
+  s.look_again();
+  REQUIRE(s.take(s.channel, kind::chunk) == 4);
+  s.core.lose_source(0, errc::contract_broken, "another epoch");
+  CHECK(s.core.table()[5] == digest128{});
+  s.core.chunk_arrived(s.channel, 4, completion_status::ok, digest_of(4), s.now);
+  CHECK(s.core.table()[4] == digest128{});
+  CHECK(s.core.table()[2] == digest_of(2));
+  holder other{s.shape, 2};
+  other.open();
+  other.fill({4});
+  const channel_id second = s.driver::open(other, 1);
+  CHECK(s.take(second, kind::chunk) == 4);
+}
+
 TEST_CASE("open pull: with integrity off the root is no digest") {
   driver d{{.open = true}};
   holder source{d.shape, 1};

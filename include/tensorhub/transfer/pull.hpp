@@ -228,10 +228,13 @@ class pull {
 
   void confirm(chunk_index chunk, source_record& from);
 
-  void apply_map(source_record& from, std::span<const std::byte> bytes, time_point now);
+  void apply_map(source_slot slot, std::span<const std::byte> bytes, time_point now);
   /// Takes over digests that were not known yet from `bytes`, and clears in `scratch_` what is not to be
   /// believed: chunks without a digest, or with another one than was shown first.
-  void learn_digests(std::span<const std::byte> bytes);
+  void learn_digests(source_slot from, std::span<const std::byte> bytes);
+  /// What this source has shown may be another version's: it may have changed between the header and the
+  /// digests of one look. Chunks whose bytes are here have proved theirs.
+  void forget_digests_of(source_slot from);
   /// A chunk does not have the digest that was shown first: whichever of the two was wrong, both are read
   /// again.
   void forget_digest(chunk_index chunk);
@@ -328,10 +331,11 @@ class pull {
   bool touched_ = false;
   /// Of an open version.
   struct {
-    bool is_open = false;             ///< the table was not compared with the root yet
-    std::optional<digest128> root{};  ///< told by `commit`
-    std::uint64_t lacking = 0;        ///< chunks without a digest in `table_`
-    std::uint32_t mismatches = 0;     ///< chunks that had another digest than was shown first
+    bool is_open = false;                 ///< the table was not compared with the root yet
+    std::optional<digest128> root{};      ///< told by `commit`
+    std::uint64_t lacking = 0;            ///< chunks without a digest in `table_`
+    std::vector<source_slot> shown_by{};  ///< by chunk: the source of its digest
+    std::uint32_t mismatches = 0;         ///< chunks that had another digest than was shown first
   } open_;
   struct {
     bool is_reported = false;

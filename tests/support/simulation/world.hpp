@@ -739,7 +739,7 @@ class simulation {
     std::map<std::string, std::uint32_t> shards;
     return std::ranges::any_of(workers_, [&](const auto& worker) {
       const session& core = worker->core();
-      const bool holds = worker->alive() && core.at_rest() && core.held();
+      const bool holds = worker->alive() && core.at_rest() && core.held() && !core.is_open();
       return holds && core.held()->version == version && ++shards[core.options().replica] == options_.shards;
     });
   }

@@ -174,6 +174,7 @@ class updates {
       return serve_waiting(model);
     }
     member->phase = phase::finished;
+    member->keeps = false;  // what waits for the answer is this report, not the call
     if (core_.policy.completes_per_group) {
       worker.group_pending = true;
       member->sequence = sequence;

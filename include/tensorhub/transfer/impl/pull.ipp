@@ -24,6 +24,7 @@ TENSORHUB_DECL pull::pull(const layout& shape, pull_options options, chunk_index
   if (open_.is_open && options.needs_root) {
     table_.resize(chunks);
     open_.lacking = chunks;
+    open_.shown_by.resize(chunks);
   }
   // An open version may be filled slowly, and what is read of it then is not small.
   if (open_.is_open)
@@ -60,6 +61,7 @@ TENSORHUB_DECL source_slot pull::add_source(const pull_source& source) {
 TENSORHUB_DECL void pull::retire_source(source_slot slot) {
   if (sources_[slot].state == source_state::lost) return;
   sources_[slot].retiring = true;
+  forget_digests_of(slot);
   stall_.of_orphans = 0;
 }
 
@@ -75,6 +77,7 @@ TENSORHUB_DECL void pull::lose_source(source_slot slot, errc reason, std::string
     c.unconfirmed.clear();
     c.confirming.clear();
   }
+  forget_digests_of(slot);
   if (lost.retiring) return;
   stall_.of_orphans = 0;
   failures_.push_back({slot, lost.facts.lease, reason, std::move(detail), chunk, lost.facts.holder});
@@ -203,7 +206,7 @@ TENSORHUB_DECL bool pull::block_arrived(channel_id id, completion_status status,
   from.poll_interval = options_.poll_shortest;
   from.next_poll = now;
   stall_.last_progress = now;
-  if (open_.is_open) apply_map(from, block, now);
+  if (open_.is_open) apply_map(slot, block, now);
   return true;
 }
 
@@ -212,7 +215,10 @@ TENSORHUB_DECL void pull::chunk_arrived(channel_id id, chunk_index chunk, comple
   channel_record& c = channels_[id];
   const time_point posted = end_read(c, chunk);
   source_record& from = sources_[c.slot];
-  if (from.state == source_state::lost) return give_back(chunk);
+  if (from.state == source_state::lost) {
+    give_back(chunk);
+    return forget_digests_of(c.slot);
+  }
   if (status != completion_status::ok) {
     give_back(chunk);
     lose_source(c.slot, errc_of(status), "reading chunk " + std::to_string(chunk) + ": " + text(status),
@@ -329,7 +335,7 @@ TENSORHUB_DECL void pull::look_arrived(channel_id id, completion_status status,
     from.may_have = from.may_have || !from.complete;
     from.complete = true;
   } else if (with_map && bytes.size() >= map_bytes()) {
-    apply_map(from, bytes, now);
+    apply_map(c.slot, bytes, now);
   }
 }
 
@@ -343,11 +349,12 @@ TENSORHUB_DECL void pull::confirm(chunk_index chunk, source_record& from) {
   fresh_.push_back(chunk);
 }
 
-TENSORHUB_DECL void pull::apply_map(source_record& from, std::span<const std::byte> bytes, time_point now) {
+TENSORHUB_DECL void pull::apply_map(source_slot slot, std::span<const std::byte> bytes, time_point now) {
+  source_record& from = sources_[slot];
   bool news = false;
   scratch_.resize(from.map.size());
   read_control_map(bytes, scratch_);
-  if (open_.is_open && options_.needs_root) learn_digests(bytes);
+  if (open_.is_open && options_.needs_root) learn_digests(slot, bytes);
   for (std::size_t i = 0; i < scratch_.size(); ++i) {
     news = news || (scratch_[i] & ~from.map[i] & missing_[i]) != 0;
     from.map[i] |= scratch_[i];
@@ -358,7 +365,7 @@ TENSORHUB_DECL void pull::apply_map(source_record& from, std::span<const std::by
   from.next_poll = now + from.poll_interval;
 }
 
-TENSORHUB_DECL void pull::learn_digests(std::span<const std::byte> bytes) {
+TENSORHUB_DECL void pull::learn_digests(source_slot from, std::span<const std::byte> bytes) {
   const std::uint64_t first = control_offsets::of(*layout_).digests;
   for (std::size_t word = 0; word < scratch_.size(); ++word) {
     for (std::uint64_t left = scratch_[word]; left != 0; left &= left - 1) {
@@ -369,10 +376,17 @@ TENSORHUB_DECL void pull::learn_digests(std::span<const std::byte> bytes) {
       std::memcpy(static_cast<void*>(&shown), bytes.data() + first + chunk * sizeof shown, sizeof shown);
       if (shown && !table_[chunk]) {
         table_[chunk] = shown;
+        open_.shown_by[chunk] = from;
         --open_.lacking;
       }
       if (!shown || shown != table_[chunk]) scratch_[word] &= ~bit;
     }
+  }
+}
+
+TENSORHUB_DECL void pull::forget_digests_of(source_slot from) {
+  for (chunk_index i = 0; open_.is_open && i < open_.shown_by.size(); ++i) {
+    if (table_[i] && open_.shown_by[i] == from && states_[i] == chunk_state::missing) forget_digest(i);
   }
 }
 
