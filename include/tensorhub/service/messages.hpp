@@ -188,9 +188,9 @@ struct join_reply {
 };
 
 /// A zero in `operation` of this and the following requests: the worker does not know the numbers of its
-/// calls
-/// yet, and the server assigns the number.
-/// An open version is published again when it is whole; only that is a call of the replica.
+/// calls yet, and the server assigns the number.
+/// A publisher sends this request twice for an open version: when it opens the version, and when the
+/// version is whole. Only the second request counts as a call of the replica.
 struct publish_request {
   operation_counter operation{};
   reference held{};
