@@ -27,18 +27,24 @@
 
 namespace system_tests {
 
-/// A port of 127.0.0.1 that is free now, and that no outgoing connection will get: from below the range that
-/// the kernel takes those from.
+/// A port of 127.0.0.1 that nobody else gets while this process lives: a socket stays bound to it that does not
+/// listen, and a server that sets SO_REUSEADDR (etcd, ZeroMQ) may still listen there, the next free_port() of any
+/// process not. It is below the range that the kernel takes the ports of outgoing connections from.
 [[nodiscard]] inline std::uint16_t free_port() {
   static std::mt19937 random{std::random_device{}()};
+  static std::vector<tensorhub::detail::unique_fd> kept;
   for (int attempt = 0; attempt < 1000; ++attempt) {
     const auto port = static_cast<std::uint16_t>(15'000 + random() % 17'000);
-    const tensorhub::detail::unique_fd socket{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
+    tensorhub::detail::unique_fd socket{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
     sockaddr_in at{};
     at.sin_family = AF_INET;
     at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     at.sin_port = htons(port);
-    if (::bind(socket.get(), reinterpret_cast<const sockaddr*>(&at), sizeof at) == 0) return port;
+    if (::bind(socket.get(), reinterpret_cast<const sockaddr*>(&at), sizeof at) != 0) continue;
+    const int yes = 1;  // only now: the bind above must fail where another such socket is
+    ::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+    kept.push_back(std::move(socket));
+    return port;
   }
   throw std::runtime_error("no free port");
 }
