@@ -84,10 +84,11 @@ class grace_rule {
 
  private:
   /// The operation ended because its version was refused, and all shards that called it asked for that
-  /// version. (An operation that ran out of sources has been decided.)
+  /// version. (An operation that ran out of sources has been decided, here or by an earlier server, perhaps
+  /// for another version than a shard asks for that calls it late.)
   [[nodiscard]] static bool is_refusal_of(const catalog_detail::operation_state& operation,
                                           const version_selector& selector) {
-    return operation.closed && !operation.decided &&
+    return operation.closed && !operation.decided && !operation.fixed &&
            std::ranges::all_of(operation.members, [&](const catalog_detail::member_state& member) {
              return !member.called || member.selector.version == selector.version;
            });
