@@ -388,6 +388,30 @@ TEST_CASE("recovery: a shard that waits for its group is answered when the last 
   CHECK(server.available() == versions{1});
 }
 
+TEST_CASE("recovery: a report that ends an update is answered as one, also where its shard was to keep") {
+  driver<> server{catalog_options{.recovery_grace = 5000ms}};
+  const auto back = [&](std::uint64_t id, std::uint32_t shard) {
+    auto join = server.join_message("rollout", {shard, 2});
+    join.held = server.reference(1);  // all has been received, and the end not been reported yet
+    join.latest = version_number{1};
+    REQUIRE(server.ask<messages::join_reply>(incarnation{id}, std::move(join)).result.ok());
+    return incarnation{id};
+  };
+  const auto finish = [&](incarnation worker) {
+    return server.send(worker, messages::finish_request{{1}, 1, {}, false, server.reference(1), {}});
+  };
+  const incarnation first = back(3, 0);
+  const auto report_of_first = finish(first);
+  const incarnation second = back(4, 1);  // holds what the first one's report says was decided
+  const auto report_of_second = finish(second);
+  for (const auto& [worker, report] : {std::pair{first, report_of_first}, {second, report_of_second}}) {
+    CHECK_FALSE(server.answer<messages::update_reply>(worker, report).has_value());
+    const auto reply = server.answer<messages::status_reply>(worker, report);
+    REQUIRE(reply.has_value());
+    CHECK(reply->result.ok());
+  }
+}
+
 TEST_CASE("recovery: leases of an earlier server are believed in the grace only") {
   driver<> server{catalog_options{.recovery_grace = 1000ms}};
   const incarnation trainer{1};
