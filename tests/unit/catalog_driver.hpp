@@ -34,8 +34,8 @@ template <typename Catalog = catalog>
 class driver {
  public:
   /// Without the grace of a new server, unless the options say otherwise.
-  explicit driver(catalog_options options = {.recovery_grace = 0ms})
-      : core{std::move(options), server_epoch{77}} {}
+  explicit driver(catalog_options options = {.recovery_grace = 0ms}, server_epoch epoch = {77})
+      : core{std::move(options), epoch} {}
   template <typename Scheduler>
   driver(catalog_options options, Scheduler scheduler)
       : core{without_grace(std::move(options)), server_epoch{77}, std::move(scheduler)} {}

@@ -481,6 +481,37 @@ TEST_CASE("recovery: workers are not told a count while some may be on their way
   }
 }
 
+TEST_CASE("recovery: the count of an older server does not end it: the last one had other workers") {
+  const auto of_term = [](std::uint64_t term) { return server_epoch{term << server_term_shift | 5}; };
+  driver<> server{catalog_options{.recovery_grace = 5000ms}, of_term(3)};
+  const auto back = [&](std::uint64_t id, const std::string& replica, version_number version,
+                        std::uint64_t term, std::uint32_t counted) {
+    auto join = server.join_message(replica);
+    join.held = server.reference(version);
+    join.latest = version;
+    join.peers = counted;
+    join.before.server = of_term(term);
+    REQUIRE(server.ask<messages::join_reply>(incarnation{id}, std::move(join)).result.ok());
+    return incarnation{id};
+  };
+  back(11, "rollout-0", 1, 1, 2);  // of the server before the last one: that one knew both
+  const incarnation reader = back(12, "rollout-1", 1, 1, 2);
+  const auto asked = server.update(reader, latest, 30000ms);
+  CHECK_FALSE(server.answer<messages::update_reply>(reader, asked).has_value());  // not "keep 1"
+  SUBCASE("they come") {
+    back(13, "trainer", 5, 2, 2);
+    CHECK_FALSE(server.answer<messages::update_reply>(reader, asked).has_value());
+    back(14, "rollout-2", 5, 2, 2);
+    CHECK(server.sources_of(reader, asked).front().version == version_number{5});
+  }
+  SUBCASE("they do not") {
+    server.pass_alive(5100ms, {incarnation{11}, reader});
+    const auto reply = server.answer<messages::update_reply>(reader, asked);
+    REQUIRE(reply.has_value());
+    CHECK(reply->keep);
+  }
+}
+
 TEST_CASE("recovery: who had joined an earlier server is counted, also if nothing had happened there yet") {
   driver<> server{catalog_options{.recovery_grace = 5000ms}};
   come_back(server, 13, "trainer", 2, 2, 2);

@@ -74,16 +74,17 @@ struct core {
   }
   /// This server may not know all models of an earlier server yet.
   [[nodiscard]] bool recovering() const noexcept { return now < recovers_until; }
-  /// More workers of this model may join: fewer are back than an earlier server counted, or no complete
-  /// replica
-  /// has the latest version that the workers reported. (Workers learn the count from heartbeats, so the count
-  /// of the workers that are back may miss those that joined last.)
+  /// More workers of this model may join: nobody comes from the server just before this one, fewer are back
+  /// than an earlier server counted, or no complete replica has the latest version that the workers reported.
+  /// (Workers learn the count from heartbeats, so the count of the workers that are back may miss those that
+  /// joined last.)
   [[nodiscard]] bool recovering(const model_state& model) const noexcept {
-    if (!recovering() || !model.succeeds) return false;
-    if (model.workers_before == 0 || model.workers_back < model.workers_before) return true;
-    for (auto from = model.versions.lower_bound(model.latest_told); from != model.versions.end(); ++from)
+    if (!recovering() || !model.before.awaited) return false;
+    if (model.before.term + 1 < term_of(epoch)) return true;
+    if (model.before.workers == 0 || model.before.back < model.before.workers) return true;
+    for (auto from = model.versions.lower_bound(model.before.latest); from != model.versions.end(); ++from)
       if (from->second.complete_replicas > 0) return false;
-    return bool{model.latest_told};
+    return bool{model.before.latest};
   }
 
   /// The answer to a heartbeat of this model's workers. It has no count while more workers may join.

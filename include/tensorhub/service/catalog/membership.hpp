@@ -63,7 +63,7 @@ class membership {
     }
     if (reply.result.ok()) {
       worker_state& worker = admit(from, join);
-      if (worker.model->succeeds && !core_.recovering(*worker.model)) end_recovery(*worker.model);
+      if (worker.model->before.awaited && !core_.recovering(*worker.model)) end_recovery(*worker.model);
       // Replicas that waited for this shard may be allowed to release their version now.
       core_.retention_changed =
           core_.retention_changed || (core_.recovering() && worker.model->waits_to_let_go);
@@ -295,13 +295,12 @@ class membership {
                         join.reading.empty();
     worker.was_elsewhere = !is_new;
     for (const incarnation reader : join.barred) bar(worker.barred, reader);
-    model.succeeds = model.succeeds || !is_new;
-    model.workers_back += is_new ? 0 : 1;
-    model.workers_before = std::max(model.workers_before, join.peers);
+    model.before.awaited = model.before.awaited || !is_new;
+    if (!is_new) count_back(model, join);
     // What cannot be checked is believed only while the server recovers. Afterwards a joiner does not
     // change which version numbers may be published.
     if (core_.recovering()) {
-      model.latest_told = std::max(model.latest_told, join.latest);
+      model.before.latest = std::max(model.before.latest, join.latest);
       model.latest_seen = std::max(model.latest_seen, join.latest);
       model.latest_ever = std::max(model.latest_ever, join.latest);
     }
@@ -330,8 +329,20 @@ class membership {
     updates_.await_decided(worker, nullptr);
   }
 
+  /// The workers of an older server do not count: there may be others that had moved on from it, and only the
+  /// last server knew those that were new there.
+  static void count_back(model_state& model, const messages::join_request& join) {
+    model.before.workers = std::max(model.before.workers, join.peers);
+    const std::uint64_t term = term_of(join.before.server);
+    if (term > model.before.term) {
+      model.before.term = term;
+      model.before.back = 0;
+    }
+    model.before.back += term == model.before.term ? 1 : 0;
+  }
+
   void end_recovery(model_state& model) {
-    if (!std::exchange(model.succeeds, false)) return;
+    if (!std::exchange(model.before.awaited, false)) return;
     core_.retention_changed = true;
     std::vector<worker_state*> drains;
     for (const auto& [name, replica] : model.replicas) {

@@ -41,7 +41,7 @@ class operation_table {
     if (counted && asked && !is_out_of_step(worker, asked, wanted) && !has_skipped(worker, asked, publishes))
       return asked;
     // The other shards may have published this version to an earlier server, without this shard.
-    const bool may_be_ended = publishes && *publishes == replica.model->latest_told && !asked &&
+    const bool may_be_ended = publishes && *publishes == replica.model->before.latest && !asked &&
                               replica.closed_operation && replica.operations.empty();
     if (may_be_ended) return replica.closed_operation;
     operation_counter next = std::max(asked, operation_counter{replica.closed_operation.value + 1});

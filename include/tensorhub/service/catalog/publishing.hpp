@@ -195,7 +195,7 @@ class publishing {
     if (worker.overwriting) return {errc::busy, "an update of this worker is running"};
     const auto record = model.versions.find(version);
     // Another shard may have published this version to an earlier server.
-    const bool may_be_known = version == model.latest_told;
+    const bool may_be_known = version == model.before.latest;
     if (record == model.versions.end() && version <= model.latest_seen && !may_be_known) {
       return {errc::version_conflict, "version " + to_string(version) + " goes backwards: version " +
                                           to_string(model.latest_seen) + " was published already"};

@@ -185,7 +185,7 @@ class retention {
   /// A shard of this replica has not joined, although the count may say that all workers of an earlier server
   /// are back. The replica may turn out to hold its version completely.
   [[nodiscard]] bool misses_shard(const replica_state& replica) const {
-    if (!core_.recovering() || replica.model->workers_back == 0) return false;
+    if (!core_.recovering() || replica.model->before.back == 0) return false;
     const auto is_absent = [](const worker_state* w) { return w == nullptr; };
     const auto holds = [](const worker_state* w) { return w != nullptr && w->held; };
     return std::ranges::any_of(replica.workers, is_absent) && std::ranges::any_of(replica.workers, holds);

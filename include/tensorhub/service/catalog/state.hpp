@@ -325,6 +325,15 @@ struct open_operations {
   bool retry = false;  ///< a version became available somewhere, and the waiting ones were not tried since
 };
 
+/// What a server learns of those before it, from workers that come back.
+struct predecessor_state {
+  bool awaited = false;       ///< an earlier server knew this model, and not all of its workers may be back
+  version_number latest{};    ///< highest that a worker knows from an earlier server
+  std::uint64_t term = 0;     ///< the highest term of a server that a worker comes from
+  std::uint32_t workers = 0;  ///< workers of the model at an earlier server, as far as is known
+  std::uint32_t back = 0;     ///< those that have joined this server, of that term's
+};
+
 struct model_state {
   std::string name{};
   std::uint32_t shards = 0;
@@ -335,10 +344,7 @@ struct model_state {
   version_number latest_seen{};  ///< highest that any shard ever published
   version_number latest_ever{};  ///< highest that was ever complete
   std::uint32_t workers = 0;
-  version_number latest_told{};      ///< highest that a worker knows from an earlier server
-  bool succeeds = false;             ///< an earlier server knew this model
-  std::uint32_t workers_before = 0;  ///< workers of the model at the earlier server, as far as is known
-  std::uint32_t workers_back = 0;    ///< those of them that have joined this server
+  predecessor_state before{};
   messages::retention keeps{};
   std::map<version_number, handover_state> handovers{};
   std::set<std::string> temporaries{};  ///< names of replicas that are, or were, temporary

@@ -491,7 +491,7 @@ class updates {
   [[nodiscard]] bool may_come_back(const model_state& model, version_number version) const {
     if (!core_.recovering()) return false;
     const auto record = model.versions.find(version);
-    return model.workers_back > 0 || record == model.versions.end() || !record->second.ever_complete;
+    return model.before.back > 0 || record == model.versions.end() || !record->second.ever_complete;
   }
 
   /// A worker has every chunk, although this reader cannot get a source now: all credits are taken, or the

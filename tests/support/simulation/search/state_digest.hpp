@@ -290,13 +290,15 @@ class state_digest {
   void fold(const catalog_detail::waiter_state& waiter) {
     add(waiter.worker, waiter.sequence, waiter.selector, waiter.deadline);
   }
+  void fold(const catalog_detail::predecessor_state& before) {
+    add(before.awaited, before.latest, before.term, before.workers, before.back);
+  }
   void fold(const catalog_detail::model_state& model) {
     const auto& [name, shards, layouts, layout_bytes, versions, replicas, latest_seen, latest_ever, workers,
-                 latest_told, succeeds, workers_before, workers_back, keeps, handovers, temporaries,
-                 waits_to_let_go, lost, waiters, operations] = model;
+                 before, keeps, handovers, temporaries, waits_to_let_go, lost, waiters, operations] = model;
     static_cast<void>(std::tie(shards, layouts, layout_bytes));
-    add(name, versions, replicas, latest_seen, latest_ever, workers, latest_told, succeeds, workers_before,
-        workers_back, keeps, handovers, temporaries, waits_to_let_go, lost, waiters, operations);
+    add(name, versions, replicas, latest_seen, latest_ever, workers, before, keeps, handovers, temporaries,
+        waits_to_let_go, lost, waiters, operations);
   }
   /// The numbers themselves grow with the history; their order decides. `users` follows from the operations.
   void fold(const catalog_detail::open_operations& open) {
