@@ -120,6 +120,14 @@ class any_double_buffered_subscriber {
   TENSORHUB_DECL any_double_buffered_subscriber(worker_options options, const worker_policies& policies);
   ~any_double_buffered_subscriber() = default;
 
+  // ---- for what shows both memories to others; not before `join`
+  [[nodiscard]] const worker_options& options() const noexcept { return options_; }
+  [[nodiscard]] std::span<const tensor_spec> tensors() const noexcept { return tensors_; }
+  [[nodiscard]] const owned_tensors& memory_of(std::size_t side) const noexcept { return *memories_[side]; }
+  /// The side that is not live: 0 or 1.
+  [[nodiscard]] TENSORHUB_DECL std::size_t side_to_stage() const;
+  [[nodiscard]] TENSORHUB_DECL error failure(errc code, const std::string& sentence) const;
+
  private:
   /// Once: memory for both sides.
   TENSORHUB_DECL void prepare();
@@ -127,7 +135,6 @@ class any_double_buffered_subscriber {
   [[nodiscard]] std::size_t next_side() const noexcept { return live_ ? 1 - *live_ : 0; }
   [[nodiscard]] TENSORHUB_DECL worker& idle_side();
   [[nodiscard]] TENSORHUB_DECL worker& live_side();
-  [[nodiscard]] TENSORHUB_DECL error failure(errc code, const std::string& sentence) const;
 
   worker_options options_;
   mutable std::mutex mutex_;

@@ -14,7 +14,6 @@
 #include "input.hpp"
 #include "tensorhub/transfer/first_of/address.hpp"
 #include "tensorhub/transports/same_host/protocol.hpp"
-#include "tensorhub/transports/same_host/socket.hpp"
 #include "tensorhub/transports/tcp/address.hpp"
 
 namespace {

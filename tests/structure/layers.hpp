@@ -77,6 +77,8 @@ inline std::optional<layer_place> place_of(std::string_view included_name) {
                                                      {"staged_subscriber.hpp", 5},
                                                      {"arena_publisher.hpp", 5},
                                                      {"double_buffered_subscriber.hpp", 5},
+                                                     {"attached_copy.hpp", 5},
+                                                     {"shared_copy.hpp", 5},
                                                      {"hub.hpp", 5},
                                                      {"tensorhub.hpp", 6},
                                                      {"prometheus.hpp", 7},  // a component of its own
@@ -253,26 +255,17 @@ inline complaints check_umbrella(const std::vector<source_file>& files) {
 
 /// At depth one of include/tensorhub lies what a user may include, and nothing else.
 inline complaints check_depth_one(const source_file& file) {
-  static const std::set<std::string_view> for_users{"config.hpp",
-                                                    "arena_publisher.hpp",
-                                                    "double_buffered_subscriber.hpp",
-                                                    "error.hpp",
-                                                    "etcd.hpp",
-                                                    "fwd.hpp",
-                                                    "hub.hpp",
-                                                    "key_files.hpp",
-                                                    "leave_on_signal.hpp",
-                                                    "options.hpp",
-                                                    "prometheus.hpp",
-                                                    "publisher.hpp",
-                                                    "security.hpp",
-                                                    "seeder.hpp",
-                                                    "server.hpp",
-                                                    "staged_subscriber.hpp",
-                                                    "subscriber.hpp",
-                                                    "tensorhub.hpp",
-                                                    "torch.hpp",
-                                                    "version.hpp"};
+  static const std::set<std::string_view> for_users{"config.hpp",        "arena_publisher.hpp",
+                                                    "attached_copy.hpp", "double_buffered_subscriber.hpp",
+                                                    "error.hpp",         "etcd.hpp",
+                                                    "fwd.hpp",           "hub.hpp",
+                                                    "key_files.hpp",     "leave_on_signal.hpp",
+                                                    "options.hpp",       "prometheus.hpp",
+                                                    "publisher.hpp",     "security.hpp",
+                                                    "seeder.hpp",        "server.hpp",
+                                                    "shared_copy.hpp",   "staged_subscriber.hpp",
+                                                    "subscriber.hpp",    "tensorhub.hpp",
+                                                    "torch.hpp",         "version.hpp"};
   const std::string root = "include/tensorhub/";
   if (!file.path.starts_with(root)) return {};
   const std::string name = file.path.substr(root.size());

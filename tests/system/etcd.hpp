@@ -27,9 +27,10 @@
 
 namespace system_tests {
 
-/// A port of 127.0.0.1 that nobody else gets while this process lives: a socket stays bound to it that does not
-/// listen, and a server that sets SO_REUSEADDR (etcd, ZeroMQ) may still listen there, the next free_port() of any
-/// process not. It is below the range that the kernel takes the ports of outgoing connections from.
+/// A port of 127.0.0.1 that nobody else gets while this process lives: a socket stays bound to it that does
+/// not listen, and a server that sets SO_REUSEADDR (etcd, ZeroMQ) may still listen there, the next
+/// free_port() of any process not. It is below the range that the kernel takes the ports of outgoing
+/// connections from.
 [[nodiscard]] inline std::uint16_t free_port() {
   static std::mt19937 random{std::random_device{}()};
   static std::vector<tensorhub::detail::unique_fd> kept;

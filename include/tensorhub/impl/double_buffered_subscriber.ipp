@@ -167,6 +167,10 @@ TENSORHUB_DECL void any_double_buffered_subscriber::prepare() {
   memories_ = std::move(memories);
 }
 
+TENSORHUB_DECL std::size_t any_double_buffered_subscriber::side_to_stage() const {
+  const std::lock_guard lock{mutex_};
+  return next_side();
+}
 TENSORHUB_DECL worker& any_double_buffered_subscriber::idle_side() {
   const std::lock_guard lock{mutex_};
   return *sides_[next_side()];

@@ -54,6 +54,12 @@ inline constexpr version_selector latest{};
   return {version_selector::kind_type::at_least, version};
 }
 
+/// A version that is there may be what the selector asks for.
+[[nodiscard]] constexpr bool accepts(const version_selector& selector, version_number version) noexcept {
+  if (selector.kind == version_selector::kind_type::exactly) return version == selector.version;
+  return selector.kind == version_selector::kind_type::latest || version >= selector.version;
+}
+
 [[nodiscard]] std::string to_string(const version_selector& selector);
 
 }  // namespace tensorhub::inline TENSORHUB_MODE

@@ -427,11 +427,6 @@ inline constexpr std::uint32_t all_shards = UINT32_MAX;
                                          : find_operation(*replica->second, lease.operation, lease.shard);
 }
 
-[[nodiscard]] inline bool accepts(const version_selector& selector, version_number version) noexcept {
-  if (selector.kind == version_selector::kind_type::exactly) return version == selector.version;
-  return selector.kind == version_selector::kind_type::latest || version >= selector.version;
-}
-
 /// The fields of a log line that describe this worker.
 [[nodiscard]] inline log_fields about(const worker_state& worker) {
   log_fields out;

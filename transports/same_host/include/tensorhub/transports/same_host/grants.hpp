@@ -26,39 +26,18 @@
 #include <vector>
 
 #include "tensorhub/detail/build_mode.hpp"
+#include "tensorhub/detail/file_view.hpp"
 #include "tensorhub/detail/unique_fd.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::transports::same_host_detail {
 
+using detail::file_bytes;
+using detail::file_mapping_view;
+using detail::is_sealed_against_shrinking;
+
 inline constexpr std::uint64_t no_grant = 0;  ///< the slot is free, or its owner has ended
 inline constexpr std::uint64_t cut_off_grant = 1;
 inline constexpr std::uint64_t first_grant = 16;
-
-/// A whole file, mapped shared.
-class file_mapping_view {
- public:
-  file_mapping_view() = default;
-  /// Empty if the kernel refuses; errno says why.
-  file_mapping_view(int descriptor, std::uint64_t bytes, int protection) noexcept;
-  file_mapping_view(file_mapping_view&& other) noexcept
-      : data_{std::exchange(other.data_, nullptr)}, bytes_{std::exchange(other.bytes_, 0)} {}
-  file_mapping_view& operator=(file_mapping_view&& other) noexcept;
-  ~file_mapping_view() {
-    if (data_ != nullptr) ::munmap(data_, bytes_);
-  }
-  [[nodiscard]] std::byte* data() const noexcept { return data_; }
-  [[nodiscard]] std::uint64_t bytes() const noexcept { return bytes_; }
-  [[nodiscard]] explicit operator bool() const noexcept { return data_ != nullptr; }
-
- private:
-  std::byte* data_ = nullptr;
-  std::uint64_t bytes_ = 0;
-};
-
-/// True: the file cannot become shorter, so that a mapping of it cannot fault.
-[[nodiscard]] bool is_sealed_against_shrinking(int descriptor) noexcept;
-
-[[nodiscard]] std::uint64_t file_bytes(int descriptor) noexcept;
 
 using grant_word = std::atomic<std::uint64_t>;
 static_assert(sizeof(grant_word) == 8 && grant_word::is_always_lock_free);

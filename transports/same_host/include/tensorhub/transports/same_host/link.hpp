@@ -30,6 +30,7 @@
 #include <vector>
 
 #include "tensorhub/detail/build_mode.hpp"
+#include "tensorhub/detail/local_socket.hpp"
 #include "tensorhub/detail/unique_fd.hpp"
 #include "tensorhub/detail/unique_socket.hpp"
 #include "tensorhub/transports/same_host/grants.hpp"
@@ -37,7 +38,6 @@
 #include "tensorhub/transports/same_host/machine.hpp"
 #include "tensorhub/transports/same_host/options.hpp"
 #include "tensorhub/transports/same_host/protocol.hpp"
-#include "tensorhub/transports/same_host/socket.hpp"
 #include "tensorhub/types/completion.hpp"
 #include "tensorhub/types/device_access.hpp"
 #include "tensorhub/types/ids.hpp"
@@ -45,6 +45,8 @@
 #include "tensorhub/types/reader_gate.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::transports::same_host_detail {
+
+using namespace detail::local;
 
 /// A source's file: mapped, or open.
 struct remote_file {

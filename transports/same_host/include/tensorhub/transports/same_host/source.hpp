@@ -27,6 +27,7 @@
 #include <unordered_set>
 
 #include "tensorhub/detail/build_mode.hpp"
+#include "tensorhub/detail/local_socket.hpp"
 #include "tensorhub/detail/random_id.hpp"
 #include "tensorhub/detail/unique_fd.hpp"
 #include "tensorhub/detail/unique_socket.hpp"
@@ -35,12 +36,13 @@
 #include "tensorhub/transports/same_host/options.hpp"
 #include "tensorhub/transports/same_host/protocol.hpp"
 #include "tensorhub/transports/same_host/region_table.hpp"
-#include "tensorhub/transports/same_host/socket.hpp"
 #include "tensorhub/transports/same_host/staging.hpp"
 #include "tensorhub/types/ids.hpp"
 #include "tensorhub/types/reader_gate.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::transports::same_host_detail {
+
+using namespace detail::local;
 
 class source {
  public:

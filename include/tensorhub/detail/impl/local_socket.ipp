@@ -1,14 +1,14 @@
 #pragma once
-/// \file socket.ipp
-/// Definitions of socket.hpp.
+/// \file local_socket.ipp
+/// Definitions of local_socket.hpp.
 
 #include <algorithm>
 #include <span>
 
+#include "tensorhub/detail/local_socket.hpp"
 #include "tensorhub/error.hpp"
-#include "tensorhub/transports/same_host/socket.hpp"
 
-namespace tensorhub::inline TENSORHUB_MODE::transports::same_host_detail {
+namespace tensorhub::inline TENSORHUB_MODE::detail::local {
 
 TENSORHUB_DECL int milliseconds_left(clock::time_point until) noexcept {
   const auto left = until - clock::now();
@@ -24,20 +24,21 @@ TENSORHUB_DECL socket_name::socket_name(std::string_view name) noexcept {
   bytes = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
 }
 
-TENSORHUB_DECL detail::unique_socket listen_at(const std::string& name) {
-  detail::unique_socket socket{::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)};
+TENSORHUB_DECL unique_socket listen_at(const std::string& name) {
+  unique_socket socket{::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)};
   const socket_name at{name};
-  if (!socket || ::bind(socket.get(), at.get(), at.bytes) != 0 || ::listen(socket.get(), 4096) != 0)
-    throw error(errc::transport_failed,
-                std::string{"same_host: cannot listen on a UNIX socket: "} + std::strerror(errno));
+  if (!socket || ::bind(socket.get(), at.get(), at.bytes) != 0 || ::listen(socket.get(), 4096) != 0) {
+    const int failure = errno;
+    throw error(failure == EADDRINUSE ? errc::invalid_argument : errc::transport_failed,
+                std::string{"cannot listen on a UNIX socket: "} + std::strerror(failure));
+  }
   return socket;
 }
 
-TENSORHUB_DECL detail::unique_socket connect_to(const std::string& name, const std::string& address,
-                                                clock::time_point until) {
-  detail::unique_socket socket{::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0)};
-  if (!socket)
-    throw error(errc::transport_failed, std::string{"same_host: no socket: "} + std::strerror(errno));
+TENSORHUB_DECL unique_socket connect_to(const std::string& name, const std::string& address,
+                                        clock::time_point until) {
+  unique_socket socket{::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0)};
+  if (!socket) throw error(errc::transport_failed, std::string{"no UNIX socket: "} + std::strerror(errno));
   const socket_name at{name};
   for (;;) {
     // `connect` waits only while the source's backlog is full, and at most for this time.
@@ -47,10 +48,9 @@ TENSORHUB_DECL detail::unique_socket connect_to(const std::string& name, const s
     if (::connect(socket.get(), at.get(), at.bytes) == 0) break;
     if (errno == EINTR) continue;
     if (errno == EAGAIN)
-      throw error(errc::timed_out,
-                  "same_host: " + address + " accepts no connection: it hangs or is stopped");
-    throw error(errc::transport_failed, "same_host: " + address + " cannot be reached: " +
-                                            std::strerror(errno) + "; that process has probably ended");
+      throw error(errc::timed_out, address + " accepts no connection: it hangs or is stopped");
+    throw error(errc::transport_failed, address + " cannot be reached: " + std::strerror(errno) +
+                                            "; that process has probably ended");
   }
   const int flags = ::fcntl(socket.get(), F_GETFL);
   static_cast<void>(::fcntl(socket.get(), F_SETFL, flags | O_NONBLOCK));
@@ -68,4 +68,4 @@ TENSORHUB_DECL bool may_talk(uid_t user, const std::vector<uid_t>& allowed) noex
   return user == ::geteuid() || std::ranges::find(allowed, user) != allowed.end();
 }
 
-}  // namespace tensorhub::inline TENSORHUB_MODE::transports::same_host_detail
+}  // namespace tensorhub::inline TENSORHUB_MODE::detail::local

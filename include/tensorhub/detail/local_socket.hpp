@@ -1,5 +1,5 @@
 #pragma once
-/// \file socket.hpp
+/// \file local_socket.hpp
 /// Packet sockets between processes of one machine: listening, connecting with a deadline, packets that may
 /// carry a file descriptor, and the peer's identity according to the kernel.
 ///
@@ -25,7 +25,7 @@
 #include "tensorhub/detail/unique_fd.hpp"
 #include "tensorhub/detail/unique_socket.hpp"
 
-namespace tensorhub::inline TENSORHUB_MODE::transports::same_host_detail {
+namespace tensorhub::inline TENSORHUB_MODE::detail::local {
 
 using clock = std::chrono::steady_clock;
 
@@ -40,11 +40,12 @@ struct socket_name {
   [[nodiscard]] const sockaddr* get() const noexcept { return reinterpret_cast<const sockaddr*>(&address); }
 };
 
-[[nodiscard]] detail::unique_socket listen_at(const std::string& name);
+/// Throws `invalid_argument` if a process listens there, else `transport_failed`.
+[[nodiscard]] unique_socket listen_at(const std::string& name);
 
 /// Connects; throws `transport_failed` or `timed_out`.
-[[nodiscard]] detail::unique_socket connect_to(const std::string& name, const std::string& address,
-                                               clock::time_point until);
+[[nodiscard]] unique_socket connect_to(const std::string& name, const std::string& address,
+                                       clock::time_point until);
 
 /// The process at the other end according to the kernel; for an outgoing connection, the process that
 /// listens.
@@ -90,8 +91,7 @@ enum class packet_outcome : std::uint8_t {
 
 /// Receives one packet and its descriptor, if any; never more than one of either.
 template <typename Packet>
-[[nodiscard]] packet_outcome receive_packet(int socket, Packet& packet,
-                                            detail::unique_fd& descriptor) noexcept {
+[[nodiscard]] packet_outcome receive_packet(int socket, Packet& packet, unique_fd& descriptor) noexcept {
   iovec piece{&packet, sizeof packet};
   alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
   msghdr message{};
@@ -123,8 +123,8 @@ template <typename Packet>
   return whole ? packet_outcome::taken : packet_outcome::strange;
 }
 
-}  // namespace tensorhub::inline TENSORHUB_MODE::transports::same_host_detail
+}  // namespace tensorhub::inline TENSORHUB_MODE::detail::local
 
 #if defined(TENSORHUB_HEADER_ONLY)
-#include "tensorhub/transports/same_host/impl/socket.ipp"
+#include "tensorhub/detail/impl/local_socket.ipp"
 #endif

@@ -1,0 +1,250 @@
+#pragma once
+/// \file copy_view.ipp
+/// Definitions of copy_view.hpp.
+
+#include <poll.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "tensorhub/detail/wake_event.hpp"
+#include "tensorhub/service/codec.hpp"
+#include "tensorhub/worker/copy_view.hpp"
+
+namespace tensorhub::inline TENSORHUB_MODE::shared_copy_detail {
+
+// ---- attaching
+
+TENSORHUB_DECL copy_view::copy_view(std::string name, clock::time_point until) : name_{std::move(name)} {
+  if (name_.empty() || name_.size() > copy_name_bytes) {
+    throw failure(errc::invalid_argument,
+                  "a name of a shared copy has 1 to " + std::to_string(copy_name_bytes) + " bytes");
+  }
+  try {
+    socket_ = connect_to(copy_socket_name(name_), "the owner of shared copy '" + name_ + "'", until);
+  } catch (const error& e) {
+    if (e.code() == errc::timed_out) throw;
+    throw failure(errc::disconnected,
+                  "no process of this machine and user shares a copy under this name: start it first (" +
+                      e.sentence() + ")");
+  }
+  if (!may_talk(credentials_of(socket_.get()).user, {}))
+    throw failure(errc::refused, "the process that shares a copy under this name belongs to another user");
+  greet(until);
+}
+
+TENSORHUB_DECL void copy_view::greet(clock::time_point until) {
+  copy_packet packet;
+  detail::unique_fd file;
+  expect(packet, file, until, copy_message::shape);
+  read_table(file, packet.bytes);
+  for (std::uint64_t side = 0; side < memories_.size(); ++side) {
+    file.reset();
+    expect(packet, file, until, copy_message::memory);
+    if (packet.side != side || packet.bytes == 0 || packet.bytes > limits::shard_bytes)
+      throw failure(errc::protocol_mismatch, "the owner's message is none of this protocol's");
+    memories_[static_cast<std::size_t>(side)] = map(file, packet.bytes);
+  }
+  check_table();
+  expect(packet, file, until, copy_message::live);
+  live_ = {static_cast<std::size_t>(packet.side), packet.version};
+}
+
+TENSORHUB_DECL void copy_view::expect(copy_packet& packet, detail::unique_fd& file, clock::time_point until,
+                                      copy_message kind) {
+  pollfd watched{socket_.get(), POLLIN, 0};
+  for (;;) {
+    switch (receive_packet(socket_.get(), packet, file)) {
+      case packet_outcome::taken:
+        if (packet.is_sound() && packet.kind == copy_message::full)
+          throw failure(errc::limit_exceeded, "too many processes are attached to this copy");
+        if (packet.is_sound() && packet.kind == kind) return;
+        [[fallthrough]];
+      case packet_outcome::strange:
+        throw failure(
+            errc::protocol_mismatch,
+            "the owner's message is none of this protocol's: both sides need one version of the library");
+      case packet_outcome::ended:
+        throw failure(errc::disconnected, "the owner has ended, or accepts this process no more");
+      case packet_outcome::nothing:
+        break;
+    }
+    const auto left = until - clock::now();
+    if (left.count() <= 0 || detail::wait_for_descriptors({&watched, 1}, left) == 0)
+      throw failure(errc::timed_out, "the owner does not answer: it hangs or is stopped");
+  }
+}
+
+TENSORHUB_DECL detail::file_mapping_view copy_view::map(const detail::unique_fd& file,
+                                                        std::uint64_t bytes) const {
+  if (!file || detail::file_bytes(file.get()) != bytes || !detail::is_sealed_against_shrinking(file.get()))
+    throw failure(errc::protocol_mismatch,
+                  "a file of the owner is not as long as told, or may become shorter");
+  detail::file_mapping_view view{file.get(), bytes, PROT_READ};
+  if (view) return view;
+  throw failure(errc::system_failed,
+                "a file of " + std::to_string(bytes) + " bytes cannot be mapped: " + std::strerror(errno));
+}
+
+TENSORHUB_DECL void copy_view::read_table(const detail::unique_fd& file, std::uint64_t encoded_bytes) {
+  const std::uint64_t size = file ? detail::file_bytes(file.get()) : 0;
+  if (size == 0 || size > most_table_bytes || encoded_bytes > size)
+    throw failure(errc::protocol_mismatch, "the table of tensors has no size that one can have");
+  const detail::file_mapping_view table = map(file, size);
+  const std::span all{table.data(), static_cast<std::size_t>(size)};
+  const auto encoded = all.first(static_cast<std::size_t>(encoded_bytes));
+  const auto offsets = all.subspan(encoded.size());
+  decoder reader;
+  decode_result decoded = reader.decode(encoded);
+  auto* const shape = decoded.ok() ? get_if<messages::describe_reply>(&decoded.message.body) : nullptr;
+  if (shape == nullptr || offsets.size() != shape->tensors.size() * sizeof(std::uint64_t))
+    throw failure(errc::protocol_mismatch, "the table of tensors cannot be read");
+  tensors_ = std::move(shape->tensors);
+  offsets_.resize(tensors_.size());
+  std::memcpy(offsets_.data(), offsets.data(), offsets.size());
+  for (std::size_t i = 0; i < tensors_.size(); ++i) positions_.emplace(tensors_[i].name, i);
+}
+
+TENSORHUB_DECL void copy_view::check_table() const {
+  for (std::size_t i = 0; i < tensors_.size(); ++i) {
+    const auto bytes = tensors_[i].bytes();
+    for (const detail::file_mapping_view& memory : memories_) {
+      const std::uint64_t all = memory.bytes();
+      if (!bytes || *bytes > all || offsets_[i] > all - *bytes) {
+        throw failure(errc::protocol_mismatch,
+                      "tensor '" + tensors_[i].name + "' does not lie inside the owner's memory");
+      }
+    }
+  }
+}
+
+// ---- holding
+
+TENSORHUB_DECL std::span<const std::byte> copy_view::tensor(const std::string& name, std::size_t side) const {
+  const auto found = positions_.find(name);
+  if (found == positions_.end())
+    throw failure(errc::invalid_argument, "the copy has no tensor '" + name + "'");
+  const auto bytes = static_cast<std::size_t>(*tensors_[found->second].bytes());
+  return {memories_[side].data() + offsets_[found->second], bytes};
+}
+
+TENSORHUB_DECL void copy_view::take_turn(clock::time_point until) {
+  std::unique_lock lock{mutex_};
+  if (!turn_.wait_until(lock, until, [&] { return !is_turn_taken_; }))
+    throw failure(errc::timed_out, "another thread of this process waits in hold()");
+  is_turn_taken_ = true;
+}
+
+TENSORHUB_DECL copy_hold copy_view::hold(const version_selector& selector, clock::time_point until) {
+  take_turn(until);
+  struct turn {
+    copy_view& of;
+    ~turn() {
+      const std::lock_guard lock{of.mutex_};
+      of.is_turn_taken_ = false;
+      of.give_up();
+      of.turn_.notify_one();
+    }
+  } const mine{*this};
+  bool is_fresh = false;
+  for (;;) {
+    version_number seen;
+    {
+      const std::lock_guard lock{mutex_};
+      if (const auto found = try_hold(selector, is_fresh)) return *found;
+      seen = live_.version;
+    }
+    pollfd watched{socket_.get(), POLLIN, 0};
+    const auto left = until - clock::now();
+    if (left.count() > 0 && detail::wait_for_descriptors({&watched, 1}, left) != 0) continue;
+    throw failure(errc::timed_out,
+                  "the deadline passed while waiting for the version (" + to_string(selector) + "); " +
+                      (seen ? "version " + to_string(seen) + " is live" : "none is live yet"));
+  }
+}
+
+TENSORHUB_DECL std::optional<copy_hold> copy_view::try_hold(const version_selector& selector,
+                                                            bool& is_fresh) {
+  receive_all();
+  const auto fits = [&](version_number version) { return version && accepts(selector, version); };
+  if (const auto answer = std::exchange(granted_, std::nullopt)) {
+    held_[answer->side] = answer->version;
+    if (fits(answer->version)) {
+      ++holders_[answer->side];
+      return answer;
+    }
+    send(copy_message::let_go, *answer);
+  }
+  if (has_ended_) throw failure(errc::disconnected, "the owner has ended: attach to its successor");
+  if (fits(live_.version) && holders_[live_.side] > 0 && held_[live_.side] == live_.version) {
+    ++holders_[live_.side];
+    return live_;
+  }
+  if (asked_) return std::nullopt;
+  const bool is_exactly = selector.kind == version_selector::kind_type::exactly;
+  if (is_fresh && is_exactly && live_.version > selector.version) {
+    throw failure(errc::unavailable, "version " + to_string(selector.version) + " is live no more: version " +
+                                         to_string(live_.version) + " is");
+  }
+  // What is live is asked once in each call: the owner does not wait for a process that reads no messages.
+  if (fits(live_.version) || !is_fresh) {
+    asked_ = fits(live_.version) ? live_ : copy_hold{};
+    is_fresh = true;
+    send(copy_message::hold, *asked_);
+  }
+  return std::nullopt;
+}
+
+TENSORHUB_DECL void copy_view::receive_all() noexcept {
+  while (!has_ended_) {
+    copy_packet packet;
+    detail::unique_fd unwanted;
+    const packet_outcome outcome = receive_packet(socket_.get(), packet, unwanted);
+    if (outcome == packet_outcome::nothing) return;
+    if (outcome != packet_outcome::taken || !packet.is_sound()) {
+      has_ended_ = true;
+      return;
+    }
+    const copy_hold told{static_cast<std::size_t>(packet.side), packet.version};
+    if (packet.kind != copy_message::held) live_ = told;
+    if (packet.kind == copy_message::live) continue;
+    asked_.reset();
+    if (!std::exchange(is_given_up_, false) && packet.kind == copy_message::held) granted_ = told;
+  }
+}
+
+TENSORHUB_DECL void copy_view::send(copy_message kind, const copy_hold& what) noexcept {
+  copy_packet packet;
+  packet.kind = kind;
+  packet.side = what.side;
+  packet.version = what.version;
+  // There are never more than a few messages that the owner has not read: each `hold` waits for its answer.
+  if (!send_packet(socket_.get(), packet)) has_ended_ = true;
+}
+
+TENSORHUB_DECL void copy_view::give_up() noexcept {
+  if (!asked_ || is_given_up_) return;
+  is_given_up_ = true;
+  if (holders_[asked_->side] == 0) send(copy_message::let_go, *asked_);
+}
+
+TENSORHUB_DECL void copy_view::let_go(std::size_t side) noexcept {
+  const std::lock_guard lock{mutex_};
+  if (--holders_[side] == 0) send(copy_message::let_go, {side, held_[side]});
+}
+
+TENSORHUB_DECL version_number copy_view::live_version() noexcept {
+  const std::lock_guard lock{mutex_};
+  receive_all();
+  return live_.version;
+}
+
+TENSORHUB_DECL error copy_view::failure(errc code, const std::string& sentence) const {
+  error_context about;
+  about.peer = "shared copy '" + name_ + "'";
+  return error(code, sentence, std::move(about));
+}
+
+}  // namespace tensorhub::inline TENSORHUB_MODE::shared_copy_detail
