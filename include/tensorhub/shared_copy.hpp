@@ -56,12 +56,18 @@ struct attached_process {
 class any_shared_copy : private any_double_buffered_subscriber {
  public:
   using any_double_buffered_subscriber::add;
+  using any_double_buffered_subscriber::describe_model;
   using any_double_buffered_subscriber::list;
   using any_double_buffered_subscriber::live_version;
   using any_double_buffered_subscriber::newer;
+  using any_double_buffered_subscriber::offloaded_bytes;
+  using any_double_buffered_subscriber::pin;
+  using any_double_buffered_subscriber::release;
+  using any_double_buffered_subscriber::retain;
   using any_double_buffered_subscriber::statistics;
   using any_double_buffered_subscriber::stuck;
   using any_double_buffered_subscriber::tensor;
+  using any_double_buffered_subscriber::unpublish;
   using any_double_buffered_subscriber::wait;
   using any_double_buffered_subscriber::why;
 

@@ -162,6 +162,7 @@ auto waited(Interrupt&& interrupt, Call&& call) {
 [[nodiscard]] nb::dict told(const tensorhub::messages::stuck_entry& entry);
 
 void bind_calls(nb::module_& module);
+void bind_copies(nb::module_& module);
 void bind_errors(nb::module_& module);
 void bind_log(nb::module_& module);
 void bind_publisher(nb::module_& module);

@@ -21,6 +21,7 @@ NB_MODULE(_core, module) {
   module.attr("update_timeout") = seconds(defaults::update_timeout);
   module.attr("drain_timeout") = seconds(defaults::drain_timeout);
   bind_calls(module);
+  bind_copies(module);
   bind_errors(module);
   bind_log(module);
   bind_publisher(module);

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 __all__ = [
+    "AttachedProcess",
     "InstallReport",
     "Model",
     "Progress",
@@ -115,6 +116,16 @@ class Progress:
     bytes: int
     total_bytes: int
     done: bool
+
+
+@dataclass(frozen=True)
+class AttachedProcess:
+    """A process that is attached to a shared copy, and whether it holds something now."""
+
+    process: int
+    """Zero: not visible from here."""
+    holds_live: bool
+    holds_previous: bool
 
 
 @dataclass(frozen=True)

@@ -132,7 +132,7 @@ def _selector(version: int | None, at_least: int | None) -> tuple[str, int]:
 class _Worker(Closable):
     """What publishers and subscribers have in common."""
 
-    _inner: _core.Publisher | _core.Arena | _core.Subscriber
+    _inner: _core.Publisher | _core.Arena | _core.Subscriber | _core.SharedCopy
 
     def __init__(self, server: str | ReferenceServer, model: str, replica: str, shard: tuple[int, int]) -> None:
         super().__init__()

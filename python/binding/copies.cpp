@@ -1,0 +1,194 @@
+/// \file copies.cpp
+/// `tensorhub._core.SharedCopy`, `AttachedCopy` and `HeldCopy`.
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/unique_ptr.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <tensorhub/shared_copy.hpp>
+#include <utility>
+#include <vector>
+
+#include "calls.hpp"
+#include "doors.hpp"
+#include "tensors.hpp"
+
+namespace tensorhub_python {
+
+namespace {
+
+struct copy_worker final : tensorhub::any_shared_copy {
+  copy_worker(tensorhub::worker_options options, const tensorhub::worker_policies& policies, std::string name)
+      : any_shared_copy{std::move(options), policies, std::move(name)} {}
+};
+
+class shared_copy {
+ public:
+  shared_copy(const nb::dict& given, const std::string& name)
+      : worker_{"SharedCopy", std::make_shared<copy_worker>(options_of(given), policies_of(given), name)} {}
+
+  void declare(const std::string& name, const std::vector<std::uint64_t>& shape, const std::string& type) {
+    worker_.use()->add(name, shape, dtype_of(type));
+  }
+  void check_tensors() const {}  // all are the library's
+  template <typename Call>
+  auto call(Call&& body) {
+    const auto whole = worker_.use();
+    return waited([&] { whole->interrupt(); }, [&] { return body(*whole); });
+  }
+
+  nb::dict update(const std::string& kind, std::uint64_t version, double timeout, bool near_only) {
+    const auto reach = near_only ? tensorhub::update_reach::prefer_local : tensorhub::update_reach::anywhere;
+    return told(call([&](copy_worker& worker) {
+      return worker.update(selector_of(kind, version), time_of(timeout), reach);
+    }));
+  }
+  std::uint64_t newer() { return worker_.use()->newer().value_or(tensorhub::version_number{}).value; }
+  std::uint64_t wait(const std::string& kind, std::uint64_t version, double timeout) {
+    return call(
+        [&](copy_worker& worker) { return worker.wait(selector_of(kind, version), time_of(timeout)).value; });
+  }
+  std::uint64_t held_version() { return worker_.use()->live_version().value; }
+  std::uint64_t offloaded_bytes() { return worker_.use()->offloaded_bytes(); }
+  nb::list attached() {
+    nb::list out;
+    for (const auto& each : worker_.use()->attached())
+      out.append(nb::make_tuple(each.process, each.holds_live, each.holds_previous));
+    return out;
+  }
+  nb::list statistics() {
+    nb::list out;
+    for (const auto& side : worker_.use()->statistics()) out.append(told(side));
+    return out;
+  }
+  void close() {
+    interrupt();
+    worker_.drop();
+  }
+  void interrupt() {
+    if (!worker_.is_closed()) worker_.use()->interrupt();
+  }
+  [[nodiscard]] bool is_closed() const { return worker_.is_closed(); }
+
+ private:
+  owned<copy_worker> worker_;
+};
+
+/// What an attached copy has, and its views keep: the mapped memory, and a hold on a version in it.
+struct held_part {
+  tensorhub::held_copy held;
+  std::vector<tensorhub::tensor_spec> tensors;
+};
+
+class held_copy {
+ public:
+  explicit held_copy(std::shared_ptr<held_part> part) : part_{"HeldCopy", std::move(part)} {}
+
+  [[nodiscard]] std::uint64_t version() const { return part_.use()->held.version().value; }
+  [[nodiscard]] nb::object tensor(const std::string& name) const {
+    auto part = std::make_unique<std::shared_ptr<held_part>>(part_.use());
+    const held_part& all = **part;
+    const auto bytes = all.held.tensor(name);
+    const auto found = std::ranges::find(all.tensors, name, &tensorhub::tensor_spec::name);
+    const nb::capsule owner{
+        part.get(), [](void* kept) noexcept { delete static_cast<std::shared_ptr<held_part>*>(kept); }};
+    static_cast<void>(part.release());
+    return view_of(bytes.data(), found->shape, found->type, owner);
+  }
+  void close() { part_.drop(); }
+  [[nodiscard]] bool is_closed() const { return part_.is_closed(); }
+
+ private:
+  owned<held_part> part_;
+};
+
+class attached_copy {
+ public:
+  attached_copy(const std::string& name, double timeout)
+      : copy_{"AttachedCopy",
+              waited([] {},
+                     [&] { return std::make_shared<tensorhub::attached_copy>(name, time_of(timeout)); })} {}
+
+  [[nodiscard]] nb::list tensors() const {
+    nb::list out;
+    for (const tensorhub::tensor_spec& each : copy_.use()->tensors()) {
+      nb::list shape;
+      for (const std::uint64_t extent : each.shape) shape.append(extent);
+      out.append(nb::make_tuple(each.name, std::string{to_string(each.type)}, nb::tuple(shape)));
+    }
+    return out;
+  }
+  std::unique_ptr<held_copy> hold(const std::string& kind, std::uint64_t version, double timeout) {
+    const auto copy = copy_.use();
+    const auto selector = selector_of(kind, version);
+    const auto until = std::chrono::steady_clock::now() + time_of(timeout);
+    is_interrupted_ = false;
+    std::optional<tensorhub::held_copy> held;
+    std::exception_ptr failure;
+    wait_with_signals(
+        [&](milliseconds longest) {
+          const auto left = std::chrono::ceil<milliseconds>(until - std::chrono::steady_clock::now());
+          try {
+            held.emplace(copy->hold(selector, std::max(milliseconds{0}, std::min(left, longest))));
+          } catch (const error& e) {
+            if (e.code() == errc::timed_out && left > longest && !is_interrupted_) return false;
+            failure = std::current_exception();
+          }
+          return true;
+        },
+        [this] { is_interrupted_ = true; });
+    if (failure) std::rethrow_exception(failure);
+    return std::make_unique<held_copy>(std::make_shared<held_part>(
+        held_part{*std::move(held), {copy->tensors().begin(), copy->tensors().end()}}));
+  }
+  [[nodiscard]] std::uint64_t live_version() const { return copy_.use()->live_version().value; }
+  void interrupt() { is_interrupted_ = true; }
+  void close() {
+    interrupt();
+    copy_.drop();
+  }
+  [[nodiscard]] bool is_closed() const { return copy_.is_closed(); }
+
+ private:
+  std::atomic<bool> is_interrupted_ = false;
+  owned<tensorhub::attached_copy> copy_;
+};
+
+}  // namespace
+
+void bind_copies(nb::module_& module) {
+  nb::class_<shared_copy> shared{module, "SharedCopy"};
+  shared.def(nb::init<const nb::dict&, const std::string&>());
+  shared.def("declare", &shared_copy::declare);
+  shared.def("update", &shared_copy::update);
+  shared.def("newer", &shared_copy::newer);
+  shared.def("wait", &shared_copy::wait);
+  shared.def("attached", &shared_copy::attached);
+  shared.def("statistics", &shared_copy::statistics);
+  shared.def_prop_ro("held_version", &shared_copy::held_version);
+  shared.def_prop_ro("offloaded_bytes", &shared_copy::offloaded_bytes);
+  bind_shared_calls(shared);
+
+  nb::class_<held_copy> held{module, "HeldCopy"};
+  held.def("tensor", &held_copy::tensor);
+  held.def("interrupt", [](held_copy&) {});
+  held.def("close", &held_copy::close);
+  held.def_prop_ro("version", &held_copy::version);
+  held.def_prop_ro("is_closed", &held_copy::is_closed);
+
+  nb::class_<attached_copy> attached{module, "AttachedCopy"};
+  attached.def(nb::init<const std::string&, double>());
+  attached.def("tensors", &attached_copy::tensors);
+  attached.def("hold", &attached_copy::hold);
+  attached.def("interrupt", &attached_copy::interrupt);
+  attached.def("close", &attached_copy::close);
+  attached.def_prop_ro("live_version", &attached_copy::live_version);
+  attached.def_prop_ro("is_closed", &attached_copy::is_closed);
+}
+
+}  // namespace tensorhub_python
