@@ -12,6 +12,7 @@
 #include <string>
 
 #include "input.hpp"
+#include "tensorhub/detail/local_socket.hpp"
 #include "tensorhub/transfer/first_of/address.hpp"
 #include "tensorhub/transports/same_host/protocol.hpp"
 #include "tensorhub/transports/tcp/address.hpp"
@@ -93,7 +94,6 @@ void send_with_files(int socket, std::string& packet, std::size_t files) {
 
 /// A packet of any length, with any number of files, in the place of a hello.
 void same_host_hello(fuzz::input& in) {
-  namespace sh = transports::same_host_detail;
   std::array<int, 2> ends{};
   fuzz::require(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK, 0, ends.data()) == 0, "a socket pair");
   const detail::unique_fd reader{ends[0]};
@@ -104,10 +104,10 @@ void same_host_hello(fuzz::input& in) {
   const int before = next_descriptor();
   {
     send_with_files(reader.get(), packet, files);
-    sh::hello greeting;
+    transports::same_host_detail::hello greeting;
     detail::unique_fd file;
-    const auto outcome = sh::receive_packet(source.get(), greeting, file);
-    if (outcome == sh::packet_outcome::taken)
+    const auto outcome = detail::local::receive_packet(source.get(), greeting, file);
+    if (outcome == detail::local::packet_outcome::taken)
       fuzz::require(
           packet.size() == sizeof greeting && std::memcmp(&greeting, packet.data(), sizeof greeting) == 0,
           "only a packet of a hello's length is one");

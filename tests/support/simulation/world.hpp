@@ -429,7 +429,7 @@ class simulation {
         },
         [this, worker, round, selector, timeout, call_of_round](const session_result& result) {
           check_step(*round, call_of_round, *worker, result);
-          if (result.outcome.ok() && !catalog_detail::accepts(selector, result.version))
+          if (result.outcome.ok() && !accepts(selector, result.version))
             violate({rule::group_version, worker->name() + " asked for " + to_string(selector) +
                                               " and got version " + to_string(result.version)});
           if (result.outcome.ok() && trainers_.has_given_up(result.version))
