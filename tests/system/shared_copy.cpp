@@ -16,10 +16,14 @@
 #include <cstring>
 #include <future>
 #include <optional>
+#include <string>
 #include <tensorhub/detail/local_socket.hpp>
 #include <tensorhub/detail/random_id.hpp>
 #include <tensorhub/server.hpp>
+#include <tensorhub/service/codec.hpp>
 #include <tensorhub/worker/copy_protocol.hpp>
+#include <utility>
+#include <vector>
 
 #include "hub.hpp"
 #include "support/child_process.hpp"
@@ -319,14 +323,38 @@ struct impostor {
     REQUIRE(::fcntl(out.get(), F_ADD_SEALS, seals) == 0);
     return out;
   }
-  /// The code with which an attempt to attach ends, if this is the first message.
-  [[nodiscard]] errc told(const wire::copy_packet& packet, int descriptor) {
-    auto attempt = std::async(std::launch::async, [&] { return code_of([&] { attached_copy{name, 5s}; }); });
+  struct message {
+    wire::copy_packet packet{};
+    int descriptor = -1;
+  };
+  /// The code with which an attempt to attach ends that is told these messages.
+  [[nodiscard]] errc told(const std::vector<message>& messages, std::string* sentence = nullptr) {
+    auto attempt = std::async(std::launch::async, [&] {
+      return code_of([&] { attached_copy{name, 5s}; }, sentence);
+    });
     pollfd watched{listener.get(), POLLIN, 0};
     REQUIRE(::poll(&watched, 1, 20'000) == 1);
     peer.emplace(::accept4(listener.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
-    REQUIRE(local::send_packet(peer->get(), packet, descriptor));
+    for (const message& each : messages) {
+      if (!local::send_packet(peer->get(), each.packet, each.descriptor)) break;  // it has refused already
+    }
     return attempt.get();
+  }
+  [[nodiscard]] errc told(const wire::copy_packet& packet, int descriptor) {
+    return told({{packet, descriptor}});
+  }
+
+  /// The table of one tensor of 100 bytes that lies at this offset; what goes into the first message.
+  [[nodiscard]] static std::pair<tensorhub::detail::unique_fd, std::uint64_t> table(std::uint64_t offset) {
+    tensorhub::encoder writer;
+    tensorhub::messages::describe_reply shape;
+    shape.tensors.push_back({"w", tensorhub::dtype::u8, {100}});
+    const auto encoded = writer.encode({0, {}, {}, std::move(shape), {}});
+    tensorhub::detail::unique_fd out{::memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING)};
+    REQUIRE(::write(out.get(), encoded.data(), encoded.size()) == static_cast<ssize_t>(encoded.size()));
+    REQUIRE(::write(out.get(), &offset, sizeof offset) == static_cast<ssize_t>(sizeof offset));
+    REQUIRE(::fcntl(out.get(), F_ADD_SEALS, F_SEAL_SHRINK) == 0);
+    return {std::move(out), encoded.size()};
   }
 };
 
@@ -364,4 +392,46 @@ TEST_CASE("attached copy: an owner that sends something else is refused") {
   SUBCASE("nothing") {
     CHECK(code_of([&] { attached_copy{owner.name, 100ms}; }) == errc::timed_out);
   }
+}
+
+TEST_CASE("attached copy: memory that is not what the owner says is refused") {
+  impostor owner;
+  std::uint64_t offset = 0, told_bytes = 256, bytes = 256, side = 0;
+  int seals = F_SEAL_SHRINK;
+  errc expected = errc::protocol_mismatch;
+  std::string part;
+  SUBCASE("all is well") {
+    expected = errc::ok;
+  }
+  SUBCASE("shorter than told") {
+    bytes = 255, part = "not as long as told";
+  }
+  SUBCASE("may become shorter") {
+    seals = F_SEAL_GROW, part = "may become shorter";
+  }
+  SUBCASE("none") {
+    told_bytes = 0;
+  }
+  SUBCASE("larger than any shard") {
+    told_bytes = tensorhub::limits::shard_bytes + 1;
+  }
+  SUBCASE("the other side's first") {
+    side = 1;
+  }
+  SUBCASE("a tensor that ends outside") {
+    offset = 157, part = "tensor 'w' does not lie inside";
+  }
+  SUBCASE("a tensor far outside") {
+    offset = ~0ull - 10, part = "tensor 'w' does not lie inside";
+  }
+  const auto [table, encoded_bytes] = impostor::table(offset);
+  const auto memory = impostor::file(bytes, seals);
+  std::vector<impostor::message> messages(4);
+  messages[0] = {{.kind = wire::copy_message::shape, .bytes = encoded_bytes}, table.get()};
+  messages[1] = {{.kind = wire::copy_message::memory, .side = side, .bytes = told_bytes}, memory.get()};
+  messages[2] = {{.kind = wire::copy_message::memory, .side = 1 - side, .bytes = told_bytes}, memory.get()};
+  messages[3] = {{.kind = wire::copy_message::live}, -1};
+  std::string sentence;
+  CHECK(owner.told(messages, &sentence) == expected);
+  CHECK_MESSAGE(contains(sentence, part), sentence);
 }
