@@ -52,7 +52,8 @@ class attached_copy {
  public:
   /// Attaches to the process that shares a copy as `name`. Throws `disconnected` if there is none,
   /// `refused` if it belongs to another user, `protocol_mismatch` if it is none of ours or of another
-  /// version of the library, `timed_out` if it does not answer.
+  /// version of the library, `timed_out` if it does not answer, `limit_exceeded` if too many processes are
+  /// attached.
   TENSORHUB_DECL explicit attached_copy(const std::string& name,
                                         std::chrono::milliseconds timeout = defaults::connect_timeout);
 

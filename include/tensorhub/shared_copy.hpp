@@ -100,7 +100,7 @@ class any_shared_copy : private any_double_buffered_subscriber {
 
   std::string name_;
   mutable std::mutex mutex_;
-  std::shared_ptr<shared_copy_detail::copy_desk> desk_;  ///< once it has joined; guarded by mutex_
+  std::shared_ptr<shared_copy_detail::copy_desk> desk_;  ///< set once, by `join`, under mutex_
 };
 
 /// A shared copy of these policies; `name` is what other processes attach to.

@@ -16,12 +16,14 @@
 #include <cstring>
 #include <future>
 #include <optional>
+#include <stop_token>
 #include <string>
 #include <tensorhub/detail/local_socket.hpp>
 #include <tensorhub/detail/random_id.hpp>
 #include <tensorhub/server.hpp>
 #include <tensorhub/service/codec.hpp>
 #include <tensorhub/worker/copy_protocol.hpp>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -182,6 +184,9 @@ TEST_CASE(
   auto later = std::async(std::launch::async, [&] { return weights.hold(at_least(2), 20s).version(); });
   CHECK(world.copy->update(latest, 20s).version == 1);
   CHECK(later.wait_for(100ms) == std::future_status::timeout);
+  const std::jthread looks{[&](const std::stop_token& stop) {  // takes no message from the thread that waits
+    while (!stop.stop_requested()) static_cast<void>(weights.live_version());
+  }};
   world.publish(2);
   CHECK(world.copy->update(latest, 20s).version == 2);
   CHECK(later.get() == 2);

@@ -112,9 +112,8 @@ TENSORHUB_DECL update_report any_shared_copy::update(version_selector selector,
     kept.kept = kept.version == live;
     if (kept.kept) return kept;
   }
-  const auto desk = desk_;
   const std::size_t side = side_to_stage();
-  switch (desk->wait_until_free(side, until)) {
+  switch (desk_->wait_until_free(side, until)) {
     case side_wait::free:
       break;
     case side_wait::interrupted:
@@ -124,7 +123,7 @@ TENSORHUB_DECL update_report any_shared_copy::update(version_selector selector,
                                          holders_of(side) + " still hold: they must end their held_copy");
   }
   update_report report = stage(selector, detail::time_left(until), reach);
-  desk->show(side, install().version);
+  desk_->show(side, install().version);
   return report;
 }
 

@@ -16,6 +16,8 @@ namespace tensorhub::inline TENSORHUB_MODE::shared_copy_detail {
 
 /// Processes that are attached at a time.
 inline constexpr std::size_t most_attached = 1024;
+/// Messages of one process that are answered before others have their turn.
+inline constexpr int messages_at_once = 16;
 
 [[nodiscard]] inline detail::unique_socket listen_as(const std::string& name) {
   try {
@@ -67,7 +69,7 @@ TENSORHUB_DECL void copy_desk::show(std::size_t side, version_number version) no
   const std::lock_guard lock{mutex_};
   live_side_ = side;
   live_version_ = version;
-  // A process whose socket accepts no more hears of it when it asks to hold something older.
+  // A process that has left its messages unread, so that its socket accepts no more, asks in its next `hold`.
   for (const auto& [descriptor, each] : connections_) static_cast<void>(send_packet(descriptor, live()));
 }
 
@@ -145,7 +147,7 @@ TENSORHUB_DECL bool copy_desk::greet(int socket) const noexcept {
 }
 
 TENSORHUB_DECL bool copy_desk::answer(connection& each) noexcept {
-  for (;;) {
+  for (int i = 0; i < messages_at_once; ++i) {
     copy_packet asked;
     detail::unique_fd unwanted;
     const packet_outcome outcome = receive_packet(each.socket.get(), asked, unwanted);
@@ -164,6 +166,7 @@ TENSORHUB_DECL bool copy_desk::answer(connection& each) noexcept {
     reply.kind = is_live ? copy_message::held : copy_message::gone;
     if (!send_packet(each.socket.get(), reply)) return false;
   }
+  return true;
 }
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::shared_copy_detail

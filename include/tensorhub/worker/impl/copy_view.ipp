@@ -171,11 +171,8 @@ TENSORHUB_DECL std::optional<copy_hold> copy_view::try_hold(const version_select
   const auto fits = [&](version_number version) { return version && accepts(selector, version); };
   if (const auto answer = std::exchange(granted_, std::nullopt)) {
     held_[answer->side] = answer->version;
-    if (fits(answer->version)) {
-      ++holders_[answer->side];
-      return answer;
-    }
-    send(copy_message::let_go, *answer);
+    ++holders_[answer->side];
+    return answer;
   }
   if (has_ended_) throw failure(errc::disconnected, "the owner has ended: attach to its successor");
   if (fits(live_.version) && holders_[live_.side] > 0 && held_[live_.side] == live_.version) {
@@ -210,8 +207,8 @@ TENSORHUB_DECL void copy_view::receive_all() noexcept {
     const copy_hold told{static_cast<std::size_t>(packet.side), packet.version};
     if (packet.kind != copy_message::held) live_ = told;
     if (packet.kind == copy_message::live) continue;
-    asked_.reset();
-    if (!std::exchange(is_given_up_, false) && packet.kind == copy_message::held) granted_ = told;
+    const auto asked = std::exchange(asked_, std::nullopt);
+    if (!std::exchange(is_given_up_, false) && packet.kind == copy_message::held) granted_ = asked;
   }
 }
 
@@ -237,7 +234,8 @@ TENSORHUB_DECL void copy_view::let_go(std::size_t side) noexcept {
 
 TENSORHUB_DECL version_number copy_view::live_version() noexcept {
   const std::lock_guard lock{mutex_};
-  receive_all();
+  if (!is_turn_taken_)
+    receive_all();  // a call of `hold` sleeps until something arrives, and receives it itself
   return live_.version;
 }
 
