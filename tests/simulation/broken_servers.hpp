@@ -9,16 +9,16 @@
 #include <utility>
 #include <vector>
 
+#include "support/simulation/server.hpp"
 #include "tensorhub/detail/build_mode.hpp"
-#include "tensorhub/service/catalog.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::testing {
 
 /// Lets the keys live that an earlier server's readers have.
-class server_that_revokes_nothing : public catalog {
+class server_that_revokes_nothing : public simulated_server {
  public:
-  using catalog::catalog;
-  [[nodiscard]] std::vector<outgoing> take_output() {
+  using simulated_server::simulated_server;
+  [[nodiscard]] std::vector<outgoing> take_output() override {
     auto output = catalog::take_output();
     for (outgoing& out : output) {
       if (auto* drained = get_if<messages::drained_reply>(&out.message.body)) drained->revoke = false;
@@ -29,10 +29,10 @@ class server_that_revokes_nothing : public catalog {
 
 /// Counts a lease from the moment at which its reader is first heard after it was told of it: an unpublish
 /// does not wait for those that have only been assigned.
-class server_that_counts_at_the_start : public catalog {
+class server_that_counts_at_the_start : public simulated_server {
  public:
-  using catalog::catalog;
-  void receive(time_point now, const messages::envelope& message) {
+  using simulated_server::simulated_server;
+  void receive(time_point now, const messages::envelope& message) override {
     for_each_lease([&](const auto& lease) {
       if (lease.reader.value == message.sender) started_.insert(lease.id);
     });
@@ -46,19 +46,14 @@ class server_that_counts_at_the_start : public catalog {
         [&](const auto& lease) { waits = waits || (lease.source == source && started_.contains(lease.id)); });
     if (!waits) early_.push_back({source, {epoch().value, message.sequence, {}, messages::drained_reply{}}});
   }
-  [[nodiscard]] std::vector<outgoing> take_output() {
+  [[nodiscard]] std::vector<outgoing> take_output() override {
     auto output = catalog::take_output();
     for (outgoing& out : std::exchange(early_, {})) output.push_back(std::move(out));
     return output;
   }
-  /// Those that it counts.
-  template <typename Visitor>
-  void for_each_lease(Visitor&& visit) const {
-    catalog::for_each_lease([&](const auto& lease) {
-      if (started_.contains(lease.id) || !lease.reader || !record_of(lease.source) ||
-          !record_of(lease.source)->drain)
-        visit(lease);
-    });
+  [[nodiscard]] bool counts(const catalog_detail::lease_state& lease) const override {
+    return started_.contains(lease.id) || !lease.reader || !record_of(lease.source) ||
+           !record_of(lease.source)->drain;
   }
 
  private:
@@ -67,17 +62,18 @@ class server_that_counts_at_the_start : public catalog {
 };
 
 /// Says yes to everybody who asks for retention, and does nothing.
-class server_that_retains_nothing : public catalog {
+class server_that_retains_nothing : public simulated_server {
  public:
-  using catalog::catalog;
-  void receive(time_point now, messages::envelope message) {
+  using simulated_server::simulated_server;
+  void receive(time_point now, const messages::envelope& received) override {
+    messages::envelope message = received;
     if (auto* change = get_if<messages::retain_request>(&message.body)) {
       if (change->keep_latest) promised_ = true;
       *change = {};
     }
     catalog::receive(now, message);
   }
-  [[nodiscard]] bool retains(const std::string&, version_number) const { return promised_; }
+  [[nodiscard]] bool retains(const std::string&, version_number) const override { return promised_; }
 
  private:
   bool promised_ = false;

@@ -8,7 +8,8 @@
 
 #include "histories.hpp"
 #include "run_histories.hpp"
-#include "support/simulation/world.hpp"
+#include "support/simulation/options.hpp"
+#include "support/simulation/server.hpp"
 #include "tensorhub/policy/consistency/bounded_staleness.hpp"
 #include "tensorhub/policy/consistency/independent.hpp"
 #include "tensorhub/policy/integrity/none.hpp"
@@ -31,56 +32,53 @@ static_assert(scheduler<tight_nearest_source>);
 }  // namespace
 
 TEST_CASE("contract: the default policies") {
-  run_histories<simulation<>>("default policies", 2500, 0.0);
+  run_histories("default policies", policies_of(), 2500, 0.0);
 }
 
 TEST_CASE("contract: servers die and are replaced, workers stand still, bits flip") {
-  run_histories<simulation<>>("hard", 1500, 0.0, hard_options_for);
+  run_histories("hard", policies_of(), 1500, 0.0, hard_options_for);
 }
 
 TEST_CASE("contract: retained versions are handed over before their last reliable holder lets go") {
-  run_histories<simulation<>>("retention", 800, 0.0, retaining_options_for);
+  run_histories("retention", policies_of(), 800, 0.0, retaining_options_for);
 }
 
 TEST_CASE("contract: retained versions, while servers die and workers stand still") {
-  run_histories<simulation<>>("retention, hard", 500, 0.0, hard_retaining_options_for);
+  run_histories("retention, hard", policies_of(), 500, 0.0, hard_retaining_options_for);
 }
 
 TEST_CASE("contract: patient holders, readers that stand still, processes restarted at their address") {
-  run_histories<simulation<>>("patient", 1600, 0.0, patient_options_for, 300);
-  run_histories<simulation<nearest_source, group_consistent, no_integrity>>("patient, no_integrity", 400, 0.0,
-                                                                            patient_options_for, 300);
+  run_histories("patient", policies_of(), 1600, 0.0, patient_options_for, 300);
+  run_histories("patient, no_integrity", policies_of<nearest_source, group_consistent, no_integrity>(), 400,
+                0.0, patient_options_for, 300);
 }
 
 TEST_CASE("contract: trainers that overwrite before unpublish are noticed by their readers") {
-  run_histories<simulation<>>("careless trainers", 400, 0.3);
+  run_histories("careless trainers", policies_of(), 400, 0.3);
 }
 
 TEST_CASE("contract: other schedulers") {
-  run_histories<simulation<least_loaded>>("least_loaded", 200, 0.0);
+  run_histories("least_loaded", policies_of<least_loaded>(), 200, 0.0);
 }
 
 TEST_CASE("contract: newcomers take places between others") {
-  run_histories<simulation<tight_nearest_source>>("two sources, two credits", 500, 0.0);
+  run_histories("two sources, two credits", policies_of<tight_nearest_source>(), 500, 0.0);
 }
 
 TEST_CASE("contract: other consistency policies") {
-  run_histories<simulation<nearest_source, bounded_staleness>>("bounded_staleness", 200, 0.0);
-  run_histories<simulation<nearest_source, independent>>("independent", 200, 0.0);
+  run_histories("bounded_staleness", policies_of<nearest_source, bounded_staleness>(), 200, 0.0);
+  run_histories("independent", policies_of<nearest_source, independent>(), 200, 0.0);
 }
 
 TEST_CASE("contract: without digests the control block alone keeps versions apart") {
-  run_histories<simulation<nearest_source, group_consistent, no_integrity>>("no_integrity", 400, 0.0);
+  run_histories("no_integrity", policies_of<nearest_source, group_consistent, no_integrity>(), 400, 0.0);
 }
 
 TEST_CASE("equal seeds give equal histories") {
-  simulation_statistics first;
-  for (int run = 0; run < 2; ++run) {
-    simulation<> history{options_for(11)};
-    history.run();
-    if (run == 0) first = history.statistics();
-    CHECK(history.statistics().events == first.events);
-    CHECK(history.statistics().updates == first.updates);
-    CHECK(history.statistics().chunks == first.chunks);
-  }
+  const auto twelve = [] { return run_histories("twelve, twice", policies_of(), 48, 0.0); };
+  const simulation_statistics first = twelve();
+  const simulation_statistics second = twelve();
+  CHECK(second.events == first.events);
+  CHECK(second.updates == first.updates);
+  CHECK(second.chunks == first.chunks);
 }

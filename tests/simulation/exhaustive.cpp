@@ -110,10 +110,10 @@ bool is_fast() {
   return scaled(400) >= 100;
 }
 
-template <typename Server = catalog_of<>>
-search_result look_everywhere(const named_world& world, std::uint64_t most_states) {
+search_result look_everywhere(const named_world& world, std::uint64_t most_states,
+                              const simulated_policies& policies = policies_of()) {
   const auto started = std::chrono::steady_clock::now();
-  search all{[&] { return std::make_unique<small_world<Server>>(world.options); }};
+  search all{[&] { return std::make_unique<small_world>(world.options, policies); }};
   search_result found = all.run(most_states);
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
   std::cout << "exhaustive: " << world.name << ": " << found.states << " states, " << found.steps
@@ -147,24 +147,11 @@ void check_sound(const named_world& world, const search_result& found) {
                                              << to_string(found.history) << "\": " << found.broken->sentence);
 }
 
-/// Believes at once that whoever is there is all there is.
-class server_with_no_grace : public catalog {
- public:
-  server_with_no_grace(catalog_options options, server_epoch epoch)
-      : catalog{without_grace(std::move(options)), epoch} {}
-
- private:
-  [[nodiscard]] static catalog_options without_grace(catalog_options options) {
-    options.recovery_grace = {};
-    return options;
-  }
-};
-
 /// Says that nobody reads any more only when it is asked again.
-class server_that_wakes_nobody : public catalog {
+class server_that_wakes_nobody : public simulated_server {
  public:
-  using catalog::catalog;
-  [[nodiscard]] std::vector<outgoing> take_output() {
+  using simulated_server::simulated_server;
+  [[nodiscard]] std::vector<outgoing> take_output() override {
     auto output = catalog::take_output();
     std::erase_if(output, [this](const outgoing& out) {
       const bool drained = holds_alternative<messages::drained_reply>(out.message.body);
@@ -178,10 +165,10 @@ class server_that_wakes_nobody : public catalog {
 };
 
 /// Waits for the cut-off of a dead reader, and orders none.
-class server_that_orders_no_cut_off : public catalog {
+class server_that_orders_no_cut_off : public simulated_server {
  public:
-  using catalog::catalog;
-  [[nodiscard]] std::vector<outgoing> take_output() {
+  using simulated_server::simulated_server;
+  [[nodiscard]] std::vector<outgoing> take_output() override {
     auto output = catalog::take_output();
     std::erase_if(output, [](const outgoing& out) {
       return holds_alternative<messages::cut_off_push>(out.message.body);
@@ -190,10 +177,9 @@ class server_that_orders_no_cut_off : public catalog {
   }
 };
 
-template <typename Server = catalog_of<>>
 void check_caught(const std::string& bug, const small_world_options& options, rule broken,
-                  std::size_t most_steps) {
-  const search_result found = look_everywhere<Server>({bug, options}, 100'000);
+                  std::size_t most_steps, const simulated_policies& policies = policies_of()) {
+  const search_result found = look_everywhere({bug, options}, 100'000, policies);
   REQUIRE_MESSAGE(found.broken.has_value(), bug);
   std::cout << "planted: " << bug << " | steps: " << found.history.size() << " | " << found.broken->sentence
             << " | " << to_string(found.history) << std::endl;
@@ -231,7 +217,7 @@ TEST_CASE("exhaustive: a printed history") {
 }
 
 TEST_CASE("exhaustive: orders that are left out lead to no other end") {
-  const auto make = [] { return std::make_unique<small_world<>>(two_shards); };
+  const auto make = [] { return std::make_unique<small_world>(two_shards); };
   const search_result some = search{make}.run(200'000);
   const search_result all = search{make, true}.run(200'000);
   CHECK(some.exhausted);
@@ -248,35 +234,34 @@ TEST_CASE("exhaustive: planted bugs") {
                       world.planted.cuts_nobody_off = true;
                     }),
                rule::permission, 20);
-  check_caught<server_that_counts_at_the_start>("lease counted at transfer start", one_rollout,
-                                                rule::permission, 20);
-  check_caught<server_with_no_grace>("grace period left out",
-                                     with(one_rollout,
-                                          [](auto& world) {
-                                            world.servers = 1;
-                                            world.asks_latest = true;
-                                          }),
-                                     rule::grace, 40);
-  check_caught<server_that_retains_nothing>("retention forgotten",
-                                            with(one_rollout, [](auto& world) { world.keep_latest = 1; }),
-                                            rule::retention, 20);
-  check_caught<server_that_wakes_nobody>("a drain's answer is not sent", one_rollout, rule::calls, 30);
-  check_caught<server_that_orders_no_cut_off>("a dead reader's lease stays",
-                                              with(one_rollout, [](auto& world) { world.kills = 1; }),
-                                              rule::end_of_history, 60);
+  check_caught("lease counted at transfer start", one_rollout, rule::permission, 20,
+               decided_by<server_that_counts_at_the_start>());
+  check_caught("grace period left out",
+               with(one_rollout,
+                    [](auto& world) {
+                      world.servers = 1;
+                      world.asks_latest = true;
+                    }),
+               rule::grace, 40, with_grace({}));
+  check_caught("retention forgotten", with(one_rollout, [](auto& world) { world.keep_latest = 1; }),
+               rule::retention, 20, decided_by<server_that_retains_nothing>());
+  check_caught("a drain's answer is not sent", one_rollout, rule::calls, 30,
+               decided_by<server_that_wakes_nobody>());
+  check_caught("a dead reader's lease stays", with(one_rollout, [](auto& world) { world.kills = 1; }),
+               rule::end_of_history, 60, decided_by<server_that_orders_no_cut_off>());
   if (!is_fast()) return;
-  check_caught<server_that_revokes_nothing>("keys not revoked after a fail-over",
-                                            with(one_rollout,
-                                                 [](auto& world) {
-                                                   world.servers = 1;
-                                                   world.pauses = 1;
-                                                 }),
-                                            rule::permission, 30);
-  check_caught<catalog_of<nearest_source, independent>>("each shard decides for itself",
-                                                        with(two_shards,
-                                                             [](auto& world) {
-                                                               world.consistency = independent::name;
-                                                               world.asks_latest = true;
-                                                             }),
-                                                        rule::group_version, 40);
+  check_caught("keys not revoked after a fail-over",
+               with(one_rollout,
+                    [](auto& world) {
+                      world.servers = 1;
+                      world.pauses = 1;
+                    }),
+               rule::permission, 30, decided_by<server_that_revokes_nothing>());
+  check_caught("each shard decides for itself",
+               with(two_shards,
+                    [](auto& world) {
+                      world.consistency = independent::name;
+                      world.asks_latest = true;
+                    }),
+               rule::group_version, 40, policies_of<nearest_source, independent>());
 }

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <iostream>
 #include <map>
 #include <optional>
@@ -17,6 +18,7 @@
 
 #include "broken_servers.hpp"
 #include "histories.hpp"
+#include "support/simulation/server.hpp"
 #include "support/simulation/world.hpp"
 #include "tensorhub/policy/consistency/independent.hpp"
 #include "tensorhub/policy/integrity/none.hpp"
@@ -32,40 +34,34 @@ struct catch_record {
   std::optional<violation> first{};
 };
 
+using plant_fault = std::function<void(simulation&)>;
+
 /// Runs histories with a planted fault until one is caught.
-template <typename Simulation, typename Plant>
-catch_record first_violation_with(simulation_options (*options_of)(std::uint64_t), std::uint64_t limit,
-                                  Plant&& plant) {
+template <typename OptionsOf>
+catch_record first_violation_with(const simulated_policies& policies, OptionsOf&& options_of,
+                                  std::uint64_t limit, const plant_fault& plant = {}) {
   for (std::uint64_t seed = 1; seed <= limit; ++seed) {
-    Simulation history{options_of(seed)};
-    plant(history);
+    simulation history{options_of(seed), policies};
+    if (plant) plant(history);
     history.run();
     if (!history.violations().empty()) return {seed, history.violations().front()};
   }
   return {limit, {}};
 }
-template <typename Simulation, typename Plant>
-catch_record first_violation(std::uint64_t limit, double careless, duration unpublish_timeout,
-                             Plant&& plant) {
-  static double careless_trainer;
-  static duration timeout;
-  careless_trainer = careless;
-  timeout = unpublish_timeout;
-  return first_violation_with<Simulation>(
-      [](std::uint64_t seed) {
-        simulation_options options = options_for(seed);
-        options.careless_trainer = careless_trainer;
-        options.unpublish_timeout = timeout;
-        return options;
-      },
-      limit, plant);
+catch_record first_violation(const simulated_policies& policies, std::uint64_t limit, double careless,
+                             duration unpublish_timeout, const plant_fault& plant = {}) {
+  const auto options_of = [&](std::uint64_t seed) {
+    simulation_options options = options_for(seed);
+    options.careless_trainer = careless;
+    options.unpublish_timeout = unpublish_timeout;
+    return options;
+  };
+  return first_violation_with(policies, options_of, limit, plant);
 }
 
-using default_simulation = simulation<>;
-
-template <typename Change>
-auto plant_in_workers(Change change) {
-  return [change](default_simulation& history) {
+/// `change` also takes the workers that start later.
+plant_fault plant_in_workers(void (*change)(simulated_worker&)) {
+  return [change](simulation& history) {
     history.for_each_worker(change);
     history.on_spawn = change;
   };
@@ -86,10 +82,11 @@ void check_not_caught(const catch_record& caught) {
 
 /// Forgets no answer that is still to come, although its worker has given the request up: 64 of them, and the
 /// worker is mute.
-class server_that_waits_for_given_up_requests : public catalog {
+class server_that_waits_for_given_up_requests : public simulated_server {
  public:
-  using catalog::catalog;
-  void receive(time_point now, messages::envelope message) {
+  using simulated_server::simulated_server;
+  void receive(time_point now, const messages::envelope& received) override {
+    messages::envelope message = received;
     std::set<request_sequence>& open = unanswered_[message.sender];
     if (holds_alternative<messages::update_request>(message.body) &&
         message.sequence > acknowledged_[message.sender]) {
@@ -101,7 +98,7 @@ class server_that_waits_for_given_up_requests : public catalog {
     acknowledged_[message.sender] = std::max(acknowledged_[message.sender], message.acknowledged);
     catalog::receive(now, message);
   }
-  [[nodiscard]] std::vector<outgoing> take_output() {
+  [[nodiscard]] std::vector<outgoing> take_output() override {
     auto output = catalog::take_output();
     for (const outgoing& out : output) unanswered_[out.to.value].erase(out.message.sequence);
     return output;
@@ -113,10 +110,11 @@ class server_that_waits_for_given_up_requests : public catalog {
 };
 
 /// Forgets answers up to the first request that is open: a request that waits long holds all others.
-class server_that_acknowledges_in_order : public catalog {
+class server_that_acknowledges_in_order : public simulated_server {
  public:
-  using catalog::catalog;
-  void receive(time_point now, messages::envelope message) {
+  using simulated_server::simulated_server;
+  void receive(time_point now, const messages::envelope& received) override {
+    messages::envelope message = received;
     if (!message.open.empty()) message.acknowledged = {message.open.front().value - 1};
     message.open.clear();
     catalog::receive(now, message);
@@ -124,10 +122,11 @@ class server_that_acknowledges_in_order : public catalog {
 };
 
 /// Lets an incarnation join at as many places as it likes.
-class server_with_many_places : public catalog {
+class server_with_many_places : public simulated_server {
  public:
-  using catalog::catalog;
-  void receive(time_point now, messages::envelope message) {
+  using simulated_server::simulated_server;
+  void receive(time_point now, const messages::envelope& received) override {
+    messages::envelope message = received;
     const auto* join = get_if<messages::join_request>(&message.body);
     if (join != nullptr && knows(incarnation{message.sender})) {
       const auto* known = record_of(incarnation{message.sender});
@@ -140,7 +139,7 @@ class server_with_many_places : public catalog {
     }
     catalog::receive(now, message);
   }
-  [[nodiscard]] std::vector<outgoing> take_output() {
+  [[nodiscard]] std::vector<outgoing> take_output() override {
     auto output = catalog::take_output();
     for (outgoing& out : output) {
       if (const auto name = names_.find(out.to.value); name != names_.end())
@@ -154,47 +153,50 @@ class server_with_many_places : public catalog {
 };
 
 /// Believes that a worker that has failed still holds what it held before.
-class server_that_forgets_overwriting : public catalog {
+class server_that_forgets_overwriting : public simulated_server {
  public:
-  using catalog::catalog;
-  void receive(time_point now, messages::envelope message) {
+  using simulated_server::simulated_server;
+  void receive(time_point now, const messages::envelope& received) override {
+    messages::envelope message = received;
     if (auto* finish = get_if<messages::finish_request>(&message.body)) finish->intact = true;
     catalog::receive(now, message);
   }
 };
 
 /// Takes every replica for a datacenter of its own: each gets the version from afar.
-class server_that_crosses_often : public catalog {
+class server_that_crosses_often : public simulated_server {
  public:
-  using catalog::catalog;
-  void receive(time_point now, messages::envelope message) {
+  using simulated_server::simulated_server;
+  void receive(time_point now, const messages::envelope& received) override {
+    messages::envelope message = received;
     if (auto* join = get_if<messages::join_request>(&message.body)) join->place.datacenter = join->replica;
     catalog::receive(now, message);
   }
 };
 
 /// Promises less than it gives.
-class server_without_credits : public catalog {
+class server_without_credits : public simulated_server {
  public:
-  using catalog::catalog;
-  [[nodiscard]] source_limits limits() const noexcept { return {8, 1}; }
+  using simulated_server::simulated_server;
+  [[nodiscard]] source_limits limits() const noexcept override { return {8, 1}; }
 };
 
 /// Relies on machines that may vanish.
-class server_that_relies_on_spot : public catalog {
+class server_that_relies_on_spot : public simulated_server {
  public:
-  using catalog::catalog;
-  void receive(time_point now, messages::envelope message) {
+  using simulated_server::simulated_server;
+  void receive(time_point now, const messages::envelope& received) override {
+    messages::envelope message = received;
     if (auto* join = get_if<messages::join_request>(&message.body)) join->spot = false;
     catalog::receive(now, message);
   }
 };
 
 /// Counts a holder as a survivor until it is declared dead, however long it has been silent.
-class server_that_relies_on_the_silent : public catalog {
+class server_that_relies_on_the_silent : public simulated_server {
  public:
-  using catalog::catalog;
-  void receive(time_point now, const messages::envelope& message) {
+  using simulated_server::simulated_server;
+  void receive(time_point now, const messages::envelope& message) override {
     const auto others = others_than(message.sender);
     std::map<incarnation, time_point> heard;
     for (catalog_detail::worker_state* other : others)
@@ -220,26 +222,23 @@ class server_that_relies_on_the_silent : public catalog {
 };
 
 template <typename Server>
-using simulation_of = simulation<nearest_source, group_consistent, xxh3_128, Server>;
-
-template <typename Server>
 catch_record first_violation_of() {
-  return first_violation<simulation_of<Server>>(300, 0.0, std::chrono::milliseconds{100}, [](auto&) {});
+  return first_violation(decided_by<Server>(), 300, 0.0, std::chrono::milliseconds{100});
 }
 
 /// The lease of a dead reader ends at once: its source is not told to cut it off, nor waited for.
-class server_that_expires_leases : public catalog {
+class server_that_expires_leases : public simulated_server {
  public:
-  using catalog::catalog;
-  void receive(time_point now, const messages::envelope& message) {
+  using simulated_server::simulated_server;
+  void receive(time_point now, const messages::envelope& message) override {
     catalog::receive(now, message);
     expire(now);
   }
-  void advance(time_point now) {
+  void advance(time_point now) override {
     catalog::advance(now);
     expire(now);
   }
-  [[nodiscard]] std::vector<outgoing> take_output() {
+  [[nodiscard]] std::vector<outgoing> take_output() override {
     auto output = catalog::take_output();
     std::erase_if(output, [](const outgoing& out) {
       return holds_alternative<messages::cut_off_push>(out.message.body);
@@ -262,25 +261,12 @@ class server_that_expires_leases : public catalog {
   std::uint64_t last_ = 0;
 };
 
-/// Believes too soon that whoever is there is all there is.
-class server_without_grace : public catalog {
- public:
-  server_without_grace(catalog_options options, server_epoch epoch)
-      : catalog{without_grace(std::move(options)), epoch} {}
-
- private:
-  [[nodiscard]] static catalog_options without_grace(catalog_options options) {
-    options.recovery_grace = std::chrono::milliseconds{60};
-    return options;
-  }
-};
-
 /// Counts a replica as a survivor until it is gone, although it has asked to let go: of two that leave, each
 /// is told that the other one stays.
-class server_that_trusts_leavers : public catalog {
+class server_that_trusts_leavers : public simulated_server {
  public:
-  using catalog::catalog;
-  void receive(time_point now, const messages::envelope& message) {
+  using simulated_server::simulated_server;
+  void receive(time_point now, const messages::envelope& message) override {
     const auto* record = record_of(incarnation{message.sender});
     const version_number version =
         record != nullptr && record->held ? record->held->version : version_number{};
@@ -333,17 +319,16 @@ inline simulation_options leaving_options_for(std::uint64_t seed) {
 
 TEST_CASE("planted: a careless trainer and readers that skip the digests") {
   check_caught("digests skipped, trainer overwrites early",
-               first_violation<default_simulation>(
-                   200, 0.5, std::chrono::milliseconds{100},
-                   plant_in_workers([](auto& worker) { worker.faults.skip_digests = true; })),
+               first_violation(policies_of(), 200, 0.5, std::chrono::milliseconds{100},
+                               plant_in_workers([](auto& worker) { worker.faults.skip_digests = true; })),
                rule::shown_chunks);
 }
 
 namespace {
 
 /// ... with the rules overlooked that see at once that memory is given back too early: what comes of it?
-auto plant_and_wait_for_bytes(void (*change)(default_simulation::worker_type&)) {
-  return [change](default_simulation& history) {
+plant_fault plant_and_wait_for_bytes(void (*change)(simulated_worker&)) {
+  return [change](simulation& history) {
     plant_in_workers(change)(history);
     history.overlooked = {rule::permission, rule::sources};
   };
@@ -353,66 +338,66 @@ auto plant_and_wait_for_bytes(void (*change)(default_simulation::worker_type&)) 
 
 TEST_CASE("planted: a source that does not cut off, and readers that skip both checks") {
   check_caught("no cut-off, no header check, no digests",
-               first_violation<default_simulation>(400, 0.0, std::chrono::milliseconds{1},
-                                                   plant_and_wait_for_bytes([](auto& worker) {
-                                                     worker.faults.no_cut_off = true;
-                                                     worker.faults.skip_header_check = true;
-                                                     worker.faults.skip_digests = true;
-                                                   })),
+               first_violation(policies_of(), 400, 0.0, std::chrono::milliseconds{1},
+                               plant_and_wait_for_bytes([](auto& worker) {
+                                 worker.faults.no_cut_off = true;
+                                 worker.faults.skip_header_check = true;
+                                 worker.faults.skip_digests = true;
+                               })),
                rule::shown_chunks);
 }
 
 TEST_CASE("planted: the epoch is not raised and digests are skipped") {
   check_caught("no cut-off, epoch not raised, no digests",
-               first_violation<default_simulation>(400, 0.0, std::chrono::milliseconds{1},
-                                                   plant_and_wait_for_bytes([](auto& worker) {
-                                                     worker.faults.no_cut_off = true;
-                                                     worker.faults.no_epoch = true;
-                                                     worker.faults.skip_digests = true;
-                                                   })),
+               first_violation(policies_of(), 400, 0.0, std::chrono::milliseconds{1},
+                               plant_and_wait_for_bytes([](auto& worker) {
+                                 worker.faults.no_cut_off = true;
+                                 worker.faults.no_epoch = true;
+                                 worker.faults.skip_digests = true;
+                               })),
                rule::shown_chunks);
 }
 
 TEST_CASE("planted: a reader shows chunks before they have arrived, and its readers skip the digests") {
   check_caught("chunks shown before their arrival, no digests",
-               first_violation<default_simulation>(400, 0.0, std::chrono::milliseconds{100},
-                                                   plant_in_workers([](auto& worker) {
-                                                     worker.faults.shows_early = true;
-                                                     worker.faults.skip_digests = true;
-                                                   })),
+               first_violation(policies_of(), 400, 0.0, std::chrono::milliseconds{100},
+                               plant_in_workers([](auto& worker) {
+                                 worker.faults.shows_early = true;
+                                 worker.faults.skip_digests = true;
+                               })),
                rule::shown_chunks);
 }
 
 TEST_CASE("planted: a chunk is served on before it was verified") {
   check_caught("chunks served on unverified, flipped bits",
-               first_violation_with<default_simulation>(
-                   hard_options_for, 200,
-                   plant_in_workers([](auto& worker) { worker.faults.shows_unverified = true; })),
+               first_violation_with(policies_of(), hard_options_for, 200, plant_in_workers([](auto& worker) {
+                                      worker.faults.shows_unverified = true;
+                                    })),
                rule::shown_chunks);
 }
 
 TEST_CASE("planted: a reader takes an open version for whole") {
-  check_caught("an open version counts when all of it is there",
-               first_violation<default_simulation>(
-                   200, 0.0, std::chrono::milliseconds{100},
-                   [](auto& history) {
-                     plant_in_workers([](auto& worker) { worker.faults.ends_open = true; })(history);
-                     history.overlooked = {rule::beliefs};  // the server believes nothing of that
-                   }),
-               rule::whole);
+  check_caught(
+      "an open version counts when all of it is there",
+      first_violation(policies_of(), 200, 0.0, std::chrono::milliseconds{100},
+                      [](auto& history) {
+                        plant_in_workers([](auto& worker) { worker.faults.ends_open = true; })(history);
+                        history.overlooked = {rule::beliefs};  // the server believes nothing of that
+                      }),
+      rule::whole);
 }
 
 TEST_CASE("planted: the lanes of a pull connect without knowing of each other") {
-  check_caught("all lanes wait for the same source",
-               first_violation<default_simulation>(
-                   200, 0.0, std::chrono::milliseconds{100},
-                   plant_in_workers([](auto& worker) { worker.faults.lanes_connect_alone = true; })),
-               rule::lanes);
+  check_caught(
+      "all lanes wait for the same source",
+      first_violation(policies_of(), 200, 0.0, std::chrono::milliseconds{100},
+                      plant_in_workers([](auto& worker) { worker.faults.lanes_connect_alone = true; })),
+      rule::lanes);
 }
 
 TEST_CASE("a reader that shows chunks before they have arrived is seen through by digests alone") {
   const catch_record caught =
-      first_violation<default_simulation>(60, 0.0, std::chrono::milliseconds{100}, [](auto& history) {
+      first_violation(policies_of(), 60, 0.0, std::chrono::milliseconds{100}, [](auto& history) {
         plant_in_workers([](auto& worker) { worker.faults.shows_early = true; })(history);
         history.overlooked = {rule::shown_chunks};
       });
@@ -420,19 +405,18 @@ TEST_CASE("a reader that shows chunks before they have arrived is seen through b
 }
 
 TEST_CASE("without cut-off the header check alone still keeps the bytes apart") {
-  const catch_record caught = first_violation<default_simulation>(100, 0.0, std::chrono::milliseconds{1},
-                                                                  plant_and_wait_for_bytes([](auto& worker) {
-                                                                    worker.faults.no_cut_off = true;
-                                                                    worker.faults.skip_digests = true;
-                                                                  }));
+  const catch_record caught = first_violation(policies_of(), 100, 0.0, std::chrono::milliseconds{1},
+                                              plant_and_wait_for_bytes([](auto& worker) {
+                                                worker.faults.no_cut_off = true;
+                                                worker.faults.skip_digests = true;
+                                              }));
   check_not_caught(caught);
 }
 
 TEST_CASE("planted: a source that does not cut off") {
   check_caught("no cut-off",
-               first_violation<default_simulation>(
-                   200, 0.0, std::chrono::milliseconds{1},
-                   plant_in_workers([](auto& worker) { worker.faults.no_cut_off = true; })),
+               first_violation(policies_of(), 200, 0.0, std::chrono::milliseconds{1},
+                               plant_in_workers([](auto& worker) { worker.faults.no_cut_off = true; })),
                rule::permission);
 }
 
@@ -448,47 +432,44 @@ simulation_options many_stand_still(std::uint64_t seed) {
 
 TEST_CASE("planted: the epoch check is skipped") {
   check_caught("header not read again",
-               first_violation_with<default_simulation>(
-                   many_stand_still, 300,
-                   plant_in_workers([](auto& worker) { worker.faults.skip_header_check = true; })),
+               first_violation_with(policies_of(), many_stand_still, 300, plant_in_workers([](auto& worker) {
+                                      worker.faults.skip_header_check = true;
+                                    })),
                rule::sources);
 }
 
 TEST_CASE("planted: the epoch check is skipped, without digests, and processes are restarted at once") {
-  using history_type = simulation<nearest_source, group_consistent, no_integrity>;
   const auto change = [](auto& worker) { worker.faults.skip_header_check = true; };
   check_caught("header not read again, no digests",
-               first_violation_with<history_type>(many_stand_still, 600,
-                                                  [&](auto& history) {
-                                                    history.for_each_worker(change);
-                                                    history.on_spawn = change;
-                                                    history.overlooked = {rule::sources};
-                                                  }),
+               first_violation_with(policies_of<nearest_source, group_consistent, no_integrity>(),
+                                    many_stand_still, 600,
+                                    [&](auto& history) {
+                                      history.for_each_worker(change);
+                                      history.on_spawn = change;
+                                      history.overlooked = {rule::sources};
+                                    }),
                rule::shown_chunks);
 }
 
 TEST_CASE("planted: leases of dead readers expire without cut-off") {
-  check_caught(
-      "expiry without cut-off",
-      first_violation_with<simulation_of<server_that_expires_leases>>(patient_options_for, 300, [](auto&) {}),
-      rule::permission);
+  check_caught("expiry without cut-off",
+               first_violation_with(decided_by<server_that_expires_leases>(), patient_options_for, 300),
+               rule::permission);
 }
 
 TEST_CASE("planted: the keys of an earlier server's readers stay valid") {
   check_caught("keys not revoked after a fail-over",
-               first_violation_with<simulation_of<server_that_revokes_nothing>>(patient_options_for, 500,
-                                                                                [](auto&) {}),
+               first_violation_with(decided_by<server_that_revokes_nothing>(), patient_options_for, 500),
                rule::permission);
 }
 
 TEST_CASE("planted: a lease counts from the start of its transfer") {
   check_caught("lease counted at transfer start",
-               first_violation_with<simulation_of<server_that_counts_at_the_start>>(
-                   patient_options_for, 300,
-                   // It answers before it has done what it says.
-                   [](auto& history) {
-                     history.overlooked = {rule::beliefs, rule::drains};
-                   }),
+               first_violation_with(decided_by<server_that_counts_at_the_start>(), patient_options_for, 300,
+                                    // It answers before it has done what it says.
+                                    [](auto& history) {
+                                      history.overlooked = {rule::beliefs, rule::drains};
+                                    }),
                rule::permission);
 }
 
@@ -499,31 +480,30 @@ TEST_CASE("planted: a new server grants itself no grace") {
     options.takeovers_per_second *= 4;
     return options;
   };
-  check_caught("grace period left out",
-               first_violation_with<simulation_of<server_without_grace>>(
-                   many_servers, 600,
-                   // With so many changes of server a trainer may be too late without any bug.
-                   [](auto& history) { history.overlooked = {rule::trainers}; }),
-               rule::grace);
+  check_caught(
+      "grace period left out",
+      first_violation_with(with_grace(std::chrono::milliseconds{60}), many_servers, 600,
+                           // With so many changes of server a trainer may be too late without any bug.
+                           [](auto& history) { history.overlooked = {rule::trainers}; }),
+      rule::grace);
 }
 
 TEST_CASE("planted: of two that leave, each is told that the other one stays") {
-  check_caught(
-      "two leavers trust each other",
-      first_violation_with<simulation_of<server_that_trusts_leavers>>(leaving_options_for, 500, [](auto&) {}),
-      rule::retention);
-  const catch_record sound = first_violation_with<default_simulation>(leaving_options_for, 100, [](auto&) {});
+  check_caught("two leavers trust each other",
+               first_violation_with(decided_by<server_that_trusts_leavers>(), leaving_options_for, 500),
+               rule::retention);
+  const catch_record sound = first_violation_with(policies_of(), leaving_options_for, 100);
   check_not_caught(sound);
 }
 
 TEST_CASE("planted: latest is resolved per shard") {
   check_caught(
       "each shard decides for itself",
-      first_violation<simulation<nearest_source, independent>>(200, 0.0, std::chrono::milliseconds{100},
-                                                               [](auto& history) {
-                                                                 history.expect_groups = true;
-                                                                 history.overlooked = {rule::steps};
-                                                               }),
+      first_violation(policies_of<nearest_source, independent>(), 200, 0.0, std::chrono::milliseconds{100},
+                      [](auto& history) {
+                        history.expect_groups = true;
+                        history.overlooked = {rule::steps};
+                      }),
       rule::group_version);
 }
 
@@ -538,10 +518,10 @@ TEST_CASE("planted: a server that forgets answers in order") {
 }
 
 TEST_CASE("planted: a silent holder is relied upon until it is declared dead") {
-  check_caught("the silent relied upon",
-               first_violation_with<simulation_of<server_that_relies_on_the_silent>>(retaining_options_for,
-                                                                                     600, [](auto&) {}),
-               rule::retention);
+  check_caught(
+      "the silent relied upon",
+      first_violation_with(decided_by<server_that_relies_on_the_silent>(), retaining_options_for, 600),
+      rule::retention);
 }
 
 TEST_CASE("planted: an incarnation may join at a second place") {
@@ -564,38 +544,35 @@ TEST_CASE("planted: a server that takes overwritten memory for intact") {
 
 TEST_CASE("planted: an update given up while its group finishes says that nothing was overwritten") {
   check_caught("an unconfirmed success is forgotten",
-               first_violation<default_simulation>(
-                   600, 0.0, std::chrono::milliseconds{100},
-                   plant_in_workers([](auto& worker) { worker.faults.forgets_success = true; })),
+               first_violation(policies_of(), 600, 0.0, std::chrono::milliseconds{100},
+                               plant_in_workers([](auto& worker) { worker.faults.forgets_success = true; })),
                rule::beliefs);
 }
 
 TEST_CASE("planted: a failed update leaves another version's description beside the bytes that are kept") {
-  check_caught("what was held is shown under another description",
-               first_violation<default_simulation>(
-                   600, 0.0, std::chrono::milliseconds{100},
-                   plant_in_workers([](auto& worker) { worker.faults.forgets_description = true; })),
-               rule::readable);
+  check_caught(
+      "what was held is shown under another description",
+      first_violation(policies_of(), 600, 0.0, std::chrono::milliseconds{100},
+                      plant_in_workers([](auto& worker) { worker.faults.forgets_description = true; })),
+      rule::readable);
 }
 
 TEST_CASE("planted: flipped bits, and readers that skip the digests") {
-  check_caught(
-      "bits flip, digests skipped",
-      first_violation_with<default_simulation>(
-          hard_options_for, 60, plant_in_workers([](auto& worker) { worker.faults.skip_digests = true; })),
-      rule::shown_chunks);
+  check_caught("bits flip, digests skipped",
+               first_violation_with(policies_of(), hard_options_for, 60, plant_in_workers([](auto& worker) {
+                                      worker.faults.skip_digests = true;
+                                    })),
+               rule::shown_chunks);
 }
 
 TEST_CASE("planted: a server that promises retention and retains nothing") {
   check_caught("retention forgotten",
-               first_violation_with<simulation_of<server_that_retains_nothing>>(retaining_options_for, 60,
-                                                                                [](auto&) {}),
+               first_violation_with(decided_by<server_that_retains_nothing>(), retaining_options_for, 60),
                rule::retention);
 }
 
 TEST_CASE("planted: spot replicas count for retention") {
   check_caught("spot relied upon",
-               first_violation_with<simulation_of<server_that_relies_on_spot>>(retaining_options_for, 100,
-                                                                               [](auto&) {}),
+               first_violation_with(decided_by<server_that_relies_on_spot>(), retaining_options_for, 100),
                rule::retention);
 }

@@ -5,11 +5,11 @@
 
 #include "histories.hpp"
 #include "run_histories.hpp"
-#include "support/simulation/world.hpp"
+#include "support/simulation/server.hpp"
 
 using namespace tensorhub;
 using namespace tensorhub::testing;
 
 TEST_CASE("contract: short histories, many of them") {
-  run_histories<simulation<>>("short", 95'000, 0.0, short_options_for, 100);
+  run_histories("short", policies_of(), 95'000, 0.0, short_options_for, 100);
 }

@@ -26,14 +26,13 @@
 #include <variant>
 
 #include "support/simulation/options.hpp"
+#include "support/simulation/server.hpp"
 #include "support/simulation/violation.hpp"
 #include "tensorhub/detail/build_mode.hpp"
-#include "tensorhub/service/catalog.hpp"
 #include "tensorhub/service/session.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::testing {
 
-template <typename Server>
 class contract_rules {
  public:
   /// The incarnations of join requests that no session has sent (`double_joins_per_second`).
@@ -44,7 +43,7 @@ class contract_rules {
       : settings_{settings}, statistics_{&statistics}, violate_{std::move(violate)} {}
 
   /// The server that is authoritative from now on; it knows no worker yet.
-  void attach(const Server& server) {
+  void attach(const simulated_server& server) {
     server_ = &server;
     peers_.clear();
     notified_.clear();
@@ -188,7 +187,7 @@ class contract_rules {
            holds_alternative<messages::leave_request>(body);
   }
 
-  const Server* server_ = nullptr;
+  const simulated_server* server_ = nullptr;
   catalog_options settings_;
   simulation_statistics* statistics_;
   report_violation violate_;

@@ -13,34 +13,34 @@
 #include "support/simulation/control_network.hpp"
 #include "support/simulation/event_queue.hpp"
 #include "support/simulation/options.hpp"
+#include "support/simulation/server.hpp"
 #include "tensorhub/detail/build_mode.hpp"
-#include "tensorhub/service/catalog.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::testing {
 
-template <typename Server>
 class simulated_servers {
  public:
   static constexpr std::size_t count = 2;  ///< addresses
 
   struct hooks {
-    std::function<void(Server&)> started{};      ///< called when a server becomes authoritative
+    std::function<void(simulated_server&)> started{};  ///< called when a server becomes authoritative
     std::function<void(std::size_t)> stepped{};  ///< called when the server at this address may have output
   };
 
   /// Borrows all arguments.
   simulated_servers(event_queue& events, control_network& network, simulation_statistics& statistics,
-                    catalog_options settings, hooks tell)
+                    catalog_options settings, const simulated_policies& policies, hooks tell)
       : events_{&events},
         network_{&network},
         statistics_{&statistics},
         settings_{std::move(settings)},
+        make_{policies.make_server},
         tell_{std::move(tell)} {}
 
   /// Null: no server listens there.
-  [[nodiscard]] Server* at(std::size_t index) const { return servers_[index].get(); }
+  [[nodiscard]] simulated_server* at(std::size_t index) const { return servers_[index].get(); }
   /// Null: there is no server now.
-  [[nodiscard]] Server* current() const { return at(current_); }
+  [[nodiscard]] simulated_server* current() const { return at(current_); }
   [[nodiscard]] std::size_t current_index() const noexcept { return current_; }
   [[nodiscard]] server_epoch epoch() const {
     return current() == nullptr ? server_epoch{} : current()->epoch();
@@ -52,7 +52,7 @@ class simulated_servers {
 
   void start(std::size_t index, std::uint64_t term) {
     const server_epoch epoch{term << server_term_shift | (events_->bits() >> server_term_shift)};
-    servers_[index] = std::make_unique<Server>(settings_, epoch);
+    servers_[index] = make_(settings_, epoch);
     term_ = term;
     current_ = index;
     tell_.started(*servers_[index]);
@@ -83,7 +83,7 @@ class simulated_servers {
 
  private:
   void tick(std::size_t index) {
-    const Server& server = *servers_[index];
+    const simulated_server& server = *servers_[index];
     const time_point next = std::max(server.next_deadline(), events_->now() + std::chrono::milliseconds{5});
     events_->schedule(next, [this, index, epoch = server.epoch()] {
       if (servers_[index] == nullptr || servers_[index]->epoch() != epoch) return;
@@ -97,8 +97,9 @@ class simulated_servers {
   control_network* network_;
   simulation_statistics* statistics_;
   catalog_options settings_;
+  decltype(simulated_policies::make_server) make_;
   hooks tell_;
-  std::array<std::unique_ptr<Server>, count> servers_;
+  std::array<std::unique_ptr<simulated_server>, count> servers_;
   std::size_t current_ = 0;  ///< the address of the last started server
   std::uint64_t term_ = 0;
 };

@@ -119,7 +119,7 @@ class simulated_trainers {
     if (shard == 0 && !world_->over() && world_->events_.chance(options.pins))
       world_->leavers_.pin_for_a_while(worker, version);
     if (last) {
-      world_->final_version_ = version;
+      world_->finale_.version = version;
       return;
     }
     world_->events_.after(

@@ -20,8 +20,8 @@
 
 #include "support/simulation/event_queue.hpp"
 #include "support/simulation/options.hpp"
+#include "support/simulation/server.hpp"
 #include "support/simulation/violation.hpp"
-#include "tensorhub/concepts/integrity.hpp"
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/service/session.hpp"
 #include "tensorhub/transfer/control_block.hpp"
@@ -42,7 +42,6 @@ namespace tensorhub::inline TENSORHUB_MODE::testing {
   return static_cast<std::byte>(x >> 56);
 }
 
-template <integrity Integrity>
 class simulated_worker {
  public:
   static constexpr std::uint64_t control_base = UINT64_MAX;
@@ -72,12 +71,13 @@ class simulated_worker {
     std::function<bool()> flips_a_bit{};
   };
 
+  /// Borrows `events`, `shape` and `integrity`.
   simulated_worker(event_queue& events, services world, session_options options, incarnation self,
-                   const layout& shape)
+                   const layout& shape, const simulated_integrity& integrity)
       : events_{&events},
+        integrity_{&integrity},
         world_{std::move(world)},
         name_{options.replica + "/" + std::to_string(options.shard.index)},
-        model_{options.model},
         shard_{options.shard},
         layout_{&shape},
         control_{control_block{self, shape}},
@@ -144,15 +144,15 @@ class simulated_worker {
 
   /// Makes the digests, shows the version and announces it.
   session_ticket publish(version_number version, duration timeout) {
-    const std::uint64_t seed = Integrity::bind(model_, version, shard_);
+    const std::uint64_t seed = seed_of(version);
     std::vector<digest128> table;
     for (chunk_index chunk = 0; chunk < layout_->chunk_count(); ++chunk) {
-      table.push_back(Integrity::chunk_digest(seed, chunk, bytes_of(chunk)));
+      table.push_back(integrity_->chunk_digest(seed, chunk, bytes_of(chunk)));
     }
     if ((!core_.held() || core_.is_open()) && !core_.busy() && !core_.fatal())
       data_shell{*this}.show(version, core_.epoch(), table);
     const auto ticket = core_.publish(events_->now(), version,
-                                      Integrity::enabled ? Integrity::root(seed, table) : digest128{},
+                                      integrity_->enabled ? integrity_->root(seed, table) : digest128{},
                                       control_region(), events_->now() + timeout);
     settle();
     return ticket;
@@ -172,8 +172,8 @@ class simulated_worker {
   void fill(version_number version, chunk_index chunk) {
     std::uint64_t position = starts_[chunk];
     for (std::byte& each : bytes_of(chunk)) each = content_byte(version, shard_.index, position++);
-    const std::uint64_t seed = Integrity::bind(model_, version, shard_);
-    control_.add_chunk(chunk, Integrity::chunk_digest(seed, chunk, bytes_of(chunk)));
+    const std::uint64_t seed = seed_of(version);
+    control_.add_chunk(chunk, integrity_->chunk_digest(seed, chunk, bytes_of(chunk)));
   }
 
   /// Other workers can read received chunks meanwhile.
@@ -397,9 +397,12 @@ class simulated_worker {
       worker.open_epoch_ = worker.promised_epoch_ = epoch;
     }
   };
+  [[nodiscard]] std::uint64_t seed_of(version_number version) const {
+    return integrity_->bind(core_.options().model, version, shard_);
+  }
   /// Other workers can read this received chunk from here on.
   void show_chunk(chunk_index chunk) {
-    if (transferred_.was_open && Integrity::enabled)
+    if (transferred_.was_open && integrity_->enabled)
       control_.add_chunk(chunk, transfer_->table()[chunk]);
     else
       control_.add_chunk(chunk);
@@ -479,7 +482,7 @@ class simulated_worker {
     }
     end_transfer();
     pull_options rules{.window_chunks = 2, .confirm_every = 4};
-    rules.needs_root = Integrity::enabled;
+    rules.needs_root = integrity_->enabled;
     rules.open = order.open;
     rules.poll_longest = std::chrono::milliseconds{1};
     rules.stall_timeout = std::chrono::milliseconds{30};
@@ -664,8 +667,7 @@ class simulated_worker {
       core_.source_released(events_->now(), sources_[slot].source.lease);
     }
     if (faults.ends_open && transfer_->confirmed_chunks() == layout_->chunk_count())
-      transfer_->commit(
-          Integrity::root(Integrity::bind(model_, transferred_.version, shard_), transfer_->table()));
+      transfer_->commit(integrity_->root(seed_of(transferred_.version), transfer_->table()));
     compare_roots();
     if (transfer_->done()) complete();
   }
@@ -673,7 +675,7 @@ class simulated_worker {
   void compare_roots() {
     const auto root = transfer_->unsettled();
     if (!root) return;
-    if (Integrity::root(Integrity::bind(model_, transferred_.version, shard_), transfer_->table()) != *root)
+    if (integrity_->root(seed_of(transferred_.version), transfer_->table()) != *root)
       world_.violate({rule::received_chunks, name_ + " has other digests of the open version " +
                                                  to_string(transferred_.version) + " than were published"});
     transfer_->settle();
@@ -768,9 +770,8 @@ class simulated_worker {
       case pull_task::kind_type::block: {
         const version_number version = transferred_.version;
         digest128 root;
-        if (Integrity::enabled && state.status == completion_status::ok) {
-          root = Integrity::root(Integrity::bind(model_, version, shard_),
-                                 read_control_digests(state.bytes, *layout_));
+        if (integrity_->enabled && state.status == completion_status::ok) {
+          root = integrity_->root(seed_of(version), read_control_digests(state.bytes, *layout_));
         }
         if (transfer_->block_arrived(channel, state.status, state.bytes, root, events_->now()) &&
             !transferred_.is_shown) {
@@ -780,9 +781,8 @@ class simulated_worker {
       }
       case pull_task::kind_type::chunk: {
         digest128 digest;
-        if (Integrity::enabled && state.status == completion_status::ok) {
-          digest = Integrity::chunk_digest(Integrity::bind(model_, transferred_.version, shard_), task.chunk,
-                                           bytes_of(task.chunk));
+        if (integrity_->enabled && state.status == completion_status::ok) {
+          digest = integrity_->chunk_digest(seed_of(transferred_.version), task.chunk, bytes_of(task.chunk));
         }
         if (faults.skip_digests && !transfer_->table().empty()) digest = transfer_->table()[task.chunk];
         if (state.status == completion_status::ok) by_lease_[task.chunk] = state.by_lease;
@@ -852,9 +852,9 @@ class simulated_worker {
   }
 
   event_queue* events_;
+  const simulated_integrity* integrity_;
   services world_;
   std::string name_;
-  std::string model_;
   shard_of shard_;
   const layout* layout_;
   std::vector<std::vector<std::byte>> memory_;

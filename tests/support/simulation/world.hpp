@@ -4,7 +4,7 @@
 /// faults of the control network, processes that die and callers that cancel. The contract is checked after
 /// every event.
 ///
-///     tensorhub::testing::simulation<> history{{.seed = 17}};
+///     tensorhub::testing::simulation history{{.seed = 17}};
 ///     history.run();
 ///     for (const violation& each : history.violations()) ...  // each sentence names seed and time
 ///
@@ -20,7 +20,6 @@
 ///   6  every call ends by its deadline (and the time that one answer needs)
 /// The rules of rules.hpp hold too. A history ends with a finale without faults, in which every replica must
 /// get the last version, and no lease may be left.
-/// the last version, and no lease may be left.
 
 #include <algorithm>
 #include <functional>
@@ -29,11 +28,9 @@
 #include <optional>
 #include <set>
 #include <string>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
-#include "support/catalog_of.hpp"
 #include "support/simulation/calls.hpp"
 #include "support/simulation/control_network.hpp"
 #include "support/simulation/grace_rule.hpp"
@@ -43,101 +40,27 @@
 #include "support/simulation/places.hpp"
 #include "support/simulation/retained_versions.hpp"
 #include "support/simulation/rules.hpp"
+#include "support/simulation/server.hpp"
 #include "support/simulation/servers.hpp"
 #include "support/simulation/trace.hpp"
 #include "support/simulation/trainers.hpp"
 #include "support/simulation/worker.hpp"
 #include "tensorhub/detail/build_mode.hpp"
-#include "tensorhub/policy/integrity/xxh3_128.hpp"
-#include "tensorhub/service/catalog.hpp"
 #include "tensorhub/service/session/joining.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::testing {
 
-/// `Server`: the catalog, or a broken one that the rules must catch.
-template <scheduler Scheduler = nearest_source, consistency Consistency = group_consistent,
-          integrity Integrity = xxh3_128, typename Server = catalog_of<Scheduler, Consistency>>
 class simulation {
  public:
-  using worker_type = simulated_worker<Integrity>;
+  using worker_type = simulated_worker;
 
-  explicit simulation(simulation_options options)
-      : options_{options},
-        events_{options.seed},
-        shape_{{{"norm", dtype::f32, {10}},
-                {"bias", dtype::u8, {77}},
-                {"wq", dtype::bf16, {16, 20}},
-                {"wk", dtype::f32, {130}},
-                {"gate", dtype::u8, {256}}},
-               256},
-        network_{events_, options_, statistics_},
-        servers_{events_,
-                 network_,
-                 statistics_,
-                 catalog_settings(),
-                 {[this](Server& server) {
-                    rules_.attach(server);
-                    retained_.forget_verdicts();
-                    grace_.attach(events_.now(), latest_published_);
-                  },
-                  [this](std::size_t index) { flush_server(index, nullptr); }}},
-        rules_{catalog_settings(), statistics_, [this](violation found) { violate(std::move(found)); }} {
-    servers_.start(0, 0);
-    rules_.datacenter_of = [this](incarnation id) {
-      const worker_type* worker = find(id);
-      return worker == nullptr ? std::string{} : worker->core().options().place.datacenter;
-    };
-    network_.connect(
-        {[this](std::size_t server, const messages::envelope& message) { at_server(server, message); },
-         [this](std::size_t server, incarnation id, const messages::envelope& message) {
-           at_worker(server, id, message);
-         }});
-    for (std::uint32_t shard = 0; shard < options_.shards; ++shard) {
-      spawn({trainer, shard});
-      events_.after(network_.delay(), [this, shard] { trainers_.train(shard, version_number{1}, false); });
-    }
-    for (std::size_t i = 0; i < options_.rollouts; ++i) {
-      const std::string replica = "rollout-" + std::to_string(i);
-      for (std::uint32_t shard = 0; shard < options_.shards; ++shard) {
-        rollouts_.push_back({replica, shard});
-        if (events_.chance(options_.late_starters))
-          spawn_later({replica, shard}, std::chrono::milliseconds{500});
-        else
-          spawn({replica, shard});
-      }
-      events_.after(network_.delay(), [this, replica] { next_round(replica); });
-    }
-    repeat(options_.connection_losses_per_second, [this] { network_.lose_one(); });
-    repeat(options_.kills_per_second, [this] { kill(rollouts_[events_.below(rollouts_.size())]); });
-    repeat(options_.double_joins_per_second, [this] { join_twice(); });
-    repeat(options_.server_kills_per_second, [this] {
-      if (log) note("the server is killed");
-      servers_.kill();
-    });
-    repeat(options_.takeovers_per_second, [this] {
-      if (log) note("another server takes over");
-      servers_.take_over();
-    });
-    repeat(options_.pauses_per_second, [this] { pause_random_worker(); });
-    repeat(options_.polite_leavers_per_second, [this] { leavers_.retire_random_replica(); });
-  }
+  explicit simulation(simulation_options options, simulated_policies policies = policies_of());
+  ~simulation();
+  simulation(const simulation&) = delete;
+  simulation& operator=(const simulation&) = delete;
 
   /// Runs the history to its end; by then every call must have ended.
-  void run() {
-    const time_point end = time_point{} + options_.length + grace;
-    while (violations_.empty() && !is_at_rest() && events_.step(end)) {
-      if (++steps_ % 64 == 0) calls_.check(events_.now(), [this](incarnation id) { return find(id); });
-    }
-    if (violations_.empty()) check_end();
-    statistics_.events = events_.executed();
-    if (servers_.current() != nullptr)
-      statistics_.taken_back = servers_.current()->statistics().sources_taken_back;
-    for (const auto& worker : workers_) {
-      statistics_.chunks += worker->confirmed_chunks();
-      statistics_.origins.relayed += worker->origins().relayed;
-      statistics_.origins.ahead += worker->origins().ahead;
-    }
-  }
+  void run();
 
   [[nodiscard]] const std::vector<violation>& violations() const noexcept { return violations_; }
   [[nodiscard]] const simulation_statistics& statistics() const noexcept { return statistics_; }
@@ -151,8 +74,8 @@ class simulation {
   std::function<void(const log_line&)> log{};
   /// Violations to ignore, for tests of one guard alone.
   std::set<rule> overlooked{};
-  /// Checks rule 3 although the policy does not promise it.
-  bool expect_groups = Consistency::decides_per_group;
+  /// Checks rule 3; at first, whether the policy promises it.
+  bool expect_groups = true;
 
  private:
   friend simulated_leavers<simulation>;
@@ -182,6 +105,8 @@ class simulation {
     out.recovery_grace = std::chrono::milliseconds{400};
     return out;
   }
+
+  void begin_faults();
 
   [[nodiscard]] bool over() const { return events_.now() > time_point{} + options_.length; }
   [[nodiscard]] bool servers_fail() const {
@@ -225,8 +150,8 @@ class simulation {
   /// `owner`: for a temporary replica, the worker in whose process it runs; empty: a process of its own.
   worker_type& spawn(const place& where, incarnation owner = {}) {
     session_options options = simulated_place(where.first, where.second, options_, static_cast<bool>(owner));
-    options.consistency = Consistency::name;
-    options.integrity = Integrity::name;
+    options.consistency = policies_.consistency.name;
+    options.integrity = policies_.integrity.name;
     typename worker_type::services world;
     world.send = [this](worker_type& from, messages::envelope message) {
       const incarnation self = from.core().self();
@@ -256,8 +181,8 @@ class simulation {
     world.violate = [this](violation found) { violate(std::move(found)); };
     world.result = [this](worker_type& worker, const session_result& result) { calls_.end(worker, result); };
     const incarnation self{++last_incarnation_};
-    workers_.push_back(
-        std::make_unique<worker_type>(events_, std::move(world), std::move(options), self, shape_));
+    workers_.push_back(std::make_unique<worker_type>(events_, std::move(world), std::move(options), self,
+                                                     shape_, policies_.integrity));
     worker_type& worker = *workers_.back();
     by_id_[self] = &worker;
     places_[where] = &worker;
@@ -348,8 +273,8 @@ class simulation {
     ++statistics_.double_joins;
     messages::join_request join =
         session_detail::join_request_of(simulated_place(other.first, other.second, options_, false), shape_);
-    join.consistency = Consistency::name;
-    join.integrity = Integrity::name;
+    join.consistency = policies_.consistency.name;
+    join.integrity = policies_.integrity.name;
     join.tensors.assign(shape_.tensors().begin(), shape_.tensors().end());
     const messages::envelope message{worker->core().self().value, rules_type::double_join, {}, join};
     events_.after(network_.delay(), [this, message] {
@@ -393,8 +318,8 @@ class simulation {
     const bool installs = !over() && options_.installs() > 0 && events_.chance(options_.installs());
     if (options_.hasty() > 0 && events_.chance(options_.hasty())) round->numbers.resize(3);
     if (round->last) {
-      if (!final_version_) return try_again(replica);
-      selector = exactly(final_version_);
+      if (!finale_.version) return try_again(replica);
+      selector = exactly(finale_.version);
       timeout = std::chrono::milliseconds{1500};
     }
     for (std::uint32_t shard = 0; shard < options_.shards; ++shard) {
@@ -546,10 +471,10 @@ class simulation {
     if (worker != nullptr && result.operation) check_group(*worker, round.replica, result);
     if (--round.open != 0) return;
     if (round.last && round.all_succeeded) {
-      ++replicas_at_rest_;
+      ++finale_.replicas_at_rest;
       return;
     }
-    if (round.last) last_failures_[round.replica] = round.failures;
+    if (round.last) finale_.failures[round.replica] = round.failures;
     try_again(round.replica);
   }
 
@@ -575,7 +500,7 @@ class simulation {
     if (log) note(worker.name() + describe_end(result));
     groups_.check(
         worker.core().self(), worker.core().server(), worker.name(), replica, result, expect_groups,
-        Consistency::completes_per_group,
+        policies_.consistency.completes_per_group,
         [this](incarnation id) {
           const worker_type* process = find(id);
           return process != nullptr && process->core().self() == id;
@@ -587,7 +512,7 @@ class simulation {
 
   /// Every replica holds the last version, and no call is waiting.
   [[nodiscard]] bool is_at_rest() const {
-    return replicas_at_rest_ == options_.rollouts && calls_.empty() &&
+    return finale_.replicas_at_rest == options_.rollouts && calls_.empty() &&
            std::ranges::all_of(places_, [](const auto& entry) {
              const worker_type& worker = *entry.second;
              return worker.core().at_rest() || (!worker.alive() && worker.core().options().temporary);
@@ -598,12 +523,12 @@ class simulation {
     calls_.for_each([this](incarnation caller, const std::string& what) {
       if (find(caller) != nullptr) violate({rule::calls, what + " never ended"});
     });
-    if (replicas_at_rest_ != options_.rollouts) {
+    if (finale_.replicas_at_rest != options_.rollouts) {
       std::string failures;
-      for (const auto& [replica, sentence] : last_failures_) failures += " " + replica + sentence;
-      violate({rule::end_of_history, "without faults, only " + std::to_string(replicas_at_rest_) + " of " +
-                                         std::to_string(options_.rollouts) +
-                                         " replicas got the last version (" + to_string(final_version_) +
+      for (const auto& [replica, sentence] : finale_.failures) failures += " " + replica + sentence;
+      violate({rule::end_of_history, "without faults, only " + std::to_string(finale_.replicas_at_rest) +
+                                         " of " + std::to_string(options_.rollouts) +
+                                         " replicas got the last version (" + to_string(finale_.version) +
                                          "):" + failures});
     }
     if (!is_at_rest()) violate({rule::end_of_history, "a worker did not come to rest without faults"});
@@ -631,7 +556,7 @@ class simulation {
   }
 
   void at_server(std::size_t index, const messages::envelope& message) {
-    Server* const server = servers_.at(index);
+    simulated_server* const server = servers_.at(index);
     if (server == nullptr) return network_.lose(incarnation{message.sender});
     if (const auto* join = get_if<messages::join_request>(&message.body)) {
       const bool first = std::ranges::none_of(by_id_, [&](const auto& entry) {
@@ -674,9 +599,12 @@ class simulation {
     });
   }
 
+  /// Other policies let replicas keep an older version.
+  [[nodiscard]] bool checks_grace() const { return policies_.consistency.name == group_consistent::name; }
+
   /// Sends the server's output and checks its state. `cause`: the received message, if any.
   void flush_server(std::size_t index, const messages::envelope* cause) {
-    Server& server = *servers_.at(index);
+    simulated_server& server = *servers_.at(index);
     const std::vector<outgoing> output = server.take_output();
     if (index != servers_.current_index()) {
       for (const outgoing& out : output) network_.to_worker(index, out.to, out.message);
@@ -700,10 +628,10 @@ class simulation {
       rules_.check_output(events_.now(), out, !is_current || by_a_late_join || is_barred || lingered);
       if (goodbye != nullptr && !goodbye->rejoin && worker != nullptr && worker->core().self() == out.to)
         retained_.condemn(events_.now(), worker->core());
-      if (checks_grace) grace_.check(events_.now(), out, server.record_of(out.to));
+      if (checks_grace()) grace_.check(events_.now(), out, server.record_of(out.to));
       network_.to_worker(index, out.to, out.message);
     }
-    if (checks_grace) grace_.look(events_.now(), server.record_of_model("policy"));
+    if (checks_grace()) grace_.look(events_.now(), server.record_of_model("policy"));
     for (const log_line& line : server.take_log()) {
       if (log) log(line);
     }
@@ -712,7 +640,7 @@ class simulation {
   }
 
   /// Contract 4: a retained version does not vanish with a worker that asked before it gave the version up.
-  void check_retained(const Server& server) {
+  void check_retained(const simulated_server& server) {
     if (servers_.two())
       retained_.excuse_all(events_.now());  // a deposed server may allow what its successor does not know
     retained_.look(
@@ -744,19 +672,17 @@ class simulation {
     });
   }
 
-  using rules_type = contract_rules<Server>;
-  /// Other policies let replicas keep an older version.
-  static constexpr bool checks_grace = std::is_same_v<Consistency, group_consistent>;
-
+  using rules_type = contract_rules;
   /// More requests than a worker may have in flight.
   static constexpr std::size_t many_calls = limits::worker_requests_in_flight + 10;
 
   simulation_options options_;
+  simulated_policies policies_;
   simulation_statistics statistics_;
   event_queue events_;
   layout shape_;
   control_network network_;
-  simulated_servers<Server> servers_;
+  simulated_servers servers_;
   std::map<incarnation, std::size_t> asks_;  ///< the server that each worker uses
   rules_type rules_;
   std::vector<std::unique_ptr<worker_type>> workers_;
@@ -777,9 +703,11 @@ class simulation {
   std::uint64_t last_incarnation_ = 100;
   std::uint64_t steps_ = 0;
   version_number latest_published_{1};
-  version_number final_version_{};
-  std::size_t replicas_at_rest_ = 0;
-  std::map<std::string, std::string> last_failures_;
+  struct {
+    version_number version{};
+    std::size_t replicas_at_rest = 0;
+    std::map<std::string, std::string> failures{};  ///< by replica, of its last round
+  } finale_;
   std::vector<violation> violations_;
 };
 

@@ -38,7 +38,6 @@
 #include <utility>
 #include <vector>
 
-#include "support/catalog_of.hpp"
 #include "support/simulation/group_rule.hpp"
 #include "support/simulation/options.hpp"
 #include "support/simulation/rules.hpp"
@@ -66,11 +65,11 @@ struct small_world_options {
   std::uint32_t pauses = 0;   ///< of one worker, across a time-out
 };
 
-template <typename Server = catalog_of<>>
 class small_world {
  public:
-  explicit small_world(const small_world_options& options)
+  explicit small_world(const small_world_options& options, simulated_policies policies = policies_of())
       : options_{options},
+        policies_{std::move(policies)},
         left_{options.losses, options.kills, options.servers, options.pauses},
         shape_{{{"w", dtype::u8, {1}}}, 1},
         rules_{settings(), statistics_, [this](violation found) { violate(std::move(found)); }} {
@@ -225,7 +224,7 @@ class small_world {
   // ---- the start
 
   void start_server() {
-    server_ = std::make_unique<Server>(settings(), server_epoch{++servers_started_});
+    server_ = policies_.make_server(settings(), server_epoch{++servers_started_});
     rules_.attach(*server_);
   }
   void spawn(const std::string& replica, std::uint32_t shard, std::uint32_t number) {
@@ -610,11 +609,12 @@ class small_world {
   }
 
   small_world_options options_;
+  simulated_policies policies_;
   std::array<std::uint32_t, 4> left_;  ///< faults that may still happen
   layout shape_;
   simulation_statistics statistics_;
-  contract_rules<Server> rules_;
-  std::unique_ptr<Server> server_;
+  contract_rules rules_;
+  std::unique_ptr<simulated_server> server_;
   std::vector<std::unique_ptr<member>> workers_;
   time_point now_ = time_point{} + std::chrono::hours{1};
   std::uint64_t servers_started_ = 0;
