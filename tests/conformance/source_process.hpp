@@ -38,7 +38,7 @@ using tensorhub::errc;
 using tensorhub::incarnation;
 using counts = std::map<completion_status, std::size_t>;  ///< how often reads ended so
 
-inline constexpr std::uint64_t region_bytes = 64u << 20;
+inline constexpr std::uint64_t region_bytes = 16u << 20;
 inline constexpr incarnation source_id{21};
 inline constexpr incarnation reader_id{22};
 inline constexpr incarnation successor_id{23};
