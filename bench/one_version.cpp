@@ -32,7 +32,7 @@ void one_version(benchmark::State& state) {
     options.chunks = 8;
     options.shard_bytes = 100'000'000;
     options.server_time = std::chrono::microseconds{1};
-    fleet<> network{options};
+    fleet network{options};
     double spent = 0;
     std::size_t messages = 0;
     network.around_server = [&, begun = 0.0](bool begins) mutable {

@@ -39,7 +39,8 @@ plan plan_of(const report& out) {
 template <typename Scheduler>
 class changing {
  public:
-  changing(const plan& made, report& out) : made_{made}, run_{options_of(made)} {
+  changing(const plan& made, report& out)
+      : made_{made}, run_{options_of(made), Scheduler{typename Scheduler::options{}}} {
     trainer_ = run_.add("trainer");
     run_.publish_now(trainer_, 1);
     train(2);
@@ -67,9 +68,8 @@ class changing {
   double trainer_stall = 0;  ///< GPU-seconds
 
  private:
-  using field_type = field<Scheduler>;
   struct rollout {
-    typename field_type::replica members;
+    field::replica members;
     draws random;
     bool alive;
   };
@@ -143,8 +143,8 @@ class changing {
   }
 
   plan made_;
-  field_type run_;
-  typename field_type::replica trainer_{};
+  field run_;
+  field::replica trainer_{};
   std::vector<std::unique_ptr<rollout>> rollouts_{};
   std::vector<std::unique_ptr<place>> places_{};
   bool measuring_ = true;

@@ -11,8 +11,6 @@ namespace replication_bench {
 
 namespace {
 
-using field_type = field<nearest_source>;
-
 fleet_options options_of(const report& out) {
   fleet_options options;
   options.chunks = out.smoke() ? 256 : 8192;
@@ -29,11 +27,11 @@ struct course {
 /// `complete` workers hold the version; `readers` ask for it; the first holder is killed `kill_after` later.
 course replicate(report& out, const std::string& name, std::size_t complete, std::size_t readers,
                  double kill_after) {
-  field_type run{options_of(out)};
-  std::vector<field_type::replica> holders;
+  field run{options_of(out)};
+  std::vector<field::replica> holders;
   for (std::size_t i = 0; i < complete; ++i) holders.push_back(run.add("holder-" + std::to_string(i)));
   for (const auto& each : holders) run.publish_now(each, 1);
-  std::vector<field_type::replica> rollouts;
+  std::vector<field::replica> rollouts;
   for (std::size_t i = 0; i < readers; ++i) rollouts.push_back(run.add("rollout-" + std::to_string(i)));
   run.network().run([] { return false; }, std::chrono::milliseconds{100});  // all have joined
   course seen;

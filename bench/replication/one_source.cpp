@@ -26,13 +26,12 @@ struct course {
 template <typename Scheduler>
 course replicate(report& out, std::size_t readers, std::uint64_t chunks, std::size_t late = 0,
                  double late_after = 0) {
-  using field_type = field<Scheduler>;
   fleet_options options;
   options.chunks = chunks;
   options.shard_bytes = shard_bytes;
-  field_type run{options};
+  field run{options, Scheduler{typename Scheduler::options{}}};
   const auto trainer = run.add("trainer");
-  std::vector<typename field_type::replica> rollouts;
+  std::vector<field::replica> rollouts;
   for (std::size_t i = 0; i < readers; ++i) rollouts.push_back(run.add("rollout-" + std::to_string(i)));
   run.publish_now(trainer, 1);
   course seen;

@@ -103,7 +103,8 @@ stalls global_stage(const plan& made) {
 template <typename Scheduler>
 class live {
  public:
-  live(const plan& made, report& out) : made_{made}, run_{options_of(made)} {
+  live(const plan& made, report& out)
+      : made_{made}, run_{options_of(made), Scheduler{typename Scheduler::options{}}} {
     trainer_ = run_.add("trainer");
     for (std::size_t i = 0; i < made.replicas; ++i)
       rollouts_.push_back({run_.add("rollout-" + std::to_string(i)), batches{made, i}, 0});
@@ -126,9 +127,8 @@ class live {
   [[nodiscard]] double trainer_models() { return run_.sent_models(trainer_); }
 
  private:
-  using field_type = field<Scheduler>;
   struct rollout {
-    typename field_type::replica members;
+    field::replica members;
     batches lengths;
     std::uint64_t held;
   };
@@ -168,8 +168,8 @@ class live {
   }
 
   plan made_;
-  field_type run_;
-  typename field_type::replica trainer_{};
+  field run_;
+  field::replica trainer_{};
   std::vector<rollout> rollouts_{};
   stalls seen_{};
   bool measuring_ = false;

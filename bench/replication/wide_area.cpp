@@ -46,7 +46,8 @@ struct course {
 template <typename Scheduler>
 class remote {
  public:
-  remote(const plan& made, way how, report& out) : made_{made}, how_{how}, run_{options_of(made)} {
+  remote(const plan& made, way how, report& out)
+      : made_{made}, how_{how}, run_{options_of(made), Scheduler{typename Scheduler::options{}}} {
     auto& network = run_.network().network();
     location here{.datacenter = "eu"};
     if (how == way::everybody_crosses) {
@@ -97,9 +98,8 @@ class remote {
   }
 
  private:
-  using field_type = field<Scheduler>;
   struct rollout {
-    typename field_type::replica members;
+    field::replica members;
     draws random;
     bool has = false;
   };
@@ -149,9 +149,9 @@ class remote {
 
   plan made_;
   way how_;
-  field_type run_;
-  typename field_type::replica trainer_{};
-  typename field_type::replica seeder_{};
+  field run_;
+  field::replica trainer_{};
+  field::replica seeder_{};
   std::vector<rollout> rollouts_{};
   std::vector<std::string> joined_{};
   course seen_{};

@@ -9,6 +9,7 @@
 #include <numbers>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "../baselines/chain.hpp"
@@ -49,17 +50,16 @@ class draws {
 };
 
 /// A fleet with its rules, replica by replica.
-template <typename Scheduler>
 class field {
  public:
-  using fleet_type = fleet<Scheduler>;
-  using member = typename fleet_type::member;
+  using member = fleet::member;
   using replica = std::vector<member*>;  ///< by shard
 
-  explicit field(const fleet_options& options) : shards_{options.shards}, fleet_{options}, rules_{fleet_} {}
+  explicit field(const fleet_options& options, any_scheduler scheduler = nearest_source{})
+      : shards_{options.shards}, fleet_{options, std::move(scheduler)}, rules_{fleet_} {}
 
-  [[nodiscard]] fleet_type& network() noexcept { return fleet_; }
-  [[nodiscard]] fleet_rules<fleet_type>& rules() noexcept { return rules_; }
+  [[nodiscard]] fleet& network() noexcept { return fleet_; }
+  [[nodiscard]] fleet_rules& rules() noexcept { return rules_; }
   [[nodiscard]] double now() { return to_seconds(fleet_.events().now() - time_point{}); }
 
   replica add(const std::string& name, const location& place = {}, bool spot = false) {
@@ -128,8 +128,8 @@ class field {
 
  private:
   std::uint32_t shards_;
-  fleet_type fleet_;
-  fleet_rules<fleet_type> rules_;
+  fleet fleet_;
+  fleet_rules rules_;
 };
 
 }  // namespace replication_bench

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "baselines/chain.hpp"
@@ -42,14 +43,13 @@ struct history {
 };
 
 /// A trainer, and `readers` that ask at once.
-template <typename Scheduler = nearest_source>
 class spread {
  public:
-  using fleet_type = fleet<Scheduler>;
-  using member = typename fleet_type::member;
+  using member = fleet::member;
 
-  explicit spread(const fleet_options& options, std::vector<location> places = {{}})
-      : network{options}, rules{network}, trainer{network.add({.replica = "trainer"})} {
+  explicit spread(const fleet_options& options, std::vector<location> places = {{}},
+                  any_scheduler scheduler = nearest_source{})
+      : network{options, std::move(scheduler)}, rules{network}, trainer{network.add({.replica = "trainer"})} {
     places.resize(readers, places.back());
     for (std::size_t i = 0; i < readers; ++i)
       rollouts.push_back(&network.add({.replica = "rollout-" + std::to_string(i), .place = places[i]}));
@@ -83,8 +83,8 @@ class spread {
             network.network().message_bytes()};
   }
 
-  fleet_type network;
-  fleet_rules<fleet_type> rules;
+  fleet network;
+  fleet_rules rules;
   member& trainer;
   std::vector<member*> rollouts{};
   std::vector<std::int64_t> ends{};
@@ -95,7 +95,7 @@ class spread {
 
 TEST_CASE(
     "16 readers of one source: little more than one reader's time, and than one model from the trainer") {
-  spread<> run{small()};
+  spread run{small()};
   run.update_all();
   run.finish();
   CHECK(run.ends.size() == readers);
@@ -116,21 +116,21 @@ TEST_CASE("all schedulers bring every reader the version, the baselines at their
     run.finish();
     CHECK(run.rules.succeeded() == readers);
   };
-  spread<baselines::one_to_many> funnel{small()};
+  spread funnel{small(), {{}}, baselines::one_to_many{{}}};
   run_with(funnel);
   CHECK(funnel.trainer_models() == doctest::Approx(readers));
   CHECK(funnel.last_seconds >= readers * least_seconds);
-  spread<baselines::chain> line{small()};
+  spread line{small(), {{}}, baselines::chain{{}}};
   run_with(line);
   CHECK(line.trainer_models() == doctest::Approx(1));
   CHECK(line.rules.max_readers() == 1);
-  spread<least_loaded> loaded{small()};
+  spread loaded{small(), {{}}, least_loaded{{}}};
   run_with(loaded);
   CHECK(loaded.last_seconds < funnel.last_seconds / 4);
 }
 
 TEST_CASE("exactly one model crosses into the second datacenter") {
-  spread<> run{small(), {{}, {}, {}, {}, {.datacenter = "far"}}};
+  spread run{small(), {{}, {}, {}, {}, {.datacenter = "far"}}};
   using namespace std::chrono_literals;
   run.network.network().add_wide_area("", "far", {2'500'000'000, 20ms});
   run.network.network().add_wide_area("far", "", {2'500'000'000, 20ms});
@@ -146,8 +146,8 @@ TEST_CASE("exactly one model crosses into the second datacenter") {
 TEST_CASE("a killed source costs nobody the version") {
   for (const bool is_holder : {true, false}) {
     CAPTURE(is_holder);
-    spread<> calm{small()};
-    spread<> run{small()};
+    spread calm{small()};
+    spread run{small()};
     for (auto* each : {&calm, &run}) {
       auto& second = each->network.add({.replica = "second"});
       each->publish(second);
@@ -170,7 +170,7 @@ TEST_CASE("a killed source costs nobody the version") {
 }
 
 TEST_CASE("the seed of a second datacenter is killed: another one takes over") {
-  spread<> run{small(), {{}, {.datacenter = "far"}}};
+  spread run{small(), {{}, {.datacenter = "far"}}};
   using namespace std::chrono_literals;
   run.network.network().add_wide_area("", "far", {2'500'000'000, 20ms});
   run.network.network().add_wide_area("far", "", {2'500'000'000, 20ms});
@@ -198,7 +198,7 @@ TEST_CASE("equal seeds give equal histories") {
   for (const std::uint64_t seed : {1ull, 2ull}) {
     history seen[2];
     for (history& each : seen) {
-      spread<> run{small(seed)};
+      spread run{small(seed)};
       run.network.after(std::chrono::seconds{1}, [&] { run.network.kill(*run.rollouts.front()); });
       run.update_all();
       run.finish();

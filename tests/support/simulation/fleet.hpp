@@ -3,7 +3,7 @@
 /// Hundreds or thousands of workers over a simulated data network: the real catalog, session and pull, in
 /// virtual time, without bytes. It measures the speed of replication, while world.hpp checks correctness.
 ///
-///     testing::fleet<> fleet{{.chunks = 4096, .shard_bytes = 50'000'000'000}};
+///     testing::fleet fleet{{.chunks = 4096, .shard_bytes = 50'000'000'000}};
 ///     auto& trainer = fleet.add({.replica = "trainer"});
 ///     auto& rollout = fleet.add({.replica = "rollout-0"});
 ///     fleet.publish(trainer, 1);
@@ -35,7 +35,6 @@
 #include <utility>
 #include <vector>
 
-#include "support/catalog_of.hpp"
 #include "support/simulation/link_network.hpp"
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/policy/integrity/none.hpp"
@@ -87,11 +86,8 @@ struct fleet_read {
   time_point arrived{};
 };
 
-template <scheduler Scheduler = nearest_source, consistency Consistency = group_consistent>
 class fleet {
  public:
-  using catalog_type = catalog_of<Scheduler, Consistency>;
-
   class member {
    public:
     [[nodiscard]] std::uint32_t number() const noexcept { return number_; }
@@ -132,7 +128,7 @@ class fleet {
     std::uint64_t life_ = 0;  ///< of the transfer: late events notice that their transfer has ended
   };
 
-  explicit fleet(fleet_options options, Scheduler scheduler = Scheduler{typename Scheduler::options{}})
+  explicit fleet(fleet_options options, any_scheduler scheduler = nearest_source{})
       : options_{options},
         events_{options.seed},
         network_{events_, options.lan_delay},
@@ -146,7 +142,7 @@ class fleet {
   [[nodiscard]] event_queue& events() noexcept { return events_; }
   [[nodiscard]] link_network& network() noexcept { return network_; }
   [[nodiscard]] const layout& shape() const noexcept { return shape_; }
-  [[nodiscard]] const catalog_type& server() const noexcept { return server_; }
+  [[nodiscard]] const catalog& server() const noexcept { return server_; }
   [[nodiscard]] std::uint64_t broken_reads() const noexcept { return broken_reads_; }
   /// The number of all members so far, including dead ones.
   [[nodiscard]] std::size_t size() const noexcept { return members_.size(); }
@@ -167,7 +163,7 @@ class fleet {
     options.place = worker.place;
     options.spot = worker.spot;
     options.transport = "simulated";
-    options.consistency = Consistency::name;
+    options.consistency = group_consistent::name;
     options.integrity = no_integrity::name;
     const host_id host =
         network_.add_host({worker.place, worker.sending_bytes_per_second, worker.receiving_bytes_per_second});
@@ -539,7 +535,7 @@ class fleet {
   event_queue events_;
   link_network network_;
   layout shape_;
-  catalog_type server_;
+  catalog server_;
   time_point server_free_at_{};
   std::vector<std::unique_ptr<member>> members_;
   std::vector<source_slot> order_;  ///< scratch of pump

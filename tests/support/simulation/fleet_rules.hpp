@@ -3,7 +3,7 @@
 /// Watches a fleet (fleet.hpp) while it runs. Every few virtual milliseconds it checks the promises of the
 /// catalog from outside; at the end it checks that every update has ended.
 ///
-///     fleet<> fleet{options};
+///     fleet fleet{options};
 ///     fleet_rules rules{fleet};
 ///     rules.update(reader, latest, [](const fleet_update& done) { ... });
 ///     fleet.run(...);
@@ -33,13 +33,12 @@
 
 namespace tensorhub::inline TENSORHUB_MODE::testing {
 
-template <typename Fleet>
 class fleet_rules {
  public:
-  using member = typename Fleet::member;
+  using member = fleet::member;
 
-  explicit fleet_rules(Fleet& fleet, duration interval = std::chrono::milliseconds{10})
-      : fleet_{fleet}, interval_{interval} {
+  explicit fleet_rules(fleet& watched, duration interval = std::chrono::milliseconds{10})
+      : fleet_{watched}, interval_{interval} {
     watch();
   }
   fleet_rules(const fleet_rules&) = delete;
@@ -130,7 +129,7 @@ class fleet_rules {
       violated("the upstreams of worker " + to_hex(reader) + " form a cycle");
   }
 
-  Fleet& fleet_;
+  fleet& fleet_;
   duration interval_;
   std::uint64_t begun_ = 0;
   std::uint64_t succeeded_ = 0;
