@@ -75,9 +75,9 @@ TEST_CASE("contract: without digests the control block alone keeps versions apar
 }
 
 TEST_CASE("equal seeds give equal histories") {
-  const auto twelve = [] { return run_histories("twelve, twice", policies_of(), 48, 0.0); };
-  const simulation_statistics first = twelve();
-  const simulation_statistics second = twelve();
+  const auto some = [] { return run_histories("equal seeds", policies_of(), 48, 0.0); };
+  const simulation_statistics first = some();
+  const simulation_statistics second = some();
   CHECK(second.events == first.events);
   CHECK(second.updates == first.updates);
   CHECK(second.chunks == first.chunks);

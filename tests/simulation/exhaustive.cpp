@@ -258,10 +258,6 @@ TEST_CASE("exhaustive: planted bugs") {
                     }),
                rule::permission, 30, decided_by<server_that_revokes_nothing>());
   check_caught("each shard decides for itself",
-               with(two_shards,
-                    [](auto& world) {
-                      world.consistency = independent::name;
-                      world.asks_latest = true;
-                    }),
-               rule::group_version, 40, policies_of<nearest_source, independent>());
+               with(two_shards, [](auto& world) { world.asks_latest = true; }), rule::group_version, 40,
+               policies_of<nearest_source, independent>());
 }

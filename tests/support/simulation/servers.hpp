@@ -34,7 +34,7 @@ class simulated_servers {
         network_{&network},
         statistics_{&statistics},
         settings_{std::move(settings)},
-        make_{policies.make_server},
+        policies_{&policies},
         tell_{std::move(tell)} {}
 
   /// Null: no server listens there.
@@ -52,7 +52,7 @@ class simulated_servers {
 
   void start(std::size_t index, std::uint64_t term) {
     const server_epoch epoch{term << server_term_shift | (events_->bits() >> server_term_shift)};
-    servers_[index] = make_(settings_, epoch);
+    servers_[index] = policies_->make_server(settings_, epoch);
     term_ = term;
     current_ = index;
     tell_.started(*servers_[index]);
@@ -97,7 +97,7 @@ class simulated_servers {
   control_network* network_;
   simulation_statistics* statistics_;
   catalog_options settings_;
-  decltype(simulated_policies::make_server) make_;
+  const simulated_policies* policies_;
   hooks tell_;
   std::array<std::unique_ptr<simulated_server>, count> servers_;
   std::size_t current_ = 0;  ///< the address of the last started server

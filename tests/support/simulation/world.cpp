@@ -1,6 +1,6 @@
 /// \file world.cpp
-/// Where a history begins, and how it is run. What a history consists of is compiled
-/// here, once for all tests.
+/// Where a history begins, and how it is run. What a history consists of is compiled here,
+/// once for all tests.
 
 #include "support/simulation/world.hpp"
 

@@ -74,7 +74,7 @@ class simulation {
   std::function<void(const log_line&)> log{};
   /// Violations to ignore, for tests of one guard alone.
   std::set<rule> overlooked{};
-  /// Checks rule 3; at first, whether the policy promises it.
+  /// Whether rule 3 is checked. The constructor sets it to what the consistency policy promises.
   bool expect_groups = true;
 
  private:

@@ -56,8 +56,7 @@ struct small_world_options {
   std::uint64_t updates = 2;      ///< calls of each rollout: for version 1 or later, then for 2 or later, ...
   bool asks_latest = false;       ///< rollouts ask for the latest version; otherwise for at least the next
   std::uint32_t keep_latest = 0;  ///< versions that the trainer retains
-  std::string_view consistency = group_consistent::name;
-  small_faults planted{};  ///< of every worker
+  small_faults planted{};         ///< of every worker
   // How many there may be of each fault.
   std::uint32_t losses = 0;   ///< of what is under way on a worker's connection
   std::uint32_t kills = 0;    ///< of workers
@@ -235,7 +234,7 @@ class small_world {
     options.shard = {shard, options_.shards};
     options.place.host = replica;
     options.transport = "search";
-    options.consistency = std::string{options_.consistency};
+    options.consistency = std::string{policies_.consistency.name};
     options.integrity = "none";
     options.request_retry = std::chrono::seconds{1};
     options.drain_timeout = std::chrono::seconds{5};
