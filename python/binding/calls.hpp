@@ -26,6 +26,8 @@
 #include <type_traits>
 #include <utility>
 
+#include "transport_module.hpp"
+
 namespace tensorhub_python {
 
 namespace nb = nanobind;
@@ -144,7 +146,13 @@ auto waited(Interrupt&& interrupt, Call&& call) {
 
 /// By the fields' names in C++, of which Python's are the same. Unknown fields are refused.
 [[nodiscard]] tensorhub::worker_options options_of(const nb::dict& given);
-/// Of the transport that `given` names.
+/// Of the transport and the memory that `given` names.
+struct chosen_policies {
+  tensorhub::worker_policies policies;
+  streams_waiter await = nullptr;  ///< null: the memory is the host's
+};
+[[nodiscard]] chosen_policies chosen_policies_of(const nb::dict& given);
+/// Of a worker whose tensors are the library's, in host memory; throws `invalid_argument` for other memory.
 [[nodiscard]] tensorhub::worker_policies policies_of(const nb::dict& given);
 [[nodiscard]] tensorhub::reference_server_options server_options_of(const nb::dict& given);
 /// "latest", "exactly" or "at_least".

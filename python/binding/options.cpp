@@ -6,22 +6,15 @@
 #include <nanobind/stl/tuple.h>
 
 #include <map>
-#include <tensorhub/tensorhub.hpp>
-#include <tensorhub/transports/same_host.hpp>
-#include <tensorhub/transports/tcp.hpp>
 #include <tuple>
 
 #include "calls.hpp"
 #include "log.hpp"
-#include "transport_module.hpp"
+#include "near_policies.hpp"
 
 namespace tensorhub_python {
 
 namespace {
-
-using tensorhub::transports::same_host;
-using tensorhub::transports::tcp;
-using near_or_tcp = tensorhub::first_of<same_host, tcp>;
 
 /// The fields of a dictionary, each taken once; what is left at the end is unknown.
 class fields {
@@ -70,8 +63,8 @@ constexpr known_transport known_transports[] = {
     {"verbs", false, "rdma_device", "libibverbs and librdmacm"},
     {"libfabric", true, "provider", "libfabric"},
 };
-constexpr const char* transport_fields[] = {"transport",       "listen_host", "listen_port",
-                                            "advertised_host", "provider",    "rdma_device"};
+constexpr const char* policy_fields[] = {"transport", "listen_host", "listen_port", "advertised_host",
+                                         "provider",  "rdma_device", "memory"};
 
 const known_transport& transport_of(const std::string& name) {
   for (const known_transport& each : known_transports) {
@@ -90,28 +83,35 @@ void refuse_unused(const known_transport& transport, const char* option, const s
                 "transport '" + std::string{transport.name} + "' has no option " + option + ": leave it out");
 }
 
-/// Imports the transport's module.
-tensorhub::worker_policies from_module(const known_transport& transport, const transport_options& through) {
-  const std::string module_name = std::string{"tensorhub._"} + transport.name;
+/// Imports an optional module. `what` is what it is for, `needs` what a machine must have for it.
+const module_functions& functions_of(const std::string& name, const std::string& what,
+                                     const std::string& needs) {
+  const std::string module_name = "tensorhub." + name;
   const auto refuse = [&](const std::string& reason) {
-    throw error(errc::transport_failed,
-                "transport '" + std::string{transport.name} + "' cannot be used here: " + reason);
+    throw error(errc::transport_failed, what + " cannot be used here: " + reason);
   };
-  void* maker = nullptr;
+  void* functions = nullptr;
   try {
     const nb::module_ module = nb::module_::import_(module_name.c_str());
     if (nb::cast<long>(module.attr("version")) != library_version)
       refuse(module_name + " is of another version of this package: install the package again");
-    maker = PyCapsule_GetPointer(nb::object{module.attr("maker")}.ptr(), maker_name);
-    if (maker == nullptr) throw nb::python_error{};
+    functions = PyCapsule_GetPointer(nb::object{module.attr("functions")}.ptr(), capsule_name);
+    if (functions == nullptr) throw nb::python_error{};
   } catch (nb::python_error& e) {
     const std::string sentence = nb::cast<std::string>(nb::str(nb::handle{e.value()}));
     if (e.matches(PyExc_ModuleNotFoundError))
       refuse("this package was built without it; build it on a machine that has the development files of " +
-             std::string{transport.libraries} + " (pip install --no-binary tensorhub tensorhub)");
-    refuse(sentence + ". It needs " + transport.libraries + ": install them");
+             needs + " (pip install --no-binary tensorhub tensorhub)");
+    refuse(sentence + ". It needs " + needs + ": install them");
   }
-  return reinterpret_cast<policies_maker>(maker)(through);
+  return *static_cast<const module_functions*>(functions);
+}
+
+/// True for memory on CUDA devices.
+bool is_cuda(const std::string& memory) {
+  if (memory == "cuda") return true;
+  if (memory == "host") return false;
+  throw error(errc::invalid_argument, "memory '" + memory + "' does not exist: take 'host' or 'cuda'");
 }
 
 }  // namespace
@@ -145,7 +145,7 @@ tensorhub::worker_options options_of(const nb::dict& given) {
   from.take("secret_key", security.keys.secret_key);
   if (!security.server_key.empty() || !security.keys.public_key.empty() || !security.keys.secret_key.empty())
     out.security = std::move(security);
-  for (const char* const each : transport_fields) {
+  for (const char* const each : policy_fields) {
     nb::object unused;
     from.take(each, unused);
   }
@@ -154,29 +154,45 @@ tensorhub::worker_options options_of(const nb::dict& given) {
   return out;
 }
 
-tensorhub::worker_policies policies_of(const nb::dict& given) {
-  std::string name = "auto";
-  transport_options through;
+chosen_policies chosen_policies_of(const nb::dict& given) {
+  transport_options through{.transport = "auto"};
+  std::string memory = "host";
   fields from{given};
-  from.take("transport", name);
+  from.take("transport", through.transport);
   from.take("listen_host", through.listen_host);
   from.take("listen_port", through.listen_port);
   from.take("advertised_host", through.advertised_host);
   from.take("provider", through.provider);
   from.take("rdma_device", through.rdma_device);
-  const known_transport& transport = transport_of(name);
+  from.take("memory", memory);
+  const known_transport& transport = transport_of(through.transport);
   const std::string own = transport.own != nullptr ? transport.own : "";
   refuse_unused(transport, "advertised_host", through.advertised_host, transport.advertises);
   refuse_unused(transport, "provider", through.provider, own == "provider");
   refuse_unused(transport, "rdma_device", through.rdma_device, own == "rdma_device");
-  if (transport.libraries != nullptr) return from_module(transport, through);
-  if (name == "same_host") return policies_over<same_host>({});
-  tcp::options by_tcp;
-  if (!through.listen_host.empty()) by_tcp.listen_host = through.listen_host;
-  by_tcp.listen_port = through.listen_port;
-  by_tcp.advertised_host = through.advertised_host;
-  if (name == "tcp") return policies_over<tcp>(std::move(by_tcp));
-  return policies_over<near_or_tcp>(near_or_tcp::with(std::move(by_tcp)));
+  const bool on_devices = is_cuda(memory);
+  const bool is_near = transport.libraries == nullptr;
+  if (is_near && !on_devices) return {near_policies(through), nullptr};
+  std::string name = is_near ? "" : "_" + through.transport;
+  std::string what = is_near ? "" : "transport '" + through.transport + "'";
+  std::string needs = is_near ? "" : transport.libraries;
+  if (on_devices) {
+    name += "_cuda";
+    what += (is_near ? "" : " with ") + std::string{"memory 'cuda'"};
+    needs += (is_near ? "" : ", and ") + std::string{"the CUDA Toolkit"};
+  }
+  const module_functions& functions = functions_of(name, what, needs);
+  return {functions.policies(through), functions.await};
+}
+
+tensorhub::worker_policies policies_of(const nb::dict& given) {
+  std::string memory = "host";
+  fields{given}.take("memory", memory);
+  if (is_cuda(memory))
+    throw error(errc::invalid_argument,
+                "memory 'cuda' is for workers of your own tensors: here the memory is the library's, on the "
+                "host; leave the option out");
+  return chosen_policies_of(given).policies;
 }
 
 tensorhub::reference_server_options server_options_of(const nb::dict& given) {

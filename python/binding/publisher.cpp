@@ -15,6 +15,7 @@
 
 #include "calls.hpp"
 #include "doors.hpp"
+#include "streams.hpp"
 #include "tensors.hpp"
 
 namespace tensorhub_python {
@@ -44,8 +45,8 @@ class publishing_door {
   [[nodiscard]] bool is_closed() const { return worker_.is_closed(); }
 
  protected:
-  publishing_door(std::string kind, const nb::dict& given)
-      : worker_{std::move(kind), std::make_shared<Worker>(options_of(given), policies_of(given))} {}
+  publishing_door(std::string kind, const nb::dict& given, const tensorhub::worker_policies& policies)
+      : worker_{std::move(kind), std::make_shared<Worker>(options_of(given), policies)} {}
   ~publishing_door() = default;
   [[nodiscard]] std::shared_ptr<Worker> worker() const { return worker_.use(); }
 
@@ -65,10 +66,10 @@ struct publisher_tensors {
 
 class publisher : publisher_tensors, public publishing_door<publisher_worker> {
  public:
-  explicit publisher(const nb::dict& given) : publishing_door{"Publisher", given} {}
+  explicit publisher(const nb::dict& given) : publisher{given, chosen_policies_of(given)} {}
 
   void add(const std::string& name, nb::object tensor) {
-    kept_tensor seen{name, std::move(tensor), false};
+    kept_tensor seen{name, std::move(tensor), {.may_be_on_device = order_.has_devices()}};
     const tensor_place& place = seen.place();
     worker()->add(name, place.data, place.shape, place.type);
     tensors.push_back(std::move(seen));
@@ -76,16 +77,26 @@ class publisher : publisher_tensors, public publishing_door<publisher_worker> {
   void check_tensors() const {
     for (const kept_tensor& each : tensors) each.check_unmoved();
   }
-  nb::dict publish(std::uint64_t version, double timeout) {
+  nb::dict publish(std::uint64_t version, double timeout, nb::handle stream) {
     check_tensors();
-    return told(call([&](auto& worker) { return worker.publish(version, time_of(timeout)); }));
+    const auto streams = order_.before(tensors, stream);
+    return told(
+        call([&](auto& worker) { return worker.publish(version, order_.await(streams, time_of(timeout))); }));
   }
-  nb::dict publish_snapshot(std::uint64_t version, std::uint64_t stride, double timeout) {
+  nb::dict publish_snapshot(std::uint64_t version, std::uint64_t stride, double timeout, nb::handle stream) {
     check_tensors();
+    const auto streams = order_.before(tensors, stream);
     return told(call([&](auto& worker) {
-      return worker.publish(version, tensorhub::snapshot.every(stride), time_of(timeout));
+      const milliseconds left = order_.await(streams, time_of(timeout));
+      return worker.publish(version, tensorhub::snapshot.every(stride), left);
     }));
   }
+
+ private:
+  publisher(const nb::dict& given, const chosen_policies& chosen)
+      : publishing_door{"Publisher", given, chosen.policies}, order_{chosen.await} {}
+
+  stream_order order_;
 };
 
 struct arena_worker final : tensorhub::any_arena_publisher {
@@ -96,7 +107,7 @@ struct arena_worker final : tensorhub::any_arena_publisher {
 /// `tensorhub._core.Arena`.
 class arena : public publishing_door<arena_worker> {
  public:
-  explicit arena(const nb::dict& given) : publishing_door{"ArenaPublisher", given} {}
+  explicit arena(const nb::dict& given) : publishing_door{"ArenaPublisher", given, policies_of(given)} {}
 
   void declare(const std::string& name, const std::vector<std::uint64_t>& shape, const std::string& type) {
     worker()->add(name, shape, dtype_of(type));
@@ -108,7 +119,7 @@ class arena : public publishing_door<arena_worker> {
   }
   /// Not `call`: there are thousands.
   void put(const std::string& name, nb::object tensor) {
-    const kept_tensor seen{name, std::move(tensor), false};
+    const kept_tensor seen{name, std::move(tensor), {}};
     const tensor_place& place = seen.place();
     const auto known = declared_.find(name);
     if (known != declared_.end() &&
@@ -138,8 +149,9 @@ void bind_publisher(nb::module_& module) {
   nb::class_<publisher> bound{module, "Publisher"};
   bound.def(nb::init<const nb::dict&>());
   bound.def("add", &publisher::add, nb::arg(), nb::arg().none());
-  bound.def("publish", &publisher::publish);
-  bound.def("publish_snapshot", &publisher::publish_snapshot);
+  bound.def("publish", &publisher::publish, nb::arg(), nb::arg(), nb::arg().none());
+  bound.def("publish_snapshot", &publisher::publish_snapshot, nb::arg(), nb::arg(), nb::arg(),
+            nb::arg().none());
   bound.def("statistics", &publisher::statistics);
   bound.def_prop_ro("held_version", &publisher::held_version);
   bound.def_prop_ro("offloaded_bytes", &publisher::offloaded_bytes);

@@ -21,6 +21,7 @@
 
 #include "calls.hpp"
 #include "doors.hpp"
+#include "streams.hpp"
 #include "tensors.hpp"
 
 namespace tensorhub_python {
@@ -56,14 +57,20 @@ decltype(auto) visit_worker(subscriber_worker& whole, Call&& call) {
       whole);
 }
 
-std::shared_ptr<subscriber_worker> make_worker(const nb::dict& given, const std::string& mode) {
+chosen_policies policies_for(const nb::dict& given, const std::string& mode) {
+  if (mode == "double_buffered") return {policies_of(given), nullptr};  // the memory is the library's
+  return chosen_policies_of(given);
+}
+
+std::shared_ptr<subscriber_worker> make_worker(const nb::dict& given, const std::string& mode,
+                                               const tensorhub::worker_policies& policies) {
   auto out = std::make_shared<subscriber_worker>();
   if (mode == "in_place")
-    out->emplace<in_place>(options_of(given), policies_of(given));
+    out->emplace<in_place>(options_of(given), policies);
   else if (mode == "staged")
-    out->emplace<staged>(options_of(given), policies_of(given));
+    out->emplace<staged>(options_of(given), policies);
   else if (mode == "double_buffered")
-    out->emplace<double_buffered>(options_of(given), policies_of(given));
+    out->emplace<double_buffered>(options_of(given), policies);
   else
     throw error(errc::invalid_argument,
                 "mode '" + mode + "' does not exist: take 'in_place', 'staged' or 'double_buffered'");
@@ -76,13 +83,13 @@ std::shared_ptr<subscriber_worker> make_worker(const nb::dict& given, const std:
 
 /// In mode in_place into the tensors, else beside what is live.
 template <typename Worker>
-tensorhub::update_handle start(Worker& worker, tensorhub::version_selector which, double timeout,
+tensorhub::update_handle start(Worker& worker, tensorhub::version_selector which, milliseconds timeout,
                                bool near_only) {
   const auto reach = near_only ? tensorhub::update_reach::prefer_local : tensorhub::update_reach::anywhere;
   if constexpr (requires { worker.stage_async(which); })
-    return worker.stage_async(which, time_of(timeout), reach);
+    return worker.stage_async(which, timeout, reach);
   else
-    return worker.update_async(which, time_of(timeout), reach);
+    return worker.update_async(which, timeout, reach);
 }
 
 /// What a view of the library's memory keeps.
@@ -190,11 +197,11 @@ class update {
 class subscriber {
  public:
   subscriber(const nb::dict& given, const std::string& mode)
-      : worker_{"Subscriber", make_worker(given, mode)} {}
+      : subscriber{given, mode, policies_for(given, mode)} {}
 
   void add(const std::string& name, nb::object tensor) {
     const auto whole = worker_.use();
-    kept_tensor seen{name, std::move(tensor), true};
+    kept_tensor seen{name, std::move(tensor), {.written = true, .may_be_on_device = order_.has_devices()}};
     const tensor_place& place = seen.place();
     visit_worker(*whole, [&](auto& worker) {
       if constexpr (requires { worker.add(name, place.data, place.shape, place.type); })
@@ -225,29 +232,36 @@ class subscriber {
                   [&] { return visit_worker(*whole, body); });
   }
 
-  nb::dict receive(const std::string& kind, std::uint64_t version, double timeout, bool near_only) {
+  nb::dict receive(const std::string& kind, std::uint64_t version, double timeout, bool near_only,
+                   nb::handle stream) {
     check_tensors();
+    const auto whole = worker_.use();
+    const auto streams = before_writing(*whole, stream);
     return told(call([&](auto& worker) {
-      return start(worker, selector_of(kind, version), timeout, near_only)
+      const milliseconds left = order_.await(streams, time_of(timeout));
+      return start(worker, selector_of(kind, version), left, near_only)
           .wait(std::chrono::hours{24 * 365});  // it ends by its own time-out
     }));
   }
+  /// Waits for the streams before it returns.
   std::unique_ptr<update> receive_async(const std::string& kind, std::uint64_t version, double timeout,
-                                        bool near_only) {
+                                        bool near_only, nb::handle stream) {
     check_tensors();
     const auto whole = worker_.use();
+    const auto streams = before_writing(*whole, stream);
+    const milliseconds left = call([&](auto&) { return order_.await(streams, time_of(timeout)); });
     return std::make_unique<update>(std::make_shared<running_update>(running_update{
         {whole, views_},
         visit_worker(
-            *whole,
-            [&](auto& worker) { return start(worker, selector_of(kind, version), timeout, near_only); }),
+            *whole, [&](auto& worker) { return start(worker, selector_of(kind, version), left, near_only); }),
         std::holds_alternative<in_place>(*whole) ? &tensors_ : nullptr}));
   }
-  nb::dict install(double timeout) {
+  nb::dict install(double timeout, nb::handle stream) {
     check_tensors();
+    const auto streams = order_.before(tensors_, stream);
     return told(call([&](auto& worker) -> tensorhub::install_report {
       if constexpr (requires { worker.install(time_of(timeout)); })
-        return worker.install(time_of(timeout));
+        return worker.install(order_.await(streams, time_of(timeout)));
       else if constexpr (requires { worker.install(); })
         return worker.install();
       else
@@ -321,6 +335,15 @@ class subscriber {
   [[nodiscard]] bool is_closed() const { return worker_.is_closed(); }
 
  private:
+  subscriber(const nb::dict& given, const std::string& mode, const chosen_policies& chosen)
+      : order_{chosen.await}, worker_{"Subscriber", make_worker(given, mode, chosen.policies)} {}
+
+  /// A stage touches no tensor of the caller.
+  [[nodiscard]] std::vector<device_stream> before_writing(const subscriber_worker& whole,
+                                                          nb::handle stream) const {
+    if (!std::holds_alternative<in_place>(whole)) return {};
+    return order_.before(tensors_, stream);
+  }
   static void leave_at_once(subscriber_worker& whole) {
     const nb::gil_scoped_release python_goes_on;
     try {
@@ -329,6 +352,7 @@ class subscriber {
     }
   }
 
+  stream_order order_;
   std::vector<kept_tensor> tensors_;  // outlive the worker
   std::map<std::string, tensor_place> allocated_;
   std::shared_ptr<int> views_ = std::make_shared<int>();  // counts them
@@ -404,9 +428,10 @@ void bind_subscriber(nb::module_& module) {
   bound.def(nb::init<const nb::dict&, const std::string&>());
   bound.def("add", &subscriber::add, nb::arg(), nb::arg().none());
   bound.def("allocate", &subscriber::allocate);
-  bound.def("receive", &subscriber::receive);
-  bound.def("receive_async", &subscriber::receive_async, nb::keep_alive<0, 1>());
-  bound.def("install", &subscriber::install);
+  bound.def("receive", &subscriber::receive, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg().none());
+  bound.def("receive_async", &subscriber::receive_async, nb::arg(), nb::arg(), nb::arg(), nb::arg(),
+            nb::arg().none(), nb::keep_alive<0, 1>());
+  bound.def("install", &subscriber::install, nb::arg(), nb::arg().none());
   bound.def("newer", &subscriber::newer);
   bound.def("wait", &subscriber::wait);
   bound.def("tensor", &subscriber::tensor);

@@ -83,24 +83,34 @@ std::vector<std::uint64_t> shape_of(nb::handle dimensions) {
 
 constexpr auto how_to_copy =
     "is not contiguous: give its contiguous copy, or the tensor that it is a view of";
+constexpr auto how_to_write = "is read-only, and would be written: give a writable one";
 
 void* torch_address(nb::handle tensor) {
   return reinterpret_cast<void*>(nb::cast<std::uintptr_t>(tensor.attr("data_ptr")()));
 }
 
-tensor_place torch_place(const std::string& name, nb::handle tensor) {
+/// Of a tensor on a device.
+void check_device(const std::string& name, const std::string& device, tensor_use use) {
+  if (device != "cuda")
+    refuse(name, "is on device " + device + ", expected host memory" +
+                     (use.may_be_on_device ? " or a CUDA device" : "") + ": give a copy there");
+  if (!use.may_be_on_device)
+    refuse(name,
+           "is on a CUDA device, and this worker moves host memory only: make it with memory='cuda' (a "
+           "Publisher, or a Subscriber that is in_place or staged), or give a copy in host memory");
+}
+
+tensor_place torch_place(const std::string& name, nb::handle tensor, tensor_use use) {
   const auto device = text_of(tensor.attr("device").attr("type"));
   if (device == "meta") refuse(name, "is on the meta device and has no bytes: materialize it first");
-  if (device != "cpu")
-    refuse(name,
-           "is on device " + device + ", and this module moves host memory only: give a copy in host memory");
+  if (device != "cpu") check_device(name, device, use);
   if (!nb::cast<bool>(tensor.attr("is_contiguous")())) refuse(name, how_to_copy);
   constexpr std::string_view prefix = "torch.";
   const auto type = text_of(tensor.attr("dtype"));
   const bool is_named_so = type.starts_with(prefix);
   tensor_place out{torch_address(tensor),
                    framework_type(name, is_named_so ? type.substr(prefix.size()) : type),
-                   shape_of(tensor.attr("shape"))};
+                   shape_of(tensor.attr("shape")), device != "cpu"};
   const bool is_complex = out.type == dtype::c64 || out.type == dtype::c128;
   if (is_complex && nb::cast<bool>(tensor.attr("is_conj")()))
     refuse(name, "is a conjugate view: call resolve_conj()");
@@ -126,7 +136,7 @@ void* array_address(nb::handle tensor) {
   return seen->data;
 }
 
-tensor_place array_place(const std::string& name, nb::handle tensor, bool written) {
+tensor_place array_place(const std::string& name, nb::handle tensor, tensor_use use) {
   constexpr int is_contiguous = 0x1;
   constexpr int is_native = 0x200;
   constexpr int is_writable = 0x400;
@@ -136,11 +146,45 @@ tensor_place array_place(const std::string& name, nb::handle tensor, bool writte
   const dtype type = framework_type(name, text_of(tensor.attr("dtype").attr("name")));
   if ((seen->flags & is_contiguous) == 0) refuse(name, how_to_copy);
   if ((seen->flags & is_native) == 0) refuse(name, "has the other byte order: convert it first");
-  if (written && (seen->flags & is_writable) == 0)
-    refuse(name, "is read-only, and would be written: give a writable one");
+  if (use.written && (seen->flags & is_writable) == 0) refuse(name, how_to_write);
   std::vector<std::uint64_t> shape;
   for (int i = 0; i < seen->dimensions; ++i) shape.push_back(static_cast<std::uint64_t>(seen->shape[i]));
   return {seen->data, type, std::move(shape)};
+}
+
+/// The dictionary of `__cuda_array_interface__` (version 3): CuPy, Numba, JAX.
+void* cuda_array_address(nb::handle tensor) {
+  return reinterpret_cast<void*>(
+      nb::cast<std::uintptr_t>(tensor.attr("__cuda_array_interface__")["data"][nb::int_{0}]));
+}
+
+/// Of elements that lie one after the other, in bytes.
+bool are_contiguous(nb::handle strides, const std::vector<std::uint64_t>& shape, std::uint64_t element) {
+  std::uint64_t expected = element;
+  for (std::size_t i = shape.size(); i-- > 0;) {
+    if (shape[i] == 0) return true;
+    if (shape[i] != 1 && nb::cast<std::int64_t>(strides[nb::int_{i}]) != static_cast<std::int64_t>(expected))
+      return false;
+    expected *= shape[i];
+  }
+  return true;
+}
+
+tensor_place cuda_array_place(const std::string& name, nb::handle tensor, tensor_use use) {
+  check_device(name, "cuda", use);
+  const nb::dict told = nb::cast<nb::dict>(tensor.attr("__cuda_array_interface__"));
+  const auto code = nb::cast<std::string>(told["typestr"]);
+  // The codes have no name for what numpy has none for: those types come with `dtype`.
+  const bool is_named = nb::hasattr(tensor, "dtype") && nb::hasattr(tensor.attr("dtype"), "name");
+  const auto type_name = is_named ? text_of(tensor.attr("dtype").attr("name"))
+                                  : text_of(nb::module_::import_("numpy").attr("dtype")(code).attr("name"));
+  const dtype type = framework_type(name, type_name);
+  tensor_place out{cuda_array_address(tensor), type, shape_of(told["shape"]), true};
+  const bool has_strides = told.contains("strides") && !told["strides"].is_none();
+  if (has_strides && !are_contiguous(told["strides"], out.shape, tensorhub::size_bytes(type)))
+    refuse(name, how_to_copy);
+  if (use.written && nb::cast<bool>(told["data"][nb::int_{1}])) refuse(name, how_to_write);
+  return out;
 }
 
 bool is_contiguous(const any_array& array) {
@@ -153,42 +197,56 @@ bool is_contiguous(const any_array& array) {
   return true;
 }
 
-tensor_place dlpack_place(const std::string& name, const nb::object& tensor, bool written, any_array& array) {
+/// The device of a DLPack tensor in torch's words.
+std::string device_of(const any_array& array) {
+  switch (array.device_type()) {
+    case nb::device::cpu::value:
+    case nb::device::cuda_host::value:
+      return "cpu";
+    case nb::device::cuda::value:
+    case nb::device::cuda_managed::value:
+      return "cuda";
+    default:
+      return "number " + std::to_string(array.device_type()) + " of DLPack";
+  }
+}
+
+tensor_place dlpack_place(const std::string& name, const nb::object& tensor, tensor_use use,
+                          any_array& array) {
   if (!nb::try_cast(tensor, array, false)) {
-    if (nb::hasattr(tensor, "__cuda_array_interface__"))
-      refuse(name,
-             "lies on a CUDA device, and this module moves host memory only: give a copy in host memory");
     refuse(name, "is of type " + text_of(tensor.type().attr("__name__")) +
                      ": give a tensor of torch, an array of numpy, or anything with __dlpack__ or a buffer");
   }
   nb::ndarray<> writable;
-  if (written && !nb::try_cast(tensor, writable, false))
-    refuse(name, "is read-only, and would be written: give a writable one");
-  if (array.device_type() != nb::device::cpu::value)
-    refuse(name, "lies on a device, and this module moves host memory only: give a copy in host memory");
+  if (use.written && !nb::try_cast(tensor, writable, false)) refuse(name, how_to_write);
+  const std::string device = device_of(array);
+  if (device != "cpu") check_device(name, device, use);
   if (!is_contiguous(array)) refuse(name, how_to_copy);
   const auto found = std::ranges::find(known_types, array.dtype(), &type_names::dlpack);
   if (found == known_types.end())
     refuse(name, "has elements of DLPack type " + std::to_string(array.dtype().code) + " with " +
                      std::to_string(array.dtype().bits) + " bits, which the library does not know");
-  tensor_place out{const_cast<void*>(array.data()), found->type, {}};
+  tensor_place out{const_cast<void*>(array.data()), found->type, {}, device != "cpu"};
   for (std::size_t i = 0; i < array.ndim(); ++i) out.shape.push_back(array.shape(i));
   return out;
 }
 
 }  // namespace
 
-kept_tensor::kept_tensor(std::string name, nb::object tensor, bool written)
+kept_tensor::kept_tensor(std::string name, nb::object tensor, tensor_use use)
     : name_{std::move(name)}, tensor_{std::move(tensor)} {
   try {
     if (nb::hasattr(tensor_, "data_ptr") && nb::hasattr(tensor_, "is_contiguous")) {
       protocol_ = protocol::torch;
-      place_ = torch_place(name_, tensor_);
+      place_ = torch_place(name_, tensor_, use);
     } else if (nb::hasattr(tensor_, "__array_struct__") && nb::hasattr(tensor_, "dtype")) {
       protocol_ = protocol::array;
-      place_ = array_place(name_, tensor_, written);
+      place_ = array_place(name_, tensor_, use);
+    } else if (nb::hasattr(tensor_, "__cuda_array_interface__")) {
+      protocol_ = protocol::cuda_array;
+      place_ = cuda_array_place(name_, tensor_, use);
     } else {
-      place_ = dlpack_place(name_, tensor_, written, exported_);
+      place_ = dlpack_place(name_, tensor_, use, exported_);
     }
   } catch (const nb::python_error& e) {
     refuse(name_, std::string{"cannot be read: "} + e.what());
@@ -199,7 +257,9 @@ kept_tensor::kept_tensor(std::string name, nb::object tensor, bool written)
 
 void kept_tensor::check_unmoved() const {
   if (protocol_ == protocol::dlpack) return;
-  const void* const now = protocol_ == protocol::torch ? torch_address(tensor_) : array_address(tensor_);
+  const void* const now = protocol_ == protocol::torch   ? torch_address(tensor_)
+                          : protocol_ == protocol::array ? array_address(tensor_)
+                                                         : cuda_array_address(tensor_);
   if (now != place_.data)
     refuse(name_,
            "has moved since it was added (something has resized or replaced its memory): make a new "

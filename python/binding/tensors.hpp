@@ -22,24 +22,32 @@ struct tensor_place {
   void* data = nullptr;
   tensorhub::dtype type = tensorhub::dtype::u8;
   std::vector<std::uint64_t> shape{};
+  bool on_device = false;  ///< of CUDA
+};
+
+/// What a worker does with a tensor.
+struct tensor_use {
+  bool written = false;
+  bool may_be_on_device = false;
 };
 
 /// A tensor that a worker was told of, kept alive for it.
 class kept_tensor {
  public:
   /// Throws `invalid_argument`, with the tensor's name: it is no tensor, has no bytes (meta), lies on a
-  /// device, is not contiguous, has an element type that the library does not know, or must not be written
-  /// and `written` says that it will be.
-  kept_tensor(std::string name, nb::object tensor, bool written);
+  /// device and may not, is not contiguous, has an element type that the library does not know, or is
+  /// read-only and will be written.
+  kept_tensor(std::string name, nb::object tensor, tensor_use use);
 
   [[nodiscard]] const std::string& name() const noexcept { return name_; }
   [[nodiscard]] const tensor_place& place() const noexcept { return place_; }
   [[nodiscard]] const nb::object& given() const noexcept { return tensor_; }
+  [[nodiscard]] bool is_of_torch() const noexcept { return protocol_ == protocol::torch; }
   /// Throws `invalid_argument` if the bytes lie elsewhere now.
   void check_unmoved() const;
 
  private:
-  enum class protocol { torch, array, dlpack };
+  enum class protocol { torch, array, cuda_array, dlpack };
   std::string name_;
   nb::object tensor_;
   protocol protocol_ = protocol::dlpack;

@@ -1,22 +1,34 @@
 #pragma once
 /// \file transport_module.hpp
-/// What the module of an optional transport (`tensorhub._verbs`, `tensorhub._libfabric`) gives to
-/// `tensorhub._core`: one function, in a capsule. Both are built from the same sources, as one wheel.
+/// What an optional module gives to `tensorhub._core`: the policies of one more transport (`_verbs`,
+/// `_libfabric`), of memory on CUDA devices (`_cuda`), or of both (`_verbs_cuda`, `_libfabric_cuda`). All are
+/// built from the same sources, as one wheel.
 ///
-/// Such a module is of its own, because it is linked to libraries that a machine may not have. It is imported
-/// when its transport is asked for; if it cannot be, the error says why.
+/// Such a module is of its own, because it needs libraries that a machine may not have. It is imported when
+/// its transport or memory is asked for; if it cannot be, the error says why.
+///
+/// Its build defines TENSORHUB_PYTHON_MODULE, the module's name, and TENSORHUB_PYTHON_CUDA for CUDA devices.
 
 #include <Python.h>
 
+#include <chrono>
 #include <cstdint>
+#include <set>
+#include <span>
 #include <string>
 #include <tensorhub/version.hpp>
 #include <tensorhub/worker/policy_data_plane.hpp>
+#include <utility>
+
+#if defined(TENSORHUB_PYTHON_CUDA)
+#include <tensorhub/memory/cuda.hpp>
+#endif
 
 namespace tensorhub_python {
 
 /// Options of Python that are a transport's.
 struct transport_options {
+  std::string transport{};
   std::string listen_host{};  ///< empty: the transport's own choice
   std::uint16_t listen_port = 0;
   std::string advertised_host{};
@@ -24,44 +36,105 @@ struct transport_options {
   std::string rdma_device{};  ///< of verbs
 };
 
-/// Throws `transport_failed` and its like, as the transport does.
-using policies_maker = tensorhub::worker_policies (*)(const transport_options&);
+/// A stream of a device, and memory of that device: the null stream is another one on each. Memory that was
+/// freed is of no device, and its stream is not waited for.
+struct device_stream {
+  void* handle = nullptr;  ///< CUstream
+  const void* memory = nullptr;
+};
 
-inline constexpr const char* maker_name = "tensorhub.policies_maker";
+/// Waits until what the streams hold now is done, and tells what is left of `timeout`. Throws `timed_out`,
+/// `system_failed`, `invalid_argument` as `tensorhub::await_stream`.
+using streams_waiter = std::chrono::milliseconds (*)(std::span<const device_stream>,
+                                                     std::chrono::milliseconds timeout);
+
+/// What the capsule points to.
+struct module_functions {
+  /// Throws `transport_failed` and its like, as the transport does; `system_failed` without a CUDA device.
+  tensorhub::worker_policies (*policies)(const transport_options&);
+  streams_waiter await;  ///< null: of host memory
+};
+
+inline constexpr const char* capsule_name = "tensorhub.module_functions";
 inline constexpr long library_version =
     TENSORHUB_VERSION_MAJOR * 1'000'000L + TENSORHUB_VERSION_MINOR * 1'000L + TENSORHUB_VERSION_PATCH;
 
+#if defined(TENSORHUB_PYTHON_CUDA)
+using module_memory = tensorhub::cuda_memory;
+
+/// Throws `system_failed`, which says why: there is no driver, it is too old, or it has no device.
+inline void check_memory() {
+  static_cast<void>(tensorhub::cuda_driver::functions());
+}
+
+inline std::chrono::milliseconds await_streams(std::span<const device_stream> streams,
+                                               std::chrono::milliseconds timeout) {
+  const tensorhub::cuda_functions& cuda = tensorhub::cuda_driver::functions();
+  tensorhub::cuda_memory space;
+  std::set<std::pair<int, void*>> done;
+  for (const device_stream& each : streams) {
+    tensorhub::detail::cuda_pointer found;
+    tensorhub::detail::cuda_check(cuda, tensorhub::detail::ask_cuda_pointer(cuda, each.memory, found),
+                                  "cuPointerGetAttributes", "the driver does not say what an address is");
+    if (!found.known() || !done.emplace(found.device, each.handle).second) continue;
+    auto& device = tensorhub::cuda_device<tensorhub::cuda_driver>::at(found.device);
+    const tensorhub::detail::cuda_scope scope{cuda, device.context()};
+    timeout = tensorhub::await_stream(space, static_cast<CUstream>(each.handle), timeout);
+  }
+  return timeout;
+}
+inline constexpr streams_waiter module_await = await_streams;
+#else
+using module_memory = tensorhub::host_memory;
+inline void check_memory() noexcept {}
+inline constexpr streams_waiter module_await = nullptr;
+#endif
+
 template <typename Transport>
 [[nodiscard]] tensorhub::worker_policies policies_over(typename Transport::options through) {
-  return tensorhub::policies_of<Transport, tensorhub::group_consistent, tensorhub::xxh3_128,
-                                tensorhub::host_memory>(std::move(through));
+  check_memory();
+  return tensorhub::policies_of<Transport, tensorhub::group_consistent, tensorhub::xxh3_128, module_memory>(
+      std::move(through));
 }
 
-[[nodiscard]] inline PyModuleDef transport_module(const char* name) {
-  return {.m_base = PyModuleDef_HEAD_INIT,
-          .m_name = name,
-          .m_doc = "Workers over one more transport, for tensorhub._core.",
-          .m_size = -1,
-          .m_methods = nullptr,
-          .m_slots = nullptr,
-          .m_traverse = nullptr,
-          .m_clear = nullptr,
-          .m_free = nullptr};
-}
-
-/// A module with the attributes `maker` and `version`; null with Python's error set.
-[[nodiscard]] inline PyObject* make_transport_module(PyModuleDef& definition, policies_maker make) {
+/// A module with the attributes `functions` and `version`; null with Python's error set.
+[[nodiscard]] inline PyObject* make_transport_module(PyModuleDef& definition,
+                                                     const module_functions& functions) {
   PyObject* const module = PyModule_Create(&definition);
   if (module == nullptr) return nullptr;
-  PyObject* const maker = PyCapsule_New(reinterpret_cast<void*>(make), maker_name, nullptr);
-  if (maker != nullptr && PyModule_AddObjectRef(module, "maker", maker) == 0 &&
+  void* const given = const_cast<module_functions*>(&functions);
+  PyObject* const capsule = PyCapsule_New(given, capsule_name, nullptr);
+  if (capsule != nullptr && PyModule_AddObjectRef(module, "functions", capsule) == 0 &&
       PyModule_AddIntConstant(module, "version", library_version) == 0) {
-    Py_DECREF(maker);
+    Py_DECREF(capsule);
     return module;
   }
-  Py_XDECREF(maker);
+  Py_XDECREF(capsule);
   Py_DECREF(module);
   return nullptr;
 }
 
 }  // namespace tensorhub_python
+
+// Defines the module's entry point.
+#if defined(TENSORHUB_PYTHON_MODULE)
+#define TENSORHUB_PYTHON_TEXT_OF(name) #name
+#define TENSORHUB_PYTHON_TEXT(name) TENSORHUB_PYTHON_TEXT_OF(name)
+#define TENSORHUB_PYTHON_ENTRY_OF(name) PyInit_##name
+#define TENSORHUB_PYTHON_ENTRY(name) TENSORHUB_PYTHON_ENTRY_OF(name)
+#define TENSORHUB_PYTHON_DEFINE_MODULE(make_policies)                                          \
+  PyMODINIT_FUNC TENSORHUB_PYTHON_ENTRY(TENSORHUB_PYTHON_MODULE)() {                           \
+    static const tensorhub_python::module_functions functions{make_policies,                   \
+                                                              tensorhub_python::module_await}; \
+    static PyModuleDef definition{PyModuleDef_HEAD_INIT,                                       \
+                                  TENSORHUB_PYTHON_TEXT(TENSORHUB_PYTHON_MODULE),              \
+                                  "Workers of more policies, for tensorhub._core.",            \
+                                  -1,                                                          \
+                                  nullptr,                                                     \
+                                  nullptr,                                                     \
+                                  nullptr,                                                     \
+                                  nullptr,                                                     \
+                                  nullptr};                                                    \
+    return tensorhub_python::make_transport_module(definition, functions);                     \
+  }
+#endif

@@ -3,6 +3,10 @@
 Every tensor stays the caller's, in place: it is kept alive, and each call that reads or writes it checks that it still
 lies where it lay. All time-outs are in seconds. Objects may be used from any thread, but not in a process that was
 forked after they were made. A call that waits lets other threads run; Ctrl-C ends it.
+
+A call that reads or writes tensors on GPUs first waits for what is queued on `stream`: a stream of torch or CuPy, or a
+`cudaStream_t` as a number; None is torch's current stream of each device where a tensor of torch lies, and the default
+stream where others do; "all_done" says that nothing which touches the tensors is queued or running.
 """
 
 from __future__ import annotations
@@ -84,6 +88,9 @@ class Options(TypedDict, total=False):
     listen_port: int
     advertised_host: str
     """The host that readers connect to, if it is not `listen_host`."""
+    memory: Literal["host", "cuda"]
+    """Where the tensors of a publisher, or of a subscriber in mode in_place or staged, may lie: "host" is the default,
+    "cuda" means NVIDIA GPUs as well, each tensor wherever it is. What the library allocates is in host memory."""
     provider: str
     """Of libfabric, as `fi_info -l` names it; the default is "tcp"."""
     rdma_device: str
@@ -240,22 +247,26 @@ class Publisher(_InPlace):
         self._inner = _core.Publisher(_given(server, model, replica, options))
         super().__init__(server, model, replica, options.get("shard", (0, 1)))
 
-    def publish(self, version: int, timeout: float = _core.join_timeout) -> PublishReport:
+    def publish(self, version: int, timeout: float = _core.join_timeout, *, stream: object = None) -> PublishReport:
         """Shows the tensors' bytes as `version`. They must not change until `unpublish` has returned."""
-        return PublishReport(**self._inner.publish(version, timeout))
+        return PublishReport(**self._inner.publish(version, timeout, stream))
 
-    def publish_snapshot(self, version: int, stride: int = 1, timeout: float = _core.join_timeout) -> SnapshotReport:
+    def publish_snapshot(
+        self, version: int, stride: int = 1, timeout: float = _core.join_timeout, *, stream: object = None
+    ) -> SnapshotReport:
         """Publishes a copy of the tensors, which may change as soon as this returns; needs no `unpublish`.
 
         A snapshot is served until the second next one takes its memory. A trainer that publishes every tenth version
         only says `stride=10`. Costs the host memory of two shards.
         """
-        return SnapshotReport(**self._inner.publish_snapshot(version, stride, timeout))
+        return SnapshotReport(**self._inner.publish_snapshot(version, stride, timeout, stream))
 
     @contextlib.contextmanager
-    def published(self, version: int, timeout: float = _core.join_timeout) -> Iterator[PublishReport]:
+    def published(
+        self, version: int, timeout: float = _core.join_timeout, *, stream: object = None
+    ) -> Iterator[PublishReport]:
         """Publishes `version` for the time of a `with` block."""
-        report = self.publish(version, timeout)
+        report = self.publish(version, timeout, stream=stream)
         try:
             yield report
         finally:
@@ -437,6 +448,7 @@ class Subscriber(_InPlace):
         at_least: int | None = None,
         timeout: float = _core.update_timeout,
         prefer_local: bool = False,
+        stream: object = None,
     ) -> UpdateReport:
         """Takes a version: the latest that is there now, or `version`, or one that is `at_least` so high.
 
@@ -446,14 +458,14 @@ class Subscriber(_InPlace):
         and `install`, and an error leaves what is live.
         """
         if self._mode == "in_place":
-            return self._receive(version, at_least, timeout, prefer_local)
+            return self._receive(version, at_least, timeout, prefer_local, stream)
         live = self.held_version
         if live and self._is_enough(live, version, at_least):
             return UpdateReport(
                 live, kept=True, lost=False, bytes=0, seconds=0, wait_seconds=0, pull_seconds=0, sources=()
             )
         report = self._receive(version, at_least, timeout, prefer_local)
-        self._inner.install(timeout)
+        self._inner.install(timeout, stream)
         return report
 
     def stage(
@@ -468,9 +480,9 @@ class Subscriber(_InPlace):
         self._refuse_in_place("stage")
         return self._receive(version, at_least, timeout, prefer_local)
 
-    def install(self, timeout: float = _core.update_timeout) -> InstallReport:
+    def install(self, timeout: float = _core.update_timeout, *, stream: object = None) -> InstallReport:
         """Makes live what was staged: a local copy, or a flip. Nobody may use the weights meanwhile."""
-        return InstallReport(**self._inner.install(timeout))
+        return InstallReport(**self._inner.install(timeout, stream))
 
     def update_async(
         self,
@@ -479,12 +491,13 @@ class Subscriber(_InPlace):
         at_least: int | None = None,
         timeout: float = _core.update_timeout,
         prefer_local: bool = False,
+        stream: object = None,
     ) -> Update:
-        """Mode `in_place`: begins an `update` and returns; it can be awaited."""
+        """Mode `in_place`: waits for `stream`, begins an `update` and returns; the update can be awaited."""
         if self._mode != "in_place":
             raise _wrong_mode("update_async", "in_place (in others: stage_async, then install)")
         which = _selector(version, at_least)
-        return Update(self._inner.receive_async(*which, timeout, prefer_local))
+        return Update(self._inner.receive_async(*which, timeout, prefer_local, stream))
 
     def stage_async(
         self,
@@ -497,7 +510,7 @@ class Subscriber(_InPlace):
         """Modes `staged` and `double_buffered`: begins a `stage` and returns; it can be awaited."""
         self._refuse_in_place("stage_async")
         which = _selector(version, at_least)
-        return Update(self._inner.receive_async(*which, timeout, prefer_local))
+        return Update(self._inner.receive_async(*which, timeout, prefer_local, None))
 
     @property
     def staged_version(self) -> int:
@@ -522,9 +535,11 @@ class Subscriber(_InPlace):
         """What it has done since it was made, for each of its workers: one in place, two in the other modes."""
         return self._inner.statistics()
 
-    def _receive(self, version: int | None, at_least: int | None, timeout: float, prefer_local: bool) -> UpdateReport:
+    def _receive(
+        self, version: int | None, at_least: int | None, timeout: float, prefer_local: bool, stream: object = None
+    ) -> UpdateReport:
         which = _selector(version, at_least)
-        return _update_report(self._inner.receive(*which, timeout, prefer_local))
+        return _update_report(self._inner.receive(*which, timeout, prefer_local, stream))
 
     def _is_enough(self, live: int, version: int | None, at_least: int | None) -> bool:
         """What is live is what would be taken. Shards hear of new versions at different times, and call alike."""

@@ -458,54 +458,57 @@ struct entry_points {
   }
 };
 
+// The names in the driver's library, and the functions above.
+#define FAKE_CUDA_FUNCTIONS(X)                                \
+  X(cuInit, init)                                             \
+  X(cuDriverGetVersion, driver_get_version)                   \
+  X(cuGetErrorName, get_error_name)                           \
+  X(cuGetErrorString, get_error_string)                       \
+  X(cuDeviceGetCount, device_get_count)                       \
+  X(cuDeviceGet, device_get)                                  \
+  X(cuDeviceGetName, device_get_name)                         \
+  X(cuDeviceGetUuid_v2, device_get_uuid)                      \
+  X(cuDeviceGetAttribute, device_get_attribute)               \
+  X(cuThreadExchangeStreamCaptureMode, exchange_capture_mode) \
+  X(cuDevicePrimaryCtxRetain, primary_context_retain)         \
+  X(cuCtxPushCurrent_v2, context_push)                        \
+  X(cuCtxPopCurrent_v2, context_pop)                          \
+  X(cuCtxGetCurrent, context_get_current)                     \
+  X(cuCtxGetDevice, context_get_device)                       \
+  X(cuCtxGetStreamPriorityRange, context_get_priorities)      \
+  X(cuMemAlloc_v2, memory_allocate)                           \
+  X(cuMemFree_v2, memory_free)                                \
+  X(cuMemGetInfo_v2, memory_get_info)                         \
+  X(cuMemGetAddressRange_v2, memory_get_range)                \
+  X(cuMemcpyAsync, memory_copy_async)                         \
+  X(cuMemsetD8Async, memory_fill_async)                       \
+  X(cuPointerGetAttributes, pointer_get_attributes)           \
+  X(cuMemHostAlloc, host_allocate)                            \
+  X(cuMemFreeHost, host_free)                                 \
+  X(cuMemHostRegister_v2, host_register)                      \
+  X(cuMemHostUnregister, host_unregister)                     \
+  X(cuStreamCreateWithPriority, stream_create)                \
+  X(cuStreamDestroy_v2, stream_destroy)                       \
+  X(cuStreamGetCtx, stream_get_context)                       \
+  X(cuStreamIsCapturing, stream_is_capturing)                 \
+  X(cuEventCreate, event_create)                              \
+  X(cuEventRecord, event_record_into)                         \
+  X(cuEventQuery, event_query)                                \
+  X(cuEventDestroy_v2, event_destroy)                         \
+  X(cuIpcGetMemHandle, ipc_get_handle)                        \
+  X(cuIpcOpenMemHandle_v2, ipc_open_handle)                   \
+  X(cuIpcCloseMemHandle, ipc_close_handle)                    \
+  X(cuMemGetHandleForAddressRange, memory_get_handle)         \
+  X(cuModuleLoadData, module_load)                            \
+  X(cuModuleGetFunction, module_get_function)                 \
+  X(cuModuleUnload, module_unload)                            \
+  X(cuFuncGetAttribute, function_get_attribute)               \
+  X(cuLaunchKernel, launch_kernel)
+
 inline void* driver::lookup(std::string_view name) const {
-  using entry = entry_points;
-  const auto of = [](auto* function) { return reinterpret_cast<void*>(function); };
-  static const std::map<std::string_view, void*> functions{
-      {"cuInit", of(entry::init)},
-      {"cuDriverGetVersion", of(entry::driver_get_version)},
-      {"cuGetErrorName", of(entry::get_error_name)},
-      {"cuGetErrorString", of(entry::get_error_string)},
-      {"cuDeviceGetCount", of(entry::device_get_count)},
-      {"cuDeviceGet", of(entry::device_get)},
-      {"cuDeviceGetName", of(entry::device_get_name)},
-      {"cuDeviceGetUuid_v2", of(entry::device_get_uuid)},
-      {"cuDeviceGetAttribute", of(entry::device_get_attribute)},
-      {"cuThreadExchangeStreamCaptureMode", of(entry::exchange_capture_mode)},
-      {"cuDevicePrimaryCtxRetain", of(entry::primary_context_retain)},
-      {"cuCtxPushCurrent_v2", of(entry::context_push)},
-      {"cuCtxPopCurrent_v2", of(entry::context_pop)},
-      {"cuCtxGetCurrent", of(entry::context_get_current)},
-      {"cuCtxGetDevice", of(entry::context_get_device)},
-      {"cuCtxGetStreamPriorityRange", of(entry::context_get_priorities)},
-      {"cuMemAlloc_v2", of(entry::memory_allocate)},
-      {"cuMemFree_v2", of(entry::memory_free)},
-      {"cuMemGetInfo_v2", of(entry::memory_get_info)},
-      {"cuMemGetAddressRange_v2", of(entry::memory_get_range)},
-      {"cuMemcpyAsync", of(entry::memory_copy_async)},
-      {"cuMemsetD8Async", of(entry::memory_fill_async)},
-      {"cuPointerGetAttributes", of(entry::pointer_get_attributes)},
-      {"cuMemHostAlloc", of(entry::host_allocate)},
-      {"cuMemFreeHost", of(entry::host_free)},
-      {"cuMemHostRegister_v2", of(entry::host_register)},
-      {"cuMemHostUnregister", of(entry::host_unregister)},
-      {"cuStreamCreateWithPriority", of(entry::stream_create)},
-      {"cuStreamDestroy_v2", of(entry::stream_destroy)},
-      {"cuStreamGetCtx", of(entry::stream_get_context)},
-      {"cuStreamIsCapturing", of(entry::stream_is_capturing)},
-      {"cuEventCreate", of(entry::event_create)},
-      {"cuEventRecord", of(entry::event_record_into)},
-      {"cuEventQuery", of(entry::event_query)},
-      {"cuEventDestroy_v2", of(entry::event_destroy)},
-      {"cuIpcGetMemHandle", of(entry::ipc_get_handle)},
-      {"cuIpcOpenMemHandle_v2", of(entry::ipc_open_handle)},
-      {"cuIpcCloseMemHandle", of(entry::ipc_close_handle)},
-      {"cuMemGetHandleForAddressRange", of(entry::memory_get_handle)},
-      {"cuModuleLoadData", of(entry::module_load)},
-      {"cuModuleGetFunction", of(entry::module_get_function)},
-      {"cuModuleUnload", of(entry::module_unload)},
-      {"cuFuncGetAttribute", of(entry::function_get_attribute)},
-      {"cuLaunchKernel", of(entry::launch_kernel)}};
+#define FAKE_CUDA_ENTRY(symbol, function) {#symbol, reinterpret_cast<void*>(entry_points::function)},
+  static const std::map<std::string_view, void*> functions{FAKE_CUDA_FUNCTIONS(FAKE_CUDA_ENTRY)};
+#undef FAKE_CUDA_ENTRY
   const auto found = functions.find(name);
   return found == functions.end() ? nullptr : found->second;
 }

@@ -1,5 +1,5 @@
 /// \file libfabric.cpp
-/// The module `tensorhub._libfabric`: workers over libfabric, for `tensorhub._core`.
+/// The modules `tensorhub._libfabric` and `tensorhub._libfabric_cuda`: workers over libfabric.
 
 #include <tensorhub/transports/libfabric.hpp>
 
@@ -18,7 +18,4 @@ tensorhub::worker_policies make(const tensorhub_python::transport_options& given
 
 }  // namespace
 
-PyMODINIT_FUNC PyInit__libfabric() {
-  static PyModuleDef definition = tensorhub_python::transport_module("_libfabric");
-  return tensorhub_python::make_transport_module(definition, make);
-}
+TENSORHUB_PYTHON_DEFINE_MODULE(make)

@@ -1,5 +1,5 @@
 /// \file verbs.cpp
-/// The module `tensorhub._verbs`: workers over RDMA verbs, for `tensorhub._core`.
+/// The modules `tensorhub._verbs` and `tensorhub._verbs_cuda`: workers over RDMA verbs.
 
 #include <sstream>
 #include <string>
@@ -20,7 +20,4 @@ tensorhub::worker_policies make(const tensorhub_python::transport_options& given
 
 }  // namespace
 
-PyMODINIT_FUNC PyInit__verbs() {
-  static PyModuleDef definition = tensorhub_python::transport_module("_verbs");
-  return tensorhub_python::make_transport_module(definition, make);
-}
+TENSORHUB_PYTHON_DEFINE_MODULE(make)
