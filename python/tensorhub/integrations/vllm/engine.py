@@ -3,7 +3,8 @@
 What travels is the checkpoint's format: the names and shapes of the model's repository, which the model's own loaders
 fuse, slice and quantize. Every worker receives the whole model; on one machine the bytes are read from memory to
 memory. A version is received completely, verified, beside the weights in use: an update that fails before has changed
-nothing, and the engine goes on with what it has.
+nothing, and the engine goes on with what it has. With `InitInfo.runtime`, engines that are equal take the weights as
+they are used from one of them instead (runtime.py).
 """
 
 from __future__ import annotations
@@ -21,9 +22,10 @@ from vllm.distributed.weight_transfer.base import (
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 
 from tensorhub.errors import InvalidArgument
+from tensorhub.integrations.vllm.runtime import Mode, ShownWeights, TakenWeights
 from tensorhub.server import read_keys, read_public_key
 from tensorhub.torch import Receiver
-from tensorhub.workers import Location, Options, Security
+from tensorhub.workers import Location, Options, Publisher, Security, Subscriber
 
 __all__ = ["InitInfo", "TensorHubWeightTransferEngine", "UpdateInfo"]
 
@@ -44,6 +46,10 @@ class InitInfo(WeightTransferInitInfo):
     server_key_file: str = ""
     timeout: float = 120.0
     """Seconds, of one update."""
+    runtime: Mode = ""
+    """Of a group of equal engines one says "show", the others "staged" or "in_place" (runtime.py)."""
+    group: str = "runtime"
+    """A name for the group: engines with the same model, parallelism, quantization and version of vLLM."""
 
 
 @dataclass
@@ -61,15 +67,16 @@ class TensorHubWeightTransferEngine(WeightTransferEngine):
     supports_draft_weight_update: ClassVar[bool] = False
 
     _receiver: Receiver | None = None
+    _shown: ShownWeights | None = None
+    _taken: TakenWeights | None = None
     _timeout = 0.0
-    _is_loading = False
+    _loading = 0
+    """The version whose tensors were loaded, and not processed yet; zero: none."""
 
     def init_transfer_engine(self, init_info: InitInfo) -> None:
         """Connects to the server; the first update reads the model's layout."""
         self.shutdown()
-        parallel = self.parallel_config
         replica = init_info.replica or f"{socket.gethostname()}-{os.getpid()}"
-        rank = f"dp{parallel.data_parallel_index}-rank{parallel.rank}"
         options = Options(
             transport=init_info.transport,
             location=Location(datacenter=init_info.datacenter, rack=init_info.rack),
@@ -77,7 +84,12 @@ class TensorHubWeightTransferEngine(WeightTransferEngine):
         if init_info.key_file:
             options["security"] = Security(read_public_key(init_info.server_key_file), *read_keys(init_info.key_file))
         self._timeout = init_info.timeout
-        self._receiver = Receiver(init_info.server, init_info.model, f"{replica}-{rank}", **options)
+        if init_info.runtime:
+            self._join_group(init_info, replica, options)
+        if self._taken is None:
+            parallel = self.parallel_config
+            rank = f"dp{parallel.data_parallel_index}-rank{parallel.rank}"
+            self._receiver = Receiver(init_info.server, init_info.model, f"{replica}-{rank}", **options)
 
     def start_weight_update(self) -> None:
         """Changes nothing yet: the weights are touched when a whole version is here."""
@@ -88,30 +100,67 @@ class TensorHubWeightTransferEngine(WeightTransferEngine):
 
     def receive_weights(self, update_info: UpdateInfo) -> None:
         """Receives the version beside the weights in use, and then loads it into the model."""
+        if self._taken is not None:
+            self._taken.take(self.model, update_info.version, self._timeout)
+            return
         self._connected().receive(update_info.version, timeout=self._timeout)
         self.load_received()
 
     def load_received(self) -> None:
         """Loads the version that was received last into the model."""
         receiver = self._connected()
+        if self._shown is not None:
+            self._shown.hide()
         initialize_layerwise_reload(self.model)
-        self._is_loading = True
+        self._loading = receiver.version
         self.model.load_weights(receiver.tensors())
 
     def finish_weight_update(self) -> None:
         """Lets the model process what was loaded, and copies it to where it is used."""
-        if not self._is_loading:
+        if self._taken is not None and self.device.type == "cpu":
+            self._pack_tied_heads()
+        if not self._loading:
             return
-        self._is_loading = False
+        version, self._loading = self._loading, 0
         finalize_layerwise_reload(self.model, self.model_config)
         if self.device.type == "cpu":
             self._pack_tied_heads()
+        if self._shown is not None:
+            self._shown.show(self.model, version)
 
     def shutdown(self) -> None:
         """Leaves the hub."""
-        if self._receiver is not None:
-            self._receiver.close()
-            self._receiver = None
+        for each in (self._receiver, self._shown, self._taken):
+            if each is not None:
+                each.close()
+        self._receiver = self._shown = self._taken = None
+
+    def _join_group(self, init_info: InitInfo, replica: str, options: Options) -> None:
+        """Equal ranks of equal engines are one shard of the group's model."""
+        parallel = self.parallel_config
+        # Experts that are spread over data-parallel ranks differ in each of them.
+        spreads_experts = parallel.enable_expert_parallel and parallel.data_parallel_size > 1
+        rank, ranks = parallel.rank, parallel.world_size
+        if spreads_experts:
+            rank += parallel.data_parallel_index * ranks
+            ranks *= parallel.data_parallel_size
+        else:
+            replica = f"{replica}-dp{parallel.data_parallel_index}"
+        connect = (init_info.server, f"{init_info.model}.{init_info.group}", replica)
+
+        def all_of(memory: Options) -> Options:
+            whole = options.copy()
+            whole.update(memory)
+            whole["shard"] = (rank, ranks)
+            return whole
+
+        match init_info.runtime:
+            case "show":
+                self._shown = ShownWeights(lambda memory: Publisher(*connect, **all_of(memory)))
+            case "staged" | "in_place" as mode:
+                self._taken = TakenWeights(lambda memory: Subscriber(*connect, mode=mode, **all_of(memory)))
+            case other:
+                raise InvalidArgument(f"runtime '{other}' does not exist: take 'show', 'staged' or 'in_place'")
 
     def _connected(self) -> Receiver:
         if self._receiver is None:
