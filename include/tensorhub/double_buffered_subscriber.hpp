@@ -64,6 +64,10 @@ class any_double_buffered_subscriber {
   TENSORHUB_DECL update_report stage(version_selector selector = latest,
                                      std::chrono::milliseconds timeout = defaults::update_timeout,
                                      update_reach reach = update_reach::anywhere);
+  /// The same, repeated as `worker::update` with `retry`.
+  TENSORHUB_DECL update_report stage(version_selector selector, retry_t,
+                                     std::chrono::milliseconds timeout = defaults::update_timeout,
+                                     update_reach reach = update_reach::anywhere);
   /// Like `stage`, in a thread of its own. This object must outlive the handle.
   [[nodiscard]] TENSORHUB_DECL stage_handle stage_async(
       version_selector selector = latest, std::chrono::milliseconds timeout = defaults::update_timeout,

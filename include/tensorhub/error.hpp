@@ -46,6 +46,10 @@ enum class errc : std::uint16_t {
 
 [[nodiscard]] std::string_view to_string(errc code) noexcept;
 
+/// The same call may succeed later, although the caller changes nothing: another source, another version or
+/// another server may be there then. After every other error something has to be changed first.
+[[nodiscard]] bool retryable(errc code) noexcept;
+
 /// The subject of an error. Empty fields are unknown or do not apply.
 struct error_context {
   std::string model;
@@ -62,6 +66,7 @@ class error : public std::runtime_error {
   error(errc code, std::string_view sentence, error_context context = {});
 
   [[nodiscard]] errc code() const noexcept { return code_; }
+  [[nodiscard]] bool retryable() const noexcept;
   [[nodiscard]] const std::string& sentence() const noexcept { return sentence_; }
   [[nodiscard]] const error_context& context() const noexcept { return context_; }
 

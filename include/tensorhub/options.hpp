@@ -27,6 +27,13 @@ namespace tensorhub::inline TENSORHUB_MODE {
 using messages::update_reach;
 inline constexpr update_reach prefer_local = update_reach::prefer_local;
 
+/// For `update` and `stage`: the call is repeated until it succeeds, its time has passed, or it fails with an
+/// error that is not `retryable()`. Not for one of several shards.
+struct retry_t {
+  explicit retry_t() = default;
+};
+inline constexpr retry_t retry{};
+
 /// Who a worker is and how it behaves. Only the first three have no sensible default.
 struct worker_options {
   /// Of the reference server: "tcp://host:port", or several with commas between, which may take over from

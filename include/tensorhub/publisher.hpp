@@ -18,6 +18,8 @@
 
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/fwd.hpp"
+#include "tensorhub/types/element.hpp"
+#include "tensorhub/worker/add_elements.hpp"
 #include "tensorhub/worker/policy_data_plane.hpp"
 #include "tensorhub/worker/snapshots.hpp"
 #include "tensorhub/worker/worker.hpp"
@@ -49,6 +51,11 @@ class any_publisher : private worker {
                           dtype type);
   TENSORHUB_DECL void add(std::string name, const void* data, std::initializer_list<std::uint64_t> dimensions,
                           dtype type);
+  /// Of a vector, an array or a span, whose element type says what they are; without dimensions in one.
+  template <elements Range>
+  void add(std::string name, Range&& values, std::initializer_list<std::uint64_t> dimensions = {}) {
+    detail::add_elements(*this, std::move(name), values, dimensions);
+  }
 
   /// Publishes a copy of the tensors, made by `lanes` threads: they may change as soon as this returns. The
   /// copy lies in host memory, also where the tensors do not (`offload_space_of`). No `unpublish` is needed

@@ -30,6 +30,8 @@
 
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/fwd.hpp"
+#include "tensorhub/types/element.hpp"
+#include "tensorhub/worker/add_elements.hpp"
 #include "tensorhub/worker/policy_data_plane.hpp"
 #include "tensorhub/worker/worker.hpp"
 
@@ -73,10 +75,19 @@ class any_staged_subscriber : private worker {
                           dtype type);
   TENSORHUB_DECL void add(std::string name, void* data, std::initializer_list<std::uint64_t> dimensions,
                           dtype type);
+  /// Of a vector, an array or a span, whose element type says what they are; without dimensions in one.
+  template <writable_elements Range>
+  void add(std::string name, Range&& values, std::initializer_list<std::uint64_t> dimensions = {}) {
+    detail::add_elements(*this, std::move(name), values, dimensions);
+  }
 
   /// Receives a version beside the live weights, and verifies it. What was staged before is given up,
   /// whatever the outcome. (A version that is live already is received all the same: ask `newer` first.)
   TENSORHUB_DECL update_report stage(version_selector selector = latest,
+                                     std::chrono::milliseconds timeout = defaults::update_timeout,
+                                     update_reach reach = update_reach::anywhere);
+  /// The same, repeated as `update` with `retry`.
+  TENSORHUB_DECL update_report stage(version_selector selector, retry_t,
                                      std::chrono::milliseconds timeout = defaults::update_timeout,
                                      update_reach reach = update_reach::anywhere);
   /// Like `stage`, in a thread of its own. This object must outlive the handle.
@@ -151,6 +162,10 @@ class staged_subscriber : public any_staged_subscriber {
                        update_reach = update_reach::anywhere)                      //
       requires streaming_memory_space<Memory>
   = delete;
+  update_report update(version_selector, retry_t, std::chrono::milliseconds = {},  //
+                       update_reach = update_reach::anywhere)                      //
+      requires streaming_memory_space<Memory>
+  = delete;
   update_handle update_async(version_selector = latest, std::chrono::milliseconds = {},  //
                              update_reach = update_reach::anywhere)                      //
       requires streaming_memory_space<Memory>
@@ -159,6 +174,11 @@ class staged_subscriber : public any_staged_subscriber {
                        std::chrono::milliseconds timeout = defaults::update_timeout,
                        update_reach reach = update_reach::anywhere) {
     return any_staged_subscriber::update(selector, timeout, reach);
+  }
+  update_report update(version_selector selector, retry_t, all_done_t,
+                       std::chrono::milliseconds timeout = defaults::update_timeout,
+                       update_reach reach = update_reach::anywhere) {
+    return any_staged_subscriber::update(selector, retry, timeout, reach);
   }
   [[nodiscard]] update_handle update_async(version_selector selector, all_done_t,
                                            std::chrono::milliseconds timeout = defaults::update_timeout,
@@ -176,6 +196,11 @@ class staged_subscriber : public any_staged_subscriber {
                        std::chrono::milliseconds timeout = defaults::update_timeout,
                        update_reach reach = update_reach::anywhere) {
     return any_staged_subscriber::update(selector, await_stream(&stream, timeout), reach);
+  }
+  update_report update(version_selector selector, retry_t, const stream_of<Memory>& stream,
+                       std::chrono::milliseconds timeout = defaults::update_timeout,
+                       update_reach reach = update_reach::anywhere) {
+    return any_staged_subscriber::update(selector, retry, await_stream(&stream, timeout), reach);
   }
   install_report install(const stream_of<Memory>& stream,
                          std::chrono::milliseconds timeout = defaults::update_timeout) {

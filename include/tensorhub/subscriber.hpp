@@ -5,10 +5,16 @@
 /// Thread safety and errors: as worker/worker.hpp says.
 
 #include <chrono>
+#include <cstdint>
+#include <initializer_list>
+#include <span>
+#include <string>
 #include <utility>
 
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/fwd.hpp"
+#include "tensorhub/types/element.hpp"
+#include "tensorhub/worker/add_elements.hpp"
 #include "tensorhub/worker/policy_data_plane.hpp"
 #include "tensorhub/worker/worker.hpp"
 
@@ -20,7 +26,6 @@ class any_subscriber : private worker {
  public:
   using update_handle = tensorhub::update_handle;
 
-  using worker::add;
   using worker::cost;
   using worker::describe_model;
   using worker::held_version;
@@ -43,6 +48,19 @@ class any_subscriber : private worker {
   using worker::update_async;
   using worker::wait;
   using worker::why;
+
+  /// As at `worker`; the memory is written.
+  void add(std::string name, void* data, std::span<const std::uint64_t> dimensions, dtype type) {
+    worker::add(std::move(name), data, dimensions, type);
+  }
+  void add(std::string name, void* data, std::initializer_list<std::uint64_t> dimensions, dtype type) {
+    worker::add(std::move(name), data, dimensions, type);
+  }
+  /// Of a vector, an array or a span, whose element type says what they are; without dimensions in one.
+  template <writable_elements Range>
+  void add(std::string name, Range&& values, std::initializer_list<std::uint64_t> dimensions = {}) {
+    detail::add_elements(*this, std::move(name), values, dimensions);
+  }
 
  protected:
   using worker::await_stream;
@@ -69,6 +87,10 @@ class subscriber : public any_subscriber {
                        update_reach = update_reach::anywhere)                      //
       requires streaming_memory_space<Memory>
   = delete;
+  update_report update(version_selector, retry_t, std::chrono::milliseconds = {},  //
+                       update_reach = update_reach::anywhere)                      //
+      requires streaming_memory_space<Memory>
+  = delete;
   update_handle update_async(version_selector = latest, std::chrono::milliseconds = {},  //
                              update_reach = update_reach::anywhere)                      //
       requires streaming_memory_space<Memory>
@@ -77,6 +99,11 @@ class subscriber : public any_subscriber {
                        std::chrono::milliseconds timeout = defaults::update_timeout,
                        update_reach reach = update_reach::anywhere) {
     return any_subscriber::update(selector, timeout, reach);
+  }
+  update_report update(version_selector selector, retry_t, all_done_t,
+                       std::chrono::milliseconds timeout = defaults::update_timeout,
+                       update_reach reach = update_reach::anywhere) {
+    return any_subscriber::update(selector, retry, timeout, reach);
   }
   [[nodiscard]] update_handle update_async(version_selector selector, all_done_t,
                                            std::chrono::milliseconds timeout = defaults::update_timeout,
@@ -88,6 +115,11 @@ class subscriber : public any_subscriber {
                        std::chrono::milliseconds timeout = defaults::update_timeout,
                        update_reach reach = update_reach::anywhere) {
     return any_subscriber::update(selector, await_stream(&stream, timeout), reach);
+  }
+  update_report update(version_selector selector, retry_t, const stream_of<Memory>& stream,
+                       std::chrono::milliseconds timeout = defaults::update_timeout,
+                       update_reach reach = update_reach::anywhere) {
+    return any_subscriber::update(selector, retry, await_stream(&stream, timeout), reach);
   }
 };
 

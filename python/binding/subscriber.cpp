@@ -15,6 +15,7 @@
 #include <tensorhub/seeder.hpp>
 #include <tensorhub/staged_subscriber.hpp>
 #include <tensorhub/subscriber.hpp>
+#include <tensorhub/worker/repeated.hpp>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -232,15 +233,18 @@ class subscriber {
                   [&] { return visit_worker(*whole, body); });
   }
 
-  nb::dict receive(const std::string& kind, std::uint64_t version, double timeout, bool near_only,
+  nb::dict receive(const std::string& kind, std::uint64_t version, double timeout, bool near_only, bool retry,
                    nb::handle stream) {
     check_tensors();
     const auto whole = worker_.use();
     const auto streams = before_writing(*whole, stream);
     return told(call([&](auto& worker) {
+      const auto once = [&](milliseconds left) {
+        return start(worker, selector_of(kind, version), left, near_only)
+            .wait(std::chrono::hours{24 * 365});  // it ends by its own time-out
+      };
       const milliseconds left = order_.await(streams, time_of(timeout));
-      return start(worker, selector_of(kind, version), left, near_only)
-          .wait(std::chrono::hours{24 * 365});  // it ends by its own time-out
+      return retry ? tensorhub::detail::repeated(who_, left, once) : once(left);
     }));
   }
   /// Waits for the streams before it returns.
@@ -336,7 +340,9 @@ class subscriber {
 
  private:
   subscriber(const nb::dict& given, const std::string& mode, const chosen_policies& chosen)
-      : order_{chosen.await}, worker_{"Subscriber", make_worker(given, mode, chosen.policies)} {}
+      : who_{options_of(given)},
+        order_{chosen.await},
+        worker_{"Subscriber", make_worker(given, mode, chosen.policies)} {}
 
   /// A stage touches no tensor of the caller.
   [[nodiscard]] std::vector<device_stream> before_writing(const subscriber_worker& whole,
@@ -352,6 +358,7 @@ class subscriber {
     }
   }
 
+  tensorhub::worker_options who_;
   stream_order order_;
   std::vector<kept_tensor> tensors_;  // outlive the worker
   std::map<std::string, tensor_place> allocated_;
@@ -428,7 +435,8 @@ void bind_subscriber(nb::module_& module) {
   bound.def(nb::init<const nb::dict&, const std::string&>());
   bound.def("add", &subscriber::add, nb::arg(), nb::arg().none());
   bound.def("allocate", &subscriber::allocate);
-  bound.def("receive", &subscriber::receive, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg().none());
+  bound.def("receive", &subscriber::receive, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(),
+            nb::arg().none());
   bound.def("receive_async", &subscriber::receive_async, nb::arg(), nb::arg(), nb::arg(), nb::arg(),
             nb::arg().none(), nb::keep_alive<0, 1>());
   bound.def("install", &subscriber::install, nb::arg(), nb::arg().none());

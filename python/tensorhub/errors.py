@@ -63,6 +63,11 @@ class Error(Exception):
         """The error's name in the C++ interface and in logs, such as "timed_out"."""
         return _NAMES.get(type(self), "system_failed")
 
+    @property
+    def retryable(self) -> bool:
+        """The same call may succeed later, although the caller changes nothing."""
+        return self.code in _RETRYABLE
+
     def _fields(self) -> dict[str, Any]:
         names = ("model", "replica", "shard", "version", "peer", "chunk")
         return {name: getattr(self, name) for name in names}
@@ -190,6 +195,7 @@ _CLASSES: dict[str, type[Error]] = {
     "refused": Refused,
 }
 _NAMES = {kind: name for name, kind in _CLASSES.items()}
+_RETRYABLE = {_core.error_name(code) for code in range(1, len(_CLASSES) + 1) if _core.is_retryable(code)}
 
 
 def error_of(

@@ -448,6 +448,7 @@ class Subscriber(_InPlace):
         at_least: int | None = None,
         timeout: float = _core.update_timeout,
         prefer_local: bool = False,
+        retry: bool = False,
         stream: object = None,
     ) -> UpdateReport:
         """Takes a version: the latest that is there now, or `version`, or one that is `at_least` so high.
@@ -455,16 +456,17 @@ class Subscriber(_InPlace):
         The first and the last keep what is held if that is as new. A version that is not there yet is waited for, and
         with neither argument only if nothing is held. `prefer_local`: only what this datacenter holds completely.
         In mode `in_place` the bytes are undefined while this runs, and after an error; in the others this is `stage`
-        and `install`, and an error leaves what is live.
+        and `install`, and an error leaves what is live. `retry`: it is repeated while it fails with errors that are
+        `retryable`, all within `timeout`; not for one of several shards, which repeat a call together.
         """
         if self._mode == "in_place":
-            return self._receive(version, at_least, timeout, prefer_local, stream)
+            return self._receive(version, at_least, timeout, prefer_local, retry, stream)
         live = self.held_version
         if live and self._is_enough(live, version, at_least):
             return UpdateReport(
                 live, kept=True, lost=False, bytes=0, seconds=0, wait_seconds=0, pull_seconds=0, sources=()
             )
-        report = self._receive(version, at_least, timeout, prefer_local)
+        report = self._receive(version, at_least, timeout, prefer_local, retry)
         self._inner.install(timeout, stream)
         return report
 
@@ -475,10 +477,11 @@ class Subscriber(_InPlace):
         at_least: int | None = None,
         timeout: float = _core.update_timeout,
         prefer_local: bool = False,
+        retry: bool = False,
     ) -> UpdateReport:
         """Modes `staged` and `double_buffered`: receives a version beside what is live, which stays as it is."""
         self._refuse_in_place("stage")
-        return self._receive(version, at_least, timeout, prefer_local)
+        return self._receive(version, at_least, timeout, prefer_local, retry)
 
     def install(self, timeout: float = _core.update_timeout, *, stream: object = None) -> InstallReport:
         """Makes live what was staged: a local copy, or a flip. Nobody may use the weights meanwhile."""
@@ -536,10 +539,16 @@ class Subscriber(_InPlace):
         return self._inner.statistics()
 
     def _receive(
-        self, version: int | None, at_least: int | None, timeout: float, prefer_local: bool, stream: object = None
+        self,
+        version: int | None,
+        at_least: int | None,
+        timeout: float,
+        prefer_local: bool,
+        retry: bool,
+        stream: object = None,
     ) -> UpdateReport:
         which = _selector(version, at_least)
-        return _update_report(self._inner.receive(*which, timeout, prefer_local, stream))
+        return _update_report(self._inner.receive(*which, timeout, prefer_local, retry, stream))
 
     def _is_enough(self, live: int, version: int | None, at_least: int | None) -> bool:
         """What is live is what would be taken. Shards hear of new versions at different times, and call alike."""

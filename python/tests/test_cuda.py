@@ -116,7 +116,7 @@ def test_from_device_to_device(driver: ctypes.CDLL, workers: Callable[..., Any],
     for version in range(1, 3):
         source.write(numbers(version))
         with trainer.published(version):
-            assert rollout.update(timeout=20).version == version
+            assert rollout.update(at_least=version, timeout=20).version == version
         assert np.array_equal(target.values(), numbers(version))
     assert driver.fake_faults() == 0
 

@@ -268,6 +268,9 @@ def test_every_code_has_a_class() -> None:
         assert type(again) is kind
         assert str(again) == str(sample)
         assert "model m, replica r, shard 2, version 3, peer p, chunk 4" in str(again)
+        assert again.retryable == _core.is_retryable([*errors._CLASSES].index(sample.code) + 1)
+    assert th.TimedOut("x").retryable
+    assert not th.InvalidArgument("x").retryable
 
 
 def test_reports_pickle(server: th.ReferenceServer) -> None:

@@ -6,6 +6,7 @@ import resource
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -368,3 +369,38 @@ def test_a_thousand_updates_grow_nothing(pair: Pair) -> None:
     rounds(301, 1000)
     assert resident_bytes() - before[0] < 1000 * 8192
     assert descriptors() <= before[1] + 2  # of threads that are just ending
+
+
+@pytest.mark.parametrize("mode", ["in_place", "staged"])
+def test_an_update_repeats_itself(tmp_path: Path, mode: th.Mode) -> None:
+    """Until there is a server."""
+    address = f"ipc://{tmp_path}/server"
+    source, target = np.full(500_000, 1, dtype=np.float32), np.zeros(500_000, dtype=np.float32)
+    with th.Subscriber(address, "m", "r", mode=mode, join_timeout=0.3) as rollout, ThreadPoolExecutor() as pool:
+        rollout.add("w", target)
+        with pytest.raises(th.Disconnected) as failed:
+            rollout.update(timeout=30)
+        assert failed.value.retryable
+        updating = pool.submit(rollout.update, timeout=60, retry=True)
+        time.sleep(0.5)
+        with th.ReferenceServer(address) as server, th.Publisher(server, "m", "t") as trainer:
+            trainer.add("w", source)
+            with trainer.published(1):
+                assert updating.result().version == 1
+        assert np.array_equal(source, target)
+
+
+def test_an_error_that_cannot_pass_ends_the_repetition(server: th.ReferenceServer) -> None:
+    with th.Publisher(server, "m", "t") as trainer, th.Subscriber(server, "m", "r") as rollout:
+        trainer.add("w", np.zeros(4))
+        rollout.add("w", np.zeros(5))
+        trainer.publish(1)
+        with pytest.raises(th.LayoutMismatch):
+            rollout.update(retry=True, timeout=60)
+
+
+def test_one_of_several_shards_does_not_repeat_alone(server: th.ReferenceServer) -> None:
+    with th.Subscriber(server, "m", "r", shard=(0, 2)) as rollout:
+        rollout.add("w", np.zeros(4))
+        with pytest.raises(th.InvalidArgument, match="the shards of a replica repeat it together"):
+            rollout.update(retry=True, timeout=5)

@@ -11,6 +11,7 @@
 #include "tensorhub/detail/time_left.hpp"
 #include "tensorhub/double_buffered_subscriber.hpp"
 #include "tensorhub/policy/steady_clock.hpp"
+#include "tensorhub/worker/repeated.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE {
 
@@ -45,6 +46,12 @@ TENSORHUB_DECL update_report any_double_buffered_subscriber::stage(version_selec
                                                                    update_reach reach) {
   // The update itself ends by `timeout`.
   return stage_async(selector, timeout, reach).wait(std::chrono::hours{24 * 365});
+}
+TENSORHUB_DECL update_report any_double_buffered_subscriber::stage(version_selector selector, retry_t,
+                                                                   std::chrono::milliseconds timeout,
+                                                                   update_reach reach) {
+  return detail::repeated(options_, timeout,
+                          [&](std::chrono::milliseconds left) { return stage(selector, left, reach); });
 }
 TENSORHUB_DECL any_double_buffered_subscriber::stage_handle any_double_buffered_subscriber::stage_async(
     version_selector selector, std::chrono::milliseconds timeout, update_reach reach) {

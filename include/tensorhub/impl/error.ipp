@@ -10,6 +10,23 @@
 
 namespace tensorhub::inline TENSORHUB_MODE {
 
+TENSORHUB_DECL bool retryable(errc code) noexcept {
+  switch (code) {
+    case errc::unavailable:
+    case errc::timed_out:
+    case errc::busy:
+    case errc::torn:
+    case errc::group_failed:
+    case errc::contract_broken:
+    case errc::corrupt:
+    case errc::source_lost:
+    case errc::disconnected:
+      return true;
+    default:
+      return false;
+  }
+}
+
 TENSORHUB_DECL std::string_view to_string(errc code) noexcept {
   switch (code) {
     case errc::ok:
@@ -81,6 +98,10 @@ namespace error_detail {
 }
 
 }  // namespace error_detail
+
+TENSORHUB_DECL bool error::retryable() const noexcept {
+  return tensorhub::retryable(code_);
+}
 
 TENSORHUB_DECL error::error(errc code, std::string_view sentence, error_context context)
     : std::runtime_error(error_detail::error_text(code, sentence, context)),

@@ -36,6 +36,12 @@ TENSORHUB_DECL update_report any_staged_subscriber::stage(version_selector selec
   prepare_stage();
   return stage_.update(selector, timeout, reach);
 }
+TENSORHUB_DECL update_report any_staged_subscriber::stage(version_selector selector, retry_t,
+                                                          std::chrono::milliseconds timeout,
+                                                          update_reach reach) {
+  prepare_stage();
+  return stage_.update(selector, retry, timeout, reach);
+}
 TENSORHUB_DECL any_staged_subscriber::stage_handle any_staged_subscriber::stage_async(
     version_selector selector, std::chrono::milliseconds timeout, update_reach reach) {
   prepare_stage();

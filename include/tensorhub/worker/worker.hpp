@@ -98,6 +98,11 @@ class worker {
   TENSORHUB_DECL update_report update(version_selector selector = latest,
                                       std::chrono::milliseconds timeout = defaults::update_timeout,
                                       update_reach reach = update_reach::anywhere);
+  /// The same, repeated while it fails for reasons that may pass (`error::retryable`), all within `timeout`;
+  /// its last error goes on. Throws `invalid_argument` for one of several shards.
+  TENSORHUB_DECL update_report update(version_selector selector, retry_t,
+                                      std::chrono::milliseconds timeout = defaults::update_timeout,
+                                      update_reach reach = update_reach::anywhere);
 
   /// Like `update`, in a thread of its own; the operation has begun when this returns. The worker must
   /// outlive the handle. `ahead`: where it would wait for a version, it may read one that is open (see

@@ -17,6 +17,7 @@
 #include "tensorhub/detail/time_left.hpp"
 #include "tensorhub/service/log.hpp"
 #include "tensorhub/worker/offloads.hpp"
+#include "tensorhub/worker/repeated.hpp"
 #include "tensorhub/worker/state.hpp"
 #include "tensorhub/worker/worker.hpp"
 
@@ -211,6 +212,11 @@ TENSORHUB_DECL unpublish_report worker::unpublish(std::chrono::milliseconds time
 TENSORHUB_DECL update_report worker::update(version_selector selector, std::chrono::milliseconds timeout,
                                             update_reach reach) {
   return state_->updates.update(selector, timeout, reach);
+}
+TENSORHUB_DECL update_report worker::update(version_selector selector, retry_t,
+                                            std::chrono::milliseconds timeout, update_reach reach) {
+  return detail::repeated(state_->options, timeout,
+                          [&](std::chrono::milliseconds left) { return update(selector, left, reach); });
 }
 TENSORHUB_DECL update_handle worker::update_async(version_selector selector,
                                                   std::chrono::milliseconds timeout, update_reach reach,

@@ -1,0 +1,130 @@
+/// \file retry.cpp
+/// Updates that repeat themselves, and tensors whose type C++ knows.
+
+#include <doctest/doctest.h>
+
+#include <array>
+#include <csignal>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <tensorhub/double_buffered_subscriber.hpp>
+#include <tensorhub/staged_subscriber.hpp>
+#include <thread>
+#include <vector>
+
+#include "hub.hpp"
+#include "support/child_process.hpp"
+
+using namespace system_tests;
+using processes::child_process;
+using processes::text_pipe;
+using tensorhub::retry;
+using tensorhub::update_report;
+
+namespace {
+
+constexpr std::size_t large_words = 6u << 20;
+constexpr std::size_t few_words = 1000;
+
+}  // namespace
+
+TEST_CASE("retry: the only source dies in the middle of an update; another one is taken when it comes") {
+  text_pipe pipe;
+  child_process source{[&] { return publish_and_stay(pipe.hear(), large_words); }};
+  tensorhub::reference_server_options how;
+  how.catalog.worker_timeout = 1500ms;
+  how.catalog.heartbeat_interval = 200ms;
+  hub::reference_server server{how};
+  pipe.tell(server.address());
+  REQUIRE(source.output_line() == "published");
+  const auto gate = std::make_shared<tensorhub::testing::read_gate>(8u << 20);
+  gated_rollout reader{who(server.address(), "rollout-0"), large_words, {.gate = gate}};
+  update_report taken;
+  std::jthread updating{[&] { taken = reader.worker.update(latest, retry, 60s); }};
+  REQUIRE(gate->wait_until_shut(20s));
+  source.signal(SIGKILL);
+  gate->open();
+  const auto failed = [&] {
+    const auto seen = reader.worker.statistics().updates;
+    return seen.of(errc::unavailable) + seen.of(errc::source_lost);
+  };
+  REQUIRE(comes_true([&] { return failed() > 0; }));
+  trainer next{who(server.address(), "trainer-1"), large_words};
+  next.memory.fill(2);
+  next.worker.publish(2);
+  updating.join();
+  CHECK(taken.version == 2);
+  CHECK(reader.memory.holds(2));
+}
+
+TEST_CASE("retry: what cannot pass is thrown at once, and the last error when the time is over") {
+  hub::reference_server server;
+  trainer source{who(server.address(), "trainer-0"), few_words};
+  source.worker.publish(1);
+  rollout other{who(server.address(), "rollout-0"), few_words + 1};
+  CHECK(code_of([&] { other.worker.update(latest, retry, 60s); }) == errc::layout_mismatch);
+  rollout reader{who(server.address(), "rollout-1"), few_words};
+  std::string sentence;
+  CHECK(code_of([&] { reader.worker.update(at_least(2), retry, 300ms); }, &sentence) == errc::timed_out);
+  CHECK_MESSAGE(contains(sentence, "rollout-1"), sentence);
+}
+
+TEST_CASE("retry: in the modes that stage") {
+  hub::reference_server server;
+  trainer source{who(server.address(), "trainer-0"), few_words};
+  source.memory.fill(1);
+  source.worker.publish(1);
+  member<hub::staged_subscriber> staged{who(server.address(), "rollout-0"), few_words};
+  CHECK(staged.worker.stage(latest, retry, 20s).version == 1);
+  staged.worker.install();
+  CHECK(staged.memory.holds(1));
+  hub::double_buffered_subscriber flipped{who(server.address(), "rollout-1")};
+  for (const auto& tensor : source.worker.describe_model(0).tensors)
+    flipped.add(tensor.name, tensor.shape, tensor.type);
+  CHECK(flipped.stage(latest, retry, 20s).version == 1);
+}
+
+TEST_CASE("retry: refused for one of several shards") {
+  hub::reference_server server;
+  rollout shard{who(server.address(), "rollout-0", {0, 2}), few_words};
+  std::string sentence;
+  CHECK(code_of([&] { shard.worker.update(latest, retry, 20s); }, &sentence) == errc::invalid_argument);
+  CHECK_MESSAGE(contains(sentence, "the shards of a replica repeat it together"), sentence);
+  hub::double_buffered_subscriber flipped{who(server.address(), "rollout-1", {1, 2})};
+  CHECK(code_of([&] { flipped.stage(latest, retry, 20s); }) == errc::invalid_argument);
+}
+
+TEST_CASE("elements: vectors, arrays and spans say their type") {
+  hub::reference_server server;
+  const std::vector<float> source(12, 3.0f);
+  const std::array<std::int16_t, 4> ids{1, 2, 3, 4};
+  hub::publisher trainer{who(server.address(), "trainer-0")};
+  trainer.add("w", source, {3, 4});
+  trainer.add("ids", ids);
+  trainer.publish(1);
+  std::vector<float> target(12);
+  std::array<std::int16_t, 4> taken{};
+  hub::subscriber rollout{who(server.address(), "rollout-0")};
+  rollout.add("w", std::span{target}, {3, 4});
+  rollout.add("ids", taken);
+  rollout.update(latest, 20s);
+  CHECK(target == source);
+  CHECK(taken == ids);
+  const auto told = rollout.describe_model(0).tensors;
+  REQUIRE(told.size() == 2);
+  CHECK(told[0].type == tensorhub::dtype::f32);
+  CHECK(told[0].shape == std::vector<std::uint64_t>{3, 4});
+  CHECK(told[1].type == tensorhub::dtype::i16);
+  CHECK(told[1].shape == std::vector<std::uint64_t>{4});
+}
+
+TEST_CASE("elements: a shape of another number of elements is refused by name") {
+  hub::reference_server server;
+  const std::vector<float> source(12);
+  hub::publisher trainer{who(server.address(), "trainer-0")};
+  std::string sentence;
+  CHECK(code_of([&] { trainer.add("w", source, {5, 4}); }, &sentence) == errc::invalid_argument);
+  CHECK_MESSAGE(contains(sentence, "tensor 'w' was given 12 elements, which are not those of"), sentence);
+}
