@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <iostream>
+#include <memory>
 #include <tensorhub/testing/faulty.hpp>
 #include <thread>
 
@@ -31,6 +32,34 @@ int read_and_tell(const std::string& server, const std::string& replica) {
             << (reader.memory.holds(done.version.value) ? " whole" : " WRONG") << std::endl;
   return reader.memory.holds(done.version.value) ? 0 : 3;
 }
+
+[[nodiscard]] tensorhub::reference_server_options soon_sure_of_a_death() {
+  tensorhub::reference_server_options how;
+  how.catalog.worker_timeout = 1500ms;
+  how.catalog.heartbeat_interval = 200ms;
+  return how;
+}
+
+/// The only source is a process, which is killed while the reader stands still in the middle of its update.
+struct killed_source {
+  text_pipe pipe;
+  child_process source{[this] { return publish_and_stay(pipe.hear(), large_words); }};
+  hub::reference_server server{soon_sure_of_a_death()};
+  std::shared_ptr<tensorhub::testing::read_gate> gate =
+      std::make_shared<tensorhub::testing::read_gate>(8u << 20);
+  gated_rollout reader{who(server.address(), "rollout-0"), large_words, {.gate = gate}};
+
+  killed_source() {
+    pipe.tell(server.address());
+    REQUIRE(source.output_line() == "published");
+  }
+  /// Once an update runs.
+  void kill() {
+    REQUIRE(gate->wait_until_shut(20s));
+    source.signal(SIGKILL);
+    gate->open();
+  }
+};
 
 }  // namespace
 
@@ -114,27 +143,17 @@ TEST_CASE("keys that take longer than worker_timeout to revoke: the source lives
 
 TEST_CASE(
     "the only source dies during an update: the reader is told, by name, and is torn until the next one") {
-  text_pipe pipe;
-  child_process source{[&] { return publish_and_stay(pipe.hear(), large_words); }};
-  tensorhub::reference_server_options how;
-  how.catalog.worker_timeout = 1500ms;
-  how.catalog.heartbeat_interval = 200ms;
-  hub::reference_server server{how};
-  pipe.tell(server.address());
-  REQUIRE(source.output_line() == "published");
-  const auto gate = std::make_shared<tensorhub::testing::read_gate>(8u << 20);
-  gated_rollout reader{who(server.address(), "rollout-0"), large_words, {.gate = gate}};
+  killed_source scene;
+  auto& reader = scene.reader;
   auto running = reader.worker.update_async(latest, 30s);
-  REQUIRE(gate->wait_until_shut(20s));
-  source.signal(SIGKILL);
-  gate->open();
+  scene.kill();
   std::string sentence;
   const errc code = code_of([&] { static_cast<void>(running.wait(30s)); }, &sentence);
   CHECK_MESSAGE((code == errc::unavailable || code == errc::source_lost), sentence);
   CHECK(contains(sentence, "trainer-0"));
   CHECK(contains(sentence, "replica rollout-0"));
   CHECK(reader.worker.held_version() == 0);
-  trainer next{who(server.address(), "trainer-1"), large_words};
+  trainer next{who(scene.server.address(), "trainer-1"), large_words};
   next.memory.fill(2);
   next.worker.publish(2);
   CHECK(reader.worker.update(at_least(2), 30s).version == 2);
@@ -250,4 +269,23 @@ TEST_CASE("a trainer that overwrites what it has published: readers get an error
     source.memory.fill(version + 1'000'000);  // breaks the contract
     source.worker.unpublish(100ms);
   });
+}
+
+TEST_CASE("the only source dies during an update with `retry`: the reader takes the next one that comes") {
+  killed_source scene;
+  auto& reader = scene.reader;
+  tensorhub::update_report taken;
+  std::jthread updating{[&] { taken = reader.worker.update(latest, tensorhub::retry, 60s); }};
+  scene.kill();
+  const auto failed = [&] {
+    const auto seen = reader.worker.statistics().updates;
+    return seen.of(errc::unavailable) + seen.of(errc::source_lost);
+  };
+  REQUIRE(comes_true([&] { return failed() > 0; }));
+  trainer next{who(scene.server.address(), "trainer-1"), large_words};
+  next.memory.fill(2);
+  next.worker.publish(2);
+  updating.join();
+  CHECK(taken.version == 2);
+  CHECK(reader.memory.holds(2));
 }

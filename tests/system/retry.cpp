@@ -4,60 +4,19 @@
 #include <doctest/doctest.h>
 
 #include <array>
-#include <csignal>
 #include <cstdint>
-#include <memory>
 #include <span>
 #include <string>
 #include <tensorhub/double_buffered_subscriber.hpp>
 #include <tensorhub/staged_subscriber.hpp>
-#include <thread>
 #include <vector>
 
 #include "hub.hpp"
-#include "support/child_process.hpp"
 
 using namespace system_tests;
-using processes::child_process;
-using processes::text_pipe;
 using tensorhub::retry;
-using tensorhub::update_report;
 
-namespace {
-
-constexpr std::size_t large_words = 6u << 20;
 constexpr std::size_t few_words = 1000;
-
-}  // namespace
-
-TEST_CASE("retry: the only source dies in the middle of an update; another one is taken when it comes") {
-  text_pipe pipe;
-  child_process source{[&] { return publish_and_stay(pipe.hear(), large_words); }};
-  tensorhub::reference_server_options how;
-  how.catalog.worker_timeout = 1500ms;
-  how.catalog.heartbeat_interval = 200ms;
-  hub::reference_server server{how};
-  pipe.tell(server.address());
-  REQUIRE(source.output_line() == "published");
-  const auto gate = std::make_shared<tensorhub::testing::read_gate>(8u << 20);
-  gated_rollout reader{who(server.address(), "rollout-0"), large_words, {.gate = gate}};
-  update_report taken;
-  std::jthread updating{[&] { taken = reader.worker.update(latest, retry, 60s); }};
-  REQUIRE(gate->wait_until_shut(20s));
-  source.signal(SIGKILL);
-  gate->open();
-  const auto failed = [&] {
-    const auto seen = reader.worker.statistics().updates;
-    return seen.of(errc::unavailable) + seen.of(errc::source_lost);
-  };
-  REQUIRE(comes_true([&] { return failed() > 0; }));
-  trainer next{who(server.address(), "trainer-1"), large_words};
-  next.memory.fill(2);
-  next.worker.publish(2);
-  updating.join();
-  CHECK(taken.version == 2);
-  CHECK(reader.memory.holds(2));
-}
 
 TEST_CASE("retry: what cannot pass is thrown at once, and the last error when the time is over") {
   hub::reference_server server;
