@@ -1,15 +1,22 @@
-"""SGLang's custom weight loader, called as SGLang 0.5.23 calls it: `fn(model, named_tensors)` in every rank."""
+"""SGLang's custom weight loader, called as SGLang 0.5.23 calls it: `fn(model, named_tensors)` in every rank.
+
+The plugin is tested over what is recorded of SGLang's registry of hooks.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import sys
+from collections.abc import Callable, Iterable
+from enum import Enum
+from types import ModuleType
+from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed here")
 
 import tensorhub as th  # noqa: E402
-from tensorhub.integrations.sglang import load, request  # noqa: E402
+from tensorhub.integrations.sglang import load, register, request  # noqa: E402
 from tensorhub.torch import ArenaPublisher  # noqa: E402
 
 
@@ -41,3 +48,38 @@ def test_a_model_loads_what_the_request_names(server: th.ReferenceServer) -> Non
 def test_anything_else_is_refused(given: list[tuple[str, torch.Tensor]]) -> None:
     with pytest.raises(th.InvalidArgument, match="it takes what"):
         load(Model(), given)
+
+
+class HookType(Enum):
+    BEFORE = "before"
+
+
+class HookRegistry:
+    """What is recorded of SGLang 0.5.23's: a hook before a function is given its arguments, and may change them."""
+
+    hooks: dict[str, Callable[..., Any]]
+
+    @classmethod
+    def register(cls, target: str, hook: Callable[..., Any], hook_type: HookType) -> None:
+        assert hook_type is HookType.BEFORE
+        cls.hooks[target] = hook
+
+
+def test_the_plugin_makes_the_loader_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ["sglang", "sglang.srt", "sglang.srt.plugins", "sglang.srt.plugins.hook_registry"]
+    modules = [ModuleType(name) for name in names]
+    for name, module in zip(names, modules, strict=True):
+        monkeypatch.setitem(sys.modules, name, module)
+    modules[-1].__dict__.update(HookRegistry=HookRegistry, HookType=HookType)
+    HookRegistry.hooks = {}
+    register()
+    ((target, hook),) = HookRegistry.hooks.items()
+    assert target == "sglang.srt.model_executor.model_runner_components.weight_updater.WeightUpdater.__init__"
+    loader = "tensorhub.integrations.sglang.load"
+    for given in ([], None, ["theirs.load"], [loader]):
+        args, others = hook("self", tp_rank=1, custom_weight_loaders=given)
+        assert args == ("self",)
+        assert others == {
+            "tp_rank": 1,
+            "custom_weight_loaders": [*(each for each in given or [] if each != loader), loader],
+        }

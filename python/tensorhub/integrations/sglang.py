@@ -1,6 +1,8 @@
-"""SGLang takes its weights from a hub, by its custom weight loader: nothing is patched.
+"""SGLang takes its weights from a hub, by its custom weight loader.
 
-    python -m sglang.launch_server ... --custom-weight-loader tensorhub.integrations.sglang.load
+The entry point `sglang.srt.plugins` of this package makes the loader known in every process of SGLang, by its own hooks
+(`SGLANG_PLUGINS` restricts which are loaded). Without it, `--custom-weight-loader tensorhub.integrations.sglang.load`
+does the same.
 
 The trainer publishes (`tensorhub.torch.ArenaPublisher`). Within an update session it posts what `request` gives to
 `update_weights_from_tensor`, with `load_format="tensorhub.integrations.sglang.load"`: some bytes that say where the
@@ -23,11 +25,26 @@ from tensorhub.torch import Receiver
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["load", "request"]
+__all__ = ["load", "register", "request"]
 
 _NAME = "tensorhub"
+_LOADER = f"{__name__}.load"
+_UPDATER = "sglang.srt.model_executor.model_runner_components.weight_updater.WeightUpdater.__init__"
 _LARGEST_REQUEST = 4096
 _receivers: dict[tuple[str, str], Receiver] = {}
+
+
+def register() -> None:
+    """Makes `load` one of the loaders that a request may name. SGLang calls it once in each of its processes."""
+    from sglang.srt.plugins.hook_registry import HookRegistry, HookType  # noqa: PLC0415
+
+    HookRegistry.register(_UPDATER, _with_loader, HookType.BEFORE)
+
+
+def _with_loader(*args: Any, custom_weight_loaders: Iterable[str] = (), **others: Any) -> tuple[Any, dict[str, Any]]:
+    """The arguments of SGLang's WeightUpdater, and our loader among them."""
+    known = [each for each in custom_weight_loaders or () if each != _LOADER]
+    return args, {**others, "custom_weight_loaders": [*known, _LOADER]}
 
 
 def request(server: str, model: str, version: int, timeout: float = 120.0) -> list[tuple[str, torch.Tensor]]:
