@@ -260,16 +260,19 @@ class subscriber {
             *whole, [&](auto& worker) { return start(worker, selector_of(kind, version), left, near_only); }),
         std::holds_alternative<in_place>(*whole) ? &tensors_ : nullptr}));
   }
-  nb::dict install(double timeout, nb::handle stream) {
+  nb::dict install(double timeout, bool retry, nb::handle stream) {
     check_tensors();
     const auto streams = order_.before(tensors_, stream);
     return told(call([&](auto& worker) -> tensorhub::install_report {
-      if constexpr (requires { worker.install(time_of(timeout)); })
-        return worker.install(order_.await(streams, time_of(timeout)));
-      else if constexpr (requires { worker.install(); })
+      if constexpr (requires { worker.install(time_of(timeout)); }) {
+        const auto once = [&](milliseconds left) { return worker.install(left); };
+        const milliseconds left = order_.await(streams, time_of(timeout));
+        return retry ? tensorhub::detail::repeated(who_, left, once) : once(left);
+      } else if constexpr (requires { worker.install(); }) {
         return worker.install();
-      else
+      } else {
         refuse("install", "staged or double_buffered");
+      }
     }));
   }
   std::uint64_t newer() {
@@ -439,7 +442,7 @@ void bind_subscriber(nb::module_& module) {
             nb::arg().none());
   bound.def("receive_async", &subscriber::receive_async, nb::arg(), nb::arg(), nb::arg(), nb::arg(),
             nb::arg().none(), nb::keep_alive<0, 1>());
-  bound.def("install", &subscriber::install, nb::arg(), nb::arg().none());
+  bound.def("install", &subscriber::install, nb::arg(), nb::arg(), nb::arg().none());
   bound.def("newer", &subscriber::newer);
   bound.def("wait", &subscriber::wait);
   bound.def("tensor", &subscriber::tensor);

@@ -467,7 +467,7 @@ class Subscriber(_InPlace):
                 live, kept=True, lost=False, bytes=0, seconds=0, wait_seconds=0, pull_seconds=0, sources=()
             )
         report = self._receive(version, at_least, timeout, prefer_local, retry)
-        self._inner.install(timeout, stream)
+        self._inner.install(timeout, retry, stream)
         return report
 
     def stage(
@@ -485,7 +485,7 @@ class Subscriber(_InPlace):
 
     def install(self, timeout: float = _core.update_timeout, *, stream: object = None) -> InstallReport:
         """Makes live what was staged: a local copy, or a flip. Nobody may use the weights meanwhile."""
-        return InstallReport(**self._inner.install(timeout, stream))
+        return InstallReport(**self._inner.install(timeout, False, stream))
 
     def update_async(
         self,

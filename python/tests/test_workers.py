@@ -376,13 +376,13 @@ def test_an_update_repeats_itself(tmp_path: Path, mode: th.Mode) -> None:
     """Until there is a server."""
     address = f"ipc://{tmp_path}/server"
     source, target = np.full(500_000, 1, dtype=np.float32), np.zeros(500_000, dtype=np.float32)
-    with th.Subscriber(address, "m", "r", mode=mode, join_timeout=0.3) as rollout, ThreadPoolExecutor() as pool:
+    with th.Subscriber(address, "m", "r", mode=mode, join_timeout=1) as rollout, ThreadPoolExecutor() as pool:
         rollout.add("w", target)
         with pytest.raises(th.Disconnected) as failed:
             rollout.update(timeout=30)
         assert failed.value.retryable
         updating = pool.submit(rollout.update, timeout=60, retry=True)
-        time.sleep(0.5)
+        time.sleep(1.5)  # it has failed once
         with th.ReferenceServer(address) as server, th.Publisher(server, "m", "t") as trainer:
             trainer.add("w", source)
             with trainer.published(1):
