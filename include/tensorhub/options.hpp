@@ -140,6 +140,16 @@ struct snapshot_report {
 /// A reference server of the list has an address that other machines can use.
 [[nodiscard]] TENSORHUB_DECL bool serves_other_machines(const worker_options& options);
 
+/// What peers of other machines may use instead of a local address; empty: there is no route.
+[[nodiscard]] TENSORHUB_DECL std::string host_towards_server(const worker_options& options);
+
+/// Where a transport listens and what its peers are told, if the reference server is on another machine. A
+/// worker with a location listens, unless it is told where, at this machine's address on the route to the
+/// server; one that listens at all interfaces tells its peers that address. Throws `invalid_argument` if that
+/// address is not found, and if others would be told a loopback address.
+TENSORHUB_DECL void make_reachable(const worker_options& options, std::string& listen_host,
+                                   std::string& advertised_host);
+
 /// The options as a worker uses them: an empty host filled in, lanes and windows within reason. Throws
 /// `invalid_argument` or `limit_exceeded`, with the option's name.
 [[nodiscard]] TENSORHUB_DECL worker_options validated(worker_options options);

@@ -83,11 +83,13 @@ class Options(TypedDict, total=False):
     """"auto" (memory of the same machine is read directly, everything else by TCP), "tcp", "same_host", "verbs" or
     "libfabric". The last two are there where their libraries are; the error says why they are not."""
     listen_host: str
-    """Where readers come in; the default is loopback. On several machines: this machine's address. Verbs: addresses of
-    RDMA interfaces, separated by commas; the default is the best one."""
+    """Where readers come in: this machine's address on the network that carries the weights. The default is loopback,
+    but of a worker with a datacenter, rack or host, and with a server on another machine, the interface from which
+    that server is reached. Verbs: addresses of RDMA interfaces, separated by commas; the default is the best one."""
     listen_port: int
     advertised_host: str
-    """The host that readers connect to, if it is not `listen_host`."""
+    """The host that readers connect to, if it is not `listen_host`. With a `listen_host` of "0.0.0.0" the default is
+    this machine's address towards a server on another machine."""
     memory: Literal["host", "cuda"]
     """Where the tensors of a publisher, or of a subscriber in mode in_place or staged, may lie: "host" is the default,
     "cuda" means NVIDIA GPUs as well, each tensor wherever it is. What the library allocates is in host memory."""

@@ -1,11 +1,15 @@
 // A transport whose address is another one after memory was registered (first_of, when a member that does not
 // take device memory is stopped): the server must be told the later one.
 
+#include <arpa/inet.h>
 #include <doctest/doctest.h>
+#include <ifaddrs.h>
 
 #include <atomic>
+#include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "hub.hpp"
@@ -33,6 +37,20 @@ class late : public tcp {
 };
 using late_hub = tensorhub::hub<late>;
 
+/// One of this machine's addresses that is not loopback; empty: it has none.
+[[nodiscard]] std::string network_address() {
+  ifaddrs* all = nullptr;
+  if (::getifaddrs(&all) != 0) return {};
+  const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> owned{all, &::freeifaddrs};
+  for (const ifaddrs* each = all; each != nullptr; each = each->ifa_next) {
+    if (each->ifa_addr == nullptr || each->ifa_addr->sa_family != AF_INET) continue;
+    char text[INET_ADDRSTRLEN] = {};
+    ::inet_ntop(AF_INET, &reinterpret_cast<const sockaddr_in*>(each->ifa_addr)->sin_addr, text, sizeof text);
+    if (!std::string_view{text}.starts_with("127.")) return text;
+  }
+  return {};
+}
+
 }  // namespace
 
 TEST_CASE("a worker that readers of other machines cannot reach says so, if there may be such readers") {
@@ -47,8 +65,50 @@ TEST_CASE("a worker that readers of other machines cannot reach says so, if ther
   const auto said = warnings("tcp://127.0.0.1:5570,tcp://10.0.0.1:5570", {});
   REQUIRE(said.size() == 1);
   CHECK(said.front().find("set the option listen_host") != std::string::npos);
-  CHECK(warnings("tcp://10.0.0.1:5570", {.listen_host = "0.0.0.0"}).size() == 1);
   CHECK(warnings("tcp://10.0.0.1:5570", {.advertised_host = "10.0.0.2"}).empty());
+}
+
+TEST_CASE("a worker tells its peers an address that other machines can use, or is refused") {
+  using worker = worker_of_both_doors;
+  const auto told = [](const std::string& server, const tensorhub::location& place,
+                       const tcp::options& through) {
+    auto options = who(server, "trainer-0");
+    options.location = place;
+    const std::string address = member<worker>{options, 1000, through}.worker.data().address().text;
+    return address.substr(0, address.rfind(':'));
+  };
+  const tensorhub::location paris{.datacenter = "paris"};
+  SUBCASE("a server on this machine: nothing changes") {
+    CHECK(told("tcp://127.0.0.1:5570", paris, {}) == "tcp://127.0.0.1");
+    CHECK(told("tcp://127.0.0.1:5570", paris, {.listen_host = "0.0.0.0"}) == "tcp://0.0.0.0");
+  }
+  SUBCASE("the address towards a server on another machine") {
+    const std::string own = network_address();
+    if (own.empty()) {
+      MESSAGE("NOT RUN: this machine has no address but loopback");
+      return;
+    }
+    const std::string server = "tcp://127.0.0.1:5570,tcp://" + own + ":5570";
+    CHECK(told(server, paris, {}) == "tcp://" + own);
+    CHECK(told(server, {}, {.listen_host = "0.0.0.0"}) == "tcp://" + own);
+    CHECK(told(server, {}, {}) == "tcp://127.0.0.1");  // told nothing: loopback, and a warning
+    CHECK(told(server, paris, {.listen_host = own}) == "tcp://" + own);
+    CHECK(told(server, paris, {.listen_host = "127.0.0.1", .advertised_host = "node-7"}) == "tcp://node-7");
+  }
+  SUBCASE("refused") {
+    const auto refusal = [&](const std::string& server, const tcp::options& through) {
+      try {
+        return "told " + told(server, paris, through);
+      } catch (const tensorhub::error& e) {
+        CHECK(e.code() == errc::invalid_argument);
+        return e.sentence();
+      }
+    };
+    const std::string loopback = refusal("tcp://10.0.0.1:5570", {.listen_host = "127.0.0.1"});
+    CHECK(contains(loopback, "would be at '127.0.0.1', which only this machine can use"));
+    CHECK(contains(loopback, "set listen_host, or advertised_host"));
+    CHECK(contains(refusal("tcp://[fe80::1]:5570", {}), "no route to the reference server"));
+  }
 }
 
 TEST_CASE("the address that readers are told is the one after registration") {

@@ -1,22 +1,41 @@
 #pragma once
 /// \file local_host.hpp
-/// Hosts in addresses that mean another machine to every process that reads them.
+/// Hosts in addresses that mean another machine to every process that reads them, and the addresses of this
+/// machine that do not.
 ///
-/// Thread safety: a pure function.
+/// Thread safety: functions of values.
 
 #include <algorithm>
 #include <array>
+#include <string>
 #include <string_view>
 
 #include "tensorhub/detail/build_mode.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::detail {
 
-/// The loopback interface, or every interface: to connect there is to connect to the own machine.
-[[nodiscard]] inline bool is_local_host(std::string_view host) noexcept {
-  constexpr std::array<std::string_view, 8> names{"",    "*",  "localhost", "0.0.0.0",
-                                                  "::1", "::", "[::1]",     "[::]"};
-  return host.starts_with("127.") || std::ranges::find(names, host) != names.end();
+/// To listen there is to listen at all interfaces.
+[[nodiscard]] inline bool is_every_interface(std::string_view host) noexcept {
+  constexpr std::array<std::string_view, 4> names{"*", "0.0.0.0", "::", "[::]"};
+  return std::ranges::find(names, host) != names.end();
 }
 
+/// The loopback interface, or every interface: to connect there is to connect to the own machine.
+[[nodiscard]] inline bool is_local_host(std::string_view host) noexcept {
+  constexpr std::array<std::string_view, 4> names{"", "localhost", "::1", "[::1]"};
+  return is_every_interface(host) || host.starts_with("127.") ||
+         std::ranges::find(names, host) != names.end();
+}
+
+/// The numeric address from which this machine would send to `host`; empty: the host is not known, or there
+/// is no route to it. Nothing is sent, but the name may be looked up.
+[[nodiscard]] std::string own_address_towards(const std::string& host, const std::string& port);
+
+/// As gethostname tells it; empty: it does not.
+[[nodiscard]] std::string machine_name();
+
 }  // namespace tensorhub::inline TENSORHUB_MODE::detail
+
+#if defined(TENSORHUB_HEADER_ONLY)
+#include "tensorhub/detail/impl/local_host.ipp"
+#endif

@@ -2,18 +2,40 @@
 /// \file options.ipp
 /// What options.hpp declares.
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "tensorhub/detail/local_host.hpp"
 #include "tensorhub/detail/split_list.hpp"
 #include "tensorhub/options.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE {
+
+namespace options_detail {
+
+/// "host:port" of the servers of the list that are not on this machine.
+TENSORHUB_DECL std::vector<std::string> remote_servers(const worker_options& options) {
+  constexpr std::string_view scheme = "tcp://";
+  std::vector<std::string> out;
+  for (const std::string& server : detail::split_list(options.server)) {
+    if (server.starts_with(scheme) &&
+        !detail::is_local_host(std::string_view{server}.substr(0, server.rfind(':')).substr(scheme.size())))
+      out.push_back(server.substr(scheme.size()));
+  }
+  return out;
+}
+
+/// The user has said where this worker is. (An empty host was filled in.)
+TENSORHUB_DECL bool has_location(const worker_options& options) {
+  const location& where = options.location;
+  return !where.datacenter.empty() || !where.rack.empty() ||
+         (!where.host.empty() && where.host != detail::machine_name());
+}
+
+}  // namespace options_detail
 
 TENSORHUB_DECL void unpublish_report::add(const unpublish_report& other) {
   finished += other.finished;
@@ -37,13 +59,38 @@ TENSORHUB_DECL std::size_t servers_of(const worker_options& options) {
 }
 
 TENSORHUB_DECL bool serves_other_machines(const worker_options& options) {
-  constexpr std::string_view scheme = "tcp://";
-  for (const std::string& server : detail::split_list(options.server)) {
-    if (!server.starts_with(scheme)) continue;
-    const std::string_view host_and_port = std::string_view{server}.substr(scheme.size());
-    if (!detail::is_local_host(host_and_port.substr(0, host_and_port.rfind(':')))) return true;
+  return !options_detail::remote_servers(options).empty();
+}
+
+TENSORHUB_DECL std::string host_towards_server(const worker_options& options) {
+  for (const std::string& server : options_detail::remote_servers(options)) {
+    const auto colon = server.rfind(':');
+    std::string host = server.substr(0, colon);
+    if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
+    std::string own = detail::own_address_towards(host, colon == server.npos ? "" : server.substr(colon + 1));
+    if (!detail::is_local_host(own)) return own;
   }
-  return false;
+  return {};
+}
+
+TENSORHUB_DECL void make_reachable(const worker_options& options, std::string& listen_host,
+                                   std::string& advertised_host) {
+  if (!advertised_host.empty() || !serves_other_machines(options)) return;
+  const bool is_told = !listen_host.empty();
+  if (is_told ? !detail::is_local_host(listen_host) : !options_detail::has_location(options)) return;
+  const auto refuse = [&](const std::string& why) {
+    throw error(
+        errc::invalid_argument,
+        why + ": the reference server '" + options.server +
+            "' is on another machine, and readers of other machines need an address of this one: set " +
+            "listen_host, or advertised_host",
+        context_of(options));
+  };
+  if (is_told && !detail::is_every_interface(listen_host))
+    refuse("the data port would be at '" + listen_host + "', which only this machine can use");
+  std::string own = host_towards_server(options);
+  if (own.empty()) refuse("no route to the reference server was found");
+  (is_told ? advertised_host : listen_host) = std::move(own);
 }
 
 TENSORHUB_DECL worker_options validated(worker_options options) {
@@ -59,10 +106,7 @@ TENSORHUB_DECL worker_options validated(worker_options options) {
   if (options.shard.count == 0 || options.shard.index >= options.shard.count) {
     refuse("shard " + to_string(options.shard) + " does not exist: the index must be below the count");
   }
-  if (options.location.host.empty()) {
-    char name[256] = {};
-    if (::gethostname(name, sizeof name - 1) == 0) options.location.host = name;
-  }
+  if (options.location.host.empty()) options.location.host = detail::machine_name();
   if (options.security) validate(*options.security, servers_of(options));
   options.log = never_throwing(std::move(options.log));
   options.lanes = std::clamp<std::size_t>(options.lanes, 1, 64);

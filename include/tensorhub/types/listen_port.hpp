@@ -11,18 +11,26 @@
 
 namespace tensorhub::inline TENSORHUB_MODE {
 
-/// Replaces every fixed port in a transport's options by `change(port)`; zero (any free port) stays. The
-/// ports are a member `listen_port` of the options, of the options that they build on (`tcp`), of the options
-/// that they decorate (`inner`), and of the options that they compose (`members`, a tuple).
+/// Calls `visit` with a transport's options, with the options that they build on (`tcp`), with those that
+/// they decorate (`inner`), and with those that they compose (`members`, a tuple).
+template <typename Options, typename Visit>
+void visit_options(Options& options, const Visit& visit) {
+  visit(options);
+  if constexpr (requires { options.tcp; }) visit_options(options.tcp, visit);
+  if constexpr (requires { options.inner; }) visit_options(options.inner, visit);
+  if constexpr (requires { std::tuple_size<decltype(options.members)>::value; })
+    std::apply([&](auto&... each) { (visit_options(each, visit), ...); }, options.members);
+}
+
+/// Replaces every fixed port, a member `listen_port` of the options, by `change(port)`; zero (any free port)
+/// stays.
 template <typename Options, typename Change>
 void change_listen_ports(Options& options, const Change& change) {
-  if constexpr (requires { options.listen_port = std::uint16_t{}; }) {
-    if (options.listen_port != 0) options.listen_port = change(options.listen_port);
-  }
-  if constexpr (requires { options.tcp; }) change_listen_ports(options.tcp, change);
-  if constexpr (requires { options.inner; }) change_listen_ports(options.inner, change);
-  if constexpr (requires { std::tuple_size<decltype(options.members)>::value; })
-    std::apply([&](auto&... each) { (change_listen_ports(each, change), ...); }, options.members);
+  visit_options(options, [&change](auto& each) {
+    if constexpr (requires { each.listen_port = std::uint16_t{}; }) {
+      if (each.listen_port != 0) each.listen_port = change(each.listen_port);
+    }
+  });
 }
 
 /// The same options with `offset` added to each fixed port.

@@ -83,13 +83,23 @@ class policy_tensors final : public owned_tensors {
   tensor_memory<Memory> memory_;
 };
 
+/// The same options of a transport, with hosts that other machines can use (`make_reachable`).
+template <typename Options>
+[[nodiscard]] Options reachable(Options through, const worker_options& options) {
+  visit_options(through, [&options](auto& each) {
+    if constexpr (requires { each.listen_host.empty() && each.advertised_host.empty(); })
+      make_reachable(options, each.listen_host, each.advertised_host);
+  });
+  return through;
+}
+
 template <transport Transport, integrity Integrity, memory_space Memory>
 class policy_data_plane final : public data_plane {
  public:
   policy_data_plane(const worker_options& options, const typename Transport::options& through,
                     incarnation self)
       : options_{&options},
-        transport_{with_location(through, options.location), self},
+        transport_{reachable(with_location(through, options.location), options), self},
         capability_key_{guard_by_capability(transport_)},
         memory_{transport_} {
     if constexpr (requires { transport_.why_only_here(); }) {

@@ -42,9 +42,13 @@ struct tcp_path {
 /// `streams`, `congestion_control` and the buffers apply to peers in the same datacenter, and to peers whose
 /// datacenter is unknown.
 struct tcp_options {
-  std::string listen_host = "127.0.0.1";  ///< interface on which peers connect; "0.0.0.0": all
-  std::uint16_t listen_port = 0;          ///< 0: any free one
-  std::string advertised_host{};  ///< what peers connect to; empty: listen_host. Needed with "0.0.0.0"
+  /// The interface on which peers connect; "0.0.0.0": all. Empty: loopback, but of a worker with a location,
+  /// and with a reference server on another machine, the interface from which that server is reached.
+  std::string listen_host{};
+  std::uint16_t listen_port = 0;  ///< 0: any free one
+  /// What peers connect to. Empty: listen_host; if that is "0.0.0.0", a worker tells its peers the address
+  /// from which a reference server on another machine is reached.
+  std::string advertised_host{};
 
   std::size_t streams = 1;     ///< connections per endpoint; reads are spread over them
   std::size_t io_threads = 2;  ///< threads that answer peers' reads, whatever the number of peers

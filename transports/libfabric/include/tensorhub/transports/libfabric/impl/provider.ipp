@@ -75,7 +75,11 @@ TENSORHUB_DECL unique_info first_that_fits(const unique_info& list, const libfab
 }
 
 TENSORHUB_DECL bool has_hosts(const libfabric_options& options) {
-  return options.provider != "shm" && !options.provider.starts_with("efa") && !options.listen_host.empty();
+  return options.provider != "shm" && !options.provider.starts_with("efa");
+}
+
+TENSORHUB_DECL std::string listen_host_of(const libfabric_options& options) {
+  return options.listen_host.empty() ? "127.0.0.1" : options.listen_host;
 }
 
 TENSORHUB_DECL unique_info choose_provider(const libfabric_options& options) {
@@ -85,14 +89,14 @@ TENSORHUB_DECL unique_info choose_provider(const libfabric_options& options) {
   const bool both = options.endpoint_type == fabric_endpoint::automatic;
   const std::string port = std::to_string(options.listen_port);
   const bool by_host = has_hosts(options);
+  const std::string host = listen_host_of(options);
   for (const bool with_devices : {true, false}) {
     if (with_devices && !options.device_memory) continue;
     for (const bool connected : {true, false}) {
       if (!both && connected != (options.endpoint_type == fabric_endpoint::connected)) continue;
       const unique_info hints = make_hints(options, connected, with_devices);
-      const unique_info all =
-          get_info(by_host ? options.listen_host.c_str() : nullptr, by_host ? port.c_str() : nullptr,
-                   by_host ? FI_SOURCE : 0, hints.get());
+      const unique_info all = get_info(by_host ? host.c_str() : nullptr, by_host ? port.c_str() : nullptr,
+                                       by_host ? FI_SOURCE : 0, hints.get());
       if (unique_info found = first_that_fits(all, options)) return found;
     }
   }
@@ -118,8 +122,8 @@ TENSORHUB_DECL unique_info choose_provider(const libfabric_options& options) {
          "' in fabric '" + options.fabric + "'; `fi_info -p '" + options.provider + "'` lists them");
   fail(
       "provider '" + options.provider + "'" +
-      (options.domain.empty() ? "" : ", domain '" + options.domain + "'") + " cannot listen at '" +
-      options.listen_host + "' with " +
+      (options.domain.empty() ? "" : ", domain '" + options.domain + "'") + " cannot listen at '" + host +
+      "' with " +
       (both ? "any"
             : (options.endpoint_type == fabric_endpoint::connected ? "connected (FI_EP_MSG)"
                                                                    : "addressed (FI_EP_RDM)")) +

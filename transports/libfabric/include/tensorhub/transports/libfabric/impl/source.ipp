@@ -57,7 +57,7 @@ TENSORHUB_DECL void source::listen(const libfabric_options& options) {
   eq_ = open_eq(provider_.fabric(), waiter_, provider_.description());
   const auto check_listening = [&](int result) {
     if (result != 0)
-      fail(provider_.description() + ": cannot listen at " + options.listen_host + ":" +
+      fail(provider_.description() + ": cannot listen at " + listen_host_of(options) + ":" +
            std::to_string(options.listen_port) +
            " (libfabric_options::listen_host, listen_port): " + reason(result));
   };

@@ -58,6 +58,10 @@ TENSORHUB_DECL bool reaches_loopback(int socket) noexcept {
   return ::getpeername(socket, reinterpret_cast<sockaddr*>(&peer), &length) == 0 && is_loopback(peer);
 }
 
+TENSORHUB_DECL std::string listen_host_of(const tcp_options& options) {
+  return options.listen_host.empty() ? "127.0.0.1" : options.listen_host;
+}
+
 TENSORHUB_DECL tcp_path settings_of(const tcp_options& options, path_kind path) {
   if (path == path_kind::wide_area) return options.wide_area;
   return {options.streams, options.congestion_control, options.send_buffer_bytes,
@@ -117,8 +121,9 @@ TENSORHUB_DECL void size_buffers(int socket, const tcp_path& path) noexcept {
 
 TENSORHUB_DECL detail::unique_socket listen_at(const tcp_options& options, std::uint16_t& bound_port,
                                                std::string_view transport) {
-  const auto addresses = resolve(options.listen_host, std::to_string(options.listen_port),
-                                 AI_PASSIVE | AI_ADDRCONFIG, transport);
+  const std::string host = listen_host_of(options);
+  const auto addresses =
+      resolve(host, std::to_string(options.listen_port), AI_PASSIVE | AI_ADDRCONFIG, transport);
   // Accepted sockets inherit the sizes. Only the hello tells how far away a reader is; the send buffer, which
   // matters at a source, is set then.
   const tcp_path near = settings_of(options, path_kind::same_datacenter);
@@ -141,8 +146,8 @@ TENSORHUB_DECL detail::unique_socket listen_at(const tcp_options& options, std::
     }
     trouble = std::strerror(errno);
   }
-  throw error(errc::transport_failed, std::string{transport} + ": cannot listen at " + options.listen_host +
-                                          ":" + std::to_string(options.listen_port) + ": " + trouble);
+  throw error(errc::transport_failed, std::string{transport} + ": cannot listen at " + host + ":" +
+                                          std::to_string(options.listen_port) + ": " + trouble);
 }
 
 TENSORHUB_DECL bool wait_ready(int socket, short events, deadline until) noexcept {

@@ -1,0 +1,43 @@
+#pragma once
+/// \file local_host.ipp
+/// Definitions of detail/local_host.hpp.
+
+#include <netdb.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <memory>
+#include <string>
+
+#include "tensorhub/detail/local_host.hpp"
+#include "tensorhub/detail/unique_fd.hpp"
+
+namespace tensorhub::inline TENSORHUB_MODE::detail {
+
+TENSORHUB_DECL std::string own_address_towards(const std::string& host, const std::string& port) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_DGRAM;  // to connect such a socket is to ask for the route
+  hints.ai_flags = AI_NUMERICSERV;
+  addrinfo* found = nullptr;
+  if (::getaddrinfo(host.c_str(), port.c_str(), &hints, &found) != 0) return {};
+  const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> addresses{found, &::freeaddrinfo};
+  for (const addrinfo* at = found; at != nullptr; at = at->ai_next) {
+    const unique_fd socket{::socket(at->ai_family, at->ai_socktype | SOCK_CLOEXEC, at->ai_protocol)};
+    sockaddr_storage own{};
+    socklen_t length = sizeof own;
+    char text[NI_MAXHOST] = {};
+    if (socket && ::connect(socket.get(), at->ai_addr, at->ai_addrlen) == 0 &&
+        ::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&own), &length) == 0 &&
+        ::getnameinfo(reinterpret_cast<const sockaddr*>(&own), length, text, sizeof text, nullptr, 0,
+                      NI_NUMERICHOST) == 0)
+      return text;
+  }
+  return {};
+}
+
+TENSORHUB_DECL std::string machine_name() {
+  char name[256] = {};
+  return ::gethostname(name, sizeof name - 1) == 0 ? std::string{name} : std::string{};
+}
+
+}  // namespace tensorhub::inline TENSORHUB_MODE::detail
