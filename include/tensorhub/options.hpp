@@ -140,9 +140,6 @@ struct snapshot_report {
 /// A reference server of the list has an address that other machines can use.
 [[nodiscard]] TENSORHUB_DECL bool serves_other_machines(const worker_options& options);
 
-/// What peers of other machines may use instead of a local address; empty: there is no route.
-[[nodiscard]] TENSORHUB_DECL std::string host_towards_server(const worker_options& options);
-
 /// Where a transport listens and what its peers are told, if the reference server is on another machine. A
 /// worker with a location listens, unless it is told where, at this machine's address on the route to the
 /// server; one that listens at all interfaces tells its peers that address. Throws `invalid_argument` if that

@@ -10,7 +10,7 @@
 #include <tensorhub/transfer/first_of.hpp>
 #include <tensorhub/transports/same_host.hpp>
 #include <tensorhub/transports/tcp.hpp>
-#include <tensorhub/types/listen_port.hpp>
+#include <tensorhub/types/transport_options.hpp>
 #include <tuple>
 
 #include "support/child_process.hpp"

@@ -108,6 +108,8 @@ TEST_CASE("a worker tells its peers an address that other machines can use, or i
     CHECK(contains(loopback, "would be at '127.0.0.1', which only this machine can use"));
     CHECK(contains(loopback, "set listen_host, or advertised_host"));
     CHECK(contains(refusal("tcp://[fe80::1]:5570", {}), "no route to the reference server"));
+    // A name of 127.0.0.1, as Debian's /etc/hosts has one for the machine itself.
+    CHECK(contains(refusal("tcp://0x7f.1:5570", {}), "which only this machine can use"));
   }
 }
 

@@ -35,6 +35,20 @@ TENSORHUB_DECL bool has_location(const worker_options& options) {
          (!where.host.empty() && where.host != detail::machine_name());
 }
 
+/// The address from which this machine reaches a server of the list, if possible one that other machines can
+/// use; empty: there is no route to any.
+TENSORHUB_DECL std::string host_towards_server(const worker_options& options) {
+  std::string own;
+  for (const std::string& server : remote_servers(options)) {
+    const auto colon = server.rfind(':');
+    std::string host = server.substr(0, colon);
+    if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
+    own = detail::own_address_towards(host, colon == server.npos ? "" : server.substr(colon + 1));
+    if (!detail::is_local_host(own)) break;
+  }
+  return own;
+}
+
 }  // namespace options_detail
 
 TENSORHUB_DECL void unpublish_report::add(const unpublish_report& other) {
@@ -62,17 +76,6 @@ TENSORHUB_DECL bool serves_other_machines(const worker_options& options) {
   return !options_detail::remote_servers(options).empty();
 }
 
-TENSORHUB_DECL std::string host_towards_server(const worker_options& options) {
-  for (const std::string& server : options_detail::remote_servers(options)) {
-    const auto colon = server.rfind(':');
-    std::string host = server.substr(0, colon);
-    if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
-    std::string own = detail::own_address_towards(host, colon == server.npos ? "" : server.substr(colon + 1));
-    if (!detail::is_local_host(own)) return own;
-  }
-  return {};
-}
-
 TENSORHUB_DECL void make_reachable(const worker_options& options, std::string& listen_host,
                                    std::string& advertised_host) {
   if (!advertised_host.empty() || !serves_other_machines(options)) return;
@@ -88,8 +91,10 @@ TENSORHUB_DECL void make_reachable(const worker_options& options, std::string& l
   };
   if (is_told && !detail::is_every_interface(listen_host))
     refuse("the data port would be at '" + listen_host + "', which only this machine can use");
-  std::string own = host_towards_server(options);
+  std::string own = options_detail::host_towards_server(options);
   if (own.empty()) refuse("no route to the reference server was found");
+  if (detail::is_local_host(own))
+    refuse("the reference server is reached from '" + own + "', which only this machine can use");
   (is_told ? advertised_host : listen_host) = std::move(own);
 }
 

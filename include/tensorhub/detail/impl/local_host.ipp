@@ -8,6 +8,7 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "tensorhub/detail/local_host.hpp"
 #include "tensorhub/detail/unique_fd.hpp"
@@ -29,7 +30,8 @@ TENSORHUB_DECL std::string own_address_towards(const std::string& host, const st
     if (socket && ::connect(socket.get(), at->ai_addr, at->ai_addrlen) == 0 &&
         ::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&own), &length) == 0 &&
         ::getnameinfo(reinterpret_cast<const sockaddr*>(&own), length, text, sizeof text, nullptr, 0,
-                      NI_NUMERICHOST) == 0)
+                      NI_NUMERICHOST) == 0 &&
+        std::string_view{text}.find('%') == std::string_view::npos)
       return text;
   }
   return {};

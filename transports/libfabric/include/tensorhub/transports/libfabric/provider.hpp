@@ -41,9 +41,6 @@ inline constexpr std::uint64_t wanted_caps = FI_MSG | FI_SEND | FI_RECV | FI_RMA
 /// Providers whose addresses are not IP addresses accept no host.
 [[nodiscard]] bool has_hosts(const libfabric_options& options);
 
-/// `listen_host`, or the loopback interface.
-[[nodiscard]] std::string listen_host_of(const libfabric_options& options);
-
 [[nodiscard]] unique_info choose_provider(const libfabric_options& options);
 
 /// An opened fabric and domain, and the provider's properties.

@@ -121,8 +121,8 @@ class basic_tcp {
         options_{Channel::sockets_of(settings)},
         datacenter_{datacenter_label(options_.here.datacenter)},
         source_{options_, self, shared_, staging_} {
-    const std::string host =
-        options_.advertised_host.empty() ? listen_host_of(options_) : options_.advertised_host;
+    const std::string host = options_.advertised_host.empty() ? detail::or_loopback(options_.listen_host)
+                                                              : options_.advertised_host;
     address_.text = make_address({host, std::to_string(source_.port()), datacenter_}, Channel::scheme);
   }
 

@@ -46,9 +46,6 @@ void set_option(int socket, int level, int name, int value) noexcept;
 /// The other end of this connection is on this machine.
 [[nodiscard]] bool reaches_loopback(int socket) noexcept;
 
-/// `listen_host`, or the loopback interface.
-[[nodiscard]] std::string listen_host_of(const tcp_options& options);
-
 /// The settings of a connection to or from a peer that far away.
 [[nodiscard]] tcp_path settings_of(const tcp_options& options, path_kind path);
 

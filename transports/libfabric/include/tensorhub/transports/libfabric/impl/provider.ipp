@@ -6,6 +6,7 @@
 #include <set>
 #include <utility>
 
+#include "tensorhub/detail/local_host.hpp"
 #include "tensorhub/transports/libfabric/provider.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::transports::libfabric_detail {
@@ -78,10 +79,6 @@ TENSORHUB_DECL bool has_hosts(const libfabric_options& options) {
   return options.provider != "shm" && !options.provider.starts_with("efa");
 }
 
-TENSORHUB_DECL std::string listen_host_of(const libfabric_options& options) {
-  return options.listen_host.empty() ? "127.0.0.1" : options.listen_host;
-}
-
 TENSORHUB_DECL unique_info choose_provider(const libfabric_options& options) {
   if (options.provider.empty())
     throw error(errc::invalid_argument,
@@ -89,7 +86,7 @@ TENSORHUB_DECL unique_info choose_provider(const libfabric_options& options) {
   const bool both = options.endpoint_type == fabric_endpoint::automatic;
   const std::string port = std::to_string(options.listen_port);
   const bool by_host = has_hosts(options);
-  const std::string host = listen_host_of(options);
+  const std::string host = detail::or_loopback(options.listen_host);
   for (const bool with_devices : {true, false}) {
     if (with_devices && !options.device_memory) continue;
     for (const bool connected : {true, false}) {

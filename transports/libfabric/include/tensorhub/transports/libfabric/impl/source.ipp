@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "tensorhub/detail/local_host.hpp"
 #include "tensorhub/detail/peer_read.hpp"
 #include "tensorhub/transports/libfabric/source.hpp"
 
@@ -57,7 +58,7 @@ TENSORHUB_DECL void source::listen(const libfabric_options& options) {
   eq_ = open_eq(provider_.fabric(), waiter_, provider_.description());
   const auto check_listening = [&](int result) {
     if (result != 0)
-      fail(provider_.description() + ": cannot listen at " + listen_host_of(options) + ":" +
+      fail(provider_.description() + ": cannot listen at " + detail::or_loopback(options.listen_host) + ":" +
            std::to_string(options.listen_port) +
            " (libfabric_options::listen_host, listen_port): " + reason(result));
   };

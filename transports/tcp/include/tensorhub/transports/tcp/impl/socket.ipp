@@ -58,10 +58,6 @@ TENSORHUB_DECL bool reaches_loopback(int socket) noexcept {
   return ::getpeername(socket, reinterpret_cast<sockaddr*>(&peer), &length) == 0 && is_loopback(peer);
 }
 
-TENSORHUB_DECL std::string listen_host_of(const tcp_options& options) {
-  return options.listen_host.empty() ? "127.0.0.1" : options.listen_host;
-}
-
 TENSORHUB_DECL tcp_path settings_of(const tcp_options& options, path_kind path) {
   if (path == path_kind::wide_area) return options.wide_area;
   return {options.streams, options.congestion_control, options.send_buffer_bytes,
@@ -121,7 +117,7 @@ TENSORHUB_DECL void size_buffers(int socket, const tcp_path& path) noexcept {
 
 TENSORHUB_DECL detail::unique_socket listen_at(const tcp_options& options, std::uint16_t& bound_port,
                                                std::string_view transport) {
-  const std::string host = listen_host_of(options);
+  const std::string host = detail::or_loopback(options.listen_host);
   const auto addresses =
       resolve(host, std::to_string(options.listen_port), AI_PASSIVE | AI_ADDRCONFIG, transport);
   // Accepted sockets inherit the sizes. Only the hello tells how far away a reader is; the send buffer, which

@@ -1,6 +1,7 @@
 #pragma once
-/// \file listen_port.hpp
-/// Ports that transports listen on, for a process that starts several transports of one kind.
+/// \file transport_options.hpp
+/// What a worker changes in a transport's options without knowing the transport: hosts, and the ports of a
+/// process that starts several transports of one kind.
 ///
 /// Thread safety: functions of values.
 
