@@ -30,6 +30,7 @@ inline constexpr std::size_t text_bytes = 8192;           ///< one sentence in a
 inline constexpr std::size_t sources = 64;                ///< sources of one reader at a time
 /// Versions of a model that are pinned or among the latest retained ones.
 inline constexpr std::size_t retained_versions = 64;
+inline constexpr std::size_t rollbacks = 256;  ///< of a model, each to a later version than the one before
 /// Cut-off readers that one worker reports to a new server.
 inline constexpr std::size_t barred_readers = 64;
 inline constexpr std::size_t worker_requests_in_flight = 64;  ///< unanswered requests of one worker

@@ -130,6 +130,7 @@ class any_double_buffered_subscriber {
   [[nodiscard]] const owned_tensors& memory_of(std::size_t side) const noexcept { return *memories_[side]; }
   /// The side that is not live: 0 or 1.
   [[nodiscard]] TENSORHUB_DECL std::size_t side_to_stage() const;
+  [[nodiscard]] TENSORHUB_DECL worker& live_side();
   [[nodiscard]] TENSORHUB_DECL error failure(errc code, const std::string& sentence) const;
 
  private:
@@ -138,7 +139,6 @@ class any_double_buffered_subscriber {
   /// Pre-condition: mutex_ is held.
   [[nodiscard]] std::size_t next_side() const noexcept { return live_ ? 1 - *live_ : 0; }
   [[nodiscard]] TENSORHUB_DECL worker& idle_side();
-  [[nodiscard]] TENSORHUB_DECL worker& live_side();
 
   worker_options options_;
   mutable std::mutex mutex_;

@@ -40,6 +40,7 @@ class any_publisher : private worker {
   using worker::publish;
   using worker::release;
   using worker::retain;
+  using worker::roll_back_to;
   using worker::self;
   using worker::shape;
   using worker::statistics;

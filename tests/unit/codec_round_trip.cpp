@@ -104,9 +104,9 @@ TEST_CASE("codec: a payload has exactly the bytes of cereal's portable-binary ar
 /// Magic and protocol.
 const std::string header =
     "54485542"
-    "0500";
+    "0600";
 
-TEST_CASE("codec: golden frames of protocol 5") {
+TEST_CASE("codec: golden frames of protocol 6") {
   encoder out;
   SUBCASE("heartbeat_request") {
     const messages::envelope m{0x1122334455667788, {}, {9}, messages::heartbeat_request{5, 6}};
@@ -139,15 +139,16 @@ TEST_CASE("codec: golden frames of protocol 5") {
     join.operation = {5};
     join.decided = 7;
     join.latest = 8;
+    join.latest.line = 1;
     join.peers = 9;
-    join.keeps = {1, 2, {6}};
+    join.keeps = {1, 2, {6}, {{1, 7}}};
     join.capability_key = "k";
     join.before = {{10}, false, true};
     join.barred = {incarnation{11}};
     const messages::envelope m{1, {2}, {}, join};
     CHECK(hex(out.encode(m)) == header +
                                     "0000"
-                                    "26010000"
+                                    "46010000"
                                     "00000000"
                                     "0100000000000000"
                                     "0200000000000000"
@@ -194,12 +195,18 @@ TEST_CASE("codec: golden frames of protocol 5") {
                                     "01"                // shows nothing
                                     "01"                // ended well
                                     "0700000000000000"  // decided
+                                    "00000000"
                                     "0800000000000000"  // latest
+                                    "01000000"
                                     "09000000"          // peers
                                     "0100000000000000"  // retention
                                     "02000000"
                                     "0100000000000000"
                                     "0600000000000000"
+                                    "00000000"
+                                    "0100000000000000"  // rolled back once
+                                    "01000000"
+                                    "0700000000000000"
                                     "00"  // temporary
                                     "0100000000000000"
                                     "6b"                    // capability key
@@ -214,7 +221,7 @@ TEST_CASE("codec: golden frames of protocol 5") {
     const messages::envelope m{1, {2}, {1}, request};
     CHECK(hex(out.encode(m)) == header +
                                     "0500"
-                                    "32000000"
+                                    "36000000"
                                     "00000000"
                                     "0100000000000000"
                                     "0200000000000000"
@@ -223,6 +230,7 @@ TEST_CASE("codec: golden frames of protocol 5") {
                                     "0300000000000000"
                                     "01"
                                     "0700000000000000"
+                                    "00000000"
                                     "f4010000"
                                     "01"
                                     "00"
@@ -234,19 +242,20 @@ TEST_CASE("codec: golden frames of protocol 5") {
   }
 }
 
-TEST_CASE("codec: golden frames of protocol 5, answers and pushes") {
+TEST_CASE("codec: golden frames of protocol 6, answers and pushes") {
   encoder out;
   SUBCASE("committed_push") {
     const messages::envelope m{1, {}, {}, messages::committed_push{7, {8, 9}}};
     CHECK(hex(out.encode(m)) == header +
                                     "2500"
-                                    "19000000"
+                                    "1d000000"
                                     "00000000"
                                     "0100000000000000"
                                     "0000000000000000"
                                     "0000000000000000"
                                     "01"
                                     "0700000000000000"
+                                    "00000000"
                                     "0800000000000000"
                                     "0900000000000000");
   }
@@ -260,7 +269,7 @@ TEST_CASE("codec: golden frames of protocol 5, answers and pushes") {
     const messages::envelope m{1, {2}, {}, reply};
     CHECK(hex(out.encode(m)) == header +
                                     "0600"
-                                    "42000000"
+                                    "46000000"
                                     "00000000"
                                     "0100000000000000"
                                     "0200000000000000"
@@ -272,6 +281,7 @@ TEST_CASE("codec: golden frames of protocol 5, answers and pushes") {
                                     "0000000000000000"
                                     "00"
                                     "0201000000000000"
+                                    "00000000"
                                     "0000000000000000"
                                     "090000000000000000"
                                     "01"
@@ -297,7 +307,7 @@ TEST_CASE("codec: golden frames of protocol 5, answers and pushes") {
     const messages::envelope m{1, {2}, {}, messages::update_reply{{}, {3}, false, 7, {source}, 5}};
     CHECK(hex(out.encode(m)) == header +
                                     "0600"
-                                    "b4000000"
+                                    "bc000000"
                                     "00000000"
                                     "0100000000000000"
                                     "0200000000000000"
@@ -308,10 +318,12 @@ TEST_CASE("codec: golden frames of protocol 5, answers and pushes") {
                                     "0300000000000000"
                                     "00"
                                     "0700000000000000"
+                                    "00000000"
                                     "0100000000000000"  // one source:
                                     "0300000000000000"
                                     "0b00000000000000"
                                     "0700000000000000"
+                                    "00000000"
                                     "0100000000000000"
                                     "0200000000000000"
                                     "2a00000000000000"
@@ -367,7 +379,7 @@ TEST_CASE("codec: golden frames of protocol 5, answers and pushes") {
     const messages::envelope m{1, {2}, {}, messages::stuck_reply{{}, {entry}, 4}};
     CHECK(hex(out.encode(m)) == header +
                                     "1e00"
-                                    "68000000"
+                                    "6c000000"
                                     "00000000"
                                     "0100000000000000"
                                     "0200000000000000"
@@ -384,6 +396,7 @@ TEST_CASE("codec: golden frames of protocol 5, answers and pushes") {
                                     "01000000"
                                     "2a00000000000000"
                                     "0700000000000000"
+                                    "00000000"
                                     "0300000000000000"
                                     "f401000000000000"
                                     "0900000000000000"

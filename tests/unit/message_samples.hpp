@@ -29,7 +29,8 @@ auto fields(th::strong_id<Tag>& m) {
   return std::tie(m.value);
 }
 inline auto fields(th::version_number& m) {
-  return std::tie(m.value);
+  auto& [a, b] = m;
+  return std::tie(a, b);
 }
 inline auto fields(th::version_selector& m) {
   return std::tie(m.kind, m.version);
@@ -70,13 +71,17 @@ inline auto fields(msg::assignment& m) {
   auto& [a, b, c, d, e, f, g, h, i, j, k, l, n, o] = m;
   return std::tie(a, b, c, d, e, f, g, h, i, j, k, l, n, o);
 }
+inline auto fields(msg::rollback& m) {
+  auto& [a, b] = m;
+  return std::tie(a, b);
+}
 inline auto fields(msg::retention& m) {
-  auto& [a, b, c] = m;
-  return std::tie(a, b, c);
+  auto& [a, b, c, d] = m;
+  return std::tie(a, b, c, d);
 }
 inline auto fields(msg::retain_request& m) {
-  auto& [a, b, c] = m;
-  return std::tie(a, b, c);
+  auto& [a, b, c, d] = m;
+  return std::tie(a, b, c, d);
 }
 inline auto fields(msg::offload_failed_request& m) {
   auto& [a, b] = m;

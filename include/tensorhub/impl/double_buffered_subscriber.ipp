@@ -97,8 +97,7 @@ TENSORHUB_DECL version_number any_double_buffered_subscriber::staged_version() {
 TENSORHUB_DECL std::optional<version_number> any_double_buffered_subscriber::newer() {
   const std::unique_lock lock{mutex_, std::try_to_lock};  // another call may allocate the memories now
   if (!lock) return std::nullopt;
-  const auto known = sides_[live_.value_or(0)]->newer();
-  return known && *known > live_version_ ? known : std::nullopt;
+  return sides_[live_.value_or(0)]->newer();
 }
 TENSORHUB_DECL version_number any_double_buffered_subscriber::wait(version_selector selector,
                                                                    std::chrono::milliseconds timeout) {

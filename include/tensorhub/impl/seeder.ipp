@@ -85,7 +85,12 @@ TENSORHUB_DECL void any_seeder::take_layout() {
 }
 
 TENSORHUB_DECL void any_seeder::step(const std::stop_token& stop) {
-  const version_selector newer = at_least(version_number{held_version().value + 1});
+  const version_number held = worker_.held_version();  // none, after it was rolled back
+  {
+    const std::lock_guard lock{mutex_};
+    held_ = held;
+  }
+  const version_selector newer = at_least(version_number{held.value + 1});
   worker_.wait(newer, waiting);
   auto begun = worker_.update_async(newer);
   {

@@ -45,8 +45,9 @@
 /// |                         | to finish_request says so)                                                   |
 /// | committed_push          | the version that is being read, and was open, is whole: its root (if the     |
 /// |                         | push is lost, the answer to source_failed_request says so)                   |
-/// | retention_push          | which versions are retained; workers announce it to a new server (sent at    |
-/// |                         | each change, and after a join)                                               |
+/// | retention_push          | which versions are retained and valid; workers announce it to a new server   |
+/// |                         | (sent at each change, after a join, and if a heartbeat shows that the worker |
+/// |                         | does not know it)                                                            |
 /// | offload_push            | copy this version into host memory and show it as a temporary replica        |
 /// |                         | (repeated until the replica has joined or the worker reports a failure)      |
 /// | drop_push               | this temporary replica is no longer needed (repeated until it leaves)        |
@@ -127,11 +128,19 @@ enum class update_reach : std::uint8_t {
   prefer_local = 1,
 };
 
-/// The retained versions of a model (DESIGN 2.4): the latest few, and the pinned ones.
+/// One time that a model's trainer went back to a checkpoint (service/rollbacks.hpp).
+struct rollback {
+  std::uint32_t line = 0;  ///< of the versions that were published after it
+  std::uint64_t to = 0;    ///< the last number of earlier lines that stays valid
+  bool operator==(const rollback&) const = default;
+};
+
+/// The retained versions of a model (DESIGN 2.4): the latest few, and the pinned ones; and the valid ones.
 struct retention {
   std::uint64_t revision = 0;  ///< counts changes: the highest one is valid
   std::uint32_t keep_latest = 0;
-  std::vector<version_number> pinned{};  ///< ascending
+  std::vector<version_number> pinned{};  ///< ascending; without lines
+  std::vector<rollback> rollbacks{};     ///< ascending in both fields
   bool operator==(const retention&) const = default;
 };
 
@@ -317,11 +326,14 @@ struct describe_reply {
 };
 
 struct leave_request {};
-/// Changes which versions are retained; fields that are not set leave the setting unchanged.
+/// Changes which versions are retained, or valid; fields that are not set leave the setting unchanged.
 struct retain_request {
   std::optional<std::uint32_t> keep_latest{};
   version_number pin{};
   version_number release{};
+  /// All versions above this one become void, unless only versions that were published since the last roll
+  /// back to it, and are being published still, are above it: then another shard has called first.
+  std::optional<version_number> roll_back_to{};
 };
 /// Reports that this worker's process cannot take a version into its host memory.
 struct offload_failed_request {

@@ -132,7 +132,7 @@ class session : public session_detail::operations {
 
   // ---- pushes
 
-  void on_push(time_point, const messages::version_push& push) { latest_ = std::max(latest_, push.version); }
+  void on_push(time_point, const messages::version_push& push) { hear_of(push.version); }
 
   void on_push(time_point now, const messages::heartbeat_reply& reply);
   void on_push(time_point, const messages::retention_push& push);
@@ -170,7 +170,6 @@ class session : public session_detail::operations {
   std::uint32_t beats_answered_ = 0;  ///< consecutive ones, since the last join or pause
   duration worker_timeout_ = defaults::worker_timeout;
   std::vector<incarnation> barred_;  ///< the last few readers that it has cut off
-  messages::retention keeps_{};
   time_point next_heartbeat_{};
   duration heartbeat_interval_ = defaults::heartbeat_interval;
   session_ticket join_ticket_ = 0;

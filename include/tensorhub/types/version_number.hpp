@@ -14,10 +14,18 @@ namespace tensorhub::inline TENSORHUB_MODE {
 /// version" and cannot be published.
 struct version_number {
   std::uint64_t value = 0;
+  /// The library's own: how often the trainer had gone back to a checkpoint when the version was published, as
+  /// far as that matters (service/rollbacks.hpp). Zero in all that users give and get.
+  std::uint32_t line = 0;
   constexpr version_number() = default;
   /// Implicit, because `publish(step)` is the usual call.
   constexpr version_number(std::uint64_t number) : value{number} {}
-  constexpr auto operator<=>(const version_number&) const = default;
+  constexpr bool operator==(const version_number&) const = default;
+  constexpr std::strong_ordering operator<=>(const version_number& other) const noexcept {
+    return line == other.line ? value <=> other.value : line <=> other.line;
+  }
+  /// Without the line: as users name the version.
+  [[nodiscard]] constexpr version_number number() const noexcept { return value; }
   [[nodiscard]] constexpr explicit operator bool() const noexcept { return value != 0; }
 };
 
@@ -54,10 +62,10 @@ inline constexpr version_selector latest{};
   return {version_selector::kind_type::at_least, version};
 }
 
-/// A version that is there may be what the selector asks for.
+/// A valid version that is there may be what the selector asks for.
 [[nodiscard]] constexpr bool accepts(const version_selector& selector, version_number version) noexcept {
-  if (selector.kind == version_selector::kind_type::exactly) return version == selector.version;
-  return selector.kind == version_selector::kind_type::latest || version >= selector.version;
+  if (selector.kind == version_selector::kind_type::exactly) return version.value == selector.version.value;
+  return selector.kind == version_selector::kind_type::latest || version.value >= selector.version.value;
 }
 
 [[nodiscard]] std::string to_string(const version_selector& selector);

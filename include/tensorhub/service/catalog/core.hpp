@@ -87,6 +87,9 @@ struct core {
     return bool{model.before.latest};
   }
 
+  /// The model's workers may show, or use, what is void: `updates::withdraw_void` runs before the event ends.
+  void note_void(model_state& model) noexcept { model.has_void = retention_changed = true; }
+
   /// The answer to a heartbeat of this model's workers. It has no count while more workers may join.
   [[nodiscard]] messages::heartbeat_reply beat_for(const model_state& model) const noexcept {
     return {epoch, model.latest_ever, recovering(model) ? 0 : model.workers};

@@ -62,13 +62,14 @@ class membership {
       return;
     }
     if (reply.result.ok()) {
+      retention_.learn(core_.models.at(join.model), join.keeps);
       worker_state& worker = admit(from, join);
       if (worker.model->before.awaited && !core_.recovering(*worker.model)) end_recovery(*worker.model);
       // Replicas that waited for this shard may be allowed to release their version now.
       core_.retention_changed =
           core_.retention_changed || (core_.recovering() && worker.model->waits_to_let_go);
       questions_.retry_unknown();
-      retention_.greet(worker, join.keeps);
+      retention_.greet(worker);
       reply.operation = worker.replica->closed_operation;
       reply.latest = worker.model->latest_ever;
       reply.workers = worker.model->workers;
@@ -299,7 +300,7 @@ class membership {
     if (!is_new) count_back(model, join);
     // What cannot be checked is believed only while the server recovers. Afterwards a joiner does not
     // change which version numbers may be published.
-    if (core_.recovering()) {
+    if (core_.recovering() && !is_void(model, join.latest)) {
       model.before.latest = std::max(model.before.latest, join.latest);
       model.latest_seen = std::max(model.latest_seen, join.latest);
       model.latest_ever = std::max(model.latest_ever, join.latest);
@@ -323,7 +324,8 @@ class membership {
     }
     if (join.receiving && !join.reading.empty() && !worker.receiving)
       versions_.receive(worker, *join.receiving);
-    if (join.held && !worker.held && versions::may_have_root(worker, *join.held))
+    const bool is_valid = join.held && !is_void(model, join.held->version);
+    if (is_valid && !worker.held && versions::may_have_root(worker, *join.held))
       versions_.hold(worker, *join.held, join.held->open);
     updates_.resolve_ended(*worker.replica);
     updates_.await_decided(worker, nullptr);

@@ -187,11 +187,16 @@ class publishing {
   }
 
   /// This worker may publish this version, whole or open.
-  [[nodiscard]] static messages::status check_publish(const worker_state& worker,
-                                                      const messages::reference& held) {
+  [[nodiscard]] messages::status check_publish(const worker_state& worker, const messages::reference& held) {
     const version_number version = held.version;
     const model_state& model = *worker.model;
     if (!version) return {errc::invalid_argument, "version 0 cannot be published: count from 1"};
+    if (is_void(model, version)) {
+      // The worker may not have heard of the roll back: it hears of it now, and asks again.
+      core_.send(worker.id, {}, messages::retention_push{model.keeps});
+      return {errc::version_conflict, "version " + to_string(version) +
+                                          " was withdrawn: the model was rolled back to an earlier version"};
+    }
     if (worker.overwriting) return {errc::busy, "an update of this worker is running"};
     const auto record = model.versions.find(version);
     // Another shard may have published this version to an earlier server.

@@ -144,7 +144,7 @@ class questions {
       if (state.complete_replicas > 0 && accepts(waiter.selector, version)) best = version;
     }
     if (best) {
-      core_.answer(*worker, waiter.sequence, messages::version_reply{{}, best});
+      core_.answer(*worker, waiter.sequence, messages::version_reply{{}, best.number()});
     } else if (core_.now >= waiter.deadline) {
       core_.answer(
           *worker, waiter.sequence,
@@ -159,13 +159,13 @@ class questions {
   }
 
   [[nodiscard]] messages::model_entry entry_of(const model_state& model) const {
-    messages::model_entry entry{model.name, model.shards, 0, model.latest_ever, {}, {}};
+    messages::model_entry entry{model.name, model.shards, 0, model.latest_ever.number(), {}, {}};
     for (const auto& known : model.layouts) entry.bytes += known ? known->bytes() : 0;
     for (const auto& [version, state] : model.versions) {
-      if (state.complete_replicas > 0) entry.available.push_back(version);
+      if (state.complete_replicas > 0) entry.available.push_back(version.number());
     }
     for (const auto& [name, replica] : model.replicas) {
-      messages::replica_entry row{name, 0, replica->complete, replica->torn, false, 0};
+      messages::replica_entry row{name, 0, replica->complete.number(), replica->torn, false, 0};
       for (const worker_state* worker : replica->workers) {
         if (worker == nullptr) continue;
         ++row.shards_joined;

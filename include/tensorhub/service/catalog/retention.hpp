@@ -39,7 +39,7 @@ class retention {
   // ---- what is retained
 
   void on(worker_state& worker, request_sequence sequence, const messages::retain_request& request) {
-    core_.answer(worker, sequence, messages::status_reply{change(*worker.model, request), {}});
+    core_.answer(worker, sequence, messages::status_reply{change(worker, request), {}});
   }
   void on(worker_state& worker, request_sequence sequence, const messages::offload_failed_request& request) {
     core_.answer(worker, sequence, messages::status_reply{});
@@ -53,23 +53,28 @@ class retention {
   }
 
   /// Merges the retention that a joining worker knows from an earlier server: the higher revision wins while
-  /// the server recovers. Afterwards a joiner is believed only where the server knows of no retention.
-  void greet(worker_state& worker, const messages::retention& told) {
-    model_state& model = *worker.model;
+  /// the server recovers. Afterwards a joiner is believed only where the server knows of no retention, and
+  /// withdraws no version of others.
+  void learn(model_state& model, const messages::retention& told) {
+    const bool is_believed =
+        core_.recovering() || (model.keeps.revision == 0 && (told.rollbacks.empty() || model.workers == 0));
+    if (!is_believed || told.revision <= model.keeps.revision || !is_sound(told)) return;
+    adopt(model, told);
+    tell_all(model);
+  }
+  void greet(const worker_state& worker) {
     if (worker.replica->temporary) remember_temporary(*worker.replica);
-    const bool is_believed = core_.recovering() || model.keeps.revision == 0;
-    if (is_believed && told.revision > model.keeps.revision && is_sound(told)) {
-      model.keeps = told;
-      return tell_all(model);
-    }
-    if (model.keeps.revision > 0) core_.send(worker.id, {}, messages::retention_push{model.keeps});
+    if (worker.model->keeps.revision > 0)
+      core_.send(worker.id, {}, messages::retention_push{worker.model->keeps});
   }
 
   [[nodiscard]] bool is_retained(const model_state& model, version_number version) const {
-    if (std::ranges::binary_search(model.keeps.pinned, version)) return true;
+    if (is_void(model, version)) return false;
+    if (std::ranges::binary_search(model.keeps.pinned, version.number())) return true;
     std::uint32_t newer = 0;
     for (auto each = model.versions.rbegin(); each != model.versions.rend(); ++each) {
       if (newer >= model.keeps.keep_latest) return false;
+      if (is_void(model, each->first)) continue;
       if (each->first <= version) return each->first == version && each->second.ever_complete;
       if (each->second.ever_complete) ++newer;
     }
@@ -153,26 +158,73 @@ class retention {
       std::erase_if(names, [&](const std::string& name) { return !replicas.contains(name); });
     names.insert(replica.name);
   }
-  [[nodiscard]] messages::status change(model_state& model, const messages::retain_request& request) {
+  [[nodiscard]] messages::status change(const worker_state& worker, const messages::retain_request& request) {
+    model_state& model = *worker.model;
     messages::retention next = model.keeps;
     if (request.keep_latest) next.keep_latest = *request.keep_latest;
-    if (request.release) std::erase(next.pinned, request.release);
-    if (request.pin && !std::ranges::binary_search(next.pinned, request.pin))
-      next.pinned.insert(std::ranges::upper_bound(next.pinned, request.pin), request.pin);
+    const version_number pin = request.pin.number();
+    if (request.release) std::erase(next.pinned, request.release.number());
+    if (pin && !std::ranges::binary_search(next.pinned, pin))
+      next.pinned.insert(std::ranges::upper_bound(next.pinned, pin), pin);
     if (next.pinned.size() > limits::retained_versions || next.keep_latest > limits::retained_versions) {
       return {errc::limit_exceeded, "more than " + std::to_string(limits::retained_versions) +
                                         " versions of a model cannot be retained: release some"};
     }
+    if (request.roll_back_to) {
+      const version_number to = *request.roll_back_to;
+      if (worker.held && worker.held->version.value > to.value && !worker.withdrawn &&
+          !is_void(model, worker.held->version))
+        return {errc::busy, "version " + to_string(worker.held->version) +
+                                " is still published by this worker: call unpublish() first"};
+      if (!has_newer(model, to)) return {};
+      if (!roll_back(next, to))
+        return {errc::limit_exceeded, "model '" + model.name + "' was rolled back " +
+                                          std::to_string(limits::rollbacks) +
+                                          " times, each time to a later version: go back to an earlier one"};
+      core_.log(log_level::warning, "model '" + model.name + "' was rolled back to version " + to_string(to) +
+                                        " by " + who(worker));
+    }
     ++next.revision;
-    model.keeps = std::move(next);
+    adopt(model, next);
     tell_all(model);
     core_.retention_changed = true;
     return {};
   }
+  /// A version above `to` may be valid. Those that were published after the last roll back and never became
+  /// complete do not count while they are published: another shard of the same trainer has called first.
+  [[nodiscard]] static bool has_newer(const model_state& model, version_number to) {
+    const auto& rollbacks = model.keeps.rollbacks;
+    if (!rollbacks.empty() && to.value < rollbacks.back().to) return true;  // of an earlier line
+    const bool is_newer_seen = model.latest_seen.value > to.value && !is_void(model, model.latest_seen);
+    const bool is_repeated = !rollbacks.empty() && rollbacks.back().to == to.value;
+    if (!is_newer_seen || !is_repeated) return is_newer_seen;
+    const auto is_underway = [&](const auto& entry) {
+      const auto& [version, state] = entry;
+      if (version.value <= to.value || is_void(model, version)) return true;
+      for (std::uint32_t shard = 0; shard < model.shards; ++shard) {
+        if (state.roots[shard] && !is_published(model, version, shard)) return false;
+      }
+      return !state.ever_complete;
+    };
+    return !std::ranges::all_of(model.versions, is_underway);
+  }
+  [[nodiscard]] static bool is_published(const model_state& model, version_number version,
+                                         std::uint32_t shard) {
+    return std::ranges::any_of(model.replicas, [&](const auto& entry) {
+      const worker_state* worker = entry.second->workers[shard];
+      return worker != nullptr && worker->publisher && worker->held && worker->held->version == version;
+    });
+  }
+  void adopt(model_state& model, const messages::retention& keeps) {
+    const bool rolls_back = model.keeps.rollbacks != keeps.rollbacks;
+    model.keeps = keeps;
+    if (rolls_back) core_.note_void(model);
+  }
   /// What `change` could have made. (A revision at the end of all numbers could not be changed any more.)
   [[nodiscard]] static bool is_sound(const messages::retention& told) {
     return told.revision < UINT64_MAX / 2 && told.keep_latest <= limits::retained_versions &&
-           told.pinned.size() <= limits::retained_versions && std::ranges::is_sorted(told.pinned);
+           told.pinned.size() <= limits::retained_versions && std::ranges::is_sorted(told.pinned) &&
+           tensorhub::is_sound(told.rollbacks);
   }
   void tell_all(const model_state& model) {
     for (const auto& [name, replica] : model.replicas) {

@@ -26,6 +26,7 @@
 #include "tensorhub/service/catalog/upstream_chains.hpp"
 #include "tensorhub/service/envelope.hpp"
 #include "tensorhub/service/log.hpp"
+#include "tensorhub/service/rollbacks.hpp"
 #include "tensorhub/types/layout.hpp"
 #include "tensorhub/types/units.hpp"
 
@@ -346,6 +347,7 @@ struct model_state {
   std::uint32_t workers = 0;
   predecessor_state before{};
   messages::retention keeps{};
+  bool has_void = false;  ///< what a roll back has made void may be shown, or in use, still
   std::map<version_number, handover_state> handovers{};
   std::set<std::string> temporaries{};  ///< names of replicas that are, or were, temporary
   bool waits_to_let_go = false;         ///< a request waits for a handover; try again after a change
@@ -425,6 +427,11 @@ inline constexpr std::uint32_t all_shards = UINT32_MAX;
   const auto replica = model.replicas.find(lease.replica);
   return replica == model.replicas.end() ? nullptr
                                          : find_operation(*replica->second, lease.operation, lease.shard);
+}
+
+/// A roll back has withdrawn this version (service/rollbacks.hpp).
+[[nodiscard]] inline bool is_void(const model_state& model, version_number version) noexcept {
+  return is_void(model.keeps, version);
 }
 
 /// The fields of a log line that describe this worker.

@@ -57,6 +57,7 @@ class stuck {
       reply.left_out = static_cast<std::uint32_t>(reply.entries.size() - most_entries);
       reply.entries.resize(most_entries);
     }
+    for (messages::stuck_entry& each : reply.entries) each.version = each.version.number();
     core_.send(from, sequence, std::move(reply));
   }
 
@@ -232,7 +233,8 @@ class stuck {
     entry.version = selector.version;
     entry.advice = call + " waits for a version (" + to_string(selector) +
                    ") that some replica holds completely; the latest was " + to_string(model.latest_ever);
-    if (model.latest_seen > model.latest_ever && accepts(selector, model.latest_seen))
+    if (model.latest_seen > model.latest_ever && !is_void(model, model.latest_seen) &&
+        accepts(selector, model.latest_seen))
       entry.advice += ", and of " + to_string(model.latest_seen) + " only some shards were published";
     else
       entry.advice += ": a trainer must publish it";

@@ -162,6 +162,13 @@ class updates {
                                              worker.replica->name + "' failed: " + request.result.sentence});
       return serve_waiting(model);
     }
+    if (is_void(model, request.version)) {
+      member->phase = phase::failed;
+      const messages::status reason = withdrawn(model, request.version);
+      core_.answer(worker, sequence, messages::status_reply{reason});
+      close_failed(*known, reason);
+      return serve_waiting(model);
+    }
     if ((known->decided || known->fixed) && known->version != request.version) {
       member->phase = phase::failed;
       const messages::status reason{
@@ -218,6 +225,29 @@ class updates {
     }
   }
 
+  // ---- what a roll back has made void
+
+  /// Nobody is offered a void version any more; updates that read one, or have not finished one, fail.
+  void withdraw_void(model_state& model) {
+    for (auto& [version, state] : model.versions) state.ever_complete &= !is_void(model, version);
+    forget_void_latest(model, model.latest_ever);
+    forget_void_latest(model, model.before.latest);
+    for (const auto& [name, replica] : model.replicas) {
+      for (worker_state* worker : replica->workers) {
+        if (worker == nullptr) continue;
+        versions_.reindex(*worker);
+        if (replica->temporary && worker->held && is_void(model, worker->held->version))
+          replica->dropping = true;
+      }
+      versions_.recompute(*replica);
+    }
+    for (operation_state* operation = void_operation(model); operation != nullptr;
+         operation = void_operation(model))
+      close_failed(*operation, withdrawn(model, operation->version));
+    model.waits_to_let_go = true;
+    retry_all(model);
+  }
+
   // ---- entry points for the other parts
 
   /// Takes over an update that an earlier server decided and that this worker is executing.
@@ -232,6 +262,7 @@ class updates {
     if (member.phase == phase::absent) member.phase = phase::assigned;
     worker.called = true;
     go_on_with(operation, version);
+    if (is_void(*worker.model, version)) core_.note_void(*worker.model);
   }
 
   /// A worker joined or reported after its group decided an update. Either it already holds that version, or
@@ -255,6 +286,7 @@ class updates {
     if (operation.decided || operation.fixed) return;
     operation.fixed = version;
     table_.set_version(operation, version);
+    if (is_void(*operation.replica->model, version)) return core_.note_void(*operation.replica->model);
     expect_all(operation);
     start(operation, version);
   }
@@ -392,6 +424,28 @@ class updates {
   }
 
  private:
+  [[nodiscard]] static messages::status withdrawn(const model_state& model, version_number version) {
+    return {errc::unavailable, "version " + to_string(version) + " of model '" + model.name +
+                                   "' was withdrawn: its trainer has rolled the model back"};
+  }
+  /// Before a roll back it was higher.
+  static void forget_void_latest(const model_state& model, version_number& latest) {
+    if (!is_void(model, latest)) return;
+    latest = {};
+    for (const auto& [version, state] : model.versions) {
+      if (state.ever_complete) latest = std::max(latest, version);
+    }
+  }
+  /// An update of a version that is void now; null: there is none.
+  [[nodiscard]] static operation_state* void_operation(const model_state& model) {
+    const auto is_wrong = [&](const auto& entry) {
+      const operation_state& operation = *entry.second;
+      return !operation.closed && !operation.is_publish && (operation.decided || operation.fixed) &&
+             is_void(model, operation.version);
+    };
+    const auto found = std::ranges::find_if(model.operations.all, is_wrong);
+    return found == model.operations.all.end() ? nullptr : found->second;
+  }
   /// What a worker's memory holds after its update.
   void note_held(worker_state& worker, const messages::finish_request& request) {
     const bool is_believed =
@@ -436,11 +490,12 @@ class updates {
   // ---- decision
 
   void try_decide(operation_state& operation, const member_state& asked) {
-    const version_selector selector = asked.selector;
     if (operation.fixed) return start(operation, operation.fixed);
+    const model_state& model = *operation.replica->model;
+    version_selector selector = asked.selector;
+    selector.version = valid_version(model.keeps, selector.version);
     const version_view view = view_for(operation, asked);
     const version_decision decision = consistency_.decide(selector, view);
-    const model_state& model = *operation.replica->model;
     if (decision.kind == version_decision::kind_type::refuse &&
         (may_come_back(model, selector.version) || versions_.may_hold(*operation.replica, selector.version)))
       return;
@@ -479,7 +534,7 @@ class updates {
       return true;
     };
     for (auto each = model.versions.rbegin(); each != model.versions.rend(); ++each) {
-      if (each->second.filling > 0 && accepts(asked.selector, each->first) &&
+      if (each->second.filling > 0 && !is_void(model, each->first) && accepts(asked.selector, each->first) &&
           each->first > operation.replica->complete && may_begin(each->first))
         return each->first;
     }
@@ -519,7 +574,8 @@ class updates {
     view.latest_ever = model.latest_ever;
     if (operation.only_shard) {
       const worker_state* worker = replica.workers[*operation.only_shard];
-      if (worker != nullptr && worker->holds()) view.held = worker->held->version;
+      if (worker != nullptr && worker->holds() && !is_void(model, worker->held->version))
+        view.held = worker->held->version;
     } else {
       view.held = replica.complete;
     }
@@ -528,7 +584,7 @@ class updates {
       if (!is_available(state, operation.only_shard)) continue;
       if (only_local && version != view.held && !is_local(operation, state)) continue;
       view.latest_available = version;
-      if (asked.selector.kind == version_selector::kind_type::exactly && version == asked.selector.version)
+      if (asked.selector.kind == version_selector::kind_type::exactly && accepts(asked.selector, version))
         view.wanted_available = true;
     }
     return view;
@@ -701,6 +757,7 @@ class updates {
     operation.decided = true;
     table_.set_version(operation, request.version);
     expect_all(operation);
+    if (is_void(*worker.model, request.version)) core_.note_void(*worker.model);
     return operation;
   }
 

@@ -36,6 +36,7 @@ class versions {
   /// whose update has failed may go back to an old version that the server has forgotten, or never knew.)
   [[nodiscard]] static bool may_have_received(const worker_state& worker,
                                               const messages::reference& reference) {
+    if (is_void(*worker.model, reference.version)) return false;
     if (const digest128 known = known_root(worker, reference.version)) return known == reference.root;
     if (is_open(*worker.model, reference.version, worker.shard.index)) return false;
     return worker.was_elsewhere || reference.version <= worker.model->latest_seen;
@@ -74,7 +75,9 @@ class versions {
   void disbelieve(worker_state& worker, version_number reported) {
     core_.log(log_level::warning,
               who(worker) + " reports version " + to_string(reported) +
-                  " with a root digest that is not the published one: it counts as holding nothing",
+                  (is_void(*worker.model, reported) ? ", which was rolled back"
+                                                    : " with a root digest that is not the published one") +
+                  ": it counts as holding nothing",
               about(worker));
     drop(worker);
   }
@@ -101,7 +104,11 @@ class versions {
                (!worker.replica->torn || worker.group_pending)) {
       wanted = offer::complete;  // in a torn replica, only shards that the next update has repaired
     }
-    const version_number version = wanted == offer::none ? version_number{} : worker.shown()->version;
+    version_number version = wanted == offer::none ? version_number{} : worker.shown()->version;
+    if (is_void(*worker.model, version)) {
+      wanted = offer::none;
+      version = {};
+    }
     if (wanted == worker.offered && version == worker.offered_version) return;
     if (worker.offered != offer::none) {
       index_of(worker, worker.offered_version).erase(worker.places, places_of);
@@ -135,7 +142,7 @@ class versions {
       const bool all = std::ranges::all_of(replica.workers, [first](const worker_state* w) {
         return w != nullptr && w->holds() && w->held->version == first->held->version;
       });
-      if (all) complete = first->held->version;
+      if (all && !is_void(model, first->held->version)) complete = first->held->version;
     }
     if (complete) replica.torn = false;
     if (complete != replica.letting_go) replica.letting_go = {};

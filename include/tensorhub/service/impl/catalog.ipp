@@ -238,6 +238,7 @@ TENSORHUB_DECL void catalog::retry_handovers() {
   for (int rounds = 0; core().retention_changed && rounds < 4; ++rounds) {
     core().retention_changed = false;
     for (auto& [name, model] : core().models) {
+      if (std::exchange(model.has_void, false)) parts_->updates.withdraw_void(model);
       if (model.keeps.revision > 0) parts_->retention.look_after(model);
       if (!std::exchange(model.waits_to_let_go, false)) continue;
       parts_->publishing.retry_parked(model);

@@ -36,11 +36,12 @@ template <typename T>
 
 /// On the wire: a text's or list's count is 8 bytes, a flag 1, an errc 2.
 inline constexpr std::size_t minimum_tensor_bytes = 8 + 1 + 8;
-inline constexpr std::size_t minimum_replica_entry_bytes = 8 + 4 + 8 + 1 + 1 + 4;
-inline constexpr std::size_t minimum_model_entry_bytes = 8 + 4 + 8 + 8 + 8 + 8;
-inline constexpr std::size_t minimum_stuck_entry_bytes = 1 + 8 + 8 + 4 + 8 * 7;
+inline constexpr std::size_t minimum_version_bytes = 8 + 4;
+inline constexpr std::size_t minimum_replica_entry_bytes = 8 + 4 + minimum_version_bytes + 1 + 1 + 4;
+inline constexpr std::size_t minimum_model_entry_bytes = 8 + 4 + 8 + minimum_version_bytes + 8 + 8;
+inline constexpr std::size_t minimum_stuck_entry_bytes = 1 + 8 + 8 + 4 + minimum_version_bytes + 8 * 6;
 inline constexpr std::size_t minimum_assignment_bytes =
-    8 * 3 + 16 + 8 + 8 + 4 + 8 + 8 + 17 + 8 + 1 + 1 + 8 + 1;
+    8 * 2 + minimum_version_bytes + 16 + 8 + 8 + 4 + 8 + 8 + 17 + 8 + 1 + 1 + 8 + 1;
 
 // ---- values
 
@@ -50,8 +51,8 @@ void move_field(field_archive& archive, strong_id<Tag>& id) {
   archive(value);
 }
 inline void move_field(field_archive& archive, version_number& version) {
-  auto& [value] = version;
-  archive(value);
+  auto& [value, line] = version;
+  archive(value, line);
 }
 inline void move_field(field_archive& archive, version_selector& selector) {
   auto& [kind, version] = selector;
@@ -107,9 +108,14 @@ inline void move_field(field_archive& archive, messages::assignment& m) {
   archive(operation, lease, version, root, source, as_name(source_replica), source_shard, address, control,
           epoch, drained, receiving, ordinal, crossing);
 }
+inline void move_field(field_archive& archive, messages::rollback& m) {
+  auto& [line, to] = m;
+  archive(line, to);
+}
 inline void move_field(field_archive& archive, messages::retention& m) {
-  auto& [revision, keep_latest, pinned] = m;
-  archive(revision, keep_latest, as_list(pinned, 8, limits::retained_versions));
+  auto& [revision, keep_latest, pinned, rollbacks] = m;
+  archive(revision, keep_latest, as_list(pinned, minimum_version_bytes, limits::retained_versions),
+          as_list(rollbacks, 4 + 8, limits::rollbacks));
 }
 inline void move_field(field_archive& archive, messages::announcement& m) {
   auto& [epoch, control] = m;
@@ -125,7 +131,7 @@ inline void move_field(field_archive& archive, messages::replica_entry& m) {
 }
 inline void move_field(field_archive& archive, messages::model_entry& m) {
   auto& [name, shards, bytes, latest, available, replicas] = m;
-  archive(as_name(name), shards, bytes, latest, as_list(available, 8),
+  archive(as_name(name), shards, bytes, latest, as_list(available, minimum_version_bytes),
           as_list(replicas, minimum_replica_entry_bytes));
 }
 inline void move_field(field_archive& archive, messages::stuck_entry& m) {
@@ -225,8 +231,8 @@ inline void move_field(field_archive& archive, messages::describe_reply& m) {
 }
 inline void move_field(field_archive&, messages::leave_request&) {}
 inline void move_field(field_archive& archive, messages::retain_request& m) {
-  auto& [keep_latest, pin, release] = m;
-  archive(keep_latest, pin, release);
+  auto& [keep_latest, pin, release, roll_back_to] = m;
+  archive(keep_latest, pin, release, roll_back_to);
 }
 inline void move_field(field_archive& archive, messages::offload_failed_request& m) {
   auto& [version, reason] = m;

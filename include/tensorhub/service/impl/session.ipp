@@ -71,7 +71,7 @@ TENSORHUB_DECL void session::cancel_join(const messages::status& reason) {
 TENSORHUB_DECL session_ticket session::install(time_point now, version_number version, digest128 root,
                                                time_point deadline) {
   const bool is_retained =
-      held_ && (keeps_.keep_latest > 0 || std::ranges::binary_search(keeps_.pinned, held_->version));
+      held_ && (keeps_.keep_latest > 0 || std::ranges::binary_search(keeps_.pinned, held_->version.number()));
   return operations::install(now, version, root, deadline, is_retained);
 }
 
@@ -184,7 +184,7 @@ TENSORHUB_DECL void session::handle(time_point now, const pending_request& pendi
   // The running call keeps its number: its requests and the server's pushes name it.
   operation_counter& closed = operation_ ? closed_meanwhile_ : counter_;
   closed = std::max(closed, reply.operation);
-  latest_ = std::max(latest_, reply.latest);
+  hear_of(reply.latest);
   beats_answered_ = 0;
   worker_timeout_ = std::chrono::milliseconds{reply.worker_timeout_ms};
   heartbeat_interval_ =
@@ -203,7 +203,7 @@ TENSORHUB_DECL void session::handle(time_point now, const pending_request& pendi
 }
 
 TENSORHUB_DECL void session::on_push(time_point now, const messages::heartbeat_reply& reply) {
-  latest_ = std::max(latest_, reply.latest);
+  hear_of(reply.latest);
   beats_answered_ = was_paused(now) ? 0 : beats_answered_ + 1;
   peers_ = reply.workers;
   counted_at_ = now;
@@ -212,6 +212,8 @@ TENSORHUB_DECL void session::on_push(time_point now, const messages::heartbeat_r
 TENSORHUB_DECL void session::on_push(time_point, const messages::retention_push& push) {
   if (push.keeps.revision > keeps_.revision) keeps_ = push.keeps;
   outbox_.heard_retention(keeps_.revision);
+  if (is_void(keeps_, latest_)) latest_ = {};
+  if (!operation_) hide_void();
 }
 
 TENSORHUB_DECL void session::on_push(time_point, const messages::cut_off_push& push) {

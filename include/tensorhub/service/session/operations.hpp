@@ -114,6 +114,9 @@ class operations : public questions {
   session_ticket install(time_point now, version_number version, digest128 root, time_point deadline,
                          bool is_retained);
 
+  /// Holds a version no longer that was rolled back. While a call runs, its end does so.
+  void hide_void();
+
   /// Runs the timers of the call. `keeps`: what is retained.
   void advance_operation(time_point now, const messages::retention& keeps);
   [[nodiscard]] time_point operation_deadline() const noexcept;
@@ -138,6 +141,9 @@ class operations : public questions {
 
   /// Shows nothing any more: the bytes may change.
   void hide(std::uint64_t announced = 0);
+  /// A publish was refused, because the server knows of a roll back of which this worker has heard since: asks
+  /// again.
+  [[nodiscard]] bool publishes_again(time_point now);
   void start_pull();
   /// Adds one source; a repeated message adds nothing.
   void take_source(const messages::assignment& source, lease_id released);

@@ -10,6 +10,7 @@
 ///     operations   publish, unpublish, update: one at a time
 ///     session      join, leave, the server's pushes, timers (service/session.hpp)
 
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <utility>
@@ -17,6 +18,7 @@
 
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/service/envelope.hpp"
+#include "tensorhub/service/rollbacks.hpp"
 #include "tensorhub/service/session/actions.hpp"
 #include "tensorhub/service/session/operation.hpp"
 #include "tensorhub/service/session/outbox.hpp"
@@ -76,6 +78,10 @@ class state {
   [[nodiscard]] operation_counter known_counter() const noexcept {
     return counted_ ? counter_ : operation_counter{};
   }
+  /// A version of the model is available.
+  void hear_of(version_number version) noexcept {
+    if (!is_void(keeps_, version)) latest_ = std::max(latest_, version);
+  }
   void learn_counter(operation_counter number) noexcept;
 
   /// Takes over from a session that has ended. `held`: the version whose bytes are still there, and its
@@ -102,6 +108,7 @@ class state {
   bool ended_well_ = true;  ///< the last publish or update succeeded
   std::optional<running> operation_;
   std::optional<messages::reference> held_;
+  messages::retention keeps_{};
   version_number latest_{};
   std::uint64_t epoch_ = 1;
   /// The highest epoch that was shown, or announced by a call that failed. None of them is used again,

@@ -152,10 +152,10 @@ TENSORHUB_DECL void offloads::keep(kept& self, const std::string& replica,
 }
 
 TENSORHUB_DECL bool offloads::copy_from_owner(const kept& self, worker& holder) {
-  if (owner_->held_version() != self.version) return false;
+  if (owner_->held_version() != self.version.number()) return false;
   try {
     static_cast<void>(holder.state_->updates.update_from(*owner_, options_.drain_timeout));
-    return holder.held_version() == self.version;
+    return holder.held_version() == self.version.number();
   } catch (const error&) {  // it was taken back meanwhile: others may hold it
     return false;
   }
@@ -163,7 +163,8 @@ TENSORHUB_DECL bool offloads::copy_from_owner(const kept& self, worker& holder) 
 
 TENSORHUB_DECL void offloads::receive(kept& self, worker& holder) {
   static constexpr std::chrono::milliseconds look_interval{10};
-  auto reading = holder.update_async(exactly(self.version), std::chrono::hours{24});  // progress decides
+  auto reading =
+      holder.update_async(exactly(self.version.number()), std::chrono::hours{24});  // progress decides
   std::uint64_t bytes = 0;
   auto advanced = std::chrono::steady_clock::now();
   while (!reading.done()) {
@@ -192,7 +193,7 @@ TENSORHUB_DECL void offloads::serve(kept& self, worker& holder, const std::strin
   static constexpr std::chrono::milliseconds look_interval{200};
   // A holder that was declared dead serves nobody: its memory is given back, and the server may order again.
   std::unique_lock lock{mutex_, std::defer_lock};
-  while (holder.held_version() == self.version) {
+  while (holder.held_version() == self.version.number()) {
     lock.lock();
     changed_.wait_for(lock, look_interval, [&] { return self.over; });
     const bool over = self.over;

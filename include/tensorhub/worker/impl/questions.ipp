@@ -62,13 +62,16 @@ TENSORHUB_DECL void change_retention(worker_state& self, const messages::retain_
 }  // namespace worker_detail
 
 TENSORHUB_DECL void worker::retain(std::uint32_t versions, std::chrono::milliseconds timeout) {
-  worker_detail::change_retention(*state_, {versions, {}, {}}, timeout);
+  worker_detail::change_retention(*state_, {versions, {}, {}, {}}, timeout);
 }
 TENSORHUB_DECL void worker::pin(version_number version, std::chrono::milliseconds timeout) {
-  worker_detail::change_retention(*state_, {{}, version, {}}, timeout);
+  worker_detail::change_retention(*state_, {{}, version, {}, {}}, timeout);
 }
 TENSORHUB_DECL void worker::release(version_number version, std::chrono::milliseconds timeout) {
-  worker_detail::change_retention(*state_, {{}, {}, version}, timeout);
+  worker_detail::change_retention(*state_, {{}, {}, version, {}}, timeout);
+}
+TENSORHUB_DECL void worker::roll_back_to(version_number version, std::chrono::milliseconds timeout) {
+  worker_detail::change_retention(*state_, {{}, {}, {}, version}, timeout);
 }
 
 }  // namespace tensorhub::inline TENSORHUB_MODE

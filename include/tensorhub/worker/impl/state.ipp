@@ -114,7 +114,7 @@ TENSORHUB_DECL void worker_state::prepare() {
 
 TENSORHUB_DECL version_number worker_state::held_version() {
   return client.with([](session& core, time_point) {
-    return core.held() && !core.is_open() ? core.held()->version : version_number{};
+    return core.held() && !core.is_open() ? core.held()->version.number() : version_number{};
   });
 }
 

@@ -120,7 +120,7 @@ TENSORHUB_DECL update_report worker_updates::update_from(worker_state& neighbour
 TENSORHUB_DECL update_report worker_updates::end_of(const session_result& result, time_point started,
                                                     update_report report) {
   if (!result.outcome.ok()) throw whole_->failure(result.outcome, result.version);
-  report.version = result.version;
+  report.version = result.version.number();
   report.kept = result.kept;
   report.lost = result.drained.lost;
   report.seconds = to_seconds(whole_->clock.now() - started);
@@ -320,7 +320,7 @@ TENSORHUB_DECL update_progress worker_updates::progress_of(const update_state& h
   update_progress out = whole_->client.with([&](session&, time_point) -> update_progress {
     if (running_ == nullptr) return {{}, 0, shape.bytes(), false, {}};
     pull_progress at = running_->progress();
-    return {reading_version_, at.bytes, at.total_bytes, false, std::move(at.sources)};
+    return {reading_version_.number(), at.bytes, at.total_bytes, false, std::move(at.sources)};
   });
   const std::lock_guard lock{handle.mutex};
   if (handle.ended && !handle.failure) {

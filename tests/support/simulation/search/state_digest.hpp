@@ -74,8 +74,8 @@ struct state_members {
 using state = session_detail::state;
 template struct opened<state_members, &state::outbox_, &state::joined_, &state::fatal_, &state::server_,
                        &state::contact_, &state::counter_, &state::closed_meanwhile_, &state::counted_,
-                       &state::ended_well_, &state::operation_, &state::held_, &state::latest_,
-                       &state::epoch_, &state::last_epoch_>;
+                       &state::ended_well_, &state::operation_, &state::held_, &state::keeps_,
+                       &state::latest_, &state::epoch_, &state::last_epoch_>;
 
 struct session_members {
   friend constexpr auto reach(session_members);
@@ -83,8 +83,8 @@ struct session_members {
 template struct opened<session_members, &session::believed_, &session::ended_, &session::server_index_,
                        &session::asked_since_, &session::leaving_, &session::peers_, &session::counted_at_,
                        &session::beats_answered_, &session::worker_timeout_, &session::heartbeat_interval_,
-                       &session::barred_, &session::keeps_, &session::returns_, &session::joined_at_,
-                       &session::next_heartbeat_, &session::join_ticket_, &session::join_deadline_>;
+                       &session::barred_, &session::returns_, &session::joined_at_, &session::next_heartbeat_,
+                       &session::join_ticket_, &session::join_deadline_>;
 
 }  // namespace open_state
 
@@ -122,7 +122,7 @@ class state_digest {
   }
   void fold(const std::string& text) { fold(std::string_view{text}); }
   void fold(duration length) { number(static_cast<std::uint64_t>(length.count())); }
-  void fold(version_number version) { number(version.value); }
+  void fold(version_number version) { add(version.value, version.line); }
   template <typename Tag>
   void fold(strong_id<Tag> id) {
     number(id.value);
@@ -183,7 +183,10 @@ class state_digest {
     add(held.version, held.epoch, held.root, held.control, held.open);
   }
   void fold(const messages::announcement& shows) { add(shows.epoch, shows.control); }
-  void fold(const messages::retention& keeps) { add(keeps.revision, keeps.keep_latest, keeps.pinned); }
+  void fold(const messages::retention& keeps) {
+    add(keeps.revision, keeps.keep_latest, keeps.pinned, keeps.rollbacks);
+  }
+  void fold(const messages::rollback& each) { add(each.line, each.to); }
   void fold(const messages::unpublish_request& request) { fold(messages::message{request}); }
   void fold(const messages::closed_requests& closed) { fold_members(closed, open_state::closed_members{}); }
   void fold(const version_selector& wanted) { add(wanted.kind, wanted.version); }
@@ -295,10 +298,11 @@ class state_digest {
   }
   void fold(const catalog_detail::model_state& model) {
     const auto& [name, shards, layouts, layout_bytes, versions, replicas, latest_seen, latest_ever, workers,
-                 before, keeps, handovers, temporaries, waits_to_let_go, lost, waiters, operations] = model;
+                 before, keeps, has_void, handovers, temporaries, waits_to_let_go, lost, waiters,
+                 operations] = model;
     static_cast<void>(std::tie(shards, layouts, layout_bytes));
-    add(name, versions, replicas, latest_seen, latest_ever, workers, before, keeps, handovers, temporaries,
-        waits_to_let_go, lost, waiters, operations);
+    add(name, versions, replicas, latest_seen, latest_ever, workers, before, keeps, has_void, handovers,
+        temporaries, waits_to_let_go, lost, waiters, operations);
   }
   /// The numbers themselves grow with the history; their order decides. `users` follows from the operations.
   void fold(const catalog_detail::open_operations& open) {

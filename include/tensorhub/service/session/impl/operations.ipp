@@ -16,6 +16,7 @@ TENSORHUB_DECL session_ticket operations::publish(time_point now, version_number
   const session_ticket ticket = new_ticket();
   ++counter_.value;
   if (!admit(ticket)) return ticket;
+  version = valid_version(keeps_, version);
   if (held_ && !(held_->open && held_->version == version)) {
     finish(ticket, {errc::busy,
                     "version " + to_string(held_->version) + " is still published: call unpublish() first"});
@@ -37,7 +38,7 @@ TENSORHUB_DECL session_ticket operations::open(time_point now, version_number ve
     return ticket;
   }
   begin(ticket, step::publishing, deadline);
-  operation_->target = {version, epoch_, {}, control, true};
+  operation_->target = {valid_version(keeps_, version), epoch_, {}, control, true};
   ask_publish(now);
   return ticket;
 }
@@ -195,9 +196,10 @@ TENSORHUB_DECL void operations::handle(time_point now, const pending_request& pe
     case purpose::publish:
       if (!operation_ || operation_->at != step::publishing) return;
       if (!operation_->target.open) learn_counter(reply.operation);
+      if (reply.result.code == errc::version_conflict && publishes_again(now)) return;
       if (reply.result.ok()) {
         held_ = operation_->target;
-        if (!held_->open) latest_ = std::max(latest_, held_->version);
+        if (!held_->open) hear_of(held_->version);
       } else if (!held_) {  // else it is still open
         raise_epoch();
       }
@@ -215,7 +217,6 @@ TENSORHUB_DECL void operations::handle(time_point now, const pending_request& pe
       return;
     }
     default:
-      (void)now;
       return;
   }
 }
@@ -348,6 +349,18 @@ TENSORHUB_DECL void operations::begin_pull(time_point now, const pending_request
 TENSORHUB_DECL void operations::hide(std::uint64_t announced) {
   raise_epoch(announced);
   held_.reset();
+}
+
+TENSORHUB_DECL void operations::hide_void() {
+  if (held_ && is_void(keeps_, held_->version)) hide();
+}
+
+TENSORHUB_DECL bool operations::publishes_again(time_point now) {
+  version_number& version = operation_->target.version;
+  if (!is_void(keeps_, version)) return false;
+  version = valid_version(keeps_, version);
+  ask_publish(now);
+  return true;
 }
 
 TENSORHUB_DECL void operations::start_pull() {
@@ -499,7 +512,7 @@ TENSORHUB_DECL void operations::force_unpublish(time_point now, const messages::
   result.forced = true;
   // Nobody has said that another holder has it.
   result.drained.lost =
-      keeps.keep_latest > 0 || std::ranges::binary_search(keeps.pinned, operation_->target.version);
+      keeps.keep_latest > 0 || std::ranges::binary_search(keeps.pinned, operation_->target.version.number());
   conclude(std::move(result));
 }
 
@@ -521,6 +534,7 @@ TENSORHUB_DECL void operations::conclude(session_result result) {
   result.operation = known_counter();
   counter_ = std::max(counter_, std::exchange(closed_meanwhile_, {}));
   operation_.reset();
+  hide_void();
   end_with(std::move(result));
 }
 

@@ -1,0 +1,250 @@
+/// \file catalog_rollback.cpp
+/// A trainer goes back to a checkpoint: what the catalog withdraws, and what may be published again.
+
+#include <doctest/doctest.h>
+
+#include <optional>
+#include <vector>
+
+#include "catalog_driver.hpp"
+
+using namespace catalog_test;
+using namespace tensorhub;
+
+namespace {
+
+[[nodiscard]] version_number of_line(std::uint32_t line, std::uint64_t number) {
+  version_number out{number};
+  out.line = line;
+  return out;
+}
+
+/// Version 5 is held by a rollout, version 3 by another; the trainer has taken its own back.
+struct rolled {
+  driver<> server{};
+  incarnation trainer = server.join(1, "trainer");
+  incarnation old = server.join(2, "rollout-old");
+  incarnation fresh = server.join(3, "rollout-new");
+
+  rolled() {
+    REQUIRE(server.publish(trainer, 3).ok());
+    server.finish(old, server.start_update(old));
+    take_back(3);
+    REQUIRE(server.publish(trainer, 5).ok());
+    server.finish(fresh, server.start_update(fresh));
+    take_back(5);
+    server.clear();
+  }
+  void take_back(version_number version) {
+    const auto sequence = server.unpublish(trainer, version);
+    REQUIRE(server.answer<messages::drained_reply>(trainer, sequence).has_value());
+  }
+  messages::status roll_back(version_number to) { return roll_back(trainer, to); }
+  messages::status roll_back(incarnation worker, version_number to) {
+    return server.ask<messages::status_reply>(worker, messages::retain_request{{}, {}, {}, to}).result;
+  }
+  /// Other bytes than version 5 had before.
+  [[nodiscard]] messages::reference again(std::uint32_t line, std::uint64_t number) const {
+    auto out = server.reference(of_line(line, number));
+    out.root = {number, 100 + line};
+    return out;
+  }
+  [[nodiscard]] const catalog_detail::model_state& model() const {
+    return *server.core.record_of_model("policy");
+  }
+};
+
+}  // namespace
+
+TEST_CASE("roll back: later versions are withdrawn, and their numbers can be published again") {
+  rolled s;
+  REQUIRE(s.server.available() == versions{3, 5});
+  REQUIRE(s.roll_back(3).ok());
+  CHECK(s.server.available() == versions{3});
+  CHECK(s.server.entry().latest == 3);
+  const auto told = s.server.push<messages::retention_push>(s.fresh);
+  REQUIRE(told.has_value());
+  CHECK(told->keeps.rollbacks == std::vector<messages::rollback>{{1, 3}});
+  SUBCASE("a late reader gets what is left") {
+    const auto reader = s.server.join(4, "rollout-late");
+    CHECK(s.server.start_update(reader).version == 3);
+  }
+  SUBCASE("the number is waited for, and published with other bytes") {
+    const auto waiting = s.server.update(s.old, exactly(5));
+    CHECK_FALSE(s.server.answer<messages::update_reply>(s.old, waiting).has_value());
+    REQUIRE(s.server.publish(s.trainer, s.again(1, 5)).ok());
+    const auto source = s.server.sources_of(s.old, waiting).front();
+    CHECK(source.version == of_line(1, 5));
+    CHECK(source.root == digest128{5, 101});
+    CHECK(source.source == s.trainer);
+    CHECK(s.server.available() == versions{5});  // its own 3 is about to be overwritten
+  }
+  SUBCASE("the holder of the old bytes does not keep them") {
+    REQUIRE(s.server.publish(s.trainer, s.again(1, 5)).ok());
+    CHECK(s.server.start_update(s.fresh).version == of_line(1, 5));
+  }
+}
+
+TEST_CASE("roll back: the old version cannot be published any more, and its publisher hears why") {
+  rolled s;
+  REQUIRE(s.roll_back(3).ok());
+  s.server.clear();
+  CHECK(s.server.publish(s.trainer, 5).code == errc::version_conflict);
+  CHECK(s.server.push<messages::retention_push>(s.trainer).has_value());
+  CHECK(s.server.publish(s.trainer, 4).code == errc::version_conflict);
+  CHECK(s.server.publish(s.trainer, s.again(1, 3)).code == errc::version_conflict);  // 3 is of line 0
+  CHECK(s.server.publish(s.trainer, s.again(1, 4)).ok());
+}
+
+TEST_CASE("roll back: updates that read what is withdrawn fail, and say so") {
+  rolled s;
+  const auto reader = s.server.join(4, "rollout-late");
+  const auto source = s.server.start_update(reader);
+  REQUIRE(source.version == 5);
+  REQUIRE(s.roll_back(3).ok());
+  const auto abort = s.server.push<messages::abort_push>(reader);
+  REQUIRE(abort.has_value());
+  CHECK(abort->reason.code == errc::unavailable);
+  CHECK(abort->reason.sentence.find("has rolled the model back") != std::string::npos);
+  SUBCASE("it had every chunk when it heard of it") {
+    const auto finish = s.server.finish(reader, source);
+    const auto told = s.server.answer<messages::status_reply>(reader, finish);
+    REQUIRE(told.has_value());
+    CHECK(told->result.code == errc::unavailable);
+    CHECK(s.server.available() == versions{3});
+  }
+  SUBCASE("its next call gets what is left") {
+    s.server.fail(reader, source, abort->reason, false);
+    CHECK(s.server.start_update(reader).version == 3);
+  }
+  s.server.check_leases();
+}
+
+TEST_CASE("roll back: nothing is withdrawn twice, and a later roll back goes further back") {
+  rolled s;
+  REQUIRE(s.roll_back(3).ok());
+  REQUIRE(s.roll_back(3).ok());
+  CHECK(s.model().keeps.rollbacks == std::vector<messages::rollback>{{1, 3}});
+  REQUIRE(s.server.publish(s.trainer, s.again(1, 6)).ok());
+  CHECK(s.roll_back(3).code == errc::busy);  // it has published 6 itself
+  s.server.finish(s.old, s.server.start_update(s.old));
+  s.take_back(of_line(1, 6));
+  REQUIRE(s.roll_back(3).ok());
+  CHECK(s.model().keeps.rollbacks == std::vector<messages::rollback>{{2, 3}});
+  CHECK(s.server.available().empty());
+  REQUIRE(s.roll_back(0).ok());  // 3 was there once
+  CHECK(s.server.publish(s.trainer, s.again(2, 4)).code == errc::version_conflict);
+  CHECK(s.model().keeps.rollbacks == std::vector<messages::rollback>{{3, 0}});
+  REQUIRE(s.server.publish(s.trainer, s.again(s.model().keeps.rollbacks.back().line, 1)).ok());
+  CHECK(s.server.available() == versions{1});
+}
+
+TEST_CASE("roll back: each shard of a trainer may call it, before it publishes again") {
+  driver<> server;
+  const incarnation first = server.join(1, "trainer", {0, 2});
+  const incarnation second = server.join(2, "trainer", {1, 2});
+  for (const incarnation shard : {first, second}) REQUIRE(server.publish(shard, 5).ok());
+  for (const incarnation shard : {first, second}) server.unpublish(shard, 5);
+  const auto roll_back = [&](incarnation shard) {
+    return server.ask<messages::status_reply>(shard, messages::retain_request{{}, {}, {}, {3}}).result;
+  };
+  REQUIRE(roll_back(first).ok());
+  REQUIRE(server.publish(first, server.reference(of_line(1, 4))).ok());
+  SUBCASE("the second one calls later") {
+    REQUIRE(roll_back(second).ok());
+    REQUIRE(server.publish(second, server.reference(of_line(1, 4))).ok());
+    CHECK(server.available() == versions{4});
+  }
+  SUBCASE("the first one was restarted after it had published") {
+    const incarnation restarted = server.join(3, "trainer", {0, 2});
+    REQUIRE(roll_back(restarted).ok());
+    auto other = server.reference(of_line(2, 4));
+    other.root = {4, 99};
+    CHECK(server.publish(restarted, other).ok());
+  }
+}
+
+TEST_CASE("roll back: a retained version that is withdrawn is not kept for anybody") {
+  rolled s;
+  REQUIRE(
+      s.server.ask<messages::status_reply>(s.trainer, messages::retain_request{2, 5, {}, {}}).result.ok());
+  REQUIRE(s.server.core.retains("policy", 5));
+  SUBCASE("its last holder may let go") {
+    REQUIRE(s.roll_back(3).ok());
+    CHECK_FALSE(s.server.core.retains("policy", 5));
+    CHECK(s.server.core.retains("policy", 3));
+    CHECK(s.model().keeps.pinned.empty());
+    const auto leaving = s.server.send(s.fresh, messages::unpublish_request{5, 1, {}, true});
+    CHECK(s.server.answer<messages::drained_reply>(s.fresh, leaving).has_value());
+  }
+  SUBCASE("one that waits for a handover goes on") {
+    const auto leaving = s.server.send(s.fresh, messages::unpublish_request{5, 1, {}, true});
+    REQUIRE_FALSE(s.server.answer<messages::drained_reply>(s.fresh, leaving).has_value());
+    REQUIRE(s.roll_back(3).ok());
+    const auto drained = s.server.answer<messages::drained_reply>(s.fresh, leaving);
+    REQUIRE(drained.has_value());
+    CHECK_FALSE(drained->lost);
+  }
+}
+
+TEST_CASE("roll back: a new server hears of it, in whatever order its workers come back") {
+  rolled s;
+  REQUIRE(s.roll_back(3).ok());
+  const messages::retention known = s.model().keeps;
+  driver<> after{catalog_options{.recovery_grace = 5000ms}};
+  const auto come = [&](std::uint64_t id, const std::string& replica, const messages::reference& held,
+                        const messages::retention& keeps) {
+    auto join = after.join_message(replica);
+    join.held = held;
+    join.latest = held.version;
+    join.keeps = keeps;
+    join.before.server = {77};
+    REQUIRE(after.ask<messages::join_reply>({id}, join).result.ok());
+    return incarnation{id};
+  };
+  SUBCASE("the one that does not know it first") {
+    const auto stale = come(3, "rollout-new", after.reference(5), {});
+    CHECK(after.available() == versions{5});
+    come(2, "rollout-old", after.reference(3), known);
+    CHECK(after.push<messages::retention_push>(stale).has_value());
+  }
+  SUBCASE("the one that knows it first") {
+    come(2, "rollout-old", after.reference(3), known);
+    const auto stale = come(3, "rollout-new", after.reference(5), {});
+    CHECK(after.push<messages::retention_push>(stale).has_value());
+  }
+  SUBCASE("a holder of the new line") {
+    come(3, "rollout-new", s.again(1, 5), known);
+    come(2, "rollout-old", after.reference(3), {});
+    CHECK(after.available() == versions{3, 5});
+    return;
+  }
+  CHECK(after.available() == versions{3});
+  CHECK(after.entry().latest == 3);
+}
+
+TEST_CASE("roll back: a late joiner withdraws nothing from a server that has workers") {
+  rolled s;
+  s.server.pass_alive(60s, {s.trainer, s.old, s.fresh});
+  auto join = s.server.join_message("rollout-liar");
+  join.keeps = {9, 0, {}, {{1, 0}}};
+  REQUIRE(s.server.ask<messages::join_reply>({9}, join).result.ok());
+  CHECK(s.server.available() == versions{3, 5});
+}
+
+TEST_CASE("roll back: how often a model is rolled back to ever later versions is bounded") {
+  rolled s;
+  std::uint32_t line = 0;
+  for (; line < limits::rollbacks; ++line) {
+    REQUIRE(s.roll_back(5 + 2 * line).ok());
+    REQUIRE(s.server.publish(s.trainer, s.again(line, 6 + 2 * line)).ok());
+    s.take_back(of_line(line, 6 + 2 * line));
+    s.server.acknowledge(s.trainer, s.server.last_sequence(s.trainer));
+    REQUIRE(s.roll_back(5 + 2 * line).ok());
+  }
+  CHECK(s.model().keeps.rollbacks.size() == limits::rollbacks);
+  REQUIRE(s.server.publish(s.trainer, s.again(line, 2000)).ok());
+  s.take_back(of_line(line, 2000));
+  CHECK(s.roll_back(1999).code == errc::limit_exceeded);
+  CHECK(s.roll_back(3).ok());
+}

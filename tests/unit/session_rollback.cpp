@@ -1,0 +1,76 @@
+/// \file session_rollback.cpp
+/// What a worker does when it hears that its model was rolled back.
+
+#include <doctest/doctest.h>
+
+#include "session_driver.hpp"
+
+using namespace session_test;
+
+namespace {
+
+[[nodiscard]] messages::retention_push rolled_back_to(std::uint64_t number) {
+  return {{1, 0, {}, {{1, number}}}};
+}
+[[nodiscard]] version_number of_line(std::uint32_t line, std::uint64_t number) {
+  version_number out{number};
+  out.line = line;
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("session: a version that was rolled back is shown no more") {
+  driver worker;
+  worker.join();
+  worker.hold(5);
+  worker.push(messages::version_push{5});
+  const auto shown = worker.core.epoch();
+  worker.push(rolled_back_to(3));
+  CHECK_FALSE(worker.core.held().has_value());
+  CHECK(worker.core.epoch() > shown);
+  CHECK_FALSE(worker.core.latest());
+  worker.push(messages::heartbeat_reply{server_epoch{77}, 3});
+  CHECK(worker.core.latest() == 3);
+  SUBCASE("it publishes the number anew") {
+    worker.clear_output();
+    worker.core.publish(worker.now, 5, {1, 3}, driver::control(), worker.in(1s));
+    CHECK(worker.sent_body<messages::publish_request>().held.version == of_line(1, 5));
+  }
+}
+
+TEST_CASE("session: an earlier version is held on") {
+  driver worker;
+  worker.join();
+  worker.hold(3);
+  worker.push(rolled_back_to(3));
+  CHECK(worker.core.held().has_value());
+}
+
+TEST_CASE("session: a publish whose worker has not heard of the roll back is made again") {
+  driver worker;
+  worker.join();
+  const auto ticket = worker.core.publish(worker.now, 5, {1, 2}, driver::control(), worker.in(1s));
+  CHECK(worker.sent_body<messages::publish_request>().held.version == 5);
+  const auto refused = worker.last_sequence;
+  worker.push(rolled_back_to(3));
+  worker.clear_output();
+  worker.answer(refused, messages::status_reply{{errc::version_conflict, "withdrawn"}, {1}});
+  CHECK_FALSE(worker.result(ticket).has_value());
+  CHECK(worker.sent_body<messages::publish_request>().held.version == of_line(1, 5));
+  worker.answer(messages::status_reply{{}, {1}});
+  CHECK(worker.result(ticket).value().outcome.ok());
+  CHECK(worker.core.held()->version == of_line(1, 5));
+}
+
+TEST_CASE("session: what an update leaves in place is not held if it was rolled back meanwhile") {
+  driver worker;
+  worker.join();
+  worker.hold(5);
+  const auto ticket = worker.core.update(worker.now, latest, worker.in(1s));
+  static_cast<void>(worker.sent_body<messages::update_request>());
+  worker.push(rolled_back_to(3));
+  worker.answer(messages::update_reply{{errc::timed_out, "none"}, {2}, false, {}, {}});
+  CHECK(worker.result(ticket).value().outcome.code == errc::timed_out);
+  CHECK_FALSE(worker.core.held().has_value());
+}
