@@ -57,6 +57,12 @@ tensorhub_status tensorhub_publisher_unpublish(tensorhub_publisher* publisher, i
     reported(report, [&] { return told(self.unpublish(time_of(timeout_ms, defaults::drain_timeout))); });
   });
 }
+tensorhub_status tensorhub_publisher_roll_back_to(tensorhub_publisher* publisher, uint64_t version,
+                                                  int64_t timeout_ms, tensorhub_error** error) {
+  return guarded(error, [&] {
+    required(publisher, "publisher").roll_back_to(version, time_of(timeout_ms, defaults::join_timeout));
+  });
+}
 tensorhub_status tensorhub_publisher_retain(tensorhub_publisher* publisher, uint32_t versions,
                                             int64_t timeout_ms, tensorhub_error** error) {
   return guarded(error, [&] {

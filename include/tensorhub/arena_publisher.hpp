@@ -50,6 +50,7 @@ class any_arena_publisher : private worker {
   using worker::pin;
   using worker::release;
   using worker::retain;
+  using worker::roll_back_to;
   using worker::self;
   using worker::shape;
   using worker::statistics;

@@ -31,6 +31,9 @@ class publishing_door {
     const auto worker = worker_.use();
     return waited([&] { worker->interrupt(); }, [&] { return body(*worker); });
   }
+  void roll_back_to(std::uint64_t version, double timeout) {
+    call([&](auto& worker) { worker.roll_back_to(version, time_of(timeout)); });
+  }
   [[nodiscard]] std::uint64_t held_version() { return worker_.use()->held_version().value; }
   [[nodiscard]] std::uint64_t offloaded_bytes() { return worker_.use()->offloaded_bytes(); }
   [[nodiscard]] nb::dict statistics() { return told(worker_.use()->statistics()); }
@@ -152,6 +155,7 @@ void bind_publisher(nb::module_& module) {
   bound.def("publish", &publisher::publish, nb::arg(), nb::arg(), nb::arg().none());
   bound.def("publish_snapshot", &publisher::publish_snapshot, nb::arg(), nb::arg(), nb::arg(),
             nb::arg().none());
+  bound.def("roll_back_to", &publisher::roll_back_to);
   bound.def("statistics", &publisher::statistics);
   bound.def_prop_ro("held_version", &publisher::held_version);
   bound.def_prop_ro("offloaded_bytes", &publisher::offloaded_bytes);
@@ -163,6 +167,7 @@ void bind_publisher(nb::module_& module) {
   filled.def("begin", &arena::begin);
   filled.def("put", &arena::put, nb::arg(), nb::arg().none());
   filled.def("commit", &arena::commit);
+  filled.def("roll_back_to", &arena::roll_back_to);
   filled.def("statistics", &arena::statistics);
   filled.def_prop_ro("held_version", &arena::held_version);
   filled.def_prop_ro("offloaded_bytes", &arena::offloaded_bytes);

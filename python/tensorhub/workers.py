@@ -274,6 +274,10 @@ class Publisher(_InPlace):
         finally:
             self.unpublish()
 
+    def roll_back_to(self, version: int, timeout: float = _core.join_timeout) -> None:
+        """Back to a checkpoint: later versions are withdrawn wherever they are held, and may be published again."""
+        self._inner.roll_back_to(version, timeout)
+
     def statistics(self) -> dict[str, Any]:
         """What it has done since it was made: calls by outcome, bytes, times."""
         return self._inner.statistics()
@@ -326,6 +330,10 @@ class ArenaPublisher(_Worker):
     def commit(self, version: int, timeout: float = _core.join_timeout) -> PublishReport:
         """Publishes what was put as `version`. Every tensor must have been put since the last `commit`."""
         return PublishReport(**self._inner.commit(version, timeout))
+
+    def roll_back_to(self, version: int, timeout: float = _core.join_timeout) -> None:
+        """Back to a checkpoint: later versions are withdrawn wherever they are held, and may be published again."""
+        self._inner.roll_back_to(version, timeout)
 
     def statistics(self) -> dict[str, Any]:
         """What it has done since it was made: calls by outcome, bytes, times."""

@@ -280,6 +280,21 @@ def test_questions(pair: Pair) -> None:
     assert rollout.leave().forced is False
 
 
+def test_a_trainer_goes_back_to_a_checkpoint(pair: Pair) -> None:
+    source, target = tensors(6), zeros(tensors(6))
+    trainer, rollout = pair(source, target)
+    trainer.publish(5)
+    rollout.update()
+    trainer.unpublish()
+    trainer.roll_back_to(3)
+    source["embedding"][0] = 77
+    trainer.publish(5)
+    report = rollout.update(5)
+    assert (report.version, report.kept) == (5, False)
+    assert (target["embedding"][0] == 77).all()
+    assert rollout.held_version == 5
+
+
 def test_stuck_says_who_waits_for_what(pair: Pair) -> None:
     source = tensors(7)
     trainer, rollout = pair(source, zeros(source))

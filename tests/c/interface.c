@@ -274,6 +274,7 @@ int main(void) {
   WELL(tensorhub_publisher_pin(trainer, 6, 5000, &error));
   WELL(tensorhub_publisher_release(trainer, 6, 5000, &error));
   WELL(tensorhub_publisher_retain(trainer, 0, 5000, &error));
+  WELL(tensorhub_publisher_roll_back_to(trainer, 2, 5000, &error));
   WELL(tensorhub_publisher_leave(trainer, 5000, NULL, &error));
   wrong_calls(address);
   tensorhub_publisher_free(trainer);

@@ -79,4 +79,15 @@ class server_that_retains_nothing : public simulated_server {
   bool promised_ = false;
 };
 
+/// Says yes to a trainer that goes back, and does nothing.
+class server_that_rolls_nothing_back : public simulated_server {
+ public:
+  using simulated_server::simulated_server;
+  void receive(time_point now, const messages::envelope& received) override {
+    messages::envelope message = received;
+    if (auto* change = get_if<messages::retain_request>(&message.body)) change->roll_back_to.reset();
+    catalog::receive(now, message);
+  }
+};
+
 }  // namespace tensorhub::inline TENSORHUB_MODE::testing

@@ -47,6 +47,12 @@ TEST_CASE("contract: retained versions, while servers die and workers stand stil
   run_histories("retention, hard", policies_of(), 500, 0.0, hard_retaining_options_for);
 }
 
+TEST_CASE("contract: trainers go back to a checkpoint, and publish later versions again with other bytes") {
+  const simulation_statistics seen =
+      run_histories("roll back", policies_of(), 600, 0.0, rollback_options_for);
+  CHECK(seen.rollbacks > 100);
+}
+
 TEST_CASE("contract: patient holders, readers that stand still, processes restarted at their address") {
   run_histories("patient", policies_of(), 1600, 0.0, patient_options_for, 300);
   run_histories("patient, no_integrity", policies_of<nearest_source, group_consistent, no_integrity>(), 400,

@@ -86,6 +86,12 @@ inline simulation_options retaining_options_for(std::uint64_t seed) {
   options.unpublish_timeout = std::chrono::milliseconds{seed % 4 == 0 ? 20 : 400};
   return options;
 }
+/// The trainer goes back to earlier versions; a part of them is retained.
+inline simulation_options rollback_options_for(std::uint64_t seed) {
+  simulation_options options = seed % 2 == 0 ? options_for(seed) : retaining_options_for(seed);
+  options.rollbacks = 0.2;
+  return options;
+}
 /// Both.
 inline simulation_options hard_retaining_options_for(std::uint64_t seed) {
   const simulation_options hard = hard_options_for(seed);

@@ -571,6 +571,12 @@ TEST_CASE("planted: a server that promises retention and retains nothing") {
                rule::retention);
 }
 
+TEST_CASE("planted: a server that says that it has rolled a model back, and has not") {
+  check_caught("roll back forgotten",
+               first_violation_with(decided_by<server_that_rolls_nothing_back>(), rollback_options_for, 60),
+               rule::trainers);
+}
+
 TEST_CASE("planted: spot replicas count for retention") {
   check_caught("spot relied upon",
                first_violation_with(decided_by<server_that_relies_on_spot>(), retaining_options_for, 100),

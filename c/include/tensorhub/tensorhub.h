@@ -202,6 +202,11 @@ TENSORHUB_C_API tensorhub_status tensorhub_publisher_unpublish(tensorhub_publish
                                                                int64_t timeout_ms,
                                                                tensorhub_publish_report* report,
                                                                tensorhub_error** error);
+/// Back to a checkpoint: versions above this one are withdrawn wherever they are held, and their numbers may be
+/// published again. BUSY: the publisher shows such a version itself, call unpublish first.
+TENSORHUB_C_API tensorhub_status tensorhub_publisher_roll_back_to(tensorhub_publisher* publisher,
+                                                                  uint64_t version, int64_t timeout_ms,
+                                                                  tensorhub_error** error);
 /// Of this model the latest `versions` are not to be lost.
 TENSORHUB_C_API tensorhub_status tensorhub_publisher_retain(tensorhub_publisher* publisher, uint32_t versions,
                                                             int64_t timeout_ms, tensorhub_error** error);

@@ -44,6 +44,8 @@ struct simulation_options {
   /// Chance per round that the reader takes versions only from its own datacenter.
   double local_updates = 0.0;
 
+  double rollbacks = 0.0;  ///< chance per version that the trainer goes back to one of the last few
+
   // ---- retention
   std::uint32_t keep_latest = 0;  ///< versions that the trainer asks to be retained
   double pins = 0.0;              ///< chance per version that it is pinned, for a while
@@ -108,6 +110,7 @@ struct simulation_statistics {
   std::uint64_t lost = 0;         ///< retained versions that the server reported as lost
   std::uint64_t server_kills = 0;
   std::uint64_t refused_publishes = 0;  ///< publishes out of step with the group, after the end of a server
+  std::uint64_t rollbacks = 0;          ///< of the trainer to an earlier version
   std::uint64_t takeovers = 0;
   std::uint64_t exits = 0;  ///< of trainers
   std::uint64_t double_joins = 0;
@@ -140,6 +143,7 @@ struct simulation_statistics {
     lost += other.lost;
     server_kills += other.server_kills;
     refused_publishes += other.refused_publishes;
+    rollbacks += other.rollbacks;
     takeovers += other.takeovers;
     exits += other.exits;
     double_joins += other.double_joins;

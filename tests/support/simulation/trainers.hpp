@@ -16,6 +16,7 @@
 #include "support/simulation/event_queue.hpp"
 #include "support/simulation/options.hpp"
 #include "tensorhub/detail/build_mode.hpp"
+#include "tensorhub/service/rollbacks.hpp"
 #include "tensorhub/service/session.hpp"
 #include "tensorhub/types/units.hpp"
 
@@ -31,6 +32,9 @@ class simulated_trainers {
 
   /// A shard has taken this version back before it was whole.
   [[nodiscard]] bool has_given_up(version_number version) const { return given_up_.contains(version); }
+
+  /// What is valid, by the calls of the trainer that have succeeded.
+  [[nodiscard]] const messages::retention& valid() const noexcept { return valid_; }
 
   /// One step of one shard. `last`: the version stays published.
   void train(std::uint32_t shard, version_number version, bool last) {
@@ -114,6 +118,7 @@ class simulated_trainers {
 
   void published(worker_type& worker, std::uint32_t shard, version_number version, bool last) {
     const simulation_options& options = world_->options_;
+    if (shard == 0) last_published_ = version;
     if (shard == 0 && options.keep_latest > 0 && version.value % 8 == 1)
       world_->leavers_.retain(worker, {options.keep_latest, {}, {}});
     if (shard == 0 && !world_->over() && world_->events_.chance(options.pins))
@@ -188,8 +193,36 @@ class simulated_trainers {
     if (waiting_.size() < world_->options_.shards) return;
     waiting_.clear();
     const bool last = world_->over();
-    step({version.value + 1}, last, last && !world_->settled() ? world_->options_.settling : duration{0});
+    if (!last && last_published_ == version && version.value > 4 &&
+        world_->events_.chance(world_->options_.rollbacks))
+      return roll_back({version.value - 1 - world_->events_.below(3)});
+    step(after(version), last, last && !world_->settled() ? world_->options_.settling : duration{0});
   }
+  [[nodiscard]] version_number after(version_number version) const {
+    return valid_version(valid_, {version.value + 1});
+  }
+
+  /// The group goes back to this version, by a call of its first shard, which repeats itself.
+  void roll_back(version_number to) {
+    const auto again = [this, to] {
+      world_->events_.after(std::chrono::milliseconds{20}, [this, to] { roll_back(to); });
+    };
+    worker_type* worker = world_->at({World::trainer, 0});
+    if (worker == nullptr || worker->paused() || worker->core().fatal()) return again();
+    world_->call(
+        *worker, "roll back", std::chrono::milliseconds{400},
+        [to](session& core, time_point now, time_point deadline) {
+          return core.retain(now, {{}, {}, {}, to}, deadline);
+        },
+        [this, to, again](const session_result& result) {
+          if (!result.outcome.ok()) return again();
+          ++world_->statistics_.rollbacks;
+          if (!tensorhub::roll_back(valid_, to))
+            world_->violate({rule::trainers, "the trainer goes back too often"});
+          step(after(to), world_->over(), duration{0});
+        });
+  }
+
   void step(version_number version, bool last, duration pause) {
     if (last && pause == duration{0} && !is_whole()) pause = std::chrono::milliseconds{50};
     if (pause != duration{0})
@@ -208,6 +241,8 @@ class simulated_trainers {
   }
 
   World* world_;
+  messages::retention valid_;
+  version_number last_published_;       ///< by the first shard
   std::vector<std::uint32_t> waiting_;  ///< shards that have finished the step
   std::set<version_number> given_up_;   ///< before they were whole
 };

@@ -37,6 +37,7 @@ enum class rule : std::uint8_t {
   sources,           ///< an accepted chunk was read before its source let go of it
   steps,             ///< without faults the shards of a replica count their calls alike
   trainers,          ///< a trainer's publish and unpublish succeed
+  valid,             ///< an update never ends with a version that was rolled back before its call
   whole,             ///< an update ends only with a version that its publisher has made whole
   upstreams,         ///< a reader has one upstream of a version, and upstreams form no cycle
 };

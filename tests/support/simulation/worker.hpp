@@ -35,8 +35,8 @@ namespace tensorhub::inline TENSORHUB_MODE::testing {
 /// The bytes of a version: different for every version, shard and position.
 [[nodiscard]] inline std::byte content_byte(version_number version, std::uint32_t shard,
                                             std::uint64_t position) noexcept {
-  std::uint64_t x = version.value * 0x9e3779b97f4a7c15ull + shard * 0xbf58476d1ce4e5b9ull +
-                    position * 0x94d049bb133111ebull;
+  std::uint64_t x = version.value * 0x9e3779b97f4a7c15ull + version.line * 0xd6e8feb86659fd93ull +
+                    shard * 0xbf58476d1ce4e5b9ull + position * 0x94d049bb133111ebull;
   x ^= x >> 29;
   x *= 0xbf58476d1ce4e5b9ull;
   return static_cast<std::byte>(x >> 56);

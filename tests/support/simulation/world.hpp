@@ -352,8 +352,12 @@ class simulation {
         [worker, selector, timeout, reach, ahead](session&, time_point, time_point) {
           return worker->update(selector, timeout, reach, ahead);
         },
-        [this, worker, round, selector, timeout, call_of_round](const session_result& result) {
+        [this, worker, round, selector, timeout, call_of_round,
+         valid = trainers_.valid()](const session_result& result) {
           check_step(*round, call_of_round, *worker, result);
+          if (result.outcome.ok() && is_void(valid, result.version))
+            violate({rule::valid, worker->name() + " got version " + to_string(result.version) +
+                                      ", which had been rolled back before it asked"});
           if (result.outcome.ok() && !accepts(selector, result.version))
             violate({rule::group_version, worker->name() + " asked for " + to_string(selector) +
                                               " and got version " + to_string(result.version)});
