@@ -3,6 +3,7 @@
 /// Contract 3: the shards of a replica get one version per operation, and an update succeeds for all of them
 /// or for none.
 
+#include <algorithm>
 #include <map>
 #include <string>
 #include <vector>
@@ -17,6 +18,13 @@ class group_rule {
  public:
   /// The server numbers this replica's calls from one again.
   void forget(const std::string& replica) { operations_.erase(replica); }
+
+  /// Another shard's call of this operation has ended well: what was decided for it is decided for all.
+  [[nodiscard]] bool has_succeeded(const std::string& replica, operation_counter number) const {
+    const auto calls = operations_.find(replica);
+    if (calls == operations_.end() || !calls->second.contains(number)) return false;
+    return std::ranges::any_of(calls->second.at(number), &outcome::ok);
+  }
 
   /// A shard's call has ended. `lives(incarnation)`: results of a process that has ended bind no other shard,
   /// and their numbers may be used again. `server`: the one that the worker had joined. A worker that does

@@ -156,9 +156,6 @@ class contract_rules {
     const auto* record = server_->record_of(worker.self());
     if (record == nullptr) return;  // the worker will soon be told
     ++statistics_->beliefs;
-    const bool is_hidden = record->held && !worker.held() &&  // the worker has heard of the roll back
-                           catalog_detail::is_void(*record->model, record->held->version);
-    if (is_hidden) return;
     const auto describe = [](const std::optional<messages::reference>& held) {
       return held ? "version " + to_string(held->version) + " at epoch " + std::to_string(held->epoch)
                   : std::string{"nothing"};

@@ -93,6 +93,7 @@ class simulation {
     bool local = false;  ///< takes versions only from its own datacenter
     bool all_succeeded = true;
     std::string failures{};
+    messages::retention valid{};  ///< when the first shard could call
     /// By call that each shard makes in this round, without waiting for the others in between.
     std::vector<operation_counter> numbers{{}};
   };
@@ -307,6 +308,7 @@ class simulation {
   void next_round(const std::string& replica) {
     const auto round = std::make_shared<round_state>();
     round->replica = replica;
+    round->valid = trainers_.valid();
     round->open = options_.shards;
     round->last = settled();
     round->local = events_.chance(options_.local_updates);
@@ -352,12 +354,9 @@ class simulation {
         [worker, selector, timeout, reach, ahead](session&, time_point, time_point) {
           return worker->update(selector, timeout, reach, ahead);
         },
-        [this, worker, round, selector, timeout, call_of_round,
-         valid = trainers_.valid()](const session_result& result) {
+        [this, worker, round, selector, timeout, call_of_round](const session_result& result) {
           check_step(*round, call_of_round, *worker, result);
-          if (result.outcome.ok() && is_void(valid, result.version))
-            violate({rule::valid, worker->name() + " got version " + to_string(result.version) +
-                                      ", which had been rolled back before it asked"});
+          check_valid(*round, *worker, result);
           if (result.outcome.ok() && !accepts(selector, result.version))
             violate({rule::group_version, worker->name() + " asked for " + to_string(selector) +
                                               " and got version " + to_string(result.version)});
@@ -500,6 +499,16 @@ class simulation {
     number = result.operation;
   }
 
+  /// What was rolled back before the call is not its result.
+  void check_valid(const round_state& round, const worker_type& worker, const session_result& result) {
+    const auto& rollbacks = round.valid.rollbacks;
+    const std::uint32_t line = rollbacks.empty() ? 0 : rollbacks.back().line;
+    if (!result.outcome.ok() || result.version.line > line || !is_void(round.valid, result.version) ||
+        groups_.has_succeeded(round.replica, result.operation))
+      return;
+    violate({rule::valid, worker.name() + " got version " + to_string(result.version) +
+                              ", which had been rolled back before it asked"});
+  }
   void check_group(const worker_type& worker, const std::string& replica, const session_result& result) {
     if (log) note(worker.name() + describe_end(result));
     groups_.check(

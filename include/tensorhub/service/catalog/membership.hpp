@@ -324,8 +324,7 @@ class membership {
     }
     if (join.receiving && !join.reading.empty() && !worker.receiving)
       versions_.receive(worker, *join.receiving);
-    const bool is_valid = join.held && !is_void(model, join.held->version);
-    if (is_valid && !worker.held && versions::may_have_root(worker, *join.held))
+    if (join.held && !worker.held && versions::may_have_root(worker, *join.held))
       versions_.hold(worker, *join.held, join.held->open);
     updates_.resolve_ended(*worker.replica);
     updates_.await_decided(worker, nullptr);

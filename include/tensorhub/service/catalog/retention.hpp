@@ -198,6 +198,7 @@ class retention {
     const bool is_newer_seen = model.latest_seen.value > to.value && !is_void(model, model.latest_seen);
     const bool is_repeated = !rollbacks.empty() && rollbacks.back().to == to.value;
     if (!is_newer_seen || !is_repeated) return is_newer_seen;
+    if (!model.versions.contains(model.latest_seen)) return true;  // its publishers are gone
     const auto is_underway = [&](const auto& entry) {
       const auto& [version, state] = entry;
       if (version.value <= to.value || is_void(model, version)) return true;

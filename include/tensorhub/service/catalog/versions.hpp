@@ -36,7 +36,6 @@ class versions {
   /// whose update has failed may go back to an old version that the server has forgotten, or never knew.)
   [[nodiscard]] static bool may_have_received(const worker_state& worker,
                                               const messages::reference& reference) {
-    if (is_void(*worker.model, reference.version)) return false;
     if (const digest128 known = known_root(worker, reference.version)) return known == reference.root;
     if (is_open(*worker.model, reference.version, worker.shard.index)) return false;
     return worker.was_elsewhere || reference.version <= worker.model->latest_seen;
@@ -75,9 +74,7 @@ class versions {
   void disbelieve(worker_state& worker, version_number reported) {
     core_.log(log_level::warning,
               who(worker) + " reports version " + to_string(reported) +
-                  (is_void(*worker.model, reported) ? ", which was rolled back"
-                                                    : " with a root digest that is not the published one") +
-                  ": it counts as holding nothing",
+                  " with a root digest that is not the published one: it counts as holding nothing",
               about(worker));
     drop(worker);
   }

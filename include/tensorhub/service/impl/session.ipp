@@ -213,7 +213,6 @@ TENSORHUB_DECL void session::on_push(time_point, const messages::retention_push&
   if (push.keeps.revision > keeps_.revision) keeps_ = push.keeps;
   outbox_.heard_retention(keeps_.revision);
   if (is_void(keeps_, latest_)) latest_ = {};
-  if (!operation_) hide_void();
 }
 
 TENSORHUB_DECL void session::on_push(time_point, const messages::cut_off_push& push) {

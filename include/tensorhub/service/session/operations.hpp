@@ -114,9 +114,6 @@ class operations : public questions {
   session_ticket install(time_point now, version_number version, digest128 root, time_point deadline,
                          bool is_retained);
 
-  /// Holds a version no longer that was rolled back. While a call runs, its end does so.
-  void hide_void();
-
   /// Runs the timers of the call. `keeps`: what is retained.
   void advance_operation(time_point now, const messages::retention& keeps);
   [[nodiscard]] time_point operation_deadline() const noexcept;

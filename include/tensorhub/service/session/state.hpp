@@ -41,6 +41,10 @@ class state {
   /// Epoch of the control block. Only this session raises it (action `raise_epoch`).
   [[nodiscard]] std::uint64_t epoch() const noexcept { return epoch_; }
   [[nodiscard]] const std::optional<messages::reference>& held() const noexcept { return held_; }
+  /// The version that is held completely, and not rolled back; zero: none.
+  [[nodiscard]] version_number valid_version_held() const noexcept {
+    return held_ && !held_->open && !is_void(keeps_, held_->version) ? held_->version : version_number{};
+  }
   /// `held` is open: published, but not whole yet.
   [[nodiscard]] bool is_open() const noexcept { return held_ && held_->open; }
   [[nodiscard]] version_number latest() const noexcept { return latest_; }

@@ -113,9 +113,7 @@ TENSORHUB_DECL void worker_state::prepare() {
 }
 
 TENSORHUB_DECL version_number worker_state::held_version() {
-  return client.with([](session& core, time_point) {
-    return core.held() && !core.is_open() ? core.held()->version.number() : version_number{};
-  });
+  return client.with([](session& core, time_point) { return core.valid_version_held().number(); });
 }
 
 TENSORHUB_DECL version_number worker_state::newest_listed() {
@@ -183,7 +181,7 @@ TENSORHUB_DECL void worker_state::after_step(session& core) {
   for (auto actions = core.take_actions(); !actions.empty(); actions = core.take_actions()) {
     for (session_action& action : actions) carry_out(core, action);
   }
-  const version_number held = core.held() ? core.held()->version : version_number{};
+  const version_number held = core.is_open() ? core.held()->version : core.valid_version_held();
   newer = core.latest() > held ? core.latest().value : 0;
   results.deliver(core.take_results());
   if (core.may_return()) go_on(core);

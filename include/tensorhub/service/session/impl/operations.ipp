@@ -351,10 +351,6 @@ TENSORHUB_DECL void operations::hide(std::uint64_t announced) {
   held_.reset();
 }
 
-TENSORHUB_DECL void operations::hide_void() {
-  if (held_ && is_void(keeps_, held_->version)) hide();
-}
-
 TENSORHUB_DECL bool operations::publishes_again(time_point now) {
   version_number& version = operation_->target.version;
   if (!is_void(keeps_, version)) return false;
@@ -534,7 +530,6 @@ TENSORHUB_DECL void operations::conclude(session_result result) {
   result.operation = known_counter();
   counter_ = std::max(counter_, std::exchange(closed_meanwhile_, {}));
   operation_.reset();
-  hide_void();
   end_with(std::move(result));
 }
 
