@@ -52,7 +52,7 @@ TEST_CASE("roll back: later versions are gone, and their numbers can be used aga
   s.publish_two_for(reader);
   s.source.worker.roll_back_to(1);
   CHECK(becomes([&] { return !reader.worker.held_version(); }));
-  CHECK(reader.worker.newer() == tensorhub::version_number{1});
+  CHECK(becomes([&] { return reader.worker.newer() == tensorhub::version_number{1}; }));
   rollout late{who(s.server.address(), "rollout-late")};
   CHECK(late.worker.update().version == 1);
   CHECK(late.memory.holds(1));
