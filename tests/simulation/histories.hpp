@@ -53,7 +53,7 @@ inline simulation_options options_for(std::uint64_t seed) {
   options.local_updates = seed % 6 == 5 ? 0.3 : 0;
   if (seed % 5 < 2) return options;
   options.late_starters = 0.2;
-  options.trainer_exits = 0.05;
+  options.trainer.exits = 0.05;
   options.cancels = 0.15;
   options.short_deadlines = 0.1;
   options.late_shards = seed % 2 == 0 ? 0.1 : 0;
@@ -89,7 +89,7 @@ inline simulation_options retaining_options_for(std::uint64_t seed) {
 /// The trainer goes back to earlier versions; a part of them is retained.
 inline simulation_options rollback_options_for(std::uint64_t seed) {
   simulation_options options = seed % 2 == 0 ? options_for(seed) : retaining_options_for(seed);
-  options.rollbacks = 0.2;
+  options.trainer.rollbacks = 0.2;
   return options;
 }
 /// Both.

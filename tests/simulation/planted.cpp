@@ -52,7 +52,7 @@ catch_record first_violation(const simulated_policies& policies, std::uint64_t l
                              duration unpublish_timeout, const plant_fault& plant = {}) {
   const auto options_of = [&](std::uint64_t seed) {
     simulation_options options = options_for(seed);
-    options.careless_trainer = careless;
+    options.trainer.careless = careless;
     options.unpublish_timeout = unpublish_timeout;
     return options;
   };

@@ -29,7 +29,7 @@ histories_seen run_some_histories(const simulated_policies& policies, std::uint6
   histories_seen seen;
   for (std::uint64_t seed = first; seed <= last && seen.violations.empty(); seed += step) {
     simulation_options options = options_of(seed);
-    options.careless_trainer = careless;
+    options.trainer.careless = careless;
     simulation history{options, policies};
     if (with_log) history.log = [](const log_line& line) { std::cout << line.text << "\n"; };
     history.run();
@@ -72,18 +72,19 @@ simulation_statistics run_histories(const char* title, const simulated_policies&
             << " chunks (" << total.origins.relayed << " relayed, " << total.origins.ahead
             << " of open versions), " << total.trades << " trades, " << total.seeds << " seeds, "
             << total.taken_back << " sources taken back, " << total.processes.kills << " kills, "
-            << total.processes.returns << " returns, " << total.exits << " trainers gone, " << total.cancelled
-            << " cancelled, " << total.lost_connections << " lost connections, " << total.stale_messages
-            << " stale messages, " << total.double_joins << " double joins, " << total.beliefs
-            << " beliefs compared, " << total.server_kills << " servers killed, " << total.takeovers
-            << " deposed, " << total.pauses << " pauses, " << total.flipped_bits << " flipped bits, "
-            << total.offloads << " offloads, " << total.handed_over << " shards handed over, "
-            << total.retired << " left with grace (" << total.processes.busy_leavers << " of them busy), "
-            << total.lost << " retained versions lost\n";
+            << total.processes.returns << " returns, " << total.trainers.exits << " trainers gone, "
+            << total.cancelled << " cancelled, " << total.lost_connections << " lost connections, "
+            << total.stale_messages << " stale messages, " << total.double_joins << " double joins, "
+            << total.beliefs << " beliefs compared, " << total.server_kills << " servers killed, "
+            << total.takeovers << " deposed, " << total.pauses << " pauses, " << total.flipped_bits
+            << " flipped bits, " << total.offloads << " offloads, " << total.handed_over
+            << " shards handed over, " << total.retired << " left with grace ("
+            << total.processes.busy_leavers << " of them busy), " << total.lost
+            << " retained versions lost\n";
   // Histories in which nothing happens would prove nothing: of all this, something in one of `per` histories.
   CHECK(total.updates * per > count);
   if (replay != 0 || count < 20 || count < per) return total;
-  for (const std::uint64_t often : {total.kept, total.exits, total.cancelled, total.stale_messages,
+  for (const std::uint64_t often : {total.kept, total.trainers.exits, total.cancelled, total.stale_messages,
                                     total.double_joins, total.beliefs, total.forced_drains}) {
     CHECK(often * per > count);
   }

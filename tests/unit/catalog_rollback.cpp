@@ -223,6 +223,21 @@ TEST_CASE("roll back: a new server hears of it, in whatever order its workers co
   CHECK(after.entry().latest == 3);
 }
 
+TEST_CASE("roll back: a server that was not told of a line begins one after it") {
+  driver<> after{catalog_options{.recovery_grace = 5000ms}};
+  auto join = after.join_message("trainer");
+  join.latest = of_line(4, 7);
+  join.before.server = {77};
+  REQUIRE(after.ask<messages::join_reply>({1}, join).result.ok());
+  const incarnation trainer{1};
+  const auto roll_back = messages::retain_request{{}, {}, {}, {7}};
+  REQUIRE(after.ask<messages::status_reply>(trainer, roll_back).result.ok());
+  const auto told = after.push<messages::retention_push>(trainer);
+  REQUIRE(told.has_value());
+  CHECK(told->keeps.rollbacks.front().line > 0);
+  CHECK(after.publish(trainer, after.reference(of_line(told->keeps.rollbacks.front().line, 8))).ok());
+}
+
 TEST_CASE("roll back: a late joiner withdraws nothing from a server that has workers") {
   rolled s;
   s.server.pass_alive(60s, {s.trainer, s.old, s.fresh});

@@ -69,3 +69,18 @@ TEST_CASE("session: a publish whose worker has not heard of the roll back is mad
   CHECK(worker.result(ticket).value().outcome.ok());
   CHECK(worker.core.held()->version == of_line(1, 5));
 }
+
+TEST_CASE("session: a new server's word counts, also if the one before had said more") {
+  driver worker;
+  worker.join();
+  auto told = rolled_back_to(3);
+  told.keeps.revision = 7;
+  worker.push(told);
+  worker.core.receive(worker.now, {78, {}, {}, rolled_back_to(2)});
+  worker.core.receive(worker.now, {78, {}, {}, messages::version_push{of_line(1, 3)}});
+  CHECK(worker.core.latest() == of_line(1, 3));  // under the first list it was of line 0
+  auto late = rolled_back_to(9);
+  late.keeps.revision = 0;
+  worker.core.receive(worker.now, {78, {}, {}, late});
+  CHECK(worker.core.latest() == of_line(1, 3));
+}

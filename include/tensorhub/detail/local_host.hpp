@@ -32,9 +32,9 @@ namespace tensorhub::inline TENSORHUB_MODE::detail {
   return host.empty() ? "127.0.0.1" : host;
 }
 
-/// The numeric address from which this machine would send to `host`; empty: the host is not known, there is no
-/// route to it, or the address holds on one link only (fe80::). Nothing is sent, but the name may be looked up,
-/// for as long as the system's resolver takes.
+/// The numeric address from which this machine would send to `host`; empty: the host is not known, there is
+/// no route to it, or the address holds on one link only (fe80::). Nothing is sent, but the name may be
+/// looked up, for as long as the system's resolver takes.
 [[nodiscard]] std::string own_address_towards(const std::string& host, const std::string& port);
 
 /// As gethostname tells it; empty: it does not.

@@ -2,9 +2,9 @@
 /// \file rollbacks.hpp
 /// Which versions of a model are valid after its trainer went back to a checkpoint (DESIGN 2.4).
 ///
-/// A roll back to version c begins a new *line*. Versions above c of all earlier lines are void; their numbers
-/// may be published again, as versions of the new line. Among the valid versions each number occurs once, and
-/// the order of the numbers is that of the versions.
+/// A roll back to version c begins a new *line*. Versions above c of all earlier lines are void; their
+/// numbers may be published again, as versions of the new line. Among the valid versions each number occurs
+/// once, and the order of the numbers is that of the versions.
 ///
 ///     line 0   1 ... 100 | 101 ... 105
 ///     line 1               101 ... 120 | 121 ... 130      {1, 100}: from line 0 up to 100 stays valid
@@ -37,12 +37,18 @@ namespace tensorhub::inline TENSORHUB_MODE {
   return version && version != valid_version(keeps, version);
 }
 
-/// Makes all versions above `to` void. False: there were too many roll backs (limits::rollbacks).
-[[nodiscard]] inline bool roll_back(messages::retention& keeps, version_number to) {
-  const std::uint32_t line = keeps.rollbacks.empty() ? 1 : keeps.rollbacks.back().line + 1;
+/// The line of what is published now.
+[[nodiscard]] inline std::uint32_t last_line(const messages::retention& keeps) noexcept {
+  return keeps.rollbacks.empty() ? 0 : keeps.rollbacks.back().line;
+}
+
+/// Makes all versions above `to` void. `seen`: the latest one that is known, perhaps of a line that an
+/// earlier server has not passed on. False: there were too many roll backs (limits::rollbacks).
+[[nodiscard]] inline bool roll_back(messages::retention& keeps, version_number to, version_number seen) {
+  const std::uint32_t line = std::max(last_line(keeps), seen.line) + 1;
   std::erase_if(keeps.rollbacks, [&](const messages::rollback& each) { return each.to >= to.value; });
   std::erase_if(keeps.pinned, [&](version_number each) { return each.value > to.value; });
-  if (keeps.rollbacks.size() >= limits::rollbacks) return false;
+  if (keeps.rollbacks.size() >= limits::rollbacks || line >= UINT32_MAX / 2) return false;
   keeps.rollbacks.push_back({line, to.value});
   return true;
 }

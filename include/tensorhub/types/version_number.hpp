@@ -14,8 +14,8 @@ namespace tensorhub::inline TENSORHUB_MODE {
 /// version" and cannot be published.
 struct version_number {
   std::uint64_t value = 0;
-  /// The library's own: how often the trainer had gone back to a checkpoint when the version was published, as
-  /// far as that matters (service/rollbacks.hpp). Zero in all that users give and get.
+  /// The library's own (service/rollbacks.hpp): tells versions apart that were published under one number,
+  /// before and after a roll back. Zero in all that users give and get.
   std::uint32_t line = 0;
   constexpr version_number() = default;
   /// Implicit, because `publish(step)` is the usual call.

@@ -173,11 +173,11 @@ class worker {
   TENSORHUB_DECL void pin(version_number version, std::chrono::milliseconds timeout = defaults::join_timeout);
   TENSORHUB_DECL void release(version_number version,
                               std::chrono::milliseconds timeout = defaults::join_timeout);
-  /// The model goes back to this version (0: to none): all later ones are withdrawn at once, wherever they are
-  /// held. Their numbers may be published again, with other bytes. Updates that read one of them fail as
-  /// `unavailable`, holders serve it no more, and `latest` is what is left. Of a trainer of several shards one
-  /// calls this, or each before it publishes again. `busy`: this worker has published a later version itself;
-  /// `limit_exceeded`: limits::rollbacks.
+  /// The model goes back to this version (0: to none): all later ones are withdrawn at once, wherever they
+  /// are held. Their numbers may be published again, with other bytes. Updates that read one of them fail as
+  /// `unavailable`, its holders serve it no more, and `latest` is what is left. Of a trainer of several
+  /// shards one calls this, or each before it publishes again. `busy`: this worker has published a later
+  /// version itself; `limit_exceeded`: limits::rollbacks.
   TENSORHUB_DECL void roll_back_to(version_number version,
                                    std::chrono::milliseconds timeout = defaults::join_timeout);
   /// Host memory in which this process keeps retained versions for others (worker/offloads.hpp).

@@ -14,6 +14,13 @@
 
 namespace tensorhub::inline TENSORHUB_MODE::testing {
 
+/// What trainers do besides publishing one version after the other; each a chance per version.
+struct trainer_faults {
+  double exits = 0.0;      ///< per shard, too: it is killed in the drain, or leaves after it
+  double careless = 0.0;   ///< it overwrites without unpublish
+  double rollbacks = 0.0;  ///< it goes back to one of the last few versions
+};
+
 struct simulation_options {
   std::uint64_t seed = 1;
   std::uint32_t shards = 2;
@@ -25,15 +32,12 @@ struct simulation_options {
   duration unpublish_timeout = std::chrono::milliseconds{100};
 
   // ---- processes
-  double kills_per_second = 0.3;  ///< of rollout workers; a new process replaces each after a while
-  double late_starters = 0.0;     ///< chance per rollout worker that it starts up to 500 ms late
-  /// Chance per version and shard: the trainer is killed in the drain, or leaves after it.
-  double trainer_exits = 0.0;
+  double kills_per_second = 0.3;   ///< of rollout workers; a new process replaces each after a while
+  double late_starters = 0.0;      ///< chance per rollout worker that it starts up to 500 ms late
   double pauses_per_second = 0.0;  ///< of any worker, for up to 900 ms: longer than the server's patience
   double paused_readers = 0.0;     ///< chance per update that its reader is paused during the update
   double instant_restarts = 0.0;   ///< chance per death that the next process gets the address within 100 us
   double flipped_bits = 0.0;       ///< chance per read of a chunk that one bit of it arrives wrong
-  double careless_trainer = 0.0;   ///< chance per version that a trainer overwrites without unpublish
 
   // ---- calls
   double cancels = 0.0;          ///< chance per update that its caller cancels it at some moment
@@ -44,7 +48,7 @@ struct simulation_options {
   /// Chance per round that the reader takes versions only from its own datacenter.
   double local_updates = 0.0;
 
-  double rollbacks = 0.0;  ///< chance per version that the trainer goes back to one of the last few
+  trainer_faults trainer{};
 
   // ---- retention
   std::uint32_t keep_latest = 0;  ///< versions that the trainer asks to be retained
@@ -83,6 +87,11 @@ struct ended_processes {
   std::uint64_t busy_leavers = 0;  ///< were to leave during a call
 };
 
+struct trainer_acts {
+  std::uint64_t exits = 0;
+  std::uint64_t rollbacks = 0;  ///< to an earlier version
+};
+
 struct chunk_origins {
   std::uint64_t relayed = 0;  ///< read from a worker that was receiving itself
   std::uint64_t ahead = 0;    ///< read before their version was whole
@@ -110,9 +119,8 @@ struct simulation_statistics {
   std::uint64_t lost = 0;         ///< retained versions that the server reported as lost
   std::uint64_t server_kills = 0;
   std::uint64_t refused_publishes = 0;  ///< publishes out of step with the group, after the end of a server
-  std::uint64_t rollbacks = 0;          ///< of the trainer to an earlier version
   std::uint64_t takeovers = 0;
-  std::uint64_t exits = 0;  ///< of trainers
+  trainer_acts trainers{};
   std::uint64_t double_joins = 0;
   std::uint64_t lost_connections = 0;
   std::uint64_t stale_messages = 0;
@@ -143,9 +151,9 @@ struct simulation_statistics {
     lost += other.lost;
     server_kills += other.server_kills;
     refused_publishes += other.refused_publishes;
-    rollbacks += other.rollbacks;
+    trainers.rollbacks += other.trainers.rollbacks;
     takeovers += other.takeovers;
-    exits += other.exits;
+    trainers.exits += other.trainers.exits;
     double_joins += other.double_joins;
     lost_connections += other.lost_connections;
     stale_messages += other.stale_messages;

@@ -136,13 +136,13 @@ class simulated_trainers {
     event_queue& events = world_->events_;
     if (!worker.alive()) return meet(shard, version);
     if (worker.paused()) return soon([this, &worker, shard, version] { take_back(worker, shard, version); });
-    if (events.chance(world_->options_.careless_trainer))
+    if (events.chance(world_->options_.trainer.careless))
       worker.scribble();  // breaks the contract: readers must detect it
-    const bool exits = !world_->over() && events.chance(world_->options_.trainer_exits);
+    const bool exits = !world_->over() && events.chance(world_->options_.trainer.exits);
     const bool politely = exits && events.chance(0.5);
     if (exits && !politely) {
       events.after(events.between(duration{0}, std::chrono::milliseconds{4}), [this, &worker] {
-        ++world_->statistics_.exits;
+        ++world_->statistics_.trainers.exits;
         if (worker.alive()) world_->kill(World::place_of(worker.core()));
       });
     }
@@ -174,7 +174,7 @@ class simulated_trainers {
 
   /// The process leaves and ends, perhaps while the other shards still drain; another one replaces it.
   void leave(worker_type& worker, std::uint32_t shard, version_number version) {
-    ++world_->statistics_.exits;
+    ++world_->statistics_.trainers.exits;
     world_->call(
         worker, "leave", std::chrono::milliseconds{500},
         [](session& core, time_point now, time_point deadline) { return core.leave(now, deadline); },
@@ -194,7 +194,7 @@ class simulated_trainers {
     waiting_.clear();
     const bool last = world_->over();
     if (!last && last_published_ == version && version.value > 4 &&
-        world_->events_.chance(world_->options_.rollbacks))
+        world_->events_.chance(world_->options_.trainer.rollbacks))
       return roll_back({version.value - 1 - world_->events_.below(3)});
     step(after(version), last, last && !world_->settled() ? world_->options_.settling : duration{0});
   }
@@ -216,8 +216,8 @@ class simulated_trainers {
         },
         [this, to, again](const session_result& result) {
           if (!result.outcome.ok()) return again();
-          ++world_->statistics_.rollbacks;
-          if (!tensorhub::roll_back(valid_, to))
+          ++world_->statistics_.trainers.rollbacks;
+          if (!tensorhub::roll_back(valid_, to, {}))
             world_->violate({rule::trainers, "the trainer goes back too often"});
           step(after(to), world_->over(), duration{0});
         });

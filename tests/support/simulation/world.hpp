@@ -484,7 +484,7 @@ class simulation {
   /// Nothing has happened that lets shards count their calls differently.
   [[nodiscard]] bool is_faultless() const {
     const simulation_statistics& seen = statistics_;
-    return seen.failed + seen.processes.kills + seen.processes.returns + seen.exits + seen.retired +
+    return seen.failed + seen.processes.kills + seen.processes.returns + seen.trainers.exits + seen.retired +
                seen.server_kills + seen.takeovers + seen.cancelled + seen.pauses ==
            0;
   }
@@ -501,10 +501,8 @@ class simulation {
 
   /// What was rolled back before the call is not its result.
   void check_valid(const round_state& round, const worker_type& worker, const session_result& result) {
-    const auto& rollbacks = round.valid.rollbacks;
-    const std::uint32_t line = rollbacks.empty() ? 0 : rollbacks.back().line;
-    if (!result.outcome.ok() || result.version.line > line || !is_void(round.valid, result.version) ||
-        groups_.has_succeeded(round.replica, result.operation))
+    if (!result.outcome.ok() || result.version.line > last_line(round.valid) ||
+        !is_void(round.valid, result.version) || groups_.has_succeeded(round.replica, result.operation))
       return;
     violate({rule::valid, worker.name() + " got version " + to_string(result.version) +
                               ", which had been rolled back before it asked"});

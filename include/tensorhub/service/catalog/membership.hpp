@@ -300,10 +300,11 @@ class membership {
     if (!is_new) count_back(model, join);
     // What cannot be checked is believed only while the server recovers. Afterwards a joiner does not
     // change which version numbers may be published.
-    if (core_.recovering() && !is_void(model, join.latest)) {
-      model.before.latest = std::max(model.before.latest, join.latest);
+    if (core_.recovering()) {
       model.latest_seen = std::max(model.latest_seen, join.latest);
-      model.latest_ever = std::max(model.latest_ever, join.latest);
+      const version_number valid = is_void(model, join.latest) ? version_number{} : join.latest;
+      model.before.latest = std::max(model.before.latest, valid);
+      model.latest_ever = std::max(model.latest_ever, valid);
     }
     // This applies even if the worker holds nothing: it may be publishing while the answer was lost.
     worker.has_old_keys = worker.has_old_keys || !is_new;

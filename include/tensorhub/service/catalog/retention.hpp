@@ -177,7 +177,7 @@ class retention {
         return {errc::busy, "version " + to_string(worker.held->version) +
                                 " is still published by this worker: call unpublish() first"};
       if (!has_newer(model, to)) return {};
-      if (!roll_back(next, to))
+      if (!roll_back(next, to, model.latest_seen))
         return {errc::limit_exceeded, "model '" + model.name + "' was rolled back " +
                                           std::to_string(limits::rollbacks) +
                                           " times, each time to a later version: go back to an earlier one"};
@@ -194,6 +194,7 @@ class retention {
   /// complete do not count while they are published: another shard of the same trainer has called first.
   [[nodiscard]] static bool has_newer(const model_state& model, version_number to) {
     const auto& rollbacks = model.keeps.rollbacks;
+    if (model.latest_seen.line > last_line(model.keeps)) return true;       // nobody has told of its line
     if (!rollbacks.empty() && to.value < rollbacks.back().to) return true;  // of an earlier line
     const bool is_newer_seen = model.latest_seen.value > to.value && !is_void(model, model.latest_seen);
     const bool is_repeated = !rollbacks.empty() && rollbacks.back().to == to.value;

@@ -71,7 +71,8 @@ TENSORHUB_DECL void session::cancel_join(const messages::status& reason) {
 TENSORHUB_DECL session_ticket session::install(time_point now, version_number version, digest128 root,
                                                time_point deadline) {
   const bool is_retained =
-      held_ && (keeps_.keep_latest > 0 || std::ranges::binary_search(keeps_.pinned, held_->version.number()));
+      held_ && (versions_.keeps.keep_latest > 0 ||
+                std::ranges::binary_search(versions_.keeps.pinned, held_->version.number()));
   return operations::install(now, version, root, deadline, is_retained);
 }
 
@@ -102,7 +103,7 @@ TENSORHUB_DECL void session::advance(time_point now) {
   for (const session_ticket ticket : outbox_.take_expired(now)) {
     finish(ticket, late(now, "an answer of the reference server"));
   }
-  advance_operation(now, keeps_);
+  advance_operation(now, versions_.keeps);
   if (joined_ && now >= next_heartbeat_) {
     if (was_paused(now)) beats_answered_ = 0;
     next_heartbeat_ = now + heartbeat_interval_;
@@ -125,11 +126,11 @@ TENSORHUB_DECL void session::send_join(time_point now, bool with_layout) {
   if (with_layout) join.tensors.assign(layout_->tensors().begin(), layout_->tensors().end());
   join.held = held_;
   join.ended_well = ended_well_;
-  join.latest = latest_;
+  join.latest = versions_.latest;
   join.before = {server_, server_ && server_index_ != joined_at_, returns_};
   join.barred = barred_;
   join.peers = counted_workers(now);
-  join.keeps = keeps_;
+  join.keeps = versions_.keeps;
   // A call that the old server has not answered is made again, so it is not finished.
   const bool is_called_again = operation_ && !operation_->is_local();
   if (counted_) join.operation = {is_called_again ? counter_.value - 1 : counter_.value};
@@ -210,9 +211,13 @@ TENSORHUB_DECL void session::on_push(time_point now, const messages::heartbeat_r
 }
 
 TENSORHUB_DECL void session::on_push(time_point, const messages::retention_push& push) {
-  if (push.keeps.revision > keeps_.revision) keeps_ = push.keeps;
-  outbox_.heard_retention(keeps_.revision);
-  if (is_void(keeps_, latest_)) latest_ = {};
+  // Of one server's words a late one may be old; another server knows better than the one before.
+  if (push.keeps.revision > versions_.keeps.revision || versions_.keeps_from != speaker_) {
+    versions_.keeps = push.keeps;
+    versions_.keeps_from = speaker_;
+  }
+  outbox_.heard_retention(versions_.keeps.revision);
+  if (is_void(versions_.keeps, versions_.latest)) versions_.latest = {};
 }
 
 TENSORHUB_DECL void session::on_push(time_point, const messages::cut_off_push& push) {
@@ -287,7 +292,8 @@ TENSORHUB_DECL session session::successor(time_point now, incarnation self,
   next.server_index_ = server_index_;
   next.joined_at_ = joined_at_;
   next.barred_ = barred_;
-  next.keeps_ = keeps_;
+  next.versions_.keeps = versions_.keeps;
+  next.versions_.keeps_from = versions_.keeps_from;
   next.returns_ = true;
   next.asked_since_ = now;
   next.send_join(now);

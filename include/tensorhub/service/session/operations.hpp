@@ -138,8 +138,8 @@ class operations : public questions {
 
   /// Shows nothing any more: the bytes may change.
   void hide(std::uint64_t announced = 0);
-  /// A publish was refused, because the server knows of a roll back of which this worker has heard since: asks
-  /// again.
+  /// A publish was refused, because the server knows of a roll back of which this worker has heard since:
+  /// asks again.
   [[nodiscard]] bool publishes_again(time_point now);
   void start_pull();
   /// Adds one source; a repeated message adds nothing.

@@ -33,6 +33,13 @@ struct contact {
   std::string refusal{};  ///< for sentences: why another server does not take this worker; may be empty
 };
 
+/// What a session has heard of its model's versions.
+struct heard_versions {
+  messages::retention keeps{};
+  server_epoch keeps_from{};  ///< the server that has said so; zero: none
+  version_number latest{};    ///< the newest one that is available
+};
+
 class state {
  public:
   [[nodiscard]] bool joined() const noexcept { return joined_; }
@@ -43,11 +50,12 @@ class state {
   [[nodiscard]] const std::optional<messages::reference>& held() const noexcept { return held_; }
   /// The version that is held completely, and not rolled back; zero: none.
   [[nodiscard]] version_number valid_version_held() const noexcept {
-    return held_ && !held_->open && !is_void(keeps_, held_->version) ? held_->version : version_number{};
+    return held_ && !held_->open && !is_void(versions_.keeps, held_->version) ? held_->version
+                                                                              : version_number{};
   }
   /// `held` is open: published, but not whole yet.
   [[nodiscard]] bool is_open() const noexcept { return held_ && held_->open; }
-  [[nodiscard]] version_number latest() const noexcept { return latest_; }
+  [[nodiscard]] version_number latest() const noexcept { return versions_.latest; }
   [[nodiscard]] server_epoch server() const noexcept { return server_; }
   /// Set once the server has declared this worker dead, or refused it: all later calls fail with this status.
   [[nodiscard]] const std::optional<messages::status>& fatal() const noexcept { return fatal_; }
@@ -84,7 +92,7 @@ class state {
   }
   /// A version of the model is available.
   void hear_of(version_number version) noexcept {
-    if (!is_void(keeps_, version)) latest_ = std::max(latest_, version);
+    if (!is_void(versions_.keeps, version)) versions_.latest = std::max(versions_.latest, version);
   }
   void learn_counter(operation_counter number) noexcept;
 
@@ -112,8 +120,7 @@ class state {
   bool ended_well_ = true;  ///< the last publish or update succeeded
   std::optional<running> operation_;
   std::optional<messages::reference> held_;
-  messages::retention keeps_{};
-  version_number latest_{};
+  heard_versions versions_;
   std::uint64_t epoch_ = 1;
   /// The highest epoch that was shown, or announced by a call that failed. None of them is used again,
   /// because

@@ -74,8 +74,8 @@ struct state_members {
 using state = session_detail::state;
 template struct opened<state_members, &state::outbox_, &state::joined_, &state::fatal_, &state::server_,
                        &state::contact_, &state::counter_, &state::closed_meanwhile_, &state::counted_,
-                       &state::ended_well_, &state::operation_, &state::held_, &state::keeps_,
-                       &state::latest_, &state::epoch_, &state::last_epoch_>;
+                       &state::ended_well_, &state::operation_, &state::held_, &state::versions_,
+                       &state::epoch_, &state::last_epoch_>;
 
 struct session_members {
   friend constexpr auto reach(session_members);
@@ -202,6 +202,7 @@ class state_digest {
     fold_members(core, open_state::session_members{});
     add(core.is_revoking());
   }
+  void fold(const session_detail::heard_versions& heard) { add(heard.keeps, heard.keeps_from, heard.latest); }
   void fold(const session_detail::contact& contact) { fold(contact.heard); }
   void fold(const session_detail::outbox& outbox) { fold_members(outbox, open_state::outbox_members{}); }
   void fold(const session_detail::pending_request& pending) {

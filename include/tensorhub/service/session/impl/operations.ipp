@@ -16,7 +16,7 @@ TENSORHUB_DECL session_ticket operations::publish(time_point now, version_number
   const session_ticket ticket = new_ticket();
   ++counter_.value;
   if (!admit(ticket)) return ticket;
-  version = valid_version(keeps_, version);
+  version = valid_version(versions_.keeps, version);
   if (held_ && !(held_->open && held_->version == version)) {
     finish(ticket, {errc::busy,
                     "version " + to_string(held_->version) + " is still published: call unpublish() first"});
@@ -38,7 +38,7 @@ TENSORHUB_DECL session_ticket operations::open(time_point now, version_number ve
     return ticket;
   }
   begin(ticket, step::publishing, deadline);
-  operation_->target = {valid_version(keeps_, version), epoch_, {}, control, true};
+  operation_->target = {valid_version(versions_.keeps, version), epoch_, {}, control, true};
   ask_publish(now);
   return ticket;
 }
@@ -353,8 +353,8 @@ TENSORHUB_DECL void operations::hide(std::uint64_t announced) {
 
 TENSORHUB_DECL bool operations::publishes_again(time_point now) {
   version_number& version = operation_->target.version;
-  if (!is_void(keeps_, version)) return false;
-  version = valid_version(keeps_, version);
+  if (!is_void(versions_.keeps, version)) return false;
+  version = valid_version(versions_.keeps, version);
   ask_publish(now);
   return true;
 }

@@ -32,7 +32,7 @@ TENSORHUB_DECL void state::follow(const state& before, const std::optional<messa
   outbox_.number_after(before.outbox_);
   server_ = before.server_;
   contact_.heard = before.contact_.heard;
-  latest_ = before.latest_;
+  versions_.latest = before.versions_.latest;
   epoch_ = before.epoch_;
   last_epoch_ = before.last_epoch_;
   held_ = held;
