@@ -21,6 +21,7 @@
 ///  - Under a policy that completes per group, a replica serves a version only when all its shards hold it;
 ///    after a failed update that changed bytes it is torn and serves nothing until all its shards hold one
 ///    version again.
+///  - A version that was rolled back is offered to nobody; updates that have not finished it fail.
 ///
 /// Thread safety: none; one thread at a time. Bad input never throws; the catalog answers it with a status,
 /// or
