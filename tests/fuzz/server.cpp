@@ -105,6 +105,7 @@ class scene {
         if (in.once_in(2)) retain.keep_latest = static_cast<std::uint32_t>(in.number());
         if (in.once_in(2)) retain.pin = version(in, from);
         if (in.once_in(4)) retain.release = version(in, from);
+        if (in.once_in(8)) retain.roll_back_to = version(in, from);
         return say(in, from, retain);
       }
       case 24: {
@@ -173,6 +174,11 @@ class scene {
         break;
     }
     if (in.once_in(3)) join.held = reference(in, from);
+    if (in.once_in(8)) {
+      join.keeps.revision = in.number();
+      join.keeps.rollbacks.push_back({static_cast<std::uint32_t>(in.number()), in.number()});
+      if (in.once_in(2)) join.latest.line = static_cast<std::uint32_t>(in.number());
+    }
     if (join.held) join.held->open = in.once_in(4);
     if (in.once_in(3)) join.operation = {in.number()};
     if (in.once_in(8)) join.place.datacenter = in.text(1);
@@ -237,6 +243,8 @@ class scene {
   [[nodiscard]] messages::publish_request publish(fuzz::input& in, speaker& from) {
     messages::publish_request out;
     if (!in.once_in(4)) from.version = {latest_.value + (in.once_in(2) ? 1 : 0)};
+    const auto* record = server_.record_of(from.id);
+    if (record != nullptr && !in.once_in(8)) from.version = valid_version(record->model->keeps, from.version);
     out.operation = in.once_in(2) ? operation_counter{} : operation_counter{++from.operation.value};
     if (in.once_in(16)) out.operation = {in.number()};
     out.held = reference(in, from);
