@@ -93,15 +93,15 @@ class any_double_buffered_subscriber {
 
   // ---- questions to the server, and what it is to retain; as at `worker`
 
-  [[nodiscard]] TENSORHUB_DECL std::vector<messages::model_entry> list(
+  [[nodiscard]] TENSORHUB_DECL std::vector<model_entry> list(
       std::string model = {}, std::chrono::milliseconds timeout = defaults::join_timeout);
-  [[nodiscard]] TENSORHUB_DECL messages::describe_reply describe_model(
-      std::uint32_t shard, std::chrono::milliseconds timeout = defaults::join_timeout);
+  [[nodiscard]] TENSORHUB_DECL model_description
+  describe_model(std::uint32_t shard, std::chrono::milliseconds timeout = defaults::join_timeout);
   /// Of the side that is not live: how its sources were chosen.
   [[nodiscard]] TENSORHUB_DECL std::string why(std::chrono::milliseconds timeout = defaults::join_timeout);
-  [[nodiscard]] TENSORHUB_DECL messages::stuck_reply stuck(
-      std::chrono::milliseconds older_than = std::chrono::seconds{1},
-      std::chrono::milliseconds timeout = defaults::join_timeout);
+  [[nodiscard]] TENSORHUB_DECL stuck_report
+  stuck(std::chrono::milliseconds older_than = std::chrono::seconds{1},
+        std::chrono::milliseconds timeout = defaults::join_timeout);
   TENSORHUB_DECL void retain(std::uint32_t versions,
                              std::chrono::milliseconds timeout = defaults::join_timeout);
   TENSORHUB_DECL void pin(version_number version, std::chrono::milliseconds timeout = defaults::join_timeout);
@@ -109,6 +109,11 @@ class any_double_buffered_subscriber {
                               std::chrono::milliseconds timeout = defaults::join_timeout);
   /// Host memory in which this process keeps retained versions for others, of both sides.
   [[nodiscard]] TENSORHUB_DECL std::uint64_t offloaded_bytes() const;
+
+  /// Of both sides together.
+  [[nodiscard]] TENSORHUB_DECL registration_cost cost() const noexcept;
+  /// As at `worker`: known after `join`.
+  [[nodiscard]] TENSORHUB_DECL const layout& shape() const noexcept;
 
   /// Of side a and side b: each is a worker of its own.
   [[nodiscard]] TENSORHUB_DECL std::array<worker_statistics, 2> statistics() const;
@@ -159,7 +164,6 @@ class double_buffered_subscriber : public any_double_buffered_subscriber {
  public:
   using transport_options = typename Transport::options;
 
-  /// Side b's connections come in on the port after side a's, if that is a fixed one.
   explicit double_buffered_subscriber(worker_options options, transport_options through = {})
       : any_double_buffered_subscriber{
             std::move(options), policies_of<Transport, Consistency, Integrity, Memory>(std::move(through))} {}

@@ -14,17 +14,18 @@
 #include "tensorhub/config.hpp"
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/error.hpp"
+#include "tensorhub/process.hpp"
 #include "tensorhub/security.hpp"
 #include "tensorhub/service/log.hpp"
 #include "tensorhub/service/messages.hpp"
 #include "tensorhub/transfer/pull_report.hpp"
 #include "tensorhub/types/ids.hpp"
 #include "tensorhub/types/location.hpp"
+#include "tensorhub/types/server_reports.hpp"
 #include "tensorhub/types/version_number.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE {
 
-using messages::update_reach;
 inline constexpr update_reach prefer_local = update_reach::prefer_local;
 
 /// For `update` and `stage`: the call is repeated until it succeeds, its time has passed, or it fails with an
@@ -56,6 +57,7 @@ struct worker_options {
   /// a time: 1-2 bandwidth-delay products of the path fill it (64 MiB: 5 Gbit/s x 50 ms, twice); more only
   /// waits, and is lost with its reader.
   std::size_t far_window_chunks = 32;
+  tensorhub::process process{};  ///< whose transport and control connection it shares (process.hpp)
   std::chrono::milliseconds join_timeout = defaults::join_timeout;
   std::chrono::milliseconds drain_timeout = defaults::drain_timeout;      ///< of the drain inside an update
   std::chrono::milliseconds connect_timeout = defaults::connect_timeout;  ///< to a source

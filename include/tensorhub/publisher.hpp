@@ -94,7 +94,6 @@ class publisher : public any_publisher {
  public:
   using transport_options = typename Transport::options;
 
-  /// Snapshots' connections come in on the two ports after the publisher's, if that is a fixed one.
   explicit publisher(worker_options options, transport_options through = {})
       : any_publisher{std::move(options),
                       policies_of<Transport, Consistency, Integrity, Memory>(std::move(through))} {}

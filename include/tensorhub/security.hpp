@@ -42,6 +42,7 @@ inline constexpr std::size_t curve_key_characters = 40;
 struct curve_key_pair {
   std::string public_key{};
   std::string secret_key{};
+  bool operator==(const curve_key_pair&) const = default;
 };
 
 /// The admitted public keys, each with a name for log lines (which may be empty).
@@ -60,6 +61,7 @@ struct client_security {
   /// in the order of `worker_options::server`.
   std::string server_key{};
   curve_key_pair keys{};  ///< this worker's own
+  bool operator==(const client_security&) const = default;
 };
 
 /// Whether this text has the form of a key.

@@ -19,15 +19,18 @@
 
 #include <chrono>
 #include <condition_variable>
+#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <stop_token>
 #include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/fwd.hpp"
+#include "tensorhub/server_client.hpp"
 #include "tensorhub/worker/policy_data_plane.hpp"
 #include "tensorhub/worker/worker.hpp"
 
@@ -48,6 +51,26 @@ class any_seeder {
   [[nodiscard]] TENSORHUB_DECL std::string last_failure() const;
   /// What it has done (worker/statistics.hpp).
   [[nodiscard]] TENSORHUB_DECL worker_statistics statistics() const;
+  [[nodiscard]] TENSORHUB_DECL registration_cost cost() const noexcept;
+  [[nodiscard]] TENSORHUB_DECL incarnation self() const noexcept;
+  /// Host memory in which its process keeps retained versions for others, besides the seed's own.
+  [[nodiscard]] TENSORHUB_DECL std::uint64_t offloaded_bytes() const;
+
+  // ---- questions to the server, and what it is to retain; as at `worker`
+
+  [[nodiscard]] TENSORHUB_DECL std::vector<model_entry> list(
+      std::string model = {}, std::chrono::milliseconds timeout = defaults::join_timeout);
+  [[nodiscard]] TENSORHUB_DECL model_description
+  describe_model(std::uint32_t shard, std::chrono::milliseconds timeout = defaults::join_timeout);
+  [[nodiscard]] TENSORHUB_DECL std::string why(std::chrono::milliseconds timeout = defaults::join_timeout);
+  [[nodiscard]] TENSORHUB_DECL stuck_report
+  stuck(std::chrono::milliseconds older_than = std::chrono::seconds{1},
+        std::chrono::milliseconds timeout = defaults::join_timeout);
+  TENSORHUB_DECL void retain(std::uint32_t versions,
+                             std::chrono::milliseconds timeout = defaults::join_timeout);
+  TENSORHUB_DECL void pin(version_number version, std::chrono::milliseconds timeout = defaults::join_timeout);
+  TENSORHUB_DECL void release(version_number version,
+                              std::chrono::milliseconds timeout = defaults::join_timeout);
 
  protected:
   TENSORHUB_DECL any_seeder(worker_options options, worker_policies policies);
@@ -69,6 +92,7 @@ class any_seeder {
   worker_options options_;
   std::unique_ptr<owned_tensors> memory_;  ///< outlives the worker, which reads into it
   worker worker_;
+  server_client client_;  ///< asks without joining: the worker joins when the layout is known
   mutable std::mutex mutex_;
   std::condition_variable_any changed_;
   version_number held_{};

@@ -148,7 +148,6 @@ class staged_subscriber : public any_staged_subscriber {
  public:
   using transport_options = typename Transport::options;
 
-  /// The stage's own connections come in on the port after the live worker's, if that is a fixed one.
   explicit staged_subscriber(worker_options options, transport_options through = {}, staging_options how = {})
       : any_staged_subscriber{std::move(options),
                               policies_of<Transport, Consistency, Integrity, Memory>(std::move(through)),

@@ -20,6 +20,7 @@
 #include <string>
 #include <tensorhub/options.hpp>
 #include <tensorhub/server.hpp>
+#include <tensorhub/server_client.hpp>
 #include <tensorhub/worker/policy_data_plane.hpp>
 #include <tensorhub/worker/worker.hpp>
 #include <thread>
@@ -155,6 +156,7 @@ struct chosen_policies {
 /// Of a worker whose tensors are the library's, in host memory; throws `invalid_argument` for other memory.
 [[nodiscard]] tensorhub::worker_policies policies_of(const nb::dict& given);
 [[nodiscard]] tensorhub::reference_server_options server_options_of(const nb::dict& given);
+[[nodiscard]] tensorhub::server_client_options client_options_of(const nb::dict& given);
 /// "latest", "exactly" or "at_least".
 [[nodiscard]] tensorhub::version_selector selector_of(const std::string& kind, std::uint64_t version);
 
@@ -166,14 +168,15 @@ struct chosen_policies {
 [[nodiscard]] nb::dict told(const tensorhub::update_progress& at);
 [[nodiscard]] nb::dict told(const tensorhub::worker_statistics& counted);
 [[nodiscard]] nb::dict told(const tensorhub::reference_server_statistics& counted);
-[[nodiscard]] nb::dict told(const tensorhub::messages::model_entry& model);
-[[nodiscard]] nb::dict told(const tensorhub::messages::stuck_entry& entry);
+[[nodiscard]] nb::dict told(const tensorhub::model_entry& model);
+[[nodiscard]] nb::dict told(const tensorhub::stuck_entry& entry);
 
 void bind_calls(nb::module_& module);
 void bind_copies(nb::module_& module);
 void bind_errors(nb::module_& module);
 void bind_log(nb::module_& module);
 void bind_publisher(nb::module_& module);
+void bind_client(nb::module_& module);
 void bind_server(nb::module_& module);
 void bind_subscriber(nb::module_& module);
 

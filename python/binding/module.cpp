@@ -25,6 +25,7 @@ NB_MODULE(_core, module) {
   bind_errors(module);
   bind_log(module);
   bind_publisher(module);
+  bind_client(module);
   bind_server(module);
   bind_subscriber(module);
 }

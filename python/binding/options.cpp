@@ -114,7 +114,27 @@ bool is_cuda(const std::string& memory) {
   throw error(errc::invalid_argument, "memory '" + memory + "' does not exist: take 'host' or 'cuda'");
 }
 
+/// Empty: no keys are given.
+std::optional<tensorhub::client_security> security_of(fields& from) {
+  tensorhub::client_security security;
+  from.take("server_key", security.server_key);
+  from.take("public_key", security.keys.public_key);
+  from.take("secret_key", security.keys.secret_key);
+  if (security == tensorhub::client_security{}) return std::nullopt;
+  return security;
+}
+
 }  // namespace
+
+tensorhub::server_client_options client_options_of(const nb::dict& given) {
+  fields from{given};
+  tensorhub::server_client_options out;
+  from.take("server", out.server);
+  from.take("server_timeout", out.server_timeout);
+  out.security = security_of(from);
+  from.end();
+  return out;
+}
 
 tensorhub::worker_options options_of(const nb::dict& given) {
   fields from{given};
@@ -139,12 +159,7 @@ tensorhub::worker_options options_of(const nb::dict& given) {
   from.take("drain_timeout", out.drain_timeout);
   from.take("connect_timeout", out.connect_timeout);
   from.take("server_timeout", out.server_timeout);
-  tensorhub::client_security security;
-  from.take("server_key", security.server_key);
-  from.take("public_key", security.keys.public_key);
-  from.take("secret_key", security.keys.secret_key);
-  if (!security.server_key.empty() || !security.keys.public_key.empty() || !security.keys.secret_key.empty())
-    out.security = std::move(security);
+  out.security = security_of(from);
   for (const char* const each : policy_fields) {
     nb::object unused;
     from.take(each, unused);

@@ -28,8 +28,8 @@ nb::dict told(const tensorhub::seconds_histogram& counted) {
   return out;
 }
 
-std::string kind_name(tensorhub::messages::stuck_kind kind) {
-  using tensorhub::messages::stuck_kind;
+std::string kind_name(tensorhub::stuck_kind kind) {
+  using tensorhub::stuck_kind;
   switch (kind) {
     case stuck_kind::no_version:
       return "no_version";
@@ -155,7 +155,7 @@ nb::dict told(const tensorhub::reference_server_statistics& counted) {
   out["refused_connections"] = counted.refused_connections;
   return out;
 }
-nb::dict told(const tensorhub::messages::model_entry& model) {
+nb::dict told(const tensorhub::model_entry& model) {
   nb::dict out;
   out["name"] = model.name;
   out["shards"] = model.shards;
@@ -178,7 +178,7 @@ nb::dict told(const tensorhub::messages::model_entry& model) {
   out["replicas"] = replicas;
   return out;
 }
-nb::dict told(const tensorhub::messages::stuck_entry& entry) {
+nb::dict told(const tensorhub::stuck_entry& entry) {
   nb::dict out;
   out["kind"] = kind_name(entry.kind);
   out["model"] = entry.model;

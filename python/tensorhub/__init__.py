@@ -4,6 +4,8 @@ A reference server knows who holds which version; readers read from those, and s
 """
 
 from tensorhub import _core
+from tensorhub.client import *  # noqa: F403
+from tensorhub.client import __all__ as _client
 from tensorhub.copies import *  # noqa: F403
 from tensorhub.copies import __all__ as _copies
 from tensorhub.errors import *  # noqa: F403
@@ -16,4 +18,4 @@ from tensorhub.workers import *  # noqa: F403
 from tensorhub.workers import __all__ as _workers
 
 __version__: str = _core.version
-__all__ = ["__version__", *_copies, *_errors, *_reports, *_server, *_workers]  # noqa: PLE0604
+__all__ = ["__version__", *_client, *_copies, *_errors, *_reports, *_server, *_workers]  # noqa: PLE0604

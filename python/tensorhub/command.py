@@ -32,18 +32,17 @@ def _serve(given: argparse.Namespace) -> int:
     return 0
 
 
-def _asker(given: argparse.Namespace, model: str = "-") -> tensorhub.Subscriber:
-    """A worker that asks and never joins."""
+def _client(given: argparse.Namespace) -> tensorhub.ServerClient:
     if not given.keys:
-        return tensorhub.Subscriber(given.server, model, "-")
+        return tensorhub.ServerClient(given.server)
     public_key, secret_key = tensorhub.read_keys(given.keys)
     keys = tensorhub.Security(tensorhub.read_public_key(given.server_key), public_key, secret_key)
-    return tensorhub.Subscriber(given.server, model, "-", security=keys)
+    return tensorhub.ServerClient(given.server, security=keys)
 
 
 def _models(given: argparse.Namespace) -> int:
-    with _asker(given) as asker:
-        models = asker.models(given.model, given.timeout)
+    with _client(given) as client:
+        models = client.models(given.model, given.timeout)
     for model in models:
         available = " ".join(map(str, model.available)) or "none"
         print(
@@ -60,16 +59,11 @@ def _models(given: argparse.Namespace) -> int:
 
 
 def _stuck(given: argparse.Namespace) -> int:
-    with _asker(given) as asker:
-        names = [model.name for model in asker.models(given.model, given.timeout)]
-    found = 0
-    for name in names:
-        with _asker(given, name) as asker:
-            entries = asker.stuck(given.older_than, given.timeout)
-        found += len(entries)
-        for each in entries:
-            print(f"{each.waited_seconds:8.1f} s  {each.model}/{each.replica}/{each.shard}: {each.kind}. {each.advice}")
-    return 3 if found else 0
+    with _client(given) as client:
+        entries = client.stuck(given.model, given.older_than, given.timeout)
+    for each in entries:
+        print(f"{each.waited_seconds:8.1f} s  {each.model}/{each.replica}/{each.shard}: {each.kind}. {each.advice}")
+    return 3 if entries else 0
 
 
 def _keys(given: argparse.Namespace) -> int:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 __all__ = [
     "AttachedProcess",
+    "DrainReport",
     "InstallReport",
     "Model",
     "Progress",
@@ -30,6 +31,16 @@ class PublishReport:
     """Packing and digesting."""
     seconds: float
     """The whole call."""
+
+
+@dataclass(frozen=True)
+class DrainReport:
+    """What a `drain` left."""
+
+    workers: int
+    """Of the replica."""
+    readers: int
+    """That still read from it; zero unless the time was up."""
 
 
 @dataclass(frozen=True)

@@ -70,6 +70,8 @@ inline std::optional<layer_place> place_of(std::string_view included_name) {
                                                      {"key_files.hpp", 4},
                                                      {"server.hpp", 4},
                                                      {"options.hpp", 5},
+                                                     {"process.hpp", 5},
+                                                     {"server_client.hpp", 5},
                                                      {"leave_on_signal.hpp", 5},
                                                      {"publisher.hpp", 5},
                                                      {"seeder.hpp", 5},

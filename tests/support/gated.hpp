@@ -101,8 +101,8 @@ class gated : public wrapped_transport<Inner> {
 
   [[nodiscard]] queue make_queue(std::size_t depth) { return {this->inner().make_queue(depth), gate_}; }
   [[nodiscard]] endpoint connect(queue& on, const transport_address& where, incarnation peer,
-                                 duration timeout) {
-    return this->inner().connect(on.inner_, where, peer, timeout);
+                                 duration timeout, incarnation self = {}) {
+    return connect_as(self, this->inner(), on.inner_, where, peer, timeout);
   }
 
  private:

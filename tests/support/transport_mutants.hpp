@@ -64,7 +64,9 @@ enum class fault {
   posts_when_full,       ///< `queue_full` is returned, but the read is done and completes
   no_rollback,           ///< ranges before the bad range stay registered
   any_incarnation,       ///< connects to any process at the address
-  keeps_its_name,        ///< `renew` does nothing
+  keeps_its_name,        ///< `rename` does nothing
+  never_dismisses,       ///< `dismiss` does nothing
+  reads_as_the_first,    ///< `connect` ignores as whom it is called
   connects_to_nobody,    ///< `connect` succeeds where no process listens
   forgets_cancelled,     ///< reads of a destroyed endpoint never complete
   /// Reads of a destroyed endpoint bring their bytes after they have completed as cancelled.
@@ -459,10 +461,14 @@ class mutant {
     core_->base.cut_off(peer);
   }
 
-  void renew(incarnation self) noexcept {
+  void admit(incarnation self) { core_->base.admit(self); }
+  void rename(incarnation self, incarnation next) noexcept {
     if (core_->kind == fault::keeps_its_name) return;
-    core_->self = self;
-    core_->base.renew(self);
+    if (core_->self == self) core_->self = next;
+    core_->base.rename(self, next);
+  }
+  void dismiss(incarnation self) noexcept {
+    if (core_->kind != fault::never_dismisses) core_->base.dismiss(self);
   }
 
   [[nodiscard]] queue make_queue(std::size_t depth) {
@@ -472,18 +478,19 @@ class mutant {
   }
 
   [[nodiscard]] endpoint connect(queue& own_queue, const transport_address& address, incarnation peer,
-                                 duration timeout) {
+                                 duration timeout, incarnation self = {}) {
+    if (!self || core_->kind == fault::reads_as_the_first) self = core_->self;
     incarnation expected = peer;
     transport_address where = address;
     if (const std::shared_ptr<transport_core> there = find(address)) {
       const std::lock_guard lock{there->mutex};
-      if (there->refused.contains(core_->self)) throw error{errc::transport_failed, "cut off"};
+      if (there->refused.contains(self)) throw error{errc::transport_failed, "cut off"};
       if (core_->kind == fault::any_incarnation) expected = there->self;
     } else if (core_->kind == fault::connects_to_nobody) {
       expected = core_->self;
       where = core_->base.address();
     }
-    return endpoint{core_->base.connect(own_queue.state_->base, where, expected, timeout), peer,
+    return endpoint{core_->base.connect(own_queue.state_->base, where, expected, timeout, self), peer,
                     std::make_shared<bool>(false)};
   }
 

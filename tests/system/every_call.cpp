@@ -52,10 +52,10 @@ void ask_everything(Worker& worker) {
   REQUIRE(models.size() == 1);
   CHECK(models.front().name == "policy");
   const auto described = worker.describe_model(0);
-  REQUIRE(described.result.ok());
+  CHECK(described.shards > 0);
   REQUIRE(described.tensors.size() == 1);
   CHECK(described.tensors.front().name == "w");
-  CHECK(worker.stuck().result.ok());
+  CHECK(worker.stuck().left_out == 0);
   CHECK(worker.wait(latest, 10s) == 1);
   worker.pin(1);
   worker.release(1);

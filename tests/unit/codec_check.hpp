@@ -19,7 +19,7 @@ namespace codec_check {
 using bytes = std::vector<std::byte>;
 
 inline constexpr std::size_t types = tensorhub::messages::message::size;
-inline constexpr std::size_t header_bytes = 40;
+using tensorhub::codec_detail::header_bytes;
 static_assert(noexcept(std::declval<tensorhub::decoder&>().decode({})));
 
 [[nodiscard]] inline bytes copy(std::span<const std::byte> frame) {

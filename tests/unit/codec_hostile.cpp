@@ -28,8 +28,8 @@ TEST_CASE("codec: a frame that ends anywhere is refused") {
       CAPTURE(length);
       bytes part{whole.begin(), whole.begin() + static_cast<std::ptrdiff_t>(length)};
       const decode_fault fault = check_decode(in, out, part).fault;
-      CHECK(fault == (length < 40 ? decode_fault::frame_too_short : decode_fault::length_mismatch));
-      if (length < 40) continue;
+      CHECK(fault == (length < header_bytes ? decode_fault::frame_too_short : decode_fault::length_mismatch));
+      if (length < header_bytes) continue;
       set_length(part);  // the header agrees: now the message itself must notice
       CHECK(check_decode(in, out, part).fault == decode_fault::truncated);
     }
@@ -72,14 +72,15 @@ TEST_CASE("codec: random bytes are refused") {
   for (int round = 0; round < 20'000; ++round) {
     bytes frame(random() % 300);
     for (std::byte& b : frame) b = static_cast<std::byte>(random());
-    if (round % 2 == 0 && frame.size() >= 41) {  // a good header in front of garbage
+    if (round % 2 == 0 && frame.size() > header_bytes) {  // a good header in front of garbage
       codec_detail::frame_header header;
       header.type = static_cast<std::uint16_t>(random() % types);
-      header.payload_bytes = static_cast<std::uint32_t>(frame.size() - 40);
+      header.payload_bytes = static_cast<std::uint32_t>(frame.size() - header_bytes);
       std::memcpy(frame.data(), &header, sizeof header);
-      frame[40] = std::byte{1};
+      frame[header_bytes] = std::byte{1};
       // Small numbers reach deeper than random ones.
-      for (std::size_t i = 41; i < frame.size(); ++i) frame[i] &= static_cast<std::byte>(random() % 4);
+      for (std::size_t i = header_bytes + 1; i < frame.size(); ++i)
+        frame[i] &= static_cast<std::byte>(random() % 4);
     }
     check_decode(in, out, frame);
   }
@@ -102,7 +103,7 @@ TEST_CASE("codec: each fault of a header has its own name") {
   CHECK(fault_with(12, 1u).fault == decode_fault::reserved_bits);
   CHECK(fault_with(8, 8u).fault == decode_fault::length_mismatch);
   CHECK(fault_with(8, 0xffffffffu).fault == decode_fault::length_mismatch);
-  CHECK(fault_with(40, std::uint8_t{0}).fault == decode_fault::byte_order);
+  CHECK(fault_with(header_bytes, std::uint8_t{0}).fault == decode_fault::byte_order);
   bytes longer = good;
   longer.push_back({});
   CHECK(in.decode(longer).fault == decode_fault::length_mismatch);
@@ -149,28 +150,33 @@ TEST_CASE("codec: a claimed length is compared with what is there before anythin
     return check_decode(in, out, frame).fault;
   };
   // list_request: the name's length is the first thing after the mark.
-  CHECK(with_count(messages::list_request{"abc"}, 41, 4) == decode_fault::truncated);
-  CHECK(with_count(messages::list_request{"abc"}, 41, limits::name_bytes) == decode_fault::truncated);
-  CHECK(with_count(messages::list_request{"abc"}, 41, limits::name_bytes + 1) == decode_fault::text_too_long);
-  CHECK(with_count(messages::list_request{"abc"}, 41, UINT64_MAX) == decode_fault::text_too_long);
+  CHECK(with_count(messages::list_request{"abc"}, header_bytes + 1, 4) == decode_fault::truncated);
+  CHECK(with_count(messages::list_request{"abc"}, header_bytes + 1, limits::name_bytes) ==
+        decode_fault::truncated);
+  CHECK(with_count(messages::list_request{"abc"}, header_bytes + 1, limits::name_bytes + 1) ==
+        decode_fault::text_too_long);
+  CHECK(with_count(messages::list_request{"abc"}, header_bytes + 1, UINT64_MAX) ==
+        decode_fault::text_too_long);
   // list_reply: status (2 + 8), then the number of models.
-  CHECK(with_count(messages::list_reply{}, 51, 1) == decode_fault::truncated);
-  CHECK(with_count(messages::list_reply{}, 51, UINT64_MAX) == decode_fault::list_too_long);
+  CHECK(with_count(messages::list_reply{}, header_bytes + 11, 1) == decode_fault::truncated);
+  CHECK(with_count(messages::list_reply{}, header_bytes + 11, UINT64_MAX) == decode_fault::list_too_long);
   // describe_reply: status, shards, chunk_bytes, then the number of tensors.
-  CHECK(with_count(messages::describe_reply{}, 63, 1) == decode_fault::truncated);
-  CHECK(with_count(messages::describe_reply{}, 63, limits::tensors) == decode_fault::truncated);
-  CHECK(with_count(messages::describe_reply{}, 63, limits::tensors + 1) == decode_fault::list_too_long);
+  CHECK(with_count(messages::describe_reply{}, header_bytes + 23, 1) == decode_fault::truncated);
+  CHECK(with_count(messages::describe_reply{}, header_bytes + 23, limits::tensors) ==
+        decode_fault::truncated);
+  CHECK(with_count(messages::describe_reply{}, header_bytes + 23, limits::tensors + 1) ==
+        decode_fault::list_too_long);
 }
 
 TEST_CASE("codec: a megabyte that claims a million tensors reserves only what it can hold") {
   encoder out;
   decoder in;
   bytes frame = copy(out.encode({1, {1}, {}, messages::describe_reply{}}));
-  poke(frame, 63, std::uint64_t{60'000});
+  poke(frame, header_bytes + 23, std::uint64_t{60'000});
   frame.resize(frame.size() + (1u << 20), std::byte{0xff});
   set_length(frame);
   CHECK(check_decode(in, out, frame).fault == decode_fault::text_too_long);
-  poke(frame, 63, std::uint64_t{limits::tensors});  // more than 1 MiB can hold
+  poke(frame, header_bytes + 23, std::uint64_t{limits::tensors});  // more than 1 MiB can hold
   decode_result got = in.decode(frame);
   CHECK(got.fault == decode_fault::truncated);
   CHECK(message_samples::allocated_bytes(got.message) == 0);

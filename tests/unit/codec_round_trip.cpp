@@ -95,8 +95,8 @@ TEST_CASE("codec: a payload has exactly the bytes of cereal's portable-binary ar
       sent.open.clear();
       const auto frame = copy(out.encode(sent));
       const std::string expected = by_cereal(sent.body);
-      REQUIRE(frame.size() == 40 + expected.size());
-      CHECK(std::memcmp(frame.data() + 40, expected.data(), expected.size()) == 0);
+      REQUIRE(frame.size() == codec_detail::header_bytes + expected.size());
+      CHECK(std::memcmp(frame.data() + codec_detail::header_bytes, expected.data(), expected.size()) == 0);
     }
   }
 }
@@ -117,6 +117,7 @@ TEST_CASE("codec: golden frames of protocol 6") {
                                     "8877665544332211"
                                     "0000000000000000"
                                     "0900000000000000"
+                                    "0000000000000000"
                                     "01"
                                     "0500000000000000"
                                     "0600000000000000");
@@ -152,6 +153,7 @@ TEST_CASE("codec: golden frames of protocol 6") {
                                     "00000000"
                                     "0100000000000000"
                                     "0200000000000000"
+                                    "0000000000000000"
                                     "0000000000000000"
                                     "01"
                                     "0100000000000000"
@@ -226,6 +228,7 @@ TEST_CASE("codec: golden frames of protocol 6") {
                                     "0100000000000000"
                                     "0200000000000000"
                                     "0100000000000000"
+                                    "0000000000000000"
                                     "01"
                                     "0300000000000000"
                                     "01"
@@ -253,6 +256,7 @@ TEST_CASE("codec: golden frames of protocol 6, answers and pushes") {
                                     "0100000000000000"
                                     "0000000000000000"
                                     "0000000000000000"
+                                    "0000000000000000"
                                     "01"
                                     "0700000000000000"
                                     "00000000"
@@ -273,6 +277,7 @@ TEST_CASE("codec: golden frames of protocol 6, answers and pushes") {
                                     "00000000"
                                     "0100000000000000"
                                     "0200000000000000"
+                                    "0000000000000000"
                                     "0000000000000000"
                                     "01"
                                     "0900"
@@ -311,6 +316,7 @@ TEST_CASE("codec: golden frames of protocol 6, answers and pushes") {
                                     "00000000"
                                     "0100000000000000"
                                     "0200000000000000"
+                                    "0000000000000000"
                                     "0000000000000000"
                                     "01"
                                     "0000"
@@ -361,6 +367,7 @@ TEST_CASE("codec: golden frames of protocol 6, answers and pushes") {
                                     "0100000000000000"
                                     "0200000000000000"
                                     "0000000000000000"
+                                    "0000000000000000"
                                     "01"
                                     "0000"
                                     "0000000000000000"
@@ -383,6 +390,7 @@ TEST_CASE("codec: golden frames of protocol 6, answers and pushes") {
                                     "00000000"
                                     "0100000000000000"
                                     "0200000000000000"
+                                    "0000000000000000"
                                     "0000000000000000"
                                     "01"
                                     "0000"

@@ -79,6 +79,14 @@ inline auto fields(msg::retention& m) {
   auto& [a, b, c, d] = m;
   return std::tie(a, b, c, d);
 }
+inline auto fields(msg::manage_request& m) {
+  auto& [a, b, c, d] = m;
+  return std::tie(a, b, c, d);
+}
+inline auto fields(msg::manage_reply& m) {
+  auto& [a, b, c] = m;
+  return std::tie(a, b, c);
+}
 inline auto fields(msg::retain_request& m) {
   auto& [a, b, c, d] = m;
   return std::tie(a, b, c, d);
@@ -251,8 +259,8 @@ inline auto fields(msg::goodbye_push& m) {
   return std::tie(a, b, c, d);
 }
 inline auto fields(msg::envelope& m) {
-  auto& [a, b, c, d, e] = m;
-  return std::tie(a, b, c, d, e);
+  auto& [a, b, c, d, e, f] = m;
+  return std::tie(a, b, c, d, e, f);
 }
 
 template <typename T>
@@ -285,6 +293,8 @@ class filler {
       value = static_cast<T>(below(3));
     } else if constexpr (std::is_same_v<T, msg::update_reach>) {
       value = static_cast<T>(below(2));
+    } else if constexpr (std::is_same_v<T, msg::manage_kind>) {
+      value = static_cast<T>(below(4));
     } else if constexpr (std::is_same_v<T, msg::stuck_kind>) {
       value = static_cast<T>(below(8));
     } else if constexpr (std::is_arithmetic_v<T>) {
@@ -313,6 +323,7 @@ class filler {
     fill(out.sender);
     fill(out.sequence);
     fill(out.acknowledged);
+    fill(out.recipient);
     fill(out.open);
     std::ranges::sort(out.open);
     out.open.erase(std::unique(out.open.begin(), out.open.end()), out.open.end());

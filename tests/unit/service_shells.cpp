@@ -11,6 +11,7 @@
 #include <optional>
 #include <random>
 #include <set>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <utility>
@@ -19,7 +20,9 @@
 
 #include "tensorhub/server.hpp"
 #include "tensorhub/service/client.hpp"
+#include "tensorhub/service/codec.hpp"
 #include "tensorhub/service/session.hpp"
+#include "tensorhub/service/zmq_socket.hpp"
 
 using namespace tensorhub;
 using namespace std::chrono_literals;
@@ -87,6 +90,10 @@ struct fake_core {
 
 using fake_client = client_shell<fake_core>;
 
+[[nodiscard]] std::shared_ptr<control_connection> connected(const std::string& servers) {
+  return std::make_shared<control_connection>(servers, std::nullopt);
+}
+
 [[nodiscard]] std::size_t received(fake_client& client) {
   return client.with([](fake_core& core, time_point) { return core.received.size(); });
 }
@@ -131,10 +138,12 @@ class raw_worker {
 class worker_process {
  public:
   worker_process(const std::string& server, std::uint64_t self, const std::string& replica)
-      : shell_{server, session{options(replica), incarnation{self}, shape_}, [this](session& core) {
-                 for (auto& one : core.take_results()) results_.push_back(std::move(one));
-                 static_cast<void>(core.take_actions());
-               }} {}
+      : worker_process{connected(server), self, options(replica)} {}
+  worker_process(std::shared_ptr<control_connection> connection, std::uint64_t self, session_options options)
+      : shell_{std::move(connection), session{std::move(options), incarnation{self}, shape_},
+               [this](session& core) { after_step(core); }} {}
+
+  std::atomic<bool> throws = false;  ///< in every step
 
   template <typename Call>
   session_ticket call(Call&& start) {
@@ -163,7 +172,6 @@ class worker_process {
     return shell_.with([&](session&, time_point) { return *find(ticket); });
   }
 
- private:
   [[nodiscard]] static session_options options(const std::string& replica) {
     session_options out;
     out.model = "policy";
@@ -171,6 +179,22 @@ class worker_process {
     out.consistency = "group_consistent";
     out.request_retry = 10min;
     return out;
+  }
+  void abandon() {
+    shell_.with([](session& core, time_point now) { core.abandon(now); });
+  }
+  [[nodiscard]] server_epoch server() {
+    return shell_.with(
+        [](session& core, time_point) { return core.joined() ? core.server() : server_epoch{}; });
+  }
+
+ private:
+  void after_step(session& core) {
+    if (throws) throw std::runtime_error{"no memory"};
+    for (auto& one : core.take_results()) results_.push_back(std::move(one));
+    for (const session_action& each : core.take_actions()) {
+      if (const auto* order = get_if<session_actions::use_server>(&each)) shell_.use_server(order->index);
+    }
   }
   [[nodiscard]] const session_result* find(session_ticket ticket) const {
     for (const session_result& one : results_)
@@ -186,7 +210,7 @@ class worker_process {
 
 TEST_CASE("client shell: with runs in the core, returns what it returns, and is followed by after_step") {
   const reference_server<> server;
-  fake_client client{server.address(), {}, count_step};
+  fake_client client{connected(server.address()), {}, count_step};
   const int before = client.with([](fake_core& core, time_point) { return core.steps; });
   client.with([](fake_core& core, time_point now) { core.note(now); });
   CHECK(client.with([](fake_core& core, time_point) { return core.steps; }) >= before + 2);
@@ -196,7 +220,7 @@ TEST_CASE("client shell: with runs in the core, returns what it returns, and is 
 
 TEST_CASE("client shell: what the core says is sent, what is answered is received") {
   const reference_server<> server;
-  fake_client client{server.address(), {}, count_step};
+  fake_client client{connected(server.address()), {}, count_step};
   client.with([](fake_core& core, time_point) {
     core.output.push_back(request(7, 1, messages::list_request{}));
     core.output.push_back(request(7, 2, messages::list_request{"nobody's"}));
@@ -213,7 +237,7 @@ TEST_CASE("client shell: what the core says is sent, what is answered is receive
 
 TEST_CASE("client shell: deadlines are honoured, never early, also one that comes nearer") {
   const reference_server<> server;
-  fake_client client{server.address(), {}, count_step};
+  fake_client client{connected(server.address()), {}, count_step};
   const auto advances = [&] {
     return client.with([](fake_core& core, time_point) { return core.advances; });
   };
@@ -232,7 +256,7 @@ TEST_CASE("client shell: what was said before there was a server arrives when th
     const reference_server<> first;  // finds a free port
     address = first.address();
   }
-  fake_client client{address, {}, count_step};
+  fake_client client{connected(address), {}, count_step};
   client.with(
       [](fake_core& core, time_point) { core.output.push_back(request(7, 1, messages::list_request{})); });
   std::optional<reference_server<>> server;
@@ -247,7 +271,7 @@ TEST_CASE("client shell: what was said before there was a server arrives when th
 TEST_CASE("client shell: it ends while it is busy, and while nobody is there") {
   const reference_server<> server;
   for (int round = 0; round < 5; ++round) {
-    fake_client client{server.address(), {}, count_step};
+    fake_client client{connected(server.address()), {}, count_step};
     client.with([](fake_core& core, time_point now) {
       core.chatty = true;
       core.deadline = now;
@@ -255,13 +279,15 @@ TEST_CASE("client shell: it ends while it is busy, and while nobody is there") {
     });
     REQUIRE(eventually([&] { return received(client) > 20; }));
   }
-  fake_client alone{"tcp://127.0.0.1:1", {}, count_step};
+  fake_client alone{connected("tcp://127.0.0.1:1"), {}, count_step};
   alone.with(
       [](fake_core& core, time_point) { core.output.push_back(request(7, 1, messages::list_request{})); });
 }
 
 TEST_CASE("client shell: no address is refused at once") {
-  CHECK(code_of([] { fake_client client{"not an address", {}, count_step}; }) == errc::invalid_argument);
+  CHECK(code_of([] {
+          fake_client client{connected("not an address"), {}, count_step};
+        }) == errc::invalid_argument);
 }
 
 TEST_CASE("client shell: who is no server of ours is told to the core, other garbage is not") {
@@ -269,7 +295,7 @@ TEST_CASE("client shell: who is no server of ours is told to the core, other gar
   zmq::socket_t stranger = detail::bounded_socket(*context, zmq::socket_type::router);
   stranger.set(zmq::sockopt::rcvtimeo, static_cast<int>(std::chrono::milliseconds{patience}.count()));
   stranger.bind("tcp://127.0.0.1:*");
-  fake_client client{stranger.get(zmq::sockopt::last_endpoint), {}, count_step};
+  fake_client client{connected(stranger.get(zmq::sockopt::last_endpoint)), {}, count_step};
   client.with(
       [](fake_core& core, time_point) { core.output.push_back(request(7, 1, messages::list_request{})); });
   zmq::message_t route;
@@ -300,7 +326,7 @@ TEST_CASE("client shell: who is no server of ours is told to the core, other gar
 }
 
 TEST_CASE("client: a message over its limits is not waited for, the core is told why") {
-  fake_client client{"tcp://127.0.0.1:1", fake_core{}, count_step};
+  fake_client client{connected("tcp://127.0.0.1:1"), fake_core{}, count_step};
   client.with([](fake_core& core, time_point) {
     core.output.push_back(request(7, 1, messages::list_request{std::string(limits::name_bytes + 1, 'x')}));
   });
@@ -477,6 +503,74 @@ TEST_CASE("server shell: a server that may not serve hears nothing and says noth
   worker.send(request(7, 3, messages::list_request{}));
   CHECK(worker.receive().sequence == request_sequence{3});
   CHECK(server.statistics().messages == 2);
+}
+
+// ---- several sessions over one connection
+
+TEST_CASE("control connection: each session of it gets its own answers") {
+  const reference_server<> server;
+  const auto shared = connected(server.address());
+  worker_process trainer{shared, 7, worker_process::options("trainer")};
+  worker_process reader{shared, 8, worker_process::options("reader")};
+  const session_ticket trainers = trainer.join();
+  const session_ticket readers = reader.join();
+  CHECK(trainer.result(trainers).outcome.ok());
+  CHECK(reader.result(readers).outcome.ok());
+  const session_ticket waits = reader.wait(1);  // the same number of a request as the trainer's next one
+  CHECK(trainer.result(trainer.publish(1)).outcome.ok());
+  CHECK(reader.result(waits).version == version_number{1});
+  CHECK(server.statistics().workers == 2);
+}
+
+TEST_CASE("control connection: what a session says last is sent, and its end is not the others'") {
+  const reference_server<> server;
+  const auto shared = connected(server.address());
+  worker_process stays{shared, 7, worker_process::options("stays")};
+  CHECK(stays.result(stays.join()).outcome.ok());
+  {
+    worker_process goes{shared, 8, worker_process::options("goes")};
+    CHECK(goes.result(goes.join()).outcome.ok());
+    goes.abandon();
+  }
+  CHECK(eventually([&] { return server.statistics().workers_left == 1; }));
+  CHECK(stays.result(stays.publish(1)).outcome.ok());
+}
+
+TEST_CASE("control connection: a session that fails ends alone") {
+  const reference_server<> server;
+  const auto shared = connected(server.address());
+  worker_process fails{shared, 7, worker_process::options("fails")};
+  worker_process stays{shared, 8, worker_process::options("stays")};
+  CHECK(fails.result(fails.join()).outcome.ok());
+  fails.throws = true;
+  const session_ticket lost = fails.wait(5);
+  fails.throws = false;
+  CHECK(fails.result(lost).outcome.code == errc::system_failed);
+  CHECK(stays.result(stays.join()).outcome.ok());
+}
+
+TEST_CASE("control connection: when one session gives a server up, the others go with it") {
+  std::optional<reference_server<>> first{std::in_place};
+  const reference_server<> second;
+  const std::string both = first->address() + "," + second.address();
+  const auto shared = connected(both);
+  auto options = worker_process::options("hasty");
+  options.servers = 2;
+  options.server_timeout = 300ms;
+  options.request_retry = 50ms;
+  worker_process hasty{shared, 7, options};
+  options.replica = "patient";
+  options.server_timeout = 1h;
+  worker_process patient{shared, 8, options};
+  CHECK(hasty.result(hasty.join()).outcome.ok());
+  CHECK(patient.result(patient.join()).outcome.ok());
+  CHECK(patient.server() == first->epoch());
+  first.reset();
+  CHECK(eventually([&] { return hasty.server() == second.epoch() && patient.server() == second.epoch(); }));
+  options.replica = "late";
+  worker_process late{shared, 9, options};  // is told which server it is
+  CHECK(late.result(late.join()).outcome.ok());
+  CHECK(late.server() == second.epoch());
 }
 
 }  // namespace

@@ -60,13 +60,15 @@ struct quiet_core {
 
 using shell = client_shell<quiet_core>;
 
-constexpr const char* nobody = "tcp://127.0.0.1:9";
+[[nodiscard]] std::shared_ptr<control_connection> nobody() {
+  return std::make_shared<control_connection>("tcp://127.0.0.1:9", std::nullopt);
+}
 
 }  // namespace
 
 TEST_CASE("a step that throws in a caller's thread ends the session with the reason") {
   observed all;
-  shell client{nobody, quiet_core{&all}, [&](quiet_core&) {
+  shell client{nobody(), quiet_core{&all}, [&](quiet_core&) {
                  if (all.throws_in_step.exchange(false)) throw std::runtime_error{"no memory"};
                }};
   all.throws_in_step = true;
@@ -78,7 +80,7 @@ TEST_CASE("a step that throws in a caller's thread ends the session with the rea
 
 TEST_CASE("a step that throws in the control thread ends the session, and not the process") {
   observed all;
-  shell client{nobody, quiet_core{&all}, [](quiet_core&) {}};
+  shell client{nobody(), quiet_core{&all}, [](quiet_core&) {}};
   all.throws_in_advance = true;
   client.use_server(0);  // wakes the thread
   const messages::status reason = all.first();
@@ -92,7 +94,7 @@ TEST_CASE("a step that throws in the control thread ends the session, and not th
 TEST_CASE("a step that throws something else, and again at the goodbye, is survived") {
   observed all;
   std::atomic<int> left = 2;
-  shell client{nobody, quiet_core{&all}, [&](quiet_core&) {
+  shell client{nobody(), quiet_core{&all}, [&](quiet_core&) {
                  if (left > 0 && all.throws_in_step) {
                    --left;
                    throw 42;

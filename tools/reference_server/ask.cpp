@@ -5,35 +5,18 @@
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
+#include <initializer_list>
 #include <optional>
 #include <string_view>
 #include <tensorhub/key_files.hpp>
-#include <tensorhub/tensorhub.hpp>
-#include <tensorhub/transports/tcp.hpp>
+#include <tensorhub/server_client.hpp>
 
 namespace {
 
-using hub = tensorhub::hub<tensorhub::transports::tcp>;
 constexpr std::chrono::seconds patience{10};
 
-std::optional<tensorhub::client_security> with_keys;
-
-/// Somebody who asks and never joins.
-hub::subscriber asker(const std::string& server, const std::string& model, const std::string& replica = "-",
-                      std::uint32_t shard = 0) {
-  return hub::subscriber{{.server = server,
-                          .model = model,
-                          .replica = replica,
-                          .shard = {shard, shard + 1},
-                          .security = with_keys}};
-}
-
-std::vector<tensorhub::messages::model_entry> models_of(const std::string& server, const std::string& model) {
-  return asker(server, "-").list(model, patience);
-}
-
-std::string_view name_of(tensorhub::messages::stuck_kind kind) {
-  using tensorhub::messages::stuck_kind;
+std::string_view name_of(tensorhub::stuck_kind kind) {
+  using tensorhub::stuck_kind;
   switch (kind) {
     case stuck_kind::no_version:
       return "no version";
@@ -55,8 +38,8 @@ std::string_view name_of(tensorhub::messages::stuck_kind kind) {
   return "unknown";
 }
 
-void print_list(const std::string& server, const std::string& model) {
-  const auto models = models_of(server, model);
+void print_list(tensorhub::server_client& client, const std::string& model) {
+  const auto models = client.list(model, patience);
   if (models.empty()) std::puts("no worker has joined");
   for (const auto& entry : models) {
     std::string available;
@@ -72,22 +55,56 @@ void print_list(const std::string& server, const std::string& model) {
   }
 }
 
-int print_stuck(const std::string& server, const std::string& model) {
-  std::size_t count = 0;
-  for (const auto& entry : models_of(server, model)) {
-    const auto reply = asker(server, entry.name).stuck(std::chrono::seconds{1}, patience);
-    for (const auto& one : reply.entries) {
-      std::printf("%8.1f s  %s: %s/%s/%u", static_cast<double>(one.waited_ms) * 1e-3,
-                  std::string{name_of(one.kind)}.c_str(), one.model.c_str(), one.replica.c_str(), one.shard);
-      if (one.version) std::printf(", version %s", to_string(one.version).c_str());
-      if (!one.peers.empty()) std::printf(", waits for %s", one.peers.c_str());
-      std::printf("\n            %s\n", one.advice.c_str());
-    }
-    if (reply.left_out > 0) std::printf("            and %u more\n", reply.left_out);
-    count += reply.entries.size();
+int print_stuck(tensorhub::server_client& client, const std::string& model) {
+  const auto report = client.stuck(model, std::chrono::seconds{1}, patience);
+  for (const auto& one : report.entries) {
+    std::printf("%8.1f s  %s: %s/%s/%u", static_cast<double>(one.waited_ms) * 1e-3,
+                std::string{name_of(one.kind)}.c_str(), one.model.c_str(), one.replica.c_str(), one.shard);
+    if (one.version) std::printf(", version %s", to_string(one.version).c_str());
+    if (!one.peers.empty()) std::printf(", waits for %s", one.peers.c_str());
+    std::printf("\n            %s\n", one.advice.c_str());
   }
-  if (count == 0) std::puts("nothing is stuck");
-  return count == 0 ? 0 : 3;
+  if (report.left_out > 0) std::printf("            and %u more\n", report.left_out);
+  if (report.entries.empty()) std::puts("nothing is stuck");
+  return report.entries.empty() ? 0 : 3;
+}
+
+void print_why(tensorhub::server_client& client, const std::vector<std::string>& about, std::uint32_t shard) {
+  const std::string decisions = client.why(about[0], about[1], shard, patience);
+  std::fputs(decisions.empty() ? "no source was chosen for it yet\n" : decisions.c_str(), stdout);
+}
+
+/// An order about a replica.
+int order_replica(tensorhub::server_client& client, const std::string& order, const std::string& model,
+                  const std::string& replica) {
+  if (order == "resume") {
+    client.resume(model, replica, patience);
+    std::printf("replica %s may be read from again\n", replica.c_str());
+    return 0;
+  }
+  if (order == "evict") {
+    std::printf("replica %s: %u workers were declared dead\n", replica.c_str(),
+                client.evict(model, replica, patience));
+    return 0;
+  }
+  const auto drained = client.drain(model, replica, patience);
+  std::printf("replica %s: %u workers drained, %u readers are left\n", replica.c_str(), drained.workers,
+              drained.readers);
+  return drained.readers == 0 ? 0 : 3;
+}
+
+/// An order about a model's versions.
+void order_versions(tensorhub::server_client& client, const std::string& order, const std::string& model,
+                    std::uint32_t number) {
+  if (order == "retain") client.retain(model, number, patience);
+  if (order == "pin") client.pin(model, number, patience);
+  if (order == "release") client.release(model, number, patience);
+  if (order == "roll-back") client.roll_back_to(model, number, patience);
+  std::printf("model %s: done\n", model.c_str());
+}
+
+bool is_one_of(const std::string& word, std::initializer_list<std::string_view> words) {
+  return std::ranges::find(words, word) != words.end();
 }
 
 }  // namespace
@@ -99,10 +116,13 @@ int ask(std::vector<std::string> words) {
                  "  --ask list ADDRESS [MODEL]\n"
                  "  --ask stuck ADDRESS [MODEL]\n"
                  "  --ask why ADDRESS MODEL REPLICA [SHARD]\n"
+                 "  --ask retain|pin|release|roll-back ADDRESS MODEL NUMBER\n"
+                 "  --ask evict|drain|resume ADDRESS MODEL REPLICA\n"
                  "each with --keys FOLDER (client.secret, server.public), if the server asks for keys\n",
                  sentence.c_str());
     return 2;
   };
+  std::optional<tensorhub::client_security> with_keys;
   const auto keys = std::find(words.begin(), words.end(), "--keys");
   if (keys != words.end()) {
     if (keys + 1 == words.end()) return refuse("--keys wants a folder");
@@ -111,25 +131,35 @@ int ask(std::vector<std::string> words) {
                  tensorhub::read_curve_keys(folder / "client.secret")};
     words.erase(keys, keys + 2);
   }
-  if (words.size() < 2) return refuse("--ask wants a question and an address");
+  if (words.size() < 2) return refuse("--ask wants a question or an order, and an address");
   const std::string& question = words[0];
-  const std::string& server = words[1];
-  const std::string model = words.size() > 2 ? words[2] : std::string{};
-  if (question == "list" && words.size() <= 3) {
-    print_list(server, model);
+  const std::vector<std::string> about(words.begin() + 2, words.end());
+  std::uint32_t number = 0;
+  const auto is_number = [&](std::size_t at) {
+    const std::string& text = about[at];
+    const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), number);
+    return failed == std::errc{} && end == text.data() + text.size();
+  };
+  tensorhub::server_client client{{.server = words[1], .security = with_keys}};
+  if (question == "list" && about.size() <= 1) {
+    print_list(client, about.empty() ? std::string{} : about[0]);
     return 0;
   }
-  if (question == "stuck" && words.size() <= 3) return print_stuck(server, model);
-  if (question != "why" || words.size() < 4 || words.size() > 5)
-    return refuse("'" + question + "' with " + std::to_string(words.size() - 1) + " words is no question");
-  std::uint32_t shard = 0;
-  if (words.size() == 5) {
-    const std::string& text = words[4];
-    const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), shard);
-    if (failed != std::errc{} || end != text.data() + text.size() || shard >= tensorhub::limits::shards)
-      return refuse("'" + text + "' is no shard");
+  if (question == "stuck" && about.size() <= 1)
+    return print_stuck(client, about.empty() ? std::string{} : about[0]);
+  if (question == "why" && (about.size() == 2 || about.size() == 3)) {
+    if (about.size() == 3 && (!is_number(2) || number >= tensorhub::limits::shards))
+      return refuse("'" + about[2] + "' is no shard");
+    print_why(client, about, number);
+    return 0;
   }
-  const std::string decisions = asker(server, model, words[3], shard).why(patience);
-  std::fputs(decisions.empty() ? "no source was chosen for it yet\n" : decisions.c_str(), stdout);
-  return 0;
+  if (is_one_of(question, {"evict", "drain", "resume"}) && about.size() == 2)
+    return order_replica(client, question, about[0], about[1]);
+  if (is_one_of(question, {"retain", "pin", "release", "roll-back"}) && about.size() == 2) {
+    if (!is_number(1)) return refuse("'" + about[1] + "' is no number");
+    order_versions(client, question, about[0], number);
+    return 0;
+  }
+  return refuse("'" + question + "' with " + std::to_string(words.size() - 1) +
+                " words is no question or order");
 }

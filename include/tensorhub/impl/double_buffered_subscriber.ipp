@@ -19,7 +19,7 @@ TENSORHUB_DECL any_double_buffered_subscriber::any_double_buffered_subscriber(wo
                                                                               const worker_policies& policies)
     : options_{validated(std::move(options))},
       sides_{std::make_unique<worker>(beside(options_, "a"), policies),
-             std::make_unique<worker>(beside(options_, "b"), policies, port_choice{.after = 1})} {}
+             std::make_unique<worker>(beside(options_, "b"), policies, worker_rank::added)} {}
 
 TENSORHUB_DECL void any_double_buffered_subscriber::add(std::string name,
                                                         std::span<const std::uint64_t> shape, dtype type) {
@@ -106,19 +106,19 @@ TENSORHUB_DECL version_number any_double_buffered_subscriber::wait(version_selec
   return live_side().wait(selector, detail::time_left(until));
 }
 
-TENSORHUB_DECL std::vector<messages::model_entry> any_double_buffered_subscriber::list(
+TENSORHUB_DECL std::vector<model_entry> any_double_buffered_subscriber::list(
     std::string model, std::chrono::milliseconds timeout) {
   return sides_[0]->list(std::move(model), timeout);
 }
-TENSORHUB_DECL messages::describe_reply any_double_buffered_subscriber::describe_model(
-    std::uint32_t shard, std::chrono::milliseconds timeout) {
+TENSORHUB_DECL model_description
+any_double_buffered_subscriber::describe_model(std::uint32_t shard, std::chrono::milliseconds timeout) {
   return sides_[0]->describe_model(shard, timeout);
 }
 TENSORHUB_DECL std::string any_double_buffered_subscriber::why(std::chrono::milliseconds timeout) {
   return idle_side().why(timeout);
 }
-TENSORHUB_DECL messages::stuck_reply any_double_buffered_subscriber::stuck(
-    std::chrono::milliseconds older_than, std::chrono::milliseconds timeout) {
+TENSORHUB_DECL stuck_report any_double_buffered_subscriber::stuck(std::chrono::milliseconds older_than,
+                                                                  std::chrono::milliseconds timeout) {
   return sides_[0]->stuck(older_than, timeout);
 }
 
@@ -139,6 +139,15 @@ TENSORHUB_DECL void any_double_buffered_subscriber::release(version_number versi
 }
 TENSORHUB_DECL std::uint64_t any_double_buffered_subscriber::offloaded_bytes() const {
   return sides_[0]->offloaded_bytes() + sides_[1]->offloaded_bytes();
+}
+
+TENSORHUB_DECL registration_cost any_double_buffered_subscriber::cost() const noexcept {
+  registration_cost all = sides_[0]->cost();
+  all.add(sides_[1]->cost());
+  return all;
+}
+TENSORHUB_DECL const layout& any_double_buffered_subscriber::shape() const noexcept {
+  return sides_[0]->shape();
 }
 
 TENSORHUB_DECL std::array<worker_statistics, 2> any_double_buffered_subscriber::statistics() const {

@@ -17,7 +17,10 @@
 namespace tensorhub::inline TENSORHUB_MODE {
 
 TENSORHUB_DECL any_seeder::any_seeder(worker_options options, worker_policies policies)
-    : options_{validated(std::move(options))}, worker_{options_, std::move(policies)} {
+    : options_{validated(std::move(options))},
+      worker_{options_, std::move(policies)},
+      client_{{options_.server, options_.security, options_.process, options_.request_retry,
+               options_.server_timeout}} {
   thread_ = std::jthread{[this](const std::stop_token& stop) { run(stop); }};
 }
 
@@ -54,6 +57,41 @@ TENSORHUB_DECL std::string any_seeder::last_failure() const {
 
 TENSORHUB_DECL worker_statistics any_seeder::statistics() const {
   return worker_.statistics();
+}
+
+TENSORHUB_DECL registration_cost any_seeder::cost() const noexcept {
+  return worker_.cost();
+}
+TENSORHUB_DECL incarnation any_seeder::self() const noexcept {
+  return worker_.self();
+}
+TENSORHUB_DECL std::uint64_t any_seeder::offloaded_bytes() const {
+  return worker_.offloaded_bytes();
+}
+
+TENSORHUB_DECL std::vector<model_entry> any_seeder::list(std::string model,
+                                                         std::chrono::milliseconds timeout) {
+  return client_.list(std::move(model), timeout);
+}
+TENSORHUB_DECL model_description any_seeder::describe_model(std::uint32_t shard,
+                                                            std::chrono::milliseconds timeout) {
+  return client_.describe_model(options_.model, shard, timeout);
+}
+TENSORHUB_DECL std::string any_seeder::why(std::chrono::milliseconds timeout) {
+  return client_.why(options_.model, options_.replica, options_.shard.index, timeout);
+}
+TENSORHUB_DECL stuck_report any_seeder::stuck(std::chrono::milliseconds older_than,
+                                              std::chrono::milliseconds timeout) {
+  return client_.stuck(options_.model, older_than, timeout);
+}
+TENSORHUB_DECL void any_seeder::retain(std::uint32_t versions, std::chrono::milliseconds timeout) {
+  client_.retain(options_.model, versions, timeout);
+}
+TENSORHUB_DECL void any_seeder::pin(version_number version, std::chrono::milliseconds timeout) {
+  client_.pin(options_.model, version, timeout);
+}
+TENSORHUB_DECL void any_seeder::release(version_number version, std::chrono::milliseconds timeout) {
+  client_.release(options_.model, version, timeout);
 }
 
 TENSORHUB_DECL void any_seeder::run(const std::stop_token& stop) {

@@ -16,6 +16,7 @@
 #include <string_view>
 #include <thread>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 
 #include "tensorhub/detail/exception_text.hpp"
@@ -229,7 +230,7 @@ class catalog_server::loop {
     if (guard_ && !guard_->still_allowed(key)) {
       revoked_.fetch_add(1, std::memory_order_relaxed);
       if (fresh || !known.connection.empty()) say_revoked(sender, from, key);
-      depart(known.connection);
+      depart(sender, known.connection);
       known.connection.clear();
       if (fresh) routes_.erase(entry);
       return false;
@@ -241,7 +242,7 @@ class catalog_server::loop {
     if (routes_.size() > 2 * catalog_.worker_count() + 1024) {
       std::erase_if(routes_, [&](const auto& other) {
         const bool stranger = other.first != sender && !catalog_.knows(other.first);
-        if (stranger) depart(other.second.connection);
+        if (stranger) depart(other.first, other.second.connection);
         return stranger;
       });
     }
@@ -251,27 +252,38 @@ class catalog_server::loop {
   /// Assigns a worker to this connection. False: the connection already has too many workers. (A real worker
   /// has its own connection; a client that invents workers uses one for many.)
   bool arrive(route& known, incarnation sender, std::string_view from) {
-    std::size_t& speakers = speakers_[std::string{from}];
-    if (speakers >= limits::workers_of_connection) {
+    std::unordered_set<incarnation>& speakers = speakers_[std::string{from}];
+    if (speakers.size() >= limits::workers_of_connection) forget_strangers(speakers);
+    if (speakers.size() >= limits::workers_of_connection) {
       const std::uint64_t dropped = crowded_.fetch_add(1, std::memory_order_relaxed) + 1;
       if (std::has_single_bit(
               dropped))  // logged at powers of two only, so that a flood does not fill the log
         say({log_level::warning,
              "dropped a message of worker " + to_hex(sender) + " from " +
                  std::string{property("Peer-Address")} + ": its connection speaks for " +
-                 std::to_string(speakers) + " other workers already (" + std::to_string(dropped) +
+                 std::to_string(speakers.size()) + " other workers already (" + std::to_string(dropped) +
                  " such messages so far)",
              {}});
       return false;
     }
-    ++speakers;
-    depart(known.connection);
+    speakers.insert(sender);
+    depart(sender, known.connection);
     known.connection.assign(from);
     return true;
   }
-  void depart(const std::string& connection) {
+  void depart(incarnation worker, const std::string& connection) {
     const auto speakers = speakers_.find(connection);
-    if (speakers != speakers_.end() && --speakers->second == 0) speakers_.erase(speakers);
+    if (speakers == speakers_.end()) return;
+    speakers->second.erase(worker);
+    if (speakers->second.empty()) speakers_.erase(speakers);
+  }
+  /// A process may have had many workers one after the other: those that have left need no route any more.
+  void forget_strangers(std::unordered_set<incarnation>& speakers) {
+    std::erase_if(speakers, [this](incarnation each) {
+      if (catalog_.knows(each)) return false;
+      routes_.erase(each);
+      return true;
+    });
   }
 
   /// A property of the connection on which the frame arrived.
@@ -288,6 +300,7 @@ class catalog_server::loop {
     goodbye.reason = {errc::refused, "the key of this process was revoked at the reference server"};
     messages::envelope envelope;
     envelope.sender = epoch_.value;
+    envelope.recipient = worker.value;
     envelope.body = std::move(goodbye);
     send(to, envelope);
   }
@@ -306,9 +319,10 @@ class catalog_server::loop {
 
   void flush() {
     for (auto output = catalog_.take_output(); !output.empty(); output = catalog_.take_output()) {
-      for (const outgoing& message : output) {
+      for (outgoing& message : output) {
         const auto to = routes_.find(message.to);
         if (to == routes_.end() || to->second.connection.empty()) continue;
+        message.message.recipient = message.to.value;
         if (!send(to->second.connection, message.message)) catalog_.unreachable(clock_.now(), message.to);
       }
     }
@@ -357,7 +371,8 @@ class catalog_server::loop {
   encoder encoder_;
   decoder decoder_;
   std::unordered_map<incarnation, route> routes_;
-  std::unordered_map<std::string, std::size_t> speakers_;  ///< workers per connection, never zero
+  std::unordered_map<std::string, std::unordered_set<incarnation>>
+      speakers_;  ///< of each connection; never empty
   std::atomic<std::uint64_t> messages_ = 0;
   std::atomic<std::uint64_t> bad_frames_ = 0;
   detail::mirrored<catalog_statistics> counted_;

@@ -11,7 +11,8 @@
 ///         16      8  sender               incarnation, or server epoch
 ///         24      8  sequence
 ///         32      8  acknowledged
-///         40         payload              the message in cereal's portable-binary format, then the
+///         40      8  recipient
+///         48         payload              the message in cereal's portable-binary format, then the
 ///                                         numbers of envelope::open, 8 bytes each
 ///
 /// The first 16 bytes keep their meaning in every future protocol, so that the reader of a frame of another
@@ -83,8 +84,9 @@ struct frame_header {
   std::uint64_t sender = 0;
   std::uint64_t sequence = 0;
   std::uint64_t acknowledged = 0;
+  std::uint64_t recipient = 0;
 };
-inline constexpr std::size_t header_bytes = 40;
+inline constexpr std::size_t header_bytes = 48;
 inline constexpr std::size_t stable_header_bytes = 16;  ///< have the same meaning in every protocol
 static_assert(sizeof(frame_header) == header_bytes && std::is_trivially_copyable_v<frame_header>);
 

@@ -16,13 +16,15 @@
 namespace tensorhub::inline TENSORHUB_MODE::messages {
 
 /// The index of a type in this list is its number on the wire: append, never reorder.
-using message = detail::one_of<
-    join_request, join_reply, publish_request, unpublish_request, drained_reply, update_request, update_reply,
-    source_failed_request, lease_released_request, finish_request, cut_off_done_request, wait_request,
-    version_reply, list_request, list_reply, describe_request, describe_reply, leave_request,
-    heartbeat_request, heartbeat_reply, status_reply, version_push, reassign_push, cut_off_push, abort_push,
-    goodbye_push, receiving_request, why_request, why_reply, stuck_request, stuck_reply, retain_request,
-    offload_failed_request, retention_push, offload_push, drop_push, holding_request, committed_push>;
+using message =
+    detail::one_of<join_request, join_reply, publish_request, unpublish_request, drained_reply,
+                   update_request, update_reply, source_failed_request, lease_released_request,
+                   finish_request, cut_off_done_request, wait_request, version_reply, list_request,
+                   list_reply, describe_request, describe_reply, leave_request, heartbeat_request,
+                   heartbeat_reply, status_reply, version_push, reassign_push, cut_off_push, abort_push,
+                   goodbye_push, receiving_request, why_request, why_reply, stuck_request, stuck_reply,
+                   retain_request, offload_failed_request, retention_push, offload_push, drop_push,
+                   holding_request, committed_push, manage_request, manage_reply>;
 
 /// A message with its frame header.
 struct envelope {
@@ -34,6 +36,8 @@ struct envelope {
   message body{};
   /// In ascending order; at most limits::worker_requests_in_flight.
   std::vector<request_sequence> open{};
+  /// Server -> worker: whose message it is, since several workers may share a connection; zero: everybody's there.
+  std::uint64_t recipient = 0;
 };
 
 /// What the envelopes of a worker say of its requests, in whatever order they arrive.

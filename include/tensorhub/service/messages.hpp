@@ -30,6 +30,7 @@
 /// | stuck_request          | stuck_reply     | at once                                           |
 /// | leave_request          | status_reply    | at once                                           |
 /// | retain_request         | status_reply    | at once                                           |
+/// | manage_request         | manage_reply    | at once; from any process                         |
 /// | offload_failed_request | status_reply    | at once                                           |
 /// | heartbeat_request      | heartbeat_reply | at once; sequence zero, not stored                |
 ///
@@ -66,10 +67,17 @@
 #include "tensorhub/types/ids.hpp"
 #include "tensorhub/types/location.hpp"
 #include "tensorhub/types/memory.hpp"
+#include "tensorhub/types/server_reports.hpp"
 #include "tensorhub/types/tensor.hpp"
 #include "tensorhub/types/version_number.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::messages {
+
+using tensorhub::model_entry;
+using tensorhub::replica_entry;
+using tensorhub::stuck_entry;
+using tensorhub::stuck_kind;
+using tensorhub::update_reach;
 
 /// Outcome of a request: `ok`, or a code with a sentence for the user.
 struct status {
@@ -117,15 +125,6 @@ struct assignment {
 struct announcement {
   std::uint64_t epoch = 0;
   remote_region control{};
-};
-
-/// The places from which an update may take its version.
-enum class update_reach : std::uint8_t {
-  anywhere = 0,
-  /// Only a version that is held completely in the reader's datacenter; if none is newer than the held
-  /// version,
-  /// the reader keeps that one. A reader that holds nothing takes any available version.
-  prefer_local = 1,
 };
 
 /// One time that a model's trainer went back to a checkpoint (service/rollbacks.hpp).
@@ -294,22 +293,6 @@ struct version_reply {
 struct list_request {
   std::string model{};  ///< empty: all models
 };
-struct replica_entry {
-  std::string name{};
-  std::uint32_t shards_joined = 0;
-  version_number version{};  ///< version that the replica holds completely; zero: none
-  bool torn = false;
-  bool spot = false;
-  std::uint32_t readers = 0;
-};
-struct model_entry {
-  std::string name{};
-  std::uint32_t shards = 0;
-  std::uint64_t bytes = 0;  ///< sum over the shards whose layout is known
-  version_number latest{};
-  std::vector<version_number> available{};
-  std::vector<replica_entry> replicas{};
-};
 struct list_reply {
   status result{};
   std::vector<model_entry> models{};
@@ -334,6 +317,24 @@ struct retain_request {
   /// All versions above this one become void, unless only versions that were published since the last roll
   /// back to it, and are being published still, are above it: then another shard has called first.
   std::optional<version_number> roll_back_to{};
+};
+/// An order of a process that is no worker: about a model, or a replica of it.
+enum class manage_kind : std::uint8_t {
+  retention = 0,  ///< `change`
+  evict = 1,      ///< the replica's workers are declared dead, and told so
+  drain = 2,      ///< the replica serves nobody: its readers are moved, and new ones are sent elsewhere
+  resume = 3,     ///< the end of that
+};
+struct manage_request {
+  manage_kind kind = manage_kind::retention;
+  std::string model{};
+  std::string replica{};
+  retain_request change{};
+};
+struct manage_reply {
+  status result{};
+  std::uint32_t workers = 0;  ///< of the replica
+  std::uint32_t readers = 0;  ///< that read from it
 };
 /// Reports that this worker's process cannot take a version into its host memory.
 struct offload_failed_request {
@@ -363,30 +364,6 @@ struct why_reply {
 struct stuck_request {
   std::string model{};              ///< empty: all models
   std::uint32_t older_than_ms = 0;  ///< only entries that have waited longer
-};
-enum class stuck_kind : std::uint8_t {
-  no_version = 0,        ///< an update, or a wait, for a version that no replica holds completely
-  no_credit = 1,         ///< the version is available, but its holders have no free credit
-  absent_shards = 2,     ///< the version is decided; other shards of the replica have not called
-  no_progress = 3,       ///< sources are assigned, and no chunk has arrived since
-  draining = 4,          ///< an unpublish, or the drain before an update, waits for readers
-  unfinished_group = 5,  ///< has received every chunk; other shards of the replica have not
-  cut_off = 6,           ///< a source has not confirmed the cut-off of a dead reader
-  silent_worker = 7,     ///< more than two heartbeats are missing
-};
-/// One waiting worker: what it waits for, and for which peers.
-struct stuck_entry {
-  stuck_kind kind = stuck_kind::no_version;
-  std::string model{};
-  std::string replica{};
-  std::uint32_t shard = 0;
-  incarnation worker{};  ///< zero: a worker that is gone
-  version_number version{};
-  operation_counter operation{};  ///< zero: none
-  std::uint64_t waited_ms = 0;
-  std::uint64_t chunks = 0;  ///< received so far in the running update
-  std::string peers{};       ///< the peers it waits for: "replica/shard (incarnation), ..."
-  std::string advice{};      ///< what is missing, and what the user can do about it
 };
 struct stuck_reply {
   status result{};

@@ -72,6 +72,10 @@ class session : public session_detail::operations {
   /// Received chunks, for the scheduler: each heartbeat reports them.
   void progress(std::uint64_t chunks) noexcept { outbox_.progress(chunks); }
 
+  /// The shell's connection uses this server of the list from now on, because another session has given up the
+  /// one before.
+  void move_to_server(time_point now, std::size_t index);
+
   // ---- messages and time
 
   void receive(time_point now, const messages::envelope& envelope);
@@ -162,7 +166,6 @@ class session : public session_detail::operations {
   std::array<server_epoch, 4> ended_{};  ///< the last few servers that it had joined; zero: none
   std::size_t server_index_ = 0;
   std::size_t joined_at_ = 0;  ///< the index of the server that it joined last
-  time_point asked_since_{};   ///< since when the present server has been asked
   bool leaving_ = false;
   bool returns_ = false;     ///< an earlier incarnation was declared dead; after the end: so was this one
   std::uint32_t peers_ = 0;  ///< workers of the model, by the server's last count

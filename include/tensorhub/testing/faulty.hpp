@@ -158,13 +158,13 @@ class faulty : public wrapped_transport<Inner> {
     return {this->inner().make_queue(depth), depth, seed_ + queues_++, faults_, counts_};
   }
   [[nodiscard]] endpoint connect(queue& on, const transport_address& where, incarnation peer,
-                                 duration timeout) {
+                                 duration timeout, incarnation self = {}) {
     if (on.hits(faults_.failed_connections)) {
       on.count(&fault_counts::failed_connections);
       throw error(errc::transport_failed,
                   std::string{Inner::name} + ": " + where.text + " refused (a planted fault)");
     }
-    return endpoint{this->inner().connect(on.held_.inner(), where, peer, timeout)};
+    return endpoint{connect_as(self, this->inner(), on.held_.inner(), where, peer, timeout)};
   }
 
  private:

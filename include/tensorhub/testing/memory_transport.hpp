@@ -33,7 +33,7 @@
 #include <vector>
 
 #include "tensorhub/concepts/guarded_transport.hpp"
-#include "tensorhub/concepts/renewable_transport.hpp"
+#include "tensorhub/concepts/shared_transport.hpp"
 #include "tensorhub/config.hpp"
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/error.hpp"
@@ -46,6 +46,7 @@ struct memory_transport_options {
   std::chrono::milliseconds peer_timeout = defaults::peer_timeout;  ///< silence of a stalled peer
   /// Larger reads end in `local_error`, to imitate a smaller device.
   std::uint64_t max_read_bytes = UINT64_MAX;
+  bool operator==(const memory_transport_options&) const = default;
 };
 
 namespace memory_detail {
@@ -67,7 +68,7 @@ struct region_state {
 /// One "process" as its peers reach it.
 struct node {
   mutable std::mutex mutex;
-  incarnation self{};
+  std::vector<incarnation> own;  ///< what this process is; the oldest first
   std::string address;
   bool alive = true;
   bool stalled = false;
@@ -79,7 +80,8 @@ struct node {
   std::uint64_t refused_connections = 0;
   std::mt19937_64 random{std::random_device{}()};
 
-  /// Called with the mutex held.
+  /// Called with the mutex held, as the next one.
+  [[nodiscard]] bool is(incarnation self) const noexcept { return std::ranges::find(own, self) != own.end(); }
   [[nodiscard]] key_bytes new_key() noexcept {
     const std::array<std::uint64_t, 2> words{random(), random()};
     key_bytes key{};
@@ -393,7 +395,7 @@ class memory_transport {
   };
 
   memory_transport(options chosen, incarnation self) : options_{chosen} {
-    node_->self = self;
+    node_->own = {self};
     memory_detail::registry::instance().insert(node_);
   }
   ~memory_transport() { kill(); }
@@ -461,9 +463,17 @@ class memory_transport {
     node_->refused.insert(peer);
   }
 
-  void renew(incarnation self) noexcept {
+  void admit(incarnation self) {
     const std::lock_guard lock{node_->mutex};
-    node_->self = self;
+    if (!node_->is(self)) node_->own.push_back(self);
+  }
+  void rename(incarnation self, incarnation next) noexcept {
+    const std::lock_guard lock{node_->mutex};
+    std::ranges::replace(node_->own, self, next);
+  }
+  void dismiss(incarnation self) noexcept {
+    const std::lock_guard lock{node_->mutex};
+    std::erase(node_->own, self);
   }
 
   void require_capability(std::span<const std::byte> key) {
@@ -486,7 +496,7 @@ class memory_transport {
   }
 
   [[nodiscard]] endpoint connect(queue& own_queue, const transport_address& address, incarnation peer,
-                                 duration timeout) {
+                                 duration timeout, incarnation self = {}) {
     const std::shared_ptr<memory_detail::node> source =
         memory_detail::registry::instance().find(address.text);
     error_context context;
@@ -494,7 +504,7 @@ class memory_transport {
     if (!source)
       throw error{errc::transport_failed, "connection refused: nothing is listening at this address",
                   context};
-    const incarnation reader = self();
+    const incarnation reader = self ? self : first_self();
     const auto give_up = memory_detail::clock::now() + std::min<duration>(timeout, std::chrono::hours{1});
     for (;;) {
       {
@@ -503,10 +513,8 @@ class memory_transport {
         if (source->refused.contains(reader)) {
           throw error{errc::transport_failed, "the peer has cut this process off", context};
         }
-        if (source->self != peer) {
-          throw error{errc::transport_failed, "another process is at this address: " + to_hex(source->self),
-                      context};
-        }
+        if (!source->is(peer))
+          throw error{errc::transport_failed, "another process is at this address", context};
         if (!source->capabilities.accepts(address.capability, reader, peer)) {
           ++source->refused_connections;
           throw error{errc::transport_failed, "the peer asks for a capability, and this is none for it",
@@ -540,14 +548,14 @@ class memory_transport {
   }
 
  private:
-  [[nodiscard]] incarnation self() const noexcept {
+  [[nodiscard]] incarnation first_self() const noexcept {
     const std::lock_guard lock{node_->mutex};
-    return node_->self;
+    return node_->own.empty() ? incarnation{} : node_->own.front();
   }
 
   options options_;
   std::shared_ptr<memory_detail::node> node_ = std::make_shared<memory_detail::node>();
 };
-static_assert(guarded_transport<memory_transport> && renewable_transport<memory_transport>);
+static_assert(guarded_transport<memory_transport> && shared_transport<memory_transport>);
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::testing

@@ -127,33 +127,51 @@ class throttled : public wrapped_transport<Inner> {
 
   explicit throttled(options chosen = {}, incarnation self = {})
       : wrapped_transport<Inner>{std::move(chosen.inner), self},
-        self_{self},
-        receiving_{std::move(chosen.receiving)} {
-    throttled_detail::sending_links::instance().insert(self_, chosen.sending);
+        receiving_{std::move(chosen.receiving)},
+        sending_{std::move(chosen.sending)},
+        own_{self} {
+    throttled_detail::sending_links::instance().insert(self, sending_);
   }
-  ~throttled() { throttled_detail::sending_links::instance().erase(self_); }
+  ~throttled() {
+    for (const incarnation each : own_) throttled_detail::sending_links::instance().erase(each);
+  }
   throttled(const throttled&) = delete;
   throttled& operator=(const throttled&) = delete;
 
-  /// Readers in this process find the sending link under `self` from now on.
-  void renew(incarnation self) noexcept requires renewable_transport<Inner> {
-    throttled_detail::sending_links::instance().rename(self_, self);
-    self_ = self;
-    this->inner().renew(self);
+  /// Readers in this process find the sending link under every incarnation that this transport is.
+  void admit(incarnation self) requires shared_transport<Inner> {
+    const std::lock_guard lock{mutex_};
+    own_.push_back(self);
+    throttled_detail::sending_links::instance().insert(self, sending_);
+    this->inner().admit(self);
+  }
+  void rename(incarnation self, incarnation next) noexcept requires shared_transport<Inner> {
+    const std::lock_guard lock{mutex_};
+    std::ranges::replace(own_, self, next);
+    throttled_detail::sending_links::instance().rename(self, next);
+    this->inner().rename(self, next);
+  }
+  void dismiss(incarnation self) noexcept requires shared_transport<Inner> {
+    const std::lock_guard lock{mutex_};
+    std::erase(own_, self);
+    throttled_detail::sending_links::instance().erase(self);
+    this->inner().dismiss(self);
   }
 
   [[nodiscard]] queue make_queue(std::size_t depth) {
     return {this->inner().make_queue(depth), depth, receiving_};
   }
   [[nodiscard]] endpoint connect(queue& on, const transport_address& where, incarnation peer,
-                                 duration timeout) {
-    return {this->inner().connect(on.held_.inner(), where, peer, timeout),
+                                 duration timeout, incarnation self = {}) {
+    return {connect_as(self, this->inner(), on.held_.inner(), where, peer, timeout),
             throttled_detail::sending_links::instance().of(peer)};
   }
 
  private:
-  incarnation self_;
   std::shared_ptr<network_link> receiving_;
+  std::shared_ptr<network_link> sending_;
+  std::mutex mutex_;
+  std::vector<incarnation> own_;  ///< guarded by mutex_
 };
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::testing

@@ -75,7 +75,8 @@ template <transport T>
       transport_rule<T>{"registration_is_all_or_nothing", 6, rules::registration_is_all_or_nothing<T>},
       transport_rule<T>{"registered_bytes_add_up", 0, rules::registered_bytes_add_up<T>},
       transport_rule<T>{"other_incarnation_is_refused", 7, rules::other_incarnation_is_refused<T>},
-      transport_rule<T>{"renewed_process_is_another", 0, rules::renewed_process_is_another<T>},
+      transport_rule<T>{"one_process_is_several", 0, rules::one_process_is_several<T>},
+      transport_rule<T>{"renamed_process_is_another", 0, rules::renamed_process_is_another<T>},
       transport_rule<T>{"dead_address_is_refused", 0, rules::dead_address_is_refused<T>},
   };
   return all;

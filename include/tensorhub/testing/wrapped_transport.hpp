@@ -20,7 +20,7 @@
 #include <vector>
 
 #include "tensorhub/concepts/guarded_transport.hpp"
-#include "tensorhub/concepts/renewable_transport.hpp"
+#include "tensorhub/concepts/shared_transport.hpp"
 #include "tensorhub/detail/build_mode.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::testing {
@@ -43,7 +43,11 @@ class wrapped_transport {
   [[nodiscard]] remote_region describe(const memory_region& region) const { return inner_.describe(region); }
   void revoke(memory_region& region) noexcept { inner_.revoke(region); }
   void cut_off(incarnation peer) noexcept { inner_.cut_off(peer); }
-  void renew(incarnation self) noexcept requires renewable_transport<Inner> { inner_.renew(self); }
+  void admit(incarnation self) requires shared_transport<Inner> { inner_.admit(self); }
+  void rename(incarnation self, incarnation next) noexcept requires shared_transport<Inner> {
+    inner_.rename(self, next);
+  }
+  void dismiss(incarnation self) noexcept requires shared_transport<Inner> { inner_.dismiss(self); }
   void require_capability(std::span<const std::byte> key) requires guarded_transport<Inner> {
     inner_.require_capability(key);
   }

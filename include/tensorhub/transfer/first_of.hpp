@@ -33,6 +33,7 @@
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
@@ -47,7 +48,7 @@
 #include <vector>
 
 #include "tensorhub/concepts/guarded_transport.hpp"
-#include "tensorhub/concepts/renewable_transport.hpp"
+#include "tensorhub/concepts/shared_transport.hpp"
 #include "tensorhub/config.hpp"
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/detail/machine_id.hpp"
@@ -89,6 +90,8 @@ class first_of {
     /// Bounds each attempt but the last, which may take all of the caller's remaining time.
     std::chrono::milliseconds attempt_timeout{1500};
     std::chrono::milliseconds retry_after{60'000};  ///< per peer: how long a member that failed is not tried
+    bool operator==(const options&) const
+        requires(std::equality_comparable<typename Members::options>&&...) = default;
   };
 
   /// Options of some members, selected by type; the other members have their defaults.
@@ -245,8 +248,14 @@ class first_of {
     each_started([&]<std::size_t I>(auto& started) { started.cut_off(peer); });
   }
 
-  void renew(incarnation self) noexcept requires(renewable_transport<Members>&&...) {
-    each_started([&]<std::size_t I>(auto& started) { started.renew(self); });
+  void admit(incarnation self) requires(shared_transport<Members>&&...) {
+    each_started([&]<std::size_t I>(auto& started) { started.admit(self); });
+  }
+  void rename(incarnation self, incarnation next) noexcept requires(shared_transport<Members>&&...) {
+    each_started([&]<std::size_t I>(auto& started) { started.rename(self, next); });
+  }
+  void dismiss(incarnation self) noexcept requires(shared_transport<Members>&&...) {
+    each_started([&]<std::size_t I>(auto& started) { started.dismiss(self); });
   }
 
   /// Applies to all started members that check capabilities. The others accept any process that knows their
@@ -267,8 +276,9 @@ class first_of {
 
   [[nodiscard]] queue make_queue(std::size_t depth) { return queue{depth}; }
 
+  /// `self`: who reads; of members that are no `shared_transport`, and where it is zero, the only incarnation.
   [[nodiscard]] endpoint connect(queue& on, const transport_address& address, incarnation peer,
-                                 duration timeout) {
+                                 duration timeout, incarnation self = {}) {
     const auto until = std::chrono::steady_clock::now() + timeout;
     const auto where = first_of_detail::decode(address.text, count);
     if (!where)
@@ -278,7 +288,8 @@ class first_of {
     endpoint made{peer};
     attempts tried;
     [&]<std::size_t... I>(std::index_sequence<I...>) {
-      static_cast<void>((attempt<I>(made, on, *where, address.capability, peer, until, tried) || ...));
+      static_cast<void>(
+          (attempt<I>(made, on, *where, {address.capability, self, peer}, until, tried) || ...));
     }
     (indices{});
     if (made.part_.index() == 0)
@@ -397,11 +408,17 @@ class first_of {
     return out;
   }
 
+  struct reader_facts {
+    const std::string& capability;
+    incarnation self;
+    incarnation peer;
+  };
+
   /// True: connected.
   template <std::size_t I>
   [[nodiscard]] bool attempt(endpoint& made, queue& on, const first_of_detail::place& where,
-                             const std::string& capability, incarnation peer,
-                             std::chrono::steady_clock::time_point until, attempts& tried) {
+                             const reader_facts& who, std::chrono::steady_clock::time_point until,
+                             attempts& tried) {
     constexpr transport_capabilities can = member<I>::capabilities;
     const auto skip = [&](const std::string& why) {
       tried.reasons.add(member<I>::name, why);
@@ -416,7 +433,7 @@ class first_of {
     if (!can.crosses_datacenters && !where.datacenter.empty() && !place_.datacenter.empty() &&
         where.datacenter != place_.datacenter)
       return skip("the peer is in another datacenter, " + where.datacenter);
-    if (memory_of_failures_.holds(peer, I)) return skip("failed with this peer a short time ago");
+    if (memory_of_failures_.holds(who.peer, I)) return skip("failed with this peer a short time ago");
 
     const auto now = std::chrono::steady_clock::now();
     duration time = std::max<duration>(until - now, std::chrono::milliseconds{1});
@@ -424,7 +441,8 @@ class first_of {
     try {
       has_connected_[I].store(true);
       auto& queue_of_member = on.template start<I>(*own);
-      made.part_.template emplace<I + 1>(own->connect(queue_of_member, {*theirs, capability}, peer, time));
+      made.part_.template emplace<I + 1>(
+          connect_as(who.self, *own, queue_of_member, {*theirs, who.capability}, who.peer, time));
       return true;
     } catch (const error& e) {
       tried.failed |= 1u << I;

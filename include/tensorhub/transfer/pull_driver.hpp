@@ -30,7 +30,7 @@
 #include <vector>
 
 #include "tensorhub/concepts/integrity.hpp"
-#include "tensorhub/concepts/transport.hpp"
+#include "tensorhub/concepts/shared_transport.hpp"
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/transfer/chunk_digests.hpp"
@@ -54,6 +54,7 @@ struct pull_driver_options {
   std::size_t window_chunks = 4;  ///< per lane
   contact_options contacts{};
   pull_options rules{};  ///< everything but the window, which is `window_chunks`
+  incarnation reader{};  ///< as which the lanes connect (concepts/shared_transport.hpp)
 };
 
 template <transport Transport, integrity Integrity>
@@ -297,8 +298,8 @@ class pull_driver {
         target = sources_[attempt->slot].target;
       }
       try {
-        endpoint_type made =
-            transport_->connect(self.queue, target.address, target.facts.holder, attempt->patience);
+        endpoint_type made = connect_as(options_.reader, *transport_, self.queue, target.address,
+                                        target.facts.holder, attempt->patience);
         const std::lock_guard lock{mutex_};
         self.channels.emplace_back();
         channel_record& channel = self.channels.back();

@@ -50,6 +50,19 @@ struct registration_cost {
   std::uint64_t packed_bytes = 0;  ///< of that buffer
   double pack_seconds = 0;         ///< of the last publish
   double unpack_seconds = 0;       ///< of the last update
+
+  /// Another one beside it.
+  void add(const registration_cost& other) noexcept {
+    regions += other.regions;
+    tensors += other.tensors;
+    bytes += other.bytes;
+    padding_bytes += other.padding_bytes;
+    seconds += other.seconds;
+    packed_tensors += other.packed_tensors;
+    packed_bytes += other.packed_bytes;
+    pack_seconds += other.pack_seconds;
+    unpack_seconds += other.unpack_seconds;
+  }
 };
 
 /// One tensor to register. Its memory has at least one byte.

@@ -5,6 +5,7 @@
 ///
 /// Thread safety: a gate may be used from any thread; the functions are pure.
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -12,6 +13,7 @@
 #include <span>
 #include <string>
 #include <unordered_set>
+#include <vector>
 
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/types/capability.hpp"
@@ -86,15 +88,20 @@ template <typename Welcome>
   return describe(refusal_in(answer, expected), {answer.protocol, own_protocol, {answer.source}, expected});
 }
 
-/// A source's list of readers that it has cut off, and its capability check.
+/// The incarnations that a source is, its list of readers that it has cut off, and its capability check.
 class reader_gate {
  public:
-  explicit reader_gate(incarnation self) noexcept : self_{self.value} {}
+  explicit reader_gate(incarnation self) : own_{self} {}
 
-  /// The incarnation that readers must expect.
-  [[nodiscard]] incarnation self() const noexcept { return {self_.load(std::memory_order_acquire)}; }
-  /// From now on only readers that expect `self` are accepted.
-  void renew(incarnation self) noexcept { self_.store(self.value, std::memory_order_release); }
+  /// The incarnation as which the process speaks where nobody names another one: the oldest that it is. Zero
+  /// if it is none.
+  [[nodiscard]] incarnation self() const noexcept;
+  /// The incarnation in which a reader that expects `expected` is answered: that one if the process is it.
+  [[nodiscard]] incarnation self_for(incarnation expected) const noexcept;
+  /// Readers that expect `self` are accepted too (concepts/shared_transport.hpp, as the next two).
+  void admit(incarnation self);
+  void rename(incarnation self, incarnation next) noexcept;
+  void dismiss(incarnation self) noexcept;
 
   /// Refuses this reader from now on. If there is no memory to remember it, the gate refuses everybody.
   void cut_off(incarnation reader) noexcept;
@@ -111,16 +118,20 @@ class reader_gate {
   template <typename Hello>
   [[nodiscard]] refusal judge(const Hello& greeting, std::uint32_t protocol) noexcept {
     if (greeting.protocol != protocol) return refusal::other_protocol;
-    if (greeting.source != self().value) return refusal::other_process;
-    return judge_reader({greeting.reader}, greeting.capability);
+    return judge_reader({greeting.reader}, {greeting.source}, greeting.capability);
   }
 
  private:
-  [[nodiscard]] refusal judge_reader(incarnation reader, std::span<const std::byte> capability) noexcept;
+  [[nodiscard]] refusal judge_reader(incarnation reader, incarnation expected,
+                                     std::span<const std::byte> capability) noexcept;
+  /// Pre-condition: mutex_ is held.
+  [[nodiscard]] bool is(incarnation self) const noexcept {
+    return std::ranges::find(own_, self) != own_.end();
+  }
 
-  std::atomic<std::uint64_t> self_;
-  std::mutex mutex_;
-  std::unordered_set<incarnation> cut_off_;  ///< guarded by mutex_, as the next two
+  mutable std::mutex mutex_;
+  std::vector<incarnation> own_;  ///< guarded by mutex_, as the next three
+  std::unordered_set<incarnation> cut_off_;
   bool refuses_everybody_ = false;
   capability_check capabilities_;
   std::atomic<std::uint64_t> refused_connections_ = 0;

@@ -1,7 +1,7 @@
 #pragma once
 /// \file transport_options.hpp
-/// What a worker changes in a transport's options without knowing the transport: hosts, and the ports of a
-/// process that starts several transports of one kind.
+/// What a worker changes in a transport's options without knowing the transport: hosts, and the fixed port where
+/// a process starts several transports of one kind.
 ///
 /// Thread safety: functions of values.
 
@@ -23,29 +23,12 @@ void visit_options(Options& options, const Visit& visit) {
     std::apply([&](auto&... each) { (visit_options(each, visit), ...); }, options.members);
 }
 
-/// Replaces every fixed port, a member `listen_port` of the options, by `change(port)`; zero (any free port)
-/// stays.
-template <typename Options, typename Change>
-void change_listen_ports(Options& options, const Change& change) {
-  visit_options(options, [&change](auto& each) {
-    if constexpr (requires { each.listen_port = std::uint16_t{}; }) {
-      if (each.listen_port != 0) each.listen_port = change(each.listen_port);
-    }
-  });
-}
-
-/// The same options with `offset` added to each fixed port.
-template <typename Options>
-[[nodiscard]] Options on_port_after(Options options, std::uint16_t offset) {
-  change_listen_ports(options,
-                      [offset](std::uint16_t port) { return static_cast<std::uint16_t>(port + offset); });
-  return options;
-}
-
 /// The same options without fixed ports.
 template <typename Options>
 [[nodiscard]] Options on_any_port(Options options) {
-  change_listen_ports(options, [](std::uint16_t) { return std::uint16_t{0}; });
+  visit_options(options, [](auto& each) {
+    if constexpr (requires { each.listen_port = std::uint16_t{}; }) each.listen_port = 0;
+  });
   return options;
 }
 

@@ -122,7 +122,7 @@ class data_plane {
   /// How many connections were refused for the want of a capability.
   [[nodiscard]] virtual std::uint64_t refused_connections() const noexcept = 0;
   virtual void cut_off(incarnation reader) noexcept = 0;
-  /// The transport can go on as another incarnation (concepts/renewable_transport.hpp).
+  /// The transport can go on as another incarnation (concepts/shared_transport.hpp).
   [[nodiscard]] virtual bool renewable() const noexcept = 0;
   /// Goes on as another incarnation. Pre-condition: it is renewable, and nothing is shown.
   virtual void renew(incarnation self) noexcept = 0;
@@ -191,16 +191,13 @@ class data_plane {
                                                                std::chrono::milliseconds timeout) = 0;
 };
 
-/// Which ports a worker listens on, where the transport's options name fixed ones: another worker of the same
-/// process needs others.
-struct port_choice {
-  std::uint16_t after = 0;  ///< so many after each fixed port
-  bool any = false;         ///< any free ones
-};
+/// A user's object is its first worker and those that the library adds: stages, snapshots, offloaded copies. Where
+/// they cannot share a transport, only the first listens at the fixed port that the transport's options may name.
+enum class worker_rank : std::uint8_t { first, added };
 
-/// Starts the transport of one worker. `options` is borrowed and must outlive what is made.
+/// Takes or starts the transport of one worker. `options` is borrowed and must outlive what is made.
 using data_plane_maker =
-    std::function<std::unique_ptr<data_plane>(const worker_options& options, incarnation self, port_choice)>;
+    std::function<std::unique_ptr<data_plane>(const worker_options& options, incarnation self, worker_rank)>;
 
 /// What a worker is made of, besides its options. A worker makes others like itself from it, for stages,
 /// snapshots and offloads.

@@ -14,10 +14,6 @@
 /// memory for the first time takes longer than the copy, so memory that is not needed any more is kept for
 /// the next order for `spare_time`.
 ///
-/// Where the worker listens on a fixed port, temporary replicas listen on any free one: how many there will
-/// be is not known before. (For a process behind a firewall that lets fixed ports through only:
-/// `offload_limit_bytes` zero, then it takes none.)
-///
 /// Thread safety: all members may be called from any thread. `take` returns at once, the work is done by a
 /// thread per version; `close` returns when those threads have ended.
 

@@ -13,7 +13,9 @@
 /// Thread safety: as worker/data_plane.hpp says.
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -27,7 +29,7 @@
 #include "tensorhub/concepts/guarded_transport.hpp"
 #include "tensorhub/concepts/integrity.hpp"
 #include "tensorhub/concepts/memory_space.hpp"
-#include "tensorhub/concepts/renewable_transport.hpp"
+#include "tensorhub/concepts/shared_transport.hpp"
 #include "tensorhub/concepts/transport.hpp"
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/memory/host.hpp"
@@ -93,28 +95,86 @@ template <typename Options>
   return through;
 }
 
+/// A transport, and what the workers that use it have in common. `OfDevices`: they have tensors on devices; a
+/// transport may serve these and no host memory, or the other way round (transfer/first_of.hpp).
+template <transport Transport, bool OfDevices>
+class process_transport {
+ public:
+  using options = typename Transport::options;
+
+  process_transport(options how, incarnation first)
+      : options_{std::move(how)}, through_{options_, first}, capability_key_{guard_by_capability(through_)} {}
+
+  [[nodiscard]] Transport& through() noexcept { return through_; }
+  /// One for all workers: a capability is of one of them all the same, since its incarnation is in it.
+  [[nodiscard]] const std::string& capability_key() const noexcept { return capability_key_; }
+
+  /// The transport of a worker: one of its process if it has equal options.
+  [[nodiscard]] static std::shared_ptr<process_transport> of(const worker_options& worker, options how,
+                                                             incarnation self, worker_rank rank) {
+    how = reachable(with_location(std::move(how), without_device(worker.location)), worker);
+    if constexpr (shared_transport<Transport> && std::equality_comparable<options>) {
+      return worker.process.template share<process_transport>(
+          [&](process_transport& present) { return present.admit(how, self); },
+          [&] { return std::make_shared<process_transport>(how, self); });
+    } else {
+      if (rank == worker_rank::added) how = on_any_port(std::move(how));
+      return std::make_shared<process_transport>(std::move(how), self);
+    }
+  }
+
+  void dismiss(incarnation self) noexcept {
+    if constexpr (shared_transport<Transport>) through_.dismiss(self);
+  }
+
+ private:
+  /// False: these are other options.
+  [[nodiscard]] bool admit(const options& how, incarnation self) {
+    if (!(options_ == how)) return false;
+    through_.admit(self);
+    return true;
+  }
+  /// Workers of one process may use different devices.
+  [[nodiscard]] static location without_device(location where) {
+    where.device.clear();
+    return where;
+  }
+
+  const options options_;
+  Transport through_;
+  const std::string capability_key_;
+};
+
 template <transport Transport, integrity Integrity, memory_space Memory>
 class policy_data_plane final : public data_plane {
+  using transport_type = process_transport<Transport, !Memory::host_accessible>;
+
  public:
   policy_data_plane(const worker_options& options, const typename Transport::options& through,
-                    incarnation self)
+                    incarnation self, worker_rank rank)
       : options_{&options},
-        transport_{reachable(with_location(through, options.location), options), self},
-        capability_key_{guard_by_capability(transport_)},
+        shared_{transport_type::of(options, through, self, rank)},
+        transport_{shared_->through()},
+        self_{self},
         memory_{transport_} {
     if constexpr (requires { transport_.why_only_here(); }) {
-      if (!options.log || options.temporary || !serves_other_machines(options)) return;
+      if (!options.log || rank == worker_rank::added || !serves_other_machines(options)) return;
       if (std::string why = transport_.why_only_here(); !why.empty())
         options.log({log_level::warning, std::move(why), {}});
     }
   }
+  ~policy_data_plane() override { shared_->dismiss(self_); }
+  policy_data_plane(const policy_data_plane&) = delete;
+  policy_data_plane& operator=(const policy_data_plane&) = delete;
 
   [[nodiscard]] std::string_view transport_name() const noexcept override { return Transport::name; }
   [[nodiscard]] std::string_view integrity_name() const noexcept override { return Integrity::name; }
   [[nodiscard]] bool copies_cannot_fail() const noexcept override { return Memory::host_accessible; }
 
   [[nodiscard]] transport_address address() const override { return transport_.address(); }
-  [[nodiscard]] const std::string& capability_key() const noexcept override { return capability_key_; }
+  [[nodiscard]] const std::string& capability_key() const noexcept override {
+    return shared_->capability_key();
+  }
   [[nodiscard]] std::uint64_t refused_connections() const noexcept override {
     if constexpr (guarded_transport<Transport>)
       return transport_.refused_connections();
@@ -122,11 +182,12 @@ class policy_data_plane final : public data_plane {
       return 0;
   }
   void cut_off(incarnation reader) noexcept override { transport_.cut_off(reader); }
-  [[nodiscard]] bool renewable() const noexcept override { return renewable_transport<Transport>; }
+  [[nodiscard]] bool renewable() const noexcept override { return shared_transport<Transport>; }
   void renew([[maybe_unused]] incarnation self) noexcept override {
-    if constexpr (renewable_transport<Transport>) {
-      transport_.renew(self);
+    if constexpr (shared_transport<Transport>) {
+      transport_.rename(self_, self);
       memory_.renew(self);
+      self_ = self;
     }
   }
 
@@ -171,6 +232,7 @@ class policy_data_plane final : public data_plane {
         options_->lanes, options_->window_chunks, {std::min(options_->connect_timeout, order.time_left)}};
     how.rules.far_window_chunks = options_->far_window_chunks;
     how.rules.open = order.open;
+    how.reader = self_;
     auto begun = std::make_unique<policy_transfer<Transport, Integrity>>(
         transport_, *shape_, memory_.shard().places(), seed_of(order.version),
         first_chunk_of(order.ordinal, shape_->chunk_count()), how, wired(order, std::move(events)));
@@ -272,8 +334,9 @@ class policy_data_plane final : public data_plane {
   }
 
   const worker_options* options_;
-  Transport transport_;
-  std::string capability_key_;
+  const std::shared_ptr<transport_type> shared_;
+  Transport& transport_;
+  std::atomic<incarnation> self_;
   worker_memory<Transport, Memory> memory_;
   const layout* shape_ = nullptr;
   std::uint64_t fill_seed_ = 0;    ///< of the open version
@@ -285,9 +348,8 @@ class policy_data_plane final : public data_plane {
 template <transport Transport, integrity Integrity, memory_space Memory>
 data_plane_maker data_plane_maker_of(typename Transport::options through) {
   return [through = std::move(through)](const worker_options& options, incarnation self,
-                                        port_choice ports) -> std::unique_ptr<data_plane> {
-    return std::make_unique<policy_data_plane<Transport, Integrity, Memory>>(
-        options, ports.any ? on_any_port(through) : on_port_after(through, ports.after), self);
+                                        worker_rank rank) -> std::unique_ptr<data_plane> {
+    return std::make_unique<policy_data_plane<Transport, Integrity, Memory>>(options, through, self, rank);
   };
 }
 

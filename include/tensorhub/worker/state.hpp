@@ -55,7 +55,7 @@ struct worker_state {
 
   static constexpr std::chrono::milliseconds answer_margin{2000};
 
-  TENSORHUB_DECL worker_state(worker_options whose, worker_policies policies, port_choice ports);
+  TENSORHUB_DECL worker_state(worker_options whose, worker_policies policies, worker_rank rank);
   TENSORHUB_DECL ~worker_state();
   worker_state(const worker_state&) = delete;
   worker_state& operator=(const worker_state&) = delete;

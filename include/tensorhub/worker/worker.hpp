@@ -48,7 +48,8 @@ class worker {
  public:
   /// Starts the transport and the control connection; throws if either cannot be. Nothing waits for the
   /// server yet.
-  TENSORHUB_DECL worker(worker_options options, worker_policies policies, port_choice ports = {});
+  TENSORHUB_DECL worker(worker_options options, worker_policies policies,
+                        worker_rank rank = worker_rank::first);
   /// Leaves politely but quickly: readers that are still reading are cut off.
   TENSORHUB_DECL ~worker();
   worker(const worker&) = delete;
@@ -149,19 +150,19 @@ class worker {
   // ---- questions to the server: one request and its answer each, also while an update runs
 
   /// What the server knows of a model (empty: of all models). Works without any tensor.
-  [[nodiscard]] TENSORHUB_DECL std::vector<messages::model_entry> list(
+  [[nodiscard]] TENSORHUB_DECL std::vector<model_entry> list(
       std::string model = {}, std::chrono::milliseconds timeout = defaults::join_timeout);
   /// The tensors of a shard of this worker's model, as its first worker announced them. Works without any
   /// tensor.
-  [[nodiscard]] TENSORHUB_DECL messages::describe_reply describe_model(
-      std::uint32_t shard, std::chrono::milliseconds timeout = defaults::join_timeout);
+  [[nodiscard]] TENSORHUB_DECL model_description
+  describe_model(std::uint32_t shard, std::chrono::milliseconds timeout = defaults::join_timeout);
   /// How the server has chosen this worker's sources: a line per decision (candidates, cost, choice), the
   /// latest last.
   [[nodiscard]] TENSORHUB_DECL std::string why(std::chrono::milliseconds timeout = defaults::join_timeout);
   /// What in this model is waiting for what, and for longer than `older_than`; the oldest first.
-  [[nodiscard]] TENSORHUB_DECL messages::stuck_reply stuck(
-      std::chrono::milliseconds older_than = std::chrono::seconds{1},
-      std::chrono::milliseconds timeout = defaults::join_timeout);
+  [[nodiscard]] TENSORHUB_DECL stuck_report
+  stuck(std::chrono::milliseconds older_than = std::chrono::seconds{1},
+        std::chrono::milliseconds timeout = defaults::join_timeout);
 
   // ---- what the server is to retain
 

@@ -72,6 +72,7 @@ TENSORHUB_DECL std::span<const std::byte> encoder::encode(const messages::envelo
   header.sender = envelope.sender;
   header.sequence = envelope.sequence.value;
   header.acknowledged = envelope.acknowledged.value;
+  header.recipient = envelope.recipient;
   std::memcpy(frame.data(), &header, sizeof header);
   return frame;
 }
@@ -105,6 +106,7 @@ TENSORHUB_DECL decode_fault decoder::read(std::span<const std::byte> frame, deco
   result.message.sender = header.sender;
   result.message.sequence.value = header.sequence;
   result.message.acknowledged.value = header.acknowledged;
+  result.message.recipient = header.recipient;
   frame_reader reader{payload};
   std::uint8_t mark = 0;
   reader(mark);

@@ -243,6 +243,9 @@ class frame_reader final : public field_archive {
 [[nodiscard]] constexpr messages::update_reach last_of(messages::update_reach) noexcept {
   return messages::update_reach::prefer_local;
 }
+[[nodiscard]] constexpr messages::manage_kind last_of(messages::manage_kind) noexcept {
+  return messages::manage_kind::resume;
+}
 [[nodiscard]] constexpr messages::stuck_kind last_of(messages::stuck_kind) noexcept {
   return messages::stuck_kind::silent_worker;
 }

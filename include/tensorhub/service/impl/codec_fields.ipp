@@ -234,6 +234,14 @@ inline void move_field(field_archive& archive, messages::retain_request& m) {
   auto& [keep_latest, pin, release, roll_back_to] = m;
   archive(keep_latest, pin, release, roll_back_to);
 }
+inline void move_field(field_archive& archive, messages::manage_request& m) {
+  auto& [kind, model, replica, change] = m;
+  archive(kind, as_name(model), as_name(replica), change);
+}
+inline void move_field(field_archive& archive, messages::manage_reply& m) {
+  auto& [result, workers, readers] = m;
+  archive(result, workers, readers);
+}
 inline void move_field(field_archive& archive, messages::offload_failed_request& m) {
   auto& [version, reason] = m;
   archive(version, reason);

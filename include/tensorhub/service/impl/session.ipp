@@ -24,7 +24,7 @@ TENSORHUB_DECL session_ticket session::join(time_point now, time_point deadline)
   }
   join_ticket_ = ticket;
   join_deadline_ = deadline;
-  asked_since_ = now;
+  contact_.asked_since = now;
   send_join(now);
   return ticket;
 }
@@ -239,13 +239,19 @@ TENSORHUB_DECL void session::on_push(time_point now, const messages::goodbye_pus
 
 TENSORHUB_DECL time_point session::patience() const noexcept {
   if (options_.servers < 2 || fatal_ || (!joined_ && outbox_.empty())) return time_point::never();
-  return std::max(contact_.heard, asked_since_) + options_.server_timeout;
+  return std::max(contact_.heard, contact_.asked_since) + options_.server_timeout;
 }
 
 TENSORHUB_DECL void session::try_next_server(time_point now) {
-  asked_since_ = now;
-  server_index_ = (server_index_ + 1) % options_.servers;
-  act(session_actions::use_server{server_index_});
+  const std::size_t next = (server_index_ + 1) % options_.servers;
+  act(session_actions::use_server{next});
+  move_to_server(now, next);
+}
+
+TENSORHUB_DECL void session::move_to_server(time_point now, std::size_t index) {
+  if (index == server_index_) return;
+  contact_.asked_since = now;
+  server_index_ = index;
   if (joined_) outbox_.heartbeat();
   const bool is_joining = outbox_.count(purpose::join) > 0;
   outbox_.forget({purpose::join});  // it said at which server the worker was before
@@ -295,7 +301,7 @@ TENSORHUB_DECL session session::successor(time_point now, incarnation self,
   next.versions_.keeps = versions_.keeps;
   next.versions_.keeps_from = versions_.keeps_from;
   next.returns_ = true;
-  next.asked_since_ = now;
+  next.contact_.asked_since = now;
   next.send_join(now);
   return next;
 }

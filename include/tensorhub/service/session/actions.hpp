@@ -126,6 +126,7 @@ struct session_result {
   messages::describe_reply description{};
   std::string why{};
   messages::stuck_reply stuck{};
+  messages::manage_reply managed{};
 };
 
 }  // namespace tensorhub::inline TENSORHUB_MODE

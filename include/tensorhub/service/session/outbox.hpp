@@ -4,7 +4,7 @@
 ///
 /// A request that is not answered within the retry interval is sent again under its number, so the server can
 /// distinguish a repetition from a second call. Before the worker has joined, only requests that the server
-/// answers to any process are sent (join, list, describe); the others wait here. A new publish or update also
+/// answers to any process are sent (join, questions, orders); the others wait here. A new publish or update also
 /// waits until the server has answered all reports of earlier calls, because it must decide on the current
 /// state. The report of a call's end, or that a version is being received, waits for the reports of earlier
 /// ends, and for the report that all readers were cut off, which must not end the leases of later readers.
@@ -69,6 +69,7 @@ template <typename Answer>
   if (asks(type_identity<m::describe_request>{})) return std::is_same_v<Answer, m::describe_reply>;
   if (asks(type_identity<m::why_request>{})) return std::is_same_v<Answer, m::why_reply>;
   if (asks(type_identity<m::stuck_request>{})) return std::is_same_v<Answer, m::stuck_reply>;
+  if (asks(type_identity<m::manage_request>{})) return std::is_same_v<Answer, m::manage_reply>;
   return std::is_same_v<Answer, m::status_reply>;
 }
 

@@ -51,8 +51,6 @@ class questions : public state {
   }
   /// Ends a question and returns its result, for the caller to complete.
   session_result& answer(const pending_request& pending, const messages::status& outcome);
-
- private:
   session_ticket ask(time_point now, messages::message body, time_point deadline);
 };
 

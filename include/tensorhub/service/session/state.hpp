@@ -29,8 +29,9 @@ namespace tensorhub::inline TENSORHUB_MODE::session_detail {
 
 /// What a session has heard from servers.
 struct contact {
-  time_point heard{};     ///< when it last heard from one
-  std::string refusal{};  ///< for sentences: why another server does not take this worker; may be empty
+  time_point heard{};        ///< when it last heard from one
+  time_point asked_since{};  ///< since when the present one has been asked
+  std::string refusal{};     ///< for sentences: why another server does not take this worker; may be empty
 };
 
 /// What a session has heard of its model's versions.

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "tensorhub/concepts/renewable_transport.hpp"
+#include "tensorhub/concepts/shared_transport.hpp"
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/testing/conformance/scene.hpp"
 
@@ -19,10 +19,10 @@ namespace tensorhub::inline TENSORHUB_MODE::testing::conformance_rules {
 /// The outcome of a call of `connect`: empty (it connected), or the error's code.
 template <transport T>
 std::optional<errc> connect_error(T& from, const transport_address& address, incarnation peer,
-                                  duration timeout) {
+                                  duration timeout, incarnation self = {}) {
   try {
     auto queue = from.make_queue(1);
-    const auto endpoint = from.connect(queue, address, peer, timeout);
+    const auto endpoint = connect_as(self, from, queue, address, peer, timeout);
     return std::nullopt;
   } catch (const error& thrown) {
     return thrown.code();
@@ -244,11 +244,50 @@ std::vector<std::string> cut_off_is_final(conformance_fixture<T>& fixture) {
   return found.take();
 }
 
-/// `renew` (concepts/renewable_transport.hpp): the process is another one to its readers and to its sources.
+/// One process is as many as it has admitted, to its readers and to its sources (concepts/shared_transport.hpp).
 template <transport T>
-std::vector<std::string> renewed_process_is_another(conformance_fixture<T>& fixture) {
+std::vector<std::string> one_process_is_several(conformance_fixture<T>& fixture) {
   findings found;
-  if constexpr (renewable_transport<T>) {
+  if constexpr (shared_transport<T>) {
+    auto source = fixture.start();
+    auto reader = fixture.start();
+    const incarnation second = fixture.new_incarnation();
+    const auto connecting = [&](incarnation to, incarnation as) {
+      return connect_error(*reader, source->address(), to, fixture.left(), as);
+    };
+    found.require(connecting(second, reader.self) == errc::transport_failed,
+                  "an incarnation that was not admitted can be connected to");
+    source->admit(second);
+    for (const incarnation each : {source.self, second}) {
+      const auto code = connecting(each, reader.self);
+      found.require(!code, "after admit, connecting to one of two incarnations " + describe_error(code));
+    }
+    const incarnation other_reader = fixture.new_incarnation();
+    reader->admit(other_reader);
+    source->cut_off(reader.self);
+    const auto barred = connecting(second, reader.self);
+    found.require(barred == errc::transport_failed,
+                  "one of two readers of a process was cut off, and its connect " + describe_error(barred));
+    const auto free = connecting(second, other_reader);
+    found.require(!free, "one of two readers of a process was cut off, and the other one's connect " +
+                             describe_error(free));
+    source->dismiss(second);
+    const auto gone = connecting(second, other_reader);
+    found.require(gone == errc::transport_failed,
+                  "after dismiss, connecting to that incarnation " + describe_error(gone));
+    const auto left = connecting(source.self, other_reader);
+    found.require(!left, "after dismiss, connecting to the other incarnation " + describe_error(left));
+  } else {
+    fixture.skip("the transport is not shared");
+  }
+  return found.take();
+}
+
+/// `rename` (concepts/shared_transport.hpp): the process is another one to its readers and to its sources.
+template <transport T>
+std::vector<std::string> renamed_process_is_another(conformance_fixture<T>& fixture) {
+  findings found;
+  if constexpr (shared_transport<T>) {
     auto source = fixture.start();
     auto reader = fixture.start();
     const auto connecting = [&](incarnation to) {
@@ -257,26 +296,26 @@ std::vector<std::string> renewed_process_is_another(conformance_fixture<T>& fixt
     const incarnation before = source.self;
     found.require(!connecting(before), "a living process cannot be connected to");
     source.self = fixture.new_incarnation();
-    source->renew(source.self);
+    source->rename(before, source.self);
     const auto old_name = connecting(before);
     found.require(old_name == errc::transport_failed,
-                  "after renew, connecting to the earlier incarnation " + describe_error(old_name));
+                  "after rename, connecting to the earlier incarnation " + describe_error(old_name));
     const auto new_name = connecting(source.self);
-    found.require(!new_name, "after renew, connecting to the new incarnation " + describe_error(new_name));
+    found.require(!new_name, "after rename, connecting to the new incarnation " + describe_error(new_name));
 
     source->cut_off(reader.self);
-    reader.self = fixture.new_incarnation();
-    reader->renew(reader.self);
+    const incarnation reader_before = std::exchange(reader.self, fixture.new_incarnation());
+    reader->rename(reader_before, reader.self);
     const auto again = connecting(source.self);
     found.require(!again,
-                  "a reader that was cut off, and renewed, was not let in: it " + describe_error(again));
+                  "a reader that was cut off, and renamed, was not let in: it " + describe_error(again));
     source->cut_off(reader.self);
     const auto cut_off = connecting(source.self);
     found.require(
         cut_off == errc::transport_failed,
-        "a renewed reader's new incarnation was cut off, and connecting again " + describe_error(cut_off));
+        "a renamed reader's new incarnation was cut off, and connecting again " + describe_error(cut_off));
   } else {
-    fixture.skip("the transport cannot be renewed");
+    fixture.skip("the transport is not shared");
   }
   return found.take();
 }

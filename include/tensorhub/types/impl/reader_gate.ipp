@@ -29,6 +29,27 @@ TENSORHUB_DECL std::string describe(refusal why, const handshake_facts& facts) {
   return "answered with an unknown status";
 }
 
+TENSORHUB_DECL incarnation reader_gate::self() const noexcept {
+  return self_for({});
+}
+TENSORHUB_DECL incarnation reader_gate::self_for(incarnation expected) const noexcept {
+  const std::lock_guard lock{mutex_};
+  if (is(expected)) return expected;
+  return own_.empty() ? incarnation{} : own_.front();
+}
+TENSORHUB_DECL void reader_gate::admit(incarnation self) {
+  const std::lock_guard lock{mutex_};
+  if (!is(self)) own_.push_back(self);
+}
+TENSORHUB_DECL void reader_gate::rename(incarnation self, incarnation next) noexcept {
+  const std::lock_guard lock{mutex_};
+  std::ranges::replace(own_, self, next);
+}
+TENSORHUB_DECL void reader_gate::dismiss(incarnation self) noexcept {
+  const std::lock_guard lock{mutex_};
+  std::erase(own_, self);
+}
+
 TENSORHUB_DECL void reader_gate::cut_off(incarnation reader) noexcept {
   const std::lock_guard lock{mutex_};
   try {
@@ -48,11 +69,12 @@ TENSORHUB_DECL void reader_gate::require_capability(std::span<const std::byte> k
   capabilities_.require(key);
 }
 
-TENSORHUB_DECL refusal reader_gate::judge_reader(incarnation reader,
+TENSORHUB_DECL refusal reader_gate::judge_reader(incarnation reader, incarnation expected,
                                                  std::span<const std::byte> capability) noexcept {
   const std::lock_guard lock{mutex_};
+  if (!is(expected)) return refusal::other_process;
   if (refuses_everybody_ || cut_off_.contains(reader)) return refusal::cut_off;
-  if (capabilities_.accepts(capability, reader, self())) return refusal::none;
+  if (capabilities_.accepts(capability, reader, expected)) return refusal::none;
   refused_connections_.fetch_add(1);
   return refusal::no_capability;
 }

@@ -10,6 +10,7 @@
 #include <string>
 #include <utility>
 
+#include "tensorhub/detail/thread_name.hpp"
 #include "tensorhub/detail/time_left.hpp"
 #include "tensorhub/worker/offloads.hpp"
 #include "tensorhub/worker/session_orders.hpp"
@@ -87,6 +88,7 @@ TENSORHUB_DECL std::uint64_t offloads::bytes() const {
 
 TENSORHUB_DECL void offloads::run(kept& self, const std::string& replica,
                                   const std::vector<tensor_spec>& tensors) {
+  detail::name_thread("tensorhub-copy");
   std::uint64_t needed = 0;
   for (const tensor_spec& each : tensors) needed += each.bytes().value_or(0);
   const bool fits = reserve(needed);
@@ -143,7 +145,7 @@ TENSORHUB_DECL worker_options offloads::options_of(kept& self, const std::string
 
 TENSORHUB_DECL void offloads::keep(kept& self, const std::string& replica,
                                    const std::vector<tensor_spec>& tensors) {
-  worker holder{options_of(self, replica), policies_, {.any = true}};
+  worker holder{options_of(self, replica), policies_, worker_rank::added};
   if (!self.memory) self.memory = holder.data().allocate(tensors, tensor_place::offload_space);
   for (std::size_t i = 0; i < tensors.size(); ++i)
     holder.add(tensors[i].name, self.memory->data(i), tensors[i].shape, tensors[i].type);

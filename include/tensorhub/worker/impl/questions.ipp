@@ -14,8 +14,18 @@
 
 namespace tensorhub::inline TENSORHUB_MODE {
 
-TENSORHUB_DECL std::vector<messages::model_entry> worker::list(std::string model,
-                                                               std::chrono::milliseconds timeout) {
+namespace worker_detail {
+
+TENSORHUB_DECL model_description described(messages::describe_reply reply) {
+  return {reply.shards, reply.chunk_bytes, std::move(reply.tensors)};
+}
+TENSORHUB_DECL stuck_report reported(messages::stuck_reply reply) {
+  return {std::move(reply.entries), reply.left_out};
+}
+
+}  // namespace worker_detail
+
+TENSORHUB_DECL std::vector<model_entry> worker::list(std::string model, std::chrono::milliseconds timeout) {
   if (model.size() > limits::name_bytes)
     throw state_->failure(errc::limit_exceeded,
                           "no model has a name of more than 512 bytes: " + model.substr(0, 64));
@@ -25,12 +35,13 @@ TENSORHUB_DECL std::vector<messages::model_entry> worker::list(std::string model
       .list.models;
 }
 
-TENSORHUB_DECL messages::describe_reply worker::describe_model(std::uint32_t shard,
-                                                               std::chrono::milliseconds timeout) {
-  return state_
-      ->ask(timeout,
-            [&](session& core, time_point now, time_point until) { return core.describe(now, shard, until); })
-      .description;
+TENSORHUB_DECL model_description worker::describe_model(std::uint32_t shard,
+                                                        std::chrono::milliseconds timeout) {
+  return worker_detail::described(
+      state_
+          ->ask(timeout, [&](session& core, time_point now,
+                             time_point until) { return core.describe(now, shard, until); })
+          .description);
 }
 
 TENSORHUB_DECL std::string worker::why(std::chrono::milliseconds timeout) {
@@ -39,14 +50,14 @@ TENSORHUB_DECL std::string worker::why(std::chrono::milliseconds timeout) {
       .why;
 }
 
-TENSORHUB_DECL messages::stuck_reply worker::stuck(std::chrono::milliseconds older_than,
-                                                   std::chrono::milliseconds timeout) {
-  return state_
-      ->ask(timeout,
-            [&](session& core, time_point now, time_point until) {
-              return core.stuck(now, state_->options.model, older_than, until);
-            })
-      .stuck;
+TENSORHUB_DECL stuck_report worker::stuck(std::chrono::milliseconds older_than,
+                                          std::chrono::milliseconds timeout) {
+  return worker_detail::reported(state_
+                                     ->ask(timeout,
+                                           [&](session& core, time_point now, time_point until) {
+                                             return core.stuck(now, state_->options.model, older_than, until);
+                                           })
+                                     .stuck);
 }
 
 namespace worker_detail {

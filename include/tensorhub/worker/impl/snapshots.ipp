@@ -19,9 +19,9 @@ namespace tensorhub::inline TENSORHUB_MODE {
 struct snapshots::slot {
   std::unique_ptr<owned_tensors> memory;  ///< outlives the worker that lends it
   worker shown;
-  slot(const data_plane& from, worker_options options, worker_policies policies, port_choice ports)
+  slot(const data_plane& from, worker_options options, worker_policies policies)
       : memory{from.allocate(from.tensors(), tensor_place::offload_space)},
-        shown{std::move(options), std::move(policies), ports} {
+        shown{std::move(options), std::move(policies), worker_rank::added} {
     const auto tensors = from.tensors();
     for (std::size_t i = 0; i < tensors.size(); ++i)
       shown.add(tensors[i].name, memory->data(i), tensors[i].shape, tensors[i].type);
@@ -126,8 +126,8 @@ TENSORHUB_DECL error snapshots::failure(errc code, const std::string& sentence,
 
 TENSORHUB_DECL snapshots::slot& snapshots::open(std::size_t index, const data_plane& from) {
   if (!slots_[index]) {
-    auto made = std::make_unique<slot>(from, beside(options_, "snapshot-" + std::to_string(index)), policies_,
-                                       port_choice{.after = static_cast<std::uint16_t>(1 + index)});
+    auto made =
+        std::make_unique<slot>(from, beside(options_, "snapshot-" + std::to_string(index)), policies_);
     const std::lock_guard lock{opening_};
     if (closed_)
       throw failure(errc::invalid_argument, "this publisher has left its model: construct a new one");

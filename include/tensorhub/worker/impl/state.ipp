@@ -13,6 +13,7 @@
 #include <variant>
 
 #include "tensorhub/detail/random_id.hpp"
+#include "tensorhub/detail/thread_name.hpp"
 #include "tensorhub/detail/time_left.hpp"
 #include "tensorhub/worker/offloads.hpp"
 #include "tensorhub/worker/session_orders.hpp"
@@ -38,17 +39,28 @@ TENSORHUB_DECL operation_guard::operation_guard(worker_state& owner, worker_stat
 
 // ---- begin and end
 
-TENSORHUB_DECL worker_state::worker_state(worker_options whose, worker_policies policies, port_choice ports)
+namespace worker_detail {
+
+/// The control connection that this worker shares with others of its process.
+TENSORHUB_DECL std::shared_ptr<control_connection> connection_of(const worker_options& options) {
+  return options.process.share<control_connection>(
+      [&](control_connection& present) { return present.fits(options.server, options.security); },
+      [&] { return std::make_shared<control_connection>(options.server, options.security); });
+}
+
+}  // namespace worker_detail
+
+TENSORHUB_DECL worker_state::worker_state(worker_options whose, worker_policies policies, worker_rank rank)
     : options{validated(std::move(whose))},
       self{detail::random_id<incarnation>()},
-      data{policies.make_data_plane(options, self, ports)},
+      data{policies.make_data_plane(options, self, rank)},
       kept_for_others{std::make_unique<offloads>(
           *this, options, policies,
           [this](version_number version, const messages::status& reason) {
             client.with([&](session& core, time_point now) { core.offload_failed(now, version, reason); });
           })},
-      client{options.server, session{told_to_session(policies), self, shape},
-             [this](session& core) { after_step(core); }, options.security} {}
+      client{worker_detail::connection_of(options), session{told_to_session(policies), self, shape},
+             [this](session& core) { after_step(core); }} {}
 
 TENSORHUB_DECL worker_state::~worker_state() {
   std::jthread last;
@@ -224,6 +236,7 @@ TENSORHUB_DECL void worker_state::perform(session& core, const session_actions::
     revocation.runs = true;
     try {
       revocation.thread = std::jthread{[this] {
+        detail::name_thread("tensorhub-keys");
         data->revoke_all();
         while (!report_revoked()) std::this_thread::sleep_for(std::chrono::milliseconds{10});
         revocation.end();

@@ -81,9 +81,9 @@ struct session_members {
   friend constexpr auto reach(session_members);
 };
 template struct opened<session_members, &session::believed_, &session::ended_, &session::server_index_,
-                       &session::asked_since_, &session::leaving_, &session::peers_, &session::counted_at_,
-                       &session::beats_answered_, &session::worker_timeout_, &session::heartbeat_interval_,
-                       &session::barred_, &session::returns_, &session::joined_at_, &session::next_heartbeat_,
+                       &session::leaving_, &session::peers_, &session::counted_at_, &session::beats_answered_,
+                       &session::worker_timeout_, &session::heartbeat_interval_, &session::barred_,
+                       &session::returns_, &session::joined_at_, &session::next_heartbeat_,
                        &session::join_ticket_, &session::join_deadline_>;
 
 }  // namespace open_state
@@ -203,7 +203,10 @@ class state_digest {
     add(core.is_revoking());
   }
   void fold(const session_detail::heard_versions& heard) { add(heard.keeps, heard.keeps_from, heard.latest); }
-  void fold(const session_detail::contact& contact) { fold(contact.heard); }
+  void fold(const session_detail::contact& contact) {
+    fold(contact.heard);
+    fold(contact.asked_since);
+  }
   void fold(const session_detail::outbox& outbox) { fold_members(outbox, open_state::outbox_members{}); }
   void fold(const session_detail::pending_request& pending) {
     const auto& [body, why, ticket, next_send, deadline, without_joining] = pending;

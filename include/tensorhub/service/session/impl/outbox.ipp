@@ -19,7 +19,8 @@ TENSORHUB_DECL void outbox::request(time_point now, bool joined, messages::messa
   pending.without_joining = why == purpose::join || holds_alternative<messages::list_request>(pending.body) ||
                             holds_alternative<messages::describe_request>(pending.body) ||
                             holds_alternative<messages::why_request>(pending.body) ||
-                            holds_alternative<messages::stuck_request>(pending.body);
+                            holds_alternative<messages::stuck_request>(pending.body) ||
+                            holds_alternative<messages::manage_request>(pending.body);
   if (may_send(sequence, pending, joined)) transmit(now, sequence, pending);
 }
 

@@ -28,7 +28,7 @@
 #include <vector>
 
 #include "tensorhub/concepts/guarded_transport.hpp"
-#include "tensorhub/concepts/renewable_transport.hpp"
+#include "tensorhub/concepts/shared_transport.hpp"
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/transports/libfabric/options.hpp"
 #include "tensorhub/transports/libfabric/provider.hpp"
@@ -118,7 +118,9 @@ class libfabric {
 
   void cut_off(incarnation peer) noexcept { source_.cut_off(peer); }
 
-  void renew(incarnation self) noexcept { source_.renew(self); }
+  void admit(incarnation self) { source_.admit(self); }
+  void rename(incarnation self, incarnation next) noexcept { source_.rename(self, next); }
+  void dismiss(incarnation self) noexcept { source_.dismiss(self); }
 
   void require_capability(std::span<const std::byte> key) { source_.require_capability(key); }
   [[nodiscard]] std::uint64_t refused_connections() const noexcept { return source_.refused_connections(); }
@@ -126,7 +128,7 @@ class libfabric {
   [[nodiscard]] queue make_queue(std::size_t depth);
 
   [[nodiscard]] endpoint connect(queue& on, const transport_address& address, incarnation peer,
-                                 duration timeout);
+                                 duration timeout, incarnation self = {});
 
  private:
   void forget(libfabric_detail::region_core& core) noexcept;
@@ -139,7 +141,7 @@ class libfabric {
   mutable std::mutex keys_mutex_;
   libfabric_detail::source source_;
 };
-static_assert(guarded_transport<libfabric> && renewable_transport<libfabric>);
+static_assert(guarded_transport<libfabric> && shared_transport<libfabric>);
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::transports
 

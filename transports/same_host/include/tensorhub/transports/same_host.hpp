@@ -34,7 +34,7 @@
 #include <vector>
 
 #include "tensorhub/concepts/guarded_transport.hpp"
-#include "tensorhub/concepts/renewable_transport.hpp"
+#include "tensorhub/concepts/shared_transport.hpp"
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/transports/same_host/copy_pool.hpp"
 #include "tensorhub/transports/same_host/kept_links.hpp"
@@ -126,7 +126,9 @@ class same_host {
 
   void cut_off(incarnation peer) noexcept { source_.cut_off(peer); }
 
-  void renew(incarnation self) noexcept { source_.renew(self); }
+  void admit(incarnation self) { source_.admit(self); }
+  void rename(incarnation self, incarnation next) noexcept { source_.rename(self, next); }
+  void dismiss(incarnation self) noexcept { source_.dismiss(self); }
 
   void require_capability(std::span<const std::byte> key) { source_.require_capability(key); }
   [[nodiscard]] std::uint64_t refused_connections() const noexcept { return source_.refused_connections(); }
@@ -134,7 +136,7 @@ class same_host {
   [[nodiscard]] queue make_queue(std::size_t depth);
 
   [[nodiscard]] endpoint connect(queue& on, const transport_address& address, incarnation peer,
-                                 duration timeout);
+                                 duration timeout, incarnation self = {});
 
  private:
   /// Empty: the range can be registered.
@@ -154,7 +156,7 @@ class same_host {
   same_host_detail::source source_;
   transport_address address_;
 };
-static_assert(guarded_transport<same_host> && renewable_transport<same_host>);
+static_assert(guarded_transport<same_host> && shared_transport<same_host>);
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::transports
 

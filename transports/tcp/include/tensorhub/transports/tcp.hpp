@@ -16,7 +16,7 @@
 /// Thread safety: the transport object may be used from any thread; see concepts/transport.hpp for queues.
 
 #include "tensorhub/concepts/guarded_transport.hpp"
-#include "tensorhub/concepts/renewable_transport.hpp"
+#include "tensorhub/concepts/shared_transport.hpp"
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/transports/tcp/basic_tcp.hpp"
 #include "tensorhub/transports/tcp/plain_channel.hpp"
@@ -28,7 +28,7 @@ class tcp : public tcp_detail::basic_tcp<tcp_detail::plain_channel> {
  public:
   using basic_tcp::basic_tcp;
 };
-static_assert(guarded_transport<tcp> && renewable_transport<tcp>);
+static_assert(guarded_transport<tcp> && shared_transport<tcp>);
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::transports
 

@@ -21,7 +21,7 @@
 /// Thread safety: the transport object may be used from any thread; see concepts/transport.hpp for queues.
 
 #include "tensorhub/concepts/guarded_transport.hpp"
-#include "tensorhub/concepts/renewable_transport.hpp"
+#include "tensorhub/concepts/shared_transport.hpp"
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/transports/tcp/basic_tcp.hpp"
 #include "tensorhub/transports/tls/channel.hpp"
@@ -36,6 +36,6 @@ class tls : public tcp_detail::basic_tcp<tls_detail::tls_channel> {
   using basic_tcp::basic_tcp;
   [[nodiscard]] tls_report report() const { return shared().report(); }
 };
-static_assert(guarded_transport<tls> && renewable_transport<tls>);
+static_assert(guarded_transport<tls> && shared_transport<tls>);
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::transports

@@ -33,7 +33,7 @@
 #include <vector>
 
 #include "tensorhub/concepts/guarded_transport.hpp"
-#include "tensorhub/concepts/renewable_transport.hpp"
+#include "tensorhub/concepts/shared_transport.hpp"
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/transports/verbs/connection.hpp"
 #include "tensorhub/transports/verbs/options.hpp"
@@ -118,7 +118,9 @@ class verbs {
 
   void cut_off(incarnation peer) noexcept { source_.cut_off(peer); }
 
-  void renew(incarnation self) noexcept { source_.renew(self); }
+  void admit(incarnation self) { source_.admit(self); }
+  void rename(incarnation self, incarnation next) noexcept { source_.rename(self, next); }
+  void dismiss(incarnation self) noexcept { source_.dismiss(self); }
 
   void require_capability(std::span<const std::byte> key) { source_.require_capability(key); }
   [[nodiscard]] std::uint64_t refused_connections() const noexcept { return source_.refused_connections(); }
@@ -128,13 +130,13 @@ class verbs {
   }
 
   [[nodiscard]] endpoint connect(queue& on, const transport_address& address, incarnation peer,
-                                 duration timeout);
+                                 duration timeout, incarnation self = {});
 
  private:
   options options_;
   verbs_detail::source source_;
 };
-static_assert(guarded_transport<verbs> && renewable_transport<verbs>);
+static_assert(guarded_transport<verbs> && shared_transport<verbs>);
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::transports
 

@@ -123,7 +123,7 @@ TENSORHUB_DECL libfabric::queue libfabric::make_queue(std::size_t depth) {
 }
 
 TENSORHUB_DECL libfabric::endpoint libfabric::connect(queue& on, const transport_address& address,
-                                                      incarnation peer, duration timeout) {
+                                                      incarnation peer, duration timeout, incarnation self) {
   const auto until = libfabric_detail::clock::now() + timeout;
   const auto to = libfabric_detail::peer_address::parsed(address.text);
   if (!to)
@@ -133,7 +133,7 @@ TENSORHUB_DECL libfabric::endpoint libfabric::connect(queue& on, const transport
                            (to->connected ? "connected" : "addressed") + " endpoints; this process uses " +
                            (provider_.connected() ? "connected" : "addressed") + " ones of " +
                            provider_.description() + ": both sides must use the same");
-  return endpoint{on.core_->connect(*to, address.capability, source_.self(), peer, until)};
+  return endpoint{on.core_->connect(*to, address.capability, self ? self : source_.self(), peer, until)};
 }
 
 TENSORHUB_DECL void libfabric::forget(libfabric_detail::region_core& core) noexcept {

@@ -47,6 +47,7 @@ struct libfabric_options {
   std::size_t max_connections = 4096;  ///< of readers; further ones are refused
 
   std::chrono::milliseconds peer_timeout = defaults::peer_timeout;  ///< of silence with reads outstanding
+  bool operator==(const libfabric_options&) const = default;
 };
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::transports

@@ -54,7 +54,10 @@ class source {
   /// their readers have to connect again.
   void require_capability(std::span<const std::byte> key);
   [[nodiscard]] incarnation self() const noexcept { return gate_.self(); }
-  void renew(incarnation self) noexcept { gate_.renew(self); }
+  void admit(incarnation self) { gate_.admit(self); }
+  /// Closes the connections that were made to `self`, as `dismiss` does.
+  void rename(incarnation self, incarnation next) noexcept;
+  void dismiss(incarnation self) noexcept;
   [[nodiscard]] std::uint64_t refused_connections() const noexcept { return gate_.refused_connections(); }
 
   /// Calls `work()` while the provider is at rest. `closes_readers`: `work` ends the permission of some
@@ -95,6 +98,7 @@ class source {
   struct served {
     std::uint64_t number = 0;
     incarnation reader{};
+    incarnation source{};  ///< the incarnation of this process that the reader has asked for
     messages inbox{};
     unique_fid<::fid_cq>
         own_cq{};  ///< for an endpoint that is closed late: an endpoint that is not driven answers nothing

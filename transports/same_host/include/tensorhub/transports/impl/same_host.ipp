@@ -86,8 +86,8 @@ TENSORHUB_DECL same_host::queue same_host::make_queue(std::size_t depth) {
 }
 
 TENSORHUB_DECL same_host::endpoint same_host::connect(queue& on, const transport_address& address,
-                                                      incarnation peer, duration timeout) {
-  const incarnation self = source_.self();
+                                                      incarnation peer, duration timeout, incarnation self) {
+  if (!self) self = source_.self();
   auto connection = kept_->take(address.text, self, peer);
   if (!connection) {
     connection = std::make_unique<same_host_detail::link>(address, options_, machine_, self, peer, imports_,

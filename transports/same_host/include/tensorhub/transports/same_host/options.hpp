@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "tensorhub/config.hpp"
@@ -71,6 +72,16 @@ struct same_host_options {
   /// At a source: called once for each registered region of device memory that readers cannot map, with the
   /// reason, by the thread that registers the region. Must not throw.
   std::function<void(const std::string&)> note{};
+
+  /// Two functions are never equal.
+  [[nodiscard]] bool operator==(const same_host_options& other) const {
+    const auto values = [](const same_host_options& each) {
+      return std::tie(each.copy_threads, each.streaming_from_bytes, each.files, each.attach,
+                      each.allow_any_tracer, each.allowed_uids, each.kept_connections, each.max_connections,
+                      each.peer_timeout, each.device);
+    };
+    return !note && !other.note && values(*this) == values(other);
+  }
 };
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::transports

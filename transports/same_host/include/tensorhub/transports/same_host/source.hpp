@@ -63,8 +63,10 @@ class source {
   /// their readers have to connect again.
   void require_capability(std::span<const std::byte> key);
   [[nodiscard]] incarnation self() const noexcept { return gate_.self(); }
-  /// Closes all present connections, as their readers know an earlier incarnation.
-  void renew(incarnation self) noexcept;
+  void admit(incarnation self) { gate_.admit(self); }
+  /// Closes the connections that were made to `self`, as `dismiss` does.
+  void rename(incarnation self, incarnation next) noexcept;
+  void dismiss(incarnation self) noexcept;
   [[nodiscard]] std::uint64_t refused_connections() const noexcept { return gate_.refused_connections(); }
 
  private:
@@ -74,6 +76,7 @@ class source {
     clock::time_point opened{};
     bool greeted = false;
     incarnation reader{};
+    incarnation source{};  ///< the incarnation of this process that the reader has asked for
     grant given{};
     std::unordered_set<std::uint64_t> files{};  ///< the files that the reader has received
     std::shared_ptr<stage_file> stage{};        ///< null: the reader has never requested a staged piece
@@ -107,6 +110,8 @@ class source {
 
   void work_on(std::uint64_t id) noexcept;
 
+  /// Pre-condition: mutex_ is held.
+  void drop_readers_of(incarnation self) noexcept;
   void drop(const connection& each) noexcept {
     if (each.greeted) grants_.give_back(each.given.slot);
   }

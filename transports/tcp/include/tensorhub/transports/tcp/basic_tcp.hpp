@@ -172,7 +172,9 @@ class basic_tcp {
 
   void cut_off(incarnation peer) noexcept { source_.cut_off(peer); }
 
-  void renew(incarnation self) noexcept { source_.renew(self); }
+  void admit(incarnation self) { source_.admit(self); }
+  void rename(incarnation self, incarnation next) noexcept { source_.rename(self, next); }
+  void dismiss(incarnation self) noexcept { source_.dismiss(self); }
 
   void require_capability(std::span<const std::byte> key) { source_.require_capability(key); }
   [[nodiscard]] std::uint64_t refused_connections() const noexcept { return source_.refused_connections(); }
@@ -182,7 +184,8 @@ class basic_tcp {
   }
 
   [[nodiscard]] endpoint connect(queue& on, const transport_address& address, incarnation peer,
-                                 duration timeout) {
+                                 duration timeout, incarnation self = {}) {
+    if (!self) self = source_.self();
     const auto until = std::chrono::steady_clock::now() + timeout;
     auto core = std::make_unique<endpoint_type>(*on.core_, peer);
     on.core_->attach(*core);
@@ -191,7 +194,7 @@ class basic_tcp {
     const tcp_path settings = settings_of(options_, path);
     const std::vector<device_access*> devices = source_.regions().target_devices();
     for (std::size_t i = 0; i < std::max<std::size_t>(1, settings.streams); ++i)
-      add_stream(*on.core_, *core, open_stream(address, peer, path, settings, until), devices);
+      add_stream(*on.core_, *core, open_stream(address, {self, peer}, path, settings, until), devices);
     return endpoint{std::move(core)};
   }
 
@@ -216,15 +219,20 @@ class basic_tcp {
     }
   }
 
-  [[nodiscard]] Channel open_stream(const transport_address& where, incarnation peer, path_kind path,
+  struct both_ends {
+    incarnation reader;
+    incarnation source;
+  };
+
+  [[nodiscard]] Channel open_stream(const transport_address& where, both_ends who, path_kind path,
                                     const tcp_path& settings, deadline until) {
     const std::string& address = where.text;
     const std::string prefix = std::string{name} + ": " + address + " ";
     Channel channel = Channel::connect(shared_, connect_to(address, settings, until, name), address, until);
     hello greeting;
     greeting.path = path;
-    greeting.reader = source_.self().value;
-    greeting.source = peer.value;
+    greeting.reader = who.reader.value;
+    greeting.source = who.source.value;
     if (where.capability.size() == greeting.capability.size())
       std::memcpy(greeting.capability.data(), where.capability.data(), greeting.capability.size());
     // The send buffer of a new connection is empty: the socket takes the whole message or nothing.
@@ -240,7 +248,7 @@ class basic_tcp {
       if (taken < 0 && !wait_ready(channel.socket(), POLLIN, until))
         throw error(errc::timed_out, prefix + "accepted the connection and sent no welcome");
     }
-    check_welcome(answer, prefix, peer);
+    check_welcome(answer, prefix, who.source);
     return channel;
   }
 

@@ -39,6 +39,7 @@
 #include "tensorhub/transports/tcp/staging.hpp"
 #include "tensorhub/types/completion.hpp"
 #include "tensorhub/types/ids.hpp"
+#include "tensorhub/types/reader_gate.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::transports::tcp_detail {
 
@@ -58,6 +59,8 @@ class basic_connection {
 
   [[nodiscard]] int socket() const noexcept { return channel_.socket(); }
   [[nodiscard]] incarnation reader() const noexcept { return reader_; }
+  /// The incarnation of this process that the reader has asked for.
+  [[nodiscard]] incarnation source() const noexcept { return source_; }
   [[nodiscard]] bool greeted() const noexcept { return greeted_; }
   [[nodiscard]] std::chrono::steady_clock::time_point opened() const noexcept { return opened_; }
 
@@ -73,7 +76,7 @@ class basic_connection {
   /// Performs the channel's handshake and receives the hello; `judge(const hello&) -> welcome_status` decides
   /// whether the reader is accepted.
   template <typename Judge>
-  [[nodiscard]] connection_need greet(incarnation self, Judge&& judge) noexcept {
+  [[nodiscard]] connection_need greet(const detail::reader_gate& gate, Judge&& judge) noexcept {
     switch (channel_.handshake()) {
       case handshake_need::done:
         break;
@@ -96,13 +99,14 @@ class basic_connection {
     if (speaks_ours && input_end_ < sizeof greeting) return connection_need::input;
     input_end_ = 0;
     welcome answer;
-    answer.source = self.value;
+    answer.source = gate.self_for({greeting.source}).value;
     answer.status = judge(std::as_const(greeting));
     // The send buffer of a new connection is empty: the socket takes the whole message or nothing.
     const auto sent = channel_.send(&answer, sizeof answer);
     if (sent != static_cast<ssize_t>(sizeof answer) || answer.status != welcome_status::accepted)
       return connection_need::end;
     reader_ = {greeting.reader};
+    source_ = {greeting.source};
     greeted_ = true;
     return connection_need::input;
   }
@@ -329,6 +333,7 @@ class basic_connection {
   std::shared_ptr<staging_pool> staging_;
   std::chrono::steady_clock::time_point opened_;
   incarnation reader_{};
+  incarnation source_{};
   bool greeted_ = false;
 
   std::array<std::byte, 64 * sizeof(read_request)> input_{};

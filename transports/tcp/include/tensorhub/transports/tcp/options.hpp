@@ -37,6 +37,7 @@ struct tcp_path {
   /// net.core.*mem_max.)
   std::size_t send_buffer_bytes = 16u << 20;
   std::size_t receive_buffer_bytes = 16u << 20;
+  bool operator==(const tcp_path&) const = default;
 };
 
 /// `streams`, `congestion_control` and the buffers apply to peers in the same datacenter, and to peers whose
@@ -71,6 +72,7 @@ struct tcp_options {
   std::size_t max_connections = 16384;
 
   std::chrono::milliseconds peer_timeout = defaults::peer_timeout;  ///< of silence with reads outstanding
+  bool operator==(const tcp_options&) const = default;
 };
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::transports

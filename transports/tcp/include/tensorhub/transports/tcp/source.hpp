@@ -81,7 +81,16 @@ class source {
   [[nodiscard]] const region_table& regions() const noexcept { return regions_; }
 
   [[nodiscard]] incarnation self() const noexcept { return gate_.self(); }
-  void renew(incarnation self) noexcept { gate_.renew(self); }
+  void admit(incarnation self) { gate_.admit(self); }
+  /// Closes the connections that were made to `self`, as `dismiss` does.
+  void rename(incarnation self, incarnation next) noexcept {
+    gate_.rename(self, next);
+    close_if([self](const connection& each) { return each.source() == self; });
+  }
+  void dismiss(incarnation self) noexcept {
+    gate_.dismiss(self);
+    close_if([self](const connection& each) { return each.source() == self; });
+  }
 
   /// Closes the connections of this reader, and refuses the reader from now on.
   void cut_off(incarnation reader) noexcept {
@@ -286,7 +295,7 @@ class source {
     const bool is_left = each.waits_for_copy && (events & (EPOLLHUP | EPOLLERR | EPOLLRDHUP)) != 0;
     connection_need need = is_left ? connection_need::end : connection_need::input;
     if (!each.greeted())
-      need = each.greet(gate_.self(), [&](const hello& greeting) { return judge(greeting, each.socket()); });
+      need = each.greet(gate_, [&](const hello& greeting) { return judge(greeting, each.socket()); });
     if (each.greeted() && need != connection_need::end) need = each.serve(regions_, budget_bytes);
     if (need == connection_need::end) {
       here.connections.erase(found);

@@ -40,6 +40,7 @@ struct tls_options {
 
   location here{};  ///< set by a worker; used if tcp.here is empty
   tcp_options tcp{};
+  bool operator==(const tls_options&) const = default;
 };
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::transports

@@ -18,7 +18,8 @@ TENSORHUB_DECL post_result verbs::queue::post_read(endpoint& to, const memory_re
   const remote_region& described = *from.region;
   verbs_detail::region_key key;
   if (from.offset > described.bytes || from.bytes > described.bytes - from.offset ||
-      !verbs_detail::decode_key(described.key, to.peer(), key) || key.head.rails < to.core_->rails())
+      !verbs_detail::decode_key(described.key, to.core_->key_maker(), key) ||
+      key.head.rails < to.core_->rails())
     return core_->post_finished(id, completion_status::access_denied);
   // `base` may point inside the region, to describe a part of it.
   const std::uint64_t begin = described.base - key.head.base;
@@ -53,7 +54,8 @@ TENSORHUB_DECL std::vector<verbs::memory_region> verbs::register_memory(std::spa
 }
 
 TENSORHUB_DECL verbs::endpoint verbs::connect(queue& on, const transport_address& address, incarnation peer,
-                                              duration timeout) {
+                                              duration timeout, incarnation self) {
+  if (!self) self = source_.self();
   const auto until = std::chrono::steady_clock::now() + timeout;
   const auto theirs = verbs_detail::parse_address(address.text);
   const auto& ours = source_.rails();
@@ -67,7 +69,7 @@ TENSORHUB_DECL verbs::endpoint verbs::connect(queue& on, const transport_address
       verbs_detail::hello greeting;
       greeting.rail = static_cast<std::uint16_t>(i);
       greeting.lane = static_cast<std::uint16_t>(lane);
-      greeting.reader = source_.self().value;
+      greeting.reader = self.value;
       greeting.source = peer.value;
       if (address.capability.size() == greeting.capability.size())
         std::memcpy(greeting.capability.data(), address.capability.data(), greeting.capability.size());

@@ -60,6 +60,8 @@ class connection {
 
   [[nodiscard]] std::size_t local_rail() const noexcept { return local_rail_; }
   [[nodiscard]] std::size_t remote_rail() const noexcept { return remote_rail_; }
+  /// `welcome::key_maker` of the source.
+  [[nodiscard]] incarnation key_maker() const noexcept { return key_maker_; }
   [[nodiscard]] std::uint64_t outstanding() const noexcept { return last_ - first_; }
   [[nodiscard]] bool has_room() const noexcept { return outstanding() < depth_; }
   [[nodiscard]] clock::time_point last_progress() const noexcept { return last_progress_; }
@@ -111,13 +113,14 @@ class connection {
 
   [[nodiscard]] static error refusal(const rail& from, const named_address& to, const std::string& why);
 
-  static void expect(rdma_event_channel& channel, rdma_cm_event_type wanted, const rail& from,
-                     const named_address& to, const hello& greeting, deadline until) {
+  void expect(rdma_event_channel& channel, rdma_cm_event_type wanted, const rail& from,
+              const named_address& to, const hello& greeting, deadline until) {
     check(next_answer(channel, until), wanted, from, to, greeting);
   }
 
-  static void check(const std::optional<cm_answer>& answer, rdma_cm_event_type wanted, const rail& from,
-                    const named_address& to, const hello& greeting);
+  /// Notes the source's `key_maker` when the connection is established.
+  void check(const std::optional<cm_answer>& answer, rdma_cm_event_type wanted, const rail& from,
+             const named_address& to, const hello& greeting);
 
   [[nodiscard]] static bool read_welcome(const cm_answer& answer, welcome& into) noexcept;
 
@@ -125,6 +128,7 @@ class connection {
 
   const std::size_t local_rail_;
   const std::size_t remote_rail_;
+  incarnation key_maker_{};
   std::mutex mutex_;  ///< keeps `lose` and the destruction of the queue pair apart
   handle<ibv_comp_channel> completion_channel_;
   handle<ibv_cq> completion_queue_;

@@ -64,6 +64,7 @@ struct verbs_options {
 
   std::chrono::milliseconds peer_timeout =
       defaults::peer_timeout;  ///< without progress with reads outstanding
+  bool operator==(const verbs_options&) const = default;
 };
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::transports

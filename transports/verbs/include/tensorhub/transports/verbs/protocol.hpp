@@ -28,7 +28,7 @@ static_assert(std::endian::native == std::endian::little, "the data protocol nee
 
 inline constexpr std::uint64_t hello_magic = 0x3156425548544854;    // "THTHUBV1"
 inline constexpr std::uint64_t welcome_magic = 0x3157565548544854;  // "THTHUVW1"
-inline constexpr std::uint32_t data_protocol = 2;
+inline constexpr std::uint32_t data_protocol = 3;
 inline constexpr std::size_t most_rails = 8;
 
 struct hello {
@@ -56,9 +56,10 @@ struct welcome {
   std::uint32_t protocol = data_protocol;
   welcome_status status = welcome_status::accepted;
   std::uint64_t source = 0;
+  std::uint64_t key_maker = 0;  ///< what the keys of this process's memory are bound to (`encode_key`)
 };
 
-static_assert(sizeof(hello) == 56 && sizeof(welcome) == 24);
+static_assert(sizeof(hello) == 56 && sizeof(welcome) == 32);
 static_assert(std::is_trivially_copyable_v<hello> && std::is_trivially_copyable_v<welcome>);
 
 /// A region of `bytes` bytes is registered in equal pieces of `piece_bytes_of`; the last one may be shorter.
@@ -100,16 +101,16 @@ struct region_key {
   }
 };
 
-/// A checksum over the whole key and the incarnation that made it. It detects a damaged key, or the key of
+/// A checksum over the whole key and the process that made it, by its `welcome::key_maker`. It detects a damaged key, or the key of
 /// another process, before the device does, which would break the connection. The checksum is not a secret:
 /// only the rkey protects the memory.
-[[nodiscard]] std::uint32_t checksum_of(const region_key& key, incarnation source) noexcept;
+[[nodiscard]] std::uint32_t checksum_of(const region_key& key, incarnation maker) noexcept;
 
 /// Precondition: rails * pieces <= most_rkeys, and the unused rkeys are zero.
-[[nodiscard]] remote_key encode_key(region_key key, incarnation source) noexcept;
+[[nodiscard]] remote_key encode_key(region_key key, incarnation maker) noexcept;
 
 /// False: the bytes are not a key of that process.
-[[nodiscard]] bool decode_key(const remote_key& from, incarnation source, region_key& out) noexcept;
+[[nodiscard]] bool decode_key(const remote_key& from, incarnation maker, region_key& out) noexcept;
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::transports::verbs_detail
 

@@ -70,6 +70,8 @@ class endpoint_core {
   /// The number of the source's rails in use; its keys must cover at least as many.
   [[nodiscard]] std::size_t rails() const noexcept { return rails_; }
   void add(std::unique_ptr<connection> fresh) { connections_.push_back(std::move(fresh)); }
+  /// What the source's keys are bound to, as the source has said. Pre-condition: a connection was added.
+  [[nodiscard]] incarnation key_maker() const noexcept { return connections_.front()->key_maker(); }
 
  private:
   friend class queue_core;

@@ -44,7 +44,12 @@ class source {
 
   [[nodiscard]] const std::vector<rail>& rails() const noexcept { return rails_; }
   [[nodiscard]] incarnation self() const noexcept { return gate_.self(); }
-  void renew(incarnation self) noexcept { gate_.renew(self); }
+  void admit(incarnation self) { gate_.admit(self); }
+  /// Destroys the connections that were made to `self`, as `dismiss` does.
+  void rename(incarnation self, incarnation next) noexcept;
+  void dismiss(incarnation self) noexcept;
+  /// What the keys of this process's memory are bound to, for as long as it lives.
+  [[nodiscard]] incarnation key_maker() const noexcept { return key_maker_; }
   /// The destination of the events of this process's own connections once they are established.
   [[nodiscard]] event_home events() noexcept { return {*channel_, mutex_}; }
   [[nodiscard]] std::atomic<std::uint64_t>& registered_bytes() noexcept { return registered_bytes_; }
@@ -69,6 +74,7 @@ class source {
   struct reader_connection {
     handle<rdma_cm_id> id;
     incarnation reader;
+    incarnation source;  ///< the incarnation of this process that the reader has asked for
   };
   using reader_table = std::unordered_map<rdma_cm_id*, reader_connection>;
   static constexpr int backlog = 1024;
@@ -105,9 +111,10 @@ class source {
 
   /// Takes `id` if it succeeds.
   [[nodiscard]] bool accept(handle<rdma_cm_id>& id, const rail& on, const rdma_conn_param& asked,
-                            const welcome& answer, incarnation reader) noexcept;
+                            const welcome& answer, const hello& greeting) noexcept;
 
   const std::size_t max_connections_;
+  const incarnation key_maker_;
   detail::reader_gate gate_;
   handle<rdma_event_channel> channel_;
   std::vector<rail> rails_;

@@ -43,6 +43,19 @@ TENSORHUB_DECL void source::cut_off(incarnation reader) noexcept {
   });
 }
 
+TENSORHUB_DECL void source::rename(incarnation self, incarnation next) noexcept {
+  exclusively([&] {
+    gate_.rename(self, next);
+    close_if([self](const served& each) { return each.source == self; });
+  });
+}
+TENSORHUB_DECL void source::dismiss(incarnation self) noexcept {
+  exclusively([&] {
+    gate_.dismiss(self);
+    close_if([self](const served& each) { return each.source == self; });
+  });
+}
+
 TENSORHUB_DECL void source::require_capability(std::span<const std::byte> key) {
   exclusively([&] {
     gate_.require_capability(key);
@@ -215,6 +228,7 @@ TENSORHUB_DECL void source::accept(::fi_info& request, const hello& greeting, co
                                    clock::time_point now) {
   served fresh;
   fresh.reader = {greeting.reader};
+  fresh.source = {greeting.source};
   fresh.opened = now;
   ::fid_ep* opened = nullptr;
   check("no endpoint", ::fi_endpoint(provider_.domain(), &request, &opened, nullptr));
@@ -230,7 +244,7 @@ TENSORHUB_DECL void source::accept(::fi_info& request, const hello& greeting, co
 
 TENSORHUB_DECL welcome source::judged(const hello& greeting) noexcept {
   welcome reply;
-  reply.source = gate_.self().value;
+  reply.source = gate_.self_for({greeting.source}).value;
   reply.nonce = nonce_;
   if (greeting.magic != hello_magic) {
     reply.status = welcome_status::other_protocol;
@@ -275,6 +289,7 @@ TENSORHUB_DECL void source::open_reader_endpoint(const datagram& came, clock::ti
   if (out.from_source.status == welcome_status::accepted) {
     served serving;
     serving.reader = {came.from_reader.reader};
+    serving.source = {came.from_reader.source};
     serving.opened = now;
     serving.inbox.push_back(std::make_unique<message>(provider_, provider_.domain()));
     serving.inbox.push_back(std::make_unique<message>(provider_, provider_.domain()));

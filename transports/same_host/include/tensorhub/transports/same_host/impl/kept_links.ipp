@@ -15,13 +15,14 @@ TENSORHUB_DECL std::unique_ptr<link> kept_links::take(const std::string& address
     std::unique_ptr<link> found;
     {
       const std::lock_guard lock{mutex_};
-      const auto at = std::ranges::find_if(
-          links_, [&](const auto& each) { return each->peer() == peer && each->address() == address; });
+      const auto at = std::ranges::find_if(links_, [&](const auto& each) {
+        return each->peer() == peer && each->self() == self && each->address() == address;
+      });
       if (at == links_.end()) return nullptr;
       found = std::move(*at);
       links_.erase(at);
     }
-    if (found->state() != completion_status::ok || found->self() != self) continue;
+    if (found->state() != completion_status::ok) continue;
     found->begin_again();
     return found;
   }

@@ -59,11 +59,23 @@ TENSORHUB_DECL void source::require_capability(std::span<const std::byte> key) {
   connections_.clear();
 }
 
-TENSORHUB_DECL void source::renew(incarnation self) noexcept {
+TENSORHUB_DECL void source::rename(incarnation self, incarnation next) noexcept {
   const std::lock_guard lock{mutex_};
-  gate_.renew(self);
-  for (const auto& [id, each] : connections_) drop(*each);
-  connections_.clear();
+  gate_.rename(self, next);
+  drop_readers_of(self);
+}
+TENSORHUB_DECL void source::dismiss(incarnation self) noexcept {
+  const std::lock_guard lock{mutex_};
+  gate_.dismiss(self);
+  drop_readers_of(self);
+}
+TENSORHUB_DECL void source::drop_readers_of(incarnation self) noexcept {
+  std::erase_if(connections_, [&](const auto& entry) {
+    connection& each = *entry.second;
+    if (!each.greeted || each.source != self) return false;
+    drop(each);
+    return true;
+  });
 }
 
 TENSORHUB_DECL std::string source::random_name() {
@@ -188,12 +200,13 @@ TENSORHUB_DECL bool source::greet(connection& each) {
   if (outcome == packet_outcome::nothing) return true;
   if (outcome != packet_outcome::taken || greeting.magic != hello_magic) return false;
   welcome answer;
-  answer.source = gate_.self().value;
+  answer.source = gate_.self_for({greeting.source}).value;
   answer.status = detail::status_of<welcome_status>(gate_.judge(greeting, protocol_number));
   const bool accepted = answer.status == welcome_status::accepted;
   if (accepted) {
     each.given = grants_.take();
     each.reader = {greeting.reader};
+    each.source = {greeting.source};
     each.greeted = true;
     answer.grant = each.given.number;
     answer.grant_slot = each.given.slot;

@@ -173,6 +173,7 @@ TENSORHUB_DECL void connection::check(const std::optional<cm_answer>& answer, rd
   if (!read_welcome(*answer, said)) throw refusal(from, to, "is not a TensorHub data port");
   const std::string why = detail::why_refused(said, data_protocol, {greeting.source});
   if (!why.empty()) throw refusal(from, to, why);
+  key_maker_ = {said.key_maker};
 }
 
 TENSORHUB_DECL bool connection::read_welcome(const cm_answer& answer, welcome& into) noexcept {

@@ -107,7 +107,7 @@ TENSORHUB_DECL remote_region region::describe() const {
   key.head.base = reinterpret_cast<std::uintptr_t>(range_.data);
   key.head.bytes = range_.bytes;
   std::ranges::copy(keys, key.rkeys.begin());
-  return {key.head.base, range_.bytes, encode_key(key, owner_.self())};
+  return {key.head.base, range_.bytes, encode_key(key, owner_.key_maker())};
 }
 
 TENSORHUB_DECL void region::revoke() noexcept {

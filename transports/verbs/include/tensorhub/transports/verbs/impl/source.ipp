@@ -9,6 +9,7 @@ namespace tensorhub::inline TENSORHUB_MODE::transports::verbs_detail {
 
 TENSORHUB_DECL source::source(const verbs_options& options, incarnation self)
     : max_connections_{options.max_connections},
+      key_maker_{self},
       gate_{self},
       channel_{open_channel()},
       rails_{open_rails(*channel_, options)},
@@ -44,6 +45,18 @@ TENSORHUB_DECL void source::cut_off(incarnation reader) noexcept {
   std::unique_lock lock{mutex_};
   gate_.cut_off(reader);
   close_if(lock, [reader](const reader_connection& each) { return each.reader == reader; });
+}
+
+TENSORHUB_DECL void source::rename(incarnation self, incarnation next) noexcept {
+  std::unique_lock lock{mutex_};
+  gate_.rename(self, next);
+  close_if(lock, [self](const reader_connection& each) { return each.source == self; });
+}
+
+TENSORHUB_DECL void source::dismiss(incarnation self) noexcept {
+  std::unique_lock lock{mutex_};
+  gate_.dismiss(self);
+  close_if(lock, [self](const reader_connection& each) { return each.source == self; });
 }
 
 TENSORHUB_DECL void source::require_capability(std::span<const std::byte> key) {
@@ -126,9 +139,10 @@ TENSORHUB_DECL handle<rdma_cm_id> source::judge(const rdma_cm_event& event) noex
     std::memcpy(&greeting, asked.private_data, sizeof greeting);
   const std::lock_guard lock{mutex_};
   welcome answer;
-  answer.source = self().value;
+  answer.source = gate_.self_for({greeting.source}).value;
+  answer.key_maker = key_maker_.value;
   answer.status = judge(greeting);
-  if (answer.status == welcome_status::accepted && !accept(id, on, asked, answer, {greeting.reader}))
+  if (answer.status == welcome_status::accepted && !accept(id, on, asked, answer, greeting))
     answer.status = welcome_status::overloaded;
   if (answer.status != welcome_status::accepted)
     static_cast<void>(::rdma_reject(id.get(), &answer, sizeof answer));
@@ -143,7 +157,7 @@ TENSORHUB_DECL welcome_status source::judge(const hello& greeting) noexcept {
 }
 
 TENSORHUB_DECL bool source::accept(handle<rdma_cm_id>& id, const rail& on, const rdma_conn_param& asked,
-                                   const welcome& answer, incarnation reader) noexcept {
+                                   const welcome& answer, const hello& greeting) noexcept {
   ibv_qp_init_attr wanted{};
   wanted.send_cq = wanted.recv_cq = on.unused_queue.get();
   wanted.cap = {1, 1, 1, 1, 0};
@@ -157,7 +171,7 @@ TENSORHUB_DECL bool source::accept(handle<rdma_cm_id>& id, const rail& on, const
   given.initiator_depth = std::min<std::uint8_t>(1, asked.initiator_depth);
   given.rnr_retry_count = 7;
   try {
-    readers_.emplace(raw, reader_connection{std::move(id), reader});
+    readers_.emplace(raw, reader_connection{std::move(id), {greeting.reader}, {greeting.source}});
   } catch (...) {  // no memory: the reader is refused
     ::rdma_destroy_qp(raw);
     return false;

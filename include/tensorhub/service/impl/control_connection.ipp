@@ -1,0 +1,322 @@
+#pragma once
+/// \file control_connection.ipp
+/// The loop of a control connection: moves messages and time between its socket and its ends.
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <stop_token>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "tensorhub/config.hpp"
+#include "tensorhub/detail/split_list.hpp"
+#include "tensorhub/detail/thread_name.hpp"
+#include "tensorhub/error.hpp"
+#include "tensorhub/policy/steady_clock.hpp"
+#include "tensorhub/service/codec.hpp"
+#include "tensorhub/service/control_connection.hpp"
+#include "tensorhub/service/handshake.hpp"
+#include "tensorhub/service/zmq_socket.hpp"
+
+namespace tensorhub::inline TENSORHUB_MODE {
+
+class control_connection::loop {
+ public:
+  loop(std::string servers, std::optional<client_security> security)
+      : servers_{std::move(servers)},
+        addresses_{detail::split_list(servers_)},
+        address_{addresses_.front()},
+        security_{std::move(security)},
+        context_{detail::shared_context()},
+        socket_{detail::bounded_socket(*context_, zmq::socket_type::dealer)},
+        handshakes_{*context_, socket_, detail::handshake_failures} {
+    try {
+      if (security_) {
+        socket_.set(zmq::sockopt::curve_publickey, security_->keys.public_key);
+        socket_.set(zmq::sockopt::curve_secretkey, security_->keys.secret_key);
+      }
+      socket_.set(zmq::sockopt::reconnect_ivl, 50);
+      socket_.set(zmq::sockopt::reconnect_ivl_max, 1000);
+      connect();
+    } catch (const zmq::error_t& e) {
+      throw error(errc::invalid_argument,
+                  "invalid server address '" + address_ + "' (" + e.what() + "): expected tcp://host:port");
+    }
+    thread_ = std::jthread{[this](const std::stop_token& stop) { run(stop); }};
+  }
+  ~loop() {
+    thread_.request_stop();
+    signal_.raise();
+  }
+  loop(const loop&) = delete;
+  loop& operator=(const loop&) = delete;
+
+  [[nodiscard]] bool fits(const std::string& servers, const std::optional<client_security>& security) const {
+    const std::lock_guard lock{ends_mutex_};
+    return servers == servers_ && security == security_ && ends_.size() < limits::workers_of_connection / 2;
+  }
+
+  void add(control_end& end) {
+    const std::lock_guard lock{ends_mutex_};
+    ends_.push_back(&end);
+    if (current_ != 0) end.move_to_server(clock_.now(), current_);
+    // ZeroMQ does not connect again by itself to a server that has refused the keys.
+    if (is_refused_) connects_again_ = {};
+    signal_.raise();
+  }
+
+  void remove(control_end& end) noexcept {
+    const std::lock_guard lock{ends_mutex_};
+    try {
+      static_cast<void>(end.step(clock_.now(), last_words_));
+    } catch (...) {  // no memory: the server finds out by itself
+    }
+    std::erase(ends_, &end);
+    signal_.raise();
+  }
+
+  void wake() noexcept { signal_.raise(); }
+
+  void use_server(std::size_t index) {
+    {
+      const std::lock_guard lock{mutex_};
+      wanted_ = index % addresses_.size();
+    }
+    signal_.raise();
+  }
+
+  [[nodiscard]] std::string trouble() const {
+    const std::lock_guard lock{mutex_};
+    return trouble_;
+  }
+
+ private:
+  void run(const std::stop_token& stop) {
+    static constexpr std::chrono::milliseconds pause_after_failure{10};
+    detail::name_thread("tensorhub-ctrl");
+    while (!stop.stop_requested()) {
+      try {
+        step();
+      } catch (...) {  // no memory
+        std::this_thread::sleep_for(pause_after_failure);
+      }
+    }
+  }
+
+  /// One round of the thread: what has come, what is due, what is to be sent; then it waits.
+  void step() {
+    receive_all();
+    poll_handshake_events();
+    step_ends();
+    if (move_to_wanted_server()) step_ends();
+    send_all();
+    detail::wait_for_input(socket_, signal_, clock_.now(), std::min(due_, connects_again()),
+                           &handshakes_.socket());
+  }
+
+  void step_ends() {
+    const std::lock_guard lock{ends_mutex_};
+    due_ = time_point::never();
+    std::move(last_words_.begin(), last_words_.end(), std::back_inserter(sending_));
+    last_words_.clear();
+    for (control_end* const each : ends_) due_ = std::min(due_, each->step(clock_.now(), sending_));
+  }
+
+  /// True: it has moved.
+  [[nodiscard]] bool move_to_wanted_server() {
+    std::size_t next = 0;
+    {
+      const std::lock_guard lock{mutex_};
+      next = wanted_;
+    }
+    if (next == current_) return false;
+    try {
+      socket_.disconnect(address_);
+    } catch (const zmq::error_t&) {  // ZeroMQ has already given up this connection
+    }
+    sending_.clear();
+    const std::lock_guard lock{ends_mutex_};
+    current_ = next;
+    address_ = addresses_[current_];
+    try {
+      connect();
+    } catch (const zmq::error_t&) {  // invalid address: the sessions try the next one after a while
+    }
+    for (control_end* const each : ends_) each->move_to_server(clock_.now(), current_);
+    return true;
+  }
+
+  /// Connects to `address_`, and expects the server key that `security_` names for it.
+  void connect() {
+    if (security_) socket_.set(zmq::sockopt::curve_serverkey, for_server(*security_, current_).server_key);
+    socket_.connect(address_);
+  }
+
+  void receive_all() {
+    // Bounded, so that a flood does not starve the timers.
+    for (int taken = 0; taken < 256; ++taken) {
+      zmq::message_t frame;
+      try {
+        if (!socket_.recv(frame, zmq::recv_flags::dontwait)) return;
+      } catch (const zmq::error_t&) {
+        return;
+      }
+      const decode_result decoded =
+          decoder_.decode({static_cast<const std::byte*>(frame.data()), frame.size()});
+      heard_ = heard_ || decoded.ok();
+      {
+        const std::scoped_lock lock{mutex_, ends_mutex_};
+        trouble_.clear();
+        is_refused_ = false;
+      }
+      if (decoded.ok())
+        deliver(decoded.message);
+      else
+        refuse(decoded);
+    }
+  }
+
+  /// To its recipient, or to every end if the message names none.
+  void deliver(const messages::envelope& message) {
+    const std::lock_guard lock{ends_mutex_};
+    for (control_end* const each : ends_) {
+      if (each->receive(clock_.now(), message) && message.recipient != 0) return;
+    }
+  }
+
+  /// If the only configured server rejects the handshake before it has ever answered, fail pending calls
+  /// immediately. Otherwise connect again after a second, because the server may have restarted with old
+  /// settings, or the next server of the list may accept; pending calls then fail at their deadline.
+  void poll_handshake_events() {
+    while (const auto event = handshakes_.next()) {
+      const auto security = security_ ? std::optional{for_server(*security_, current_)} : std::nullopt;
+      detail::handshake_trouble trouble = detail::explain_handshake(*event, address_, security);
+      {
+        const std::lock_guard lock{mutex_};
+        trouble_ = trouble.why.sentence;
+      }
+      if (!trouble.certain) continue;
+      const std::lock_guard lock{ends_mutex_};
+      is_refused_ = !heard_ && addresses_.size() == 1;
+      if (!is_refused_) connects_again_ = clock_.now() + std::chrono::seconds{1};
+      if (is_refused_) say_goodbye(std::move(trouble.why));
+    }
+    if (clock_.now() < connects_again()) return;
+    {
+      const std::lock_guard lock{ends_mutex_};
+      connects_again_ = time_point::never();
+    }
+    try {
+      socket_.disconnect(address_);
+    } catch (const zmq::error_t&) {  // ZeroMQ has already given up this connection
+    }
+    try {
+      connect();
+    } catch (const zmq::error_t&) {  // cannot happen: the same address has worked before
+    }
+  }
+  [[nodiscard]] time_point connects_again() const {
+    const std::lock_guard lock{ends_mutex_};
+    return connects_again_;
+  }
+
+  /// The other side is not a TensorHub server of this protocol.
+  void refuse(const decode_result& decoded) {
+    if (decoded.fault != decode_fault::other_protocol && decoded.fault != decode_fault::wrong_magic) return;
+    const std::lock_guard lock{ends_mutex_};
+    say_goodbye({errc::protocol_mismatch,
+                 decoded.fault == decode_fault::wrong_magic
+                     ? "the process that answers at " + address_ +
+                           " is not a TensorHub reference server: check the address"
+                     : "the reference server at " + address_ + " speaks control protocol " +
+                           std::to_string(decoded.protocol) + ", this process speaks " +
+                           std::to_string(control_protocol) + ": use the same TensorHub release for both"});
+  }
+
+  /// Ends all sessions with this reason. Pre-condition: ends_mutex_ is held.
+  void say_goodbye(messages::status reason) {
+    messages::goodbye_push goodbye;
+    goodbye.reason = std::move(reason);
+    messages::envelope envelope;
+    envelope.body = std::move(goodbye);
+    for (control_end* const each : ends_) static_cast<void>(each->receive(clock_.now(), envelope));
+  }
+
+  void send_all() {
+    for (const messages::envelope& message : sending_) {
+      try {
+        const auto frame = encoder_.encode(message);
+        // A full socket loses the message like a broken connection; the session repeats its requests.
+        static_cast<void>(
+            socket_.send(zmq::const_buffer{frame.data(), frame.size()}, zmq::send_flags::dontwait));
+      } catch (const zmq::error_t&) {  // the connection is gone: the session repeats its requests
+      } catch (const error& e) {       // the message exceeds a limit: its call must not wait
+        messages::goodbye_push goodbye;
+        goodbye.reason = {e.code(), "a message to the reference server cannot be sent: " + e.sentence()};
+        messages::envelope envelope;
+        envelope.recipient = message.sender;
+        envelope.body = std::move(goodbye);
+        deliver(envelope);
+        signal_.raise();  // its end has more to say
+      }
+    }
+    sending_.clear();
+  }
+
+  const std::string servers_;
+  const std::vector<std::string> addresses_;  ///< of servers that may take over from each other
+  steady_clock clock_;
+  mutable std::mutex mutex_;
+  std::size_t wanted_ = 0;  ///< guarded by mutex_
+  std::string trouble_;     ///< guarded by mutex_
+  /// Held while ends are called, so that none is called after `remove`.
+  mutable std::mutex ends_mutex_;
+  std::vector<control_end*> ends_;              ///< guarded by ends_mutex_, as the next four
+  std::vector<messages::envelope> last_words_;  ///< of ends that were removed
+  time_point connects_again_ = time_point::never();
+  bool is_refused_ = false;  ///< the only server has refused the handshake, and there was no other since
+  std::size_t current_ = 0;  ///< index of `address_`; changed by the thread only
+  std::string address_;      ///< used by the thread only, like all members below
+  bool heard_ = false;       ///< a server has answered before
+  time_point due_ = time_point::never();  ///< when an end wants to be stepped
+  std::vector<messages::envelope> sending_;
+  const std::optional<client_security> security_;
+  std::shared_ptr<zmq::context_t> context_;
+  zmq::socket_t socket_;
+  detail::handshake_monitor handshakes_;
+  encoder encoder_;
+  decoder decoder_;
+  detail::wake_event signal_;
+  std::jthread thread_;  ///< last member: uses all members above
+};
+
+TENSORHUB_DECL control_connection::control_connection(std::string servers,
+                                                      std::optional<client_security> security)
+    : loop_{std::make_unique<loop>(std::move(servers), std::move(security))} {}
+TENSORHUB_DECL control_connection::~control_connection() = default;
+TENSORHUB_DECL bool control_connection::fits(const std::string& servers,
+                                             const std::optional<client_security>& security) const {
+  return loop_->fits(servers, security);
+}
+TENSORHUB_DECL void control_connection::add(control_end& end) {
+  loop_->add(end);
+}
+TENSORHUB_DECL void control_connection::remove(control_end& end) noexcept {
+  loop_->remove(end);
+}
+TENSORHUB_DECL void control_connection::wake() noexcept {
+  loop_->wake();
+}
+TENSORHUB_DECL void control_connection::use_server(std::size_t index) {
+  loop_->use_server(index);
+}
+TENSORHUB_DECL std::string control_connection::trouble() const {
+  return loop_->trouble();
+}
+
+}  // namespace tensorhub::inline TENSORHUB_MODE
