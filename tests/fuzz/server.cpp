@@ -411,16 +411,18 @@ class scene {
       const auto* source = server_.record_of(lease.source);
       const auto* reader = server_.record_of(lease.reader);
       fuzz::require(source != nullptr || lease.source, "a lease names its source");
-      fuzz::require(reader != nullptr || lease.cutting_off || lease.reserved,
-                    "a lease has a reader, is reserved for one, or is being cut off");
-      if (reader != nullptr && lease.upstream && !lease.cutting_off)
-        fuzz::require(reader->upstream_lease == lease.id && reader->upstream == source, "one upstream each");
-      if (lease.counted) ++load[lease.source];
-      if (lease.counted && !lease.reserved) ++sources[lease.reader];
+      fuzz::require(
+          reader != nullptr || lease.stage == catalog_detail::lease_stage::cutting_off || lease.is_reserved(),
+          "a lease has a reader, is reserved for one, or is being cut off");
+      if (reader != nullptr && lease.upstream && lease.stage != catalog_detail::lease_stage::cutting_off)
+        fuzz::require(reader->as_reader.upstream_lease == lease.id && reader->as_reader.upstream == source,
+                      "one upstream each");
+      if (lease.lasts()) ++load[lease.source];
+      if (lease.lasts() && !lease.is_reserved()) ++sources[lease.reader];
     });
     for (const auto& [id, number] : load) {
       const auto* source = server_.record_of(id);
-      fuzz::require(source == nullptr || source->load == number,
+      fuzz::require(source == nullptr || source->as_source.load == number,
                     "a source's load is the number of its leases");
       fuzz::require(lies_ || number <= limits.credits, "nobody has more readers than credits");
     }
@@ -429,12 +431,14 @@ class scene {
     // Who holds a version is the end, whatever it reads for another one.
     for (const speaker& each : speakers_) {
       const auto* at = server_.record_of(each.id);
-      for (std::size_t steps = 0; at != nullptr && at->receiving; ++steps, at = at->upstream)
+      for (std::size_t steps = 0; at != nullptr && at->receiving; ++steps, at = at->as_reader.upstream)
         fuzz::require(steps <= server_.worker_count(), "upstreams have an end");
       const auto* record = server_.record_of(each.id);
       if (record == nullptr) continue;
-      fuzz::require(record->answers.size() <= limits::worker_requests_in_flight, "open requests are bounded");
-      fuzz::require(record->reading.size() <= 4 * limits::sources, "leases of one reader are bounded");
+      fuzz::require(record->requests.answers.size() <= limits::worker_requests_in_flight,
+                    "open requests are bounded");
+      fuzz::require(record->as_reader.leases.size() <= 4 * limits::sources,
+                    "leases of one reader are bounded");
       fuzz::require(
           record->model->waiters.size() <= limits::worker_requests_in_flight * server_.worker_count(),
           "waiters are bounded by who has joined");

@@ -268,15 +268,14 @@ class driver {
     std::map<std::pair<version_number, std::string>, std::uint32_t> crossings;
     std::vector<incarnation> readers;
     core.for_each_lease([&](const auto& lease) {
-      if (lease.upstream && !lease.cutting_off) {
+      if (lease.upstream && lease.stage != catalog_detail::lease_stage::cutting_off) {
         ++upstreams[lease.reader];
         const auto* reader = core.record_of(lease.reader);
         REQUIRE(reader != nullptr);
-        REQUIRE(reader->upstream_lease == lease.id);
-        REQUIRE(reader->upstream == core.record_of(lease.source));
+        REQUIRE(reader->as_reader.upstream_lease == lease.id);
+        REQUIRE(reader->as_reader.upstream == core.record_of(lease.source));
       }
-      REQUIRE(lease.counted == !(lease.moving || lease.cutting_off));
-      if (!lease.counted) return;
+      if (!lease.lasts()) return;
       ++load[lease.source];
       if (lease.reader) ++sources[lease.reader];
       if (lease.crossing) ++crossings[{lease.version, lease.datacenter}];
@@ -284,14 +283,14 @@ class driver {
     });
     for (const auto& [source, count] : load) {
       REQUIRE(count <= limits.credits);
-      if (const auto* record = core.record_of(source)) REQUIRE(record->load == count);
+      if (const auto* record = core.record_of(source)) REQUIRE(record->as_source.load == count);
     }
     for (const auto& [reader, count] : sources) REQUIRE(count <= limits.sources);
     for (const auto& [reader, count] : upstreams) REQUIRE(count == 1);
     for (const auto& [where, count] : crossings) REQUIRE(count == 1);
     for (const incarnation reader : readers) {
       const auto* at = core.record_of(reader);
-      for (std::size_t steps = 0; at != nullptr; ++steps, at = at->upstream)
+      for (std::size_t steps = 0; at != nullptr; ++steps, at = at->as_reader.upstream)
         REQUIRE(steps <= core.worker_count());
     }
   }

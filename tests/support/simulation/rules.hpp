@@ -97,15 +97,16 @@ class contract_rules {
     std::set<std::pair<incarnation, incarnation>> running;
     std::set<std::pair<incarnation, incarnation>> reads_from;
     server_->for_each_lease([&](const auto& lease) {
-      if (lease.adopted) return;  // an earlier server granted the lease, by its own view
-      const bool lasts = !lease.cutting_off && !lease.moving;
+      if (lease.inherited) return;  // an earlier server granted the lease, by its own view
+      const bool lasts = lease.lasts();
       if (lasts && lease.upstream && lease.reader &&
           !upstream.try_emplace(lease.reader, lease.source, lease.version).second)
         violate_({rule::upstreams, "worker " + to_hex(lease.reader) + " has two upstreams"});
       if (lasts) ++readers[lease.source];
       if (lasts && running.contains({lease.source, lease.reader})) ++statistics_->trades;
       if (lasts) running.emplace(lease.reader, lease.source);
-      if (lasts && !lease.reserved && lease.reader && !reads_from.emplace(lease.reader, lease.source).second)
+      if (lasts && !lease.is_reserved() && lease.reader &&
+          !reads_from.emplace(lease.reader, lease.source).second)
         violate_({rule::leases,
                   "worker " + to_hex(lease.reader) + " was given source " + to_hex(lease.source) + " twice"});
       const std::string here = datacenter_of(lease.reader);

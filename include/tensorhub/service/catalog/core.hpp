@@ -60,9 +60,11 @@ struct core {
   std::set<lease_id> sourceless{};  ///< granted by an earlier server; their source has not joined this one
 
   bool retention_changed = false;    ///< requests that wait for a handover should be tried again
-  std::set<incarnation> suspects{};  ///< workers that are `suspect` or `unreachable`
+  std::set<incarnation> suspects{};  ///< workers that are not `heard`
   std::set<incarnation> lingered{};  ///< readers that were left at the deadline of a drain, once
   std::vector<std::pair<incarnation, verdict>> condemned{};  ///< found out during this event
+
+  std::string refused{};  ///< the last transition that was not made
 
   std::vector<outgoing> output{};
   std::vector<log_line> log_lines{};
@@ -103,8 +105,21 @@ struct core {
 
   /// The worker was heard within two heartbeats, and nobody has lost it since.
   [[nodiscard]] bool is_heard(const worker_state& worker) const noexcept {
-    return now - worker.last_heard <= 2 * options.heartbeat_interval && !worker.suspect &&
-           !worker.unreachable;
+    return now - worker.signs.last_heard <= 2 * options.heartbeat_interval &&
+           worker.signs.life == liveness::heard;
+  }
+
+  /// Makes a transition. One that the machine's table does not have is a fault of the catalog: it is not made,
+  /// and logged; `check_rules` reports it.
+  template <typename State>
+  void move_to(State& state, State next) {
+    if (state == next) return;
+    if (may_follow(state, next)) {
+      state = next;
+      return;
+    }
+    refused = std::string{name_of(state)} + " -> " + std::string{name_of(next)};
+    log(log_level::error, "a fault of the catalog: it has no transition " + refused);
   }
 
   /// All leases, in the order in which they were granted.
@@ -122,8 +137,8 @@ struct core {
   }
   /// Sends the answer to a request, and stores it for retries.
   void answer(worker_state& worker, request_sequence sequence, messages::message body) {
-    const auto slot = worker.answers.find(sequence.value);
-    if (slot != worker.answers.end()) {
+    const auto slot = worker.requests.answers.find(sequence.value);
+    if (slot != worker.requests.answers.end()) {
       counted.answered(worker, slot->second, body, now);
       slot->second.message = body;
     }

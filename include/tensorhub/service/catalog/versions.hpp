@@ -23,8 +23,9 @@ class versions {
   void hold(worker_state& worker, const messages::reference& reference, bool publisher) {
     count_filling(worker, -1);
     worker.held = reference;
+    core_.move_to(worker.holding, reference.open ? holding::open : holding::whole);
     worker.publisher = publisher;
-    worker.leaving = false;  // a process that leaves holds nothing anew
+    worker.parting.leaving = false;  // a process that leaves holds nothing anew
     version_state& version = version_of(*worker.model, reference.version);
     count_filling(worker, 1);
     if (!version.roots[worker.shard.index]) version.roots[worker.shard.index] = reference.root;
@@ -38,7 +39,7 @@ class versions {
                                               const messages::reference& reference) {
     if (const digest128 known = known_root(worker, reference.version)) return known == reference.root;
     if (is_open(*worker.model, reference.version, worker.shard.index)) return false;
-    return worker.was_elsewhere || reference.version <= worker.model->latest_seen;
+    return worker.past.was_elsewhere || reference.version <= worker.model->latest_seen;
   }
   /// Nobody has this shard of the version completely, but somebody is filling it.
   [[nodiscard]] static bool is_open(const model_state& model, version_number version, std::uint32_t shard) {
@@ -66,8 +67,35 @@ class versions {
     if (!worker.held) return;
     count_filling(worker, -1);
     worker.held.reset();
+    core_.move_to(worker.holding, holding::nothing);
     worker.publisher = false;
     reindex(worker);
+  }
+
+  /// Its unpublish has begun, or it is gone: nobody begins to read it.
+  void withdraw(worker_state& worker) {
+    if (worker.held) core_.move_to(worker.holding, holding::withdrawn);
+    reindex(worker);
+  }
+
+  /// It has finished an update that other shards have not finished.
+  void await_group(worker_state& worker) {
+    if (worker.holding == holding::whole) core_.move_to(worker.holding, holding::pending);
+    reindex(worker);
+  }
+  void end_group(worker_state& worker) {
+    if (worker.holding == holding::pending) core_.move_to(worker.holding, holding::whole);
+    reindex(worker);
+  }
+
+  /// An update has been decided that will write into its memory.
+  void begin_overwriting(worker_state& worker) {
+    if (worker.writing == writing::idle) core_.move_to(worker.writing, writing::overwriting);
+    reindex(worker);
+  }
+  /// That update has failed before the worker heard of it. (It may be in another one.)
+  void spare(worker_state& worker) {
+    if (worker.writing == writing::overwriting) core_.move_to(worker.writing, writing::idle);
   }
 
   /// The worker reports a version with another root than the published one.
@@ -82,51 +110,50 @@ class versions {
   /// The worker receives this version and can be read meanwhile.
   void receive(worker_state& worker, const messages::reference& shown) {
     worker.receiving = shown;
-    worker.chunks_received = 0;
+    core_.move_to(worker.writing, writing::receiving);
+    worker.progress.chunks_received = 0;
     update_chain(worker);
     reindex(worker);
   }
+  /// Readers get no more of it, and the worker has not reported the end of its update.
   void end_receiving(worker_state& worker) {
-    worker.receiving.reset();
-    update_chain(worker);
-    reindex(worker);
+    if (worker.writing == writing::receiving) core_.move_to(worker.writing, writing::overwriting);
+    end_showing(worker);
+  }
+  void end_writing(worker_state& worker) {
+    core_.move_to(worker.writing, writing::idle);
+    end_showing(worker);
   }
 
   /// Offers the worker to readers if it shows a readable version; withdraws the offer otherwise.
   void reindex(worker_state& worker) {
-    offer wanted = offer::none;
-    if ((worker.receiving && !worker.withdrawn) || worker.shows_open()) {
-      wanted = offer::receiving;
-    } else if (worker.held && !worker.withdrawn && !worker.overwriting &&
-               (!worker.replica->torn || worker.group_pending)) {
-      wanted = offer::complete;  // in a torn replica, only shards that the next update has repaired
-    }
+    offer wanted = offer_of(worker);
     version_number version = wanted == offer::none ? version_number{} : worker.shown()->version;
     if (is_void(*worker.model, version)) {
       wanted = offer::none;
       version = {};
     }
-    if (wanted == worker.offered && version == worker.offered_version) return;
-    if (worker.offered != offer::none) {
-      index_of(worker, worker.offered_version).erase(worker.places, places_of);
-      worker.offered = offer::none;
+    if (wanted == worker.as_source.offered && version == worker.as_source.version) return;
+    if (worker.as_source.offered != offer::none) {
+      index_of(worker, worker.as_source.version).erase(worker.as_source.places, places_of);
+      worker.as_source.offered = offer::none;
     }
-    worker.offered_version = version;
+    worker.as_source.version = version;
     if (wanted == offer::none) return;
-    worker.offered = wanted;
+    worker.as_source.offered = wanted;
     // The record may have been forgotten while the worker was not offered, and is made anew here.
     digest128& root = version_of(*worker.model, version).roots[worker.shard.index];
     if (!root) root = worker.shown()->root;
     source_index& index = index_of(worker, version);
     if (wanted == offer::complete) note_gain(worker, version, index);
-    index.insert(worker, worker.places, worker.place, worker.load, wanted == offer::complete,
-                 worker.publisher);
+    index.insert(worker, worker.as_source.places, worker.place, worker.as_source.load,
+                 wanted == offer::complete, worker.publisher);
   }
   /// The number of counted leases on the worker has changed.
   void change_load(worker_state& worker, std::uint32_t load) {
-    worker.load = load;
-    if (worker.offered == offer::none) return;
-    index_of(worker, worker.offered_version).change_load(worker, worker.places, load, places_of);
+    worker.as_source.load = load;
+    if (worker.as_source.offered == offer::none) return;
+    index_of(worker, worker.as_source.version).change_load(worker, worker.as_source.places, load, places_of);
   }
 
   /// Recomputes which version all shards of a replica hold. Sets `retry` of the replica or of the model's
@@ -166,7 +193,7 @@ class versions {
   [[nodiscard]] static bool may_hold(const replica_state& replica, version_number version) {
     return std::ranges::count(replica.workers, nullptr) > 0 &&
            std::ranges::any_of(replica.workers, [version](const worker_state* w) {
-             return w != nullptr && w->was_elsewhere && w->held && w->held->version == version;
+             return w != nullptr && w->past.was_elsewhere && w->held && w->held->version == version;
            });
   }
 
@@ -185,6 +212,28 @@ class versions {
   }
 
  private:
+  /// As what the worker is offered to readers, unless its version is void.
+  [[nodiscard]] static offer offer_of(const worker_state& worker) {
+    const bool is_hidden = worker.holding == holding::withdrawn || worker.signs.life == liveness::gone;
+    if (worker.receiving && !is_hidden) return offer::receiving;
+    switch (worker.holding) {
+      case holding::nothing:
+      case holding::withdrawn:
+        return offer::none;
+      case holding::open:
+        return offer::receiving;
+      case holding::pending:  // in a torn replica, only shards that the next update has repaired
+        return worker.is_overwritten() ? offer::none : offer::complete;
+      case holding::whole:
+        return worker.is_overwritten() || worker.replica->torn ? offer::none : offer::complete;
+    }
+    return offer::none;
+  }
+  void end_showing(worker_state& worker) {
+    worker.receiving.reset();
+    update_chain(worker);
+    reindex(worker);
+  }
   static void count_filling(const worker_state& worker, int change) {
     if (!worker.held || !worker.held->open) return;
     const auto record = worker.model->versions.find(worker.held->version);
@@ -200,7 +249,7 @@ class versions {
   void count_reliable(replica_state& replica, version_number complete) {
     const bool reliable = complete && !replica.letting_go && !replica.dropping &&
                           std::ranges::none_of(replica.workers, [](const worker_state* w) {
-                            return w == nullptr || w->spot || w->leaving;
+                            return w == nullptr || w->spot || w->parting.leaving;
                           });
     const version_number wanted = reliable ? complete : version_number{};
     if (wanted == replica.counts_for) return;
@@ -210,7 +259,7 @@ class versions {
     core_.retention_changed = true;
   }
 
-  static source_places& places_of(worker_state& worker) noexcept { return worker.places; }
+  static source_places& places_of(worker_state& worker) noexcept { return worker.as_source.places; }
 
   [[nodiscard]] source_index& index_of(const worker_state& worker, version_number version) {
     return *version_of(*worker.model, version).sources[worker.shard.index];

@@ -33,8 +33,9 @@ inline constexpr std::chrono::milliseconds tick_interval{20};
 
 /// Forgets answers that the worker no longer waits for: it has received them, or has given up the requests.
 TENSORHUB_DECL void forget_answers(catalog_detail::worker_state& worker, const messages::envelope& said) {
-  worker.closed.learn(said);
-  std::erase_if(worker.answers, [&](const auto& entry) { return worker.closed.contains({entry.first}); });
+  worker.requests.closed.learn(said);
+  std::erase_if(worker.requests.answers,
+                [&](const auto& entry) { return worker.requests.closed.contains({entry.first}); });
 }
 
 }  // namespace catalog_detail
@@ -48,7 +49,7 @@ struct catalog::parts {
         questions{core},
         stuck{core},
         leases{core, versions, std::move(scheduler)},
-        operations{core.policy},
+        operations{core},
         updates{core, versions, retention, questions, leases, operations, std::move(consistency)},
         publishing{core, versions, retention, leases, operations, updates},
         membership{core, versions, retention, questions, leases, operations, updates} {}
@@ -181,24 +182,24 @@ TENSORHUB_DECL void catalog::handle(const messages::envelope& envelope) {
   if (worker == nullptr) return parts_->membership.notify_goodbye(from);
   // Requests may wait for a sign of life of this worker.
   if (worker->model->waits_to_let_go && !core().is_heard(*worker)) core().retention_changed = true;
-  worker->last_heard = core().now;
-  worker->suspect = worker->unreachable = false;
+  worker->signs.last_heard = core().now;
+  core().move_to(worker->signs.life, catalog_detail::liveness::heard);
   catalog_detail::forget_answers(*worker, envelope);
   if (const auto* beat = get_if<messages::heartbeat_request>(&envelope.body)) {
     if (beat->retention < worker->model->keeps.revision)
       core().send(from, {}, messages::retention_push{worker->model->keeps});
-    if (beat->chunks > worker->most_chunks) worker->progressed = core().now;
-    worker->most_chunks = std::max(worker->most_chunks, beat->chunks);
-    worker->chunks_received = beat->chunks;
+    if (beat->chunks > worker->progress.most_chunks) worker->progress.progressed = core().now;
+    worker->progress.most_chunks = std::max(worker->progress.most_chunks, beat->chunks);
+    worker->progress.chunks_received = beat->chunks;
     return core().send(from, {}, core().beat_for(*worker->model));
   }
-  if (!envelope.sequence || worker->closed.contains(envelope.sequence)) return;
-  if (worker->answers.size() >= limits::worker_requests_in_flight &&
-      !worker->answers.contains(envelope.sequence.value)) {
+  if (!envelope.sequence || worker->requests.closed.contains(envelope.sequence)) return;
+  if (worker->requests.answers.size() >= limits::worker_requests_in_flight &&
+      !worker->requests.answers.contains(envelope.sequence.value)) {
     return core().log(log_level::warning, who(*worker) + " has too many requests in flight; one was dropped",
                       about(*worker));
   }
-  const auto [answer, fresh] = worker->answers.try_emplace(envelope.sequence.value);
+  const auto [answer, fresh] = worker->requests.answers.try_emplace(envelope.sequence.value);
   if (!fresh) {
     if (answer->second.message) core().send(from, envelope.sequence, *answer->second.message);
     return;
@@ -227,7 +228,7 @@ void catalog::give(catalog_detail::worker_state& worker, request_sequence sequen
   } else if constexpr (requires { parts_->questions.on(worker, sequence, request); }) {
     parts_->questions.on(worker, sequence, request);
   } else {
-    worker.answers.erase(sequence.value);
+    worker.requests.answers.erase(sequence.value);
     core().log(log_level::warning, who(worker) + " sent a message that only a server sends; it was ignored",
                about(worker));
   }
