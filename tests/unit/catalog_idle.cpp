@@ -56,7 +56,7 @@ TEST_CASE("catalog: a reader that receives nothing for long loses its source to 
   CHECK(s.server.leases_on(s.trainer) == 2);
   CHECK(s.server.core.record_of(s.trainer)->as_source.load == 1);
   CHECK(s.server.core.statistics().sources_taken_back == 1);
-  s.server.check_leases();
+  s.server.check_rules();
   s.server.send(s.idle, messages::lease_released_request{s.given.lease});
   CHECK(s.server.leases_on(s.trainer) == 1);
 }
@@ -128,7 +128,7 @@ TEST_CASE("catalog: a seed that receives nothing for long is the seed no more") 
   server.pass_alive(2000ms, {trainer, seed, other});
   CHECK(server.sources_of(other, asked).front().source == trainer);
   CHECK(server.push<messages::reassign_push>(seed).has_value());
-  server.check_leases();
+  server.check_rules();
 }
 
 TEST_CASE("catalog: who reads from idle readers alone is given a source that one of them keeps") {
@@ -146,7 +146,7 @@ TEST_CASE("catalog: who reads from idle readers alone is given a source that one
   REQUIRE(stall.result.ok());
   REQUIRE(stall.sources.size() == 1);
   CHECK(stall.sources.front().source == trainer);
-  server.check_leases();
+  server.check_rules();
 }
 
 // ---- drains that had to be forced

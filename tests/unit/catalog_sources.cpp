@@ -21,7 +21,7 @@ struct scene {
     REQUIRE(server.publish(trainer, 1).ok());
     server.clear();
   }
-  ~scene() { server.check_leases(); }
+  ~scene() { server.check_rules(); }
   [[nodiscard]] bool is_upstream(incarnation reader, incarnation source) const {
     return server.core.record_of(reader)->as_reader.upstream == server.core.record_of(source);
   }
@@ -195,7 +195,7 @@ TEST_CASE("catalog: a chain is one: each reader reads from the one before") {
     REQUIRE(sources.size() == 1);
     CHECK(sources[0].source == last);
     last = reader;
-    server.check_leases();
+    server.check_rules();
   }
 }
 
@@ -240,12 +240,12 @@ TEST_CASE("catalog: who takes a place needs a credit of its own for the one who 
   for (std::uint64_t i = 0; i < 30; ++i) {
     const incarnation reader = server.join(10 + i, "rollout-" + std::to_string(i));
     upstream[reader] = server.start_shown(reader).front();
-    server.check_leases();
+    server.check_rules();
   }
   // Those who have readers already look for a source again.
   for (const auto& [reader, lost] : upstream) {
     CHECK(server.lose_source(reader, lost).result.ok());
-    server.check_leases();
+    server.check_rules();
   }
 }
 
@@ -329,12 +329,13 @@ TEST_CASE("catalog: readers that only have each other are saved by a whole sourc
   s.server.pass_alive(6000ms, {s.a, s.b, s.c});
   auto young = s.server.join_message("trainer");
   young.held = s.server.reference(1);
+  s.server.clear();
   REQUIRE(s.server.ask<messages::join_reply>({30}, young).result.ok());
-  const auto reply = s.server.stall(s.a);
-  REQUIRE(reply.result.ok());
-  REQUIRE(reply.sources.size() == 1);
-  CHECK(reply.sources[0].source == incarnation{30});
+  const auto told = s.server.push<messages::reassign_push>(s.a);
+  REQUIRE(told.has_value());
+  CHECK(told->source.source == incarnation{30});
   CHECK(s.is_upstream(s.a, {30}));
+  CHECK(s.server.stall(s.a).result.ok());
   CHECK(s.server.stall(s.b).result.ok());
 }
 
@@ -408,7 +409,7 @@ TEST_CASE("catalog: a dead receiving source's readers go on without it, and neve
   REQUIRE(b[0].source == s.a);
   s.server.join(20, "rollout-a");  // takes the place of `a`
   CHECK(s.server.leases_on(s.a) == 0);
-  s.server.check_leases();
+  s.server.check_rules();
   for (const incarnation reader : {s.b, s.c}) CHECK(s.server.stall(reader).result.ok());
 }
 
@@ -461,7 +462,7 @@ struct far_scene {
     REQUIRE(server.publish(trainer, 1).ok());
     server.clear();
   }
-  ~far_scene() { server.check_leases(); }
+  ~far_scene() { server.check_rules(); }
   [[nodiscard]] std::size_t crossings() const {
     std::size_t count = 0;
     server.core.for_each_lease([&](const auto& lease) { count += lease.crossing && lease.lasts() ? 1 : 0; });

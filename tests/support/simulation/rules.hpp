@@ -2,6 +2,7 @@
 /// \file rules.hpp
 /// The rules that hold between a server and its workers at every moment of a history.
 ///
+///   catalog   what service/catalog/rules.hpp asserts of the server alone
 ///   leases    each is on a worker that shows its version; no worker has more readers than the scheduler's
 ///             credits
 ///   upstreams those of one version form no cycle
@@ -91,6 +92,7 @@ class contract_rules {
   }
 
   void check_leases() {
+    if (const std::string broken = server_->broken_rule(); !broken.empty()) violate_({rule::catalog, broken});
     std::map<incarnation, std::pair<incarnation, version_number>> upstream;
     std::map<incarnation, std::uint32_t> readers;
     std::map<std::tuple<std::string, version_number, std::uint32_t>, std::size_t> seeds;

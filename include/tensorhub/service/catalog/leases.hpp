@@ -280,7 +280,10 @@ class leases {
     worker_state* reader = operation->replica->workers[old.shard];
     if (old.is_reserved()) return move_reserved(source, old, *operation, *member, reader);
     if (reader == nullptr || reader->id != old.reader) return;
-    if (!old.upstream || promote(*reader, id)) return dismiss(id, *operation, *reader);
+    if (!old.upstream || promote(*reader, id)) {
+      take_back(core_.leases.at(id), *reader);
+      return grow(*operation, *reader, member->excluded, nullptr);
+    }
     const auto chosen = choosing_.choose(asker_of(*operation, old.shard, reader), member->excluded, &source,
                                          false, true, old.crossing);
     if (chosen.source == nullptr) return;
@@ -434,17 +437,6 @@ class leases {
     core_.send(reader.id, {}, messages::reassign_push{old, assignment_of(operation, lease, reader)});
   }
 
-  /// Tells the reader to release this source, and looks for another one for it.
-  void dismiss(lease_id id, operation_state& operation, worker_state& reader) {
-    move_to(core_.leases.at(id), lease_stage::moving);
-    core_.leases.at(id).upstream = false;
-    messages::reassign_push push{id, {}};
-    push.source.operation = operation.counter;
-    push.source.version = operation.version;
-    core_.send(reader.id, {}, std::move(push));
-    grow(operation, reader, member_of(operation, reader.shard.index)->excluded, nullptr);
-  }
-
   [[nodiscard]] bool has_paused(time_point since) const noexcept {
     return core_.now - since > core_.options.progress_timeout;
   }
@@ -550,6 +542,7 @@ class leases {
   void charge(const lease_state& lease, bool counts) {
     worker_state* source = core_.find(lease.source);
     if (source == nullptr) return;
+    if (!counts) core_.mark_credits(*source->model);
     versions_.change_load(*source, counts ? source->as_source.load + 1 : source->as_source.load - 1);
     if (!lease.crossing) return;
     const auto record = source->model->versions.find(lease.version);

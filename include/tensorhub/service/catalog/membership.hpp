@@ -187,7 +187,7 @@ class membership {
   void end_recovery() {
     for (auto& [name, model] : core_.models) {
       end_recovery(model);
-      updates_.retry_all(model);  // also of a model that no earlier server has known
+      core_.mark_calls(model);  // also of a model that no earlier server has known
     }
     core_.retention_changed = true;
     questions_.end_recovery();
@@ -280,7 +280,7 @@ class membership {
     worker.past.called = worker.past.called || join.operation.value != 0;
     replica.closed_operation = std::max(replica.closed_operation, join.operation);
     if (is_fresh) succeed(worker, join);  // a repeated join may arrive late and be out of date
-    updates_.refresh(replica);
+    versions_.recompute(replica);
     return worker;
   }
 
@@ -354,7 +354,7 @@ class membership {
       }
     }
     for (worker_state* worker : drains) leases_.check_drained(*worker);
-    updates_.retry_all(model);
+    core_.mark_calls(model);
   }
 
   /// Of a goodbye. `disconnected`: the process may join again, as another incarnation.
@@ -427,7 +427,7 @@ class membership {
     }
     questions_.forget(worker);
     replica.workers[worker.shard.index] = nullptr;
-    updates_.refresh(replica);
+    versions_.recompute(replica);
     core_.lingered.erase(worker.id);
     core_.workers.erase(worker.id);
     --model.workers;
@@ -438,6 +438,7 @@ class membership {
     }
     if (model.workers == 0) {
       questions_.forget(model);
+      std::erase(core_.unsettled, &model);
       core_.models.erase(std::string{model.name});
     }
   }

@@ -69,20 +69,17 @@ class publishing {
     }
     if (!before_update) {
       worker.parting.parked.reset();
-      core_.move_to(worker.holding, holding::withdrawn);
+      versions_.withdraw(worker);
       if (worker.held->open) updates_.give_up_open(worker, who(worker) + " has taken it back");
-      versions_.reindex(worker);
-      updates_.refresh(*worker.replica);
+      versions_.recompute(*worker.replica);
     }
     worker.drain = drain_state{.sequence = sequence, .begun = core_.now};
     leases_.move_readers(worker);
     leases_.check_drained(worker);
-    updates_.serve_waiting(*worker.model);
   }
 
   void on(worker_state& worker, request_sequence sequence, const messages::holding_request& request) {
     core_.answer(worker, sequence, messages::status_reply{hold(worker, request.held)});
-    updates_.serve_waiting(*worker.model);
   }
 
   /// Decides again the unpublish requests that wait until a retained version is safe elsewhere.
@@ -107,7 +104,6 @@ class publishing {
       leases_.end(request.lease, &drain_state::moved);
     }
     core_.answer(worker, sequence, messages::status_reply{});
-    updates_.serve_waiting(*worker.model);
   }
 
   void on(worker_state& worker, request_sequence sequence, const messages::cut_off_done_request& request) {
@@ -155,7 +151,7 @@ class publishing {
     messages::drained_reply reply;
     reply.lost = version && retention::is_lost(*worker.model, version);
     versions_.drop(worker);
-    updates_.refresh(*worker.replica);
+    versions_.recompute(*worker.replica);
     core_.answer(worker, worker.parting.sequence, std::move(reply));
   }
 
@@ -178,7 +174,7 @@ class publishing {
       versions_.hold(worker, held, is_same && worker.publisher);
     else
       versions_.disbelieve(worker, held.version);
-    updates_.refresh(*worker.replica);
+    versions_.recompute(*worker.replica);
     versions_.forget_old(*worker.model);
     if (is_believed) return {};
     return {errc::version_conflict, "version " + to_string(held.version) + " of shard " +
@@ -232,10 +228,10 @@ class publishing {
     if (!is_shown) leases_.forget_drain(worker);  // the readers of an open version read on when it is whole
     versions_.hold(worker, held, true);
     if (!held.open) updates_.tell_committed(model, version, worker.shard.index);
-    model.operations.retry = model.operations.retry || held.open;
+    if (held.open) core_.mark_calls(model);
     if (core_.recovering())
       worker.past.has_old_keys = true;  // an earlier server may have assigned it readers
-    updates_.refresh(*worker.replica);
+    versions_.recompute(*worker.replica);
     versions_.forget_old(model);
     return {};
   }

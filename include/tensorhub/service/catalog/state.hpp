@@ -282,12 +282,11 @@ struct replica_state {
   model_state* model = nullptr;
   std::vector<worker_state*> workers{};  ///< by shard; null: not joined
   bool torn = false;
-  version_number complete{};    ///< held by all shards; zero: none
-  bool temporary = false;       ///< shows a copy made by a handover (retention.hpp)
-  bool dropping = false;        ///< temporary, and no longer needed
-  version_number letting_go{};  ///< the version that the replica asks to release
-  version_number counts_for{};  ///< the version whose version_state::reliable_replicas counts it
-  bool retry = false;           ///< it holds something new, and its waiting calls were not tried since
+  version_number complete{};             ///< held by all shards; zero: none
+  bool temporary = false;                ///< shows a copy made by a handover (retention.hpp)
+  bool dropping = false;                 ///< temporary, and no longer needed
+  version_number letting_go{};           ///< the version that the replica asks to release
+  version_number counts_for{};           ///< the version whose version_state::reliable_replicas counts it
   operation_counter closed_operation{};  ///< highest operation that has ended
   std::map<std::pair<std::uint64_t, std::uint32_t>, operation_state> operations{};
 };
@@ -386,7 +385,16 @@ struct open_operations {
   std::map<std::uint64_t, operation_state*> all{};      ///< in the order in which they were opened
   std::map<std::uint64_t, operation_state*> starved{};  ///< those that wait for a free credit, by their turn
   std::map<version_number, std::uint32_t> users{};      ///< how many of them have this version
-  bool retry = false;  ///< a version became available somewhere, and the waiting ones were not tried since
+};
+
+/// What has become possible in a model since it was settled (`catalog::settle`).
+struct unsettled_state {
+  bool is_listed = false;            ///< in core::unsettled
+  bool calls = false;                ///< whoever waits for a version may get one
+  bool credits = false;              ///< operations that wait for a free credit may get one
+  std::set<std::string> replicas{};  ///< the waiting calls of these replicas may go on
+  std::set<std::pair<version_number, std::uint32_t>>
+      sources{};  ///< versions and shards that have a new source
 };
 
 /// What a server learns of those before it, from workers that come back.
@@ -417,6 +425,7 @@ struct model_state {
   std::set<version_number> lost{};      ///< retained versions that no worker holds any more
   waiter_table waiters{};
   open_operations operations{};
+  unsettled_state unsettled{};
 };
 
 /// Why the server declared a worker dead.

@@ -110,7 +110,6 @@ class updates {
                           refused(no_source_left(*operation, worker, request.detail), operation->counter));
     }
     core_.answer(worker, sequence, assigned_to(worker, *operation, std::move(found)));
-    serve_waiting(*worker.model);
   }
 
   void on(worker_state& worker, request_sequence sequence, const messages::receiving_request& request) {
@@ -119,12 +118,9 @@ class updates {
     if (operation == nullptr || (request.operation && request.operation != operation->counter)) return;
     show(*operation, worker, request.shows);
     leases_.grow(*operation, worker, member_of(*operation, worker.shard.index)->excluded, nullptr);
-    leases_.feed(*worker.model, operation->version, worker.shard.index);
-    serve_waiting(*worker.model);
   }
 
   void on(worker_state& worker, request_sequence sequence, const messages::finish_request& request) {
-    model_state& model = *worker.model;
     leases_.end_all_of(worker);
     worker.as_reader.operation = {};
     // A worker that gives up may not know the number of its operation yet.
@@ -143,37 +139,17 @@ class updates {
     }
     member_state* member = known != nullptr ? member_of(*known, worker.shard.index) : nullptr;
     if (member == nullptr || known->is_closed()) {
-      refresh(*worker.replica);
-      serve_waiting(model);
+      versions_.recompute(*worker.replica);
       const bool failed_group = request.result.ok() && known != nullptr && !known->failure.ok();
       return core_.answer(worker, sequence,
                           messages::status_reply{failed_group ? known->failure : messages::status{}});
     }
-    if (!request.result.ok()) {
-      core_.move_to(member->phase, request.intact ? phase::intact : phase::failed);
-      core_.answer(worker, sequence, messages::status_reply{});
-      close_failed(*known,
-                   {request.result.code, "shard " + to_string(worker.shard) + " of replica '" +
-                                             worker.replica->name + "' failed: " + request.result.sentence});
-      return serve_waiting(model);
-    }
-    if (is_void(model, request.version)) {
-      core_.move_to(member->phase, phase::failed);
-      const messages::status reason = withdrawn(model, request.version);
-      core_.answer(worker, sequence, messages::status_reply{reason});
-      close_failed(*known, reason);
-      return serve_waiting(model);
-    }
-    if (known->has_version() && known->version != request.version) {
-      core_.move_to(member->phase, phase::failed);
-      const messages::status reason{
-          errc::group_failed, "shard " + to_string(worker.shard) + " of replica '" + worker.replica->name +
-                                  "' has version " + to_string(request.version) +
-                                  " by the decision of an earlier server, the others " +
-                                  "are to have version " + to_string(known->version)};
-      core_.answer(worker, sequence, messages::status_reply{reason});
-      close_failed(*known, reason);
-      return serve_waiting(model);
+    if (const messages::status failure = failure_of(worker, *known, request); !failure.ok()) {
+      const bool is_intact = !request.result.ok() && request.intact;
+      core_.move_to(member->phase, is_intact ? phase::intact : phase::failed);
+      core_.answer(worker, sequence,
+                   messages::status_reply{request.result.ok() ? failure : messages::status{}});
+      return close_failed(*known, failure);
     }
     core_.move_to(member->phase, phase::finished);
     member->keeps = false;  // what waits for the answer is this report, not the call
@@ -183,12 +159,9 @@ class updates {
     } else {
       core_.answer(worker, sequence, messages::status_reply{});
     }
-    versions_.reindex(worker);
-    leases_.feed(*worker.model, request.version, worker.shard.index);
-    refresh(*worker.replica);
+    versions_.recompute(*worker.replica);
     go_on_with(*known, request.version);
     if (!resolve_ended(*known)) close_if_finished(*known);
-    serve_waiting(model);
   }
 
   // ---- open versions
@@ -230,7 +203,6 @@ class updates {
     for (const auto& [name, replica] : model.replicas) {
       for (worker_state* worker : replica->workers) {
         if (worker == nullptr) continue;
-        versions_.reindex(*worker);
         if (replica->temporary && worker->held && is_void(model, worker->held->version))
           replica->dropping = true;
       }
@@ -240,7 +212,6 @@ class updates {
          operation = void_operation(model))
       close_failed(*operation, withdrawn(model, operation->version));
     model.waits_to_let_go = true;
-    retry_all(model);
   }
 
   // ---- entry points for the other parts
@@ -292,7 +263,7 @@ class updates {
     for (auto& [key, operation] : replica.operations) {
       if (!operation.is_closed()) static_cast<void>(resolve_ended(operation));
     }
-    replica.retry = true;  // a call may have waited to learn what the new shard holds
+    core_.mark_calls(replica);  // a call may have waited to learn what the new shard holds
   }
   /// True: this has changed the state of the operation.
   bool resolve_ended(operation_state& operation) {
@@ -326,19 +297,21 @@ class updates {
     return true;
   }
 
-  /// Tries all waiting operations and questions of the model again.
-  void retry_all(model_state& model) { retry_waiting(model); }
-
-  /// Recomputes which version a replica holds; if a version has become available, tries waiting operations.
-  void refresh(replica_state& replica) {
-    model_state& model = *replica.model;
-    versions_.recompute(replica);
-    const bool of_replica = std::exchange(replica.retry, false);
-    if (std::exchange(model.operations.retry, false)) return retry_waiting(model);
-    if (!of_replica) return;
-    // Nobody else's decision can depend on this replica: there are other holders.
-    for (auto& [key, operation] : replica.operations) retry_if_waiting(operation);
-    serve_waiting(model);
+  /// Tries again what has become possible: waiting calls and questions, hungry readers, starving operations.
+  void settle(model_state& model) {
+    const unsettled_state changed = std::exchange(model.unsettled, {});
+    if (changed.calls) {
+      retry_waiting(model);
+      questions_.retry(model);
+    } else {  // nobody else's decision can depend on these replicas: there are other holders
+      for (const std::string& name : changed.replicas) {
+        const auto replica = model.replicas.find(name);
+        if (replica == model.replicas.end()) continue;
+        for (auto& [key, operation] : replica->second->operations) retry_if_waiting(operation);
+      }
+    }
+    for (const auto& [version, shard] : changed.sources) leases_.feed(model, version, shard);
+    if (changed.credits || !changed.sources.empty()) serve_starved(model);
   }
 
   /// Ends a group operation with a failure for all its shards. Shards that are still reading are told to
@@ -376,10 +349,10 @@ class updates {
                      messages::drained_reply{reason});  // the drain that precedes this update
       const request_sequence sequence = std::exchange(member.sequence, {});
       if (member.phase == phase::waiting || (member.phase == phase::finished && member.keeps && sequence)) {
-        if (!member.keeps) versions_.spare(*worker);
+        if (!member.keeps) spare(operation, *worker);
         core_.answer(*worker, sequence, refused(reason, operation.counter));
       } else if (member.phase == phase::absent) {
-        if (operation.is_decided() && !member.keeps) versions_.spare(*worker);
+        if (operation.is_decided() && !member.keeps) spare(operation, *worker);
       } else if (member.phase == phase::finished && sequence) {
         core_.answer(*worker, sequence, messages::status_reply{reason});
       } else if (member.phase == phase::assigned) {
@@ -393,21 +366,7 @@ class updates {
         }
       }
     });
-    refresh(replica);
-  }
-
-  /// Retries a few operations that wait for a free credit.
-  void serve_waiting(model_state& model) {
-    if (serving_) return;  // a served operation calls this function again
-    serving_ = true;
-    const auto& starved = model.operations.starved;
-    for (std::size_t failures = 0; failures < failures_at_once && !starved.empty();) {
-      operation_state& operation = *starved.begin()->second;
-      table_.end_starving(operation);
-      if (!operation.is_decided()) retry(operation);
-      failures += operation.starved != 0 ? 1 : 0;
-    }
-    serving_ = false;
+    versions_.recompute(replica);
   }
 
   /// Ends operations that have waited for a version, or for a shard, beyond their deadline.
@@ -440,6 +399,29 @@ class updates {
     const auto found = std::ranges::find_if(model.operations.all, is_wrong);
     return found == model.operations.all.end() ? nullptr : found->second;
   }
+  /// Why the operation fails with the end that this shard reports; ok: it does not.
+  [[nodiscard]] static messages::status failure_of(const worker_state& worker,
+                                                   const operation_state& operation,
+                                                   const messages::finish_request& request) {
+    const std::string shard =
+        "shard " + to_string(worker.shard) + " of replica '" + worker.replica->name + "'";
+    if (!request.result.ok()) return {request.result.code, shard + " failed: " + request.result.sentence};
+    if (is_void(*worker.model, request.version)) return withdrawn(*worker.model, request.version);
+    if (!operation.has_version() || operation.version == request.version) return {};
+    return {errc::group_failed, shard + " has version " + to_string(request.version) +
+                                    " by the decision of an earlier server, the others are to have version " +
+                                    to_string(operation.version)};
+  }
+  /// The worker is not read into by the operation, which has failed; perhaps by another one.
+  void spare(const operation_state& failed, worker_state& worker) {
+    for (auto& [key, operation] : worker.replica->operations) {
+      const member_state* member = member_of(operation, worker.shard.index);
+      if (&operation == &failed || operation.is_publish || operation.is_closed()) continue;
+      if (!operation.is_decided() || member == nullptr) continue;
+      if (member->phase == phase::assigned || (member->phase == phase::absent && !member->keeps)) return;
+    }
+    versions_.spare(worker);
+  }
   /// What a worker's memory holds after its update.
   void note_held(worker_state& worker, const messages::finish_request& request) {
     const bool is_believed =
@@ -449,10 +431,8 @@ class updates {
                                     : holds_old ? worker.held->version
                                                 : version_number{});
     if (is_believed) {
-      const bool was_pending = worker.holding == holding::pending;
       versions_.drop(worker);
       versions_.hold(worker, *request.held, false);
-      if (was_pending) versions_.await_group(worker);
       versions_.forget_old(*worker.model);
     } else if (request.held) {
       versions_.disbelieve(worker, request.held->version);
@@ -606,7 +586,7 @@ class updates {
   /// shards that have called.
   void start(operation_state& operation, version_number version) {
     replica_state& replica = *operation.replica;
-    // `retry_all` tries again after a change.
+    // It is tried again after a change.
     if (replica.complete != version && !retention_.may_let_go(replica, false)) return;
     table_.set_version(operation, version);
     bool has_sources = true;
@@ -628,7 +608,7 @@ class updates {
       versions_.begin_overwriting(*worker);
       leases_.move_readers(*worker);
     });
-    refresh(replica);
+    versions_.recompute(replica);
     for_each_member(operation, [&](const member_state& member, std::uint32_t shard) {
       if (operation.is_closed() || member.phase != phase::waiting) return;
       worker_state& worker = *replica.workers[shard];
@@ -681,8 +661,6 @@ class updates {
     reply.ordinal = worker.model->versions.at(operation.version).ordinals[worker.shard.index]++;
     reply.lost = worker.held && retention::is_lost(*worker.model, worker.held->version);
     core_.answer(worker, std::exchange(member.sequence, {}), std::move(reply));
-    leases_.feed(*worker.model, operation.version, worker.shard.index);
-    serve_waiting(*worker.model);
   }
 
   /// Offers the worker to readers while it receives.
@@ -748,6 +726,7 @@ class updates {
   /// Opens an operation that an earlier server decided.
   operation_state& adopt_operation(worker_state& worker, const messages::finish_request& request) {
     operation_state& operation = table_.open(worker, request.operation, false);
+    operation.inherited = true;
     core_.move_to(operation.stage, operation_stage::decided);
     table_.set_version(operation, request.version);
     expect_all(operation);
@@ -772,7 +751,7 @@ class updates {
     // Leases of shards that got their version through an earlier server, and will not ask for it.
     leases_.release_reserved(operation);
     table_.close(operation);
-    refresh(*operation.replica);
+    versions_.recompute(*operation.replica);
   }
 
   void close_kept(operation_state& operation, version_number version) {
@@ -801,8 +780,17 @@ class updates {
       retry_if_waiting(*at->second);
       at = open.upper_bound(serial);  // the retry may have closed any of them
     }
-    serve_waiting(model);  // starved operations, a few at a time: there may be thousands
-    questions_.retry(model);
+  }
+  /// Retries a few operations that wait for a free credit: there may be thousands.
+  void serve_starved(model_state& model) {
+    const auto& starved = model.operations.starved;
+    for (std::size_t failures = 0; failures < failures_at_once && !starved.empty();) {
+      operation_state& operation = *starved.begin()->second;
+      table_.end_starving(operation);
+      if (!operation.is_decided()) retry(operation);
+      failures += operation.starved != 0 ? 1 : 0;
+    }
+    model.unsettled.credits = false;  // what a failure gives back was there before
   }
   void retry_if_waiting(operation_state& operation) {
     if (!operation.is_closed() && !operation.is_decided() && operation.starved == 0) retry(operation);
@@ -845,7 +833,6 @@ class updates {
   leases& leases_;
   operation_table& table_;
   any_consistency consistency_;
-  bool serving_ = false;
 };
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::catalog_detail

@@ -125,14 +125,29 @@ class versions {
     end_showing(worker);
   }
 
+  /// As what the worker is offered to readers.
+  [[nodiscard]] static offer offer_of(const worker_state& worker) {
+    const bool is_hidden = (worker.shown() != nullptr && is_void(*worker.model, worker.shown()->version)) ||
+                           worker.holding == holding::withdrawn || worker.signs.life == liveness::gone;
+    if (is_hidden) return offer::none;
+    if (worker.receiving) return offer::receiving;
+    switch (worker.holding) {
+      case holding::nothing:
+      case holding::withdrawn:
+        return offer::none;
+      case holding::open:
+        return offer::receiving;
+      case holding::pending:  // in a torn replica, only shards that the next update has repaired
+        return worker.is_overwritten() ? offer::none : offer::complete;
+      case holding::whole:
+        return worker.is_overwritten() || worker.replica->torn ? offer::none : offer::complete;
+    }
+    return offer::none;
+  }
   /// Offers the worker to readers if it shows a readable version; withdraws the offer otherwise.
   void reindex(worker_state& worker) {
-    offer wanted = offer_of(worker);
-    version_number version = wanted == offer::none ? version_number{} : worker.shown()->version;
-    if (is_void(*worker.model, version)) {
-      wanted = offer::none;
-      version = {};
-    }
+    const offer wanted = offer_of(worker);
+    const version_number version = wanted == offer::none ? version_number{} : worker.shown()->version;
     if (wanted == worker.as_source.offered && version == worker.as_source.version) return;
     if (worker.as_source.offered != offer::none) {
       index_of(worker, worker.as_source.version).erase(worker.as_source.places, places_of);
@@ -146,6 +161,7 @@ class versions {
     if (!root) root = worker.shown()->root;
     source_index& index = index_of(worker, version);
     if (wanted == offer::complete) note_gain(worker, version, index);
+    core_.mark_source(*worker.model, version, worker.shard.index);
     index.insert(worker, worker.as_source.places, worker.place, worker.as_source.load,
                  wanted == offer::complete, worker.publisher);
   }
@@ -156,18 +172,19 @@ class versions {
     index_of(worker, worker.as_source.version).change_load(worker, worker.as_source.places, load, places_of);
   }
 
-  /// Recomputes which version all shards of a replica hold. Sets `retry` of the replica or of the model's
-  /// operations if waiting ones should be tried again.
+  /// The version that all shards of a replica hold; zero: none.
+  [[nodiscard]] static version_number complete_of(const replica_state& replica) {
+    const worker_state* first = replica.workers.front();
+    if (first == nullptr || !first->holds() || is_void(*replica.model, first->held->version)) return {};
+    const bool all = std::ranges::all_of(replica.workers, [first](const worker_state* w) {
+      return w != nullptr && w->holds() && w->held->version == first->held->version;
+    });
+    return all ? first->held->version : version_number{};
+  }
+  /// Recomputes which version all shards of a replica hold.
   void recompute(replica_state& replica) {
     model_state& model = *replica.model;
-    version_number complete{};
-    const worker_state* first = replica.workers.front();
-    if (first != nullptr && first->holds()) {
-      const bool all = std::ranges::all_of(replica.workers, [first](const worker_state* w) {
-        return w != nullptr && w->holds() && w->held->version == first->held->version;
-      });
-      if (all && !is_void(model, first->held->version)) complete = first->held->version;
-    }
+    const version_number complete = complete_of(replica);
     if (complete) replica.torn = false;
     if (complete != replica.letting_go) replica.letting_go = {};
     count_reliable(replica, complete);
@@ -179,10 +196,10 @@ class versions {
       replica.complete = complete;
       if (complete) {
         version_state& version = version_of(model, complete);
-        model.operations.retry = model.operations.retry || version.complete_replicas == 0;
+        if (version.complete_replicas == 0) core_.mark_calls(model);
         ++version.complete_replicas;
         version.ever_complete = true;
-        replica.retry = true;
+        core_.mark_calls(replica);
         if (complete > model.latest_ever) announce(model, complete);
       }
     }
@@ -212,23 +229,6 @@ class versions {
   }
 
  private:
-  /// As what the worker is offered to readers, unless its version is void.
-  [[nodiscard]] static offer offer_of(const worker_state& worker) {
-    const bool is_hidden = worker.holding == holding::withdrawn || worker.signs.life == liveness::gone;
-    if (worker.receiving && !is_hidden) return offer::receiving;
-    switch (worker.holding) {
-      case holding::nothing:
-      case holding::withdrawn:
-        return offer::none;
-      case holding::open:
-        return offer::receiving;
-      case holding::pending:  // in a torn replica, only shards that the next update has repaired
-        return worker.is_overwritten() ? offer::none : offer::complete;
-      case holding::whole:
-        return worker.is_overwritten() || worker.replica->torn ? offer::none : offer::complete;
-    }
-    return offer::none;
-  }
   void end_showing(worker_state& worker) {
     worker.receiving.reset();
     update_chain(worker);
@@ -292,9 +292,9 @@ class versions {
   /// it if it is the first one in its datacenter (`prefer_local`), or at all.
   void note_gain(const worker_state& worker, version_number version, const source_index& index) {
     const bool per_worker = !core_.policy.decides_per_group;
-    if (per_worker) worker.replica->retry = true;
+    if (per_worker) core_.mark_calls(*worker.replica);
     if (!per_worker && version_of(*worker.model, version).complete_replicas == 0) return;
-    if (index.complete_count(worker.place.datacenter) == 0) worker.model->operations.retry = true;
+    if (index.complete_count(worker.place.datacenter) == 0) core_.mark_calls(*worker.model);
   }
 
   core& core_;

@@ -22,6 +22,7 @@
 #include "tensorhub/service/catalog/publishing.hpp"
 #include "tensorhub/service/catalog/questions.hpp"
 #include "tensorhub/service/catalog/retention.hpp"
+#include "tensorhub/service/catalog/rules.hpp"
 #include "tensorhub/service/catalog/stuck.hpp"
 #include "tensorhub/service/catalog/updates.hpp"
 #include "tensorhub/service/catalog/versions.hpp"
@@ -30,6 +31,8 @@ namespace tensorhub::inline TENSORHUB_MODE {
 namespace catalog_detail {
 
 inline constexpr std::chrono::milliseconds tick_interval{20};
+/// A change seldom makes more than three others possible in turn.
+inline constexpr std::size_t most_rounds = 64;
 
 /// Forgets answers that the worker no longer waits for: it has received them, or has given up the requests.
 TENSORHUB_DECL void forget_answers(catalog_detail::worker_state& worker, const messages::envelope& said) {
@@ -86,7 +89,7 @@ TENSORHUB_DECL const catalog_detail::core& catalog::core() const noexcept {
 TENSORHUB_DECL void catalog::receive(time_point now, const messages::envelope& envelope) {
   core().begin(now);
   handle(envelope);
-  retry_handovers();
+  settle();
 }
 
 TENSORHUB_DECL void catalog::advance(time_point now) {
@@ -107,7 +110,7 @@ TENSORHUB_DECL void catalog::advance(time_point now) {
       if (model.keeps.revision > 0) parts_->retention.look_after(model);
     }
   }
-  retry_handovers();
+  settle();
 }
 
 TENSORHUB_DECL time_point catalog::next_deadline() const noexcept {
@@ -118,7 +121,7 @@ TENSORHUB_DECL time_point catalog::next_deadline() const noexcept {
 TENSORHUB_DECL void catalog::unreachable(time_point now, incarnation worker) {
   core().begin(now);
   parts_->membership.on_unreachable(worker);
-  retry_handovers();
+  settle();
 }
 
 TENSORHUB_DECL std::vector<outgoing> catalog::take_output() {
@@ -140,6 +143,9 @@ TENSORHUB_DECL catalog_statistics catalog::statistics() const {
   out.operations = parts_->operations.open_count();
   out.cut_offs = core().cut_offs.size();
   return out;
+}
+TENSORHUB_DECL std::string catalog::broken_rule() const {
+  return catalog_detail::rule_check{core(), limits()}.run();
 }
 TENSORHUB_DECL const catalog_detail::worker_state* catalog::record_of(incarnation worker) const {
   return core().find(worker);
@@ -207,7 +213,6 @@ TENSORHUB_DECL void catalog::handle(const messages::envelope& envelope) {
   answer->second.asked = core().now;
   core().counted.asked(*worker, answer->second, envelope.body);
   dispatch(*worker, envelope.sequence, envelope.body);
-  parts_->membership.confirm_verdicts();
 }
 
 /// Passes the request to the part that has an `on` for it.
@@ -234,17 +239,26 @@ void catalog::give(catalog_detail::worker_state& worker, request_sequence sequen
   }
 }
 
+/// Handlers change states and mark what has become possible. Here it happens, until nothing is left to do.
+TENSORHUB_DECL void catalog::settle() {
+  for (std::size_t round = 0; round < catalog_detail::most_rounds; ++round) {
+    parts_->membership.confirm_verdicts();
+    if (std::exchange(core().retention_changed, false)) let_go();
+    if (core().unsettled.empty() && !core().retention_changed) return;
+    for (catalog_detail::model_state* model : std::exchange(core().unsettled, {}))
+      parts_->updates.settle(*model);
+  }
+  core().log(log_level::error, "a fault of the catalog: it does not settle");
+}
+
 /// Decides again the requests that wait until a retained version may be released.
-TENSORHUB_DECL void catalog::retry_handovers() {
-  for (int rounds = 0; core().retention_changed && rounds < 4; ++rounds) {
-    core().retention_changed = false;
-    for (auto& [name, model] : core().models) {
-      if (std::exchange(model.has_void, false)) parts_->updates.withdraw_void(model);
-      if (model.keeps.revision > 0) parts_->retention.look_after(model);
-      if (!std::exchange(model.waits_to_let_go, false)) continue;
-      parts_->publishing.retry_parked(model);
-      parts_->updates.retry_all(model);
-    }
+TENSORHUB_DECL void catalog::let_go() {
+  for (auto& [name, model] : core().models) {
+    if (std::exchange(model.has_void, false)) parts_->updates.withdraw_void(model);
+    if (model.keeps.revision > 0) parts_->retention.look_after(model);
+    if (!std::exchange(model.waits_to_let_go, false)) continue;
+    parts_->publishing.retry_parked(model);
+    core().mark_calls(model);
   }
 }
 
@@ -255,7 +269,7 @@ TENSORHUB_DECL void catalog::expire_waiting() {
   if (!has_waiting_requests()) return;
   parts_->membership.judge_suspects();
   for (auto& [name, model] : core().models) {
-    parts_->updates.serve_waiting(model);
+    if (!model.operations.starved.empty()) core().mark_credits(model);
     parts_->questions.expire(model);
   }
   parts_->updates.expire();

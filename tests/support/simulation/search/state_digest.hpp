@@ -289,13 +289,12 @@ class state_digest {
     add(operation->replica->name, operation->counter, operation->only_shard);
   }
   void fold(const catalog_detail::replica_state& replica) {
-    const auto& [name, model, workers, torn, complete, temporary, dropping, letting_go, counts_for, retry,
+    const auto& [name, model, workers, torn, complete, temporary, dropping, letting_go, counts_for,
                  closed_operation, operations] = replica;
     static_cast<void>(model);
     number(workers.size());
     for (const catalog_detail::worker_state* worker : workers) fold(worker);
-    add(name, torn, complete, temporary, dropping, letting_go, counts_for, retry, closed_operation,
-        operations);
+    add(name, torn, complete, temporary, dropping, letting_go, counts_for, closed_operation, operations);
   }
   /// The load classes follow from the workers' `offered` and `load`.
   void fold(const catalog_detail::version_state& version) {
@@ -315,21 +314,20 @@ class state_digest {
   }
   void fold(const catalog_detail::model_state& model) {
     const auto& [name, shards, layouts, layout_bytes, versions, replicas, latest_seen, latest_ever, workers,
-                 before, keeps, has_void, handovers, temporaries, waits_to_let_go, lost, waiters,
-                 operations] = model;
-    static_cast<void>(std::tie(shards, layouts, layout_bytes));
+                 before, keeps, has_void, handovers, temporaries, waits_to_let_go, lost, waiters, operations,
+                 unsettled] = model;
+    static_cast<void>(std::tie(shards, layouts, layout_bytes, unsettled));  // it is empty between events
     add(name, versions, replicas, latest_seen, latest_ever, workers, before, keeps, has_void, handovers,
         temporaries, waits_to_let_go, lost, waiters, operations);
   }
   /// The numbers themselves grow with the history; their order decides. `users` follows from the operations.
   void fold(const catalog_detail::open_operations& open) {
-    const auto& [all, starved, users, retry] = open;
+    const auto& [all, starved, users] = open;
     static_cast<void>(users);
     for (const auto* order : {&all, &starved}) {
       number(order->size());
       for (const auto& [key, operation] : *order) fold(operation);
     }
-    fold(retry);
   }
 
   time_point now_;
