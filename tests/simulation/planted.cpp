@@ -200,10 +200,10 @@ class server_that_relies_on_the_silent : public simulated_server {
     const auto others = others_than(message.sender);
     std::map<incarnation, time_point> heard;
     for (catalog_detail::worker_state* other : others)
-      heard[other->id] = std::exchange(other->last_heard, now);
+      heard[other->id] = std::exchange(other->signs.last_heard, now);
     catalog::receive(now, message);
     for (catalog_detail::worker_state* other : others_than(message.sender)) {
-      if (heard.contains(other->id)) other->last_heard = heard[other->id];
+      if (heard.contains(other->id)) other->signs.last_heard = heard[other->id];
     }
   }
 
@@ -250,7 +250,8 @@ class server_that_expires_leases : public simulated_server {
   void expire(time_point now) {
     std::vector<std::pair<incarnation, incarnation>> ended;
     for_each_lease([&](const auto& lease) {
-      if (lease.cutting_off) ended.emplace_back(lease.source, lease.reader);
+      if (lease.stage == catalog_detail::lease_stage::cutting_off)
+        ended.emplace_back(lease.source, lease.reader);
     });
     for (const auto& [source, reader] : ended) {
       catalog::receive(

@@ -178,7 +178,7 @@ TEST_CASE("the seed of a second datacenter is killed: another one takes over") {
   run.network.after(5s, [&] {
     incarnation seed{};
     run.network.server().for_each_lease([&](const auto& lease) {
-      if (lease.crossing && lease.counted) seed = lease.reader;
+      if (lease.crossing && lease.lasts()) seed = lease.reader;
     });
     for (auto* each : run.rollouts) {
       if (each->core().self() == seed) run.network.kill(*each);

@@ -26,7 +26,6 @@ constexpr std::size_t most_members = 20;
 
 const size_table known_functions{
     {"load_cuda_functions", 81},
-    {"updates::on", 71},
     {"bench/cuda_transport.cpp: main", 64},
     {"bench/same_host_transport.cpp: main", 79},
     {"bench/tcp_transport.cpp: main", 85},
@@ -55,7 +54,6 @@ const size_table known_classes{
     {"catalog_server::loop", 24},
     {"cuda_functions", 44},
     {"worker_options", 21},
-    {"worker_state", 49},
     {"worker_statistics", 21},
     {"tests/chaos/round.hpp: round", 21},
     {"tests/support/simulation/options.hpp: simulation_options", 33},

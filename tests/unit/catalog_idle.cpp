@@ -54,9 +54,9 @@ TEST_CASE("catalog: a reader that receives nothing for long loses its source to 
   CHECK_FALSE(push->source.lease);
   // It may be reading still: the lease ends when it says so, and is no load meanwhile.
   CHECK(s.server.leases_on(s.trainer) == 2);
-  CHECK(s.server.core.record_of(s.trainer)->load == 1);
+  CHECK(s.server.core.record_of(s.trainer)->as_source.load == 1);
   CHECK(s.server.core.statistics().sources_taken_back == 1);
-  s.server.check_leases();
+  s.server.check_rules();
   s.server.send(s.idle, messages::lease_released_request{s.given.lease});
   CHECK(s.server.leases_on(s.trainer) == 1);
 }
@@ -85,7 +85,7 @@ TEST_CASE("catalog: a reader that receives nothing keeps its source while nobody
                              s.server.operation_of(s.other), {}, {errc::cancelled, "x"}, true, {}, {}});
   s.pass(3 * for_long, [] { return 0; });
   CHECK_FALSE(s.server.push<messages::reassign_push>(s.idle).has_value());
-  CHECK(s.server.core.record_of(s.trainer)->load == 1);
+  CHECK(s.server.core.record_of(s.trainer)->as_source.load == 1);
 }
 
 TEST_CASE("catalog: a reader that lost its source so may have another one when there is one") {
@@ -97,7 +97,7 @@ TEST_CASE("catalog: a reader that lost its source so may have another one when t
   CHECK_MESSAGE(busy.result.ok(), busy.result.sentence);
   CHECK(busy.sources.empty());
   s.server.finish(s.other, sources.front());
-  CHECK(s.server.core.record_of(s.idle)->upstream != nullptr);
+  CHECK(s.server.core.record_of(s.idle)->as_reader.upstream != nullptr);
 }
 
 TEST_CASE("catalog: who never releases what was taken back is not given the same source again") {
@@ -109,7 +109,7 @@ TEST_CASE("catalog: who never releases what was taken back is not given the same
                                s.server.operation_of(s.other), 1, {errc::cancelled, "x"}, false, {}, {}});
     CHECK(s.server.stall(s.idle).sources.empty());
     s.asked = s.server.update(s.other, latest, 600'000ms);
-    CHECK(s.server.core.record_of(s.idle)->reading.size() == 1);
+    CHECK(s.server.core.record_of(s.idle)->as_reader.leases.size() == 1);
     s.server.acknowledge(s.idle, s.server.last_sequence(s.idle));
   }
 }
@@ -128,7 +128,7 @@ TEST_CASE("catalog: a seed that receives nothing for long is the seed no more") 
   server.pass_alive(2000ms, {trainer, seed, other});
   CHECK(server.sources_of(other, asked).front().source == trainer);
   CHECK(server.push<messages::reassign_push>(seed).has_value());
-  server.check_leases();
+  server.check_rules();
 }
 
 TEST_CASE("catalog: who reads from idle readers alone is given a source that one of them keeps") {
@@ -146,7 +146,7 @@ TEST_CASE("catalog: who reads from idle readers alone is given a source that one
   REQUIRE(stall.result.ok());
   REQUIRE(stall.sources.size() == 1);
   CHECK(stall.sources.front().source == trainer);
-  server.check_leases();
+  server.check_rules();
 }
 
 // ---- drains that had to be forced

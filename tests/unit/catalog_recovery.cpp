@@ -81,7 +81,7 @@ TEST_CASE("recovery: a shard that is back lets nothing go that the other shard m
   const incarnation back = shard_back(3, "rollout", 0, 1);  // of the pinned version 1
   const auto asked = server.update(back, exactly(2), 30000ms);
   CHECK_FALSE(server.answer<messages::update_reply>(back, asked).has_value());
-  CHECK_FALSE(server.core.record_of(back)->overwriting);
+  CHECK_FALSE(server.core.record_of(back)->is_overwritten());
   SUBCASE("the other comes: the version is handed over first") {
     const incarnation other = shard_back(4, "rollout", 1, 1);
     CHECK_FALSE(server.answer<messages::update_reply>(back, asked).has_value());
@@ -166,9 +166,9 @@ TEST_CASE("recovery: an update that has failed overwrites nothing any more") {
     auto call = server.update_message(first);
     call.operation = {8};
     server.send(first, call);
-    CHECK(server.core.record_of(second)->overwriting);
+    CHECK(server.core.record_of(second)->is_overwritten());
     server.send(second, messages::finish_request{{8}, 2, cancelled, true, {}, {}});
-    CHECK_FALSE(server.core.record_of(second)->overwriting);
+    CHECK_FALSE(server.core.record_of(second)->is_overwritten());
     server.send(first, messages::finish_request{{8}, 2, cancelled, true, {}, {}});
   }
   SUBCASE("of who asks for its readers' end when the other has given up") {
@@ -180,8 +180,8 @@ TEST_CASE("recovery: an update that has failed overwrites nothing any more") {
     CHECK_FALSE(drained.result.ok());
   }
   server.send(second, messages::finish_request{{8}, 2, cancelled, true, {}, {}});
-  CHECK_FALSE(server.core.record_of(first)->overwriting);
-  CHECK_FALSE(server.core.record_of(second)->overwriting);
+  CHECK_FALSE(server.core.record_of(first)->is_overwritten());
+  CHECK_FALSE(server.core.record_of(second)->is_overwritten());
   CHECK(server.entry("rollout").version == 1);
 }
 
@@ -361,7 +361,7 @@ TEST_CASE("recovery: who was declared dead by an earlier server, and was not tol
     for (std::uint64_t id = 0; id < limits::barred_readers; ++id) many.push_back({1000 + id});
     join_source(many);
     join_reader(server_epoch{76});
-    CHECK(server.core.record_of(source)->barred.size() == limits::barred_readers);
+    CHECK(server.core.record_of(source)->past.barred.size() == limits::barred_readers);
     CHECK(server.lose_source(reader, server.start_update(reader)).result.ok());
   }
 }
@@ -449,7 +449,7 @@ TEST_CASE("recovery: leases of an earlier server are believed in the grace only"
     server.pass_alive(1100ms, {trainer});
     const auto reading = join_reader();
     CHECK(server.leases_on(trainer) == 0);
-    CHECK(server.core.record_of(reader)->overwriting);
+    CHECK(server.core.record_of(reader)->is_overwritten());
     const auto asked = server.unpublish(trainer, 7);
     const auto drained = server.answer<messages::drained_reply>(trainer, asked);
     REQUIRE(drained.has_value());

@@ -420,7 +420,7 @@ TEST_CASE("retention: a shard whose report comes late is not told to overwrite w
     older.version = 7;
     server.send(group[1], messages::finish_request{
                               late.operation, 1, {errc::cancelled, "no"}, true, older, late.lease});
-    CHECK(server.core.record_of(group[1])->overwriting);
+    CHECK(server.core.record_of(group[1])->is_overwritten());
     CHECK_FALSE(server.start_update(group[1]).source == incarnation{});
   }
 }

@@ -117,7 +117,7 @@ TEST_CASE("roll back: updates that read what is withdrawn fail, and say so") {
     s.server.fail(reader, source, abort->reason, false);
     CHECK(s.server.start_update(reader).version == 3);
   }
-  s.server.check_leases();
+  s.server.check_rules();
 }
 
 TEST_CASE("roll back: nothing is withdrawn twice, and a later roll back goes further back") {

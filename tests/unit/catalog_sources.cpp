@@ -21,9 +21,9 @@ struct scene {
     REQUIRE(server.publish(trainer, 1).ok());
     server.clear();
   }
-  ~scene() { server.check_leases(); }
+  ~scene() { server.check_rules(); }
   [[nodiscard]] bool is_upstream(incarnation reader, incarnation source) const {
-    return server.core.record_of(reader)->upstream == server.core.record_of(source);
+    return server.core.record_of(reader)->as_reader.upstream == server.core.record_of(source);
   }
 
   driver<> server;
@@ -95,10 +95,10 @@ TEST_CASE("catalog: word of a receiving that is over, or of another operation, m
   scene s;
   const auto source = s.server.start_update(s.a);
   s.server.send(s.a, messages::receiving_request{{source.operation.value + 1}, driver<>::shows()});
-  CHECK(s.server.core.record_of(s.a)->offered == catalog_detail::offer::none);
+  CHECK(s.server.core.record_of(s.a)->as_source.offered == catalog_detail::offer::none);
   s.server.fail(s.a, source, {errc::cancelled, "cancelled"}, false);
   s.server.send(s.a, messages::receiving_request{source.operation, driver<>::shows()});
-  CHECK(s.server.core.record_of(s.a)->offered == catalog_detail::offer::none);
+  CHECK(s.server.core.record_of(s.a)->as_source.offered == catalog_detail::offer::none);
 }
 
 TEST_CASE("catalog: readers are numbered per version, so that each begins at its own place") {
@@ -138,7 +138,7 @@ TEST_CASE("catalog: a reader that has finished keeps its readers") {
   held.epoch = driver<>::shows().epoch;
   s.server.send(s.a, messages::finish_request{first[0].operation, 1, {}, false, held, first[0].lease});
   CHECK(s.server.leases_on(s.a) == 1);
-  CHECK(s.server.core.record_of(s.a)->offered == catalog_detail::offer::complete);
+  CHECK(s.server.core.record_of(s.a)->as_source.offered == catalog_detail::offer::complete);
   CHECK(s.server.available() == versions{1});
   s.server.unpublish(s.trainer, 1);
   CHECK(s.is_upstream(s.b, s.a));
@@ -195,7 +195,7 @@ TEST_CASE("catalog: a chain is one: each reader reads from the one before") {
     REQUIRE(sources.size() == 1);
     CHECK(sources[0].source == last);
     last = reader;
-    server.check_leases();
+    server.check_rules();
   }
 }
 
@@ -215,7 +215,7 @@ TEST_CASE("catalog: a newcomer takes the place between a full source and one of 
   CHECK(push->source.receiving);
   CHECK(s.is_upstream(s.a, s.c));
   CHECK(s.is_upstream(s.c, s.b));
-  CHECK(s.server.core.record_of(s.trainer)->load == 2);
+  CHECK(s.server.core.record_of(s.trainer)->as_source.load == 2);
   CHECK(s.server.leases_on(s.trainer) == 3);  // the old one lasts until `a` has let go
   s.server.send(s.a, messages::lease_released_request{a.lease});
   CHECK(s.server.leases_on(s.trainer) == 2);
@@ -240,12 +240,12 @@ TEST_CASE("catalog: who takes a place needs a credit of its own for the one who 
   for (std::uint64_t i = 0; i < 30; ++i) {
     const incarnation reader = server.join(10 + i, "rollout-" + std::to_string(i));
     upstream[reader] = server.start_shown(reader).front();
-    server.check_leases();
+    server.check_rules();
   }
   // Those who have readers already look for a source again.
   for (const auto& [reader, lost] : upstream) {
     CHECK(server.lose_source(reader, lost).result.ok());
-    server.check_leases();
+    server.check_rules();
   }
 }
 
@@ -265,7 +265,7 @@ TEST_CASE("catalog: a drain tells the readers that only trade to go on without i
   CHECK_FALSE(push->source.lease);
   CHECK(push->source.version == version_number{1});
   CHECK(push->source.operation == sources[1].operation);
-  CHECK(s.server.core.record_of(s.trainer)->load == 0);
+  CHECK(s.server.core.record_of(s.trainer)->as_source.load == 0);
   CHECK_FALSE(s.server.answer<messages::drained_reply>(s.trainer, drain).has_value());
   s.server.send(s.b, messages::lease_released_request{sources[1].lease});
   CHECK(s.server.answer<messages::drained_reply>(s.trainer, drain).value().moved == 1);
@@ -329,12 +329,13 @@ TEST_CASE("catalog: readers that only have each other are saved by a whole sourc
   s.server.pass_alive(6000ms, {s.a, s.b, s.c});
   auto young = s.server.join_message("trainer");
   young.held = s.server.reference(1);
+  s.server.clear();
   REQUIRE(s.server.ask<messages::join_reply>({30}, young).result.ok());
-  const auto reply = s.server.stall(s.a);
-  REQUIRE(reply.result.ok());
-  REQUIRE(reply.sources.size() == 1);
-  CHECK(reply.sources[0].source == incarnation{30});
+  const auto told = s.server.push<messages::reassign_push>(s.a);
+  REQUIRE(told.has_value());
+  CHECK(told->source.source == incarnation{30});
   CHECK(s.is_upstream(s.a, {30}));
+  CHECK(s.server.stall(s.a).result.ok());
   CHECK(s.server.stall(s.b).result.ok());
 }
 
@@ -408,7 +409,7 @@ TEST_CASE("catalog: a dead receiving source's readers go on without it, and neve
   REQUIRE(b[0].source == s.a);
   s.server.join(20, "rollout-a");  // takes the place of `a`
   CHECK(s.server.leases_on(s.a) == 0);
-  s.server.check_leases();
+  s.server.check_rules();
   for (const incarnation reader : {s.b, s.c}) CHECK(s.server.stall(reader).result.ok());
 }
 
@@ -438,8 +439,8 @@ TEST_CASE("catalog: a new server takes over who reads from whom, and who can be 
   CHECK(server.leases_on({1}) == 1);
   CHECK(server.leases_on({2}) == 1);
   CHECK(server.leases_on({3}) == 1);
-  CHECK(server.core.record_of({2})->offered == catalog_detail::offer::receiving);
-  CHECK(server.core.record_of({3})->offered == catalog_detail::offer::none);
+  CHECK(server.core.record_of({2})->as_source.offered == catalog_detail::offer::receiving);
+  CHECK(server.core.record_of({3})->as_source.offered == catalog_detail::offer::none);
   CHECK(server.available() == versions{7});
   const auto drain = server.unpublish({1}, 7);
   CHECK_FALSE(server.answer<messages::drained_reply>({1}, drain).has_value());
@@ -461,10 +462,10 @@ struct far_scene {
     REQUIRE(server.publish(trainer, 1).ok());
     server.clear();
   }
-  ~far_scene() { server.check_leases(); }
+  ~far_scene() { server.check_rules(); }
   [[nodiscard]] std::size_t crossings() const {
     std::size_t count = 0;
-    server.core.for_each_lease([&](const auto& lease) { count += lease.crossing && lease.counted ? 1 : 0; });
+    server.core.for_each_lease([&](const auto& lease) { count += lease.crossing && lease.lasts() ? 1 : 0; });
     return count;
   }
 };

@@ -480,7 +480,7 @@ TEST_CASE("catalog: who calls again before it has reported an end is declared de
     // The lease lasts until its source has cut it off, and is no load meanwhile.
     CHECK(server.push<messages::cut_off_push>(trainer).value().reader == liar);
     CHECK(server.leases_on(trainer) == i + 1);
-    CHECK(server.core.record_of(trainer)->load == 0);
+    CHECK(server.core.record_of(trainer)->as_source.load == 0);
   }
   CHECK(server.core.statistics().workers_unruly == 6);
   const auto reader = server.join(30, "rollout");

@@ -22,7 +22,7 @@ using namespace tensorhub::catalog_detail;
 namespace {
 
 source_places& places_of(worker_state& worker) noexcept {
-  return worker.places;
+  return worker.as_source.places;
 }
 
 /// Ten thousand workers: 4 datacenters, 16 racks in each, 20 hosts in a rack; one in eleven has everything,
@@ -38,25 +38,25 @@ class fleet {
       worker.place.datacenter = "d" + std::to_string(i % 4);
       worker.place.rack = "r" + std::to_string(i / 4 % 16);  // the same names in each datacenter
       worker.place.host = worker.place.rack + "-h" + std::to_string(i / 64 % 20);
-      worker.offered = i % 11 == 0 ? offer::complete : offer::receiving;
+      worker.as_source.offered = i % 11 == 0 ? offer::complete : offer::receiving;
       worker.publisher = i % 4000 == 0;
-      worker.load =
+      worker.as_source.load =
           static_cast<std::uint32_t>(random_() % 24);  // also beyond the classes that are told apart
       insert(worker);
     }
   }
   void insert(worker_state& worker) {
-    index.insert(worker, worker.places, worker.place, worker.load, worker.offered == offer::complete,
-                 worker.publisher);
+    index.insert(worker, worker.as_source.places, worker.place, worker.as_source.load,
+                 worker.as_source.offered == offer::complete, worker.publisher);
     present.insert(&worker);
   }
   void erase(worker_state& worker) {
-    index.erase(worker.places, places_of);
+    index.erase(worker.as_source.places, places_of);
     present.erase(&worker);
   }
   void change(worker_state& worker, std::uint32_t load) {
-    worker.load = load;
-    if (present.contains(&worker)) index.change_load(worker, worker.places, load, places_of);
+    worker.as_source.load = load;
+    if (present.contains(&worker)) index.change_load(worker, worker.as_source.places, load, places_of);
   }
 
   /// The loads of the workers that a reader there is shown, by group; each that counts once.
@@ -74,7 +74,7 @@ class fleet {
   [[nodiscard]] std::vector<std::uint32_t> loads(Belongs&& belongs) const {
     std::vector<std::uint32_t> out;
     for (const worker_state* worker : present) {
-      if (belongs(*worker)) out.push_back(std::min(worker->load, source_group::most_load));
+      if (belongs(*worker)) out.push_back(std::min(worker->as_source.load, source_group::most_load));
     }
     std::ranges::sort(out);
     return out;
@@ -84,7 +84,7 @@ class fleet {
   void check_group(const std::vector<worker_state*>& seen, std::size_t each, Belongs&& belongs) const {
     std::vector<std::uint32_t> shown;
     for (const worker_state* worker : seen) {
-      if (belongs(*worker)) shown.push_back(std::min(worker->load, source_group::most_load));
+      if (belongs(*worker)) shown.push_back(std::min(worker->as_source.load, source_group::most_load));
     }
     std::ranges::sort(shown);
     const auto all = loads(belongs);
@@ -100,7 +100,8 @@ class fleet {
     check_group(seen, each, same);
     check_group(seen, each, [&](const worker_state& w) { return same(w) && w.place.rack == where.rack; });
     check_group(seen, each, [&](const worker_state& w) { return same(w) && w.place.host == where.host; });
-    check_group(seen, each, [&](const worker_state& w) { return same(w) && w.offered == offer::complete; });
+    check_group(seen, each,
+                [&](const worker_state& w) { return same(w) && w.as_source.offered == offer::complete; });
     check_group(seen, each, [](const worker_state& w) { return w.publisher; });
   }
 
@@ -138,7 +139,8 @@ TEST_CASE("source index: it follows loads and workers that come and go") {
     f.check(f.workers[f.random_() % fleet::size]->place, 8);
   }
   std::size_t complete = 0;
-  for (const worker_state* worker : f.present) complete += worker->offered == offer::complete ? 1 : 0;
+  for (const worker_state* worker : f.present)
+    complete += worker->as_source.offered == offer::complete ? 1 : 0;
   CHECK(f.index.complete_count() == complete);
   for (const auto& worker : f.workers) {
     if (f.present.contains(worker.get())) f.erase(*worker);
@@ -193,8 +195,8 @@ TEST_CASE("source index: names without workers are forgotten") {
   for (int i = 0; i < 10'000; ++i) {
     worker.place.datacenter = "d" + std::to_string(i);
     worker.place.rack = worker.place.host = "x";
-    index.insert(worker, worker.places, worker.place, 0, true, false);
-    index.erase(worker.places, places_of);
+    index.insert(worker, worker.as_source.places, worker.place, 0, true, false);
+    index.erase(worker.as_source.places, places_of);
   }
   CHECK(index.group_count() <= 1000);
 }
@@ -208,8 +210,8 @@ TEST_CASE("upstream chains: their ends, and who is on them, are those found by w
   const auto walk = [](const worker_state& from, const worker_state* wanted) {
     const worker_state* at = &from;
     bool seen = at == wanted;
-    while (at->receiving && at->upstream != nullptr) {
-      at = at->upstream;
+    while (at->receiving && at->as_reader.upstream != nullptr) {
+      at = at->as_reader.upstream;
       seen = seen || at == wanted;
     }
     return std::pair{at, seen};
@@ -220,31 +222,33 @@ TEST_CASE("upstream chains: their ends, and who is on them, are those found by w
     worker_state& worker = any();
     const bool grows = step / 5'000 % 2 == 0;  // long chains, then short ones
     if (random() % (grows ? 64 : 3) == 0) {
-      worker.upstream = nullptr;
+      worker.as_reader.upstream = nullptr;
     } else if (random() % 8 == 0) {
       worker.receiving.reset();
     } else if (worker_state& next = any(); !walk(next, &worker).second) {
-      if (random() % 2 == 0 && next.upstream != nullptr && !walk(*next.upstream, &worker).second) {
-        worker.upstream = std::exchange(next.upstream, nullptr);  // takes the place before `next`
+      if (random() % 2 == 0 && next.as_reader.upstream != nullptr &&
+          !walk(*next.as_reader.upstream, &worker).second) {
+        worker.as_reader.upstream =
+            std::exchange(next.as_reader.upstream, nullptr);  // takes the place before `next`
         worker.receiving.emplace();
         update_chain(next);
         update_chain(worker);
-        next.upstream = &worker;
+        next.as_reader.upstream = &worker;
         update_chain(next);
       } else {
         worker.receiving.emplace();
-        worker.upstream = &next;
+        worker.as_reader.upstream = &next;
       }
     }
     update_chain(worker);
     const worker_state& from = any();
     const worker_state& wanted = any();
     const auto [last, seen] = walk(from, &wanted);
-    REQUIRE(&from.chain.end() == last);
-    REQUIRE(from.chain.passes(wanted.chain) == seen);
+    REQUIRE(&from.as_reader.chain.end() == last);
+    REQUIRE(from.as_reader.chain.passes(wanted.as_reader.chain) == seen);
     on_chain += seen ? 1 : 0;
     std::size_t length = 0;
-    for (const worker_state* at = &from; at != last; at = at->upstream) ++length;
+    for (const worker_state* at = &from; at != last; at = at->as_reader.upstream) ++length;
     longest = std::max(longest, length);
   }
   CHECK(longest > 40);
@@ -255,10 +259,10 @@ TEST_CASE("upstream chains: one that would come back to its beginning ends there
   worker_state first;
   worker_state second;
   for (worker_state* each : {&first, &second}) each->receiving.emplace();
-  first.upstream = &second;
-  second.upstream = &first;
+  first.as_reader.upstream = &second;
+  second.as_reader.upstream = &first;
   update_chain(first);
   update_chain(second);
-  CHECK(&first.chain.end() == &second);
-  CHECK(&second.chain.end() == &second);
+  CHECK(&first.as_reader.chain.end() == &second);
+  CHECK(&second.as_reader.chain.end() == &second);
 }

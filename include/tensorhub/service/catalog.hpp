@@ -76,6 +76,8 @@ class catalog {
 
   // ---- for checks of the contract (by the simulator)
 
+  /// The first of the catalog's rules that does not hold (catalog/rules.hpp); empty: all hold.
+  [[nodiscard]] std::string broken_rule() const;
   /// Visits every lease, in the order in which they were granted.
   template <typename Visitor>
   void for_each_lease(Visitor&& visit) const {
@@ -103,7 +105,8 @@ class catalog {
                 const messages::message& body);
   template <typename Request>
   void give(catalog_detail::worker_state& worker, request_sequence sequence, const Request& request);
-  void retry_handovers();
+  void settle();
+  void let_go();
   [[nodiscard]] bool has_waiting_requests() const noexcept;
   void expire_waiting();
 

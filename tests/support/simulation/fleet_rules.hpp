@@ -101,7 +101,7 @@ class fleet_rules {
     seeds_.clear();
     checked_.clear();
     fleet_.server().for_each_lease([&](const auto& lease) {
-      if (!lease.counted) return;
+      if (!lease.lasts()) return;
       const std::uint32_t load = ++load_[lease.source.value];
       max_readers_ = std::max(max_readers_, load);
       if (load > fleet_.server().limits().credits)
@@ -121,11 +121,11 @@ class fleet_rules {
   void follow(incarnation reader) {
     way_.clear();
     const auto* at = fleet_.server().record_of(reader);
-    while (at != nullptr && at->upstream != nullptr && checked_.insert(at->id.value).second) {
+    while (at != nullptr && at->as_reader.upstream != nullptr && checked_.insert(at->id.value).second) {
       way_.insert(at->id.value);
-      at = at->upstream;
+      at = at->as_reader.upstream;
     }
-    if (at != nullptr && at->upstream != nullptr && way_.contains(at->id.value))
+    if (at != nullptr && at->as_reader.upstream != nullptr && way_.contains(at->id.value))
       violated("the upstreams of worker " + to_hex(reader) + " form a cycle");
   }
 

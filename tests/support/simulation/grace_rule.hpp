@@ -77,7 +77,7 @@ class grace_rule {
     if (model == nullptr || now >= until_) return;
     for (const auto& [name, replica] : model->replicas) {
       for (const auto& [key, operation] : replica->operations) {
-        if (operation.decided && !operation.is_publish) judge(operation);
+        if (operation.is_decided() && !operation.is_publish) judge(operation);
       }
     }
   }
@@ -88,7 +88,7 @@ class grace_rule {
   /// for another version than a shard asks for that calls it late.)
   [[nodiscard]] static bool is_refusal_of(const catalog_detail::operation_state& operation,
                                           const version_selector& selector) {
-    return operation.closed && !operation.decided && !operation.fixed &&
+    return operation.stage == catalog_detail::operation_stage::abandoned && !operation.inherited &&
            std::ranges::all_of(operation.members, [&](const catalog_detail::member_state& member) {
              return !member.called || member.selector.version == selector.version;
            });
@@ -97,7 +97,7 @@ class grace_rule {
   /// Once: what was decided for those who asked for the latest version.
   void judge(const catalog_detail::operation_state& operation) {
     if (!judged_.insert({operation.replica->name, operation.counter}).second) return;
-    if (operation.fixed || !operation.version || operation.version >= told_) return;
+    if (operation.inherited || !operation.version || operation.version >= told_) return;
     std::size_t calls = 0;
     for (const catalog_detail::member_state& member : operation.members) {
       if (!member.called) continue;

@@ -2,6 +2,7 @@
 /// \file rules.hpp
 /// The rules that hold between a server and its workers at every moment of a history.
 ///
+///   catalog   what service/catalog/rules.hpp asserts of the server alone
 ///   leases    each is on a worker that shows its version; no worker has more readers than the scheduler's
 ///             credits
 ///   upstreams those of one version form no cycle
@@ -91,21 +92,23 @@ class contract_rules {
   }
 
   void check_leases() {
+    if (const std::string broken = server_->broken_rule(); !broken.empty()) violate_({rule::catalog, broken});
     std::map<incarnation, std::pair<incarnation, version_number>> upstream;
     std::map<incarnation, std::uint32_t> readers;
     std::map<std::tuple<std::string, version_number, std::uint32_t>, std::size_t> seeds;
     std::set<std::pair<incarnation, incarnation>> running;
     std::set<std::pair<incarnation, incarnation>> reads_from;
     server_->for_each_lease([&](const auto& lease) {
-      if (lease.adopted) return;  // an earlier server granted the lease, by its own view
-      const bool lasts = !lease.cutting_off && !lease.moving;
+      if (lease.inherited) return;  // an earlier server granted the lease, by its own view
+      const bool lasts = lease.lasts();
       if (lasts && lease.upstream && lease.reader &&
           !upstream.try_emplace(lease.reader, lease.source, lease.version).second)
         violate_({rule::upstreams, "worker " + to_hex(lease.reader) + " has two upstreams"});
       if (lasts) ++readers[lease.source];
       if (lasts && running.contains({lease.source, lease.reader})) ++statistics_->trades;
       if (lasts) running.emplace(lease.reader, lease.source);
-      if (lasts && !lease.reserved && lease.reader && !reads_from.emplace(lease.reader, lease.source).second)
+      if (lasts && !lease.is_reserved() && lease.reader &&
+          !reads_from.emplace(lease.reader, lease.source).second)
         violate_({rule::leases,
                   "worker " + to_hex(lease.reader) + " was given source " + to_hex(lease.source) + " twice"});
       const std::string here = datacenter_of(lease.reader);

@@ -17,6 +17,7 @@ enum class rule : std::uint8_t {
   answers,           ///< a request that the protocol answers at once is answered at once
   beliefs,           ///< the server knows what an idle worker holds
   bytes_of_version,  ///< a worker that shows or has received a version has its bytes
+  catalog,           ///< the catalog keeps its own rules (service/catalog/rules.hpp)
   calls,             ///< a call ends once, by its deadline
   credits,           ///< no worker has more readers than the scheduler's credits
   drains,            ///< an unpublish that has returned leaves no lease behind

@@ -67,11 +67,11 @@ class admission {
     for (const auto& [name, replica] : model->second.replicas) {
       for (const worker_state* worker : replica->workers) {
         if (worker != nullptr &&
-            (worker->integrity != join.integrity || worker->transport != join.transport)) {
-          return refuse(errc::policy_mismatch, "the workers of model '" + join.model + "' use '" +
-                                                   worker->transport + "' and '" + worker->integrity +
-                                                   "', this one '" + join.transport + "' and '" +
-                                                   join.integrity + "': all must agree");
+            (worker->access.integrity != join.integrity || worker->access.transport != join.transport)) {
+          return refuse(errc::policy_mismatch,
+                        "the workers of model '" + join.model + "' use '" + worker->access.transport +
+                            "' and '" + worker->access.integrity + "', this one '" + join.transport +
+                            "' and '" + join.integrity + "': all must agree");
         }
         if (worker != nullptr) return {};
       }

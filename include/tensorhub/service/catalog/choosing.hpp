@@ -66,16 +66,18 @@ class choosing {
     const auto& known = asking.replica->model->layouts[asking.shard];
     const std::uint64_t chunks = known ? known->chunk_count() : 0;
     const auto offer_one = [&](worker_state& worker, bool may_cross) {
-      if (std::exchange(worker.places.mark, stamp_) == stamp_) return false;
+      if (std::exchange(worker.as_source.places.mark, stamp_) == stamp_) return false;
       if (&worker == asking.reader || &worker == without || contains(excluded, worker.id)) return false;
       if (!may_cross && worker.place.datacenter != asking.place->datacenter) return false;
       if (asking.reader != nullptr && reads_from(*asking.reader, worker.id, asking.operation)) return false;
-      const std::uint64_t held = worker.offered == offer::complete ? chunks : worker.chunks_received;
-      (worker.suspect ? suspects_ : candidates_)
-          .push_back({worker.id, &worker.place, worker.load, std::min(held, chunks), chunks, worker.spot,
-                      worker.publisher});
-      (worker.suspect ? suspect_workers_ : workers_).push_back(&worker);
-      return !worker.suspect;
+      const bool is_suspect = worker.is_suspect();
+      const std::uint64_t held =
+          worker.as_source.offered == offer::complete ? chunks : worker.progress.chunks_received;
+      (is_suspect ? suspects_ : candidates_)
+          .push_back({worker.id, &worker.place, worker.as_source.load, std::min(held, chunks), chunks,
+                      worker.spot, worker.publisher});
+      (is_suspect ? suspect_workers_ : workers_).push_back(&worker);
+      return !is_suspect;
     };
     index.visit_near(*asking.place, of_each_group, random(),
                      [&](worker_state& worker) { return offer_one(worker, false); });
@@ -95,9 +97,9 @@ class choosing {
 
   /// The chain of upstreams from `source` ends at a worker that has every chunk, and does not pass `without`.
   [[nodiscard]] bool leads_to_everything(const worker_state& source, const worker_state* without) const {
-    const worker_state& last = source.chain.end();
+    const worker_state& last = source.as_reader.chain.end();
     if (last.receiving || !last.held) return false;
-    return without == nullptr || !source.chain.passes(without->chain);
+    return without == nullptr || !source.as_reader.chain.passes(without->as_reader.chain);
   }
 
   /// Leases of the asker's version and shard that cross into its datacenter.
@@ -114,9 +116,10 @@ class choosing {
   /// Does not count leases of earlier operations whose end has not been reported yet.
   [[nodiscard]] bool reads_from(const worker_state& reader, incarnation source,
                                 operation_counter operation) const {
-    return std::ranges::any_of(reader.reading, [&](lease_id id) {
+    return std::ranges::any_of(reader.as_reader.leases, [&](lease_id id) {
       const lease_state& lease = core_.leases.at(id);
-      return lease.source == source && lease.operation == operation && !lease.cutting_off;
+      return lease.source == source && lease.operation == operation &&
+             lease.stage != lease_stage::cutting_off;
     });
   }
   [[nodiscard]] bool has_certain_candidate(const asker& asking) const {
@@ -152,11 +155,11 @@ class choosing {
       worker_state* source = workers_[*said.index];
       choice out{source, {}};
       const bool leads = !upstream || leads_to_everything(*source, asking.reader);
-      const bool has_credit = source->load < scheduler_.limits().credits;
+      const bool has_credit = source->as_source.load < scheduler_.limits().credits;
       if (leads && !has_credit && said.displace) out.displaced = place_in(asking, *source, upstream);
       if (leads && (has_credit || out.displaced)) {
         const incarnation moved = out.displaced ? core_.leases.at(out.displaced).reader : incarnation{};
-        record(asking, {core_.now, asking.version, source->id, said.reason, offered, source->load,
+        record(asking, {core_.now, asking.version, source->id, said.reason, offered, source->as_source.load,
                         locality_between(*asking.place, source->place), upstream, moved});
         return out;
       }
@@ -168,13 +171,13 @@ class choosing {
 
   /// A lease on `source` whose reader may read from the asker instead; empty: none.
   [[nodiscard]] lease_id place_in(const asker& asking, const worker_state& source, bool upstream) {
-    const std::size_t count = source.readers.size();
+    const std::size_t count = source.as_source.readers.size();
     const std::size_t first = count == 0 ? 0 : random() % count;
     for (std::size_t i = 0; i < count; ++i) {
-      const lease_state& lease = core_.leases.at(source.readers[(first + i) % count]);
+      const lease_state& lease = core_.leases.at(source.as_source.readers[(first + i) % count]);
       const worker_state* moved = core_.find(lease.reader);
-      if (lease.moving || lease.cutting_off || lease.reserved || lease.crossing || moved == nullptr) continue;
-      if (moved == asking.reader || reads_from(*moved, asking.reader->id, moved->reading_for) ||
+      if (!lease.lasts() || lease.is_reserved() || lease.crossing || moved == nullptr) continue;
+      if (moved == asking.reader || reads_from(*moved, asking.reader->id, moved->as_reader.operation) ||
           lease.version != asking.version)
         continue;
       if (moved->place.datacenter != asking.place->datacenter) continue;
@@ -189,8 +192,9 @@ class choosing {
   void record(const asker& asking, decision_state decision) {
     if (core_.options.log_decisions) core_.log(log_level::debug, core_.describe(asking.reader, decision));
     if (asking.reader == nullptr) return;
-    asking.reader->decisions.push_back(decision);
-    if (asking.reader->decisions.size() > decisions_remembered) asking.reader->decisions.pop_front();
+    asking.reader->as_reader.decisions.push_back(decision);
+    if (asking.reader->as_reader.decisions.size() > decisions_remembered)
+      asking.reader->as_reader.decisions.pop_front();
   }
 
   /// A repeatable sequence (xorshift64*, S. Vigna, 2016).

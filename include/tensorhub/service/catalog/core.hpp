@@ -11,10 +11,10 @@
 ///     leases        sources, permissions, drains          operation_table   which call is which operation
 ///     updates       the course of an update
 ///     publishing    publish, unpublish                    admission         whether a worker fits
-///     membership    join, leave, silence
+///     membership    join, leave, silence                  rules         asserts what holds after every event
 ///
-/// `catalog` (service/catalog.hpp) owns the parts, passes each message to the part that handles it, and runs
-/// the timers.
+/// `catalog` (service/catalog.hpp) owns the parts, passes each message to the part that handles it, runs the
+/// timers, and settles what has become possible.
 
 #include <algorithm>
 #include <chrono>
@@ -59,10 +59,13 @@ struct core {
   std::set<lease_id> cut_offs{};                       ///< leases that wait for their source's confirmation
   std::set<lease_id> sourceless{};  ///< granted by an earlier server; their source has not joined this one
 
-  bool retention_changed = false;    ///< requests that wait for a handover should be tried again
-  std::set<incarnation> suspects{};  ///< workers that are `suspect` or `unreachable`
-  std::set<incarnation> lingered{};  ///< readers that were left at the deadline of a drain, once
+  bool retention_changed = false;         ///< requests that wait for a handover should be tried again
+  std::vector<model_state*> unsettled{};  ///< models in which something has become possible
+  std::set<incarnation> suspects{};       ///< workers that are not `heard`
+  std::set<incarnation> lingered{};       ///< readers that were left at the deadline of a drain, once
   std::vector<std::pair<incarnation, verdict>> condemned{};  ///< found out during this event
+
+  std::string refused{};  ///< the last transition that was not made
 
   std::vector<outgoing> output{};
   std::vector<log_line> log_lines{};
@@ -90,6 +93,19 @@ struct core {
   /// The model's workers may show, or use, what is void: `updates::withdraw_void` runs before the event ends.
   void note_void(model_state& model) noexcept { model.has_void = retention_changed = true; }
 
+  // ---- what `catalog::settle` is to look at before the event ends
+
+  void mark_calls(model_state& model) { list(model).calls = true; }
+  void mark_calls(const replica_state& replica) { list(*replica.model).replicas.insert(replica.name); }
+  void mark_credits(model_state& model) { list(model).credits = true; }
+  void mark_source(model_state& model, version_number version, std::uint32_t shard) {
+    list(model).sources.emplace(version, shard);
+  }
+  unsettled_state& list(model_state& model) {
+    if (!std::exchange(model.unsettled.is_listed, true)) unsettled.push_back(&model);
+    return model.unsettled;
+  }
+
   /// The answer to a heartbeat of this model's workers. It has no count while more workers may join.
   [[nodiscard]] messages::heartbeat_reply beat_for(const model_state& model) const noexcept {
     return {epoch, model.latest_ever, recovering(model) ? 0 : model.workers};
@@ -103,8 +119,21 @@ struct core {
 
   /// The worker was heard within two heartbeats, and nobody has lost it since.
   [[nodiscard]] bool is_heard(const worker_state& worker) const noexcept {
-    return now - worker.last_heard <= 2 * options.heartbeat_interval && !worker.suspect &&
-           !worker.unreachable;
+    return now - worker.signs.last_heard <= 2 * options.heartbeat_interval &&
+           worker.signs.life == liveness::heard;
+  }
+
+  /// Makes a transition. One that its table does not have is a fault of the catalog: it is not made,
+  /// and logged; `catalog::broken_rule` reports it.
+  template <typename State>
+  void move_to(State& state, State next) {
+    if (state == next) return;
+    if (may_follow(state, next)) {
+      state = next;
+      return;
+    }
+    refused = std::string{name_of(state)} + " -> " + std::string{name_of(next)};
+    log(log_level::error, "a fault of the catalog: it has no transition " + refused);
   }
 
   /// All leases, in the order in which they were granted.
@@ -122,8 +151,8 @@ struct core {
   }
   /// Sends the answer to a request, and stores it for retries.
   void answer(worker_state& worker, request_sequence sequence, messages::message body) {
-    const auto slot = worker.answers.find(sequence.value);
-    if (slot != worker.answers.end()) {
+    const auto slot = worker.requests.answers.find(sequence.value);
+    if (slot != worker.requests.answers.end()) {
       counted.answered(worker, slot->second, body, now);
       slot->second.message = body;
     }

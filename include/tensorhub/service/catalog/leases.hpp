@@ -51,9 +51,10 @@ class leases {
   void grow(const operation_state& operation, worker_state& reader, const std::vector<incarnation>& excluded,
             std::vector<messages::assignment>* told) {
     while (count_sources(reader) < choosing_.limits().sources) {
-      if (reader.upstream == nullptr && !promote(reader, {})) demote_lost_seed(operation, reader, excluded);
+      if (reader.as_reader.upstream == nullptr && !promote(reader, {}))
+        demote_lost_seed(operation, reader, excluded);
       const asker asking = asker_of(operation, reader.shard.index, &reader);
-      bool for_upstream = reader.upstream == nullptr;
+      bool for_upstream = reader.as_reader.upstream == nullptr;
       auto chosen = choosing_.choose(asking, excluded, nullptr, may_place(&reader), for_upstream);
       if (chosen.source == nullptr && for_upstream) {
         for_upstream = false;
@@ -68,8 +69,9 @@ class leases {
       else
         push_source(operation, *lease, reader, {});
     }
-    if (reader.hungry_for != operation.version && count_sources(reader) < choosing_.limits().sources) {
-      reader.hungry_for = operation.version;
+    if (reader.as_reader.hungry_for != operation.version &&
+        count_sources(reader) < choosing_.limits().sources) {
+      reader.as_reader.hungry_for = operation.version;
       hungry_of(reader, operation.version).push_back(reader.id);
     }
   }
@@ -78,7 +80,7 @@ class leases {
   /// takes a source back from a reader without progress and grants it to this one.
   void relieve(const operation_state& operation, worker_state& reader,
                const std::vector<incarnation>& excluded, std::vector<messages::assignment>& told) {
-    if (!told.empty() || has_paused(reader.progressed)) return;
+    if (!told.empty() || has_paused(reader.progress.progressed)) return;
     if (take_back_idle(asker_of(operation, reader.shard.index, &reader)))
       grow(operation, reader, excluded, &told);
   }
@@ -92,7 +94,7 @@ class leases {
       worker_state* reader = core_.find(hungry.front());
       hungry.pop_front();
       if (reader == nullptr) continue;
-      if (reader->hungry_for == version) reader->hungry_for = {};
+      if (reader->as_reader.hungry_for == version) reader->as_reader.hungry_for = {};
       operation_state* operation = operation_read_by(*reader);
       if (operation != nullptr && operation->version == version)
         grow(*operation, *reader, member_of(*operation, shard)->excluded, nullptr);
@@ -102,8 +104,8 @@ class leases {
   /// Records a lease that an earlier server granted and that is still in use.
   void adopt(worker_state& reader, const messages::assignment& old) {
     // Only a faulty worker announces itself as its source, or more sources than the limit.
-    if (!old.source || old.source == reader.id || reader.reading.size() >= limits::sources) return;
-    for (const lease_id known : reader.reading) {
+    if (!old.source || old.source == reader.id || reader.as_reader.leases.size() >= limits::sources) return;
+    for (const lease_id known : reader.as_reader.leases) {
       if (core_.leases.at(known).source == old.source) return;
     }
     lease_state lease;
@@ -113,18 +115,18 @@ class leases {
     lease.version = old.version;
     lease.replica = reader.replica->name;
     lease.shard = reader.shard.index;
-    lease.reserved = false;
-    lease.adopted = true;
+    lease.stage = lease_stage::active;
+    lease.inherited = true;
     lease.operation = old.operation;
     lease.given = core_.now;
-    reader.reading.push_back(lease.id);
-    reader.reading_for = old.operation;
+    reader.as_reader.leases.push_back(lease.id);
+    reader.as_reader.operation = old.operation;
     lease_state& kept = core_.leases.emplace(lease.id, std::move(lease)).first->second;
     if (worker_state* source = core_.find(old.source)) {
       kept.datacenter = reader.place.datacenter;
       kept.crossing = reader.place.datacenter != source->place.datacenter;
-      source->readers.push_back(kept.id);
-      count(kept, true);
+      source->as_source.readers.push_back(kept.id);
+      charge(kept, true);
     } else {
       core_.sourceless.insert(kept.id);
     }
@@ -134,8 +136,8 @@ class leases {
     std::erase_if(core_.sourceless, [&](lease_id id) {
       lease_state& lease = core_.leases.at(id);
       if (lease.source != source.id) return false;
-      source.readers.push_back(id);
-      count(lease, true);
+      source.as_source.readers.push_back(id);
+      if (lease.lasts()) charge(lease, true);
       return true;
     });
   }
@@ -153,11 +155,11 @@ class leases {
     out.source = source.id;
     out.source_replica = source.replica->name;
     out.source_shard = source.shard.index;
-    out.address = source.address;
-    out.address.capability = make_capability(source.capability_key, reader.id, source.id, lease.id);
+    out.address = source.access.address;
+    out.address.capability = make_capability(source.access.capability_key, reader.id, source.id, lease.id);
     out.control = shown.control;
     out.epoch = shown.epoch;
-    out.drained = reader.readers.empty() && !reader.has_old_keys;
+    out.drained = reader.as_source.readers.empty() && !reader.past.has_old_keys;
     out.receiving = source.receiving.has_value() || shown.open;
     out.ordinal = lease.ordinal;
     out.crossing = lease.crossing;
@@ -169,41 +171,41 @@ class leases {
   void end(lease_id id, std::uint32_t drain_state::*counter) {
     const auto found = core_.leases.find(id);
     if (found == core_.leases.end()) return;
-    count(found->second, false);
+    if (found->second.lasts()) charge(found->second, false);
     const incarnation source_id = found->second.source;
     if (worker_state* reader = core_.find(found->second.reader)) {
-      std::erase(reader->reading, id);
-      if (reader->upstream_lease == id) forget_upstream(*reader);
+      std::erase(reader->as_reader.leases, id);
+      if (reader->as_reader.upstream_lease == id) forget_upstream(*reader);
     }
     core_.leases.erase(found);
     core_.cut_offs.erase(id);
     core_.sourceless.erase(id);
     worker_state* source = core_.find(source_id);
     if (source == nullptr) return;
-    std::erase(source->readers, id);
+    std::erase(source->as_source.readers, id);
     if (source->drain) ++((*source->drain).*counter);
     check_drained(*source);
   }
 
   void end_all_of(worker_state& reader) {
-    for (const lease_id id : std::vector<lease_id>{reader.reading}) end(id, &drain_state::finished);
+    for (const lease_id id : std::vector<lease_id>{reader.as_reader.leases}) end(id, &drain_state::finished);
   }
 
   void release_reserved(operation_state& operation) {
     for (member_state& member : operation.members) {
       const auto lease = core_.leases.find(member.lease);
-      if (lease != core_.leases.end() && lease->second.reserved) end(lease->first, &drain_state::finished);
+      if (lease != core_.leases.end() && lease->second.is_reserved())
+        end(lease->first, &drain_state::finished);
     }
   }
 
   /// The reader was declared dead: the lease no longer counts, and ends when its source has cut the reader
   /// off.
   void begin_cut_off(lease_state& lease) {
-    lease.cutting_off = true;
     lease.cut_off_at = core_.now;
     ++core_.counted.seen.cut_offs_begun;
     core_.cut_offs.insert(lease.id);
-    count(lease, false);
+    move_to(lease, lease_stage::cutting_off);
     core_.send(lease.source, {}, messages::cut_off_push{lease.reader});
   }
 
@@ -221,8 +223,8 @@ class leases {
 
   /// Turns a reserved lease into one that its reader knows.
   void hand_over(lease_state& lease, worker_state& reader) {
-    lease.reserved = false;
-    if (!lease.reader) reader.reading.push_back(lease.id);
+    move_to(lease, lease_stage::active);
+    if (!lease.reader) reader.as_reader.leases.push_back(lease.id);
     lease.reader = reader.id;
     set_upstream(reader, lease);
   }
@@ -230,37 +232,34 @@ class leases {
   // ---- drains
 
   void check_drained(worker_state& worker) {
-    if (!worker.drain || !worker.readers.empty() || core_.recovering(*worker.model)) return;
+    if (!worker.drain || !worker.as_source.readers.empty() || core_.recovering(*worker.model)) return;
     const auto drain = *std::exchange(worker.drain, std::nullopt);
     const bool lost = worker.held && worker.model->lost.contains(worker.held->version);
-    if (worker.withdrawn) {
-      versions_.drop(worker);
-      worker.withdrawn = false;
-    }
+    if (worker.holding == holding::withdrawn) versions_.drop(worker);
     messages::drained_reply reply{{}, drain.finished, drain.moved, drain.cut_off};
     reply.lost = lost;
-    reply.revoke = std::exchange(worker.has_old_keys, false);
+    reply.revoke = std::exchange(worker.past.has_old_keys, false);
     core_.answer(worker, drain.sequence, std::move(reply));
   }
 
   /// The worker has begun another call, so it no longer holds the old version: it has cut off its readers
   /// itself, and the message that reported this was lost or is late.
   void forget_drain(worker_state& worker) {
-    for (const lease_id id : std::vector<lease_id>{worker.readers}) end(id, &drain_state::cut_off);
+    for (const lease_id id : std::vector<lease_id>{worker.as_source.readers}) end(id, &drain_state::cut_off);
     check_drained(worker);
-    worker.withdrawn = false;
+    versions_.drop(worker);
   }
 
   /// A worker that has overwritten its memory has cut off the readers of the previous version, even if the
   /// message that reports this is late. Leases on `now_there` are not touched.
   void end_overwritten(worker_state& worker, version_number now_there) {
-    for (const lease_id id : std::vector<lease_id>{worker.readers}) {
+    for (const lease_id id : std::vector<lease_id>{worker.as_source.readers}) {
       if (core_.leases.at(id).version != now_there) abandon(worker, id, &drain_state::cut_off);
     }
   }
 
   void move_readers(worker_state& source) {
-    for (const lease_id id : std::vector<lease_id>{source.readers}) move_reader(source, id);
+    for (const lease_id id : std::vector<lease_id>{source.as_source.readers}) move_reader(source, id);
   }
 
   /// Ends a lease on a source that is gone; its reader gets another source if there is one.
@@ -274,18 +273,21 @@ class leases {
   /// lease remains until its reader has released it.
   void move_reader(worker_state& source, lease_id id) {
     const lease_state old = core_.leases.at(id);
-    if (old.cutting_off || old.moving) return;
+    if (!old.lasts()) return;
     operation_state* operation = find_operation(*source.model, old);
     member_state* member = operation != nullptr ? member_of(*operation, old.shard) : nullptr;
-    if (member == nullptr || operation->closed || operation->version != old.version) return;
+    if (member == nullptr || operation->is_closed() || operation->version != old.version) return;
     worker_state* reader = operation->replica->workers[old.shard];
-    if (old.reserved) return move_reserved(source, old, *operation, *member, reader);
+    if (old.is_reserved()) return move_reserved(source, old, *operation, *member, reader);
     if (reader == nullptr || reader->id != old.reader) return;
-    if (!old.upstream || promote(*reader, id)) return dismiss(id, *operation, *reader);
+    if (!old.upstream || promote(*reader, id)) {
+      take_back(core_.leases.at(id), *reader);
+      return grow(*operation, *reader, member->excluded, nullptr);
+    }
     const auto chosen = choosing_.choose(asker_of(*operation, old.shard, reader), member->excluded, &source,
                                          false, true, old.crossing);
     if (chosen.source == nullptr) return;
-    stop_counting(core_.leases.at(id));
+    move_to(core_.leases.at(id), lease_stage::moving);
     forget_upstream(*reader);
     const lease_state& lease = grant(*chosen.source, *operation, old.shard, reader, false, true);
     push_source(*operation, lease, *reader, id);
@@ -293,10 +295,10 @@ class leases {
 
   /// Makes one of the reader's other sources its upstream. False: none of them can be.
   bool promote(worker_state& reader, lease_id without) {
-    for (const lease_id id : reader.reading) {
+    for (const lease_id id : reader.as_reader.leases) {
       lease_state& lease = core_.leases.at(id);
       worker_state* source = core_.find(lease.source);
-      if (id == without || lease.moving || lease.cutting_off || source == nullptr) continue;
+      if (id == without || !lease.lasts() || source == nullptr) continue;
       if (!choosing_.leads_to_everything(*source, &reader)) continue;
       set_upstream(reader, lease);
       return true;
@@ -308,19 +310,22 @@ class leases {
 
   /// Counts the sources of the reader's running update, without those that the reader must release.
   [[nodiscard]] std::uint32_t count_sources(const worker_state& reader) const {
-    return static_cast<std::uint32_t>(std::ranges::count_if(reader.reading, [this, &reader](lease_id id) {
-      const lease_state& lease = core_.leases.at(id);
-      return lease.operation == reader.reading_for && !lease.moving && !lease.cutting_off;
-    }));
+    return static_cast<std::uint32_t>(
+        std::ranges::count_if(reader.as_reader.leases, [this, &reader](lease_id id) {
+          const lease_state& lease = core_.leases.at(id);
+          return lease.operation == reader.as_reader.operation && lease.lasts();
+        }));
   }
   /// The worker has been given sources and has not reported the end of that update.
   [[nodiscard]] bool has_sources(const worker_state& worker) const {
-    return std::ranges::any_of(worker.reading, [this](lease_id id) { return !core_.leases.at(id).reserved; });
+    return std::ranges::any_of(worker.as_reader.leases,
+                               [this](lease_id id) { return !core_.leases.at(id).is_reserved(); });
   }
   /// The update for which the worker is reading; null: none.
   [[nodiscard]] operation_state* operation_read_by(const worker_state& reader) const {
-    operation_state* operation = find_operation(*reader.replica, reader.reading_for, reader.shard.index);
-    if (operation == nullptr || operation->closed || operation->is_publish) return nullptr;
+    operation_state* operation =
+        find_operation(*reader.replica, reader.as_reader.operation, reader.shard.index);
+    if (operation == nullptr || operation->is_closed() || operation->is_publish) return nullptr;
     const member_state* member = member_of(*operation, reader.shard.index);
     return member != nullptr && member->phase == phase::assigned ? operation : nullptr;
   }
@@ -336,9 +341,9 @@ class leases {
     asker out{operation.replica, operation.version, shard, reader, {}, 0, 0, operation.counter};
     out.place = reader != nullptr ? &reader->place : place_of(*operation.replica);
     if (reader == nullptr) return out;
-    for (const lease_id id : reader->reading) {
+    for (const lease_id id : reader->as_reader.leases) {
       const lease_state& lease = core_.leases.at(id);
-      if (lease.moving || lease.cutting_off || lease.operation != operation.counter) continue;
+      if (!lease.lasts() || lease.operation != operation.counter) continue;
       ++out.sources_held;
       const worker_state* source = core_.find(lease.source);
       if (source != nullptr && locality_between(*out.place, source->place) < locality::same_datacenter)
@@ -357,8 +362,8 @@ class leases {
   /// A reader that can be read itself, and has a free credit, may be inserted between a source and its
   /// reader.
   [[nodiscard]] bool may_place(const worker_state* reader) const noexcept {
-    return reader != nullptr && reader->offered == offer::receiving &&
-           reader->load < choosing_.limits().credits;
+    return reader != nullptr && reader->as_source.offered == offer::receiving &&
+           reader->as_source.load < choosing_.limits().credits;
   }
 
   /// Null: the reader that was to be displaced cannot move.
@@ -371,7 +376,7 @@ class leases {
     operation_state* theirs = operation_read_by(moved);
     if (theirs == nullptr) return nullptr;
     const bool was_upstream = old.upstream;
-    stop_counting(old);
+    move_to(old, lease_stage::moving);
     if (was_upstream) forget_upstream(moved);
     const std::uint64_t ordinal = old.ordinal;
     lease_state& lease = grant(*chosen.source, operation, shard, reader, reserved, upstream);
@@ -391,27 +396,27 @@ class leases {
     lease.version = operation.version;
     lease.replica = operation.replica->name;
     lease.shard = shard;
-    lease.reserved = reserved;
+    lease.stage = reserved ? lease_stage::reserved : lease_stage::active;
     lease.operation = operation.counter;
     lease.given = core_.now;
     const location& there = reader != nullptr ? reader->place : *place_of(*operation.replica);
     lease.datacenter = there.datacenter;
     lease.crossing = there.datacenter != source.place.datacenter;
     lease.ordinal = free_ordinal(source);
-    source.readers.push_back(id);
-    count(lease, true);
-    if (reader != nullptr) reader->reading.push_back(id);
+    source.as_source.readers.push_back(id);
+    charge(lease, true);
+    if (reader != nullptr) reader->as_reader.leases.push_back(id);
     if (reader != nullptr && upstream && !reserved) set_upstream(*reader, lease);
     return lease;
   }
 
   /// The lowest ordinal that no counted lease on the source has.
   [[nodiscard]] std::uint64_t free_ordinal(const worker_state& source) const {
-    if (source.readers.size() > limits::sources) return source.readers.size();
+    if (source.as_source.readers.size() > limits::sources) return source.as_source.readers.size();
     std::uint64_t taken = 0;
-    for (const lease_id id : source.readers) {
+    for (const lease_id id : source.as_source.readers) {
       const lease_state& lease = core_.leases.at(id);
-      if (lease.counted && lease.ordinal < 64) taken |= 1ull << lease.ordinal;
+      if (lease.lasts() && lease.ordinal < 64) taken |= 1ull << lease.ordinal;
     }
     return static_cast<std::uint64_t>(std::countr_one(taken));
   }
@@ -419,13 +424,10 @@ class leases {
   void move_reserved(worker_state& source, const lease_state& old, operation_state& operation,
                      member_state& member, worker_state* reader) {
     if (member.lease != old.id) return;
-    stop_counting(core_.leases.at(old.id));
+    move_to(core_.leases.at(old.id), lease_stage::moving);
     const auto chosen = choosing_.choose(asker_of(operation, old.shard, reader), member.excluded, &source,
                                          false, true, old.crossing);
-    if (chosen.source == nullptr) {
-      core_.leases.at(old.id).moving = false;
-      return count(core_.leases.at(old.id), true);
-    }
+    if (chosen.source == nullptr) return move_to(core_.leases.at(old.id), lease_stage::reserved);
     member.lease = grant(*chosen.source, operation, old.shard, reader, true, true).id;
     end(old.id, &drain_state::moved);
   }
@@ -433,17 +435,6 @@ class leases {
   void push_source(const operation_state& operation, const lease_state& lease, const worker_state& reader,
                    lease_id old) {
     core_.send(reader.id, {}, messages::reassign_push{old, assignment_of(operation, lease, reader)});
-  }
-
-  /// Tells the reader to release this source, and looks for another one for it.
-  void dismiss(lease_id id, operation_state& operation, worker_state& reader) {
-    stop_counting(core_.leases.at(id));
-    core_.leases.at(id).upstream = false;
-    messages::reassign_push push{id, {}};
-    push.source.operation = operation.counter;
-    push.source.version = operation.version;
-    core_.send(reader.id, {}, std::move(push));
-    grow(operation, reader, member_of(operation, reader.shard.index)->excluded, nullptr);
   }
 
   [[nodiscard]] bool has_paused(time_point since) const noexcept {
@@ -466,12 +457,12 @@ class leases {
     const auto look_at = [&](lease_id id) {
       lease_state& lease = core_.leases.at(id);
       const worker_state* reader = core_.find(lease.reader);
-      if (reader == nullptr || reader == wanting.reader || lease.reserved || !lease.counted) return;
-      if (has_paused(std::max(lease.given, reader->progressed))) found = &lease;
+      if (reader == nullptr || reader == wanting.reader || lease.is_reserved() || !lease.lasts()) return;
+      if (has_paused(std::max(lease.given, reader->progress.progressed))) found = &lease;
     };
     const auto look_at_source = [&](worker_state& source) {
-      if (found == nullptr && source.load >= choosing_.limits().credits)
-        std::ranges::for_each(source.readers, look_at);
+      if (found == nullptr && source.as_source.load >= choosing_.limits().credits)
+        std::ranges::for_each(source.as_source.readers, look_at);
       return false;
     };
     const std::set<lease_id> crossings = choosing::crossings_into(record->second, wanting);
@@ -500,8 +491,8 @@ class leases {
 
   /// Tells the reader to release this source.
   void take_back(lease_state& lease, worker_state& reader) {
-    stop_counting(lease);
-    if (reader.upstream_lease == lease.id) forget_upstream(reader);
+    move_to(lease, lease_stage::moving);
+    if (reader.as_reader.upstream_lease == lease.id) forget_upstream(reader);
     messages::reassign_push push{lease.id, {}};
     push.source.operation = lease.operation;
     push.source.version = lease.version;
@@ -518,10 +509,11 @@ class leases {
     for (const lease_id id : choosing::crossings_into(record->second, asking)) {
       lease_state& lease = core_.leases.at(id);
       worker_state* seed = core_.find(lease.reader);
-      if (lease.reserved || seed == nullptr || seed == &reader || !std::ranges::count(excluded, seed->id))
+      if (lease.is_reserved() || seed == nullptr || seed == &reader ||
+          !std::ranges::count(excluded, seed->id))
         continue;
       take_back(lease, *seed);
-      if (std::exchange(seed->hungry_for, lease.version) != lease.version)
+      if (std::exchange(seed->as_reader.hungry_for, lease.version) != lease.version)
         hungry_of(*seed, lease.version).push_back(seed->id);
     }
   }
@@ -529,28 +521,29 @@ class leases {
   void set_upstream(worker_state& reader, lease_state& lease) {
     forget_upstream(reader);
     lease.upstream = true;
-    reader.upstream = core_.find(lease.source);
-    reader.upstream_lease = lease.id;
+    reader.as_reader.upstream = core_.find(lease.source);
+    reader.as_reader.upstream_lease = lease.id;
     update_chain(reader);
   }
   void forget_upstream(worker_state& reader) {
-    if (const auto old = core_.leases.find(reader.upstream_lease); old != core_.leases.end())
+    if (const auto old = core_.leases.find(reader.as_reader.upstream_lease); old != core_.leases.end())
       old->second.upstream = false;
-    reader.upstream = nullptr;
-    reader.upstream_lease = {};
+    reader.as_reader.upstream = nullptr;
+    reader.as_reader.upstream_lease = {};
     update_chain(reader);
   }
 
-  void stop_counting(lease_state& lease) {
-    lease.moving = true;
-    count(lease, false);
+  void move_to(lease_state& lease, lease_stage next) {
+    const bool lasted = lease.lasts();
+    core_.move_to(lease.stage, next);
+    if (lease.lasts() != lasted) charge(lease, !lasted);
   }
-  /// Sets whether a lease counts in its source's load and, if it crosses, among the crossings.
-  void count(lease_state& lease, bool counts) {
-    if (std::exchange(lease.counted, counts) == counts) return;
+  /// Adds a lease to the load of its source and, if it crosses, to the crossings; or takes it away.
+  void charge(const lease_state& lease, bool counts) {
     worker_state* source = core_.find(lease.source);
     if (source == nullptr) return;
-    versions_.change_load(*source, counts ? source->load + 1 : source->load - 1);
+    if (!counts) core_.mark_credits(*source->model);
+    versions_.change_load(*source, counts ? source->as_source.load + 1 : source->as_source.load - 1);
     if (!lease.crossing) return;
     const auto record = source->model->versions.find(lease.version);
     if (record == source->model->versions.end()) return;

@@ -117,7 +117,7 @@ class membership {
   void declare_silent_workers_dead() {
     std::vector<incarnation> silent;
     for (const auto& [id, worker] : core_.workers) {
-      if (core_.now - worker->last_heard > core_.options.worker_timeout) silent.push_back(id);
+      if (core_.now - worker->signs.last_heard > core_.options.worker_timeout) silent.push_back(id);
     }
     std::ranges::sort(silent);
     for (const incarnation id : silent) {
@@ -137,7 +137,8 @@ class membership {
   void on_unreachable(incarnation id) {
     worker_state* worker = core_.find(id);
     if (worker == nullptr) return admission_.forget(id);
-    if (std::exchange(worker->unreachable, true)) return;
+    liveness& life = worker->signs.life;
+    core_.move_to(life, worker->is_suspect() ? liveness::missing : liveness::unreachable);
     core_.suspects.insert(id);
   }
   /// Declares a suspect dead if a reader has lost it, the server cannot reach it, and it has been silent for
@@ -145,10 +146,10 @@ class membership {
   void judge_suspects() {
     for (const incarnation id : std::set<incarnation>{core_.suspects}) {
       worker_state* worker = core_.find(id);
-      if (worker == nullptr || (!worker->suspect && !worker->unreachable)) {
+      if (worker == nullptr || worker->signs.life == liveness::heard) {
         core_.suspects.erase(id);
-      } else if (worker->suspect && worker->unreachable &&
-                 core_.now - worker->last_heard > core_.options.heartbeat_interval) {
+      } else if (worker->signs.life == liveness::missing &&
+                 core_.now - worker->signs.last_heard > core_.options.heartbeat_interval) {
         core_.suspects.erase(id);
         declare_dead(*worker, "cannot be reached, and a reader has lost it", verdict::silent);
       }
@@ -186,7 +187,7 @@ class membership {
   void end_recovery() {
     for (auto& [name, model] : core_.models) {
       end_recovery(model);
-      updates_.retry_all(model);  // also of a model that no earlier server has known
+      core_.mark_calls(model);  // also of a model that no earlier server has known
     }
     core_.retention_changed = true;
     questions_.end_recovery();
@@ -259,7 +260,7 @@ class membership {
       present->model = &model;
       present->replica = &replica;
       present->shard = join.shard;
-      present->progressed = core_.now;
+      present->progress.progressed = core_.now;
       core_.workers[id] = std::move(owned);
       replica.workers[join.shard.index] = present;
       ++model.workers;
@@ -271,15 +272,15 @@ class membership {
     worker.place = join.place;
     worker.spot = join.spot;
     replica.temporary = replica.temporary || join.temporary;
-    worker.transport = join.transport;
-    worker.integrity = join.integrity;
-    worker.address = join.address;
-    worker.capability_key = join.capability_key;
-    worker.last_heard = core_.now;
-    worker.called = worker.called || join.operation.value != 0;
+    worker.access.transport = join.transport;
+    worker.access.integrity = join.integrity;
+    worker.access.address = join.address;
+    worker.access.capability_key = join.capability_key;
+    worker.signs.last_heard = core_.now;
+    worker.past.called = worker.past.called || join.operation.value != 0;
     replica.closed_operation = std::max(replica.closed_operation, join.operation);
     if (is_fresh) succeed(worker, join);  // a repeated join may arrive late and be out of date
-    updates_.refresh(replica);
+    versions_.recompute(replica);
     return worker;
   }
 
@@ -290,12 +291,12 @@ class membership {
       std::rotate(taken_over_.begin(), taken_over_.begin() + 1, taken_over_.end());
       taken_over_.back() = join.before.server;
     }
-    worker.ended_before = std::max(worker.ended_before, join.operation);
-    worker.ended_well = join.ended_well;
+    worker.past.ended_before = std::max(worker.past.ended_before, join.operation);
+    worker.past.ended_well = join.ended_well;
     const bool is_new = !join.before.server && join.operation.value == 0 && !join.held && !join.latest &&
                         join.reading.empty();
-    worker.was_elsewhere = !is_new;
-    for (const incarnation reader : join.barred) bar(worker.barred, reader);
+    worker.past.was_elsewhere = !is_new;
+    for (const incarnation reader : join.barred) bar(worker.past.barred, reader);
     model.before.awaited = model.before.awaited || !is_new;
     if (!is_new) count_back(model, join);
     // What cannot be checked is believed only while the server recovers. Afterwards a joiner does not
@@ -307,7 +308,7 @@ class membership {
       model.latest_ever = std::max(model.latest_ever, valid);
     }
     // This applies even if the worker holds nothing: it may be publishing while the answer was lost.
-    worker.has_old_keys = worker.has_old_keys || !is_new;
+    worker.past.has_old_keys = worker.past.has_old_keys || !is_new;
     if (join.decided) {
       versions_.know(model, join.decided, worker.shard.index, {});
       updates_.adopt_update(worker, {join.operation.value + 1}, join.decided);
@@ -315,7 +316,7 @@ class membership {
     if (!join.reading.empty()) {
       const messages::assignment& first = join.reading.front();
       versions_.know(model, first.version, worker.shard.index, first.root);
-      worker.overwriting = true;
+      versions_.begin_overwriting(worker);
       // Afterwards nobody may claim to read from others: their drains would wait for it. A worker that comes
       // late and does read is stopped by its source's next drain, which makes the old keys invalid.
       if (core_.recovering()) {
@@ -353,7 +354,7 @@ class membership {
       }
     }
     for (worker_state* worker : drains) leases_.check_drained(*worker);
-    updates_.retry_all(model);
+    core_.mark_calls(model);
   }
 
   /// Of a goodbye. `disconnected`: the process may join again, as another incarnation.
@@ -398,45 +399,46 @@ class membership {
   /// Removes a worker from all records. `gone_politely`: the worker itself reported that it no longer reads.
   void remove(worker_state& worker, const messages::status& reason, bool gone_politely) {
     worker.drain.reset();  // its readers are moved, not waited for, so it must get no drained_reply
-    for (const lease_id id : std::vector<lease_id>{worker.reading}) {
+    for (const lease_id id : std::vector<lease_id>{worker.as_reader.leases}) {
       lease_state& lease = core_.leases.at(id);
-      if (gone_politely || lease.reserved || core_.find(lease.source) == nullptr) {
+      if (gone_politely || lease.is_reserved() || core_.find(lease.source) == nullptr) {
         leases_.end(id, &drain_state::finished);
       } else {
         leases_.begin_cut_off(lease);
       }
     }
-    worker.reading.clear();
-    worker.upstream = nullptr;
+    worker.as_reader.leases.clear();
+    worker.as_reader.upstream = nullptr;
     update_chain(worker);
-    worker.withdrawn = true;
-    versions_.reindex(worker);
+    core_.move_to(worker.signs.life, liveness::gone);
+    versions_.withdraw(worker);
     if (worker.held && worker.held->open) updates_.give_up_open(worker, who(worker) + " is gone");
-    for (const lease_id id : std::vector<lease_id>{worker.readers})
+    for (const lease_id id : std::vector<lease_id>{worker.as_source.readers})
       leases_.abandon(worker, id, &drain_state::moved);
     versions_.end_receiving(worker);
     versions_.drop(worker);
     replica_state& replica = *worker.replica;
     model_state& model = *worker.model;
     for (auto& [key, operation] : replica.operations) {
-      if (operation.closed || operation.is_publish) continue;
+      if (operation.is_closed() || operation.is_publish) continue;
       const member_state* member = member_of(operation, worker.shard.index);
-      if (member != nullptr && (operation.decided || member->phase != phase::absent))
+      if (member != nullptr && (operation.is_decided() || member->phase != phase::absent))
         updates_.close_failed(operation, reason);
     }
     questions_.forget(worker);
     replica.workers[worker.shard.index] = nullptr;
-    updates_.refresh(replica);
+    versions_.recompute(replica);
     core_.lingered.erase(worker.id);
     core_.workers.erase(worker.id);
     --model.workers;
     if (std::ranges::all_of(replica.workers, [](const worker_state* w) { return w == nullptr; })) {
       for (auto& [key, operation] : replica.operations) {
-        if (!operation.closed) table_.close(operation);
+        if (!operation.is_closed()) table_.close(operation);
       }
     }
     if (model.workers == 0) {
       questions_.forget(model);
+      std::erase(core_.unsettled, &model);
       core_.models.erase(std::string{model.name});
     }
   }

@@ -25,8 +25,7 @@ namespace tensorhub::inline TENSORHUB_MODE::catalog_detail {
 
 class operation_table {
  public:
-  /// `policy` is borrowed.
-  explicit operation_table(const consistency_traits& policy) : policy_{policy} {}
+  explicit operation_table(core& core) : core_{core}, policy_{core.policy} {}
 
   /// Returns the number of a worker's call. The shards of a group number their calls alike from their start.
   /// A replacement process does not know the number, so its first call joins the operation that waits for its
@@ -36,7 +35,7 @@ class operation_table {
                                         std::optional<version_number> publishes,
                                         const version_selector& wanted = {}) {
     replica_state& replica = *worker.replica;
-    const bool counted = std::exchange(worker.called, true) || !policy_.decides_per_group;
+    const bool counted = std::exchange(worker.past.called, true) || !policy_.decides_per_group;
     if (const auto same = waits_for_publish(worker, publishes)) return same;
     if (counted && asked && !is_out_of_step(worker, asked, wanted) && !has_skipped(worker, asked, publishes))
       return asked;
@@ -47,7 +46,7 @@ class operation_table {
     operation_counter next = std::max(asked, operation_counter{replica.closed_operation.value + 1});
     for (auto& [key, operation] : replica.operations) {
       const member_state* member = member_of(operation, worker.shard.index);
-      const bool waits = !operation.closed && member != nullptr && member->phase == phase::absent;
+      const bool waits = !operation.is_closed() && member != nullptr && member->phase == phase::absent;
       const bool fits =
           operation.is_publish == publishes.has_value() && (!publishes || operation.version == *publishes);
       if (waits && fits) return operation.counter;
@@ -62,7 +61,7 @@ class operation_table {
   [[nodiscard]] bool is_in_update(const worker_state& worker) const {
     for (auto& [key, operation] : worker.replica->operations) {
       const member_state* member = member_of(operation, worker.shard.index);
-      if (operation.closed || operation.is_publish || member == nullptr) continue;
+      if (operation.is_closed() || operation.is_publish || member == nullptr) continue;
       if (member->phase == phase::waiting || member->phase == phase::assigned) return true;
       const bool is_confirmed = !policy_.completes_per_group || !member->called;
       if (member->phase == phase::finished && !is_confirmed) return true;
@@ -74,7 +73,7 @@ class operation_table {
   [[nodiscard]] static bool has_room(const worker_state& worker) {
     std::size_t open_calls = 0;
     for (auto& [key, operation] : worker.replica->operations) {
-      if (operation.closed) continue;
+      if (operation.is_closed()) continue;
       const member_state* member = member_of(operation, worker.shard.index);
       open_calls += member != nullptr && member->phase != phase::absent ? 1 : 0;
     }
@@ -105,14 +104,17 @@ class operation_table {
 
   /// Sets the version that the operation is about.
   static void set_version(operation_state& operation, version_number version) {
-    if (!operation.closed) stop_using(operation);
+    if (!operation.is_closed()) stop_using(operation);
     operation.version = version;
-    if (!operation.closed && version) ++operation.replica->model->operations.users[version];
+    if (!operation.is_closed() && version) ++operation.replica->model->operations.users[version];
   }
 
   void close(operation_state& operation) {
     stop_using(operation);
-    operation.closed = true;
+    const bool is_decided = operation.is_decided() || (operation.failure.ok() && operation.is_finished());
+    core_.move_to(operation.stage, !is_decided              ? operation_stage::abandoned
+                                   : operation.failure.ok() ? operation_stage::ended
+                                                            : operation_stage::failed);
     --open_count_;
     replica_state& replica = *operation.replica;
     replica.closed_operation = std::max(replica.closed_operation, operation.counter);
@@ -140,7 +142,7 @@ class operation_table {
 
   /// `take_due` returns the operation at this time, or earlier.
   void look_at(operation_state& operation, time_point at) {
-    if (operation.closed || at >= operation.looked_at) return;
+    if (operation.is_closed() || at >= operation.looked_at) return;
     deadlines_.erase({operation.looked_at, operation.serial});
     operation.looked_at = at;
     deadlines_.emplace(std::pair{at, operation.serial}, &operation);
@@ -170,18 +172,18 @@ class operation_table {
     operation_state* operation = find_operation(replica, asked, worker.shard.index);
     if (operation == nullptr) {
       const bool is_repeated =
-          asked.value == worker.ended_before.value + 1;  // an earlier server did not answer this call
+          asked.value == worker.past.ended_before.value + 1;  // an earlier server did not answer this call
       return policy_.decides_per_group && asked <= replica.closed_operation && !is_repeated;
     }
-    if (!operation->closed) return false;
+    if (!operation->is_closed()) return false;
     if (member_of(*operation, worker.shard.index)->phase != phase::absent)
       return true;  // the worker has ended it under another number
     if (operation->failure.ok())
       return !worker.still_has(operation->version) || !accepts(wanted, operation->version);
     // A call that arrives just after a failure is still in step. The call counts as missed only if the
     // operation was decided or is more than one behind.
-    const bool left_behind = operation->decided || replica.closed_operation.value > asked.value + 1;
-    return std::exchange(worker.missed, left_behind) && left_behind;
+    const bool left_behind = operation->is_decided() || replica.closed_operation.value > asked.value + 1;
+    return std::exchange(worker.past.missed, left_behind) && left_behind;
   }
   /// The open operation in which the other shards publish the same version, whatever number this worker sent;
   /// zero: none.
@@ -190,7 +192,7 @@ class operation_table {
     if (!publishes || !policy_.decides_per_group) return {};
     for (auto& [key, operation] : worker.replica->operations) {
       const member_state* member = member_of(operation, worker.shard.index);
-      if (operation.is_publish && !operation.closed && operation.version == *publishes &&
+      if (operation.is_publish && !operation.is_closed() && operation.version == *publishes &&
           member->phase == phase::absent)
         return operation.counter;
     }
@@ -204,15 +206,15 @@ class operation_table {
     if (!publishes) return false;
     const operation_state* operation = find_operation(*worker.replica, asked, worker.shard.index);
     if (operation == nullptr || !operation->is_publish || operation->version >= *publishes) return false;
-    return worker.ended_before || worker.published >= operation->version;
+    return worker.past.ended_before || worker.past.published >= operation->version;
   }
   void forget_old(replica_state& replica, operation_counter newest) {
     while (!replica.operations.empty()) {
       operation_state& oldest = replica.operations.begin()->second;
       if (oldest.counter >= newest) break;
       if (newest.value - oldest.counter.value <= operations_remembered) break;
-      if (!oldest.closed && !oldest.is_publish) break;
-      if (!oldest.closed) close(oldest);
+      if (!oldest.is_closed() && !oldest.is_publish) break;
+      if (!oldest.is_closed()) close(oldest);
       replica.operations.erase(replica.operations.begin());
     }
     // A worker that numbers its calls downwards, or in leaps, must not grow this table.
@@ -220,11 +222,12 @@ class operation_table {
         4 * operations_remembered * (policy_.decides_per_group ? 1 : replica.workers.size());
     for (auto at = replica.operations.begin();
          replica.operations.size() > most && at != replica.operations.end();)
-      at = at->second.closed ? replica.operations.erase(at) : std::next(at);
+      at = at->second.is_closed() ? replica.operations.erase(at) : std::next(at);
   }
 
   static constexpr std::uint64_t operations_remembered = 16;
 
+  core& core_;
   const consistency_traits& policy_;
   std::size_t open_count_ = 0;
   std::uint64_t last_serial_ = 0;

@@ -50,7 +50,7 @@ class publishing {
       // holds.
       const operation_state* ended =
           before_update ? find_operation(*worker.replica, request.operation, worker.shard.index) : nullptr;
-      const bool failed = ended != nullptr && ended->closed;
+      const bool failed = ended != nullptr && ended->is_closed();
       return core_.answer(worker, sequence,
                           messages::drained_reply{failed ? ended->failure : messages::status{}});
     }
@@ -59,30 +59,27 @@ class publishing {
           worker, sequence,
           messages::drained_reply{{errc::busy, "another unpublish() of this worker is running"}});
     }
-    if (!before_update && !worker.parked) {
-      worker.leaving = worker.leaving || request.leaving;
-      if (!retention_.may_let_go(*worker.replica, worker.leaving)) {
-        worker.parked = request;
-        worker.parked_sequence = sequence;
+    if (!before_update && !worker.parting.parked) {
+      worker.parting.leaving = worker.parting.leaving || request.leaving;
+      if (!retention_.may_let_go(*worker.replica, worker.parting.leaving)) {
+        worker.parting.parked = request;
+        worker.parting.sequence = sequence;
         return;
       }
     }
     if (!before_update) {
-      worker.parked.reset();
-      worker.withdrawn = true;
+      worker.parting.parked.reset();
+      versions_.withdraw(worker);
       if (worker.held->open) updates_.give_up_open(worker, who(worker) + " has taken it back");
-      versions_.reindex(worker);
-      updates_.refresh(*worker.replica);
+      versions_.recompute(*worker.replica);
     }
     worker.drain = drain_state{.sequence = sequence, .begun = core_.now};
     leases_.move_readers(worker);
     leases_.check_drained(worker);
-    updates_.serve_waiting(*worker.model);
   }
 
   void on(worker_state& worker, request_sequence sequence, const messages::holding_request& request) {
     core_.answer(worker, sequence, messages::status_reply{hold(worker, request.held)});
-    updates_.serve_waiting(*worker.model);
   }
 
   /// Decides again the unpublish requests that wait until a retained version is safe elsewhere.
@@ -90,14 +87,14 @@ class publishing {
     std::vector<worker_state*> parked;
     for (const auto& [name, replica] : model.replicas) {
       for (worker_state* worker : replica->workers) {
-        if (worker != nullptr && worker->parked) parked.push_back(worker);
+        if (worker != nullptr && worker->parting.parked) parked.push_back(worker);
       }
     }
     for (worker_state* worker : parked) {
-      if (!retention_.may_let_go(*worker->replica, worker->leaving)) continue;
-      const messages::unpublish_request request = *worker->parked;
+      if (!retention_.may_let_go(*worker->replica, worker->parting.leaving)) continue;
+      const messages::unpublish_request request = *worker->parting.parked;
       // `on` asks `may_let_go` again; the answer is the same.
-      on(*worker, worker->parked_sequence, request);
+      on(*worker, worker->parting.sequence, request);
     }
   }
 
@@ -107,19 +104,18 @@ class publishing {
       leases_.end(request.lease, &drain_state::moved);
     }
     core_.answer(worker, sequence, messages::status_reply{});
-    updates_.serve_waiting(*worker.model);
   }
 
   void on(worker_state& worker, request_sequence sequence, const messages::cut_off_done_request& request) {
     if (!request.reader) {
       judge_remaining(worker);
-      worker.has_old_keys = false;
+      worker.past.has_old_keys = false;
     }
-    if (request.reader) bar(worker.barred, request.reader);
-    if (!request.reader && worker.parked) give_up_waiting(worker);
-    for (const lease_id id : std::vector<lease_id>{worker.readers}) {
+    if (request.reader) bar(worker.past.barred, request.reader);
+    if (!request.reader && worker.parting.parked) give_up_waiting(worker);
+    for (const lease_id id : std::vector<lease_id>{worker.as_source.readers}) {
       const lease_state& lease = core_.leases.at(id);
-      if (!request.reader || (lease.cutting_off && lease.reader == request.reader)) {
+      if (!request.reader || (lease.stage == lease_stage::cutting_off && lease.reader == request.reader)) {
         leases_.end(id, &drain_state::cut_off);
       }
     }
@@ -136,9 +132,10 @@ class publishing {
   void judge_remaining(const worker_state& worker) {
     if (!worker.drain || core_.now - worker.drain->begun < core_.options.worker_timeout) return;
     std::set<incarnation> remaining;
-    for (const lease_id id : worker.readers) {
+    for (const lease_id id : worker.as_source.readers) {
       const lease_state& lease = core_.leases.at(id);
-      if (!lease.reserved && !lease.cutting_off && core_.find(lease.reader) != nullptr)
+      if (!lease.is_reserved() && lease.stage != lease_stage::cutting_off &&
+          core_.find(lease.reader) != nullptr)
         remaining.insert(lease.reader);
     }
     for (const incarnation reader : remaining) {
@@ -148,37 +145,36 @@ class publishing {
 
   /// The deadline of the unpublish has passed: the caller gets its memory back even if the version is lost.
   void give_up_waiting(worker_state& worker) {
-    worker.parked.reset();
+    worker.parting.parked.reset();
     const version_number version = worker.replica->complete;
     retention_.note_forced(*worker.replica, version);
     messages::drained_reply reply;
     reply.lost = version && retention::is_lost(*worker.model, version);
     versions_.drop(worker);
-    updates_.refresh(*worker.replica);
-    core_.answer(worker, worker.parked_sequence, std::move(reply));
+    versions_.recompute(*worker.replica);
+    core_.answer(worker, worker.parting.sequence, std::move(reply));
   }
 
   [[nodiscard]] messages::status hold(worker_state& worker, const messages::reference& held) {
     if (!held.version) return {errc::invalid_argument, "no worker can hold version 0: count from 1"};
     if (table_.is_in_update(worker)) return {errc::busy, "an update of this worker is running"};
     const messages::drained_reply ended{{errc::cancelled, "this worker has said since what it holds"}};
-    if (std::exchange(worker.parked, std::nullopt)) core_.answer(worker, worker.parked_sequence, ended);
+    if (std::exchange(worker.parting.parked, std::nullopt))
+      core_.answer(worker, worker.parting.sequence, ended);
     const bool is_same = worker.held && worker.held->version == held.version &&
                          worker.held->epoch == held.epoch && worker.held->root == held.root;
     if (is_same) {  // its readers go on
       if (const auto drain = std::exchange(worker.drain, std::nullopt))
         core_.answer(worker, drain->sequence, ended);
-      worker.withdrawn = false;
     } else {
       leases_.forget_drain(worker);
-      versions_.drop(worker);
     }
     const bool is_believed = !held.open && versions::may_have_received(worker, held);
     if (is_believed)
       versions_.hold(worker, held, is_same && worker.publisher);
     else
       versions_.disbelieve(worker, held.version);
-    updates_.refresh(*worker.replica);
+    versions_.recompute(*worker.replica);
     versions_.forget_old(*worker.model);
     if (is_believed) return {};
     return {errc::version_conflict, "version " + to_string(held.version) + " of shard " +
@@ -197,7 +193,7 @@ class publishing {
       return {errc::version_conflict, "version " + to_string(version) +
                                           " was withdrawn: the model was rolled back to an earlier version"};
     }
-    if (worker.overwriting) return {errc::busy, "an update of this worker is running"};
+    if (worker.is_overwritten()) return {errc::busy, "an update of this worker is running"};
     const auto record = model.versions.find(version);
     // Another shard may have published this version to an earlier server.
     const bool may_be_known = version == model.before.latest;
@@ -226,18 +222,16 @@ class publishing {
         worker.shows_open() && worker.held->version == version && worker.held->epoch == request.held.epoch;
     if (!held.open) {
       if (const auto agreed = agree_on_publish(worker, request, counter); !agreed.ok()) return agreed;
-      worker.published = version;
+      worker.past.published = version;
     }
     model.latest_seen = std::max(model.latest_seen, version);
-    if (!is_shown) {  // the readers of an open version read on when it is whole
-      leases_.forget_drain(worker);
-      versions_.drop(worker);
-    }
+    if (!is_shown) leases_.forget_drain(worker);  // the readers of an open version read on when it is whole
     versions_.hold(worker, held, true);
     if (!held.open) updates_.tell_committed(model, version, worker.shard.index);
-    model.operations.retry = model.operations.retry || held.open;
-    if (core_.recovering()) worker.has_old_keys = true;  // an earlier server may have assigned it readers
-    updates_.refresh(*worker.replica);
+    if (held.open) core_.mark_calls(model);
+    if (core_.recovering())
+      worker.past.has_old_keys = true;  // an earlier server may have assigned it readers
+    versions_.recompute(*worker.replica);
     versions_.forget_old(model);
     return {};
   }
@@ -251,29 +245,26 @@ class publishing {
     if (!table_.has_room(worker)) return table_.no_room();
     operation_state& operation = table_.open(worker, counter, true);
     member_state& member = *member_of(operation, worker.shard.index);
-    if (!operation.is_publish || (operation.decided && operation.version != request.held.version)) {
+    if (!operation.is_publish || (operation.is_decided() && operation.version != request.held.version)) {
       return {errc::group_failed,
               "another shard of replica '" + worker.replica->name + "' " +
                   (operation.is_publish ? "published version " + to_string(operation.version)
                                         : std::string{"called update()"}) +
                   " in this operation: all shards must make the same calls in the same order"};
     }
-    if (!operation.decided) operation.arrival_deadline = core_.now + core_.options.group_timeout;
-    operation.decided = true;
+    core_.move_to(member.phase, phase::finished);
+    if (operation.is_closed()) return {};
+    if (!operation.is_decided()) operation.arrival_deadline = core_.now + core_.options.group_timeout;
+    core_.move_to(operation.stage, operation_stage::decided);
     operation_table::set_version(operation, request.held.version);
-    member.phase = phase::finished;
     updates_.resolve_ended(operation);
-    if (!operation.closed && std::ranges::all_of(operation.members, [](const member_state& m) {
-          return m.phase == phase::finished;
-        })) {
-      table_.close(operation);
-    }
+    if (!operation.is_closed() && operation.is_finished()) table_.close(operation);
     return {};
   }
 
   [[nodiscard]] static bool is_reading(const worker_state& worker, operation_counter counter) {
     operation_state* operation = find_operation(*worker.replica, counter, worker.shard.index);
-    return operation != nullptr && !operation->closed &&
+    return operation != nullptr && !operation->is_closed() &&
            member_of(*operation, worker.shard.index)->phase == phase::assigned;
   }
 

@@ -74,7 +74,7 @@ class questions {
                                            std::to_string(request.shard) + " of replica '" + request.replica +
                                            "'"};
     } else {
-      for (const decision_state& decision : worker->decisions)
+      for (const decision_state& decision : worker->as_reader.decisions)
         reply.decisions += core_.describe(worker, decision) + "\n";
     }
     core_.send(from, sequence, std::move(reply));
@@ -170,7 +170,7 @@ class questions {
         if (worker == nullptr) continue;
         ++row.shards_joined;
         row.spot = row.spot || worker->spot;
-        row.readers += static_cast<std::uint32_t>(worker->readers.size());
+        row.readers += static_cast<std::uint32_t>(worker->as_source.readers.size());
       }
       if (row.shards_joined > 0) entry.replicas.push_back(std::move(row));
     }

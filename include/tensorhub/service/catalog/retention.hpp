@@ -172,7 +172,7 @@ class retention {
     }
     if (request.roll_back_to) {
       const version_number to = *request.roll_back_to;
-      if (worker.held && worker.held->version.value > to.value && !worker.withdrawn &&
+      if (worker.held && worker.held->version.value > to.value && worker.holding != holding::withdrawn &&
           !is_void(model, worker.held->version))
         return {errc::busy, "version " + to_string(worker.held->version) +
                                 " is still published by this worker: call unpublish() first"};
@@ -300,7 +300,8 @@ class retention {
     std::size_t handovers = 0;
     for (const auto& [version, other] : model.handovers) handovers += other.host == host.name ? 1 : 0;
     std::size_t leases = 0;
-    for (const worker_state* worker : host.workers) leases += worker->readers.size() + worker->reading.size();
+    for (const worker_state* worker : host.workers)
+      leases += worker->as_source.readers.size() + worker->as_reader.leases.size();
     return {&host != &from, distance_between(host, from), handovers, leases};
   }
 
@@ -318,7 +319,7 @@ class retention {
     const auto fits = [&](const replica_state& replica) {
       return !replica.temporary && !handover.failed.contains(replica.name) &&
              std::ranges::all_of(replica.workers, [](const worker_state* w) {
-               return w != nullptr && !w->spot && !w->leaving;
+               return w != nullptr && !w->spot && !w->parting.leaving;
              });
     };
     const replica_state* best = nullptr;
@@ -356,7 +357,7 @@ class retention {
     const auto host = model.replicas.find(handover.host);
     const bool is_whole =
         host != model.replicas.end() && std::ranges::all_of(host->second->workers, [](const worker_state* w) {
-          return w != nullptr && !w->leaving;
+          return w != nullptr && !w->parting.leaving;
         });
     if (!is_whole) {
       handover.failed.insert(handover.host);

@@ -23,6 +23,7 @@
 #include "tensorhub/config.hpp"
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/service/catalog/source_index.hpp"
+#include "tensorhub/service/catalog/states.hpp"
 #include "tensorhub/service/catalog/upstream_chains.hpp"
 #include "tensorhub/service/envelope.hpp"
 #include "tensorhub/service/log.hpp"
@@ -44,18 +45,21 @@ struct lease_state {
   version_number version{};
   std::string replica{};  ///< of the reader
   std::uint32_t shard = 0;
-  bool reserved = true;       ///< the reader has not been told yet
-  bool cutting_off = false;   ///< the reader was declared dead; ends when the source confirms
+  lease_stage stage = lease_stage::reserved;
+  bool inherited = false;     ///< granted by an earlier server
   time_point cut_off_at{};    ///< when the reader was declared dead
-  bool moving = false;        ///< release requested, not yet confirmed
   bool upstream = false;      ///< the lease through which the reader is certain to get every chunk
   bool crossing = false;      ///< source and reader are in different datacenters: the reader is a seed
   std::string datacenter{};   ///< of the reader
   std::uint64_t ordinal = 0;  ///< number among the counted leases on this source
-  bool counted = false;       ///< counts in the source's load and among the crossings
-  bool adopted = false;       ///< granted by an earlier server
   operation_counter operation{};
   time_point given{};
+
+  [[nodiscard]] bool is_reserved() const noexcept { return stage == lease_stage::reserved; }
+  /// Counts in its source's load, and among the crossings.
+  [[nodiscard]] bool lasts() const noexcept {
+    return stage != lease_stage::moving && stage != lease_stage::cutting_off;
+  }
 };
 
 /// A drain in progress at a source: the contents of its deferred answer.
@@ -93,6 +97,75 @@ struct answer_state {
   request_kind kind = request_kind::other;
 };
 
+/// How others read a worker.
+struct access_state {
+  std::string transport{};
+  std::string integrity{};
+  transport_address address{};
+  std::string capability_key{};  ///< empty: readers need no capability
+};
+
+/// The last signs of a worker's life.
+struct sign_state {
+  liveness life = liveness::heard;
+  time_point last_heard{};
+};
+
+/// What a worker brings from the time before: from earlier calls, and from earlier servers.
+struct past_state {
+  bool called = false;                ///< it has made a group call since it joined
+  bool missed = false;                ///< its last call came after its operation had failed
+  bool ended_well = true;             ///< the call `ended_before` succeeded
+  operation_counter ended_before{};   ///< number of its last call that an earlier server had ended
+  version_number published{};         ///< the last version that it has published with this server
+  bool was_elsewhere = false;         ///< it was joined to an earlier server
+  std::vector<incarnation> barred{};  ///< the last few readers that it has cut off for good
+  bool has_old_keys = false;          ///< readers with leases that no longer count may still read its memory
+};
+
+/// How far a worker's update has come.
+struct progress_state {
+  std::uint64_t chunks_received = 0;  ///< chunks of `receiving`, by the last heartbeat
+  std::uint64_t most_chunks = 0;      ///< the highest number that was reported in this update
+  time_point progressed{};            ///< the update was decided, or more chunks were reported
+  bool updating = false;              ///< the end of an update that was called is not in the statistics yet
+};
+
+/// A worker as a source.
+struct source_state {
+  offer offered = offer::none;  ///< its state in version_state::sources
+  version_number version{};     ///< the version that is offered
+  std::uint32_t load = 0;       ///< leases on it that last
+  source_places places{};       ///< its positions in version_state::sources
+  std::vector<lease_id> readers{};
+};
+
+/// A worker as a reader.
+struct reader_state {
+  std::vector<lease_id> leases{};
+  operation_counter operation{};     ///< the last update for which it was given sources
+  worker_state* upstream = nullptr;  ///< source of its upstream lease
+  lease_id upstream_lease{};
+  mutable chain_node chain;     ///< follows `upstream` while it receives
+  version_number hungry_for{};  ///< the version whose version_state::hungry contains it
+  std::deque<decision_state> decisions{};
+};
+
+/// The end of a worker's hold on its version.
+struct parting_state {
+  bool leaving = false;                                 ///< its process is about to end
+  std::optional<messages::unpublish_request> parked{};  ///< waits until the held version is safe elsewhere
+  request_sequence sequence{};                          ///< of `parked`
+};
+
+/// The requests of a worker.
+struct request_state {
+  /// Answers by sequence number; an answer without message is deferred. Answers to closed requests are
+  /// forgotten, and those requests are never executed again.
+  std::map<std::uint64_t, answer_state> answers{};
+  messages::closed_requests closed{};
+};
+
 struct worker_state {
   incarnation id{};
   model_state* model = nullptr;
@@ -100,64 +173,38 @@ struct worker_state {
   shard_of shard{};
   location place{};
   bool spot = false;
-  std::string transport{};
-  std::string integrity{};
-  transport_address address{};
-  std::string capability_key{};  ///< empty: readers of this worker need no capability
-  time_point last_heard{};
+  access_state access{};
+  sign_state signs{};
 
+  catalog_detail::holding holding = catalog_detail::holding::nothing;
+  catalog_detail::writing writing = catalog_detail::writing::idle;
   std::optional<messages::reference> held{};
-  bool publisher = false;             ///< published `held` itself
-  bool withdrawn = false;             ///< unpublish has begun
-  bool overwriting = false;           ///< an update writes into its memory: `held` may be gone at any time
-  bool group_pending = false;         ///< has finished an update that its group has not finished
-  bool called = false;                ///< has made a group call since it joined
-  bool missed = false;                ///< its last call came after its operation had failed
-  bool ended_well = true;             ///< the call `ended_before` succeeded
-  operation_counter ended_before{};   ///< number of its last call that an earlier server had ended
-  version_number published{};         ///< the last version that it has published with this server
-  bool was_elsewhere = false;         ///< was joined to an earlier server
-  std::vector<incarnation> barred{};  ///< the last few readers that it has cut off for good
-  bool has_old_keys = false;          ///< readers with leases that no longer count may still read its memory
-  bool suspect = false;               ///< a reader has lost it, and no message has come from it since
-  bool unreachable = false;           ///< its connection is broken, and no message has come from it since
-  std::vector<lease_id> readers{};    ///< leases on it
-  std::vector<lease_id> reading{};    ///< leases that it has on others
-
+  bool publisher = false;                          ///< published `held` itself
   std::optional<messages::reference> receiving{};  ///< the reference that it shows during a running update
-  std::uint64_t chunks_received = 0;               ///< chunks of `receiving`, by its last heartbeat
-  std::uint64_t most_chunks = 0;                   ///< the highest number that it has reported in this update
-  time_point progressed{};                         ///< its update was decided, or it reported more chunks
-  bool updating = false;             ///< has called an update whose end is not in the statistics yet
-  worker_state* upstream = nullptr;  ///< source of its upstream lease
-  lease_id upstream_lease{};
-  offer offered = offer::none;  ///< its state in version_state::sources
-  version_number offered_version{};
-  std::uint32_t load = 0;           ///< counted leases on it
-  source_places places{};           ///< its positions in version_state::sources
-  mutable chain_node chain{this};   ///< follows `upstream` while it receives
-  version_number hungry_for{};      ///< the version whose version_state::hungry contains it
-  operation_counter reading_for{};  ///< the last update for which it was given sources
-  std::deque<decision_state> decisions{};
-  std::optional<drain_state> drain{};
-  bool leaving = false;                                 ///< its process is about to end
-  std::optional<messages::unpublish_request> parked{};  ///< waits until the held version is safe elsewhere
-  request_sequence parked_sequence{};
 
-  /// Answers by sequence number; an answer without message is deferred. Answers to closed requests are
-  /// forgotten, and those requests are never executed again.
-  std::map<std::uint64_t, answer_state> answers{};
-  messages::closed_requests closed{};
+  past_state past{};
+  progress_state progress{};
+  source_state as_source{};
+  reader_state as_reader{.chain = chain_node{this}};
+  std::optional<drain_state> drain{};
+  parting_state parting{};
+  request_state requests{};
 
   /// The worker holds a version that counts for its replica.
   [[nodiscard]] bool holds() const noexcept {
-    return held && !held->open && !withdrawn && !overwriting && !group_pending;
+    return holding == catalog_detail::holding::whole && writing == catalog_detail::writing::idle;
   }
   /// Shows an open version.
-  [[nodiscard]] bool shows_open() const noexcept { return held && held->open && !withdrawn; }
+  [[nodiscard]] bool shows_open() const noexcept { return holding == catalog_detail::holding::open; }
   /// The worker has the bytes of this version, if only until it makes the call that overwrites them.
   [[nodiscard]] bool still_has(version_number version) const noexcept {
-    return held && !held->open && held->version == version && !withdrawn && !group_pending;
+    return holding == catalog_detail::holding::whole && held->version == version;
+  }
+  /// An update has been decided that writes into its memory, and has not ended.
+  [[nodiscard]] bool is_overwritten() const noexcept { return writing != catalog_detail::writing::idle; }
+  /// A reader has lost it, and no message has come from it since.
+  [[nodiscard]] bool is_suspect() const noexcept {
+    return signs.life == liveness::suspect || signs.life == liveness::missing;
   }
   /// The reference that readers get; null: none.
   [[nodiscard]] const messages::reference* shown() const noexcept {
@@ -167,16 +214,14 @@ struct worker_state {
 
 /// The part of one shard in a group operation.
 struct member_state {
-  enum class phase_type : std::uint8_t { absent, waiting, assigned, finished, failed };
-  phase_type phase = phase_type::absent;
+  catalog_detail::phase phase = catalog_detail::phase::absent;
   request_sequence sequence{};  ///< the unanswered request, if there is one
   request_sequence called{};    ///< the request by which the shard called the operation
   version_selector selector{};
   messages::update_reach reach = messages::update_reach::anywhere;
   std::optional<messages::announcement> shows{};
-  bool ahead = false;   ///< rather than wait, it reads an open version
-  bool keeps = false;   ///< holds the decided version already
-  bool intact = false;  ///< failed before any byte was overwritten
+  bool ahead = false;  ///< rather than wait, it reads an open version
+  bool keeps = false;  ///< holds the decided version already
   time_point deadline = time_point::never();
   lease_id lease{};
   std::vector<incarnation> excluded{};  ///< sources that failed this shard in this operation
@@ -192,15 +237,33 @@ struct operation_state {
   std::optional<std::uint32_t> only_shard{};  ///< set if the operation belongs to one worker alone
   bool is_publish = false;
   std::uint64_t starved = 0;  ///< its key in open_operations::starved; zero: it is not there
-  bool decided = false;
-  bool closed = false;
+  operation_stage stage = operation_stage::undecided;
+  bool inherited = false;      ///< an earlier server has decided its version
   messages::status failure{};  ///< of a closed operation
   version_number version{};
-  version_number fixed{};  ///< the version that an earlier server decided; zero: no decision is known
   time_point arrival_deadline = time_point::never();
   time_point looked_at = time_point::never();  ///< when its deadlines are examined next; never: it has none
   std::vector<member_state> members{};         ///< by shard; one entry if only_shard
+
+  [[nodiscard]] bool is_closed() const noexcept { return stage >= operation_stage::ended; }
+  /// Also of a closed operation: it was.
+  [[nodiscard]] bool is_decided() const noexcept {
+    return stage == operation_stage::decided || stage == operation_stage::ended ||
+           stage == operation_stage::failed;
+  }
+  [[nodiscard]] bool has_version() const noexcept { return inherited || is_decided(); }
+  [[nodiscard]] bool is_finished() const noexcept {
+    return std::ranges::all_of(
+        members, [](const member_state& m) { return m.phase == catalog_detail::phase::finished; });
+  }
 };
+
+/// Calls `visit(member, shard)` for each shard that takes part in the operation.
+template <typename Operation, typename Visitor>
+void for_each_member(Operation& operation, Visitor&& visit) {
+  for (std::size_t i = 0; i < operation.members.size(); ++i)
+    visit(operation.members[i], operation.only_shard.value_or(static_cast<std::uint32_t>(i)));
+}
 
 /// A retained version that is being copied into a host's memory, because its last reliable holder asks to
 /// release it.
@@ -219,12 +282,11 @@ struct replica_state {
   model_state* model = nullptr;
   std::vector<worker_state*> workers{};  ///< by shard; null: not joined
   bool torn = false;
-  version_number complete{};    ///< held by all shards; zero: none
-  bool temporary = false;       ///< shows a copy made by a handover (retention.hpp)
-  bool dropping = false;        ///< temporary, and no longer needed
-  version_number letting_go{};  ///< the version that the replica asks to release
-  version_number counts_for{};  ///< the version whose version_state::reliable_replicas counts it
-  bool retry = false;           ///< it holds something new, and its waiting calls were not tried since
+  version_number complete{};             ///< held by all shards; zero: none
+  bool temporary = false;                ///< shows a copy made by a handover (retention.hpp)
+  bool dropping = false;                 ///< temporary, and no longer needed
+  version_number letting_go{};           ///< the version that the replica asks to release
+  version_number counts_for{};           ///< the version whose version_state::reliable_replicas counts it
   operation_counter closed_operation{};  ///< highest operation that has ended
   std::map<std::pair<std::uint64_t, std::uint32_t>, operation_state> operations{};
 };
@@ -323,7 +385,16 @@ struct open_operations {
   std::map<std::uint64_t, operation_state*> all{};      ///< in the order in which they were opened
   std::map<std::uint64_t, operation_state*> starved{};  ///< those that wait for a free credit, by their turn
   std::map<version_number, std::uint32_t> users{};      ///< how many of them have this version
-  bool retry = false;  ///< a version became available somewhere, and the waiting ones were not tried since
+};
+
+/// What has become possible in a model since it was settled (`catalog::settle`).
+struct unsettled_state {
+  bool is_listed = false;            ///< in core::unsettled
+  bool calls = false;                ///< whoever waits for a version may get one
+  bool credits = false;              ///< operations that wait for a free credit may get one
+  std::set<std::string> replicas{};  ///< the waiting calls of these replicas may go on
+  std::set<std::pair<version_number, std::uint32_t>>
+      sources{};  ///< versions and shards that have a new source
 };
 
 /// What a server learns of those before it, from workers that come back.
@@ -354,6 +425,7 @@ struct model_state {
   std::set<version_number> lost{};      ///< retained versions that no worker holds any more
   waiter_table waiters{};
   open_operations operations{};
+  unsettled_state unsettled{};
 };
 
 /// Why the server declared a worker dead.
@@ -392,8 +464,6 @@ class dead_list {
 
 // ---- look-ups
 
-using phase = member_state::phase_type;
-
 /// Second part of an operation's key if the operation belongs to all shards.
 inline constexpr std::uint32_t all_shards = UINT32_MAX;
 
@@ -417,8 +487,9 @@ inline constexpr std::uint32_t all_shards = UINT32_MAX;
                                                            request_sequence before) {
   for (auto& [key, operation] : replica.operations) {
     const member_state* member = member_of(operation, shard);
-    if (operation.closed || member == nullptr || !member->called || member->called >= before) continue;
-    if (member->phase != phase::absent && member->phase != phase::failed) return &operation;
+    if (operation.is_closed() || member == nullptr || !member->called || member->called >= before) continue;
+    const bool has_failed = member->phase == phase::failed || member->phase == phase::intact;
+    if (member->phase != phase::absent && !has_failed) return &operation;
   }
   return nullptr;
 }
@@ -445,8 +516,8 @@ inline constexpr std::uint32_t all_shards = UINT32_MAX;
 }
 /// After a change of `receiving` or `upstream`: a chain ends at the first worker that does not receive.
 inline void update_chain(worker_state& worker) {
-  const bool goes_on = worker.receiving && worker.upstream != nullptr;
-  worker.chain.follow(goes_on ? &worker.upstream->chain : nullptr);
+  const bool goes_on = worker.receiving && worker.as_reader.upstream != nullptr;
+  worker.as_reader.chain.follow(goes_on ? &worker.as_reader.upstream->as_reader.chain : nullptr);
 }
 
 /// The name of this worker in sentences and log lines.

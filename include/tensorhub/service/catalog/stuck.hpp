@@ -94,9 +94,9 @@ class stuck {
   }
 
   void look_at(const worker_state& worker, duration least, entries& out) const {
-    const duration silence = core_.now - worker.last_heard;
+    const duration silence = core_.now - worker.signs.last_heard;
     if (silence > 2 * core_.options.heartbeat_interval) {
-      if (auto* entry = add(out, kind::silent_worker, worker, worker.last_heard, least)) {
+      if (auto* entry = add(out, kind::silent_worker, worker, worker.signs.last_heard, least)) {
         entry->advice = "no heartbeat; it is declared dead after " +
                         std::to_string(core_.options.worker_timeout.count()) +
                         " ms of silence: is the process stopped, or its network gone?";
@@ -106,9 +106,9 @@ class stuck {
       auto* entry = add(out, kind::draining, worker, asked_at(worker, worker.drain->sequence), least);
       if (entry != nullptr) {
         if (worker.held) entry->version = worker.held->version;
-        entry->peers = names_of(worker.readers, &lease_state::reader);
-        entry->advice = std::string{worker.withdrawn ? "unpublish()" : "update()"} + " waits for " +
-                        std::to_string(worker.readers.size()) +
+        entry->peers = names_of(worker.as_source.readers, &lease_state::reader);
+        entry->advice = std::string{worker.holding == holding::withdrawn ? "unpublish()" : "update()"} +
+                        " waits for " + std::to_string(worker.as_source.readers.size()) +
                         " readers of what is in its memory; at its deadline they are cut off";
       }
     }
@@ -116,15 +116,13 @@ class stuck {
 
   void look_at(const model_state& model, const operation_state& operation, duration least,
                entries& out) const {
-    if (operation.decided) incomplete(operation, least, out);
-    for (std::size_t i = 0; i < operation.members.size(); ++i) {
-      const member_state& member = operation.members[i];
-      const worker_state* worker =
-          operation.replica->workers[operation.only_shard.value_or(static_cast<std::uint32_t>(i))];
-      if (worker == nullptr) continue;
+    if (operation.is_decided()) incomplete(operation, least, out);
+    for_each_member(operation, [&](const member_state& member, std::uint32_t shard) {
+      const worker_state* worker = operation.replica->workers[shard];
+      if (worker == nullptr) return;
       switch (member.phase) {
         case phase::waiting:
-          if (!operation.decided) undecided(model, operation, member, *worker, least, out);
+          if (!operation.is_decided()) undecided(model, operation, member, *worker, least, out);
           break;
         case phase::assigned:
           if (!worker->drain) reading(operation, *worker, least, out);
@@ -134,9 +132,10 @@ class stuck {
           break;
         case phase::absent:
         case phase::failed:
+        case phase::intact:
           break;
       }
-    }
+    });
   }
 
   void undecided(const model_state& model, const operation_state& operation, const member_state& member,
@@ -155,7 +154,8 @@ class stuck {
     std::size_t count = 0;
     for (const auto& [name, replica] : model.replicas) {
       const worker_state* holder = replica->workers[worker.shard.index];
-      if (holder != nullptr && holder->offered != offer::none && holder->offered_version == operation.version)
+      if (holder != nullptr && holder->as_source.offered != offer::none &&
+          holder->as_source.version == operation.version)
         append(entry->peers, name_of(*holder), count);
     }
     end_list(entry->peers, count);
@@ -164,14 +164,15 @@ class stuck {
   void reading(const operation_state& operation, const worker_state& worker, duration least,
                entries& out) const {
     const duration patience = 2 * core_.options.heartbeat_interval;
-    auto* entry = add(out, kind::no_progress, worker, worker.progressed, std::max<duration>(least, patience));
+    auto* entry =
+        add(out, kind::no_progress, worker, worker.progress.progressed, std::max<duration>(least, patience));
     if (entry == nullptr) return;
     entry->version = operation.version;
     entry->operation = operation.counter;
-    entry->chunks = worker.chunks_received;
-    entry->peers = names_of(worker.reading, &lease_state::source);
+    entry->chunks = worker.progress.chunks_received;
+    entry->peers = names_of(worker.as_reader.leases, &lease_state::source);
     const auto& known = worker.model->layouts[worker.shard.index];
-    entry->advice = "received " + std::to_string(worker.chunks_received) + " of " +
+    entry->advice = "received " + std::to_string(worker.progress.chunks_received) + " of " +
                     std::to_string(known ? known->chunk_count() : 0) +
                     " chunks, and none lately: are its sources stopped, or is the network between them? "
                     "(`why` tells how they were chosen)";
@@ -182,14 +183,12 @@ class stuck {
     const worker_state* caller = nullptr;
     std::string absent;
     std::size_t count = 0;
-    for (std::size_t i = 0; i < operation.members.size(); ++i) {
-      const worker_state* worker =
-          operation.replica->workers[operation.only_shard.value_or(static_cast<std::uint32_t>(i))];
-      if (operation.members[i].phase == phase::absent)
-        append(absent, name_of(*operation.replica, i), count);
+    for_each_member(operation, [&](const member_state& member, std::uint32_t shard) {
+      if (member.phase == phase::absent)
+        append(absent, name_of(*operation.replica, shard), count);
       else if (caller == nullptr)
-        caller = worker;
-    }
+        caller = operation.replica->workers[shard];
+    });
     // A shard that has begun another call no longer waits for its publish.
     if (count == 0 || caller == nullptr) return;
     if (operation.is_publish && (!caller->holds() || caller->held->version != operation.version)) return;
@@ -199,7 +198,7 @@ class stuck {
     end_list(absent, count);
     entry->version = operation.version;
     entry->operation = operation.counter;
-    entry->chunks = caller->chunks_received;
+    entry->chunks = caller->progress.chunks_received;
     entry->peers = std::move(absent);
     entry->advice = operation.is_publish
                         ? "version " + to_string(operation.version) +
@@ -213,17 +212,16 @@ class stuck {
                 duration least, entries& out) const {
     std::string unfinished;
     std::size_t count = 0;
-    for (std::size_t i = 0; i < operation.members.size(); ++i) {
-      if (operation.members[i].phase == phase::assigned)
-        append(unfinished, name_of(*operation.replica, i), count);
-    }
+    for_each_member(operation, [&](const member_state& other, std::uint32_t shard) {
+      if (other.phase == phase::assigned) append(unfinished, name_of(*operation.replica, shard), count);
+    });
     if (count == 0 || !member.sequence) return;
     auto* entry = add(out, kind::unfinished_group, worker, asked_at(worker, member.sequence), least);
     if (entry == nullptr) return;
     end_list(unfinished, count);
     entry->version = operation.version;
     entry->operation = operation.counter;
-    entry->chunks = worker.chunks_received;
+    entry->chunks = worker.progress.chunks_received;
     entry->peers = std::move(unfinished);
     entry->advice = "it has everything; the replica holds the version when these shards have it too";
   }
@@ -260,8 +258,8 @@ class stuck {
 
   /// The arrival time of an unanswered request; the present time if it is unknown.
   [[nodiscard]] time_point asked_at(const worker_state& worker, request_sequence sequence) const {
-    const auto slot = worker.answers.find(sequence.value);
-    return slot == worker.answers.end() ? core_.now : slot->second.asked;
+    const auto slot = worker.requests.answers.find(sequence.value);
+    return slot == worker.requests.answers.end() ? core_.now : slot->second.asked;
   }
 
   [[nodiscard]] static std::string name_of(const worker_state& worker) {

@@ -26,7 +26,7 @@ class tally {
   void asked(worker_state& worker, answer_state& slot, const messages::message& body) {
     if (holds_alternative<messages::update_request>(body)) {
       slot.kind = request_kind::update;
-      worker.updating = true;
+      worker.progress.updating = true;
     } else if (const auto* finish = get_if<messages::finish_request>(&body)) {
       slot.kind = finish->result.ok() ? request_kind::finish : request_kind::other;
       if (!finish->result.ok()) end_update(worker, finish->result.code);
@@ -72,7 +72,7 @@ class tally {
     if (source.crossing) ++seen.crossings;
   }
   void end_update(worker_state& worker, errc code, bool kept = false) {
-    if (!std::exchange(worker.updating, false)) return;
+    if (!std::exchange(worker.progress.updating, false)) return;
     seen.updates.add(code);
     if (kept) ++seen.updates_kept;
   }

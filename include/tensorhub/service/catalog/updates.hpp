@@ -42,10 +42,7 @@ class updates {
   // ---- requests
 
   void on(worker_state& worker, request_sequence sequence, const messages::update_request& request) {
-    if (worker.drain || worker.withdrawn) {
-      leases_.forget_drain(worker);
-      versions_.drop(worker);
-    }
+    if (worker.drain || worker.holding == holding::withdrawn) leases_.forget_drain(worker);
     // Two calls at the same time would hold two sets of leases, and with them credits that others need.
     if (table_.is_in_update(worker) || leases_.has_sources(worker)) {
       core_.condemned.emplace_back(worker.id, verdict::unruly);
@@ -63,9 +60,9 @@ class updates {
                   "another shard of replica '" + worker.replica->name +
                       "' called publish() in this operation: all shards must make the same calls");
     }
-    if (operation.closed) return answer_from_closed(worker, sequence, operation);
+    if (operation.is_closed()) return answer_from_closed(worker, sequence, operation);
     if (member.phase != phase::absent) return fail(errc::busy, "this operation was called already");
-    member.phase = phase::waiting;
+    core_.move_to(member.phase, phase::waiting);
     member.sequence = sequence;
     member.called = sequence;
     member.selector = request.selector;
@@ -75,7 +72,7 @@ class updates {
     member.deadline = core_.now + std::chrono::milliseconds{request.timeout_ms};
     table_.look_at(operation, member.deadline);
     if (resolve_ended(operation)) return;
-    if (!operation.decided) return try_decide(operation, member);
+    if (!operation.is_decided()) return try_decide(operation, member);
     if (!accepts(request.selector, operation.version)) return close_disagreed(operation, worker.shard);
     deliver(operation, worker);
   }
@@ -83,7 +80,7 @@ class updates {
   void on(worker_state& worker, request_sequence sequence, const messages::source_failed_request& request) {
     operation_state* operation = find_operation(*worker.replica, request.operation, worker.shard.index);
     member_state* member = operation != nullptr ? member_of(*operation, worker.shard.index) : nullptr;
-    if (member == nullptr || operation->closed || member->phase != phase::assigned) {
+    if (member == nullptr || operation->is_closed() || member->phase != phase::assigned) {
       const messages::status reason =
           operation != nullptr && !operation->failure.ok()
               ? operation->failure
@@ -94,7 +91,7 @@ class updates {
       core_.condemned.emplace_back(worker.id, verdict::earlier);
       return core_.answer(worker, sequence, refused({errc::replaced, "the source has cut this worker off"}));
     }
-    worker.reading_for = operation->counter;  // an earlier server may have decided it
+    worker.as_reader.operation = operation->counter;  // an earlier server may have decided it
     std::vector<messages::assignment> found;
     leases_.grow(*operation, worker, member->excluded, &found);
     if (!request.lease) leases_.relieve(*operation, worker, member->excluded, found);
@@ -113,7 +110,6 @@ class updates {
                           refused(no_source_left(*operation, worker, request.detail), operation->counter));
     }
     core_.answer(worker, sequence, assigned_to(worker, *operation, std::move(found)));
-    serve_waiting(*worker.model);
   }
 
   void on(worker_state& worker, request_sequence sequence, const messages::receiving_request& request) {
@@ -122,78 +118,50 @@ class updates {
     if (operation == nullptr || (request.operation && request.operation != operation->counter)) return;
     show(*operation, worker, request.shows);
     leases_.grow(*operation, worker, member_of(*operation, worker.shard.index)->excluded, nullptr);
-    leases_.feed(*worker.model, operation->version, worker.shard.index);
-    serve_waiting(*worker.model);
   }
 
   void on(worker_state& worker, request_sequence sequence, const messages::finish_request& request) {
-    model_state& model = *worker.model;
     leases_.end_all_of(worker);
-    worker.reading_for = {};
+    worker.as_reader.operation = {};
     // A worker that gives up may not know the number of its operation yet.
     operation_state* known =
         request.result.ok() ? nullptr : unfinished_operation(*worker.replica, worker.shard.index, sequence);
     if (known == nullptr) known = find_operation(*worker.replica, request.operation, worker.shard.index);
     if (known == nullptr && request.result.ok()) known = &adopt_operation(worker, request);
-    worker.overwriting = false;
-    versions_.end_receiving(worker);
+    versions_.end_writing(worker);
     note_held(worker, request);
     await_decided(worker, known);
     if (known == nullptr && core_.policy.decides_per_group &&
         request.operation > worker.replica->closed_operation) {
       // The call failed at an earlier server: its number is not used again, and the other shards do not wait.
-      worker.ended_well = false;
-      worker.ended_before = worker.replica->closed_operation = request.operation;
+      worker.past.ended_well = false;
+      worker.past.ended_before = worker.replica->closed_operation = request.operation;
     }
     member_state* member = known != nullptr ? member_of(*known, worker.shard.index) : nullptr;
-    if (member == nullptr || known->closed) {
-      refresh(*worker.replica);
-      serve_waiting(model);
+    if (member == nullptr || known->is_closed()) {
+      versions_.recompute(*worker.replica);
       const bool failed_group = request.result.ok() && known != nullptr && !known->failure.ok();
       return core_.answer(worker, sequence,
                           messages::status_reply{failed_group ? known->failure : messages::status{}});
     }
-    if (!request.result.ok()) {
-      member->phase = phase::failed;
-      member->intact = request.intact;
-      core_.answer(worker, sequence, messages::status_reply{});
-      close_failed(*known,
-                   {request.result.code, "shard " + to_string(worker.shard) + " of replica '" +
-                                             worker.replica->name + "' failed: " + request.result.sentence});
-      return serve_waiting(model);
+    if (const messages::status failure = failure_of(worker, *known, request); !failure.ok()) {
+      const bool is_intact = !request.result.ok() && request.intact;
+      core_.move_to(member->phase, is_intact ? phase::intact : phase::failed);
+      core_.answer(worker, sequence,
+                   messages::status_reply{request.result.ok() ? failure : messages::status{}});
+      return close_failed(*known, failure);
     }
-    if (is_void(model, request.version)) {
-      member->phase = phase::failed;
-      const messages::status reason = withdrawn(model, request.version);
-      core_.answer(worker, sequence, messages::status_reply{reason});
-      close_failed(*known, reason);
-      return serve_waiting(model);
-    }
-    if ((known->decided || known->fixed) && known->version != request.version) {
-      member->phase = phase::failed;
-      const messages::status reason{
-          errc::group_failed, "shard " + to_string(worker.shard) + " of replica '" + worker.replica->name +
-                                  "' has version " + to_string(request.version) +
-                                  " by the decision of an earlier server, the others " +
-                                  "are to have version " + to_string(known->version)};
-      core_.answer(worker, sequence, messages::status_reply{reason});
-      close_failed(*known, reason);
-      return serve_waiting(model);
-    }
-    member->phase = phase::finished;
+    core_.move_to(member->phase, phase::finished);
     member->keeps = false;  // what waits for the answer is this report, not the call
     if (core_.policy.completes_per_group) {
-      worker.group_pending = true;
+      versions_.await_group(worker);
       member->sequence = sequence;
     } else {
       core_.answer(worker, sequence, messages::status_reply{});
     }
-    versions_.reindex(worker);
-    leases_.feed(*worker.model, request.version, worker.shard.index);
-    refresh(*worker.replica);
+    versions_.recompute(*worker.replica);
     go_on_with(*known, request.version);
     if (!resolve_ended(*known)) close_if_finished(*known);
-    serve_waiting(model);
   }
 
   // ---- open versions
@@ -235,7 +203,6 @@ class updates {
     for (const auto& [name, replica] : model.replicas) {
       for (worker_state* worker : replica->workers) {
         if (worker == nullptr) continue;
-        versions_.reindex(*worker);
         if (replica->temporary && worker->held && is_void(model, worker->held->version))
           replica->dropping = true;
       }
@@ -245,7 +212,6 @@ class updates {
          operation = void_operation(model))
       close_failed(*operation, withdrawn(model, operation->version));
     model.waits_to_let_go = true;
-    retry_all(model);
   }
 
   // ---- entry points for the other parts
@@ -256,11 +222,11 @@ class updates {
         core_.policy.decides_per_group && counter <= worker.replica->closed_operation)
       return;
     operation_state& operation = table_.open(worker, counter, false);
-    const bool is_other = (operation.decided || operation.fixed) && operation.version != version;
-    if (operation.closed || operation.is_publish || is_other) return;
+    const bool is_other = operation.has_version() && operation.version != version;
+    if (operation.is_closed() || operation.is_publish || is_other) return;
     member_state& member = *member_of(operation, worker.shard.index);
-    if (member.phase == phase::absent) member.phase = phase::assigned;
-    worker.called = true;
+    if (member.phase == phase::absent) core_.move_to(member.phase, phase::assigned);
+    worker.past.called = true;
     go_on_with(operation, version);
     if (is_void(*worker.model, version)) core_.note_void(*worker.model);
   }
@@ -269,22 +235,22 @@ class updates {
   /// its memory will be overwritten.
   void await_decided(worker_state& worker, const operation_state* reported) {
     for (auto& [key, operation] : worker.replica->operations) {
-      if (&operation == reported || operation.closed || operation.is_publish || !operation.decided) continue;
+      if (&operation == reported || operation.is_closed() || operation.is_publish || !operation.is_decided())
+        continue;
       member_state* member = member_of(operation, worker.shard.index);
       if (member == nullptr || member->phase != phase::absent || member->keeps) continue;
       member->keeps = worker.held && worker.held->version == operation.version;
       if (member->keeps)
         leases_.end(std::exchange(member->lease, {}), &drain_state::finished);
       else
-        worker.overwriting = true;
+        versions_.begin_overwriting(worker);
     }
-    versions_.reindex(worker);
   }
 
   /// Continues an operation that an earlier server decided.
   void go_on_with(operation_state& operation, version_number version) {
-    if (operation.decided || operation.fixed) return;
-    operation.fixed = version;
+    if (operation.has_version()) return;
+    operation.inherited = true;
     table_.set_version(operation, version);
     if (is_void(*operation.replica->model, version)) return core_.note_void(*operation.replica->model);
     expect_all(operation);
@@ -295,9 +261,9 @@ class updates {
   /// it ended.
   void resolve_ended(replica_state& replica) {
     for (auto& [key, operation] : replica.operations) {
-      if (!operation.closed) static_cast<void>(resolve_ended(operation));
+      if (!operation.is_closed()) static_cast<void>(resolve_ended(operation));
     }
-    replica.retry = true;  // a call may have waited to learn what the new shard holds
+    core_.mark_calls(replica);  // a call may have waited to learn what the new shard holds
   }
   /// True: this has changed the state of the operation.
   bool resolve_ended(operation_state& operation) {
@@ -306,14 +272,14 @@ class updates {
     for (std::size_t i = 0; i < operation.members.size(); ++i) {
       const worker_state* worker = operation.replica->workers[i];
       member_state& member = operation.members[i];
-      if (member.phase != phase::absent || worker == nullptr || worker->ended_before < operation.counter)
+      if (member.phase != phase::absent || worker == nullptr || worker->past.ended_before < operation.counter)
         continue;
-      member.phase = phase::finished;
+      core_.move_to(member.phase, phase::finished);
       member.keeps = true;
       ended = worker;
-      const bool failed = worker->ended_before == operation.counter && !worker->ended_well;
+      const bool failed = worker->past.ended_before == operation.counter && !worker->past.ended_well;
       const bool fits =
-          !failed && worker->held && (!operation.decided || worker->held->version == operation.version);
+          !failed && worker->held && (!operation.is_decided() || worker->held->version == operation.version);
       if (!operation.is_publish && !fits) {
         close_failed(operation, {errc::group_failed, "shard " + to_string(worker->shard) + " of replica '" +
                                                          operation.replica->name +
@@ -323,8 +289,7 @@ class updates {
     }
     if (ended == nullptr) return false;
     if (operation.is_publish) {
-      const auto is_finished = [](const member_state& m) { return m.phase == phase::finished; };
-      if (std::ranges::all_of(operation.members, is_finished)) table_.close(operation);
+      if (operation.is_finished()) table_.close(operation);
     } else {
       go_on_with(operation, ended->held->version);
       close_if_finished(operation);
@@ -332,30 +297,32 @@ class updates {
     return true;
   }
 
-  /// Tries all waiting operations and questions of the model again.
-  void retry_all(model_state& model) { retry_waiting(model); }
-
-  /// Recomputes which version a replica holds; if a version has become available, tries waiting operations.
-  void refresh(replica_state& replica) {
-    model_state& model = *replica.model;
-    versions_.recompute(replica);
-    const bool of_replica = std::exchange(replica.retry, false);
-    if (std::exchange(model.operations.retry, false)) return retry_waiting(model);
-    if (!of_replica) return;
-    // Nobody else's decision can depend on this replica: there are other holders.
-    for (auto& [key, operation] : replica.operations) retry_if_waiting(operation);
-    serve_waiting(model);
+  /// Tries again what has become possible: waiting calls and questions, hungry readers, starving operations.
+  void settle(model_state& model) {
+    const unsettled_state changed = std::exchange(model.unsettled, {});
+    if (changed.calls) {
+      retry_waiting(model);
+      questions_.retry(model);
+    } else {  // nobody else's decision can depend on these replicas: there are other holders
+      for (const std::string& name : changed.replicas) {
+        const auto replica = model.replicas.find(name);
+        if (replica == model.replicas.end()) continue;
+        for (auto& [key, operation] : replica->second->operations) retry_if_waiting(operation);
+      }
+    }
+    for (const auto& [version, shard] : changed.sources) leases_.feed(model, version, shard);
+    if (changed.credits || !changed.sources.empty()) serve_starved(model);
   }
 
   /// Ends a group operation with a failure for all its shards. Shards that are still reading are told to
   /// stop,
   /// and will report.
   void close_failed(operation_state& operation, messages::status reason) {
-    if (operation.closed) return;
+    if (operation.is_closed()) return;
     replica_state& replica = *operation.replica;
     const bool changed = std::ranges::any_of(operation.members, [](const member_state& m) {
       return m.phase == phase::assigned || (m.phase == phase::finished && !m.keeps) ||
-             (m.phase == phase::failed && !m.intact);
+             m.phase == phase::failed;
     });
     if (core_.policy.completes_per_group && changed && operation.members.size() > 1) {
       replica.torn = true;
@@ -372,48 +339,34 @@ class updates {
                   replica.name + " failed: " + reason.sentence,
               std::move(about));
     leases_.release_reserved(operation);
-    for (std::size_t i = 0; i < operation.members.size(); ++i) {
-      member_state& member = operation.members[i];
-      worker_state* worker = replica.workers[operation.only_shard.value_or(static_cast<std::uint32_t>(i))];
-      if (worker == nullptr) continue;
-      worker->group_pending = false;
-      if (const auto drain = worker->withdrawn ? std::nullopt : std::exchange(worker->drain, std::nullopt))
+    for_each_member(operation, [&](member_state& member, std::uint32_t shard) {
+      worker_state* worker = replica.workers[shard];
+      if (worker == nullptr) return;
+      if (worker->holding == holding::pending) core_.move_to(worker->holding, holding::whole);
+      const bool withdraws = worker->holding == holding::withdrawn;
+      if (const auto drain = withdraws ? std::nullopt : std::exchange(worker->drain, std::nullopt))
         core_.answer(*worker, drain->sequence,
                      messages::drained_reply{reason});  // the drain that precedes this update
       const request_sequence sequence = std::exchange(member.sequence, {});
       if (member.phase == phase::waiting || (member.phase == phase::finished && member.keeps && sequence)) {
-        if (!member.keeps) worker->overwriting = false;
+        if (!member.keeps) spare(operation, *worker);
         core_.answer(*worker, sequence, refused(reason, operation.counter));
       } else if (member.phase == phase::absent) {
-        if (operation.decided && !member.keeps) worker->overwriting = false;
+        if (operation.is_decided() && !member.keeps) spare(operation, *worker);
       } else if (member.phase == phase::finished && sequence) {
         core_.answer(*worker, sequence, messages::status_reply{reason});
       } else if (member.phase == phase::assigned) {
         core_.send(worker->id, {}, messages::abort_push{operation.counter, reason});
         versions_.end_receiving(*worker);
-        for (const lease_id id : std::vector<lease_id>{worker->readers}) {
+        for (const lease_id id : std::vector<lease_id>{worker->as_source.readers}) {
           if (core_.leases.at(id).version != operation.version) continue;
           leases_.abandon(*worker, id, &drain_state::cut_off);
           // The worker may have received every chunk and keep the version, and its readers may read on.
-          worker->has_old_keys = true;
+          worker->past.has_old_keys = true;
         }
       }
-    }
-    refresh(replica);
-  }
-
-  /// Retries a few operations that wait for a free credit.
-  void serve_waiting(model_state& model) {
-    if (serving_) return;  // a served operation calls this function again
-    serving_ = true;
-    const auto& starved = model.operations.starved;
-    for (std::size_t failures = 0; failures < failures_at_once && !starved.empty();) {
-      operation_state& operation = *starved.begin()->second;
-      table_.end_starving(operation);
-      if (!operation.decided) retry(operation);
-      failures += operation.starved != 0 ? 1 : 0;
-    }
-    serving_ = false;
+    });
+    versions_.recompute(replica);
   }
 
   /// Ends operations that have waited for a version, or for a shard, beyond their deadline.
@@ -440,11 +393,34 @@ class updates {
   [[nodiscard]] static operation_state* void_operation(const model_state& model) {
     const auto is_wrong = [&](const auto& entry) {
       const operation_state& operation = *entry.second;
-      return !operation.closed && !operation.is_publish && (operation.decided || operation.fixed) &&
+      return !operation.is_closed() && !operation.is_publish && operation.has_version() &&
              is_void(model, operation.version);
     };
     const auto found = std::ranges::find_if(model.operations.all, is_wrong);
     return found == model.operations.all.end() ? nullptr : found->second;
+  }
+  /// Why the operation fails with the end that this shard reports; ok: it does not.
+  [[nodiscard]] static messages::status failure_of(const worker_state& worker,
+                                                   const operation_state& operation,
+                                                   const messages::finish_request& request) {
+    const std::string shard =
+        "shard " + to_string(worker.shard) + " of replica '" + worker.replica->name + "'";
+    if (!request.result.ok()) return {request.result.code, shard + " failed: " + request.result.sentence};
+    if (is_void(*worker.model, request.version)) return withdrawn(*worker.model, request.version);
+    if (!operation.has_version() || operation.version == request.version) return {};
+    return {errc::group_failed, shard + " has version " + to_string(request.version) +
+                                    " by the decision of an earlier server, the others are to have version " +
+                                    to_string(operation.version)};
+  }
+  /// The worker is not read into by the operation, which has failed; perhaps by another one.
+  void spare(const operation_state& failed, worker_state& worker) {
+    for (auto& [key, operation] : worker.replica->operations) {
+      const member_state* member = member_of(operation, worker.shard.index);
+      if (&operation == &failed || operation.is_publish || operation.is_closed()) continue;
+      if (!operation.is_decided() || member == nullptr) continue;
+      if (member->phase == phase::assigned || (member->phase == phase::absent && !member->keeps)) return;
+    }
+    versions_.spare(worker);
   }
   /// What a worker's memory holds after its update.
   void note_held(worker_state& worker, const messages::finish_request& request) {
@@ -470,7 +446,7 @@ class updates {
                                                             std::uint32_t shard) const {
     std::vector<const worker_state*> out;
     for (const auto& [serial, operation] : model.operations.all) {
-      if (operation->closed || !operation->decided || operation->version != version) continue;
+      if (operation->is_closed() || !operation->is_decided() || operation->version != version) continue;
       const member_state* member = member_of(*operation, shard);
       const worker_state* reader = operation->replica->workers[shard];
       if (member != nullptr && member->phase == phase::assigned && reader != nullptr) out.push_back(reader);
@@ -490,7 +466,7 @@ class updates {
   // ---- decision
 
   void try_decide(operation_state& operation, const member_state& asked) {
-    if (operation.fixed) return start(operation, operation.fixed);
+    if (operation.has_version()) return start(operation, operation.version);
     const model_state& model = *operation.replica->model;
     version_selector selector = asked.selector;
     selector.version = valid_version(model.keeps, selector.version);
@@ -561,7 +537,7 @@ class updates {
     const auto failed = std::ranges::count_if(member.excluded, [&](incarnation id) {
       const worker_state* source = core_.find(id);
       return source != nullptr && source->model == &model && source->shard == reader.shard &&
-             source->offered == offer::complete && source->offered_version == operation.version;
+             source->as_source.offered == offer::complete && source->as_source.version == operation.version;
     });
     return record->second.sources[reader.shard.index]->complete_count() > static_cast<std::size_t>(failed) ||
            may_come_back(model, operation.version);
@@ -610,38 +586,35 @@ class updates {
   /// shards that have called.
   void start(operation_state& operation, version_number version) {
     replica_state& replica = *operation.replica;
-    // `retry_all` tries again after a change.
+    // It is tried again after a change.
     if (replica.complete != version && !retention_.may_let_go(replica, false)) return;
     table_.set_version(operation, version);
-    for (std::size_t i = 0; i < operation.members.size(); ++i) {
-      const std::uint32_t shard = operation.only_shard.value_or(static_cast<std::uint32_t>(i));
-      member_state& member = operation.members[i];
+    bool has_sources = true;
+    for_each_member(operation, [&](member_state& member, std::uint32_t shard) {
       worker_state* worker = replica.workers[shard];
+      if (!has_sources) return;
       member.keeps = worker != nullptr && worker->holds() && worker->held->version == version;
-      if (member.keeps || member.phase == phase::assigned || member.phase == phase::finished) continue;
+      if (member.keeps || member.phase == phase::assigned || member.phase == phase::finished) return;
       const lease_state* lease = leases_.grant_upstream(operation, shard, worker, {}, true);
-      if (lease == nullptr) return starve(operation);
-      member.lease = lease->id;
-    }
-    operation.decided = true;
+      has_sources = lease != nullptr;
+      if (has_sources) member.lease = lease->id;
+    });
+    if (!has_sources) return starve(operation);
+    core_.move_to(operation.stage, operation_stage::decided);
     expect_all(operation);
-    for (std::size_t i = 0; i < operation.members.size(); ++i) {
-      const std::uint32_t shard = operation.only_shard.value_or(static_cast<std::uint32_t>(i));
+    for_each_member(operation, [&](const member_state& member, std::uint32_t shard) {
       worker_state* worker = replica.workers[shard];
-      if (worker == nullptr || operation.members[i].keeps || operation.members[i].phase == phase::finished)
-        continue;
-      worker->overwriting = true;
-      versions_.reindex(*worker);
+      if (worker == nullptr || member.keeps || member.phase == phase::finished) return;
+      versions_.begin_overwriting(*worker);
       leases_.move_readers(*worker);
-    }
-    refresh(replica);
-    for (std::size_t i = 0; i < operation.members.size() && !operation.closed; ++i) {
-      member_state& member = operation.members[i];
-      if (member.phase != phase::waiting) continue;
-      worker_state& worker = *replica.workers[operation.only_shard.value_or(static_cast<std::uint32_t>(i))];
+    });
+    versions_.recompute(replica);
+    for_each_member(operation, [&](const member_state& member, std::uint32_t shard) {
+      if (operation.is_closed() || member.phase != phase::waiting) return;
+      worker_state& worker = *replica.workers[shard];
       if (!accepts(member.selector, version)) return close_disagreed(operation, worker.shard);
       deliver(operation, worker);
-    }
+    });
   }
 
   /// No source has a free credit for the operation now: it waits for its turn (`serve_waiting`).
@@ -661,15 +634,15 @@ class updates {
     // An installation may have put another version there since the decision.
     member.keeps = member.keeps && worker.still_has(operation.version);
     if (member.keeps) {
-      member.phase = phase::finished;
+      core_.move_to(member.phase, phase::finished);
       if (!core_.policy.completes_per_group) {
         core_.answer(worker, std::exchange(member.sequence, {}), kept(operation.counter, operation.version));
       }
       return close_if_finished(operation);
     }
-    worker.reading_for = operation.counter;
-    worker.progressed = core_.now;
-    worker.most_chunks = 0;
+    worker.as_reader.operation = operation.counter;
+    worker.progress.progressed = core_.now;
+    worker.progress.most_chunks = 0;
     auto lease = leases_.find_reserved(member.lease);
     if (lease == core_.leases.end()) {
       const lease_state* fresh = leases_.grant_upstream(operation, worker.shard.index, &worker, {}, false);
@@ -679,9 +652,8 @@ class updates {
     } else {
       leases_.hand_over(lease->second, worker);
     }
-    worker.overwriting = true;
-    versions_.reindex(worker);
-    member.phase = phase::assigned;
+    versions_.begin_overwriting(worker);
+    core_.move_to(member.phase, phase::assigned);
     std::vector<messages::assignment> sources{leases_.assignment_of(operation, lease->second, worker)};
     if (member.shows && sources.front().drained) show(operation, worker, *member.shows);
     leases_.grow(operation, worker, {}, &sources);
@@ -689,8 +661,6 @@ class updates {
     reply.ordinal = worker.model->versions.at(operation.version).ordinals[worker.shard.index]++;
     reply.lost = worker.held && retention::is_lost(*worker.model, worker.held->version);
     core_.answer(worker, std::exchange(member.sequence, {}), std::move(reply));
-    leases_.feed(*worker.model, operation.version, worker.shard.index);
-    serve_waiting(*worker.model);
   }
 
   /// Offers the worker to readers while it receives.
@@ -721,10 +691,12 @@ class updates {
                   std::string{to_string(request.reason)} + " " + request.detail,
               std::move(fields));
     worker_state* const source = core_.find(failed);
-    const bool is_barred = worker.was_elsewhere && source != nullptr &&
-                           std::ranges::find(source->barred, worker.id) != source->barred.end();
+    const bool is_barred = worker.past.was_elsewhere && source != nullptr &&
+                           std::ranges::find(source->past.barred, worker.id) != source->past.barred.end();
     if (source != nullptr && !is_barred && request.reason == errc::source_lost) {
-      source->suspect = true;
+      liveness& life = source->signs.life;
+      const bool is_reachable = life == liveness::heard || life == liveness::suspect;
+      core_.move_to(life, is_reachable ? liveness::suspect : liveness::missing);
       core_.suspects.insert(failed);
       // Sends a message to find out whether the source can be reached.
       core_.send(failed, {}, core_.beat_for(*source->model));
@@ -754,7 +726,8 @@ class updates {
   /// Opens an operation that an earlier server decided.
   operation_state& adopt_operation(worker_state& worker, const messages::finish_request& request) {
     operation_state& operation = table_.open(worker, request.operation, false);
-    operation.decided = true;
+    operation.inherited = true;
+    core_.move_to(operation.stage, operation_stage::decided);
     table_.set_version(operation, request.version);
     expect_all(operation);
     if (is_void(*worker.model, request.version)) core_.note_void(*worker.model);
@@ -762,41 +735,34 @@ class updates {
   }
 
   void close_if_finished(operation_state& operation) {
-    if (operation.closed) return;
-    if (!std::ranges::all_of(operation.members,
-                             [](const member_state& m) { return m.phase == phase::finished; }))
-      return;
-    for (std::size_t i = 0; i < operation.members.size(); ++i) {
-      member_state& member = operation.members[i];
-      worker_state* worker =
-          operation.replica->workers[operation.only_shard.value_or(static_cast<std::uint32_t>(i))];
-      if (worker == nullptr) continue;
-      worker->group_pending = false;
-      versions_.reindex(*worker);
-      if (!member.sequence) continue;
+    if (operation.is_closed()) return;
+    if (!operation.is_finished()) return;
+    for_each_member(operation, [&](member_state& member, std::uint32_t shard) {
+      worker_state* worker = operation.replica->workers[shard];
+      if (worker == nullptr) return;
+      versions_.end_group(*worker);
+      if (!member.sequence) return;
       const request_sequence sequence = std::exchange(member.sequence, {});
       if (member.keeps)
         core_.answer(*worker, sequence, kept(operation.counter, operation.version));
       else
         core_.answer(*worker, sequence, messages::status_reply{});
-    }
+    });
     // Leases of shards that got their version through an earlier server, and will not ask for it.
     leases_.release_reserved(operation);
     table_.close(operation);
-    refresh(*operation.replica);
+    versions_.recompute(*operation.replica);
   }
 
   void close_kept(operation_state& operation, version_number version) {
-    operation.decided = true;
+    core_.move_to(operation.stage, operation_stage::decided);
     table_.set_version(operation, version);
-    for (std::size_t i = 0; i < operation.members.size(); ++i) {
-      member_state& member = operation.members[i];
-      if (member.phase != phase::waiting) continue;
-      member.phase = phase::finished;
-      worker_state& worker =
-          *operation.replica->workers[operation.only_shard.value_or(static_cast<std::uint32_t>(i))];
-      core_.answer(worker, std::exchange(member.sequence, {}), kept(operation.counter, version));
-    }
+    for_each_member(operation, [&](member_state& member, std::uint32_t shard) {
+      if (member.phase != phase::waiting) return;
+      core_.move_to(member.phase, phase::finished);
+      core_.answer(*operation.replica->workers[shard], std::exchange(member.sequence, {}),
+                   kept(operation.counter, version));
+    });
     table_.close(operation);
   }
 
@@ -814,11 +780,20 @@ class updates {
       retry_if_waiting(*at->second);
       at = open.upper_bound(serial);  // the retry may have closed any of them
     }
-    serve_waiting(model);  // starved operations, a few at a time: there may be thousands
-    questions_.retry(model);
+  }
+  /// Retries a few operations that wait for a free credit: there may be thousands.
+  void serve_starved(model_state& model) {
+    const auto& starved = model.operations.starved;
+    for (std::size_t failures = 0; failures < failures_at_once && !starved.empty();) {
+      operation_state& operation = *starved.begin()->second;
+      table_.end_starving(operation);
+      if (!operation.is_decided()) retry(operation);
+      failures += operation.starved != 0 ? 1 : 0;
+    }
+    model.unsettled.credits = false;  // what a failure gives back was there before
   }
   void retry_if_waiting(operation_state& operation) {
-    if (!operation.closed && !operation.decided && operation.starved == 0) retry(operation);
+    if (!operation.is_closed() && !operation.is_decided() && operation.starved == 0) retry(operation);
   }
   void retry(operation_state& operation) {
     for (const member_state& member : operation.members) {
@@ -828,27 +803,23 @@ class updates {
 
   void expire(operation_state& operation) {
     time_point next = time_point::never();
-    for (std::size_t i = 0; i < operation.members.size(); ++i) {
-      const member_state& member = operation.members[i];
-      const bool waits = !operation.decided && member.phase == phase::waiting;
-      const bool is_missing = (operation.decided || operation.fixed) && member.phase == phase::absent;
-      if (waits && core_.now >= member.deadline) {
-        return close_failed(
-            operation,
-            {errc::timed_out, "no version (" + to_string(member.selector) + ") of model '" +
-                                  operation.replica->model->name + "' became available; the latest was " +
-                                  to_string(operation.replica->model->latest_ever)});
-      }
-      if (is_missing && core_.now >= operation.arrival_deadline) {
-        const std::string shard =
-            std::to_string(operation.only_shard.value_or(static_cast<std::uint32_t>(i)));
-        return close_failed(
-            operation, {errc::group_failed, "shard " + shard + " of replica '" + operation.replica->name +
-                                                "' did not call update() in time"});
-      }
-      if (waits) next = std::min(next, member.deadline);
-      if (is_missing) next = std::min(next, operation.arrival_deadline);
-    }
+    for_each_member(operation, [&](const member_state& member, std::uint32_t shard) {
+      const bool waits = !operation.is_decided() && member.phase == phase::waiting;
+      const bool is_missing = operation.has_version() && member.phase == phase::absent;
+      if (operation.is_closed() || (!waits && !is_missing)) return;
+      const time_point deadline = waits ? member.deadline : operation.arrival_deadline;
+      if (core_.now < deadline)
+        next = std::min(next, deadline);
+      else if (waits)
+        close_failed(operation, {errc::timed_out, "no version (" + to_string(member.selector) +
+                                                      ") of model '" + operation.replica->model->name +
+                                                      "' became available; the latest was " +
+                                                      to_string(operation.replica->model->latest_ever)});
+      else
+        close_failed(operation,
+                     {errc::group_failed, "shard " + std::to_string(shard) + " of replica '" +
+                                              operation.replica->name + "' did not call update() in time"});
+    });
     table_.look_at(operation, next);
   }
 
@@ -862,7 +833,6 @@ class updates {
   leases& leases_;
   operation_table& table_;
   any_consistency consistency_;
-  bool serving_ = false;
 };
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::catalog_detail

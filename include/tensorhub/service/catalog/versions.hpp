@@ -23,8 +23,9 @@ class versions {
   void hold(worker_state& worker, const messages::reference& reference, bool publisher) {
     count_filling(worker, -1);
     worker.held = reference;
+    core_.move_to(worker.holding, reference.open ? holding::open : holding::whole);
     worker.publisher = publisher;
-    worker.leaving = false;  // a process that leaves holds nothing anew
+    worker.parting.leaving = false;  // a process that leaves holds nothing anew
     version_state& version = version_of(*worker.model, reference.version);
     count_filling(worker, 1);
     if (!version.roots[worker.shard.index]) version.roots[worker.shard.index] = reference.root;
@@ -38,7 +39,7 @@ class versions {
                                               const messages::reference& reference) {
     if (const digest128 known = known_root(worker, reference.version)) return known == reference.root;
     if (is_open(*worker.model, reference.version, worker.shard.index)) return false;
-    return worker.was_elsewhere || reference.version <= worker.model->latest_seen;
+    return worker.past.was_elsewhere || reference.version <= worker.model->latest_seen;
   }
   /// Nobody has this shard of the version completely, but somebody is filling it.
   [[nodiscard]] static bool is_open(const model_state& model, version_number version, std::uint32_t shard) {
@@ -66,8 +67,35 @@ class versions {
     if (!worker.held) return;
     count_filling(worker, -1);
     worker.held.reset();
+    core_.move_to(worker.holding, holding::nothing);
     worker.publisher = false;
     reindex(worker);
+  }
+
+  /// Its unpublish has begun, or it is gone: nobody begins to read it.
+  void withdraw(worker_state& worker) {
+    if (worker.held) core_.move_to(worker.holding, holding::withdrawn);
+    reindex(worker);
+  }
+
+  /// It has finished an update that other shards have not finished.
+  void await_group(worker_state& worker) {
+    if (worker.holding == holding::whole) core_.move_to(worker.holding, holding::pending);
+    reindex(worker);
+  }
+  void end_group(worker_state& worker) {
+    if (worker.holding == holding::pending) core_.move_to(worker.holding, holding::whole);
+    reindex(worker);
+  }
+
+  /// An update has been decided that will write into its memory.
+  void begin_overwriting(worker_state& worker) {
+    if (worker.writing == writing::idle) core_.move_to(worker.writing, writing::overwriting);
+    reindex(worker);
+  }
+  /// That update has failed before the worker heard of it. (It may be in another one.)
+  void spare(worker_state& worker) {
+    if (worker.writing == writing::overwriting) core_.move_to(worker.writing, writing::idle);
   }
 
   /// The worker reports a version with another root than the published one.
@@ -82,65 +110,81 @@ class versions {
   /// The worker receives this version and can be read meanwhile.
   void receive(worker_state& worker, const messages::reference& shown) {
     worker.receiving = shown;
-    worker.chunks_received = 0;
+    core_.move_to(worker.writing, writing::receiving);
+    worker.progress.chunks_received = 0;
     update_chain(worker);
     reindex(worker);
   }
+  /// Readers get no more of it, and the worker has not reported the end of its update.
   void end_receiving(worker_state& worker) {
-    worker.receiving.reset();
-    update_chain(worker);
-    reindex(worker);
+    if (worker.writing == writing::receiving) core_.move_to(worker.writing, writing::overwriting);
+    end_showing(worker);
+  }
+  void end_writing(worker_state& worker) {
+    core_.move_to(worker.writing, writing::idle);
+    end_showing(worker);
   }
 
+  /// As what the worker is offered to readers.
+  [[nodiscard]] static offer offer_of(const worker_state& worker) {
+    const bool is_hidden = (worker.shown() != nullptr && is_void(*worker.model, worker.shown()->version)) ||
+                           worker.holding == holding::withdrawn || worker.signs.life == liveness::gone;
+    if (is_hidden) return offer::none;
+    if (worker.receiving) return offer::receiving;
+    switch (worker.holding) {
+      case holding::nothing:
+      case holding::withdrawn:
+        return offer::none;
+      case holding::open:
+        return offer::receiving;
+      case holding::pending:  // in a torn replica, only shards that the next update has repaired
+        return worker.is_overwritten() ? offer::none : offer::complete;
+      case holding::whole:
+        return worker.is_overwritten() || worker.replica->torn ? offer::none : offer::complete;
+    }
+    return offer::none;
+  }
   /// Offers the worker to readers if it shows a readable version; withdraws the offer otherwise.
   void reindex(worker_state& worker) {
-    offer wanted = offer::none;
-    if ((worker.receiving && !worker.withdrawn) || worker.shows_open()) {
-      wanted = offer::receiving;
-    } else if (worker.held && !worker.withdrawn && !worker.overwriting &&
-               (!worker.replica->torn || worker.group_pending)) {
-      wanted = offer::complete;  // in a torn replica, only shards that the next update has repaired
+    const offer wanted = offer_of(worker);
+    const version_number version = wanted == offer::none ? version_number{} : worker.shown()->version;
+    if (wanted == worker.as_source.offered && version == worker.as_source.version) return;
+    if (worker.as_source.offered != offer::none) {
+      index_of(worker, worker.as_source.version).erase(worker.as_source.places, places_of);
+      worker.as_source.offered = offer::none;
     }
-    version_number version = wanted == offer::none ? version_number{} : worker.shown()->version;
-    if (is_void(*worker.model, version)) {
-      wanted = offer::none;
-      version = {};
-    }
-    if (wanted == worker.offered && version == worker.offered_version) return;
-    if (worker.offered != offer::none) {
-      index_of(worker, worker.offered_version).erase(worker.places, places_of);
-      worker.offered = offer::none;
-    }
-    worker.offered_version = version;
+    worker.as_source.version = version;
     if (wanted == offer::none) return;
-    worker.offered = wanted;
+    worker.as_source.offered = wanted;
     // The record may have been forgotten while the worker was not offered, and is made anew here.
     digest128& root = version_of(*worker.model, version).roots[worker.shard.index];
     if (!root) root = worker.shown()->root;
     source_index& index = index_of(worker, version);
     if (wanted == offer::complete) note_gain(worker, version, index);
-    index.insert(worker, worker.places, worker.place, worker.load, wanted == offer::complete,
-                 worker.publisher);
+    core_.mark_source(*worker.model, version, worker.shard.index);
+    index.insert(worker, worker.as_source.places, worker.place, worker.as_source.load,
+                 wanted == offer::complete, worker.publisher);
   }
   /// The number of counted leases on the worker has changed.
   void change_load(worker_state& worker, std::uint32_t load) {
-    worker.load = load;
-    if (worker.offered == offer::none) return;
-    index_of(worker, worker.offered_version).change_load(worker, worker.places, load, places_of);
+    worker.as_source.load = load;
+    if (worker.as_source.offered == offer::none) return;
+    index_of(worker, worker.as_source.version).change_load(worker, worker.as_source.places, load, places_of);
   }
 
-  /// Recomputes which version all shards of a replica hold. Sets `retry` of the replica or of the model's
-  /// operations if waiting ones should be tried again.
+  /// The version that all shards of a replica hold; zero: none.
+  [[nodiscard]] static version_number complete_of(const replica_state& replica) {
+    const worker_state* first = replica.workers.front();
+    if (first == nullptr || !first->holds() || is_void(*replica.model, first->held->version)) return {};
+    const bool all = std::ranges::all_of(replica.workers, [first](const worker_state* w) {
+      return w != nullptr && w->holds() && w->held->version == first->held->version;
+    });
+    return all ? first->held->version : version_number{};
+  }
+  /// Recomputes which version all shards of a replica hold.
   void recompute(replica_state& replica) {
     model_state& model = *replica.model;
-    version_number complete{};
-    const worker_state* first = replica.workers.front();
-    if (first != nullptr && first->holds()) {
-      const bool all = std::ranges::all_of(replica.workers, [first](const worker_state* w) {
-        return w != nullptr && w->holds() && w->held->version == first->held->version;
-      });
-      if (all && !is_void(model, first->held->version)) complete = first->held->version;
-    }
+    const version_number complete = complete_of(replica);
     if (complete) replica.torn = false;
     if (complete != replica.letting_go) replica.letting_go = {};
     count_reliable(replica, complete);
@@ -152,10 +196,10 @@ class versions {
       replica.complete = complete;
       if (complete) {
         version_state& version = version_of(model, complete);
-        model.operations.retry = model.operations.retry || version.complete_replicas == 0;
+        if (version.complete_replicas == 0) core_.mark_calls(model);
         ++version.complete_replicas;
         version.ever_complete = true;
-        replica.retry = true;
+        core_.mark_calls(replica);
         if (complete > model.latest_ever) announce(model, complete);
       }
     }
@@ -166,7 +210,7 @@ class versions {
   [[nodiscard]] static bool may_hold(const replica_state& replica, version_number version) {
     return std::ranges::count(replica.workers, nullptr) > 0 &&
            std::ranges::any_of(replica.workers, [version](const worker_state* w) {
-             return w != nullptr && w->was_elsewhere && w->held && w->held->version == version;
+             return w != nullptr && w->past.was_elsewhere && w->held && w->held->version == version;
            });
   }
 
@@ -185,6 +229,11 @@ class versions {
   }
 
  private:
+  void end_showing(worker_state& worker) {
+    worker.receiving.reset();
+    update_chain(worker);
+    reindex(worker);
+  }
   static void count_filling(const worker_state& worker, int change) {
     if (!worker.held || !worker.held->open) return;
     const auto record = worker.model->versions.find(worker.held->version);
@@ -200,7 +249,7 @@ class versions {
   void count_reliable(replica_state& replica, version_number complete) {
     const bool reliable = complete && !replica.letting_go && !replica.dropping &&
                           std::ranges::none_of(replica.workers, [](const worker_state* w) {
-                            return w == nullptr || w->spot || w->leaving;
+                            return w == nullptr || w->spot || w->parting.leaving;
                           });
     const version_number wanted = reliable ? complete : version_number{};
     if (wanted == replica.counts_for) return;
@@ -210,7 +259,7 @@ class versions {
     core_.retention_changed = true;
   }
 
-  static source_places& places_of(worker_state& worker) noexcept { return worker.places; }
+  static source_places& places_of(worker_state& worker) noexcept { return worker.as_source.places; }
 
   [[nodiscard]] source_index& index_of(const worker_state& worker, version_number version) {
     return *version_of(*worker.model, version).sources[worker.shard.index];
@@ -243,9 +292,9 @@ class versions {
   /// it if it is the first one in its datacenter (`prefer_local`), or at all.
   void note_gain(const worker_state& worker, version_number version, const source_index& index) {
     const bool per_worker = !core_.policy.decides_per_group;
-    if (per_worker) worker.replica->retry = true;
+    if (per_worker) core_.mark_calls(*worker.replica);
     if (!per_worker && version_of(*worker.model, version).complete_replicas == 0) return;
-    if (index.complete_count(worker.place.datacenter) == 0) worker.model->operations.retry = true;
+    if (index.complete_count(worker.place.datacenter) == 0) core_.mark_calls(*worker.model);
   }
 
   core& core_;

@@ -22,6 +22,7 @@
 #include "tensorhub/service/catalog/publishing.hpp"
 #include "tensorhub/service/catalog/questions.hpp"
 #include "tensorhub/service/catalog/retention.hpp"
+#include "tensorhub/service/catalog/rules.hpp"
 #include "tensorhub/service/catalog/stuck.hpp"
 #include "tensorhub/service/catalog/updates.hpp"
 #include "tensorhub/service/catalog/versions.hpp"
@@ -30,11 +31,14 @@ namespace tensorhub::inline TENSORHUB_MODE {
 namespace catalog_detail {
 
 inline constexpr std::chrono::milliseconds tick_interval{20};
+/// A change seldom makes more than three others possible in turn.
+inline constexpr std::size_t most_rounds = 64;
 
 /// Forgets answers that the worker no longer waits for: it has received them, or has given up the requests.
 TENSORHUB_DECL void forget_answers(catalog_detail::worker_state& worker, const messages::envelope& said) {
-  worker.closed.learn(said);
-  std::erase_if(worker.answers, [&](const auto& entry) { return worker.closed.contains({entry.first}); });
+  worker.requests.closed.learn(said);
+  std::erase_if(worker.requests.answers,
+                [&](const auto& entry) { return worker.requests.closed.contains({entry.first}); });
 }
 
 }  // namespace catalog_detail
@@ -48,7 +52,7 @@ struct catalog::parts {
         questions{core},
         stuck{core},
         leases{core, versions, std::move(scheduler)},
-        operations{core.policy},
+        operations{core},
         updates{core, versions, retention, questions, leases, operations, std::move(consistency)},
         publishing{core, versions, retention, leases, operations, updates},
         membership{core, versions, retention, questions, leases, operations, updates} {}
@@ -85,7 +89,7 @@ TENSORHUB_DECL const catalog_detail::core& catalog::core() const noexcept {
 TENSORHUB_DECL void catalog::receive(time_point now, const messages::envelope& envelope) {
   core().begin(now);
   handle(envelope);
-  retry_handovers();
+  settle();
 }
 
 TENSORHUB_DECL void catalog::advance(time_point now) {
@@ -106,7 +110,7 @@ TENSORHUB_DECL void catalog::advance(time_point now) {
       if (model.keeps.revision > 0) parts_->retention.look_after(model);
     }
   }
-  retry_handovers();
+  settle();
 }
 
 TENSORHUB_DECL time_point catalog::next_deadline() const noexcept {
@@ -117,7 +121,7 @@ TENSORHUB_DECL time_point catalog::next_deadline() const noexcept {
 TENSORHUB_DECL void catalog::unreachable(time_point now, incarnation worker) {
   core().begin(now);
   parts_->membership.on_unreachable(worker);
-  retry_handovers();
+  settle();
 }
 
 TENSORHUB_DECL std::vector<outgoing> catalog::take_output() {
@@ -139,6 +143,9 @@ TENSORHUB_DECL catalog_statistics catalog::statistics() const {
   out.operations = parts_->operations.open_count();
   out.cut_offs = core().cut_offs.size();
   return out;
+}
+TENSORHUB_DECL std::string catalog::broken_rule() const {
+  return catalog_detail::rule_check{core(), limits()}.run();
 }
 TENSORHUB_DECL const catalog_detail::worker_state* catalog::record_of(incarnation worker) const {
   return core().find(worker);
@@ -181,24 +188,24 @@ TENSORHUB_DECL void catalog::handle(const messages::envelope& envelope) {
   if (worker == nullptr) return parts_->membership.notify_goodbye(from);
   // Requests may wait for a sign of life of this worker.
   if (worker->model->waits_to_let_go && !core().is_heard(*worker)) core().retention_changed = true;
-  worker->last_heard = core().now;
-  worker->suspect = worker->unreachable = false;
+  worker->signs.last_heard = core().now;
+  core().move_to(worker->signs.life, catalog_detail::liveness::heard);
   catalog_detail::forget_answers(*worker, envelope);
   if (const auto* beat = get_if<messages::heartbeat_request>(&envelope.body)) {
     if (beat->retention < worker->model->keeps.revision)
       core().send(from, {}, messages::retention_push{worker->model->keeps});
-    if (beat->chunks > worker->most_chunks) worker->progressed = core().now;
-    worker->most_chunks = std::max(worker->most_chunks, beat->chunks);
-    worker->chunks_received = beat->chunks;
+    if (beat->chunks > worker->progress.most_chunks) worker->progress.progressed = core().now;
+    worker->progress.most_chunks = std::max(worker->progress.most_chunks, beat->chunks);
+    worker->progress.chunks_received = beat->chunks;
     return core().send(from, {}, core().beat_for(*worker->model));
   }
-  if (!envelope.sequence || worker->closed.contains(envelope.sequence)) return;
-  if (worker->answers.size() >= limits::worker_requests_in_flight &&
-      !worker->answers.contains(envelope.sequence.value)) {
+  if (!envelope.sequence || worker->requests.closed.contains(envelope.sequence)) return;
+  if (worker->requests.answers.size() >= limits::worker_requests_in_flight &&
+      !worker->requests.answers.contains(envelope.sequence.value)) {
     return core().log(log_level::warning, who(*worker) + " has too many requests in flight; one was dropped",
                       about(*worker));
   }
-  const auto [answer, fresh] = worker->answers.try_emplace(envelope.sequence.value);
+  const auto [answer, fresh] = worker->requests.answers.try_emplace(envelope.sequence.value);
   if (!fresh) {
     if (answer->second.message) core().send(from, envelope.sequence, *answer->second.message);
     return;
@@ -206,7 +213,6 @@ TENSORHUB_DECL void catalog::handle(const messages::envelope& envelope) {
   answer->second.asked = core().now;
   core().counted.asked(*worker, answer->second, envelope.body);
   dispatch(*worker, envelope.sequence, envelope.body);
-  parts_->membership.confirm_verdicts();
 }
 
 /// Passes the request to the part that has an `on` for it.
@@ -227,23 +233,32 @@ void catalog::give(catalog_detail::worker_state& worker, request_sequence sequen
   } else if constexpr (requires { parts_->questions.on(worker, sequence, request); }) {
     parts_->questions.on(worker, sequence, request);
   } else {
-    worker.answers.erase(sequence.value);
+    worker.requests.answers.erase(sequence.value);
     core().log(log_level::warning, who(worker) + " sent a message that only a server sends; it was ignored",
                about(worker));
   }
 }
 
+/// Handlers change states and mark what has become possible. Here it happens, until nothing is left to do.
+TENSORHUB_DECL void catalog::settle() {
+  for (std::size_t round = 0; round < catalog_detail::most_rounds; ++round) {
+    parts_->membership.confirm_verdicts();
+    if (std::exchange(core().retention_changed, false)) let_go();
+    if (core().unsettled.empty() && !core().retention_changed) return;
+    for (catalog_detail::model_state* model : std::exchange(core().unsettled, {}))
+      parts_->updates.settle(*model);
+  }
+  core().log(log_level::error, "a fault of the catalog: it does not settle");
+}
+
 /// Decides again the requests that wait until a retained version may be released.
-TENSORHUB_DECL void catalog::retry_handovers() {
-  for (int rounds = 0; core().retention_changed && rounds < 4; ++rounds) {
-    core().retention_changed = false;
-    for (auto& [name, model] : core().models) {
-      if (std::exchange(model.has_void, false)) parts_->updates.withdraw_void(model);
-      if (model.keeps.revision > 0) parts_->retention.look_after(model);
-      if (!std::exchange(model.waits_to_let_go, false)) continue;
-      parts_->publishing.retry_parked(model);
-      parts_->updates.retry_all(model);
-    }
+TENSORHUB_DECL void catalog::let_go() {
+  for (auto& [name, model] : core().models) {
+    if (std::exchange(model.has_void, false)) parts_->updates.withdraw_void(model);
+    if (model.keeps.revision > 0) parts_->retention.look_after(model);
+    if (!std::exchange(model.waits_to_let_go, false)) continue;
+    parts_->publishing.retry_parked(model);
+    core().mark_calls(model);
   }
 }
 
@@ -254,7 +269,7 @@ TENSORHUB_DECL void catalog::expire_waiting() {
   if (!has_waiting_requests()) return;
   parts_->membership.judge_suspects();
   for (auto& [name, model] : core().models) {
-    parts_->updates.serve_waiting(model);
+    if (!model.operations.starved.empty()) core().mark_credits(model);
     parts_->questions.expire(model);
   }
   parts_->updates.expire();

@@ -467,8 +467,8 @@ class small_world {
     if (holds_alternative<messages::heartbeat_request>(message.body)) return true;
     const auto* record = server_->record_of(incarnation{message.sender});
     if (record == nullptr) return false;
-    const auto answer = record->answers.find(message.sequence.value);
-    return answer != record->answers.end() && !answer->second.message;
+    const auto answer = record->requests.answers.find(message.sequence.value);
+    return answer != record->requests.answers.end() && !answer->second.message;
   }
   [[nodiscard]] std::string waiting() const {
     std::string out;

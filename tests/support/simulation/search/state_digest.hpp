@@ -230,42 +230,58 @@ class state_digest {
     add(core.cut_offs, core.sourceless, core.retention_changed, core.suspects, core.lingered);
   }
   void fold(const catalog_detail::lease_state& lease) {
-    const auto& [id, source, reader, version, replica, shard, reserved, cutting_off, cut_off_at, moving,
-                 upstream, crossing, datacenter, ordinal, counted, adopted, operation, given] = lease;
-    add(id, source, reader, version, replica, shard, reserved, cutting_off, cut_off_at, moving, upstream,
-        crossing, datacenter, ordinal, counted, adopted, operation, given);
+    const auto& [id, source, reader, version, replica, shard, stage, inherited, cut_off_at, upstream,
+                 crossing, datacenter, ordinal, operation, given] = lease;
+    add(id, source, reader, version, replica, shard, stage, inherited, cut_off_at, upstream, crossing,
+        datacenter, ordinal, operation, given);
   }
   void fold(const catalog_detail::drain_state& drain) {
     add(drain.sequence, drain.begun, drain.finished, drain.moved, drain.cut_off);
   }
   void fold(const catalog_detail::answer_state& answer) { add(answer.message, answer.kind); }
+  void fold(const catalog_detail::past_state& past) {
+    const auto& [called, missed, ended_well, ended_before, published, was_elsewhere, barred, has_old_keys] =
+        past;
+    add(called, missed, ended_well, ended_before, published, was_elsewhere, barred, has_old_keys);
+  }
+  void fold(const catalog_detail::progress_state& progress) {
+    const auto& [chunks_received, most_chunks, progressed, updating] = progress;
+    static_cast<void>(updating);
+    add(chunks_received, most_chunks, progressed);
+  }
+  void fold(const catalog_detail::source_state& source) {
+    const auto& [offered, version, load, places, readers] = source;
+    static_cast<void>(places);
+    add(offered, version, load, readers);
+  }
+  void fold(const catalog_detail::reader_state& reader) {
+    const auto& [leases, operation, upstream, upstream_lease, chain, hungry_for, decisions] = reader;
+    static_cast<void>(std::tie(chain, decisions));
+    add(leases, operation, upstream == nullptr ? incarnation{} : upstream->id, upstream_lease, hungry_for);
+  }
+  void fold(const catalog_detail::parting_state& parting) {
+    add(parting.leaving, parting.parked, parting.sequence);
+  }
+  void fold(const catalog_detail::request_state& requests) { add(requests.answers, requests.closed); }
   void fold(const catalog_detail::worker_state& worker) {
-    const auto& [id, model, replica, shard, place, spot, transport, integrity, address, capability_key,
-                 last_heard, held, publisher, withdrawn, overwriting, group_pending, called, missed,
-                 ended_well, ended_before, published, was_elsewhere, barred, has_old_keys, suspect,
-                 unreachable, readers, reading, receiving, chunks_received, most_chunks, progressed, updating,
-                 upstream, upstream_lease, offered, offered_version, load, places, chain, hungry_for,
-                 reading_for, decisions, drain, leaving, parked, parked_sequence, answers, closed] = worker;
-    static_cast<void>(std::tie(model, place, spot, transport, integrity, address, capability_key));
-    static_cast<void>(std::tie(updating, places, chain, decisions));
-    add(id, replica->name, shard.index, last_heard, held, publisher, withdrawn, overwriting, group_pending,
-        called, missed, ended_well, ended_before, published, was_elsewhere, barred, has_old_keys, suspect,
-        unreachable, readers, reading, receiving, chunks_received, most_chunks, progressed);
-    add(upstream == nullptr ? incarnation{} : upstream->id, upstream_lease, offered, offered_version, load,
-        hungry_for, reading_for, drain, leaving, parked, parked_sequence, answers, closed);
+    const auto& [id, model, replica, shard, place, spot, access, signs, holding, writing, held, publisher,
+                 receiving, past, progress, as_source, as_reader, drain, parting, requests] = worker;
+    static_cast<void>(std::tie(model, place, spot, access));
+    add(id, replica->name, shard.index, signs.life, signs.last_heard, holding, writing, held, publisher,
+        receiving, past, progress, as_source, as_reader, drain, parting, requests);
   }
   void fold(const catalog_detail::member_state& member) {
-    const auto& [phase, sequence, called, selector, reach_wanted, shows, ahead, keeps, intact, deadline,
-                 lease, excluded, retries] = member;
-    add(phase, sequence, called, selector, reach_wanted, shows, ahead, keeps, intact, deadline, lease,
-        excluded, retries);
+    const auto& [phase, sequence, called, selector, reach_wanted, shows, ahead, keeps, deadline, lease,
+                 excluded, retries] = member;
+    add(phase, sequence, called, selector, reach_wanted, shows, ahead, keeps, deadline, lease, excluded,
+        retries);
   }
   void fold(const catalog_detail::operation_state& operation) {
-    const auto& [counter, replica, serial, only_shard, is_publish, starved, decided, closed, failure, version,
-                 fixed, arrival_deadline, looked_at, members] = operation;
+    const auto& [counter, replica, serial, only_shard, is_publish, starved, stage, inherited, failure,
+                 version, arrival_deadline, looked_at, members] = operation;
     static_cast<void>(std::tie(replica, serial));
-    add(counter, only_shard, is_publish, starved != 0, decided, closed, failure, version, fixed,
-        arrival_deadline, looked_at, members);
+    add(counter, only_shard, is_publish, starved != 0, stage, inherited, failure, version, arrival_deadline,
+        looked_at, members);
   }
   void fold(const catalog_detail::handover_state& handover) {
     const auto& [version, from, host, temporary, given_up, unreadable, failed] = handover;
@@ -276,13 +292,12 @@ class state_digest {
     add(operation->replica->name, operation->counter, operation->only_shard);
   }
   void fold(const catalog_detail::replica_state& replica) {
-    const auto& [name, model, workers, torn, complete, temporary, dropping, letting_go, counts_for, retry,
+    const auto& [name, model, workers, torn, complete, temporary, dropping, letting_go, counts_for,
                  closed_operation, operations] = replica;
     static_cast<void>(model);
     number(workers.size());
     for (const catalog_detail::worker_state* worker : workers) fold(worker);
-    add(name, torn, complete, temporary, dropping, letting_go, counts_for, retry, closed_operation,
-        operations);
+    add(name, torn, complete, temporary, dropping, letting_go, counts_for, closed_operation, operations);
   }
   /// The load classes follow from the workers' `offered` and `load`.
   void fold(const catalog_detail::version_state& version) {
@@ -302,21 +317,20 @@ class state_digest {
   }
   void fold(const catalog_detail::model_state& model) {
     const auto& [name, shards, layouts, layout_bytes, versions, replicas, latest_seen, latest_ever, workers,
-                 before, keeps, has_void, handovers, temporaries, waits_to_let_go, lost, waiters,
-                 operations] = model;
-    static_cast<void>(std::tie(shards, layouts, layout_bytes));
+                 before, keeps, has_void, handovers, temporaries, waits_to_let_go, lost, waiters, operations,
+                 unsettled] = model;
+    static_cast<void>(std::tie(shards, layouts, layout_bytes, unsettled));  // it is empty between events
     add(name, versions, replicas, latest_seen, latest_ever, workers, before, keeps, has_void, handovers,
         temporaries, waits_to_let_go, lost, waiters, operations);
   }
   /// The numbers themselves grow with the history; their order decides. `users` follows from the operations.
   void fold(const catalog_detail::open_operations& open) {
-    const auto& [all, starved, users, retry] = open;
+    const auto& [all, starved, users] = open;
     static_cast<void>(users);
     for (const auto* order : {&all, &starved}) {
       number(order->size());
       for (const auto& [key, operation] : *order) fold(operation);
     }
-    fold(retry);
   }
 
   time_point now_;
