@@ -114,6 +114,11 @@ class membership {
     core_.send(id, {}, std::move(goodbye));
   }
 
+  /// By an operator's order.
+  void evict(incarnation id) {
+    if (worker_state* worker = core_.find(id)) declare_dead(*worker, "was evicted", verdict::evicted);
+  }
+
   void declare_silent_workers_dead() {
     std::vector<incarnation> silent;
     for (const auto& [id, worker] : core_.workers) {
@@ -375,6 +380,8 @@ class membership {
         return {errc::disconnected,
                 "this worker was still reading at the deadline of its source's unpublish() or update(), the "
                 "second time, and the server has declared it dead"};
+      case verdict::evicted:
+        return {errc::replaced, "an operator has evicted this worker; construct a new one to join again"};
     }
     return {};
   }

@@ -39,7 +39,40 @@ class retention {
   // ---- what is retained
 
   void on(worker_state& worker, request_sequence sequence, const messages::retain_request& request) {
-    core_.answer(worker, sequence, messages::status_reply{change(worker, request), {}});
+    core_.answer(worker, sequence, messages::status_reply{change(*worker.model, &worker, request), {}});
+  }
+  /// `by`: the worker that wants it; null: an operator.
+  [[nodiscard]] messages::status change(model_state& model, const worker_state* by,
+                                        const messages::retain_request& request) {
+    messages::retention next = model.keeps;
+    if (request.keep_latest) next.keep_latest = *request.keep_latest;
+    const version_number pin = request.pin.number();
+    if (request.release) std::erase(next.pinned, request.release.number());
+    if (pin && !std::ranges::binary_search(next.pinned, pin))
+      next.pinned.insert(std::ranges::upper_bound(next.pinned, pin), pin);
+    if (next.pinned.size() > limits::retained_versions || next.keep_latest > limits::retained_versions) {
+      return {errc::limit_exceeded, "more than " + std::to_string(limits::retained_versions) +
+                                        " versions of a model cannot be retained: release some"};
+    }
+    if (request.roll_back_to) {
+      const version_number to = *request.roll_back_to;
+      if (by != nullptr && by->held && by->held->version.value > to.value &&
+          by->holding != holding::withdrawn && !is_void(model, by->held->version))
+        return {errc::busy, "version " + to_string(by->held->version) +
+                                " is still published by this worker: call unpublish() first"};
+      if (!has_newer(model, to)) return {};
+      if (!roll_back(next, to, model.latest_seen))
+        return {errc::limit_exceeded, "model '" + model.name + "' was rolled back " +
+                                          std::to_string(limits::rollbacks) +
+                                          " times, each time to a later version: go back to an earlier one"};
+      core_.log(log_level::warning, "model '" + model.name + "' was rolled back to version " + to_string(to) +
+                                        " by " + (by != nullptr ? who(*by) : std::string{"an operator"}));
+    }
+    ++next.revision;
+    adopt(model, next);
+    tell_all(model);
+    core_.retention_changed = true;
+    return {};
   }
   void on(worker_state& worker, request_sequence sequence, const messages::offload_failed_request& request) {
     core_.answer(worker, sequence, messages::status_reply{});
@@ -157,38 +190,6 @@ class retention {
     if (names.size() >= replicas.size())  // they come from workers, which may join under ever new ones
       std::erase_if(names, [&](const std::string& name) { return !replicas.contains(name); });
     names.insert(replica.name);
-  }
-  [[nodiscard]] messages::status change(const worker_state& worker, const messages::retain_request& request) {
-    model_state& model = *worker.model;
-    messages::retention next = model.keeps;
-    if (request.keep_latest) next.keep_latest = *request.keep_latest;
-    const version_number pin = request.pin.number();
-    if (request.release) std::erase(next.pinned, request.release.number());
-    if (pin && !std::ranges::binary_search(next.pinned, pin))
-      next.pinned.insert(std::ranges::upper_bound(next.pinned, pin), pin);
-    if (next.pinned.size() > limits::retained_versions || next.keep_latest > limits::retained_versions) {
-      return {errc::limit_exceeded, "more than " + std::to_string(limits::retained_versions) +
-                                        " versions of a model cannot be retained: release some"};
-    }
-    if (request.roll_back_to) {
-      const version_number to = *request.roll_back_to;
-      if (worker.held && worker.held->version.value > to.value && worker.holding != holding::withdrawn &&
-          !is_void(model, worker.held->version))
-        return {errc::busy, "version " + to_string(worker.held->version) +
-                                " is still published by this worker: call unpublish() first"};
-      if (!has_newer(model, to)) return {};
-      if (!roll_back(next, to, model.latest_seen))
-        return {errc::limit_exceeded, "model '" + model.name + "' was rolled back " +
-                                          std::to_string(limits::rollbacks) +
-                                          " times, each time to a later version: go back to an earlier one"};
-      core_.log(log_level::warning, "model '" + model.name + "' was rolled back to version " + to_string(to) +
-                                        " by " + who(worker));
-    }
-    ++next.revision;
-    adopt(model, next);
-    tell_all(model);
-    core_.retention_changed = true;
-    return {};
   }
   /// A version above `to` may be valid. Those that were published after the last roll back and never became
   /// complete do not count while they are published: another shard of the same trainer has called first.

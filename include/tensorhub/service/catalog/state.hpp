@@ -285,6 +285,7 @@ struct replica_state {
   version_number complete{};             ///< held by all shards; zero: none
   bool temporary = false;                ///< shows a copy made by a handover (retention.hpp)
   bool dropping = false;                 ///< temporary, and no longer needed
+  bool set_aside = false;                ///< offered to nobody, by an order (orders.hpp)
   version_number letting_go{};           ///< the version that the replica asks to release
   version_number counts_for{};           ///< the version whose version_state::reliable_replicas counts it
   operation_counter closed_operation{};  ///< highest operation that has ended
@@ -430,11 +431,12 @@ struct model_state {
 
 /// Why the server declared a worker dead.
 enum class verdict : std::uint8_t {
-  silent,    ///< it sent no message for too long
-  replaced,  ///< a newer process has joined for the same shard
-  earlier,   ///< an earlier server declared it dead
-  unruly,    ///< it broke the protocol
-  lingering  ///< it kept sources from their memory until the deadlines of their drains, again
+  silent,     ///< it sent no message for too long
+  replaced,   ///< a newer process has joined for the same shard
+  earlier,    ///< an earlier server declared it dead
+  unruly,     ///< it broke the protocol
+  lingering,  ///< it kept sources from their memory until the deadlines of their drains, again
+  evicted     ///< by an order (orders.hpp)
 };
 
 /// Incarnations that left or were declared dead; the list is bounded and forgets the oldest first.

@@ -128,7 +128,8 @@ class versions {
   /// As what the worker is offered to readers.
   [[nodiscard]] static offer offer_of(const worker_state& worker) {
     const bool is_hidden = (worker.shown() != nullptr && is_void(*worker.model, worker.shown()->version)) ||
-                           worker.holding == holding::withdrawn || worker.signs.life == liveness::gone;
+                           worker.holding == holding::withdrawn || worker.replica->set_aside ||
+                           worker.signs.life == liveness::gone;
     if (is_hidden) return offer::none;
     if (worker.receiving) return offer::receiving;
     switch (worker.holding) {
@@ -247,7 +248,7 @@ class versions {
 
   /// Recounts whether the replica is reliable for the version that it holds (retention.hpp).
   void count_reliable(replica_state& replica, version_number complete) {
-    const bool reliable = complete && !replica.letting_go && !replica.dropping &&
+    const bool reliable = complete && !replica.letting_go && !replica.dropping && !replica.set_aside &&
                           std::ranges::none_of(replica.workers, [](const worker_state* w) {
                             return w == nullptr || w->spot || w->parting.leaving;
                           });

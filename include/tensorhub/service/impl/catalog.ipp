@@ -19,6 +19,7 @@
 #include "tensorhub/service/catalog/leases.hpp"
 #include "tensorhub/service/catalog/membership.hpp"
 #include "tensorhub/service/catalog/operation_table.hpp"
+#include "tensorhub/service/catalog/orders.hpp"
 #include "tensorhub/service/catalog/publishing.hpp"
 #include "tensorhub/service/catalog/questions.hpp"
 #include "tensorhub/service/catalog/retention.hpp"
@@ -55,7 +56,8 @@ struct catalog::parts {
         operations{core},
         updates{core, versions, retention, questions, leases, operations, std::move(consistency)},
         publishing{core, versions, retention, leases, operations, updates},
-        membership{core, versions, retention, questions, leases, operations, updates} {}
+        membership{core, versions, retention, questions, leases, operations, updates},
+        orders{core, versions, retention, leases, membership} {}
   parts(const parts&) = delete;
   parts& operator=(const parts&) = delete;
 
@@ -69,6 +71,7 @@ struct catalog::parts {
   catalog_detail::updates updates;
   catalog_detail::publishing publishing;
   catalog_detail::membership membership;
+  catalog_detail::orders orders;
 };
 
 TENSORHUB_DECL catalog::catalog(catalog_options options, server_epoch epoch, any_scheduler scheduler,
@@ -184,6 +187,8 @@ TENSORHUB_DECL void catalog::handle(const messages::envelope& envelope) {
     return parts_->questions.on_why(from, envelope.sequence, *ask);
   if (const auto* ask = get_if<messages::stuck_request>(&envelope.body))
     return parts_->stuck.on_stuck(from, envelope.sequence, *ask);
+  if (const auto* order = get_if<messages::manage_request>(&envelope.body))
+    return parts_->orders.on_manage(from, envelope.sequence, *order);
   catalog_detail::worker_state* worker = core().find(from);
   if (worker == nullptr) return parts_->membership.notify_goodbye(from);
   // Requests may wait for a sign of life of this worker.

@@ -292,12 +292,13 @@ class state_digest {
     add(operation->replica->name, operation->counter, operation->only_shard);
   }
   void fold(const catalog_detail::replica_state& replica) {
-    const auto& [name, model, workers, torn, complete, temporary, dropping, letting_go, counts_for,
+    const auto& [name, model, workers, torn, complete, temporary, dropping, set_aside, letting_go, counts_for,
                  closed_operation, operations] = replica;
     static_cast<void>(model);
     number(workers.size());
     for (const catalog_detail::worker_state* worker : workers) fold(worker);
-    add(name, torn, complete, temporary, dropping, letting_go, counts_for, closed_operation, operations);
+    add(name, torn, complete, temporary, dropping, set_aside, letting_go, counts_for, closed_operation,
+        operations);
   }
   /// The load classes follow from the workers' `offered` and `load`.
   void fold(const catalog_detail::version_state& version) {

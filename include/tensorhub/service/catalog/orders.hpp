@@ -1,0 +1,111 @@
+#pragma once
+/// \file orders.hpp
+/// Orders of processes that are no workers (messages::manage_request, server_client.hpp): which versions are
+/// retained or valid, and which replica is read from, or has its place.
+///
+/// Whoever gives an order is no member, so its answers are remembered here, the last few of all: a repeated order is
+/// answered again, and not carried out again.
+///
+/// A replica that is *set aside* is offered to nobody and relied upon for nothing. It stays so until it is resumed, or
+/// all its workers are gone.
+
+#include <algorithm>
+#include <deque>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tensorhub/detail/build_mode.hpp"
+#include "tensorhub/service/catalog/core.hpp"
+#include "tensorhub/service/catalog/leases.hpp"
+#include "tensorhub/service/catalog/membership.hpp"
+#include "tensorhub/service/catalog/retention.hpp"
+#include "tensorhub/service/catalog/versions.hpp"
+
+namespace tensorhub::inline TENSORHUB_MODE::catalog_detail {
+
+class orders {
+ public:
+  orders(core& core, versions& versions, retention& retention, leases& leases, membership& membership)
+      : core_{core}, versions_{versions}, retention_{retention}, leases_{leases}, membership_{membership} {}
+
+  void on_manage(incarnation from, request_sequence sequence, const messages::manage_request& request) {
+    const auto known = std::ranges::find_if(
+        answered_, [&](const answered& each) { return each.from == from && each.sequence == sequence; });
+    if (known != answered_.end()) return core_.send(from, sequence, known->reply);
+    const auto model = core_.models.find(request.model);
+    // Workers of the model may be on their way to a new server: the order is repeated meanwhile.
+    if (model == core_.models.end() && core_.recovering()) return;
+    messages::manage_reply reply;
+    if (model == core_.models.end())
+      reply.result = {errc::not_found, "no worker of a model '" + request.model + "' has joined"};
+    else
+      reply = carry_out(model->second, request);
+    answered_.push_back({from, sequence, reply});
+    if (answered_.size() > most_answers) answered_.pop_front();
+    core_.send(from, sequence, std::move(reply));
+  }
+
+ private:
+  static constexpr std::size_t most_answers = 256;
+
+  struct answered {
+    incarnation from{};
+    request_sequence sequence{};
+    messages::manage_reply reply{};
+  };
+
+  [[nodiscard]] messages::manage_reply carry_out(model_state& model,
+                                                 const messages::manage_request& request) {
+    messages::manage_reply reply;
+    if (request.kind == messages::manage_kind::retention) {
+      reply.result = retention_.change(model, nullptr, request.change);
+      return reply;
+    }
+    const auto found = model.replicas.find(request.replica);
+    const auto workers =
+        found == model.replicas.end() ? std::vector<incarnation>{} : workers_of(*found->second);
+    if (workers.empty()) {
+      reply.result = {errc::not_found, "no worker of replica '" + request.replica + "' of model '" +
+                                           request.model + "' has joined"};
+      return reply;
+    }
+    reply.workers = static_cast<std::uint32_t>(workers.size());
+    if (request.kind == messages::manage_kind::evict) {  // afterwards the model may be gone
+      for (const incarnation each : workers) membership_.evict(each);
+      return reply;
+    }
+    set_aside(*found->second, request.kind == messages::manage_kind::drain);
+    for (const incarnation each : workers)
+      reply.readers += static_cast<std::uint32_t>(core_.find(each)->as_source.readers.size());
+    return reply;
+  }
+
+  [[nodiscard]] static std::vector<incarnation> workers_of(const replica_state& replica) {
+    std::vector<incarnation> out;
+    for (const worker_state* worker : replica.workers) {
+      if (worker != nullptr) out.push_back(worker->id);
+    }
+    return out;
+  }
+
+  void set_aside(replica_state& replica, bool aside) {
+    if (std::exchange(replica.set_aside, aside) != aside) {
+      core_.log(log_level::info, "replica '" + replica.name + "' of model '" + replica.model->name + "' is " +
+                                     (aside ? "drained: nobody is sent there" : "a source again"));
+      versions_.recompute(replica);
+    }
+    for (worker_state* worker : replica.workers) {
+      if (worker != nullptr && aside) leases_.move_readers(*worker);
+    }
+  }
+
+  core& core_;
+  versions& versions_;
+  retention& retention_;
+  leases& leases_;
+  membership& membership_;
+  std::deque<answered> answered_;  ///< the oldest first
+};
+
+}  // namespace tensorhub::inline TENSORHUB_MODE::catalog_detail

@@ -1,0 +1,126 @@
+/// A process that is no worker asks a reference server, and gives it orders (server_client.hpp).
+
+#include <doctest/doctest.h>
+
+#include <future>
+#include <string>
+#include <thread>
+
+#include "hub.hpp"
+#include "tensorhub/server_client.hpp"
+
+using namespace system_tests;
+using tensorhub::server_client;
+
+namespace {
+
+template <typename Call>
+[[nodiscard]] errc code_of(Call&& call) {
+  try {
+    call();
+  } catch (const error& e) {
+    return e.code();
+  }
+  return errc::ok;
+}
+
+}  // namespace
+
+TEST_CASE("server client: questions") {
+  const system_tests::hub::reference_server server;
+  server_client client{{.server = server.address()}};
+  CHECK(client.list().empty());
+  CHECK(code_of([&] { static_cast<void>(client.list("policy")); }) == errc::not_found);
+  trainer source{who(server.address(), "trainer-0")};
+  rollout reader{who(server.address(), "rollout-0")};
+  source.worker.publish(1);
+  reader.worker.update(exactly(1));
+  const auto models = client.list("policy");
+  REQUIRE(models.size() == 1);
+  CHECK(models.front().latest == 1);
+  CHECK(models.front().replicas.size() == 2);
+  CHECK(client.describe_model("policy", 0).tensors.size() == 5);
+  CHECK(client.why("policy", "rollout-0").find("trainer-0") != std::string::npos);
+  const auto waiting = reader.worker.update_async(2, 60s);
+  for (int tries = 0; client.stuck("policy", 0ms).entries.empty(); ++tries) {
+    REQUIRE(tries < 400);
+    std::this_thread::sleep_for(10ms);
+  }
+  CHECK(client.stuck().left_out == 0);
+}
+
+TEST_CASE("server client: orders about versions") {
+  const system_tests::hub::reference_server server;
+  trainer source{who(server.address(), "trainer-0")};
+  server_client client{{.server = server.address()}};
+  source.memory.fill(1);
+  source.worker.publish(1);
+  client.pin("policy", 1);
+  source.worker.unpublish();  // it is retained: a copy is made first
+  CHECK(source.worker.offloaded_bytes() > 0);
+  client.release("policy", 1);
+  client.retain("policy", 1);
+  client.retain("policy", 0);
+  source.worker.publish(2);
+  source.worker.unpublish();
+  rollout reader{who(server.address(), "rollout-0")};
+  client.roll_back_to("policy", 1);
+  source.memory.fill(5);
+  source.worker.publish(2);  // with other bytes
+  CHECK(reader.worker.update(exactly(2)).version == 2);
+  CHECK(reader.memory.holds(5));
+}
+
+TEST_CASE("server client: a drained replica is read from no more, and is read again when it is resumed") {
+  const system_tests::hub::reference_server server;
+  trainer source{who(server.address(), "trainer-0")};
+  rollout first{who(server.address(), "rollout-0")};
+  rollout second{who(server.address(), "rollout-1")};
+  server_client client{{.server = server.address()}};
+  source.memory.fill(1);
+  source.worker.publish(1);
+  first.worker.update(exactly(1));
+  const auto drained = client.drain("policy", "trainer-0");
+  CHECK(drained.workers == 1);
+  CHECK(drained.readers == 0);
+  CHECK(second.worker.update(exactly(1)).sources == std::vector<std::string>{"rollout-0/0"});
+  CHECK(client.drain("policy", "rollout-0").readers == 0);
+  CHECK(client.drain("policy", "rollout-1").readers == 0);
+  rollout third{who(server.address(), "rollout-2")};
+  auto waits = third.worker.update_async(exactly(1), 60s);
+  client.resume("policy", "trainer-0");
+  CHECK(waits.wait(30s).sources == std::vector<std::string>{"trainer-0/0"});
+  CHECK(code_of([&] { client.drain("policy", "nobody"); }) == errc::not_found);
+}
+
+TEST_CASE("server client: an evicted worker has to be made anew") {
+  const system_tests::hub::reference_server server;
+  server_client client{{.server = server.address()}};
+  trainer source{who(server.address(), "trainer-0")};
+  source.worker.publish(1);
+  CHECK(client.evict("policy", "trainer-0") == 1);
+  CHECK(code_of([&] { source.worker.wait(2, 20s); }) == errc::replaced);
+  trainer again{who(server.address(), "trainer-0")};
+  again.worker.publish(2);
+  CHECK(client.list("policy").front().latest == 2);
+}
+
+TEST_CASE("server client: without a server a call ends at its deadline, or when it is interrupted") {
+  server_client client{{.server = "tcp://127.0.0.1:9"}};
+  CHECK(code_of([&] { static_cast<void>(client.list({}, 200ms)); }) == errc::disconnected);
+  auto asks = std::async(std::launch::async,
+                         [&] { return code_of([&] { static_cast<void>(client.list({}, 60s)); }); });
+  while (asks.wait_for(20ms) != std::future_status::ready) client.interrupt();
+  CHECK(asks.get() == errc::cancelled);
+  CHECK(code_of([] { const server_client none{{}}; }) == errc::invalid_argument);
+  CHECK(code_of([&] { client.pin(std::string(600, 'm'), 1); }) == errc::limit_exceeded);
+}
+
+TEST_CASE("server client: of two servers it asks the one that answers") {
+  std::optional<system_tests::hub::reference_server> first{std::in_place};
+  const system_tests::hub::reference_server second;
+  server_client client{{.server = first->address() + "," + second.address(), .server_timeout = 300ms}};
+  CHECK(client.list().empty());
+  first.reset();
+  CHECK(client.list({}, 30s).empty());
+}
