@@ -45,8 +45,6 @@ struct worker_options {
   shard_of shard{};                           ///< {index, count}
   tensorhub::location location{};             ///< an empty host is filled with this machine's name
   std::optional<client_security> security{};  ///< CURVE with these keys; as the server has it, or not
-  bool temporary = false;                     ///< part of a temporary replica (worker/offloads.hpp)
-  std::function<void()> dropped{};  ///< of that: it is not needed any more; must not call the worker
   /// Host memory in which this process may keep retained versions for others (worker/offloads.hpp).
   std::uint64_t offload_limit_bytes = UINT64_MAX;
   bool spot = false;                                  ///< may vanish: serves, but is never relied upon

@@ -1,7 +1,7 @@
 #pragma once
 /// \file server_client.hpp
-/// For processes that look after a system and are no workers: questions to the reference server and orders to it,
-/// without tensors and without a transport.
+/// For processes that look after a system and are no workers: questions to the reference server and orders to
+/// it, without tensors and without a transport.
 ///
 ///     tensorhub::server_client client{{.server = "tcp://10.0.0.1:5570"}};
 ///     for (const auto& model : client.list()) ...
@@ -10,8 +10,9 @@
 ///
 /// It shares its process's control connection (process.hpp).
 ///
-/// Thread safety: all members may be called from any thread. Errors: `timed_out` and `disconnected` at a call's
-/// deadline (an order may have been carried out then), `not_found` for a model or replica that has not joined.
+/// Thread safety: all members may be called from any thread. Errors: `timed_out` and `disconnected` at a
+/// call's deadline (an order may have been carried out then), `not_found` for a model or replica that has not
+/// joined.
 
 #include <chrono>
 #include <cstdint>
@@ -85,13 +86,14 @@ class server_client {
 
   // ---- orders about a replica
 
-  /// The server declares the replica's workers dead: their calls fail with `replaced`, their readers go elsewhere,
-  /// their places are free. Returns how many there were. A process that is started anew may join again.
+  /// The server declares the replica's workers dead: their calls fail with `replaced`, their readers go
+  /// elsewhere, their places are free. Returns how many there were. A process that is started anew may join
+  /// again.
   TENSORHUB_DECL std::uint32_t evict(std::string model, std::string replica,
                                      std::chrono::milliseconds timeout = defaults::join_timeout);
-  /// The replica is read from no more: its readers are moved to others, and it is relied upon for nothing that is
-  /// retained. It may update and publish, and is a source again after `resume`, or when it has joined a new
-  /// server. Returns when nobody reads from it any more, or at the deadline, with those that are left.
+  /// The replica is read from no more: its readers are moved to others, and it is relied upon for nothing
+  /// that is retained. It may update and publish, and is a source again after `resume`, or when it has joined
+  /// a new server. Returns when nobody reads from it any more, or at the deadline, with those that are left.
   TENSORHUB_DECL drain_report drain(std::string model, std::string replica,
                                     std::chrono::milliseconds timeout = defaults::drain_timeout);
   TENSORHUB_DECL void resume(std::string model, std::string replica,

@@ -32,7 +32,7 @@ const size_table known_functions{
     {"bench/update.cpp: main", 72},
     {"bench/visible.cpp: main", 66},
     {"tests/conformance/tls_bad_input.cpp: TEST_CASE", 63},
-    {"tests/conformance/transport_mutants.cpp: TEST_CASE", 77},
+    {"tests/conformance/transport_mutants.cpp: TEST_CASE", 78},
     {"tests/fuzz/server.cpp: scene::step", 70},
     {"tests/system/prometheus.cpp: TEST_CASE", 62},
     {"tests/unit/catalog_recovery.cpp: TEST_CASE", 63},
@@ -48,12 +48,10 @@ const size_table known_functions{
 
 const size_table known_classes{
     {"catalog_statistics", 25},
-    {"client_shell", 22},
     {"join_request", 26},
     {"pull", 22},
     {"catalog_server::loop", 24},
     {"cuda_functions", 44},
-    {"worker_options", 21},
     {"worker_statistics", 21},
     {"tests/chaos/round.hpp: round", 21},
     {"tests/support/simulation/options.hpp: simulation_options", 33},

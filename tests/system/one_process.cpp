@@ -1,5 +1,5 @@
-/// What the workers of one process share: a transport, a control connection, and their threads; and what they do
-/// not share: incarnations, leases, and the end of one of them.
+/// What the workers of one process share: a transport, a control connection, and their threads; and what they
+/// do not share: incarnations, leases, and the end of one of them.
 
 #include <dirent.h>
 #include <doctest/doctest.h>

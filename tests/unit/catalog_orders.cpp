@@ -1,5 +1,6 @@
 /// \file catalog_orders.cpp
-/// Orders of a process that is no worker: retention, roll back, a replica that is drained, resumed or evicted.
+/// Orders of a process that is no worker: retention, roll back, a replica that is drained, resumed or
+/// evicted.
 
 #include <doctest/doctest.h>
 

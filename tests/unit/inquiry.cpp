@@ -1,6 +1,6 @@
 /// \file inquiry.cpp
-/// The questions and orders of a process that is no worker: repeated, answered once, ended at their deadline, taken
-/// to the next server.
+/// The questions and orders of a process that is no worker: repeated, answered once, ended at their deadline,
+/// taken to the next server.
 
 #include <doctest/doctest.h>
 
@@ -102,7 +102,7 @@ TEST_CASE("inquiry: without an answer a call ends at its deadline, or when it is
   CHECK(s.only_result().outcome.code == errc::cancelled);
 }
 
-TEST_CASE("inquiry: a silent server is given up for the next one, but not for the silence before a question") {
+TEST_CASE("inquiry: a silent server is given up, but not for the silence before a question") {
   scene s{2};
   s.pass(1min);
   static_cast<void>(s.core.list(s.now, "m", s.now + 30s));

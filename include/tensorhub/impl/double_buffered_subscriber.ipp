@@ -19,7 +19,7 @@ TENSORHUB_DECL any_double_buffered_subscriber::any_double_buffered_subscriber(wo
                                                                               const worker_policies& policies)
     : options_{validated(std::move(options))},
       sides_{std::make_unique<worker>(beside(options_, "a"), policies),
-             std::make_unique<worker>(beside(options_, "b"), policies, worker_rank::added)} {}
+             std::make_unique<worker>(beside(options_, "b"), policies, worker_role{.added = true})} {}
 
 TENSORHUB_DECL void any_double_buffered_subscriber::add(std::string name,
                                                         std::span<const std::uint64_t> shape, dtype type) {

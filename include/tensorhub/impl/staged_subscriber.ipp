@@ -17,7 +17,7 @@ TENSORHUB_DECL any_staged_subscriber::any_staged_subscriber(worker_options optio
                                                             staging_options how)
     : worker{options, policies},
       how_{how},
-      stage_{beside(std::move(options), "stage"), policies, worker_rank::added} {}
+      stage_{beside(std::move(options), "stage"), policies, worker_role{.added = true}} {}
 
 TENSORHUB_DECL void any_staged_subscriber::add(std::string name, void* data,
                                                std::span<const std::uint64_t> dimensions, dtype type) {

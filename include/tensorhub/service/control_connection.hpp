@@ -1,14 +1,14 @@
 #pragma once
 /// \file control_connection.hpp
-/// A process's connection to its reference servers: one DEALER socket and one thread, for all sessions that name
-/// the same servers and keys.
+/// A process's connection to its reference servers: one DEALER socket and one thread, for all sessions that
+/// name the same servers and keys.
 ///
-/// Each session has an end of it (`control_end`; client.hpp has the one that workers use). The server addresses
-/// its messages to a worker (`envelope::recipient`). All ends use the same server of the list: when one session
-/// gives it up, the connection moves, and the other sessions are told.
+/// Each session has an end of it (`control_end`; client.hpp has the one that workers use). The server
+/// addresses its messages to a worker (`envelope::recipient`). All ends use the same server of the list: when
+/// one session gives it up, the connection moves, and the other sessions are told.
 ///
-/// Thread safety: all members may be called from any thread; an end that is being called may call `use_server`,
-/// `wake` and `trouble`.
+/// Thread safety: all members may be called from any thread; an end that is being called may call
+/// `use_server`, `wake` and `trouble`.
 
 #include <cstddef>
 #include <memory>
@@ -61,8 +61,8 @@ class control_connection {
   /// Messages that the present server has not received yet are dropped.
   TENSORHUB_DECL void use_server(std::size_t index);
 
-  /// The reason why the last attempt to connect failed in the handshake, for sentences; empty: no handshake has
-  /// failed since the last message of the server.
+  /// The reason why the last attempt to connect failed in the handshake, for sentences; empty: no handshake
+  /// has failed since the last message of the server.
   [[nodiscard]] TENSORHUB_DECL std::string trouble() const;
 
  private:

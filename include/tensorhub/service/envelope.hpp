@@ -36,7 +36,8 @@ struct envelope {
   message body{};
   /// In ascending order; at most limits::worker_requests_in_flight.
   std::vector<request_sequence> open{};
-  /// Server -> worker: whose message it is, since several workers may share a connection; zero: everybody's there.
+  /// Server -> worker: whose message it is, since several workers may share a connection; zero: everybody's
+  /// there.
   std::uint64_t recipient = 0;
 };
 

@@ -72,8 +72,8 @@ class session : public session_detail::operations {
   /// Received chunks, for the scheduler: each heartbeat reports them.
   void progress(std::uint64_t chunks) noexcept { outbox_.progress(chunks); }
 
-  /// The shell's connection uses this server of the list from now on, because another session has given up the
-  /// one before.
+  /// The shell's connection uses this server of the list from now on, because another session has given up
+  /// the one before.
   void move_to_server(time_point now, std::size_t index);
 
   // ---- messages and time

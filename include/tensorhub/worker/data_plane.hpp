@@ -191,13 +191,18 @@ class data_plane {
                                                                std::chrono::milliseconds timeout) = 0;
 };
 
-/// A user's object is its first worker and those that the library adds: stages, snapshots, offloaded copies. Where
-/// they cannot share a transport, only the first listens at the fixed port that the transport's options may name.
-enum class worker_rank : std::uint8_t { first, added };
+/// What a worker is to its process. A user's object is its first worker and those that the library adds to it: stages,
+/// snapshots, offloaded copies.
+struct worker_role {
+  /// Where the two cannot share a transport, it does not listen at the fixed port of the transport's options.
+  bool added = false;
+  bool temporary = false;           ///< part of a temporary replica (worker/offloads.hpp)
+  std::function<void()> dropped{};  ///< that one is not needed any more; must not call the worker
+};
 
 /// Takes or starts the transport of one worker. `options` is borrowed and must outlive what is made.
-using data_plane_maker =
-    std::function<std::unique_ptr<data_plane>(const worker_options& options, incarnation self, worker_rank)>;
+using data_plane_maker = std::function<std::unique_ptr<data_plane>(const worker_options& options,
+                                                                   incarnation self, const worker_role&)>;
 
 /// What a worker is made of, besides its options. A worker makes others like itself from it, for stages,
 /// snapshots and offloads.

@@ -90,7 +90,9 @@ class offloads {
   [[nodiscard]] TENSORHUB_DECL bool copy_from_owner(const kept& self, worker& holder);
   /// As long as something new arrives within each `drain_timeout`: a shard may have any size.
   TENSORHUB_DECL void receive(kept& self, worker& holder);
-  [[nodiscard]] TENSORHUB_DECL worker_options options_of(kept& self, const std::string& replica);
+  [[nodiscard]] TENSORHUB_DECL worker_options options_of(const std::string& replica) const;
+  /// The version is not needed any more.
+  TENSORHUB_DECL void end(kept& self);
   /// Until the version is to go; throws `unavailable` when the server has given the holder up.
   TENSORHUB_DECL void serve(kept& self, worker& holder, const std::string& replica);
   [[nodiscard]] TENSORHUB_DECL std::chrono::milliseconds time_left(const kept& self) const;

@@ -111,14 +111,14 @@ class process_transport {
 
   /// The transport of a worker: one of its process if it has equal options.
   [[nodiscard]] static std::shared_ptr<process_transport> of(const worker_options& worker, options how,
-                                                             incarnation self, worker_rank rank) {
+                                                             incarnation self, const worker_role& role) {
     how = reachable(with_location(std::move(how), without_device(worker.location)), worker);
     if constexpr (shared_transport<Transport> && std::equality_comparable<options>) {
       return worker.process.template share<process_transport>(
           [&](process_transport& present) { return present.admit(how, self); },
           [&] { return std::make_shared<process_transport>(how, self); });
     } else {
-      if (rank == worker_rank::added) how = on_any_port(std::move(how));
+      if (role.added) how = on_any_port(std::move(how));
       return std::make_shared<process_transport>(std::move(how), self);
     }
   }
@@ -151,14 +151,14 @@ class policy_data_plane final : public data_plane {
 
  public:
   policy_data_plane(const worker_options& options, const typename Transport::options& through,
-                    incarnation self, worker_rank rank)
+                    incarnation self, const worker_role& role)
       : options_{&options},
-        shared_{transport_type::of(options, through, self, rank)},
+        shared_{transport_type::of(options, through, self, role)},
         transport_{shared_->through()},
         self_{self},
         memory_{transport_} {
     if constexpr (requires { transport_.why_only_here(); }) {
-      if (!options.log || rank == worker_rank::added || !serves_other_machines(options)) return;
+      if (!options.log || role.added || !serves_other_machines(options)) return;
       if (std::string why = transport_.why_only_here(); !why.empty())
         options.log({log_level::warning, std::move(why), {}});
     }
@@ -348,8 +348,8 @@ class policy_data_plane final : public data_plane {
 template <transport Transport, integrity Integrity, memory_space Memory>
 data_plane_maker data_plane_maker_of(typename Transport::options through) {
   return [through = std::move(through)](const worker_options& options, incarnation self,
-                                        worker_rank rank) -> std::unique_ptr<data_plane> {
-    return std::make_unique<policy_data_plane<Transport, Integrity, Memory>>(options, through, self, rank);
+                                        const worker_role& role) -> std::unique_ptr<data_plane> {
+    return std::make_unique<policy_data_plane<Transport, Integrity, Memory>>(options, through, self, role);
   };
 }
 

@@ -55,7 +55,7 @@ struct worker_state {
 
   static constexpr std::chrono::milliseconds answer_margin{2000};
 
-  TENSORHUB_DECL worker_state(worker_options whose, worker_policies policies, worker_rank rank);
+  TENSORHUB_DECL worker_state(worker_options whose, worker_policies policies, worker_role as);
   TENSORHUB_DECL ~worker_state();
   worker_state(const worker_state&) = delete;
   worker_state& operator=(const worker_state&) = delete;
@@ -109,6 +109,7 @@ struct worker_state {
   [[nodiscard]] TENSORHUB_DECL error failure(const messages::status& outcome, version_number version) const;
 
   const worker_options options;
+  const worker_role role;
   /// Changes when the worker joins again after it was declared dead.
   std::atomic<incarnation> self;
   std::unique_ptr<data_plane> data;

@@ -48,8 +48,7 @@ class worker {
  public:
   /// Starts the transport and the control connection; throws if either cannot be. Nothing waits for the
   /// server yet.
-  TENSORHUB_DECL worker(worker_options options, worker_policies policies,
-                        worker_rank rank = worker_rank::first);
+  TENSORHUB_DECL worker(worker_options options, worker_policies policies, worker_role role = {});
   /// Leaves politely but quickly: readers that are still reading are cut off.
   TENSORHUB_DECL ~worker();
   worker(const worker&) = delete;

@@ -3,11 +3,11 @@
 /// Orders of processes that are no workers (messages::manage_request, server_client.hpp): which versions are
 /// retained or valid, and which replica is read from, or has its place.
 ///
-/// Whoever gives an order is no member, so its answers are remembered here, the last few of all: a repeated order is
-/// answered again, and not carried out again.
+/// Whoever gives an order is no member, so its answers are remembered here, the last few of all: a repeated
+/// order is answered again, and not carried out again.
 ///
-/// A replica that is *set aside* is offered to nobody and relied upon for nothing. It stays so until it is resumed, or
-/// all its workers are gone.
+/// A replica that is *set aside* is offered to nobody and relied upon for nothing. It stays so until it is
+/// resumed, or all its workers are gone.
 
 #include <algorithm>
 #include <deque>

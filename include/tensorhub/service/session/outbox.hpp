@@ -4,10 +4,11 @@
 ///
 /// A request that is not answered within the retry interval is sent again under its number, so the server can
 /// distinguish a repetition from a second call. Before the worker has joined, only requests that the server
-/// answers to any process are sent (join, questions, orders); the others wait here. A new publish or update also
-/// waits until the server has answered all reports of earlier calls, because it must decide on the current
-/// state. The report of a call's end, or that a version is being received, waits for the reports of earlier
-/// ends, and for the report that all readers were cut off, which must not end the leases of later readers.
+/// answers to any process are sent (join, questions, orders); the others wait here. A new publish or update
+/// also waits until the server has answered all reports of earlier calls, because it must decide on the
+/// current state. The report of a call's end, or that a version is being received, waits for the reports of
+/// earlier ends, and for the report that all readers were cut off, which must not end the leases of later
+/// readers.
 ///
 /// Thread safety: none.
 

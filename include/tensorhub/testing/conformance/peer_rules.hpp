@@ -244,7 +244,8 @@ std::vector<std::string> cut_off_is_final(conformance_fixture<T>& fixture) {
   return found.take();
 }
 
-/// One process is as many as it has admitted, to its readers and to its sources (concepts/shared_transport.hpp).
+/// One process is as many as it has admitted, to its readers and to its sources
+/// (concepts/shared_transport.hpp).
 template <transport T>
 std::vector<std::string> one_process_is_several(conformance_fixture<T>& fixture) {
   findings found;

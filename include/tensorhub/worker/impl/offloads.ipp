@@ -129,23 +129,23 @@ TENSORHUB_DECL std::unique_ptr<owned_tensors> offloads::take_spare() {
   return std::move((*found)->memory);
 }
 
-TENSORHUB_DECL worker_options offloads::options_of(kept& self, const std::string& replica) {
+TENSORHUB_DECL void offloads::end(kept& self) {
+  const std::lock_guard lock{mutex_};
+  if (!self.over) self.until = std::chrono::steady_clock::now() + options_.drain_timeout;
+  self.over = true;
+  changed_.notify_all();
+}
+
+TENSORHUB_DECL worker_options offloads::options_of(const std::string& replica) const {
   worker_options options = options_;
   options.replica = replica;
-  options.temporary = true;
   options.trace = {};
-  options.dropped = [this, &self] {
-    const std::lock_guard lock{mutex_};
-    if (!self.over) self.until = std::chrono::steady_clock::now() + options_.drain_timeout;
-    self.over = true;
-    changed_.notify_all();
-  };
   return options;
 }
 
 TENSORHUB_DECL void offloads::keep(kept& self, const std::string& replica,
                                    const std::vector<tensor_spec>& tensors) {
-  worker holder{options_of(self, replica), policies_, worker_rank::added};
+  worker holder{options_of(replica), policies_, {true, true, [this, &self] { end(self); }}};
   if (!self.memory) self.memory = holder.data().allocate(tensors, tensor_place::offload_space);
   for (std::size_t i = 0; i < tensors.size(); ++i)
     holder.add(tensors[i].name, self.memory->data(i), tensors[i].shape, tensors[i].type);

@@ -21,7 +21,7 @@ struct snapshots::slot {
   worker shown;
   slot(const data_plane& from, worker_options options, worker_policies policies)
       : memory{from.allocate(from.tensors(), tensor_place::offload_space)},
-        shown{std::move(options), std::move(policies), worker_rank::added} {
+        shown{std::move(options), std::move(policies), worker_role{.added = true}} {
     const auto tensors = from.tensors();
     for (std::size_t i = 0; i < tensors.size(); ++i)
       shown.add(tensors[i].name, memory->data(i), tensors[i].shape, tensors[i].type);

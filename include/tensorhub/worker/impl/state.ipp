@@ -50,10 +50,11 @@ TENSORHUB_DECL std::shared_ptr<control_connection> connection_of(const worker_op
 
 }  // namespace worker_detail
 
-TENSORHUB_DECL worker_state::worker_state(worker_options whose, worker_policies policies, worker_rank rank)
+TENSORHUB_DECL worker_state::worker_state(worker_options whose, worker_policies policies, worker_role as)
     : options{validated(std::move(whose))},
+      role{std::move(as)},
       self{detail::random_id<incarnation>()},
-      data{policies.make_data_plane(options, self, rank)},
+      data{policies.make_data_plane(options, self, role)},
       kept_for_others{std::make_unique<offloads>(
           *this, options, policies,
           [this](version_number version, const messages::status& reason) {
@@ -80,7 +81,7 @@ TENSORHUB_DECL session_options worker_state::told_to_session(const worker_polici
   out.shard = options.shard;
   out.place = options.location;
   out.spot = options.spot;
-  out.temporary = options.temporary;
+  out.temporary = role.temporary;
   out.request_retry = options.request_retry;
   out.drain_timeout = options.drain_timeout;
   out.transport = data->transport_name();
@@ -89,7 +90,7 @@ TENSORHUB_DECL session_options worker_state::told_to_session(const worker_polici
   out.address = data->address();
   out.capability_key = data->capability_key();
   // A copy kept for others is given back instead, and the server may order it again.
-  out.renewable = data->renewable() && !options.temporary;
+  out.renewable = data->renewable() && !role.temporary;
   out.revokes_cheaply = data->revokes_cheaply();
   return out;
 }
@@ -264,7 +265,7 @@ TENSORHUB_DECL void worker_state::perform(session& core, const session_actions::
   }
 }
 TENSORHUB_DECL void worker_state::perform(session&, const session_actions::drop&) {
-  if (options.dropped) options.dropped();
+  if (role.dropped) role.dropped();
 }
 
 }  // namespace tensorhub::inline TENSORHUB_MODE

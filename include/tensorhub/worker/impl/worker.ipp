@@ -154,8 +154,8 @@ inline constexpr std::chrono::milliseconds longest_wait_for_nothing{1000};
 
 }  // namespace worker_detail
 
-TENSORHUB_DECL worker::worker(worker_options options, worker_policies policies, worker_rank rank)
-    : state_{std::make_unique<worker_state>(std::move(options), std::move(policies), rank)} {}
+TENSORHUB_DECL worker::worker(worker_options options, worker_policies policies, worker_role role)
+    : state_{std::make_unique<worker_state>(std::move(options), std::move(policies), std::move(role))} {}
 
 TENSORHUB_DECL worker::~worker() {
   static constexpr std::chrono::milliseconds answer{500};

@@ -101,9 +101,9 @@ struct region_key {
   }
 };
 
-/// A checksum over the whole key and the process that made it, by its `welcome::key_maker`. It detects a damaged key, or the key of
-/// another process, before the device does, which would break the connection. The checksum is not a secret:
-/// only the rkey protects the memory.
+/// A checksum over the whole key and the process that made it, by its `welcome::key_maker`. It detects a
+/// damaged key, or the key of another process, before the device does, which would break the connection. The
+/// checksum is not a secret: only the rkey protects the memory.
 [[nodiscard]] std::uint32_t checksum_of(const region_key& key, incarnation maker) noexcept;
 
 /// Precondition: rails * pieces <= most_rkeys, and the unused rkeys are zero.
