@@ -80,13 +80,13 @@ inline constexpr std::array liveness_table{
 enum class lease_stage : std::uint8_t {
   reserved,    ///< its reader has not been told yet
   active,      ///< its reader knows it
-  moving,      ///< its reader has been told to release it
+  moving,      ///< its reader has been told to release it; or, before it was told of it, another is sought
   cutting_off  ///< its reader was declared dead; ends when the source confirms the cut-off
 };
 inline constexpr std::array lease_table{
     state_row{"reserved", to(lease_stage::active, lease_stage::moving)},
     state_row{"active", to(lease_stage::moving, lease_stage::cutting_off)},
-    state_row{"moving", to(lease_stage::cutting_off, lease_stage::reserved)},  // no other source was found
+    state_row{"moving", to(lease_stage::cutting_off, lease_stage::reserved)},
     state_row{"cutting off", to()},
 };
 [[nodiscard]] constexpr const auto& table_of(lease_stage) noexcept {

@@ -601,6 +601,7 @@ class updates {
     });
     if (!has_sources) return starve(operation);
     core_.move_to(operation.stage, operation_stage::decided);
+    table_.end_starving(operation);
     expect_all(operation);
     for_each_member(operation, [&](const member_state& member, std::uint32_t shard) {
       worker_state* worker = replica.workers[shard];
@@ -653,6 +654,7 @@ class updates {
       leases_.hand_over(lease->second, worker);
     }
     versions_.begin_overwriting(worker);
+    versions_.recompute(*worker.replica);
     core_.move_to(member.phase, phase::assigned);
     std::vector<messages::assignment> sources{leases_.assignment_of(operation, lease->second, worker)};
     if (member.shows && sources.front().drained) show(operation, worker, *member.shows);

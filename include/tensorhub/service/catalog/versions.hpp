@@ -113,7 +113,7 @@ class versions {
     core_.move_to(worker.writing, writing::receiving);
     worker.progress.chunks_received = 0;
     update_chain(worker);
-    reindex(worker);
+    recompute(*worker.replica);  // an earlier server may have decided the update, and not said so here
   }
   /// Readers get no more of it, and the worker has not reported the end of its update.
   void end_receiving(worker_state& worker) {
