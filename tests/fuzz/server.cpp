@@ -298,6 +298,15 @@ class scene {
   void ask(fuzz::input& in, speaker& from) {
     if (in.once_in(3)) return say(in, from, messages::list_request{in.once_in(2) ? "policy" : in.text(2)});
     if (in.once_in(4)) {
+      messages::manage_request order{static_cast<messages::manage_kind>(in.below(4)),
+                                     "policy",
+                                     speakers_[in.below(speakers_.size())].replica,
+                                     {}};
+      if (in.once_in(4)) order.change.roll_back_to = version(in, from);
+      if (in.once_in(4)) order.change.keep_latest = static_cast<std::uint32_t>(in.below(3));
+      return say(in, from, std::move(order));
+    }
+    if (in.once_in(4)) {
       messages::stuck_request stuck;
       stuck.older_than_ms = static_cast<std::uint32_t>(in.number());
       return say(in, from, stuck);
