@@ -9,8 +9,8 @@
 /// if they name the same servers and the same keys. Workers that are to be as separate as two processes are
 /// each given a `process` of their own:
 ///
-///
-///     hub::publisher one{{.server = ..., .model = "policy", .replica = "a", .process = process::separate()}};
+///     hub::publisher one{{.server = ..., .model = "policy", .replica = "a",
+///                         .process = process::separate()}};
 ///
 /// A part ends with its last worker. Thread safety: all members may be called from any thread.
 

@@ -27,7 +27,7 @@ def test_questions_and_retention(server: th.ReferenceServer) -> None:
     with publisher(server) as trainer, th.ServerClient(server) as client:
         trainer.publish(5)
         (model,) = client.models("policy")
-        assert (model.name, model.latest, model.available) == ("policy", 5, [5])
+        assert (model.name, model.latest, model.available) == ("policy", 5, (5,))
         assert client.stuck() == []
         client.pin("policy", 5)
         client.release("policy", 5)
@@ -38,7 +38,7 @@ def test_questions_and_retention(server: th.ReferenceServer) -> None:
         with pytest.raises(th.NotFound):
             client.pin("nobody's", 1)
         client.roll_back_to("policy", 4)
-        assert client.models("policy")[0].available == []
+        assert client.models("policy")[0].available == ()
 
 
 def test_a_drained_replica_is_read_from_no_more(server: th.ReferenceServer) -> None:
@@ -59,7 +59,7 @@ def test_an_evicted_replica_has_to_be_made_anew(server: th.ReferenceServer) -> N
         trainer.publish(1)
         assert client.evict("policy", "trainer-0") == 1
         with pytest.raises(th.Replaced):
-            trainer.wait(2, timeout=20)
+            trainer.retain(1, timeout=20)
         with publisher(server) as again:
             again.publish(2)
 

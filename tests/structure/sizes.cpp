@@ -51,6 +51,7 @@ const size_table known_classes{
     {"join_request", 26},
     {"pull", 22},
     {"catalog_server::loop", 24},
+    {"control_connection::loop", 24},
     {"cuda_functions", 44},
     {"worker_statistics", 21},
     {"tests/chaos/round.hpp: round", 21},

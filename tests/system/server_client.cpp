@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <future>
+#include <optional>
 #include <string>
 #include <thread>
 
@@ -11,20 +12,6 @@
 
 using namespace system_tests;
 using tensorhub::server_client;
-
-namespace {
-
-template <typename Call>
-[[nodiscard]] errc code_of(Call&& call) {
-  try {
-    call();
-  } catch (const error& e) {
-    return e.code();
-  }
-  return errc::ok;
-}
-
-}  // namespace
 
 TEST_CASE("server client: questions") {
   const system_tests::hub::reference_server server;

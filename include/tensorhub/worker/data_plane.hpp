@@ -191,8 +191,8 @@ class data_plane {
                                                                std::chrono::milliseconds timeout) = 0;
 };
 
-/// What a worker is to its process. A user's object is its first worker and those that the library adds to it: stages,
-/// snapshots, offloaded copies.
+/// What a worker is to its process. A user's object is its first worker and those that the library adds to
+/// it: stages, snapshots, offloaded copies.
 struct worker_role {
   /// Where the two cannot share a transport, it does not listen at the fixed port of the transport's options.
   bool added = false;

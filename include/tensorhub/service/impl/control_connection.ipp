@@ -139,7 +139,6 @@ class control_connection::loop {
       socket_.disconnect(address_);
     } catch (const zmq::error_t&) {  // ZeroMQ has already given up this connection
     }
-    sending_.clear();
     const std::lock_guard lock{ends_mutex_};
     current_ = next;
     address_ = addresses_[current_];
