@@ -555,28 +555,37 @@ class round {
       strangers.push_back(pair[i].runs->line().descriptor());
       pair[i].runs->line().try_say("exactly 1 " + std::to_string(version));
     }
-    for (seat& s : pair) {
-      std::string code;
-      const double until = bench::now_seconds() + patience_s;
-      while (code.empty() && bench::now_seconds() < until) {
-        pump();  // the others, so that nobody is kept waiting
-        while (auto line = s.runs->line().try_hear()) {
-          if (!line->starts_with("got ") && !line->starts_with("failed ")) continue;
-          note(s.who.name() + " " + *line);
-          std::istringstream in{*line};
-          std::string word, token, third, when, bytes;
-          in >> word >> token >> third >> when >> bytes;
-          code = word == "failed" ? third : bytes;
-        }
-      }
-      const bool pinned = version == 1;
+    std::vector<std::string> codes;
+    for (seat& s : pair) codes.push_back(archived(s));
+    // A shard that calls when its replica's call has just failed waits for the others to repeat theirs, in vain.
+    const bool is_refused = may_be_gone && std::ranges::count(codes, "unavailable") > 0;
+    const bool pinned = version == 1;
+    for (std::uint32_t i = 0; i < shards; ++i) {
+      const std::string& code = codes[i];
       count((pinned ? "pinned_" : "kept_") + (code.empty() ? std::string{"HANG"} : code));
-      if (code == "whole" || (may_be_gone && code == "unavailable")) continue;
-      problem(s.who.name() + ": version " + std::to_string(version) + (pinned ? ", pinned" : ", kept") +
+      if (code == "whole" || (is_refused && (code == "unavailable" || code == "torn"))) continue;
+      problem(pair[i].who.name() + ": version " + std::to_string(version) + (pinned ? ", pinned" : ", kept") +
               (may_be_gone ? ", of which the victim had the only copy" : "") + ": " +
               (code.empty() ? "HANG" : code));
     }
     for (seat& s : pair) end(*s.runs, s.who.name());
+  }
+
+  /// How an archivist's update has ended: "whole", or an error code; empty: it has not.
+  [[nodiscard]] std::string archived(seat& s) {
+    const double until = bench::now_seconds() + patience_s;
+    while (bench::now_seconds() < until) {
+      pump();  // the others, so that nobody is kept waiting
+      while (auto line = s.runs->line().try_hear()) {
+        if (!line->starts_with("got ") && !line->starts_with("failed ")) continue;
+        note(s.who.name() + " " + *line);
+        std::istringstream in{*line};
+        std::string word, token, third, when, bytes;
+        in >> word >> token >> third >> when >> bytes;
+        return word == "failed" ? third : bytes;
+      }
+    }
+    return {};
   }
 
   // ---- the loop
