@@ -79,6 +79,16 @@ TEST_CASE("roll back: later versions are withdrawn, and their numbers can be pub
     CHECK(source.source == s.trainer);
     CHECK(s.server.available() == versions{5});  // its own 3 is about to be overwritten
   }
+  SUBCASE("the number is published again and taken back: who still has the old bytes has none of it") {
+    REQUIRE(s.server.publish(s.trainer, s.again(1, 5)).ok());
+    s.take_back(of_line(1, 5));
+    REQUIRE(s.server.core.record_of(s.fresh)->held->version == 5);
+    for (const incarnation reader : {s.old, s.fresh}) {
+      const auto asked = s.server.answer<messages::update_reply>(reader, s.server.update(reader, exactly(5)));
+      REQUIRE(asked.has_value());
+      CHECK(asked->result.code == errc::unavailable);
+    }
+  }
   SUBCASE("the holder of the old bytes does not keep them") {
     REQUIRE(s.server.publish(s.trainer, s.again(1, 5)).ok());
     CHECK(s.server.start_update(s.fresh).version == of_line(1, 5));
