@@ -174,6 +174,29 @@ TEST_CASE("roll back: each shard of a trainer may call it, before it publishes a
   }
 }
 
+TEST_CASE(
+    "roll back: a shard that calls late is told what its group was told before, and no more than that") {
+  driver<> server;
+  const std::vector<incarnation> trainer{server.join(1, "trainer", {0, 2}),
+                                         server.join(2, "trainer", {1, 2})};
+  const std::vector<incarnation> group{server.join(3, "rollout", {0, 2}), server.join(4, "rollout", {1, 2})};
+  for (const incarnation shard : trainer) REQUIRE(server.publish(shard, 5).ok());
+  std::vector<messages::assignment> sources;
+  for (const incarnation shard : group) sources.push_back(server.start_update(shard));
+  for (std::size_t i = 0; i < group.size(); ++i) server.finish(group[i], sources[i]);
+  for (const incarnation shard : trainer) server.unpublish(shard, 5);
+  const auto kept = [&](incarnation shard) {
+    const auto reply = server.answer<messages::update_reply>(shard, server.update(shard));
+    return reply.has_value() && reply->result.ok() && reply->keep && reply->version == 5;
+  };
+  REQUIRE(kept(group[0]));
+  const messages::retain_request back{{}, {}, {}, {3}};
+  REQUIRE(server.ask<messages::status_reply>(trainer[0], back).result.ok());
+  CHECK(kept(group[1]));  // the same call
+  CHECK_FALSE(kept(group[0]));
+  CHECK_FALSE(kept(group[1]));
+}
+
 TEST_CASE("roll back: a retained version that is withdrawn is not kept for anybody") {
   rolled s;
   REQUIRE(

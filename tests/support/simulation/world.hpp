@@ -365,6 +365,7 @@ class simulation {
                                       ", which its publisher has taken back before it was whole"});
           if (!result.outcome.ok() || call_of_round + 1 == round->numbers.size())
             return end_update(worker, *round, result);
+          if (result.operation) check_group(*worker, round->replica, result);
           const duration pause = events_.between(duration{0}, std::chrono::milliseconds{20});
           events_.after(pause, [this, worker, round, selector, timeout, call_of_round] {
             const bool may_call = worker->alive() && !worker->core().fatal() && !leavers_.is_leaving(*worker);
