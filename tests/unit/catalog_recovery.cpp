@@ -1,6 +1,8 @@
 /// \file catalog_recovery.cpp
 /// A server that follows another one: what it decides before everybody has had time to come back.
 
+#include <utility>
+
 #include "catalog_driver.hpp"
 
 using namespace catalog_test;
@@ -140,6 +142,44 @@ TEST_CASE("recovery: a call that an earlier server has answered is not made agai
   call.operation = {3};
   server.send_as(reader, 10, call, 9);
   CHECK(server.sources_of(reader, 10).front().version == version_number{2});
+}
+
+TEST_CASE("recovery: a late copy of a worker's first join does not hide what it says when it comes back") {
+  driver<> server{catalog_options{.recovery_grace = 5000ms}};
+  const incarnation worker{12};
+  auto back = server.join_message("rollout");
+  back.before.server = server_epoch{76};
+  back.operation = {4};
+  back.held = server.reference(1);
+  back.latest = version_number{1};
+  back.peers = 1;
+  const auto tensors = std::exchange(back.tensors, {});
+  server.send_as(worker, 9, back, 8);
+  const auto asked = server.answer<messages::join_reply>(worker, 9);
+  REQUIRE(asked.has_value());
+  CHECK(asked->wants_layout);
+  // An earlier server has answered this one.
+  server.send_as(worker, 1, server.join_message("rollout"));
+  CHECK(server.core.knows(worker));
+  back.tensors = tensors;
+  server.send_as(worker, 10, back, 9);
+  REQUIRE(server.core.record_of(worker)->held.has_value());
+  CHECK(server.core.record_of(worker)->held->version == version_number{1});
+  CHECK(server.available() == versions{1});
+  messages::update_request call;
+  call.operation = {5};
+  call.selector = exactly(1);
+  call.timeout_ms = 1000;
+  server.send_as(worker, 11, call, 10);
+  const auto kept = server.answer<messages::update_reply>(worker, 11);
+  REQUIRE(kept.has_value());
+  CHECK(kept->keep);
+  SUBCASE("only once: the same join, still later, brings back nothing") {
+    server.send_as(worker, 12, messages::unpublish_request{1, 1, {}}, 11);
+    CHECK_FALSE(server.core.record_of(worker)->held.has_value());
+    server.send_as(worker, 10, back, 9);
+    CHECK_FALSE(server.core.record_of(worker)->held.has_value());
+  }
 }
 
 TEST_CASE("recovery: an update that has failed overwrites nothing any more") {

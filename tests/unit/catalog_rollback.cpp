@@ -79,6 +79,16 @@ TEST_CASE("roll back: later versions are withdrawn, and their numbers can be pub
     CHECK(source.source == s.trainer);
     CHECK(s.server.available() == versions{5});  // its own 3 is about to be overwritten
   }
+  SUBCASE("the number is published again and taken back: who still has the old bytes has none of it") {
+    REQUIRE(s.server.publish(s.trainer, s.again(1, 5)).ok());
+    s.take_back(of_line(1, 5));
+    REQUIRE(s.server.core.record_of(s.fresh)->held->version == 5);
+    for (const incarnation reader : {s.old, s.fresh}) {
+      const auto asked = s.server.answer<messages::update_reply>(reader, s.server.update(reader, exactly(5)));
+      REQUIRE(asked.has_value());
+      CHECK(asked->result.code == errc::unavailable);
+    }
+  }
   SUBCASE("the holder of the old bytes does not keep them") {
     REQUIRE(s.server.publish(s.trainer, s.again(1, 5)).ok());
     CHECK(s.server.start_update(s.fresh).version == of_line(1, 5));
@@ -162,6 +172,29 @@ TEST_CASE("roll back: each shard of a trainer may call it, before it publishes a
     other.root = {4, 99};
     CHECK(server.publish(restarted, other).ok());
   }
+}
+
+TEST_CASE(
+    "roll back: a shard that calls late is told what its group was told before, and no more than that") {
+  driver<> server;
+  const std::vector<incarnation> trainer{server.join(1, "trainer", {0, 2}),
+                                         server.join(2, "trainer", {1, 2})};
+  const std::vector<incarnation> group{server.join(3, "rollout", {0, 2}), server.join(4, "rollout", {1, 2})};
+  for (const incarnation shard : trainer) REQUIRE(server.publish(shard, 5).ok());
+  std::vector<messages::assignment> sources;
+  for (const incarnation shard : group) sources.push_back(server.start_update(shard));
+  for (std::size_t i = 0; i < group.size(); ++i) server.finish(group[i], sources[i]);
+  for (const incarnation shard : trainer) server.unpublish(shard, 5);
+  const auto kept = [&](incarnation shard) {
+    const auto reply = server.answer<messages::update_reply>(shard, server.update(shard));
+    return reply.has_value() && reply->result.ok() && reply->keep && reply->version == 5;
+  };
+  REQUIRE(kept(group[0]));
+  const messages::retain_request back{{}, {}, {}, {3}};
+  REQUIRE(server.ask<messages::status_reply>(trainer[0], back).result.ok());
+  CHECK(kept(group[1]));  // the same call
+  CHECK_FALSE(kept(group[0]));
+  CHECK_FALSE(kept(group[1]));
 }
 
 TEST_CASE("roll back: a retained version that is withdrawn is not kept for anybody") {

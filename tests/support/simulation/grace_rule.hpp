@@ -26,6 +26,7 @@ namespace tensorhub::inline TENSORHUB_MODE::testing {
 class grace_rule {
  public:
   struct hooks {
+    std::function<version_number(version_number)> valid{};  ///< the valid version of a number
     std::function<bool(version_number)> is_there{};
     report_violation violate{};
   };
@@ -63,7 +64,7 @@ class grace_rule {
     const auto* operation =
         catalog_detail::find_operation(*reader->replica, reply->operation, reader->shard.index);
     if (first && operation != nullptr && is_refusal_of(*operation, selector) &&
-        world_.is_there(selector.version)) {
+        world_.is_there(world_.valid(selector.version))) {
       world_.violate({rule::grace, "within the grace the server says of a version that is there: " +
                                        reply->result.sentence});
     }

@@ -35,6 +35,10 @@ class simulated_trainers {
 
   /// What is valid, by the calls of the trainer that have succeeded.
   [[nodiscard]] const messages::retention& valid() const noexcept { return valid_; }
+  /// The trainer has gone back behind this version, or is about to: its call has not returned yet.
+  [[nodiscard]] bool has_withdrawn(version_number version) const {
+    return is_void(valid_, version) || (goes_back_to_ && version.value > goes_back_to_.value);
+  }
 
   /// One step of one shard. `last`: the version stays published.
   void train(std::uint32_t shard, version_number version, bool last) {
@@ -209,6 +213,7 @@ class simulated_trainers {
     };
     worker_type* worker = world_->at({World::trainer, 0});
     if (worker == nullptr || worker->paused() || worker->core().fatal()) return again();
+    goes_back_to_ = to;
     world_->call(
         *worker, "roll back", std::chrono::milliseconds{400},
         [to](session& core, time_point now, time_point deadline) {
@@ -216,6 +221,7 @@ class simulated_trainers {
         },
         [this, to, again](const session_result& result) {
           if (!result.outcome.ok()) return again();
+          goes_back_to_ = {};
           ++world_->statistics_.trainers.rollbacks;
           if (!tensorhub::roll_back(valid_, to, {}))
             world_->violate({rule::trainers, "the trainer goes back too often"});
@@ -242,6 +248,7 @@ class simulated_trainers {
 
   World* world_;
   messages::retention valid_;
+  version_number goes_back_to_;         ///< by a call that has not succeeded yet; zero: there is none
   version_number last_published_;       ///< by the first shard
   std::vector<std::uint32_t> waiting_;  ///< shards that have finished the step
   std::set<version_number> given_up_;   ///< before they were whole

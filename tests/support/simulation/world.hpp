@@ -365,6 +365,7 @@ class simulation {
                                       ", which its publisher has taken back before it was whole"});
           if (!result.outcome.ok() || call_of_round + 1 == round->numbers.size())
             return end_update(worker, *round, result);
+          if (result.operation) check_group(*worker, round->replica, result);
           const duration pause = events_.between(duration{0}, std::chrono::milliseconds{20});
           events_.after(pause, [this, worker, round, selector, timeout, call_of_round] {
             const bool may_call = worker->alive() && !worker->core().fatal() && !leavers_.is_leaving(*worker);
@@ -673,8 +674,9 @@ class simulation {
   }
 
   /// Whether all shards of some replica hold the version and have reported that to the last server that they
-  /// used.
+  /// used. What the trainer has withdrawn is not there, although replicas hold it until their next update.
   [[nodiscard]] bool is_there(version_number version) const {
+    if (trainers_.has_withdrawn(version)) return false;
     std::map<std::string, std::uint32_t> shards;
     return std::ranges::any_of(workers_, [&](const auto& worker) {
       const session& core = worker->core();
@@ -709,7 +711,8 @@ class simulation {
   simulated_calls<worker_type> calls_{[this](violation found) { violate(std::move(found)); }};
   group_rule groups_;
   grace_rule grace_{catalog_settings().recovery_grace,
-                    {[this](version_number version) { return is_there(version); },
+                    {[this](version_number number) { return valid_version(trainers_.valid(), number); },
+                     [this](version_number version) { return is_there(version); },
                      [this](violation found) { violate(std::move(found)); }}};
   std::uint64_t last_incarnation_ = 100;
   std::uint64_t steps_ = 0;

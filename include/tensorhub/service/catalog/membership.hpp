@@ -63,7 +63,7 @@ class membership {
     }
     if (reply.result.ok()) {
       retention_.learn(core_.models.at(join.model), join.keeps);
-      worker_state& worker = admit(from, join);
+      worker_state& worker = admit(said, join);
       if (worker.model->before.awaited && !core_.recovering(*worker.model)) end_recovery(*worker.model);
       // Replicas that waited for this shard may be allowed to release their version now.
       core_.retention_changed =
@@ -240,7 +240,9 @@ class membership {
             "(standby_server)"};
   }
 
-  worker_state& admit(incarnation id, const messages::join_request& join) {
+  /// `join`: the body of `said`.
+  worker_state& admit(const messages::envelope& said, const messages::join_request& join) {
+    const incarnation id{said.sender};
     model_state& model = core_.models.at(join.model);
     auto& slot = model.replicas[join.replica];
     if (!slot) {
@@ -258,6 +260,7 @@ class membership {
     }
     replica_state& replica = *model.replicas[join.replica];
     const bool is_fresh = present == nullptr;
+    const bool is_first_word = is_fresh || brings_first_word(*present, said, join);
     if (is_fresh) {
       auto owned = std::make_unique<worker_state>();
       present = owned.get();
@@ -284,9 +287,22 @@ class membership {
     worker.signs.last_heard = core_.now;
     worker.past.called = worker.past.called || join.operation.value != 0;
     replica.closed_operation = std::max(replica.closed_operation, join.operation);
-    if (is_fresh) succeed(worker, join);  // a repeated join may arrive late and be out of date
+    if (is_first_word) succeed(worker, join);  // a repeated join may arrive late and be out of date
     versions_.recompute(replica);
     return worker;
+  }
+  /// The worker has a record already, but a late copy of its very first join has made it, which an earlier
+  /// server had answered. The worker has not heard of this server yet, and says only now what it knows.
+  [[nodiscard]] bool brings_first_word(const worker_state& present, const messages::envelope& said,
+                                       const messages::join_request& join) const {
+    const bool is_blank = !present.past.was_elsewhere && !present.past.called && !present.held;
+    return is_blank && !is_new(join) && join.before.server != core_.epoch &&
+           !present.requests.closed.contains(said.sequence);
+  }
+  /// The worker comes from no earlier server, and nothing has happened to it.
+  [[nodiscard]] static bool is_new(const messages::join_request& join) {
+    return !join.before.server && join.operation.value == 0 && !join.held && !join.latest &&
+           join.reading.empty();
   }
 
   /// Takes over what the worker knows from an earlier server.
@@ -298,12 +314,11 @@ class membership {
     }
     worker.past.ended_before = std::max(worker.past.ended_before, join.operation);
     worker.past.ended_well = join.ended_well;
-    const bool is_new = !join.before.server && join.operation.value == 0 && !join.held && !join.latest &&
-                        join.reading.empty();
-    worker.past.was_elsewhere = !is_new;
+    const bool is_known = !is_new(join);
+    worker.past.was_elsewhere = is_known;
     for (const incarnation reader : join.barred) bar(worker.past.barred, reader);
-    model.before.awaited = model.before.awaited || !is_new;
-    if (!is_new) count_back(model, join);
+    model.before.awaited = model.before.awaited || is_known;
+    if (is_known) count_back(model, join);
     // What cannot be checked is believed only while the server recovers. Afterwards a joiner does not
     // change which version numbers may be published.
     if (core_.recovering()) {
@@ -313,7 +328,7 @@ class membership {
       model.latest_ever = std::max(model.latest_ever, valid);
     }
     // This applies even if the worker holds nothing: it may be publishing while the answer was lost.
-    worker.past.has_old_keys = worker.past.has_old_keys || !is_new;
+    worker.past.has_old_keys = worker.past.has_old_keys || is_known;
     if (join.decided) {
       versions_.know(model, join.decided, worker.shard.index, {});
       updates_.adopt_update(worker, {join.operation.value + 1}, join.decided);
