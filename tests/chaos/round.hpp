@@ -557,7 +557,8 @@ class round {
     }
     std::vector<std::string> codes;
     for (seat& s : pair) codes.push_back(archived(s));
-    // A shard that calls when its replica's call has just failed waits for the others to repeat theirs, in vain.
+    // A shard that calls when its replica's call has just failed waits for the others to repeat theirs, in
+    // vain.
     const bool is_refused = may_be_gone && std::ranges::count(codes, "unavailable") > 0;
     const bool pinned = version == 1;
     for (std::uint32_t i = 0; i < shards; ++i) {
