@@ -13,13 +13,13 @@
 using namespace tensorhub;
 std::mutex lock;  // of everything that processes share
 std::mt19937_64 unguessable{std::random_device{}()};
-struct process {
+struct memory_owner {
   incarnation self;
   std::map<std::uint64_t, memory_range> exported{};  // by key
   std::set<incarnation> refused{};
   std::atomic<std::uint64_t> bytes = 0;
 };
-std::map<std::string, std::weak_ptr<process>> processes;  // by address
+std::map<std::string, std::weak_ptr<memory_owner>> processes;  // by address
 
 struct in_process {
   // Step 1: say that you have read the table in concepts/transport.hpp, a name, and what it can do.
@@ -28,14 +28,14 @@ struct in_process {
   static constexpr transport_capabilities capabilities{.survives_access_errors = true};
   struct options {};
   // Step 2: a process, and the address that its peers connect to.
-  explicit in_process(options = {}, incarnation id = {}) : own{new process{id}} {
+  explicit in_process(options = {}, incarnation id = {}) : own{new memory_owner{id}} {
     const std::lock_guard held{lock};
     processes[where = "in_process://" + std::to_string(unguessable())] = own;
   }
   transport_address address() const { return {where}; }
   // Step 3: registered memory. All ranges or none; nobody reads a region once it is destroyed.
   struct registration {
-    std::shared_ptr<process> owner;
+    std::shared_ptr<memory_owner> owner;
     memory_range range;
     bool readable;
     std::uint64_t key = 0;
@@ -81,7 +81,7 @@ struct in_process {
   }
   // Step 5: connections, to exactly the process that was meant.
   struct endpoint {
-    std::weak_ptr<process> to;
+    std::weak_ptr<memory_owner> to;
     incarnation to_whom, self;
     std::unique_ptr<bool> broken = std::make_unique<bool>(false);
     incarnation peer() const noexcept { return to_whom; }
@@ -134,7 +134,7 @@ struct in_process {
     }
   };
   queue make_queue(std::size_t depth) { return {depth}; }
-  std::shared_ptr<process> own;
+  std::shared_ptr<memory_owner> own;
   std::string where;
 };
 static_assert(transport<in_process>);
