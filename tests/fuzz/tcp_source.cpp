@@ -124,7 +124,7 @@ class scene {
   void turn(std::uint64_t budget_bytes) {
     connection_need need = connection_need::input;
     if (!source_->greeted())
-      need = source_->greet(self, [](const hello&) { return welcome_status::accepted; });
+      need = source_->greet(gate_, [](const hello&) { return welcome_status::accepted; });
     if (source_->greeted() && need != connection_need::end) need = source_->serve(table_, budget_bytes);
     is_open_ = need != connection_need::end;
     take();
@@ -182,6 +182,7 @@ class scene {
     fuzz::require(false, "only registered regions are read");
   }
 
+  tensorhub::detail::reader_gate gate_{self};
   region_table table_;
   std::vector<registered_region> regions_;
   detail::unique_fd reader_;
