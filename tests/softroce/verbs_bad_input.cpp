@@ -360,7 +360,7 @@ TEST_CASE("verbs: a server that is no source, or speaks another protocol, is tol
         break;
       case manner::rejects_as_other_protocol:
         refused([&] { const auto made = reader.connect(queue, {address}, {1}, 5s); }, errc::transport_failed,
-                {"speaks data protocol 42, this process speaks 2"});
+                {"speaks data protocol 42, this process speaks 3"});
         break;
       case manner::says_nothing:
         refused([&] { const auto made = reader.connect(queue, {address}, {1}, 300ms); }, errc::timed_out,
