@@ -63,21 +63,26 @@ struct footprint {
   return rows;
 }
 
-/// What this process has; `server` is a reference server's address, which may be in this process too.
+/// What this process has; `server` is a reference server's address, which may be in this process too. (The
+/// kernel's tables change while they are read, and may then name a socket twice.)
 [[nodiscard]] footprint look(const std::string& server) {
   footprint out;
   const auto own = own_sockets();
   const int port = std::stoi(server.substr(server.rfind(':') + 1));
+  std::set<std::uint64_t> tcp_listeners, unix_listeners, control_connections;
   for (const auto& row : table("/proc/net/tcp")) {
     if (row.size() < 10 || !own.contains(std::stoull(row[9]))) continue;
-    if (row[3] == "0A") ++out.tcp_listeners;
+    if (row[3] == "0A") tcp_listeners.insert(std::stoull(row[9]));
     const bool goes_there = std::stoi(row[2].substr(row[2].rfind(':') + 1), nullptr, 16) == port;
-    if (row[3] == "01" && goes_there) ++out.control_connections;
+    if (row[3] == "01" && goes_there) control_connections.insert(std::stoull(row[9]));
   }
   for (const auto& row : table("/proc/net/unix")) {
     if (row.size() < 7 || !own.contains(std::stoull(row[6]))) continue;
-    if (row[3] == "00010000") ++out.unix_listeners;
+    if (row[3] == "00010000") unix_listeners.insert(std::stoull(row[6]));
   }
+  out.tcp_listeners = tcp_listeners.size();
+  out.unix_listeners = unix_listeners.size();
+  out.control_connections = control_connections.size();
   for (const auto& each : std::filesystem::directory_iterator{"/proc/self/task"}) {
     std::ifstream file{each.path() / "comm"};
     std::string name;
