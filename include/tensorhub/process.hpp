@@ -5,12 +5,13 @@
 /// copies and seeds the process has.
 ///
 /// Nothing has to be done for that. Workers share a transport if they name the same transport with equal
-/// options, and the transport can be shared (concepts/shared_transport.hpp); they share a control connection
-/// if they name the same servers and the same keys. Workers that are to be as separate as two processes are
-/// each given a `process` of their own:
+/// options and the same location, and the transport can be shared (concepts/shared_transport.hpp); workers
+/// with tensors on devices and those without have one each. They share a control connection if they name the
+/// same servers and the same keys. Workers that are to be as separate as two processes are each given a
+/// `process` of their own:
 ///
 ///     hub::publisher one{{.server = ..., .model = "policy", .replica = "a",
-///                         .process = process::separate()}};
+///                         .process = tensorhub::process::separate()}};
 ///
 /// A part ends with its last worker. Thread safety: all members may be called from any thread.
 

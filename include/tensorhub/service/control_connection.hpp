@@ -52,10 +52,10 @@ class control_connection {
 
   /// `end` is borrowed until `remove`.
   TENSORHUB_DECL void add(control_end& end);
-  /// What the end has to say still is taken from it before. It is not called any more.
+  /// Takes what the end still has to send; afterwards the end is not called any more.
   TENSORHUB_DECL void remove(control_end& end) noexcept;
 
-  /// `end` wants to be stepped.
+  /// Some end has something to send, or is due earlier than it has said.
   TENSORHUB_DECL void wake() noexcept;
 
   /// Messages that the present server has not received yet are dropped.

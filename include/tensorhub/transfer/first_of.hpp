@@ -276,8 +276,7 @@ class first_of {
 
   [[nodiscard]] queue make_queue(std::size_t depth) { return queue{depth}; }
 
-  /// `self`: who reads; of members that are no `shared_transport`, and where it is zero, the only
-  /// incarnation.
+  /// `self`: the incarnation that reads. Members that are no `shared_transport` have one only, and ignore it.
   [[nodiscard]] endpoint connect(queue& on, const transport_address& address, incarnation peer,
                                  duration timeout, incarnation self = {}) {
     const auto until = std::chrono::steady_clock::now() + timeout;

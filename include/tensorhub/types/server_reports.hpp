@@ -18,8 +18,7 @@ namespace tensorhub::inline TENSORHUB_MODE {
 enum class update_reach : std::uint8_t {
   anywhere = 0,
   /// Only a version that is held completely in the reader's datacenter; if none is newer than the held
-  /// version,
-  /// the reader keeps that one. A reader that holds nothing takes any available version.
+  /// version, the reader keeps that one. A reader that holds nothing takes any available version.
   prefer_local = 1,
 };
 
