@@ -709,6 +709,19 @@ TEST_CASE("catalog: a dead source's readers are moved to another holder") {
 
 }  // namespace
 
+// Found by fuzzing: the report waited in the publish for ever.
+TEST_CASE("catalog: the end of an update under the number of a publish is answered, and not counted there") {
+  driver server;
+  const incarnation first = server.join(1, "trainer", {0, 2});
+  const incarnation second = server.join(2, "trainer", {1, 2});
+  REQUIRE(server.publish(first, 1).ok());
+  const std::uint64_t end =
+      server.send(first, messages::finish_request{{1}, 1, {}, false, server.reference(1), {}});
+  CHECK(server.answer<messages::status_reply>(first, end).has_value());
+  CHECK(server.publish(second, 1).ok());
+  CHECK(server.core.record_of(first)->replica->complete == version_number{1});
+}
+
 // ---- what a worker's memory holds, outside of any call
 
 TEST_CASE("catalog: a worker holds what it says that it has copied, without a call of its replica") {

@@ -128,6 +128,8 @@ class updates {
         request.result.ok() ? nullptr : unfinished_operation(*worker.replica, worker.shard.index, sequence);
     if (known == nullptr) known = find_operation(*worker.replica, request.operation, worker.shard.index);
     if (known == nullptr && request.result.ok()) known = &adopt_operation(worker, request);
+    // Its replica publishes under this number: the worker counts otherwise, and nobody waits for its end.
+    if (known != nullptr && known->is_publish) known = nullptr;
     versions_.end_writing(worker);
     note_held(worker, request);
     await_decided(worker, known);
