@@ -1,60 +1,15 @@
 /// \file subscriber.cpp
 /// The functions of subscribers, in all modes, and of seeders.
 
-#include <tensorhub/double_buffered_subscriber.hpp>
 #include <tensorhub/seeder.hpp>
-#include <tensorhub/staged_subscriber.hpp>
 #include <tensorhub/subscriber.hpp>
 #include <utility>
-#include <variant>
 
 #include "calls.hpp"
 
-namespace tensorhub_c {
-
-namespace {
-
-struct in_place final : tensorhub::any_subscriber {
-  explicit in_place(const tensorhub_worker_options& given)
-      : any_subscriber{options_of(given), policies_of(given)} {}
-};
-struct staged final : tensorhub::any_staged_subscriber {
-  explicit staged(const tensorhub_worker_options& given)
-      : any_staged_subscriber{options_of(given), policies_of(given), {}} {}
-};
-struct double_buffered final : tensorhub::any_double_buffered_subscriber {
-  explicit double_buffered(const tensorhub_worker_options& given)
-      : any_double_buffered_subscriber{options_of(given), policies_of(given)} {}
-};
-
-[[noreturn]] void refuse(const char* call, const char* modes) {
-  throw error(errc::invalid_argument, std::string{call} + " is for subscribers in mode " + modes);
-}
-
-}  // namespace
-
-}  // namespace tensorhub_c
-
-struct tensorhub_subscriber {
-  std::variant<std::monostate, tensorhub_c::in_place, tensorhub_c::staged, tensorhub_c::double_buffered>
-      worker{};
-
-  tensorhub_subscriber(const tensorhub_worker_options& given, tensorhub_mode mode) {
-    switch (mode) {
-      case TENSORHUB_IN_PLACE:
-        worker.emplace<tensorhub_c::in_place>(given);
-        return;
-      case TENSORHUB_STAGED:
-        worker.emplace<tensorhub_c::staged>(given);
-        return;
-      case TENSORHUB_DOUBLE_BUFFERED:
-        worker.emplace<tensorhub_c::double_buffered>(given);
-        return;
-    }
-    throw tensorhub_c::error(
-        tensorhub_c::errc::invalid_argument,
-        "the mode is " + std::to_string(static_cast<int>(mode)) + ": take one of tensorhub_mode");
-  }
+struct tensorhub_subscriber final : tensorhub::any_subscriber {
+  tensorhub_subscriber(const tensorhub_worker_options& given, tensorhub::subscriber_mode mode)
+      : any_subscriber{tensorhub_c::options_of(given), mode, tensorhub_c::policies_of(given)} {}
 };
 
 struct tensorhub_seeder final : tensorhub::any_seeder {
@@ -67,18 +22,17 @@ namespace defaults = tensorhub::defaults;
 
 namespace {
 
-/// Calls it with the worker, which has one of the modes' types.
-template <typename Call>
-decltype(auto) with(tensorhub_subscriber* subscriber, Call&& call) {
-  using result = decltype(call(std::declval<in_place&>()));
-  return std::visit(
-      [&](auto& worker) -> result {
-        if constexpr (std::is_same_v<std::decay_t<decltype(worker)>, std::monostate>)
-          throw tensorhub_c::error(errc::invalid_argument, "the subscriber was not constructed");
-        else
-          return call(worker);
-      },
-      required(subscriber, "subscriber").worker);
+tensorhub::subscriber_mode mode_of(tensorhub_mode mode) {
+  switch (mode) {
+    case TENSORHUB_IN_PLACE:
+      return tensorhub::subscriber_mode::in_place;
+    case TENSORHUB_STAGED:
+      return tensorhub::subscriber_mode::staged;
+    case TENSORHUB_DOUBLE_BUFFERED:
+      return tensorhub::subscriber_mode::double_buffered;
+  }
+  throw tensorhub_c::error(errc::invalid_argument, "the mode is " + std::to_string(static_cast<int>(mode)) +
+                                                       ": take one of tensorhub_mode");
 }
 
 }  // namespace
@@ -89,24 +43,17 @@ tensorhub_status tensorhub_subscriber_create(const tensorhub_worker_options* opt
                                              tensorhub_subscriber** subscriber, tensorhub_error** error) {
   return guarded(error, [&] {
     required(subscriber, "subscriber") = nullptr;
-    *subscriber = new tensorhub_subscriber{taken(options, "options"), mode};
+    *subscriber = new tensorhub_subscriber{taken(options, "options"), mode_of(mode)};
   });
 }
 tensorhub_status tensorhub_subscriber_add(tensorhub_subscriber* subscriber, const tensorhub_tensor* tensor,
                                           tensorhub_error** error) {
   return guarded(error, [&] {
-    with(subscriber, [&](auto& worker) {
-      add_tensor(tensor, [&](std::string name, void* data, auto dimensions, tensorhub::dtype type) {
-        if constexpr (requires { worker.add(std::move(name), dimensions, type); }) {
-          if (data != nullptr)
-            throw tensorhub_c::error(
-                errc::invalid_argument,
-                "tensor.data is not NULL: in mode double_buffered the memory is the library's");
-          worker.add(std::move(name), dimensions, type);
-        } else {
-          worker.add(std::move(name), data, dimensions, type);
-        }
-      });
+    tensorhub_subscriber& worker = required(subscriber, "subscriber");
+    add_tensor(tensor, [&](std::string name, void* data, auto dimensions, tensorhub::dtype type) {
+      if (data == nullptr && worker.mode() == tensorhub::subscriber_mode::double_buffered)
+        return worker.add(std::move(name), dimensions, type);
+      worker.add(std::move(name), data, dimensions, type);
     });
   });
 }
@@ -116,12 +63,7 @@ tensorhub_status tensorhub_subscriber_update(tensorhub_subscriber* subscriber, t
   return guarded(error, [&] {
     const auto which = selector_of(selector, version);
     const auto timeout = time_of(timeout_ms, defaults::update_timeout);
-    with(subscriber, [&](auto& worker) {
-      if constexpr (requires { worker.update(which, timeout); })
-        reported(report, [&] { return told(worker.update(which, timeout)); });
-      else
-        refuse("update", "in_place or staged");
-    });
+    reported(report, [&] { return told(required(subscriber, "subscriber").update(which, timeout)); });
   });
 }
 tensorhub_status tensorhub_subscriber_stage(tensorhub_subscriber* subscriber, tensorhub_selector selector,
@@ -130,45 +72,27 @@ tensorhub_status tensorhub_subscriber_stage(tensorhub_subscriber* subscriber, te
   return guarded(error, [&] {
     const auto which = selector_of(selector, version);
     const auto timeout = time_of(timeout_ms, defaults::update_timeout);
-    with(subscriber, [&](auto& worker) {
-      if constexpr (requires { worker.stage(which, timeout); })
-        reported(report, [&] { return told(worker.stage(which, timeout)); });
-      else
-        refuse("stage", "staged or double_buffered");
-    });
+    reported(report, [&] { return told(required(subscriber, "subscriber").stage(which, timeout)); });
   });
 }
 tensorhub_status tensorhub_subscriber_install(tensorhub_subscriber* subscriber, int64_t timeout_ms,
                                               tensorhub_update_report* report, tensorhub_error** error) {
   return guarded(error, [&] {
     const auto timeout = time_of(timeout_ms, defaults::update_timeout);
-    with(subscriber, [&](auto& worker) {
-      if constexpr (requires { worker.install(timeout); })
-        reported(report, [&] { return told(worker.install(timeout)); });
-      else if constexpr (requires { worker.install(); })
-        reported(report, [&] { return told(worker.install()); });
-      else
-        refuse("install", "staged or double_buffered");
-    });
+    reported(report, [&] { return told(required(subscriber, "subscriber").install(timeout)); });
   });
 }
 tensorhub_status tensorhub_subscriber_tensor(tensorhub_subscriber* subscriber, const char* name,
                                              const void** data, tensorhub_error** error) {
   return guarded(error, [&] {
     required(data, "data") = nullptr;
-    with(subscriber, [&](auto& worker) {
-      if constexpr (requires { worker.tensor(name); })
-        *data = worker.tensor(&required(name, "name"));
-      else
-        refuse("tensor", "double_buffered");
-    });
+    *data = required(subscriber, "subscriber").tensor(&required(name, "name"));
   });
 }
 uint64_t tensorhub_subscriber_newer(tensorhub_subscriber* subscriber) {
   std::uint64_t found = 0;
   static_cast<void>(guarded(nullptr, [&] {
-    with(subscriber,
-         [&](auto& worker) { found = worker.newer().value_or(tensorhub::version_number{}).value; });
+    found = required(subscriber, "subscriber").newer().value_or(tensorhub::version_number{}).value;
   }));
   return found;
 }
@@ -178,27 +102,21 @@ tensorhub_status tensorhub_subscriber_wait(tensorhub_subscriber* subscriber, ten
   return guarded(error, [&] {
     const auto which = selector_of(selector, version);
     const auto timeout = time_of(timeout_ms, defaults::update_timeout);
-    const auto there = with(subscriber, [&](auto& worker) { return worker.wait(which, timeout); });
+    const auto there = required(subscriber, "subscriber").wait(which, timeout);
     if (found != nullptr) *found = there.value;
   });
 }
 uint64_t tensorhub_subscriber_held_version(tensorhub_subscriber* subscriber) {
   std::uint64_t held = 0;
-  static_cast<void>(guarded(nullptr, [&] {
-    with(subscriber, [&](auto& worker) {
-      if constexpr (requires { worker.live_version(); })
-        held = worker.live_version().value;
-      else
-        held = worker.held_version().value;
-    });
-  }));
+  static_cast<void>(
+      guarded(nullptr, [&] { held = required(subscriber, "subscriber").held_version().value; }));
   return held;
 }
 tensorhub_status tensorhub_subscriber_leave(tensorhub_subscriber* subscriber, int64_t grace_ms,
                                             tensorhub_publish_report* report, tensorhub_error** error) {
   return guarded(error, [&] {
     const auto grace = time_of(grace_ms, defaults::drain_timeout);
-    with(subscriber, [&](auto& worker) { reported(report, [&] { return told(worker.leave(grace)); }); });
+    reported(report, [&] { return told(required(subscriber, "subscriber").leave(grace)); });
   });
 }
 void tensorhub_subscriber_free(tensorhub_subscriber* subscriber) {

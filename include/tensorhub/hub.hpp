@@ -31,12 +31,10 @@
 #include "tensorhub/concepts/consistency.hpp"
 #include "tensorhub/concepts/scheduler.hpp"
 #include "tensorhub/detail/build_mode.hpp"
-#include "tensorhub/double_buffered_subscriber.hpp"
 #include "tensorhub/fwd.hpp"
 #include "tensorhub/policy/scheduler/nearest_source.hpp"
 #include "tensorhub/publisher.hpp"
 #include "tensorhub/seeder.hpp"
-#include "tensorhub/staged_subscriber.hpp"
 #include "tensorhub/subscriber.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE {
@@ -88,13 +86,8 @@ struct hub_names<true, Transport, Policies...> {
   /// Is given its tensors one by one (arena_publisher.hpp).
   using arena_publisher =
       tensorhub::arena_publisher<Transport, consistency_type, integrity_type, memory_type>;
+  /// Receives in place, or beside its live weights (subscriber_mode).
   using subscriber = tensorhub::subscriber<Transport, consistency_type, integrity_type, memory_type>;
-  /// Receives beside its live weights, then copies (staged_subscriber.hpp).
-  using staged_subscriber =
-      tensorhub::staged_subscriber<Transport, consistency_type, integrity_type, memory_type>;
-  /// Receives beside its live weights, then flips (double_buffered_subscriber.hpp).
-  using double_buffered_subscriber =
-      tensorhub::double_buffered_subscriber<Transport, consistency_type, integrity_type, memory_type>;
   /// Brings each version into a datacenter in the background (seeder.hpp).
   using seeder =
       tensorhub::seeder<Transport, consistency_type, integrity_type, offload_space_of<memory_type>>;

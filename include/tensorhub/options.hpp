@@ -112,7 +112,7 @@ struct update_progress {
   std::vector<source_progress> sources{};  ///< while it runs: what came from whom
 };
 
-/// What an `install` of staged weights did (staged_subscriber.hpp, double_buffered_subscriber.hpp).
+/// What an `install` of staged weights did (subscriber.hpp).
 struct install_report {
   version_number version{};
   bool kept = false;         ///< was live already: nothing was copied

@@ -47,6 +47,8 @@ class any_seeder {
   /// Waits until it holds `version` or a later one. Throws `timed_out`, with the last failure.
   TENSORHUB_DECL version_number wait(version_number version,
                                      std::chrono::milliseconds timeout = defaults::update_timeout);
+  /// The calls of other threads (`wait`, and those below) end soon, with `cancelled`. The seeder goes on.
+  TENSORHUB_DECL void interrupt();
   /// What went wrong last; empty: nothing so far.
   [[nodiscard]] TENSORHUB_DECL std::string last_failure() const;
   /// What it has done (worker/statistics.hpp).
@@ -96,6 +98,7 @@ class any_seeder {
   mutable std::mutex mutex_;
   std::condition_variable_any changed_;
   version_number held_{};
+  std::uint64_t interrupts_ = 0;
   update_handle* running_ = nullptr;
   std::string last_failure_;
   std::jthread thread_;  ///< last: it uses everything above

@@ -35,8 +35,8 @@
 
 #include "tensorhub/attached_copy.hpp"
 #include "tensorhub/detail/build_mode.hpp"
-#include "tensorhub/double_buffered_subscriber.hpp"
 #include "tensorhub/fwd.hpp"
+#include "tensorhub/subscriber.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE {
 
@@ -51,25 +51,26 @@ struct attached_process {
   bool holds_previous = false;
 };
 
-/// What a shared copy of any policies can do; as at `double_buffered_subscriber` where nothing else is said.
+/// What a shared copy of any policies can do; as at `subscriber` in mode double_buffered where nothing else is said.
 /// Thread safety: as there.
-class any_shared_copy : private any_double_buffered_subscriber {
+class any_shared_copy : private any_subscriber {
  public:
-  using any_double_buffered_subscriber::add;
-  using any_double_buffered_subscriber::describe_model;
-  using any_double_buffered_subscriber::list;
-  using any_double_buffered_subscriber::live_version;
-  using any_double_buffered_subscriber::newer;
-  using any_double_buffered_subscriber::offloaded_bytes;
-  using any_double_buffered_subscriber::pin;
-  using any_double_buffered_subscriber::release;
-  using any_double_buffered_subscriber::retain;
-  using any_double_buffered_subscriber::statistics;
-  using any_double_buffered_subscriber::stuck;
-  using any_double_buffered_subscriber::tensor;
-  using any_double_buffered_subscriber::unpublish;
-  using any_double_buffered_subscriber::wait;
-  using any_double_buffered_subscriber::why;
+  using any_subscriber::add;
+  using any_subscriber::describe_model;
+  using any_subscriber::held_version;
+  using any_subscriber::list;
+  using any_subscriber::newer;
+  using any_subscriber::offloaded_bytes;
+  using any_subscriber::pin;
+  using any_subscriber::release;
+  using any_subscriber::retain;
+  using any_subscriber::stage_statistics;
+  using any_subscriber::statistics;
+  using any_subscriber::stuck;
+  using any_subscriber::tensor;
+  using any_subscriber::unpublish;
+  using any_subscriber::wait;
+  using any_subscriber::why;
 
   /// Allocates both memories, joins the model, and lets processes attach. Implied by the first `update`.
   /// Throws `invalid_argument` if the name is taken, no tensor has bytes, or the memory lies in no file.
@@ -89,7 +90,7 @@ class any_shared_copy : private any_double_buffered_subscriber {
   /// Ends the calls of other threads, as at `worker`.
   TENSORHUB_DECL void interrupt();
   /// Leaves the model within `grace`. What is live stays live for those attached, until this object ends.
-  using any_double_buffered_subscriber::leave;
+  using any_subscriber::leave;
 
  protected:
   TENSORHUB_DECL any_shared_copy(worker_options options, const worker_policies& policies, std::string name);

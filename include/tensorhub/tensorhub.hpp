@@ -4,7 +4,6 @@
 /// need. Transports are included separately, for example <tensorhub/transports/tcp.hpp>.
 
 #include "tensorhub/config.hpp"
-#include "tensorhub/double_buffered_subscriber.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/hub.hpp"
 #include "tensorhub/key_files.hpp"
@@ -18,7 +17,6 @@
 #include "tensorhub/policy/scheduler/least_loaded.hpp"
 #include "tensorhub/policy/scheduler/nearest_source.hpp"
 #include "tensorhub/publisher.hpp"
-#include "tensorhub/staged_subscriber.hpp"
 #include "tensorhub/subscriber.hpp"
 #include "tensorhub/transfer/first_of.hpp"
 #include "tensorhub/version.hpp"

@@ -53,7 +53,7 @@ class shared_copy {
     return call(
         [&](copy_worker& worker) { return worker.wait(selector_of(kind, version), time_of(timeout)).value; });
   }
-  std::uint64_t held_version() { return worker_.use()->live_version().value; }
+  std::uint64_t held_version() { return worker_.use()->held_version().value; }
   std::uint64_t offloaded_bytes() { return worker_.use()->offloaded_bytes(); }
   nb::list attached() {
     nb::list out;
@@ -62,8 +62,10 @@ class shared_copy {
     return out;
   }
   nb::list statistics() {
+    const auto worker = worker_.use();
     nb::list out;
-    for (const auto& side : worker_.use()->statistics()) out.append(told(side));
+    out.append(told(worker->statistics()));
+    out.append(told(worker->stage_statistics()));
     return out;
   }
   void close() {
@@ -171,7 +173,6 @@ void bind_copies(nb::module_& module) {
   shared.def("attached", &shared_copy::attached);
   shared.def("statistics", &shared_copy::statistics);
   shared.def_prop_ro("held_version", &shared_copy::held_version);
-  shared.def_prop_ro("offloaded_bytes", &shared_copy::offloaded_bytes);
   bind_shared_calls(shared);
 
   nb::class_<held_copy> held{module, "HeldCopy"};

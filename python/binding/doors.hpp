@@ -1,6 +1,6 @@
 #pragma once
 /// \file doors.hpp
-/// The calls that publishers and subscribers share. A `Door` has `call(f)`, which runs `f(worker)` as
+/// The calls that publishers, subscribers and seeders share. A `Door` has `call(f)`, which runs `f(worker)` as
 /// `waited`.
 
 #include <nanobind/nanobind.h>
@@ -20,8 +20,9 @@ namespace tensorhub_python {
   return milliseconds{static_cast<std::int64_t>(std::ceil(std::min(std::max(seconds, 0.0), longest) * 1e3))};
 }
 
+/// Questions, what the server is to retain, and the end of the object.
 template <typename Door>
-void bind_shared_calls(nb::class_<Door>& door) {
+void bind_questions(nb::class_<Door>& door) {
   door.def("models", [](Door& self, const std::string& model, double timeout) {
     nb::list out;
     for (const auto& each : self.call([&](auto& worker) { return worker.list(model, time_of(timeout)); }))
@@ -58,6 +59,16 @@ void bind_shared_calls(nb::class_<Door>& door) {
   door.def("release", [](Door& self, std::uint64_t version, double timeout) {
     self.call([&](auto& worker) { worker.release(version, time_of(timeout)); });
   });
+  door.def_prop_ro("offloaded_bytes", &Door::offloaded_bytes);
+  door.def("interrupt", &Door::interrupt);
+  door.def("close", &Door::close);
+  door.def_prop_ro("is_closed", &Door::is_closed);
+}
+
+/// The same, and the calls of a worker that joins and leaves by itself.
+template <typename Door>
+void bind_shared_calls(nb::class_<Door>& door) {
+  bind_questions(door);
   door.def("join", [](Door& self) {
     self.check_tensors();
     self.call([](auto& worker) { worker.join(); });
@@ -68,9 +79,6 @@ void bind_shared_calls(nb::class_<Door>& door) {
   door.def("leave", [](Door& self, double grace) {
     return told(self.call([&](auto& worker) { return worker.leave(time_of(grace)); }));
   });
-  door.def("interrupt", &Door::interrupt);
-  door.def("close", &Door::close);
-  door.def_prop_ro("is_closed", &Door::is_closed);
 }
 
 }  // namespace tensorhub_python

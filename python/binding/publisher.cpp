@@ -158,7 +158,6 @@ void bind_publisher(nb::module_& module) {
   bound.def("roll_back_to", &publisher::roll_back_to);
   bound.def("statistics", &publisher::statistics);
   bound.def_prop_ro("held_version", &publisher::held_version);
-  bound.def_prop_ro("offloaded_bytes", &publisher::offloaded_bytes);
   bind_shared_calls(bound);
 
   nb::class_<arena> filled{module, "Arena"};
@@ -170,7 +169,6 @@ void bind_publisher(nb::module_& module) {
   filled.def("roll_back_to", &arena::roll_back_to);
   filled.def("statistics", &arena::statistics);
   filled.def_prop_ro("held_version", &arena::held_version);
-  filled.def_prop_ro("offloaded_bytes", &arena::offloaded_bytes);
   bind_shared_calls(filled);
 }
 

@@ -7,17 +7,13 @@
 #include <nanobind/stl/vector.h>
 #include <poll.h>
 
-#include <atomic>
 #include <map>
 #include <memory>
 #include <optional>
-#include <tensorhub/double_buffered_subscriber.hpp>
 #include <tensorhub/seeder.hpp>
-#include <tensorhub/staged_subscriber.hpp>
 #include <tensorhub/subscriber.hpp>
 #include <tensorhub/worker/repeated.hpp>
 #include <utility>
-#include <variant>
 #include <vector>
 
 #include "calls.hpp"
@@ -29,68 +25,25 @@ namespace tensorhub_python {
 
 namespace {
 
-struct in_place final : tensorhub::any_subscriber {
-  in_place(tensorhub::worker_options options, tensorhub::worker_policies policies)
-      : any_subscriber{std::move(options), std::move(policies)} {}
-};
-struct staged final : tensorhub::any_staged_subscriber {
-  staged(tensorhub::worker_options options, const tensorhub::worker_policies& policies)
-      : any_staged_subscriber{std::move(options), policies, {}} {}
-};
-struct double_buffered final : tensorhub::any_double_buffered_subscriber {
-  double_buffered(tensorhub::worker_options options, const tensorhub::worker_policies& policies)
-      : any_double_buffered_subscriber{std::move(options), policies} {}
+using tensorhub::subscriber_mode;
+
+struct subscriber_worker final : tensorhub::any_subscriber {
+  subscriber_worker(tensorhub::worker_options options, subscriber_mode mode,
+                    const tensorhub::worker_policies& policies)
+      : any_subscriber{std::move(options), mode, policies} {}
 };
 
-/// A subscriber in one of the modes.
-using subscriber_worker = std::variant<std::monostate, in_place, staged, double_buffered>;
-
-template <typename Call>
-decltype(auto) visit_worker(subscriber_worker& whole, Call&& call) {
-  using result = decltype(call(std::declval<in_place&>()));
-  return std::visit(
-      [&](auto& worker) -> result {
-        if constexpr (std::is_same_v<std::decay_t<decltype(worker)>, std::monostate>)
-          throw error(errc::invalid_argument, "this Subscriber was not constructed");
-        else
-          return call(worker);
-      },
-      whole);
-}
-
-chosen_policies policies_for(const nb::dict& given, const std::string& mode) {
-  if (mode == "double_buffered") return {policies_of(given), nullptr};  // the memory is the library's
+chosen_policies policies_for(const nb::dict& given, subscriber_mode mode) {
+  if (mode == subscriber_mode::double_buffered) return {policies_of(given), nullptr};  // its own memory
   return chosen_policies_of(given);
 }
 
-std::shared_ptr<subscriber_worker> make_worker(const nb::dict& given, const std::string& mode,
-                                               const tensorhub::worker_policies& policies) {
-  auto out = std::make_shared<subscriber_worker>();
-  if (mode == "in_place")
-    out->emplace<in_place>(options_of(given), policies);
-  else if (mode == "staged")
-    out->emplace<staged>(options_of(given), policies);
-  else if (mode == "double_buffered")
-    out->emplace<double_buffered>(options_of(given), policies);
-  else
-    throw error(errc::invalid_argument,
-                "mode '" + mode + "' does not exist: take 'in_place', 'staged' or 'double_buffered'");
-  return out;
-}
-
-[[noreturn]] void refuse(const char* call, const char* modes) {
-  throw error(errc::invalid_argument, std::string{call} + " is for subscribers in mode " + modes);
-}
-
 /// In mode in_place into the tensors, else beside what is live.
-template <typename Worker>
-tensorhub::update_handle start(Worker& worker, tensorhub::version_selector which, milliseconds timeout,
-                               bool near_only) {
+tensorhub::update_handle start(subscriber_worker& worker, tensorhub::version_selector which,
+                               milliseconds timeout, bool near_only) {
   const auto reach = near_only ? tensorhub::update_reach::prefer_local : tensorhub::update_reach::anywhere;
-  if constexpr (requires { worker.stage_async(which); })
-    return worker.stage_async(which, timeout, reach);
-  else
-    return worker.update_async(which, timeout, reach);
+  if (worker.mode() == subscriber_mode::in_place) return worker.update_async(which, timeout, reach);
+  return worker.stage_async(which, timeout, reach);
 }
 
 /// What a view of the library's memory keeps.
@@ -198,29 +151,25 @@ class update {
 class subscriber {
  public:
   subscriber(const nb::dict& given, const std::string& mode)
-      : subscriber{given, mode, policies_for(given, mode)} {}
+      : subscriber{given, tensorhub::subscriber_mode_named(mode)} {}
 
   void add(const std::string& name, nb::object tensor) {
     const auto whole = worker_.use();
     kept_tensor seen{name, std::move(tensor), {.written = true, .may_be_on_device = order_.has_devices()}};
     const tensor_place& place = seen.place();
-    visit_worker(*whole, [&](auto& worker) {
-      if constexpr (requires { worker.add(name, place.data, place.shape, place.type); })
-        worker.add(name, place.data, place.shape, place.type);
-      else
-        refuse("add",
-               "in_place or staged: in mode double_buffered the memory is the library's, see allocate");
-    });
+    if (whole->mode() == subscriber_mode::double_buffered)
+      throw error(errc::invalid_argument,
+                  "add is for subscribers in mode in_place or staged: in mode double_buffered the memory is "
+                  "the library's, see allocate");
+    whole->add(name, place.data, place.shape, place.type);
     tensors_.push_back(std::move(seen));
   }
   void allocate(const std::string& name, const std::vector<std::uint64_t>& shape, const std::string& type) {
     const tensorhub::dtype element = dtype_of(type);
-    visit_worker(*worker_.use(), [&](auto& worker) {
-      if constexpr (requires { worker.add(name, shape, element); })
-        worker.add(name, shape, element);
-      else
-        refuse("allocate", "double_buffered");
-    });
+    const auto whole = worker_.use();
+    if (whole->mode() != subscriber_mode::double_buffered)
+      throw error(errc::invalid_argument, "allocate is for subscribers in mode double_buffered");
+    whole->add(name, shape, element);
     allocated_[name] = {nullptr, element, shape};
   }
   void check_tensors() const {
@@ -229,8 +178,7 @@ class subscriber {
   template <typename Call>
   auto call(Call&& body) {
     const auto whole = worker_.use();
-    return waited([&] { visit_worker(*whole, [](auto& worker) { worker.interrupt(); }); },
-                  [&] { return visit_worker(*whole, body); });
+    return waited([&] { whole->interrupt(); }, [&] { return body(*whole); });
   }
 
   nb::dict receive(const std::string& kind, std::uint64_t version, double timeout, bool near_only, bool retry,
@@ -238,7 +186,7 @@ class subscriber {
     check_tensors();
     const auto whole = worker_.use();
     const auto streams = before_writing(*whole, stream);
-    return told(call([&](auto& worker) {
+    return told(call([&](subscriber_worker& worker) {
       const auto once = [&](milliseconds left) {
         return start(worker, selector_of(kind, version), left, near_only)
             .wait(std::chrono::hours{24 * 365});  // it ends by its own time-out
@@ -254,77 +202,41 @@ class subscriber {
     const auto whole = worker_.use();
     const auto streams = before_writing(*whole, stream);
     const milliseconds left = call([&](auto&) { return order_.await(streams, time_of(timeout)); });
-    return std::make_unique<update>(std::make_shared<running_update>(running_update{
-        {whole, views_},
-        visit_worker(
-            *whole, [&](auto& worker) { return start(worker, selector_of(kind, version), left, near_only); }),
-        std::holds_alternative<in_place>(*whole) ? &tensors_ : nullptr}));
+    return std::make_unique<update>(std::make_shared<running_update>(
+        running_update{{whole, views_},
+                       start(*whole, selector_of(kind, version), left, near_only),
+                       whole->mode() == subscriber_mode::in_place ? &tensors_ : nullptr}));
   }
   nb::dict install(double timeout, bool retry, nb::handle stream) {
     check_tensors();
     const auto streams = order_.before(tensors_, stream);
-    return told(call([&](auto& worker) -> tensorhub::install_report {
-      if constexpr (requires { worker.install(time_of(timeout)); }) {
-        const auto once = [&](milliseconds left) { return worker.install(left); };
-        const milliseconds left = order_.await(streams, time_of(timeout));
-        return retry ? tensorhub::detail::repeated(who_, left, once) : once(left);
-      } else if constexpr (requires { worker.install(); }) {
-        return worker.install();
-      } else {
-        refuse("install", "staged or double_buffered");
-      }
+    return told(call([&](subscriber_worker& worker) {
+      const auto once = [&](milliseconds left) { return worker.install(left); };
+      const milliseconds left = order_.await(streams, time_of(timeout));
+      return retry ? tensorhub::detail::repeated(who_, left, once) : once(left);
     }));
   }
-  std::uint64_t newer() {
-    return visit_worker(*worker_.use(), [](auto& worker) {
-      return worker.newer().value_or(tensorhub::version_number{}).value;
-    });
-  }
+  std::uint64_t newer() { return worker_.use()->newer().value_or(tensorhub::version_number{}).value; }
   std::uint64_t wait(const std::string& kind, std::uint64_t version, double timeout) {
-    return call(
-        [&](auto& worker) { return worker.wait(selector_of(kind, version), time_of(timeout)).value; });
-  }
-  std::uint64_t held_version() {
-    return visit_worker(*worker_.use(), [](auto& worker) {
-      if constexpr (requires { worker.live_version(); })
-        return worker.live_version().value;
-      else
-        return worker.held_version().value;
+    return call([&](subscriber_worker& worker) {
+      return worker.wait(selector_of(kind, version), time_of(timeout)).value;
     });
   }
-  std::uint64_t staged_version() {
-    return visit_worker(*worker_.use(), [](auto& worker) -> std::uint64_t {
-      if constexpr (requires { worker.staged_version(); })
-        return worker.staged_version().value;
-      else
-        return 0;
-    });
-  }
+  std::uint64_t held_version() { return worker_.use()->held_version().value; }
+  std::uint64_t staged_version() { return worker_.use()->staged_version().value; }
   /// The live bytes of an allocated tensor.
   nb::object tensor(const std::string& name) {
     const auto whole = worker_.use();
-    const void* const data = visit_worker(*whole, [&](auto& worker) -> const void* {
-      if constexpr (requires { worker.tensor(name); })
-        return worker.tensor(name);
-      else
-        refuse("tensor", "double_buffered");
-    });
+    const void* const data = whole->tensor(name);
     const tensor_place& place = allocated_.at(name);
     return view_in({whole, views_}, data, place.shape, place.type);
   }
-  std::uint64_t offloaded_bytes() {
-    return visit_worker(*worker_.use(), [](auto& worker) { return worker.offloaded_bytes(); });
-  }
+  std::uint64_t offloaded_bytes() { return worker_.use()->offloaded_bytes(); }
   nb::list statistics() {
+    const auto whole = worker_.use();
     nb::list out;
-    visit_worker(*worker_.use(), [&](auto& worker) {
-      if constexpr (requires { worker.live_version(); }) {
-        for (const auto& side : worker.statistics()) out.append(told(side));
-      } else {
-        out.append(told(worker.statistics()));
-        if constexpr (requires { worker.stage_statistics(); }) out.append(told(worker.stage_statistics()));
-      }
-    });
+    out.append(told(whole->statistics()));
+    if (whole->mode() != subscriber_mode::in_place) out.append(told(whole->stage_statistics()));
     return out;
   }
   /// Calls that run in other threads end soon, and the worker with the last of them; if there are views of
@@ -337,26 +249,29 @@ class subscriber {
     worker_.drop();
   }
   void interrupt() {
-    if (!worker_.is_closed()) visit_worker(*worker_.use(), [](auto& worker) { worker.interrupt(); });
+    if (!worker_.is_closed()) worker_.use()->interrupt();
   }
   [[nodiscard]] bool is_closed() const { return worker_.is_closed(); }
 
  private:
-  subscriber(const nb::dict& given, const std::string& mode, const chosen_policies& chosen)
+  subscriber(const nb::dict& given, subscriber_mode mode)
+      : subscriber{given, mode, policies_for(given, mode)} {}
+  subscriber(const nb::dict& given, subscriber_mode mode, const chosen_policies& chosen)
       : who_{options_of(given)},
         order_{chosen.await},
-        worker_{"Subscriber", make_worker(given, mode, chosen.policies)} {}
+        worker_{"Subscriber", std::make_shared<subscriber_worker>(options_of(given), mode, chosen.policies)} {
+  }
 
   /// A stage touches no tensor of the caller.
   [[nodiscard]] std::vector<device_stream> before_writing(const subscriber_worker& whole,
                                                           nb::handle stream) const {
-    if (!std::holds_alternative<in_place>(whole)) return {};
+    if (whole.mode() != subscriber_mode::in_place) return {};
     return order_.before(tensors_, stream);
   }
   static void leave_at_once(subscriber_worker& whole) {
     const nb::gil_scoped_release python_goes_on;
     try {
-      visit_worker(whole, [](auto& worker) { worker.leave(milliseconds{0}); });
+      whole.leave(milliseconds{0});
     } catch (const error&) {  // the server finds out by itself
     }
   }
@@ -379,32 +294,21 @@ class seeder {
   explicit seeder(const nb::dict& given)
       : worker_{"Seeder", std::make_shared<seeder_worker>(options_of(given), policies_of(given))} {}
 
-  std::uint64_t wait(std::uint64_t version, double timeout) {
-    const auto worker = worker_.use();
-    const auto until = std::chrono::steady_clock::now() + time_of(timeout);
-    is_interrupted_ = false;
-    std::uint64_t held = 0;
-    std::exception_ptr failure;
-    wait_with_signals(
-        [&](milliseconds longest) {
-          const auto left = std::chrono::ceil<milliseconds>(until - std::chrono::steady_clock::now());
-          try {
-            held = worker->wait(version, std::max(milliseconds{0}, std::min(left, longest))).value;
-            return true;
-          } catch (const error&) {
-            if (left > longest && !is_interrupted_) return false;
-            failure = std::current_exception();
-            return true;
-          }
-        },
-        [this] { is_interrupted_ = true; });
-    if (failure) std::rethrow_exception(failure);
-    return held;
+  template <typename Call>
+  auto call(Call&& body) {
+    const auto whole = worker_.use();
+    return waited([&] { whole->interrupt(); }, [&] { return body(*whole); });
   }
+  std::uint64_t wait(std::uint64_t version, double timeout) {
+    return call([&](seeder_worker& worker) { return worker.wait(version, time_of(timeout)).value; });
+  }
+  std::uint64_t offloaded_bytes() { return worker_.use()->offloaded_bytes(); }
   std::uint64_t held_version() { return worker_.use()->held_version().value; }
   std::string last_failure() { return worker_.use()->last_failure(); }
   nb::dict statistics() { return told(worker_.use()->statistics()); }
-  void interrupt() { is_interrupted_ = true; }
+  void interrupt() {
+    if (!worker_.is_closed()) worker_.use()->interrupt();
+  }
   void close() {
     interrupt();
     worker_.drop();
@@ -412,7 +316,6 @@ class seeder {
   [[nodiscard]] bool is_closed() const { return worker_.is_closed(); }
 
  private:
-  std::atomic<bool> is_interrupted_ = false;
   owned<seeder_worker> worker_;
 };
 
@@ -449,7 +352,6 @@ void bind_subscriber(nb::module_& module) {
   bound.def("statistics", &subscriber::statistics);
   bound.def_prop_ro("held_version", &subscriber::held_version);
   bound.def_prop_ro("staged_version", &subscriber::staged_version);
-  bound.def_prop_ro("offloaded_bytes", &subscriber::offloaded_bytes);
   bind_shared_calls(bound);
 
   nb::class_<seeder> seeding{module, "Seeder"};
@@ -458,9 +360,7 @@ void bind_subscriber(nb::module_& module) {
   seeding.def("statistics", &seeder::statistics);
   seeding.def_prop_ro("held_version", &seeder::held_version);
   seeding.def_prop_ro("last_failure", &seeder::last_failure);
-  seeding.def("interrupt", &seeder::interrupt);
-  seeding.def("close", &seeder::close);
-  seeding.def_prop_ro("is_closed", &seeder::is_closed);
+  bind_questions(seeding);
 }
 
 }  // namespace tensorhub_python

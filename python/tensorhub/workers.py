@@ -138,10 +138,10 @@ def _selector(version: int | None, at_least: int | None) -> tuple[str, int]:
     return "latest", 0
 
 
-class _Worker(Closable):
-    """What publishers and subscribers have in common."""
+class _Member(Closable):
+    """What publishers, subscribers and seeders have in common."""
 
-    _inner: _core.Publisher | _core.Arena | _core.Subscriber | _core.SharedCopy
+    _inner: _core.Publisher | _core.Arena | _core.Subscriber | _core.SharedCopy | _core.Seeder
 
     def __init__(self, server: str | ReferenceServer, model: str, replica: str, shard: tuple[int, int]) -> None:
         super().__init__()
@@ -152,10 +152,6 @@ class _Worker(Closable):
             return f"{self._who}, closed)"
         held = self._inner.held_version
         return f"{self._who}, {f'version {held}' if held else 'no version'})"
-
-    def join(self) -> None:
-        """Joins the model. Implied by the first call that needs it; call it to find errors early."""
-        self._inner.join()
 
     @property
     def held_version(self) -> int:
@@ -197,6 +193,16 @@ class _Worker(Closable):
     def release(self, version: int, timeout: float = _core.join_timeout) -> None:
         """Ends a `pin`."""
         self._inner.release(version, timeout)
+
+
+class _Worker(_Member):
+    """What publishers and subscribers have in common."""
+
+    _inner: _core.Publisher | _core.Arena | _core.Subscriber | _core.SharedCopy
+
+    def join(self) -> None:
+        """Joins the model. Implied by the first call that needs it; call it to find errors early."""
+        self._inner.join()
 
     def unpublish(self, timeout: float = _core.drain_timeout) -> UnpublishReport:
         """Hides what is shown, and returns when nobody reads it any more: the memory is the caller's again.
@@ -575,7 +581,7 @@ def _wrong_mode(call: str, modes: str) -> Exception:
     return InvalidArgument(f"{call} is for subscribers in mode {modes}")
 
 
-class Seeder(Closable):
+class Seeder(_Member):
     """Brings each version into this machine's host memory by itself, for the readers nearby. Needs no tensors."""
 
     _inner: _core.Seeder
@@ -588,16 +594,7 @@ class Seeder(Closable):
         **options: Unpack[Options],
     ) -> None:
         self._inner = _core.Seeder(_given(server, model, replica, options))
-        super().__init__()
-        self._who = f"Seeder({model}/{replica}"
-
-    def __repr__(self) -> str:
-        return f"{self._who}, {'closed' if self.is_closed else f'version {self.held_version}'})"
-
-    @property
-    def held_version(self) -> int:
-        """The version that is held completely; zero: none yet."""
-        return self._inner.held_version
+        super().__init__(server, model, replica, options.get("shard", (0, 1)))
 
     @property
     def last_failure(self) -> str:

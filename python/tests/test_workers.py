@@ -318,6 +318,29 @@ def test_a_seeder_takes_every_version(server: th.ReferenceServer) -> None:
         assert seed.held_version == 4
         with pytest.raises(th.TimedOut):
             seed.wait(5, timeout=0.2)
+        assert "version 4" in repr(seed)
+
+
+def test_a_seeder_answers_the_questions_of_any_worker(server: th.ReferenceServer) -> None:
+    source = tensors(8)
+    with th.Publisher(server, "policy", "trainer-0") as trainer, th.Seeder(server, "policy", "seed") as seed:
+        trainer.add_all(source)
+        trainer.publish(4)
+        seed.wait(4)
+        assert [each.name for each in seed.models("policy")] == ["policy"]
+        assert [each.name for each in seed.describe_model()] == list(source)
+        assert "trainer-0" in seed.why()
+        assert seed.stuck() == []
+        seed.retain(1)
+        seed.retain(0)
+        seed.pin(4)
+        seed.release(4)
+        assert seed.offloaded_bytes == 0
+        waiting = threading.Timer(0.3, seed.close)
+        waiting.start()
+        with pytest.raises(th.Error):
+            seed.wait(5, timeout=30)
+        waiting.join()
 
 
 def test_keys_admit_and_refuse(server: th.ReferenceServer, tmp_path: object) -> None:

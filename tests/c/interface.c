@@ -116,7 +116,7 @@ static void exchange_in_place(const char* transport, float* weights, const char*
   BADLY(tensorhub_subscriber_update(rollout, TENSORHUB_EXACTLY, 3, 100, NULL, &error), TENSORHUB_TIMED_OUT,
         transport);
   BADLY(tensorhub_subscriber_stage(rollout, TENSORHUB_LATEST, 0, 100, NULL, &error),
-        TENSORHUB_INVALID_ARGUMENT, "stage is for subscribers in mode staged or double_buffered");
+        TENSORHUB_INVALID_ARGUMENT, "stage() is for subscribers in mode staged or double_buffered, and this one is in_place");
   BADLY(tensorhub_subscriber_install(rollout, 100, NULL, &error), TENSORHUB_INVALID_ARGUMENT,
         "install is for");
   BADLY(tensorhub_subscriber_update(rollout, (tensorhub_selector)7, 3, 100, NULL, &error),

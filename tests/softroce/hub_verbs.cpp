@@ -129,7 +129,8 @@ TEST_CASE("hub over verbs: a subscriber is a source for the next one; what is he
 TEST_CASE("hub over verbs: what is staged is installed, and goes on to the next one") {
   verbs_hub::reference_server server;
   publisher source{who(server.address(), "trainer-0"), large_words, of_source()};
-  member<verbs_hub::staged_subscriber> rollout{who(server.address(), "rollout-0"), large_words, of_reader()};
+  member<staged_of<verbs_hub::subscriber>> rollout{who(server.address(), "rollout-0"), large_words,
+                                                   of_reader()};
   for (std::uint64_t version = 1; version <= 2; ++version) {
     CAPTURE(version);
     source.memory.fill(version);

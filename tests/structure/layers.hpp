@@ -62,30 +62,16 @@ inline std::optional<layer_place> place_of(std::string_view included_name) {
   name.remove_prefix(10);
   const std::size_t slash = name.find('/');
   if (slash == std::string_view::npos) {
-    static const std::map<std::string_view, int> top{{"version.hpp", 0},
-                                                     {"config.hpp", 0},
-                                                     {"error.hpp", 0},
-                                                     {"fwd.hpp", 0},
-                                                     {"security.hpp", 4},
-                                                     {"key_files.hpp", 4},
-                                                     {"server.hpp", 4},
-                                                     {"options.hpp", 5},
-                                                     {"process.hpp", 5},
-                                                     {"server_client.hpp", 5},
-                                                     {"leave_on_signal.hpp", 5},
-                                                     {"publisher.hpp", 5},
-                                                     {"seeder.hpp", 5},
-                                                     {"subscriber.hpp", 5},
-                                                     {"staged_subscriber.hpp", 5},
-                                                     {"arena_publisher.hpp", 5},
-                                                     {"double_buffered_subscriber.hpp", 5},
-                                                     {"attached_copy.hpp", 5},
-                                                     {"shared_copy.hpp", 5},
-                                                     {"hub.hpp", 5},
-                                                     {"tensorhub.hpp", 6},
-                                                     {"prometheus.hpp", 7},  // a component of its own
-                                                     {"torch.hpp", 7},       // likewise
-                                                     {"etcd.hpp", 8}};       // likewise
+    static const std::map<std::string_view, int> top{
+        {"version.hpp", 0},       {"config.hpp", 0},          {"error.hpp", 0},
+        {"fwd.hpp", 0},           {"security.hpp", 4},        {"key_files.hpp", 4},
+        {"server.hpp", 4},        {"options.hpp", 5},         {"process.hpp", 5},
+        {"server_client.hpp", 5}, {"leave_on_signal.hpp", 5}, {"publisher.hpp", 5},
+        {"seeder.hpp", 5},        {"subscriber.hpp", 5},      {"arena_publisher.hpp", 5},
+        {"attached_copy.hpp", 5}, {"shared_copy.hpp", 5},     {"hub.hpp", 5},
+        {"tensorhub.hpp", 6},     {"prometheus.hpp", 7},  // a component of its own
+        {"torch.hpp", 7},                                 // likewise
+        {"etcd.hpp", 8}};                                 // likewise
     const auto found = top.find(name);
     if (found == top.end()) return std::nullopt;
     return layer_place{found->second, group_of_layer(found->second)};
@@ -257,18 +243,28 @@ inline complaints check_umbrella(const std::vector<source_file>& files) {
 
 /// At depth one of include/tensorhub lies what a user may include, and nothing else.
 inline complaints check_depth_one(const source_file& file) {
-  static const std::set<std::string_view> for_users{"config.hpp",        "arena_publisher.hpp",
-                                                    "attached_copy.hpp", "double_buffered_subscriber.hpp",
-                                                    "error.hpp",         "etcd.hpp",
-                                                    "fwd.hpp",           "hub.hpp",
-                                                    "key_files.hpp",     "leave_on_signal.hpp",
-                                                    "options.hpp",       "process.hpp",
-                                                    "prometheus.hpp",    "server_client.hpp",
-                                                    "publisher.hpp",     "security.hpp",
-                                                    "seeder.hpp",        "server.hpp",
-                                                    "shared_copy.hpp",   "staged_subscriber.hpp",
-                                                    "subscriber.hpp",    "tensorhub.hpp",
-                                                    "torch.hpp",         "version.hpp"};
+  static const std::set<std::string_view> for_users{"config.hpp",
+                                                    "arena_publisher.hpp",
+                                                    "attached_copy.hpp",
+                                                    "error.hpp",
+                                                    "etcd.hpp",
+                                                    "fwd.hpp",
+                                                    "hub.hpp",
+                                                    "key_files.hpp",
+                                                    "leave_on_signal.hpp",
+                                                    "options.hpp",
+                                                    "process.hpp",
+                                                    "prometheus.hpp",
+                                                    "server_client.hpp",
+                                                    "publisher.hpp",
+                                                    "security.hpp",
+                                                    "seeder.hpp",
+                                                    "server.hpp",
+                                                    "shared_copy.hpp",
+                                                    "subscriber.hpp",
+                                                    "tensorhub.hpp",
+                                                    "torch.hpp",
+                                                    "version.hpp"};
   const std::string root = "include/tensorhub/";
   if (!file.path.starts_with(root)) return {};
   const std::string name = file.path.substr(root.size());

@@ -17,7 +17,7 @@ constexpr std::size_t large_words = 4u << 20;  // "mapped": 32 MiB; "plain": hal
 constexpr std::uint64_t plain_bytes = (large_words / 2 + 1) * sizeof(std::uint64_t);
 
 using gated_rollout = member<gated_hub::subscriber>;
-using gated_double = gated_hub::double_buffered_subscriber;
+using gated_double = double_buffered_of<gated_hub::subscriber>;
 
 /// For chunks; control blocks always pass.
 [[nodiscard]] std::shared_ptr<tensorhub::testing::read_gate> gate_after(std::uint64_t bytes) {

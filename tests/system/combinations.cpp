@@ -49,7 +49,7 @@ TEST_CASE("combinations: a seed and two memories over first_of") {
   combined::reference_server server;
   combined_trainer source{who(server.address(), "trainer-0"), some_words};
   combined::seeder seed{who(server.address(), "seed")};
-  combined::double_buffered_subscriber reader{who(server.address(), "rollout-0")};
+  double_buffered_of<combined::subscriber> reader{who(server.address(), "rollout-0")};
   reader.add("mapped", {source.memory.words()}, tensorhub::dtype::u64);
   reader.add("bias", {source.memory.bias.size()}, tensorhub::dtype::u16);
   reader.add("plain", {source.memory.plain.size(), 1}, tensorhub::dtype::u64);

@@ -156,12 +156,12 @@ concept installs_without_stream = requires(Worker& worker) {
 };
 static_assert(!publishes_without_stream<memory_hub::publisher>);
 static_assert(!updates_without_stream<memory_hub::subscriber>);
-static_assert(!updates_without_stream<memory_hub::staged_subscriber>);
-static_assert(!installs_without_stream<memory_hub::staged_subscriber>);
+static_assert(!updates_without_stream<staged_of<memory_hub::subscriber>>);
+static_assert(!installs_without_stream<staged_of<memory_hub::subscriber>>);
 using plain_hub = tensorhub::hub<tensorhub::testing::memory_transport>;
 static_assert(publishes_without_stream<plain_hub::publisher>);
-static_assert(updates_without_stream<plain_hub::staged_subscriber>);
-static_assert(installs_without_stream<plain_hub::staged_subscriber>);
+static_assert(updates_without_stream<staged_of<plain_hub::subscriber>>);
+static_assert(installs_without_stream<staged_of<plain_hub::subscriber>>);
 
 /// Runs `call` in a thread, and sets the stream's mark half a second later. Whether the call was still
 /// waiting then, and `as_before()` true.
@@ -298,7 +298,7 @@ TEST_CASE("device hub: a snapshot lies in host memory; the device's may change a
 TEST_CASE("device hub: what is staged waits in host memory, install brings it to the device") {
   memory_hub::reference_server server;
   device_member<memory_hub::publisher> trainer{who(server.address(), "trainer")};
-  device_member<memory_hub::staged_subscriber> rollout{who(server.address(), "rollout-0")};
+  device_member<staged_of<memory_hub::subscriber>> rollout{who(server.address(), "rollout-0")};
   trainer.memory.fill(1);
   trainer.worker.publish(1, all_done);
   rollout.worker.update(latest, all_done);

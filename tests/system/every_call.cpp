@@ -1,10 +1,11 @@
-// Calls that no other test makes, through each door: publisher, subscriber, staged and double-buffered
-// subscriber, seeder. Each must do what its name says; what the calls are for is tested elsewhere.
+// Calls that no other test makes, through each door: publisher, subscriber in each mode, seeder. Each must do
+// what its name says; what the calls are for is tested elsewhere.
 
 #include <doctest/doctest.h>
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <csignal>
 #include <cstdint>
 #include <cstring>
@@ -12,6 +13,7 @@
 #include <string>
 #include <tensorhub/leave_on_signal.hpp>
 #include <tensorhub/server.hpp>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -107,9 +109,9 @@ TEST_CASE("every call: a subscriber") {
   CHECK(running.wait(10s).version == 2);
 }
 
-TEST_CASE("every call: a staged subscriber") {
+TEST_CASE("every call: a subscriber in mode staged") {
   scene here;
-  plain_member<hub::staged_subscriber> reader{who(here.server.address(), "rollout-0")};
+  plain_member<staged_of<hub::subscriber>> reader{who(here.server.address(), "rollout-0")};
   reader.worker.join();
   ask_everything(reader.worker);
   CHECK(comes_true([&] { return reader.worker.newer() == tensorhub::version_number{1}; }));
@@ -127,9 +129,9 @@ TEST_CASE("every call: a staged subscriber") {
   CHECK(running.wait(10s).version == 1);
 }
 
-TEST_CASE("every call: a double-buffered subscriber") {
+TEST_CASE("every call: a subscriber in mode double_buffered") {
   scene here;
-  hub::double_buffered_subscriber reader{who(here.server.address(), "rollout-0")};
+  double_buffered_of<hub::subscriber> reader{who(here.server.address(), "rollout-0")};
   reader.add("w", std::span<const std::uint64_t>{shape}, dtype::u32);
   reader.join();
   ask_everything(reader);
@@ -140,11 +142,47 @@ TEST_CASE("every call: a double-buffered subscriber") {
   CHECK(reader.install().version == 1);
   const auto& expected = here.trainer.memory.words;
   CHECK(std::memcmp(reader.tensor("w"), expected.data(), expected.size() * 4) == 0);
-  const auto sides = reader.statistics();
-  CHECK(sides[0].updates.of(errc::ok) + sides[1].updates.of(errc::ok) == 1);
+  CHECK(reader.statistics().updates.of(errc::ok) + reader.stage_statistics().updates.of(errc::ok) == 1);
+  CHECK(reader.cost().bytes >= 2 * expected.size() * 4);
   reader.unpublish();
-  CHECK(reader.live_version() == 1);  // unpublished, and live as before
+  CHECK(reader.held_version() == 1);  // unpublished, and live as before
   CHECK(std::memcmp(reader.tensor("w"), expected.data(), expected.size() * 4) == 0);
+}
+
+TEST_CASE("every call: one that the mode does not have is refused, with the modes that have it") {
+  using tensorhub::subscriber_mode;
+  scene here;
+  plain_weights memory;
+  const auto refusal_of = [](auto&& call) {
+    std::string sentence;
+    CHECK(code_of(call, &sentence) == errc::invalid_argument);
+    CHECK_MESSAGE(contains(sentence, "is for subscribers in mode "), sentence);
+    return sentence;
+  };
+  hub::subscriber in_place{who(here.server.address(), "in-place")};
+  memory.add_to(in_place);
+  CHECK(contains(refusal_of([&] { in_place.stage(); }), "stage() is for subscribers in mode staged or"));
+  CHECK(contains(refusal_of([&] { in_place.install(); }), "this one is in_place"));
+  refusal_of([&] { in_place.release_stage(); });
+  refusal_of([&] { static_cast<void>(in_place.stage_statistics()); });
+  refusal_of([&] { static_cast<void>(in_place.tensor("w")); });
+  refusal_of([&] { in_place.add("x", {4}, dtype::u32); });
+  CHECK(in_place.staged_version() == 0);
+  CHECK(in_place.update().version == 1);
+
+  hub::subscriber staged{who(here.server.address(), "staged"), subscriber_mode::staged};
+  refusal_of([&] { staged.add("x", {4}, dtype::u32); });
+  refusal_of([&] { static_cast<void>(staged.tensor("w")); });
+
+  hub::subscriber flipping{who(here.server.address(), "flipping"), subscriber_mode::double_buffered};
+  CHECK(contains(refusal_of([&] { memory.add_to(flipping); }), "in mode in_place or staged"));
+  refusal_of([&] { flipping.update(); });
+  refusal_of([&] { static_cast<void>(flipping.update_async()); });
+
+  for (const auto mode : {subscriber_mode::in_place, subscriber_mode::double_buffered})
+    CHECK(tensorhub::subscriber_mode_named(to_string(mode)) == mode);
+  CHECK(code_of([] { static_cast<void>(tensorhub::subscriber_mode_named("beside")); }) ==
+        errc::invalid_argument);
 }
 
 TEST_CASE("every call: a seeder") {
@@ -154,6 +192,15 @@ TEST_CASE("every call: a seeder") {
   CHECK(seed.held_version() == 1);
   CHECK(seed.last_failure().empty());
   CHECK(seed.statistics().updates.of(errc::ok) >= 1);
+  std::atomic<bool> has_ended{false};
+  std::jthread waiting{[&] {
+    CHECK(code_of([&] { seed.wait(2, 30s); }) == errc::cancelled);
+    has_ended = true;
+  }};
+  while (!has_ended) {
+    seed.interrupt();
+    std::this_thread::sleep_for(10ms);
+  }
   here.trainer.worker.leave();
   plain_member<hub::subscriber> reader{who(here.server.address(), "rollout-0")};
   const auto done = reader.worker.update(latest, 20s);
@@ -181,9 +228,9 @@ TEST_CASE("every call: a worker that listens on another interface than its peers
 TEST_CASE("every call: leave_on_signal with staged and double-buffered workers, and one that is forgotten") {
   tensorhub::leave_on_signal on_notice{10s, {SIGUSR1}};  // before any thread
   scene here;
-  plain_member<hub::staged_subscriber> staged{who(here.server.address(), "staged")};
+  plain_member<staged_of<hub::subscriber>> staged{who(here.server.address(), "staged")};
   plain_member<hub::subscriber> forgotten{who(here.server.address(), "forgotten")};
-  hub::double_buffered_subscriber flipping{who(here.server.address(), "flipping")};
+  double_buffered_of<hub::subscriber> flipping{who(here.server.address(), "flipping")};
   flipping.add("w", std::span<const std::uint64_t>{shape}, dtype::u32);
   CHECK(staged.worker.update().version == 1);
   CHECK(forgotten.worker.update().version == 1);

@@ -117,6 +117,17 @@ struct member {
     memory.add_to(worker);
   }
 };
+/// A subscriber that is constructed in this mode.
+template <typename Subscriber, tensorhub::subscriber_mode Mode>
+struct in_mode : Subscriber {
+  explicit in_mode(tensorhub::worker_options options, typename Subscriber::transport_options through = {})
+      : Subscriber{std::move(options), Mode, std::move(through)} {}
+};
+template <typename Subscriber>
+using staged_of = in_mode<Subscriber, tensorhub::subscriber_mode::staged>;
+template <typename Subscriber>
+using double_buffered_of = in_mode<Subscriber, tensorhub::subscriber_mode::double_buffered>;
+
 using trainer = member<hub::publisher>;
 using rollout = member<hub::subscriber>;
 using gated_rollout = member<gated_hub::subscriber>;

@@ -108,7 +108,7 @@ TEST_CASE("lost: what an update overwrites, in place or by an install") {
     CHECK(reader.worker.update(exactly(2), 20s).lost);
   }
   SUBCASE("an install") {
-    member<hub::staged_subscriber> reader{without_room(server.address(), "rollout-0"), few_words};
+    member<staged_of<hub::subscriber>> reader{without_room(server.address(), "rollout-0"), few_words};
     CHECK_FALSE(reader.worker.update(exactly(1), 20s).lost);
     CHECK_FALSE(source.worker.unpublish().lost);
     source.worker.pin(1);

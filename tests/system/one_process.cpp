@@ -117,7 +117,7 @@ TEST_CASE(
       options.spot = true;
       return options;
     };
-    member<data_hub::staged_subscriber> reader{spot("rollout-0")};
+    member<staged_of<data_hub::subscriber>> reader{spot("rollout-0")};
     data_hub::seeder seed{spot("seed-0")};
     source.worker.retain(1);
     source.memory.fill(1);

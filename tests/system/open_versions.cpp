@@ -74,8 +74,8 @@ template <typename Hub>
 void fill_and_commit() {
   typename Hub::reference_server server;
   typename Hub::arena_publisher trainer{who(server.address(), "trainer-0")};
-  typename Hub::double_buffered_subscriber first{who(server.address(), "rollout-0")};
-  typename Hub::double_buffered_subscriber second{who(server.address(), "rollout-1")};
+  double_buffered_of<typename Hub::subscriber> first{who(server.address(), "rollout-0")};
+  double_buffered_of<typename Hub::subscriber> second{who(server.address(), "rollout-1")};
   declare(trainer);
   declare(first);
   declare(second);
@@ -120,7 +120,7 @@ TEST_CASE("the same with integrity off") {
 TEST_CASE("an arena that begins nothing shows a version when it is committed, and takes it back by itself") {
   hub::reference_server server;
   hub::arena_publisher trainer{who(server.address(), "trainer-0")};
-  hub::double_buffered_subscriber rollout{who(server.address(), "rollout-0")};
+  double_buffered_of<hub::subscriber> rollout{who(server.address(), "rollout-0")};
   declare(trainer);
   declare(rollout);
   for (std::uint64_t version = 1; version <= 2; ++version) {
@@ -136,7 +136,7 @@ TEST_CASE("an arena that begins nothing shows a version when it is committed, an
 TEST_CASE("an open version that is taken back fails its readers at once, and the next one reaches them") {
   hub::reference_server server;
   hub::arena_publisher trainer{who(server.address(), "trainer-0")};
-  hub::double_buffered_subscriber rollout{who(server.address(), "rollout-0")};
+  double_buffered_of<hub::subscriber> rollout{who(server.address(), "rollout-0")};
   declare(trainer);
   declare(rollout);
   const contents one{1};
@@ -152,7 +152,7 @@ TEST_CASE("an open version that is taken back fails its readers at once, and the
   trainer.unpublish();
   CHECK(code_of([&] { static_cast<void>(running.wait(20s)); }) == errc::unavailable);
   CHECK(live(rollout) == one);
-  CHECK(rollout.live_version() == 1);
+  CHECK(rollout.held_version() == 1);
   put_all(trainer, two);
   trainer.commit(2);
   CHECK(rollout.stage(at_least(2)).version == 2);
@@ -163,7 +163,7 @@ TEST_CASE("an open version that is taken back fails its readers at once, and the
 TEST_CASE("a trainer that dies in the middle of an open version fails its readers") {
   hub::reference_server server;
   auto trainer = std::make_unique<hub::arena_publisher>(who(server.address(), "trainer-0"));
-  hub::double_buffered_subscriber rollout{who(server.address(), "rollout-0")};
+  double_buffered_of<hub::subscriber> rollout{who(server.address(), "rollout-0")};
   declare(*trainer);
   declare(rollout);
   auto running = rollout.stage_async(at_least(1), 60s);
@@ -221,7 +221,7 @@ TEST_CASE("what an arena refuses") {
 TEST_CASE("tensors are put from several threads, and written where they belong") {
   hub::reference_server server;
   hub::arena_publisher trainer{who(server.address(), "trainer-0")};
-  hub::double_buffered_subscriber rollout{who(server.address(), "rollout-0")};
+  double_buffered_of<hub::subscriber> rollout{who(server.address(), "rollout-0")};
   declare(trainer);
   declare(rollout);
   const contents source{3};

@@ -7,8 +7,6 @@
 #include <cstdint>
 #include <span>
 #include <string>
-#include <tensorhub/double_buffered_subscriber.hpp>
-#include <tensorhub/staged_subscriber.hpp>
 #include <vector>
 
 #include "hub.hpp"
@@ -35,11 +33,11 @@ TEST_CASE("retry: in the modes that stage") {
   trainer source{who(server.address(), "trainer-0"), few_words};
   source.memory.fill(1);
   source.worker.publish(1);
-  member<hub::staged_subscriber> staged{who(server.address(), "rollout-0"), few_words};
+  member<staged_of<hub::subscriber>> staged{who(server.address(), "rollout-0"), few_words};
   CHECK(staged.worker.stage(latest, retry, 20s).version == 1);
   staged.worker.install();
   CHECK(staged.memory.holds(1));
-  hub::double_buffered_subscriber flipped{who(server.address(), "rollout-1")};
+  double_buffered_of<hub::subscriber> flipped{who(server.address(), "rollout-1")};
   for (const auto& tensor : source.worker.describe_model(0).tensors)
     flipped.add(tensor.name, tensor.shape, tensor.type);
   CHECK(flipped.stage(latest, retry, 20s).version == 1);
@@ -51,7 +49,7 @@ TEST_CASE("retry: refused for one of several shards") {
   std::string sentence;
   CHECK(code_of([&] { shard.worker.update(latest, retry, 20s); }, &sentence) == errc::invalid_argument);
   CHECK_MESSAGE(contains(sentence, "the shards of a replica repeat it together"), sentence);
-  hub::double_buffered_subscriber flipped{who(server.address(), "rollout-1", {1, 2})};
+  double_buffered_of<hub::subscriber> flipped{who(server.address(), "rollout-1", {1, 2})};
   CHECK(code_of([&] { flipped.stage(latest, retry, 20s); }) == errc::invalid_argument);
 }
 

@@ -119,7 +119,7 @@ TEST_CASE("roll back: retained copies of withdrawn versions go") {
 TEST_CASE("roll back: a seed and a subscriber of two memories follow") {
   scene s;
   hub::seeder seed{who(s.server.address(), "seed-0")};
-  hub::double_buffered_subscriber engine{who(s.server.address(), "rollout-0")};
+  double_buffered_of<hub::subscriber> engine{who(s.server.address(), "rollout-0")};
   engine.add("mapped", {300'001}, tensorhub::dtype::u64);  // as `weights` has them
   engine.add("bias", {17}, tensorhub::dtype::u16);
   engine.add("plain", {150'001, 1}, tensorhub::dtype::u64);

@@ -311,7 +311,7 @@ TEST_CASE("shared copy: strangers on its socket") {
     world.publish(3);
     CHECK(world.copy->update(3, 20s).version == 3);
   }
-  CHECK(is(attached_copy{world.name}.hold(latest, 20s), world.copy->live_version().value));
+  CHECK(is(attached_copy{world.name}.hold(latest, 20s), world.copy->held_version().value));
 }
 
 namespace {

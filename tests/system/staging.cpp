@@ -21,7 +21,7 @@ constexpr std::size_t large_words = 1u << 20;  // 8 MiB, and half of it again in
 constexpr std::uint64_t begun_bytes = 3u << 20;
 
 using gate_pointer = std::shared_ptr<tensorhub::testing::read_gate>;
-using staged = member<gated_hub::staged_subscriber>;
+using staged = member<staged_of<gated_hub::subscriber>>;
 
 template <typename Call>
 void in_every_shard(Call&& call) {
@@ -67,7 +67,7 @@ std::vector<std::string> sources_of(const std::string& server, const std::string
 /// Version 1 is live, version 2 is staged; the trainer has version 2.
 struct staged_rollout {
   trainer source;
-  member<hub::staged_subscriber> holder;
+  member<staged_of<hub::subscriber>> holder;
   explicit staged_rollout(const std::string& server)
       : source{who(server, "trainer-0"), large_words}, holder{who(server, "rollout-0"), large_words} {
     source.memory.fill(1);
@@ -104,7 +104,7 @@ TEST_CASE("what is staged is beside the live weights; install puts it in their p
   }
   publish(sources, 3);
   {
-    std::vector<gated_hub::staged_subscriber::stage_handle> running;
+    std::vector<staged_of<gated_hub::subscriber>::update_handle> running;
     for (auto& each : rollouts) running.push_back(each->worker.stage_async(3, 60s));
     for (const auto& gate : gates) REQUIRE(gate->wait_until_shut(20s));
     for (std::uint32_t i = 0; i < shards; ++i) {
@@ -155,7 +155,7 @@ TEST_CASE("a stage that fails in one shard fails in all, and all go on serving w
   in_every_shard([&](std::uint32_t i) { rollouts[i]->worker.update(); });
   publish(sources, 2);
   {
-    std::vector<gated_hub::staged_subscriber::stage_handle> running;
+    std::vector<staged_of<gated_hub::subscriber>::update_handle> running;
     for (auto& each : rollouts) running.push_back(each->worker.stage_async(2, 60s));
     for (const auto& gate : gates) REQUIRE(gate->wait_until_shut(20s));
     running[1].cancel();
@@ -180,7 +180,7 @@ TEST_CASE("install waits for the readers of what is live; they end right") {
   hub::reference_server server;
   staged_rollout all{server.address()};
   trainer& source = all.source;
-  member<hub::staged_subscriber>& holder = all.holder;
+  member<staged_of<hub::subscriber>>& holder = all.holder;
   const auto gate = std::make_shared<tensorhub::testing::read_gate>(begun_bytes);
   gated_rollout reader{who(server.address(), "rollout-1"), large_words, {.gate = gate}};
   auto reading = reader.worker.update_async(exactly(1), 60s);
@@ -256,7 +256,7 @@ TEST_CASE("install needs no server: a later one learns what is live") {
 TEST_CASE("a stage is a source for others") {
   hub::reference_server server;
   trainer source{who(server.address(), "trainer-0"), large_words};
-  member<hub::staged_subscriber> holder{who(server.address(), "rollout-0"), large_words, {}};
+  member<staged_of<hub::subscriber>> holder{who(server.address(), "rollout-0"), large_words, {}};
   source.memory.fill(1);
   source.worker.publish(1);
   CHECK(holder.worker.stage().version == 1);
@@ -273,7 +273,7 @@ TEST_CASE("a stage can be given up as soon as it is installed; nothing staged ca
   hub::reference_server server;
   trainer source{who(server.address(), "trainer-0")};
   weights memory;
-  hub::staged_subscriber holder{who(server.address(), "rollout-0"), {}, {.release_after_install = true}};
+  hub::subscriber holder{who(server.address(), "rollout-0"), tensorhub::subscriber_mode::staged};
   memory.add_to(holder);
   CHECK(code_of([&] { holder.install(1s); }) == errc::not_found);
   source.memory.fill(1);
@@ -281,6 +281,8 @@ TEST_CASE("a stage can be given up as soon as it is installed; nothing staged ca
   holder.stage();
   CHECK(code_of([&] { memory.add_to(holder); }) == errc::invalid_argument);
   CHECK(holder.install().version == 1);
+  CHECK(holder.staged_version() == 1);
+  holder.release_stage();
   CHECK(holder.staged_version() == 0);
   CHECK(holder.held_version() == 1);
   holder.stage();  // what is live is received again, and found to be there
@@ -294,7 +296,7 @@ TEST_CASE("a stage can be given up as soon as it is installed; nothing staged ca
 namespace {
 
 struct flipping {
-  hub::double_buffered_subscriber worker;
+  double_buffered_of<hub::subscriber> worker;
   explicit flipping(const tensorhub::worker_options& options) : worker{options} {
     worker.add("mapped", {words}, tensorhub::dtype::u64);
     worker.add("bias", {small}, tensorhub::dtype::u16);
@@ -347,7 +349,7 @@ TEST_CASE("two memories: install flips, the version before stays where it is and
     in_every_shard([&](std::uint32_t i) {
       rollouts[i]->worker.stage(version, 30s);
       if (before != 0) CHECK(rollouts[i]->holds(10 * before + i));
-      CHECK(rollouts[i]->worker.live_version() == before);
+      CHECK(rollouts[i]->worker.held_version() == before);
       CHECK(rollouts[i]->worker.install().version == version);
       CHECK(rollouts[i]->holds(10 * version + i));
       CHECK(rollouts[i]->worker.tensor("nothing") == nullptr);
@@ -399,7 +401,7 @@ TEST_CASE("two memories: a stage that finds nothing leaves nothing to install") 
     const auto running = holder.worker.stage_async(at_least(3), 20s);
     CHECK(code_of([&] { holder.worker.install(); }) == errc::busy);
   }
-  CHECK(holder.worker.live_version() == 2);
+  CHECK(holder.worker.held_version() == 2);
   CHECK(holder.holds(2));
   CHECK(code_of([&] { static_cast<void>(holder.worker.tensor("other")); }) == errc::invalid_argument);
   CHECK(code_of([&] { holder.worker.add("late", {1}, tensorhub::dtype::u8); }) == errc::invalid_argument);

@@ -102,11 +102,11 @@ void add_staging(std::vector<timed_call>& calls, Worker& worker, const std::stri
   calls.push_back({door + "::newer", [&] { static_cast<void>(worker.newer()); }, at_once});
 }
 
-using staged = member<hub::staged_subscriber>;
+using staged = member<staged_of<hub::subscriber>>;
 
 /// A double-buffered subscriber allocates its own memory.
 struct flipping {
-  hub::double_buffered_subscriber worker;
+  double_buffered_of<hub::subscriber> worker;
   explicit flipping(const tensorhub::worker_options& options, std::size_t words = 1000) : worker{options} {
     worker.add("mapped", {words}, tensorhub::dtype::u64);  // as `weights`
     worker.add("bias", {17}, tensorhub::dtype::u16);
@@ -155,26 +155,27 @@ struct every_door {
     std::vector<timed_call> all;
     add_questions(all, publishing.worker, "publisher");
     add_questions(all, reading.worker, "subscriber");
-    add_questions(all, staging.worker, "staged_subscriber");
-    add_questions(all, flipping_sides.worker, "double_buffered_subscriber");
+    add_questions(all, staging.worker, "staged subscriber");
+    add_questions(all, flipping_sides.worker, "double-buffered subscriber");
     add_reading(all, reading.worker, "subscriber");
-    add_reading(all, staging.worker, "staged_subscriber");
-    add_staging(all, staging.worker, "staged_subscriber");
-    add_staging(all, flipping_sides.worker, "double_buffered_subscriber");
+    add_reading(all, staging.worker, "staged subscriber");
+    add_staging(all, staging.worker, "staged subscriber");
+    add_staging(all, flipping_sides.worker, "double-buffered subscriber");
     all.push_back({"publisher::publish", [&] { publishing.worker.publish(1, given); }, most});
     all.push_back({"publisher::unpublish", [&] { publishing.worker.unpublish(given); }, most});
     all.push_back(
         {"publisher::publish, snapshot", [&] { publishing.worker.publish(2, snapshot, given); }, most});
     all.push_back({"publisher::unpublish, snapshot", [&] { publishing.worker.unpublish(given); }, most});
-    all.push_back({"staged_subscriber::install", [&] { staging.worker.install(given); }, most});
-    all.push_back({"staged_subscriber::release_stage", [&] { staging.worker.release_stage(given); }, most});
-    all.push_back({"double_buffered::install", [&] { flipping_sides.worker.install(); }, at_once});
-    all.push_back({"double_buffered::unpublish", [&] { flipping_sides.worker.unpublish(given); }, most});
+    all.push_back({"staged subscriber::install", [&] { staging.worker.install(given); }, most});
+    all.push_back({"staged subscriber::release_stage", [&] { staging.worker.release_stage(given); }, most});
+    all.push_back({"double-buffered subscriber::install", [&] { flipping_sides.worker.install(); }, at_once});
+    all.push_back(
+        {"double-buffered subscriber::unpublish", [&] { flipping_sides.worker.unpublish(given); }, most});
     all.push_back({"seeder::wait", [&] { seeding->wait(9, given); }, most});
     all.push_back({"publisher::leave", [&] { publishing.worker.leave(given); }, most});
     all.push_back({"subscriber::leave", [&] { reading.worker.leave(given); }, most});
-    all.push_back({"staged_subscriber::leave", [&] { staging.worker.leave(given); }, most});
-    all.push_back({"double_buffered::leave", [&] { flipping_sides.worker.leave(given); }, most});
+    all.push_back({"staged subscriber::leave", [&] { staging.worker.leave(given); }, most});
+    all.push_back({"double-buffered subscriber::leave", [&] { flipping_sides.worker.leave(given); }, most});
     return all;
   }
 };

@@ -55,7 +55,7 @@ struct watched_tensor {
 };
 
 static_assert(!tensorhub::torch::detail::takes_devices<hub::publisher>);
-static_assert(!tensorhub::torch::detail::takes_devices<hub::staged_subscriber>);
+static_assert(!tensorhub::torch::detail::takes_devices<hub::subscriber>);
 static_assert(tensorhub::torch::detail::takes_devices<device_hub::publisher>);
 static_assert(tensorhub::torch::detail::takes_devices<device_hub::subscriber>);
 

@@ -26,10 +26,6 @@ template class publisher<testing::transport_archetype, testing::consistency_arch
                          testing::integrity_archetype>;
 template class subscriber<testing::transport_archetype, testing::consistency_archetype,
                           testing::integrity_archetype>;
-template class staged_subscriber<testing::transport_archetype, testing::consistency_archetype,
-                                 testing::integrity_archetype>;
-template class double_buffered_subscriber<testing::transport_archetype, testing::consistency_archetype,
-                                          testing::integrity_archetype>;
 template class seeder<testing::transport_archetype, testing::consistency_archetype,
                       testing::integrity_archetype>;
 template struct hub<testing::transport_archetype, testing::scheduler_archetype,

@@ -15,7 +15,7 @@
 /// - A time-out is in milliseconds; TENSORHUB_DEFAULT_TIMEOUT is that of the C++ call of the same name. No
 ///   call waits longer, but for memory whose readers' keys have to be revoked (transports/README.md).
 /// - Thread safety, and what a call promises: as the header of the C++ class of the same name says
-///   (publisher, subscriber, staged_subscriber, double_buffered_subscriber, seeder). A child process that was
+///   (publisher, subscriber, seeder). A child process that was
 ///   forked may not use its parent's handles.
 /// - The only callback is `log`, which any thread may call.
 

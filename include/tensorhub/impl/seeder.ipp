@@ -38,16 +38,25 @@ TENSORHUB_DECL version_number any_seeder::held_version() const {
 
 TENSORHUB_DECL version_number any_seeder::wait(version_number version, std::chrono::milliseconds timeout) {
   std::unique_lock lock{mutex_};
-  if (!changed_.wait_for(lock, timeout, [&] { return held_ >= version; })) {
+  const std::uint64_t before = interrupts_;
+  const auto has_ended = [&] { return held_ >= version || interrupts_ != before; };
+  if (!changed_.wait_for(lock, timeout, has_ended) || held_ < version) {
     error_context about = context_of(options_);
     about.version = version.value;
-    throw error(errc::timed_out,
+    throw error(interrupts_ != before ? errc::cancelled : errc::timed_out,
                 "the seed '" + options_.replica + "' holds version " + to_string(held_) + ", not yet " +
                     to_string(version) +
                     (last_failure_.empty() ? std::string{} : "; its last failure: " + last_failure_),
                 std::move(about));
   }
   return held_;
+}
+
+TENSORHUB_DECL void any_seeder::interrupt() {
+  client_.interrupt();
+  const std::lock_guard lock{mutex_};
+  ++interrupts_;
+  changed_.notify_all();
 }
 
 TENSORHUB_DECL std::string any_seeder::last_failure() const {

@@ -64,7 +64,7 @@ namespace shared_copy_detail {
 
 TENSORHUB_DECL any_shared_copy::any_shared_copy(worker_options options, const worker_policies& policies,
                                                 std::string name)
-    : any_double_buffered_subscriber{std::move(options), policies}, name_{std::move(name)} {
+    : any_subscriber{std::move(options), subscriber_mode::double_buffered, policies}, name_{std::move(name)} {
   if (!name_.empty() && name_.size() <= shared_copy_detail::copy_name_bytes) return;
   throw failure(errc::invalid_argument, "a name of a shared copy has 1 to " +
                                             std::to_string(shared_copy_detail::copy_name_bytes) + " bytes");
@@ -73,7 +73,7 @@ TENSORHUB_DECL any_shared_copy::~any_shared_copy() = default;
 
 TENSORHUB_DECL void any_shared_copy::join() {
   using namespace shared_copy_detail;
-  any_double_buffered_subscriber::join();
+  any_subscriber::join();
   const std::lock_guard lock{mutex_};
   if (desk_) return;
   const std::span<const tensor_spec> specs = tensors();
@@ -105,7 +105,7 @@ TENSORHUB_DECL update_report any_shared_copy::update(version_selector selector,
   using shared_copy_detail::side_wait;
   const auto until = std::chrono::steady_clock::now() + timeout;
   join();
-  const version_number live = live_version();
+  const version_number live = held_version();
   if (options().shard.count == 1 && live && accepts(selector, live)) {
     update_report kept;
     kept.version = wait(selector, detail::time_left(until));  // there is one: the live one is served
@@ -138,7 +138,7 @@ TENSORHUB_DECL std::vector<attached_process> any_shared_copy::attached() const {
 }
 
 TENSORHUB_DECL void any_shared_copy::interrupt() {
-  any_double_buffered_subscriber::interrupt();
+  any_subscriber::interrupt();
   const std::lock_guard lock{mutex_};
   if (desk_) desk_->interrupt();
 }
