@@ -40,9 +40,9 @@ template <transport T>
 std::string row_of() {
   constexpr transport_capabilities can = T::capabilities;
   std::string text = "\n| " + std::string{T::name} + " |";
-  for (const bool each :
-       {can.crosses_hosts, can.crosses_datacenters, can.survives_access_errors, can.uses_backing_file,
-        can.sends_by_reference, can.reads_device_memory, can.revokes_cheaply, guarded_transport<T>})
+  for (const bool each : {can.crosses_hosts, can.crosses_datacenters, can.survives_access_errors,
+                          can.uses_backing_file, can.sends_by_reference, can.reads_device_memory,
+                          can.revokes_cheaply, can.encrypts, guarded_transport<T>})
     text += each ? " yes |" : " no |";
   return text + "\n";
 }

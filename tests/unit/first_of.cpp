@@ -38,6 +38,14 @@ class variant_of_memory : public memory_transport {
 using one = variant_of_memory<1, false, false>;  // this host only
 using two = variant_of_memory<2, true, false>;   // this datacenter only
 using three = variant_of_memory<3, true, true>;  // everywhere
+/// `three`, encrypted.
+class encrypted : public three {
+ public:
+  using three::three;
+  static constexpr std::string_view name = "encrypted";
+  static constexpr transport_capabilities capabilities{
+      .survives_access_errors = true, .crosses_hosts = true, .crosses_datacenters = true, .encrypts = true};
+};
 /// `two`, where nobody answers for some calls of `connect`.
 class late : public two {
  public:
@@ -154,6 +162,46 @@ TEST_CASE("members that cannot reach are not tried") {
     CHECK(endpoint.through() == "two");
     CHECK(endpoint.why() == "two (one: the peer is on another machine)");
   }
+}
+
+TEST_CASE("required encryption fails closed: unknown places count as far away") {
+  using mixed = first_of<one, three, encrypted>;
+  static_assert(!mixed::capabilities.encrypts && first_of<encrypted>::capabilities.encrypts);
+  // The source does not run on this machine, so that `one` does not reach it.
+  const auto used = [](encryption required, const std::string& here, const std::string& there) {
+    mixed::options how;
+    how.here.datacenter = there;
+    mixed source{how, {1}};
+    auto where = *first_of_detail::decode(source.address().text, 3);
+    where.machine = "some other machine";
+    how.here.datacenter = here;
+    how.required_encryption = required;
+    mixed reader{how, {2}};
+    auto queue = reader.make_queue(4);
+    const auto made = reader.connect(queue, {first_of_detail::encode(where)}, {1}, 5s);
+    return std::pair{std::string{made.through()}, made.why()};
+  };
+  CHECK(used(encryption::nowhere, "eu-1", "us-1").first == "three");
+  CHECK(used(encryption::across_datacenters, "eu-1", "eu-1").first == "three");
+  for (const auto& [here, there] : {std::pair{"eu-1", "us-1"}, {"", "us-1"}, {"eu-1", ""}, {"", ""}}) {
+    CAPTURE(here);
+    CAPTURE(there);
+    const auto [through, why] = used(encryption::across_datacenters, here, there);
+    CHECK(through == "encrypted");
+    CHECK(contains(why, "three: does not encrypt, which required_encryption asks for"));
+  }
+  CHECK(used(encryption::everywhere, "eu-1", "eu-1").first == "encrypted");
+}
+
+TEST_CASE("required encryption everywhere: members in the clear are not started, those of one machine are") {
+  first_of<one, three, encrypted>::options how;
+  how.required_encryption = encryption::everywhere;
+  first_of<one, three, encrypted> through{how, {1}};
+  CHECK(contains(through.not_started(), "three: does not encrypt"));
+  CHECK_FALSE(contains(through.not_started(), "one: "));
+  first_of<three>::options clear_only;
+  clear_only.required_encryption = encryption::everywhere;
+  CHECK(contains(failure_of([&] { first_of<three>{clear_only, {1}}; }), "none can be started"));
 }
 
 TEST_CASE("a member that fails to connect: the next one is used, and the failure is remembered") {

@@ -58,6 +58,7 @@ struct transport_capabilities {
   bool sends_by_reference = false;   ///< promise 5 holds in its second form
   /// `revoke` costs neither the source nor its readers more than a lock: workers do it at every unpublish.
   bool revokes_cheaply = false;
+  bool encrypts = false;  ///< whoever is on the wire can neither read the bytes nor change them
 };
 
 // | expression                             | type                   | means                                 |

@@ -14,6 +14,9 @@
 /// that peer for `retry_after`. If it only took too long (many peers may connect at once), it is tried again
 /// after `attempt_timeout`, after the next failure of that kind after twice that time, and so on.
 ///
+/// `options::required_encryption` fails closed: with it a member that does not encrypt is not used where it
+/// must not be, and the error says so.
+///
 /// On the data path a branch over the list leads each read to the member of its endpoint: there is no virtual
 /// call and no allocation, and a key is parsed only when it differs from the key of the previous read. A
 /// composition promises what all of its members promise (see `capabilities`); the conformance suite runs on
@@ -61,6 +64,14 @@
 
 namespace tensorhub::inline TENSORHUB_MODE {
 
+/// Between which processes only members that encrypt are used, whatever else would connect. What stays on a
+/// machine is not encrypted.
+enum class encryption : std::uint8_t {
+  nowhere,             ///< the order of the list decides
+  across_datacenters,  ///< a peer with another datacenter, or where either says none, counts as far away
+  everywhere,          ///< other members that cross hosts are not even started
+};
+
 template <transport... Members>
 class first_of {
   static_assert(sizeof...(Members) >= 1 && sizeof...(Members) <= 16, "first_of takes 1 to 16 transports");
@@ -81,7 +92,8 @@ class first_of {
       .reads_device_memory = (Members::capabilities.reads_device_memory || ...),
       .uses_backing_file = (Members::capabilities.uses_backing_file || ...),
       .sends_by_reference = (Members::capabilities.sends_by_reference || ...),
-      .revokes_cheaply = (Members::capabilities.revokes_cheaply && ...)};
+      .revokes_cheaply = (Members::capabilities.revokes_cheaply && ...),
+      .encrypts = (Members::capabilities.encrypts && ...)};
 
   struct options {
     std::tuple<typename Members::options...> members{};  ///< in the order of the list
@@ -90,6 +102,7 @@ class first_of {
     /// Bounds each attempt but the last, which may take all of the caller's remaining time.
     std::chrono::milliseconds attempt_timeout{1500};
     std::chrono::milliseconds retry_after{60'000};  ///< per peer: how long a member that failed is not tried
+    encryption required_encryption = encryption::nowhere;
     bool operator==(const options&) const
         requires(std::equality_comparable<typename Members::options>&&...) = default;
   };
@@ -320,6 +333,9 @@ class first_of {
   template <std::size_t I>
   void start(incarnation self) {
     if (!options_.enabled[I]) return refusals_.add(member<I>::name, "not enabled in this process");
+    if (options_.required_encryption == encryption::everywhere && shows_bytes<I>)
+      return refusals_.add(member<I>::name,
+                           "does not encrypt, which required_encryption asks for everywhere");
     auto& slot = std::get<I>(members_);
     try {
       tell_location(std::get<I>(options_.members), options_.here);
@@ -414,6 +430,17 @@ class first_of {
     incarnation peer;
   };
 
+  /// The member's bytes leave the machine as they are.
+  template <std::size_t I>
+  static constexpr bool shows_bytes =
+      member<I>::capabilities.crosses_hosts && !member<I>::capabilities.encrypts;
+
+  [[nodiscard]] bool must_encrypt(const first_of_detail::place& peer) const noexcept {
+    if (options_.required_encryption != encryption::across_datacenters)
+      return options_.required_encryption == encryption::everywhere;
+    return peer.datacenter.empty() || peer.datacenter != place_.datacenter;
+  }
+
   /// True: connected.
   template <std::size_t I>
   [[nodiscard]] bool attempt(endpoint& made, queue& on, const first_of_detail::place& where,
@@ -433,6 +460,11 @@ class first_of {
     if (!can.crosses_datacenters && !where.datacenter.empty() && !place_.datacenter.empty() &&
         where.datacenter != place_.datacenter)
       return skip("the peer is in another datacenter, " + where.datacenter);
+    if (shows_bytes<I> && must_encrypt(where))
+      return skip("does not encrypt, which required_encryption asks for with this peer" +
+                  std::string{where.datacenter.empty() || place_.datacenter.empty()
+                                  ? " (one of the two processes names no datacenter)"
+                                  : ""});
     if (memory_of_failures_.holds(who.peer, I)) return skip("failed with this peer a short time ago");
 
     const auto now = std::chrono::steady_clock::now();

@@ -58,7 +58,8 @@ class tls_channel {
                                                        .reads_device_memory = true,
                                                        .uses_backing_file = false,
                                                        .sends_by_reference = false,
-                                                       .revokes_cheaply = true};
+                                                       .revokes_cheaply = true,
+                                                       .encrypts = true};
   static constexpr bool sends_files = false;
   /// Each may hold OpenSSL's memory for half a handshake, about 40 KiB.
   static constexpr std::size_t most_newcomers = 4096;
