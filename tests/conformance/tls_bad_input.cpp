@@ -2,6 +2,7 @@
 /// never end. Each gets a sentence or an alert, is counted, and costs nobody else anything.
 
 #include <doctest/doctest.h>
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 
@@ -200,7 +201,89 @@ std::string disbelieved(const authority& ours, const identity& shown) {
   return sentence_of([&] { static_cast<void>(reader.connect(queue, {there.address}, source_id, 10s)); });
 }
 
+/// Stands between a reader and a source, with a certificate that both accept: passes the hello on and the
+/// welcome back, or answers the reader by itself.
+struct man_in_the_middle {
+  detail::unique_socket listener{};
+  std::string address;
+  std::jthread thread;
+
+  man_in_the_middle(const identity& shows, std::string source_address, bool answers_itself) {
+    transports::tcp_options where;
+    std::uint16_t port = 0;
+    listener = parts::listen_at(where, port, "tls");
+    address = "tls://127.0.0.1:" + std::to_string(port);
+    thread = std::jthread{[this, shows, source_address, answers_itself] {
+      if (!parts::wait_ready(listener.get(), POLLIN, std::chrono::steady_clock::now() + 20s)) return;
+      const detail::unique_fd from_reader{::accept(listener.get(), nullptr, nullptr)};
+      const auto reader = session_over(from_reader.get(), shows, ::TLS_server_method());
+      if (::SSL_accept(reader.get()) != 1) return;
+      parts::hello greeting;
+      parts::welcome answer;
+      std::size_t count = 0;
+      static_cast<void>(::SSL_read_ex(reader.get(), &greeting, sizeof greeting, &count));
+      answer.source = greeting.source;
+      if (answers_itself) {
+        static_cast<void>(::SSL_write_ex(reader.get(), &answer, sizeof answer, &count));
+        static_cast<void>(::SSL_read_ex(reader.get(), &greeting, sizeof greeting, &count));
+        return;
+      }
+      const detail::unique_socket to_source = stranger::socket_to(source_address);
+      static_cast<void>(::fcntl(to_source.get(), F_SETFL, 0));
+      const auto source = session_over(to_source.get(), shows, ::TLS_client_method());
+      if (::SSL_connect(source.get()) != 1) return;
+      static_cast<void>(::SSL_write_ex(source.get(), &greeting, sizeof greeting, &count));
+      static_cast<void>(::SSL_read_ex(source.get(), &answer, sizeof answer, &count));
+      static_cast<void>(::SSL_write_ex(reader.get(), &answer, sizeof answer, &count));
+      static_cast<void>(::SSL_read_ex(reader.get(), &greeting, sizeof greeting, &count));
+    }};
+  }
+
+ private:
+  [[nodiscard]] static tls_parts::session_pointer session_over(int socket, const identity& shows,
+                                                               const SSL_METHOD* method) {
+    const tls_parts::context_pointer made{::SSL_CTX_new(method)};
+    ::SSL_CTX_use_certificate_file(made.get(), shows.certificate_file.c_str(), SSL_FILETYPE_PEM);
+    ::SSL_CTX_use_PrivateKey_file(made.get(), shows.key_file.c_str(), SSL_FILETYPE_PEM);
+    tls_parts::session_pointer session{::SSL_new(made.get())};
+    timeval limit{20, 0};
+    ::setsockopt(socket, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+    auto bio = tls_parts::make_socket_bio(socket);
+    ::SSL_set_bio(session.get(), bio.get(), bio.get());
+    static_cast<void>(bio.release());
+    return session;
+  }
+};
+
 }  // namespace
+
+TEST_CASE("tls: whoever stands between reader and source, with a good certificate, gets no further") {
+  const authority ours{"ours"};
+  tls_scene here{ours.options(), ours.options()};
+  const std::string key = random_capability_key();
+  here.source.require_capability(std::as_bytes(std::span{key}));
+  const std::string capability = make_capability(key, incarnation{2}, source_id, {5});
+  const auto connect_to = [&](const std::string& address) {
+    return sentence_of([&] {
+      here.endpoint.emplace(here.reader.connect(here.queue, {address, capability}, source_id, 10s));
+    });
+  };
+  SUBCASE("nobody does") {
+    CHECK(connect_to(here.source.address().text) == "(no error)");
+    CHECK(here.can_read());
+  }
+  SUBCASE("it passes the reader's capability on") {
+    const man_in_the_middle relay{ours.issue({.name = "rollout-9"}), here.source.address().text, false};
+    const std::string sentence = connect_to(relay.address);
+    CHECK_MESSAGE(contains(sentence, "capability"), sentence);
+    CHECK(here.source.refused_connections() == 1);
+  }
+  SUBCASE("it answers in the source's name") {
+    const man_in_the_middle relay{ours.issue({.name = "rollout-9"}), here.source.address().text, true};
+    const std::string sentence = connect_to(relay.address);
+    CHECK_MESSAGE(contains(sentence, "does not know this reader's capability"), sentence);
+  }
+}
 
 TEST_CASE("tls: an expired certificate, of a reader and of a source") {
   const authority ours;

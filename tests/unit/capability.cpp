@@ -5,6 +5,8 @@
 
 #include <doctest/doctest.h>
 
+#include <array>
+#include <cstring>
 #include <random>
 #include <string>
 #include <vector>
@@ -42,6 +44,28 @@ TEST_CASE("capability: lets in its reader at its source, and nobody else anywher
     bent[bit / 8] = static_cast<char>(bent[bit / 8] ^ 1 << bit % 8);
     CHECK(!check.accepts(bent, {1}, {2}));
   }
+}
+
+TEST_CASE("capability: what is shown over one connection is worth nothing over another") {
+  const std::string key = random_capability_key();
+  capability_check check;
+  check.require(bytes_of(key));
+  const std::string given = make_capability(key, {1}, {2}, {3});
+  const std::string one(32, 'a'), other(32, 'b');
+  const auto shown = shown_over(given, bytes_of(one));
+  CHECK(check.accepts(shown, {1}, {2}, bytes_of(one)));
+  CHECK(!check.accepts(shown, {1}, {2}, bytes_of(other)));
+  CHECK(!check.accepts(shown, {1}, {2}));                           // nor in the clear
+  CHECK(!check.accepts(bytes_of(given), {1}, {2}, bytes_of(one)));  // nor the capability itself under TLS
+  CHECK(!check.accepts(shown, {4}, {2}, bytes_of(one)));
+  CHECK(shown_over("no capability", bytes_of(one)) == std::array<std::byte, capability_bytes>{});
+
+  const source_proof proof = check.proof_to(shown, {1}, {2}, bytes_of(one));
+  CHECK(is_same(proof, proof_of_source(given, bytes_of(one))));
+  CHECK(!is_same(proof, proof_of_source(given, bytes_of(other))));
+  CHECK(!is_same(proof, proof_of_source(make_capability(key, {1}, {2}, {4}), bytes_of(one))));
+  CHECK(std::memcmp(proof.data(), shown.data() + 8, proof.size()) != 0);  // not the reader's own words
+  CHECK(capability_check{}.proof_to(shown, {1}, {2}, bytes_of(one)) == source_proof{});
 }
 
 TEST_CASE("capability: each lease has another one, each key is another one") {

@@ -45,6 +45,22 @@ inline constexpr std::size_t capability_bytes = 8 + capability_hash_bytes;
 [[nodiscard]] std::string make_capability(std::string_view key, incarnation reader, incarnation source,
                                           lease_id lease);
 
+/// What the two ends of an encrypted connection agree upon, and nobody between them (TLS exporter, RFC 9266).
+/// Empty: the connection has nothing of that kind.
+using channel_binding = std::span<const std::byte>;
+
+/// What a reader shows of its capability: over a connection with a binding, a hash that is worth nothing over
+/// another connection. Whoever stands between reader and source, with a certificate that both accept, cannot
+/// pass it on. Zeros for a text that is no capability.
+[[nodiscard]] std::array<std::byte, capability_bytes> shown_over(std::string_view capability,
+                                                                 channel_binding binding) noexcept;
+
+/// What a source answers: only who could make the capability, or was given it, can make this proof.
+using source_proof = std::array<std::byte, capability_hash_bytes>;
+[[nodiscard]] source_proof proof_of_source(std::string_view capability, channel_binding binding) noexcept;
+/// Takes the same time for every wrong proof.
+[[nodiscard]] bool is_same(const source_proof& a, const source_proof& b) noexcept;
+
 /// The check that a source applies to its readers. Without a key it accepts every reader.
 class capability_check {
  public:
@@ -54,13 +70,21 @@ class capability_check {
 
   /// Whether this capability lets `reader` read from `source`. Takes the same time for every wrong
   /// capability; never throws, never allocates.
-  [[nodiscard]] bool accepts(std::span<const std::byte> shown, incarnation reader,
-                             incarnation source) const noexcept;
+  [[nodiscard]] bool accepts(std::span<const std::byte> shown, incarnation reader, incarnation source,
+                             channel_binding binding = {}) const noexcept;
   [[nodiscard]] bool accepts(std::string_view shown, incarnation reader, incarnation source) const noexcept {
     return accepts(std::as_bytes(std::span{shown}), reader, source);
   }
+  /// To a reader that was accepted; zeros if none is required.
+  [[nodiscard]] source_proof proof_to(std::span<const std::byte> shown, incarnation reader,
+                                      incarnation source, channel_binding binding) const noexcept;
 
  private:
+  /// The capability that the server gave, if this is one with that lease.
+  [[nodiscard]] std::array<std::byte, capability_bytes> given(std::span<const std::byte> shown,
+                                                              incarnation reader,
+                                                              incarnation source) const noexcept;
+
   std::array<unsigned char, capability_key_bytes> key_{};
   bool required_ = false;
 };

@@ -116,14 +116,21 @@ class reader_gate {
 
   /// Whether a reader with this greeting is accepted by a source that speaks `protocol`.
   template <typename Hello>
-  [[nodiscard]] refusal judge(const Hello& greeting, std::uint32_t protocol) noexcept {
+  [[nodiscard]] refusal judge(const Hello& greeting, std::uint32_t protocol,
+                              channel_binding binding = {}) noexcept {
     if (greeting.protocol != protocol) return refusal::other_protocol;
-    return judge_reader({greeting.reader}, {greeting.source}, greeting.capability);
+    return judge_reader({greeting.reader}, {greeting.source}, greeting.capability, binding);
+  }
+  /// What it is told then, so that it knows whom it has reached.
+  template <typename Hello>
+  [[nodiscard]] source_proof proof_to(const Hello& greeting, channel_binding binding) const noexcept {
+    const std::lock_guard lock{mutex_};
+    return capabilities_.proof_to(greeting.capability, {greeting.reader}, {greeting.source}, binding);
   }
 
  private:
   [[nodiscard]] refusal judge_reader(incarnation reader, incarnation expected,
-                                     std::span<const std::byte> capability) noexcept;
+                                     std::span<const std::byte> capability, channel_binding binding) noexcept;
   /// Pre-condition: mutex_ is held.
   [[nodiscard]] bool is(incarnation self) const noexcept {
     return std::ranges::find(own_, self) != own_.end();

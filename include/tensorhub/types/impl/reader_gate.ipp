@@ -70,11 +70,12 @@ TENSORHUB_DECL void reader_gate::require_capability(std::span<const std::byte> k
 }
 
 TENSORHUB_DECL refusal reader_gate::judge_reader(incarnation reader, incarnation expected,
-                                                 std::span<const std::byte> capability) noexcept {
+                                                 std::span<const std::byte> capability,
+                                                 channel_binding binding) noexcept {
   const std::lock_guard lock{mutex_};
   if (!is(expected)) return refusal::other_process;
   if (refuses_everybody_ || cut_off_.contains(reader)) return refusal::cut_off;
-  if (capabilities_.accepts(capability, reader, expected)) return refusal::none;
+  if (capabilities_.accepts(capability, reader, expected, binding)) return refusal::none;
   refused_connections_.fetch_add(1);
   return refusal::no_capability;
 }

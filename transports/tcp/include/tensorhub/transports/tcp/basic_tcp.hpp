@@ -233,8 +233,8 @@ class basic_tcp {
     greeting.path = path;
     greeting.reader = who.reader.value;
     greeting.source = who.source.value;
-    if (where.capability.size() == greeting.capability.size())
-      std::memcpy(greeting.capability.data(), where.capability.data(), greeting.capability.size());
+    const auto binding = channel.binding();
+    greeting.capability = shown_over(where.capability, binding);
     // The send buffer of a new connection is empty: the socket takes the whole message or nothing.
     if (channel.send(&greeting, sizeof greeting) != static_cast<ssize_t>(sizeof greeting))
       throw error(errc::transport_failed, prefix + "closed the connection at once");
@@ -249,6 +249,12 @@ class basic_tcp {
         throw error(errc::timed_out, prefix + "accepted the connection and sent no welcome");
     }
     check_welcome(answer, prefix, who.source);
+    const bool has_capability = where.capability.size() == capability_bytes;
+    if (has_capability && !is_same(answer.proof, proof_of_source(where.capability, binding)))
+      throw error(errc::transport_failed,
+                  prefix +
+                      "does not know this reader's capability: another process than the source, or one "
+                      "that stands between the two, has answered there");
     return channel;
   }
 

@@ -73,8 +73,8 @@ class basic_connection {
     return std::ranges::find(by_reference_, region) != by_reference_.end();
   }
 
-  /// Performs the channel's handshake and receives the hello; `judge(const hello&) -> welcome_status` decides
-  /// whether the reader is accepted.
+  /// Performs the channel's handshake and receives the hello; `judge(const hello&, channel_binding) ->
+  /// welcome_status` decides whether the reader is accepted.
   template <typename Judge>
   [[nodiscard]] connection_need greet(const detail::reader_gate& gate, Judge&& judge) noexcept {
     switch (channel_.handshake()) {
@@ -100,7 +100,9 @@ class basic_connection {
     input_end_ = 0;
     welcome answer;
     answer.source = gate.self_for({greeting.source}).value;
-    answer.status = judge(std::as_const(greeting));
+    const auto binding = channel_.binding();
+    answer.status = judge(std::as_const(greeting), binding);
+    if (answer.status == welcome_status::accepted) answer.proof = gate.proof_to(greeting, binding);
     // The send buffer of a new connection is empty: the socket takes the whole message or nothing.
     const auto sent = channel_.send(&answer, sizeof answer);
     if (sent != static_cast<ssize_t>(sizeof answer) || answer.status != welcome_status::accepted)

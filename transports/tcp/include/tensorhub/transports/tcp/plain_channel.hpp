@@ -21,6 +21,8 @@
 /// | accept(shared, socket)          | the source's end; does not block                                     |
 /// | c.handshake()                   | the source's next step of it, never blocking; nothing may be sent or |
 /// |                                 | received before it says `done`                                       |
+/// | c.binding()                     | once the handshake is done: what only the two ends know of this      |
+/// |                                 | connection (types/capability.hpp), as a container of bytes or empty  |
 /// | c.send, c.receive               | as ::send and ::recv on a non-blocking socket: bytes, or -1 with     |
 /// |                                 | errno. A handful of pieces may come in one call. Having received     |
 /// |                                 | less than 2 KiB, and less than asked for, means that the socket is   |
@@ -47,6 +49,7 @@
 #include "tensorhub/transports/tcp/address.hpp"
 #include "tensorhub/transports/tcp/options.hpp"
 #include "tensorhub/transports/tcp/socket.hpp"
+#include "tensorhub/types/capability.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::transports::tcp_detail {
 
@@ -88,6 +91,7 @@ class plain_channel {
   }
   [[nodiscard]] static constexpr handshake_need handshake() noexcept { return handshake_need::done; }
 
+  [[nodiscard]] static constexpr channel_binding binding() noexcept { return {}; }
   [[nodiscard]] int socket() const noexcept { return socket_.get(); }
   [[nodiscard]] ssize_t send(const void* data, std::size_t bytes) noexcept {
     return ::send(socket(), data, bytes, MSG_NOSIGNAL | MSG_DONTWAIT);

@@ -28,7 +28,7 @@ static_assert(std::endian::native == std::endian::little, "the data protocol nee
 
 inline constexpr std::uint64_t hello_magic = 0x3144425548544854;    // "THTHUBD1"
 inline constexpr std::uint64_t welcome_magic = 0x3157425548544854;  // "THTHUBW1"
-inline constexpr std::uint32_t data_protocol = 2;
+inline constexpr std::uint32_t data_protocol = 3;
 
 /// Selects the socket settings that both ends use for a connection; the reader decides.
 enum class path_kind : std::uint32_t {
@@ -40,9 +40,10 @@ struct hello {
   std::uint64_t magic = hello_magic;
   std::uint32_t protocol = data_protocol;
   path_kind path = path_kind::same_datacenter;
-  std::uint64_t reader = 0;                              ///< incarnation
-  std::uint64_t source = 0;                              ///< incarnation that the reader wants
-  std::array<std::byte, capability_bytes> capability{};  ///< zeros: none (types/capability.hpp)
+  std::uint64_t reader = 0;  ///< incarnation
+  std::uint64_t source = 0;  ///< incarnation that the reader wants
+  /// `shown_over` the connection; zeros: none (types/capability.hpp).
+  std::array<std::byte, capability_bytes> capability{};
 };
 
 enum class welcome_status : std::uint32_t {
@@ -59,6 +60,7 @@ struct welcome {
   std::uint32_t protocol = data_protocol;
   welcome_status status = welcome_status::accepted;
   std::uint64_t source = 0;
+  source_proof proof{};  ///< to an accepted reader with a capability: that this is the source it is for
 };
 
 /// The content of a `remote_key`, opaque outside this transport. The secret is random; each registration and
@@ -79,7 +81,7 @@ struct read_answer {
   std::uint64_t bytes = 0;   ///< how many follow: as many as requested, or none
 };
 
-static_assert(sizeof(hello) == 56 && sizeof(welcome) == 24 && sizeof(region_key) == 24 &&
+static_assert(sizeof(hello) == 56 && sizeof(welcome) == 40 && sizeof(region_key) == 24 &&
               sizeof(read_request) == 40 && sizeof(read_answer) == 16);
 static_assert(std::is_trivially_copyable_v<hello> && std::is_trivially_copyable_v<welcome> &&
               std::is_trivially_copyable_v<read_request> && std::is_trivially_copyable_v<read_answer>);

@@ -295,7 +295,9 @@ class source {
     const bool is_left = each.waits_for_copy && (events & (EPOLLHUP | EPOLLERR | EPOLLRDHUP)) != 0;
     connection_need need = is_left ? connection_need::end : connection_need::input;
     if (!each.greeted())
-      need = each.greet(gate_, [&](const hello& greeting) { return judge(greeting, each.socket()); });
+      need = each.greet(gate_, [&](const hello& greeting, channel_binding binding) {
+        return judge(greeting, binding, each.socket());
+      });
     if (each.greeted() && need != connection_need::end) need = each.serve(regions_, budget_bytes);
     if (need == connection_need::end) {
       here.connections.erase(found);
@@ -321,8 +323,8 @@ class source {
   }
 
   /// Also sets the socket up for an accepted reader that is far away.
-  [[nodiscard]] welcome_status judge(const hello& greeting, int socket) noexcept {
-    const auto status = detail::status_of<welcome_status>(gate_.judge(greeting, data_protocol));
+  [[nodiscard]] welcome_status judge(const hello& greeting, channel_binding binding, int socket) noexcept {
+    const auto status = detail::status_of<welcome_status>(gate_.judge(greeting, data_protocol, binding));
     if (status == welcome_status::accepted && greeting.path == path_kind::wide_area) {
       size_send_buffer(socket, options_.wide_area);
       choose_congestion_control(socket, options_.wide_area.congestion_control);

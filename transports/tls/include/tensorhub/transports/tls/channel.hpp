@@ -19,6 +19,7 @@
 #include <sys/socket.h>
 #include <sys/uio.h>
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -76,6 +77,9 @@ class tls_channel {
 
   /// Continues the source's handshake as far as possible without blocking.
   [[nodiscard]] handshake_need handshake() noexcept;
+
+  /// TLS exporter (RFC 8446, section 7.5). If OpenSSL fails: random bytes, for which no capability fits.
+  [[nodiscard]] std::array<std::byte, 32> binding() const noexcept;
 
   [[nodiscard]] int socket() const noexcept { return socket_.get(); }
 

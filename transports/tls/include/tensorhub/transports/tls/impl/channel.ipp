@@ -2,6 +2,8 @@
 /// \file channel.ipp
 /// Definitions of channel.hpp.
 
+#include <openssl/rand.h>
+
 #include <algorithm>
 #include <array>
 #include <cerrno>
@@ -49,6 +51,15 @@ TENSORHUB_DECL tls_channel tls_channel::connect(tls_context& common, detail::uni
     }
   }
   out.note_opened();
+  return out;
+}
+
+TENSORHUB_DECL std::array<std::byte, 32> tls_channel::binding() const noexcept {
+  static constexpr std::string_view label = "EXPORTER-tensorhub-capability";
+  std::array<std::byte, 32> out{};
+  if (::SSL_export_keying_material(session_.get(), reinterpret_cast<unsigned char*>(out.data()), out.size(),
+                                   label.data(), label.size(), nullptr, 0, 0) != 1)
+    static_cast<void>(::RAND_bytes(reinterpret_cast<unsigned char*>(out.data()), 32));
   return out;
 }
 
