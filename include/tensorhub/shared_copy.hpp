@@ -51,7 +51,8 @@ struct attached_process {
   bool holds_previous = false;
 };
 
-/// What a shared copy of any policies can do; as at `subscriber` in mode double_buffered where nothing else is said.
+/// What a shared copy of any policies can do; where nothing else is said, as at `subscriber` in mode
+/// double_buffered.
 /// Thread safety: as there.
 class any_shared_copy : private any_subscriber {
  public:

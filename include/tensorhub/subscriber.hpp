@@ -161,8 +161,8 @@ class any_subscriber {
 
   /// The version that is live, completely; zero: none.
   [[nodiscard]] TENSORHUB_DECL version_number held_version() const;
-  /// The version that lies beside it, completely: what was staged, or (double-buffered) was live before; zero:
-  /// none.
+  /// The version that lies beside it, completely: what was staged, or (double-buffered) what was live
+  /// before; zero: none.
   [[nodiscard]] TENSORHUB_DECL version_number staged_version() const;
   [[nodiscard]] TENSORHUB_DECL std::optional<version_number> newer();
   TENSORHUB_DECL version_number wait(version_selector selector,

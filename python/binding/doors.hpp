@@ -1,7 +1,7 @@
 #pragma once
 /// \file doors.hpp
-/// The calls that publishers, subscribers and seeders share. A `Door` has `call(f)`, which runs `f(worker)` as
-/// `waited`.
+/// The calls that publishers, subscribers and seeders share. A `Door` has `call(f)`, which runs `f(worker)`
+/// as `waited`.
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
