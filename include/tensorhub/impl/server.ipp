@@ -28,6 +28,7 @@
 #include "tensorhub/service/curve_guard.hpp"
 #include "tensorhub/service/recorders.hpp"
 #include "tensorhub/service/zmq_socket.hpp"
+#include "tensorhub/types/incarnation_proof.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE {
 
@@ -222,8 +223,34 @@ class catalog_server::loop {
     }
     if (decoded.message.sender == 0) return count_bad();
     messages_.fetch_add(1, std::memory_order_relaxed);
+    if (guard_ && !proves_itself(decoded.message, from)) return;
     if (const route* known = remember(incarnation{decoded.message.sender}, from))
       catalog_.receive(clock_.now(), decoded.message, known->client);
+  }
+
+  /// A join shows that the incarnation belongs to the connection's key; then it is this key's, whoever has
+  /// said before that it is another one's. False: it does not, and the message must be dropped.
+  bool proves_itself(const messages::envelope& said, std::string_view from) {
+    const auto* join = get_if<messages::join_request>(&said.body);
+    if (join == nullptr) return true;
+    const std::string key{property("User-Id")};
+    const incarnation sender{said.sender};
+    if (sender == incarnation_of(key, join->proof)) {
+      const auto known = routes_.find(sender);
+      if (known != routes_.end() && known->second.client.key != key)
+        known->second = {known->second.connection, {key, nullptr}, 0};
+      return true;
+    }
+    forged_.fetch_add(1, std::memory_order_relaxed);
+    guard_->note(log_level::warning, "refused a join of the client with the key " + key + " at " +
+                                         std::string{property("Peer-Address")} + ": worker " +
+                                         to_hex(sender) + " is not one of that key");
+    messages::join_reply reply;
+    reply.epoch = epoch_;
+    reply.result = {errc::refused, "this incarnation is not proved to be one of the connection's key"};
+    messages::envelope answer{epoch_.value, said.sequence, {}, std::move(reply), {}, said.sender};
+    send(from, answer);
+    return false;
   }
 
   /// Updates the route to the sender: a worker that reconnects has a new one. Routes of unknown incarnations
