@@ -500,7 +500,13 @@ TEST_CASE("security: keys in files") {
   CHECK(code_of([&] { static_cast<void>(read_curve_keys(secret)); }, &sentence) == errc::invalid_argument);
   CHECK(contains(sentence, "chmod 600"));
   CHECK(!contains(sentence, keys.secret_key));
+}
 
+TEST_CASE("security: an allow-list in a file") {
+  using namespace tensorhub;
+  const temporary_folder folder;
+  const curve_key_pair keys = make_curve_keys();
+  std::string sentence;
   const auto list = folder.path / "clients.allow";
   client_allow_list allowed{{keys.public_key, "all the rollouts"}, {make_curve_keys().public_key, ""}};
   for (int i = 0; i < 200; ++i) allowed.emplace(make_curve_keys().public_key, "n" + std::to_string(i));

@@ -143,6 +143,13 @@ void read_list_again(Server& server, const std::string& file, tensorhub::client_
   std::fflush(stdout);
 }
 
+tensorhub::client_rules client_named(const std::string& text) {
+  tensorhub::client_rules out = tensorhub::client_rules_of(text);
+  if (out.name.empty() || out.name.find_first_of(" /") != std::string::npos)
+    refuse("--client wants a name, which becomes a file's, and rules, not '" + text + "'");
+  return out;
+}
+
 settings parse(int argc, char** argv) {
   settings out;
   std::vector<tensorhub::client_rules> clients;
@@ -158,9 +165,7 @@ settings parse(int argc, char** argv) {
     if (name == "--make-keys") {
       make_keys(value, std::move(clients));
     } else if (name == "--client") {
-      clients.push_back(tensorhub::client_rules_of(value));
-      if (clients.back().name.empty() || clients.back().name.find_first_of(" /") != std::string::npos)
-        refuse("--client wants a name, which becomes a file's, and rules, not '" + value + "'");
+      clients.push_back(client_named(value));
     } else if (name == "--keys") {
       out.keys = value;
     } else if (name == "--allow") {

@@ -228,19 +228,14 @@ class catalog_server::loop {
       catalog_.receive(clock_.now(), decoded.message, known->client);
   }
 
-  /// A join shows that the incarnation belongs to the connection's key; then it is this key's, whoever has
-  /// said before that it is another one's. False: it does not, and the message must be dropped.
+  /// A join shows that the incarnation belongs to the connection's key. False: it does not, and the message
+  /// must be dropped.
   bool proves_itself(const messages::envelope& said, std::string_view from) {
     const auto* join = get_if<messages::join_request>(&said.body);
     if (join == nullptr) return true;
     const std::string key{property("User-Id")};
     const incarnation sender{said.sender};
-    if (sender == incarnation_of(key, join->proof)) {
-      const auto known = routes_.find(sender);
-      if (known != routes_.end() && known->second.client.key != key)
-        known->second = {known->second.connection, {key, nullptr}, 0};
-      return true;
-    }
+    if (sender == incarnation_of(key, join->proof)) return true;
     forged_.fetch_add(1, std::memory_order_relaxed);
     guard_->note(log_level::warning, "refused a join of the client with the key " + key + " at " +
                                          std::string{property("Peer-Address")} + ": worker " +
@@ -260,7 +255,11 @@ class catalog_server::loop {
     const std::string_view key = guard_ ? property("User-Id") : std::string_view{};
     const auto [entry, fresh] = routes_.try_emplace(sender);
     route& known = entry->second;
-    if (fresh) known.client.key = key;
+    // Before it has joined, whoever speaks as it may be its owner, which the join will prove.
+    if (fresh || (known.client.key != key && !catalog_.knows(sender))) {
+      depart(sender, known.connection);
+      known = {{}, {std::string{key}, nullptr}, 0};
+    }
     if (known.client.key != key) {
       forged_.fetch_add(1, std::memory_order_relaxed);
       guard_->note(log_level::warning, "dropped a message of the client with the key " + std::string{key} +

@@ -1,8 +1,8 @@
 #pragma once
 /// \file incarnation_proof.hpp
-/// Binds incarnations to keys: under security an incarnation is a hash of its worker's public key and a secret
-/// number, its proof, which the worker shows to a server when it joins. No other key can join as it, at this
-/// server or at the next one; nobody has to remember whose it is.
+/// Binds incarnations to keys: under security an incarnation is a hash of its worker's public key and of a
+/// secret number, its proof, which the worker shows to a server when it joins. No other key can join as it, at
+/// this server or at the next one; nobody has to remember whose it is.
 ///
 /// The hash is the first 8 bytes of libsodium's BLAKE2b-128 over the key and the proof: to find a proof for
 /// another key takes about 2^64 hashes.
