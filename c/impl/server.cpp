@@ -31,8 +31,10 @@ namespace {
   tensorhub::server_security keys;
   keys.keys = {&required(given.public_key, "options.public_key"), given.secret_key};
   for (std::size_t i = 0; i < given.allowed_key_count; ++i) {
-    const char* const key = (&required(given.allowed_keys, "options.allowed_keys"))[i];
-    keys.allowed_clients.emplace(&required(key, "one of options.allowed_keys"), std::string{});
+    const char* const given_line = (&required(given.allowed_keys, "options.allowed_keys"))[i];
+    const std::string_view line{&required(given_line, "one of options.allowed_keys")};
+    const std::string_view key = line.substr(0, line.find(' '));
+    keys.allowed_clients.emplace(std::string{key}, tensorhub::client_rules_of(line.substr(key.size())));
   }
   out.security = std::move(keys);
   return out;

@@ -104,7 +104,7 @@ class standby_candidate {
   [[nodiscard]] reference_server_statistics statistics() const;
 
   /// Like `reference_server::allow` and `revoke`, for the running server and all later ones.
-  void allow(const std::string& key, const std::string& name = {});
+  void allow(const std::string& key, const client_rules& rules = {});
   bool revoke(const std::string& key);
 
  private:

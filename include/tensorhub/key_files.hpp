@@ -4,12 +4,23 @@
 ///
 ///     server.secret     mode 0600      server.public     mode 0644        clients.allow    mode 0644
 ///       public <key>                     <key>                              # a comment
-///       secret <key>                                                        <public key> [name]
+///       secret <key>                                                        <public key> [name] [rules]
+///                                                                           # 1 keys
+///
+/// Rules are `models=` and `replicas=`, each with patterns, and `may=` with rights (types/client_rules.hpp),
+/// with commas between:
+///
+///     <public key> trainer  models=policy-* replicas=trainer-* may=publish,serve,retain,replace
+///     <public key> rollouts models=policy-* replicas=rollout-* may=read,serve
+///     <public key> spot     models=policy-* may=read
+///     <public key> oncall   may=look,evict
+///
+/// The last line of a list may say how many keys it has: a list that is read while it is being written is
+/// refused then.
 ///
 /// A comment is a line that begins with "# ": a key may begin with "#", but contains no space. Files larger
-/// than
-/// the limits below are refused. A secret file that other users may read is refused, as ssh does. No function
-/// overwrites an existing file.
+/// than the limits below are refused. A secret file that other users may read is refused, as ssh does, and so
+/// is any of these files that they may write. No function overwrites an existing file.
 ///
 /// The functions throw `system_failed` for files that cannot be read or written, and `invalid_argument` for
 /// wrong contents. The error always names the file, and never quotes a secret file.
@@ -25,7 +36,6 @@ namespace tensorhub::inline TENSORHUB_MODE {
 namespace limits {
 inline constexpr std::size_t key_file_bytes = 4096;
 inline constexpr std::size_t allow_list_bytes = 4u << 20;  ///< about 60,000 keys with names
-inline constexpr std::size_t client_name_bytes = 128;      ///< name in an entry of the allow-list
 }  // namespace limits
 
 /// Writes `<folder>/<name>.secret` (mode 0600) and `<folder>/<name>.public`; creates the folder (mode 0700)
@@ -39,9 +49,10 @@ void write_curve_keys(const std::string& folder, const std::string& name, const 
 /// Reads a `.public` file.
 [[nodiscard]] std::string read_public_key(const std::string& file);
 
-/// Reads a file with one line per client: its public key, and optionally a name.
-[[nodiscard]] client_allow_list read_allow_list(const std::string& file);
+/// Reads a file with one line per client. `is_counted`: whether its last line says how many there are.
+[[nodiscard]] client_allow_list read_allow_list(const std::string& file, bool* is_counted = nullptr);
 
+/// With its number of keys.
 void write_allow_list(const std::string& file, const client_allow_list& allowed);
 
 }  // namespace tensorhub::inline TENSORHUB_MODE

@@ -21,6 +21,9 @@
 /// server
 /// on another. key_files.hpp stores keys in files; `reference_server --make-keys` creates them.
 ///
+/// What a key may do, and about which models, types/client_rules.hpp says: give each role a key of its own,
+/// and no more rights than it needs.
+///
 /// Data connections are secured by other means: transports/README.md.
 ///
 /// Thread safety: values; the functions may be called from any thread.
@@ -31,6 +34,7 @@
 #include <string_view>
 
 #include "tensorhub/detail/build_mode.hpp"
+#include "tensorhub/types/client_rules.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE {
 
@@ -45,8 +49,9 @@ struct curve_key_pair {
   bool operator==(const curve_key_pair&) const = default;
 };
 
-/// The admitted public keys, each with a name for log lines (which may be empty).
-using client_allow_list = std::map<std::string, std::string>;
+/// The admitted public keys, and what the owner of each may do. A name alone (which may be empty) names no
+/// rights: `rights_of_unnamed`.
+using client_allow_list = std::map<std::string, client_rules>;
 
 /// The field `security` of `reference_server_options`.
 struct server_security {

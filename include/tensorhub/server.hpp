@@ -94,10 +94,9 @@ class catalog_server {
   [[nodiscard]] server_epoch epoch() const noexcept;
   [[nodiscard]] reference_server_statistics statistics() const noexcept;
 
-  /// Admits clients with this public key from now on. Throws `invalid_argument` if the key is invalid, or if
-  /// the server
-  /// was made without security.
-  void allow(const std::string& key, std::string name = {});
+  /// Admits clients with this public key from now on, or changes what they may do. Throws `invalid_argument`
+  /// if the key is invalid, or if the server was made without security.
+  void allow(const std::string& key, client_rules rules = {});
   /// Stops admitting clients with this public key, and drops messages on their existing connections. False:
   /// the key
   /// was not allowed.

@@ -223,7 +223,7 @@ tensorhub::reference_server_options server_options_of(const nb::dict& given) {
   from.take("secret_key", security.keys.secret_key);
   from.take("allowed", allowed);
   if (!security.keys.secret_key.empty() || !security.keys.public_key.empty() || !allowed.empty()) {
-    security.allowed_clients = std::move(allowed);
+    for (auto& [key, line] : allowed) security.allowed_clients.emplace(key, tensorhub::client_rules_of(line));
     out.security = std::move(security);
   }
   from.end();

@@ -22,7 +22,9 @@ class server {
                 std::make_shared<tensorhub::reference_server<>>(server_options_of(given))} {}
 
   [[nodiscard]] std::string address() const { return server_.use()->address(); }
-  void allow(const std::string& key, const std::string& name) const { server_.use()->allow(key, name); }
+  void allow(const std::string& key, const std::string& name) const {
+    server_.use()->allow(key, tensorhub::client_rules_of(name));
+  }
   [[nodiscard]] bool revoke(const std::string& key) const { return server_.use()->revoke(key); }
   [[nodiscard]] nb::dict statistics() const { return told(server_.use()->statistics()); }
   void close() { server_.drop(); }
@@ -55,7 +57,11 @@ void bind_server(nb::module_& module) {
   });
   module.def("read_keys", [](const std::string& file) { return told(tensorhub::read_curve_keys(file)); });
   module.def("read_public_key", &tensorhub::read_public_key);
-  module.def("read_allow_list", &tensorhub::read_allow_list);
+  module.def("read_allow_list", [](const std::string& file) {
+    std::map<std::string, std::string> out;
+    for (const auto& [key, rules] : tensorhub::read_allow_list(file)) out.emplace(key, to_string(rules));
+    return out;
+  });
 }
 
 }  // namespace tensorhub_python

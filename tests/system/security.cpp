@@ -278,6 +278,41 @@ TEST_CASE("security: a revoked key is not heard any more, and comes in no more")
   CHECK(good.worker.update().version == 2);
 }
 
+TEST_CASE("security: an incarnation is proved to be its key's, to the next server as well") {
+  secured_server next;
+  const curve_key_pair second = make_curve_keys();
+  next.server->allow(second.public_key, "another one");
+  auto options = next.options_of("trainer-0", next.good);
+  std::optional<trainer> source;
+  raw_client forger{next, second};
+  {
+    secured_server first;
+    first.server->allow(next.good.public_key);
+    options.server = first.server->address() + "," + next.server->address();
+    options.security->server_key = first.keys.public_key + "," + next.keys.public_key;
+    options.server_timeout = 300ms;
+    source.emplace(options);
+    source->memory.fill(1);
+    source->worker.publish(1);
+    // To the next server the forger is the first to speak as this worker.
+    const std::uint64_t victim = source->worker.self().value;
+    forger.say(victim, 1, tensorhub::messages::list_request{});
+    CHECK(holds_alternative<tensorhub::messages::list_reply>(forger.hear().body));
+    tensorhub::messages::join_request join;
+    join.model = "policy";
+    join.replica = "trainer-0";
+    forger.say(victim, 2, join);
+    const auto answer = forger.hear();
+    const auto* refused = get_if<tensorhub::messages::join_reply>(&answer.body);
+    REQUIRE(refused != nullptr);
+    CHECK(refused->result.code == errc::refused);
+    CHECK(next.seen().forged_messages == 1);
+  }
+  CHECK(eventually([&] { return next.seen().workers == 1; }));
+  rollout reader{next.options_of("rollout-0", next.good)};
+  CHECK(reader.worker.update(exactly(1), 20s).version == 1);
+}
+
 TEST_CASE("security: an incarnation belongs to the key that it came with") {
   secured_server door;
   const curve_key_pair second = make_curve_keys();
@@ -465,12 +500,20 @@ TEST_CASE("security: keys in files") {
   CHECK(code_of([&] { static_cast<void>(read_curve_keys(secret)); }, &sentence) == errc::invalid_argument);
   CHECK(contains(sentence, "chmod 600"));
   CHECK(!contains(sentence, keys.secret_key));
+}
 
+TEST_CASE("security: an allow-list in a file") {
+  using namespace tensorhub;
+  const temporary_folder folder;
+  const curve_key_pair keys = make_curve_keys();
+  std::string sentence;
   const auto list = folder.path / "clients.allow";
   client_allow_list allowed{{keys.public_key, "all the rollouts"}, {make_curve_keys().public_key, ""}};
   for (int i = 0; i < 200; ++i) allowed.emplace(make_curve_keys().public_key, "n" + std::to_string(i));
   write_allow_list(list, allowed);
-  CHECK(read_allow_list(list) == allowed);
+  bool is_counted = false;
+  CHECK(read_allow_list(list, &is_counted) == allowed);
+  CHECK(is_counted);
   const auto write = [&](const std::string& name, const std::string& text, ::mode_t mode) {
     std::ofstream{folder.path / name} << text;
     REQUIRE(::chmod((folder.path / name).c_str(), mode) == 0);
@@ -479,6 +522,20 @@ TEST_CASE("security: keys in files") {
   CHECK(code_of([&] { static_cast<void>(read_allow_list(write("a", "# x\nnokey name\n", 0644))); },
                 &sentence) == errc::invalid_argument);
   CHECK(contains(sentence, "line 2"));
+  const std::string line = keys.public_key + " rollouts models=policy-* may=read,serve\n";
+  const client_allow_list ruled = read_allow_list(write("f", line, 0644), &is_counted);
+  CHECK_FALSE(is_counted);
+  CHECK(to_string(ruled.at(keys.public_key)) == "rollouts models=policy-* may=read,serve");
+  CHECK(code_of([&] { static_cast<void>(read_allow_list(write("g", line + "# 2 keys\n", 0644))); },
+                &sentence) == errc::invalid_argument);
+  CHECK(contains(sentence, "says that it has 2 keys, and has 1"));
+  CHECK(code_of(
+            [&] { static_cast<void>(read_allow_list(write("h", keys.public_key + " x may=write\n", 0644))); },
+            &sentence) == errc::invalid_argument);
+  CHECK(contains(sentence, "line 1: 'may=write'"));
+  CHECK(code_of([&] { static_cast<void>(read_allow_list(write("i", line, 0664))); }, &sentence) ==
+        errc::invalid_argument);
+  CHECK(contains(sentence, "written by others"));
   CHECK(code_of([&] {
           static_cast<void>(
               read_allow_list(write("b", std::string(limits::allow_list_bytes + 1, '#'), 0644)));

@@ -55,7 +55,9 @@ class driver {
   }
   void send_as(incarnation worker, std::uint64_t sequence, messages::message body,
                std::uint64_t acknowledged = 0, std::vector<request_sequence> open = {}) {
-    core.receive(now, {worker.value, {sequence}, {acknowledged}, std::move(body), std::move(open)});
+    const auto client = clients.find(worker);
+    core.receive(now, {worker.value, {sequence}, {acknowledged}, std::move(body), std::move(open)},
+                 client == clients.end() ? client_identity{} : client->second);
     collect();
   }
   void pass(std::chrono::milliseconds time) {
@@ -82,6 +84,21 @@ class driver {
       return out;
     }
     return std::nullopt;
+  }
+  /// How a request ended, whatever the type of its answer; empty: it was not answered. Takes the answer out.
+  [[nodiscard]] std::optional<messages::status> result_of(incarnation worker, std::uint64_t sequence) {
+    auto& inbox = inboxes_[worker];
+    const auto at = std::ranges::find_if(
+        inbox, [&](const messages::envelope& each) { return each.sequence.value == sequence; });
+    if (at == inbox.end()) return std::nullopt;
+    messages::status out;
+    visit(
+        [&](const auto& reply) {
+          if constexpr (requires { reply.result.sentence; }) out = reply.result;
+        },
+        at->body);
+    inbox.erase(at);
+    return out;
   }
   /// The oldest push of this type.
   template <typename Push>
@@ -264,6 +281,7 @@ class driver {
   Catalog core;
   time_point now{1'000'000'000};
   std::string consistency_name = "group_consistent";
+  std::map<incarnation, client_identity> clients;  ///< whose connections they are; none: without security
 
  private:
   void collect() {

@@ -146,10 +146,11 @@ TEST_CASE("codec: golden frames of protocol 6") {
     join.capability_key = "k";
     join.before = {{10}, false, true};
     join.barred = {incarnation{11}};
+    join.proof = {12, 13};
     const messages::envelope m{1, {2}, {}, join};
     CHECK(hex(out.encode(m)) == header +
                                     "0000"
-                                    "46010000"
+                                    "56010000"
                                     "00000000"
                                     "0100000000000000"
                                     "0200000000000000"
@@ -214,7 +215,9 @@ TEST_CASE("codec: golden frames of protocol 6") {
                                     "6b"                    // capability key
                                     "0a000000000000000001"  // the server before; returns
                                     "0100000000000000"      // one barred reader
-                                    "0b00000000000000");
+                                    "0b00000000000000"
+                                    "0c00000000000000"  // proof
+                                    "0d00000000000000");
   }
   SUBCASE("update_request") {
     messages::update_request request{{3}, exactly(7), 500, messages::update_reach::prefer_local, {}};

@@ -155,8 +155,8 @@ inline auto fields(msg::past& m) {
   return std::tie(a, b, c);
 }
 inline auto fields(msg::join_request& m) {
-  auto& [a, b, c, d, e, f, g, h, i, j, k, l, n, o, p, q, r, s, t, u, v, w, x, y, z, z1] = m;
-  return std::tie(a, b, c, d, e, f, g, h, i, j, k, l, n, o, p, q, r, s, t, u, v, w, x, y, z, z1);
+  auto& [a, b, c, d, e, f, g, h, i, j, k, l, n, o, p, q, r, s, t, u, v, w, x, y, z, z1, z2] = m;
+  return std::tie(a, b, c, d, e, f, g, h, i, j, k, l, n, o, p, q, r, s, t, u, v, w, x, y, z, z1, z2);
 }
 inline auto fields(msg::join_reply& m) {
   auto& [a, b, c, d, e, f, g, h, i] = m;

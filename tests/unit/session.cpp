@@ -620,7 +620,7 @@ const messages::goodbye_push not_heard{server_epoch{77}, false, {errc::disconnec
 void go_on(driver& worker, const std::optional<remote_region>& control) {
   REQUIRE(worker.core.may_return());
   worker.clear_output();
-  worker.core = worker.core.successor(worker.now, {43}, control);
+  worker.core = worker.core.successor(worker.now, {{43}, {}}, control);
 }
 
 TEST_CASE("session: a worker that was not heard goes on as another incarnation, with what it holds") {

@@ -3,6 +3,7 @@
 //
 //     reference_server --address tcp://0.0.0.0:5570
 
+#include <algorithm>
 #include <charconv>
 #include <chrono>
 #include <csignal>
@@ -23,6 +24,7 @@
 #include <tensorhub/server.hpp>
 #include <tensorhub/tensorhub.hpp>
 #include <utility>
+#include <vector>
 
 #include "ask.hpp"
 #if REFERENCE_SERVER_HAS_ETCD
@@ -58,11 +60,16 @@ constexpr std::string_view usage =
     "  --ask retain|pin|release|roll-back ADDRESS MODEL NUMBER, --ask evict|drain|resume ADDRESS MODEL "
     "REPLICA\n"
     "                         gives a running server an order, and ends\n"
-    "  --make-keys F          makes the folder F with a key pair of a server, one of clients, and a list "
-    "that\n"
-    "                         allows those; then ends\n"
+    "  --make-keys F          makes the folder F with a key pair of a server, one of each --client (else of "
+    "one "
+    "named\n"
+    "                         client), and a list that allows those; then ends\n"
+    "  --client \"NAME RULES\"  before --make-keys, once for each role: \"trainer "
+    "may=publish,serve,retain,replace\"\n"
     "  --keys F/server.secret with --allow: only clients with a key on the list are let in (CURVE)\n"
-    "  --allow F/clients.allow  a public key and a name per line; read again at SIGHUP\n"
+    "  --allow F/clients.allow  a public key, a name and rules per line (models=, replicas=, may=); read "
+    "again at\n"
+    "                         SIGHUP\n"
     "It prints its address, serves until it gets SIGINT or SIGTERM, and needs no files.\n";
 
 [[noreturn]] void refuse(const std::string& sentence) {
@@ -90,16 +97,23 @@ struct settings {
   std::uint32_t lease_s = 5;
 };
 
-[[noreturn]] void make_keys(const std::string& name) {
+[[noreturn]] void make_keys(const std::string& name, std::vector<tensorhub::client_rules> clients) {
   const std::filesystem::path folder = name;
-  const tensorhub::curve_key_pair client = tensorhub::make_curve_keys();
+  if (clients.empty()) clients.emplace_back("client");
   tensorhub::write_curve_keys(folder, "server", tensorhub::make_curve_keys());
-  tensorhub::write_curve_keys(folder, "client", client);
-  tensorhub::write_allow_list(folder / "clients.allow", {{client.public_key, "client"}});
+  tensorhub::client_allow_list allowed;
+  std::string secrets;
+  for (tensorhub::client_rules& each : clients) {
+    const tensorhub::curve_key_pair keys = tensorhub::make_curve_keys();
+    tensorhub::write_curve_keys(folder, each.name, keys);
+    secrets += (secrets.empty() ? "" : ", ") + each.name + ".secret";
+    allowed.emplace(keys.public_key, std::move(each));
+  }
+  tensorhub::write_allow_list(folder / "clients.allow", allowed);
   std::printf(
-      "%s: server.secret and clients.allow are for the server (--keys, --allow); server.public and "
-      "client.secret for the workers (tensorhub::read_public_key, read_curve_keys)\n",
-      name.c_str());
+      "%s: server.secret and clients.allow are for the server (--keys, --allow); server.public is for all "
+      "workers, and of %s each for its own (tensorhub::read_public_key, read_curve_keys)\n",
+      name.c_str(), secrets.c_str());
   std::exit(0);
 }
 
@@ -107,11 +121,20 @@ struct settings {
 template <typename Server>
 void read_list_again(Server& server, const std::string& file, tensorhub::client_allow_list& present) {
   try {
-    tensorhub::client_allow_list wanted = tensorhub::read_allow_list(file);
-    for (const auto& [key, name] : present) {
+    bool is_counted = false;
+    tensorhub::client_allow_list wanted = tensorhub::read_allow_list(file, &is_counted);
+    const auto gone =
+        std::ranges::count_if(present, [&](const auto& entry) { return !wanted.contains(entry.first); });
+    if (!is_counted && 2 * static_cast<std::size_t>(gone) > present.size())
+      throw tensorhub::error(tensorhub::errc::invalid_argument,
+                             "'" + file + "' would revoke " + std::to_string(gone) + " of " +
+                                 std::to_string(present.size()) +
+                                 " keys, and does not say that it is whole: end it with the line '# " +
+                                 std::to_string(wanted.size()) + " keys'");
+    for (const auto& [key, rules] : present) {
       if (!wanted.contains(key)) server.revoke(key);
     }
-    for (const auto& [key, name] : wanted) server.allow(key, name);
+    for (const auto& [key, rules] : wanted) server.allow(key, rules);
     present = std::move(wanted);
     std::printf("allowed now: %zu keys\n", present.size());
   } catch (const tensorhub::error& e) {
@@ -120,8 +143,16 @@ void read_list_again(Server& server, const std::string& file, tensorhub::client_
   std::fflush(stdout);
 }
 
+tensorhub::client_rules client_named(const std::string& text) {
+  tensorhub::client_rules out = tensorhub::client_rules_of(text);
+  if (out.name.empty() || out.name.find_first_of(" /") != std::string::npos)
+    refuse("--client wants a name, which becomes a file's, and rules, not '" + text + "'");
+  return out;
+}
+
 settings parse(int argc, char** argv) {
   settings out;
+  std::vector<tensorhub::client_rules> clients;
   for (int i = 1; i < argc; ++i) {
     const std::string name = argv[i];
     if (name == "--help" || name == "-h") {
@@ -132,7 +163,9 @@ settings parse(int argc, char** argv) {
     const std::string value = argv[++i];
     auto& catalog = out.server.catalog;
     if (name == "--make-keys") {
-      make_keys(value);
+      make_keys(value, std::move(clients));
+    } else if (name == "--client") {
+      clients.push_back(client_named(value));
     } else if (name == "--keys") {
       out.keys = value;
     } else if (name == "--allow") {

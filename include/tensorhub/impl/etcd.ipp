@@ -32,14 +32,14 @@ TENSORHUB_DECL reference_server_statistics standby_candidate::statistics() const
   return server_ ? server_->statistics() : reference_server_statistics{};
 }
 
-TENSORHUB_DECL void standby_candidate::allow(const std::string& key, const std::string& name) {
+TENSORHUB_DECL void standby_candidate::allow(const std::string& key, const client_rules& rules) {
   const std::lock_guard lock{mutex_};
   if (!options_.server.security)
     throw error(errc::invalid_argument, "this server has no allow-list: it admits every client");
   if (!is_curve_key(key))
     throw error(errc::invalid_argument, "'" + key.substr(0, 64) + "' is no public key of 40 characters");
-  options_.server.security->allowed_clients.insert_or_assign(key, name);
-  if (server_) server_->allow(key, name);
+  options_.server.security->allowed_clients.insert_or_assign(key, rules);
+  if (server_) server_->allow(key, rules);
 }
 
 TENSORHUB_DECL bool standby_candidate::revoke(const std::string& key) {

@@ -8,9 +8,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
+#include <charconv>
 #include <cstring>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -35,6 +38,8 @@ namespace key_files_detail {
     fail(errc::system_failed, file, "is no regular file");
   if (secret && (about.st_mode & 077u) != 0)
     fail(errc::invalid_argument, file, "can be read by others: keys in it are no secret; chmod 600 it");
+  if ((about.st_mode & 022u) != 0)
+    fail(errc::invalid_argument, file, "can be written by others, who could let in anybody; chmod go-w it");
   std::string text;
   std::array<char, 4096> piece{};
   for (;;) {
@@ -74,6 +79,15 @@ inline void write_new(const std::string& file, std::string_view text, mode_t mod
   while (!line.empty() && (line.front() == ' ' || line.front() == '\t')) line.remove_prefix(1);
   return line;
 }
+/// "# 3 keys" is 3.
+[[nodiscard]] inline std::optional<std::size_t> count_in(std::string_view line) noexcept {
+  if (!line.starts_with("# ") || !line.ends_with(" keys")) return std::nullopt;
+  line = line.substr(2, line.size() - 7);
+  std::size_t count = 0;
+  const auto [end, failed] = std::from_chars(line.data(), line.data() + line.size(), count);
+  return failed == std::errc{} && end == line.data() + line.size() ? std::optional{count} : std::nullopt;
+}
+
 [[nodiscard]] inline bool says_nothing(std::string_view line) noexcept {
   return line.empty() || line == "#" || line.starts_with("# ");
 }
@@ -121,37 +135,50 @@ TENSORHUB_DECL std::string read_public_key(const std::string& file) {
                          "has no public key in its first line (such a file ends in .public)");
 }
 
-TENSORHUB_DECL client_allow_list read_allow_list(const std::string& file) {
-  const std::string text = key_files_detail::read(file, limits::allow_list_bytes, false);
+TENSORHUB_DECL client_allow_list read_allow_list(const std::string& file, bool* is_counted) {
+  using namespace key_files_detail;
+  const std::string text = read(file, limits::allow_list_bytes, false);
   client_allow_list out;
+  std::optional<std::size_t> count;
   std::size_t number = 0;
   for (std::string_view left = text; !left.empty();) {
-    const std::string_view line = key_files_detail::take_line(left);
+    std::string_view line = take_line(left);
     ++number;
-    if (key_files_detail::says_nothing(line)) continue;
+    if (const auto said = count_in(line)) count = said;
+    if (says_nothing(line)) continue;
     std::string key{line.substr(0, line.find_first_of(" \t"))};
-    std::string_view name = line.substr(key.size());
-    while (!name.empty() && (name.front() == ' ' || name.front() == '\t')) name.remove_prefix(1);
-    if (!is_curve_key(key) || name.size() > limits::client_name_bytes) {
-      key_files_detail::fail(errc::invalid_argument, file,
-                             "has in line " + std::to_string(number) +
-                                 " no public key of 40 characters with a name of at most 128 bytes");
+    if (!is_curve_key(key))
+      fail(errc::invalid_argument, file,
+           "has in line " + std::to_string(number) + " no public key of 40 characters");
+    try {
+      out.insert_or_assign(key, client_rules_of(line.substr(key.size())));
+    } catch (const error& e) {
+      fail(e.code(), file, "is wrong in line " + std::to_string(number) + ": " + e.sentence());
     }
-    out.insert_or_assign(std::move(key), std::string{name});
   }
+  if (count && *count != out.size())
+    fail(errc::invalid_argument, file,
+         "says that it has " + std::to_string(*count) + " keys, and has " + std::to_string(out.size()) +
+             ": it was read while it was being written, or its last line was not kept up to date");
+  if (is_counted != nullptr) *is_counted = count.has_value();
   return out;
 }
 
 TENSORHUB_DECL void write_allow_list(const std::string& file, const client_allow_list& allowed) {
-  std::string text = "# public key, name\n";
-  for (const auto& [key, name] : allowed) {
-    if (!is_curve_key(key) || name.find('\n') != std::string::npos || name.size() > limits::client_name_bytes)
-      key_files_detail::fail(
-          errc::invalid_argument, file,
-          "is not written: the entry '" + name.substr(0, 64) + "' has no public key, or a name of two lines");
-    text.append(key).append(name.empty() ? "" : " ").append(name).append("\n");
+  using namespace key_files_detail;
+  std::string text = "# public key, name, rules (tensorhub/key_files.hpp)\n";
+  for (const auto& [key, rules] : allowed) {
+    const std::string entry = to_string(rules);
+    if (!is_curve_key(key))
+      fail(errc::invalid_argument, file,
+           "is not written: '" + key.substr(0, 64) + "' is no public key of 40 characters");
+    if (client_rules_of(entry) != rules)
+      fail(errc::invalid_argument, file,
+           "is not written: the rules of '" + rules.name.substr(0, 64) + "' cannot be written in one line");
+    text.append(key).append(entry.empty() ? "" : " ").append(entry).append("\n");
   }
-  key_files_detail::write_new(file, text, 0644);
+  text.append("# ").append(std::to_string(allowed.size())).append(" keys\n");
+  write_new(file, text, 0644);
 }
 
 }  // namespace tensorhub::inline TENSORHUB_MODE

@@ -85,6 +85,8 @@ TENSORHUB_DECL void write(page& out, const reference_server_statistics& seen, co
               seen.workers_replaced);
   out.counter("tensorhub_server_workers_unruly_total", "Workers declared dead that had broken the protocol.",
               about, seen.workers_unruly);
+  out.counter("tensorhub_server_requests_refused_total", "Requests for which the key lacks the right.", about,
+              seen.requests_refused);
   out.outcomes("tensorhub_server_joins_refused_total", "Joins refused.", about, "reason", seen.joins_refused,
                0, false);
   out.outcomes("tensorhub_server_publishes_total", "Publishes answered.", about, "result", seen.publishes);

@@ -56,10 +56,10 @@ TENSORHUB_DECL void check_pair(const curve_key_pair& keys, const std::string& wh
 
 TENSORHUB_DECL void validate(const server_security& security) {
   security_detail::check_pair(security.keys, "server_security::keys");
-  for (const auto& [key, name] : security.allowed_clients) {
+  for (const auto& [key, rules] : security.allowed_clients) {
     if (!is_curve_key(key)) {
       throw error(errc::invalid_argument, "server_security::allowed_clients has '" + key.substr(0, 64) +
-                                              "' (" + name.substr(0, 64) +
+                                              "' (" + rules.name.substr(0, 64) +
                                               "), which is no public key of 40 characters");
     }
   }

@@ -28,6 +28,7 @@
 #include "tensorhub/service/curve_guard.hpp"
 #include "tensorhub/service/recorders.hpp"
 #include "tensorhub/service/zmq_socket.hpp"
+#include "tensorhub/types/incarnation_proof.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE {
 
@@ -75,11 +76,11 @@ class catalog_server::loop {
     return out;
   }
 
-  void allow(const std::string& key, std::string name = {}) {
+  void allow(const std::string& key, client_rules rules) {
     if (!guard_) throw error(errc::invalid_argument, "this server has no allow-list: it admits every client");
     if (!is_curve_key(key))
       throw error(errc::invalid_argument, "'" + key.substr(0, 64) + "' is no public key of 40 characters");
-    guard_->allow(key, std::move(name));
+    guard_->allow(key, std::move(rules));
   }
   bool revoke(const std::string& key) { return guard_ && guard_->revoke(key); }
 
@@ -87,7 +88,8 @@ class catalog_server::loop {
   /// The connection of an incarnation, and the key that owns it.
   struct route {
     std::string connection{};  ///< its ROUTER identity; five bytes unless the peer chose its own
-    std::string key{};         ///< public key; empty without security
+    client_identity client{};  ///< whose it is, and what it may do; empty without security
+    std::uint64_t as_of = 0;   ///< `curve_guard::changes` when that was looked up
   };
 
   [[nodiscard]] static options checked(options how) {
@@ -113,6 +115,7 @@ class catalog_server::loop {
                "reference_server_options::security (program: --keys and --allow)",
            {}});
     }
+    say_unnamed_rights();
     static constexpr std::chrono::milliseconds pause_after_failure{10};
     while (!stop.stop_requested()) {
       try {
@@ -122,6 +125,19 @@ class catalog_server::loop {
         std::this_thread::sleep_for(pause_after_failure);
       }
     }
+  }
+
+  void say_unnamed_rights() const {
+    if (!options_.security) return;
+    const auto& allowed = options_.security->allowed_clients;
+    const auto unnamed =
+        std::ranges::count_if(allowed, [](const auto& entry) { return !entry.second.may.has_value(); });
+    if (unnamed > 0)
+      say({log_level::warning,
+           std::to_string(unnamed) + " of " + std::to_string(allowed.size()) +
+               " keys on the allow-list have no rights named: each may " + to_string(rights_of_unnamed) +
+               "; give each role its own key, with models=, replicas= and may= (tensorhub/key_files.hpp)",
+           {}});
   }
 
   /// One round of the thread: what is due, what has come; then it waits.
@@ -207,37 +223,62 @@ class catalog_server::loop {
     }
     if (decoded.message.sender == 0) return count_bad();
     messages_.fetch_add(1, std::memory_order_relaxed);
-    if (!remember(incarnation{decoded.message.sender}, from)) return;
-    catalog_.receive(clock_.now(), decoded.message);
+    if (guard_ && !proves_itself(decoded.message, from)) return;
+    if (const route* known = remember(incarnation{decoded.message.sender}, from))
+      catalog_.receive(clock_.now(), decoded.message, known->client);
+  }
+
+  /// A join shows that the incarnation belongs to the connection's key. False: it does not, and the message
+  /// must be dropped.
+  bool proves_itself(const messages::envelope& said, std::string_view from) {
+    const auto* join = get_if<messages::join_request>(&said.body);
+    if (join == nullptr) return true;
+    const std::string key{property("User-Id")};
+    const incarnation sender{said.sender};
+    if (sender == incarnation_of(key, join->proof)) return true;
+    forged_.fetch_add(1, std::memory_order_relaxed);
+    guard_->note(log_level::warning, "refused a join of the client with the key " + key + " at " +
+                                         std::string{property("Peer-Address")} + ": worker " +
+                                         to_hex(sender) + " is not one of that key");
+    messages::join_reply reply;
+    reply.epoch = epoch_;
+    reply.result = {errc::refused, "this incarnation is not proved to be one of the connection's key"};
+    messages::envelope answer{epoch_.value, said.sequence, {}, std::move(reply), {}, said.sender};
+    send(from, answer);
+    return false;
   }
 
   /// Updates the route to the sender: a worker that reconnects has a new one. Routes of unknown incarnations
   /// are
-  /// removed from time to time, so that they cannot fill the memory. False: the message must be dropped.
-  bool remember(incarnation sender, std::string_view from) {
+  /// removed from time to time, so that they cannot fill the memory. Null: the message must be dropped.
+  const route* remember(incarnation sender, std::string_view from) {
     const std::string_view key = guard_ ? property("User-Id") : std::string_view{};
     const auto [entry, fresh] = routes_.try_emplace(sender);
     route& known = entry->second;
-    if (fresh) known.key = key;
-    if (known.key != key) {
+    // Before it has joined, whoever speaks as it may be its owner, which the join will prove.
+    if (fresh || (known.client.key != key && !catalog_.knows(sender))) {
+      depart(sender, known.connection);
+      known = {{}, {std::string{key}, nullptr}, 0};
+    }
+    if (known.client.key != key) {
       forged_.fetch_add(1, std::memory_order_relaxed);
       guard_->note(log_level::warning, "dropped a message of the client with the key " + std::string{key} +
                                            " at " + std::string{property("Peer-Address")} +
                                            ": it says that it is worker " + to_hex(sender) +
-                                           ", which belongs to the key " + known.key);
-      return false;
+                                           ", which belongs to the key " + known.client.key);
+      return nullptr;
     }
-    if (guard_ && !guard_->still_allowed(key)) {
+    if (guard_ && !is_allowed(known)) {
       revoked_.fetch_add(1, std::memory_order_relaxed);
       if (fresh || !known.connection.empty()) say_revoked(sender, from, key);
       depart(sender, known.connection);
       known.connection.clear();
       if (fresh) routes_.erase(entry);
-      return false;
+      return nullptr;
     }
     if (known.connection != from && !arrive(known, sender, from)) {
       if (fresh) routes_.erase(entry);
-      return false;
+      return nullptr;
     }
     if (routes_.size() > 2 * catalog_.worker_count() + 1024) {
       std::erase_if(routes_, [&](const auto& other) {
@@ -246,7 +287,17 @@ class catalog_server::loop {
         return stranger;
       });
     }
-    return true;
+    return &known;
+  }
+
+  /// The key is on the list; what it may do is up to date afterwards.
+  [[nodiscard]] bool is_allowed(route& known) const {
+    const std::uint64_t changes = guard_->changes();
+    if (known.as_of != changes) {
+      known.client.rules = guard_->rules_of(known.client.key);
+      known.as_of = changes;
+    }
+    return known.client.rules != nullptr;
   }
 
   /// Assigns a worker to this connection. False: the connection already has too many workers. (A real worker
@@ -399,8 +450,8 @@ TENSORHUB_DECL server_epoch catalog_server::epoch() const noexcept {
 TENSORHUB_DECL reference_server_statistics catalog_server::statistics() const noexcept {
   return loop_->statistics();
 }
-TENSORHUB_DECL void catalog_server::allow(const std::string& key, std::string name) {
-  loop_->allow(key, std::move(name));
+TENSORHUB_DECL void catalog_server::allow(const std::string& key, client_rules rules) {
+  loop_->allow(key, std::move(rules));
 }
 TENSORHUB_DECL bool catalog_server::revoke(const std::string& key) {
   return loop_->revoke(key);

@@ -40,6 +40,7 @@
 #include "tensorhub/service/catalog/options.hpp"
 #include "tensorhub/service/log.hpp"
 #include "tensorhub/service/messages.hpp"
+#include "tensorhub/types/client_rules.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE {
 
@@ -52,7 +53,9 @@ class catalog {
   catalog& operator=(catalog&& other) noexcept;
 
   /// Handles any message of any worker; never throws because of its contents.
-  void receive(time_point now, const messages::envelope& envelope);
+  /// `from`: whose connection it came by (default: a server without security, where everybody may say
+  /// everything).
+  void receive(time_point now, const messages::envelope& envelope, const client_identity& from = {});
 
   /// Runs the timers: deadlines of waiting requests, silent workers, repeated cut-offs. Call at or after
   /// `next_deadline()`.
@@ -100,7 +103,10 @@ class catalog {
 
   [[nodiscard]] catalog_detail::core& core() noexcept;
   [[nodiscard]] const catalog_detail::core& core() const noexcept;
-  void handle(const messages::envelope& envelope);
+  void handle(const messages::envelope& envelope, const client_identity& client);
+  void join(const messages::envelope& envelope, const client_identity& client);
+  [[nodiscard]] bool ask(const messages::envelope& envelope, const client_rules& rules);
+  void note_rights(catalog_detail::worker_state& worker, const client_rules& rules);
   void dispatch(catalog_detail::worker_state& worker, request_sequence sequence,
                 const messages::message& body);
   template <typename Request>

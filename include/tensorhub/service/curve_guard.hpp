@@ -23,6 +23,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <stop_token>
@@ -70,12 +71,15 @@ class curve_guard {
   curve_guard(const curve_guard&) = delete;
   curve_guard& operator=(const curve_guard&) = delete;
 
-  void allow(const std::string& key, std::string name);
+  void allow(const std::string& key, client_rules rules);
   /// False: the key was not on the list.
   bool revoke(const std::string& key);
 
-  /// Whether the key with which a message's connection was admitted is still on the list.
-  [[nodiscard]] bool still_allowed(std::string_view key) const;
+  /// What the key with which a message's connection was admitted may do now; null: it is not on the list any
+  /// more.
+  [[nodiscard]] std::shared_ptr<const client_rules> rules_of(std::string_view key) const;
+  /// Grows whenever the list changes: the answers of `rules_of` hold until then.
+  [[nodiscard]] std::uint64_t changes() const noexcept { return changes_.load(std::memory_order_acquire); }
 
   /// Queues a line for `take_log`, within the rate limit.
   void note(log_level level, std::string text);
@@ -113,9 +117,10 @@ class curve_guard {
   wake_event signal_;
   std::atomic<std::uint64_t> refused_ = 0;
   std::atomic<std::uint64_t> failed_ = 0;
-  std::atomic<std::uint64_t> revocations_ = 0;
+  std::atomic<std::uint64_t> changes_ = 1;
   mutable std::mutex mutex_;
-  std::unordered_map<std::string, std::string> allowed_;  ///< guarded by mutex_, like the next two
+  std::unordered_map<std::string, std::shared_ptr<const client_rules>>
+      allowed_;  ///< guarded by mutex_, like the next two
   log_limiter limiter_;
   std::vector<log_line> lines_;
   std::unordered_map<std::uint32_t, std::string> addresses_;  ///< by descriptor; used by the thread only

@@ -182,6 +182,8 @@ struct join_request {
   /// Readers that this worker has cut off by order of earlier servers and will never admit again, the latest
   /// last. Some of them may not know that they were declared dead.
   std::vector<incarnation> barred{};
+  digest128
+      proof{};  ///< that the incarnation is this key's (types/incarnation_proof.hpp); zero without security
 };
 struct join_reply {
   status result{};

@@ -25,6 +25,7 @@
 #include "tensorhub/service/messages.hpp"
 #include "tensorhub/service/session/actions.hpp"
 #include "tensorhub/service/session/operations.hpp"
+#include "tensorhub/types/incarnation_proof.hpp"
 #include "tensorhub/types/layout.hpp"
 #include "tensorhub/types/units.hpp"
 
@@ -62,7 +63,7 @@ class session : public session_detail::operations {
   /// The session that goes on as `self`; it joins by itself. Tickets and request numbers continue. `control`:
   /// the control block, if it shows `kept()` at `epoch()`; else nothing is held.
   /// Pre-condition: `may_return()`; the transport says `self` from now on.
-  [[nodiscard]] session successor(time_point now, incarnation self,
+  [[nodiscard]] session successor(time_point now, const proven_incarnation& self,
                                   const std::optional<remote_region>& control) const;
 
   /// Sets the address that the join announces. It is set late because a transport may lose a part that cannot

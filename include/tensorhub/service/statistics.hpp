@@ -87,6 +87,7 @@ struct catalog_statistics {
   std::uint64_t workers_replaced = 0;  ///< replaced by a newer process for the same shard
   std::uint64_t workers_unruly = 0;    ///< declared dead because they broke the protocol, or lingered
   outcome_counts joins_refused{};
+  std::uint64_t requests_refused = 0;  ///< joins and other requests for which the key lacks the right
   outcome_counts publishes{};
   outcome_counts updates{};              ///< `ok`: finished or kept, with all shards of the replica
   std::uint64_t updates_kept = 0;        ///< those of them that already held the version

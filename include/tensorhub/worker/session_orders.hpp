@@ -16,6 +16,7 @@
 #include "tensorhub/error.hpp"
 #include "tensorhub/service/session.hpp"
 #include "tensorhub/types/digest.hpp"
+#include "tensorhub/types/incarnation_proof.hpp"
 #include "tensorhub/types/memory.hpp"
 #include "tensorhub/types/units.hpp"
 #include "tensorhub/types/version_number.hpp"
@@ -88,8 +89,8 @@ void report_end(Holder& holder, session& core, time_point now, const transfer_en
 /// The session has ended because the server did not hear from it (`may_return`): its process goes on as
 /// `next`, with the version that it holds, and joins again.
 template <typename Holder>
-void go_on_as(incarnation next, Holder& holder, session& core, time_point now) {
-  holder.renew(next);
+void go_on_as(const proven_incarnation& next, Holder& holder, session& core, time_point now) {
+  holder.renew(next.id);
   std::optional<remote_region> control;
   if (core.kept()) {
     try {

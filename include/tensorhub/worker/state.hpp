@@ -56,6 +56,8 @@ struct worker_state {
   static constexpr std::chrono::milliseconds answer_margin{2000};
 
   TENSORHUB_DECL worker_state(worker_options whose, worker_policies policies, worker_role as);
+  TENSORHUB_DECL worker_state(worker_options whose, worker_policies policies, worker_role as,
+                              const proven_incarnation& first);
   TENSORHUB_DECL ~worker_state();
   worker_state(const worker_state&) = delete;
   worker_state& operator=(const worker_state&) = delete;
@@ -132,7 +134,8 @@ struct worker_state {
   client_type client;  ///< last: its thread uses everything above
 
  private:
-  [[nodiscard]] TENSORHUB_DECL session_options told_to_session(const worker_policies& policies) const;
+  [[nodiscard]] TENSORHUB_DECL session_options told_to_session(const worker_policies& policies,
+                                                               digest128 proof) const;
 
   // ---- the session's actions (client thread or a caller's thread; the client's mutex is held)
 

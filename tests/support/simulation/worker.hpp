@@ -317,7 +317,7 @@ class simulated_worker {
     const auto next = world_.returns_as(*this);
     if (!next) return false;
     data_shell memory{*this};
-    worker_detail::go_on_as(*next, memory, core_, events_->now());
+    worker_detail::go_on_as({*next, {}}, memory, core_, events_->now());
     return true;
   }
   /// Runs an action now, or after the pause.

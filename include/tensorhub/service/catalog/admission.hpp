@@ -20,9 +20,16 @@
 
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/service/catalog/core.hpp"
+#include "tensorhub/types/client_rules.hpp"
 #include "tensorhub/types/layout.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::catalog_detail {
+
+/// A join that waits until the server has learnt the layout.
+struct waiting_join {
+  messages::envelope said{};
+  client_identity client{};
+};
 
 class admission {
  public:
@@ -124,7 +131,8 @@ class admission {
   /// Which worker is asked for the layout that this join lacks; empty: enough were asked lately, and the join
   /// waits for their answers.
   [[nodiscard]] std::optional<asked_worker> whom_to_ask(const messages::envelope& said,
-                                                        const messages::join_request& join) {
+                                                        const messages::join_request& join,
+                                                        const client_identity& client) {
     const asked_worker sender{incarnation{said.sender}, said.sequence};
     const auto model = core_.models.find(join.model);
     const bool is_known = model != core_.models.end() && model->second.layouts[join.shard.index].has_value();
@@ -145,17 +153,17 @@ class admission {
     const auto other = std::ranges::find_if(
         search.waiting, [&](const auto& entry) { return !search.asked.contains(entry.first); });
     if (out && was_asked && other != search.waiting.end()) {
-      out = asked_worker{other->first, other->second.sequence};
+      out = asked_worker{other->first, other->second.said.sequence};
       search.waiting.erase(other);
       --waiting_;
     }
     if (out) search.asked[out->from] = core_.now;
     if ((!out || out->from != sender.from) && waiting_ < most_waiting)
-      waiting_ += search.waiting.emplace(sender.from, said).second ? 1 : 0;
+      waiting_ += search.waiting.emplace(sender.from, waiting_join{said, client}).second ? 1 : 0;
     return out;
   }
   /// Joins that waited for a layout which the server has learnt since.
-  [[nodiscard]] std::vector<messages::envelope> take_told() { return std::exchange(told_, {}); }
+  [[nodiscard]] std::vector<waiting_join> take_told() { return std::exchange(told_, {}); }
   /// The worker does not wait to join (any more).
   void forget(incarnation id) {
     for (auto& [which, search] : searches_) {
@@ -167,8 +175,8 @@ class admission {
  private:
   using shard_name = std::pair<std::string, std::uint32_t>;  ///< model and shard
   struct layout_search {
-    std::map<incarnation, time_point> asked{};            ///< and when
-    std::map<incarnation, messages::envelope> waiting{};  ///< joins of others
+    std::map<incarnation, time_point> asked{};      ///< and when
+    std::map<incarnation, waiting_join> waiting{};  ///< of others
   };
 
   [[nodiscard]] bool is_silent(const std::pair<const incarnation, time_point>& asked) const noexcept {
@@ -178,7 +186,7 @@ class admission {
   void end_search(const shard_name& which) {
     const auto search = searches_.find(which);
     if (search == searches_.end()) return;
-    for (auto& [from, said] : search->second.waiting) told_.push_back(std::move(said));
+    for (auto& [from, join] : search->second.waiting) told_.push_back(std::move(join));
     waiting_ -= search->second.waiting.size();
     searches_.erase(search);
   }
@@ -249,7 +257,7 @@ class admission {
   std::string_view consistency_;
   std::map<shard_name, layout_search> searches_;
   std::size_t waiting_ = 0;  ///< joins in all searches
-  std::vector<messages::envelope> told_;
+  std::vector<waiting_join> told_;
 };
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::catalog_detail

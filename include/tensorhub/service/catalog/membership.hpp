@@ -42,7 +42,8 @@ class membership {
         admission_{core, core.policy.name} {}
 
   /// `join`: the body of `said`.
-  void on_join(const messages::envelope& said, const messages::join_request& join) {
+  void on_join(const messages::envelope& said, const messages::join_request& join,
+               const client_identity& client) {
     const incarnation from{said.sender};
     const request_sequence sequence = said.sequence;
     if (dead_.contains(from)) return notify_goodbye(from);
@@ -54,16 +55,18 @@ class membership {
     reply.result = check_place(from, join);
     if (reply.result.ok() && join.before.returns) reply.result = check_vacant(from, join);
     if (reply.result.ok()) reply.result = check_not_split(from, join);
+    if (reply.result.ok()) reply.result = check_replaces(from, join, client);
     if (reply.result.ok()) reply.result = admission_.check_join(from, join);
     if (reply.result.ok()) reply.result = admission_.check_layout(join, reply.wants_layout);
     if (reply.wants_layout) {
-      if (const auto asked = admission_.whom_to_ask(said, join))
+      if (const auto asked = admission_.whom_to_ask(said, join, client))
         core_.send(asked->from, asked->sequence, std::move(reply));
       return;
     }
     if (reply.result.ok()) {
-      retention_.learn(core_.models.at(join.model), join.keeps);
-      worker_state& worker = admit(said, join);
+      if (client.may().has_any_of(right::retain | right::publish))
+        retention_.learn(core_.models.at(join.model), join.keeps);
+      worker_state& worker = admit(said, join, client);
       if (worker.model->before.awaited && !core_.recovering(*worker.model)) end_recovery(*worker.model);
       // Replicas that waited for this shard may be allowed to release their version now.
       core_.retention_changed =
@@ -97,7 +100,7 @@ class membership {
   }
 
   /// Joins that waited for a layout which the server has learnt since: they are to be handled again.
-  [[nodiscard]] std::vector<messages::envelope> take_told() { return admission_.take_told(); }
+  [[nodiscard]] std::vector<waiting_join> take_told() { return admission_.take_told(); }
 
   void notify_goodbye(incarnation id) {
     admission_.forget(id);
@@ -219,12 +222,28 @@ class membership {
 
   /// A process that returns takes no place from one that was started after it.
   [[nodiscard]] messages::status check_vacant(incarnation from, const messages::join_request& join) const {
-    const auto model = core_.models.find(join.model);
-    if (model == core_.models.end() || join.shard.index >= model->second.shards) return {};
-    const auto replica = model->second.replicas.find(join.replica);
-    if (replica == model->second.replicas.end()) return {};
-    const worker_state* present = replica->second->workers[join.shard.index];
+    const worker_state* present = worker_at(join);
     return present == nullptr || present->id == from ? messages::status{} : reason_of(verdict::replaced);
+  }
+
+  /// A living worker is replaced by the owner of its key, or by one with the right to.
+  [[nodiscard]] messages::status check_replaces(incarnation from, const messages::join_request& join,
+                                                const client_identity& client) const {
+    if (client.may().has_any_of(right::replace)) return {};
+    const worker_state* present = worker_at(join);
+    if (present == nullptr || present->id == from || present->access.key == client.key) return {};
+    if (!core_.is_heard(*present)) return {};
+    return {errc::refused,
+            "the key '" + client.may().name + "' may not replace " + who(*present) +
+                ", which has another key and is alive: wait until it has left, or give the key "
+                "the right 'replace' in the server's allow-list"};
+  }
+  /// The worker in the place of this join; null: none.
+  [[nodiscard]] const worker_state* worker_at(const messages::join_request& join) const {
+    const auto model = core_.models.find(join.model);
+    if (model == core_.models.end() || join.shard.index >= model->second.shards) return nullptr;
+    const auto replica = model->second.replicas.find(join.replica);
+    return replica == model->second.replicas.end() ? nullptr : replica->second->workers[join.shard.index];
   }
 
   /// Without an election nobody knows whether the server that a worker comes from has ended, or is only slow:
@@ -241,7 +260,8 @@ class membership {
   }
 
   /// `join`: the body of `said`.
-  worker_state& admit(const messages::envelope& said, const messages::join_request& join) {
+  worker_state& admit(const messages::envelope& said, const messages::join_request& join,
+                      const client_identity& client) {
     const incarnation id{said.sender};
     model_state& model = core_.models.at(join.model);
     auto& slot = model.replicas[join.replica];
@@ -284,6 +304,8 @@ class membership {
     worker.access.integrity = join.integrity;
     worker.access.address = join.address;
     worker.access.capability_key = join.capability_key;
+    worker.access.key = client.key;
+    worker.access.may_serve = client.may().has_any_of(right::serve);
     worker.signs.last_heard = core_.now;
     worker.past.called = worker.past.called || join.operation.value != 0;
     replica.closed_operation = std::max(replica.closed_operation, join.operation);

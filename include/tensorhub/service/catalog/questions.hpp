@@ -9,6 +9,7 @@
 
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/service/catalog/core.hpp"
+#include "tensorhub/types/client_rules.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::catalog_detail {
 
@@ -30,10 +31,13 @@ class questions {
     waiter_count_ += worker.model->waiters.add(waiter) ? 1 : 0;
   }
 
-  void on_list(incarnation from, request_sequence sequence, const messages::list_request& request) {
+  /// The answer has only the models that the asker's rules name.
+  void on_list(incarnation from, request_sequence sequence, const messages::list_request& request,
+               const client_rules& rules) {
     messages::list_reply reply;
     for (const auto& [name, model] : core_.models) {
-      if (request.model.empty() || request.model == name) reply.models.push_back(entry_of(model));
+      const bool is_asked = request.model.empty() ? rules.may_speak_of(name) : request.model == name;
+      if (is_asked) reply.models.push_back(entry_of(model));
     }
     if (!request.model.empty() && reply.models.empty()) {
       if (put_off(from, sequence, request)) return;
@@ -116,7 +120,7 @@ class questions {
   static constexpr std::size_t put_off_at_most = 1024;
 
   void ask(incarnation from, request_sequence sequence, const messages::list_request& request) {
-    on_list(from, sequence, request);
+    on_list(from, sequence, request, client_rules::everything());  // of one model, which it may ask about
   }
   void ask(incarnation from, request_sequence sequence, const messages::describe_request& request) {
     on_describe(from, sequence, request);

@@ -320,7 +320,7 @@ class retention {
     const auto fits = [&](const replica_state& replica) {
       return !replica.temporary && !handover.failed.contains(replica.name) &&
              std::ranges::all_of(replica.workers, [](const worker_state* w) {
-               return w != nullptr && !w->spot && !w->parting.leaving;
+               return w != nullptr && !w->spot && !w->parting.leaving && !w->is_barred_as_source();
              });
     };
     const replica_state* best = nullptr;

@@ -101,11 +101,11 @@ class rule_check {
   void check_model(const model_state& model) {
     std::map<version_number, std::uint32_t> complete;
     for (const auto& [name, replica] : model.replicas) {
-      if (replica->complete) ++complete[replica->complete];
+      if (replica->available) ++complete[replica->available];
       check_replica(*replica);
     }
     for (const auto& [version, state] : model.versions)
-      expect(state.complete_replicas == complete[version], "complete replicas are counted",
+      expect(state.complete_replicas == complete[version], "complete replicas that are read are counted",
              model.name + " " + to_string(version));
     for (const auto& [turn, operation] : model.operations.starved)
       expect(!operation->is_closed() && !operation->is_decided(), "who waits for a credit is undecided",

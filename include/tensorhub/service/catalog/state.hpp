@@ -103,6 +103,8 @@ struct access_state {
   std::string integrity{};
   transport_address address{};
   std::string capability_key{};  ///< empty: readers need no capability
+  bool may_serve = true;         ///< its key has that right (authority.hpp)
+  std::string key{};             ///< with which it has joined; empty without security
 };
 
 /// The last signs of a worker's life.
@@ -206,6 +208,8 @@ struct worker_state {
   [[nodiscard]] bool is_suspect() const noexcept {
     return signs.life == liveness::suspect || signs.life == liveness::missing;
   }
+  /// It is read by nobody, whatever it holds: by an order, or because its key lacks that right.
+  [[nodiscard]] bool is_barred_as_source() const noexcept;
   /// The reference that readers get; null: none.
   [[nodiscard]] const messages::reference* shown() const noexcept {
     return receiving ? &*receiving : held ? &*held : nullptr;
@@ -282,15 +286,20 @@ struct replica_state {
   model_state* model = nullptr;
   std::vector<worker_state*> workers{};  ///< by shard; null: not joined
   bool torn = false;
-  version_number complete{};             ///< held by all shards; zero: none
-  bool temporary = false;                ///< shows a copy made by a handover (retention.hpp)
-  bool dropping = false;                 ///< temporary, and no longer needed
-  bool set_aside = false;                ///< offered to nobody, by an order (orders.hpp)
-  version_number letting_go{};           ///< the version that the replica asks to release
-  version_number counts_for{};           ///< the version whose version_state::reliable_replicas counts it
+  version_number complete{};    ///< held by all shards; zero: none
+  version_number available{};   ///< likewise, and readers get it; in version_state::complete_replicas
+  bool temporary = false;       ///< shows a copy made by a handover (retention.hpp)
+  bool dropping = false;        ///< temporary, and no longer needed
+  bool set_aside = false;       ///< offered to nobody, by an order (orders.hpp)
+  version_number letting_go{};  ///< the version that the replica asks to release
+  version_number counts_for{};  ///< the version whose version_state::reliable_replicas counts it
   operation_counter closed_operation{};  ///< highest operation that has ended
   std::map<std::pair<std::uint64_t, std::uint32_t>, operation_state> operations{};
 };
+
+[[nodiscard]] inline bool worker_state::is_barred_as_source() const noexcept {
+  return replica->set_aside || !access.may_serve;
+}
 
 struct version_state {
   std::vector<digest128> roots{};                        ///< by shard; zero: unknown

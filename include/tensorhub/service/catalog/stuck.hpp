@@ -29,6 +29,7 @@
 
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/service/catalog/core.hpp"
+#include "tensorhub/types/client_rules.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::catalog_detail {
 
@@ -39,12 +40,14 @@ class stuck {
 
   explicit stuck(core& core) : core_{core} {}
 
-  void on_stuck(incarnation from, request_sequence sequence, const messages::stuck_request& request) {
+  /// The answer has only the models that the asker's rules name.
+  void on_stuck(incarnation from, request_sequence sequence, const messages::stuck_request& request,
+                const client_rules& rules) {
     messages::stuck_reply reply;
     const std::chrono::milliseconds least{request.older_than_ms};
     bool known = request.model.empty();
     for (const auto& [name, model] : core_.models) {
-      if (!request.model.empty() && request.model != name) continue;
+      if (request.model.empty() ? !rules.may_speak_of(name) : request.model != name) continue;
       known = true;
       look_at(model, least, reply.entries);
     }

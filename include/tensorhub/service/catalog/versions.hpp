@@ -128,7 +128,7 @@ class versions {
   /// As what the worker is offered to readers.
   [[nodiscard]] static offer offer_of(const worker_state& worker) {
     const bool is_hidden = (worker.shown() != nullptr && is_void(*worker.model, worker.shown()->version)) ||
-                           worker.holding == holding::withdrawn || worker.replica->set_aside ||
+                           worker.holding == holding::withdrawn || worker.is_barred_as_source() ||
                            worker.signs.life == liveness::gone;
     if (is_hidden) return offer::none;
     if (worker.receiving) return offer::receiving;
@@ -184,7 +184,6 @@ class versions {
   }
   /// Recomputes which version all shards of a replica hold.
   void recompute(replica_state& replica) {
-    model_state& model = *replica.model;
     const version_number complete = complete_of(replica);
     if (complete) replica.torn = false;
     if (complete != replica.letting_go) replica.letting_go = {};
@@ -192,18 +191,8 @@ class versions {
     for (worker_state* worker : replica.workers) {
       if (worker != nullptr) reindex(*worker);
     }
-    if (complete != replica.complete) {
-      if (replica.complete) --version_of(model, replica.complete).complete_replicas;
-      replica.complete = complete;
-      if (complete) {
-        version_state& version = version_of(model, complete);
-        if (version.complete_replicas == 0) core_.mark_calls(model);
-        ++version.complete_replicas;
-        version.ever_complete = true;
-        core_.mark_calls(replica);
-        if (complete > model.latest_ever) announce(model, complete);
-      }
-    }
+    if (complete != std::exchange(replica.complete, complete) && complete) core_.mark_calls(replica);
+    count_available(replica);
   }
 
   /// A replica that an earlier server knew: its missing shards may hold this version, as the present ones do,
@@ -246,11 +235,28 @@ class versions {
     return record == worker.model->versions.end() ? digest128{} : record->second.roots[worker.shard.index];
   }
 
+  /// Recounts which version the replica makes available to others.
+  void count_available(replica_state& replica) {
+    model_state& model = *replica.model;
+    const bool is_barred = std::ranges::any_of(
+        replica.workers, [](const worker_state* w) { return w != nullptr && w->is_barred_as_source(); });
+    const version_number available = is_barred ? version_number{} : replica.complete;
+    if (available == replica.available) return;
+    if (replica.available) --version_of(model, replica.available).complete_replicas;
+    replica.available = available;
+    if (!available) return;
+    version_state& version = version_of(model, available);
+    if (version.complete_replicas == 0) core_.mark_calls(model);
+    ++version.complete_replicas;
+    version.ever_complete = true;
+    if (available > model.latest_ever) announce(model, available);
+  }
+
   /// Recounts whether the replica is reliable for the version that it holds (retention.hpp).
   void count_reliable(replica_state& replica, version_number complete) {
-    const bool reliable = complete && !replica.letting_go && !replica.dropping && !replica.set_aside &&
+    const bool reliable = complete && !replica.letting_go && !replica.dropping &&
                           std::ranges::none_of(replica.workers, [](const worker_state* w) {
-                            return w == nullptr || w->spot || w->parting.leaving;
+                            return w == nullptr || w->spot || w->parting.leaving || w->is_barred_as_source();
                           });
     const version_number wanted = reliable ? complete : version_number{};
     if (wanted == replica.counts_for) return;

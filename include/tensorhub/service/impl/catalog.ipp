@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "tensorhub/service/catalog.hpp"
+#include "tensorhub/service/catalog/authority.hpp"
 #include "tensorhub/service/catalog/leases.hpp"
 #include "tensorhub/service/catalog/membership.hpp"
 #include "tensorhub/service/catalog/operation_table.hpp"
@@ -48,6 +49,7 @@ TENSORHUB_DECL void forget_answers(catalog_detail::worker_state& worker, const m
 struct catalog::parts {
   parts(catalog_options options, server_epoch epoch, any_scheduler scheduler, any_consistency consistency)
       : core{std::move(options), epoch, consistency.traits()},
+        authority{core},
         versions{core},
         retention{core, versions},
         questions{core},
@@ -62,6 +64,7 @@ struct catalog::parts {
   parts& operator=(const parts&) = delete;
 
   catalog_detail::core core;
+  catalog_detail::authority authority;
   catalog_detail::versions versions;
   catalog_detail::retention retention;
   catalog_detail::questions questions;
@@ -89,9 +92,12 @@ TENSORHUB_DECL const catalog_detail::core& catalog::core() const noexcept {
   return parts_->core;
 }
 
-TENSORHUB_DECL void catalog::receive(time_point now, const messages::envelope& envelope) {
+TENSORHUB_DECL void catalog::receive(time_point now, const messages::envelope& envelope,
+                                     const client_identity& from) {
   core().begin(now);
-  handle(envelope);
+  if (envelope.sender != 0 &&
+      parts_->authority.allows(from.may(), envelope, core().find(incarnation{envelope.sender})))
+    handle(envelope, from);
   settle();
 }
 
@@ -168,29 +174,47 @@ TENSORHUB_DECL bool catalog::has_lost(const std::string& model, version_number v
   const auto found = core().models.find(model);
   return found != core().models.end() && parts_->retention.is_lost(found->second, version);
 }
-TENSORHUB_DECL void catalog::handle(const messages::envelope& envelope) {
+TENSORHUB_DECL void catalog::join(const messages::envelope& envelope, const client_identity& client) {
+  parts_->membership.on_join(envelope, *get_if<messages::join_request>(&envelope.body), client);
+  // Requests that an earlier server has answered may still arrive late; they must not be executed again.
+  if (catalog_detail::worker_state* joined = core().find(incarnation{envelope.sender}))
+    catalog_detail::forget_answers(*joined, envelope);
+  for (const auto& waited : parts_->membership.take_told()) join(waited.said, waited.client);
+}
+
+/// True: it was a question or an order, for which nobody has to join.
+TENSORHUB_DECL bool catalog::ask(const messages::envelope& envelope, const client_rules& rules) {
   const incarnation from{envelope.sender};
-  if (!from) return;
-  if (const auto* join = get_if<messages::join_request>(&envelope.body)) {
-    parts_->membership.on_join(envelope, *join);
-    // Requests that an earlier server has answered may still arrive late; they must not be executed again.
-    if (catalog_detail::worker_state* joined = core().find(from))
-      catalog_detail::forget_answers(*joined, envelope);
-    for (const messages::envelope& waited : parts_->membership.take_told()) handle(waited);
-    return;
-  }
   if (const auto* list = get_if<messages::list_request>(&envelope.body))
-    return parts_->questions.on_list(from, envelope.sequence, *list);
-  if (const auto* ask = get_if<messages::describe_request>(&envelope.body))
-    return parts_->questions.on_describe(from, envelope.sequence, *ask);
-  if (const auto* ask = get_if<messages::why_request>(&envelope.body))
-    return parts_->questions.on_why(from, envelope.sequence, *ask);
-  if (const auto* ask = get_if<messages::stuck_request>(&envelope.body))
-    return parts_->stuck.on_stuck(from, envelope.sequence, *ask);
-  if (const auto* order = get_if<messages::manage_request>(&envelope.body))
-    return parts_->orders.on_manage(from, envelope.sequence, *order);
+    parts_->questions.on_list(from, envelope.sequence, *list, rules);
+  else if (const auto* describe = get_if<messages::describe_request>(&envelope.body))
+    parts_->questions.on_describe(from, envelope.sequence, *describe);
+  else if (const auto* why = get_if<messages::why_request>(&envelope.body))
+    parts_->questions.on_why(from, envelope.sequence, *why);
+  else if (const auto* stuck = get_if<messages::stuck_request>(&envelope.body))
+    parts_->stuck.on_stuck(from, envelope.sequence, *stuck, rules);
+  else if (const auto* order = get_if<messages::manage_request>(&envelope.body))
+    parts_->orders.on_manage(from, envelope.sequence, *order);
+  else
+    return false;
+  return true;
+}
+
+/// The list of keys may have been read again since the worker's last message.
+TENSORHUB_DECL void catalog::note_rights(catalog_detail::worker_state& worker, const client_rules& rules) {
+  const bool may_serve = rules.has_any_of(right::serve);
+  if (std::exchange(worker.access.may_serve, may_serve) == may_serve) return;
+  parts_->versions.recompute(*worker.replica);
+  if (!may_serve) parts_->leases.move_readers(worker);
+}
+
+TENSORHUB_DECL void catalog::handle(const messages::envelope& envelope, const client_identity& client) {
+  const incarnation from{envelope.sender};
+  if (holds_alternative<messages::join_request>(envelope.body)) return join(envelope, client);
+  if (ask(envelope, client.may())) return;
   catalog_detail::worker_state* worker = core().find(from);
   if (worker == nullptr) return parts_->membership.notify_goodbye(from);
+  note_rights(*worker, client.may());
   // Requests may wait for a sign of life of this worker.
   if (worker->model->waits_to_let_go && !core().is_heard(*worker)) core().retention_changed = true;
   worker->signs.last_heard = core().now;

@@ -149,12 +149,12 @@ inline void move_field(field_archive& archive, messages::past& p) {
 inline void move_field(field_archive& archive, messages::join_request& m) {
   auto& [model, replica, shard, place, spot, transport, consistency, integrity, address, layout_digest,
          chunk_bytes, chunk_count, tensors, held, operation, reading, receiving, ended_well, decided, latest,
-         peers, keeps, temporary, capability_key, before, barred] = m;
+         peers, keeps, temporary, capability_key, before, barred, proof] = m;
   archive(as_name(model), as_name(replica), shard, place, spot, as_name(transport), as_name(consistency),
           as_name(integrity), address, layout_digest, chunk_bytes, chunk_count,
           as_list(tensors, minimum_tensor_bytes, limits::tensors), held, operation, as_sources(reading),
           receiving, ended_well, decided, latest, peers, keeps, temporary, as_secret(capability_key), before,
-          as_list(barred, 8, limits::barred_readers));
+          as_list(barred, 8, limits::barred_readers), proof);
 }
 inline void move_field(field_archive& archive, messages::join_reply& m) {
   auto& [result, epoch, wants_layout, heartbeat_interval_ms, worker_timeout_ms, group_timeout_ms, operation,

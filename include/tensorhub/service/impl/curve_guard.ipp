@@ -37,7 +37,8 @@ TENSORHUB_DECL curve_guard::curve_guard(zmq::context_t& context, zmq::socket_t& 
     : questions_{context, zmq::socket_type::rep},
       failures_{context, router, handshake_failures | ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_DISCONNECTED},
       wake_{std::move(wake)} {
-  for (const auto& [key, name] : security.allowed_clients) allowed_.emplace(key, name);
+  for (const auto& [key, rules] : security.allowed_clients)
+    allowed_.emplace(key, std::make_shared<const client_rules>(rules));
   questions_.set(zmq::sockopt::linger, 0);
   questions_.bind("inproc://zeromq.zap.01");
   router.set(zmq::sockopt::curve_server, true);
@@ -51,22 +52,23 @@ TENSORHUB_DECL curve_guard::~curve_guard() {
   signal_.raise();
 }
 
-TENSORHUB_DECL void curve_guard::allow(const std::string& key, std::string name) {
+TENSORHUB_DECL void curve_guard::allow(const std::string& key, client_rules rules) {
   const std::lock_guard lock{mutex_};
-  allowed_.insert_or_assign(key, std::move(name));
+  allowed_.insert_or_assign(key, std::make_shared<const client_rules>(std::move(rules)));
+  changes_.fetch_add(1, std::memory_order_release);
 }
 
 TENSORHUB_DECL bool curve_guard::revoke(const std::string& key) {
   const std::lock_guard lock{mutex_};
   if (allowed_.erase(key) == 0) return false;
-  revocations_.fetch_add(1, std::memory_order_release);
+  changes_.fetch_add(1, std::memory_order_release);
   return true;
 }
 
-TENSORHUB_DECL bool curve_guard::still_allowed(std::string_view key) const {
-  if (revocations_.load(std::memory_order_acquire) == 0) return true;
+TENSORHUB_DECL std::shared_ptr<const client_rules> curve_guard::rules_of(std::string_view key) const {
   const std::lock_guard lock{mutex_};
-  return allowed_.contains(std::string{key});
+  const auto found = allowed_.find(std::string{key});
+  return found == allowed_.end() ? nullptr : found->second;
 }
 
 TENSORHUB_DECL void curve_guard::note(log_level level, std::string text) {

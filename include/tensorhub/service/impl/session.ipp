@@ -286,9 +286,10 @@ TENSORHUB_DECL void session::end_as_silent(const messages::status& reason) {
   returns_ = options_.renewable;
 }
 
-TENSORHUB_DECL session session::successor(time_point now, incarnation self,
+TENSORHUB_DECL session session::successor(time_point now, const proven_incarnation& self,
                                           const std::optional<remote_region>& control) const {
-  session next{options_, self, *layout_};
+  session next{options_, self.id, *layout_};
+  next.options_.proof = self.proof;
   std::optional<messages::reference> held;
   if (control) held = kept();
   if (held) held->control = *control;

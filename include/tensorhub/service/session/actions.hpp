@@ -28,6 +28,7 @@ struct session_options {
   std::string consistency{};
   std::string integrity{};
   transport_address address{};
+  digest128 proof{};             ///< that the incarnation is its key's: types/incarnation_proof.hpp
   std::string capability_key{};  ///< types/capability.hpp; empty: the transport has no capabilities
   std::chrono::milliseconds request_retry = defaults::request_retry;
   /// Limit on the drain that precedes an update.

@@ -50,17 +50,31 @@ TENSORHUB_DECL std::shared_ptr<control_connection> connection_of(const worker_op
 
 }  // namespace worker_detail
 
+namespace worker_detail {
+
+/// Of the key with which this worker connects.
+[[nodiscard]] inline proven_incarnation new_incarnation_of(const worker_options& options) {
+  return new_incarnation(options.security ? options.security->keys.public_key : std::string{});
+}
+
+}  // namespace worker_detail
+
 TENSORHUB_DECL worker_state::worker_state(worker_options whose, worker_policies policies, worker_role as)
+    : worker_state{whose, std::move(policies), std::move(as), worker_detail::new_incarnation_of(whose)} {}
+
+TENSORHUB_DECL worker_state::worker_state(worker_options whose, worker_policies policies, worker_role as,
+                                          const proven_incarnation& first)
     : options{validated(std::move(whose))},
       role{std::move(as)},
-      self{detail::random_id<incarnation>()},
+      self{first.id},
       data{policies.make_data_plane(options, self, role)},
       kept_for_others{std::make_unique<offloads>(
           *this, options, policies,
           [this](version_number version, const messages::status& reason) {
             client.with([&](session& core, time_point now) { core.offload_failed(now, version, reason); });
           })},
-      client{worker_detail::connection_of(options), session{told_to_session(policies), self, shape},
+      client{worker_detail::connection_of(options),
+             session{told_to_session(policies, first.proof), self, shape},
              [this](session& core) { after_step(core); }} {}
 
 TENSORHUB_DECL worker_state::~worker_state() {
@@ -71,8 +85,10 @@ TENSORHUB_DECL worker_state::~worker_state() {
   });
 }  // `last` is joined here: it uses the client
 
-TENSORHUB_DECL session_options worker_state::told_to_session(const worker_policies& policies) const {
+TENSORHUB_DECL session_options worker_state::told_to_session(const worker_policies& policies,
+                                                             digest128 proof) const {
   session_options out;
+  out.proof = proof;
   out.server = options.server;
   out.servers = servers_of(options);
   out.server_timeout = options.server_timeout;
@@ -201,9 +217,9 @@ TENSORHUB_DECL void worker_state::after_step(session& core) {
 }
 
 TENSORHUB_DECL void worker_state::go_on(session& core) {
-  const auto next = detail::random_id<incarnation>();
+  const proven_incarnation next = worker_detail::new_incarnation_of(options);
   worker_detail::go_on_as(next, *data, core, clock.now());
-  self = next;
+  self = next.id;
   if (!options.log) return;
   const std::string holds =
       core.held() ? "version " + to_string(core.held()->version) : std::string{"no version"};
@@ -211,7 +227,7 @@ TENSORHUB_DECL void worker_state::go_on(session& core) {
                 "the server has declared " + options.model + "/" + options.replica + ", shard " +
                     to_string(options.shard) + ", dead: it joins again by itself, and holds " + holds,
                 {.model = options.model, .replica = options.replica, .shard = options.shard.index}};
-  line.about.worker = next;
+  line.about.worker = next.id;
   options.log(line);
 }
 

@@ -21,6 +21,7 @@ TENSORHUB_DECL messages::join_request join_request_of(const session_options& opt
   join.integrity = options.integrity;
   join.address = options.address;
   join.capability_key = options.capability_key;
+  join.proof = options.proof;
   join.layout_digest = shape.digest();
   join.chunk_bytes = shape.chunk_bytes();
   join.chunk_count = shape.chunk_count();

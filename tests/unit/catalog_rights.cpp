@@ -1,0 +1,253 @@
+/// \file catalog_rights.cpp
+/// Who may say what to a secured server (service/catalog/authority.hpp).
+
+#include <doctest/doctest.h>
+
+#include <array>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "catalog_driver.hpp"
+
+using namespace catalog_test;
+
+namespace {
+
+constexpr std::array every_right{right::read,    right::serve, right::publish, right::retain,
+                                 right::replace, right::look,  right::evict};
+
+[[nodiscard]] client_identity client_of(client_rules rules, std::string key = "key") {
+  return {std::move(key), std::make_shared<const client_rules>(std::move(rules))};
+}
+[[nodiscard]] client_identity client_that_may(rights some, std::string key = "key") {
+  client_rules rules{"somebody"};
+  rules.may = some;
+  return client_of(std::move(rules), std::move(key));
+}
+
+/// One request, and the rights one of which it needs; none: nothing.
+struct row {
+  std::string_view name;
+  messages::message body;
+  rights needed;
+};
+
+[[nodiscard]] messages::message order(messages::manage_kind kind) {
+  return messages::manage_request{kind, "policy", "trainer", {}};
+}
+[[nodiscard]] messages::message change_of_retention(messages::retain_request change) {
+  return messages::manage_request{messages::manage_kind::retention, "policy", {}, change};
+}
+
+/// Every request that a worker, or a process that is none, may send.
+[[nodiscard]] std::vector<row> requests(driver<>& server) {
+  const rights to_look = right::read | right::publish | right::look;
+  messages::retain_request roll_back;
+  roll_back.roll_back_to = version_number{0};
+  std::vector<row> out;
+  out.push_back({"join", server.join_message("trainer"), right::read | right::publish});
+  out.push_back({"publish", messages::publish_request{{}, server.reference(2)}, right::publish});
+  out.push_back({"unpublish", messages::unpublish_request{1, 1, {}}, {}});
+  out.push_back({"update", server.update_message({1}), right::read});
+  out.push_back({"source_failed", messages::source_failed_request{}, right::read});
+  out.push_back({"receiving", messages::receiving_request{}, {}});
+  out.push_back({"lease_released", messages::lease_released_request{}, {}});
+  out.push_back({"finish", messages::finish_request{}, {}});
+  out.push_back({"cut_off_done", messages::cut_off_done_request{{77}}, {}});
+  out.push_back({"wait", messages::wait_request{latest, 1000}, right::read});
+  out.push_back({"holding", messages::holding_request{server.reference(1)}, right::read | right::publish});
+  out.push_back({"retain", messages::retain_request{.keep_latest = 1}, right::retain});
+  out.push_back({"pin", messages::retain_request{.pin = 1}, right::retain});
+  out.push_back({"release", messages::retain_request{.release = 1}, right::retain});
+  out.push_back({"roll back", roll_back, right::publish});
+  out.push_back({"offload_failed", messages::offload_failed_request{}, {}});
+  out.push_back({"leave", messages::leave_request{}, {}});
+  out.push_back({"list", messages::list_request{"policy"}, to_look});
+  out.push_back({"list of all", messages::list_request{}, to_look});
+  out.push_back({"describe", messages::describe_request{"policy", 0}, to_look});
+  out.push_back({"why", messages::why_request{"policy", "trainer", 0}, to_look});
+  out.push_back({"stuck", messages::stuck_request{}, to_look});
+  out.push_back({"order: retain", change_of_retention({.keep_latest = 1}), right::retain});
+  out.push_back({"order: roll back", change_of_retention(roll_back), right::publish});
+  out.push_back({"order: evict", order(messages::manage_kind::evict), right::evict});
+  out.push_back({"order: drain", order(messages::manage_kind::drain), right::evict});
+  out.push_back({"order: resume", order(messages::manage_kind::resume), right::evict});
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("catalog rights: each request with each single right, and with none") {
+  driver probe;
+  const std::size_t count = requests(probe).size();
+  for (std::size_t at = 0; at < count; ++at) {
+    for (std::size_t held = 0; held <= every_right.size(); ++held) {
+      driver server;
+      const incarnation worker = server.join(1, "trainer");
+      REQUIRE(server.publish(worker, 1).ok());
+      const row asked = std::move(requests(server)[at]);
+      const rights may = held < every_right.size() ? rights{every_right[held]} : rights{};
+      CAPTURE(asked.name);
+      CAPTURE(to_string(may));
+      server.clients[worker] = client_that_may(may);
+      const std::uint64_t sequence = server.send(worker, asked.body);
+      const auto result = server.result_of(worker, sequence);
+      const bool is_refused = result && result->code == errc::refused;
+      CHECK(is_refused == !(asked.needed.empty() || asked.needed.has_any_of(may)));
+      if (is_refused) CHECK(result->sentence.find("the key 'somebody' may not") != std::string::npos);
+      CHECK(server.core.statistics().requests_refused == (is_refused ? 1 : 0));
+    }
+  }
+}
+
+TEST_CASE("catalog rights: to roll back and to retain in one request needs both rights") {
+  driver server;
+  const incarnation worker = server.join(1, "trainer");
+  REQUIRE(server.publish(worker, 1).ok());
+  messages::retain_request both{.keep_latest = 1};
+  both.roll_back_to = version_number{1};
+  const auto result_with = [&](rights may) {
+    server.clients[worker] = client_that_may(may);
+    return server.ask<messages::status_reply>(worker, both).result.code;
+  };
+  CHECK(result_with(right::retain) == errc::refused);
+  CHECK(result_with(right::publish) == errc::refused);
+  CHECK(result_with(right::publish | right::retain) == errc::ok);
+}
+
+TEST_CASE("catalog rights: a key joins as the replicas, and speaks of the models, that its rules name") {
+  driver server;
+  client_rules rules{"rollouts"};
+  rules.models = {"policy"};
+  rules.replicas = {"rollout-*"};
+  rules.may = right::read | right::serve | right::retain | right::evict;
+  server.clients[{2}] = server.clients[{3}] = server.clients[{9}] = client_of(rules);
+  const incarnation trainer = server.join(1, "trainer");
+  REQUIRE(server.publish(trainer, 1).ok());
+  CHECK(server.ask<messages::join_reply>({2}, server.join_message("trainer")).result.code == errc::refused);
+  CHECK(server.core.record_of(trainer) != nullptr);
+  auto other_model = server.join_message("rollout-0");
+  other_model.model = "value";
+  CHECK(server.ask<messages::join_reply>({2}, other_model).result.code == errc::refused);
+  CHECK(server.core.record_of_model("value") == nullptr);
+  server.join(2, "rollout-0");
+  CHECK(server.start_update({2}).source == trainer);
+
+  // Another model, of which it hears nothing.
+  other_model.replica = "trainer";
+  REQUIRE(server.ask<messages::join_reply>({5}, other_model).result.ok());
+  CHECK(server.ask<messages::list_reply>({5}, messages::list_request{}).models.size() == 2);
+  const auto seen = server.ask<messages::list_reply>({9}, messages::list_request{});
+  REQUIRE(seen.models.size() == 1);
+  CHECK(seen.models.front().name == "policy");
+  CHECK(server.ask<messages::list_reply>({9}, messages::list_request{"value"}).result.code == errc::refused);
+  CHECK(server.ask<messages::describe_reply>({9}, messages::describe_request{"value", 0}).result.code ==
+        errc::refused);
+  CHECK(server.ask<messages::stuck_reply>({9}, messages::stuck_request{"value", 0}).result.code ==
+        errc::refused);
+  CHECK(server
+            .ask<messages::manage_reply>(
+                {9}, messages::manage_request{messages::manage_kind::evict, "policy", "trainer", {}})
+            .result.code == errc::refused);
+  CHECK(server
+            .ask<messages::manage_reply>(
+                {9}, messages::manage_request{messages::manage_kind::evict, "policy", "rollout-0", {}})
+            .result.ok());
+
+  // The patterns are narrowed while it runs.
+  server.join(3, "rollout-1");
+  rules.replicas = {"rollout-0"};
+  server.clients[{3}] = client_of(rules);
+  CHECK(server.ask<messages::update_reply>({3}, server.update_message({3})).result.code == errc::refused);
+}
+
+TEST_CASE("catalog rights: a worker that may not serve reads, and nobody reads from it") {
+  driver server;
+  const incarnation trainer = server.join(1, "trainer");
+  REQUIRE(server.publish(trainer, 1).ok());
+  server.clients[{2}] = client_that_may(right::read);
+  const incarnation reader = server.join(2, "rollout-0");
+  const auto source = server.start_shown(reader).front();
+  const incarnation other = server.join(3, "rollout-1");
+  const auto beside = server.start_shown(other);  // it would read from one that receives as well
+  for (const auto& each : beside) CHECK(each.source == trainer);
+  server.finish(reader, source);
+  server.finish(other, beside.front());
+  CHECK(server.entry("rollout-0").version == version_number{1});
+  CHECK(server.ask<messages::update_reply>(reader, server.update_message(reader)).keep);
+
+  server.unpublish(trainer, 1);
+  server.unpublish(other, 1);
+  CHECK(server.available().empty());  // only the reader has it, and readers do not get it there
+  const incarnation late = server.join(4, "rollout-2");
+  const std::uint64_t waits = server.update(late, exactly(1));
+  CHECK(server.ask<messages::status_reply>(trainer, messages::retain_request{.pin = 1}).result.code !=
+        errc::refused);
+
+  // The list of keys is read again: its next message makes it a source.
+  server.clients[reader] = client_that_may(right::read | right::serve);
+  server.send_as(reader, 0, messages::heartbeat_request{});
+  CHECK(server.available() == versions{{1}});
+  const auto answer = server.answer<messages::update_reply>(late, waits);
+  if (answer) CHECK_MESSAGE(answer->result.code == errc::unavailable, answer->result.sentence);
+  const auto again = server.start_update(late, exactly(1));
+  CHECK(again.source == reader);
+
+  // And no more, while it is being read: the reader is moved, or told.
+  server.clients[reader] = client_that_may(right::read);
+  server.send_as(reader, 0, messages::heartbeat_request{});
+  CHECK(server.available().empty());
+}
+
+TEST_CASE("catalog rights: the place of a living worker is its key's, but for those that may replace") {
+  driver server;
+  server.clients[{1}] = client_that_may(right::publish | right::serve, "trainers");
+  const incarnation trainer = server.join(1, "trainer");
+  const auto join_as = [&](std::uint64_t id, rights may, std::string key) {
+    server.clients[{id}] = client_that_may(may, std::move(key));
+    return server.ask<messages::join_reply>({id}, server.join_message("trainer")).result;
+  };
+  const auto refused = join_as(2, right::read | right::publish, "rollouts");
+  CHECK(refused.code == errc::refused);
+  CHECK(refused.sentence.find("alive") != std::string::npos);
+  CHECK(server.core.record_of(trainer) != nullptr);
+  SUBCASE("its own key always may") {
+    CHECK(join_as(3, right::publish, "trainers").ok());
+    CHECK(server.core.record_of(trainer) == nullptr);
+  }
+  SUBCASE("the right to replace") {
+    CHECK(join_as(3, right::publish | right::replace, "operators").ok());
+    CHECK(server.core.record_of(trainer) == nullptr);
+  }
+  SUBCASE("a silent worker is replaced") {
+    server.pass(3 * catalog_options{}.heartbeat_interval);
+    CHECK(join_as(3, right::publish, "operators").ok());
+    CHECK(server.core.record_of(trainer) == nullptr);
+  }
+}
+
+TEST_CASE("catalog rights: a reader does not tell a new server what is retained, or rolled back") {
+  driver server{catalog_options{}, server_epoch{78}};
+  auto join = server.join_message("rollout-0");
+  join.before.server = {77};
+  join.keeps.revision = 900;
+  join.keeps.keep_latest = 5;
+  join.keeps.rollbacks = {{1, 0}};
+  const auto keeps_after = [&](rights may) {
+    server.clients[{2}] = client_that_may(may);
+    REQUIRE(server.ask<messages::join_reply>({2}, join).result.ok());
+    return server.core.record_of_model("policy")->keeps.revision;
+  };
+  SUBCASE("one that reads") {
+    CHECK(keeps_after(right::read | right::serve) == 0);
+  }
+  SUBCASE("one that may retain") {
+    CHECK(keeps_after(right::read | right::retain) == 900);
+  }
+  SUBCASE("one that publishes") {
+    CHECK(keeps_after(right::publish) == 900);
+  }
+}

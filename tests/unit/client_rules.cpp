@@ -1,0 +1,83 @@
+/// \file client_rules.cpp
+/// Rules of a key as text, patterns, and sets of rights.
+
+#include "tensorhub/types/client_rules.hpp"
+
+#include <doctest/doctest.h>
+
+#include <string>
+#include <tuple>
+
+#include "tensorhub/error.hpp"
+
+using namespace tensorhub;
+
+namespace {
+
+[[nodiscard]] errc refusal_of(const std::string& text) {
+  try {
+    static_cast<void>(client_rules_of(text));
+  } catch (const error& e) {
+    return e.code();
+  }
+  return errc::ok;
+}
+
+}  // namespace
+
+TEST_CASE("client rules: one star of a pattern stands for any characters") {
+  for (const auto& [pattern, name, expected] : {std::tuple{"*", "policy", true},
+                                                {"*", "", true},
+                                                {"policy-*", "policy-a", true},
+                                                {"policy-*", "policy-", true},
+                                                {"policy-*", "policy", false},
+                                                {"policy-*", "my-policy-a", false},
+                                                {"*-a", "policy-a", true},
+                                                {"*-a", "policy-ab", false},
+                                                {"a*a", "a", false},
+                                                {"a*a", "aa", true},
+                                                {"policy", "policy", true},
+                                                {"policy", "policy2", false},
+                                                {"", "", true},
+                                                {"", "x", false}}) {
+    CAPTURE(pattern);
+    CAPTURE(name);
+    CHECK(fits(pattern, name) == expected);
+  }
+}
+
+TEST_CASE("client rules: their text says what they are") {
+  const client_rules full =
+      client_rules_of("all the rollouts models=policy-*,value replicas=r-* may=read,serve");
+  CHECK(full.name == "all the rollouts");
+  CHECK(full.models == std::vector<std::string>{"policy-*", "value"});
+  CHECK(full.replicas == std::vector<std::string>{"r-*"});
+  REQUIRE(full.may.has_value());
+  CHECK(*full.may == (right::read | right::serve));
+  CHECK(client_rules_of(to_string(full)) == full);
+  CHECK(full.may_speak_of("policy-7"));
+  CHECK(full.may_speak_of("value"));
+  CHECK_FALSE(full.may_speak_of("values"));
+  CHECK_FALSE(full.may_be("trainer-0"));
+  CHECK_FALSE(full.has_any_of(right::publish | right::evict));
+
+  const client_rules unnamed = client_rules_of("trainers");
+  CHECK(unnamed == client_rules{"trainers"});
+  CHECK(to_string(unnamed) == "trainers");
+  CHECK(unnamed.has_any_of(right::publish));
+  CHECK_FALSE(unnamed.has_any_of(right::look | right::evict));
+  CHECK(client_rules_of("") == client_rules{});
+  CHECK(client_rules_of("may=none").may == rights{});
+  CHECK(to_string(rights{}) == "none");
+  CHECK(client_rules::everything().has_any_of(right::evict));
+}
+
+TEST_CASE("client rules: a text that may mean something else is refused") {
+  for (const char* text : {"x may=", "x may=write", "x may=read,,serve", "x model=policy", "x models=a**b",
+                           "x models=", "x replicas=a,,b", "x may=read, serve=yes"}) {
+    CAPTURE(text);
+    CHECK(refusal_of(text) == errc::invalid_argument);
+  }
+  CHECK(refusal_of(std::string(limits::client_name_bytes + 1, 'n')) == errc::limit_exceeded);
+  CHECK(refusal_of(std::string(limits::client_name_bytes, 'n')) == errc::ok);
+}
