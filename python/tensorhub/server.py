@@ -34,7 +34,9 @@ class ReferenceServer(Closable):
         group_timeout: float | None = None,
         recovery_grace: float | None = None,
     ) -> None:
-        """`address`: port 0 takes any free one. `allowed`: the public keys that are admitted, and a name for each."""
+        """`address`: port 0 takes any free one. `allowed`: the public keys that are admitted, and for each a name and
+        rules, as in a line of an allow-list: "rollouts models=policy-* replicas=rollout-* may=read,serve".
+        """
         self._inner = _core.ReferenceServer(
             {
                 "address": address,
@@ -53,9 +55,9 @@ class ReferenceServer(Closable):
         """Where workers connect, with the port that was taken."""
         return self._inner.address
 
-    def allow(self, public_key: str, name: str = "") -> None:
-        """Admits workers with this key from now on."""
-        self._inner.allow(public_key, name)
+    def allow(self, public_key: str, rules: str = "") -> None:
+        """Admits workers with this key from now on, or changes what they may do; `rules`: as in `allowed`."""
+        self._inner.allow(public_key, rules)
 
     def revoke(self, public_key: str) -> bool:
         """Refuses this key from now on. False: it was not admitted."""

@@ -356,6 +356,13 @@ def test_keys_admit_and_refuse(server: th.ReferenceServer, tmp_path: object) -> 
         stranger = th.Security(public, *th.make_keys())
         with th.Subscriber(guarded, "policy", "rollout-1", security=stranger) as unknown, pytest.raises(th.Error):
             unknown.models(timeout=0.5)
+        with pytest.raises(th.Error, match="may=write"):
+            guarded.allow(worker_public, "rollouts may=write")
+        guarded.allow(worker_public, "rollouts replicas=rollout-* may=read,serve")
+        with th.Publisher(guarded, "policy", "rollout-2", security=keys) as liar:
+            liar.add("w", np.ones(4, dtype=np.float32))
+            with pytest.raises(th.Error, match="the key 'rollouts' may not send a publish"):
+                liar.publish(1)
         assert guarded.revoke(worker_public)
         assert guarded.statistics()["refused_connections"] >= 1
 
