@@ -10,6 +10,7 @@
 #include <csignal>
 #include <cstdint>
 #include <cstring>
+#include <memory>
 #include <span>
 #include <string>
 #include <tensorhub/leave_on_signal.hpp>
@@ -288,6 +289,25 @@ TEST_CASE("every call: a seeder that may not join says so") {
   CHECK(code_of([&] { seed.wait(1, 50ms); }, &sentence) == errc::timed_out);
   CHECK_MESSAGE(contains(sentence, "its last failure: "), sentence);
   CHECK(seed.held_version() == 0);
+}
+
+TEST_CASE("every call: keep_alive, for as long as the worker lives") {
+  using tensorhub::subscriber_mode;
+  hub::reference_server server;
+  const auto owner = std::make_shared<int>(1);
+  {
+    hub::publisher trainer{who(server.address(), "trainer-0")};
+    trainer.keep_alive(owner);
+    CHECK(owner.use_count() == 2);
+    hub::subscriber in_place{who(server.address(), "in-place")};
+    hub::subscriber staged{who(server.address(), "staged"), subscriber_mode::staged};
+    in_place.keep_alive(owner);
+    staged.keep_alive(owner);
+    CHECK(owner.use_count() == 4);
+    staged.leave();
+    CHECK(owner.use_count() == 4);  // others may still be reading what it points to
+  }
+  CHECK(owner.use_count() == 1);
 }
 
 TEST_CASE("every call: a worker that listens on another interface than its peers' default") {
