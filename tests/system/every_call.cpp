@@ -167,7 +167,7 @@ TEST_CASE("every call: a subscriber in mode staged") {
   CHECK(reader.worker.stage().version == 3);
   CHECK(reader.worker.install().version == 3);
   CHECK(reader.memory.words == here.trainer.memory.words);
-  CHECK(here.known("rollout-0").version == 3);
+  CHECK(comes_true([&] { return here.known("rollout-0").version == 3; }));  // it is told afterwards
   CHECK(reader.worker.statistics().updates.of(errc::ok) == 1);
   CHECK(reader.worker.stage_statistics().updates.of(errc::ok) == 1);
   CHECK(reader.worker.stage_statistics().received_bytes() >= reader.memory.words.size() * 4);
