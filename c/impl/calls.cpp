@@ -64,11 +64,7 @@ tensorhub::worker_options options_of(const tensorhub_worker_options& given) {
   if (given.offload_limit_bytes != 0) out.offload_limit_bytes = given.offload_limit_bytes;
   out.spot = given.spot != 0;
   out.join_timeout = time_of(given.join_timeout_ms, out.join_timeout);
-  if (given.server_key != nullptr || given.public_key != nullptr || given.secret_key != nullptr) {
-    out.security = tensorhub::client_security{&required(given.server_key, "options.server_key"),
-                                              {&required(given.public_key, "options.public_key"),
-                                               &required(given.secret_key, "options.secret_key")}};
-  }
+  out.security = security_of(given);
   out.log = log_of(given.log, given.log_context);
   return out;
 }

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <exception>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <tensorhub/tensorhub.hpp>
@@ -94,6 +95,15 @@ void reported(Report* into, Call&& call) {
   return given_ms == 0
              ? usual
              : time_of(static_cast<std::int64_t>(std::min<std::uint64_t>(given_ms, INT64_MAX)), usual);
+}
+
+/// The keys of options that have them, all three or none.
+template <typename Options>
+[[nodiscard]] std::optional<tensorhub::client_security> security_of(const Options& given) {
+  if (given.server_key == nullptr && given.public_key == nullptr && given.secret_key == nullptr) return {};
+  return tensorhub::client_security{
+      &required(given.server_key, "options.server_key"),
+      {&required(given.public_key, "options.public_key"), &required(given.secret_key, "options.secret_key")}};
 }
 
 [[nodiscard]] tensorhub::version_selector selector_of(tensorhub_selector kind, std::uint64_t version);

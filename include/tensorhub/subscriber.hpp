@@ -140,8 +140,8 @@ class any_subscriber {
       version_selector selector = latest, std::chrono::milliseconds timeout = defaults::update_timeout,
       update_reach reach = update_reach::anywhere);
 
-  /// What was staged is live, and served, when this returns. `not_found`: no `stage` has succeeded since the
-  /// last `install`; `busy`: one is running.
+  /// What was staged is live when this returns, and served (staged: as soon as the server has heard).
+  /// `not_found`: no `stage` has succeeded since the last `install`; `busy`: one is running.
   ///
   /// Staged: it is copied over the live weights, which must not be in use. The live version's readers end or
   /// are moved first, for at most `worker_options::drain_timeout`; once the live worker has joined, a silent

@@ -1,9 +1,12 @@
 // The C interface, from C: whole exchanges in each mode, and what it says of wrong calls.
 
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <tensorhub/tensorhub.h>
+#include <threads.h>
+#include <time.h>
 
 #define CHECK(condition)                                                           \
   do {                                                                             \
@@ -116,7 +119,8 @@ static void exchange_in_place(const char* transport, float* weights, const char*
   BADLY(tensorhub_subscriber_update(rollout, TENSORHUB_EXACTLY, 3, 100, NULL, &error), TENSORHUB_TIMED_OUT,
         transport);
   BADLY(tensorhub_subscriber_stage(rollout, TENSORHUB_LATEST, 0, 100, NULL, &error),
-        TENSORHUB_INVALID_ARGUMENT, "stage() is for subscribers in mode staged or");
+        TENSORHUB_INVALID_ARGUMENT,
+        "stage() is for subscribers in mode staged or double_buffered, and this one is in_place");
   BADLY(tensorhub_subscriber_install(rollout, 100, NULL, &error), TENSORHUB_INVALID_ARGUMENT,
         "install() is for");
   BADLY(tensorhub_subscriber_update(rollout, (tensorhub_selector)7, 3, 100, NULL, &error),
@@ -163,7 +167,7 @@ static void exchange_double_buffered(tensorhub_publisher* trainer, float* weight
   WELL(tensorhub_seeder_start(&of_seed, &seed, &error));
   WELL(tensorhub_subscriber_create(&options, TENSORHUB_DOUBLE_BUFFERED, &rollout, &error));
   BADLY(tensorhub_subscriber_add(rollout, &tensor, &error), TENSORHUB_INVALID_ARGUMENT,
-        "tensor.data is not NULL");
+        "in mode in_place or staged");
   tensor.data = NULL;
   WELL(tensorhub_subscriber_add(rollout, &tensor, &error));
   BADLY(tensorhub_subscriber_tensor(rollout, "wq", &live, &error), TENSORHUB_NOT_FOUND, "");
@@ -184,6 +188,174 @@ static void exchange_double_buffered(tensorhub_publisher* trainer, float* weight
   BADLY(tensorhub_subscriber_tensor(rollout, "wk", &live, &error), TENSORHUB_INVALID_ARGUMENT, "wk");
   tensorhub_seeder_stop(seed);
   tensorhub_subscriber_free(rollout);
+}
+
+static tensorhub_client* new_client(const char* server) {
+  tensorhub_client_options options = {.struct_bytes = sizeof options};
+  tensorhub_client* client = NULL;
+  options.server = server;
+  WELL(tensorhub_client_create(&options, &client, &error));
+  return client;
+}
+static void wait_a_little(void) {
+  thrd_sleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
+}
+/// Until this many versions of the model can be read. The last answer, which the caller frees.
+static tensorhub_answer* available(tensorhub_client* client, const char* model, size_t count) {
+  for (int tries = 0; tries < 3000; ++tries) {
+    tensorhub_answer* answer = NULL;
+    tensorhub_model_report report = {.struct_bytes = sizeof report};
+    WELL(tensorhub_client_list(client, model, 5000, &answer, &error));
+    CHECK(tensorhub_answer_count(answer) == 1);
+    WELL(tensorhub_answer_model(answer, 0, &report, &error));
+    if (report.available_count == count) return answer;
+    tensorhub_answer_free(answer);
+    wait_a_little();
+  }
+  CHECK(!"so many versions are available");
+  return NULL;
+}
+
+static int wait_for_the_second(void* rollout) {
+  return (int)tensorhub_subscriber_wait(rollout, TENSORHUB_AT_LEAST, 2, 60000, NULL, NULL);
+}
+/// The trainer has published version 1, and the rollout holds it.
+static void ask(tensorhub_client* client, tensorhub_subscriber* rollout) {
+  tensorhub_answer* answer = available(client, "kept", 1);
+  tensorhub_model_report model = {.struct_bytes = sizeof model};
+  tensorhub_replica_report replica = {.struct_bytes = sizeof replica};
+  tensorhub_stuck_report waiting = {.struct_bytes = sizeof waiting};
+  WELL(tensorhub_answer_model(answer, 0, &model, &error));
+  CHECK(strcmp(model.name, "kept") == 0 && model.shards == 1 && model.bytes == values * sizeof(float));
+  CHECK(model.latest == 1 && model.available[0] == 1 && model.replica_count == 2);
+  int seen = 0;
+  for (size_t i = 0; i < model.replica_count; ++i) {
+    WELL(tensorhub_answer_replica(answer, 0, i, &replica, &error));
+    CHECK(replica.shards_joined == 1 && replica.version == 1 && !replica.torn);
+    seen += strcmp(replica.name, replica.spot ? "rollout-0" : "trainer-0") == 0;
+  }
+  CHECK(seen == 2);
+  BADLY(tensorhub_answer_replica(answer, 0, 2, &replica, &error), TENSORHUB_INVALID_ARGUMENT, "no replica 2");
+  BADLY(tensorhub_answer_model(answer, 1, &model, &error), TENSORHUB_INVALID_ARGUMENT, "no model 1");
+  BADLY(tensorhub_answer_model(answer, 0, NULL, &error), TENSORHUB_INVALID_ARGUMENT, "report is NULL");
+  BADLY(tensorhub_answer_stuck(answer, 0, &waiting, &error), TENSORHUB_INVALID_ARGUMENT, "which has 0");
+  CHECK(strcmp(tensorhub_answer_text(answer), "") == 0);
+  tensorhub_answer_free(answer);
+  WELL(tensorhub_client_why(client, "kept", "rollout-0", 0, 5000, &answer, &error));
+  CHECK(strstr(tensorhub_answer_text(answer), "trainer-0") != NULL && tensorhub_answer_count(answer) == 0);
+  tensorhub_answer_free(answer);
+
+  thrd_t waits;
+  CHECK(thrd_create(&waits, wait_for_the_second, rollout) == thrd_success);
+  for (answer = NULL; tensorhub_answer_count(answer) == 0; wait_a_little()) {
+    tensorhub_answer_free(answer);
+    WELL(tensorhub_client_stuck(client, "kept", 0, 5000, &answer, &error));
+  }
+  WELL(tensorhub_answer_stuck(answer, 0, &waiting, &error));
+  CHECK(waiting.kind == TENSORHUB_STUCK_NO_VERSION && strcmp(waiting.replica, "rollout-0") == 0);
+  CHECK(strcmp(waiting.model, "kept") == 0 && waiting.shard == 0 && strlen(waiting.advice) > 0);
+  tensorhub_answer_free(answer);
+  WELL(tensorhub_client_stuck(client, NULL, 600000, 5000, &answer, &error));
+  CHECK(tensorhub_answer_count(answer) == 0);
+  tensorhub_answer_free(answer);
+  uint32_t workers = 0;
+  WELL(tensorhub_client_evict(client, "kept", "rollout-0", 5000, &workers, &error));
+  CHECK(workers == 1);
+  int status = 0;
+  CHECK(thrd_join(waits, &status) == thrd_success && status == TENSORHUB_REPLACED);
+}
+
+static void order(tensorhub_client* client, tensorhub_publisher* trainer, float* weights) {
+  WELL(tensorhub_client_pin(client, "kept", 1, 5000, &error));
+  WELL(tensorhub_publisher_unpublish(trainer, 20000, NULL, &error));
+  tensorhub_answer_free(available(client, "kept", 1));  // a copy in host memory
+  WELL(tensorhub_client_release(client, "kept", 1, 5000, &error));
+  tensorhub_answer_free(available(client, "kept", 0));
+  fill(weights, 2);
+  WELL(tensorhub_publisher_publish(trainer, 2, 5000, NULL, &error));
+  WELL(tensorhub_client_retain(client, "kept", 1, 5000, &error));
+  WELL(tensorhub_publisher_unpublish(trainer, 20000, NULL, &error));
+  tensorhub_answer_free(available(client, "kept", 1));
+  WELL(tensorhub_client_retain(client, "kept", 0, 5000, &error));
+  tensorhub_answer_free(available(client, "kept", 0));
+  fill(weights, 3);
+  BADLY(tensorhub_publisher_publish(trainer, 2, 5000, NULL, &error), TENSORHUB_VERSION_CONFLICT, "");
+  WELL(tensorhub_client_roll_back_to(client, "kept", 1, 5000, &error));
+  WELL(tensorhub_publisher_publish(trainer, 2, 5000, NULL, &error));
+  BADLY(tensorhub_client_pin(client, NULL, 1, 5000, &error), TENSORHUB_INVALID_ARGUMENT, "model is NULL");
+  // A server that is new does not say before its grace period has passed that there is no such replica.
+  CHECK(tensorhub_client_evict(client, "kept", "nobody", 100, NULL, NULL) != TENSORHUB_OK);
+}
+
+static void look_after(float* weights, const char* server) {
+  tensorhub_worker_options options = who(server, "tcp", "trainer-0");
+  options.model = "kept";
+  tensorhub_publisher* trainer = NULL;
+  tensorhub_tensor tensor = tensor_at(weights);
+  WELL(tensorhub_publisher_create(&options, &trainer, &error));
+  WELL(tensorhub_publisher_add(trainer, &tensor, &error));
+  fill(weights, 1);
+  WELL(tensorhub_publisher_publish(trainer, 1, 5000, NULL, &error));
+  options.replica = "rollout-0";
+  options.spot = 1;
+  float* const own = new_weights();
+  tensor = tensor_at(own);
+  tensorhub_subscriber* rollout = NULL;
+  WELL(tensorhub_subscriber_create(&options, TENSORHUB_IN_PLACE, &rollout, &error));
+  WELL(tensorhub_subscriber_add(rollout, &tensor, &error));
+  tensorhub_client* const client = new_client(server);
+  uint32_t workers = 0;
+  uint32_t readers = 9;
+  WELL(tensorhub_client_drain(client, "kept", "trainer-0", TENSORHUB_DEFAULT_TIMEOUT, &workers, &readers,
+                              &error));
+  CHECK(workers == 1 && readers == 0);
+  BADLY(tensorhub_subscriber_update(rollout, TENSORHUB_LATEST, 0, 200, NULL, &error), TENSORHUB_TIMED_OUT,
+        "");
+  WELL(tensorhub_client_resume(client, "kept", "trainer-0", 5000, &error));
+  WELL(tensorhub_subscriber_update(rollout, TENSORHUB_LATEST, 0, 20000, NULL, &error));
+  CHECK(holds(own, 1));
+  ask(client, rollout);
+  tensorhub_subscriber_free(rollout);
+  free(own);
+  order(client, trainer, weights);
+  tensorhub_client_free(client);
+  tensorhub_publisher_free(trainer);
+}
+
+static atomic_int has_ended = 0;
+static int ask_nobody(void* client) {
+  tensorhub_answer* answer = NULL;
+  const tensorhub_status status = tensorhub_client_list(client, NULL, 60000, &answer, NULL);
+  has_ended = 1;
+  return (int)status;
+}
+static void wrong_clients(void) {
+  tensorhub_client_options options = {.struct_bytes = sizeof options};
+  tensorhub_client* client = NULL;
+  BADLY(tensorhub_client_create(&options, &client, &error), TENSORHUB_INVALID_ARGUMENT,
+        "options.server is NULL");
+  options.server = "tcp://127.0.0.1:9";
+  options.public_key = "of nobody";
+  BADLY(tensorhub_client_create(&options, &client, &error), TENSORHUB_INVALID_ARGUMENT,
+        "options.server_key is NULL");
+  CHECK(client == NULL);
+  client = new_client("tcp://127.0.0.1:9");  // nobody listens there
+  BADLY(tensorhub_client_list(client, NULL, 5000, NULL, &error), TENSORHUB_INVALID_ARGUMENT,
+        "answer is NULL");
+  tensorhub_answer* answer = NULL;
+  BADLY(tensorhub_client_list(client, NULL, 100, &answer, &error), TENSORHUB_DISCONNECTED, "");
+  CHECK(answer == NULL);
+  BADLY(tensorhub_client_resume(client, "kept", "trainer-0", 100, &error), TENSORHUB_DISCONNECTED, "");
+  thrd_t asks;
+  int status = 0;
+  CHECK(thrd_create(&asks, ask_nobody, client) == thrd_success);
+  for (; !has_ended; wait_a_little()) tensorhub_client_interrupt(client);
+  CHECK(thrd_join(asks, &status) == thrd_success && status == TENSORHUB_CANCELLED);
+  tensorhub_client_free(client);
+  tensorhub_client_free(NULL);
+  tensorhub_client_interrupt(NULL);
+  tensorhub_answer_free(NULL);
+  CHECK(tensorhub_answer_count(NULL) == 0 && strcmp(tensorhub_answer_text(NULL), "") == 0);
 }
 
 static int32_t lines_logged = 0;
@@ -277,6 +449,8 @@ int main(void) {
   WELL(tensorhub_publisher_roll_back_to(trainer, 2, 5000, &error));
   WELL(tensorhub_publisher_leave(trainer, 5000, NULL, &error));
   wrong_calls(address);
+  wrong_clients();
+  look_after(weights, address);
   tensorhub_publisher_free(trainer);
   tensorhub_server_stop(server);
   CHECK(lines_logged > 0);

@@ -128,6 +128,38 @@ TEST_CASE(
   CHECK(!endpoint.usable());
 }
 
+TEST_CASE("two devices: verbs: retry_timeout and retry_count: how soon the device itself gives up") {
+  const whole_wire afterwards;
+  const auto addresses = rdma_addresses();
+  verbs::options options;
+  options.listen_addresses = {addresses.at(0)};
+  verbs source{options, {1}};
+  options.listen_addresses = {addresses.at(1)};
+  options.peer_timeout = 60s;
+  options.retry_timeout = 19;  // 2.1 s; by default 1.1 s
+  options.retry_count = 0;     // by default it would take eight times as long
+  verbs reader{options, {2}};
+  const host_memory::allocation memory{4096};
+  const host_memory::allocation target{4096};
+  const auto from = memory.range();
+  const auto to = target.range();
+  const auto regions = source.register_memory(std::span{&from, 1}, region_access::remote_read);
+  const auto into = reader.register_memory(std::span{&to, 1}, region_access::local_write);
+  const auto described = source.describe(regions.front());
+  auto queue = reader.make_queue(1);
+  auto endpoint = reader.connect(queue, source.address(), {1}, 20s);
+  set_wire(false);
+  const auto begun = std::chrono::steady_clock::now();
+  REQUIRE(queue.post_read(endpoint, into.front(), 0, {&described, 0, 4096}, 7) == post_result::posted);
+  std::array<completion, 1> done;
+  while (queue.poll(done) == 0 && std::chrono::steady_clock::now() < begun + 30s) queue.wait(1s);
+  const auto taken = std::chrono::steady_clock::now() - begun;
+  CHECK(done[0].id == 7);
+  CHECK(done[0].status == completion_status::peer_lost);
+  CHECK(taken > 1500ms);
+  CHECK(taken < 12s);
+}
+
 TEST_CASE(
     "two devices: verbs: when a read has ended in an error, nothing of it arrives, though the wire comes "
     "back") {

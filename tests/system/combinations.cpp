@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstring>
 #include <string>
+#include <tensorhub/policy/consistency/bounded_staleness.hpp>
 #include <tensorhub/server.hpp>
 #include <tensorhub/transports/same_host.hpp>
 #include <vector>
@@ -89,4 +90,22 @@ TEST_CASE("combinations: retained snapshots over first_of outlive their memory a
     CHECK(reader.memory.holds(version));
   }
   CHECK(code_of([&] { reader.worker.update(exactly(1), 5s); }) == errc::unavailable);
+}
+
+TEST_CASE("combinations: a hub of bounded staleness keeps what is held up to the server's bound") {
+  using stale_hub = tensorhub::hub<tensorhub::transports::tcp, tensorhub::bounded_staleness>;
+  stale_hub::reference_server server{{}, {}, tensorhub::bounded_staleness{{.max_behind = 2}}};
+  member<stale_hub::publisher> source{who(server.address(), "trainer-0"), 1000};
+  member<stale_hub::subscriber> reader{who(server.address(), "rollout-0"), 1000};
+  for (std::uint64_t version = 1; version <= 4; ++version) {
+    CAPTURE(version);
+    source.memory.fill(version);
+    source.worker.publish(version);
+    const std::uint64_t expected = version < 4 ? 1 : 4;
+    const auto done = reader.worker.update(latest, 20s);
+    CHECK(done.version == expected);
+    CHECK(done.kept == (version == 2 || version == 3));
+    CHECK(reader.memory.holds(expected));
+    source.worker.unpublish();
+  }
 }

@@ -7,8 +7,10 @@
 #include <doctest/doctest.h>
 
 #include <atomic>
+#include <filesystem>
 #include <mutex>
 #include <optional>
+#include <tensorhub/key_files.hpp>
 #include <tensorhub/server.hpp>
 #include <tensorhub/service/codec.hpp>
 #include <tensorhub/service/zmq_socket.hpp>
@@ -418,6 +420,15 @@ TEST_CASE("etcd: over TLS, with certificates of both sides") {
   };
   complains({etcd.url(), file("other.pem"), ours.certificate_file, ours.key_file}, "certificate");
   complains({etcd.url(), ours.ca_file, {}, {}}, "");
+#ifdef TENSORHUB_REFERENCE_SERVER
+  const std::string address = address_of(free_port());
+  child_process program{{TENSORHUB_REFERENCE_SERVER, "--address", address, "--etcd", etcd.url(), "--election",
+                         "servers", "--etcd-ca", ours.ca_file, "--etcd-certificate", ours.certificate_file,
+                         "--etcd-key", ours.key_file}};
+  raw_client client{address};
+  client.ask();
+  CHECK(client.answer(patience));
+#endif
 }
 
 #ifdef TENSORHUB_REFERENCE_SERVER
@@ -454,5 +465,35 @@ TEST_CASE("etcd: the reference server's program is a candidate, if it is told to
 
   child_process alone{std::vector<std::string>{TENSORHUB_REFERENCE_SERVER, "--etcd", etcd.url()}};
   CHECK(alone.wait() == 2);
+}
+
+TEST_CASE("etcd: a program that is a candidate reads the list of keys again") {
+  if (etcd_program().empty()) return;
+  etcd_member etcd;
+  etcd.start();
+  const auto keys = etcd.folder() / "keys";
+  const auto of_server = tensorhub::make_curve_keys();
+  const auto removed = tensorhub::make_curve_keys(), added = tensorhub::make_curve_keys();
+  tensorhub::write_curve_keys(keys, "server", of_server);
+  tensorhub::write_allow_list(keys / "clients.allow", {{removed.public_key, "removed"}});
+  const std::string address = address_of(free_port());
+  child_process program{{TENSORHUB_REFERENCE_SERVER, "--address", address, "--etcd", etcd.url(), "--election",
+                         "servers", "--keys", keys / "server.secret", "--allow", keys / "clients.allow",
+                         "--log-level", "error"}};
+  CHECK(program.output_line() == "candidate at " + address);
+  const auto join_of = [&](const tensorhub::curve_key_pair& own, const std::string& replica) {
+    auto options = member_of(address, replica);
+    options.security = tensorhub::client_security{.server_key = of_server.public_key, .keys = own};
+    rollout joins{options, 100};
+    return code_of([&] { joins.worker.join(); });
+  };
+  CHECK(join_of(removed, "rollout-0") == errc::ok);
+  CHECK(join_of(added, "rollout-1") == errc::refused);
+  std::filesystem::remove(keys / "clients.allow");  // what is there is not overwritten
+  tensorhub::write_allow_list(keys / "clients.allow", {{added.public_key, "added"}});
+  program.signal(SIGHUP);
+  CHECK(program.output_line() == "allowed now: 1 keys");
+  CHECK(join_of(removed, "rollout-2") == errc::refused);
+  CHECK(join_of(added, "rollout-3") == errc::ok);
 }
 #endif

@@ -4,11 +4,13 @@
 #include <doctest/doctest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <csignal>
 #include <cstdint>
 #include <cstring>
+#include <memory>
 #include <span>
 #include <string>
 #include <tensorhub/leave_on_signal.hpp>
@@ -47,86 +49,137 @@ struct plain_member {
   }
 };
 
-/// What every door that joins a model answers. One version is published, and held by a trainer.
-template <typename Worker>
-void ask_everything(Worker& worker) {
-  const auto models = worker.list();
-  REQUIRE(models.size() == 1);
-  CHECK(models.front().name == "policy");
-  const auto described = worker.describe_model(0);
-  CHECK(described.shards > 0);
-  REQUIRE(described.tensors.size() == 1);
-  CHECK(described.tensors.front().name == "w");
-  CHECK(worker.stuck().left_out == 0);
-  CHECK(worker.wait(latest, 10s) == 1);
-  worker.pin(1);
-  worker.release(1);
-  worker.retain(1);
-  worker.retain(0);
-  CHECK(worker.offloaded_bytes() == 0);
-}
-
 struct scene {
   hub::reference_server server;
-  plain_member<hub::publisher> trainer{who(server.address(), "trainer-0")};
-  scene() {
+  plain_member<hub::publisher> trainer;
+  explicit scene(std::uint64_t offload_limit_bytes = 0) : trainer{of_trainer(offload_limit_bytes)} {
     trainer.memory.fill(1);
     trainer.worker.publish(1);
   }
+  [[nodiscard]] tensorhub::worker_options of_trainer(std::uint64_t offload_limit_bytes) const {
+    auto out = who(server.address(), "trainer-0");
+    out.offload_limit_bytes = offload_limit_bytes;
+    return out;
+  }
+  void publish(std::uint64_t version) {
+    trainer.memory.fill(static_cast<std::uint32_t>(version));
+    trainer.worker.publish(version);
+  }
+  /// What the server knows of a replica; of one that has not joined, nothing.
+  [[nodiscard]] tensorhub::replica_entry known(const std::string& replica) {
+    const auto models = trainer.worker.list();
+    for (const auto& each : models.front().replicas)
+      if (each.name == replica) return each;
+    return {};
+  }
 };
+
+/// What every door that joins a model answers. One version is published.
+template <typename Worker>
+void ask_everything(Worker& worker, scene& here) {
+  const auto models = worker.list();
+  REQUIRE(models.size() == 1);
+  CHECK(models.front().name == "policy");
+  CHECK(models.front().latest == here.trainer.worker.held_version());
+  CHECK(code_of([&] { static_cast<void>(worker.list("of another name", 200ms)); }) != errc::ok);
+  const auto described = worker.describe_model(0);
+  CHECK(described.shards == 1);
+  REQUIRE(described.tensors.size() == 1);
+  CHECK(described.tensors.front().name == "w");
+  plain_member<hub::subscriber> other{who(here.server.address(), "waits")};
+  const auto waiting = other.worker.update_async(at_least(99), 60s);
+  const auto waits = [&](std::chrono::milliseconds older_than) {
+    return std::ranges::any_of(worker.stuck(older_than).entries,
+                               [](const auto& entry) { return entry.replica == "waits"; });
+  };
+  CHECK(comes_true([&] { return waits(0ms); }));
+  CHECK_FALSE(waits(600s));
+}
+
+/// What every door that joins a model can retain. Version 1 is published, and held by the trainer alone, who
+/// may keep none for others unless it is the worker; at last version 3 is.
+template <typename Worker>
+void retain_in_turn(Worker& worker, scene& here) {
+  CHECK(worker.offloaded_bytes() == 0);
+  worker.pin(1);
+  CHECK_FALSE(here.trainer.worker.unpublish().lost);
+  CHECK(worker.offloaded_bytes() > 0);
+  worker.release(1);
+  CHECK(comes_true([&] { return worker.offloaded_bytes() == 0; }));
+  here.publish(2);
+  worker.retain(1);
+  CHECK_FALSE(here.trainer.worker.unpublish().lost);
+  CHECK(worker.offloaded_bytes() > 0);
+  worker.retain(0);
+  CHECK(comes_true([&] { return worker.offloaded_bytes() == 0; }));
+  here.publish(3);
+}
 
 }  // namespace
 
 TEST_CASE("every call: a publisher") {
-  scene here;
+  scene here{UINT64_MAX};
   auto& worker = here.trainer.worker;
-  ask_everything(worker);
-  static_cast<void>(worker.why());  // it has read from nobody
+  plain_member<hub::publisher> second{who(here.server.address(), "trainer-1")};
+  CHECK(here.known("trainer-1").shards_joined == 0);
+  second.worker.join();
+  CHECK(here.known("trainer-1").shards_joined == 1);
+  ask_everything(worker, here);
+  CHECK(worker.wait(latest, 10s) == 1);
+  CHECK(code_of([&] { worker.wait(2, 50ms); }) == errc::timed_out);
+  retain_in_turn(worker, here);
+  CHECK(worker.why().empty());  // it has read from nobody
   CHECK(worker.cost().bytes >= here.trainer.memory.words.size() * 4);
-  CHECK(worker.statistics().publishes.of(errc::ok) == 1);
-  CHECK(worker.held_version() == 1);
+  CHECK(worker.statistics().publishes.of(errc::ok) == 3);
+  CHECK(worker.statistics().unpublishes.of(errc::ok) == 2);
+  CHECK(worker.held_version() == 3);
 }
 
 TEST_CASE("every call: a subscriber") {
   scene here;
   plain_member<hub::subscriber> reader{who(here.server.address(), "rollout-0")};
   reader.worker.join();
-  ask_everything(reader.worker);
-  CHECK(comes_true([&] { return reader.worker.newer() == tensorhub::version_number{1}; }));
-  CHECK(reader.worker.update().version == 1);
+  CHECK(here.known("rollout-0").shards_joined == 1);
+  ask_everything(reader.worker, here);
+  CHECK(reader.worker.wait(latest, 10s) == 1);
+  retain_in_turn(reader.worker, here);
+  CHECK(comes_true([&] { return reader.worker.newer() == tensorhub::version_number{3}; }));
+  CHECK(reader.worker.update().version == 3);
   CHECK(reader.memory.words == here.trainer.memory.words);
   CHECK_FALSE(reader.worker.newer());
-  CHECK(contains(reader.worker.why(), "trainer-0"));
+  CHECK(contains(reader.worker.why(), "upstream: trainer-0/0"));
   CHECK(reader.worker.cost().bytes >= reader.memory.words.size() * 4);
-  // A handle that is given another update: the first one is over, or ends.
-  here.trainer.worker.unpublish();
-  auto running = reader.worker.update_async(at_least(2), 10s);
-  CHECK_FALSE(running.done());
-  here.trainer.memory.fill(2);
-  here.trainer.worker.publish(2);
-  CHECK(running.wait(10s).version == 2);
-  running = reader.worker.update_async(latest, 10s);
-  CHECK(running.wait(10s).version == 2);
+  CHECK(reader.worker.statistics().updates.of(errc::ok) == 1);
+  CHECK_FALSE(reader.worker.unpublish().forced);
+  CHECK(reader.worker.held_version() == 0);
+  CHECK(here.known("rollout-0").version == 0);
 }
 
 TEST_CASE("every call: a subscriber in mode staged") {
   scene here;
   plain_member<staged_of<hub::subscriber>> reader{who(here.server.address(), "rollout-0")};
   reader.worker.join();
-  ask_everything(reader.worker);
-  CHECK(comes_true([&] { return reader.worker.newer() == tensorhub::version_number{1}; }));
-  CHECK(reader.worker.stage().version == 1);
-  CHECK(reader.worker.install().version == 1);
+  CHECK(here.known("rollout-0").shards_joined == 1);
+  ask_everything(reader.worker, here);
+  CHECK(reader.worker.wait(latest, 10s) == 1);
+  retain_in_turn(reader.worker, here);
+  CHECK(comes_true([&] { return reader.worker.newer() == tensorhub::version_number{3}; }));
+  CHECK(reader.worker.stage().version == 3);
+  CHECK(reader.worker.install().version == 3);
   CHECK(reader.memory.words == here.trainer.memory.words);
+  CHECK(comes_true([&] { return here.known("rollout-0").version == 3; }));  // it is told afterwards
   CHECK(reader.worker.statistics().updates.of(errc::ok) == 1);
   CHECK(reader.worker.stage_statistics().updates.of(errc::ok) == 1);
   CHECK(reader.worker.stage_statistics().received_bytes() >= reader.memory.words.size() * 4);
-  static_cast<void>(reader.worker.why());
-  CHECK(reader.worker.cost().bytes > 0);
+  CHECK(reader.worker.cost().bytes >= 2 * reader.memory.words.size() * 4);  // and the stage's
   CHECK_FALSE(reader.worker.unpublish().forced);
   CHECK(reader.worker.held_version() == 0);
+  CHECK(here.known("rollout-0").version == 0);
+  reader.worker.release_stage();
+  CHECK(reader.worker.why().empty());  // of the live weights' worker, which has read from nobody
   auto running = reader.worker.update_async(latest, 10s);
-  CHECK(running.wait(10s).version == 1);
+  CHECK(running.wait(10s).version == 3);
+  CHECK(contains(reader.worker.why(), "upstream: trainer-0/0"));
 }
 
 TEST_CASE("every call: a subscriber in mode double_buffered") {
@@ -134,18 +187,23 @@ TEST_CASE("every call: a subscriber in mode double_buffered") {
   double_buffered_of<hub::subscriber> reader{who(here.server.address(), "rollout-0")};
   reader.add("w", std::span<const std::uint64_t>{shape}, dtype::u32);
   reader.join();
-  ask_everything(reader);
-  CHECK(comes_true([&] { return reader.newer() == tensorhub::version_number{1}; }));
+  CHECK(here.known("rollout-0@a").shards_joined == 1);
+  ask_everything(reader, here);
+  CHECK(reader.wait(latest, 10s) == 1);
+  retain_in_turn(reader, here);
+  CHECK(comes_true([&] { return reader.newer() == tensorhub::version_number{3}; }));
   auto running = reader.stage_async(latest, 10s);
-  CHECK(running.wait(10s).version == 1);
-  static_cast<void>(reader.why());
-  CHECK(reader.install().version == 1);
+  CHECK(running.wait(10s).version == 3);
+  CHECK(contains(reader.why(), "upstream: trainer-0/0"));
+  CHECK(reader.install().version == 3);
   const auto& expected = here.trainer.memory.words;
   CHECK(std::memcmp(reader.tensor("w"), expected.data(), expected.size() * 4) == 0);
   CHECK(reader.statistics().updates.of(errc::ok) + reader.stage_statistics().updates.of(errc::ok) == 1);
   CHECK(reader.cost().bytes >= 2 * expected.size() * 4);
+  CHECK(here.known("rollout-0@a").version == 3);
   reader.unpublish();
-  CHECK(reader.held_version() == 1);  // unpublished, and live as before
+  CHECK(here.known("rollout-0@a").version == 0);
+  CHECK(reader.held_version() == 3);  // unpublished, and live as before
   CHECK(std::memcmp(reader.tensor("w"), expected.data(), expected.size() * 4) == 0);
 }
 
@@ -191,10 +249,26 @@ TEST_CASE("every call: a seeder") {
   CHECK(seed.wait(1, 30s) == 1);
   CHECK(seed.held_version() == 1);
   CHECK(seed.last_failure().empty());
-  CHECK(seed.statistics().updates.of(errc::ok) >= 1);
+  CHECK(seed.statistics().updates.of(errc::ok) == 1);
+  CHECK(seed.cost().bytes >= here.trainer.memory.words.size() * 4);
+  CHECK(seed.self() != here.trainer.worker.self());
+  ask_everything(seed, here);
+  CHECK(contains(seed.why(), "upstream: trainer-0/0"));
+  seed.pin(1);
+  here.trainer.worker.unpublish();
+  here.publish(2);
+  CHECK(seed.wait(2, 30s) == 2);  // over what was the last copy of version 1
+  CHECK(seed.offloaded_bytes() > 0);
+  seed.release(1);
+  CHECK(comes_true([&] { return seed.offloaded_bytes() == 0; }));
+  seed.retain(2);
+  here.trainer.worker.unpublish();
+  here.publish(3);
+  CHECK(seed.wait(3, 30s) == 3);
+  CHECK(seed.offloaded_bytes() > 0);
   std::atomic<bool> has_ended{false};
   std::jthread waiting{[&] {
-    CHECK(code_of([&] { seed.wait(2, 30s); }) == errc::cancelled);
+    CHECK(code_of([&] { seed.wait(4, 30s); }) == errc::cancelled);
     has_ended = true;
   }};
   while (!has_ended) {
@@ -205,6 +279,35 @@ TEST_CASE("every call: a seeder") {
   plain_member<hub::subscriber> reader{who(here.server.address(), "rollout-0")};
   const auto done = reader.worker.update(latest, 20s);
   CHECK(done.sources == std::vector<std::string>{"seed/0"});
+}
+
+TEST_CASE("every call: a seeder that may not join says so") {
+  scene here;
+  unchecked_hub::seeder seed{who(here.server.address(), "seed")};
+  CHECK(comes_true([&] { return contains(seed.last_failure(), to_string(errc::policy_mismatch).data()); }));
+  std::string sentence;
+  CHECK(code_of([&] { seed.wait(1, 50ms); }, &sentence) == errc::timed_out);
+  CHECK_MESSAGE(contains(sentence, "its last failure: "), sentence);
+  CHECK(seed.held_version() == 0);
+}
+
+TEST_CASE("every call: keep_alive, for as long as the worker lives") {
+  using tensorhub::subscriber_mode;
+  hub::reference_server server;
+  const auto owner = std::make_shared<int>(1);
+  {
+    hub::publisher trainer{who(server.address(), "trainer-0")};
+    trainer.keep_alive(owner);
+    CHECK(owner.use_count() == 2);
+    hub::subscriber in_place{who(server.address(), "in-place")};
+    hub::subscriber staged{who(server.address(), "staged"), subscriber_mode::staged};
+    in_place.keep_alive(owner);
+    staged.keep_alive(owner);
+    CHECK(owner.use_count() == 4);
+    staged.leave();
+    CHECK(owner.use_count() == 4);  // others may still be reading what it points to
+  }
+  CHECK(owner.use_count() == 1);
 }
 
 TEST_CASE("every call: a worker that listens on another interface than its peers' default") {

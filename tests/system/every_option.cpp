@@ -244,3 +244,42 @@ TEST_CASE("every option: a stride of snapshots chooses their memory") {
   CHECK(reader.worker.update(exactly(10), 20s).version == 10);
   CHECK(reader.memory.holds(10));
 }
+
+TEST_CASE("every option: location.rack, by which the nearer one of two sources is chosen") {
+  for (const std::string nearer : {"a", "b"}) {
+    CAPTURE(nearer);
+    hub::reference_server server;
+    const auto in_rack = [&](const std::string& rack, const std::string& replica) {
+      auto out = who(server.address(), replica);
+      out.location.rack = rack;
+      out.location.host = replica;  // no two are on one host
+      return out;
+    };
+    trainer first{in_rack("rack-a", "a"), small_words};
+    trainer second{in_rack("rack-b", "b"), small_words};
+    for (trainer* each : {&first, &second}) {
+      each->memory.fill(1);
+      each->worker.publish(1);
+    }
+    rollout reader{in_rack("rack-" + nearer, "rollout-0"), small_words};
+    CHECK(reader.worker.update().version == 1);
+    const std::string why = reader.worker.why();
+    CHECK_MESSAGE(contains(why, "upstream: " + nearer + "/0"), why);
+  }
+}
+
+TEST_CASE("every option: offload_limit_bytes, which is enough for one version and not for two") {
+  hub::reference_server server;
+  auto options = who(server.address(), "trainer-0");
+  options.offload_limit_bytes = small_words * sizeof(std::uint64_t) * 9 / 4;
+  trainer source{options, small_words};
+  source.worker.retain(2);
+  for (const std::uint64_t version : {1u, 2u}) {
+    CAPTURE(version);
+    source.memory.fill(version);
+    source.worker.publish(version);
+    CHECK(source.worker.unpublish().lost == (version == 2));
+  }
+  CHECK(source.worker.offloaded_bytes() > 0);
+  CHECK(source.worker.offloaded_bytes() <= options.offload_limit_bytes);
+}

@@ -3,6 +3,12 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <tensorhub/server.hpp>
+#include <vector>
+
 #include "hub.hpp"
 
 using namespace system_tests;
@@ -73,4 +79,35 @@ TEST_CASE("a seed waits for a layout, and names what it waits for") {
   trained.fill(7);
   trainer.publish(7);
   CHECK(seed.wait(7, 20s) == 7);
+}
+
+TEST_CASE("a seed goes on with a new server, as does the reader that waits for what the seed will hold") {
+  tensorhub::reference_server_options how;
+  how.catalog.recovery_grace = 500ms;
+  auto server = std::make_unique<hub::reference_server>(how);
+  how.address = server->address();
+  const std::string address = how.address;
+  member<hub::publisher> trainer{in("eu-1", address, "trainer"), 1000};
+  trainer.memory.fill(1);
+  trainer.worker.publish(1);
+  hub::seeder seed{in("us-2", address, "seed")};
+  CHECK(seed.wait(1, 20s) == 1);
+  member<hub::subscriber> rollout{in("us-2", address, "rollout"), 1000};
+  CHECK(rollout.worker.update(latest, 20s, tensorhub::prefer_local).version == 1);
+  auto running = rollout.worker.update_async(at_least(2), 60s, tensorhub::prefer_local);
+  REQUIRE(comes_true([&] {
+    return std::ranges::any_of(trainer.worker.stuck(0ms).entries,
+                               [](const auto& entry) { return entry.replica == "rollout"; });
+  }));
+  server.reset();
+  REQUIRE(comes_true([&] {  // ZeroMQ gives the port back a moment after the old server is gone
+    return code_of([&] { server = std::make_unique<hub::reference_server>(how); }) == errc::ok;
+  }));
+  trainer.worker.unpublish();
+  trainer.memory.fill(2);
+  trainer.worker.publish(2);
+  const auto done = running.wait(60s);
+  CHECK(done.version == 2);
+  CHECK(done.sources == std::vector<std::string>{"seed/0"});
+  CHECK(rollout.memory.holds(2));
 }

@@ -2,7 +2,10 @@
 
 #include <doctest/doctest.h>
 
+#include <atomic>
+#include <chrono>
 #include <future>
+#include <memory>
 #include <optional>
 #include <string>
 #include <thread>
@@ -78,6 +81,28 @@ TEST_CASE("server client: a drained replica is read from no more, and is read ag
   client.resume("policy", "trainer-0");
   CHECK(waits.wait(30s).sources == std::vector<std::string>{"trainer-0/0"});
   CHECK(code_of([&] { client.drain("policy", "nobody"); }) == errc::not_found);
+}
+
+TEST_CASE("server client: a drain ends when it is interrupted, whenever that is") {
+  const gated_hub::reference_server server;
+  member<gated_hub::publisher> source{who(server.address(), "trainer-0"), 300'001};
+  const auto gate = std::make_shared<tensorhub::testing::read_gate>(1u << 20);
+  gated_rollout reader{who(server.address(), "rollout-0"), 300'001, {{}, gate}};
+  server_client client{{.server = server.address()}};
+  source.worker.publish(1);
+  auto reading = reader.worker.update_async(exactly(1), 60s);
+  REQUIRE(gate->wait_until_shut(30s));
+  std::atomic<bool> has_ended{false};
+  std::jthread draining{[&] {
+    CHECK(code_of([&] { client.drain("policy", "trainer-0", 60s); }) == errc::cancelled);
+    has_ended = true;
+  }};
+  while (!has_ended) {
+    client.interrupt();
+    std::this_thread::sleep_for(15ms);
+  }
+  gate->open();
+  CHECK(reading.wait(30s).version == 1);
 }
 
 TEST_CASE("server client: an evicted worker has to be made anew") {

@@ -176,6 +176,43 @@ TEST_CASE("a stage that fails in one shard fails in all, and all go on serving w
   for (std::uint32_t i = 0; i < shards; ++i) CHECK(rollouts[i]->memory.holds(2, i));
 }
 
+TEST_CASE("an install that fails in one shard: that shard serves the old version on, and may install later") {
+  hub::reference_server server;
+  group<trainer> sources{server.address(), "trainer-0"};
+  group<member<staged_of<hub::subscriber>>> holders{server.address(), "rollout-0"};
+  publish(sources, 1);
+  in_every_shard([&](std::uint32_t i) { holders[i].worker.update(); });
+  publish(sources, 2);
+  in_every_shard([&](std::uint32_t i) { holders[i].worker.stage(2, 30s); });
+  // Of version 1, which nobody else has, another replica reads shard 1 for as long as we like.
+  const auto gate = std::make_shared<tensorhub::testing::read_gate>(begun_bytes);
+  gated_rollout first{who(server.address(), "rollout-1", {0, shards}), large_words};
+  gated_rollout second{who(server.address(), "rollout-1", {1, shards}), large_words, {.gate = gate}};
+  auto reading = first.worker.update_async(exactly(1), 60s);
+  auto slowly = second.worker.update_async(exactly(1), 60s);
+  REQUIRE(gate->wait_until_shut(20s));
+  CHECK(code_of([&] { holders[1].worker.install(300ms); }) == errc::timed_out);
+  CHECK(holders[1].worker.held_version() == 1);
+  CHECK(holders[1].worker.staged_version() == 2);
+  CHECK(holders[1].memory.holds(1, 1));
+  gate->open();
+  CHECK(slowly.wait(30s).version == 1);
+  CHECK(reading.wait(30s).version == 1);
+  CHECK(first.memory.holds(1, 0));
+  CHECK(second.memory.holds(1, 1));
+  CHECK(holders[0].worker.install(30s).version == 2);
+  const auto version_of_holders = [&] {
+    const auto models = sources[0].worker.list("policy");
+    for (const auto& replica : models.front().replicas)
+      if (replica.name == "rollout-0") return replica.version;
+    return tensorhub::version_number{};
+  };
+  CHECK(version_of_holders() == 0);  // its shards hold two versions
+  CHECK(holders[1].worker.install(30s).version == 2);
+  CHECK(holders.holds(2));
+  CHECK(comes_true([&] { return version_of_holders() == 2; }));  // it is told afterwards
+}
+
 TEST_CASE("install waits for the readers of what is live; they end right") {
   hub::reference_server server;
   staged_rollout all{server.address()};

@@ -95,8 +95,8 @@ int order_replica(tensorhub::server_client& client, const std::string& order, co
 
 /// An order about a model's versions.
 void order_versions(tensorhub::server_client& client, const std::string& order, const std::string& model,
-                    std::uint32_t number) {
-  if (order == "retain") client.retain(model, number, patience);
+                    std::uint64_t number) {
+  if (order == "retain") client.retain(model, static_cast<std::uint32_t>(number), patience);
   if (order == "pin") client.pin(model, number, patience);
   if (order == "release") client.release(model, number, patience);
   if (order == "roll-back") client.roll_back_to(model, number, patience);
@@ -118,7 +118,8 @@ int ask(std::vector<std::string> words) {
                  "  --ask why ADDRESS MODEL REPLICA [SHARD]\n"
                  "  --ask retain|pin|release|roll-back ADDRESS MODEL NUMBER\n"
                  "  --ask evict|drain|resume ADDRESS MODEL REPLICA\n"
-                 "each with --keys FOLDER (client.secret, server.public), if the server asks for keys\n",
+                 "each with --keys FOLDER (client.secret, server.public), or --keys FOLDER/NAME.secret (and "
+                 "server.public beside it), if the server asks for keys\n",
                  sentence.c_str());
     return 2;
   };
@@ -126,15 +127,16 @@ int ask(std::vector<std::string> words) {
   const auto keys = std::find(words.begin(), words.end(), "--keys");
   if (keys != words.end()) {
     if (keys + 1 == words.end()) return refuse("--keys wants a folder");
-    const std::filesystem::path folder = *(keys + 1);
-    with_keys = {tensorhub::read_public_key(folder / "server.public"),
-                 tensorhub::read_curve_keys(folder / "client.secret")};
+    std::filesystem::path secret = *(keys + 1);
+    if (secret.extension() != ".secret") secret /= "client.secret";
+    with_keys = {tensorhub::read_public_key(secret.parent_path() / "server.public"),
+                 tensorhub::read_curve_keys(secret)};
     words.erase(keys, keys + 2);
   }
   if (words.size() < 2) return refuse("--ask wants a question or an order, and an address");
   const std::string& question = words[0];
   const std::vector<std::string> about(words.begin() + 2, words.end());
-  std::uint32_t number = 0;
+  std::uint64_t number = 0;
   const auto is_number = [&](std::size_t at) {
     const std::string& text = about[at];
     const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), number);
@@ -150,13 +152,14 @@ int ask(std::vector<std::string> words) {
   if (question == "why" && (about.size() == 2 || about.size() == 3)) {
     if (about.size() == 3 && (!is_number(2) || number >= tensorhub::limits::shards))
       return refuse("'" + about[2] + "' is no shard");
-    print_why(client, about, number);
+    print_why(client, about, static_cast<std::uint32_t>(number));
     return 0;
   }
   if (is_one_of(question, {"evict", "drain", "resume"}) && about.size() == 2)
     return order_replica(client, question, about[0], about[1]);
   if (is_one_of(question, {"retain", "pin", "release", "roll-back"}) && about.size() == 2) {
-    if (!is_number(1)) return refuse("'" + about[1] + "' is no number");
+    if (!is_number(1) || (question == "retain" && number > tensorhub::limits::retained_versions))
+      return refuse("'" + about[1] + "' is no number that " + question + " takes");
     order_versions(client, question, about[0], number);
     return 0;
   }

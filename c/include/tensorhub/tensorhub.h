@@ -15,8 +15,8 @@
 /// - A time-out is in milliseconds; TENSORHUB_DEFAULT_TIMEOUT is that of the C++ call of the same name. No
 ///   call waits longer, but for memory whose readers' keys have to be revoked (transports/README.md).
 /// - Thread safety, and what a call promises: as the header of the C++ class of the same name says
-///   (publisher, subscriber, seeder). A child process that was
-///   forked may not use its parent's handles.
+///   (publisher, subscriber, seeder, server_client). A child process that was forked may not use its
+///   parent's handles.
 /// - The only callback is `log`, which any thread may call.
 
 #ifndef TENSORHUB_TENSORHUB_H
@@ -203,8 +203,8 @@ TENSORHUB_C_API tensorhub_status tensorhub_publisher_unpublish(tensorhub_publish
                                                                int64_t timeout_ms,
                                                                tensorhub_publish_report* report,
                                                                tensorhub_error** error);
-/// Back to a checkpoint: versions above this one are withdrawn wherever they are held, and their numbers may be
-/// published again. BUSY: the publisher shows such a version itself, call unpublish first.
+/// Back to a checkpoint: versions above this one are withdrawn wherever they are held, and their numbers may
+/// be published again. BUSY: the publisher shows such a version itself, call unpublish first.
 TENSORHUB_C_API tensorhub_status tensorhub_publisher_roll_back_to(tensorhub_publisher* publisher,
                                                                   uint64_t version, int64_t timeout_ms,
                                                                   tensorhub_error** error);
@@ -300,6 +300,134 @@ TENSORHUB_C_API tensorhub_status tensorhub_seeder_wait(tensorhub_seeder* seeder,
                                                        tensorhub_error** error);
 TENSORHUB_C_API uint64_t tensorhub_seeder_held_version(const tensorhub_seeder* seeder);
 TENSORHUB_C_API void tensorhub_seeder_stop(tensorhub_seeder* seeder);
+
+// ---- for processes that look after a system and are no workers (tensorhub/server_client.hpp)
+
+typedef struct tensorhub_client_options {
+  size_t struct_bytes;
+  const char* server;      ///< "tcp://host:port", or several with commas between
+  const char* server_key;  ///< with `public_key` and `secret_key`: as tensorhub_server_options
+  const char* public_key;
+  const char* secret_key;
+  uint64_t server_timeout_ms;  ///< silence after which the next server of the list is asked
+} tensorhub_client_options;
+
+typedef struct tensorhub_client tensorhub_client;
+/// Connects in the background: no server need be there yet.
+TENSORHUB_C_API tensorhub_status tensorhub_client_create(const tensorhub_client_options* options,
+                                                         tensorhub_client** client, tensorhub_error** error);
+/// The calls that run in other threads end soon, with CANCELLED.
+TENSORHUB_C_API void tensorhub_client_interrupt(tensorhub_client* client);
+TENSORHUB_C_API void tensorhub_client_free(tensorhub_client* client);
+
+/// What the server said to a question, and whose its texts are. It outlives its client.
+typedef struct tensorhub_answer tensorhub_answer;
+/// The models, or the one of this name; NULL: all.
+TENSORHUB_C_API tensorhub_status tensorhub_client_list(tensorhub_client* client, const char* model,
+                                                       int64_t timeout_ms, tensorhub_answer** answer,
+                                                       tensorhub_error** error);
+/// How the sources of this worker were chosen.
+TENSORHUB_C_API tensorhub_status tensorhub_client_why(tensorhub_client* client, const char* model,
+                                                      const char* replica, uint32_t shard, int64_t timeout_ms,
+                                                      tensorhub_answer** answer, tensorhub_error** error);
+/// What has waited for longer than this (negative: for longer than a second), in this model; NULL: in all. Of
+/// very many the oldest.
+TENSORHUB_C_API tensorhub_status tensorhub_client_stuck(tensorhub_client* client, const char* model,
+                                                        int64_t older_than_ms, int64_t timeout_ms,
+                                                        tensorhub_answer** answer, tensorhub_error** error);
+
+/// One of the models of an answer to `list`.
+typedef struct tensorhub_model_report {
+  size_t struct_bytes;
+  const char* name;
+  uint32_t shards;
+  uint64_t bytes;
+  uint64_t latest;            ///< zero: none yet
+  const uint64_t* available;  ///< the versions that can be read
+  size_t available_count;
+  size_t replica_count;
+} tensorhub_model_report;
+
+/// One of a model's replicas.
+typedef struct tensorhub_replica_report {
+  size_t struct_bytes;
+  const char* name;
+  uint32_t shards_joined;
+  uint64_t version;  ///< that it holds completely; zero: none
+  int32_t torn;
+  int32_t spot;
+  uint32_t readers;
+} tensorhub_replica_report;
+
+/// The numbers are those of tensorhub/types/server_reports.hpp, which says what each means.
+typedef enum tensorhub_stuck_kind {
+  TENSORHUB_STUCK_NO_VERSION = 0,
+  TENSORHUB_STUCK_NO_CREDIT = 1,
+  TENSORHUB_STUCK_ABSENT_SHARDS = 2,
+  TENSORHUB_STUCK_NO_PROGRESS = 3,
+  TENSORHUB_STUCK_DRAINING = 4,
+  TENSORHUB_STUCK_UNFINISHED_GROUP = 5,
+  TENSORHUB_STUCK_CUT_OFF = 6,
+  TENSORHUB_STUCK_SILENT_WORKER = 7
+} tensorhub_stuck_kind;
+
+/// One of those that wait, in an answer to `stuck`; the oldest is the first.
+typedef struct tensorhub_stuck_report {
+  size_t struct_bytes;
+  tensorhub_stuck_kind kind;
+  const char* model;
+  const char* replica;
+  uint32_t shard;
+  uint64_t version;  ///< zero: none is decided
+  uint64_t waited_ms;
+  const char* peers;   ///< whom it waits for
+  const char* advice;  ///< what is missing, and what the user can do about it
+} tensorhub_stuck_report;
+
+/// Models, or those that wait; of `why`, zero.
+TENSORHUB_C_API size_t tensorhub_answer_count(const tensorhub_answer* answer);
+/// Of `why`: a line for each choice, the latest last. Else empty; never NULL.
+TENSORHUB_C_API const char* tensorhub_answer_text(const tensorhub_answer* answer);
+TENSORHUB_C_API tensorhub_status tensorhub_answer_model(const tensorhub_answer* answer, size_t index,
+                                                        tensorhub_model_report* report,
+                                                        tensorhub_error** error);
+TENSORHUB_C_API tensorhub_status tensorhub_answer_replica(const tensorhub_answer* answer, size_t model,
+                                                          size_t index, tensorhub_replica_report* report,
+                                                          tensorhub_error** error);
+TENSORHUB_C_API tensorhub_status tensorhub_answer_stuck(const tensorhub_answer* answer, size_t index,
+                                                        tensorhub_stuck_report* report,
+                                                        tensorhub_error** error);
+TENSORHUB_C_API void tensorhub_answer_free(tensorhub_answer* answer);
+
+/// As the publisher's functions of these names.
+TENSORHUB_C_API tensorhub_status tensorhub_client_retain(tensorhub_client* client, const char* model,
+                                                         uint32_t versions, int64_t timeout_ms,
+                                                         tensorhub_error** error);
+TENSORHUB_C_API tensorhub_status tensorhub_client_pin(tensorhub_client* client, const char* model,
+                                                      uint64_t version, int64_t timeout_ms,
+                                                      tensorhub_error** error);
+TENSORHUB_C_API tensorhub_status tensorhub_client_release(tensorhub_client* client, const char* model,
+                                                          uint64_t version, int64_t timeout_ms,
+                                                          tensorhub_error** error);
+/// Only while no trainer publishes.
+TENSORHUB_C_API tensorhub_status tensorhub_client_roll_back_to(tensorhub_client* client, const char* model,
+                                                               uint64_t version, int64_t timeout_ms,
+                                                               tensorhub_error** error);
+
+/// The replica's workers are declared dead: their calls fail with REPLACED, and their places are free.
+/// `workers` may be NULL; it gets how many there were.
+TENSORHUB_C_API tensorhub_status tensorhub_client_evict(tensorhub_client* client, const char* model,
+                                                        const char* replica, int64_t timeout_ms,
+                                                        uint32_t* workers, tensorhub_error** error);
+/// The replica is read from no more, until `resume`: its readers are moved to others. Returns OK also at the
+/// deadline, with the `readers` that are left. Both numbers may be NULL.
+TENSORHUB_C_API tensorhub_status tensorhub_client_drain(tensorhub_client* client, const char* model,
+                                                        const char* replica, int64_t timeout_ms,
+                                                        uint32_t* workers, uint32_t* readers,
+                                                        tensorhub_error** error);
+TENSORHUB_C_API tensorhub_status tensorhub_client_resume(tensorhub_client* client, const char* model,
+                                                         const char* replica, int64_t timeout_ms,
+                                                         tensorhub_error** error);
 
 #if defined(__cplusplus)
 }

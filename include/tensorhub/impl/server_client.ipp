@@ -3,6 +3,7 @@
 /// What server_client.hpp declares.
 
 #include <algorithm>
+#include <atomic>
 #include <thread>
 #include <utility>
 
@@ -69,6 +70,7 @@ struct server_client::state {
         .managed;
   }
 
+  std::atomic<std::uint64_t> interrupts = 0;
   worker_results results;
   client_shell<inquiry> client;  ///< last: its thread uses everything above
 };
@@ -83,6 +85,12 @@ TENSORHUB_DECL server_client_options validated(server_client_options options) {
   return options;
 }
 
+[[nodiscard]] inline error_context about(std::string model, std::string replica) {
+  error_context out;
+  out.model = std::move(model);
+  out.replica = std::move(replica);
+  return out;
+}
 TENSORHUB_DECL messages::manage_request about_replica(messages::manage_kind kind, std::string model,
                                                       std::string replica) {
   return {kind, std::move(model), std::move(replica), {}};
@@ -98,6 +106,7 @@ TENSORHUB_DECL server_client::server_client(server_client_options options)
 TENSORHUB_DECL server_client::~server_client() = default;
 
 TENSORHUB_DECL void server_client::interrupt() {
+  ++state_->interrupts;
   state_->client.with([](inquiry& core, time_point) { core.interrupt(); });
 }
 
@@ -167,7 +176,11 @@ TENSORHUB_DECL drain_report server_client::drain(std::string model, std::string 
                                                  std::chrono::milliseconds timeout) {
   static constexpr std::chrono::milliseconds look_interval{20};
   const auto until = std::chrono::steady_clock::now() + timeout;
+  const std::uint64_t before = state_->interrupts;
   for (;;) {
+    if (state_->interrupts != before)
+      throw error(errc::cancelled, "the caller interrupted the drain; the replica is still drained",
+                  server_client_detail::about(std::move(model), std::move(replica)));
     const auto told =
         state_->manage(server_client_detail::about_replica(messages::manage_kind::drain, model, replica),
                        std::max(detail::time_left(until), std::chrono::milliseconds{1}));

@@ -235,11 +235,12 @@ class versions {
     return record == worker.model->versions.end() ? digest128{} : record->second.roots[worker.shard.index];
   }
 
-  /// Recounts which version the replica makes available to others.
+  /// Recounts which version the replica makes available to others. (One that is drained by an order does so
+  /// still: its readers wait until it is resumed, or others have the version.)
   void count_available(replica_state& replica) {
     model_state& model = *replica.model;
     const bool is_barred = std::ranges::any_of(
-        replica.workers, [](const worker_state* w) { return w != nullptr && w->is_barred_as_source(); });
+        replica.workers, [](const worker_state* w) { return w != nullptr && !w->access.may_serve; });
     const version_number available = is_barred ? version_number{} : replica.complete;
     if (available == replica.available) return;
     if (replica.available) --version_of(model, replica.available).complete_replicas;
