@@ -20,6 +20,15 @@ struct digest128 {
 
 [[nodiscard]] std::string to_hex(digest128 digest);
 
+namespace detail {
+
+/// What an integrity policy makes of a digest, since zero is reserved for "no digest".
+[[nodiscard]] constexpr digest128 never_zero(digest128 digest) noexcept {
+  return digest ? digest : digest128{1, 0};
+}
+
+}  // namespace detail
+
 }  // namespace tensorhub::inline TENSORHUB_MODE
 
 #if defined(TENSORHUB_HEADER_ONLY)
