@@ -150,6 +150,15 @@ void read_bare(transport& through, const tensorhub::transport_address& source,
   read_part(0);
 }
 
+constexpr const char* how_it_is_measured =
+    " MiB in 64 MiB tensors, from another process's memfd over loopback, 2 lanes, window 4; the bare "
+    "transport "
+    "connects anew each time, as an update does, and reads chunks of 1 MiB or 8 MiB; publishing is not "
+    "timed; "
+    "every version has other bytes, the target is cleared before each turn, and all of it is compared after "
+    "it; "
+    "1 warming round, then 9, order rotates; medians; with small tensors: 2000 of 8 KiB besides";
+
 void judge(bench::comparison& rivals, const std::vector<std::string>& bare) {
   rivals.goal("update() with digests / bare transport",
               rivals.ratio("update(), xxh3-128 digests", bare, "GB/s", true), 0.85);
@@ -186,15 +195,8 @@ int main(int argc, char** argv) {
   const auto range = memory.large.range();
   const auto into = through.register_memory(std::span{&range, 1}, tensorhub::region_access::local_write);
 
-  bench::comparison rivals{
-      given, "update() of a shard against the bare transport",
-      std::to_string(bytes >> 20) +
-          " MiB in 64 MiB tensors, from another process's memfd over loopback, 2 lanes, window 4; the bare "
-          "transport "
-          "connects anew each time, as an update does, and reads chunks of 1 MiB or 8 MiB; publishing is not "
-          "timed; every version has other bytes, the target is cleared before each turn, and all of it is "
-          "compared after it; "
-          "1 warming round, then 9, order rotates; medians; with small tensors: 2000 of 8 KiB besides"};
+  bench::comparison rivals{given, "update() of a shard against the bare transport",
+                           std::to_string(bytes >> 20) + how_it_is_measured};
   std::uint64_t version = 0;
   const auto timed = [&](std::uint64_t moved, const std::function<void()>& work) {
     return [&source, &memory, &version, bytes, moved, work] {

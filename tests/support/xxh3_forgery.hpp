@@ -3,10 +3,10 @@
 /// Other bytes with the same XXH3-128 digest, for tests that show what xxh3_128 does not protect from.
 ///
 /// XXH3 of more than 240 bytes keeps eight accumulators. Of each stripe of 64 bytes, word i adds its value to
-/// accumulator i ^ 1, and the product of the two halves of (word ^ secret) to accumulator i. Who knows the seed
-/// knows the secret, and can choose a word so that one of these halves is zero: the product vanishes, and the
-/// word's other half may be anything. Two such stripes add any wanted number to each accumulator, one its lower
-/// and one its upper half. Everything before and after them is the forger's to choose.
+/// accumulator i ^ 1, and the product of the two halves of (word ^ secret) to accumulator i. Who knows the
+/// seed knows the secret, and can choose a word so that one of these halves is zero: the product vanishes,
+/// and the word's other half may be anything. Two such stripes add any wanted number to each accumulator, one
+/// its lower and one its upper half. Everything before and after them is the forger's to choose.
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>

@@ -3,9 +3,9 @@
 /// BLAKE3 over memory, with results of 256 bits: hash, keyed hash and key derivation.
 ///
 /// Written from the specification: J. O'Connor, J.-P. Aumasson, S. Neves, Z. Wilcox-O'Hearn, "BLAKE3: one
-/// function, fast everywhere", https://github.com/BLAKE3-team/BLAKE3-specs. Chunks of 1 KiB, and their parents,
-/// are hashed 4, 8 or 16 at once, whatever this processor has instructions for (chosen at run time on x86-64;
-/// 4 elsewhere). The results are the same.
+/// function, fast everywhere", https://github.com/BLAKE3-team/BLAKE3-specs. Chunks of 1 KiB, and their
+/// parents, are hashed 4, 8 or 16 at once, whatever this processor has instructions for (chosen at run time
+/// on x86-64; 4 elsewhere). The results are the same.
 ///
 /// Thread safety: pure functions. No errors, no allocation; about 10 KiB of stack.
 

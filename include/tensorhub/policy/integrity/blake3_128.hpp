@@ -10,11 +10,11 @@
 /// with the root, which the reference server tells it: whoever may publish, and the server, can still say
 /// what they like.
 ///
-/// Two limits, and why digests are not wider for them. *Collisions* take 2^64 attempts: a publisher could make
-/// two sets of bytes with one digest and serve both. It could as well publish either. *Seeds* (`bind`) have 64
-/// bits: two subjects (model, version, shard) can be found, with 2^32 attempts if one may choose both names,
-/// that have the same seed. Equal bytes then have equal digests in both, as if nothing were bound; different
-/// bytes still do not, and the root that the server tells for one of them admits only its own table.
+/// Two limits, and why digests are not wider for them. *Collisions* take 2^64 attempts: a publisher could
+/// make two sets of bytes with one digest and serve both. It could as well publish either. *Seeds* (`bind`)
+/// have 64 bits: two subjects (model, version, shard) can be found, with 2^32 attempts if one may choose both
+/// names, that have the same seed. Equal bytes then have equal digests in both, as if nothing were bound;
+/// different bytes still do not, and the root that the server tells for one admits only that one's table.
 ///
 /// Devices do not make these digests: chunks in device memory are copied to the host for them.
 

@@ -137,8 +137,8 @@ TENSORHUB_DECL blake3_lanes lanes_for(std::size_t count, blake3_lanes most) noex
   return most;
 }
 
-/// `count` inputs that lie `stride` bytes apart; counters go up by `what.step`. The results may take the place
-/// of inputs if they are not larger.
+/// `count` inputs that lie `stride` bytes apart; counters go up by `what.step`. The results may take the
+/// place of inputs if they are not larger.
 TENSORHUB_DECL void hash_many(job what, const std::byte* first, std::size_t stride, std::size_t count,
                               blake3_lanes most, blake3_value* out) noexcept {
   while (count > 0) {
@@ -190,20 +190,20 @@ TENSORHUB_DECL blake3_value parent_value(const mode& how, const blake3_value& le
 /// So many chunks are hashed before their parents are: a power of two, so that they are one subtree.
 inline constexpr std::size_t chunks_at_once = 256;
 
-/// The values of the chunks of up to `chunks_at_once`; how many they are. `number`: of the first.
+/// The values of the chunks of up to `chunks_at_once`; how many they are. `first`: the number of the first.
 TENSORHUB_DECL std::size_t chunk_values(const mode& how, std::span<const std::byte> bytes,
-                                        std::uint64_t number, blake3_value* out) noexcept {
+                                        std::uint64_t first, blake3_value* out) noexcept {
   const std::size_t whole = bytes.size() / chunk_bytes;
-  const job what{how.key, number, 1, blocks_of_chunk, how.flags, chunk_start, chunk_end};
+  const job what{how.key, first, 1, blocks_of_chunk, how.flags, chunk_start, chunk_end};
   hash_many(what, bytes.data(), chunk_bytes, whole, how.lanes, out);
   const std::span<const std::byte> rest = bytes.subspan(whole * chunk_bytes);
   if (rest.empty()) return whole;
-  out[whole] = chunk_value(how, rest, number + whole, no_flag);
+  out[whole] = chunk_value(how, rest, first + whole, no_flag);
   return whole + 1;
 }
 
-/// Replaces values by those of their parents, level by level, until `most` (1 or 2) are left. An odd one waits
-/// for a level where it has a neighbour: this is the tree of 2.1.
+/// Replaces values by those of their parents, level by level, until `most` (1 or 2) are left. An odd one
+/// waits for a level where it has a neighbour: this is the tree of 2.1.
 TENSORHUB_DECL void join(const mode& how, blake3_value* values, std::size_t count,
                          std::size_t most) noexcept {
   while (count > most) {
@@ -218,9 +218,9 @@ TENSORHUB_DECL void join(const mode& how, blake3_value* values, std::size_t coun
 TENSORHUB_DECL blake3_value hash(const mode& how, std::span<const std::byte> bytes) noexcept {
   if (bytes.size() <= chunk_bytes) return chunk_value(how, bytes, 0, root);
   constexpr std::size_t bytes_at_once = chunks_at_once * chunk_bytes;
-  blake3_value left[48];  // complete subtrees, the largest first; as many as there are bits in `before`
+  blake3_value left[48];  // complete subtrees, the largest first: one for each bit that is set in `before`
   std::size_t depth = 0;
-  std::uint64_t before = 0;  // how many times `chunks_at_once`
+  std::uint64_t before = 0;  // how many times `chunks_at_once` chunks are in them
   blake3_value values[chunks_at_once];
   for (; bytes.size() > bytes_at_once; bytes = bytes.subspan(bytes_at_once)) {
     const std::size_t count = chunk_values(how, bytes.first(bytes_at_once), before * chunks_at_once, values);

@@ -6,9 +6,9 @@
 ///     TENSORHUB_BLAKE3_SPACE   the namespace
 ///     TENSORHUB_BLAKE3_TARGET  the attribute that allows the instructions
 ///
-/// The text is repeated, and no template, because a compiler breaks vectors that a function's own target lacks
-/// into pieces before it inlines the function. Vectors are passed by reference: how they are passed by value
-/// depends on the target.
+/// The text is repeated, and no template, because a compiler breaks vectors that a function's own target
+/// lacks into pieces before it inlines the function. Vectors are passed by reference: how they are passed by
+/// value depends on the target.
 
 namespace TENSORHUB_BLAKE3_SPACE {
 
