@@ -181,6 +181,12 @@ TENSORHUB_BLAKE3_TARGET inline void hash(const job& what, const std::byte* const
   for (std::size_t block = 0; block < what.blocks; ++block) {
     vector m[16];
     load(m, inputs, block * block_bytes);
+    // What comes next: so many places at once are more than a processor sees by itself. A prefetch beyond the
+    // end has no effect.
+    if (what.blocks > 1) {
+      for (unsigned i = 0; i < lanes; ++i)
+        __builtin_prefetch(inputs[i] + lanes * chunk_bytes + block * block_bytes);
+    }
     compress(h, m, low, high, what.flags_of(block));
   }
   store(h, out);
