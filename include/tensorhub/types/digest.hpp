@@ -2,6 +2,7 @@
 /// \file digest.hpp
 /// A 128-bit digest as a value. The integrity policy (policy/integrity/) makes digests.
 
+#include <array>
 #include <compare>
 #include <cstdint>
 #include <string>
@@ -17,6 +18,9 @@ struct digest128 {
   /// False for zero, which means "no digest": the policy `no_integrity` makes that.
   [[nodiscard]] constexpr explicit operator bool() const noexcept { return (low | high) != 0; }
 };
+
+/// The key of a keyed BLAKE3 digest, as eight little-endian words.
+using digest_key = std::array<std::uint32_t, 8>;
 
 [[nodiscard]] std::string to_hex(digest128 digest);
 

@@ -15,9 +15,8 @@
 /// have 64 bits: two subjects (model, version, shard) can be found, with 2^32 attempts if one may choose both
 /// names, that have the same seed. Equal bytes then have equal digests in both, as if nothing were bound;
 /// different bytes still do not, and the root that the server tells for one admits only that one's table.
-///
-/// Devices do not make these digests: chunks in device memory are copied to the host for them.
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -50,8 +49,11 @@ struct blake3_128 {
 
   [[nodiscard]] static digest128 chunk_digest(std::uint64_t seed, std::uint64_t chunk,
                                               std::span<const std::byte> bytes) noexcept {
+    return keyed(std::bit_cast<detail::blake3_value>(chunk_key(seed, chunk)), bytes);
+  }
+  [[nodiscard]] static digest_key chunk_key(std::uint64_t seed, std::uint64_t chunk) noexcept {
     const std::uint64_t subject[2]{seed, chunk};
-    return keyed(key("TensorHub 2026-11 blake3_128 chunk", subject), bytes);
+    return std::bit_cast<digest_key>(key("TensorHub 2026-11 blake3_128 chunk", subject));
   }
 
   [[nodiscard]] static digest128 root(std::uint64_t seed, std::span<const digest128> table) noexcept {
@@ -68,6 +70,6 @@ struct blake3_128 {
     return detail::never_zero(detail::blake3_keyed_hash(key, bytes).first_half());
   }
 };
-static_assert(integrity<blake3_128>);
+static_assert(keyed_device_integrity<blake3_128> && forgery_resistant_integrity<blake3_128>);
 
 }  // namespace tensorhub::inline TENSORHUB_MODE
