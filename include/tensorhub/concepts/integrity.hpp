@@ -36,10 +36,10 @@ struct integrity_tag {};
 // |                                 |                | as above                                             |
 //
 // If the chunk digest of a policy is XXH3-128 under a seed, the policy may say so with `I::chunk_seed(seed,
-// chunk)`, a std::uint64_t such that chunk_digest is detail::never_zero(xxh3_128(bytes, chunk_seed)). If it is
-// BLAKE3 under a key, it may say so with `I::chunk_key(seed, chunk)`, a digest_key such that chunk_digest is
-// detail::never_zero of the first half of blake3_keyed_hash(chunk_key, bytes). Devices then make the digests
-// of their own memory; chunks of other policies are copied to the host for their digests.
+// chunk)`, a std::uint64_t such that chunk_digest is detail::never_zero(xxh3_128(bytes, chunk_seed)). If it
+// is BLAKE3 under a key, it may say so with `I::chunk_key(seed, chunk)`, a digest_key such that
+// chunk_digest is detail::never_zero of the first half of blake3_keyed_hash(chunk_key, bytes). Devices then
+// make the digests of their own memory; chunks of other policies are copied to the host for their digests.
 //
 // A policy whose digests cannot be met by other bytes that somebody makes on purpose says so with
 // `static constexpr bool resists_forgery = true`.

@@ -7,9 +7,9 @@
 /// memory that the threads share; thread 0 joins these to the values of earlier steps.
 ///
 /// The speed is calculated and not yet measured (bench/cuda_kernels.cpp measures it): 64 bytes take about 700
-/// instructions for 32-bit integers, of which an H200 issues 132 x 64 in each cycle: 1.3 TB/s at 1.7 GHz, about
-/// two thirds of what a copy moves. Joining takes a fifteenth of that, and eight levels of waiting per 256 KiB,
-/// which other blocks on the same multiprocessor fill.
+/// instructions for 32-bit integers, of which an H200 issues 132 x 64 in each cycle: 1.3 TB/s at 1.7 GHz,
+/// about two thirds of what a copy moves. Joining takes a fifteenth of that, and eight levels of waiting per
+/// 256 KiB, which other blocks on the same multiprocessor fill.
 ///
 /// Data may begin at any address. 16-byte loads need a multiple of 16; the other loads are slower.
 

@@ -1,5 +1,5 @@
-// The kernels of TensorHub::cuda. The host compiler compiles their bodies (copy.cuh, xxh3.cuh, blake3.cuh) too, so that
-// tests can run them against the reference.
+// The kernels of TensorHub::cuda. The host compiler compiles their bodies (copy.cuh, xxh3.cuh, blake3.cuh)
+// too, so that tests can run them against the reference.
 
 #include "blake3.cuh"
 #include "copy.cuh"
