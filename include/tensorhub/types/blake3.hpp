@@ -7,7 +7,7 @@
 /// parents, are hashed 4, 8 or 16 at once, whatever this processor has instructions for (chosen at run time
 /// on x86-64; 4 elsewhere). The results are the same.
 ///
-/// Thread safety: pure functions. No errors, no allocation; about 10 KiB of stack.
+/// Thread safety: pure functions. No errors, no allocation; about 12 KiB of stack.
 
 #include <cstddef>
 #include <cstdint>
