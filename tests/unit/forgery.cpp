@@ -12,6 +12,8 @@
 
 using namespace tensorhub;
 
+static_assert(forgery_resistant_integrity<blake3_128> && !forgery_resistant_integrity<xxh3_128>);
+
 namespace {
 
 [[nodiscard]] std::vector<std::byte> some_weights(std::size_t length) {
