@@ -1,10 +1,12 @@
 // The kernels against cuMemcpyAsync: digests of chunks, and packing of thousands of small tensors.
 
 #include <algorithm>
+#include <bit>
 #include <cstdint>
 #include <cstdio>
 #include <random>
 #include <tensorhub/memory/cuda.hpp>
+#include <tensorhub/types/blake3.hpp>
 #include <tensorhub/types/xxh3.hpp>
 #include <vector>
 
@@ -16,6 +18,7 @@ namespace {
 using tensorhub::copy_run;
 using tensorhub::digest128;
 using tensorhub::digest_job;
+using tensorhub::keyed_digest_job;
 
 constexpr std::uint64_t chunk_bytes = 1u << 20;
 
@@ -28,6 +31,8 @@ std::vector<std::byte> noise(std::uint64_t bytes) {
   }
   return out;
 }
+
+constexpr tensorhub::digest_key some_key{1, 2, 3};
 
 bench::comparison compare_digests(const bench::arguments& given, bench::cuda_timer& timer) {
   const std::uint64_t chunks = given.smoke ? 10 : 1000;
@@ -69,12 +74,20 @@ bench::comparison compare_digests(const bench::arguments& given, bench::cuda_tim
   std::vector<digest128> of_shifted(chunks);
   add("digests, all chunks, from odd addresses", gigabytes,
       [&](auto& lane) { return lane.digest(shifted, of_shifted.data()); });
+  std::vector<keyed_digest_job> keyed;
+  for (const digest_job& job : jobs) keyed.push_back({job.data, job.bytes, some_key});
+  std::vector<digest128> of_keyed(chunks);
+  add("BLAKE3 digests, all chunks", gigabytes,
+      [&](auto& lane) { return lane.keyed_digest(keyed, of_keyed.data()); });
   rivals.run(given.smoke ? 1 : 15);
   rivals.print({"ms", "GB/s"});
   for (std::uint64_t i = 0; i < chunks; ++i) {
     const std::span chunk{host.data() + i * chunk_bytes, chunk_bytes};
     if (digests[i] != tensorhub::detail::xxh3_128(chunk, i) ||
-        of_shifted[i] != tensorhub::detail::xxh3_128(chunk.subspan(1), i))
+        of_shifted[i] != tensorhub::detail::xxh3_128(chunk.subspan(1), i) ||
+        of_keyed[i] != tensorhub::detail::blake3_keyed_hash(
+                           std::bit_cast<tensorhub::detail::blake3_value>(some_key), chunk)
+                           .first_half())
       throw std::runtime_error("a digest is wrong");
   }
   rivals.goal("digests of 1,000 chunks / copy within the device",

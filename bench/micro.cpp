@@ -5,6 +5,7 @@
 
 #include <cstring>
 #include <tensorhub/memory/host.hpp>
+#include <tensorhub/policy/integrity/blake3_128.hpp>
 #include <tensorhub/policy/integrity/xxh3_128.hpp>
 #include <tensorhub/policy/scheduler/nearest_source.hpp>
 #include <tensorhub/service/catalog.hpp>
@@ -19,12 +20,14 @@ namespace {
 
 namespace messages = tensorhub::messages;
 
+template <tensorhub::integrity Integrity>
 void chunk_digest(benchmark::State& state) {
   const std::vector<std::byte> chunk(static_cast<std::size_t>(state.range(0)), std::byte{3});
-  for (auto _ : state) benchmark::DoNotOptimize(tensorhub::xxh3_128::chunk_digest(1, 2, chunk));
+  for (auto _ : state) benchmark::DoNotOptimize(Integrity::chunk_digest(1, 2, chunk));
   state.SetBytesProcessed(state.iterations() * state.range(0));
 }
-BENCHMARK(chunk_digest)->Arg(64 << 10)->Arg(1 << 20)->Arg(64 << 20);
+BENCHMARK(chunk_digest<tensorhub::xxh3_128>)->Arg(64 << 10)->Arg(1 << 20)->Arg(64 << 20);
+BENCHMARK(chunk_digest<tensorhub::blake3_128>)->Arg(64 << 10)->Arg(1 << 20)->Arg(64 << 20);
 
 messages::envelope an_assignment() {
   messages::update_reply reply;

@@ -48,6 +48,7 @@ add_custom_command(
   COMMAND ${CMAKE_COMMAND} "-DIMAGE=${image}" "-DHEADER=${header}" "-DTOOLKIT=${CUDAToolkit_VERSION}"
           "-DARCHITECTURES=${architectures}" -P "${kernels}/image_header.cmake"
   DEPENDS "${kernels}/kernels.cu" "${kernels}/team.cuh" "${kernels}/copy.cuh" "${kernels}/xxh3.cuh"
+          "${kernels}/blake3.cuh"
           "${kernels}/image_header.cmake" "${PROJECT_SOURCE_DIR}/include/tensorhub/memory/cuda/jobs.hpp"
   COMMENT "CUDA kernels for ${architectures}"
   VERBATIM)

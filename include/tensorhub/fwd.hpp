@@ -19,6 +19,7 @@ class group_consistent;
 class independent;
 class bounded_staleness;
 struct xxh3_128;
+struct blake3_128;
 struct no_integrity;
 struct host_memory;
 

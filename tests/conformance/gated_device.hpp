@@ -98,6 +98,10 @@ class gated_device final : public device_access {
     [[nodiscard]] lane_ticket digest(std::span<const digest_job> jobs, digest128* out) noexcept override {
       return below_->digest(jobs, out);
     }
+    [[nodiscard]] lane_ticket keyed_digest(std::span<const keyed_digest_job> jobs,
+                                           digest128* out) noexcept override {
+      return below_->keyed_digest(jobs, out);
+    }
     [[nodiscard]] lane_state state(lane_ticket ticket) noexcept override {
       return owner_->wait_until_open({}) ? below_->state(ticket) : lane_state::pending;
     }

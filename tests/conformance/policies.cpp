@@ -14,6 +14,7 @@
 #include "tensorhub/policy/consistency/bounded_staleness.hpp"
 #include "tensorhub/policy/consistency/group_consistent.hpp"
 #include "tensorhub/policy/consistency/independent.hpp"
+#include "tensorhub/policy/integrity/blake3_128.hpp"
 #include "tensorhub/policy/integrity/none.hpp"
 #include "tensorhub/policy/integrity/xxh3_128.hpp"
 #include "tensorhub/policy/scheduler/least_loaded.hpp"
@@ -60,7 +61,8 @@ TEST_CASE("bounded staleness keeps the rules with any bound") {
   }
 }
 
-TEST_CASE_TEMPLATE("integrity policies keep the rules", I, xxh3_128, no_integrity, integrity_archetype) {
+TEST_CASE_TEMPLATE("integrity policies keep the rules", I, xxh3_128, blake3_128, no_integrity,
+                   integrity_archetype) {
   all_hold(check_integrity<I>());
 }
 

@@ -13,6 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <blake3.cuh>
 #include <copy.cuh>
 #include <cstddef>
 #include <cstdint>
@@ -405,9 +406,10 @@ struct entry_points {
   }
   static CUresult module_get_function(CUfunction* function, CUmodule, const char* name) {
     const std::string_view wanted{name};
-    *function = handle<CUfunction>(wanted == tensorhub::cuda_jobs::copy_kernel     ? 1
-                                   : wanted == tensorhub::cuda_jobs::digest_kernel ? 2
-                                                                                   : 0);
+    *function = handle<CUfunction>(wanted == tensorhub::cuda_jobs::copy_kernel           ? 1
+                                   : wanted == tensorhub::cuda_jobs::digest_kernel       ? 2
+                                   : wanted == tensorhub::cuda_jobs::keyed_digest_kernel ? 3
+                                                                                         : 0);
     return *function == nullptr ? CUDA_ERROR_NOT_FOUND : CUDA_SUCCESS;
   }
   static CUresult module_unload(CUmodule) { return CUDA_SUCCESS; }
@@ -426,6 +428,10 @@ struct entry_points {
     all().counted.launches.fetch_add(1);
     all().counted.blocks.fetch_add(grid);
     const bool copies = function == handle<CUfunction>(1);
+    const bool keyed = function == handle<CUfunction>(3);
+    const std::size_t job_bytes = copies  ? sizeof(jobs::copy_job)
+                                  : keyed ? sizeof(jobs::keyed_digest_job)
+                                          : sizeof(jobs::digest_job);
     queue->queue([=] {
       const tensorhub::cuda_kernels::cpu_team team{threads};
       const tensorhub::detail::peer_read reading;
@@ -436,14 +442,19 @@ struct entry_points {
       };
       std::uint64_t list = first;
       std::uint64_t results = second;
-      if (!place(list, grid * (copies ? sizeof(jobs::copy_job) : sizeof(jobs::digest_job))))
-        return CUDA_ERROR_ILLEGAL_ADDRESS;
+      if (!place(list, grid * job_bytes)) return CUDA_ERROR_ILLEGAL_ADDRESS;
       if (!copies && !place(results, grid * sizeof(jobs::digest_result))) return CUDA_ERROR_ILLEGAL_ADDRESS;
       for (unsigned block = 0; block < grid; ++block) {
         if (copies) {
           jobs::copy_job job = handle<const jobs::copy_job*>(list)[block];
           if (!place(job.to, job.bytes) || !place(job.from, job.bytes)) return CUDA_ERROR_ILLEGAL_ADDRESS;
           tensorhub::cuda_kernels::copy_block(team, job);
+        } else if (keyed) {
+          jobs::keyed_digest_job job = handle<const jobs::keyed_digest_job*>(list)[block];
+          if (!place(job.data, job.bytes)) return CUDA_ERROR_ILLEGAL_ADDRESS;
+          static thread_local tensorhub::cuda_kernels::blake3::shared_memory shared;
+          tensorhub::cuda_kernels::blake3::digest_block(
+              team, job, handle<jobs::digest_result*>(results) + block, shared);
         } else {
           jobs::digest_job job = handle<const jobs::digest_job*>(list)[block];
           if (!place(job.data, job.bytes)) return CUDA_ERROR_ILLEGAL_ADDRESS;

@@ -5,6 +5,7 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <blake3.cuh>
 #include <copy.cuh>
 #include <cstddef>
 #include <cstdint>
@@ -13,6 +14,7 @@
 #include <random>
 #include <tensorhub/memory/cuda/context.hpp>
 #include <tensorhub/memory/cuda/jobs.hpp>
+#include <tensorhub/types/blake3.hpp>
 #include <vector>
 #include <xxh3.cuh>
 
@@ -40,7 +42,41 @@ bool same_digest(std::size_t bytes, std::size_t offset, std::uint64_t seed) {
   return made.low == expected.low64 && made.high == expected.high64;
 }
 
+bool same_keyed_digest(std::size_t bytes, std::size_t offset) {
+  const std::vector<std::byte> data = random_bytes(offset + bytes);
+  static kernels::blake3::shared_memory shared;
+  std::memset(&shared, 0xee, sizeof shared);
+  jobs::keyed_digest_job job{tensorhub::detail::cuda_address(data.data() + offset), bytes, {}};
+  tensorhub::detail::blake3_value key{};
+  for (std::uint32_t i = 0; i < 8; ++i) job.key[i] = key.words[i] = (i + 1) * 0x9e3779b9u;
+  jobs::digest_result made{};
+  kernels::blake3::digest_block(kernels::cpu_team{jobs::threads_per_job}, job, &made, shared);
+  const auto bytes_of_it = std::span{data}.subspan(offset);
+  const auto expected = tensorhub::detail::blake3_keyed_hash(key, bytes_of_it).first_half();
+  return made.low == expected.low && made.high == expected.high;
+}
+
 }  // namespace
+
+TEST_CASE("cuda kernels: a keyed digest is BLAKE3's for every length and place") {
+  std::size_t wrong = 0;
+  for (std::size_t bytes = 0; bytes <= 2600; ++bytes) wrong += same_keyed_digest(bytes, bytes % 17) ? 0 : 1;
+  for (std::size_t leaves = 1; leaves <= 70; ++leaves)
+    wrong += same_keyed_digest(leaves * 1024 - leaves % 3, leaves % 5) ? 0 : 1;
+  CHECK(wrong == 0);
+}
+
+TEST_CASE("cuda kernels: a keyed digest of many leaves, around those that are made at once") {
+  constexpr std::size_t step = kernels::blake3::leaves_per_step * kernels::blake3::leaf_bytes;
+  for (const std::size_t bytes :
+       {step - 1, step, step + 1, step + 1024, 2 * step, 2 * step + 1, 3 * step - 7, 3 * step + 7,
+        std::size_t{1} << 20, (std::size_t{1} << 20) + 13, 7 * step + 1}) {
+    CAPTURE(bytes);
+    CHECK(same_keyed_digest(bytes, 0));
+    CHECK(same_keyed_digest(bytes, 8));
+    CHECK(same_keyed_digest(bytes, 5));
+  }
+}
 
 TEST_CASE("cuda kernels: a digest is XXH3's for every length") {
   std::size_t wrong = 0;

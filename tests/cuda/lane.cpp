@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 
 #include <array>
+#include <bit>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -11,6 +12,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <tensorhub/types/blake3.hpp>
 #include <tensorhub/types/xxh3.hpp>
 #include <thread>
 #include <vector>
@@ -23,6 +25,7 @@ using fake_cuda::origin;
 using tensorhub::copy_run;
 using tensorhub::digest128;
 using tensorhub::digest_job;
+using tensorhub::keyed_digest_job;
 using tensorhub::lane_state;
 
 namespace {
@@ -165,6 +168,28 @@ TEST_CASE("cuda lane: digests are the host's, for any length and place") {
     wrong += made[i] == expected ? 0 : 1;
   }
   CHECK(wrong == 0);
+}
+
+TEST_CASE("cuda lane: keyed digests are the host's, for any length and place") {
+  scene here;
+  memory space;
+  constexpr std::size_t bytes = 600'000;
+  const auto given = noise(bytes, 10);
+  const auto data = space.allocate(bytes);
+  here.driver.fill(data.data(), given);
+  std::vector<keyed_digest_job> jobs;
+  for (const std::uint64_t length : std::initializer_list<std::uint64_t>{
+           0, 1, 63, 64, 65, 1023, 1024, 1025, 4097, 57'344, 262'144, 262'145, 524'288, 524'300})
+    jobs.push_back({data.data() + length % 19, length, {7, 6, 5, static_cast<std::uint32_t>(length)}});
+  std::vector<digest128> made(jobs.size());
+  const auto lane = device::at(0).open_lane();
+  REQUIRE(lane->wait(lane->keyed_digest(jobs, made.data()), long_enough) == lane_state::done);
+  for (std::size_t i = 0; i < jobs.size(); ++i) {
+    CAPTURE(jobs[i].bytes);
+    const auto part = std::span{given}.subspan(static_cast<std::size_t>(jobs[i].data - data.data()));
+    const auto key = std::bit_cast<tensorhub::detail::blake3_value>(jobs[i].key);
+    CHECK(made[i] == tensorhub::detail::blake3_keyed_hash(key, part.first(jobs[i].bytes)).first_half());
+  }
 }
 
 TEST_CASE("cuda lane: a batch that is larger than the ring is cut, and its results are all there") {

@@ -5,6 +5,7 @@
 #include <dlfcn.h>
 #include <doctest/doctest.h>
 
+#include <bit>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -13,6 +14,7 @@
 #include <span>
 #include <string>
 #include <tensorhub/memory/cuda.hpp>
+#include <tensorhub/types/blake3.hpp>
 #include <tensorhub/types/xxh3.hpp>
 #include <thread>
 #include <vector>
@@ -94,6 +96,34 @@ TEST_CASE("gpu: digests are the host's, for any length and place") {
   for (std::size_t i = 0; i < jobs.size(); ++i) {
     const auto offset = static_cast<std::size_t>(jobs[i].data - data.data());
     wrong += made[i] == detail::xxh3_128({given.data() + offset, jobs[i].bytes}, jobs[i].seed) ? 0 : 1;
+  }
+  CHECK(wrong == 0);
+}
+
+TEST_CASE("gpu: keyed digests are the host's, for any length and place") {
+  if (!gpu::is_here("keyed digests")) return;
+  cuda_memory space;
+  constexpr std::size_t bytes = 3u << 20;
+  const auto given = noise(bytes, 5);
+  const auto data = space.allocate(bytes);
+  space.copy(data.data(), given.data(), bytes);
+  std::vector<keyed_digest_job> jobs;
+  for (std::uint32_t length = 0; length <= 2600; ++length)
+    jobs.push_back({data.data() + length % 17, length, {length, 1, 2, 3}});
+  for (std::uint32_t offset = 0; offset < 16; ++offset) {
+    for (const std::size_t length :
+         {57'343u, 262'143u, 262'144u, 262'145u, 524'289u, 1u << 20, (1u << 20) + 13u, 3'000'000u})
+      jobs.push_back({data.data() + offset, length, {offset, 3, 2, 1}});
+  }
+  std::vector<digest128> made(jobs.size());
+  const auto lane = space.device().open_lane();
+  REQUIRE_MESSAGE(lane->wait(lane->keyed_digest(jobs, made.data()), long_enough) == lane_state::done,
+                  lane->trouble());
+  std::size_t wrong = 0;
+  for (std::size_t i = 0; i < jobs.size(); ++i) {
+    const auto part = std::span{given}.subspan(static_cast<std::size_t>(jobs[i].data - data.data()));
+    const auto key = std::bit_cast<detail::blake3_value>(jobs[i].key);
+    wrong += made[i] == detail::blake3_keyed_hash(key, part.first(jobs[i].bytes)).first_half() ? 0 : 1;
   }
   CHECK(wrong == 0);
 }

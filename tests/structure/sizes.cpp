@@ -39,7 +39,6 @@ const size_table known_functions{
     {"tests/unit/codec_round_trip.cpp: TEST_CASE", 267},
     {"tests/unit/etcd_election.cpp: TEST_CASE", 63},
     {"tests/unit/session_recovery.cpp: TEST_CASE", 65},
-    {"tools/reference_server/main.cpp: parse", 66},
     {"tools/transport_bench/command_line.cpp: make_options", 188},
     {"tools/transport_bench/report.cpp: write_json", 62},
     {"tools/transport_bench/source_session.cpp: serve_reader", 62},

@@ -15,6 +15,7 @@
 #include <thread>
 #include <vector>
 
+#include "tensorhub/policy/integrity/blake3_128.hpp"
 #include "tensorhub/policy/integrity/none.hpp"
 #include "tensorhub/policy/integrity/xxh3_128.hpp"
 #include "tensorhub/testing/fake_device.hpp"
@@ -60,7 +61,7 @@ struct own_digest {
   }
   static digest128 root(std::uint64_t, std::span<const digest128> table) noexcept { return table.front(); }
 };
-static_assert(integrity<own_digest> && !device_integrity<own_digest>);
+static_assert(integrity<own_digest> && !device_integrity<own_digest> && !keyed_device_integrity<own_digest>);
 
 template <integrity Integrity>
 void compare_digests() {
@@ -87,7 +88,12 @@ void compare_digests() {
 }  // namespace
 
 TEST_CASE("device memory: a chunk's digest is the same wherever it lies") {
-  compare_digests<xxh3_128>();
+  for (const bool keyed : {false, true}) {
+    CAPTURE(keyed);
+    const auto before = fake_device::instance().counted.digests.load();
+    keyed ? compare_digests<blake3_128>() : compare_digests<xxh3_128>();
+    CHECK(fake_device::instance().counted.digests.load() == before + 3);  // the fourth lies on the host
+  }
 }
 
 TEST_CASE("device memory: chunks of a policy that the device does not know are brought to the host") {

@@ -46,6 +46,8 @@ constexpr std::string_view usage =
     "  --retain N             version records kept beyond those that somebody holds (16)\n"
     "  --scheduler S          nearest_source (default) or least_loaded\n"
     "  --consistency C        group_consistent (default) or independent; the workers must use the same\n"
+    "  --integrity I          refuses workers with another integrity policy than this (blake3_128: sources "
+    "may lie)\n"
     "  --log-level L          error, warning, info (default) or debug\n"
     "  --log-format F         text (default) or json: an object per line, with the time\n"
     "  --metrics HOST:PORT    counters for Prometheus at http://HOST:PORT/metrics\n"
@@ -150,6 +152,18 @@ tensorhub::client_rules client_named(const std::string& text) {
   return out;
 }
 
+/// The option of this name if its value is taken as it is; null: another one, or none.
+std::string* text_option(settings& of, const std::string& name) {
+  if (name == "--address") return &of.server.address;
+  if (name == "--scheduler") return &of.scheduler;
+  if (name == "--consistency") return &of.consistency;
+  if (name == "--integrity") return &of.server.catalog.integrity;
+  if (name == "--metrics") return &of.metrics;
+  if (name == "--keys") return &of.keys;
+  if (name == "--allow") return &of.allow;
+  return nullptr;
+}
+
 settings parse(int argc, char** argv) {
   settings out;
   std::vector<tensorhub::client_rules> clients;
@@ -166,12 +180,8 @@ settings parse(int argc, char** argv) {
       make_keys(value, std::move(clients));
     } else if (name == "--client") {
       clients.push_back(client_named(value));
-    } else if (name == "--keys") {
-      out.keys = value;
-    } else if (name == "--allow") {
-      out.allow = value;
-    } else if (name == "--address") {
-      out.server.address = value;
+    } else if (std::string* const text = text_option(out, name)) {
+      *text = value;
     } else if (name == "--heartbeat-ms") {
       catalog.heartbeat_interval = std::chrono::milliseconds{number(name, value)};
     } else if (name == "--worker-timeout-ms") {
@@ -180,15 +190,9 @@ settings parse(int argc, char** argv) {
       catalog.group_timeout = std::chrono::milliseconds{number(name, value)};
     } else if (name == "--retain") {
       catalog.retained_versions = number(name, value);
-    } else if (name == "--scheduler") {
-      out.scheduler = value;
-    } else if (name == "--consistency") {
-      out.consistency = value;
     } else if (name == "--log-format") {
       if (value != "text" && value != "json") refuse("--log-format does not know '" + value + "'");
       out.log_json = value == "json";
-    } else if (name == "--metrics") {
-      out.metrics = value;
     } else if (name == "--lease-s") {
       out.lease_s = number(name, value);
     } else if (name == "--etcd" || name == "--election" || name == "--etcd-ca" ||

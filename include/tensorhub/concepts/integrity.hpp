@@ -36,9 +36,13 @@ struct integrity_tag {};
 // |                                 |                | as above                                             |
 //
 // If the chunk digest of a policy is XXH3-128 under a seed, the policy may say so with `I::chunk_seed(seed,
-// chunk)`, a std::uint64_t such that chunk_digest is detail::never_zero(xxh3_128(bytes, chunk_seed)). Devices
-// then make the digests of their own memory; chunks of other policies are copied to the host for their
-// digests.
+// chunk)`, a std::uint64_t such that chunk_digest is detail::never_zero(xxh3_128(bytes, chunk_seed)). If it
+// is BLAKE3 under a key, it may say so with `I::chunk_key(seed, chunk)`, a digest_key such that
+// chunk_digest is detail::never_zero of the first half of blake3_keyed_hash(chunk_key, bytes). Devices then
+// make the digests of their own memory; chunks of other policies are copied to the host for their digests.
+//
+// A policy whose digests cannot be met by other bytes that somebody makes on purpose says so with
+// `static constexpr bool resists_forgery = true`.
 //
 // (Laid out by hand: clang-format 14 cannot lay out requires-expressions.)
 // clang-format off
@@ -55,11 +59,22 @@ concept integrity =
     };
 // clang-format on
 
-/// True if devices can make this policy's chunk digests.
+/// True if devices can make this policy's chunk digests, of XXH3 or of keyed BLAKE3.
 template <typename I>
 concept device_integrity = integrity<I> && requires(std::uint64_t seed, std::uint64_t chunk) {
   { I::chunk_seed(seed, chunk) }
   noexcept->std::same_as<std::uint64_t>;
+};
+template <typename I>
+concept keyed_device_integrity = integrity<I> && requires(std::uint64_t seed, std::uint64_t chunk) {
+  { I::chunk_key(seed, chunk) }
+  noexcept->std::same_as<digest_key>;
+};
+
+/// True if a source that lies on purpose cannot make other bytes with the same digest.
+template <typename I>
+concept forgery_resistant_integrity = integrity<I> && requires {
+  requires I::resists_forgery;
 };
 
 }  // namespace tensorhub::inline TENSORHUB_MODE

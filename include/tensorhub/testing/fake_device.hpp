@@ -20,6 +20,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <bit>
 #include <cerrno>
 #include <chrono>
 #include <condition_variable>
@@ -47,6 +48,7 @@
 #include "tensorhub/detail/unique_fd.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/memory/host.hpp"
+#include "tensorhub/types/blake3.hpp"
 #include "tensorhub/types/device_access.hpp"
 #include "tensorhub/types/xxh3.hpp"
 
@@ -229,15 +231,14 @@ class fake_device final : public device_access {
       });
     }
     [[nodiscard]] lane_ticket digest(std::span<const digest_job> jobs, digest128* out) noexcept override {
-      return queue([this, out, todo = std::vector(jobs.begin(), jobs.end())] {
-        for (std::size_t i = 0; i < todo.size(); ++i) {
-          const std::byte* const data = owner_->reachable(todo[i].data, todo[i].bytes);
-          if (data == nullptr) return false;
-          const detail::peer_read reading;
-          out[i] = detail::xxh3_128({data, todo[i].bytes}, todo[i].seed);
-          owner_->counted.digests.fetch_add(1);
-        }
-        return true;
+      return queue_digests(jobs, out, [](const digest_job& job, std::span<const std::byte> bytes) {
+        return detail::xxh3_128(bytes, job.seed);
+      });
+    }
+    [[nodiscard]] lane_ticket keyed_digest(std::span<const keyed_digest_job> jobs,
+                                           digest128* out) noexcept override {
+      return queue_digests(jobs, out, [](const keyed_digest_job& job, std::span<const std::byte> bytes) {
+        return detail::blake3_keyed_hash(std::bit_cast<detail::blake3_value>(job.key), bytes).first_half();
       });
     }
 
@@ -256,6 +257,19 @@ class fake_device final : public device_access {
     }
 
    private:
+    template <typename Job, typename Make>
+    [[nodiscard]] lane_ticket queue_digests(std::span<const Job> jobs, digest128* out, Make make) noexcept {
+      return queue([this, out, make, todo = std::vector(jobs.begin(), jobs.end())] {
+        for (std::size_t i = 0; i < todo.size(); ++i) {
+          const std::byte* const data = owner_->reachable(todo[i].data, todo[i].bytes);
+          if (data == nullptr) return false;
+          const detail::peer_read reading;
+          out[i] = make(todo[i], {data, todo[i].bytes});
+          owner_->counted.digests.fetch_add(1);
+        }
+        return true;
+      });
+    }
     [[nodiscard]] lane_state state_of(lane_ticket ticket) const noexcept {
       if (ticket != 0 && ticket <= done_) return lane_state::done;
       return failed_ || ticket == 0 ? lane_state::failed : lane_state::pending;

@@ -24,7 +24,6 @@
 #include "tensorhub/types/device_access.hpp"
 #include "tensorhub/types/digest.hpp"
 #include "tensorhub/types/layout.hpp"
-#include "tensorhub/types/xxh3.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE {
 
@@ -73,7 +72,13 @@ class chunk_digests {
     device_access& device = *batch.front().device;
     device_state& with = devices_[&device];
     if (!with.lane) with.lane = device.open_lane();
-    if constexpr (device_integrity<Integrity>) {
+    if constexpr (keyed_device_integrity<Integrity>) {
+      keyed_jobs_.clear();
+      for (const placed_chunk& each : batch)
+        keyed_jobs_.push_back({each.data, each.bytes, Integrity::chunk_key(seed, each.chunk)});
+      finish(with, with.lane->keyed_digest(keyed_jobs_, out.data()), batch.front(), device);
+      for (digest128& each : out) each = detail::never_zero(each);
+    } else if constexpr (device_integrity<Integrity>) {
       jobs_.clear();
       for (const placed_chunk& each : batch)
         jobs_.push_back({each.data, each.bytes, Integrity::chunk_seed(seed, each.chunk)});
@@ -108,6 +113,7 @@ class chunk_digests {
 
   std::map<device_access*, device_state> devices_;
   std::vector<digest_job> jobs_;
+  std::vector<keyed_digest_job> keyed_jobs_;
 };
 
 }  // namespace tensorhub::inline TENSORHUB_MODE

@@ -50,6 +50,13 @@ struct digest_job {
   std::uint64_t seed = 0;
 };
 
+/// One keyed BLAKE3 digest to make: the first 128 bits.
+struct keyed_digest_job {
+  const std::byte* data = nullptr;
+  std::uint64_t bytes = 0;
+  digest_key key{};
+};
+
 /// A queue of work on one device.
 class device_lane {
  public:
@@ -70,6 +77,8 @@ class device_lane {
   /// once the piece is done. `out` must stay valid until then; `jobs` may end with the call. A digest may be
   /// zero.
   [[nodiscard]] virtual lane_ticket digest(std::span<const digest_job> jobs, digest128* out) noexcept = 0;
+  [[nodiscard]] virtual lane_ticket keyed_digest(std::span<const keyed_digest_job> jobs,
+                                                 digest128* out) noexcept = 0;
 
   [[nodiscard]] virtual lane_state state(lane_ticket ticket) noexcept = 0;
   /// Waits until the ticket's piece is done or has failed; returns `pending` at the time-out.

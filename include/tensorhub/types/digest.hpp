@@ -2,6 +2,7 @@
 /// \file digest.hpp
 /// A 128-bit digest as a value. The integrity policy (policy/integrity/) makes digests.
 
+#include <array>
 #include <compare>
 #include <cstdint>
 #include <string>
@@ -18,7 +19,19 @@ struct digest128 {
   [[nodiscard]] constexpr explicit operator bool() const noexcept { return (low | high) != 0; }
 };
 
+/// The key of a keyed BLAKE3 digest, as eight little-endian words.
+using digest_key = std::array<std::uint32_t, 8>;
+
 [[nodiscard]] std::string to_hex(digest128 digest);
+
+namespace detail {
+
+/// What an integrity policy makes of a digest, since zero is reserved for "no digest".
+[[nodiscard]] constexpr digest128 never_zero(digest128 digest) noexcept {
+  return digest ? digest : digest128{1, 0};
+}
+
+}  // namespace detail
 
 }  // namespace tensorhub::inline TENSORHUB_MODE
 

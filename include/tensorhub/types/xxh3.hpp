@@ -18,11 +18,6 @@ namespace tensorhub::inline TENSORHUB_MODE::detail {
 
 [[nodiscard]] digest128 xxh3_128(std::span<const std::byte> bytes, std::uint64_t seed) noexcept;
 
-/// Zero is reserved for "no digest".
-[[nodiscard]] constexpr digest128 never_zero(digest128 digest) noexcept {
-  return digest ? digest : digest128{1, 0};
-}
-
 [[nodiscard]] std::uint64_t xxh3_64(std::string_view text, std::uint64_t seed) noexcept;
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::detail

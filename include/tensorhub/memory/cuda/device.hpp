@@ -361,8 +361,10 @@ class cuda_device final : public device_access {
     CUresult result = cuda_->module_get_function(&found.copy, loaded, cuda_jobs::copy_kernel);
     if (result == CUDA_SUCCESS)
       result = cuda_->module_get_function(&found.digest, loaded, cuda_jobs::digest_kernel);
+    if (result == CUDA_SUCCESS)
+      result = cuda_->module_get_function(&found.keyed_digest, loaded, cuda_jobs::keyed_digest_kernel);
     // The code of a kernel is loaded on its first use, and loading waits for the device: load it now.
-    for (const CUfunction kernel : {found.copy, found.digest}) {
+    for (const CUfunction kernel : {found.copy, found.digest, found.keyed_digest}) {
       int bytes = 0;
       if (result == CUDA_SUCCESS)
         result = cuda_->function_get_attribute(&bytes, CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES, kernel);

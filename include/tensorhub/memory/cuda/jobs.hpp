@@ -22,6 +22,13 @@ struct digest_job {
   uint64_t seed;
 };
 
+/// Of keyed BLAKE3.
+struct keyed_digest_job {
+  uint64_t data;
+  uint64_t bytes;
+  uint32_t key[8];
+};
+
 /// Has the memory layout of `digest128`.
 struct digest_result {
   uint64_t low;
@@ -32,5 +39,6 @@ struct digest_result {
 inline constexpr unsigned threads_per_job = 256;
 inline constexpr char copy_kernel[] = "tensorhub_copy_runs";
 inline constexpr char digest_kernel[] = "tensorhub_digest_jobs";
+inline constexpr char keyed_digest_kernel[] = "tensorhub_keyed_digest_jobs";
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::cuda_jobs

@@ -55,6 +55,7 @@ struct cuda_ring {
 struct cuda_kernels {
   CUfunction copy = nullptr;
   CUfunction digest = nullptr;
+  CUfunction keyed_digest = nullptr;
 };
 
 /// `Device` is cuda_device<Driver> (device.hpp).
@@ -138,27 +139,17 @@ class cuda_lane final : public device_lane {
   }
 
   [[nodiscard]] lane_ticket digest(std::span<const digest_job> jobs, digest128* out) noexcept override {
-    return queue([&] {
-      std::vector<cuda_jobs::digest_job> described;
-      described.reserve(jobs.size());
-      for (const digest_job& job : jobs) {
-        if (job.bytes != 0) {
-          const known_range* const data = knows(job.data, job.bytes);
-          if (data == nullptr) return false;
-          if (!data->kernels) {
-            return give_up("a digest was asked for of memory that " + device_->description() +
-                           " cannot reach, at " + hexadecimal(job.data));
-          }
-        }
-        described.push_back({cuda_address(job.data), job.bytes, job.seed});
-      }
-      for (std::size_t at = 0; at < described.size(); at += jobs_per_launch) {
-        const std::size_t count = std::min(jobs_per_launch, described.size() - at);
-        if (!launch(device_->kernels().digest, std::span{described}.subspan(at, count), out + at,
-                    at + count == described.size()))
-          return false;
-      }
-      return true;
+    return queue_digests(device_->kernels().digest, jobs, out, [](const digest_job& job) {
+      return cuda_jobs::digest_job{cuda_address(job.data), job.bytes, job.seed};
+    });
+  }
+  [[nodiscard]] lane_ticket keyed_digest(std::span<const keyed_digest_job> jobs,
+                                         digest128* out) noexcept override {
+    return queue_digests(device_->kernels().keyed_digest, jobs, out, [](const keyed_digest_job& job) {
+      cuda_jobs::keyed_digest_job made{cuda_address(job.data), job.bytes, {}};
+      static_assert(sizeof made.key == sizeof job.key);
+      std::memcpy(made.key, job.key.data(), sizeof made.key);
+      return made;
     });
   }
 
@@ -303,6 +294,34 @@ class cuda_lane final : public device_lane {
     const bool kernels = on_device ? about.device == device_->ordinal() : kernels_can_reach(*cuda_, data);
     if (about.bytes == 0) return &(ranges_[first] = {bytes, on_device, kernels});
     return &(ranges_[about.begin] = {about.bytes, on_device, kernels});
+  }
+
+  /// `describe` makes the kernel's job of a digest's.
+  template <typename Job, typename Describe>
+  lane_ticket queue_digests(CUfunction kernel, std::span<const Job> jobs, digest128* out,
+                            Describe&& describe) noexcept {
+    return queue([&] {
+      std::vector<decltype(describe(jobs.front()))> described;
+      described.reserve(jobs.size());
+      for (const Job& job : jobs) {
+        if (job.bytes != 0) {
+          const known_range* const data = knows(job.data, job.bytes);
+          if (data == nullptr) return false;
+          if (!data->kernels) {
+            return give_up("a digest was asked for of memory that " + device_->description() +
+                           " cannot reach, at " + hexadecimal(job.data));
+          }
+        }
+        described.push_back(describe(job));
+      }
+      for (std::size_t at = 0; at < described.size(); at += jobs_per_launch) {
+        const std::size_t count = std::min(jobs_per_launch, described.size() - at);
+        if (!launch(kernel, std::span{described}.subspan(at, count), out + at,
+                    at + count == described.size()))
+          return false;
+      }
+      return true;
+    });
   }
 
   template <typename Job>

@@ -82,4 +82,40 @@ TENSORHUB_KERNEL_CODE word_pair load_pair_aligned(uint64_t address) {
 #endif
 }
 
+TENSORHUB_SELDOM_CODE uint64_t load_bytes(uint64_t address, unsigned count) {
+  uint64_t word = 0;
+  TENSORHUB_ROLLED
+  for (unsigned i = 0; i < count; ++i)
+    word |= static_cast<uint64_t>(load_aligned<unsigned char>(address + i)) << (8 * i);
+  return word;
+}
+
+/// Loads eight bytes from any address before `end`, by aligned words. The first word may begin before the
+/// address (in the same allocation: allocations begin at multiples of 8); no byte at or after `end` is read.
+TENSORHUB_KERNEL_CODE uint64_t load_word(uint64_t address, uint64_t end) {
+  const uint64_t base = address & ~static_cast<uint64_t>(7);
+  const unsigned skipped = static_cast<unsigned>(address & 7);
+  if (skipped == 0) return load_aligned<uint64_t>(address);
+  const uint64_t low = load_aligned<uint64_t>(base);
+  const uint64_t high = base + 16 <= end ? load_aligned<uint64_t>(base + 8) : load_bytes(base + 8, skipped);
+  return (low >> (8 * skipped)) | (high << (64 - 8 * skipped));
+}
+
+/// The ways in which a thread loads 16 bytes of the data.
+struct aligned_to_16 {
+  TENSORHUB_KERNEL_CODE static word_pair load(uint64_t address, uint64_t) {
+    return load_pair_aligned(address);
+  }
+};
+struct aligned_to_8 {
+  TENSORHUB_KERNEL_CODE static word_pair load(uint64_t address, uint64_t) {
+    return {load_aligned<uint64_t>(address), load_aligned<uint64_t>(address + 8)};
+  }
+};
+struct aligned_to_nothing {
+  TENSORHUB_KERNEL_CODE static word_pair load(uint64_t address, uint64_t end) {
+    return {load_word(address, end), load_word(address + 8, end)};
+  }
+};
+
 }  // namespace tensorhub::cuda_kernels
