@@ -340,7 +340,7 @@ int main(int argc, char** argv) {
     const row& what = rows[i % rows.size()];
     std::optional<tensorhub::client_security> security;
     if (what.kind == server_kind::secured)
-      security = tensorhub::client_security{keys.server.public_key, keys.clients};
+      security = tensorhub::client_security{keys.server.public_key, keys.clients, true};
     crowds.push_back(std::make_unique<crowd>(servers[i]->line().hear(), workers, security));
     rivals.add(what.name + std::to_string(workers) + " workers", [&, i, seconds] {
       const double cpu = bench::cpu_of(*servers[i]);

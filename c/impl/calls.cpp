@@ -3,6 +3,7 @@
 
 #include "calls.hpp"
 
+#include <tensorhub/policy/integrity/blake3_128.hpp>
 #include <tensorhub/transports/same_host.hpp>
 #include <tensorhub/transports/tcp.hpp>
 #include <tensorhub/version.hpp>
@@ -15,10 +16,17 @@ using tensorhub::transports::same_host;
 using tensorhub::transports::tcp;
 using near_or_tcp = tensorhub::first_of<same_host, tcp>;
 
+/// A worker with keys has digests that a source cannot forge, unless it trusts its sources.
 template <typename Transport>
-[[nodiscard]] tensorhub::worker_policies over(typename Transport::options through) {
-  return tensorhub::policies_of<Transport, tensorhub::group_consistent, tensorhub::xxh3_128,
-                                tensorhub::host_memory>(std::move(through));
+[[nodiscard]] tensorhub::worker_policies over(const tensorhub_worker_options& given,
+                                              typename Transport::options through) {
+  using tensorhub::group_consistent;
+  using tensorhub::host_memory;
+  if (given.secret_key != nullptr && given.trust_sources == 0)
+    return tensorhub::policies_of<Transport, group_consistent, tensorhub::blake3_128, host_memory>(
+        std::move(through));
+  return tensorhub::policies_of<Transport, group_consistent, tensorhub::xxh3_128, host_memory>(
+      std::move(through));
 }
 
 /// What the reports of an update and of an install have in common, and their two parts.
@@ -65,6 +73,7 @@ tensorhub::worker_options options_of(const tensorhub_worker_options& given) {
   out.spot = given.spot != 0;
   out.join_timeout = time_of(given.join_timeout_ms, out.join_timeout);
   out.security = security_of(given);
+  if (out.security) out.security->trust_sources = given.trust_sources != 0;
   out.log = log_of(given.log, given.log_context);
   return out;
 }
@@ -78,9 +87,9 @@ tensorhub::worker_policies policies_of(const tensorhub_worker_options& given) {
   if (given.listen_host != nullptr) through.listen_host = given.listen_host;
   through.listen_port = static_cast<std::uint16_t>(given.listen_port);
   through.advertised_host = text_of(given.advertised_host);
-  if (name == "auto") return over<near_or_tcp>(near_or_tcp::with(std::move(through)));
-  if (name == "tcp") return over<tcp>(std::move(through));
-  if (name == "same_host") return over<same_host>({});
+  if (name == "auto") return over<near_or_tcp>(given, near_or_tcp::with(std::move(through)));
+  if (name == "tcp") return over<tcp>(given, std::move(through));
+  if (name == "same_host") return over<same_host>(given, {});
   throw error(errc::invalid_argument, "options.transport is '" + name + "': take auto, tcp or same_host");
 }
 

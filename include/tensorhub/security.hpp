@@ -66,6 +66,9 @@ struct client_security {
   /// in the order of `worker_options::server`.
   std::string server_key{};
   curve_key_pair keys{};  ///< this worker's own
+  /// The weights may have an integrity policy that a source can forge, such as the default `xxh3_128`: every
+  /// source is trusted not to. Otherwise a worker with keys needs one that resists it: `hub<..., blake3_128>`.
+  bool trust_sources = false;
   bool operator==(const client_security&) const = default;
 };
 

@@ -120,6 +120,7 @@ std::optional<tensorhub::client_security> security_of(fields& from) {
   from.take("server_key", security.server_key);
   from.take("public_key", security.keys.public_key);
   from.take("secret_key", security.keys.secret_key);
+  from.take("trust_sources", security.trust_sources);
   if (security == tensorhub::client_security{}) return std::nullopt;
   return security;
 }
@@ -180,6 +181,8 @@ chosen_policies chosen_policies_of(const nb::dict& given) {
   from.take("provider", through.provider);
   from.take("rdma_device", through.rdma_device);
   from.take("memory", memory);
+  const auto security = security_of(from);
+  through.trusts_sources = !security || security->trust_sources;
   const known_transport& transport = transport_of(through.transport);
   const std::string own = transport.own != nullptr ? transport.own : "";
   refuse_unused(transport, "advertised_host", through.advertised_host, transport.advertises);

@@ -16,6 +16,7 @@
 #include <set>
 #include <span>
 #include <string>
+#include <tensorhub/policy/integrity/blake3_128.hpp>
 #include <tensorhub/version.hpp>
 #include <tensorhub/worker/policy_data_plane.hpp>
 #include <utility>
@@ -32,8 +33,9 @@ struct transport_options {
   std::string listen_host{};  ///< empty: the transport's own choice
   std::uint16_t listen_port = 0;
   std::string advertised_host{};
-  std::string provider{};     ///< libfabric's
-  std::string rdma_device{};  ///< of verbs
+  std::string provider{};      ///< libfabric's
+  std::string rdma_device{};   ///< of verbs
+  bool trusts_sources = true;  ///< else digests that a source cannot forge
 };
 
 /// A stream of a device, and memory of that device: the null stream is another one on each. Memory that was
@@ -91,9 +93,14 @@ inline constexpr streams_waiter module_await = nullptr;
 #endif
 
 template <typename Transport>
-[[nodiscard]] tensorhub::worker_policies policies_over(typename Transport::options through) {
+[[nodiscard]] tensorhub::worker_policies policies_over(const transport_options& given,
+                                                       typename Transport::options through) {
+  using tensorhub::group_consistent;
   check_memory();
-  return tensorhub::policies_of<Transport, tensorhub::group_consistent, tensorhub::xxh3_128, module_memory>(
+  if (!given.trusts_sources)
+    return tensorhub::policies_of<Transport, group_consistent, tensorhub::blake3_128, module_memory>(
+        std::move(through));
+  return tensorhub::policies_of<Transport, group_consistent, tensorhub::xxh3_128, module_memory>(
       std::move(through));
 }
 

@@ -68,6 +68,9 @@ class Security:
     """The server's public key."""
     public_key: str
     secret_key: str
+    trust_sources: bool = False
+    """Digests that a source could forge are enough (xxh3_128). Otherwise the weights have blake3_128; all workers of a
+    model must agree."""
 
 
 class Options(TypedDict, total=False):

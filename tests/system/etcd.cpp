@@ -329,7 +329,8 @@ TEST_CASE("etcd: several endpoints, of which one answers; who is allowed before 
   const auto join_of = [&](const tensorhub::curve_key_pair& keys, const std::string& replica) {
     auto options = member_of(address, replica);
     options.join_timeout = 20s;
-    options.security = tensorhub::client_security{.server_key = server_keys.public_key, .keys = keys};
+    options.security =
+        tensorhub::client_security{.server_key = server_keys.public_key, .keys = keys, .trust_sources = true};
     rollout joins{options, 100};
     return code_of([&] { joins.worker.join(); });
   };
@@ -483,7 +484,8 @@ TEST_CASE("etcd: a program that is a candidate reads the list of keys again") {
   CHECK(program.output_line() == "candidate at " + address);
   const auto join_of = [&](const tensorhub::curve_key_pair& own, const std::string& replica) {
     auto options = member_of(address, replica);
-    options.security = tensorhub::client_security{.server_key = of_server.public_key, .keys = own};
+    options.security =
+        tensorhub::client_security{.server_key = of_server.public_key, .keys = own, .trust_sources = true};
     rollout joins{options, 100};
     return code_of([&] { joins.worker.join(); });
   };

@@ -329,7 +329,7 @@ TEST_CASE("reference_server: makes keys, lets in who is on the list, and reads t
   const std::string said = program.output_line();
   auto options = who(said.substr(said.rfind(' ') + 1), "rollout-0");
   options.security = tensorhub::client_security{tensorhub::read_public_key(keys / "server.public"),
-                                                tensorhub::read_curve_keys(keys / "client.secret")};
+                                                tensorhub::read_curve_keys(keys / "client.secret"), true};
   {
     rollout allowed{options, 100};
     allowed.worker.join();

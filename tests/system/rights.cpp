@@ -40,7 +40,7 @@ struct fleet {
     return client_rules_of("trainers replicas=trainer-* may=publish,serve,retain,replace");
   }
   [[nodiscard]] client_security as(const curve_key_pair& keys) const {
-    return {server_keys.public_key, keys};
+    return {server_keys.public_key, keys, true};
   }
   [[nodiscard]] tensorhub::worker_options who_has(const curve_key_pair& keys,
                                                   const std::string& replica) const {

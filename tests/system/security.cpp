@@ -8,6 +8,7 @@
 #include <fstream>
 #include <mutex>
 #include <tensorhub/key_files.hpp>
+#include <tensorhub/policy/integrity/blake3_128.hpp>
 #include <tensorhub/server.hpp>
 #include <tensorhub/types/capability.hpp>
 #include <thread>
@@ -53,7 +54,9 @@ class secured_server {
     return std::ranges::any_of(
         lines_, [&](const std::string& line) { return contains(line, part) && contains(line, other); });
   }
-  [[nodiscard]] client_security as(const curve_key_pair& client) const { return {keys.public_key, client}; }
+  [[nodiscard]] client_security as(const curve_key_pair& client) const {
+    return {keys.public_key, client, true};
+  }
   [[nodiscard]] tensorhub::worker_options options_of(const std::string& replica,
                                                      const curve_key_pair& client) const {
     auto options = who(server->address(), replica);
@@ -196,7 +199,8 @@ TEST_CASE("security: the servers of a list may have a key each") {
     secured_server first;
     first.server->allow(second.good.public_key);
     options.server = first.server->address() + "," + second.server->address();
-    options.security = client_security{first.keys.public_key + ", " + second.keys.public_key, second.good};
+    options.security =
+        client_security{first.keys.public_key + ", " + second.keys.public_key, second.good, true};
     options.server_timeout = 300ms;
     source.emplace(options);
     source->memory.fill(1);
@@ -353,12 +357,30 @@ TEST_CASE("security: a flood of strangers costs few lines, and nobody else anyth
   }
   CHECK(eventually([&] { return server.statistics().refused_connections >= 200; }));
   auto options = who(server.address(), "trainer-0");
-  options.security = client_security{keys.public_key, good};
+  options.security = client_security{keys.public_key, good, true};
   trainer source{options};
   source.memory.fill(1);
   source.worker.publish(1);
   CHECK(lines >= 1);
   CHECK(lines < 150);
+}
+
+TEST_CASE("security: with keys, digests that a source can forge have to be named") {
+  const secured_server door;
+  auto options = door.options_of("rollout-0", door.good);
+  options.security->trust_sources = false;
+  std::string sentence;
+  CHECK(code_of([&] { const hub::subscriber worker{options}; }, &sentence) == errc::invalid_argument);
+  CHECK(contains(sentence, "'xxh3_128' is no defence against a source that forges bytes"));
+  CHECK(contains(sentence, "replica rollout-0"));
+  using unforgeable = tensorhub::hub<tensorhub::transports::tcp, tensorhub::blake3_128>;
+  member<unforgeable::publisher> source{options, 1000};
+  source.memory.fill(1);
+  source.worker.publish(1);
+  options.replica = "rollout-1";
+  member<unforgeable::subscriber> reader{options, 1000};
+  CHECK(reader.worker.update().version == 1);
+  CHECK(reader.memory.holds(1));
 }
 
 TEST_CASE("security: keys that are none are refused before anything starts") {

@@ -157,6 +157,9 @@ typedef struct tensorhub_worker_options {
   const char* secret_key;
   void (*log)(void* context, int32_t level, const char* text);  ///< must not call the worker
   void* log_context;
+  /// With keys: digests that a source could forge (xxh3_128 instead of blake3_128), as of C++ workers that say
+  /// `trust_sources`.
+  int32_t trust_sources;
 } tensorhub_worker_options;
 
 /// One tensor, row-major and without gaps. All workers of a shard add the same ones in the same order.

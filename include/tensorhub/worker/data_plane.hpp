@@ -111,6 +111,8 @@ class data_plane {
 
   [[nodiscard]] virtual std::string_view transport_name() const noexcept = 0;
   [[nodiscard]] virtual std::string_view integrity_name() const noexcept = 0;
+  /// A source that lies cannot give other bytes (concepts/integrity.hpp).
+  [[nodiscard]] virtual bool resists_forgery() const noexcept = 0;
   /// A failed copy of a neighbour's bytes has touched none of ours.
   [[nodiscard]] virtual bool copies_cannot_fail() const noexcept = 0;
 

@@ -169,6 +169,9 @@ class policy_data_plane final : public data_plane {
 
   [[nodiscard]] std::string_view transport_name() const noexcept override { return Transport::name; }
   [[nodiscard]] std::string_view integrity_name() const noexcept override { return Integrity::name; }
+  [[nodiscard]] bool resists_forgery() const noexcept override {
+    return forgery_resistant_integrity<Integrity>;
+  }
   [[nodiscard]] bool copies_cannot_fail() const noexcept override { return Memory::host_accessible; }
 
   [[nodiscard]] transport_address address() const override { return transport_.address(); }

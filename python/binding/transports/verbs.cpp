@@ -15,7 +15,7 @@ tensorhub::worker_policies make(const tensorhub_python::transport_options& given
   for (std::string each; std::getline(addresses, each, ',');) through.listen_addresses.push_back(each);
   through.listen_port = given.listen_port;
   through.device = given.rdma_device;
-  return tensorhub_python::policies_over<tensorhub::transports::verbs>(std::move(through));
+  return tensorhub_python::policies_over<tensorhub::transports::verbs>(given, std::move(through));
 }
 
 }  // namespace

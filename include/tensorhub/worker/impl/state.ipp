@@ -57,6 +57,17 @@ namespace worker_detail {
   return new_incarnation(options.security ? options.security->keys.public_key : std::string{});
 }
 
+/// Keys keep strangers out; a member of the fleet that lies is kept out by the digests alone.
+[[nodiscard]] inline std::unique_ptr<data_plane> checked(std::unique_ptr<data_plane> plane,
+                                                         const worker_options& options) {
+  if (!options.security || options.security->trust_sources || plane->resists_forgery()) return plane;
+  throw error(errc::invalid_argument,
+              "this worker has keys, and its integrity policy '" + std::string{plane->integrity_name()} +
+                  "' is no defence against a source that forges bytes: use hub<..., blake3_128> "
+                  "(policy/integrity/blake3_128.hpp), or say client_security::trust_sources",
+              context_of(options));
+}
+
 }  // namespace worker_detail
 
 TENSORHUB_DECL worker_state::worker_state(worker_options whose, worker_policies policies, worker_role as)
@@ -67,7 +78,7 @@ TENSORHUB_DECL worker_state::worker_state(worker_options whose, worker_policies 
     : options{validated(std::move(whose))},
       role{std::move(as)},
       self{first.id},
-      data{policies.make_data_plane(options, self, role)},
+      data{worker_detail::checked(policies.make_data_plane(options, self, role), options)},
       kept_for_others{std::make_unique<offloads>(
           *this, options, policies,
           [this](version_number version, const messages::status& reason) {
