@@ -137,7 +137,7 @@ TEST_CASE("retention: the memory of a version that is gone takes the next one") 
     if (version == 1) one = source.worker.offloaded_bytes();
     REQUIRE(becomes([&] { return source.worker.offloaded_bytes() == one; }));
   }
-  // One that is served, and while the next one is copied perhaps two more: the one being filled, and one whose
+  // One that is served, and while the next one is copied perhaps two more: one being filled, and one whose
   // worker has said that it is gone and is being destroyed.
   const std::size_t files = memory_files().size();
   CHECK(files >= 1);
