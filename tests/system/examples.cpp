@@ -238,6 +238,49 @@ TEST_CASE("reference_server: answers what an operator asks it") {
   CHECK(nonsense.wait() == 2);
 }
 
+TEST_CASE("reference_server: what it prints of a server's answers does not speak to the terminal") {
+  const std::string name = "x\n\x1b]0;title\x07";
+  zmq::context_t context;
+  zmq::socket_t liar{context, zmq::socket_type::router};
+  liar.set(zmq::sockopt::linger, 0);
+  liar.set(zmq::sockopt::rcvtimeo, 100);
+  liar.bind("tcp://127.0.0.1:*");
+  const std::string address = liar.get(zmq::sockopt::last_endpoint);
+  std::jthread answering{[&](const std::stop_token& stop) {
+    tensorhub::encoder encoder;
+    tensorhub::decoder decoder;
+    zmq::message_t from;
+    zmq::message_t frame;
+    while (!stop.stop_requested()) {
+      if (!liar.recv(from) || !liar.recv(frame)) continue;
+      const auto asked = decoder.decode({static_cast<const std::byte*>(frame.data()), frame.size()});
+      tensorhub::messages::envelope answer{1, asked.message.sequence, {}, {}, {}, asked.message.sender};
+      if (get_if<tensorhub::messages::list_request>(&asked.message.body)) {
+        answer.body = tensorhub::messages::list_reply{{}, {{.name = name, .replicas = {{.name = name}}}}};
+      } else if (get_if<tensorhub::messages::why_request>(&asked.message.body)) {
+        tensorhub::messages::why_reply reply;
+        reply.result = {errc::not_found, "no replica " + name};
+        answer.body = reply;
+      } else {
+        continue;
+      }
+      const auto bytes = encoder.encode(answer);
+      liar.send(from, zmq::send_flags::sndmore);
+      liar.send(zmq::const_buffer{bytes.data(), bytes.size()}, zmq::send_flags::none);
+    }
+  }};
+  for (const std::vector<std::string>& words :
+       {std::vector<std::string>{"list", address}, {"why", address, "policy", "rollout-0"}}) {
+    std::vector<std::string> command{TENSORHUB_REFERENCE_SERVER, "--ask"};
+    command.insert(command.end(), words.begin(), words.end());
+    child_process program{with_errors(command)};
+    const std::string said = program.output_line();
+    program.wait();
+    CHECK_MESSAGE(contains(said, "x\\x0a\\x1b]0;title\\x07"), said);
+    CHECK(tensorhub::is_plain_text(said));
+  }
+}
+
 TEST_CASE("reference_server: its scheduler and its consistency are those that it is told") {
   child_process program{{TENSORHUB_REFERENCE_SERVER, "--address", "tcp://127.0.0.1:*", "--log-level", "error",
                          "--scheduler", "least_loaded"}};

@@ -23,6 +23,7 @@
 #include <tensorhub/policy/scheduler/least_loaded.hpp>
 #include <tensorhub/server.hpp>
 #include <tensorhub/tensorhub.hpp>
+#include <tensorhub/types/plain_text.hpp>
 #include <utility>
 #include <vector>
 
@@ -305,6 +306,6 @@ int main(int argc, char** argv) try {
   };
   serve(given);
 } catch (const tensorhub::error& e) {
-  std::fprintf(stderr, "reference_server: %s\n", e.what());
+  std::fprintf(stderr, "reference_server: %s\n", tensorhub::escaped_text(e.what()).c_str());
   return 1;
 }
