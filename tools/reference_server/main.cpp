@@ -3,6 +3,8 @@
 //
 //     reference_server --address tcp://0.0.0.0:5570
 
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <charconv>
 #include <chrono>
@@ -213,6 +215,14 @@ settings parse(int argc, char** argv) {
   return out;
 }
 
+/// Each connection takes a descriptor, and many systems give a process 1024 unless it asks for what it may have.
+void raise_descriptors() {
+  rlimit most{};
+  if (::getrlimit(RLIMIT_NOFILE, &most) != 0) return;
+  most.rlim_cur = most.rlim_max;
+  ::setrlimit(RLIMIT_NOFILE, &most);
+}
+
 /// As in RFC 3339, in UTC.
 std::string time_now() {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
@@ -304,6 +314,7 @@ int main(int argc, char** argv) try {
         json ? to_json(line, time_now()) : std::string{to_string(line.level)} + ": " + to_text(line);
     std::fprintf(stderr, "%s\n", text.c_str());
   };
+  raise_descriptors();
   serve(given);
 } catch (const tensorhub::error& e) {
   std::fprintf(stderr, "reference_server: %s\n", tensorhub::escaped_text(e.what()).c_str());

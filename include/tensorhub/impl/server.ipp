@@ -26,6 +26,7 @@
 #include "tensorhub/service/catalog.hpp"
 #include "tensorhub/service/codec.hpp"
 #include "tensorhub/service/curve_guard.hpp"
+#include "tensorhub/service/log_limiter.hpp"
 #include "tensorhub/service/recorders.hpp"
 #include "tensorhub/service/zmq_socket.hpp"
 #include "tensorhub/types/incarnation_proof.hpp"
@@ -67,6 +68,7 @@ class catalog_server::loop {
     out.messages = messages_.load();
     out.bad_frames = bad_frames_.load();
     out.crowded_messages = crowded_.load();
+    out.unread_answers = unread_.load();
     if (guard_) {
       out.refused_connections = guard_->refused();
       out.failed_handshakes = guard_->failed();
@@ -378,24 +380,24 @@ class catalog_server::loop {
         if (!send(to->second.connection, message.message)) catalog_.unreachable(clock_.now(), message.to);
       }
     }
-    for (const log_line& line : catalog_.take_log()) say(line);
+    for (log_line& line : catalog_.take_log()) say_limited(std::move(line));
     if (!guard_) return;
     for (const log_line& line : guard_->take_log()) say(line);
   }
 
   [[nodiscard]] bool may_serve() const { return !options_.may_serve || options_.may_serve(); }
 
-  /// False: the connection is gone. Other losses (a peer that does not read) are not reported; the worker
-  /// repeats
-  /// its request.
+  /// False: the connection is gone. Other losses (a peer that does not read) are only counted; the worker
+  /// repeats its request.
   bool send(std::string_view to, const messages::envelope& message) {
     if (!may_serve()) return true;
     try {
-      const auto frame = encoder_.encode(message);
-      if (socket_.send(zmq::const_buffer{to.data(), to.size()},
-                       zmq::send_flags::sndmore | zmq::send_flags::dontwait)) {
-        static_cast<void>(
-            socket_.send(zmq::const_buffer{frame.data(), frame.size()}, zmq::send_flags::dontwait));
+      auto frame = budget_.admit(to, encoder_.encode(message));
+      if (frame && socket_.send(zmq::const_buffer{to.data(), to.size()},
+                                zmq::send_flags::sndmore | zmq::send_flags::dontwait)) {
+        static_cast<void>(socket_.send(*frame, zmq::send_flags::dontwait));
+      } else {
+        unread_.fetch_add(1, std::memory_order_relaxed);
       }
     } catch (const zmq::error_t& e) {
       return e.num() != EHOSTUNREACH;
@@ -407,6 +409,13 @@ class catalog_server::loop {
 
   void count_bad() noexcept { bad_frames_.fetch_add(1, std::memory_order_relaxed); }
 
+  /// Most of what the catalog says is about a message of a worker, which can be repeated.
+  void say_limited(log_line line) {
+    if (!options_.log || line.level > options_.level) return;
+    if (line.level == log_level::debug) return say(line);  // an operator has asked for each of them
+    detail::log_limiter& limiter = line.level == log_level::info ? news_ : warnings_;
+    if (const auto passed = limiter.pass(std::move(line), detail::log_limiter::clock::now())) say(*passed);
+  }
   void say(const log_line& line) const {
     if (options_.log && line.level <= options_.level) options_.log(line);
   }
@@ -420,6 +429,9 @@ class catalog_server::loop {
   std::string address_;
   zmq::message_t identity_;
   zmq::message_t frame_;
+  detail::send_budget budget_;
+  detail::log_limiter warnings_{200, 2};
+  detail::log_limiter news_{20'000, 20};  ///< who joins and leaves: a fleet may do so at once
   encoder encoder_;
   decoder decoder_;
   std::unordered_map<incarnation, route> routes_;
@@ -429,6 +441,7 @@ class catalog_server::loop {
   std::atomic<std::uint64_t> bad_frames_ = 0;
   detail::mirrored<catalog_statistics> counted_;
   std::atomic<std::uint64_t> crowded_ = 0;
+  std::atomic<std::uint64_t> unread_ = 0;
   std::atomic<std::uint64_t> forged_ = 0;
   std::atomic<std::uint64_t> revoked_ = 0;
   time_point back_by_ = time_point::never();  ///< when the thread expects to read the clock again

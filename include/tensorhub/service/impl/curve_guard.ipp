@@ -8,7 +8,6 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
-#include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstdint>
@@ -17,20 +16,6 @@
 #include <utility>
 
 namespace tensorhub::inline TENSORHUB_MODE::detail {
-
-TENSORHUB_DECL std::optional<log_line> log_limiter::pass(log_line line, clock::time_point now) {
-  if (last_ != clock::time_point{})
-    credit_ = std::min(burst, credit_ + per_second * std::chrono::duration<double>(now - last_).count());
-  last_ = now;
-  if (credit_ < 1) {
-    ++left_out_;
-    return std::nullopt;
-  }
-  credit_ -= 1;
-  if (left_out_ > 0) line.text += " (and " + std::to_string(left_out_) + " more lines were left out)";
-  left_out_ = 0;
-  return line;
-}
 
 TENSORHUB_DECL curve_guard::curve_guard(zmq::context_t& context, zmq::socket_t& router,
                                         const server_security& security, std::function<void()> wake)
