@@ -98,13 +98,26 @@ TEST_CASE("answers that no honest source gives: the reader breaks the connection
   good.grant_slot = of_region.slot;
   good.memory = wire::region_memory::mappable_device;
   good.exported.allocation_bytes = region_bytes;
-  std::vector<wire::region_answer> answers(4, good);
+  std::vector<wire::region_answer> answers(6, good);
   answers[0].memory = static_cast<wire::region_memory>(3);
   answers[1].exported.offset = 1;
   answers[2].exported.offset = UINT64_MAX;
   answers[3].bytes = region_bytes + 1;
+  // With what is no file of memory, and whose reads may wait for ever.
+  std::array<int, 2> pipe{};
+  REQUIRE(::pipe2(pipe.data(), O_CLOEXEC) == 0);
+  const tensorhub::detail::unique_fd pipe_out{pipe[0]}, pipe_in{pipe[1]};
+  const tensorhub::detail::unique_fd folder{::open("/", O_RDONLY | O_DIRECTORY | O_CLOEXEC)};
+  for (std::size_t i = 4; i < 6; ++i) {
+    answers[i].memory = wire::region_memory::host;
+    answers[i].file = 1;
+    answers[i].brings_file = 1;
+    answers[i].bytes = 1;
+  }
   const std::uint64_t copies = fake_device::instance().counted.copies;
-  for (const wire::region_answer& answer : answers) {
+  for (std::size_t i = 0; i < answers.size(); ++i) {
+    const wire::region_answer& answer = answers[i];
+    const int file = i == 4 ? pipe_out.get() : i == 5 ? folder.get() : -1;
     const std::string name = "tensorhub-test-" + std::to_string(::getpid());
     const auto listener = wire::listen_at(name);
     const std::jthread liar{[&] {
@@ -128,7 +141,7 @@ TEST_CASE("answers that no honest source gives: the reader breaks the connection
       if (!take(request)) return;
       auto lie = answer;
       lie.number = request.number;
-      static_cast<void>(wire::send_packet(socket.get(), lie));
+      static_cast<void>(wire::send_packet(socket.get(), lie, file));
       entry = {socket.get(), 0, 0};
       static_cast<void>(::poll(&entry, 1, 20'000));  // until the reader has hung up
     }};

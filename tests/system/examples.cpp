@@ -11,10 +11,14 @@
 #include <sstream>
 #include <string>
 #include <tensorhub/key_files.hpp>
+#include <tensorhub/types/plain_text.hpp>
+#include <thread>
 #include <vector>
+#include <zmq.hpp>
 
 #include "hub.hpp"
 #include "support/child_process.hpp"
+#include "tensorhub/service/codec.hpp"
 
 #ifdef TENSORHUB_RL_LOOP
 
@@ -285,12 +289,12 @@ TEST_CASE("reference_server: listens to other machines with keys, or if it is to
   for (const char* address : {"tcp://0.0.0.0:*", "tcp://*:*", "tcp://[::]:*"}) {
     child_process program{with_errors({TENSORHUB_REFERENCE_SERVER, "--address", address})};
     const std::string said = program.output_line();
-    program.signal(SIGTERM);
+    if (contains(said, "serving")) program.signal(SIGTERM);
     CHECK_MESSAGE((contains(said, "--keys") && contains(said, "--insecure")), said);
     CHECK(program.wait() == 2);
   }
-  child_process trusting{{TENSORHUB_REFERENCE_SERVER, "--address", "tcp://0.0.0.0:*", "--insecure",
-                          "--log-level", "error"}};
+  child_process trusting{
+      {TENSORHUB_REFERENCE_SERVER, "--address", "tcp://0.0.0.0:*", "--insecure", "--log-level", "error"}};
   CHECK(contains(trusting.output_line(), "serving at tcp://0.0.0.0:"));
   trusting.signal(SIGTERM);
   CHECK(trusting.wait() == 0);
@@ -301,11 +305,12 @@ TEST_CASE("reference_server: takes the descriptors it may have, and puts its sec
   const std::string keys = folder.path / "keys";
   child_process making{{TENSORHUB_REFERENCE_SERVER, "--make-keys", keys}};
   REQUIRE(making.wait() == 0);
-  child_process program{{"/bin/sh", "-c", "ulimit -Sn 64; ulimit -Hn 4096; ulimit -Sc unlimited; exec \"$0\" \"$@\"",
-                         TENSORHUB_REFERENCE_SERVER, "--address", "tcp://127.0.0.1:*", "--keys",
-                         keys + "/server.secret", "--allow", keys + "/clients.allow", "--log-level", "error"}};
+  child_process program{
+      {"/bin/sh", "-c", "ulimit -Sn 64; ulimit -Hn 4096; ulimit -Sc unlimited; exec \"$0\" \"$@\"",
+       TENSORHUB_REFERENCE_SERVER, "--address", "tcp://127.0.0.1:*", "--keys", keys + "/server.secret",
+       "--allow", keys + "/clients.allow", "--log-level", "error"}};
   CHECK(contains(program.output_line(), "serving at"));
-  const std::string limits = content("/proc/" + std::to_string(program.pid()) + "/limits");
+  const std::string limits = content("/proc/" + std::to_string(program.id()) + "/limits");
   const auto soft_limit = [&](const std::string& name) {
     std::istringstream line{limits.substr(limits.find(name) + name.size())};
     std::string soft;

@@ -75,7 +75,8 @@ constexpr std::string_view usage =
     "  --allow F/clients.allow  a public key, a name and rules per line (models=, replicas=, may=); read "
     "again at\n"
     "                         SIGHUP\n"
-    "  --insecure             other machines may connect, and nobody needs a key: who reaches the port can read "
+    "  --insecure             other machines may connect, and nobody needs a key: who reaches the port can "
+    "read "
     "and\n"
     "                         replace every model\n"
     "It prints its address, serves until it gets SIGINT or SIGTERM, and needs no files.\n";

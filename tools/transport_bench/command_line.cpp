@@ -49,9 +49,13 @@ std::vector<option_group> make_options() {
       {"Sides",
        {{{"--listen"},
          "[host:port]",
-         "be the source (default 0.0.0.0:5580; port 0: any free one)",
+         "be the source (127.0.0.1:5580; 0.0.0.0:5580 for other machines; port 0: any free one)",
          false,
-         [](draft& d, const std::string& v) { become(d, role::listen, v); }},
+         [](draft& d, const std::string& v) {
+           become(d, role::listen, v);
+           if (d.out.where.host.empty()) d.out.where.host = "127.0.0.1";
+           if (d.out.most_bytes == 0) d.out.most_bytes = default_most_bytes;
+         }},
         {{"--connect"},
          "host:port",
          "be the reader of the source that listens there",
@@ -65,6 +69,13 @@ std::vector<option_group> make_options() {
          "with --listen: serve one reader after the other",
          false,
          [](draft& d, const std::string&) { d.out.forever = true; }},
+        {{"--most"},
+         "size",
+         "with --listen: what a reader may make it allocate (4G)",
+         false,
+         [](draft& d, const std::string& v) {
+           d.out.most_bytes = parse_size(v, 1, max_region_bytes, "--most");
+         }},
         {{"--wait"},
          "time",
          "with --listen: end if no reader comes for so long (600s)",

@@ -20,6 +20,8 @@
 /// Thread safety: all members may be called from any thread.
 
 #include <atomic>
+#include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -74,6 +76,7 @@ class curve_guard {
 
  private:
   static constexpr std::size_t most_lines = 256;
+  static constexpr std::chrono::milliseconds pause_after_failure{10};
 
   void run(const std::stop_token& stop);
 
