@@ -2,6 +2,8 @@
 /// \file link.ipp
 /// Definitions of link.hpp.
 
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
