@@ -19,9 +19,8 @@
 /// refused then.
 ///
 /// A comment is a line that begins with "# ": a key may begin with "#", but contains no space. Files larger
-/// than
-/// the limits below are refused. A secret file that other users may read is refused, as ssh does, and so is any of these
-/// files that they may write. No function overwrites an existing file.
+/// than the limits below are refused. A secret file that other users may read is refused, as ssh does, and so
+/// is any of these files that they may write. No function overwrites an existing file.
 ///
 /// The functions throw `system_failed` for files that cannot be read or written, and `invalid_argument` for
 /// wrong contents. The error always names the file, and never quotes a secret file.

@@ -190,10 +190,8 @@ settings parse(int argc, char** argv) {
       std::fputs(std::string{usage}.c_str(), stdout);
       std::exit(0);
     }
-    if (name == "--insecure") {
-      out.insecure = true;
-      continue;
-    }
+    if (name == "--insecure") out.insecure = true;
+    if (name == "--insecure") continue;
     if (i + 1 == argc) refuse("option " + name + " is unknown or has no value");
     const std::string value = argv[++i];
     auto& catalog = out.server.catalog;
@@ -247,7 +245,7 @@ settings parse(int argc, char** argv) {
   return out;
 }
 
-/// Each connection takes a descriptor, and many systems give a process 1024 unless it asks for what it may have.
+/// Each connection takes a descriptor, and many systems give a process 1024 unless it asks for more.
 void raise_descriptors() {
   rlimit most{};
   if (::getrlimit(RLIMIT_NOFILE, &most) != 0) return;

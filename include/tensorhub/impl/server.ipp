@@ -65,15 +65,15 @@ class catalog_server::loop {
   [[nodiscard]] reference_server_statistics statistics() const noexcept {
     reference_server_statistics out;
     static_cast<catalog_statistics&>(out) = counted_.look();
-    out.messages = messages_.load();
-    out.bad_frames = bad_frames_.load();
-    out.crowded_messages = crowded_.load();
-    out.unread_answers = unread_.load();
+    out.messages = tally_.messages.load();
+    out.bad_frames = tally_.bad_frames.load();
+    out.crowded_messages = tally_.crowded.load();
+    out.unread_answers = tally_.unread.load();
     if (guard_) {
       out.refused_connections = guard_->refused();
       out.failed_handshakes = guard_->failed();
-      out.forged_messages = forged_.load();
-      out.revoked_messages = revoked_.load();
+      out.forged_messages = tally_.forged.load();
+      out.revoked_messages = tally_.revoked.load();
     }
     return out;
   }
@@ -224,7 +224,7 @@ class catalog_server::loop {
       return;
     }
     if (decoded.message.sender == 0) return count_bad();
-    messages_.fetch_add(1, std::memory_order_relaxed);
+    tally_.messages.fetch_add(1, std::memory_order_relaxed);
     if (guard_ && !proves_itself(decoded.message, from)) return;
     if (const route* known = remember(incarnation{decoded.message.sender}, from))
       catalog_.receive(clock_.now(), decoded.message, known->client);
@@ -243,7 +243,7 @@ class catalog_server::loop {
         known->second = {known->second.connection, {key, nullptr}, 0};
       return true;
     }
-    forged_.fetch_add(1, std::memory_order_relaxed);
+    tally_.forged.fetch_add(1, std::memory_order_relaxed);
     guard_->note(log_level::warning, "refused a join of the client with the key " + key + " at " +
                                          std::string{property("Peer-Address")} + ": worker " +
                                          to_hex(sender) + " is not one of that key");
@@ -264,7 +264,7 @@ class catalog_server::loop {
     route& known = entry->second;
     if (fresh) known.client.key = key;
     if (known.client.key != key) {
-      forged_.fetch_add(1, std::memory_order_relaxed);
+      tally_.forged.fetch_add(1, std::memory_order_relaxed);
       guard_->note(log_level::warning, "dropped a message of the client with the key " + std::string{key} +
                                            " at " + std::string{property("Peer-Address")} +
                                            ": it says that it is worker " + to_hex(sender) +
@@ -272,7 +272,7 @@ class catalog_server::loop {
       return nullptr;
     }
     if (guard_ && !is_allowed(known)) {
-      revoked_.fetch_add(1, std::memory_order_relaxed);
+      tally_.revoked.fetch_add(1, std::memory_order_relaxed);
       if (fresh || !known.connection.empty()) say_revoked(sender, from, key);
       depart(sender, known.connection);
       known.connection.clear();
@@ -309,7 +309,7 @@ class catalog_server::loop {
     std::unordered_set<incarnation>& speakers = speakers_[std::string{from}];
     if (speakers.size() >= limits::workers_of_connection) forget_strangers(speakers);
     if (speakers.size() >= limits::workers_of_connection) {
-      const std::uint64_t dropped = crowded_.fetch_add(1, std::memory_order_relaxed) + 1;
+      const std::uint64_t dropped = tally_.crowded.fetch_add(1, std::memory_order_relaxed) + 1;
       if (std::has_single_bit(
               dropped))  // logged at powers of two only, so that a flood does not fill the log
         say({log_level::warning,
@@ -397,7 +397,7 @@ class catalog_server::loop {
                                 zmq::send_flags::sndmore | zmq::send_flags::dontwait)) {
         static_cast<void>(socket_.send(*frame, zmq::send_flags::dontwait));
       } else {
-        unread_.fetch_add(1, std::memory_order_relaxed);
+        tally_.unread.fetch_add(1, std::memory_order_relaxed);
       }
     } catch (const zmq::error_t& e) {
       return e.num() != EHOSTUNREACH;
@@ -407,7 +407,7 @@ class catalog_server::loop {
     return true;
   }
 
-  void count_bad() noexcept { bad_frames_.fetch_add(1, std::memory_order_relaxed); }
+  void count_bad() noexcept { tally_.bad_frames.fetch_add(1, std::memory_order_relaxed); }
 
   /// Most of what the catalog says is about a message of a worker, which can be repeated.
   void say_limited(log_line line) {
@@ -419,6 +419,16 @@ class catalog_server::loop {
   void say(const log_line& line) const {
     if (options_.log && line.level <= options_.level) options_.log(line);
   }
+
+  /// What `statistics` tells from any thread, beside the catalog's.
+  struct message_counts {
+    std::atomic<std::uint64_t> messages = 0;
+    std::atomic<std::uint64_t> bad_frames = 0;
+    std::atomic<std::uint64_t> crowded = 0;
+    std::atomic<std::uint64_t> unread = 0;
+    std::atomic<std::uint64_t> forged = 0;
+    std::atomic<std::uint64_t> revoked = 0;
+  };
 
   options options_;
   server_epoch epoch_;
@@ -437,13 +447,8 @@ class catalog_server::loop {
   std::unordered_map<incarnation, route> routes_;
   std::unordered_map<std::string, std::unordered_set<incarnation>>
       speakers_;  ///< of each connection; never empty
-  std::atomic<std::uint64_t> messages_ = 0;
-  std::atomic<std::uint64_t> bad_frames_ = 0;
+  message_counts tally_;
   detail::mirrored<catalog_statistics> counted_;
-  std::atomic<std::uint64_t> crowded_ = 0;
-  std::atomic<std::uint64_t> unread_ = 0;
-  std::atomic<std::uint64_t> forged_ = 0;
-  std::atomic<std::uint64_t> revoked_ = 0;
   time_point back_by_ = time_point::never();  ///< when the thread expects to read the clock again
   time_point timers_from_{};                  ///< timers are suspended until then
   detail::wake_event signal_;

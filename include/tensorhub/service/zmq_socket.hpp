@@ -34,8 +34,8 @@ inline constexpr int most_unsent = 1024;
 /// messages of a connection, each of which may have limits::frame_bytes, wait in its memory.
 inline constexpr int most_unheard = 32;
 
-/// A socket with bounded memory: ZeroMQ closes the connection of a peer that sends a longer frame, and keeps at
-/// most `most_unsent` messages for a connection and of it; a router keeps `most_unheard` of it.
+/// A socket with bounded memory: ZeroMQ closes the connection of a peer that sends a longer frame, and keeps
+/// at most `most_unsent` messages for a connection and of it; a router keeps `most_unheard` of it.
 [[nodiscard]] zmq::socket_t bounded_socket(zmq::context_t& context, zmq::socket_type type);
 
 /// The bytes that wait for the connections of a router: somebody may ask for large answers, and read none.
