@@ -38,9 +38,8 @@ inline constexpr std::size_t key_file_bytes = 4096;
 inline constexpr std::size_t allow_list_bytes = 4u << 20;  ///< about 60,000 keys with names
 }  // namespace limits
 
-/// Writes `<folder>/<name>.secret` (mode 0600) and `<folder>/<name>.public`; creates the folder (mode 0700)
-/// if
-/// it does not exist.
+/// Writes `<folder>/<name>.secret` (mode 0600) and `<folder>/<name>.public`, both or none; creates the folder
+/// (mode 0700) if it does not exist, and refuses one that others may write to.
 void write_curve_keys(const std::string& folder, const std::string& name, const curve_key_pair& keys);
 
 /// Reads a `.secret` file.

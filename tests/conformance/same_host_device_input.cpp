@@ -43,6 +43,35 @@ struct raw_reader {
   }
 };
 
+/// A source's side of one connection, and of one request, which is answered with `answer` and a file.
+template <typename Grant>
+void answer_once(int listener, const wire::grant_page& grants, const Grant& own,
+                 const wire::region_answer& answer, int file) {
+  pollfd entry{listener, POLLIN, 0};
+  if (::poll(&entry, 1, 20'000) != 1) return;
+  const tensorhub::detail::unique_fd socket{::accept(listener, nullptr, nullptr)};
+  tensorhub::detail::unique_fd unwanted;
+  const auto take = [&](auto& packet) {
+    entry = {socket.get(), POLLIN, 0};
+    return ::poll(&entry, 1, 20'000) == 1 &&
+           wire::receive_packet(socket.get(), packet, unwanted) == wire::packet_outcome::taken;
+  };
+  wire::hello greeting;
+  if (!take(greeting)) return;
+  wire::welcome welcome;
+  welcome.source = source_id.value;
+  welcome.grant = own.number;
+  welcome.grant_slot = own.slot;
+  static_cast<void>(wire::send_packet(socket.get(), welcome, grants.file()));
+  wire::region_request request;
+  if (!take(request)) return;
+  auto lie = answer;
+  lie.number = request.number;
+  static_cast<void>(wire::send_packet(socket.get(), lie, file));
+  entry = {socket.get(), 0, 0};
+  static_cast<void>(::poll(&entry, 1, 20'000));  // until the reader has hung up
+}
+
 }  // namespace
 
 TEST_CASE("requests for staged pieces that no honest reader makes") {
@@ -98,40 +127,29 @@ TEST_CASE("answers that no honest source gives: the reader breaks the connection
   good.grant_slot = of_region.slot;
   good.memory = wire::region_memory::mappable_device;
   good.exported.allocation_bytes = region_bytes;
-  std::vector<wire::region_answer> answers(4, good);
+  std::vector<wire::region_answer> answers(6, good);
   answers[0].memory = static_cast<wire::region_memory>(3);
   answers[1].exported.offset = 1;
   answers[2].exported.offset = UINT64_MAX;
   answers[3].bytes = region_bytes + 1;
+  // With what is no file of memory, and whose reads may wait for ever.
+  std::array<int, 2> pipe{};
+  REQUIRE(::pipe2(pipe.data(), O_CLOEXEC) == 0);
+  const tensorhub::detail::unique_fd pipe_out{pipe[0]}, pipe_in{pipe[1]};
+  const tensorhub::detail::unique_fd folder{::open("/", O_RDONLY | O_DIRECTORY | O_CLOEXEC)};
+  for (std::size_t i = 4; i < 6; ++i) {
+    answers[i].memory = wire::region_memory::host;
+    answers[i].file = 1;
+    answers[i].brings_file = 1;
+    answers[i].bytes = 1;
+  }
   const std::uint64_t copies = fake_device::instance().counted.copies;
-  for (const wire::region_answer& answer : answers) {
+  for (std::size_t i = 0; i < answers.size(); ++i) {
+    const wire::region_answer& answer = answers[i];
+    const int file = i == 4 ? pipe_out.get() : i == 5 ? folder.get() : -1;
     const std::string name = "tensorhub-test-" + std::to_string(::getpid());
     const auto listener = wire::listen_at(name);
-    const std::jthread liar{[&] {
-      pollfd entry{listener.get(), POLLIN, 0};
-      if (::poll(&entry, 1, 20'000) != 1) return;
-      const tensorhub::detail::unique_fd socket{::accept(listener.get(), nullptr, nullptr)};
-      tensorhub::detail::unique_fd unwanted;
-      const auto take = [&](auto& packet) {
-        entry = {socket.get(), POLLIN, 0};
-        return ::poll(&entry, 1, 20'000) == 1 &&
-               wire::receive_packet(socket.get(), packet, unwanted) == wire::packet_outcome::taken;
-      };
-      wire::hello greeting;
-      if (!take(greeting)) return;
-      wire::welcome welcome;
-      welcome.source = source_id.value;
-      welcome.grant = own.number;
-      welcome.grant_slot = own.slot;
-      static_cast<void>(wire::send_packet(socket.get(), welcome, grants.file()));
-      wire::region_request request;
-      if (!take(request)) return;
-      auto lie = answer;
-      lie.number = request.number;
-      static_cast<void>(wire::send_packet(socket.get(), lie));
-      entry = {socket.get(), 0, 0};
-      static_cast<void>(::poll(&entry, 1, 20'000));  // until the reader has hung up
-    }};
+    const std::jthread liar{[&] { answer_once(listener.get(), grants, own, answer, file); }};
     reading_side reader{kind_of_memory::device, {.attach = tensorhub::transports::memory_attach::never}};
     const wire::host_address address{wire::machine_identity::of_this_process(), name};
     reader.endpoint.emplace(reader.through.connect(reader.queue, {address.text()}, source_id, 5s));

@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 
 #include <chrono>
 #include <cstddef>
@@ -381,6 +382,11 @@ TEST_CASE("tls: names: a list at either side, the host, and wildcards") {
     here.connect();
     CHECK(here.can_read());
   }
+  SUBCASE("a wildcard for a part of a label is none") {
+    tls_scene here{ours.options({.name = "p", .alternatives = "DNS:z*.trainers.example"}),
+                   with(rollout, {"zz.trainers.example"})};
+    CHECK(contains(here.connect_sentence(), "CN=p has none of the names"));
+  }
   SUBCASE("the host") {
     tls_scene here{trainer, with(rollout, {}, true)};
     CHECK(contains(here.connect_sentence(), "CN=t has none of the names"));
@@ -504,6 +510,11 @@ TEST_CASE("tls: options that cannot work are errors at once") {
   CHECK(contains(sentence_with([](auto& o) { o.ca_file = o.key_file; }), "ca_file"));
   CHECK(contains(sentence_with([&](auto& o) { o.key_file = ours.issue({}).key_file; }), "key_file"));
   CHECK(contains(sentence_with([](auto& o) { o.ciphersuites = "ROT13"; }), "ROT13"));
+  for (const ::mode_t mode : {0640u, 0604u, 0620u, 0602u}) {
+    const std::string key = ours.issue({}).key_file;
+    REQUIRE(::chmod(key.c_str(), mode) == 0);
+    CHECK(contains(sentence_with([&](auto& o) { o.key_file = key; }), "chmod 600"));
+  }
   const std::string expired = sentence_with([&](auto& o) {
     const identity late = ours.issue({.name = "late", .valid_until_s = -10});
     o.certificate_file = late.certificate_file;

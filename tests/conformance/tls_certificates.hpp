@@ -6,6 +6,7 @@
 #include <openssl/evp.h>
 #include <openssl/pem.h>
 #include <openssl/x509v3.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -73,6 +74,7 @@ class authority {
     const bio to{::BIO_new_file(out.key_file.c_str(), "w")};
     must(to && ::PEM_write_bio_PrivateKey(to.get(), key.get(), nullptr, nullptr, 0, nullptr, nullptr) == 1,
          "writing a key");
+    must(::chmod(out.key_file.c_str(), 0600) == 0, "the mode of a key");
     write(made.get(), out.certificate_file);
     return out;
   }

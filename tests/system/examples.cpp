@@ -11,10 +11,14 @@
 #include <sstream>
 #include <string>
 #include <tensorhub/key_files.hpp>
+#include <tensorhub/types/plain_text.hpp>
+#include <thread>
 #include <vector>
+#include <zmq.hpp>
 
 #include "hub.hpp"
 #include "support/child_process.hpp"
+#include "tensorhub/service/codec.hpp"
 
 #ifdef TENSORHUB_RL_LOOP
 
@@ -236,6 +240,87 @@ TEST_CASE("reference_server: answers what an operator asks it") {
   }
   child_process nonsense{{TENSORHUB_REFERENCE_SERVER, "--ask", "what", address}};
   CHECK(nonsense.wait() == 2);
+}
+
+TEST_CASE("reference_server: what it prints of a server's answers does not speak to the terminal") {
+  const std::string name = "x\n\x1b]0;title\x07";
+  zmq::context_t context;
+  zmq::socket_t liar{context, zmq::socket_type::router};
+  liar.set(zmq::sockopt::linger, 0);
+  liar.set(zmq::sockopt::rcvtimeo, 100);
+  liar.bind("tcp://127.0.0.1:*");
+  const std::string address = liar.get(zmq::sockopt::last_endpoint);
+  std::jthread answering{[&](const std::stop_token& stop) {
+    tensorhub::encoder encoder;
+    tensorhub::decoder decoder;
+    zmq::message_t from;
+    zmq::message_t frame;
+    while (!stop.stop_requested()) {
+      if (!liar.recv(from) || !liar.recv(frame)) continue;
+      const auto asked = decoder.decode({static_cast<const std::byte*>(frame.data()), frame.size()});
+      tensorhub::messages::envelope answer{1, asked.message.sequence, {}, {}, {}, asked.message.sender};
+      if (get_if<tensorhub::messages::list_request>(&asked.message.body)) {
+        answer.body = tensorhub::messages::list_reply{{}, {{.name = name, .replicas = {{.name = name}}}}};
+      } else if (get_if<tensorhub::messages::why_request>(&asked.message.body)) {
+        tensorhub::messages::why_reply reply;
+        reply.result = {errc::not_found, "no replica " + name};
+        answer.body = reply;
+      } else {
+        continue;
+      }
+      const auto bytes = encoder.encode(answer);
+      liar.send(from, zmq::send_flags::sndmore);
+      liar.send(zmq::const_buffer{bytes.data(), bytes.size()}, zmq::send_flags::none);
+    }
+  }};
+  for (const std::vector<std::string>& words :
+       {std::vector<std::string>{"list", address}, {"why", address, "policy", "rollout-0"}}) {
+    std::vector<std::string> command{TENSORHUB_REFERENCE_SERVER, "--ask"};
+    command.insert(command.end(), words.begin(), words.end());
+    child_process program{with_errors(command)};
+    const std::string said = program.output_line();
+    program.wait();
+    CHECK_MESSAGE(contains(said, "x\\x0a\\x1b]0;title\\x07"), said);
+    CHECK(tensorhub::is_plain_text(said));
+  }
+}
+
+TEST_CASE("reference_server: listens to other machines with keys, or if it is told to do without") {
+  for (const char* address : {"tcp://0.0.0.0:*", "tcp://*:*", "tcp://[::]:*"}) {
+    child_process program{with_errors({TENSORHUB_REFERENCE_SERVER, "--address", address})};
+    const std::string said = program.output_line();
+    if (contains(said, "serving")) program.signal(SIGTERM);
+    CHECK_MESSAGE((contains(said, "--keys") && contains(said, "--insecure")), said);
+    CHECK(program.wait() == 2);
+  }
+  child_process trusting{
+      {TENSORHUB_REFERENCE_SERVER, "--address", "tcp://0.0.0.0:*", "--insecure", "--log-level", "error"}};
+  CHECK(contains(trusting.output_line(), "serving at tcp://0.0.0.0:"));
+  trusting.signal(SIGTERM);
+  CHECK(trusting.wait() == 0);
+}
+
+TEST_CASE("reference_server: takes the descriptors it may have, and puts its secrets into no core dump") {
+  const scratch_folder folder;
+  const std::string keys = folder.path / "keys";
+  child_process making{{TENSORHUB_REFERENCE_SERVER, "--make-keys", keys}};
+  REQUIRE(making.wait() == 0);
+  child_process program{
+      {"/bin/sh", "-c", "ulimit -Sn 64; ulimit -Hn 4096; ulimit -Sc unlimited; exec \"$0\" \"$@\"",
+       TENSORHUB_REFERENCE_SERVER, "--address", "tcp://127.0.0.1:*", "--keys", keys + "/server.secret",
+       "--allow", keys + "/clients.allow", "--log-level", "error"}};
+  CHECK(contains(program.output_line(), "serving at"));
+  const std::string limits = content("/proc/" + std::to_string(program.id()) + "/limits");
+  const auto soft_limit = [&](const std::string& name) {
+    std::istringstream line{limits.substr(limits.find(name) + name.size())};
+    std::string soft;
+    line >> soft;
+    return soft;
+  };
+  CHECK(soft_limit("Max open files") == "4096");
+  CHECK(soft_limit("Max core file size") == "0");
+  program.signal(SIGTERM);
+  CHECK(program.wait() == 0);
 }
 
 TEST_CASE("reference_server: its scheduler and its consistency are those that it is told") {

@@ -148,6 +148,77 @@ TEST_CASE("models of very many shards and layouts of very many tensors are bound
   good.round();
 }
 
+TEST_CASE("large answers that are asked for and never read take little of the server's memory") {
+  hub::reference_server server;
+  bystanders good{server.address()};
+  liar one{server.address(), 0xbad, 1};
+  messages::join_request join = one.join_of("x");
+  join.model = "wide";
+  for (int t = 0; t < 20'000; ++t)
+    join.tensors.push_back(
+        {"tensor-" + std::string(100, 'x') + std::to_string(t), tensorhub::dtype::f32, {1}});
+  const tensorhub::layout shape{join.tensors, join.chunk_bytes};
+  join.layout_digest = shape.digest();
+  join.chunk_count = shape.chunk_count();
+  REQUIRE(one.ask<messages::join_reply>(std::move(join)).result.ok());
+  const std::size_t before = resident_kib();
+  messages::describe_request describe;
+  describe.model = "wide";
+  constexpr std::uint64_t questions = 200;  // each answer has more than 2 MB
+  const std::uint64_t heard = server.statistics().messages;
+  for (std::uint64_t i = 0; i < questions; ++i) one.send_as(one.self(), 1'000 + i, describe);
+  CHECK(comes_true([&] { return server.statistics().messages >= heard + questions; }));
+  good.round();
+  CHECK(resident_kib() < before + 200 * 1024);
+  CHECK(server.statistics().unread_answers > 0);
+  // Who reads them is answered again.
+  for (int i = 0; i < 3; ++i) CHECK(one.hear<messages::describe_reply>().tensors.size() == 20'000);
+  CHECK(comes_true([&] {
+    one.send_as(one.self(), 5'000, describe);
+    return one.hear<messages::describe_reply>().result.ok();
+  }));
+  good.round();
+}
+
+TEST_CASE("what a worker can make the server say again and again does not fill the log") {
+  std::mutex mutex;
+  std::vector<std::string> lines;
+  hub::reference_server server{
+      {.level = tensorhub::log_level::info, .log = [&](const tensorhub::log_line& line) {
+         const std::lock_guard lock{mutex};
+         lines.push_back(line.text);
+       }}};
+  bystanders good{server.address()};
+  liar one{server.address()};
+  one.join("x");
+  messages::join_request join = one.join_of("y");
+  join.shard = {5, 1};
+  constexpr std::uint64_t times = 20'000;
+  const std::uint64_t heard = server.statistics().messages;
+  for (std::uint64_t i = 0; i < times; ++i) {
+    if (i % 2 == 0)
+      one.send_as(0xbad2, i + 1, join);
+    else
+      one.send_as(one.self(), 1'000 + i, messages::join_reply{});
+  }
+  CHECK(comes_true([&] { return server.statistics().messages >= heard + times; }));
+  good.round();
+  const auto has_line = [&](const char* part) {
+    const std::lock_guard lock{mutex};
+    return std::ranges::any_of(lines, [&](const std::string& line) { return contains(line, part); });
+  };
+  CHECK(has_line("does not exist"));
+  CHECK(has_line("only a server sends"));
+  {
+    const std::lock_guard lock{mutex};
+    CHECK(lines.size() < times / 10);
+  }
+  CHECK(comes_true([&] {  // how much was not said is said
+    one.send_as(0xbad2, 1, join);
+    return has_line("were left out");
+  }));
+}
+
 TEST_CASE("waits without number: so many are open at a time, the others are refused") {
   hub::reference_server server;
   bystanders good{server.address()};

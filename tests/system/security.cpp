@@ -2,6 +2,8 @@
 /// CURVE on the control connection: who is let in, who is not and learns why, and that nobody else notices.
 
 #include <doctest/doctest.h>
+#include <signal.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include <filesystem>
@@ -570,4 +572,40 @@ TEST_CASE("security: an allow-list in a file") {
         errc::invalid_argument);
   CHECK(code_of([&] { static_cast<void>(read_public_key(folder.path / "nowhere")); }) == errc::system_failed);
   CHECK(code_of([&] { static_cast<void>(read_public_key(folder.path)); }) == errc::system_failed);
+}
+
+TEST_CASE("security: keys are not written where others write, and not by halves") {
+  using namespace tensorhub;
+  const temporary_folder folder;
+  const curve_key_pair keys = make_curve_keys();
+  const auto shared = folder.path / "shared";
+  REQUIRE(::mkdir(shared.c_str(), 0700) == 0);
+  std::string sentence;
+  for (const ::mode_t mode : {0770u, 0707u, 01777u}) {
+    REQUIRE(::chmod(shared.c_str(), mode) == 0);
+    CHECK(code_of([&] { write_curve_keys(shared, "server", keys); }, &sentence) == errc::invalid_argument);
+    CHECK(contains(sentence, "chmod go-w"));
+    CHECK(std::filesystem::is_empty(shared));
+  }
+  REQUIRE(::chmod(shared.c_str(), 0755) == 0);
+  // The file system takes only a part, as a full one does.
+  rlimit before{};
+  REQUIRE(::getrlimit(RLIMIT_FSIZE, &before) == 0);
+  const auto handled = ::signal(SIGXFSZ, SIG_IGN);
+  for (const rlim_t bytes : {60u, 95u}) {  // of the secret, or of nothing but the end of it
+    const rlimit little{bytes, before.rlim_max};
+    REQUIRE(::setrlimit(RLIMIT_FSIZE, &little) == 0);
+    const errc code = code_of([&] { write_curve_keys(shared, "server", keys); }, &sentence);
+    REQUIRE(::setrlimit(RLIMIT_FSIZE, &before) == 0);
+    CHECK(code == errc::system_failed);
+    CHECK(contains(sentence, "cannot be written"));
+    CHECK(std::filesystem::is_empty(shared));
+  }
+  ::signal(SIGXFSZ, handled);
+  REQUIRE(::mkdir((shared / "server.public").c_str(), 0700) == 0);  // the second file cannot be made
+  CHECK(code_of([&] { write_curve_keys(shared, "server", keys); }) == errc::system_failed);
+  CHECK_FALSE(std::filesystem::exists(shared / "server.secret"));
+  std::filesystem::remove(shared / "server.public");
+  write_curve_keys(shared, "server", keys);
+  CHECK(read_curve_keys(shared / "server.secret").secret_key == keys.secret_key);
 }

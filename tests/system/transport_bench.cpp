@@ -391,6 +391,28 @@ TEST_CASE("transport_bench: another transport than the source serves is refused 
   CHECK(source.program.wait() == 1);
 }
 
+TEST_CASE("transport_bench: listens on the loopback interface, and makes no more memory than it was told") {
+  child_process by_default{command({"tcp", "--listen", ":0"})};
+  const std::string said = by_default.output_line();
+  CHECK_MESSAGE(has(said, "listening at 127.0.0.1:"), said);
+  by_default.signal(SIGTERM);
+  source_program source{"tcp", {"--most", "1M"}};
+  const outcome seen = run({"tcp", "--connect", source.address, "--region", "2M", "--sizes", "4K"});
+  CHECK(seen.status == 1);
+  CHECK_MESSAGE(has(seen.text, "this side gives 1 MiB"), seen.text);
+  source_program plain{"tcp"};
+  const auto greedy = connect_to(plain.address);
+  const std::string wish =
+      "{\"type\":\"hello\",\"transports\":[\"tcp\"],\"regions\":5,\"region_bytes\":1073741824,"
+      "\"memory\":\"plain\",\"seed\":1,\"corrupt_offset\":-1,\"silence_seconds\":1}";
+  std::string frame{"THTB\1\0\0\0", 8};
+  const auto length = static_cast<std::uint32_t>(wish.size());
+  frame.append(reinterpret_cast<const char*>(&length), 4);
+  frame += wish;
+  CHECK(::send(greedy.get(), frame.data(), frame.size(), MSG_NOSIGNAL) > 0);
+  CHECK(has(plain.program.output_line(), "this side gives 4096 MiB"));
+}
+
 TEST_CASE("transport_bench: strangers and other protocol versions are told apart and refused") {
   {
     source_program source{"tcp"};

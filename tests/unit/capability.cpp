@@ -5,8 +5,11 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <array>
 #include <cstring>
+#include <iterator>
+#include <new>
 #include <random>
 #include <string>
 #include <vector>
@@ -79,6 +82,21 @@ TEST_CASE("capability: each lease has another one, each key is another one") {
   capability_check check;
   CHECK_THROWS_AS(check.require(bytes_of("short")), error);
   CHECK(!check.required());
+}
+
+TEST_CASE("capability: the key does not stay in memory after its check has ended") {
+  const std::string key = random_capability_key();
+  alignas(capability_check) unsigned char place[sizeof(capability_check)] = {};
+  const auto has_key = [&] {
+    return std::search(std::begin(place), std::end(place), key.begin(), key.end(),
+                       [](unsigned char a, char b) { return a == static_cast<unsigned char>(b); }) !=
+           std::end(place);
+  };
+  auto* const check = new (place) capability_check;
+  check->require(bytes_of(key));
+  CHECK(has_key());
+  check->~capability_check();
+  CHECK_FALSE(has_key());
 }
 
 TEST_CASE("capability: the hash is BLAKE2b-128 over the three numbers") {

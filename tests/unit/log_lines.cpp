@@ -8,6 +8,7 @@
 
 #include "catalog_driver.hpp"
 #include "tensorhub/service/log.hpp"
+#include "tensorhub/service/log_limiter.hpp"
 
 using namespace catalog_test;
 using json = nlohmann::json;
@@ -72,7 +73,39 @@ TEST_CASE("log: whatever bytes a name has, the line stays one line and valid") {
   CHECK(back.substr(0, 128) == name.substr(0, 128));
   CHECK(back.find("\xed\xa0\x80") == std::string::npos);
   const std::string text = to_text(line);
-  CHECK(text.find('\n', line.text.size()) == std::string::npos);
+  CHECK(text.find('\n') == std::string::npos);
+}
+
+TEST_CASE("log: nobody's text forges a line, or speaks to the terminal that shows it") {
+  const std::string forged =
+      "x\nerror: the disk is full\r\x1b[2J\x7f \xc2\x9b"
+      "31m \x9b"
+      "31m \xc3\xa9";
+  log_line line{log_level::warning, "refused " + forged, {}};
+  line.about.model = forged;
+  const std::string as_text = to_text(line);
+  const std::string as_json = to_json(line);
+  for (const std::string* shown : {&as_text, &as_json}) {
+    CAPTURE(*shown);
+    for (const char* byte : {"\n", "\r", "\x1b", "\x7f", "\xc2\x9b", "\x9b"})
+      CHECK(shown->find(byte) == std::string::npos);
+    CHECK(shown->find("\xc3\xa9") != std::string::npos);  // a letter is none of that
+  }
+  CHECK(as_text.starts_with(
+      "refused x\\x0aerror: the disk is full\\x0d\\x1b[2J\\x7f \\xc2\\x9b31m \\x9b31m \xc3\xa9 model="));
+}
+
+TEST_CASE("log: a limiter passes a burst, then so many a second, and says what it left out") {
+  detail::log_limiter limiter{3, 2};
+  auto now = detail::log_limiter::clock::time_point{} + 1s;
+  int passed = 0;
+  for (int i = 0; i < 100; ++i) passed += limiter.pass({log_level::warning, "x", {}}, now) ? 1 : 0;
+  CHECK(passed == 3);
+  now += 500ms;
+  const auto next = limiter.pass({log_level::warning, "x", {}}, now);
+  REQUIRE(next);
+  CHECK(next->text == "x (and 97 more lines were left out)");
+  CHECK_FALSE(limiter.pass({log_level::warning, "x", {}}, now));
 }
 
 TEST_CASE("log: an error's line has what its context says") {

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <optional>
 #include <random>
 #include <set>
@@ -21,6 +22,7 @@
 #include "tensorhub/server.hpp"
 #include "tensorhub/service/client.hpp"
 #include "tensorhub/service/codec.hpp"
+#include "tensorhub/service/curve_guard.hpp"
 #include "tensorhub/service/session.hpp"
 #include "tensorhub/service/zmq_socket.hpp"
 
@@ -574,3 +576,37 @@ TEST_CASE("control connection: when one session gives a server up, the others go
 }
 
 }  // namespace
+
+TEST_CASE("shells: the thread that admits clients goes on when there is no memory for what it says") {
+  zmq::context_t context;
+  zmq::socket_t router = detail::bounded_socket(context, zmq::socket_type::router);
+  router.set(zmq::sockopt::rcvtimeo, 30'000);
+  const curve_key_pair ours = make_curve_keys();
+  const curve_key_pair good = make_curve_keys();
+  std::atomic<int> said = 0;
+  detail::curve_guard guard{context, router, {ours, {{good.public_key, client_rules{"good"}}}}, [&] {
+                              if (++said <= 2) throw std::bad_alloc{};
+                            }};
+  router.bind("tcp://127.0.0.1:*");
+  const auto connect = [&](const curve_key_pair& keys) {
+    zmq::socket_t out = detail::bounded_socket(context, zmq::socket_type::dealer);
+    out.set(zmq::sockopt::curve_serverkey, ours.public_key);
+    out.set(zmq::sockopt::curve_publickey, keys.public_key);
+    out.set(zmq::sockopt::curve_secretkey, keys.secret_key);
+    out.connect(router.get(zmq::sockopt::last_endpoint));
+    out.send(zmq::str_buffer("hello"), zmq::send_flags::none);
+    return out;
+  };
+  std::vector<zmq::socket_t> strangers;
+  for (std::uint64_t i = 1; i <= 3; ++i) {
+    strangers.push_back(connect(make_curve_keys()));
+    CHECK(eventually([&] { return guard.refused() >= i; }));
+  }
+  const zmq::socket_t friendly = connect(good);
+  zmq::message_t from;
+  zmq::message_t text;
+  REQUIRE(router.recv(from));
+  REQUIRE(router.recv(text));
+  CHECK(text.to_string() == "hello");
+  CHECK(said >= 3);
+}

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <chrono>
+#include <cstddef>
 #include <cstdio>
 #include <filesystem>
 #include <initializer_list>
@@ -10,6 +11,7 @@
 #include <string_view>
 #include <tensorhub/key_files.hpp>
 #include <tensorhub/server_client.hpp>
+#include <tensorhub/types/plain_text.hpp>
 
 namespace {
 
@@ -38,19 +40,25 @@ std::string_view name_of(tensorhub::stuck_kind kind) {
   return "unknown";
 }
 
+/// What comes from the server was chosen by workers.
+std::string shown(std::string_view text) {
+  return tensorhub::escaped_text(text);
+}
+
 void print_list(tensorhub::server_client& client, const std::string& model) {
   const auto models = client.list(model, patience);
   if (models.empty()) std::puts("no worker has joined");
   for (const auto& entry : models) {
     std::string available;
     for (const auto version : entry.available) available += " " + to_string(version);
-    std::printf("model %s: %u shards, %.1f MB, latest version %s, available:%s\n", entry.name.c_str(),
+    std::printf("model %s: %u shards, %.1f MB, latest version %s, available:%s\n", shown(entry.name).c_str(),
                 entry.shards, static_cast<double>(entry.bytes) * 1e-6, to_string(entry.latest).c_str(),
                 available.empty() ? " none" : available.c_str());
     for (const auto& replica : entry.replicas) {
-      std::printf("  replica %s: %u of %u shards joined, version %s, %u readers%s%s\n", replica.name.c_str(),
-                  replica.shards_joined, entry.shards, to_string(replica.version).c_str(), replica.readers,
-                  replica.torn ? ", torn" : "", replica.spot ? ", spot" : "");
+      std::printf("  replica %s: %u of %u shards joined, version %s, %u readers%s%s\n",
+                  shown(replica.name).c_str(), replica.shards_joined, entry.shards,
+                  to_string(replica.version).c_str(), replica.readers, replica.torn ? ", torn" : "",
+                  replica.spot ? ", spot" : "");
     }
   }
 }
@@ -59,10 +67,11 @@ int print_stuck(tensorhub::server_client& client, const std::string& model) {
   const auto report = client.stuck(model, std::chrono::seconds{1}, patience);
   for (const auto& one : report.entries) {
     std::printf("%8.1f s  %s: %s/%s/%u", static_cast<double>(one.waited_ms) * 1e-3,
-                std::string{name_of(one.kind)}.c_str(), one.model.c_str(), one.replica.c_str(), one.shard);
+                std::string{name_of(one.kind)}.c_str(), shown(one.model).c_str(), shown(one.replica).c_str(),
+                one.shard);
     if (one.version) std::printf(", version %s", to_string(one.version).c_str());
-    if (!one.peers.empty()) std::printf(", waits for %s", one.peers.c_str());
-    std::printf("\n            %s\n", one.advice.c_str());
+    if (!one.peers.empty()) std::printf(", waits for %s", shown(one.peers).c_str());
+    std::printf("\n            %s\n", shown(one.advice).c_str());
   }
   if (report.left_out > 0) std::printf("            and %u more\n", report.left_out);
   if (report.entries.empty()) std::puts("nothing is stuck");
@@ -71,7 +80,12 @@ int print_stuck(tensorhub::server_client& client, const std::string& model) {
 
 void print_why(tensorhub::server_client& client, const std::vector<std::string>& about, std::uint32_t shard) {
   const std::string decisions = client.why(about[0], about[1], shard, patience);
-  std::fputs(decisions.empty() ? "no source was chosen for it yet\n" : decisions.c_str(), stdout);
+  if (decisions.empty()) std::puts("no source was chosen for it yet");
+  for (std::string_view left = decisions; !left.empty();) {
+    const std::size_t end = std::min(left.find('\n'), left.size());
+    std::puts(shown(left.substr(0, end)).c_str());
+    left.remove_prefix(std::min(end + 1, left.size()));
+  }
 }
 
 /// An order about a replica.

@@ -1,7 +1,10 @@
 // reference_server: the small process that knows who holds which version. One per cluster; it stores no
 // weights.
 //
-//     reference_server --address tcp://0.0.0.0:5570
+//     reference_server --address tcp://10.0.0.1:5570 --keys F/server.secret --allow F/clients.allow
+
+#include <sys/prctl.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <charconv>
@@ -23,6 +26,7 @@
 #include <tensorhub/policy/scheduler/least_loaded.hpp>
 #include <tensorhub/server.hpp>
 #include <tensorhub/tensorhub.hpp>
+#include <tensorhub/types/plain_text.hpp>
 #include <utility>
 #include <vector>
 
@@ -39,7 +43,8 @@ namespace {
 constexpr std::string_view usage =
     "reference_server [options]\n"
     "  --address A            where workers connect (tcp://127.0.0.1:5570; tcp://0.0.0.0:5570 for other "
-    "machines)\n"
+    "machines,\n"
+    "                         with --keys or --insecure)\n"
     "  --heartbeat-ms N       interval of the workers' heartbeats (500)\n"
     "  --worker-timeout-ms N  silence after which a worker is declared dead (5000)\n"
     "  --group-timeout-ms N   all shards of a replica must call an update within it (30000)\n"
@@ -72,6 +77,10 @@ constexpr std::string_view usage =
     "  --allow F/clients.allow  a public key, a name and rules per line (models=, replicas=, may=); read "
     "again at\n"
     "                         SIGHUP\n"
+    "  --insecure             other machines may connect, and nobody needs a key: who reaches the port can "
+    "read "
+    "and\n"
+    "                         replace every model\n"
     "It prints its address, serves until it gets SIGINT or SIGTERM, and needs no files.\n";
 
 [[noreturn]] void refuse(const std::string& sentence) {
@@ -95,6 +104,7 @@ struct settings {
   std::string metrics{};
   std::string keys{};
   std::string allow{};
+  bool insecure = false;
   std::map<std::string, std::string> etcd{};  ///< options of the election, by name
   std::uint32_t lease_s = 5;
 };
@@ -164,6 +174,34 @@ std::string* text_option(settings& of, const std::string& name) {
   return nullptr;
 }
 
+/// The program holds the keys of everything: they go into no core dump, and no other process of this user
+/// reads its memory.
+void keep_secrets() {
+  const rlimit none{0, 0};
+  ::setrlimit(RLIMIT_CORE, &none);
+  ::prctl(PR_SET_DUMPABLE, 0);
+}
+
+/// Checks what belongs together, and reads the files of keys.
+void complete(settings& out) {
+  if (out.etcd.contains("--etcd") != out.etcd.contains("--election"))
+    refuse("--etcd and --election belong together");
+#if !REFERENCE_SERVER_HAS_ETCD
+  if (!out.etcd.empty()) refuse("--etcd: this program was built without libcurl and nlohmann-json");
+#endif
+  if (out.keys.empty() != out.allow.empty()) refuse("--keys and --allow belong together");
+  if (!out.keys.empty()) {
+    if (out.insecure) refuse("--insecure and --keys: one of them");
+    keep_secrets();
+    out.server.security = {tensorhub::read_curve_keys(out.keys), tensorhub::read_allow_list(out.allow)};
+  } else if (!out.insecure && !tensorhub::is_local_address(out.server.address)) {
+    refuse("other machines reach " + out.server.address +
+           ", and without keys each of their processes could read and replace every model: make keys "
+           "(--make-keys F), and start it with --keys F/server.secret --allow F/clients.allow; or say "
+           "--insecure, in a network where every process is trusted");
+  }
+}
+
 settings parse(int argc, char** argv) {
   settings out;
   std::vector<tensorhub::client_rules> clients;
@@ -173,6 +211,8 @@ settings parse(int argc, char** argv) {
       std::fputs(std::string{usage}.c_str(), stdout);
       std::exit(0);
     }
+    if (name == "--insecure") out.insecure = true;
+    if (name == "--insecure") continue;
     if (i + 1 == argc) refuse("option " + name + " is unknown or has no value");
     const std::string value = argv[++i];
     auto& catalog = out.server.catalog;
@@ -210,15 +250,16 @@ settings parse(int argc, char** argv) {
       refuse("unknown option " + name);
     }
   }
-  if (out.etcd.contains("--etcd") != out.etcd.contains("--election"))
-    refuse("--etcd and --election belong together");
-#if !REFERENCE_SERVER_HAS_ETCD
-  if (!out.etcd.empty()) refuse("--etcd: this program was built without libcurl and nlohmann-json");
-#endif
-  if (out.keys.empty() != out.allow.empty()) refuse("--keys and --allow belong together");
-  if (!out.keys.empty())
-    out.server.security = {tensorhub::read_curve_keys(out.keys), tensorhub::read_allow_list(out.allow)};
+  complete(out);
   return out;
+}
+
+/// Each connection takes a descriptor, and many systems give a process 1024 unless it asks for more.
+void raise_descriptors() {
+  rlimit most{};
+  if (::getrlimit(RLIMIT_NOFILE, &most) != 0) return;
+  most.rlim_cur = most.rlim_max;
+  ::setrlimit(RLIMIT_NOFILE, &most);
 }
 
 /// As in RFC 3339, in UTC.
@@ -312,8 +353,9 @@ int main(int argc, char** argv) try {
         json ? to_json(line, time_now()) : std::string{to_string(line.level)} + ": " + to_text(line);
     std::fprintf(stderr, "%s\n", text.c_str());
   };
+  raise_descriptors();
   serve(given);
 } catch (const tensorhub::error& e) {
-  std::fprintf(stderr, "reference_server: %s\n", e.what());
+  std::fprintf(stderr, "reference_server: %s\n", tensorhub::escaped_text(e.what()).c_str());
   return 1;
 }

@@ -165,8 +165,7 @@ control_listener::control_listener(const host_and_port& where) : host_{where.hos
   ::setsockopt(socket_.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
   if (::bind(socket_.get(), addresses->ai_addr, addresses->ai_addrlen) != 0 ||
       ::listen(socket_.get(), 4) != 0) {
-    throw channel_error("cannot listen at " + text_of(host_.empty() ? "0.0.0.0" : host_, where.port) + ": " +
-                        std::strerror(errno));
+    throw channel_error("cannot listen at " + text_of(host_, where.port) + ": " + std::strerror(errno));
   }
   sockaddr_storage address{};
   socklen_t length = sizeof address;
@@ -176,7 +175,7 @@ control_listener::control_listener(const host_and_port& where) : host_{where.hos
 }
 
 std::string control_listener::text() const {
-  return text_of(host_.empty() ? "0.0.0.0" : host_, port_);
+  return text_of(host_, port_);
 }
 
 channel control_listener::accept(channel::deadline until) {

@@ -40,6 +40,15 @@ void become(draft& d, role part, const std::string& where) {
   d.out.where = parse_host_and_port(where, default_port);
 }
 
+void listen_at(draft& d, const std::string& where) {
+  become(d, role::listen, where);
+  if (d.out.where.host.empty()) d.out.where.host = "127.0.0.1";
+  if (d.out.most_bytes == 0) d.out.most_bytes = default_most_bytes;
+}
+void give_at_most(draft& d, const std::string& size) {
+  d.out.most_bytes = parse_size(size, 1, max_region_bytes, "--most");
+}
+
 std::vector<option_group> make_options() {
   const auto set_as = [](std::string name) {
     return [name](draft& d, const std::string& v) { d.set.emplace_back(name, v); };
@@ -49,9 +58,9 @@ std::vector<option_group> make_options() {
       {"Sides",
        {{{"--listen"},
          "[host:port]",
-         "be the source (default 0.0.0.0:5580; port 0: any free one)",
+         "be the source (127.0.0.1:5580; 0.0.0.0:5580 for other machines; port 0: any free one)",
          false,
-         [](draft& d, const std::string& v) { become(d, role::listen, v); }},
+         listen_at},
         {{"--connect"},
          "host:port",
          "be the reader of the source that listens there",
@@ -65,6 +74,7 @@ std::vector<option_group> make_options() {
          "with --listen: serve one reader after the other",
          false,
          [](draft& d, const std::string&) { d.out.forever = true; }},
+        {{"--most"}, "size", "with --listen: what a reader may make it allocate (4G)", false, give_at_most},
         {{"--wait"},
          "time",
          "with --listen: end if no reader comes for so long (600s)",

@@ -57,10 +57,13 @@ struct settings {
 
   double timeout_seconds = 10;
   std::string json_path{};
+  std::uint64_t most_bytes = 0;  ///< that a reader may ask this side for; 0: what the machine has
 
   [[nodiscard]] double round_seconds() const { return duration_seconds / static_cast<double>(rounds); }
 };
 
+/// What a listening source makes for a stranger, unless --most says otherwise.
+inline constexpr std::uint64_t default_most_bytes = 4ull << 30;
 inline constexpr std::uint64_t max_region_bytes = 1ull << 40;
 inline constexpr std::uint64_t max_regions = 1024;
 inline constexpr std::size_t max_contenders = 16;

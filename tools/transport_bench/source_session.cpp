@@ -26,7 +26,7 @@ struct wishes {
   double silence_seconds = 0;
 };
 
-wishes read_wishes(const json& hello) {
+wishes read_wishes(const json& hello, std::uint64_t most_bytes) {
   wishes out;
   out.labels = hello.at("transports").get<std::vector<std::string>>();
   out.regions = hello.at("regions").get<std::uint64_t>();
@@ -41,6 +41,10 @@ wishes read_wishes(const json& hello) {
       out.region_bytes > max_region_bytes / out.regions)
     throw channel_error("the reader asks for " + std::to_string(out.regions) + " regions of " +
                         std::to_string(out.region_bytes) + " bytes");
+  if (most_bytes > 0 && out.regions * out.region_bytes > most_bytes)
+    throw channel_error("the reader asks for " + std::to_string((out.regions * out.region_bytes) >> 20) +
+                        " MiB, and this side gives " + std::to_string(most_bytes >> 20) +
+                        " MiB: make --region smaller, or --most larger where --listen is");
   const std::uint64_t available = available_memory_bytes();
   if (available > 0 && out.regions * out.region_bytes > available)
     throw channel_error("the reader asks for " + std::to_string((out.regions * out.region_bytes) >> 20) +
@@ -84,7 +88,7 @@ void serve_reader(channel& control, const settings& how) {
   double silence_seconds = how.timeout_seconds;
   try {
     const json hello = receive_message(control, "hello", in_seconds(how.timeout_seconds));
-    const wishes wanted = read_wishes(hello);
+    const wishes wanted = read_wishes(hello, how.most_bytes);
     silence_seconds = wanted.silence_seconds;
     for (const auto& label : wanted.labels) static_cast<void>(find_contender(how, label));
     side.reset(new source_side{arena{wanted.memory, wanted.regions, wanted.region_bytes}});

@@ -9,7 +9,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <charconv>
 #include <cstring>
@@ -19,6 +18,7 @@
 #include <utility>
 
 #include "tensorhub/detail/unique_fd.hpp"
+#include "tensorhub/detail/wipe.hpp"
 #include "tensorhub/error.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE {
@@ -40,17 +40,31 @@ namespace key_files_detail {
     fail(errc::invalid_argument, file, "can be read by others: keys in it are no secret; chmod 600 it");
   if ((about.st_mode & 022u) != 0)
     fail(errc::invalid_argument, file, "can be written by others, who could let in anybody; chmod go-w it");
-  std::string text;
-  std::array<char, 4096> piece{};
-  for (;;) {
-    const auto taken = ::read(opened.get(), piece.data(), piece.size());
+  // Read in one piece of memory: a text that grows would leave copies of a secret behind.
+  std::string text(std::min<std::size_t>(static_cast<std::size_t>(about.st_size), limit_bytes) + 1, '\0');
+  for (std::size_t have = 0;;) {
+    const auto taken = ::read(opened.get(), text.data() + have, text.size() - have);
     if (taken < 0 && errno == EINTR) continue;
     if (taken < 0) fail(errc::system_failed, file, std::string{"cannot be read: "} + std::strerror(errno));
-    if (taken == 0) return text;
-    text.append(piece.data(), static_cast<std::size_t>(taken));
-    if (text.size() > limit_bytes)
+    have += static_cast<std::size_t>(taken);
+    if (have > limit_bytes)
       fail(errc::limit_exceeded, file, "has more than " + std::to_string(limit_bytes) + " bytes");
+    if (have == text.size()) fail(errc::system_failed, file, "grew while it was read: try again");
+    if (taken > 0) continue;
+    text.resize(have);
+    return text;
   }
+}
+
+/// Who may write to a folder may put other keys into it, whatever the modes of its files.
+inline void check_folder(const std::string& folder) {
+  struct stat about {};
+  if (::stat(folder.c_str(), &about) != 0 || !S_ISDIR(about.st_mode))
+    fail(errc::system_failed, folder, "is no folder");
+  if ((about.st_mode & 022u) != 0)
+    fail(
+        errc::invalid_argument, folder,
+        "can be written by others, who could exchange the keys in it: chmod go-w it, or name another folder");
 }
 
 inline void write_new(const std::string& file, std::string_view text, mode_t mode) {
@@ -63,7 +77,10 @@ inline void write_new(const std::string& file, std::string_view text, mode_t mod
     const auto written = ::write(opened.get(), text.data(), text.size());
     if (written < 0 && errno == EINTR) continue;
     if (written < 0) {
-      fail(errc::system_failed, file, std::string{"cannot be written: "} + std::strerror(errno));
+      const std::string why = std::strerror(errno);
+      ::unlink(
+          file.c_str());  // half a file would be in the way of the next attempt, and half a secret remain
+      fail(errc::system_failed, file, "cannot be written: " + why);
     }
     text.remove_prefix(static_cast<std::size_t>(written));
   }
@@ -100,14 +117,22 @@ TENSORHUB_DECL void write_curve_keys(const std::string& folder, const std::strin
   if (::mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST)
     key_files_detail::fail(errc::system_failed, folder,
                            std::string{"cannot be made: "} + std::strerror(errno));
+  key_files_detail::check_folder(folder);
   const std::string path = folder.ends_with('/') ? folder + name : folder + "/" + name;
-  key_files_detail::write_new(path + ".secret",
-                              "public " + keys.public_key + "\nsecret " + keys.secret_key + "\n", 0600);
-  key_files_detail::write_new(path + ".public", keys.public_key + "\n", 0644);
+  std::string text = "public " + keys.public_key + "\nsecret " + keys.secret_key + "\n";
+  const detail::wiped_at_end wiped{text};
+  key_files_detail::write_new(path + ".secret", text, 0600);
+  try {
+    key_files_detail::write_new(path + ".public", keys.public_key + "\n", 0644);
+  } catch (...) {  // nobody has the key yet: the pair is made again
+    ::unlink((path + ".secret").c_str());
+    throw;
+  }
 }
 
 TENSORHUB_DECL curve_key_pair read_curve_keys(const std::string& file) {
-  const std::string text = key_files_detail::read(file, limits::key_file_bytes, true);
+  std::string text = key_files_detail::read(file, limits::key_file_bytes, true);
+  const detail::wiped_at_end wiped{text};
   curve_key_pair keys;
   for (std::string_view left = text; !left.empty();) {
     const std::string_view line = key_files_detail::take_line(left);

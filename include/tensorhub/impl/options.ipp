@@ -11,6 +11,7 @@
 #include "tensorhub/detail/local_host.hpp"
 #include "tensorhub/detail/split_list.hpp"
 #include "tensorhub/options.hpp"
+#include "tensorhub/types/plain_text.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE {
 
@@ -106,7 +107,11 @@ TENSORHUB_DECL worker_options validated(worker_options options) {
   for (const std::string* name : {&options.model, &options.replica, &options.location.datacenter,
                                   &options.location.rack, &options.location.host, &options.location.device}) {
     if (name->size() > limits::name_bytes)
-      throw error(errc::limit_exceeded, "a name has more than 512 bytes: " + name->substr(0, 64));
+      throw error(errc::limit_exceeded,
+                  "a name has more than 512 bytes: " + escaped_text(std::string_view{*name}.substr(0, 64)));
+    if (!is_plain_text(*name))
+      refuse("the name '" + escaped_text(*name) +
+             "' in worker_options has control characters, or is not UTF-8: choose plain text");
   }
   if (options.shard.count == 0 || options.shard.index >= options.shard.count) {
     refuse("shard " + to_string(options.shard) + " does not exist: the index must be below the count");

@@ -12,14 +12,17 @@
 #include <vector>
 
 #include "tensorhub/detail/split_list.hpp"
+#include "tensorhub/detail/wipe.hpp"
 #include "tensorhub/error.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE {
 
 TENSORHUB_DECL bool is_curve_key(const std::string& text) noexcept {
   std::array<std::uint8_t, 32> bytes{};
-  return text.size() == curve_key_characters && text.find('\0') == std::string::npos &&
-         ::zmq_z85_decode(bytes.data(), text.c_str()) != nullptr;
+  const bool is_one = text.size() == curve_key_characters && text.find('\0') == std::string::npos &&
+                      ::zmq_z85_decode(bytes.data(), text.c_str()) != nullptr;
+  detail::wipe(bytes.data(), bytes.size());
+  return is_one;
 }
 
 TENSORHUB_DECL curve_key_pair make_curve_keys() {
@@ -29,7 +32,9 @@ TENSORHUB_DECL curve_key_pair make_curve_keys() {
     throw error(errc::system_failed,
                 "this libzmq was built without CURVE: install one that has it (Debian's has)");
   }
-  return {open.data(), secret.data()};
+  curve_key_pair out{open.data(), secret.data()};
+  detail::wipe(secret.data(), secret.size());
+  return out;
 }
 
 TENSORHUB_DECL std::string public_key_of(const std::string& secret_key) {

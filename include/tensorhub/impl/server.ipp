@@ -26,6 +26,7 @@
 #include "tensorhub/service/catalog.hpp"
 #include "tensorhub/service/codec.hpp"
 #include "tensorhub/service/curve_guard.hpp"
+#include "tensorhub/service/log_limiter.hpp"
 #include "tensorhub/service/recorders.hpp"
 #include "tensorhub/service/zmq_socket.hpp"
 #include "tensorhub/types/incarnation_proof.hpp"
@@ -64,14 +65,15 @@ class catalog_server::loop {
   [[nodiscard]] reference_server_statistics statistics() const noexcept {
     reference_server_statistics out;
     static_cast<catalog_statistics&>(out) = counted_.look();
-    out.messages = messages_.load();
-    out.bad_frames = bad_frames_.load();
-    out.crowded_messages = crowded_.load();
+    out.messages = tally_.messages.load();
+    out.bad_frames = tally_.bad_frames.load();
+    out.crowded_messages = tally_.crowded.load();
+    out.unread_answers = tally_.unread.load();
     if (guard_) {
       out.refused_connections = guard_->refused();
       out.failed_handshakes = guard_->failed();
-      out.forged_messages = forged_.load();
-      out.revoked_messages = revoked_.load();
+      out.forged_messages = tally_.forged.load();
+      out.revoked_messages = tally_.revoked.load();
     }
     return out;
   }
@@ -222,7 +224,7 @@ class catalog_server::loop {
       return;
     }
     if (decoded.message.sender == 0) return count_bad();
-    messages_.fetch_add(1, std::memory_order_relaxed);
+    tally_.messages.fetch_add(1, std::memory_order_relaxed);
     if (guard_ && !proves_itself(decoded.message, from)) return;
     if (const route* known = remember(incarnation{decoded.message.sender}, from))
       catalog_.receive(clock_.now(), decoded.message, known->client);
@@ -236,7 +238,7 @@ class catalog_server::loop {
     const std::string key{property("User-Id")};
     const incarnation sender{said.sender};
     if (sender == incarnation_of(key, join->proof)) return true;
-    forged_.fetch_add(1, std::memory_order_relaxed);
+    tally_.forged.fetch_add(1, std::memory_order_relaxed);
     guard_->note(log_level::warning, "refused a join of the client with the key " + key + " at " +
                                          std::string{property("Peer-Address")} + ": worker " +
                                          to_hex(sender) + " is not one of that key");
@@ -261,7 +263,7 @@ class catalog_server::loop {
       known = {{}, {std::string{key}, nullptr}, 0};
     }
     if (known.client.key != key) {
-      forged_.fetch_add(1, std::memory_order_relaxed);
+      tally_.forged.fetch_add(1, std::memory_order_relaxed);
       guard_->note(log_level::warning, "dropped a message of the client with the key " + std::string{key} +
                                            " at " + std::string{property("Peer-Address")} +
                                            ": it says that it is worker " + to_hex(sender) +
@@ -269,7 +271,7 @@ class catalog_server::loop {
       return nullptr;
     }
     if (guard_ && !is_allowed(known)) {
-      revoked_.fetch_add(1, std::memory_order_relaxed);
+      tally_.revoked.fetch_add(1, std::memory_order_relaxed);
       if (fresh || !known.connection.empty()) say_revoked(sender, from, key);
       depart(sender, known.connection);
       known.connection.clear();
@@ -306,7 +308,7 @@ class catalog_server::loop {
     std::unordered_set<incarnation>& speakers = speakers_[std::string{from}];
     if (speakers.size() >= limits::workers_of_connection) forget_strangers(speakers);
     if (speakers.size() >= limits::workers_of_connection) {
-      const std::uint64_t dropped = crowded_.fetch_add(1, std::memory_order_relaxed) + 1;
+      const std::uint64_t dropped = tally_.crowded.fetch_add(1, std::memory_order_relaxed) + 1;
       if (std::has_single_bit(
               dropped))  // logged at powers of two only, so that a flood does not fill the log
         say({log_level::warning,
@@ -377,24 +379,24 @@ class catalog_server::loop {
         if (!send(to->second.connection, message.message)) catalog_.unreachable(clock_.now(), message.to);
       }
     }
-    for (const log_line& line : catalog_.take_log()) say(line);
+    for (log_line& line : catalog_.take_log()) say_limited(std::move(line));
     if (!guard_) return;
     for (const log_line& line : guard_->take_log()) say(line);
   }
 
   [[nodiscard]] bool may_serve() const { return !options_.may_serve || options_.may_serve(); }
 
-  /// False: the connection is gone. Other losses (a peer that does not read) are not reported; the worker
-  /// repeats
-  /// its request.
+  /// False: the connection is gone. Other losses (a peer that does not read) are only counted; the worker
+  /// repeats its request.
   bool send(std::string_view to, const messages::envelope& message) {
     if (!may_serve()) return true;
     try {
-      const auto frame = encoder_.encode(message);
-      if (socket_.send(zmq::const_buffer{to.data(), to.size()},
-                       zmq::send_flags::sndmore | zmq::send_flags::dontwait)) {
-        static_cast<void>(
-            socket_.send(zmq::const_buffer{frame.data(), frame.size()}, zmq::send_flags::dontwait));
+      auto frame = budget_.admit(to, encoder_.encode(message));
+      if (frame && socket_.send(zmq::const_buffer{to.data(), to.size()},
+                                zmq::send_flags::sndmore | zmq::send_flags::dontwait)) {
+        static_cast<void>(socket_.send(*frame, zmq::send_flags::dontwait));
+      } else {
+        tally_.unread.fetch_add(1, std::memory_order_relaxed);
       }
     } catch (const zmq::error_t& e) {
       return e.num() != EHOSTUNREACH;
@@ -404,11 +406,28 @@ class catalog_server::loop {
     return true;
   }
 
-  void count_bad() noexcept { bad_frames_.fetch_add(1, std::memory_order_relaxed); }
+  void count_bad() noexcept { tally_.bad_frames.fetch_add(1, std::memory_order_relaxed); }
 
+  /// Most of what the catalog says is about a message of a worker, which can be repeated.
+  void say_limited(log_line line) {
+    if (!options_.log || line.level > options_.level) return;
+    if (line.level == log_level::debug) return say(line);  // an operator has asked for each of them
+    detail::log_limiter& limiter = line.level == log_level::info ? news_ : warnings_;
+    if (const auto passed = limiter.pass(std::move(line), detail::log_limiter::clock::now())) say(*passed);
+  }
   void say(const log_line& line) const {
     if (options_.log && line.level <= options_.level) options_.log(line);
   }
+
+  /// What `statistics` tells from any thread, beside the catalog's.
+  struct message_counts {
+    std::atomic<std::uint64_t> messages = 0;
+    std::atomic<std::uint64_t> bad_frames = 0;
+    std::atomic<std::uint64_t> crowded = 0;
+    std::atomic<std::uint64_t> unread = 0;
+    std::atomic<std::uint64_t> forged = 0;
+    std::atomic<std::uint64_t> revoked = 0;
+  };
 
   options options_;
   server_epoch epoch_;
@@ -419,17 +438,16 @@ class catalog_server::loop {
   std::string address_;
   zmq::message_t identity_;
   zmq::message_t frame_;
+  detail::send_budget budget_;
+  detail::log_limiter warnings_{200, 2};
+  detail::log_limiter news_{20'000, 20};  ///< who joins and leaves: a fleet may do so at once
   encoder encoder_;
   decoder decoder_;
   std::unordered_map<incarnation, route> routes_;
   std::unordered_map<std::string, std::unordered_set<incarnation>>
       speakers_;  ///< of each connection; never empty
-  std::atomic<std::uint64_t> messages_ = 0;
-  std::atomic<std::uint64_t> bad_frames_ = 0;
+  message_counts tally_;
   detail::mirrored<catalog_statistics> counted_;
-  std::atomic<std::uint64_t> crowded_ = 0;
-  std::atomic<std::uint64_t> forged_ = 0;
-  std::atomic<std::uint64_t> revoked_ = 0;
   time_point back_by_ = time_point::never();  ///< when the thread expects to read the clock again
   time_point timers_from_{};                  ///< timers are suspended until then
   detail::wake_event signal_;

@@ -21,6 +21,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -38,27 +39,10 @@
 #include "tensorhub/security.hpp"
 #include "tensorhub/service/handshake.hpp"
 #include "tensorhub/service/log.hpp"
+#include "tensorhub/service/log_limiter.hpp"
 #include "tensorhub/service/zmq_socket.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::detail {
-
-/// Passes at most `burst` lines at once and `per_second` in the long run. The next passed line states how
-/// many
-/// lines were suppressed.
-class log_limiter {
- public:
-  using clock = std::chrono::steady_clock;
-
-  /// Returns the line to be logged now; empty: the line is suppressed.
-  [[nodiscard]] std::optional<log_line> pass(log_line line, clock::time_point now);
-
- private:
-  static constexpr double burst = 20;
-  static constexpr double per_second = 2;
-  double credit_ = burst;
-  clock::time_point last_{};
-  std::uint64_t left_out_ = 0;
-};
 
 class curve_guard {
  public:
@@ -92,6 +76,7 @@ class curve_guard {
 
  private:
   static constexpr std::size_t most_lines = 256;
+  static constexpr std::chrono::milliseconds pause_after_failure{10};
 
   void run(const std::stop_token& stop);
 
@@ -121,7 +106,7 @@ class curve_guard {
   mutable std::mutex mutex_;
   std::unordered_map<std::string, std::shared_ptr<const client_rules>>
       allowed_;  ///< guarded by mutex_, like the next two
-  log_limiter limiter_;
+  log_limiter limiter_{20, 2};
   std::vector<log_line> lines_;
   std::unordered_map<std::uint32_t, std::string> addresses_;  ///< by descriptor; used by the thread only
   std::optional<handshake_event> failure_;                    ///< used by the thread only

@@ -6,8 +6,9 @@
 ///
 ///     worker policy/rollout-1/0/1 (0f..) was silent for too long model=policy replica=rollout-1 shard=0 ...
 ///
-/// and `to_json` gives one JSON object without a line break. Its texts are escaped, whatever bytes a worker's
-/// names contain. Both omit empty fields.
+/// and `to_json` gives one JSON object without a line break. Both escape control characters, whatever bytes a
+/// worker's names and reasons contain: nobody can forge a line, or speak to the terminal that shows it. Both
+/// omit empty fields.
 
 #include <cstdint>
 #include <functional>
@@ -49,7 +50,7 @@ struct log_line {
 /// An error as a line: its sentence, and the fields of its context.
 [[nodiscard]] log_line line_of(log_level level, const error& what, incarnation worker = {});
 
-/// The sentence, followed by the fields as `key=value`. The text is one line if the sentence is.
+/// The sentence, followed by the fields as `key=value`: one line of plain text (types/plain_text.hpp).
 [[nodiscard]] std::string to_text(const log_line& line);
 
 /// One JSON object: `level`, `text`, and the fields. `time`: the first member, if it is not empty.

@@ -28,6 +28,7 @@
 #include <string_view>
 
 #include "tensorhub/detail/build_mode.hpp"
+#include "tensorhub/detail/wipe.hpp"
 #include "tensorhub/types/ids.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE {
@@ -64,6 +65,11 @@ using source_proof = std::array<std::byte, capability_hash_bytes>;
 /// The check that a source applies to its readers. Without a key it accepts every reader.
 class capability_check {
  public:
+  capability_check() = default;
+  capability_check(const capability_check&) = default;
+  capability_check& operator=(const capability_check&) = default;
+  ~capability_check() { detail::wipe(key_.data(), key_.size()); }
+
   /// Throws `invalid_argument` for a key of another size.
   void require(std::span<const std::byte> key);
   [[nodiscard]] bool required() const noexcept { return required_; }

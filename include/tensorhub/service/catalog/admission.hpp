@@ -22,6 +22,7 @@
 #include "tensorhub/service/catalog/core.hpp"
 #include "tensorhub/types/client_rules.hpp"
 #include "tensorhub/types/layout.hpp"
+#include "tensorhub/types/plain_text.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::catalog_detail {
 
@@ -43,6 +44,7 @@ class admission {
     if (join.model.empty() || join.replica.empty()) {
       return refuse(errc::invalid_argument, "a worker needs the name of a model and of a replica");
     }
+    if (auto bad = check_names(join); !bad.ok()) return bad;
     if (join.shard.count == 0 || join.shard.count > limits::shards || join.shard.index >= join.shard.count) {
       return refuse(errc::invalid_argument,
                     "shard " + to_string(join.shard) + " does not exist: the index must be below the count");
@@ -173,6 +175,20 @@ class admission {
   }
 
  private:
+  /// Names are shown in logs, in errors of other workers and on terminals. (An address is its transport's own
+  /// matter, and escaped where it is shown.)
+  [[nodiscard]] static messages::status check_names(const messages::join_request& join) {
+    for (const std::string* name :
+         {&join.model, &join.replica, &join.place.datacenter, &join.place.rack, &join.place.host,
+          &join.place.device, &join.transport, &join.consistency, &join.integrity}) {
+      if (!is_plain_text(*name))
+        return {errc::invalid_argument, "the name '" + escaped_text(std::string_view{*name}.substr(0, 64)) +
+                                            "' has control characters, or is not UTF-8: names of workers, "
+                                            "locations and policies must be plain text"};
+    }
+    return {};
+  }
+
   using shard_name = std::pair<std::string, std::uint32_t>;  ///< model and shard
   struct layout_search {
     std::map<incarnation, time_point> asked{};      ///< and when

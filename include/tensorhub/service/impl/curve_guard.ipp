@@ -8,29 +8,15 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
-#include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <utility>
 
 namespace tensorhub::inline TENSORHUB_MODE::detail {
-
-TENSORHUB_DECL std::optional<log_line> log_limiter::pass(log_line line, clock::time_point now) {
-  if (last_ != clock::time_point{})
-    credit_ = std::min(burst, credit_ + per_second * std::chrono::duration<double>(now - last_).count());
-  last_ = now;
-  if (credit_ < 1) {
-    ++left_out_;
-    return std::nullopt;
-  }
-  credit_ -= 1;
-  if (left_out_ > 0) line.text += " (and " + std::to_string(left_out_) + " more lines were left out)";
-  left_out_ = 0;
-  return line;
-}
 
 TENSORHUB_DECL curve_guard::curve_guard(zmq::context_t& context, zmq::socket_t& router,
                                         const server_security& security, std::function<void()> wake)
@@ -87,9 +73,15 @@ TENSORHUB_DECL std::vector<log_line> curve_guard::take_log() {
 
 TENSORHUB_DECL void curve_guard::run(const std::stop_token& stop) {
   while (!stop.stop_requested()) {
-    const bool asked = answer_one();
-    const bool told = hear_one();
-    if (asked || told) continue;
+    bool is_busy = false;
+    try {
+      is_busy = answer_one();
+      is_busy = hear_one() || is_busy;
+    } catch (...) {  // no memory for the words: whoever comes next is answered all the same
+      std::this_thread::sleep_for(pause_after_failure);
+      continue;
+    }
+    if (is_busy) continue;
     zmq::pollitem_t items[] = {{questions_.handle(), 0, ZMQ_POLLIN, 0},
                                {failures_.socket().handle(), 0, ZMQ_POLLIN, 0},
                                {nullptr, signal_.descriptor(), ZMQ_POLLIN, 0}};
@@ -114,8 +106,13 @@ TENSORHUB_DECL bool curve_guard::answer_one() {
                             parts[5].to_string_view() == "CURVE" && parts[6].size() == 32;
     std::array<char, curve_key_characters + 1> key{};
     if (understood) ::zmq_z85_encode(key.data(), parts[6].data<std::uint8_t>(), 32);
-    const bool welcome = understood && admits(key.data());
-    if (!welcome) turn_away(understood ? key.data() : "(none)", parts[3].to_string());
+    bool welcome = false;
+    try {  // whatever fails, the question is answered: else no other one could be heard
+      welcome = understood && admits(key.data());
+      if (!welcome) turn_away(understood ? key.data() : "(none)", parts[3].to_string());
+    } catch (...) {
+      welcome = false;
+    }
     const auto put = [&](std::string_view text, bool continued) {
       questions_.send(zmq::const_buffer{text.data(), text.size()},
                       continued ? zmq::send_flags::sndmore : zmq::send_flags::none);

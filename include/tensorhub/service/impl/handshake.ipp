@@ -19,7 +19,10 @@ TENSORHUB_DECL handshake_monitor::handshake_monitor(zmq::context_t& context, zmq
   static std::atomic<std::uint64_t> count = 0;
   const std::string address = "inproc://tensorhub-handshakes-" + std::to_string(++count);
   events_.set(zmq::sockopt::linger, 0);
-  events_.set(zmq::sockopt::rcvhwm, 0);  // no limit: ZeroMQ's thread must never wait for the reader
+  // No limit: ZeroMQ's thread sends events with a blocking call, under the mutex that ends the monitor too.
+  // At a limit it would stop all connections, and the destructor for ever. An event takes some 100 bytes, and
+  // who reads them does nothing but that.
+  events_.set(zmq::sockopt::rcvhwm, 0);
   if (::zmq_socket_monitor(watched_, address.c_str(), events) != 0) throw zmq::error_t{};
   events_.connect(address);
 }

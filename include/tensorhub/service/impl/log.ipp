@@ -11,6 +11,8 @@
 #include <type_traits>
 #include <utility>
 
+#include "tensorhub/types/plain_text.hpp"
+
 namespace tensorhub::inline TENSORHUB_MODE {
 
 TENSORHUB_DECL std::string_view to_string(log_level level) noexcept {
@@ -57,27 +59,6 @@ void for_each_field(const log_fields& about, Put&& put) {
   if (about.code != errc::ok) put("code", to_string(about.code));
 }
 
-/// Length of the UTF-8 character at the front of `text`; zero: there is none.
-[[nodiscard]] inline std::size_t character_bytes(std::string_view text) noexcept {
-  const auto byte = [&](std::size_t at) { return static_cast<unsigned char>(text[at]); };
-  const unsigned first = byte(0);
-  const std::size_t bytes = first < 0x80   ? 1
-                            : first < 0xc2 ? 0
-                            : first < 0xe0 ? 2
-                            : first < 0xf0 ? 3
-                            : first < 0xf5 ? 4
-                                           : 0;
-  if (bytes == 0 || bytes > text.size()) return 0;
-  for (std::size_t i = 1; i < bytes; ++i) {
-    if ((byte(i) & 0xc0u) != 0x80) return 0;
-  }
-  if (bytes < 3) return bytes;
-  const unsigned second = byte(1);  // neither too long for its value, nor a surrogate, nor beyond the end
-  const bool bad = (first == 0xe0 && second < 0xa0) || (first == 0xed && second > 0x9f) ||
-                   (first == 0xf0 && second < 0x90) || (first == 0xf4 && second > 0x8f);
-  return bad ? 0 : bytes;
-}
-
 /// The text in quotation marks, with JSON's escapes; bytes that are not UTF-8 become U+FFFD.
 inline void append_quoted(std::string& out, std::string_view text) {
   static constexpr char digits[] = "0123456789abcdef";
@@ -94,10 +75,12 @@ inline void append_quoted(std::string& out, std::string_view text) {
       out += "\\n";
     } else if (first == '\t') {
       out += "\\t";
-    } else if (static_cast<unsigned char>(first) < 0x20 || first == 0x7f) {
+    } else if (is_control_character(text.substr(0, bytes))) {
+      const auto value =
+          static_cast<unsigned char>(text[bytes - 1]);  // of C1 too: the last byte is its number
       out += "\\u00";
-      out += digits[static_cast<unsigned char>(first) >> 4];
-      out += digits[static_cast<unsigned char>(first) & 15u];
+      out += digits[value >> 4];
+      out += digits[value & 15u];
     } else {
       out += text.substr(0, bytes);
     }
@@ -119,7 +102,7 @@ inline void append_value(std::string& out, std::string_view text) {
 }  // namespace log_detail
 
 TENSORHUB_DECL std::string to_text(const log_line& line) {
-  std::string out = line.text;
+  std::string out = escaped_text(line.text);
   log_detail::for_each_field(line.about, [&out](std::string_view key, auto value) {
     out.append(" ").append(key).append("=");
     if constexpr (std::is_same_v<decltype(value), std::uint64_t>)

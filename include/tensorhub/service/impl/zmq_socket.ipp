@@ -6,8 +6,15 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
+#include <memory>
 #include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
 
 #include "tensorhub/config.hpp"
 #include "tensorhub/detail/process_wide.hpp"
@@ -37,7 +44,40 @@ TENSORHUB_DECL zmq::socket_t bounded_socket(zmq::context_t& context, zmq::socket
   socket.set(zmq::sockopt::linger, 0);
   socket.set(zmq::sockopt::maxmsgsize, static_cast<std::int64_t>(limits::frame_bytes));
   socket.set(zmq::sockopt::handshake_ivl, 5000);
+  socket.set(zmq::sockopt::sndhwm, most_unsent);
+  socket.set(zmq::sockopt::rcvhwm, type == zmq::socket_type::router ? most_unheard : most_unsent);
   return socket;
+}
+
+TENSORHUB_DECL std::optional<zmq::message_t> send_budget::admit(std::string_view connection,
+                                                                std::span<const std::byte> frame) {
+  if (frame.size() <= small_bytes) return zmq::message_t{frame.data(), frame.size()};
+  struct counted_frame {
+    std::shared_ptr<tally> counts;
+    std::unique_ptr<std::byte[]> bytes;
+    std::size_t size;
+  };
+  if (waiting_.size() >= prune_at_) {
+    std::erase_if(waiting_, [](const auto& entry) { return entry.second.expired(); });
+    prune_at_ = 2 * waiting_.size() + 64;
+  }
+  std::weak_ptr<tally>& known = waiting_[std::string{connection}];
+  std::shared_ptr<tally> counts = known.lock();
+  if (!counts) known = counts = std::make_shared<tally>(0);
+  const std::size_t present = counts->load(std::memory_order_relaxed);
+  if (present > 0 && present + frame.size() > most_bytes) return std::nullopt;
+  auto held = std::make_unique<counted_frame>(
+      counted_frame{counts, std::make_unique<std::byte[]>(frame.size()), frame.size()});
+  std::memcpy(held->bytes.get(), frame.data(), frame.size());
+  zmq::message_t out{held->bytes.get(), frame.size(),
+                     [](void*, void* given) {
+                       const std::unique_ptr<counted_frame> sent{static_cast<counted_frame*>(given)};
+                       sent->counts->fetch_sub(sent->size, std::memory_order_relaxed);
+                     },
+                     held.get()};
+  held.release();
+  counts->fetch_add(frame.size(), std::memory_order_relaxed);
+  return out;
 }
 
 TENSORHUB_DECL void wait_for_input(zmq::socket_t& socket, wake_event& wake, time_point now, time_point until,

@@ -85,6 +85,8 @@ class tls_context {
   void reload_if_changed();
 
   [[noreturn]] static void fail(const std::string& what);
+  /// Refuses a file that other users may use. One that is not there is refused by OpenSSL.
+  static void check_secret(const std::string& file);
 
   [[nodiscard]] context_pointer make_context() const;
 

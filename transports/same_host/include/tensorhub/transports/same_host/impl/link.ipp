@@ -2,6 +2,8 @@
 /// \file link.ipp
 /// Definitions of link.hpp.
 
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
@@ -302,10 +304,14 @@ TENSORHUB_DECL bool link::take_in(region_view& region, const region_answer& answ
     return false;
   std::shared_ptr<const remote_file> file;
   if (answer.file != 0) {
-    if (descriptor)
+    if (descriptor) {
+      // Reads of anything else (a pipe, a device) may wait for ever; no honest source sends it.
+      struct stat about {};
+      if (::fstat(descriptor.get(), &about) != 0 || !S_ISREG(about.st_mode)) return false;
       files_[answer.file] = file = adopt(std::move(descriptor));
-    else
+    } else {
       file = files_[answer.file].lock();
+    }
     if (!file && answer.brings_file == 0) {
       // The link has released the file since the source sent it.
       to_ask_.push_back({regions_.at(region.key), true});

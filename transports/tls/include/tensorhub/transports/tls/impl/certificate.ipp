@@ -38,7 +38,9 @@ TENSORHUB_DECL std::string text_of(const ASN1_TIME* time) {
 
 TENSORHUB_DECL bool has_one_of(X509* certificate, const std::vector<std::string>& names) {
   for (const std::string& name : names) {
-    if (::X509_check_host(certificate, name.data(), name.size(), 0, nullptr) == 1) return true;
+    if (::X509_check_host(certificate, name.data(), name.size(), X509_CHECK_FLAG_NO_PARTIAL_WILDCARDS,
+                          nullptr) == 1)
+      return true;
   }
   return false;
 }

@@ -121,11 +121,20 @@ TENSORHUB_DECL void tls_context::fail(const std::string& what) {
   throw error(errc::transport_failed, "tls: " + what + ": " + why);
 }
 
+TENSORHUB_DECL void tls_context::check_secret(const std::string& file) {
+  struct stat about {};
+  if (::stat(file.c_str(), &about) != 0 || (about.st_mode & 077u) == 0) return;
+  throw error(errc::transport_failed, "tls: key_file " + file +
+                                          " can be read or written by other users: a key in it is no "
+                                          "secret; chmod 600 it");
+}
+
 TENSORHUB_DECL context_pointer tls_context::make_context() const {
   ::ERR_clear_error();
   context_pointer made{::SSL_CTX_new(::TLS_method())};
   SSL_CTX* const context = made.get();
   if (context == nullptr) fail("no context");
+  ::SSL_CTX_set_security_level(context, 2);  // keys of 112 bits, whatever the machine's default is
   static_cast<void>(SSL_CTX_set_min_proto_version(context, TLS1_3_VERSION));
   static_cast<void>(SSL_CTX_set_max_proto_version(context, TLS1_3_VERSION));
   ::SSL_CTX_set_options(context, SSL_OP_NO_TICKET | SSL_OP_NO_COMPRESSION | SSL_OP_CIPHER_SERVER_PREFERENCE);
@@ -141,6 +150,7 @@ TENSORHUB_DECL context_pointer tls_context::make_context() const {
   ::SSL_CTX_set_default_passwd_cb(context, [](char*, int, int, void*) { return 0; });
   if (::SSL_CTX_use_certificate_chain_file(context, options_.certificate_file.c_str()) != 1)
     fail("certificate_file " + options_.certificate_file + " cannot be used");
+  check_secret(options_.key_file);
   if (::SSL_CTX_use_PrivateKey_file(context, options_.key_file.c_str(), SSL_FILETYPE_PEM) != 1)
     fail("key_file " + options_.key_file + " cannot be used (PEM, no pass phrase, of that certificate)");
   if (::SSL_CTX_load_verify_file(context, options_.ca_file.c_str()) != 1)
