@@ -10,12 +10,10 @@
 ///     hub::subscriber rollout{{.server = "tcp://10.0.0.1:5570,tcp://10.0.0.2:5570", ...}};
 ///
 /// etcd elects one of them (etcd/election.hpp); only the leader listens at its address. The state of a
-/// reference
-/// server is soft: the next leader rebuilds it from the announcements of the workers. Until they have had
-/// time
-/// to join (`catalog_options::recovery_grace`), `latest` does not go backwards and the server never answers
-/// `not_found`. Transfers do not wait for any of this. etcd stores only the current leader and the count of
-/// leaders.
+/// reference server is soft: the next leader rebuilds it from the announcements of the workers. Until they
+/// have had time to join (`catalog_options::recovery_grace`), `latest` does not go backwards and the server
+/// never answers `not_found`. Transfers do not wait for any of this. etcd stores only the current leader
+/// and the count of leaders.
 ///
 /// | event                         | consequence                                                     |
 /// |-------------------------------|-----------------------------------------------------------------|
@@ -26,13 +24,10 @@
 /// |                               | does; when etcd is back, a leader with a higher term serves     |
 /// | the leader's address is taken | it returns its lease, and does not campaign for a lease's time  |
 ///
-/// The leader's term is part of its epoch. Workers ignore servers of a lower term than the highest they know,
-/// so
-/// use the election for all servers of a deployment, and never change its name (a server without an election
-/// has
-/// term 0). Terms are counted in 24 bits. If etcd loses its data while no candidate is alive, the count
-/// starts
-/// again: raise `election_options::first_term`, or restart the workers.
+/// The leader's term is part of its epoch. Workers ignore servers of a lower term than the highest they
+/// know, so use the election for all servers of a deployment, and never change its name (a server without
+/// an election has term 0). Terms are counted in 24 bits. If etcd loses its data while no candidate is
+/// alive, the count starts again: raise `election_options::first_term`, or restart the workers.
 ///
 /// Built on libcurl and nlohmann-json. Thread safety: every member, from any thread.
 
@@ -77,8 +72,7 @@ struct standby_server_options {
 };
 
 /// A candidate with any policies, which runs a `catalog_server` while it leads. Users name the policies as
-/// template
-/// arguments of `standby_server`.
+/// template arguments of `standby_server`.
 class standby_candidate {
  public:
   using options = standby_server_options;
@@ -109,8 +103,7 @@ class standby_candidate {
 
  private:
   /// The time until which the server may serve. The server's thread checks it before each message, so that
-  /// the
-  /// server of a process that was suspended sends nothing, even before the election's thread has run.
+  /// the server of a process that was suspended sends nothing, even before the election's thread has run.
   class fence {
    public:
     void set(time_point until) noexcept { until_.store(until.nanoseconds); }

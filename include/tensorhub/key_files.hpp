@@ -8,7 +8,7 @@
 ///                                                                           # 1 keys
 ///
 /// Rules are `models=` and `replicas=`, each with patterns, and `may=` with rights (types/client_rules.hpp),
-/// with commas between:
+/// with commas between. A key has one line, and a line each rule once:
 ///
 ///     <public key> trainer  models=policy-* replicas=trainer-* may=publish,serve,retain,replace
 ///     <public key> rollouts models=policy-* replicas=rollout-* may=read,serve
@@ -27,6 +27,7 @@
 
 #include <cstddef>
 #include <string>
+#include <string_view>
 
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/security.hpp"
@@ -53,6 +54,17 @@ void write_curve_keys(const std::string& folder, const std::string& name, const 
 
 /// With its number of keys.
 void write_allow_list(const std::string& file, const client_allow_list& allowed);
+
+namespace key_files_detail {
+
+/// What a file with this text says; `file` is its name for the errors. A target of tests/fuzz.
+[[nodiscard]] curve_key_pair key_pair_in(std::string_view text, const std::string& file);
+[[nodiscard]] std::string public_key_in(std::string_view text, const std::string& file);
+[[nodiscard]] client_allow_list allow_list_in(std::string_view text, const std::string& file,
+                                              bool* is_counted);
+[[nodiscard]] std::string text_of(const client_allow_list& allowed, const std::string& file);
+
+}  // namespace key_files_detail
 
 }  // namespace tensorhub::inline TENSORHUB_MODE
 

@@ -23,8 +23,7 @@
 /// |   _digest_, _unpublish_seconds (histograms)             |   _drain_seconds (histograms)                |
 ///
 /// Results and reasons are the names of `errc`; codes that have not occurred are left out. The endpoint
-/// speaks
-/// plain HTTP without authentication; by default it listens on the loopback interface.
+/// speaks plain HTTP without authentication; by default it listens on the loopback interface.
 ///
 /// Built on prometheus-cpp (its HTTP server is civetweb). Thread safety: every member, from any thread.
 
@@ -107,8 +106,7 @@ class watched final : public prometheus::Collectable {
 }  // namespace prometheus_detail
 
 /// An HTTP endpoint that Prometheus scrapes. A watched object must outlive the exporter, or be passed to
-/// `forget`
-/// first.
+/// `forget` first.
 class prometheus_exporter {
  public:
   /// Listens at once. Throws `transport_failed` if the address cannot be bound.
@@ -121,8 +119,7 @@ class prometheus_exporter {
 
   /// Adds the statistics of `object` to all later scrapes. `object` is a reference server, a publisher, a
   /// subscriber, or any object with the same `statistics()`. `labels` must distinguish two servers; workers
-  /// add
-  /// their model, replica and shard themselves.
+  /// add their model, replica and shard themselves.
   template <typename Object>
   requires std::same_as<decltype(std::declval<const Object&>().statistics()), reference_server_statistics> ||
       std::same_as<decltype(std::declval<const Object&>().statistics()), worker_statistics>

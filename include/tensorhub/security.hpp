@@ -15,11 +15,9 @@
 ///                                                .keys = worker_keys}}};
 ///
 /// Keys are texts of 40 characters (Z85, RFC 32 of ZeroMQ). Several workers may share a pair; a worker with
-/// its
-/// own pair can be revoked alone. The servers of a list share one pair, or have one each. In the second case
-/// `client_security::server_key` is a list as well, and an intruder on one machine cannot impersonate the
-/// server
-/// on another. key_files.hpp stores keys in files; `reference_server --make-keys` creates them.
+/// its own pair can be revoked alone. The servers of a list share one pair, or have one each. In the second
+/// case `client_security::server_key` is a list as well, and an intruder on one machine cannot impersonate
+/// the server on another. key_files.hpp stores keys in files; `reference_server --make-keys` creates them.
 ///
 /// What a key may do, and about which models, types/client_rules.hpp says: give each role a key of its own,
 /// and no more rights than it needs.
@@ -40,9 +38,8 @@ namespace tensorhub::inline TENSORHUB_MODE {
 
 inline constexpr std::size_t curve_key_characters = 40;
 
-/// The keys of a server, of one worker, or of several workers. Any process that knows the secret key can act
-/// as
-/// their owner.
+/// The keys of a server, of one worker, or of several workers. Any process that knows the secret key can
+/// act as their owner.
 struct curve_key_pair {
   std::string public_key{};
   std::string secret_key{};
@@ -62,12 +59,11 @@ struct server_security {
 /// The field `security` of `worker_options`.
 struct client_security {
   /// The server's public key. For several servers: the key that they share, or one key each, separated by
-  /// commas,
-  /// in the order of `worker_options::server`.
+  /// commas, in the order of `worker_options::server`.
   std::string server_key{};
   curve_key_pair keys{};  ///< this worker's own
   /// The weights may have an integrity policy that a source can forge, such as the default `xxh3_128`: every
-  /// source is trusted not to. Otherwise a worker with keys needs one that resists it: `hub<..., blake3_128>`.
+  /// source is trusted not to. Otherwise a worker with keys needs one that resists: `hub<..., blake3_128>`.
   bool trust_sources = false;
   bool operator==(const client_security&) const = default;
 };

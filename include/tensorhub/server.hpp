@@ -1,29 +1,21 @@
 #pragma once
 /// \file server.hpp
-/// The reference server: a catalog behind one ROUTER socket, on one thread. It can be embedded: construct it
-/// in
-/// any process.
+/// The reference server: a catalog behind one ROUTER socket, on one thread. It can be embedded: construct
+/// it in any process.
 ///
 ///     tensorhub::reference_server<> server{{.address = "tcp://127.0.0.1:5570"}};
 ///     std::puts(server.address().c_str());      // with the port that was bound
 ///
-/// The server stores no weights, only some hundred bytes per worker and version. By default it listens on the
-/// loopback
-/// interface. Without `security` (security.hpp) the server trusts every client that reaches it, and logs a
-/// warning if
-/// clients of other machines can reach it.
+/// The server stores no weights, only some hundred bytes per worker and version. By default it listens on
+/// the loopback interface. Without `security` (security.hpp) the server trusts every client that reaches
+/// it, and logs a warning if clients of other machines can reach it.
 ///
-/// With `security`, clients with unknown keys are refused before they can send a message. An incarnation
-/// belongs to the
-/// key of its first message: a message of the same incarnation under another key is a forgery and is dropped.
-/// After
-/// `revoke`, the server refuses new connections with that key and drops messages on its existing connections.
-/// Their
-/// workers are told once and, being silent, are declared dead after `worker_timeout`; then their sources cut
-/// them
-/// off. (The server does not store which key owns an incarnation: after a fail-over the incarnation belongs
-/// to the key
-/// of its first message to the new server.)
+/// With `security`, clients with unknown keys are refused before they can send a message, and each key has
+/// its rights (service/catalog/authority.hpp). A worker proves when it joins that its incarnation is one of its
+/// key's (types/incarnation_proof.hpp): a message of that incarnation under another key is a forgery and is
+/// dropped. After `revoke`, the server refuses new connections with that key and drops messages on its
+/// existing connections. Their workers are told once and, being silent, are declared dead after
+/// `worker_timeout`; then their sources cut them off.
 ///
 /// Thread safety: all public members may be called from any thread.
 
@@ -58,14 +50,12 @@ struct reference_server_options {
   std::uint64_t term = 0;
   /// Called before a message is processed and before one is sent. While it returns false, messages in both
   /// directions are dropped, as by a bad network. Empty: always true. Called from the server's thread; must
-  /// not
-  /// throw.
+  /// not throw.
   std::function<bool()> may_serve{};
 };
 
 /// Statistics of the catalog (service/statistics.hpp) and of the socket. They do not contain bytes of
-/// weights,
-/// which do not pass through the server; workers count those (`worker::statistics`).
+/// weights, which do not pass through the server; workers count those (`worker::statistics`).
 struct reference_server_statistics : catalog_statistics {
   std::uint64_t messages = 0;          ///< received and understood
   std::uint64_t bad_frames = 0;        ///< dropped: garbage, other protocol, wrong number of parts
@@ -99,8 +89,7 @@ class catalog_server {
   /// if the key is invalid, or if the server was made without security.
   void allow(const std::string& key, client_rules rules = {});
   /// Stops admitting clients with this public key, and drops messages on their existing connections. False:
-  /// the key
-  /// was not allowed.
+  /// the key was not allowed.
   bool revoke(const std::string& key);
 
  private:

@@ -124,7 +124,7 @@ class scene {
   void turn(std::uint64_t budget_bytes) {
     connection_need need = connection_need::input;
     if (!source_->greeted())
-      need = source_->greet(gate_, [](const hello&) { return welcome_status::accepted; });
+      need = source_->greet(gate_, [](const hello&, const auto&) { return welcome_status::accepted; });
     if (source_->greeted() && need != connection_need::end) need = source_->serve(table_, budget_bytes);
     is_open_ = need != connection_need::end;
     take();

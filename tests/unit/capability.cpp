@@ -16,6 +16,7 @@
 
 #include "catalog_driver.hpp"
 #include "tensorhub/service/guarding.hpp"
+#include "tensorhub/types/reader_gate.hpp"
 
 using namespace tensorhub;
 
@@ -139,4 +140,15 @@ TEST_CASE("capability: a source that asks for none gets none") {
   const incarnation trainer = server.join(1, "trainer");
   REQUIRE(server.publish(trainer, 1).ok());
   CHECK(server.start_update(server.join(2, "rollout-a")).address.capability.empty());
+}
+
+TEST_CASE("a welcome: who accepts this reader in another protocol is not believed") {
+  struct welcome {
+    enum class status_type { accepted, other_protocol, other_process, refused, no_capability } status{};
+    std::uint32_t protocol = 3;
+    std::uint64_t source = 7;
+  };
+  CHECK(detail::why_refused(welcome{}, 3, incarnation{7}).empty());
+  CHECK_FALSE(detail::why_refused(welcome{}, 3, incarnation{8}).empty());
+  CHECK(detail::why_refused(welcome{}, 4, incarnation{7}).starts_with("speaks data protocol 3"));
 }

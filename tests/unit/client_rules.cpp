@@ -9,6 +9,7 @@
 #include <tuple>
 
 #include "tensorhub/error.hpp"
+#include "tensorhub/key_files.hpp"
 
 using namespace tensorhub;
 
@@ -74,10 +75,26 @@ TEST_CASE("client rules: their text says what they are") {
 
 TEST_CASE("client rules: a text that may mean something else is refused") {
   for (const char* text : {"x may=", "x may=write", "x may=read,,serve", "x model=policy", "x models=a**b",
-                           "x models=", "x replicas=a,,b", "x may=read, serve=yes"}) {
+                           "x models=", "x replicas=a,,b", "x may=read, serve=yes", "x may=read may=evict",
+                           "x models=a models=*", "x replicas=a replicas=a", "x # once had may=evict"}) {
     CAPTURE(text);
     CHECK(refusal_of(text) == errc::invalid_argument);
   }
   CHECK(refusal_of(std::string(limits::client_name_bytes + 1, 'n')) == errc::limit_exceeded);
   CHECK(refusal_of(std::string(limits::client_name_bytes, 'n')) == errc::ok);
+}
+
+TEST_CASE("client rules: a later line of an allow-list does not take back what an earlier one says") {
+  const std::string key = "Yne@$w-vo<fVvi]a<NY6T1ed:M$fCG*[IaLV{hID";
+  const auto read = [](const std::string& text) {
+    return key_files_detail::allow_list_in(text, "clients.allow", nullptr);
+  };
+  CHECK(read(key + " spot may=read\n").at(key).may == rights{right::read});
+  try {
+    static_cast<void>(read(key + " spot may=read\n# 1 keys\n" + key + "\n"));
+    FAIL("the second line gives the key more rights than the first one");
+  } catch (const error& e) {
+    CHECK(e.code() == errc::invalid_argument);
+    CHECK(e.sentence().find("line 3") != std::string::npos);
+  }
 }

@@ -341,3 +341,23 @@ TEST_CASE("election: options that cannot be are refused by name") {
   CHECK(names("first_term", [](election_options& o) { o.first_term = 0; }));
   CHECK(names("first_term", [](election_options& o) { o.first_term = server_term_max + 1; }));
 }
+
+TEST_CASE("election: a candidate never leads in a term that it has not asked for, whatever etcd shows") {
+  driver one;
+  one.win(8);
+  one.core.resign(one.now, "a test");
+  one.core.stopped(one.now);
+  one.answer(one.asks<etcd_requests::revoke_lease>(), revoked{});
+  one.answer(one.asks<etcd_requests::look>(), situation{.term_revision = 9, .term = 8});
+  const auto grant = one.asks<etcd_requests::grant_lease>();
+  one.answer(grant, lease{10});
+  const auto take = one.asks<etcd_requests::take>();
+  CHECK(std::get<etcd_requests::take>(take.body).term == 9);
+  one.answer(take, no_answer{"lost"});
+  // Its key is there, but another program has written the term: this one was led in before.
+  one.answer(one.asks<etcd_requests::look>(),
+             led_by(std::get<etcd_requests::grant_lease>(grant.body).lease, 7));
+  CHECK_FALSE(one.core.leads(one.now));
+  CHECK(one.core.state() == election_state::follower);
+  one.asks<etcd_requests::revoke_lease>();
+}

@@ -130,3 +130,7 @@ TEST_CASE("etcd gateway: what is no answer is none, with a sentence") {
   for (int i = 0; i < 100'000; ++i) deep += '[';
   answer_to<etcd_answers::no_answer>(look, deep);
 }
+
+TEST_CASE("etcd gateway: an answer of a million open brackets is none") {
+  for (const char each : {'[', '{'}) answer_to<etcd_answers::no_answer>(look, std::string(1u << 20, each));
+}

@@ -84,8 +84,8 @@ TENSORHUB_C_API void tensorhub_error_free(tensorhub_error* error);
 // ---- the reference server
 
 /// Its options. Keys are CURVE keys as tensorhub/security.hpp makes them: with `secret_key`, only clients
-/// whose public keys are in the list may connect. An entry is a key, or a line of an allow-list, with the name
-/// and the rights of its owner: "KEY rollouts replicas=rollout-* may=read,serve" (tensorhub/key_files.hpp).
+/// whose public keys are in the list may connect. An entry is a key, or a line of an allow-list, with the
+/// name and the rights of its owner: "KEY rollouts replicas=rollout-* may=read,serve" (tensorhub/key_files.hpp).
 typedef struct tensorhub_server_options {
   size_t struct_bytes;
   const char* address;  ///< "tcp://host:port"; NULL: any free port of the loopback interface
@@ -157,8 +157,8 @@ typedef struct tensorhub_worker_options {
   const char* secret_key;
   void (*log)(void* context, int32_t level, const char* text);  ///< must not call the worker
   void* log_context;
-  /// With keys: digests that a source could forge (xxh3_128 instead of blake3_128), as of C++ workers that say
-  /// `trust_sources`.
+  /// With keys: digests that a source could forge (xxh3_128 instead of blake3_128), as of C++ workers that
+  /// say `trust_sources`.
   int32_t trust_sources;
 } tensorhub_worker_options;
 

@@ -7,22 +7,17 @@
 ///        ^--------------------------- the owner has stopped serving --------------------------'
 ///
 /// The election has two keys in etcd. `leader` is bound to the lease of its writer and disappears with it.
-/// `term`
-/// is permanent and counts the leaders. A candidate wins by one transaction: *if* `leader` does not exist
-/// *and*
-/// `term` has the value that the candidate has read, write `leader` with the candidate's lease and increase
-/// `term` by one. So every leader has its own term, which is higher than all earlier ones.
+/// `term` is permanent and counts the leaders. A candidate wins by one transaction: *if* `leader` does not
+/// exist *and* `term` has the value that the candidate has read, write `leader` with the candidate's lease
+/// and increase `term` by one. So every leader has its own term, which is higher than all earlier ones.
 ///
 /// Two guards prevent two leaders at the same time. The first is the lease: by its own clock, a leader stops
 /// before etcd can have ended the lease. The time is counted from the moment *before* the request that
-/// granted or
-/// renewed the lease was sent, less `margin`. An answer that arrives later has no effect, and a process that
-/// was
-/// suspended finds by its clock that it no longer leads. This requires that clocks differ by less than
-/// `margin`
-/// per lease, and that the clock continues while the process is stopped. The second guard needs no clock: the
-/// term is part of the server's epoch (types/ids.hpp), and workers ignore servers of a lower term than the
-/// highest they know.
+/// granted or renewed the lease was sent, less `margin`. An answer that arrives later has no effect, and a
+/// process that was suspended finds by its clock that it no longer leads. This requires that clocks differ
+/// by less than `margin` per lease, and that the clock continues while the process is stopped. The second
+/// guard needs no clock: the term is part of the server's epoch (types/ids.hpp), and workers ignore servers
+/// of a lower term than the highest they know.
 ///
 /// Protocol of the owner: call `advance` at `next_deadline`; send `take_request` to etcd, and pass the
 /// answer, or
@@ -82,9 +77,8 @@ struct keep_alive {
 struct revoke_lease {  ///< also deletes the keys that are bound to it
   std::int64_t lease = 0;
 };
-/// Makes this candidate the leader, if there is none and the revision of the term key is unchanged (0: there
-/// is no
-/// such key).
+/// Makes this candidate the leader, if there is none and the revision of the term key is unchanged (0:
+/// there is no such key).
 struct take {
   std::int64_t lease = 0;
   std::int64_t term_revision = 0;
@@ -145,8 +139,7 @@ class election {
   /// The leader that etcd named last; empty: none.
   [[nodiscard]] const std::string& leader_address() const noexcept { return leader_address_; }
   /// The lease of this candidate. If it is not zero, etcd may hold a key bound to it: revoke the lease when
-  /// the
-  /// owner ends.
+  /// the owner ends.
   [[nodiscard]] std::int64_t lease() const noexcept { return lease_; }
 
   void advance(time_point now);

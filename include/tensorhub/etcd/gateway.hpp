@@ -1,8 +1,7 @@
 #pragma once
 /// \file gateway.hpp
 /// Converts the requests of the election to JSON for etcd's HTTP gateway (API v3, etcd 3.4 and newer), and
-/// its
-/// answers back.
+/// its answers back.
 ///
 /// | request      | POST to               | body                                                            |
 /// |--------------|-----------------------|-----------------------------------------------------------------|

@@ -2,10 +2,9 @@
 /// \file http.hpp
 /// The connection to etcd: POST requests by libcurl, one at a time, in the caller's thread.
 ///
-/// Several endpoints must be members of the same etcd cluster: after a failure the next one is tried. Proxies
-/// are
-/// not used, whatever the environment says, and redirections are not followed. An answer may have at most 1
-/// MiB.
+/// Several endpoints must be members of the same etcd cluster: after a failure the next one is tried.
+/// Proxies are not used, whatever the environment says, and redirections are not followed. An answer may
+/// have at most 1 MiB.
 /// With https, etcd must present a certificate for its name from `ca_file` (or the system's authorities);
 /// `certificate_file` and `key_file` identify this client if etcd requires it (its option
 /// --client-cert-auth).

@@ -109,6 +109,78 @@ inline void write_new(const std::string& file, std::string_view text, mode_t mod
   return line.empty() || line == "#" || line.starts_with("# ");
 }
 
+TENSORHUB_DECL curve_key_pair key_pair_in(std::string_view text, const std::string& file) {
+  curve_key_pair keys;
+  while (!text.empty()) {
+    const std::string_view line = take_line(text);
+    if (line.starts_with("public "))
+      keys.public_key = line.substr(7);
+    else if (line.starts_with("secret "))
+      keys.secret_key = line.substr(7);
+    else if (!says_nothing(line))
+      fail(errc::invalid_argument, file,
+           "is no file of a key pair (one ends in .secret): it has other lines than 'public <key>' and "
+           "'secret <key>'");
+  }
+  security_detail::check_pair(keys, "the keys in '" + file + "'");
+  return keys;
+}
+
+TENSORHUB_DECL std::string public_key_in(std::string_view text, const std::string& file) {
+  while (!text.empty()) {
+    std::string line{take_line(text)};
+    if (is_curve_key(line)) return line;
+    if (!says_nothing(line)) break;
+  }
+  fail(errc::invalid_argument, file, "has no public key in its first line (such a file ends in .public)");
+}
+
+TENSORHUB_DECL client_allow_list allow_list_in(std::string_view text, const std::string& file,
+                                               bool* is_counted) {
+  client_allow_list out;
+  std::optional<std::size_t> count;
+  for (std::size_t number = 1; !text.empty(); ++number) {
+    std::string_view line = take_line(text);
+    if (const auto said = count_in(line)) count = said;
+    if (says_nothing(line)) continue;
+    std::string key{line.substr(0, line.find_first_of(" \t"))};
+    if (!is_curve_key(key))
+      fail(errc::invalid_argument, file,
+           "has in line " + std::to_string(number) + " no public key of 40 characters");
+    if (out.contains(key))
+      fail(
+          errc::invalid_argument, file,
+          "has in line " + std::to_string(number) + " a key for the second time: one line says all of a key");
+    try {
+      out.emplace(key, client_rules_of(line.substr(key.size())));
+    } catch (const error& e) {
+      fail(e.code(), file, "is wrong in line " + std::to_string(number) + ": " + e.sentence());
+    }
+  }
+  if (count && *count != out.size())
+    fail(errc::invalid_argument, file,
+         "says that it has " + std::to_string(*count) + " keys, and has " + std::to_string(out.size()) +
+             ": it was read while it was being written, or its last line was not kept up to date");
+  if (is_counted != nullptr) *is_counted = count.has_value();
+  return out;
+}
+
+TENSORHUB_DECL std::string text_of(const client_allow_list& allowed, const std::string& file) {
+  std::string text = "# public key, name, rules (tensorhub/key_files.hpp)\n";
+  for (const auto& [key, rules] : allowed) {
+    const std::string entry = to_string(rules);
+    if (!is_curve_key(key))
+      fail(errc::invalid_argument, file,
+           "is not written: '" + key.substr(0, 64) + "' is no public key of 40 characters");
+    if (client_rules_of(entry) != rules)
+      fail(errc::invalid_argument, file,
+           "is not written: the rules of '" + rules.name.substr(0, 64) + "' cannot be written in one line");
+    text.append(key).append(entry.empty() ? "" : " ").append(entry).append("\n");
+  }
+  text.append("# ").append(std::to_string(allowed.size())).append(" keys\n");
+  return text;
+}
+
 }  // namespace key_files_detail
 
 TENSORHUB_DECL void write_curve_keys(const std::string& folder, const std::string& name,
@@ -133,77 +205,20 @@ TENSORHUB_DECL void write_curve_keys(const std::string& folder, const std::strin
 TENSORHUB_DECL curve_key_pair read_curve_keys(const std::string& file) {
   std::string text = key_files_detail::read(file, limits::key_file_bytes, true);
   const detail::wiped_at_end wiped{text};
-  curve_key_pair keys;
-  for (std::string_view left = text; !left.empty();) {
-    const std::string_view line = key_files_detail::take_line(left);
-    if (line.starts_with("public "))
-      keys.public_key = line.substr(7);
-    else if (line.starts_with("secret "))
-      keys.secret_key = line.substr(7);
-    else if (!key_files_detail::says_nothing(line))
-      key_files_detail::fail(errc::invalid_argument, file,
-                             "is no file of a key pair (one ends in .secret): it has other lines than "
-                             "'public <key>' and 'secret <key>'");
-  }
-  security_detail::check_pair(keys, "the keys in '" + file + "'");
-  return keys;
+  return key_files_detail::key_pair_in(text, file);
 }
 
 TENSORHUB_DECL std::string read_public_key(const std::string& file) {
-  const std::string text = key_files_detail::read(file, limits::key_file_bytes, false);
-  for (std::string_view left = text; !left.empty();) {
-    std::string line{key_files_detail::take_line(left)};
-    if (is_curve_key(line)) return line;
-    if (!key_files_detail::says_nothing(line)) break;
-  }
-  key_files_detail::fail(errc::invalid_argument, file,
-                         "has no public key in its first line (such a file ends in .public)");
+  return key_files_detail::public_key_in(key_files_detail::read(file, limits::key_file_bytes, false), file);
 }
 
 TENSORHUB_DECL client_allow_list read_allow_list(const std::string& file, bool* is_counted) {
-  using namespace key_files_detail;
-  const std::string text = read(file, limits::allow_list_bytes, false);
-  client_allow_list out;
-  std::optional<std::size_t> count;
-  std::size_t number = 0;
-  for (std::string_view left = text; !left.empty();) {
-    std::string_view line = take_line(left);
-    ++number;
-    if (const auto said = count_in(line)) count = said;
-    if (says_nothing(line)) continue;
-    std::string key{line.substr(0, line.find_first_of(" \t"))};
-    if (!is_curve_key(key))
-      fail(errc::invalid_argument, file,
-           "has in line " + std::to_string(number) + " no public key of 40 characters");
-    try {
-      out.insert_or_assign(key, client_rules_of(line.substr(key.size())));
-    } catch (const error& e) {
-      fail(e.code(), file, "is wrong in line " + std::to_string(number) + ": " + e.sentence());
-    }
-  }
-  if (count && *count != out.size())
-    fail(errc::invalid_argument, file,
-         "says that it has " + std::to_string(*count) + " keys, and has " + std::to_string(out.size()) +
-             ": it was read while it was being written, or its last line was not kept up to date");
-  if (is_counted != nullptr) *is_counted = count.has_value();
-  return out;
+  const std::string text = key_files_detail::read(file, limits::allow_list_bytes, false);
+  return key_files_detail::allow_list_in(text, file, is_counted);
 }
 
 TENSORHUB_DECL void write_allow_list(const std::string& file, const client_allow_list& allowed) {
-  using namespace key_files_detail;
-  std::string text = "# public key, name, rules (tensorhub/key_files.hpp)\n";
-  for (const auto& [key, rules] : allowed) {
-    const std::string entry = to_string(rules);
-    if (!is_curve_key(key))
-      fail(errc::invalid_argument, file,
-           "is not written: '" + key.substr(0, 64) + "' is no public key of 40 characters");
-    if (client_rules_of(entry) != rules)
-      fail(errc::invalid_argument, file,
-           "is not written: the rules of '" + rules.name.substr(0, 64) + "' cannot be written in one line");
-    text.append(key).append(entry.empty() ? "" : " ").append(entry).append("\n");
-  }
-  text.append("# ").append(std::to_string(allowed.size())).append(" keys\n");
-  write_new(file, text, 0644);
+  key_files_detail::write_new(file, key_files_detail::text_of(allowed, file), 0644);
 }
 
 }  // namespace tensorhub::inline TENSORHUB_MODE

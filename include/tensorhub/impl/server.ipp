@@ -169,8 +169,7 @@ class catalog_server::loop {
   [[nodiscard]] time_point next_timer() const { return std::max(catalog_.next_deadline(), timers_from_); }
 
   /// Detects that this process was stopped (SIGSTOP, migration of a virtual machine). All workers then seem
-  /// silent,
-  /// while their messages wait in the socket: the server processes those before it checks liveness.
+  /// silent, while their messages wait in the socket: the server processes those before it checks liveness.
   void detect_pause(time_point now) {
     const auto interval = options_.catalog.heartbeat_interval;
     const time_point expected = std::exchange(back_by_, now);
@@ -250,9 +249,9 @@ class catalog_server::loop {
     return false;
   }
 
-  /// Updates the route to the sender: a worker that reconnects has a new one. Routes of unknown incarnations
-  /// are
-  /// removed from time to time, so that they cannot fill the memory. Null: the message must be dropped.
+  /// Updates the route to the sender: a worker that reconnects has a new one. Routes of unknown
+  /// incarnations are removed from time to time, so that they cannot fill the memory. Null: the message
+  /// must be dropped.
   const route* remember(incarnation sender, std::string_view from) {
     const std::string_view key = guard_ ? property("User-Id") : std::string_view{};
     const auto [entry, fresh] = routes_.try_emplace(sender);

@@ -1,9 +1,8 @@
 #pragma once
 /// \file any_policies.hpp
-/// The server's policies with their types erased: any scheduler, any consistency policy. Users name policies
-/// as
-/// template arguments of `hub` and `reference_server`; the catalog is an ordinary class that holds these two
-/// values.
+/// The server's policies with their types erased: any scheduler, any consistency policy. Users name
+/// policies as template arguments of `hub` and `reference_server`; the catalog is an ordinary class that
+/// holds these two values.
 ///
 /// The virtual call per scheduler decision (some microseconds of work) has no measurable cost.
 ///

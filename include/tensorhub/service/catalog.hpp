@@ -24,8 +24,7 @@
 ///  - A version that was rolled back is offered to nobody; updates that have not finished it fail.
 ///
 /// Thread safety: none; one thread at a time. Bad input never throws; the catalog answers it with a status,
-/// or
-/// ignores it and writes a log line.
+/// or ignores it and writes a log line.
 
 #include <memory>
 #include <optional>

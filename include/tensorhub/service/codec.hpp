@@ -53,9 +53,8 @@ struct decode_result {
 
 class encoder {
  public:
-  /// Returns the frame, which is valid until the next call. Throws `error(limit_exceeded)` if a name, a list
-  /// or
-  /// the whole frame exceeds its limit; sentences are truncated instead.
+  /// Returns the frame, which is valid until the next call. Throws `error(limit_exceeded)` if a name, a
+  /// list or the whole frame exceeds its limit; sentences are truncated instead.
   [[nodiscard]] std::span<const std::byte> encode(const messages::envelope& envelope);
 
  private:

@@ -11,8 +11,7 @@
 ///  too.
 ///
 /// The rate of log lines is bounded: under a flood of unknown clients some lines a second are written, and
-/// they
-/// state how many lines were suppressed.
+/// they state how many lines were suppressed.
 ///
 /// ZeroMQ allows one such handler per context, at a fixed name. Each secured server therefore has its own
 /// context, and several servers in one process have separate lists.

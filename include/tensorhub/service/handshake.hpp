@@ -1,8 +1,7 @@
 #pragma once
 /// \file handshake.hpp
-/// Observes the end of a socket's handshakes. ZeroMQ reports them on a second socket (`zmq_socket_monitor`);
-/// the
-/// first socket reports nothing and tries again.
+/// Observes the end of a socket's handshakes. ZeroMQ reports them on a second socket
+/// (`zmq_socket_monitor`); the first socket reports nothing and tries again.
 ///
 /// Thread safety: a monitor belongs to one thread at a time, like its socket.
 
@@ -49,9 +48,8 @@ class handshake_monitor {
 
 /// A worker's view of a failed handshake. `certain`: the other side has given the reason. (It need not give
 /// one:
-/// the side that detects the mismatch first closes the connection, and the other side learns no more.) After
-/// a
-/// certain failure ZeroMQ does not reconnect by itself.
+/// the side that detects the mismatch first closes the connection, and the other side learns no more.)
+/// After a certain failure ZeroMQ does not reconnect by itself.
 struct handshake_trouble {
   messages::status why{};
   bool certain = false;

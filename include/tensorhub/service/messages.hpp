@@ -110,8 +110,7 @@ struct assignment {
   remote_region control{};
   std::uint64_t epoch = 0;
   /// True: the reader's old reference has no lease left, so the reader may overwrite its memory without
-  /// asking
-  /// again.
+  /// asking again.
   bool drained = false;
   /// True: the source is receiving the version itself, or is about to; its chunk map lists the received
   /// chunks.
@@ -239,8 +238,7 @@ struct update_reply {
   bool keep = false;              ///< the held version already satisfies the request: `version`
   version_number version{};
   /// The first one is this reader's *upstream*. Empty in the answer to source_failed_request: continue with
-  /// the
-  /// remaining sources.
+  /// the remaining sources.
   std::vector<assignment> sources{};
   std::uint64_t ordinal = 0;  ///< number of this reader for its version and shard: selects the first chunk
   /// What the update overwrites is the last reliable copy of a retained version, which could not be handed
@@ -274,8 +272,7 @@ struct finish_request {
   status result{};
   bool intact = false;  ///< failure: no byte was overwritten, the held version is still held
   /// The version that the memory holds now: after a success, and after a failure that makes the server's
-  /// record
-  /// wrong.
+  /// record wrong.
   std::optional<reference> held{};
   lease_id lease{};  ///< ends with this message
 };

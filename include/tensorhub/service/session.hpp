@@ -95,8 +95,8 @@ class session : public session_detail::operations {
   void send_join(time_point now, bool with_layout = false);
   /// Workers of the model, as the server counts them; zero: the count cannot be trusted. The count is trusted
   /// only after two consecutive heartbeats were answered: a single answer may predate a pause of this
-  /// process,
-  /// and a worker that was silent for too long may have been declared dead and may have missed later counts.
+  /// process, and a worker that was silent for too long may have been declared dead and may have missed
+  /// later counts.
   [[nodiscard]] std::uint32_t counted_workers(time_point now) const noexcept;
   /// This process was stopped or starved of CPU time: its last heartbeat is overdue.
   [[nodiscard]] bool was_paused(time_point now) const noexcept {
@@ -106,10 +106,8 @@ class session : public session_detail::operations {
   /// The message comes from a server that has ended: this worker had joined that server, and then another
   /// one.
   /// The new server does not know the answers of the old one, and is asked again. Messages that any server
-  /// may
-  /// send to any worker are never late. (A server that is merely unknown may be the current one: the answer
-  /// of
-  /// an ended server can overtake its first message.)
+  /// may send to any worker are never late. (A server that is merely unknown may be the current one: the
+  /// answer of an ended server can overtake its first message.)
   [[nodiscard]] bool is_late(const messages::message& body) const noexcept;
 
   /// Records the end of the joined server, because another server has answered as the server.

@@ -85,7 +85,9 @@ template <typename Welcome>
 template <typename Welcome>
 [[nodiscard]] std::string why_refused(const Welcome& answer, std::uint32_t own_protocol,
                                       incarnation expected) {
-  return describe(refusal_in(answer, expected), {answer.protocol, own_protocol, {answer.source}, expected});
+  refusal why = refusal_in(answer, expected);
+  if (why == refusal::none && answer.protocol != own_protocol) why = refusal::other_protocol;
+  return describe(why, {answer.protocol, own_protocol, {answer.source}, expected});
 }
 
 /// The incarnations that a source is, its list of readers that it has cut off, and its capability check.

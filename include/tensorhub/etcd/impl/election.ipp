@@ -183,8 +183,9 @@ TENSORHUB_DECL void election::on(time_point now, const etcd_answers::situation& 
     next_request_ = now + options_.keep_alive;
     return;
   }
-  // An earlier `take` succeeded, but its answer was lost: the term is still that of this candidate.
-  if (lease_ != 0 && answer.leader_lease == lease_ && answer.term) return lead(now, *answer.term);
+  // An earlier `take` succeeded, but its answer was lost. Its term is there still, or another program has
+  // written one, in which nobody may lead: it may have had a leader.
+  if (lease_ != 0 && answer.leader_lease == lease_ && answer.term == next_term_) return lead(now, next_term_);
   if (answer.leader_lease != 0) return follow(now);
   campaign(now, answer);
 }

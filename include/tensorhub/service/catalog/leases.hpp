@@ -269,8 +269,7 @@ class leases {
   }
 
   /// Moves the reader of a lease to another source, if there is one. A reserved lease moves at once; an
-  /// active
-  /// lease remains until its reader has released it.
+  /// active lease remains until its reader has released it.
   void move_reader(worker_state& source, lease_id id) {
     const lease_state old = core_.leases.at(id);
     if (!old.lasts()) return;
@@ -441,10 +440,8 @@ class leases {
     return core_.now - since > core_.options.progress_timeout;
   }
   /// Revokes the lease of a reader without progress, so that neither a credit nor a datacenter's only
-  /// crossing
-  /// is blocked by a broken or malicious reader. Returns true if a lease was freed; that reader will ask
-  /// again
-  /// when it resumes.
+  /// crossing is blocked by a broken or malicious reader. Returns true if a lease was freed; that reader
+  /// will ask again when it resumes.
   bool take_back_idle(const asker& wanting) {
     const auto record = wanting.replica->model->versions.find(wanting.version);
     if (record == wanting.replica->model->versions.end()) return false;

@@ -165,13 +165,11 @@ class membership {
   }
 
   /// Declares condemned workers dead: those that broke the protocol, and those that an earlier server
-  /// declared
-  /// dead without being able to tell them. The latter must join anew, because the sources that cut them off
-  /// will never serve them again. The server needs two reports for this: the source announced the order to
-  /// cut
-  /// the reader off, and the reader reported the loss of that source. A source that lies can refuse its own
-  /// readers in any case; this rule lets it make some of them join anew, each once per server, but no worker
-  /// that joined this server first.
+  /// declared dead without being able to tell them. The latter must join anew, because the sources that cut
+  /// them off will never serve them again. The server needs two reports for this: the source announced the
+  /// order to cut the reader off, and the reader reported the loss of that source. A source that lies can
+  /// refuse its own readers in any case; this rule lets it make some of them join anew, each once per
+  /// server, but no worker that joined this server first.
   void confirm_verdicts() {
     for (const auto& [id, found] : std::exchange(core_.condemned, {})) {
       worker_state* worker = core_.find(id);

@@ -5,9 +5,8 @@
 ///
 /// All shards number their calls, and calls with the same number belong to the same operation. A replacement
 /// process does not know the group's call number. It guesses (`count`) and may be one call ahead or behind,
-/// so
-/// that every operation of the group would fail. If two consecutive calls turn out to be out of step, or the
-/// worker has ended the operation under another number, it is renumbered.
+/// so that every operation of the group would fail. If two consecutive calls turn out to be out of step, or
+/// the worker has ended the operation under another number, it is renumbered.
 
 #include <algorithm>
 #include <cstdint>
@@ -198,9 +197,9 @@ class operation_table {
     }
     return {};
   }
-  /// A worker publishes a later version than the other shards do under this number. Either it has missed one
-  /// of
-  /// their calls (it comes from an earlier server), or it has published their version under another number.
+  /// A worker publishes a later version than the other shards do under this number. Either it has missed
+  /// one of their calls (it comes from an earlier server), or it has published their version under another
+  /// number.
   [[nodiscard]] bool has_skipped(const worker_state& worker, operation_counter asked,
                                  std::optional<version_number> publishes) const {
     if (!publishes) return false;

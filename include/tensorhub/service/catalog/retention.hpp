@@ -16,8 +16,7 @@
 /// A replica stops counting as reliable as soon as it asks, so two replicas that ask at the same time cannot
 /// each rely on the other. A handover ends when the temporary replica is complete, or when no replica can be
 /// the host; in that case the version is lost and is reported as lost. A temporary replica is dropped when
-/// its
-/// version is no longer retained, or another reliable replica holds it.
+/// its version is no longer retained, or another reliable replica holds it.
 
 #include <algorithm>
 #include <string>

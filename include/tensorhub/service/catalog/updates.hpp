@@ -317,8 +317,7 @@ class updates {
   }
 
   /// Ends a group operation with a failure for all its shards. Shards that are still reading are told to
-  /// stop,
-  /// and will report.
+  /// stop, and will report.
   void close_failed(operation_state& operation, messages::status reason) {
     if (operation.is_closed()) return;
     replica_state& replica = *operation.replica;
@@ -529,8 +528,7 @@ class updates {
 
   /// A worker has every chunk, although this reader cannot get a source now: all credits are taken, or the
   /// server does not know yet that a seed is dead. Or a holder may come back within the grace. The reader
-  /// asks
-  /// again after its next stall.
+  /// asks again after its next stall.
   [[nodiscard]] bool may_wait(const operation_state& operation, const worker_state& reader,
                               const member_state& member) const {
     const model_state& model = *reader.model;

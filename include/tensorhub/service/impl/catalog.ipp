@@ -1,8 +1,7 @@
 #pragma once
 /// \file catalog.ipp
 /// Definitions of service/catalog.hpp: passes requests to the part that handles them, keeps requests
-/// idempotent, and
-/// runs the timers.
+/// idempotent, and runs the timers.
 
 #include <algorithm>
 #include <chrono>

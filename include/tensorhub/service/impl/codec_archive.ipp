@@ -37,8 +37,7 @@ static_assert(std::endian::native == std::endian::little,
               "the codec stores numbers as they are in memory, which must be little-endian");
 
 /// The treatment of a text that exceeds its limit: the writer refuses a `name` and a `secret` (which no
-/// sentence
-/// may quote), and truncates a `sentence`. The reader refuses all three.
+/// sentence may quote), and truncates a `sentence`. The reader refuses all three.
 enum class text_kind : std::uint8_t { name, sentence, secret };
 struct bounded_text {
   std::string& value;
@@ -53,9 +52,8 @@ struct bounded_list {
   std::size_t minimum_bytes;
 };
 
-/// One direction of the codec. Each function moves one field: a writer copies the field to the frame and does
-/// not
-/// change it, a reader sets it. `archive(a, b, c)` moves the fields a, b and c, in that order.
+/// One direction of the codec. Each function moves one field: a writer copies the field to the frame and
+/// does not change it, a reader sets it. `archive(a, b, c)` moves the fields a, b and c, in that order.
 class field_archive {
  public:
   field_archive(const field_archive&) = delete;
@@ -101,8 +99,7 @@ class field_archive {
 class frame_writer final : public field_archive {
  public:
   /// Starts a frame with `start_bytes` bytes for its header, which is filled in later. The memory of the
-  /// previous
-  /// frame is reused, unless that frame was very large.
+  /// previous frame is reused, unless that frame was very large.
   frame_writer(std::vector<std::byte>& buffer, std::size_t start_bytes)
       : field_archive{false}, buffer_{buffer} {
     if (buffer_.size() > kept_bytes) buffer_ = std::vector<std::byte>{};

@@ -3,10 +3,8 @@
 /// The fields of each control message on the wire, with their order and limits.
 ///
 /// The order is part of the protocol: a change requires a new `control_protocol` number (version.hpp). The
-/// codec
-/// does not compile if a message has no list. The structured bindings name all members of a struct, so a
-/// message
-/// with a new field does not compile until its list contains the field.
+/// codec does not compile if a message has no list. The structured bindings name all members of a struct,
+/// so a message with a new field does not compile until its list contains the field.
 
 #include "tensorhub/service/impl/codec_archive.ipp"
 #include "tensorhub/service/messages.hpp"

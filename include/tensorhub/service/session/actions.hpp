@@ -67,8 +67,7 @@ struct commit_pull {
   digest128 root{};
 };
 /// Read from this source too, and keep the received chunks. If `released` is set, release that source: when
-/// no
-/// read of it is outstanding any more, report `source_released(released)`.
+/// no read of it is outstanding any more, report `source_released(released)`.
 struct add_source {
   messages::assignment source{};
   lease_id released{};

@@ -166,8 +166,7 @@ class operations : public questions {
   [[nodiscard]] time_point drains_until() const noexcept;
 
   /// Reports to the server that this shard's update failed; the call ends with the answer. `held`: the
-  /// version
-  /// that the memory holds now, if the server's record may differ.
+  /// version that the memory holds now, if the server's record may differ.
   void report_failure(time_point now, messages::status reason, bool intact,
                       std::optional<messages::reference> held);
 

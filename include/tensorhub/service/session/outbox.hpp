@@ -52,8 +52,7 @@ struct pending_request {
 };
 
 /// Whether an answer of this type fits the request (see the table in messages.hpp). An answer that does not
-/// fit
-/// is ignored: the request is repeated, or ends at its deadline.
+/// fit is ignored: the request is repeated, or ends at its deadline.
 template <typename Answer>
 [[nodiscard]] bool is_answer_to(const messages::message& request) noexcept {
   namespace m = messages;

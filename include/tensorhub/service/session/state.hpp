@@ -124,8 +124,7 @@ class state {
   heard_versions versions_;
   std::uint64_t epoch_ = 1;
   /// The highest epoch that was shown, or announced by a call that failed. None of them is used again,
-  /// because
-  /// readers may still know it.
+  /// because readers may still know it.
   std::uint64_t last_epoch_ = 1;
 
  private:

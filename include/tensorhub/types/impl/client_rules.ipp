@@ -104,9 +104,18 @@ TENSORHUB_DECL std::string to_string(const client_rules& rules) {
 TENSORHUB_DECL client_rules client_rules_of(std::string_view text) {
   using namespace client_rules_detail;
   client_rules out;
+  std::vector<std::string_view> said;
   for (auto word = take_word(text); !word.empty(); word = take_word(text)) {
     const std::size_t at = word.find('=');
     const std::string_view field = word.substr(0, at);
+    if (word == "#")
+      throw error(
+          errc::invalid_argument,
+          "'#' begins no remark here, so that what follows it would count: a comment has its own line");
+    if (at != std::string_view::npos && std::ranges::find(said, field) != said.end())
+      throw error(errc::invalid_argument,
+                  "'" + std::string{field.substr(0, 64)} + "=' is there twice: name all with commas between");
+    if (at != std::string_view::npos) said.push_back(field);
     if (at == std::string_view::npos)
       out.name.append(out.name.empty() ? "" : " ").append(word);
     else if (field == "models")
