@@ -11,9 +11,9 @@
 /// it, and logs a warning if clients of other machines can reach it.
 ///
 /// With `security`, clients with unknown keys are refused before they can send a message, and each key has
-/// its rights (service/catalog/authority.hpp). A worker proves when it joins that its incarnation is one of its
-/// key's (types/incarnation_proof.hpp): a message of that incarnation under another key is a forgery and is
-/// dropped. After `revoke`, the server refuses new connections with that key and drops messages on its
+/// its rights (service/catalog/authority.hpp). A worker proves when it joins that its incarnation is one of
+/// its key's (types/incarnation_proof.hpp): a message of that incarnation under another key is a forgery and
+/// is dropped. After `revoke`, the server refuses new connections with that key and drops messages on its
 /// existing connections. Their workers are told once and, being silent, are declared dead after
 /// `worker_timeout`; then their sources cut them off.
 ///

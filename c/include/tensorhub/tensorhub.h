@@ -85,7 +85,8 @@ TENSORHUB_C_API void tensorhub_error_free(tensorhub_error* error);
 
 /// Its options. Keys are CURVE keys as tensorhub/security.hpp makes them: with `secret_key`, only clients
 /// whose public keys are in the list may connect. An entry is a key, or a line of an allow-list, with the
-/// name and the rights of its owner: "KEY rollouts replicas=rollout-* may=read,serve" (tensorhub/key_files.hpp).
+/// name and the rights of its owner: "KEY rollouts replicas=rollout-* may=read,serve"
+/// (tensorhub/key_files.hpp).
 typedef struct tensorhub_server_options {
   size_t struct_bytes;
   const char* address;  ///< "tcp://host:port"; NULL: any free port of the loopback interface
