@@ -423,7 +423,7 @@ TEST_CASE("reference_server: makes keys, lets in who is on the list, and reads t
     CHECK(list.wait() == 0);
   }
   const auto second = tensorhub::make_curve_keys();
-  std::ofstream{keys / "clients.allow"} << second.public_key << " second\n";
+  std::ofstream{keys / "clients.allow"} << second.public_key << " second\n# 1 keys\n";
   program.signal(SIGHUP);
   CHECK(program.output_line() == "allowed now: 1 keys");
   rollout removed{options, 100};
