@@ -12,6 +12,7 @@
 #include <sstream>
 #include <tensorhub/server.hpp>
 #include <tensorhub/service/codec.hpp>
+#include <tensorhub/types/incarnation_proof.hpp>
 #include <tensorhub/types/layout.hpp>
 #include <zmq.hpp>
 
@@ -34,7 +35,11 @@ class client {
  public:
   client(zmq::context_t& context, const std::string& address, std::uint64_t number,
          const tensorhub::layout& shape, const std::optional<tensorhub::client_security>& security)
-      : socket_{context, zmq::socket_type::dealer}, id_{number}, shape_{&shape} {
+      : socket_{context, zmq::socket_type::dealer},
+        id_{number},
+        self_{security ? tensorhub::new_incarnation(security->keys.public_key)
+                       : tensorhub::proven_incarnation{{number}, {}}},
+        shape_{&shape} {
     socket_.set(zmq::sockopt::linger, 0);
     if (security) {
       socket_.set(zmq::sockopt::curve_serverkey, security->server_key);
@@ -61,6 +66,7 @@ class client {
     join.layout_digest = shape_->digest();
     join.chunk_bytes = shape_->chunk_bytes();
     join.chunk_count = shape_->chunk_count();
+    join.proof = self_.proof;
     if (with_layout) join.tensors = tensors();
     send(std::move(join));
   }
@@ -71,7 +77,7 @@ class client {
     send(messages::update_request{{operation_}, tensorhub::latest, 600'000});
   }
   void heartbeat() {
-    tensorhub::messages::envelope envelope{id_, {}, {sequence_}, messages::heartbeat_request{}};
+    tensorhub::messages::envelope envelope{self_.id.value, {}, {sequence_}, messages::heartbeat_request{}};
     send_frame(envelope);
   }
 
@@ -124,7 +130,7 @@ class client {
   void send(messages::message body) {
     // Everything before this request has been answered: a worker of this benchmark has one at a time.
     const tensorhub::request_sequence before{sequence_};
-    messages::envelope envelope{id_, {++sequence_}, before, std::move(body)};
+    messages::envelope envelope{self_.id.value, {++sequence_}, before, std::move(body)};
     send_frame(envelope);
   }
   void send_frame(const messages::envelope& envelope) {
@@ -134,6 +140,7 @@ class client {
 
   zmq::socket_t socket_;
   std::uint64_t id_;
+  tensorhub::proven_incarnation self_;
   const tensorhub::layout* shape_;
   tensorhub::encoder encoder_;
   tensorhub::decoder decoder_;
