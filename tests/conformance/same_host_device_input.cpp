@@ -98,11 +98,12 @@ TEST_CASE("answers that no honest source gives: the reader breaks the connection
   good.grant_slot = of_region.slot;
   good.memory = wire::region_memory::mappable_device;
   good.exported.allocation_bytes = region_bytes;
-  std::vector<wire::region_answer> answers(4, good);
+  std::vector<wire::region_answer> answers(5, good);
   answers[0].memory = static_cast<wire::region_memory>(3);
   answers[1].exported.offset = 1;
   answers[2].exported.offset = UINT64_MAX;
   answers[3].bytes = region_bytes + 1;
+  answers[4].file = 5;  // it never comes, however often it is asked for
   const std::uint64_t copies = fake_device::instance().counted.copies;
   for (const wire::region_answer& answer : answers) {
     const std::string name = "tensorhub-test-" + std::to_string(::getpid());
@@ -125,12 +126,11 @@ TEST_CASE("answers that no honest source gives: the reader breaks the connection
       welcome.grant_slot = own.slot;
       static_cast<void>(wire::send_packet(socket.get(), welcome, grants.file()));
       wire::region_request request;
-      if (!take(request)) return;
-      auto lie = answer;
-      lie.number = request.number;
-      static_cast<void>(wire::send_packet(socket.get(), lie));
-      entry = {socket.get(), 0, 0};
-      static_cast<void>(::poll(&entry, 1, 20'000));  // until the reader has hung up
+      while (take(request)) {  // until the reader has hung up
+        auto lie = answer;
+        lie.number = request.number;
+        static_cast<void>(wire::send_packet(socket.get(), lie));
+      }
     }};
     reading_side reader{kind_of_memory::device, {.attach = tensorhub::transports::memory_attach::never}};
     const wire::host_address address{wire::machine_identity::of_this_process(), name};

@@ -2,7 +2,7 @@
 /// What two processes say to each other before the first read: hellos, welcomes, and the keys of verbs and
 /// libfabric.
 ///
-/// The implementation files of both protocols are included here, because they need neither library nor device.
+/// The implementation files of both protocols are included here: they need neither library nor device.
 ///
 /// Input: which of them, then its bytes; checksums are made right half of the time.
 

@@ -1,6 +1,6 @@
 /// \file tcp_reader.cpp
-/// The reader's end of a TCP data connection, whose source says anything: every posted read ends exactly once,
-/// a read that ends well has the bytes that the source sent for it, and no other byte is ever touched.
+/// The reader's end of a TCP data connection, whose source says anything: every posted read ends exactly
+/// once, a read that ends well has the bytes that the source sent for it, and no other byte is ever touched.
 ///
 /// Input: a row of steps; each posts a read, lets the source say something, right or wrong, or polls.
 
