@@ -1,6 +1,7 @@
 /// \file tls_first_bytes.cpp
-/// The source's handshake of TLS, in steps, with a stranger who says anything: nobody without a certificate is
-/// let in, who is refused is listened to for a while at most, and a reader of tcp is told that it needs TLS.
+/// The source's handshake of TLS, in steps, with a stranger who says anything: nobody without a certificate
+/// is let in, who is refused is listened to for a while at most, and a reader of tcp is told that it needs
+/// TLS.
 ///
 /// Input: who it is, then a row of steps; each sends bytes of its own or of a handshake, right or spoilt.
 
