@@ -43,10 +43,10 @@ struct raw_reader {
   }
 };
 
-/// A source's side of one connection, and of one request, which is answered with `answer` and a file.
+/// A source's side of one connection, whose requests are all answered with `answer` and a file.
 template <typename Grant>
-void answer_once(int listener, const wire::grant_page& grants, const Grant& own,
-                 const wire::region_answer& answer, int file) {
+void answer_always(int listener, const wire::grant_page& grants, const Grant& own,
+                   const wire::region_answer& answer, int file) {
   pollfd entry{listener, POLLIN, 0};
   if (::poll(&entry, 1, 20'000) != 1) return;
   const tensorhub::detail::unique_fd socket{::accept(listener, nullptr, nullptr)};
@@ -64,12 +64,11 @@ void answer_once(int listener, const wire::grant_page& grants, const Grant& own,
   welcome.grant_slot = own.slot;
   static_cast<void>(wire::send_packet(socket.get(), welcome, grants.file()));
   wire::region_request request;
-  if (!take(request)) return;
-  auto lie = answer;
-  lie.number = request.number;
-  static_cast<void>(wire::send_packet(socket.get(), lie, file));
-  entry = {socket.get(), 0, 0};
-  static_cast<void>(::poll(&entry, 1, 20'000));  // until the reader has hung up
+  while (take(request)) {  // until the reader has hung up
+    auto lie = answer;
+    lie.number = request.number;
+    static_cast<void>(wire::send_packet(socket.get(), lie, file));
+  }
 }
 
 }  // namespace
@@ -127,7 +126,7 @@ TEST_CASE("answers that no honest source gives: the reader breaks the connection
   good.grant_slot = of_region.slot;
   good.memory = wire::region_memory::mappable_device;
   good.exported.allocation_bytes = region_bytes;
-  std::vector<wire::region_answer> answers(6, good);
+  std::vector<wire::region_answer> answers(7, good);
   answers[0].memory = static_cast<wire::region_memory>(3);
   answers[1].exported.offset = 1;
   answers[2].exported.offset = UINT64_MAX;
@@ -143,13 +142,14 @@ TEST_CASE("answers that no honest source gives: the reader breaks the connection
     answers[i].brings_file = 1;
     answers[i].bytes = 1;
   }
+  answers[6].file = 5;  // it never comes, however often it is asked for
   const std::uint64_t copies = fake_device::instance().counted.copies;
   for (std::size_t i = 0; i < answers.size(); ++i) {
     const wire::region_answer& answer = answers[i];
     const int file = i == 4 ? pipe_out.get() : i == 5 ? folder.get() : -1;
     const std::string name = "tensorhub-test-" + std::to_string(::getpid());
     const auto listener = wire::listen_at(name);
-    const std::jthread liar{[&] { answer_once(listener.get(), grants, own, answer, file); }};
+    const std::jthread liar{[&] { answer_always(listener.get(), grants, own, answer, file); }};
     reading_side reader{kind_of_memory::device, {.attach = tensorhub::transports::memory_attach::never}};
     const wire::host_address address{wire::machine_identity::of_this_process(), name};
     reader.endpoint.emplace(reader.through.connect(reader.queue, {address.text()}, source_id, 5s));

@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <filesystem>
 #include <fstream>
+#include <memory>
 #include <set>
 #include <string>
 #include <tensorhub/testing/throttled.hpp>
@@ -283,4 +284,22 @@ TEST_CASE("tcp addresses: labels of datacenters are short, plain, and equal exac
     CHECK(labels.insert(label).second);
   }
   CHECK(parts::datacenter_label("eu-1") == "eu-1");
+}
+
+TEST_CASE("tcp: who answers a request before it was sent is no source") {
+  std::array<int, 2> ends{};
+  REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends.data()) == 0);
+  const detail::unique_socket source{ends[1]};
+  const std::array<char, 4096> junk{};
+  while (::send(ends[0], junk.data(), junk.size(), MSG_NOSIGNAL) > 0) {
+  }
+  parts::stream<parts::plain_channel> reader{parts::plain_channel{detail::unique_socket{ends[0]}}, 2,
+                                             std::make_shared<parts::staging_pool>()};
+  CHECK(reader.post({1, nullptr, 0, nullptr}, {}));
+  REQUIRE(reader.has_unsent());
+  const parts::read_answer answer;
+  REQUIRE(::send(source.get(), &answer, sizeof answer, MSG_NOSIGNAL) == sizeof answer);
+  completion done;
+  // Else unsent requests would grow beyond their memory.
+  CHECK(reader.receive(done) == parts::receive_outcome::broken);
 }

@@ -41,9 +41,8 @@ TEST_CASE("client rules: one star of a pattern stands for any characters") {
                                                 {"policy", "policy2", false},
                                                 {"", "", true},
                                                 {"", "x", false}}) {
-    CAPTURE(pattern);
-    CAPTURE(name);
-    CHECK(fits(pattern, name) == expected);
+    const std::string about = std::string{pattern} + " of " + name;
+    CHECK_MESSAGE(fits(pattern, name) == expected, about);
   }
 }
 

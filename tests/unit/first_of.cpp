@@ -184,8 +184,6 @@ TEST_CASE("required encryption fails closed: unknown places count as far away") 
   CHECK(used(encryption::nowhere, "eu-1", "us-1").first == "three");
   CHECK(used(encryption::across_datacenters, "eu-1", "eu-1").first == "three");
   for (const auto& [here, there] : {std::pair{"eu-1", "us-1"}, {"", "us-1"}, {"eu-1", ""}, {"", ""}}) {
-    CAPTURE(here);
-    CAPTURE(there);
     const auto [through, why] = used(encryption::across_datacenters, here, there);
     CHECK(through == "encrypted");
     CHECK(contains(why, "three: does not encrypt, which required_encryption asks for"));

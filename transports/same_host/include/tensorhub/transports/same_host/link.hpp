@@ -190,7 +190,8 @@ class link {
   [[nodiscard]] bool is_alive() const noexcept;
 
   /// False: the answer is invalid.
-  [[nodiscard]] bool take_in(region_view& region, const region_answer& answer, detail::unique_fd descriptor);
+  [[nodiscard]] bool take_in(const question& asked, const region_answer& answer,
+                             detail::unique_fd descriptor);
 
   /// False: the answer is invalid, or the staging file is not usable.
   [[nodiscard]] bool take_staged(const region_answer& answer, const detail::unique_fd& descriptor) noexcept;
@@ -216,7 +217,7 @@ class link {
   std::size_t sweep_at_ = 64;
   std::unordered_map<std::uint64_t, std::weak_ptr<const remote_file>> files_;
   std::deque<question> to_ask_;
-  std::unordered_map<std::uint64_t, std::shared_ptr<region_view>> asked_;
+  std::unordered_map<std::uint64_t, question> asked_;
   std::uint64_t last_number_ = 0;
   file_mapping_view stage_;
   std::array<stage_slot, stage_slots> slots_{};

@@ -217,7 +217,13 @@ class stream {
   [[nodiscard]] static bool would_block() noexcept {
     return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR;
   }
+  /// Posted requests that the socket has not accepted to the last byte.
+  [[nodiscard]] std::size_t unsent() const noexcept {
+    return (unsent_end_ - unsent_begin_ + sizeof(read_request) - 1) / sizeof(read_request);
+  }
+  /// A source that answers what it was not asked would also make room for more reads than `requests_` has.
   [[nodiscard]] bool header_is_sane() const noexcept {
+    if (unsent() >= count_) return false;
     if (header_.status == static_cast<std::uint64_t>(completion_status::ok))
       return header_.bytes == reads_[first_].bytes;
     return header_.status == static_cast<std::uint64_t>(completion_status::access_denied) &&

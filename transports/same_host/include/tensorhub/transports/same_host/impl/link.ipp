@@ -72,7 +72,7 @@ TENSORHUB_DECL void link::ask() noexcept {
       request.number = last_number_ + 1;
       if (to_ask_.front().brings_file) request.wants = request_kind::region_and_file;
       request.key = to_ask_.front().region->key;
-      const auto entry = asked_.emplace(request.number, to_ask_.front().region).first;
+      const auto entry = asked_.emplace(request.number, to_ask_.front()).first;
       if (!send_packet(socket(), request)) {
         asked_.erase(entry);
         return;  // full, or broken, which the next receive detects
@@ -106,10 +106,11 @@ TENSORHUB_DECL answer_outcome link::take_answers() noexcept {
       if (!take_staged(answer, descriptor)) return answer_outcome::lost;
       continue;
     }
-    const auto region = found->second;
+    const question asked = found->second;
+    const auto& region = asked.region;
     asked_.erase(found);
     try {
-      if (!take_in(*region, answer, std::move(descriptor))) return answer_outcome::lost;
+      if (!take_in(asked, answer, std::move(descriptor))) return answer_outcome::lost;
     } catch (...) {  // no memory: treated as denied
       region->state = region_state::denied;
     }
@@ -288,8 +289,9 @@ TENSORHUB_DECL bool link::is_alive() const noexcept {
   return ::poll(entries.data(), count, 0) == 0;
 }
 
-TENSORHUB_DECL bool link::take_in(region_view& region, const region_answer& answer,
+TENSORHUB_DECL bool link::take_in(const question& asked, const region_answer& answer,
                                   detail::unique_fd descriptor) {
+  region_view& region = *asked.region;
   if (answer.status != answer_status::granted) {
     region.state = region_state::denied;
     return true;
@@ -313,7 +315,8 @@ TENSORHUB_DECL bool link::take_in(region_view& region, const region_answer& answ
       file = files_[answer.file].lock();
     }
     if (!file && answer.brings_file == 0) {
-      // The link has released the file since the source sent it.
+      // The link has released the file since the source sent it, or the source repeats that for ever.
+      if (asked.brings_file) return false;
       to_ask_.push_back({regions_.at(region.key), true});
       return true;
     }
