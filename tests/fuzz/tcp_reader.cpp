@@ -70,6 +70,9 @@ class late_device final : public device_access {
     }
     [[nodiscard]] lane_ticket copy_all(std::span<const copy_run>) noexcept override { return 0; }
     [[nodiscard]] lane_ticket digest(std::span<const digest_job>, digest128*) noexcept override { return 0; }
+    [[nodiscard]] lane_ticket keyed_digest(std::span<const keyed_digest_job>, digest128*) noexcept override {
+      return 0;
+    }
     [[nodiscard]] lane_state state(lane_ticket ticket) noexcept override {
       if (owner_->is_broken) return lane_state::failed;
       while (ticket > done_ && owner_->budget > 0) work();
