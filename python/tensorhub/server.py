@@ -34,8 +34,9 @@ class ReferenceServer(Closable):
         group_timeout: float | None = None,
         recovery_grace: float | None = None,
     ) -> None:
-        """`address`: port 0 takes any free one. `allowed`: the public keys that are admitted, and for each a name and
-        rules, as in a line of an allow-list: "rollouts models=policy-* replicas=rollout-* may=read,serve".
+        """`address`: port 0 takes any free one. `allowed`: the public keys that are admitted.
+
+        Each has a name and rules, as in a line of an allow-list: "rollouts replicas=rollout-* may=read,serve".
         """
         self._inner = _core.ReferenceServer(
             {

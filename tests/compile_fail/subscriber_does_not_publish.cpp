@@ -1,4 +1,4 @@
-// expect: is private within this context|inaccessible|is a private member
+// expect: no member named
 #include "support/archetypes/transport.hpp"
 #include "tensorhub/subscriber.hpp"
 
