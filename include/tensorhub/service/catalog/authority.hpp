@@ -60,7 +60,7 @@ inline constexpr rights needed<messages::why_request> = needed<messages::list_re
 template <>
 inline constexpr rights needed<messages::stuck_request> = needed<messages::list_request>;
 
-/// The rights without which a change of what is retained, or valid, is refused: all of the answer's.
+/// Whether the rules allow this change of what is retained, or valid; a change of both needs both rights.
 [[nodiscard]] inline bool may_change(const client_rules& rules, const messages::retain_request& change) {
   const bool retains = change.keep_latest || change.pin || change.release;
   if (change.roll_back_to && !rules.has_any_of(right::publish)) return false;
@@ -72,46 +72,30 @@ template <typename Request>
 struct answer_to {
   using type = messages::status_reply;
 };
-template <>
-struct answer_to<messages::join_request> {
-  using type = messages::join_reply;
+template <typename Answer>
+struct answered_by {
+  using type = Answer;
 };
 template <>
-struct answer_to<messages::unpublish_request> {
-  using type = messages::drained_reply;
-};
+struct answer_to<messages::join_request> : answered_by<messages::join_reply> {};
 template <>
-struct answer_to<messages::update_request> {
-  using type = messages::update_reply;
-};
+struct answer_to<messages::unpublish_request> : answered_by<messages::drained_reply> {};
 template <>
-struct answer_to<messages::source_failed_request> {
-  using type = messages::update_reply;
-};
+struct answer_to<messages::update_request> : answered_by<messages::update_reply> {};
 template <>
-struct answer_to<messages::wait_request> {
-  using type = messages::version_reply;
-};
+struct answer_to<messages::source_failed_request> : answered_by<messages::update_reply> {};
 template <>
-struct answer_to<messages::list_request> {
-  using type = messages::list_reply;
-};
+struct answer_to<messages::wait_request> : answered_by<messages::version_reply> {};
 template <>
-struct answer_to<messages::describe_request> {
-  using type = messages::describe_reply;
-};
+struct answer_to<messages::list_request> : answered_by<messages::list_reply> {};
 template <>
-struct answer_to<messages::why_request> {
-  using type = messages::why_reply;
-};
+struct answer_to<messages::describe_request> : answered_by<messages::describe_reply> {};
 template <>
-struct answer_to<messages::stuck_request> {
-  using type = messages::stuck_reply;
-};
+struct answer_to<messages::why_request> : answered_by<messages::why_reply> {};
 template <>
-struct answer_to<messages::manage_request> {
-  using type = messages::manage_reply;
-};
+struct answer_to<messages::stuck_request> : answered_by<messages::stuck_reply> {};
+template <>
+struct answer_to<messages::manage_request> : answered_by<messages::manage_reply> {};
 
 class authority {
  public:
