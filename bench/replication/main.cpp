@@ -15,11 +15,9 @@
 
 int main(int argc, char** argv) {
   using namespace replication_bench;
-  const std::pair<const char*, const scenario*> scenarios[] = {{"one_source", &one_source},
-                                                               {"standalone", &standalone},
-                                                               {"elastic", &elastic},
-                                                               {"wide_area", &wide_area},
-                                                               {"lost_source", &lost_source}};
+  const std::pair<const char*, const scenario*> scenarios[] = {
+      {"one_source", &one_source}, {"large_fleet", &large_fleet}, {"standalone", &standalone},
+      {"elastic", &elastic},       {"wide_area", &wide_area},     {"lost_source", &lost_source}};
   const bench::arguments given = bench::parse(argc, argv);
   std::set<std::string> wanted;
   for (int i = 1; i < argc; ++i) {

@@ -129,8 +129,30 @@ void simulate(report& out) {
   out.goal_at_most("64 early readers beside 8 late joiners over one reader", ours.last_seconds / one, 1.1);
 }
 
+constexpr std::size_t fleet_readers = 10'240;
+
+void describe_large_fleet(report& out) {
+  out.parameters("large fleet", {"as one source, with " + std::to_string(out.smoke() ? 64 : fleet_readers) +
+                                 " readers and " + (out.smoke() ? "256" : "1024 (48.8 MB)") + " chunks"});
+}
+
+void simulate_large_fleet(report& out) {
+  const std::size_t readers = out.smoke() ? 64 : fleet_readers;
+  const std::uint64_t chunks = out.smoke() ? 256 : 1024;
+  const double one = replicate<nearest_source>(out, 1, chunks).last_seconds;
+  const course all = replicate<nearest_source>(out, readers, chunks);
+  const double ratio = all.last_seconds / one;
+  report::table table{"completion of the last of many readers over that of one reader",
+                      {"nearest_source", "models from trainer"},
+                      {{"n = " + std::to_string(readers), {ratio, all.trainer_models}}},
+                      {}};
+  out.add(table);
+  if (!out.smoke()) out.goal_at_most("last of 10240 readers over one reader", ratio, 1.10);
+}
+
 }  // namespace
 
 const scenario one_source{describe, simulate};
+const scenario large_fleet{describe_large_fleet, simulate_large_fleet};
 
 }  // namespace replication_bench

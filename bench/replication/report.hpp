@@ -64,6 +64,7 @@ struct scenario {
   void (*run)(report&);
 };
 extern const scenario one_source;
+extern const scenario large_fleet;
 extern const scenario standalone;
 extern const scenario elastic;
 extern const scenario wide_area;

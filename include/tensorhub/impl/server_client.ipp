@@ -20,12 +20,8 @@ namespace tensorhub::inline TENSORHUB_MODE {
 
 struct server_client::state {
   explicit state(const server_client_options& options)
-      : client{
-            options.process.share<control_connection>(
-                [&](control_connection& present) { return present.fits(options.server, options.security); },
-                [&] { return std::make_shared<control_connection>(options.server, options.security); }),
-            inquiry{told(options), detail::random_id<incarnation>()},
-            [this](inquiry& core) { after_step(core); }} {}
+      : client{shared_connection(options), inquiry{told(options), detail::random_id<incarnation>()},
+               [this](inquiry& core) { after_step(core); }} {}
 
   [[nodiscard]] static session_options told(const server_client_options& options) {
     session_options out;

@@ -25,6 +25,15 @@
 
 namespace tensorhub::inline TENSORHUB_MODE {
 
+/// The control connection to these servers that all workers and clients of one process share.
+/// `Options`: `worker_options` or `server_client_options`.
+template <typename Options>
+[[nodiscard]] std::shared_ptr<control_connection> shared_connection(const Options& options) {
+  return options.process.template share<control_connection>(
+      [&](control_connection& present) { return present.fits(options.server, options.security); },
+      [&] { return std::make_shared<control_connection>(options.server, options.security); });
+}
+
 template <typename Core>
 class client_shell final : private control_end {
  public:

@@ -35,27 +35,22 @@ class operation_table {
                                         const version_selector& wanted = {}) {
     replica_state& replica = *worker.replica;
     const bool counted = std::exchange(worker.past.called, true) || !policy_.decides_per_group;
-    if (const auto same = waits_for_publish(worker, publishes)) return same;
+    if (publishes && policy_.decides_per_group) {
+      if (const auto same = waiting_call(worker, publishes)) return same;
+    }
     if (counted && asked && !is_out_of_step(worker, asked, wanted) && !has_skipped(worker, asked, publishes))
       return asked;
     // The other shards may have published this version to an earlier server, without this shard.
     const bool may_be_ended = publishes && *publishes == replica.model->before.latest && !asked &&
                               replica.closed_operation && replica.operations.empty();
     if (may_be_ended) return replica.closed_operation;
-    operation_counter next = std::max(asked, operation_counter{replica.closed_operation.value + 1});
-    for (auto& [key, operation] : replica.operations) {
-      const member_state* member = member_of(operation, worker.shard.index);
-      const bool waits = !operation.is_closed() && member != nullptr && member->phase == phase::absent;
-      const bool fits =
-          operation.is_publish == publishes.has_value() && (!publishes || operation.version == *publishes);
-      if (waits && fits) return operation.counter;
-      next = std::max(next, operation_counter{operation.counter.value + 1});
-    }
-    return next;
+    if (const auto waiting = waiting_call(worker, publishes)) return waiting;
+    operation_counter last = replica.closed_operation;
+    if (!replica.operations.empty()) last = std::max(last, replica.operations.rbegin()->second.counter);
+    return std::max(asked, operation_counter{last.value + 1});
   }
 
-  /// This worker has called an update whose end it has not reported, or whose end the server has not
-  /// confirmed.
+  /// This worker has called an update, and has not reported its end or heard that the server knows it.
   /// A correct worker makes no other call before that (outbox.hpp).
   [[nodiscard]] bool is_in_update(const worker_state& worker) const {
     for (auto& [key, operation] : worker.replica->operations) {
@@ -184,16 +179,16 @@ class operation_table {
     const bool left_behind = operation->is_decided() || replica.closed_operation.value > asked.value + 1;
     return std::exchange(worker.past.missed, left_behind) && left_behind;
   }
-  /// The open operation in which the other shards publish the same version, whatever number this worker sent;
-  /// zero: none.
-  [[nodiscard]] operation_counter waits_for_publish(const worker_state& worker,
-                                                    std::optional<version_number> publishes) const {
-    if (!publishes || !policy_.decides_per_group) return {};
+  /// The number of the open operation that waits for this worker's call: a publish of this version, or an
+  /// update, whatever number the worker sent; zero: none.
+  [[nodiscard]] static operation_counter waiting_call(const worker_state& worker,
+                                                      std::optional<version_number> publishes) {
     for (auto& [key, operation] : worker.replica->operations) {
       const member_state* member = member_of(operation, worker.shard.index);
-      if (operation.is_publish && !operation.is_closed() && operation.version == *publishes &&
-          member->phase == phase::absent)
-        return operation.counter;
+      const bool waits = !operation.is_closed() && member != nullptr && member->phase == phase::absent;
+      const bool fits =
+          operation.is_publish == publishes.has_value() && (!publishes || operation.version == *publishes);
+      if (waits && fits) return operation.counter;
     }
     return {};
   }

@@ -41,17 +41,6 @@ TENSORHUB_DECL operation_guard::operation_guard(worker_state& owner, worker_stat
 
 namespace worker_detail {
 
-/// The control connection that this worker shares with others of its process.
-TENSORHUB_DECL std::shared_ptr<control_connection> connection_of(const worker_options& options) {
-  return options.process.share<control_connection>(
-      [&](control_connection& present) { return present.fits(options.server, options.security); },
-      [&] { return std::make_shared<control_connection>(options.server, options.security); });
-}
-
-}  // namespace worker_detail
-
-namespace worker_detail {
-
 /// Of the key with which this worker connects.
 [[nodiscard]] inline proven_incarnation new_incarnation_of(const worker_options& options) {
   return new_incarnation(options.security ? options.security->keys.public_key : std::string{});
@@ -84,8 +73,7 @@ TENSORHUB_DECL worker_state::worker_state(worker_options whose, worker_policies 
           [this](version_number version, const messages::status& reason) {
             client.with([&](session& core, time_point now) { core.offload_failed(now, version, reason); });
           })},
-      client{worker_detail::connection_of(options),
-             session{told_to_session(policies, first.proof), self, shape},
+      client{shared_connection(options), session{told_to_session(policies, first.proof), self, shape},
              [this](session& core) { after_step(core); }} {}
 
 TENSORHUB_DECL worker_state::~worker_state() {
