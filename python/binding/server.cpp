@@ -50,6 +50,8 @@ void bind_server(nb::module_& module) {
   bound.def_prop_ro("address", &server::address);
   bound.def_prop_ro("is_closed", &server::is_closed);
 
+  module.def("is_local_address",
+             [](const std::string& address) { return tensorhub::is_local_address(address); });
   module.def("make_keys", [] { return told(tensorhub::make_curve_keys()); });
   module.def("write_keys", [](const std::string& folder, const std::string& name,
                               const std::string& public_key, const std::string& secret_key) {

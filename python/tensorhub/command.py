@@ -7,9 +7,10 @@ import logging
 import signal
 import sys
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import tensorhub
+from tensorhub import _core
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,7 +18,26 @@ if TYPE_CHECKING:
 __all__ = ["main"]
 
 
+def _check_admission(given: argparse.Namespace) -> None:
+    if bool(given.keys) != bool(given.allow):
+        _refuse("--keys and --allow belong together")
+    if given.keys and given.insecure:
+        _refuse("--insecure and --keys: one of them")
+    if not given.keys and not given.insecure and not _core.is_local_address(given.address):
+        _refuse(
+            f"other machines reach {given.address}, and without keys each of their processes could read and replace "
+            "every model: make keys (tensorhub keys FOLDER NAME), and name them with --keys and --allow; or say "
+            "--insecure, in a network where every process is trusted"
+        )
+
+
+def _refuse(why: str) -> NoReturn:
+    print(f"tensorhub: {why}", file=sys.stderr)
+    sys.exit(2)
+
+
 def _serve(given: argparse.Namespace) -> int:
+    _check_admission(given)
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
     public_key, secret_key = tensorhub.read_keys(given.keys) if given.keys else ("", "")
     allowed = tensorhub.read_allow_list(given.allow) if given.allow else {}
@@ -80,6 +100,7 @@ def _parser() -> argparse.ArgumentParser:
     server.add_argument("--address", default="tcp://127.0.0.1:5570", help="where to listen (%(default)s)")
     server.add_argument("--keys", metavar="FILE", help="the server's .secret file: only known workers are admitted")
     server.add_argument("--allow", metavar="FILE", help="public keys and names of these, a line for each")
+    server.add_argument("--insecure", action="store_true", help="other machines may connect, and nobody needs a key")
     server.set_defaults(run=_serve)
 
     for name, run, text in (

@@ -42,3 +42,29 @@ def test_a_server_serves_until_it_is_told_to_stop(capsys: pytest.CaptureFixture[
 def test_failures_are_a_sentence_and_a_status(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["models", "tcp://127.0.0.1:9", "--timeout", "0.2"]) == 1
     assert "disconnected" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        (["--address", "tcp://0.0.0.0:0"], "say --insecure"),
+        (["--keys", "server.secret"], "--keys and --allow belong together"),
+        (["--keys", "server.secret", "--allow", "allow", "--insecure"], "one of them"),
+    ],
+)
+def test_a_server_that_anybody_could_use_is_refused(
+    given: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as refused:
+        main(["server", *given])
+    assert refused.value.code == 2
+    assert sentence in capsys.readouterr().err
+
+
+def test_a_server_without_keys_listens_everywhere_if_it_is_told_so() -> None:
+    command = [sys.executable, "-m", "tensorhub", "server", "--address", "tcp://0.0.0.0:0", "--insecure"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        assert server.stdout.readline().startswith("tcp://")
+        server.send_signal(signal.SIGTERM)
+        assert server.wait(20) == 0
