@@ -2,8 +2,10 @@
 /// CURVE on the control connection: who is let in, who is not and learns why, and that nobody else notices.
 
 #include <doctest/doctest.h>
+#include <netinet/in.h>
 #include <signal.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 
 #include <filesystem>
@@ -126,6 +128,23 @@ class raw_client {
   tensorhub::encoder encoder_;
   tensorhub::decoder decoder_;
 };
+
+[[nodiscard]] std::uint16_t port_of(const std::string& address) {
+  return static_cast<std::uint16_t>(std::stoul(address.substr(address.rfind(':') + 1)));
+}
+
+/// Breaks every TCP connection of this process to this port, as a network would. Returns their number.
+std::size_t break_connections_to(std::uint16_t port) {
+  std::size_t broken = 0;
+  for (int each = 3; each < 1024; ++each) {
+    sockaddr_in peer{};
+    socklen_t bytes = sizeof peer;
+    if (::getpeername(each, reinterpret_cast<sockaddr*>(&peer), &bytes) != 0) continue;
+    if (peer.sin_family != AF_INET || ntohs(peer.sin_port) != port) continue;
+    broken += ::shutdown(each, SHUT_RDWR) == 0 ? 1 : 0;
+  }
+  return broken;
+}
 
 class temporary_folder {
  public:
@@ -337,6 +356,41 @@ TEST_CASE("security: an incarnation belongs to the key that it came with") {
       eventually([&] { return door.has_said(second.public_key, tensorhub::to_hex(source.worker.self())); }));
   rollout reader{door.options_of("rollout-0", door.good)};
   CHECK(reader.worker.update().version == 1);
+}
+
+TEST_CASE("security: workers that share a key do not speak for each other") {
+  secured_server door;
+  trainer source{door.options_of("trainer-0", door.good)};
+  source.memory.fill(1);
+  source.worker.publish(1);
+  const std::uint64_t victim = source.worker.self().value;
+  raw_client twin{door, door.good};
+  twin.say(victim, 1000, tensorhub::messages::leave_request{});
+  twin.say(victim, 1001, tensorhub::messages::unpublish_request{1, 0, {}});
+  twin.say(77, 1, tensorhub::messages::list_request{});  // in its own name: its messages are in order
+  CHECK(holds_alternative<tensorhub::messages::list_reply>(twin.hear().body));
+  CHECK(door.seen().forged_messages == 2);
+  CHECK(eventually(
+      [&] { return door.has_said("another connection", tensorhub::to_hex(source.worker.self())); }));
+  rollout reader{door.options_of("rollout-0", door.good)};
+  CHECK(reader.worker.update().version == 1);
+}
+
+TEST_CASE("security: workers whose connections break go on under their names") {
+  secured_server door;
+  trainer source{door.options_of("trainer-0", door.good)};
+  rollout reader{door.options_of("rollout-0", door.good)};
+  const std::uint16_t port = port_of(door.server->address());
+  for (std::uint64_t version = 1; version <= 3; ++version) {
+    source.memory.fill(version);
+    source.worker.publish(version);
+    CHECK(break_connections_to(port) > 0);
+    CHECK(reader.worker.update(exactly(version)).version == version);
+    CHECK(break_connections_to(port) > 0);
+    source.worker.unpublish();
+  }
+  CHECK(door.seen().workers == 2);
+  CHECK(door.seen().forged_messages == 0);
 }
 
 TEST_CASE("security: a flood of strangers costs few lines, and nobody else anything") {

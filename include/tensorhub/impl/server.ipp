@@ -43,8 +43,11 @@ class catalog_server::loop {
         socket_{detail::bounded_socket(*context_, zmq::socket_type::router)} {
     try {
       socket_.set(zmq::sockopt::router_mandatory, true);  // reports an error if the connection is gone
-      if (options_.security)
+      if (options_.security) {
         guard_.emplace(*context_, socket_, *options_.security, [this] { signal_.raise(); });
+        socket_.set(zmq::sockopt::router_handover,
+                    true);  // to the same secret name, after a broken connection
+      }
       socket_.bind(options_.address);
       address_ = socket_.get(zmq::sockopt::last_endpoint);
     } catch (const zmq::error_t& e) {
@@ -224,19 +227,18 @@ class catalog_server::loop {
     }
     if (decoded.message.sender == 0) return count_bad();
     tally_.messages.fetch_add(1, std::memory_order_relaxed);
-    if (guard_ && !proves_itself(decoded.message, from)) return;
-    if (const route* known = remember(incarnation{decoded.message.sender}, from))
+    const bool joins = get_if<messages::join_request>(&decoded.message.body) != nullptr;
+    if (guard_ && joins && !proves_itself(decoded.message, from)) return;
+    if (const route* known = remember(incarnation{decoded.message.sender}, from, joins))
       catalog_.receive(clock_.now(), decoded.message, known->client);
   }
 
   /// A join shows that the incarnation belongs to the connection's key. False: it does not, and the message
   /// must be dropped.
   bool proves_itself(const messages::envelope& said, std::string_view from) {
-    const auto* join = get_if<messages::join_request>(&said.body);
-    if (join == nullptr) return true;
     const std::string key{property("User-Id")};
     const incarnation sender{said.sender};
-    if (sender == incarnation_of(key, join->proof)) return true;
+    if (sender == incarnation_of(key, get_if<messages::join_request>(&said.body)->proof)) return true;
     tally_.forged.fetch_add(1, std::memory_order_relaxed);
     guard_->note(log_level::warning, "refused a join of the client with the key " + key + " at " +
                                          std::string{property("Peer-Address")} + ": worker " +
@@ -249,10 +251,11 @@ class catalog_server::loop {
     return false;
   }
 
-  /// Updates the route to the sender: a worker that reconnects has a new one. Routes of unknown
-  /// incarnations are removed from time to time, so that they cannot fill the memory. Null: the message
-  /// must be dropped.
-  const route* remember(incarnation sender, std::string_view from) {
+  /// Updates the route to the sender. With keys, a worker that has joined keeps its connection, whose ROUTER
+  /// identity only its process knows (control_connection), until it joins over another one: workers with the
+  /// same key cannot speak for each other. Routes of unknown incarnations are removed from time to time, so
+  /// that they cannot fill the memory. Null: the message must be dropped.
+  const route* remember(incarnation sender, std::string_view from, bool joins) {
     const std::string_view key = guard_ ? property("User-Id") : std::string_view{};
     const auto [entry, fresh] = routes_.try_emplace(sender);
     route& known = entry->second;
@@ -261,12 +264,13 @@ class catalog_server::loop {
       depart(sender, known.connection);
       known = {{}, {std::string{key}, nullptr}, 0};
     }
-    if (known.client.key != key) {
+    const bool is_bound = guard_ && !joins && !known.connection.empty() && catalog_.knows(sender);
+    if (known.client.key != key || (is_bound && known.connection != from)) {
       tally_.forged.fetch_add(1, std::memory_order_relaxed);
       guard_->note(log_level::warning, "dropped a message of the client with the key " + std::string{key} +
                                            " at " + std::string{property("Peer-Address")} +
                                            ": it says that it is worker " + to_hex(sender) +
-                                           ", which belongs to the key " + known.client.key);
+                                           ", which has another connection, and the key " + known.client.key);
       return nullptr;
     }
     if (guard_ && !is_allowed(known)) {

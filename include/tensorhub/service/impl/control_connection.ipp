@@ -3,7 +3,9 @@
 /// The loop of a control connection: moves messages and time between its socket and its ends.
 
 #include <algorithm>
+#include <array>
 #include <chrono>
+#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -14,6 +16,7 @@
 #include <vector>
 
 #include "tensorhub/config.hpp"
+#include "tensorhub/detail/random_id.hpp"
 #include "tensorhub/detail/split_list.hpp"
 #include "tensorhub/detail/thread_name.hpp"
 #include "tensorhub/error.hpp"
@@ -22,6 +25,7 @@
 #include "tensorhub/service/control_connection.hpp"
 #include "tensorhub/service/handshake.hpp"
 #include "tensorhub/service/zmq_socket.hpp"
+#include "tensorhub/types/digest.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE {
 
@@ -39,6 +43,7 @@ class control_connection::loop {
       if (security_) {
         socket_.set(zmq::sockopt::curve_publickey, security_->keys.public_key);
         socket_.set(zmq::sockopt::curve_secretkey, security_->keys.secret_key);
+        socket_.set(zmq::sockopt::routing_id, secret_name());
       }
       socket_.set(zmq::sockopt::reconnect_ivl, 50);
       socket_.set(zmq::sockopt::reconnect_ivl_max, 1000);
@@ -106,6 +111,13 @@ class control_connection::loop {
         std::this_thread::sleep_for(pause_after_failure);
       }
     }
+  }
+
+  /// By which a server knows this connection again after it broke, and which nobody else can guess.
+  [[nodiscard]] static std::string secret_name() {
+    std::array<std::uint64_t, 2> random{};
+    detail::fill_random(random);
+    return "w" + to_hex(digest128{random[0], random[1]});  // ZeroMQ's own names begin with a zero byte
   }
 
   /// One round of the thread: what has come, what is due, what is to be sent; then it waits.
