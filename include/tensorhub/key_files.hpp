@@ -49,6 +49,9 @@ void write_curve_keys(const std::string& folder, const std::string& name, const 
 /// Reads a `.public` file.
 [[nodiscard]] std::string read_public_key(const std::string& file);
 
+/// The first line of a file that its owner alone can read: at most 1,024 bytes, not empty.
+[[nodiscard]] std::string read_password(const std::string& file);
+
 /// Reads a file with one line per client. `is_counted`: whether its last line says how many there are.
 [[nodiscard]] client_allow_list read_allow_list(const std::string& file, bool* is_counted = nullptr);
 

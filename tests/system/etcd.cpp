@@ -5,11 +5,14 @@
 #include "etcd.hpp"
 
 #include <doctest/doctest.h>
+#include <sys/stat.h>
 
 #include <atomic>
 #include <filesystem>
+#include <fstream>
 #include <mutex>
 #include <optional>
+#include <tensorhub/etcd/gateway.hpp>
 #include <tensorhub/key_files.hpp>
 #include <tensorhub/server.hpp>
 #include <tensorhub/service/codec.hpp>
@@ -370,6 +373,79 @@ TEST_CASE("etcd: what cannot be is refused, and an etcd that is none is said") {
   const standby server{how};
   REQUIRE(eventually([&] { return contains(said.text(), "etcd does not answer: http://127.0.0.1:"); }));
   CHECK_FALSE(server.leads());
+}
+
+TEST_CASE("etcd: with a user and a password, of a role that may do no more than the election") {
+  if (etcd_program().empty()) return;
+  etcd_member etcd;
+  etcd.start();
+  const auto coded = [](const std::string& text) { return tensorhub::etcd_detail::to_base64(text); };
+  etcd.order("/v3/auth/user/add", R"({"name": "root", "password": "of root"})");
+  etcd.order("/v3/auth/role/add", R"({"name": "root"})");
+  etcd.order("/v3/auth/user/grant", R"({"user": "root", "role": "root"})");
+  etcd.order("/v3/auth/user/add", R"({"name": "servers", "password": "a \"secret\""})");
+  etcd.order("/v3/auth/role/add", R"({"name": "tensorhub"})");
+  etcd.order("/v3/auth/role/grant", R"({"name": "tensorhub", "perm": {"permType": "READWRITE", "key": ")" +
+                                        coded("tensorhub/") + R"(", "range_end": ")" + coded("tensorhub0") +
+                                        R"("}})");
+  etcd.order("/v3/auth/user/grant", R"({"user": "servers", "role": "tensorhub"})");
+  etcd.order("/v3/auth/enable", "{}");
+
+  const auto password = [&](const std::string& name, const std::string& text, mode_t mode) {
+    const std::string file = (etcd.folder() / name).string();
+    std::ofstream{file} << text << "\n";
+    REQUIRE(::chmod(file.c_str(), mode) == 0);
+    return file;
+  };
+  auto options = candidate(etcd, address_of(free_port()));
+  options.etcd.user = "servers";
+  options.etcd.password_file = password("right", "a \"secret\"", 0600);
+  {
+    const standby server{options};
+    REQUIRE(eventually([&] { return server.leads(); }));
+    const std::uint64_t before = server.term();
+    etcd.kill();
+    etcd.start({}, options.etcd);  // it has forgotten its tokens
+    CHECK(eventually([&] { return server.leads() && server.term() > before; }));
+  }
+  // An attempt that took too long may have another reason first.
+  const auto complains = [&](tensorhub::etcd_options how, const std::string& of) {
+    said_lines said;
+    auto other = options;
+    how.endpoints = etcd.url();
+    other.etcd = std::move(how);
+    other.server.log = said.writer();
+    const standby server{other};
+    CHECK_MESSAGE(eventually([&] { return contains(said.text(), of); }), said.text());
+    CHECK_FALSE(server.leads());
+  };
+  complains({}, "user name is empty");
+  complains({.user = "servers", .password_file = password("wrong", "guessed", 0600)},
+            "etcd gives the user 'servers' no token");
+  const auto refused = [&](const std::string& user, const std::string& file) {
+    auto wrong = options;
+    wrong.etcd.user = user;
+    wrong.etcd.password_file = file;
+    return code_of([&] { const standby server{wrong}; });
+  };
+  CHECK(refused("servers", "") == errc::invalid_argument);
+  CHECK(refused("servers", password("shown", "a", 0644)) == errc::invalid_argument);
+  CHECK(refused("servers", password("empty", "", 0600)) == errc::invalid_argument);
+  CHECK(refused("servers", password("long", std::string(2000, 'a'), 0600)) == errc::limit_exceeded);
+}
+
+TEST_CASE("etcd: an endpoint that other machines see in the clear is said") {
+  CHECK(tensorhub::plain_endpoints({"http://127.0.0.1:1, https://10.0.0.7:2379,http://[::1]:2379"}).empty());
+  CHECK(tensorhub::plain_endpoints({"http://10.0.0.7:2379,https://10.0.0.8:1,http://etcd:2379"}) ==
+        "http://10.0.0.7:2379, http://etcd:2379");
+  said_lines said;
+  tensorhub::standby_server_options options;
+  options.server.address = address_of(free_port());
+  options.server.log = said.writer();
+  options.election.name = "servers";
+  options.etcd.endpoints = "http://192.0.2.1:2379";  // nobody's
+  const standby server{options};
+  CHECK(eventually([&] { return contains(said.text(), "in the clear at http://192.0.2.1:2379"); }));
 }
 
 TEST_CASE("etcd: over TLS, with certificates of both sides") {

@@ -2,6 +2,7 @@
 // A real etcd on the loopback interface, for the tests of the component etcd.
 
 #include <arpa/inet.h>
+#include <curl/curl.h>
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -119,6 +120,28 @@ class etcd_member {
     }
   }
   void kill() { program_.reset(); }
+
+  /// One request of an administrator before passwords are asked for; throws unless etcd has carried it out.
+  void order(const std::string& path, const std::string& body) const {
+    const std::unique_ptr<CURL, void (*)(CURL*)> curl{curl_easy_init(), &curl_easy_cleanup};
+    const std::string url = url_ + path;
+    std::string answer;
+    curl_easy_setopt(curl.get(), CURLOPT_URL, url.c_str());
+    curl_easy_setopt(curl.get(), CURLOPT_PROXY, "");
+    curl_easy_setopt(curl.get(), CURLOPT_TIMEOUT_MS, 20'000L);
+    curl_easy_setopt(curl.get(), CURLOPT_POSTFIELDS, body.c_str());
+    curl_easy_setopt(curl.get(), CURLOPT_WRITEDATA, &answer);
+    curl_easy_setopt(
+        curl.get(), CURLOPT_WRITEFUNCTION,
+        +[](char* bytes, std::size_t size, std::size_t count, void* to) -> std::size_t {
+          static_cast<std::string*>(to)->append(bytes, size * count);
+          return size * count;
+        });
+    long status = 0;
+    const CURLcode done = curl_easy_perform(curl.get());
+    curl_easy_getinfo(curl.get(), CURLINFO_RESPONSE_CODE, &status);
+    if (done != CURLE_OK || status != 200) throw std::runtime_error(path + ": " + answer);
+  }
 
  private:
   std::filesystem::path folder_;

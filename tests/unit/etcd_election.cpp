@@ -276,7 +276,7 @@ TEST_CASE("election: terms that cannot be") {
   driver one;
   SUBCASE("none is left") {
     one.answer(one.asks<etcd_requests::look>(), situation{.term_revision = 3, .term = server_term_max});
-    CHECK(one.said("no term is left after 16777215: take another name"));
+    CHECK(one.said("no term is left after 16777215: stop the servers and the workers"));
     one.answer(one.asks<etcd_requests::look>(), situation{.term_revision = 3, .term = server_term_max});
     CHECK_FALSE(one.said("no term is left"));  // once
   }
@@ -286,6 +286,18 @@ TEST_CASE("election: terms that cannot be") {
   }
   CHECK(one.core.state() == election_state::follower);
   one.asks<etcd_requests::look>();
+}
+
+TEST_CASE(
+    "election: a leader's key without a lease is said with the way out, and a candidate leads once it is "
+    "gone") {
+  driver one;
+  one.answer(one.asks<etcd_requests::look>(), led_by(no_lease));
+  CHECK(one.said("delete it (etcdctl del tensorhub/x/leader)"));
+  one.answer(one.asks<etcd_requests::look>(), led_by(no_lease));
+  CHECK_FALSE(one.said("delete it"));  // once
+  CHECK(one.core.state() == election_state::follower);
+  one.win(8);
 }
 
 TEST_CASE("election: an etcd that has lost its data does not lead back to a lower term") {

@@ -61,6 +61,7 @@ constexpr std::string_view usage =
     "  --election NAME        the same for all of them; --address has to be given, and differs\n"
     "  --lease-s N            a leader that has died is replaced after it (5)\n"
     "  --etcd-ca F, --etcd-certificate F, --etcd-key F  PEM files for an etcd at https://\n"
+    "  --etcd-user NAME, --etcd-password F  a user of etcd, and a file of mode 0600 with its password\n"
     "  --ask list|stuck|why ADDRESS [MODEL [REPLICA [SHARD]]]  asks a running server, and ends: who holds "
     "what;\n"
     "                         what waits for what (status 3 if something does); how sources were chosen\n"
@@ -236,7 +237,8 @@ settings parse(int argc, char** argv) {
     } else if (name == "--lease-s") {
       out.lease_s = number(name, value);
     } else if (name == "--etcd" || name == "--election" || name == "--etcd-ca" ||
-               name == "--etcd-certificate" || name == "--etcd-key") {
+               name == "--etcd-certificate" || name == "--etcd-key" || name == "--etcd-user" ||
+               name == "--etcd-password") {
       out.etcd[name] = value;
     } else if (name == "--log-level") {
       const std::map<std::string, tensorhub::log_level> levels{{"error", tensorhub::log_level::error},
@@ -332,7 +334,8 @@ void serve(const settings& given) {
     auto etcd = given.etcd;
     tensorhub::standby_server_options options;
     options.server = given.server;
-    options.etcd = {etcd["--etcd"], etcd["--etcd-ca"], etcd["--etcd-certificate"], etcd["--etcd-key"]};
+    options.etcd = {etcd["--etcd"],     etcd["--etcd-ca"],   etcd["--etcd-certificate"],
+                    etcd["--etcd-key"], etcd["--etcd-user"], etcd["--etcd-password"]};
     options.election.name = etcd["--election"];
     options.election.lease = std::chrono::seconds{given.lease_s};
     tensorhub::standby_candidate server{options, make_server};

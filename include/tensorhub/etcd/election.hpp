@@ -101,10 +101,12 @@ namespace etcd_answers {
 struct no_answer {
   std::string why{};
 };
+/// Of a leader's key that another program wrote without a lease: no candidate's lease has this number.
+inline constexpr std::int64_t no_lease = -1;
 /// Answer to `look` and `take`.
 struct situation {
   bool taken = false;             ///< `take` was carried out
-  std::int64_t leader_lease = 0;  ///< 0: there is no leader
+  std::int64_t leader_lease = 0;  ///< 0: there is no leader; or `no_lease`
   std::string leader_address{};
   std::int64_t term_revision = 0;  ///< 0: there is no such key
   std::optional<std::uint64_t> term{};
@@ -197,6 +199,9 @@ class election {
 
   void campaign(time_point now, const etcd_answers::situation& seen);
 
+  /// No candidate can lead before an operator has done something: logged once.
+  void say_hopeless(const std::string& why);
+
   void lead(time_point now, std::uint64_t term);
 
   election_options options_;
@@ -221,7 +226,7 @@ class election {
     time_point said{};
   };
   trouble trouble_{};
-  bool hopeless_ = false;  ///< it was logged that no valid term is left
+  bool hopeless_ = false;  ///< it was logged that an operator has to do something
   std::vector<log_line> log_{};
 };
 

@@ -10,6 +10,7 @@
 /// | grant_lease  | /v3/lease/grant       | {"ID": ..., "TTL": seconds}                                     |
 /// | keep_alive   | /v3/lease/keepalive   | {"ID": ...}; one round of the stream in gRPC                    |
 /// | revoke_lease | /v3/lease/revoke      | {"ID": ...}                                                     |
+/// | a token      | /v3/auth/authenticate | {"name": ..., "password": ...}                                  |
 ///
 /// Keys and values are encoded as base64, 64-bit numbers as text; fields that are zero are left out. Source:
 /// etcd's api/etcdserverpb/rpc.proto and its page "gRPC gateway". Pure functions; no sockets. An answer that
@@ -81,6 +82,16 @@ template <typename Number>
 
 /// The request for the election `name`.
 [[nodiscard]] etcd_post to_post(const std::string& name, const etcd_request& request);
+
+/// The request for a token, which the answer to it has; empty: it has none.
+[[nodiscard]] etcd_post to_login(const std::string& user, const std::string& password);
+[[nodiscard]] std::string token_in(std::string_view answer);
+
+/// What etcd says that it has not done; of an answer whose status is not 200, or that is no JSON.
+[[nodiscard]] std::string complaint_in(long status, std::string_view body);
+
+/// Whether etcd refuses the request because of its token: that is too old, or the rights have changed since.
+[[nodiscard]] bool wants_new_token(long status, std::string_view body);
 
 /// The answer of etcd to this request. `status`: of the HTTP response.
 [[nodiscard]] etcd_answer to_answer(const etcd_request& request, long status, std::string_view body);

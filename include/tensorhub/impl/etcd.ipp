@@ -72,6 +72,12 @@ TENSORHUB_DECL standby_candidate::options standby_candidate::checked(options how
 
 TENSORHUB_DECL void standby_candidate::run(const std::stop_token& stop) {
   static constexpr std::chrono::milliseconds pause_after_failure{10};
+  if (const std::string plain = plain_endpoints(options_.etcd); !plain.empty()) {
+    say({log_level::warning,
+         "etcd is asked in the clear at " + plain +
+             ": whoever is on that network can end this server, or lead in its place; use https://",
+         {}});
+  }
   while (!stop.stop_requested()) {
     try {
       core_.advance(clock_.now());

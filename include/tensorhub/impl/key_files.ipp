@@ -212,6 +212,13 @@ TENSORHUB_DECL std::string read_public_key(const std::string& file) {
   return key_files_detail::public_key_in(key_files_detail::read(file, limits::key_file_bytes, false), file);
 }
 
+TENSORHUB_DECL std::string read_password(const std::string& file) {
+  std::string text = key_files_detail::read(file, 1024, true);
+  text.resize(std::min(text.find_first_of("\r\n"), text.size()));
+  if (text.empty()) key_files_detail::fail(errc::invalid_argument, file, "has no password in its first line");
+  return text;
+}
+
 TENSORHUB_DECL client_allow_list read_allow_list(const std::string& file, bool* is_counted) {
   const std::string text = key_files_detail::read(file, limits::allow_list_bytes, false);
   return key_files_detail::allow_list_in(text, file, is_counted);

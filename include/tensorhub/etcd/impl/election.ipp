@@ -186,19 +186,28 @@ TENSORHUB_DECL void election::on(time_point now, const etcd_answers::situation& 
   // An earlier `take` succeeded, but its answer was lost. Its term is there still, or another program has
   // written one, in which nobody may lead: it may have had a leader.
   if (lease_ != 0 && answer.leader_lease == lease_ && answer.term == next_term_) return lead(now, next_term_);
+  if (answer.leader_lease == etcd_answers::no_lease) {
+    say_hopeless("the key tensorhub/" + options_.name + "/leader has no lease, so it never ends by itself: " +
+                 "another program wrote it; delete it (etcdctl del tensorhub/" + options_.name + "/leader)");
+  }
   if (answer.leader_lease != 0) return follow(now);
   campaign(now, answer);
+}
+
+TENSORHUB_DECL void election::say_hopeless(const std::string& why) {
+  if (!std::exchange(hopeless_, true)) say(log_level::error, why);
 }
 
 TENSORHUB_DECL void election::campaign(time_point now, const etcd_answers::situation& seen) {
   const bool nonsense = seen.term_revision != 0 && !seen.term;
   if (nonsense || highest_term_ >= server_term_max) {
-    if (!hopeless_) {
-      say(log_level::error, !nonsense ? "no term is left after " + std::to_string(highest_term_) +
-                                            ": take another name for the election and restart the workers"
-                                      : "its term key in etcd holds no number: another program writes to it");
-    }
-    hopeless_ = true;
+    const std::string way_out =
+        "stop the servers and the workers of this election, delete its key (etcdctl del "
+        "tensorhub/" +
+        options_.name + "/term), and start them again";
+    say_hopeless((nonsense ? "its term key in etcd holds no number: another program writes to it; "
+                           : "no term is left after " + std::to_string(highest_term_) + ": ") +
+                 way_out);
     return follow(now);
   }
   if (now < rests_until_) return follow(now);

@@ -2,6 +2,7 @@
 /// \file gateway.ipp
 /// Definitions of gateway.hpp.
 
+#include <algorithm>
 #include <variant>
 
 #include "tensorhub/etcd/gateway.hpp"
@@ -64,10 +65,8 @@ TENSORHUB_DECL etcd_answer situation_in(const json& answer, bool taking) {
     return etcd_answers::no_answer{"etcd has answered a transaction without what it has read"};
   const json& leader = entry_of(answer, 0);
   if (leader.is_object()) {
-    // A key without a lease never disappears by itself: another program wrote it. -1 is never a candidate's
-    // lease.
     const std::int64_t lease = number_of(leader, "lease");
-    out.leader_lease = lease == 0 ? -1 : lease;
+    out.leader_lease = lease == 0 ? etcd_answers::no_lease : lease;
     out.leader_address = from_base64(text_of(leader, "value")).substr(0, 1024);
   }
   const json& term = entry_of(answer, 1);
@@ -131,17 +130,37 @@ TENSORHUB_DECL etcd_post to_post(const std::string& name, const etcd_request& re
   return std::visit(writer{name, lease, put}, request.body);
 }
 
+TENSORHUB_DECL etcd_post to_login(const std::string& user, const std::string& password) {
+  return {"/v3/auth/authenticate", etcd_detail::json{{"name", user}, {"password", password}}.dump()};
+}
+
+TENSORHUB_DECL std::string token_in(std::string_view answer) {
+  const std::string token = etcd_detail::text_of(etcd_detail::json::parse(answer, nullptr, false), "token");
+  // It becomes part of a header.
+  const bool is_plain = std::ranges::all_of(token, [](char each) { return each > ' ' && each < 0x7f; });
+  return is_plain && token.size() <= 4096 ? token : std::string{};
+}
+
+TENSORHUB_DECL std::string complaint_in(long status, std::string_view body) {
+  const etcd_detail::json answer = etcd_detail::json::parse(body, nullptr, false);
+  std::string why = etcd_detail::text_of(answer, "message");
+  if (why.empty()) why = etcd_detail::text_of(answer, "error");
+  if (why.empty()) why = "what answers is no etcd of version 3.4 or newer";
+  return why.substr(0, 200) + " (HTTP " + std::to_string(status) + ")";
+}
+
+TENSORHUB_DECL bool wants_new_token(long status, std::string_view body) {
+  return status == 401 || (status == 400 && body.find("revision of auth store is old") != body.npos);
+}
+
 TENSORHUB_DECL etcd_answer to_answer(const etcd_request& request, long status, std::string_view body) {
   using namespace etcd_detail;
   const json answer = json::parse(body, nullptr, false);
   if (status != 200 || !answer.is_object()) {
-    std::string why = text_of(answer, "message");
-    if (why.empty()) why = text_of(answer, "error");
-    if (why.empty()) why = "what answers is no etcd of version 3.4 or newer";
     // A lease that etcd does not know has already ended.
     if (std::holds_alternative<etcd_requests::revoke_lease>(request.body) && number_of(answer, "code") == 5)
       return etcd_answers::revoked{};
-    return etcd_answers::no_answer{why.substr(0, 200) + " (HTTP " + std::to_string(status) + ")"};
+    return etcd_answers::no_answer{complaint_in(status, body)};
   }
   if (std::holds_alternative<etcd_requests::revoke_lease>(request.body)) return etcd_answers::revoked{};
   if (std::holds_alternative<etcd_requests::take>(request.body)) return situation_in(answer, true);
