@@ -200,6 +200,30 @@ TEST_CASE("tcp: max_connections, beyond which a reader is refused, and one that 
   CHECK(endpoints.size() == 2);
 }
 
+TEST_CASE(
+    "tcp: max_connections_per_reader, beyond which that reader is refused and no other, and one that goes "
+    "makes room") {
+  const tcp source{{.max_connections_per_reader = 2}, source_id};
+  tcp reader{{}, reader_id};
+  auto queue = reader.make_queue(4);
+  std::vector<tcp::endpoint> endpoints;
+  for (int i = 0; i < 2; ++i) endpoints.push_back(reader.connect(queue, source.address(), source_id, 20s));
+  CHECK_THROWS_AS(static_cast<void>(reader.connect(queue, source.address(), source_id, 20s)), error);
+  CHECK(endpoints.front().usable());
+  tcp other{{}, {reader_id.value + 1}};
+  auto queue_of_other = other.make_queue(1);
+  CHECK(other.connect(queue_of_other, source.address(), source_id, 20s).usable());
+  endpoints.pop_back();
+  const auto until = std::chrono::steady_clock::now() + 20s;
+  while (endpoints.size() < 2 && std::chrono::steady_clock::now() < until) {
+    try {
+      endpoints.push_back(reader.connect(queue, source.address(), source_id, 20s));
+    } catch (const error&) {  // the source has not seen the end yet
+    }
+  }
+  CHECK(endpoints.size() == 2);
+}
+
 TEST_CASE("tcp paths: the defaults are few streams, large buffers and bbr where the kernel has it") {
   tcp::options here, there;
   here.here.datacenter = "eu-1";

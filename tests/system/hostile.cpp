@@ -180,6 +180,21 @@ TEST_CASE("large answers that are asked for and never read take little of the se
   good.round();
 }
 
+TEST_CASE("a message over the server's bound costs its sender the connection, and never arrives") {
+  hub::reference_server server;
+  bystanders good{server.address()};
+  liar one{server.address()};
+  one.send_frame(std::vector<std::byte>(9u << 20, std::byte{7}));
+  // Messages of a connection come in their order, so what is answered was sent after the large one.
+  for (int i = 0; i < 20; ++i) {
+    one.send(messages::list_request{});
+    std::this_thread::sleep_for(50ms);
+  }
+  static_cast<void>(one.hear<messages::list_reply>());
+  CHECK(server.statistics().bad_frames == 0);
+  for (int i = 0; i < 3; ++i) good.round();
+}
+
 TEST_CASE("what a worker can make the server say again and again does not fill the log") {
   std::mutex mutex;
   std::vector<std::string> lines;

@@ -509,6 +509,19 @@ TEST_CASE("catalog: heartbeats are answered with the latest version") {
 
 // ---- silence and leaving
 
+TEST_CASE("catalog: nobody is dead for being silent while messages wait to be received") {
+  driver server;
+  server.join(1, "trainer");
+  server.now = server.now + 6000ms;
+  server.core.advance(server.now, true);
+  CHECK(server.core.knows({1}));
+  server.send_as({1}, 0, messages::heartbeat_request{});  // this one waited
+  server.pass(1000ms);
+  CHECK(server.core.knows({1}));
+  server.pass(6000ms);
+  CHECK_FALSE(server.core.knows({1}));
+}
+
 TEST_CASE("catalog: a silent worker is declared dead and told so; one that beats lives") {
   driver server;
   server.join(1, "trainer");

@@ -39,7 +39,8 @@ class catalog_server::loop {
       : options_{checked(std::move(how))},
         epoch_{new_epoch(options_.term)},
         catalog_{options_.catalog, epoch_, std::move(scheduler), std::move(consistency)},
-        context_{options_.security ? std::make_shared<zmq::context_t>(1) : detail::shared_context()},
+        context_{options_.security ? std::make_shared<zmq::context_t>(detail::server_io_threads)
+                                   : detail::shared_context()},
         socket_{detail::bounded_socket(*context_, zmq::socket_type::router)} {
     try {
       socket_.set(zmq::sockopt::router_mandatory, true);  // reports an error if the connection is gone
@@ -145,14 +146,17 @@ class catalog_server::loop {
            {}});
   }
 
-  /// One round of the thread: what is due, what has come; then it waits.
+  /// One round of the thread: what has come, then what is due, as a message that came counts before silence
+  /// is judged; then it waits.
   void step() {
+    const time_point began = clock_.now();
+    detect_pause(began);
+    const bool more = receive_some();
     const time_point now = clock_.now();
     detect_pause(now);
-    if (now >= next_timer()) catalog_.advance(now);
+    if (now >= next_timer()) catalog_.advance(now, drained_ < began && is_behind(now));
     flush();
     counted_.show(catalog_.statistics());
-    const bool more = receive_some();
     const time_point before = clock_.now();
     detect_pause(before);
     back_by_ = more ? before : std::min(next_timer(), before + std::chrono::seconds{1});
@@ -185,12 +189,21 @@ class catalog_server::loop {
          {}});
   }
 
+  /// Messages wait, perhaps of workers that seem silent. Under a flood some always do: ZeroMQ takes a message
+  /// of each connection in turn, so that after so long everybody was heard, and silence is judged again.
+  [[nodiscard]] bool is_behind(time_point now) const {
+    return now - drained_ <= options_.catalog.worker_timeout;
+  }
+
   /// True: there may be more.
   bool receive_some() {
     constexpr int batch = 64;  // bounded, so that a flood does not starve the timers
     for (int taken = 0; taken < batch; ++taken) {
       try {
-        if (!socket_.recv(identity_, zmq::recv_flags::dontwait)) return taken > 0;
+        if (!socket_.recv(identity_, zmq::recv_flags::dontwait)) {
+          drained_ = clock_.now();
+          return taken > 0;
+        }
         if (!identity_.more()) {
           count_bad();
           continue;
@@ -453,6 +466,7 @@ class catalog_server::loop {
   detail::mirrored<catalog_statistics> counted_;
   time_point back_by_ = time_point::never();  ///< when the thread expects to read the clock again
   time_point timers_from_{};                  ///< timers are suspended until then
+  time_point drained_{};                      ///< when no message waited
   detail::wake_event signal_;
   std::optional<detail::curve_guard> guard_;  ///< with security
   std::jthread thread_;                       ///< last member: uses all members above

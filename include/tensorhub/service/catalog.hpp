@@ -57,8 +57,8 @@ class catalog {
   void receive(time_point now, const messages::envelope& envelope, const client_identity& from = {});
 
   /// Runs the timers: deadlines of waiting requests, silent workers, repeated cut-offs. Call at or after
-  /// `next_deadline()`.
-  void advance(time_point now);
+  /// `next_deadline()`. `behind`: messages wait to be received, so nobody is declared dead for being silent.
+  void advance(time_point now, bool behind = false);
   [[nodiscard]] time_point next_deadline() const noexcept;
 
   /// Reports that the shell could not send to this worker: its connection is gone, at least for the moment.
@@ -113,7 +113,7 @@ class catalog {
   void settle();
   void let_go();
   [[nodiscard]] bool has_waiting_requests() const noexcept;
-  void expire_waiting();
+  void expire_waiting(bool behind);
 
   std::unique_ptr<parts> parts_;
   time_point next_tick_{};

@@ -31,11 +31,16 @@ namespace tensorhub::inline TENSORHUB_MODE::detail {
 /// all of them at once (an answer, a heartbeat's answer, two pushes each) must fit, or they would ask again.
 inline constexpr int most_unsent = 1024;
 /// What the server has not taken yet waits in the network and at its sender, and is not lost: only so many
-/// messages of a connection, each of which may have limits::frame_bytes, wait in its memory.
-inline constexpr int most_unheard = 32;
+/// messages of a connection wait in its memory, and one more is being received.
+inline constexpr int most_unheard = 8;
+/// Of one message to a server: a join that describes 100,000 tensors takes 8,100,117.
+inline constexpr std::size_t most_heard_bytes = 8u << 20;
+/// A connection is served by one of them, so strangers' handshakes delay the others' connections less.
+inline constexpr int server_io_threads = 2;
 
 /// A socket with bounded memory: ZeroMQ closes the connection of a peer that sends a longer frame, and keeps
-/// at most `most_unsent` messages for a connection and of it; a router keeps `most_unheard` of it.
+/// at most `most_unsent` messages for a connection and of it; a router keeps `most_unheard` of it, each of
+/// `most_heard_bytes` at most.
 [[nodiscard]] zmq::socket_t bounded_socket(zmq::context_t& context, zmq::socket_type type);
 
 /// The bytes that wait for the connections of a router: somebody may ask for large answers, and read none.

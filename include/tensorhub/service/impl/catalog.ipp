@@ -100,7 +100,7 @@ TENSORHUB_DECL void catalog::receive(time_point now, const messages::envelope& e
   settle();
 }
 
-TENSORHUB_DECL void catalog::advance(time_point now) {
+TENSORHUB_DECL void catalog::advance(time_point now, bool behind) {
   core().begin(now);
   if (!recovered_ && !core().recovering()) {
     recovered_ = true;
@@ -108,11 +108,11 @@ TENSORHUB_DECL void catalog::advance(time_point now) {
   }
   if (now >= next_tick_) {
     next_tick_ = now + catalog_detail::tick_interval;
-    expire_waiting();
+    expire_waiting(behind);
   }
   if (now >= next_check_) {
     next_check_ = now + core().options.heartbeat_interval;
-    parts_->membership.declare_silent_workers_dead();
+    if (!behind) parts_->membership.declare_silent_workers_dead();
     parts_->membership.repeat_cut_offs();
     for (auto& [name, model] : core().models) {
       if (model.keeps.revision > 0) parts_->retention.look_after(model);
@@ -293,9 +293,9 @@ TENSORHUB_DECL void catalog::let_go() {
 TENSORHUB_DECL bool catalog::has_waiting_requests() const noexcept {
   return parts_->operations.open_count() + parts_->questions.waiter_count() + core().suspects.size() > 0;
 }
-TENSORHUB_DECL void catalog::expire_waiting() {
+TENSORHUB_DECL void catalog::expire_waiting(bool behind) {
   if (!has_waiting_requests()) return;
-  parts_->membership.judge_suspects();
+  if (!behind) parts_->membership.judge_suspects();
   for (auto& [name, model] : core().models) {
     if (!model.operations.starved.empty()) core().mark_credits(model);
     parts_->questions.expire(model);

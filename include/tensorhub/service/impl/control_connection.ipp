@@ -262,6 +262,10 @@ class control_connection::loop {
     for (const messages::envelope& message : sending_) {
       try {
         const auto frame = encoder_.encode(message);
+        if (frame.size() > detail::most_heard_bytes)  // the server would close the connection
+          throw error(errc::limit_exceeded, std::to_string(frame.size()) + " bytes are more than the " +
+                                                std::to_string(detail::most_heard_bytes) +
+                                                " that a server takes: use more shards, or fewer tensors");
         // A full socket loses the message like a broken connection; the session repeats its requests.
         static_cast<void>(
             socket_.send(zmq::const_buffer{frame.data(), frame.size()}, zmq::send_flags::dontwait));

@@ -42,10 +42,12 @@ TENSORHUB_DECL std::shared_ptr<zmq::context_t> shared_context() {
 TENSORHUB_DECL zmq::socket_t bounded_socket(zmq::context_t& context, zmq::socket_type type) {
   zmq::socket_t socket{context, type};
   socket.set(zmq::sockopt::linger, 0);
-  socket.set(zmq::sockopt::maxmsgsize, static_cast<std::int64_t>(limits::frame_bytes));
+  const bool is_server = type == zmq::socket_type::router;
+  socket.set(zmq::sockopt::maxmsgsize,
+             static_cast<std::int64_t>(is_server ? most_heard_bytes : limits::frame_bytes));
   socket.set(zmq::sockopt::handshake_ivl, 5000);
   socket.set(zmq::sockopt::sndhwm, most_unsent);
-  socket.set(zmq::sockopt::rcvhwm, type == zmq::socket_type::router ? most_unheard : most_unsent);
+  socket.set(zmq::sockopt::rcvhwm, is_server ? most_unheard : most_unsent);
   return socket;
 }
 

@@ -70,6 +70,7 @@ struct tcp_options {
   /// have. At the limit a new connection replaces the oldest one that has not sent its hello; if there is
   /// none, the new connection is refused.
   std::size_t max_connections = 16384;
+  std::size_t max_connections_per_reader = 64;  ///< of one incarnation; further ones are refused
 
   std::chrono::milliseconds peer_timeout = defaults::peer_timeout;  ///< of silence with reads outstanding
   bool operator==(const tcp_options&) const = default;

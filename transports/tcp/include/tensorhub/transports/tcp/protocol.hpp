@@ -53,6 +53,7 @@ enum class welcome_status : std::uint32_t {
   refused = 3,        ///< this reader was cut off
   no_capability = 4,  ///< the source requires one, and the hello's is not valid for this reader and source
   needs_tls = 5,      ///< the hello was not encrypted, and this port uses TLS (transport `tls`)
+  crowded = 6,        ///< this reader has as many connections as it may have here
 };
 
 struct welcome {

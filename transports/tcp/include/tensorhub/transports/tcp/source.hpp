@@ -50,6 +50,35 @@
 
 namespace tensorhub::inline TENSORHUB_MODE::transports::tcp_detail {
 
+/// How many greeted connections each reader has. Thread safety: any thread.
+class reader_seats {
+ public:
+  explicit reader_seats(std::size_t most) noexcept : most_{most} {}
+
+  /// False: this reader has as many as it may have, or there is no memory for the note.
+  [[nodiscard]] bool take(incarnation reader) noexcept {
+    try {
+      const std::lock_guard lock{mutex_};
+      std::size_t& taken = taken_[reader];
+      if (taken >= most_) return false;
+      ++taken;
+      return true;
+    } catch (...) {
+      return false;
+    }
+  }
+  void give_back(incarnation reader) noexcept {
+    const std::lock_guard lock{mutex_};
+    const auto found = taken_.find(reader);
+    if (found != taken_.end() && --found->second == 0) taken_.erase(found);
+  }
+
+ private:
+  const std::size_t most_;
+  std::mutex mutex_;
+  std::unordered_map<incarnation, std::size_t> taken_;  ///< guarded by mutex_; never zero
+};
+
 template <typename Channel>
 class source {
  public:
@@ -117,6 +146,13 @@ class source {
   /// A connection, and its thread's notes on it.
   struct watched final : connection {
     using connection::connection;
+    watched(const watched&) = delete;
+    watched& operator=(const watched&) = delete;
+    ~watched() {
+      if (seats != nullptr) seats->give_back(seated);
+    }
+    reader_seats* seats = nullptr;  ///< where `seated` has taken one for this connection
+    incarnation seated{};
     std::uint32_t events = EPOLLIN;  ///< that the epoll set reports
     bool waits_for_copy = false;     ///< it is in `loop::copying`
   };
@@ -296,7 +332,7 @@ class source {
     connection_need need = is_left ? connection_need::end : connection_need::input;
     if (!each.greeted())
       need = each.greet(gate_, [&](const hello& greeting, channel_binding binding) {
-        return judge(greeting, binding, each.socket());
+        return judge(greeting, binding, each);
       });
     if (each.greeted() && need != connection_need::end) need = each.serve(regions_, budget_bytes);
     if (need == connection_need::end) {
@@ -323,11 +359,15 @@ class source {
   }
 
   /// Also sets the socket up for an accepted reader that is far away.
-  [[nodiscard]] welcome_status judge(const hello& greeting, channel_binding binding, int socket) noexcept {
+  [[nodiscard]] welcome_status judge(const hello& greeting, channel_binding binding, watched& one) noexcept {
     const auto status = detail::status_of<welcome_status>(gate_.judge(greeting, data_protocol, binding));
-    if (status == welcome_status::accepted && greeting.path == path_kind::wide_area) {
-      size_send_buffer(socket, options_.wide_area);
-      choose_congestion_control(socket, options_.wide_area.congestion_control);
+    if (status != welcome_status::accepted) return status;
+    if (!seats_.take({greeting.reader})) return welcome_status::crowded;
+    one.seats = &seats_;
+    one.seated = {greeting.reader};
+    if (greeting.path == path_kind::wide_area) {
+      size_send_buffer(one.socket(), options_.wide_area);
+      choose_congestion_control(one.socket(), options_.wide_area.congestion_control);
     }
     return status;
   }
@@ -356,6 +396,7 @@ class source {
   detail::unique_socket listener_;
   region_table regions_;
   detail::reader_gate gate_;
+  reader_seats seats_{options_.max_connections_per_reader};
   std::atomic<bool> stopping_ = false;
   std::atomic<std::size_t> connection_count_ = 0;
   const std::size_t most_connections_ = most_connections(options_);
