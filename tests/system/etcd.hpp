@@ -121,15 +121,19 @@ class etcd_member {
   }
   void kill() { program_.reset(); }
 
-  /// One request of an administrator before passwords are asked for; throws unless etcd has carried it out.
-  void order(const std::string& path, const std::string& body) const {
+  /// One request of an administrator, and its answer; throws unless etcd has carried it out. `token`: once
+  /// passwords are asked for.
+  std::string order(const std::string& path, const std::string& body, const std::string& token = {}) const {
     const std::unique_ptr<CURL, void (*)(CURL*)> curl{curl_easy_init(), &curl_easy_cleanup};
+    const std::unique_ptr<curl_slist, void (*)(curl_slist*)> headers{
+        curl_slist_append(nullptr, ("Authorization: " + token).c_str()), &curl_slist_free_all};
     const std::string url = url_ + path;
     std::string answer;
     curl_easy_setopt(curl.get(), CURLOPT_URL, url.c_str());
     curl_easy_setopt(curl.get(), CURLOPT_PROXY, "");
     curl_easy_setopt(curl.get(), CURLOPT_TIMEOUT_MS, 20'000L);
     curl_easy_setopt(curl.get(), CURLOPT_POSTFIELDS, body.c_str());
+    if (!token.empty()) curl_easy_setopt(curl.get(), CURLOPT_HTTPHEADER, headers.get());
     curl_easy_setopt(curl.get(), CURLOPT_WRITEDATA, &answer);
     curl_easy_setopt(
         curl.get(), CURLOPT_WRITEFUNCTION,
@@ -141,6 +145,7 @@ class etcd_member {
     const CURLcode done = curl_easy_perform(curl.get());
     curl_easy_getinfo(curl.get(), CURLINFO_RESPONSE_CODE, &status);
     if (done != CURLE_OK || status != 200) throw std::runtime_error(path + ": " + answer);
+    return answer;
   }
 
  private:
