@@ -134,6 +134,21 @@ class raw_client {
   std::uint64_t sequence_ = 0;
 };
 
+/// From now on etcd answers its root, and a user `servers` whose role may do no more than the election.
+void ask_for_passwords(const etcd_member& etcd) {
+  const auto coded = [](const std::string& text) { return tensorhub::etcd_detail::to_base64(text); };
+  etcd.order("/v3/auth/user/add", R"({"name": "root", "password": "of root"})");
+  etcd.order("/v3/auth/role/add", R"({"name": "root"})");
+  etcd.order("/v3/auth/user/grant", R"({"user": "root", "role": "root"})");
+  etcd.order("/v3/auth/user/add", R"({"name": "servers", "password": "a \"secret\""})");
+  etcd.order("/v3/auth/role/add", R"({"name": "tensorhub"})");
+  const std::string keys = R"("key": ")" + coded("tensorhub/") + R"(", "range_end": ")" + coded("tensorhub0");
+  etcd.order("/v3/auth/role/grant",
+             R"({"name": "tensorhub", "perm": {"permType": "READWRITE", )" + keys + R"("}})");
+  etcd.order("/v3/auth/user/grant", R"({"user": "servers", "role": "tensorhub"})");
+  etcd.order("/v3/auth/enable", "{}");
+}
+
 }  // namespace
 
 TEST_CASE("etcd: kill -9 of the leading server: the other takes over, and everything goes on") {
@@ -379,18 +394,7 @@ TEST_CASE("etcd: with a user and a password, of a role that may do no more than 
   if (etcd_program().empty()) return;
   etcd_member etcd;
   etcd.start();
-  const auto coded = [](const std::string& text) { return tensorhub::etcd_detail::to_base64(text); };
-  etcd.order("/v3/auth/user/add", R"({"name": "root", "password": "of root"})");
-  etcd.order("/v3/auth/role/add", R"({"name": "root"})");
-  etcd.order("/v3/auth/user/grant", R"({"user": "root", "role": "root"})");
-  etcd.order("/v3/auth/user/add", R"({"name": "servers", "password": "a \"secret\""})");
-  etcd.order("/v3/auth/role/add", R"({"name": "tensorhub"})");
-  etcd.order("/v3/auth/role/grant", R"({"name": "tensorhub", "perm": {"permType": "READWRITE", "key": ")" +
-                                        coded("tensorhub/") + R"(", "range_end": ")" + coded("tensorhub0") +
-                                        R"("}})");
-  etcd.order("/v3/auth/user/grant", R"({"user": "servers", "role": "tensorhub"})");
-  etcd.order("/v3/auth/enable", "{}");
-
+  ask_for_passwords(etcd);
   const auto password = [&](const std::string& name, const std::string& text, mode_t mode) {
     const std::string file = (etcd.folder() / name).string();
     std::ofstream{file} << text << "\n";
