@@ -297,6 +297,8 @@ TEST_CASE(
   one.answer(one.asks<etcd_requests::look>(), led_by(no_lease));
   CHECK_FALSE(one.said("delete it"));  // once
   CHECK(one.core.state() == election_state::follower);
+  one.answer(one.asks<etcd_requests::look>(), situation{.term_revision = 3});
+  CHECK(one.said("its term key in etcd holds no number"));  // another reason, which the first has hidden
   one.win(8);
 }
 

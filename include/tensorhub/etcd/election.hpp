@@ -199,7 +199,7 @@ class election {
 
   void campaign(time_point now, const etcd_answers::situation& seen);
 
-  /// No candidate can lead before an operator has done something: logged once.
+  /// No candidate can lead before an operator has done what `why` says: logged once, until that changes.
   void say_hopeless(const std::string& why);
 
   void lead(time_point now, std::uint64_t term);
@@ -226,7 +226,7 @@ class election {
     time_point said{};
   };
   trouble trouble_{};
-  bool hopeless_ = false;  ///< it was logged that an operator has to do something
+  std::string hopeless_{};  ///< what was logged that an operator has to do; empty: nothing
   std::vector<log_line> log_{};
 };
 

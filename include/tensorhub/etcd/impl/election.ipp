@@ -195,15 +195,14 @@ TENSORHUB_DECL void election::on(time_point now, const etcd_answers::situation& 
 }
 
 TENSORHUB_DECL void election::say_hopeless(const std::string& why) {
-  if (!std::exchange(hopeless_, true)) say(log_level::error, why);
+  if (std::exchange(hopeless_, why) != why) say(log_level::error, why);
 }
 
 TENSORHUB_DECL void election::campaign(time_point now, const etcd_answers::situation& seen) {
   const bool nonsense = seen.term_revision != 0 && !seen.term;
   if (nonsense || highest_term_ >= server_term_max) {
     const std::string way_out =
-        "stop the servers and the workers of this election, delete its key (etcdctl del "
-        "tensorhub/" +
+        "stop the servers and the workers of this election, delete its key (etcdctl del tensorhub/" +
         options_.name + "/term), and start them again";
     say_hopeless((nonsense ? "its term key in etcd holds no number: another program writes to it; "
                            : "no term is left after " + std::to_string(highest_term_) + ": ") +
@@ -211,7 +210,7 @@ TENSORHUB_DECL void election::campaign(time_point now, const etcd_answers::situa
     return follow(now);
   }
   if (now < rests_until_) return follow(now);
-  hopeless_ = false;
+  hopeless_.clear();
   state_ = election_state::candidate;
   term_revision_ = seen.term_revision;
   next_term_ = std::max({options_.first_term, seen.term.value_or(0) + 1, highest_term_ + 1});
