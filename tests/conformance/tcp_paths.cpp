@@ -162,11 +162,11 @@ TEST_CASE("tcp paths: first_of and decorators tell tcp where they are") {
 
 TEST_CASE("tcp addresses: what other machines cannot use is said at the source, and at the reader") {
   for (const char* host : {"127.0.0.1", "0.0.0.0", "localhost"}) {
-    const tcp alone{{.listen_host = host}};
+    const tcp alone{{.listen_host = host, .names_in_addresses = true}};
     CHECK(alone.why_only_here().find(host) != std::string::npos);
     CHECK(alone.why_only_here().find("advertised_host") != std::string::npos);
   }
-  CHECK(tcp{{.listen_host = "0.0.0.0", .advertised_host = "node-7"}}.why_only_here() == "");
+  CHECK(tcp{{.listen_host = "0.0.0.0", .advertised_host = "10.0.0.2"}}.why_only_here() == "");
   using pair = first_of<transports::same_host, tcp>;
   CHECK(pair{}.why_only_here().starts_with("tcp: processes of other machines"));
   CHECK(pair{pair::with(tcp::options{.advertised_host = "10.0.0.2"})}.why_only_here() == "");
@@ -179,6 +179,28 @@ TEST_CASE("tcp addresses: what other machines cannot use is said at the source, 
   } catch (const error& e) {
     CHECK(e.sentence().find("a peer on another one has to set its listen_host") != std::string::npos);
   }
+}
+
+TEST_CASE("tcp addresses: a source tells numbers, and names are refused, unless both sides want them") {
+  const tcp numeric{{.listen_host = "localhost", .advertised_host = "localhost"}, source_id};
+  const std::string told = numeric.address().text;
+  CHECK((told.starts_with("tcp://127.0.0.1:") || told.starts_with("tcp://[::1]:")));
+  CHECK_THROWS_AS((tcp{{.advertised_host = "no.such.name.invalid"}}), error);
+
+  const tcp named{{.advertised_host = "localhost", .names_in_addresses = true}, source_id};
+  CHECK(named.address().text.starts_with("tcp://localhost:"));
+  tcp careful{{}, reader_id};
+  auto queue = careful.make_queue(1);
+  try {
+    static_cast<void>(careful.connect(queue, named.address(), source_id, 20s));
+    FAIL("a name that a source told was resolved");
+  } catch (const error& e) {
+    CHECK(e.code() == errc::transport_failed);
+    CHECK(e.sentence().find("an address has to be numeric") != std::string::npos);
+  }
+  tcp willing{{.names_in_addresses = true}, reader_id};
+  auto willing_queue = willing.make_queue(1);
+  CHECK(willing.connect(willing_queue, named.address(), source_id, 20s).usable());
 }
 
 /// A source that has refused takes a connection again, once it has seen the end of another one.

@@ -316,7 +316,7 @@ TEST_CASE("verbs: clients that are no readers, or speak another protocol, are tu
 TEST_CASE("verbs: a server that is no source, or speaks another protocol, is told from one") {
   const auto channel = parts::make_event_channel();
   const auto listener = parts::make_id(*channel);
-  auto here = parts::resolve(rdma_addresses().front(), {});
+  auto here = parts::resolve(rdma_addresses().front(), {}, true);
   REQUIRE(::rdma_bind_addr(listener.get(), here.get()) == 0);
   REQUIRE(::rdma_listen(listener.get(), 4) == 0);
   const std::string address = "verbs://" + rdma_addresses().front() + ":" +

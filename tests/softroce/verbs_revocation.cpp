@@ -97,7 +97,7 @@ struct spoiled_device {
   static inline std::atomic<bool> bound_at_once = false;
 
   spoiled_device() {
-    auto here = parts::resolve(rdma_addresses().front(), {});
+    auto here = parts::resolve(rdma_addresses().front(), {}, true);
     REQUIRE(::rdma_bind_addr(id.get(), here.get()) == 0);
     before = id->verbs->ops;
     bind = before.bind_mw;

@@ -93,7 +93,10 @@ TEST_CASE("a worker tells its peers an address that other machines can use, or i
     CHECK(told(server, {}, {.listen_host = "0.0.0.0"}) == "tcp://" + own);
     CHECK(told(server, {}, {}) == "tcp://127.0.0.1");  // told nothing: loopback, and a warning
     CHECK(told(server, paris, {.listen_host = own}) == "tcp://" + own);
-    CHECK(told(server, paris, {.listen_host = "127.0.0.1", .advertised_host = "node-7"}) == "tcp://node-7");
+    CHECK(told(server, paris, {.listen_host = "127.0.0.1", .advertised_host = "10.9.8.7"}) ==
+          "tcp://10.9.8.7");
+    const tcp::options by_name{.advertised_host = "node-7", .names_in_addresses = true};
+    CHECK(told(server, paris, by_name) == "tcp://node-7");
   }
   SUBCASE("refused") {
     const auto refusal = [&](const std::string& server, const tcp::options& through) {

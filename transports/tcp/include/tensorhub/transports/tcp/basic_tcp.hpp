@@ -121,9 +121,9 @@ class basic_tcp {
         options_{Channel::sockets_of(settings)},
         datacenter_{datacenter_label(options_.here.datacenter)},
         source_{options_, self, shared_, staging_} {
-    const std::string host = options_.advertised_host.empty() ? detail::or_loopback(options_.listen_host)
-                                                              : options_.advertised_host;
-    address_.text = make_address({host, std::to_string(source_.port()), datacenter_}, Channel::scheme);
+    const listening_socket& at = source_.listener();
+    address_.text = make_address(
+        {advertised_host(options_, at.host, name), std::to_string(at.port), datacenter_}, Channel::scheme);
   }
 
   [[nodiscard]] transport_address address() const { return address_; }
@@ -228,7 +228,8 @@ class basic_tcp {
                                     const tcp_path& settings, deadline until) {
     const std::string& address = where.text;
     const std::string prefix = std::string{name} + ": " + address + " ";
-    Channel channel = Channel::connect(shared_, connect_to(address, settings, until, name), address, until);
+    Channel channel = Channel::connect(
+        shared_, connect_to(address, settings, until, name, options_.names_in_addresses), address, until);
     hello greeting;
     greeting.path = path;
     greeting.reader = who.reader.value;

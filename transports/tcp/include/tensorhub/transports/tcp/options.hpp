@@ -50,6 +50,10 @@ struct tcp_options {
   /// What peers connect to. Empty: listen_host; if that is "0.0.0.0", a worker tells its peers the address
   /// from which a reference server on another machine is reached.
   std::string advertised_host{};
+  /// False: an address has a number, to which a source resolves a host that it was given by name; a reader
+  /// refuses a name, because it could be sent to any host, and to a resolver that does not answer. True: names
+  /// are told as they are, and readers resolve them; for peers that resolve them differently.
+  bool names_in_addresses = false;
 
   std::size_t streams = 1;     ///< connections per endpoint; reads are spread over them
   std::size_t io_threads = 2;  ///< threads that answer peers' reads, whatever the number of peers

@@ -71,17 +71,27 @@ void size_buffer(int socket, int option, int forced_option, std::size_t wanted, 
 void size_send_buffer(int socket, const tcp_path& path) noexcept;
 void size_buffers(int socket, const tcp_path& path) noexcept;
 
-/// Listens; `bound_port` receives the port, which the kernel may have chosen. Throws `transport_failed`.
-[[nodiscard]] detail::unique_socket listen_at(const tcp_options& options, std::uint16_t& bound_port,
-                                              std::string_view transport);
+/// A listening socket, and where it listens: a numeric host, and the port, which the kernel may have chosen.
+struct listening_socket {
+  detail::unique_socket socket{};
+  std::string host{};
+  std::uint16_t port = 0;
+};
+
+/// Throws `transport_failed`.
+[[nodiscard]] listening_socket listen_at(const tcp_options& options, std::string_view transport);
+
+/// The host that a source which listens there tells its readers. Throws `transport_failed`.
+[[nodiscard]] std::string advertised_host(const tcp_options& options, const std::string& listening,
+                                          std::string_view transport);
 
 /// Waits until the socket is ready for `events`; false at the deadline.
 [[nodiscard]] bool wait_ready(int socket, short events, deadline until) noexcept;
 
-/// Opens a non-blocking connection. The resolver has timeouts of its own: use numeric addresses if `until`
-/// must hold even when a name server does not answer. Throws `transport_failed` or `timed_out`.
+/// Opens a non-blocking connection. Throws `transport_failed` or `timed_out`. `names`: the host may be a name;
+/// the resolver does not know `until`.
 [[nodiscard]] detail::unique_socket connect_to(const std::string& address, const tcp_path& path,
-                                               deadline until, std::string_view transport = "tcp");
+                                               deadline until, std::string_view transport, bool names);
 
 /// Makes closing the socket drop unsent bytes and reset the connection.
 void abort_on_close(int socket) noexcept;

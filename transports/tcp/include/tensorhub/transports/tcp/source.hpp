@@ -90,11 +90,11 @@ class source {
         staging_{std::move(staging)},
         near_{settings_of(options, path_kind::same_datacenter)},
         shared_{&shared},
-        listener_{listen_at(options, port_, Channel::name)},
+        listener_{listen_at(options, Channel::name)},
         gate_{self} {
     const std::size_t threads = options.io_threads == 0 ? 1 : options.io_threads;
     for (std::size_t i = 0; i < threads; ++i) loops_.push_back(std::make_unique<loop>());
-    watch(*loops_.front(), EPOLL_CTL_ADD, listener_.get(), EPOLLIN, listener_id);
+    watch(*loops_.front(), EPOLL_CTL_ADD, listener_.socket.get(), EPOLLIN, listener_id);
     for (const auto& each : loops_) each->thread = std::jthread{[this, &here = *each] { run(here); }};
   }
   ~source() {
@@ -105,7 +105,7 @@ class source {
   source(const source&) = delete;
   source& operator=(const source&) = delete;
 
-  [[nodiscard]] std::uint16_t port() const noexcept { return port_; }
+  [[nodiscard]] const listening_socket& listener() const noexcept { return listener_; }
   [[nodiscard]] region_table& regions() noexcept { return regions_; }
   [[nodiscard]] const region_table& regions() const noexcept { return regions_; }
 
@@ -260,11 +260,11 @@ class source {
   void accept_all(loop& here) noexcept {
     for (;;) {
       detail::unique_socket socket{
-          ::accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC)};
+          ::accept4(listener_.socket.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC)};
       if (!socket) {
         if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
           // Readers wait in the backlog until the next sweep, instead of keeping this thread busy.
-          watch(here, EPOLL_CTL_MOD, listener_.get(), 0, listener_id);
+          watch(here, EPOLL_CTL_MOD, listener_.socket.get(), 0, listener_id);
           here.listening = false;
         }
         return;
@@ -384,7 +384,7 @@ class source {
     }
     if (!here.listening && &here == loops_.front().get()) {
       here.listening = true;
-      watch(here, EPOLL_CTL_MOD, listener_.get(), EPOLLIN, listener_id);
+      watch(here, EPOLL_CTL_MOD, listener_.socket.get(), EPOLLIN, listener_id);
     }
   }
 
@@ -392,8 +392,7 @@ class source {
   const std::shared_ptr<staging_pool> staging_;
   const tcp_path near_;
   typename Channel::shared* const shared_;
-  std::uint16_t port_ = 0;
-  detail::unique_socket listener_;
+  const listening_socket listener_;
   region_table regions_;
   detail::reader_gate gate_;
   reader_seats seats_{options_.max_connections_per_reader};

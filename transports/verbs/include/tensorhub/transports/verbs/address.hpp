@@ -44,8 +44,8 @@ struct socket_address {
   [[nodiscard]] std::string host() const;
 };
 
-/// Throws `transport_failed`. The resolver has timeouts of its own: use numeric addresses.
-[[nodiscard]] socket_address resolve(const std::string& host, const std::string& port);
+/// `numeric`: a host name is refused. Otherwise the resolver has timeouts of its own. Throws `transport_failed`.
+[[nodiscard]] socket_address resolve(const std::string& host, const std::string& port, bool numeric);
 
 [[nodiscard]] std::string host_and_port(const socket_address& address, std::uint16_t port);
 
@@ -54,7 +54,7 @@ struct named_address {
   socket_address address{};
 };
 
-/// Parses an address: one entry per rail of the source. Throws `transport_failed`.
+/// Parses an address, whose hosts are numeric: one entry per rail of the source. Throws `transport_failed`.
 [[nodiscard]] std::vector<named_address> parse_address(std::string_view text);
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::transports::verbs_detail

@@ -30,8 +30,11 @@ TENSORHUB_DECL resolved_addresses resolve(const std::string& host, const std::st
   addrinfo* found = nullptr;
   const int failed = ::getaddrinfo(host.c_str(), port.c_str(), &hints, &found);
   if (failed != 0) {
-    throw error(errc::transport_failed, std::string{transport} + ": the host '" + host +
-                                            "' cannot be resolved: " + ::gai_strerror(failed));
+    throw error(errc::transport_failed,
+                std::string{transport} + ": the host '" + host + "' cannot be resolved: " +
+                    (flags & AI_NUMERICHOST ? "an address has to be numeric, unless names_in_addresses is "
+                                              "set, at the source and at its readers"
+                                            : ::gai_strerror(failed)));
   }
   return {found, &::freeaddrinfo};
 }
@@ -115,8 +118,17 @@ TENSORHUB_DECL void size_buffers(int socket, const tcp_path& path) noexcept {
               "/proc/sys/net/ipv4/tcp_rmem");
 }
 
-TENSORHUB_DECL detail::unique_socket listen_at(const tcp_options& options, std::uint16_t& bound_port,
-                                               std::string_view transport) {
+[[nodiscard]] inline std::string numeric_host(const sockaddr* address, socklen_t length,
+                                              std::string_view transport) {
+  char text[NI_MAXHOST] = {};
+  const int failed = ::getnameinfo(address, length, text, sizeof text, nullptr, 0, NI_NUMERICHOST);
+  if (failed != 0)
+    throw error(errc::transport_failed,
+                std::string{transport} + ": an address has no text: " + ::gai_strerror(failed));
+  return text;
+}
+
+TENSORHUB_DECL listening_socket listen_at(const tcp_options& options, std::string_view transport) {
   const std::string host = detail::or_loopback(options.listen_host);
   const auto addresses =
       resolve(host, std::to_string(options.listen_port), AI_PASSIVE | AI_ADDRCONFIG, transport);
@@ -136,14 +148,24 @@ TENSORHUB_DECL detail::unique_socket listen_at(const tcp_options& options, std::
     if (socket && ::bind(socket.get(), at->ai_addr, at->ai_addrlen) == 0 &&
         ::listen(socket.get(), SOMAXCONN) == 0 &&
         ::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&bound), &length) == 0) {
-      bound_port = ntohs(bound.ss_family == AF_INET6 ? reinterpret_cast<sockaddr_in6&>(bound).sin6_port
-                                                     : reinterpret_cast<sockaddr_in&>(bound).sin_port);
-      return socket;
+      const auto port = bound.ss_family == AF_INET6 ? reinterpret_cast<sockaddr_in6&>(bound).sin6_port
+                                                    : reinterpret_cast<sockaddr_in&>(bound).sin_port;
+      return {std::move(socket), numeric_host(reinterpret_cast<const sockaddr*>(&bound), length, transport),
+              ntohs(port)};
     }
     trouble = std::strerror(errno);
   }
   throw error(errc::transport_failed, std::string{transport} + ": cannot listen at " + host + ":" +
                                           std::to_string(options.listen_port) + ": " + trouble);
+}
+
+TENSORHUB_DECL std::string advertised_host(const tcp_options& options, const std::string& listening,
+                                           std::string_view transport) {
+  const std::string& named = options.advertised_host;
+  if (options.names_in_addresses) return named.empty() ? detail::or_loopback(options.listen_host) : named;
+  if (named.empty() || detail::is_every_interface(named)) return named.empty() ? listening : named;
+  const auto found = resolve(named, {}, AI_ADDRCONFIG, transport);
+  return numeric_host(found->ai_addr, found->ai_addrlen, transport);
 }
 
 TENSORHUB_DECL bool wait_ready(int socket, short events, deadline until) noexcept {
@@ -157,14 +179,14 @@ TENSORHUB_DECL bool wait_ready(int socket, short events, deadline until) noexcep
 }
 
 TENSORHUB_DECL detail::unique_socket connect_to(const std::string& address, const tcp_path& path,
-                                                deadline until, std::string_view transport) {
+                                                deadline until, std::string_view transport, bool names) {
   const std::string prefix = std::string{transport} + ": ";
   const auto where = parse_address(address, std::string{transport} + "://");
   if (!where) {
     throw error(errc::transport_failed,
                 prefix + "'" + address.substr(0, 128) + "' is not an address of this transport");
   }
-  const auto addresses = resolve(where->host, where->port, AI_ADDRCONFIG, transport);
+  const auto addresses = resolve(where->host, where->port, names ? AI_ADDRCONFIG : AI_NUMERICHOST, transport);
   std::string trouble = "no address";
   for (const addrinfo* at = addresses.get(); at != nullptr; at = at->ai_next) {
     detail::unique_socket socket{

@@ -36,10 +36,10 @@ TENSORHUB_DECL std::string socket_address::host() const {
   return ::inet_ntop(storage.ss_family, raw, text, sizeof text) != nullptr ? text : "?";
 }
 
-TENSORHUB_DECL socket_address resolve(const std::string& host, const std::string& port) {
+TENSORHUB_DECL socket_address resolve(const std::string& host, const std::string& port, bool numeric) {
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = AI_NUMERICSERV;
+  hints.ai_flags = AI_NUMERICSERV | (numeric ? AI_NUMERICHOST : 0);
   addrinfo* found = nullptr;
   const int failed = ::getaddrinfo(host.c_str(), port.empty() ? nullptr : port.c_str(), &hints, &found);
   if (failed != 0) {
@@ -75,7 +75,7 @@ TENSORHUB_DECL std::vector<named_address> parse_address(std::string_view text) {
     std::string_view host = one.substr(0, colon);
     if (host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
     if (rails.size() == most_rails) throw refusal();
-    rails.push_back({std::string{one}, resolve(std::string{host}, std::string{one.substr(colon + 1)})});
+    rails.push_back({std::string{one}, resolve(std::string{host}, std::string{one.substr(colon + 1)}, true)});
   }
   return rails;
 }

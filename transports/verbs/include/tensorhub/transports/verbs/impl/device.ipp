@@ -121,7 +121,7 @@ TENSORHUB_DECL std::vector<rail_candidate> choose_rails(rdma_event_channel& chan
                   std::to_string(options.listen_addresses.size()) + " addresses were given");
   for (const std::string& address : options.listen_addresses) {
     rail_candidate candidate;
-    candidate.address = resolve(address, {});
+    candidate.address = resolve(address, {}, false);
     if (!identify(channel, candidate))
       throw refusal("the address " + address + " belongs to no RDMA device of this machine");
     if (!fits(candidate, options)) throw refusal("the address " + address + " is not that of " + wanted);
