@@ -267,6 +267,23 @@ TEST_CASE("verbs: a reader that is cut off reads nothing more and is not let in 
   CHECK(sentence.find("has cut this process off") != std::string::npos);
 }
 
+TEST_CASE("verbs: one reader does not take all places") {
+  verbs::options options = options_of_reader();
+  options.max_connections_per_reader = 2;
+  verbs source{options, source_id};
+  verbs greedy{options_of_reader(), reader_id}, other{options_of_reader(), other_id};
+  auto queue = greedy.make_queue(1), queue_of_other = other.make_queue(1);
+  const auto first = greedy.connect(queue, source.address(), source_id, 20s);
+  const auto second = greedy.connect(queue, source.address(), source_id, 20s);
+  try {
+    const auto third = greedy.connect(queue, source.address(), source_id, 20s);
+    FAIL("a reader had a third connection of two");
+  } catch (const tensorhub::error& e) {
+    CHECK(e.sentence().find("no more connections of this worker") != std::string::npos);
+  }
+  CHECK(other.connect(queue_of_other, source.address(), source_id, 20s).usable());
+}
+
 TEST_CASE("verbs: a reader killed in the middle of its reads leaves its place to another") {
   verbs::options options = options_of_reader();
   options.max_connections = 1;

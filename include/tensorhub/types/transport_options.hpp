@@ -1,11 +1,12 @@
 #pragma once
 /// \file transport_options.hpp
-/// What a worker changes in a transport's options without knowing the transport: hosts, and the fixed port
-/// where a process starts several transports of one kind.
+/// What a worker changes in a transport's options without knowing the transport: hosts, the fixed port where a
+/// process starts several transports of one kind, and the protection domain.
 ///
 /// Thread safety: functions of values.
 
 #include <cstdint>
+#include <string>
 #include <tuple>
 
 #include "tensorhub/detail/build_mode.hpp"
@@ -28,6 +29,18 @@ template <typename Options>
 [[nodiscard]] Options on_any_port(Options options) {
   visit_options(options, [](auto& each) {
     if constexpr (requires { each.listen_port = std::uint16_t{}; }) each.listen_port = 0;
+  });
+  return options;
+}
+
+/// The same options with a protection domain for each model, where the user has named none and a fixed port
+/// does not make the models of a process share one transport.
+template <typename Options>
+[[nodiscard]] Options in_domain_of(Options options, const std::string& model) {
+  visit_options(options, [&model](auto& each) {
+    if constexpr (requires { each.protection_domain = model; }) {
+      if (each.protection_domain.empty() && each.listen_port == 0) each.protection_domain = model;
+    }
   });
   return options;
 }

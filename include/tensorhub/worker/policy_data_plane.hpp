@@ -112,7 +112,8 @@ class process_transport {
   /// The transport of a worker: one of its process if it has equal options.
   [[nodiscard]] static std::shared_ptr<process_transport> of(const worker_options& worker, options how,
                                                              incarnation self, const worker_role& role) {
-    how = reachable(with_location(std::move(how), without_device(worker.location)), worker);
+    how = in_domain_of(reachable(with_location(std::move(how), without_device(worker.location)), worker),
+                       worker.model);
     if constexpr (shared_transport<Transport> && std::equality_comparable<options>) {
       return worker.process.template share<process_transport>(
           [&](process_transport& present) { return present.admit(how, self); },

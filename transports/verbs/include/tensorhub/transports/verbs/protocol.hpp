@@ -49,6 +49,7 @@ enum class welcome_status : std::uint32_t {
   other_transport = 4,  ///< the bytes are not a hello of this transport
   overloaded = 5,       ///< no more connections, or no more queue pairs
   no_capability = 6,    ///< the source requires one, and the hello's is not valid for this reader and source
+  crowded = 7,          ///< this reader has as many connections as it may have here
 };
 
 struct welcome {

@@ -107,6 +107,7 @@ class source {
   /// Accepts or refuses a reader. Returns a refused identifier, which the caller destroys.
   [[nodiscard]] handle<rdma_cm_id> judge(const rdma_cm_event& event) noexcept;
 
+  /// Precondition: mutex_ is held.
   [[nodiscard]] welcome_status judge(const hello& greeting) noexcept;
 
   /// Takes `id` if it succeeds.
@@ -114,6 +115,7 @@ class source {
                             const welcome& answer, const hello& greeting) noexcept;
 
   const std::size_t max_connections_;
+  const std::size_t max_connections_per_reader_;
   const incarnation key_maker_;
   detail::reader_gate gate_;
   handle<rdma_event_channel> channel_;

@@ -9,6 +9,7 @@ namespace tensorhub::inline TENSORHUB_MODE::transports::verbs_detail {
 
 TENSORHUB_DECL source::source(const verbs_options& options, incarnation self)
     : max_connections_{options.max_connections},
+      max_connections_per_reader_{options.max_connections_per_reader},
       key_maker_{self},
       gate_{self},
       channel_{open_channel()},
@@ -153,7 +154,10 @@ TENSORHUB_DECL welcome_status source::judge(const hello& greeting) noexcept {
   if (greeting.magic != hello_magic) return welcome_status::other_transport;
   const auto status = detail::status_of<welcome_status>(gate_.judge(greeting, data_protocol));
   if (status != welcome_status::accepted) return status;
-  return readers_.size() < max_connections_ ? welcome_status::accepted : welcome_status::overloaded;
+  if (readers_.size() >= max_connections_) return welcome_status::overloaded;
+  const auto present = static_cast<std::size_t>(std::ranges::count_if(
+      readers_, [&](const auto& entry) { return entry.second.reader.value == greeting.reader; }));
+  return present < max_connections_per_reader_ ? welcome_status::accepted : welcome_status::crowded;
 }
 
 TENSORHUB_DECL bool source::accept(handle<rdma_cm_id>& id, const rail& on, const rdma_conn_param& asked,
