@@ -60,7 +60,8 @@ struct reference_server_statistics : catalog_statistics {
   std::uint64_t messages = 0;          ///< received and understood
   std::uint64_t bad_frames = 0;        ///< dropped: garbage, other protocol, wrong number of parts
   std::uint64_t crowded_messages = 0;  ///< dropped: too many workers on one connection
-  std::uint64_t unread_answers = 0;    ///< not sent: the connection does not take those before
+  /// Not sent: the connection does not take those before, or asks too much.
+  std::uint64_t unread_answers = 0;
   // With security only:
   std::uint64_t refused_connections = 0;  ///< with keys that are not on the allow-list
   std::uint64_t failed_handshakes = 0;    ///< no CURVE, another server's key, garbage

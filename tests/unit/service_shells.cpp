@@ -471,6 +471,25 @@ TEST_CASE("server shell: a server says what happens, at the chosen level, and en
   CHECK(told);
 }
 
+TEST_CASE(
+    "server shell: a connection that asks for large answers without an end has its share, and no more") {
+  constexpr std::size_t large = 2u << 20;
+  detail::send_budget budget;
+  const std::vector<std::byte> answer(large);
+  time_point now = steady_clock{}.now();
+  int given = 0;
+  for (; budget.may_ask("greedy", now) && given < 1'000; ++given)
+    static_cast<void>(budget.admit("greedy", answer, now));  // read at once: the message ends here
+  CHECK(given == detail::send_budget::most_bytes / large);
+  CHECK(budget.may_ask("another", now));
+  now = now + 1s;
+  CHECK(budget.may_ask("greedy", now));
+  for (given = 0; budget.may_ask("greedy", now) && given < 1'000; ++given)
+    static_cast<void>(budget.admit("greedy", answer, now));
+  CHECK(given == detail::send_budget::most_bytes / large);  // what it did not use is not saved for ever
+  CHECK(budget.admit("greedy", std::span{answer}.first(100), now).has_value());  // small answers go on
+}
+
 TEST_CASE("server shell: an epoch has the term that it was given, and random bits below") {
   const reference_server<> plain;
   CHECK(term_of(plain.epoch()) == 0);

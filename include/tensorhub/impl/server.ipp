@@ -242,8 +242,20 @@ class catalog_server::loop {
     tally_.messages.fetch_add(1, std::memory_order_relaxed);
     const bool joins = get_if<messages::join_request>(&decoded.message.body) != nullptr;
     if (guard_ && joins && !proves_itself(decoded.message, from)) return;
-    if (const route* known = remember(incarnation{decoded.message.sender}, from, joins))
-      catalog_.receive(clock_.now(), decoded.message, known->client);
+    const route* const known = remember(incarnation{decoded.message.sender}, from, joins);
+    if (known == nullptr) return;
+    const time_point now = clock_.now();
+    if (may_have_a_large_answer(decoded.message.body) && !budget_.may_ask(from, now)) {
+      tally_.unread.fetch_add(1, std::memory_order_relaxed);
+      return;
+    }
+    catalog_.receive(now, decoded.message, known->client);
+  }
+  [[nodiscard]] static bool may_have_a_large_answer(const messages::message& body) noexcept {
+    return get_if<messages::describe_request>(&body) != nullptr ||
+           get_if<messages::list_request>(&body) != nullptr ||
+           get_if<messages::stuck_request>(&body) != nullptr ||
+           get_if<messages::why_request>(&body) != nullptr;
   }
 
   /// A join shows that the incarnation belongs to the connection's key. False: it does not, and the message
@@ -407,7 +419,7 @@ class catalog_server::loop {
   bool send(std::string_view to, const messages::envelope& message) {
     if (!may_serve()) return true;
     try {
-      auto frame = budget_.admit(to, encoder_.encode(message));
+      auto frame = budget_.admit(to, encoder_.encode(message), clock_.now());
       if (frame && socket_.send(zmq::const_buffer{to.data(), to.size()},
                                 zmq::send_flags::sndmore | zmq::send_flags::dontwait)) {
         static_cast<void>(socket_.send(*frame, zmq::send_flags::dontwait));

@@ -43,26 +43,39 @@ inline constexpr int server_io_threads = 2;
 /// `most_heard_bytes` at most.
 [[nodiscard]] zmq::socket_t bounded_socket(zmq::context_t& context, zmq::socket_type type);
 
-/// The bytes that wait for the connections of a router: somebody may ask for large answers, and read none.
+/// Large answers of a router, by connection: somebody may ask for many, and read none, or ask for one after the
+/// other, so that nothing else is done.
 ///
-/// ZeroMQ frees a message when it has handed it to the network, and a large frame counts until then. Small
-/// ones, which `most_unsent` bounds well enough, do not count.
+/// ZeroMQ frees a message when it has handed it to the network, and a large frame counts as waiting until then.
+/// Small ones, which `most_unsent` bounds well enough, do not count.
 class send_budget {
  public:
   /// 128 KiB for each worker that a connection may speak for.
   static constexpr std::size_t most_bytes = 32u << 20;
   static constexpr std::size_t small_bytes = 4096;
 
+  /// What a connection is answered in a second, in the long run; `most_bytes` at once.
+  static constexpr std::size_t bytes_per_second = 64u << 20;
+
+  /// Whether a question of this connection, whose answer may be large, is worth working on now. False: it was
+  /// answered more than its share.
+  [[nodiscard]] bool may_ask(std::string_view connection, time_point now);
+
   /// The frame as a message; empty: too much waits for this connection already. One frame is always taken,
   /// whatever its size.
   [[nodiscard]] std::optional<zmq::message_t> admit(std::string_view connection,
-                                                    std::span<const std::byte> frame);
+                                                    std::span<const std::byte> frame, time_point now);
 
  private:
   using tally = std::atomic<std::size_t>;
+  struct account {
+    std::shared_ptr<tally> waiting = std::make_shared<tally>(0);  ///< messages keep it, too
+    std::int64_t left = most_bytes;                               ///< below zero: it was answered too much
+    time_point as_of{};
+    void refill(time_point now) noexcept;
+  };
 
-  /// Messages keep their connection's tally, even if the connection has none here any more.
-  std::unordered_map<std::string, std::weak_ptr<tally>> waiting_;
+  std::unordered_map<std::string, account> accounts_;  ///< of connections with large answers
   std::size_t prune_at_ = 64;
 };
 

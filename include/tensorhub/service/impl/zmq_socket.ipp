@@ -51,21 +51,40 @@ TENSORHUB_DECL zmq::socket_t bounded_socket(zmq::context_t& context, zmq::socket
   return socket;
 }
 
+TENSORHUB_DECL void send_budget::account::refill(time_point now) noexcept {
+  const double seconds = to_seconds(now - as_of);
+  as_of = now;
+  const double earned = std::min(seconds * double{bytes_per_second}, 2.0 * most_bytes);
+  left = std::min(left + static_cast<std::int64_t>(earned), std::int64_t{most_bytes});
+}
+
+TENSORHUB_DECL bool send_budget::may_ask(std::string_view connection, time_point now) {
+  const auto found = accounts_.find(std::string{connection});
+  if (found == accounts_.end()) return true;
+  found->second.refill(now);
+  return found->second.left > 0;
+}
+
 TENSORHUB_DECL std::optional<zmq::message_t> send_budget::admit(std::string_view connection,
-                                                                std::span<const std::byte> frame) {
+                                                                std::span<const std::byte> frame,
+                                                                time_point now) {
   if (frame.size() <= small_bytes) return zmq::message_t{frame.data(), frame.size()};
   struct counted_frame {
     std::shared_ptr<tally> counts;
     std::unique_ptr<std::byte[]> bytes;
     std::size_t size;
   };
-  if (waiting_.size() >= prune_at_) {
-    std::erase_if(waiting_, [](const auto& entry) { return entry.second.expired(); });
-    prune_at_ = 2 * waiting_.size() + 64;
+  if (accounts_.size() >= prune_at_) {
+    for (auto& [name, each] : accounts_) each.refill(now);
+    std::erase_if(accounts_, [](const auto& entry) {
+      return entry.second.left == std::int64_t{most_bytes} && entry.second.waiting->load() == 0;
+    });
+    prune_at_ = 2 * accounts_.size() + 64;
   }
-  std::weak_ptr<tally>& known = waiting_[std::string{connection}];
-  std::shared_ptr<tally> counts = known.lock();
-  if (!counts) known = counts = std::make_shared<tally>(0);
+  account& known = accounts_[std::string{connection}];
+  known.refill(now);
+  known.left -= static_cast<std::int64_t>(frame.size());
+  const auto& counts = known.waiting;
   const std::size_t present = counts->load(std::memory_order_relaxed);
   if (present > 0 && present + frame.size() > most_bytes) return std::nullopt;
   auto held = std::make_unique<counted_frame>(

@@ -91,7 +91,8 @@ struct listening_socket {
 /// Opens a non-blocking connection. Throws `transport_failed` or `timed_out`. `names`: the host may be a name;
 /// the resolver does not know `until`.
 [[nodiscard]] detail::unique_socket connect_to(const std::string& address, const tcp_path& path,
-                                               deadline until, std::string_view transport, bool names);
+                                               deadline until, std::string_view transport = "tcp",
+                                               bool names = false);
 
 /// Makes closing the socket drop unsent bytes and reset the connection.
 void abort_on_close(int socket) noexcept;
