@@ -38,10 +38,11 @@ enum class scheme : std::size_t { mesh, star };
 
 struct process_settings {
   std::string replica{};
-  std::string datacenter{};  ///< empty: all on one host. The server of the star is not told: no seeds there
+  std::string datacenter{};  ///< the server of the star is not told: no seeds there
   std::uint64_t bytes = 0;
   bool traced = false;
   std::size_t far_window_chunks = tensorhub::worker_options{}.far_window_chunks;
+  bool own_host = false;  ///< as far as the schedulers know
 };
 
 /// How a process reaches the others.
@@ -98,7 +99,7 @@ struct owner {
     out.replica = settings.replica;
     out.far_window_chunks = settings.far_window_chunks;
     if (which == static_cast<std::size_t>(scheme::mesh)) out.location.datacenter = settings.datacenter;
-    if (!settings.datacenter.empty()) out.location.host = settings.replica;
+    if (settings.own_host) out.location.host = settings.replica;
     return out;
   }
   template <typename Worker>

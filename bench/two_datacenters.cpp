@@ -36,7 +36,9 @@ struct world {
   bench::basic_cluster<data_path> all;
 
   explicit world(std::uint64_t bytes, std::size_t window = window_chunks)
-      : all{{{"here-trainer", "here", bytes}}, readers(bytes, window), [this](const process_settings& who) {
+      : all{{{.replica = "here-trainer", .datacenter = "here", .bytes = bytes, .own_host = true}},
+            readers(bytes, window),
+            [this](const process_settings& who) {
               data_path::options out;
               out.here.datacenter = who.datacenter;  // also where the reference server is not told
               if (who.datacenter == "there") std::get<throttled<tcp>::options>(out.members).receiving = path;
@@ -45,9 +47,9 @@ struct world {
   static std::vector<process_settings> readers(std::uint64_t bytes, std::size_t window) {
     std::vector<process_settings> out;
     for (std::size_t i = 0; i < readers_here; ++i)
-      out.push_back({"here-" + std::to_string(i), "here", bytes, false, window});
+      out.push_back({"here-" + std::to_string(i), "here", bytes, false, window, true});
     for (std::size_t i = 0; i < readers_there; ++i)
-      out.push_back({"there-" + std::to_string(i), "there", bytes, false, window});
+      out.push_back({"there-" + std::to_string(i), "there", bytes, false, window, true});
     return out;
   }
 };

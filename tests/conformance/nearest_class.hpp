@@ -11,10 +11,11 @@
 
 namespace tensorhub::inline TENSORHUB_MODE::testing {
 
-/// A source is chosen whenever a candidate has a credit left, or may be displaced. Of those that may be
+/// A reader that is served on its host gets nobody else. Otherwise a source is chosen whenever a candidate has a
+/// credit left, or may be displaced. Of those that may be
 /// chosen, none is in a nearer class, but that the last sources of a reader come from outside of its rack
 /// where they can; within the class none has a credit while the chosen one has not, and none has fewer
-/// leases, a publisher counting behind all others.
+/// leases, a publisher counting behind all others; but on the own host those that have every chunk come first.
 template <scheduler S>
 violations nearest_class_is_chosen() {
   violations seen;
@@ -29,6 +30,10 @@ violations nearest_class_is_chosen() {
       return !is_full(c) || call.query.may_displace;
     };
     const source_choice choice = policy.choose(call.query, call.candidates);
+    if (call.query.served_on_host) {
+      seen.require(!choice.index, "a relay was chosen on a host (seed " + std::to_string(seed) + ")");
+      continue;
+    }
     if (!choice.index) {
       seen.require(std::ranges::none_of(call.candidates, is_possible),
                    "nobody is chosen (seed " + std::to_string(seed) + ")");
@@ -49,6 +54,13 @@ violations nearest_class_is_chosen() {
       seen.require(is_full(other) || !is_full(chosen),
                    "a free one of the same class was there (seed " + std::to_string(seed) + ")");
       if (is_full(other) != is_full(chosen)) continue;
+      const auto is_partial_here = [&](const source_candidate& c) {
+        return locality_between(*call.query.place, *c.place) == locality::same_host &&
+               c.chunks_held < c.chunks;
+      };
+      seen.require(is_partial_here(other) || !is_partial_here(chosen),
+                   "one of the same host that has everything was there (seed " + std::to_string(seed) + ")");
+      if (is_partial_here(other) != is_partial_here(chosen)) continue;
       seen.require(other.publisher || !chosen.publisher,
                    "a publisher was not relieved (seed " + std::to_string(seed) + ")");
       seen.require(other.publisher != chosen.publisher || other.leases >= chosen.leases,

@@ -101,6 +101,26 @@ TEST_CASE("nearest_source: host, then rack, then datacenter, then elsewhere, wha
   CHECK_FALSE(policy.choose(call.query, call.candidates).index);
 }
 
+TEST_CASE(
+    "nearest_source: on the own host everything from a worker that has it, trainer or not, and no relays") {
+  const location here{.datacenter = "d", .host = "h"};
+  scheduler_call call;
+  call.read_from(incarnation{9}, here);
+  source_candidate half = candidate(1);
+  half.chunks_held = 32;
+  call.offer(half, here);
+  call.offer(candidate(2, 3, true), here);
+  nearest_source policy{{.most = {4, 4}}};
+  CHECK(policy.choose(call.query, call.candidates).index == 1);
+  call.query.sources_held = call.query.sources_nearby = 1;
+  call.query.served_on_host = true;
+  CHECK_FALSE(policy.choose(call.query, call.candidates).index);
+  call.query.served_on_host = false;  // it has run out of new chunks
+  CHECK(policy.choose(call.query, call.candidates).index == 1);
+  call.candidates[1].leases = 4;
+  CHECK(policy.choose(call.query, call.candidates).index == 0);
+}
+
 TEST_CASE("nearest_source relieves the trainer as soon as a rollout is as near and has a credit") {
   scheduler_call call;
   call.read_from(incarnation{9}, {.datacenter = "d"});

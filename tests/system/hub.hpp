@@ -92,6 +92,7 @@ struct weights {
   options.model = "policy";
   options.replica = std::move(replica);
   options.shard = shard;
+  options.location.host = options.replica;  // each one a machine of its own, as far as the scheduler knows
   options.join_timeout = 10s;
   options.connect_timeout = 3s;
   return options;

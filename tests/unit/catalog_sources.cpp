@@ -56,6 +56,31 @@ TEST_CASE("catalog: a reader that shows what it receives is a source at once") {
   CHECK(s.is_upstream(s.b, s.a));
 }
 
+TEST_CASE(
+    "catalog: readers on the trainer's host read from it alone; others from all, and those on the host too") {
+  driver<> server{{}, nearest_source{}};
+  const location here{.datacenter = "d", .host = "h1"};
+  const incarnation trainer = server.join_at(1, "trainer", here);
+  const incarnation a = server.join_at(2, "rollout-a", here);
+  const incarnation b = server.join_at(3, "rollout-b", here);
+  const incarnation far = server.join_at(4, "rollout-c", {.datacenter = "d", .host = "h2"});
+  REQUIRE(server.publish(trainer, 1).ok());
+  server.clear();
+  for (const incarnation each : {a, b}) {
+    const auto sources = server.start_shown(each);
+    REQUIRE(sources.size() == 1);
+    CHECK(sources[0].source == trainer);
+  }
+  CHECK_FALSE(server.push<messages::reassign_push>(a).has_value());
+  CHECK(server.start_shown(far).size() == 3);
+  CHECK_FALSE(server.push<messages::reassign_push>(a).has_value());
+  const auto more = server.stall(a).sources;  // one that is on its host is not always fast
+  REQUIRE(more.size() == 2);
+  CHECK(more[0].source == b);
+  CHECK(more[1].source == far);
+  server.check_rules();
+}
+
 TEST_CASE("catalog: a reader that does not show what it receives is no source before it has finished") {
   scene s;
   const auto first = s.server.start_update(s.a);

@@ -43,7 +43,9 @@ struct source_query {
   shard_of shard{};
   std::uint32_t sources_held = 0;    ///< zero: the query is for its upstream
   std::uint32_t sources_nearby = 0;  ///< how many of these are on its host or in its rack
-  bool may_displace = false;         ///< the reader may displace another reader of a source
+  /// One of these is on its host and has every chunk, and the reader has not run out of new chunks.
+  bool served_on_host = false;
+  bool may_displace = false;  ///< the reader may displace another reader of a source
 };
 
 /// One worker that could serve the reader. The catalog offers only workers that hold or are receiving the

@@ -3,7 +3,7 @@
 /// The default scheduler: chooses the least loaded source of the nearest class, and a trainer only if no
 /// rollout is as good.
 ///
-/// Order of comparison: locality class, has a credit left, publisher last, leases, spot last, fewer missing
+/// Order of comparison: locality class, has a credit left, on the own host has every chunk, publisher last, leases, spot last, fewer missing
 /// chunks, then the order of the candidates. If no worker in the nearest class has a credit left, the new
 /// reader displaces a reader of a source in that class. The graph of sources and readers therefore stays a
 /// random graph in which every worker has `sources` sources and `credits` readers, however the readers
@@ -12,6 +12,10 @@
 ///
 /// At least one source of each reader is outside its rack, if there is one: otherwise few links would feed
 /// the whole rack.
+///
+/// On its own host a reader needs no link of the network: there it reads from a worker that has every chunk, the
+/// publisher or not, and from nobody else, because relays would cost processor time and memory bandwidth only.
+/// The readers beyond that worker's credits trade with each other, as elsewhere.
 
 #include <tuple>
 
@@ -26,8 +30,9 @@ class nearest_source {
     const locality distance = locality_between(*query.place, *c.place);
     const bool is_too_near = enough_nearby && distance < locality::same_datacenter;
     const bool is_full = c.leases >= most_.credits;
-    return std::tuple{
-        is_too_near, distance, is_full, c.publisher, c.leases, c.spot, c.chunks - c.chunks_held};
+    const bool is_partial_here = distance == locality::same_host && c.chunks_held < c.chunks;
+    return std::tuple{is_too_near, distance, is_full, is_partial_here,
+                      c.publisher, c.leases, c.spot,  c.chunks - c.chunks_held};
   }
 
  public:
@@ -44,6 +49,7 @@ class nearest_source {
 
   [[nodiscard]] source_choice choose(const source_query& query,
                                      std::span<const source_candidate> candidates) noexcept {
+    if (query.served_on_host) return {std::nullopt, "reads from its own host, where no link is scarce"};
     const bool enough_nearby = query.sources_held > 0 && query.sources_nearby + 1 >= most_.sources;
     std::optional<std::size_t> best;
     bool best_is_free = false;

@@ -39,6 +39,7 @@ struct asker {
   const location* place = nullptr;
   std::uint32_t sources_held = 0;
   std::uint32_t sources_nearby = 0;
+  bool served_on_host = false;
   operation_counter operation{};
 };
 
@@ -144,6 +145,7 @@ class choosing {
     query.shard = {asking.shard, asking.replica->model->shards};
     query.sources_held = upstream ? 0 : std::max<std::uint32_t>(1, asking.sources_held);
     query.sources_nearby = asking.sources_nearby;
+    query.served_on_host = !upstream && asking.served_on_host;
     query.may_displace = may_displace;
     const auto offered = static_cast<std::uint32_t>(candidates_.size());
     for (std::size_t tries = 0; tries <= offered; ++tries) {

@@ -76,6 +76,11 @@ class leases {
     }
   }
 
+  /// The reader's sources have no new chunks for it: the nearest ones are not enough for this version.
+  static void note_stall(const operation_state& operation, worker_state& reader) noexcept {
+    reader.as_reader.stalled_for = operation.version;
+  }
+
   /// Helps a reader whose sources have no new chunks for it: if `grow` has found none (`told` is empty),
   /// takes a source back from a reader without progress and grants it to this one.
   void relieve(const operation_state& operation, worker_state& reader,
@@ -337,7 +342,7 @@ class leases {
 
   [[nodiscard]] asker asker_of(const operation_state& operation, std::uint32_t shard,
                                worker_state* reader) const {
-    asker out{operation.replica, operation.version, shard, reader, {}, 0, 0, operation.counter};
+    asker out{operation.replica, operation.version, shard, reader, {}, 0, 0, false, operation.counter};
     out.place = reader != nullptr ? &reader->place : place_of(*operation.replica);
     if (reader == nullptr) return out;
     for (const lease_id id : reader->as_reader.leases) {
@@ -345,8 +350,12 @@ class leases {
       if (!lease.lasts() || lease.operation != operation.counter) continue;
       ++out.sources_held;
       const worker_state* source = core_.find(lease.source);
-      if (source != nullptr && locality_between(*out.place, source->place) < locality::same_datacenter)
-        ++out.sources_nearby;
+      if (source == nullptr) continue;
+      const locality distance = locality_between(*out.place, source->place);
+      if (distance < locality::same_datacenter) ++out.sources_nearby;
+      if (distance == locality::same_host && source->as_source.offered == offer::complete &&
+          reader->as_reader.stalled_for != operation.version)
+        out.served_on_host = true;
     }
     return out;
   }

@@ -148,8 +148,9 @@ struct reader_state {
   operation_counter operation{};     ///< the last update for which it was given sources
   worker_state* upstream = nullptr;  ///< source of its upstream lease
   lease_id upstream_lease{};
-  mutable chain_node chain;     ///< follows `upstream` while it receives
-  version_number hungry_for{};  ///< the version whose version_state::hungry contains it
+  mutable chain_node chain;      ///< follows `upstream` while it receives
+  version_number hungry_for{};   ///< the version whose version_state::hungry contains it
+  version_number stalled_for{};  ///< the version of which its sources once had no new chunks for it
   std::deque<decision_state> decisions{};
 };
 
