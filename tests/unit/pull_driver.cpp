@@ -156,8 +156,7 @@ class reader_process {
         shape_{shape} {
     bytes.add_to(memory_);
     memory_.register_all(shape_);
-    driver =
-        std::make_unique<driver_type>(transport_, shape_, memory_.places(), seed, 17, options, callbacks());
+    driver = std::make_unique<driver_type>(lanes_, shape_, memory_.places(), seed, 17, options, callbacks());
   }
   ~reader_process() { end(); }
   reader_process(const reader_process&) = delete;
@@ -243,6 +242,7 @@ class reader_process {
     driver->stop();
   }
   gated_transport transport_;
+  lane_pool<gated_transport> lanes_{transport_};
   shard_memory<gated_transport, host_memory> memory_;
   layout shape_;
   std::future<bool> running_;

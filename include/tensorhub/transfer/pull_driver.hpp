@@ -2,8 +2,9 @@
 /// \file pull_driver.hpp
 /// Runs a `pull` over a transport: a thin shell between the pure state machine and one-sided reads.
 ///
-/// `run` works in the calling thread and in `lanes - 1` more threads. Each lane has its own queue, endpoints
-/// and scratch memory. A lane digests each chunk right after the chunk has arrived, while the bytes are in
+/// `run` works in the calling thread and in `lanes - 1` more threads, but no more than the shard has chunks. Each
+/// lane has its own queue, endpoints and scratch memory, which it keeps for the next update (lane_pool.hpp). A lane
+/// digests each chunk right after the chunk has arrived, while the bytes are in
 /// the cache of the core that received them. All lanes share one `pull` under one mutex; the mutex is held
 /// for decisions only, never while the bytes of a chunk are read or digested. `pull_contacts` decides which
 /// lane connects to which source.
@@ -34,6 +35,7 @@
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/transfer/chunk_digests.hpp"
+#include "tensorhub/transfer/lane_pool.hpp"
 #include "tensorhub/transfer/pull.hpp"
 #include "tensorhub/transfer/pull_contacts.hpp"
 #include "tensorhub/transfer/pull_report.hpp"
@@ -80,10 +82,11 @@ class pull_driver {
   };
 
   /// Borrows all arguments; `places` has one entry per layout segment.
-  pull_driver(Transport& transport, const layout& shape, std::span<const segment_place<region_type>> places,
-              std::uint64_t digest_seed, chunk_index first_chunk, pull_driver_options options,
-              callbacks handlers)
-      : transport_{&transport},
+  pull_driver(lane_pool<Transport>& lanes, const layout& shape,
+              std::span<const segment_place<region_type>> places, std::uint64_t digest_seed,
+              chunk_index first_chunk, pull_driver_options options, callbacks handlers)
+      : lanes_{&lanes},
+        transport_{&lanes.through()},
         layout_{&shape},
         places_{places},
         offsets_{control_offsets::of(shape)},
@@ -92,7 +95,8 @@ class pull_driver {
         handlers_{std::move(handlers)},
         core_{shape, with_window(options), first_chunk},
         contacts_{core_, options.contacts} {
-    options_.lanes = std::max<std::size_t>(1, options_.lanes);
+    options_.lanes =
+        std::clamp<std::size_t>(options_.lanes, 1, std::max<std::size_t>(1, shape.chunk_count()));
     total_bytes_ = shape.bytes();
     look_bytes_ = core_.map_bytes();
   }
@@ -177,15 +181,17 @@ class pull_driver {
     source_slot slot = 0;
     channel_id id = 0;
     std::optional<endpoint_type> endpoint{};
+    /// Set: the endpoint is an earlier update's, and has not been seen to work in this one. When it was last asked.
+    time_point reused{};
+    bool is_stale = false;        ///< such an endpoint had ended: another one has to be made
     std::size_t look = 0;         ///< the lane's scratch slot that receives the channel's headers and maps
     std::size_t outstanding = 0;  ///< reads that have not completed
   };
   /// Scratch memory: one whole control block, followed by slots for headers and maps, one per channel.
   struct lane_state {
     lane_id number = 0;
-    queue_type queue;
-    std::vector<std::uint64_t> scratch;
-    std::vector<region_type> scratch_region{};
+    typename lane_pool<Transport>::lane& own;
+    queue_type& queue;
     std::vector<std::size_t> free_looks{};
     std::deque<channel_record> channels{};
     bool block_pending = false;
@@ -227,14 +233,17 @@ class pull_driver {
   }
 
   void lane(lane_id number) {
-    lane_state self{number,
-                    transport_->make_queue(options_.window_chunks + options_.rules.far_window_chunks +
-                                           looks_per_lane + 1),
-                    std::vector<std::uint64_t>((look_offset(looks_per_lane)) / 8)};
+    auto borrowed =
+        lanes_->borrow(options_.window_chunks + options_.rules.far_window_chunks + looks_per_lane + 1,
+                       look_offset(looks_per_lane) / 8);
+    lane_state self{number, *borrowed, borrowed->queue()};
     for (std::size_t look = looks_per_lane; look > 0; --look) self.free_looks.push_back(look - 1);
-    const memory_range scratch{std::as_writable_bytes(std::span{self.scratch}).data(),
-                               self.scratch.size() * 8};
-    self.scratch_region = transport_->register_memory(std::span{&scratch, 1}, region_access::local_write);
+    work(self);
+    leave(self);
+    lanes_->give_back(std::move(borrowed));
+  }
+
+  void work(lane_state& self) {
     {
       const std::lock_guard lock{mutex_};
       queues_.push_back(&self.queue);
@@ -258,13 +267,27 @@ class pull_driver {
       const bool ended = report(self);
       if (!posted && count == 0 && !ended && !tries_again) self.queue.wait(time_to_wait(self));
     }
+  }
+
+  /// Keeps the endpoints that are at rest, and ends the reads of the others.
+  void leave(lane_state& self) {
     {
       const std::lock_guard lock{mutex_};
-      for (const channel_record& channel : self.channels) {
-        if (channel.endpoint) note_path(channel.slot, *channel.endpoint);
+      for (channel_record& channel : self.channels) {
+        if (!channel.endpoint) continue;
+        note_path(channel.slot, *channel.endpoint);
+        if (channel.outstanding == 0 && !core_.is_lost(channel.slot)) keep(self, channel);
       }
     }
-    self.channels.clear();  // endpoints end their outstanding reads; destroying the queue makes that final
+    self.channels.clear();
+    std::array<completion, 16> ended;
+    while (self.queue.outstanding() > 0 && self.queue.poll(ended) > 0) {
+    }
+  }
+  void keep(lane_state& self, channel_record& channel) {
+    const pull_target& target = sources_[channel.slot].target;
+    self.own.keep({target.address.text, target.facts.holder, options_.reader}, *std::move(channel.endpoint));
+    channel.endpoint.reset();
   }
 
   [[nodiscard]] bool finished() const {
@@ -287,6 +310,8 @@ class pull_driver {
 
   /// Connects to sources that are new to this lane. Returns true if an attempt failed and will be repeated.
   bool open_channels(lane_state& self) {
+    for (channel_record& channel : self.channels)
+      if (channel.is_stale) connect_again(self, channel);
     for (;;) {
       std::optional<pull_contacts::attempt> attempt;
       pull_target target;
@@ -298,14 +323,18 @@ class pull_driver {
         target = sources_[attempt->slot].target;
       }
       try {
-        endpoint_type made = connect_as(options_.reader, *transport_, self.queue, target.address,
-                                        target.facts.holder, attempt->patience);
+        auto kept = self.own.take({target.address.text, target.facts.holder, options_.reader});
+        const bool is_kept = kept.has_value();
+        endpoint_type made = is_kept ? *std::move(kept)
+                                     : connect_as(options_.reader, *transport_, self.queue, target.address,
+                                                  target.facts.holder, attempt->patience);
         const std::lock_guard lock{mutex_};
         self.channels.emplace_back();
         channel_record& channel = self.channels.back();
         channel.slot = attempt->slot;
         channel.id = contacts_.made(self.number, *attempt);
         channel.endpoint.emplace(std::move(made));
+        if (is_kept) channel.reused = now();
         channel.look = self.free_looks.back();
         self.free_looks.pop_back();
         note_path(channel.slot, *channel.endpoint);
@@ -316,6 +345,46 @@ class pull_driver {
         wake_all();
         if (again) return true;
       }
+    }
+  }
+
+  /// Gives back a task of an endpoint that had ended before this update. False: it had not, as far as anybody
+  /// knows.
+  bool give_back_stale(lane_state& self, channel_record& channel, const pull_task& task,
+                       completion_status status) {
+    const bool ends = status == completion_status::peer_lost || status == completion_status::cut_off;
+    const bool is_stale = channel.reused != time_point{} && ends && now() - channel.reused < soon;
+    if (!is_stale) {
+      channel.reused = {};
+      return false;
+    }
+    if (task.kind == pull_task::kind_type::block) self.block_pending = false;
+    const std::lock_guard lock{mutex_};
+    if (!core_.is_lost(channel.slot)) core_.not_posted(channel.id, task);
+    if (channel.outstanding > 0) return true;
+    channel.endpoint.reset();
+    channel.is_stale = true;
+    return true;
+  }
+  void connect_again(lane_state& self, channel_record& channel) {
+    channel.is_stale = false;
+    channel.reused = {};
+    pull_target target;
+    {
+      const std::lock_guard lock{mutex_};
+      target = sources_[channel.slot].target;
+      if (core_.is_lost(channel.slot) || core_.is_idle(channel.slot))
+        return self.free_looks.push_back(channel.look);
+    }
+    try {
+      channel.endpoint.emplace(connect_as(options_.reader, *transport_, self.queue, target.address,
+                                          target.facts.holder, options_.contacts.connect_timeout));
+    } catch (const error& e) {
+      self.free_looks.push_back(channel.look);
+      const std::lock_guard lock{mutex_};
+      core_.lose_source(channel.slot, e.code() == errc::timed_out ? errc::timed_out : errc::source_lost,
+                        "connecting: " + e.sentence());
+      wake_all();
     }
   }
 
@@ -337,7 +406,7 @@ class pull_driver {
     bool posted = false;
     for (std::size_t i = 0; i < self.channels.size(); ++i) {
       channel_record& channel = self.channels[i];
-      while (channel.endpoint) {
+      while (channel.endpoint && (channel.reused == time_point{} || channel.endpoint->usable())) {
         std::optional<pull_task> task;
         const remote_region* from = nullptr;
         {
@@ -360,6 +429,7 @@ class pull_driver {
           core_.not_posted(channel.id, *task);
           break;
         }
+        if (channel.reused != time_point{} && channel.outstanding == 0) channel.reused = now();
         ++channel.outstanding;
         if (task->kind == pull_task::kind_type::block) self.block_pending = true;
         if (handlers_.traced && task->kind == pull_task::kind_type::chunk) self.posted[task->chunk] = now();
@@ -372,7 +442,7 @@ class pull_driver {
   [[nodiscard]] post_result post(lane_state& self, std::size_t channel, const pull_task& task,
                                  const remote_region& from) {
     endpoint_type& endpoint = *self.channels[channel].endpoint;
-    const auto& scratch = self.scratch_region.front();
+    const auto& scratch = self.own.scratch_region();
     const request_id id = pack(channel, task);
     const std::uint64_t look = look_offset(self.channels[channel].look);
     switch (task.kind) {
@@ -400,8 +470,9 @@ class pull_driver {
     channel_record& channel = self.channels[done.id >> 48];
     const auto kind = static_cast<pull_task::kind_type>((done.id >> chunk_bits) & 3u);
     const chunk_index chunk = done.id & ((1ull << chunk_bits) - 1);
-    const auto scratch = std::as_bytes(std::span{self.scratch});
+    const auto scratch = self.own.scratch();
     if (--channel.outstanding == 0 && !channel.endpoint) self.free_looks.push_back(channel.look);
+    if (channel.endpoint && give_back_stale(self, channel, {kind, chunk}, done.status)) return;
     switch (kind) {
       case pull_task::kind_type::chunk: {
         digest128 digest;
@@ -520,8 +591,11 @@ class pull_driver {
       for (channel_record& channel : self.channels) {
         const bool is_over = core_.is_lost(channel.slot) || core_.is_idle(channel.slot);
         if (!channel.endpoint || !is_over) continue;
-        if (channel.outstanding == 0) self.free_looks.push_back(channel.look);
         note_path(channel.slot, *channel.endpoint);
+        if (channel.outstanding == 0) {
+          self.free_looks.push_back(channel.look);
+          if (!core_.is_lost(channel.slot)) keep(self, channel);
+        }
         channel.endpoint.reset();
         ended = true;
       }
@@ -552,8 +626,11 @@ class pull_driver {
   }
 
   static constexpr duration idle_wait = std::chrono::milliseconds{100};
+  /// The end of a connection is noticed at once; a source that says nothing for longer is lost.
+  static constexpr duration soon = std::chrono::milliseconds{500};
   static constexpr std::size_t looks_per_lane = limits::sources;
 
+  lane_pool<Transport>* lanes_;
   Transport* transport_;
   const layout* layout_;
   std::span<const segment_place<region_type>> places_;

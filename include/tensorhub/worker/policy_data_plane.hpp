@@ -37,6 +37,7 @@
 #include "tensorhub/policy/integrity/xxh3_128.hpp"
 #include "tensorhub/service/guarding.hpp"
 #include "tensorhub/transfer/digest_table.hpp"
+#include "tensorhub/transfer/lane_pool.hpp"
 #include "tensorhub/transfer/parallel_copy.hpp"
 #include "tensorhub/transfer/pull_driver.hpp"
 #include "tensorhub/transfer/tensor_memory.hpp"
@@ -55,10 +56,10 @@ class policy_transfer final : public transfer {
   using driver_type = pull_driver<Transport, Integrity>;
   using place_type = segment_place<typename Transport::memory_region>;
 
-  policy_transfer(Transport& through, const layout& shape, std::span<const place_type> places,
+  policy_transfer(lane_pool<Transport>& lanes, const layout& shape, std::span<const place_type> places,
                   std::uint64_t seed, chunk_index first_chunk, pull_driver_options how,
                   typename driver_type::callbacks handlers)
-      : driver_{through, shape, places, seed, first_chunk, how, std::move(handlers)} {}
+      : driver_{lanes, shape, places, seed, first_chunk, how, std::move(handlers)} {}
 
   bool run() override { return driver_.run(); }
   void stop() override { driver_.stop(); }
@@ -238,7 +239,7 @@ class policy_data_plane final : public data_plane {
     how.rules.open = order.open;
     how.reader = self_;
     auto begun = std::make_unique<policy_transfer<Transport, Integrity>>(
-        transport_, *shape_, memory_.shard().places(), seed_of(order.version),
+        lanes_, *shape_, memory_.shard().places(), seed_of(order.version),
         first_chunk_of(order.ordinal, shape_->chunk_count()), how, wired(order, std::move(events)));
     for (pull_target& source : order.sources) begun->add_source(std::move(source));
     memory_.shard().expect();
@@ -342,6 +343,7 @@ class policy_data_plane final : public data_plane {
   Transport& transport_;
   std::atomic<incarnation> self_;
   worker_memory<Transport, Memory> memory_;
+  lane_pool<Transport> lanes_{transport_};
   const layout* shape_ = nullptr;
   std::uint64_t fill_seed_ = 0;    ///< of the open version
   std::vector<digest128> filled_;  ///< its digests so far

@@ -1,0 +1,129 @@
+#pragma once
+/// \file lane_pool.hpp
+/// What the lanes of a worker's updates keep from one update to the next: queues, scratch memory, and connections
+/// to sources.
+///
+/// A lane is borrowed for one update, and given back when none of its reads is outstanding. A connection is kept
+/// with the lane that made it, under the names of both ends; nobody looks at it until the next update, so that it
+/// may have ended meanwhile. At most `most_kept` connections of a lane are kept, the latest ones, and none that was
+/// not used for `kept_for`.
+///
+/// Thread safety: any thread may borrow and give back; a borrowed lane belongs to its borrower.
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tensorhub/concepts/transport.hpp"
+#include "tensorhub/detail/build_mode.hpp"
+#include "tensorhub/types/ids.hpp"
+#include "tensorhub/types/memory.hpp"
+
+namespace tensorhub::inline TENSORHUB_MODE {
+
+/// Both ends of a connection. The capability is not among them: a connection lasts as long as its ends want it.
+struct connection_ends {
+  std::string address{};
+  incarnation source{};
+  incarnation reader{};
+  bool operator==(const connection_ends&) const = default;
+};
+
+template <transport Transport>
+class lane_pool {
+ public:
+  static constexpr std::size_t most_kept = 8;
+  static constexpr std::chrono::minutes kept_for{2};
+
+  class lane {
+   public:
+    using endpoint_type = typename Transport::endpoint;
+
+    /// Throws what the transport throws.
+    lane(Transport& through, std::size_t depth, std::size_t scratch_words)
+        : queue_{through.make_queue(depth)}, scratch_(scratch_words) {
+      const memory_range range{std::as_writable_bytes(std::span{scratch_}).data(), scratch_.size() * 8};
+      scratch_region_ = through.register_memory(std::span{&range, 1}, region_access::local_write);
+      kept_.reserve(most_kept);
+    }
+
+    [[nodiscard]] typename Transport::queue& queue() noexcept { return queue_; }
+    [[nodiscard]] std::span<const std::byte> scratch() const noexcept {
+      return std::as_bytes(std::span{scratch_});
+    }
+    [[nodiscard]] const typename Transport::memory_region& scratch_region() const noexcept {
+      return scratch_region_.front();
+    }
+
+    /// Empty: there is none between these ends that may still be alive.
+    [[nodiscard]] std::optional<endpoint_type> take(const connection_ends& ends) {
+      const auto found = std::ranges::find(kept_, ends, &kept_connection::ends);
+      if (found == kept_.end()) return std::nullopt;
+      std::optional<endpoint_type> out{std::move(found->endpoint)};
+      kept_.erase(found);
+      if (!out->usable()) out.reset();
+      return out;
+    }
+    /// Pre-condition: no read of the endpoint is outstanding.
+    void keep(connection_ends ends, endpoint_type endpoint) {
+      if (!endpoint.usable()) return;
+      if (kept_.size() == most_kept) kept_.erase(kept_.begin());
+      kept_.push_back({std::move(ends), std::chrono::steady_clock::now(), std::move(endpoint)});
+    }
+    void close_idle() {
+      const auto oldest = std::chrono::steady_clock::now() - kept_for;
+      std::erase_if(kept_, [oldest](const kept_connection& each) { return each.since < oldest; });
+    }
+
+   private:
+    struct kept_connection {
+      connection_ends ends;
+      std::chrono::steady_clock::time_point since;
+      endpoint_type endpoint;
+    };
+    typename Transport::queue queue_;
+    std::vector<std::uint64_t> scratch_;
+    std::vector<typename Transport::memory_region> scratch_region_;
+    std::vector<kept_connection> kept_;  ///< oldest first; destroyed before the queue
+  };
+
+  explicit lane_pool(Transport& through) noexcept : through_{&through} {}
+
+  [[nodiscard]] Transport& through() const noexcept { return *through_; }
+
+  /// A queue for `depth` reads and so much scratch memory: the same numbers every time.
+  [[nodiscard]] std::unique_ptr<lane> borrow(std::size_t depth, std::size_t scratch_words) {
+    std::unique_ptr<lane> out;
+    {
+      const std::lock_guard lock{mutex_};
+      if (!idle_.empty()) {
+        out = std::move(idle_.back());
+        idle_.pop_back();
+      }
+    }
+    if (!out) return std::make_unique<lane>(*through_, depth, scratch_words);
+    out->close_idle();
+    return out;
+  }
+  /// A lane with reads outstanding, which nobody waits for any more, is not kept.
+  void give_back(std::unique_ptr<lane> borrowed) {
+    if (borrowed->queue().outstanding() > 0) return;
+    const std::lock_guard lock{mutex_};
+    idle_.push_back(std::move(borrowed));
+  }
+
+ private:
+  Transport* through_;
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<lane>> idle_;  ///< guarded by mutex_
+};
+
+}  // namespace tensorhub::inline TENSORHUB_MODE
