@@ -249,7 +249,7 @@ TEST_CASE("session: unpublish of nothing ends at once") {
 // ---- update
 
 TEST_CASE("session: an update pulls, reports, and ends with the group") {
-  driver worker;
+  driver worker{&driver::in_two_shards};
   worker.join();
   const auto ticket = worker.core.update(worker.now, at_least(3), worker.in(60s));
   const auto request = worker.sent_body<messages::update_request>();
@@ -271,6 +271,26 @@ TEST_CASE("session: an update pulls, reports, and ends with the group") {
   worker.answer(messages::status_reply{});
   CHECK(worker.result(ticket).value().version == version_number{3});
   CHECK(worker.core.held()->version == version_number{3});
+}
+
+TEST_CASE(
+    "session: an update of the only shard does not wait for the answer to its report, but the next one "
+    "does") {
+  driver worker;
+  worker.join();
+  const auto ticket = worker.start_update(3);
+  worker.core.pull_finished(worker.now, driver::control());
+  CHECK(worker.result(ticket).value().version == version_number{3});
+  const auto report = worker.sent<messages::finish_request>();
+  REQUIRE(report.has_value());
+  worker.pass_heard(1000ms);
+  CHECK(worker.sent_body<messages::finish_request>().lease == lease_id{5});  // again, until it is answered
+  const auto next = worker.core.update(worker.now, at_least(4), worker.in(60s));
+  CHECK_FALSE(worker.sent<messages::update_request>().has_value());
+  worker.answer(messages::status_reply{});
+  worker.core.advance(worker.now);  // it is due at once
+  CHECK(worker.sent_body<messages::update_request>().selector == at_least(4));
+  CHECK_FALSE(worker.result(next).has_value());
 }
 
 TEST_CASE("session: a version that is held already is kept without any action") {
@@ -386,7 +406,7 @@ TEST_CASE(
 }
 
 TEST_CASE("session: the deadline of an update names what was waited for") {
-  driver worker;
+  driver worker{&driver::in_two_shards};
   worker.join();
   SUBCASE("a version") {
     const auto ticket = worker.core.update(worker.now, at_least(9), worker.in(2s));
@@ -477,7 +497,7 @@ TEST_CASE("session: cancel ends an update, and only that") {
 
 TEST_CASE(
     "session: an update that is cancelled while it waits for its group tells what the memory holds now") {
-  driver worker;
+  driver worker{&driver::in_two_shards};
   worker.join();
   worker.hold(1);
   const auto ticket = worker.start_update(3);

@@ -25,6 +25,9 @@ class driver {
   template <typename Change>
   explicit driver(Change&& change) : core{changed(change), incarnation{42}, shape_} {}
 
+  /// A change of the options: the replica has another shard.
+  static void in_two_shards(session_options& options) { options.shard = {0, 2}; }
+
   static session_options options() {
     session_options out;
     out.server = "tcp://server:5570";

@@ -144,10 +144,10 @@ TENSORHUB_DECL void operations::pull_finished(time_point now, const remote_regio
   operation_->at = step::finishing;
   outbox_.forget(
       {purpose::source_failed});  // a new server would assign sources for a version that is complete
-  request(
-      now,
-      messages::finish_request{counter_, operation_->version, {}, false, held_, operation_->first_lease()},
-      purpose::finish);
+  messages::finish_request done{counter_, operation_->version, {}, false, held_, operation_->first_lease()};
+  if (options_.shard.count > 1) return static_cast<void>(request(now, std::move(done), purpose::finish));
+  request(now, std::move(done), purpose::notice);
+  conclude({}, held_->version);
 }
 
 TENSORHUB_DECL void operations::pull_failed(time_point now, messages::status reason,
