@@ -55,8 +55,10 @@ struct tcp_options {
   /// are told as they are, and readers resolve them; for peers that resolve them differently.
   bool names_in_addresses = false;
 
-  std::size_t streams = 1;     ///< connections per endpoint; reads are spread over them
-  std::size_t io_threads = 2;  ///< threads that answer peers' reads, whatever the number of peers
+  std::size_t streams = 1;  ///< connections per endpoint; reads are spread over them
+  /// Threads that answer peers' reads, whatever the number of peers. 0: one for every eight processors, but at
+  /// least 2 and at most 8.
+  std::size_t io_threads = 0;
 
   /// "auto": cubic on the loopback interface, the system's default elsewhere. Any other text is a name that
   /// the kernel knows ("bbr"). Empty: the system's default.

@@ -92,8 +92,7 @@ class source {
         shared_{&shared},
         listener_{listen_at(options, Channel::name)},
         gate_{self} {
-    const std::size_t threads = options.io_threads == 0 ? 1 : options.io_threads;
-    for (std::size_t i = 0; i < threads; ++i) loops_.push_back(std::make_unique<loop>());
+    for (std::size_t i = 0; i < threads_for(options); ++i) loops_.push_back(std::make_unique<loop>());
     watch(*loops_.front(), EPOLL_CTL_ADD, listener_.socket.get(), EPOLLIN, listener_id);
     for (const auto& each : loops_) each->thread = std::jthread{[this, &here = *each] { run(here); }};
   }
@@ -190,6 +189,11 @@ class source {
     wanted.events = events;
     wanted.data.u64 = id;
     static_cast<void>(::epoll_ctl(where.epoll.get(), operation, socket, &wanted));
+  }
+
+  [[nodiscard]] static std::size_t threads_for(const tcp_options& options) noexcept {
+    if (options.io_threads != 0) return options.io_threads;
+    return std::clamp<std::size_t>(std::thread::hardware_concurrency() / 8, 2, 8);
   }
 
   template <typename Predicate>
