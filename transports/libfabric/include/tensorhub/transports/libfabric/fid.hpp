@@ -57,7 +57,7 @@ struct raw_address {
   [[nodiscard]] std::string hexadecimal() const;
 
   /// False: these bytes are no address of the provider that has given this one. Providers get a pointer
-  /// without a length: they read as many bytes as an address has, or up to a zero, of whatever they are given.
+  /// without a length: they read as many bytes as an address has, or up to a zero, of whatever comes.
   [[nodiscard]] bool has_form_of(std::span<const std::byte> other) const noexcept;
 };
 
