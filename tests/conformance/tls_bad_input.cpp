@@ -560,3 +560,33 @@ TEST_CASE("tls: the report says who encrypts") {
   CHECK(other.can_read());
   CHECK(other.source.report().kernel_connections == 0);
 }
+
+TEST_CASE("tls: a handshake that keeps its thread busy leaves the reads of readers alone") {
+  const authority ours;
+  const tls::options of_source = ours.options();
+  tls::options of_reader = ours.options();
+  of_reader.tcp.streams = 2;  // one for each I/O thread of the source
+  tls_scene here{of_source, of_reader};
+  here.connect();
+  REQUIRE(here.can_read());
+  // A changed certificate is read when a handshake begins. This one has no end as long as `writer` is open.
+  const std::string pipe = of_source.certificate_file + ".pipe";
+  REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
+  std::filesystem::rename(pipe, of_source.certificate_file);
+  std::vector<detail::unique_socket> strangers;
+  for (int i = 0; i < 8; ++i) {
+    strangers.push_back(stranger::socket_to(here.source.address().text));
+    const unsigned char first_byte_of_a_handshake = 0x16;
+    REQUIRE(::send(strangers.back().get(), &first_byte_of_a_handshake, 1, MSG_NOSIGNAL) == 1);
+  }
+  detail::unique_fd writer;
+  REQUIRE(eventually([&] {  // a pipe that nobody reads cannot be opened so
+    writer.reset(::open(of_source.certificate_file.c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC));
+    return static_cast<bool>(writer);
+  }));
+  for (int i = 0; i < 8; ++i) CHECK(here.can_read());
+  writer.reset();
+  here.connect();
+  CHECK(here.can_read());
+  CHECK(contains(here.source.report().last_refusal, "the changed files are not used"));
+}
