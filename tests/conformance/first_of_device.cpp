@@ -133,7 +133,7 @@ TEST_CASE("first_of: too late, not the device's fault, or nobody left: an error 
   }
 }
 
-TEST_CASE("first_of: the member that is used says why device memory goes through host memory") {
+TEST_CASE("first_of: the member that is used says why memory is staged") {
   using near_or_tcp = first_of<same_host, tcp>;
   const fake_device_memory::allocation from{4096}, to{4096};
   const std::vector<std::byte> bytes(4096, std::byte{9});
@@ -149,6 +149,5 @@ TEST_CASE("first_of: the member that is used says why device memory goes through
   auto endpoint = reader.connect(queue, source.address(), source_id, 5s);
   CHECK(endpoint.why() == "same_host");  // nothing has been read
   CHECK(read(queue, endpoint, into.front(), source.describe(offered.front())) == completion_status::ok);
-  CHECK(endpoint.why() ==
-        "same_host (device memory of the peer goes through host memory: options::device says so)");
+  CHECK(endpoint.why() == "same_host (memory of the peer is staged: options::device says so)");
 }

@@ -363,6 +363,8 @@ TEST_CASE("another user is refused, by both sides, unless it is allowed") {
       {.memory = memory_of_source::loose_file, .options = {.allowed_uids = {nobody}}}};
   const source_process private_file{
       {.memory = memory_of_source::private_file, .options = {.allowed_uids = {nobody}}}};
+  const source_process copying{{.memory = memory_of_source::private_file,
+                                .options = {.attach = memory_attach::never, .allowed_uids = {nobody}}}};
   const int result = as_user(nobody, [&] {
     reading_side reader{};
     const auto [code, sentence] = reader.try_to_connect(ours.address);
@@ -385,7 +387,10 @@ TEST_CASE("another user is refused, by both sides, unless it is allowed") {
     files_only.connect(open_file.address);
     if (files_only.read(open_file) != counts{{completion_status::ok, 1}}) return 5;
     files_only.connect(private_file.address);
-    return files_only.read(private_file) == counts{{completion_status::local_error, 1}} ? 0 : 6;
+    if (files_only.read(private_file) != counts{{completion_status::local_error, 1}}) return 6;
+    // A source that lets nobody attach copies what it cannot show.
+    trusting.connect(copying.address);
+    return trusting.read(copying) == counts{{completion_status::ok, 1}} && trusting.has_the_bytes() ? 0 : 7;
   });
   CHECK(result == 0);
 }

@@ -135,7 +135,7 @@ TEST_CASE("connections take at most half of the descriptors that the process may
 TEST_CASE("a file that cannot be opened again for reading only is not offered") {
   if (!other_users::may_become("conformance.same_host_strangers")) return;
   wire::grant_page grants;
-  wire::region_table regions{grants, true};
+  wire::region_table regions{grants, {}};
   std::string path =
       std::filesystem::temp_directory_path() / ("tensorhub_conformance_" + std::string(6, 'X'));
   const unique_fd writable{::mkostemp(path.data(), O_CLOEXEC)};

@@ -60,3 +60,7 @@ TEST_CASE("same_host: every rule, all memory by process_vm_readv") {
   options.copy_threads = 2;
   run_rules(subject_with(options), {}, known);
 }
+
+TEST_CASE("same_host: every rule, for tenants: all memory is staged") {
+  run_rules(subject_with(same_host::options::for_tenants()), {}, known);
+}

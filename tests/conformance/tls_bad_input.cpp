@@ -173,10 +173,9 @@ struct false_source {
   std::jthread thread;
 
   explicit false_source(const identity& shows) {
-    tcp_options where;
-    std::uint16_t port = 0;
-    listener = parts::listen_at(where, port, "tls");
-    address = "tls://127.0.0.1:" + std::to_string(port);
+    auto door = parts::listen_at({}, "tls");
+    listener = std::move(door.socket);
+    address = "tls://127.0.0.1:" + std::to_string(door.port);
     thread = std::jthread{[this, shows] {
       if (!parts::wait_ready(listener.get(), POLLIN, std::chrono::steady_clock::now() + 20s)) return;
       const detail::unique_fd socket{::accept(listener.get(), nullptr, nullptr)};
@@ -210,10 +209,9 @@ struct man_in_the_middle {
   std::jthread thread;
 
   man_in_the_middle(const identity& shows, std::string source_address, bool answers_itself) {
-    transports::tcp_options where;
-    std::uint16_t port = 0;
-    listener = parts::listen_at(where, port, "tls");
-    address = "tls://127.0.0.1:" + std::to_string(port);
+    auto door = parts::listen_at({}, "tls");
+    listener = std::move(door.socket);
+    address = "tls://127.0.0.1:" + std::to_string(door.port);
     thread = std::jthread{[this, shows, source_address, answers_itself] {
       if (!parts::wait_ready(listener.get(), POLLIN, std::chrono::steady_clock::now() + 20s)) return;
       const detail::unique_fd from_reader{::accept(listener.get(), nullptr, nullptr)};
@@ -448,13 +446,12 @@ TEST_CASE("tls: a reader in the clear, a reader under TLS at a port in the clear
   SUBCASE("nobody listens, or says nothing") {
     tls reader{ours.options(), incarnation{3}};
     auto queue = reader.make_queue(1);
-    std::uint16_t port = 0;
-    detail::unique_socket listener = parts::listen_at({}, port, "tls");
-    const transport_address silent{"tls://127.0.0.1:" + std::to_string(port)};
+    auto door = parts::listen_at({}, "tls");
+    const transport_address silent{"tls://127.0.0.1:" + std::to_string(door.port)};
     const std::string sentence = sentence_of(
         [&] { static_cast<void>(reader.connect(queue, silent, source_id, 100ms)); }, errc::timed_out);
     CHECK_MESSAGE(contains(sentence, "does not continue the handshake"), sentence);
-    listener.reset();
+    door.socket.reset();
     CHECK(contains(sentence_of([&] { static_cast<void>(reader.connect(queue, silent, source_id, 5s)); }),
                    "cannot connect"));
   }
@@ -559,4 +556,34 @@ TEST_CASE("tls: the report says who encrypts") {
   other.connect();
   CHECK(other.can_read());
   CHECK(other.source.report().kernel_connections == 0);
+}
+
+TEST_CASE("tls: a handshake that keeps its thread busy leaves the reads of readers alone") {
+  const authority ours;
+  const tls::options of_source = ours.options();
+  tls::options of_reader = ours.options();
+  of_reader.tcp.streams = 2;  // one for each I/O thread of the source
+  tls_scene here{of_source, of_reader};
+  here.connect();
+  REQUIRE(here.can_read());
+  // A changed certificate is read when a handshake begins. This one has no end as long as `writer` is open.
+  const std::string pipe = of_source.certificate_file + ".pipe";
+  REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
+  std::filesystem::rename(pipe, of_source.certificate_file);
+  std::vector<detail::unique_socket> strangers;
+  for (int i = 0; i < 8; ++i) {
+    strangers.push_back(stranger::socket_to(here.source.address().text));
+    const unsigned char first_byte_of_a_handshake = 0x16;
+    REQUIRE(::send(strangers.back().get(), &first_byte_of_a_handshake, 1, MSG_NOSIGNAL) == 1);
+  }
+  detail::unique_fd writer;
+  REQUIRE(eventually([&] {  // a pipe that nobody reads cannot be opened so
+    writer.reset(::open(of_source.certificate_file.c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC));
+    return static_cast<bool>(writer);
+  }));
+  for (int i = 0; i < 8; ++i) CHECK(here.can_read());
+  writer.reset();
+  here.connect();
+  CHECK(here.can_read());
+  CHECK(contains(here.source.report().last_refusal, "the changed files are not used"));
 }

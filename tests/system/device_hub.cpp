@@ -198,7 +198,7 @@ TEST_CASE("device hub: over same_host, at the source's own address (it is this p
   tensorhub::transports::same_host_options always_staged;
   always_staged.device = tensorhub::transports::device_memory::stage;
   for (const std::string& path : versions_travel<host_hub>(always_staged)) {
-    CHECK_MESSAGE(contains(path, "same_host (device memory of the peer goes through host memory"), path);
+    CHECK_MESSAGE(contains(path, "same_host (memory of the peer is staged"), path);
   }
 }
 
@@ -217,8 +217,7 @@ TEST_CASE("device hub: a report's path says that the bytes took a detour, and wh
   CHECK(mapping.worker.update(latest, all_done).paths == std::vector<std::string>{"same_host"});
   mapping.worker.unpublish();
   CHECK(staging.update(latest, all_done).paths ==
-        std::vector<std::string>{
-            "same_host (device memory of the peer goes through host memory: options::device says so)"});
+        std::vector<std::string>{"same_host (memory of the peer is staged: options::device says so)"});
   CHECK(memory.holds(1));
   REQUIRE(staging.statistics().received.size() == 1);
   CHECK(staging.statistics().received.front().path == "same_host");

@@ -148,7 +148,7 @@ class first_of {
       return names[part_.index() - 1];
     }
     /// One line: the member in use, the reason why each member before it is not in use, and the remarks of
-    /// the member in use about itself (same_host: why device memory goes through host memory, which is known
+    /// the member in use about itself (same_host: why memory is staged, which is known
     /// only after the first read).
     [[nodiscard]] std::string why() const {
       std::string reasons = refused_;

@@ -13,9 +13,9 @@
 /// Security: both sides ask the kernel for the peer's identity, and accept only processes of their own user
 /// (options::allowed_uids). A source with `require_capability` (a worker calls it) also accepts only readers
 /// with a capability. Connections are kept for the next read from the same source, so that one may outlive
-/// the lease that it was made for. An honest reader reads only regions whose keys it has (128 random bits); a
-/// malicious process of the same user can read the other's memory anyway, with or without this library.
-/// Readers receive files open for reading only.
+/// the lease that it was made for. An honest reader reads only regions whose keys it has (128 random bits),
+/// and stops when it is told to; by default a malicious one goes on. Sources with `options::for_tenants()`
+/// let it keep nothing. Readers receive files open for reading only.
 ///
 /// Thread safety: the transport object may be used from any thread; see concepts/transport.hpp for queues.
 
@@ -82,7 +82,7 @@ class same_host {
    public:
     [[nodiscard]] incarnation peer() const noexcept { return core_->peer(); }
     [[nodiscard]] bool usable() const noexcept { return core_->usable(); }
-    /// Why device memory of the peer passes through host memory; empty if none has so far.
+    /// Why memory of the peer is staged; empty if none has been so far.
     [[nodiscard]] const std::string& why() const noexcept { return core_->why(); }
 
    private:

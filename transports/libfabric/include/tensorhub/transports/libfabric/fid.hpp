@@ -55,6 +55,10 @@ struct raw_address {
   /// "10.0.0.1:4711" for an IP address, otherwise hexadecimal digits.
   [[nodiscard]] std::string readable() const;
   [[nodiscard]] std::string hexadecimal() const;
+
+  /// False: these bytes are no address of the provider that has given this one. Providers get a pointer
+  /// without a length: they read as many bytes as an address has, or up to a zero, of whatever comes.
+  [[nodiscard]] bool has_form_of(std::span<const std::byte> other) const noexcept;
 };
 
 /// The content of `transport_address::text`: "libfabric://<provider>/<msg or rdm>/<format>/<hexadecimal

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/transports/libfabric/fid.hpp"
@@ -45,6 +46,10 @@ struct message : operation {
   [[nodiscard]] int receive(::fid_ep* endpoint) noexcept;
   void complete(std::size_t bytes, int error_number) noexcept;
   [[nodiscard]] bool holds(std::uint64_t magic) const noexcept;
+  /// The address that the sender has written into it. Precondition: `holds`.
+  [[nodiscard]] std::span<const std::byte> address() const noexcept {
+    return std::span{content.address}.first(content.address_bytes);
+  }
   void write_address(const raw_address& address);
 };
 
@@ -52,11 +57,17 @@ struct message : operation {
 struct addressed_endpoint {
   unique_fid<::fid_av> peers{};
   unique_fid<::fid_ep> endpoint{};  // closed before the vector
+  raw_address own_address{};
 
   addressed_endpoint() = default;
   addressed_endpoint(const provider& chosen, ::fid_domain* domain, ::fi_info* info, ::fid_cq* cq);
 
-  [[nodiscard]] ::fi_addr_t insert(const void* address) noexcept;
+  /// False: the bytes, which may come from a stranger, are no address of this endpoint's provider.
+  [[nodiscard]] bool takes(std::span<const std::byte> address) const noexcept {
+    return own_address.has_form_of(address);
+  }
+  /// FI_ADDR_NOTAVAIL: it is not taken, or the provider refuses it.
+  [[nodiscard]] ::fi_addr_t insert(std::span<const std::byte> address) noexcept;
   void remove(::fi_addr_t handle) noexcept { static_cast<void>(::fi_av_remove(peers.get(), &handle, 1, 0)); }
 };
 

@@ -77,6 +77,9 @@ class source {
  private:
   static constexpr std::size_t cq_entries = 1024;
   static constexpr std::size_t greeting_messages = 16;
+  /// Refusals that wait at one time. A stranger names the address that gets one: a source that answered all
+  /// would knock at many doors for it.
+  static constexpr std::size_t most_refusals = 16;
   static constexpr std::size_t remembered_closings = 64;
   static constexpr std::chrono::seconds greeting_timeout{5};
   static constexpr std::chrono::seconds answer_keep{1};
@@ -119,6 +122,7 @@ class source {
     ::fi_addr_t to = FI_ADDR_NOTAVAIL;
     clock::time_point since{};
     bool posted = false;
+    bool refuses = false;
   };
 
   void check(const char* step, std::int64_t result) const;
@@ -157,7 +161,12 @@ class source {
 
   void receive_messages(clock::time_point now) noexcept;
 
-  void open_reader_endpoint(const datagram& came, clock::time_point now);
+  /// A letter gets no answer if its address is none of the provider's, or if it is refused and enough refused
+  /// ones wait for theirs.
+  void answer_hello(const message& came, clock::time_point now);
+
+  /// Returns the address of the new serving endpoint.
+  [[nodiscard]] const raw_address& open_reader_endpoint(const hello& greeting, clock::time_point now);
 
   /// Removes a reader's address some time after its answer was sent.
   void send_answers(clock::time_point now) noexcept;

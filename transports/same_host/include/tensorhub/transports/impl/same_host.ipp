@@ -59,7 +59,8 @@ TENSORHUB_DECL std::vector<same_host::memory_region> same_host::register_memory(
   if (options_.note && access != region_access::local_write) {
     for (const memory_region& each : regions) {
       const auto facts = source_.regions().facts_of(each.id_);
-      if (facts && facts->why) options_.note("same_host: " + text_of(*facts));
+      if (facts && facts->why && same_host_detail::needs_device(facts->range))
+        options_.note("same_host: " + text_of(*facts));
     }
   }
   return regions;
@@ -109,8 +110,10 @@ TENSORHUB_DECL std::string same_host::why_not(const memory_range& range) {
 TENSORHUB_DECL std::string same_host::text_of(const same_host_detail::region_facts& facts) {
   const memory_range& range = facts.range;
   const std::string size = std::to_string(range.bytes) + " bytes of ";
-  if (!same_host_detail::needs_device(range))
+  if (!same_host_detail::needs_device(range)) {
+    if (facts.why) return size + "host memory, copied for readers: " + *facts.why;
     return size + (facts.file ? "host memory in a file" : "host memory");
+  }
   const std::string device = size + range.device->description();
   if (!facts.why) return device + ": mapped by readers";
   return device + ": through host memory, since readers cannot map it: " + *facts.why;

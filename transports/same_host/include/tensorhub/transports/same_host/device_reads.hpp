@@ -1,12 +1,13 @@
 #pragma once
 /// \file device_reads.hpp
-/// The reads of one queue that involve a device: device memory at one end or at both.
+/// The reads of one queue that are not copied from a file or a process by the pool: device memory at one end
+/// or at both, and staged host memory.
 ///
 /// | source's memory        | target | way                                                                  |
 /// |------------------------|--------|----------------------------------------------------------------------|
 /// | device, mappable       | any    | one copy by a lane, out of the mapping (own process: its own address)|
-/// | device, not mappable   | any    | pieces: the source's device to the staging file, from there to the   |
-/// |                        |        | target (by a lane; the polling thread where it is host memory)       |
+/// | staged, of either kind | any    | pieces: the source or its device to the staging file, from there to  |
+/// |                        |        | the target (by a lane; the polling thread where it is host memory)   |
 /// | host, in a mapped file | device | one copy by a lane, out of the mapping                               |
 /// | host, otherwise        | device | pieces: process_vm_readv or pread to pinned memory, then by a lane   |
 ///

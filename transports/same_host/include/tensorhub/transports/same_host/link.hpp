@@ -4,13 +4,13 @@
 ///
 /// A link asks for each region once, by its key; the answers are kept as long as the connection. Files in the
 /// answers are mapped once (read-only), and released when they contain no granted region any more. A device
-/// of this process maps device memory (imports.hpp) for the same time; memory that cannot be mapped is
+/// of this process maps device memory (imports.hpp) for the same time; staged memory is
 /// requested piece by piece (staging.hpp).
 ///
 /// Safety of the copy: the kernel names the source's process for the socket. The reader holds a pidfd of it,
-/// if the kernel has pidfds, and has found the announced probe word in its memory. After each piece the
-/// reader checks the process (it has not ended and the socket is not hung up, so that it was the same process
-/// all the time) and both grants (nothing was revoked in the meantime).
+/// if the kernel has pidfds, and before it attaches has found the announced probe word in its memory. After
+/// each piece the reader checks the process (it has not ended and the socket is not hung up, so that it was
+/// the same process all the time) and both grants (nothing was revoked in the meantime).
 ///
 /// Thread safety: several threads may call `copy` at the same time, also while one other thread calls the
 /// other members.
@@ -144,7 +144,7 @@ class link {
   /// May throw bad_alloc.
   [[nodiscard]] const std::byte* map(const region_view& region, device_access& by);
 
-  /// Why device memory of this source is staged; empty if none has been staged so far.
+  /// Why memory of this source is staged; empty if none has been staged so far.
   [[nodiscard]] const std::string& why() const noexcept { return why_; }
   /// May throw bad_alloc.
   void note(const std::string& why);

@@ -25,16 +25,22 @@ enum class backing_files : std::uint8_t {
   ignore,  ///< like memory without a file
 };
 
-/// Whether other processes' memory is read by the kernel's cross-memory attach (process_vm_readv).
+/// Whether processes read each other's memory by the kernel's cross-memory attach (process_vm_readv).
 enum class memory_attach : std::uint8_t {
   automatic,  ///< `connect` tries it, and refuses with the reason if the kernel forbids it
-  never,      ///< reads of memory without a backing file end in `local_error`
+  /// A reader does not try it; memory that its source neither offers in a file nor stages ends in
+  /// `local_error`. A source lets nobody attach: from then on its process makes no core dump, and no other
+  /// process of its user can trace it (PR_SET_DUMPABLE). It offers a file only where the region is all that
+  /// the file holds, and stages other memory: it copies each piece for the reader.
+  never,
 };
 
-/// How a reader takes device memory of other processes.
+/// How device memory is read by other processes.
 enum class device_memory : std::uint8_t {
-  map,    ///< its device maps exported memory (CUDA IPC); other memory is staged
-  stage,  ///< always connection host memory, by the source's device: for systems where mappings do not work
+  map,  ///< a source exports it where it can, and its readers' devices map it (CUDA IPC); the rest is staged
+  /// A source exports nothing, and a reader maps nothing: the source's device copies each piece into host
+  /// memory for the reader.
+  stage,
 };
 
 struct same_host_options {
@@ -72,6 +78,18 @@ struct same_host_options {
   /// At a source: called once for each registered region of device memory that readers cannot map, with the
   /// reason, by the thread that registers the region. Must not throw.
   std::function<void(const std::string&)> note{};
+
+  /// For a process on a host with several tenants: its readers get copies of its memory and nothing of it
+  /// that they could keep, no file, no export, no permission to attach. So a reader that was cut off, or
+  /// whose region was revoked, sees nothing of what is written afterwards, whatever it does. Each byte is
+  /// copied once more, by one thread of the source.
+  [[nodiscard]] static same_host_options for_tenants() {
+    same_host_options out;
+    out.files = backing_files::ignore;
+    out.attach = memory_attach::never;
+    out.device = device_memory::stage;
+    return out;
+  }
 
   /// Two functions are never equal.
   [[nodiscard]] bool operator==(const same_host_options& other) const {

@@ -21,9 +21,10 @@
 /// any reader.
 ///
 /// The reader's device maps device memory (device_export in the answer), and the same rule applies: the
-/// reader checks the words when the device's copy is done. Memory that cannot be mapped is *staged*: the
-/// source's device copies a piece into a slot of a file that both processes have mapped, and the reader
-/// copies it from there.
+/// reader checks the words when the device's copy is done. Memory that readers cannot or may not reach is
+/// *staged*: the source or its device copies a piece into a slot of a file that both processes have mapped,
+/// and the reader copies it from there. Here the source enforces what it has ended: `revoke`, deregistration
+/// and `cut_off` wait for a piece that is being copied, and no later one is copied.
 
 #include <array>
 #include <bit>
@@ -79,9 +80,9 @@ struct welcome {
   std::uint64_t source = 0;
   std::uint32_t grant_slot = 0;  ///< this connection's word
   std::uint32_t reserved = 0;
-  std::uint64_t grant = 0;  ///< the word's value while the connection is valid
-  std::uint64_t probe_address = 0;
-  std::uint64_t probe_value = 0;  ///< random; a reader that reads the right process finds it there
+  std::uint64_t grant = 0;          ///< the word's value while the connection is valid
+  std::uint64_t probe_address = 0;  ///< 0: nobody may attach to the source
+  std::uint64_t probe_value = 0;    ///< random; a reader that reads the right process finds it there
 };
 
 /// The content of a `remote_key`, opaque outside this transport. The secret is random; each registration and
@@ -110,14 +111,14 @@ struct region_request {
 enum class answer_status : std::uint64_t {
   denied = 0,  ///< no other field is set
   granted = 1,
-  failed = 2,  ///< of a staged piece: the source's device could not copy it
+  failed = 2,  ///< of a staged piece: the source could not copy it
 };
 
 /// What a region's memory is.
 enum class region_memory : std::uint32_t {
   host = 0,
   mappable_device = 1,  ///< `exported` says how
-  staged_device = 2,    ///< only the source can reach it; `why` says why
+  staged = 2,           ///< only the source can reach it; `why` says why
 };
 
 struct region_answer {

@@ -23,6 +23,7 @@
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/detail/unique_fd.hpp"
 #include "tensorhub/transports/same_host/grants.hpp"
+#include "tensorhub/transports/same_host/options.hpp"
 #include "tensorhub/transports/same_host/protocol.hpp"
 #include "tensorhub/types/device_access.hpp"
 #include "tensorhub/types/memory.hpp"
@@ -57,7 +58,7 @@ struct region_facts {
   region_memory memory = region_memory::host;
   std::shared_ptr<const shared_export> allocation{};  ///< of a mappable region
   std::uint64_t allocation_offset = 0;                ///< of the region in it
-  std::shared_ptr<const std::string> why{};           ///< why a staged region cannot be mapped
+  std::shared_ptr<const std::string> why{};           ///< why a staged region cannot be reached by readers
 };
 
 /// True: the CPU cannot read the memory.
@@ -65,7 +66,11 @@ struct region_facts {
 
 class region_table {
  public:
-  region_table(grant_page& grants, bool offer_files) : grants_{&grants}, offer_files_{offer_files} {}
+  region_table(grant_page& grants, const same_host_options& options)
+      : grants_{&grants},
+        offers_files_{options.files != backing_files::ignore},
+        lets_attach_{options.attach != memory_attach::never},
+        exports_devices_{options.device != device_memory::stage} {}
 
   /// Returns the number of the new region. Throws `system_failed` or `limit_exceeded`.
   [[nodiscard]] std::uint64_t insert(const memory_range& range, region_access access);
@@ -74,8 +79,8 @@ class region_table {
   /// staged: the memory may be freed afterwards.
   void erase(std::uint64_t region) noexcept;
 
-  /// Gives the region a new secret and a new grant. If the system has no random numbers, no peer can read the
-  /// region any more.
+  /// Gives the region a new secret and a new grant, and waits for a piece that is being staged. If the system
+  /// has no random numbers, no peer can read the region any more.
   void renew(std::uint64_t region) noexcept;
 
   [[nodiscard]] region_key key_of(std::uint64_t region) const;
@@ -83,7 +88,8 @@ class region_table {
   /// The facts for the owner of this key; empty if the key is not valid.
   [[nodiscard]] std::optional<region_facts> find(const region_key& key) const noexcept;
 
-  /// As `find`, for device memory; the region is not deregistered until `give_back`. May throw bad_alloc.
+  /// As `find`, for memory that may be staged; the region is neither deregistered nor revoked until
+  /// `give_back`. May throw bad_alloc.
   [[nodiscard]] std::optional<region_facts> lend(const region_key& key);
   void give_back(std::uint64_t region) noexcept;
 
@@ -106,25 +112,33 @@ class region_table {
   /// A device's copy of one piece ends within this time, or never.
   static constexpr std::chrono::seconds longest_loan{60};
 
+  /// Precondition of these three: the mutex is held.
+  [[nodiscard]] const region_entry* entry_of(const region_key& key) const noexcept;
+  void wait_for_loans(std::unique_lock<std::mutex>& lock, std::uint64_t region) noexcept;
+  /// Notes in `facts` how readers reach a region of host memory.
+  void offer_host_memory(region_facts& facts);
+
   /// Asks the device for an export, and notes the result in `facts`.
-  [[nodiscard]] static std::optional<device_export> export_of(const memory_range& range, region_facts& facts);
+  [[nodiscard]] std::optional<device_export> export_of(const memory_range& range, region_facts& facts) const;
 
   /// The export of an allocation, with the same number for all its regions while any of them is registered.
   [[nodiscard]] std::shared_ptr<const shared_export> allocation_of(device_export words);
 
   /// The file behind the range, opened once for all of its regions; null if it cannot serve (a device, a file
-  /// that is shorter than the range, one that cannot be opened again): then the memory is read like memory
-  /// without a file.
+  /// that is shorter than the range, one that holds more where nobody may attach, one that cannot be opened
+  /// again): then the memory is read like memory without a file.
   [[nodiscard]] std::shared_ptr<const shared_file> file_of(const memory_range& range);
 
   grant_page* grants_;
-  bool offer_files_;
+  bool offers_files_;
+  bool lets_attach_;
+  bool exports_devices_;
   mutable std::mutex mutex_;
   std::unordered_map<std::uint64_t, region_entry> entries_;
   std::vector<std::weak_ptr<const shared_file>> files_;
   std::uint64_t last_region_ = 0;
   std::uint64_t last_file_ = 0;
-  std::vector<std::weak_ptr<const shared_export>> exports_;
+  std::vector<std::weak_ptr<const shared_export>> allocations_;
   std::uint64_t last_export_ = 0;
   std::vector<std::uint64_t> lent_;  ///< one entry for each piece that is being staged
   std::condition_variable quiet_;

@@ -3,8 +3,9 @@
 /// The serving side of the same-host transport: a listening socket, one thread, and the grant page.
 ///
 /// The thread tells readers the regions' locations; it never accesses the regions' bytes (staging.hpp does,
-/// for memory that only this process's device can access). Ending a permission needs neither the thread nor
-/// the readers: it is one store into the grant page.
+/// for memory that readers cannot or may not access). Ending a permission needs neither the thread nor the
+/// readers: it is one store into the grant page. Where memory is staged, it waits for this process's own copy
+/// of one piece.
 ///
 /// Thread safety: all members may be called from any thread.
 
@@ -114,6 +115,7 @@ class source {
   void drop_readers_of(incarnation self) noexcept;
   void drop(const connection& each) noexcept {
     if (each.greeted) grants_.give_back(each.given.slot);
+    if (each.stage) each.stage->close();
   }
 
   /// False: the connection ends.

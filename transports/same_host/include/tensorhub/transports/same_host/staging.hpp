@@ -1,21 +1,22 @@
 #pragma once
 /// \file staging.hpp
-/// The source's side of memory that readers cannot map: the source's device copies requested pieces into a
-/// file that both processes have mapped.
+/// The source's side of memory that readers cannot or may not reach: the source or its device copies
+/// requested pieces into a file that both processes have mapped.
 ///
 /// One thread per transport object, started with the first request. It copies one piece after the other, in
 /// the order of the requests; a reader has several slots and overlaps these copies with its own.
 ///
-/// A region is not deregistered while a piece of it is being copied (region_table::lend). The staging code
-/// does not decide whether the reader may use a piece: the reader checks the grants when it has copied the
-/// piece from the slot.
+/// A region is neither deregistered nor revoked while a piece of it is being copied (region_table::lend), and
+/// nothing is copied into a closed file. So a reader finds in its file only what was there while it might
+/// read it. An honest one also checks the grants when it has copied the piece from the slot.
 ///
-/// Thread safety: `stage_desk::add` and `stop` may be called from any thread.
+/// Thread safety: `stage_desk` may be used from any thread.
 
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstddef>
@@ -49,10 +50,14 @@ class stage_file {
   [[nodiscard]] std::byte* slot(std::uint32_t number) const noexcept {
     return view_.data() + number * stage_piece_bytes;
   }
+  /// No further piece is copied into the file; `stage_desk::settle` waits for the present one.
+  void close() noexcept { is_closed_ = true; }
+  [[nodiscard]] bool is_closed() const noexcept { return is_closed_; }
 
  private:
   detail::unique_fd file_;
   file_mapping_view view_;
+  std::atomic<bool> is_closed_ = false;
 };
 
 /// One request: slot and size were checked, the bounds of the region were not.
@@ -73,6 +78,8 @@ class stage_desk {
 
   /// May throw bad_alloc or system_error.
   void add(stage_job job);
+  /// Returns when no piece is being copied into a closed file.
+  void settle() noexcept;
   /// Begins no further job, and waits for the end of the current one.
   void stop() noexcept;
 
@@ -90,6 +97,8 @@ class stage_desk {
   std::unordered_map<device_access*, std::unique_ptr<device_lane>> lanes_;  ///< used by the thread alone
   std::mutex mutex_;
   std::condition_variable changed_;
+  std::condition_variable settled_;
+  const stage_file* copying_into_ = nullptr;
   std::deque<stage_job> jobs_;
   bool stopping_ = false;
   std::jthread thread_;

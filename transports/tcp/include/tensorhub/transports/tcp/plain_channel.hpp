@@ -13,6 +13,8 @@
 /// | capabilities                    |                                                                      |
 /// | sends_files                     | answers may be sent by `sendfile`                                    |
 /// | most_newcomers                  | connections that a source keeps while they have not said hello       |
+/// | greets_apart                    | handshakes cost so much that a source has a thread for them, apart   |
+/// |                                 | from those that answer reads                                         |
 /// | shared{options}                 | what all connections of one transport share; throws. `refused()`:    |
 /// |                                 | connections that the channel itself has refused                      |
 /// | sockets_of(options)             | the part of the options that is about sockets                        |
@@ -74,6 +76,7 @@ class plain_channel {
   /// More than a listening socket's backlog: the source accepts the whole backlog before it reads the first
   /// hello.
   static constexpr std::size_t most_newcomers = 8192;
+  static constexpr bool greets_apart = false;
 
   struct shared {
     explicit shared(const options&) noexcept {}

@@ -4,7 +4,11 @@
 ///
 /// Each thread owns an epoll set and some of the connections. It holds its own mutex while it works on one
 /// connection; `cut_off` and `forget_region` take that mutex, so that after their return no byte that they
-/// forbid is being sent. They increment `visitors` first, so that a busy thread releases the mutex to them.
+/// forbid is being sent. Who visits a loop increments `visitors` first, so that a busy thread releases the
+/// mutex.
+///
+/// The first thread accepts connections. Where the channel `greets_apart`, it also greets them, and does
+/// nothing else: a connection that has said its hello is handed on to one of the others.
 ///
 /// While a connection waits for a copy from device memory (connection.hpp), the epoll set reports only its
 /// end, and the thread checks the copy every few microseconds; the other connections continue. Without such a
@@ -92,7 +96,8 @@ class source {
         shared_{&shared},
         listener_{listen_at(options, Channel::name)},
         gate_{self} {
-    for (std::size_t i = 0; i < threads_for(options); ++i) loops_.push_back(std::make_unique<loop>());
+    for (std::size_t i = 0; i < first_server + threads_for(options); ++i)
+      loops_.push_back(std::make_unique<loop>());
     watch(*loops_.front(), EPOLL_CTL_ADD, listener_.socket.get(), EPOLLIN, listener_id);
     for (const auto& each : loops_) each->thread = std::jthread{[this, &here = *each] { run(here); }};
   }
@@ -177,6 +182,8 @@ class source {
     }
   };
 
+  /// The first loop whose thread answers reads.
+  static constexpr std::size_t first_server = Channel::greets_apart ? 1 : 0;
   static constexpr std::uint64_t listener_id = 0;
   static constexpr std::uint64_t event_id = 1;
   static constexpr std::uint64_t budget_bytes = 8u << 20;
@@ -196,21 +203,29 @@ class source {
     return std::clamp<std::size_t>(std::thread::hardware_concurrency() / 8, 2, 8);
   }
 
+  /// Calls `work()` while the loop's thread works on no connection.
+  template <typename Work>
+  static void visit(loop& which, Work&& work) noexcept {
+    which.visitors.fetch_add(1);
+    {
+      const std::lock_guard lock{which.mutex};
+      work();
+    }
+    which.visitors.fetch_sub(1);
+    which.visitors.notify_all();
+  }
+
   template <typename Predicate>
   void close_if(Predicate&& matches) noexcept {
     for (const auto& each : loops_) {
-      each->visitors.fetch_add(1);
-      {
-        const std::lock_guard lock{each->mutex};
+      visit(*each, [&] {
         const auto closed = std::erase_if(each->connections, [&](const auto& entry) {
           if (!matches(std::as_const(*entry.second))) return false;
           abort_on_close(entry.second->socket());
           return true;
         });
         connection_count_.fetch_sub(closed);
-      }
-      each->visitors.fetch_sub(1);
-      each->visitors.notify_all();
+      });
     }
   }
 
@@ -283,7 +298,7 @@ class source {
   }
 
   void adopt(detail::unique_socket socket) {
-    loop& owner = *loops_[next_loop_++ % loops_.size()];
+    loop& owner = Channel::greets_apart ? *loops_.front() : next_server();
     const std::uint64_t id = ++last_connection_ + event_id;
     const int descriptor = socket.get();
     const bool by_file =
@@ -297,6 +312,29 @@ class source {
     owner.connections.emplace(id, std::move(fresh));
     connection_count_.fetch_add(1);
     watch(owner, EPOLL_CTL_ADD, descriptor, EPOLLIN, id);
+  }
+
+  [[nodiscard]] loop& next_server() noexcept {
+    return *loops_[first_server + next_loop_++ % (loops_.size() - first_server)];
+  }
+
+  /// The first thread hands on a connection that it has greeted. Precondition: its mutex is held, so that who
+  /// visits the loops in their order finds the connection in one of them.
+  void hand_on(loop& here, std::uint64_t id) noexcept {
+    auto moved = here.connections.extract(id);
+    watched& each = *moved.mapped();
+    const int socket = each.socket();
+    watch(here, EPOLL_CTL_DEL, socket, 0, id);
+    each.events = EPOLLOUT;  // reported at once: the channel may hold requests that epoll does not know of
+    loop& next = next_server();
+    visit(next, [&] {
+      try {
+        next.connections.insert(std::move(moved));
+        watch(next, EPOLL_CTL_ADD, socket, EPOLLOUT, id);
+      } catch (...) {  // no memory: the reader is refused
+        connection_count_.fetch_sub(1);
+      }
+    });
   }
 
   /// Closes the oldest connection that has not sent its hello, in favour of a new one. False: apart from the
@@ -338,7 +376,10 @@ class source {
       need = each.greet(gate_, [&](const hello& greeting, channel_binding binding) {
         return judge(greeting, binding, each);
       });
-    if (each.greeted() && need != connection_need::end) need = each.serve(regions_, budget_bytes);
+    if (each.greeted() && need != connection_need::end) {
+      if (Channel::greets_apart && &here == loops_.front().get()) return hand_on(here, id);
+      need = each.serve(regions_, budget_bytes);
+    }
     if (need == connection_need::end) {
       here.connections.erase(found);
       connection_count_.fetch_sub(1);

@@ -2,8 +2,8 @@
 /// \file channel.hpp
 /// A data connection under TLS 1.3: a channel as tcp/plain_channel.hpp defines it, implemented with OpenSSL.
 ///
-/// A source performs its handshakes step by step in its I/O threads, between other work, and keeps no TLS
-/// state for a connection that has not sent anything. A refused peer learns the reason by TLS's alerts: the
+/// A source performs its handshakes step by step in a thread of their own, and keeps no TLS state for a
+/// connection that has not sent anything. A refused peer learns the reason by TLS's alerts: the
 /// connection stays open until the peer has received the alert or the greeting timeout is over. A reader of
 /// transport `tcp` that connects to this port gets the answer `needs_tls` in its own protocol.
 ///
@@ -64,6 +64,7 @@ class tls_channel {
   static constexpr bool sends_files = false;
   /// Each may hold OpenSSL's memory for half a handshake, about 40 KiB.
   static constexpr std::size_t most_newcomers = 4096;
+  static constexpr bool greets_apart = true;
 
   [[nodiscard]] static tcp_options sockets_of(const options& all);
 

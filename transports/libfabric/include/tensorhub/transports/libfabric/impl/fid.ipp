@@ -46,6 +46,15 @@ TENSORHUB_DECL std::string raw_address::hexadecimal() const {
   return text;
 }
 
+TENSORHUB_DECL bool raw_address::has_form_of(std::span<const std::byte> other) const noexcept {
+  if (format == FI_ADDR_STR) return other.size() > 1 && other.back() == std::byte{0};
+  if (other.size() != bytes.size()) return false;
+  const bool has_family = format == FI_SOCKADDR || format == FI_SOCKADDR_IN || format == FI_SOCKADDR_IN6 ||
+                          format == FI_SOCKADDR_IB;
+  return !has_family || (other.size() >= sizeof(sa_family_t) &&
+                         std::memcmp(other.data(), bytes.data(), sizeof(sa_family_t)) == 0);
+}
+
 TENSORHUB_DECL std::string peer_address::text() const {
   return "libfabric://" + provider + (connected ? "/msg/" : "/rdm/") + std::to_string(raw.format) + "/" +
          raw.hexadecimal();

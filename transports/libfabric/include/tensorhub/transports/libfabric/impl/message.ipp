@@ -68,11 +68,13 @@ TENSORHUB_DECL addressed_endpoint::addressed_endpoint(const provider& chosen, ::
   check("an endpoint takes no address vector", ::fi_ep_bind(opened, &vector->fid, 0));
   check("an endpoint takes no completion queue", ::fi_ep_bind(opened, &cq->fid, FI_TRANSMIT | FI_RECV));
   check("an endpoint cannot be enabled", ::fi_enable(opened));
+  own_address = chosen.address_of(*opened);
 }
 
-TENSORHUB_DECL ::fi_addr_t addressed_endpoint::insert(const void* address) noexcept {
+TENSORHUB_DECL ::fi_addr_t addressed_endpoint::insert(std::span<const std::byte> address) noexcept {
   ::fi_addr_t handle = FI_ADDR_NOTAVAIL;
-  return ::fi_av_insert(peers.get(), address, 1, &handle, 0, nullptr) == 1 ? handle : FI_ADDR_NOTAVAIL;
+  if (!takes(address)) return handle;
+  return ::fi_av_insert(peers.get(), address.data(), 1, &handle, 0, nullptr) == 1 ? handle : FI_ADDR_NOTAVAIL;
 }
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::transports::libfabric_detail

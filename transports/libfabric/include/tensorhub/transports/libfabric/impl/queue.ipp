@@ -144,7 +144,7 @@ TENSORHUB_DECL void queue_core::connect_addressed(endpoint_core& fresh, const pe
   messages.outgoing = std::make_unique<message>(provider_, provider_.domain());
   messages.incoming = std::make_unique<message>(provider_, provider_.domain());
   const std::uint64_t ticket = detail::random_number();
-  const ::fi_addr_t greeting_address = fresh.fids_.insert(to.raw.bytes.data());
+  const ::fi_addr_t greeting_address = fresh.fids_.insert(to.raw.bytes);
   if (greeting_address == FI_ADDR_NOTAVAIL)
     fail(to.readable() + " is not an address of " + provider_.description());
   if (const int result = messages.incoming->receive(own); result != 0)
@@ -152,7 +152,7 @@ TENSORHUB_DECL void queue_core::connect_addressed(endpoint_core& fresh, const pe
   datagram& out = messages.outgoing->content;
   out.from_reader = greeting;
   out.ticket = ticket;
-  messages.outgoing->write_address(provider_.address_of(*own));
+  messages.outgoing->write_address(fresh.fids_.own_address);
   send_message(fresh, greeting_address, to, until);
 
   const datagram& in = messages.incoming->content;
@@ -162,7 +162,7 @@ TENSORHUB_DECL void queue_core::connect_addressed(endpoint_core& fresh, const pe
     fail(to.readable() + " is not a TensorHub data port: its answer is not a welcome");
   fresh.welcome_ = in.from_source;
   check_welcome(fresh, to);
-  fresh.serving_address_ = fresh.fids_.insert(in.address.data());
+  fresh.serving_address_ = fresh.fids_.insert(messages.incoming->address());
   if (fresh.serving_address_ == FI_ADDR_NOTAVAIL) fail(to.readable() + " sent an invalid endpoint address");
   out.magic = ready_magic;
   send_message(fresh, fresh.serving_address_, to, until);

@@ -22,10 +22,10 @@ TENSORHUB_DECL source::source(const provider& chosen, const libfabric_options& o
     listen(options);
   else
     open_greeting_endpoint();
-  address_ = {provider_.name(), provider_.connected(),
-              advertised(provider_.connected() ? provider_.address_of(*listener_)
-                                               : provider_.address_of(*greeting_endpoint_.endpoint),
-                         options.advertised_host)};
+  address_ = {
+      provider_.name(), provider_.connected(),
+      advertised(provider_.connected() ? provider_.address_of(*listener_) : greeting_endpoint_.own_address,
+                 options.advertised_host)};
   thread_ = std::jthread{[this] { run(); }};
 }
 
@@ -261,7 +261,7 @@ TENSORHUB_DECL void source::receive_messages(clock::time_point now) noexcept {
     if (each->busy) continue;
     if (each->holds(hello_magic)) {
       try {
-        open_reader_endpoint(each->content, now);
+        answer_hello(*each, now);
       } catch (...) {  // no memory, no endpoint: the reader gets no answer and retries or fails
       }
     }
@@ -280,30 +280,36 @@ TENSORHUB_DECL void source::receive_messages(clock::time_point now) noexcept {
   close_if([](const served& each) { return !each.reader; });
 }
 
-TENSORHUB_DECL void source::open_reader_endpoint(const datagram& came, clock::time_point now) {
-  if (answers_.size() >= max_connections_) return;
-  answer reply{std::make_unique<message>(provider_, greeting_domain_.get()), FI_ADDR_NOTAVAIL, now, false};
-  datagram& out = reply.out->content;
-  out.from_source = judged(came.from_reader);
-  out.ticket = came.ticket;
-  if (out.from_source.status == welcome_status::accepted) {
-    served serving;
-    serving.reader = {came.from_reader.reader};
-    serving.source = {came.from_reader.source};
-    serving.opened = now;
-    serving.inbox.push_back(std::make_unique<message>(provider_, provider_.domain()));
-    serving.inbox.push_back(std::make_unique<message>(provider_, provider_.domain()));
-    if (provider_.closes_late())
-      serving.own_cq = open_cq(provider_.domain(), cq_entries, false, waiter_, provider_.description());
-    serving.fids = addressed_endpoint{provider_, provider_.domain(), provider_.own_info(),
-                                      serving.own_cq ? serving.own_cq.get() : cq_.get()};
-    for (const auto& each : serving.inbox)
-      check("nothing can be received", each->receive(serving.fids.endpoint.get()));
-    reply.out->write_address(provider_.address_of(*serving.fids.endpoint));
-    served_.push_back(std::move(serving));
-  }
-  reply.to = greeting_endpoint_.insert(came.address.data());
+TENSORHUB_DECL void source::answer_hello(const message& came, clock::time_point now) {
+  const welcome verdict = judged(came.content.from_reader);
+  const bool refuses = verdict.status != welcome_status::accepted;
+  const auto waiting = std::ranges::count(answers_, refuses, &answer::refuses);
+  const std::size_t most = refuses ? most_refusals : max_connections_;
+  if (static_cast<std::size_t>(waiting) >= most || !greeting_endpoint_.takes(came.address())) return;
+  answer reply{std::make_unique<message>(provider_, greeting_domain_.get()), FI_ADDR_NOTAVAIL, now};
+  reply.refuses = refuses;
+  reply.out->content.from_source = verdict;
+  reply.out->content.ticket = came.content.ticket;
+  if (!refuses) reply.out->write_address(open_reader_endpoint(came.content.from_reader, now));
+  reply.to = greeting_endpoint_.insert(came.address());
   if (reply.to != FI_ADDR_NOTAVAIL) answers_.push_back(std::move(reply));
+}
+
+TENSORHUB_DECL const raw_address& source::open_reader_endpoint(const hello& greeting, clock::time_point now) {
+  served serving;
+  serving.reader = {greeting.reader};
+  serving.source = {greeting.source};
+  serving.opened = now;
+  serving.inbox.push_back(std::make_unique<message>(provider_, provider_.domain()));
+  serving.inbox.push_back(std::make_unique<message>(provider_, provider_.domain()));
+  if (provider_.closes_late())
+    serving.own_cq = open_cq(provider_.domain(), cq_entries, false, waiter_, provider_.description());
+  serving.fids = addressed_endpoint{provider_, provider_.domain(), provider_.own_info(),
+                                    serving.own_cq ? serving.own_cq.get() : cq_.get()};
+  for (const auto& each : serving.inbox)
+    check("nothing can be received", each->receive(serving.fids.endpoint.get()));
+  served_.push_back(std::move(serving));
+  return served_.back().fids.own_address;
 }
 
 TENSORHUB_DECL void source::send_answers(clock::time_point now) noexcept {

@@ -42,7 +42,7 @@ TENSORHUB_DECL link::link(const transport_address& where, const same_host_option
   if (!send_packet(socket_.get(), greeting) && errno != EPIPE) refuse("closed the connection at once");
   take_welcome(until);
   hold_process();
-  if (options.attach == memory_attach::automatic) probe(source.user);
+  if (options.attach == memory_attach::automatic && probe_address_ != 0) probe(source.user);
 }
 
 TENSORHUB_DECL std::shared_ptr<const region_view> link::region(const region_key& key) {
@@ -150,7 +150,7 @@ TENSORHUB_DECL void link::forget(const void* owner) noexcept {
 
 TENSORHUB_DECL const std::byte* link::map(const region_view& region, device_access& by) {
   if (!maps_devices_) return nullptr;
-  if (is_own_process()) return reinterpret_cast<const std::byte*>(region.address);
+  if (is_own_process() && region.address != 0) return reinterpret_cast<const std::byte*>(region.address);
   if (region.memory != region_memory::mappable_device) return nullptr;
   for (const mapped_region& each : region.mapped)
     if (each.by == &by) return each.memory ? each.memory->data() + region.exported.offset : nullptr;
@@ -169,7 +169,7 @@ TENSORHUB_DECL const std::byte* link::map(const region_view& region, device_acce
 }
 
 TENSORHUB_DECL void link::note(const std::string& why) {
-  if (why_.empty()) why_ = "device memory of the peer goes through host memory: " + why;
+  if (why_.empty()) why_ = "memory of the peer is staged: " + why;
 }
 
 TENSORHUB_DECL void link::sweep() noexcept {
@@ -275,8 +275,10 @@ TENSORHUB_DECL void link::probe(uid_t its_user) {
                                                        reinterpret_cast<std::byte*>(&value), sizeof value)
                                    : EPERM;
   if (failure != 0) {
-    refuse("is reachable, but " + why_attach_fails(failure, process_, its_user) +
-           ". Without that only memory in files can be read (options::attach = never)");
+    refuse(
+        "is reachable, but " + why_attach_fails(failure, process_, its_user) +
+        ". Without that (options::attach = never) only memory in files can be read, and what a source with "
+        "attach = never copies");
   }
   if (value != probe_value_)
     refuse("is not process " + std::to_string(process_) + ", which opened its socket");
@@ -299,7 +301,7 @@ TENSORHUB_DECL bool link::take_in(const question& asked, const region_answer& an
   if (!grants_.has(answer.grant_slot) || answer.grant < first_grant) return false;
   if (answer.address > UINT64_MAX - answer.bytes || answer.file_offset > UINT64_MAX - answer.bytes)
     return false;
-  if (answer.memory > region_memory::staged_device) return false;
+  if (answer.memory > region_memory::staged) return false;
   if (answer.memory == region_memory::mappable_device &&
       (answer.exported.offset > answer.exported.allocation_bytes ||
        answer.bytes > answer.exported.allocation_bytes - answer.exported.offset))

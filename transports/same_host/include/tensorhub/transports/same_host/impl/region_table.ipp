@@ -30,7 +30,7 @@ TENSORHUB_DECL std::uint64_t region_table::insert(const memory_range& range, reg
     entry.facts.allocation = allocation_of(*exported);
     entry.facts.allocation_offset = exported->offset;
   }
-  if (readable && offer_files_ && range.backing_fd >= 0) entry.facts.file = file_of(range);
+  if (readable && !needs_device(range)) offer_host_memory(entry.facts);
   if (readable) entry.facts.given = grants_->take();
   const std::uint64_t region = ++last_region_;
   try {
@@ -50,11 +50,16 @@ TENSORHUB_DECL void region_table::erase(std::uint64_t region) noexcept {
   if (found->second.access != region_access::local_write) grants_->give_back(found->second.facts.given.slot);
   bytes_.fetch_sub(found->second.facts.range.bytes, std::memory_order_relaxed);
   entries_.erase(found);
+  wait_for_loans(lock, region);
+}
+
+TENSORHUB_DECL void region_table::wait_for_loans(std::unique_lock<std::mutex>& lock,
+                                                 std::uint64_t region) noexcept {
   quiet_.wait_for(lock, longest_loan, [&] { return std::ranges::find(lent_, region) == lent_.end(); });
 }
 
 TENSORHUB_DECL void region_table::renew(std::uint64_t region) noexcept {
-  const std::lock_guard lock{mutex_};
+  std::unique_lock lock{mutex_};
   const auto found = entries_.find(region);
   if (found == entries_.end() || found->second.access == region_access::local_write) return;
   region_entry& entry = found->second;
@@ -64,6 +69,7 @@ TENSORHUB_DECL void region_table::renew(std::uint64_t region) noexcept {
   } catch (const error&) {
     entry.is_closed = true;
   }
+  wait_for_loans(lock, region);
 }
 
 TENSORHUB_DECL region_key region_table::key_of(std::uint64_t region) const {
@@ -74,23 +80,27 @@ TENSORHUB_DECL region_key region_table::key_of(std::uint64_t region) const {
   return {region, {found->second.secret[0], found->second.secret[1]}};
 }
 
-TENSORHUB_DECL std::optional<region_facts> region_table::find(const region_key& key) const noexcept {
-  const std::lock_guard lock{mutex_};
+TENSORHUB_DECL auto region_table::entry_of(const region_key& key) const noexcept -> const region_entry* {
   const auto found = entries_.find(key.region);
-  if (found == entries_.end()) return std::nullopt;
+  if (found == entries_.end()) return nullptr;
   const region_entry& entry = found->second;
   const std::uint64_t difference = (entry.secret[0] ^ key.secret[0]) | (entry.secret[1] ^ key.secret[1]);
-  if (difference != 0 || entry.is_closed || entry.access == region_access::local_write) return std::nullopt;
-  return entry.facts;
+  if (difference != 0 || entry.is_closed || entry.access == region_access::local_write) return nullptr;
+  return &entry;
+}
+
+TENSORHUB_DECL std::optional<region_facts> region_table::find(const region_key& key) const noexcept {
+  const std::lock_guard lock{mutex_};
+  const region_entry* const entry = entry_of(key);
+  return entry == nullptr ? std::nullopt : std::optional{entry->facts};
 }
 
 TENSORHUB_DECL std::optional<region_facts> region_table::lend(const region_key& key) {
-  auto facts = find(key);
-  if (!facts || facts->memory == region_memory::host) return std::nullopt;
   const std::lock_guard lock{mutex_};
-  if (!entries_.contains(key.region)) return std::nullopt;
+  const region_entry* const entry = entry_of(key);
+  if (entry == nullptr || (entry->facts.memory == region_memory::host && lets_attach_)) return std::nullopt;
   lent_.push_back(key.region);
-  return facts;
+  return entry->facts;
 }
 
 TENSORHUB_DECL void region_table::give_back(std::uint64_t region) noexcept {
@@ -117,11 +127,19 @@ TENSORHUB_DECL std::vector<device_access*> region_table::devices() const {
   return out;
 }
 
+TENSORHUB_DECL void region_table::offer_host_memory(region_facts& facts) {
+  if (offers_files_ && facts.range.backing_fd >= 0) facts.file = file_of(facts.range);
+  if (facts.file || lets_attach_) return;
+  facts.why = std::make_shared<const std::string>("its process lets nobody attach (options::attach)");
+}
+
 TENSORHUB_DECL std::optional<device_export> region_table::export_of(const memory_range& range,
-                                                                    region_facts& facts) {
+                                                                    region_facts& facts) const {
   std::optional<device_export> exported;
   std::string why;
-  if (range.kind == memory_kind::cuda_managed)
+  if (!exports_devices_)
+    why = "its process exports nothing (options::device)";
+  else if (range.kind == memory_kind::cuda_managed)
     why = "managed memory cannot be mapped by other processes";
   else
     exported = range.device->export_memory(range, why);
@@ -130,7 +148,7 @@ TENSORHUB_DECL std::optional<device_export> region_table::export_of(const memory
     why = "the device exports less than the region";
     exported.reset();
   }
-  facts.memory = exported ? region_memory::mappable_device : region_memory::staged_device;
+  facts.memory = exported ? region_memory::mappable_device : region_memory::staged;
   if (!exported)
     facts.why = std::make_shared<const std::string>(why.empty() ? "the device gives no reason" : why);
   return exported;
@@ -138,13 +156,13 @@ TENSORHUB_DECL std::optional<device_export> region_table::export_of(const memory
 
 TENSORHUB_DECL std::shared_ptr<const shared_export> region_table::allocation_of(device_export words) {
   words.offset = 0;
-  std::erase_if(exports_, [](const auto& each) { return each.expired(); });
-  for (const auto& each : exports_) {
+  std::erase_if(allocations_, [](const auto& each) { return each.expired(); });
+  for (const auto& each : allocations_) {
     auto known = each.lock();
     if (known && known->words == words) return known;
   }
   auto fresh = std::make_shared<shared_export>(shared_export{++last_export_, words});
-  exports_.push_back(fresh);
+  allocations_.push_back(fresh);
   return fresh;
 }
 
@@ -153,6 +171,7 @@ TENSORHUB_DECL std::shared_ptr<const shared_file> region_table::file_of(const me
   if (::fstat(range.backing_fd, &facts) != 0 || !S_ISREG(facts.st_mode) || facts.st_size < 0) return {};
   const auto size = static_cast<std::uint64_t>(facts.st_size);
   if (range.backing_offset > size || range.bytes > size - range.backing_offset) return {};
+  if (!lets_attach_ && range.bytes < size) return {};
   std::erase_if(files_, [](const auto& each) { return each.expired(); });
   for (const auto& each : files_) {
     auto file = each.lock();

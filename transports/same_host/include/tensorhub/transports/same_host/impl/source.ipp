@@ -18,13 +18,21 @@ TENSORHUB_DECL source::source(const same_host_options& options, incarnation self
     : options_{options},
       gate_{self},
       socket_name_{random_name()},
-      regions_{grants_, options.files != backing_files::ignore},
+      regions_{grants_, options},
       desk_{regions_, [this](const stage_job& job, answer_status status) { answer_staged(job, status); }},
       every_second_{std::move(every_second)},
       listener_{listen_at(socket_name_)},
       epoll_{::epoll_create1(EPOLL_CLOEXEC)},
       wake_{"same_host"} {
   if (!epoll_) throw error(errc::system_failed, std::string{"same_host: no epoll: "} + std::strerror(errno));
+  if (options.attach == memory_attach::never) {
+    if (options.allow_any_tracer)
+      throw error(
+          errc::invalid_argument,
+          "same_host: allow_any_tracer lets every process attach, and attach = never none: set one of "
+          "the two");
+    static_cast<void>(::prctl(PR_SET_DUMPABLE, 0, 0, 0, 0));
+  }
 #ifdef PR_SET_PTRACER
   if (options.allow_any_tracer) static_cast<void>(::prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0));
 #endif
@@ -42,14 +50,18 @@ TENSORHUB_DECL source::~source() {
 }
 
 TENSORHUB_DECL void source::cut_off(incarnation reader) noexcept {
-  const std::lock_guard lock{mutex_};
-  gate_.cut_off(reader);
-  std::erase_if(connections_, [&](const auto& entry) {
-    const connection& each = *entry.second;
-    if (!each.greeted || each.reader != reader) return false;
-    grants_.end(each.given.slot, cut_off_grant);  // the slot is never used again
-    return true;
-  });
+  {
+    const std::lock_guard lock{mutex_};
+    gate_.cut_off(reader);
+    std::erase_if(connections_, [&](const auto& entry) {
+      const connection& each = *entry.second;
+      if (!each.greeted || each.reader != reader) return false;
+      grants_.end(each.given.slot, cut_off_grant);  // the slot is never used again
+      if (each.stage) each.stage->close();
+      return true;
+    });
+  }
+  desk_.settle();
 }
 
 TENSORHUB_DECL void source::require_capability(std::span<const std::byte> key) {
@@ -210,7 +222,8 @@ TENSORHUB_DECL bool source::greet(connection& each) {
     each.greeted = true;
     answer.grant = each.given.number;
     answer.grant_slot = each.given.slot;
-    answer.probe_address = reinterpret_cast<std::uintptr_t>(&probe_word_);
+    if (options_.attach != memory_attach::never)
+      answer.probe_address = reinterpret_cast<std::uintptr_t>(&probe_word_);
     answer.probe_value = probe_word_;
   }
   return send_packet(each.socket.get(), answer, accepted ? grants_.file() : -1) && accepted;
@@ -232,7 +245,12 @@ TENSORHUB_DECL bool source::answer_all(std::uint64_t id, connection& each) {
     int descriptor = -1;
     if (const auto facts = regions_.find(request.key)) {
       fill(answer, *facts);
-      if (facts->file && facts->file->may_go_to(each.user)) {
+      const bool shows_file = facts->file && facts->file->may_go_to(each.user);
+      if (options_.attach == memory_attach::never) {
+        answer.address = 0;
+        if (facts->memory == region_memory::host && !shows_file) answer.memory = region_memory::staged;
+      }
+      if (shows_file) {
         answer.file = facts->file->number;
         answer.file_offset = facts->range.backing_offset;
         if (each.files.insert(answer.file).second || request.wants == request_kind::region_and_file)
