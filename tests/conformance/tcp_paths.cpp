@@ -19,6 +19,7 @@
 #include <tensorhub/transfer/first_of.hpp>
 #include <tensorhub/transports/same_host.hpp>
 #include <tensorhub/transports/tcp.hpp>
+#include <thread>
 #include <vector>
 
 namespace {
@@ -214,6 +215,15 @@ TEST_CASE("tcp addresses: a source tells numbers, and names are refused, unless 
     }
   }
   return false;
+}
+
+TEST_CASE("tcp: at max_connections, the connection that has been idle the longest makes room") {
+  const tcp source{{.max_connections = 2}, source_id};
+  tcp reader{{}, reader_id};
+  auto queue = reader.make_queue(4);
+  const auto first = reader.connect(queue, source.address(), source_id, 20s);
+  const auto second = reader.connect(queue, source.address(), source_id, 20s);
+  CHECK(connects_within(20s, reader, queue, source));
 }
 
 TEST_CASE("tcp: max_connections, beyond which a reader is refused, and one that goes makes room") {

@@ -62,6 +62,8 @@ class basic_connection {
   /// The incarnation of this process that the reader has asked for.
   [[nodiscard]] incarnation source() const noexcept { return source_; }
   [[nodiscard]] bool greeted() const noexcept { return greeted_; }
+  /// The reader waits for nothing.
+  [[nodiscard]] bool at_rest() const noexcept { return greeted_ && answer_count_ == 0 && !send_is_pending_; }
   [[nodiscard]] std::chrono::steady_clock::time_point opened() const noexcept { return opened_; }
 
   /// True: bytes of this region may still be in flight on this connection, or being copied for it. (The

@@ -73,8 +73,8 @@ struct tcp_options {
 
   file_sending send_from_file = file_sending::automatic;
   /// The maximum number of readers' connections; never more than half of the descriptors that the process may
-  /// have. At the limit a new connection replaces the oldest one that has not sent its hello; if there is
-  /// none, the new connection is refused.
+  /// have. At the limit a new connection replaces the oldest one that has not sent its hello, or else the one
+  /// that has been idle the longest, for a second at least; if there is none, the new connection is refused.
   std::size_t max_connections = 16384;
   std::size_t max_connections_per_reader = 64;  ///< of one incarnation; further ones are refused
 

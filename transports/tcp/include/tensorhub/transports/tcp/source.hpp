@@ -159,6 +159,7 @@ class source {
     incarnation seated{};
     std::uint32_t events = EPOLLIN;  ///< that the epoll set reports
     bool waits_for_copy = false;     ///< it is in `loop::copying`
+    std::chrono::steady_clock::time_point last_event{};
   };
 
   struct loop {
@@ -190,6 +191,7 @@ class source {
   static constexpr std::chrono::milliseconds sweep_interval{1000};
   static constexpr long copy_poll_ns = 15'000;
   static constexpr std::chrono::seconds greeting_timeout{5};
+  static constexpr std::chrono::seconds idle_time{1};
 
   static void watch(loop& where, int operation, int socket, std::uint32_t events, std::uint64_t id) noexcept {
     epoll_event wanted{};
@@ -288,7 +290,8 @@ class source {
         }
         return;
       }
-      if (connection_count_.load() >= most_connections_ && !close_oldest_unauthenticated(0)) continue;
+      if (connection_count_.load() >= most_connections_ && !close_oldest_unauthenticated(0) && !close_idle())
+        continue;
       tune(socket.get(), near_);
       try {
         adopt(std::move(socket));
@@ -353,6 +356,30 @@ class source {
     return false;
   }
 
+  /// Closes the connection that has been at rest for the longest time, in favour of a new one: its reader makes
+  /// another one when it needs it (transfer/lane_pool.hpp). False: none was at rest for `idle_time`.
+  bool close_idle() noexcept {
+    auto oldest = std::chrono::steady_clock::now() - idle_time;
+    loop* owner = nullptr;
+    std::uint64_t number = 0;
+    for (const auto& each : loops_) {
+      const std::lock_guard lock{each->mutex};
+      for (const auto& [id, one] : each->connections) {
+        if (!one->at_rest() || one->last_event >= oldest) continue;
+        oldest = one->last_event;
+        owner = each.get();
+        number = id;
+      }
+    }
+    if (owner == nullptr) return false;
+    const std::lock_guard lock{owner->mutex};
+    const auto found = owner->connections.find(number);
+    if (found == owner->connections.end() || found->second->last_event != oldest) return false;
+    owner->connections.erase(found);
+    connection_count_.fetch_sub(1);
+    return true;
+  }
+
   /// At most half of the descriptors that this process may have: the rest of the process needs some, too.
   [[nodiscard]] static std::size_t most_connections(const tcp_options& options) noexcept {
     rlimit files{};
@@ -369,6 +396,7 @@ class source {
     const auto found = here.connections.find(id);
     if (found == here.connections.end()) return;  // closed since the event
     watched& each = *found->second;
+    each.last_event = std::chrono::steady_clock::now();
     if (events == 0) each.waits_for_copy = false;
     const bool is_left = each.waits_for_copy && (events & (EPOLLHUP | EPOLLERR | EPOLLRDHUP)) != 0;
     connection_need need = is_left ? connection_need::end : connection_need::input;
