@@ -301,6 +301,29 @@ TEST_CASE("a stopped source: what is known is read on, everything else ends by a
   CHECK(third.try_to_connect(source.address, 300ms).first == errc::timed_out);
 }
 
+TEST_CASE("a source that copies what is read: the bytes arrive, until it is stopped, revokes or is killed") {
+  const auto options = same_host::options::for_tenants();
+  for (const memory_of_source memory : {memory_of_source::sealed_file, memory_of_source::plain}) {
+    CAPTURE(static_cast<int>(memory));
+    const source_process source{{.memory = memory, .options = options}};
+    const source_process second{{.memory = memory, .options = options}};
+    reading_side reader{{.peer_timeout = 700ms}};
+    reader.connect(source.address);
+    CHECK(reader.read(source, 3) == counts{{completion_status::ok, 3}});
+    CHECK(reader.has_the_bytes());
+    CHECK(reader.endpoint->why().find("lets nobody attach") != std::string::npos);
+    source.signal(SIGSTOP);
+    CHECK(reader.read(source, 8) == counts{{completion_status::peer_lost, 8}});
+    reader.connect(second.address);
+    CHECK(reader.read(second) == counts{{completion_status::ok, 1}});
+    second.order('r');
+    CHECK(reader.read(second) == counts{{completion_status::access_denied, 1}});
+    CHECK(reader.endpoint->usable());
+    second.signal(SIGKILL);
+    CHECK(reader.read(second) == counts{{completion_status::peer_lost, 1}});
+  }
+}
+
 TEST_CASE("another process than the expected one is refused by name") {
   const source_process replaced{{.self = incarnation{99}}};
   reading_side reader{};

@@ -117,6 +117,26 @@ TEST_CASE("connections that say nothing give way to readers") {
   CHECK(trouble_of_a_reader(source).find("options::max_connections") != std::string::npos);
 }
 
+TEST_CASE("a reader has so many connections, and the others have theirs") {
+  const same_host source{{.max_connections_per_reader = 3}, source_id};
+  same_host through{{.kept_connections = 0}, tensorhub::incarnation{reader_id.value + 1}};
+  auto queue = through.make_queue(4);
+  std::vector<same_host::endpoint> endpoints;
+  const auto connect = [&] { endpoints.push_back(through.connect(queue, source.address(), source_id, 20s)); };
+  for (int i = 0; i < 3; ++i) connect();
+  CHECK_THROWS_WITH_AS(connect(), doctest::Contains("max_connections_per_reader"), tensorhub::error);
+  CHECK(trouble_of_a_reader(source) == "");
+  endpoints.pop_back();
+  const auto until = std::chrono::steady_clock::now() + 20s;
+  while (endpoints.size() < 3 && std::chrono::steady_clock::now() < until) {
+    try {
+      connect();
+    } catch (const tensorhub::error&) {  // the source has not heard yet that one is closed
+    }
+  }
+  CHECK(endpoints.size() == 3);
+}
+
 TEST_CASE("connections take at most half of the descriptors that the process may have") {
   const silent_process silent{std::nullopt};
   rlimit usual{};

@@ -255,9 +255,11 @@ class state_digest {
     add(offered, version, load, readers);
   }
   void fold(const catalog_detail::reader_state& reader) {
-    const auto& [leases, operation, upstream, upstream_lease, chain, hungry_for, decisions] = reader;
+    const auto& [leases, operation, upstream, upstream_lease, chain, hungry_for, stalled_for, decisions] =
+        reader;
     static_cast<void>(std::tie(chain, decisions));
-    add(leases, operation, upstream == nullptr ? incarnation{} : upstream->id, upstream_lease, hungry_for);
+    add(leases, operation, upstream == nullptr ? incarnation{} : upstream->id, upstream_lease, hungry_for,
+        stalled_for);
   }
   void fold(const catalog_detail::parting_state& parting) {
     add(parting.leaving, parting.parked, parting.sequence);

@@ -69,6 +69,9 @@ struct same_host_options {
   /// have. At the limit a new connection replaces the oldest one that has not sent its hello; if there is
   /// none, the new connection is refused.
   std::size_t max_connections = 4096;
+  /// Of one incarnation; further ones are refused. A connection over which memory is staged costs the source
+  /// up to 16 MiB.
+  std::size_t max_connections_per_reader = 64;
 
   std::chrono::milliseconds peer_timeout =
       defaults::peer_timeout;  ///< of silence while a request is outstanding
@@ -96,7 +99,7 @@ struct same_host_options {
     const auto values = [](const same_host_options& each) {
       return std::tie(each.copy_threads, each.streaming_from_bytes, each.files, each.attach,
                       each.allow_any_tracer, each.allowed_uids, each.kept_connections, each.max_connections,
-                      each.peer_timeout, each.device);
+                      each.max_connections_per_reader, each.peer_timeout, each.device);
     };
     return !note && !other.note && values(*this) == values(other);
   }

@@ -71,6 +71,7 @@ enum class welcome_status : std::uint32_t {
   other_user = 4,     ///< the reader's user may not connect
   full = 5,           ///< no connection is left
   no_capability = 6,  ///< the source requires one, and the hello's is not valid for this reader and source
+  crowded = 7,        ///< the reader has as many connections as one reader may have
 };
 
 struct welcome {

@@ -120,6 +120,7 @@ class source {
 
   /// False: the connection ends.
   [[nodiscard]] bool greet(connection& each);
+  [[nodiscard]] welcome_status judge(const hello& greeting) noexcept;
 
   [[nodiscard]] bool answer_all(std::uint64_t id, connection& each);
 

@@ -253,6 +253,8 @@ TENSORHUB_DECL void link::take_welcome(clock::time_point until) {
   }
   if (answer.status == welcome_status::full)
     refuse("has no connection left: raise its options::max_connections");
+  if (answer.status == welcome_status::crowded)
+    refuse("takes no more connections of this worker: raise its options::max_connections_per_reader");
   if (const std::string why = detail::why_refused(answer, protocol_number, ends_.peer); !why.empty())
     refuse(why);
   if (page) grants_ = grant_view{page.get()};

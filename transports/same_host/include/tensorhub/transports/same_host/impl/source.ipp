@@ -213,7 +213,7 @@ TENSORHUB_DECL bool source::greet(connection& each) {
   if (outcome != packet_outcome::taken || greeting.magic != hello_magic) return false;
   welcome answer;
   answer.source = gate_.self_for({greeting.source}).value;
-  answer.status = detail::status_of<welcome_status>(gate_.judge(greeting, protocol_number));
+  answer.status = judge(greeting);
   const bool accepted = answer.status == welcome_status::accepted;
   if (accepted) {
     each.given = grants_.take();
@@ -227,6 +227,16 @@ TENSORHUB_DECL bool source::greet(connection& each) {
     answer.probe_value = probe_word_;
   }
   return send_packet(each.socket.get(), answer, accepted ? grants_.file() : -1) && accepted;
+}
+
+TENSORHUB_DECL welcome_status source::judge(const hello& greeting) noexcept {
+  const auto status = detail::status_of<welcome_status>(gate_.judge(greeting, protocol_number));
+  if (status != welcome_status::accepted) return status;
+  const auto present = std::ranges::count_if(connections_, [&](const auto& entry) {
+    return entry.second->greeted && entry.second->reader.value == greeting.reader;
+  });
+  return static_cast<std::size_t>(present) < options_.max_connections_per_reader ? status
+                                                                                 : welcome_status::crowded;
 }
 
 TENSORHUB_DECL bool source::answer_all(std::uint64_t id, connection& each) {
