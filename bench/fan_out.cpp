@@ -1,5 +1,5 @@
-// One trainer, several readers that update at once: on one machine, with links of 1 Gbit/s between them, and with a
-// source that is killed. (With a border between: two_datacenters.cpp.)
+// One trainer, several readers that update at once: on one machine, with links of 1 Gbit/s between them,
+// and with a source that is killed. (With a border between: two_datacenters.cpp.)
 //
 //     bench_fan_out [--smoke] [--json FILE] [--trace FILE]
 //
@@ -64,8 +64,8 @@ figures fan_out(cluster& all, scheme which, std::uint64_t bytes) {
 // ---- links between them
 // --------------------------------------------------------------------------------------
 
-/// Each worker has a link of 1 Gbit/s each way and a host of its own, as far as the scheduler knows. The workers
-/// share this process, because links know their peers only there.
+/// Each worker has a link of 1 Gbit/s each way and a host of its own, as far as the scheduler knows. The
+/// workers share this process, because links know their peers only there.
 class linked_fleet {
   using hub = bench::mesh_hub<tensorhub::testing::throttled<tensorhub::transports::tcp>>;
   template <typename Worker>
@@ -126,7 +126,12 @@ class linked_fleet {
   std::uint64_t version_ = 0;
 };
 
-void over_links(const bench::arguments& given, bench::comparison& result) {
+bench::comparison over_links(const bench::arguments& given) {
+  bench::comparison result{
+      given, "the same with links of 1 Gbit/s each way",
+      "256 MiB in each of five workers of one process (testing/throttled.hpp over loopback TCP), "
+      "each a host of its own; one reader: without the other three; medians of 3 rounds after a "
+      "warming one, order rotates"};
   const std::uint64_t bytes = given.smoke ? 16u << 20 : 256u << 20;
   const tensorhub::reference_server<> mesh;
   const tensorhub::reference_server<> alone;
@@ -138,6 +143,12 @@ void over_links(const bench::arguments& given, bench::comparison& result) {
   result.add("nearest_source", [&] { return by_mesh.update(); });
   result.add("one_to_many", [&] { return by_star.update(); });
   result.run(given.smoke ? 1 : 3);
+  result.print({"last reader s"});
+  result.goal(
+      "1.1 x time of one reader / time of nearest_source",
+      1.1 * result.figure("one reader", "last reader s") / result.figure("nearest_source", "last reader s"),
+      1.0);
+  return result;
 }
 
 // ---- a source dies
@@ -237,17 +248,7 @@ void run(const bench::arguments& given, const std::string& trace_path) {
   fan.goal("cpu of one_to_many / cpu of nearest_source", fan.ratio("nearest_source", star, "cpu s", false),
            1.0);
 
-  bench::comparison linked{
-      given, "the same with links of 1 Gbit/s each way",
-      "256 MiB in each of five workers of one process (testing/throttled.hpp over loopback TCP), "
-      "each a host of its own; one reader: without the other three; medians of 3 rounds after a "
-      "warming one, order rotates"};
-  over_links(given, linked);
-  linked.print({"last reader s"});
-  linked.goal(
-      "1.1 x time of one reader / time of nearest_source",
-      1.1 * linked.figure("one reader", "last reader s") / linked.figure("nearest_source", "last reader s"),
-      1.0);
+  const bench::comparison linked = over_links(given);
 
   const std::size_t kill_rounds = given.smoke ? 1 : 5;
   bench::comparison killed{

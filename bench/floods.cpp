@@ -1,4 +1,5 @@
-// How much longer the updates of a small fleet take while somebody floods the reference server or the trainer's data port.
+// How much longer the updates of a small fleet take while somebody floods the reference server or the
+// trainer's data port.
 
 #include <memory>
 #include <string>
@@ -56,6 +57,26 @@ struct rollout {
   }
 };
 
+bench::figures publish_and_update(tensorhub::worker& trainer,
+                                  const std::vector<std::unique_ptr<rollout>>& fleet, std::uint64_t& version,
+                                  int times) {
+  std::vector<double> seconds;
+  for (int i = 0; i < times; ++i) {
+    const double started = bench::now_seconds();
+    trainer.publish(++version);
+    {
+      std::vector<std::jthread> updates;
+      for (const auto& each : fleet)
+        updates.emplace_back([&worker = each->worker, version] {
+          static_cast<void>(worker.update(tensorhub::at_least(version), std::chrono::seconds{60}));
+        });
+    }
+    seconds.push_back(bench::now_seconds() - started);
+    trainer.unpublish();
+  }
+  return {{"ms", bench::median(seconds) * 1e3}, {"worst ms", bench::percentile(seconds, 1) * 1e3}};
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -84,24 +105,7 @@ int main(int argc, char** argv) {
   for (int i = 0; i < 4; ++i)
     fleet.push_back(std::make_unique<rollout>(here.who("rollout-" + std::to_string(i))));
   std::uint64_t version = 0;
-  const auto turn = [&] {
-    std::vector<double> seconds;
-    for (int i = 0; i < (given.smoke ? 1 : 10); ++i) {
-      const double started = bench::now_seconds();
-      trainer.publish(++version);
-      {
-        std::vector<std::jthread> updates;
-        for (const auto& each : fleet)
-          updates.emplace_back([&worker = each->worker, version] {
-            static_cast<void>(worker.update(tensorhub::at_least(version), std::chrono::seconds{60}));
-          });
-      }
-      seconds.push_back(bench::now_seconds() - started);
-      trainer.unpublish();
-    }
-    return bench::figures{{"ms", bench::median(seconds) * 1e3},
-                          {"worst ms", bench::percentile(seconds, 1) * 1e3}};
-  };
+  const auto turn = [&] { return publish_and_update(trainer, fleet, version, given.smoke ? 1 : 10); };
   result.add("quiet", turn);
   for (const std::string& kind : floods::kinds)
     result.add(kind, [&, kind] {

@@ -11,11 +11,11 @@
 
 namespace tensorhub::inline TENSORHUB_MODE::testing {
 
-/// A reader that is served on its host gets nobody else. Otherwise a source is chosen whenever a candidate has a
-/// credit left, or may be displaced. Of those that may be
-/// chosen, none is in a nearer class, but that the last sources of a reader come from outside of its rack
-/// where they can; within the class none has a credit while the chosen one has not, and none has fewer
-/// leases, a publisher counting behind all others; but on the own host those that have every chunk come first.
+/// A reader that is served on its host gets nobody else. Otherwise a source is chosen whenever a candidate
+/// has a credit left, or may be displaced. Of those that may be chosen, none is in a nearer class, but that
+/// the last sources of a reader come from outside of its rack where they can; within the class none has a
+/// credit while the chosen one has not, and none has fewer leases, a publisher counting behind all others;
+/// but on the own host those that have every chunk come first.
 template <scheduler S>
 violations nearest_class_is_chosen() {
   violations seen;

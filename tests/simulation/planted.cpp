@@ -433,7 +433,7 @@ simulation_options many_stand_still(std::uint64_t seed) {
 
 TEST_CASE("planted: the epoch check is skipped") {
   check_caught("header not read again",
-               first_violation_with(policies_of(), many_stand_still, 300, plant_in_workers([](auto& worker) {
+               first_violation_with(policies_of(), many_stand_still, 1500, plant_in_workers([](auto& worker) {
                                       worker.faults.skip_header_check = true;
                                     })),
                rule::sources);

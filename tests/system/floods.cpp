@@ -1,5 +1,5 @@
-// Floods of each kind with a fleet beside them: all updates are made, nobody is declared dead, and the memory of the
-// server stays within the bound that SECURITY.md tells.
+// Floods of each kind with a fleet beside them: all updates are made, nobody is declared dead, and the
+// memory of the server stays within the bound that SECURITY.md tells.
 
 #include <doctest/doctest.h>
 #include <unistd.h>
@@ -82,8 +82,8 @@ TEST_CASE("floods of each kind beside a fleet") {
   const std::size_t quiet_mib = resident_mib(server.id());
   flooder.line().say(address);
   flooder.line().say(source.worker.data().address().text);
-  // Of a connection: 72 MiB of messages that wait, 32 MiB of answers that it does not read. Of 500 strangers: what
-  // libzmq keeps for each, 64 KiB at most.
+  // Of a connection: 72 MiB of messages that wait, 32 MiB of answers that it does not read. Of 500
+  // strangers: what libzmq keeps for each, 64 KiB at most.
   constexpr std::size_t bound_mib = 72 + 32 + 32;
   for (const std::string& kind : floods::kinds) {
     CAPTURE(kind);

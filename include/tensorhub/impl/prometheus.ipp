@@ -71,8 +71,7 @@ TENSORHUB_DECL void write(page& out, const reference_server_statistics& seen, co
   out.counter("tensorhub_server_crowded_messages_total", "Dropped: a connection spoke for too many workers.",
               about, seen.crowded_messages);
   out.counter("tensorhub_server_unread_answers_total",
-              "Not sent: the connection does not take those before, or asks too much.", about,
-              seen.unread_answers);
+              "Not sent: nobody takes those before, or too many are asked for.", about, seen.unread_answers);
   out.counter("tensorhub_server_refused_connections_total", "Of keys that are not on the allow-list.", about,
               seen.refused_connections);
   out.counter("tensorhub_server_failed_handshakes_total", "Connections without CURVE, or with a wrong key.",

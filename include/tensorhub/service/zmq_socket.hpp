@@ -43,11 +43,11 @@ inline constexpr int server_io_threads = 2;
 /// `most_heard_bytes` at most.
 [[nodiscard]] zmq::socket_t bounded_socket(zmq::context_t& context, zmq::socket_type type);
 
-/// Large answers of a router, by connection: somebody may ask for many, and read none, or ask for one after the
-/// other, so that nothing else is done.
+/// Large answers of a router, by connection: somebody may ask for many, and read none, or ask for one after
+/// the other, so that nothing else is done.
 ///
-/// ZeroMQ frees a message when it has handed it to the network, and a large frame counts as waiting until then.
-/// Small ones, which `most_unsent` bounds well enough, do not count.
+/// ZeroMQ frees a message when it has handed it to the network, and a large frame counts as waiting until
+/// then. Small ones, which `most_unsent` bounds well enough, do not count.
 class send_budget {
  public:
   /// 128 KiB for each worker that a connection may speak for.

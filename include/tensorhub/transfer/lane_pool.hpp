@@ -1,12 +1,12 @@
 #pragma once
 /// \file lane_pool.hpp
-/// What the lanes of a worker's updates keep from one update to the next: queues, scratch memory, and connections
-/// to sources.
+/// What the lanes of a worker's updates keep from one update to the next: queues, scratch memory, and
+/// connections to sources.
 ///
-/// A lane is borrowed for one update, and given back when none of its reads is outstanding. A connection is kept
-/// with the lane that made it, under the names of both ends; nobody looks at it until the next update, so that it
-/// may have ended meanwhile. At most `most_kept` connections of a lane are kept, the latest ones, and none that was
-/// not used for `kept_for`.
+/// A lane is borrowed for one update, and given back when none of its reads is outstanding. A connection is
+/// kept with the lane that made it, under the names of both ends; nobody looks at it until the next update,
+/// so that it may have ended meanwhile. At most `most_kept` connections of a lane are kept, the latest
+/// ones, and none that was not used for `kept_for`.
 ///
 /// Thread safety: any thread may borrow and give back; a borrowed lane belongs to its borrower.
 
@@ -29,7 +29,8 @@
 
 namespace tensorhub::inline TENSORHUB_MODE {
 
-/// Both ends of a connection. The capability is not among them: a connection lasts as long as its ends want it.
+/// Both ends of a connection. The capability is not among them: a connection lasts as long as its ends want
+/// it.
 struct connection_ends {
   std::string address{};
   incarnation source{};

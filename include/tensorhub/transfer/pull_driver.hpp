@@ -2,12 +2,13 @@
 /// \file pull_driver.hpp
 /// Runs a `pull` over a transport: a thin shell between the pure state machine and one-sided reads.
 ///
-/// `run` works in the calling thread and in `lanes - 1` more threads, but no more than the shard has chunks. Each
-/// lane has its own queue, endpoints and scratch memory, which it keeps for the next update (lane_pool.hpp). A lane
-/// digests each chunk right after the chunk has arrived, while the bytes are in
-/// the cache of the core that received them. All lanes share one `pull` under one mutex; the mutex is held
-/// for decisions only, never while the bytes of a chunk are read or digested. `pull_contacts` decides which
+/// `run` works in the calling thread and in `lanes - 1` more threads, but no more than the shard has
+/// chunks. Each lane has its own queue, endpoints and scratch memory, which it keeps for the next update
+/// (lane_pool.hpp). A lane digests each chunk right after the chunk has arrived, while the bytes are in the
+/// cache of the core that received them. All lanes share one `pull` under one mutex; the mutex is held for
+/// decisions only, never while the bytes of a chunk are read or digested. `pull_contacts` decides which
 /// lane connects to which source.
+///
 /// Thread safety: `add_source`, `release_source`, `stop`, `progress` may be called by any thread while `run`
 /// runs; `run` is called once.
 
@@ -181,7 +182,8 @@ class pull_driver {
     source_slot slot = 0;
     channel_id id = 0;
     std::optional<endpoint_type> endpoint{};
-    /// Set: the endpoint is an earlier update's, and has not been seen to work in this one. When it was last asked.
+    /// Set: the endpoint is an earlier update's, and has not been seen to work in this one. When it was
+    /// last asked.
     time_point reused{};
     bool is_stale = false;        ///< such an endpoint had ended: another one has to be made
     std::size_t look = 0;         ///< the lane's scratch slot that receives the channel's headers and maps

@@ -1,7 +1,7 @@
 #pragma once
 /// \file transport_options.hpp
-/// What a worker changes in a transport's options without knowing the transport: hosts, the fixed port where a
-/// process starts several transports of one kind, and the protection domain.
+/// What a worker changes in a transport's options without knowing the transport: hosts, the fixed port
+/// where a process starts several transports of one kind, and the protection domain.
 ///
 /// Thread safety: functions of values.
 

@@ -3,19 +3,20 @@
 /// The default scheduler: chooses the least loaded source of the nearest class, and a trainer only if no
 /// rollout is as good.
 ///
-/// Order of comparison: locality class, has a credit left, on the own host has every chunk, publisher last, leases, spot last, fewer missing
-/// chunks, then the order of the candidates. If no worker in the nearest class has a credit left, the new
-/// reader displaces a reader of a source in that class. The graph of sources and readers therefore stays a
-/// random graph in which every worker has `sources` sources and `credits` readers, however the readers
-/// arrive; such graphs carry pipelined replication at nearly the full rate of all links (P. Ganesan and M.
-/// Seshadri, "On cooperative content distribution and the price of barter", ICDCS 2005).
+/// Order of comparison: locality class, has a credit left, on the own host has every chunk, publisher last,
+/// leases, spot last, fewer missing chunks, then the order of the candidates. If no worker in the nearest
+/// class has a credit left, the new reader displaces a reader of a source in that class. The graph of
+/// sources and readers therefore stays a random graph in which every worker has `sources` sources and
+/// `credits` readers, however the readers arrive; such graphs carry pipelined replication at nearly the
+/// full rate of all links (P. Ganesan and M. Seshadri, "On cooperative content distribution and the price
+/// of barter", ICDCS 2005).
 ///
 /// At least one source of each reader is outside its rack, if there is one: otherwise few links would feed
 /// the whole rack.
 ///
-/// On its own host a reader needs no link of the network: there it reads from a worker that has every chunk, the
-/// publisher or not, and from nobody else, because relays would cost processor time and memory bandwidth only.
-/// The readers beyond that worker's credits trade with each other, as elsewhere.
+/// On its own host a reader needs no link of the network: there it reads from a worker that has every
+/// chunk, the publisher or not, and from nobody else, because relays would cost processor time and memory
+/// bandwidth only. The readers beyond that worker's credits trade with each other, as elsewhere.
 
 #include <tuple>
 

@@ -5,8 +5,8 @@
 ///     update:  waiting --> draining --> [revoking -->] pulling --> finishing --> done
 ///                 |  keep      (own old readers, their keys)  (rest of the group)
 ///
-/// The only shard of a replica has no group to wait for: it is done when it has the bytes. Its report goes on as a
-/// notice, which comes before its next call.
+/// The only shard of a replica has no group to wait for: it is done when it has the bytes. Its report goes
+/// on as a notice, which comes before its next call.
 ///
 /// During the step `pulling` the set of sources changes: the server adds sources, and sources fail. Other
 /// workers may already read the received chunks, at the epoch that was announced with the call. Every call

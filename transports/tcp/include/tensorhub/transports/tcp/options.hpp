@@ -51,13 +51,13 @@ struct tcp_options {
   /// from which a reference server on another machine is reached.
   std::string advertised_host{};
   /// False: an address has a number, to which a source resolves a host that it was given by name; a reader
-  /// refuses a name, because it could be sent to any host, and to a resolver that does not answer. True: names
-  /// are told as they are, and readers resolve them; for peers that resolve them differently.
+  /// refuses a name, because it could be sent to any host, and to a resolver that does not answer. True:
+  /// names are told as they are, and readers resolve them; for peers that resolve them differently.
   bool names_in_addresses = false;
 
   std::size_t streams = 1;  ///< connections per endpoint; reads are spread over them
-  /// Threads that answer peers' reads, whatever the number of peers. 0: one for every eight processors, but at
-  /// least 2 and at most 8.
+  /// Threads that answer peers' reads, whatever the number of peers. 0: one for every eight processors, but
+  /// at least 2 and at most 8.
   std::size_t io_threads = 0;
 
   /// "auto": cubic on the loopback interface, the system's default elsewhere. Any other text is a name that

@@ -356,8 +356,8 @@ class source {
     return false;
   }
 
-  /// Closes the connection that has been at rest for the longest time, in favour of a new one: its reader makes
-  /// another one when it needs it (transfer/lane_pool.hpp). False: none was at rest for `idle_time`.
+  /// Closes the connection that has been at rest for the longest time, in favour of a new one: its reader
+  /// makes another one when it needs it (transfer/lane_pool.hpp). False: none was at rest for `idle_time`.
   bool close_idle() noexcept {
     auto oldest = std::chrono::steady_clock::now() - idle_time;
     loop* owner = nullptr;

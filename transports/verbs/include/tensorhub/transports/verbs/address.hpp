@@ -44,7 +44,8 @@ struct socket_address {
   [[nodiscard]] std::string host() const;
 };
 
-/// `numeric`: a host name is refused. Otherwise the resolver has timeouts of its own. Throws `transport_failed`.
+/// `numeric`: a host name is refused. Otherwise the resolver has timeouts of its own. Throws
+/// `transport_failed`.
 [[nodiscard]] socket_address resolve(const std::string& host, const std::string& port, bool numeric);
 
 [[nodiscard]] std::string host_and_port(const socket_address& address, std::uint16_t port);

@@ -63,9 +63,9 @@ struct verbs_options {
   std::size_t max_connections = 16384;           ///< of readers; further ones are refused
   std::size_t max_connections_per_reader = 256;  ///< of one incarnation; further ones are refused
 
-  /// Workers of one process share a transport, and with it a device's protection domain, only if they name the
-  /// same one here: a reader of one domain cannot read another, even with a key that it has guessed. Empty: a
-  /// worker's model (with a `listen_port`, which only one transport can have: one for all models).
+  /// Workers of one process share a transport, and with it a device's protection domain, only if they name
+  /// the same one here: a reader of one domain cannot read another, even with a key that it has guessed.
+  /// Empty: a worker's model (with a `listen_port`, which only one transport can have: one for all models).
   std::string protection_domain{};
 
   std::chrono::milliseconds peer_timeout =
