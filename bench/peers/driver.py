@@ -51,6 +51,10 @@ class Driver(Protocol):
     def release(self) -> None:
         """The bytes will change."""
 
+    def close(self) -> None:
+        """The process ends. Libraries that wait for their threads would wait for their peers."""
+        os._exit(0)
+
 
 def map_memory(path: str, size: int) -> NDArray[np.uint8]:
     """A file that other drivers map as well; every page is touched."""
@@ -81,4 +85,4 @@ def serve(make: Callable[[Settings], Driver]) -> None:
         else:
             driver.release()
             print("released", file=answers)
-    os._exit(0)  # libraries that wait for their threads would wait for their peers
+    driver.close()

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from driver import Settings, map_memory, serve
+from driver import Driver, Settings, map_memory, serve
 from mooncake.engine import TransferEngine
 
 
-class Mooncake:
+class Mooncake(Driver):
     """One engine, without a metadata server."""
 
     def __init__(self, given: Settings) -> None:

@@ -11,13 +11,13 @@ import base64
 import threading
 import time
 
-from driver import Settings, map_memory, serve
+from driver import Driver, Settings, map_memory, serve
 from nixl_cu12._api import nixl_agent, nixl_agent_config
 
 PAUSE = 100e-6  # between two looks of who has nothing to do
 
 
-class Nixl:
+class Nixl(Driver):
     """One agent."""
 
     def __init__(self, given: Settings) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import ray
-from driver import Settings, map_memory, serve
+from driver import Driver, Settings, map_memory, serve
 from ray.cluster_utils import Cluster
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class Holder:
         np.copyto(self._memory, ray.get(objects[0]))
 
 
-class Actors:
+class Actors(Driver):
     """A cluster of one node, or of one for each actor."""
 
     def __init__(self, given: Settings) -> None:
@@ -44,7 +44,7 @@ class Actors:
         patient = {"health_check_failure_threshold": 100, "health_check_timeout_ms": 60_000}  # it is stopped at times
         is_same_host = given.path == "same_host"
         places = everywhere if is_same_host else {"place0": 1.0}
-        cluster = Cluster(initialize_head=True, head_node_args={**node, "resources": places, "_system_config": patient})
+        cluster = self._cluster = Cluster(initialize_head=True, head_node_args={**node, "resources": places, "_system_config": patient})
         for place in [] if is_same_host else list(everywhere)[1:]:
             cluster.add_node(**node, resources={place: 1.0})
         cluster.wait_for_nodes()
@@ -71,6 +71,11 @@ class Actors:
     def release(self) -> None:
         """The last reference goes, and the object stores forget the object."""
         self._objects = []
+
+    def close(self) -> None:
+        """All of its processes end."""
+        ray.shutdown()
+        self._cluster.shutdown()
 
 
 if __name__ == "__main__":
