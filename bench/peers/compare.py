@@ -4,7 +4,7 @@ One source process has a version in its memory, and one or four reader processes
 theirs. Every participant has processes of its own; in each round each of them has one turn per column, and each round
 begins with another one. A round that warms up comes first: it makes connections and registers memory.
 
-- *Seconds*: from the moment at which the source is told to publish (so the digests of TensorHub and `ray.put` are in it)
+- *Seconds*: from the moment at which the source is told to publish (so TensorHub's digests and `ray.put` are in it)
   until the last reader says that the bytes are in its own memory.
 - *CPU s/GiB*: user and system time of all processes of the participant in that time, of all threads, by their CPU
   clocks, divided by what the readers received. What the kernel does for them in interrupts is in it as far as it is
@@ -16,8 +16,8 @@ begins with another one. A round that warms up comes first: it makes connections
   reader's memory with it, all bytes. Both are outside of the time. One wrong byte ends the participant.
 - *TCP*: over the loopback interface, with the same congestion control for everybody: the system's is set, if this user
   may, and set back. Ray's processes are nodes of their own.
-- *Idle*: participants that wait sleep. Only Ray's processes would go on working; they are stopped (SIGSTOP) while others
-  have their turns. What else the machine did in the time of a turn is measured, and printed.
+- *Idle*: participants that wait sleep. Only Ray's processes would go on working; they are stopped (SIGSTOP) while
+  others have their turns. What else the machine did in the time of a turn is measured, and printed.
 - *Versions*: what the wheels are; options are the libraries' own defaults, but for what the heads of the drivers say.
 """
 
@@ -26,6 +26,7 @@ from __future__ import annotations
 import argparse
 import ctypes
 import datetime
+import fcntl
 import importlib.metadata
 import json
 import mmap
@@ -69,7 +70,7 @@ class Row:
     is_alone: bool = False  # one process gives the orders to all others of this participant
     is_stopped: bool = False  # while others have their turns
     tcp: dict[str, str] = field(default_factory=dict)  # environment
-    absent: str = ""  # why it has no column "same host"
+    absent: dict[str, str] = field(default_factory=dict)  # paths that it is not measured over, and why
 
 
 def python(name: str) -> tuple[str, ...]:
@@ -80,6 +81,12 @@ def python(name: str) -> tuple[str, ...]:
 UCX_TCP = {"UCX_TLS": "tcp", "UCX_NET_DEVICES": "lo"}
 ROWS = [
     Row("tensorhub", "TensorHub, digests xxh3_128 (default)", (str(HUB), "tensorhub")),
+    Row(
+        "tensorhub_mapped",
+        "TensorHub, digests, weights in a sealed file",
+        (str(HUB), "tensorhub_mapped"),
+        absent={"tcp": "on loopback TCP copies from a file as from any memory: see the row above"},
+    ),
     Row("tensorhub_none", "TensorHub, no digests", (str(HUB), "tensorhub_none")),
     Row("bare", "bare loop: send/recv; process_vm_readv", (str(HUB), "bare")),
     Row("ucx", "UCX: put; get", ("build/peers/ucx", "ucx"), "libucx-cu12", tcp=UCX_TCP),
@@ -89,7 +96,7 @@ ROWS = [
         "Mooncake transfer engine: read",
         python("mooncake_driver.py"),
         "mooncake-transfer-engine-non-cuda",
-        absent="this wheel has no path between two processes of a host but TCP",
+        absent={"same_host": "this wheel has no path between two processes of a host but TCP"},
     ),
     Row("ray", "Ray object store: put, get, copy", python("ray_driver.py"), "ray", is_alone=True, is_stopped=True),
 ]
@@ -293,8 +300,9 @@ class Memory:
         self.paths: list[str] = []
         self._words: list[NDArray[np.uint64]] = []
         for i in range(READERS + 1):
-            file = os.memfd_create(f"peers-{i}")
+            file = os.memfd_create(f"peers-{i}", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
             os.ftruncate(file, size)
+            fcntl.fcntl(file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
             self.paths.append(f"/proc/{os.getpid()}/fd/{file}")
             mapped = mmap.mmap(file, size, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
             self._words.append(np.frombuffer(mapped, dtype=np.uint64))
@@ -345,8 +353,8 @@ class Comparison:
         present: list[Participant] = []
         try:
             for row in self._rows:
-                if phase.path == "same_host" and row.absent:
-                    self._leave_out(row, phase, row.absent)
+                if phase.path in row.absent:
+                    self._leave_out(row, phase, row.absent[phase.path])
                     continue
                 with self._or_leave_out(row, phase):
                     present.append(Participant(row, phase, self._memory, self._logs))
@@ -468,7 +476,7 @@ def controls() -> list[str]:
     """Cubic and bbr, as far as the kernel has them and this user may choose; else the present one."""
     present = CONTROL.read_text().strip()
     there = CONTROL.with_name("tcp_available_congestion_control").read_text().split()
-    wanted = [each for each in ("cubic", "bbr") if each in there]
+    wanted: list[str] = [each for each in ("cubic", "bbr") if each in there]
     if wanted and os.access(CONTROL, os.W_OK):
         return wanted
     print(f"the congestion control stays {present}: this user may not set the system's")

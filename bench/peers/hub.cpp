@@ -5,6 +5,7 @@
 #include <sys/uio.h>
 
 #include <algorithm>
+#include <optional>
 #include <tensorhub/policy/integrity/none.hpp>
 #include <tensorhub/server.hpp>
 #include <tensorhub/tensorhub.hpp>
@@ -46,7 +47,12 @@ class hub_source {
  public:
   explicit hub_source(const settings& given)
       : trainer_{named(server_.address(), "trainer"), through<Transport>(given)} {
-    trainer_.add("weights", map_memory(given), {given.bytes}, tensorhub::dtype::u8);
+    std::byte* const data = map_memory(given);
+    if (given.who == "tensorhub_mapped") {
+      const unique_fd file{::open(given.memory.c_str(), O_RDWR | O_CLOEXEC)};
+      known_.emplace(data, given.bytes, file.get(), 0);
+    }
+    trainer_.add("weights", data, {given.bytes}, tensorhub::dtype::u8);
     trainer_.join();
   }
   [[nodiscard]] std::string address() const { return server_.address(); }
@@ -55,6 +61,7 @@ class hub_source {
   void release() { trainer_.unpublish(); }
 
  private:
+  std::optional<tensorhub::file_mapping> known_;
   typename Hub::reference_server server_;
   typename Hub::publisher trainer_;
 };

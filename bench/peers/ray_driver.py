@@ -44,7 +44,8 @@ class Actors(Driver):
         patient = {"health_check_failure_threshold": 100, "health_check_timeout_ms": 60_000}  # it is stopped at times
         is_same_host = given.path == "same_host"
         places = everywhere if is_same_host else {"place0": 1.0}
-        cluster = self._cluster = Cluster(initialize_head=True, head_node_args={**node, "resources": places, "_system_config": patient})
+        head = {**node, "resources": places, "_system_config": patient}
+        cluster = self._cluster = Cluster(initialize_head=True, head_node_args=head)
         for place in [] if is_same_host else list(everywhere)[1:]:
             cluster.add_node(**node, resources={place: 1.0})
         cluster.wait_for_nodes()
