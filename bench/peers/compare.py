@@ -336,6 +336,15 @@ class Turn:
     others_cpu: float  # CPU seconds of the rest of the machine, per second
 
 
+@dataclass
+class Cell:
+    """Of all rounds: the median, the best one, and the median again."""
+
+    seconds: float
+    best_seconds: float
+    cpu_per_gib: float
+
+
 class Comparison:
     """All phases."""
 
@@ -382,7 +391,7 @@ class Comparison:
         if not is_right:
             raise Failed("a reader has other bytes than the source")
         if number > 0:
-            column = f"{phase.name}, {count}"
+            column = column_of(phase, count)
             others = max(0.0, busy - cpu) / seconds
             self.turns.append(Turn(each.row.key, column, number, seconds, cpu / (count * self._gib), others))
 
@@ -400,15 +409,16 @@ class Comparison:
 
     def _leave_out(self, row: Row, phase: Phase, why: str) -> None:
         self.left_out[f"{row.label}, {phase.name}"] = why
-        self.turns = [each for each in self.turns if each.row != row.key or not each.column.startswith(phase.name)]
+        self.turns = [each for each in self.turns if each.row != row.key or not each.column.endswith(phase.name)]
         print(f"left out: {row.label}, {phase.name}: {why}", flush=True)
 
-    def cell(self, row: Row, column: str) -> tuple[float, float] | None:
-        """Medians of seconds and of CPU seconds per GiB."""
+    def cell(self, row: Row, column: str) -> Cell | None:
+        """What its rounds come to."""
         found = [each for each in self.turns if (each.row, each.column) == (row.key, column)]
         if not found:
             return None
-        return statistics.median(e.seconds for e in found), statistics.median(e.cpu_per_gib for e in found)
+        seconds = [each.seconds for each in found]
+        return Cell(statistics.median(seconds), min(seconds), statistics.median(each.cpu_per_gib for each in found))
 
 
 def say(text: str) -> None:
@@ -416,19 +426,27 @@ def say(text: str) -> None:
     print(f"== {text}", flush=True)
 
 
+def column_of(phase: Phase, count: int) -> str:
+    """Its name."""
+    return f"{count} reader{'s' if count > 1 else ''}, {phase.name}"
+
+
 def columns_of(phases: list[Phase]) -> list[str]:
     """In the order of the table."""
-    return [f"{phase.name}, {count}" for phase in phases for count in (1, READERS)]
+    return [column_of(phase, count) for phase in phases for count in (1, READERS)]
 
 
 def print_table(result: Comparison, rows: list[Row], columns: list[str]) -> None:
-    """In Markdown; a cell is `seconds / CPU s per GiB`."""
-    print("| seconds / CPU s per GiB | " + " | ".join(f"{each} reader(s)" for each in columns) + " |")
+    """In Markdown."""
+    print("Seconds, median (best round) / CPU s per GiB, median:\n")
+    print("| | " + " | ".join(columns) + " |")
     print("|---|" + "---|" * len(columns))
     for row in rows:
         cells = [result.cell(row, each) for each in columns]
         if any(cells):
-            print(f"| {row.label} | " + " | ".join(f"{c[0]:.2f} / {c[1]:.2f}" if c else "-" for c in cells) + " |")
+            words = [f"{c.seconds:.2f} ({c.best_seconds:.2f}) / {c.cpu_per_gib:.2f}" if c else "-" for c in cells]
+            print(f"| {row.label} | " + " | ".join(words) + " |")
+    print()
 
 
 def plot(result: Comparison, rows: list[Row], columns: list[str], path: Path) -> None:
@@ -442,9 +460,9 @@ def plot(result: Comparison, rows: list[Row], columns: list[str], path: Path) ->
     for column, here in zip(columns, np.atleast_1d(axes), strict=True):
         for place, row in enumerate(reversed(rows)):
             cell = result.cell(row, column)
-            bar = here.barh(place, cell[0] if cell else 0, color="C1" if row.key.startswith("tensorhub") else "C0")
-            here.bar_label(bar, [f"{cell[0]:.2f}" if cell else "left out"], padding=2, fontsize=7)
-        here.set_title(f"{column} reader(s)", fontsize=9)
+            bar = here.barh(place, cell.seconds if cell else 0, color="C1" if row.key.startswith("tensorhub") else "C0")
+            here.bar_label(bar, [f"{cell.seconds:.2f}" if cell else "left out"], padding=2, fontsize=7)
+        here.set_title(column, fontsize=9)
         here.set_yticks(range(len(rows)), [row.label for row in reversed(rows)], fontsize=7)
         here.set_xlabel("s", fontsize=8)
         here.margins(x=0.25)
@@ -499,7 +517,7 @@ def write_json(path: Path, given: argparse.Namespace, result: Comparison, facts:
     out = {**facts, "mib": given.mib, "rounds": given.rounds, "method": __doc__, "left_out": result.left_out}
     turns = [{name: round(v, 4) if isinstance(v, float) else v for name, v in vars(t).items()} for t in result.turns]
     lines = ",\n".join("  " + json.dumps(each) for each in turns)
-    text = json.dumps(out, indent=1).rstrip("}\n") + f',\n "turns": [\n{lines}\n ]\n}}\n'
+    text = json.dumps(out, indent=1).removesuffix("\n}") + f',\n "turns": [\n{lines}\n ]\n}}\n'
     path.write_text(text)
 
 
