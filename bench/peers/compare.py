@@ -487,7 +487,8 @@ def machine() -> str:
     model = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / (1 << 30)
     name = model[1] if model else "?"
-    return f"{os.cpu_count()} processors ({name}), {memory:.0f} GiB, Linux {platform.release()}"
+    release = ".".join(platform.release().split(".")[:2])
+    return f"{os.cpu_count()} processors ({name}), {memory:.0f} GiB, Linux {release}"
 
 
 def controls() -> list[str]:
