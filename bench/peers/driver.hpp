@@ -23,7 +23,7 @@
 
 namespace bench::peers {
 
-/// Command line of a driver: who, path, role, index, memory, bytes, congestion control, address of the source.
+/// Command line of a driver: who, path, role, index, memory, bytes, congestion control, the source's address.
 struct settings {
   std::string who, path, role, index, memory;
   std::size_t bytes = 0;

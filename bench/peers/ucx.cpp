@@ -1,7 +1,7 @@
-// The driver of bench/peers for UCX. Over TCP a reader asks by a small message, and the source puts the bytes into
-// the reader's memory by one ucp_put, with a small message behind it. (One tagged message took three times as
-// long, and ucp_get over TCP is longer still.) On the same host a reader gets the bytes by one ucp_get. All sleep on
-// the worker's descriptor when there is nothing to do. (compare.py starts it; driver.hpp has the protocol.)
+// The driver of bench/peers for UCX. Over TCP a reader asks by a small message, and the source puts the bytes
+// into the reader's memory by one ucp_put, with a small message behind it. (One tagged message took twice as
+// long and more.) On the same host a reader gets the bytes by one ucp_get. All sleep on the worker's descriptor
+// when there is nothing to do. (compare.py starts it; driver.hpp has the protocol.)
 
 #include <poll.h>
 #include <ucp/api/ucp.h>
@@ -70,8 +70,8 @@ class engine {
     check(ucp_ep_create(worker_, &to, &out), "ucp_ep_create");
     return out;
   }
-  /// Does what there is to do. If there is nothing, sleeps until there is, or until the other descriptor can be
-  /// read; whether that can.
+  /// Does what there is to do. If there is nothing, sleeps until there is, or until the other descriptor can
+  /// be read; whether that can.
   [[nodiscard]] bool progress(int other = -1) const {
     if (ucp_worker_progress(worker_) != 0) return false;
     const bool must_not_sleep = ucp_worker_arm(worker_) == UCS_ERR_BUSY;
@@ -95,7 +95,7 @@ class engine {
 
 constexpr ucp_request_param_t no_options{};
 
-/// What another process needs to read or to write this memory: the worker's address, the key, and where it is.
+/// What another process needs to read or write this memory: the worker's address, the key, and where it is.
 std::string offer(const engine& here, std::byte* data, std::size_t bytes) {
   ucp_mem_map_params_t what{};
   what.field_mask = UCP_MEM_MAP_PARAM_FIELD_ADDRESS | UCP_MEM_MAP_PARAM_FIELD_LENGTH;
