@@ -477,7 +477,8 @@ def versions(rows: list[Row]) -> dict[str, str]:
         with suppress(importlib.metadata.PackageNotFoundError):
             found[wheel] = importlib.metadata.version(wheel)
     project = re.search(r"VERSION (\d\S*)", Path("CMakeLists.txt").read_text().partition("project(")[2])
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)  # noqa: S607
+    head = ["git", "rev-parse", "--short", "HEAD"]
+    commit = subprocess.run(head, capture_output=True, text=True, check=False)  # noqa: S603
     found["tensorhub"] = f"{project[1] if project else '?'} {commit.stdout.strip()}"
     return dict(sorted(found.items()))
 

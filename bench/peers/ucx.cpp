@@ -1,7 +1,7 @@
 // The driver of bench/peers for UCX. Over TCP a reader asks by a small message, and the source puts the bytes
 // into the reader's memory by one ucp_put, with a small message behind it. (One tagged message took twice as
-// long and more.) On the same host a reader gets the bytes by one ucp_get. All sleep on the worker's descriptor
-// when there is nothing to do. (compare.py starts it; driver.hpp has the protocol.)
+// long and more.) On the same host a reader gets the bytes by one ucp_get. All sleep on the descriptor of
+// their worker when there is nothing to do. (compare.py starts it; driver.hpp has the protocol.)
 
 #include <poll.h>
 #include <ucp/api/ucp.h>
