@@ -85,16 +85,23 @@ struct weights {
   }
 };
 
-[[nodiscard]] inline tensorhub::worker_options who(const std::string& server, std::string replica,
-                                                   tensorhub::shard_of shard = {}) {
+/// A worker that does not say where it is.
+[[nodiscard]] inline tensorhub::worker_options who_here(const std::string& server, std::string replica,
+                                                        tensorhub::shard_of shard = {}) {
   tensorhub::worker_options options;
   options.server = server;
   options.model = "policy";
   options.replica = std::move(replica);
   options.shard = shard;
-  options.location.host = options.replica;  // each one a machine of its own, as far as the scheduler knows
   options.join_timeout = 10s;
   options.connect_timeout = 3s;
+  return options;
+}
+/// One with a machine of its own, as far as the scheduler knows.
+[[nodiscard]] inline tensorhub::worker_options who(const std::string& server, std::string replica,
+                                                   tensorhub::shard_of shard = {}) {
+  auto options = who_here(server, std::move(replica), shard);
+  options.location.host = options.replica;
   return options;
 }
 

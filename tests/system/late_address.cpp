@@ -56,7 +56,7 @@ using late_hub = tensorhub::hub<late>;
 TEST_CASE("a worker that readers of other machines cannot reach says so, if there may be such readers") {
   const auto warnings = [](const std::string& server, const tcp::options& through) {
     std::vector<std::string> said;
-    auto options = who(server, "trainer-0");
+    auto options = who_here(server, "trainer-0");
     options.log = [&](const tensorhub::log_line& line) { said.push_back(line.text); };
     const tensorhub::hub<tcp>::publisher source{options, through};
     return said;
@@ -72,7 +72,7 @@ TEST_CASE("a worker tells its peers an address that other machines can use, or i
   using worker = worker_of_both_doors;
   const auto told = [](const std::string& server, const tensorhub::location& place,
                        const tcp::options& through) {
-    auto options = who(server, "trainer-0");
+    auto options = who_here(server, "trainer-0");
     options.location = place;
     const std::string address = member<worker>{options, 1000, through}.worker.data().address().text;
     return address.substr(0, address.rfind(':'));
@@ -118,8 +118,8 @@ TEST_CASE("a worker tells its peers an address that other machines can use, or i
 
 TEST_CASE("the address that readers are told is the one after registration") {
   late_hub::reference_server server;
-  member<late_hub::publisher> source{who(server.address(), "trainer-0"), 1000};
-  member<late_hub::subscriber> reader{who(server.address(), "rollout-0"), 1000};
+  member<late_hub::publisher> source{who_here(server.address(), "trainer-0"), 1000};
+  member<late_hub::subscriber> reader{who_here(server.address(), "rollout-0"), 1000};
   source.memory.fill(1);
   source.worker.publish(1);
   CHECK(reader.worker.update(exactly(1), 10s).version == 1);

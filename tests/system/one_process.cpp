@@ -110,10 +110,10 @@ TEST_CASE(
   const system_tests::hub::reference_server server;
   const footprint before = look(server.address());
   {
-    member<data_hub::publisher> source{who(server.address(), "trainer-0")};
+    member<data_hub::publisher> source{who_here(server.address(), "trainer-0")};
     // Spot workers are not relied upon: what is retained is the trainer's alone.
     const auto spot = [&](const std::string& replica) {
-      auto options = who(server.address(), replica);
+      auto options = who_here(server.address(), replica);
       options.spot = true;
       return options;
     };
@@ -151,16 +151,16 @@ TEST_CASE("one process: other options, other servers and separate processes shar
   const system_tests::hub::reference_server server;
   const system_tests::hub::reference_server other_server;
   const footprint before = look(server.address());
-  const trainer one{who(server.address(), "a")};
-  const trainer alike{who(server.address(), "b")};
+  const trainer one{who_here(server.address(), "a")};
+  const trainer alike{who_here(server.address(), "b")};
   CHECK(look(server.address()).tcp_listeners == before.tcp_listeners + 1);
-  const trainer other_options{who(server.address(), "c"), 1000, tcp::options{.streams = 2}};
+  const trainer other_options{who_here(server.address(), "c"), 1000, tcp::options{.streams = 2}};
   CHECK(look(server.address()).tcp_listeners == before.tcp_listeners + 2);
   CHECK(look(server.address()).control_threads == before.control_threads + 1);
-  const trainer elsewhere{who(other_server.address(), "d")};
+  const trainer elsewhere{who_here(other_server.address(), "d")};
   CHECK(look(server.address()).tcp_listeners == before.tcp_listeners + 2);
   CHECK(look(server.address()).control_threads == before.control_threads + 2);
-  auto apart = who(server.address(), "e");
+  auto apart = who_here(server.address(), "e");
   apart.process = tensorhub::process::separate();
   const trainer separate{apart};
   CHECK(look(server.address()).tcp_listeners == before.tcp_listeners + 3);
@@ -169,16 +169,16 @@ TEST_CASE("one process: other options, other servers and separate processes shar
 
 TEST_CASE("one process: workers read from each other, and the end of one does not disturb the others") {
   const system_tests::hub::reference_server server;
-  auto source = std::make_unique<trainer>(who(server.address(), "trainer-0"));
-  rollout first{who(server.address(), "rollout-0")};
-  rollout second{who(server.address(), "rollout-1")};
+  auto source = std::make_unique<trainer>(who_here(server.address(), "trainer-0"));
+  rollout first{who_here(server.address(), "rollout-0")};
+  rollout second{who_here(server.address(), "rollout-1")};
   source->memory.fill(1);
   source->worker.publish(1);
   CHECK(first.worker.update(exactly(1)).version == 1);
   source.reset();  // it was the first of the transport
   CHECK(second.worker.update(exactly(1)).version == 1);
   CHECK(second.memory.holds(1));
-  trainer next{who(server.address(), "trainer-0")};
+  trainer next{who_here(server.address(), "trainer-0")};
   next.memory.fill(2);
   next.worker.publish(2);
   CHECK(first.worker.update(exactly(2)).version == 2);
@@ -188,11 +188,11 @@ TEST_CASE("one process: workers read from each other, and the end of one does no
 
 TEST_CASE("one process: more workers one after the other than a connection may have at a time") {
   const system_tests::hub::reference_server server;
-  trainer source{who(server.address(), "trainer-0")};
+  trainer source{who_here(server.address(), "trainer-0")};
   source.memory.fill(1);
   source.worker.publish(1);
   for (std::size_t i = 0; i < tensorhub::limits::workers_of_connection + 20; ++i) {
-    rollout reader{who(server.address(), "rollout-" + std::to_string(i))};
+    rollout reader{who_here(server.address(), "rollout-" + std::to_string(i))};
     REQUIRE(reader.worker.update(exactly(1)).version == 1);
   }
   CHECK(server.statistics().crowded_messages == 0);
