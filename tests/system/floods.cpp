@@ -84,7 +84,7 @@ TEST_CASE("floods of each kind beside a fleet") {
   flooder.line().say(source.worker.data().address().text);
   // Of a connection: 72 MiB of messages that wait, 32 MiB of answers that it does not read. Of 500
   // strangers: what libzmq keeps for each, 64 KiB at most.
-  constexpr std::size_t bound_mib = 72 + 32 + 32;
+  [[maybe_unused]] constexpr std::size_t bound_mib = 72 + 32 + 32;
   for (const std::string& kind : floods::kinds) {
     CAPTURE(kind);
     flooder.line().say(kind);

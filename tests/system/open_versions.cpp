@@ -109,6 +109,39 @@ void fill_and_commit() {
 
 }  // namespace
 
+TEST_CASE("open versions: a reader that has read whole versions reads the next one while it is filled") {
+  hub::reference_server server;
+  const auto in_many_chunks = [&](const std::string& replica) {
+    auto options = who(server.address(), replica);
+    options.chunk_bytes = 1024;  // what is read of an open version grows with their number
+    return options;
+  };
+  hub::arena_publisher trainer{in_many_chunks("trainer-0")};
+  double_buffered_of<hub::subscriber> reader{in_many_chunks("rollout-0")};
+  declare(trainer);
+  declare(reader);
+  for (std::uint64_t version = 1; version <= 2; ++version) {  // into either buffer
+    trainer.begin(version);
+    put_all(trainer, contents{version});
+    trainer.commit(version);
+    CHECK(reader.stage(at_least(version), 60s).version == version);
+    reader.install();
+  }
+  const contents last{3};
+  auto running = reader.stage_async(at_least(3), 60s);
+  trainer.begin(3);
+  trainer.put("large", bytes_of(last.large));
+  CHECK(arrives(running, 3 << 20));
+  trainer.put("bias", bytes_of(last.bias));
+  trainer.put("nothing", {});
+  trainer.put("norm", bytes_of(last.norm));
+  trainer.commit(3);
+  CHECK(running.wait(20s).version == 3);
+  reader.install();
+  CHECK(live(reader) == last);
+  CHECK(server.statistics().sources_failed.failed() == 0);
+}
+
 TEST_CASE("an open version is received while it is filled, and counts when it is committed") {
   fill_and_commit<hub>();
 }

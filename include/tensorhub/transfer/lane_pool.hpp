@@ -100,7 +100,7 @@ class lane_pool {
 
   [[nodiscard]] Transport& through() const noexcept { return *through_; }
 
-  /// A queue for `depth` reads and so much scratch memory: the same numbers every time.
+  /// A queue for `depth` reads, the same number every time, and at least so much scratch memory.
   [[nodiscard]] std::unique_ptr<lane> borrow(std::size_t depth, std::size_t scratch_words) {
     std::unique_ptr<lane> out;
     {
@@ -110,7 +110,8 @@ class lane_pool {
         idle_.pop_back();
       }
     }
-    if (!out) return std::make_unique<lane>(*through_, depth, scratch_words);
+    if (!out || out->scratch().size() < scratch_words * 8)
+      return std::make_unique<lane>(*through_, depth, scratch_words);
     out->close_idle();
     return out;
   }
