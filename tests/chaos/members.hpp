@@ -224,6 +224,7 @@ class member {
     how.server = server_;
     how.model = "policy";
     how.replica = who_.replica;
+    how.location.host = who_.replica;  // or readers would not read from each other
     how.shard = {who_.shard, shards};
     how.spot = who_.spot;
     how.join_timeout = call_timeout;

@@ -142,6 +142,17 @@ class first_of {
           },
           part_);
     }
+    /// As the member in use says.
+    [[nodiscard]] bool kept_by_transport() const noexcept {
+      return std::visit(
+          [](const auto& part) noexcept {
+            if constexpr (requires { part.kept_by_transport(); })
+              return part.kept_by_transport();
+            else
+              return false;
+          },
+          part_);
+    }
     /// The name of the member in use.
     [[nodiscard]] std::string_view through() const noexcept {
       static constexpr std::array<std::string_view, count> names{Members::name...};

@@ -8,6 +8,8 @@
 /// so that it may have ended meanwhile. At most `most_kept` connections of a lane are kept, the latest
 /// ones, and none that was not used for `kept_for`.
 ///
+/// A transport whose endpoints are `kept_by_transport` keeps its connections itself.
+///
 /// Thread safety: any thread may borrow and give back; a borrowed lane belongs to its borrower.
 
 #include <algorithm>
@@ -76,6 +78,9 @@ class lane_pool {
     /// Pre-condition: no read of the endpoint is outstanding.
     void keep(connection_ends ends, endpoint_type endpoint) {
       if (!endpoint.usable()) return;
+      if constexpr (requires { endpoint.kept_by_transport(); }) {
+        if (endpoint.kept_by_transport()) return;
+      }
       if (kept_.size() == most_kept) kept_.erase(kept_.begin());
       kept_.push_back({std::move(ends), std::chrono::steady_clock::now(), std::move(endpoint)});
     }

@@ -84,6 +84,8 @@ class same_host {
     [[nodiscard]] bool usable() const noexcept { return core_->usable(); }
     /// Why memory of the peer is staged; empty if none has been so far.
     [[nodiscard]] const std::string& why() const noexcept { return core_->why(); }
+    /// Its end keeps the connection (`kept_connections`), and with it the peer's files, while the peer lives.
+    [[nodiscard]] static constexpr bool kept_by_transport() noexcept { return true; }
 
    private:
     friend class same_host;
