@@ -61,8 +61,8 @@ struct scene {
 }  // namespace
 
 TEST_CASE("kept connections: not every update makes one") {
-  // A lane that comes late, or has a read outstanding in the end, makes another one; a new one each time would
-  // be 30 at least.
+  // A lane that comes late, or has a read outstanding in the end, makes another one; a new one each time
+  // would be 30 at least.
   scene s;
   std::set<std::uint16_t> all;
   while (s.version < 30) {
