@@ -20,20 +20,11 @@ using hub = tensorhub::hub<tensorhub::transports::tcp>;
 using tensorhub::transports::tcp;
 using namespace std::chrono_literals;
 
-tensorhub::worker_options who(const std::string& server, const std::string& model,
-                              const std::string& replica) {
-  tensorhub::worker_options options;
-  options.server = server;
-  options.model = model;
-  options.replica = replica;
-  return options;
-}
-
 /// A process that publishes the next version whenever it is told to.
 void train(const processes::channel& line, const std::string& server, const std::string& model,
            std::size_t bytes) {
   std::vector<std::byte> weights(bytes, std::byte{1});
-  hub::publisher trainer{who(server, model, "trainer")};
+  hub::publisher trainer{{.server = server, .model = model, .replica = "trainer"}};
   trainer.add("w", weights.data(), {bytes}, tensorhub::dtype::u8);
   trainer.join();
   line.say("ready");
@@ -69,7 +60,7 @@ class contest {
   void begin() {
     static_cast<void>(trainer_.line().hear());
     weights_.resize(bytes_);
-    worker_.emplace(who(server_, model(), "rollout"));
+    worker_.emplace(tensorhub::worker_options{.server = server_, .model = model(), .replica = "rollout"});
     worker_->add("w", weights_.data(), {bytes_}, tensorhub::dtype::u8);
     worker_->join();
     reader_.emplace(tcp::options{}, tensorhub::incarnation{2});

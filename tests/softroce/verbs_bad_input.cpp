@@ -120,6 +120,8 @@ TEST_CASE("verbs: addresses that are none, or are nobody's") {
     refused([&] { const auto made = through.connect(queue, {text}, {2}, 1s); }, errc::transport_failed,
             {"verbs: "});
   }
+  refused([&] { const auto made = through.connect(queue, {"verbs://localhost:1"}, {2}, 1s); },
+          errc::transport_failed, {"localhost", "have to be numeric"});
   std::string many = "verbs://";
   for (int i = 0; i < 9; ++i) many += (i > 0 ? "," : "") + rdma_addresses().front() + ":1";
   refused([&] { const auto made = through.connect(queue, {many}, {2}, 1s); }, errc::transport_failed,

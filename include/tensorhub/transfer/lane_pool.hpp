@@ -6,7 +6,7 @@
 /// A lane is borrowed for one update, and given back when none of its reads is outstanding. A connection is
 /// kept with the lane that made it, under the names of both ends; nobody looks at it until the next update,
 /// so that it may have ended meanwhile. At most `most_kept` connections of a lane are kept, the latest
-/// ones, and none that was not used for `kept_for`.
+/// ones. An update that begins closes those that no update has used for `kept_for`.
 ///
 /// A transport whose endpoints are `kept_by_transport` keeps its connections itself.
 ///
@@ -110,6 +110,7 @@ class lane_pool {
     std::unique_ptr<lane> out;
     {
       const std::lock_guard lock{mutex_};
+      for (const auto& each : idle_) each->close_idle();
       if (!idle_.empty()) {
         out = std::move(idle_.back());
         idle_.pop_back();
@@ -117,7 +118,6 @@ class lane_pool {
     }
     if (!out || out->scratch().size() < scratch_words * 8)
       return std::make_unique<lane>(*through_, depth, scratch_words);
-    out->close_idle();
     return out;
   }
   /// A lane with reads outstanding, which nobody waits for any more, is not kept.

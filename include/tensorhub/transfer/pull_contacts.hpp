@@ -58,6 +58,9 @@ class pull_contacts {
   /// `reason`: `errc::timed_out`, if nobody has answered for `patience`.
   [[nodiscard]] bool failed(lane_id lane, const attempt& ended, errc reason, const std::string& sentence);
 
+  /// The pull loses a source that cannot be connected to, for this reason.
+  void lose(source_slot slot, errc reason, const std::string& sentence);
+
  private:
   /// Whether a lane has connected to a source.
   enum class contact : std::uint8_t { none, trying, made };

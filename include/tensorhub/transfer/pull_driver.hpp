@@ -87,7 +87,6 @@ class pull_driver {
               std::span<const segment_place<region_type>> places, std::uint64_t digest_seed,
               chunk_index first_chunk, pull_driver_options options, callbacks handlers)
       : lanes_{&lanes},
-        transport_{&lanes.through()},
         layout_{&shape},
         places_{places},
         offsets_{control_offsets::of(shape)},
@@ -328,8 +327,8 @@ class pull_driver {
         auto kept = self.own.take({target.address.text, target.facts.holder, options_.reader});
         const bool is_kept = kept.has_value();
         endpoint_type made = is_kept ? *std::move(kept)
-                                     : connect_as(options_.reader, *transport_, self.queue, target.address,
-                                                  target.facts.holder, attempt->patience);
+                                     : connect_as(options_.reader, lanes_->through(), self.queue,
+                                                  target.address, target.facts.holder, attempt->patience);
         const std::lock_guard lock{mutex_};
         self.channels.emplace_back();
         channel_record& channel = self.channels.back();
@@ -379,13 +378,12 @@ class pull_driver {
         return self.free_looks.push_back(channel.look);
     }
     try {
-      channel.endpoint.emplace(connect_as(options_.reader, *transport_, self.queue, target.address,
+      channel.endpoint.emplace(connect_as(options_.reader, lanes_->through(), self.queue, target.address,
                                           target.facts.holder, options_.contacts.connect_timeout));
     } catch (const error& e) {
       self.free_looks.push_back(channel.look);
       const std::lock_guard lock{mutex_};
-      core_.lose_source(channel.slot, e.code() == errc::timed_out ? errc::timed_out : errc::source_lost,
-                        "connecting: " + e.sentence());
+      contacts_.lose(channel.slot, e.code(), e.sentence());
       wake_all();
     }
   }
@@ -633,7 +631,6 @@ class pull_driver {
   static constexpr std::size_t looks_per_lane = limits::sources;
 
   lane_pool<Transport>* lanes_;
-  Transport* transport_;
   const layout* layout_;
   std::span<const segment_place<region_type>> places_;
   control_offsets offsets_;

@@ -50,14 +50,18 @@ TENSORHUB_DECL bool pull_contacts::failed(lane_id lane, const attempt& ended, er
   const bool again = timed_out && ended.explores && source.tried < patience_for(ended.slot);
   if (!again) {
     lanes_[lane].met[ended.slot] = true;
-    transfer_->lose_source(ended.slot, timed_out ? errc::timed_out : errc::source_lost,
-                           "connecting: " + sentence);
+    lose(ended.slot, reason, sentence);
   }
   if (ended.explores) {
     source.met = contact::none;
     ++ended_;
   }
   return again;
+}
+
+TENSORHUB_DECL void pull_contacts::lose(source_slot slot, errc reason, const std::string& sentence) {
+  transfer_->lose_source(slot, reason == errc::timed_out ? errc::timed_out : errc::source_lost,
+                         "connecting: " + sentence);
 }
 
 TENSORHUB_DECL std::optional<source_slot> pull_contacts::next_to_meet(const lane_record& lane) const {

@@ -145,7 +145,7 @@ TENSORHUB_DECL void operations::pull_finished(time_point now, const remote_regio
   outbox_.forget(
       {purpose::source_failed});  // a new server would assign sources for a version that is complete
   messages::finish_request done{counter_, operation_->version, {}, false, held_, operation_->first_lease()};
-  if (options_.shard.count > 1) return static_cast<void>(request(now, std::move(done), purpose::finish));
+  if (options_.shard.count > 1) return request(now, std::move(done), purpose::finish);
   request(now, std::move(done), purpose::notice);
   conclude({}, held_->version);
 }

@@ -84,7 +84,8 @@ class same_host {
     [[nodiscard]] bool usable() const noexcept { return core_->usable(); }
     /// Why memory of the peer is staged; empty if none has been so far.
     [[nodiscard]] const std::string& why() const noexcept { return core_->why(); }
-    /// Its end keeps the connection (`kept_connections`), and with it the peer's files, while the peer lives.
+    /// When the endpoint ends, the transport keeps its connection (`kept_connections`), and the peer's files
+    /// with it, as long as the peer lives.
     [[nodiscard]] static constexpr bool kept_by_transport() noexcept { return true; }
 
    private:

@@ -157,9 +157,9 @@ class source {
     }
     reader_seats* seats = nullptr;  ///< where `seated` has taken one for this connection
     incarnation seated{};
-    std::uint32_t events = EPOLLIN;  ///< that the epoll set reports
-    bool waits_for_copy = false;     ///< it is in `loop::copying`
-    std::chrono::steady_clock::time_point last_event{};
+    std::uint32_t events = EPOLLIN;                      ///< that the epoll set reports
+    bool waits_for_copy = false;                         ///< it is in `loop::copying`
+    std::chrono::steady_clock::time_point last_event{};  ///< when its thread last worked on it
   };
 
   struct loop {
@@ -363,21 +363,24 @@ class source {
     loop* owner = nullptr;
     std::uint64_t number = 0;
     for (const auto& each : loops_) {
-      const std::lock_guard lock{each->mutex};
-      for (const auto& [id, one] : each->connections) {
-        if (!one->at_rest() || one->last_event >= oldest) continue;
-        oldest = one->last_event;
-        owner = each.get();
-        number = id;
-      }
+      visit(*each, [&] {
+        for (const auto& [id, one] : each->connections) {
+          if (!one->at_rest() || one->last_event >= oldest) continue;
+          oldest = one->last_event;
+          owner = each.get();
+          number = id;
+        }
+      });
     }
     if (owner == nullptr) return false;
-    const std::lock_guard lock{owner->mutex};
-    const auto found = owner->connections.find(number);
-    if (found == owner->connections.end() || found->second->last_event != oldest) return false;
-    owner->connections.erase(found);
-    connection_count_.fetch_sub(1);
-    return true;
+    bool closed = false;
+    visit(*owner, [&] {
+      const auto found = owner->connections.find(number);
+      closed = found != owner->connections.end() && found->second->last_event == oldest;
+      if (closed) owner->connections.erase(found);
+    });
+    if (closed) connection_count_.fetch_sub(1);
+    return closed;
   }
 
   /// At most half of the descriptors that this process may have: the rest of the process needs some, too.

@@ -163,7 +163,8 @@ TENSORHUB_DECL std::string advertised_host(const tcp_options& options, const std
                                            std::string_view transport) {
   const std::string& named = options.advertised_host;
   if (options.names_in_addresses) return named.empty() ? detail::or_loopback(options.listen_host) : named;
-  if (named.empty() || detail::is_every_interface(named)) return named.empty() ? listening : named;
+  if (named.empty()) return listening;
+  if (detail::is_every_interface(named)) return named;
   const auto found = resolve(named, {}, AI_ADDRCONFIG, transport);
   return numeric_host(found->ai_addr, found->ai_addrlen, transport);
 }

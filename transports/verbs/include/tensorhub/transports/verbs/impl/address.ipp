@@ -43,8 +43,9 @@ TENSORHUB_DECL socket_address resolve(const std::string& host, const std::string
   addrinfo* found = nullptr;
   const int failed = ::getaddrinfo(host.c_str(), port.empty() ? nullptr : port.c_str(), &hints, &found);
   if (failed != 0) {
-    throw error(errc::transport_failed, "verbs: the host '" + host.substr(0, 128) +
-                                            "' cannot be resolved: " + ::gai_strerror(failed));
+    throw error(errc::transport_failed,
+                "verbs: the host '" + host.substr(0, 128) + "' cannot be resolved: " +
+                    (numeric ? "the hosts of an address have to be numeric" : ::gai_strerror(failed)));
   }
   const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> owner{found, &::freeaddrinfo};
   socket_address out;
