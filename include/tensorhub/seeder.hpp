@@ -44,7 +44,8 @@ class any_seeder {
 
   /// The version that is held completely; zero: none yet.
   [[nodiscard]] TENSORHUB_DECL version_number held_version() const;
-  /// Waits until it holds `version` or a later one. Throws `timed_out`, with the last failure.
+  /// Waits until it holds `version` or a later one, and the server knows: a reader that prefers what is near
+  /// finds it. Throws `timed_out`, with the last failure.
   TENSORHUB_DECL version_number wait(version_number version,
                                      std::chrono::milliseconds timeout = defaults::update_timeout);
   /// The calls of other threads (`wait`, and those below) end soon, with `cancelled`. The seeder goes on.

@@ -293,6 +293,17 @@ TEST_CASE(
   CHECK_FALSE(worker.result(next).has_value());
 }
 
+TEST_CASE("session: an update that others await ends when the server knows of it") {
+  driver worker{[](session_options& options) { options.awaited = true; }};
+  worker.join();
+  const auto ticket = worker.start_update(3);
+  worker.core.pull_finished(worker.now, driver::control());
+  CHECK(worker.sent_body<messages::finish_request>().result.ok());
+  CHECK_FALSE(worker.result(ticket).has_value());
+  worker.answer(messages::status_reply{});
+  CHECK(worker.result(ticket).value().version == version_number{3});
+}
+
 TEST_CASE("session: a version that is held already is kept without any action") {
   driver worker;
   worker.join();

@@ -18,7 +18,7 @@ namespace tensorhub::inline TENSORHUB_MODE {
 
 TENSORHUB_DECL any_seeder::any_seeder(worker_options options, worker_policies policies)
     : options_{validated(std::move(options))},
-      worker_{options_, std::move(policies)},
+      worker_{options_, std::move(policies), worker_role{.awaited = true}},
       client_{{options_.server, options_.security, options_.process, options_.request_retry,
                options_.server_timeout}} {
   thread_ = std::jthread{[this](const std::stop_token& stop) { run(stop); }};

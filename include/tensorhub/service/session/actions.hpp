@@ -24,6 +24,7 @@ struct session_options {
   location place{};
   bool spot = false;
   bool temporary = false;  ///< part of a temporary replica, made by another worker's `offload`
+  bool awaited = false;    ///< an update ends only when the server has its report
   std::string transport{};
   std::string consistency{};
   std::string integrity{};

@@ -24,7 +24,7 @@ enum class step : std::uint8_t {
   revoking,      ///< update: the end of `cut_off_all`, after which the bytes may change
   pulling,       ///< update: the bytes
   stopping,      ///< update: the end of the shell's last reads, before the failure is reported
-  finishing,     ///< update: the other shards of the replica
+  finishing,     ///< update: the answer to its report, which the other shards delay
   failing        ///< update: the server's answer to the report of a failure
 };
 

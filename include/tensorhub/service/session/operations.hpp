@@ -6,7 +6,7 @@
 ///                 |  keep      (own old readers, their keys)  (rest of the group)
 ///
 /// The only shard of a replica has no group to wait for: it is done when it has the bytes. Its report goes
-/// on as a notice, which comes before its next call.
+/// on as a notice, which comes before its next call (unless its updates are `awaited` by others).
 ///
 /// During the step `pulling` the set of sources changes: the server adds sources, and sources fail. Other
 /// workers may already read the received chunks, at the epoch that was announced with the call. Every call

@@ -97,6 +97,7 @@ TENSORHUB_DECL session_options worker_state::told_to_session(const worker_polici
   out.place = options.location;
   out.spot = options.spot;
   out.temporary = role.temporary;
+  out.awaited = role.awaited;
   out.request_retry = options.request_retry;
   out.drain_timeout = options.drain_timeout;
   out.transport = data->transport_name();

@@ -145,7 +145,7 @@ TENSORHUB_DECL void operations::pull_finished(time_point now, const remote_regio
   outbox_.forget(
       {purpose::source_failed});  // a new server would assign sources for a version that is complete
   messages::finish_request done{counter_, operation_->version, {}, false, held_, operation_->first_lease()};
-  if (options_.shard.count > 1) return request(now, std::move(done), purpose::finish);
+  if (options_.shard.count > 1 || options_.awaited) return request(now, std::move(done), purpose::finish);
   request(now, std::move(done), purpose::notice);
   conclude({}, held_->version);
 }
@@ -485,7 +485,8 @@ TENSORHUB_DECL void operations::expire_operation(time_point now, const messages:
       return abort(now, late(now, "the bytes of version " + to_string(operation_->version) + " from " +
                                       operation_->source_names()));
     case step::finishing:
-      return abort(now, late(now, "the other shards of the replica"));
+      return abort(now, late(now, options_.shard.count > 1 ? "the other shards of the replica"
+                                                           : "the server's answer to its report"));
   }
 }
 
