@@ -145,9 +145,8 @@ TENSORHUB_DECL worker_options offloads::options_of(const std::string& replica) c
 
 TENSORHUB_DECL void offloads::keep(kept& self, const std::string& replica,
                                    const std::vector<tensor_spec>& tensors) {
-  worker holder{options_of(replica), policies_, {.added = true, .temporary = true, .dropped = [this, &self] {
-                                                   end(self);
-                                                 }}};
+  const worker_role role{.added = true, .temporary = true, .dropped = [this, &self] { end(self); }};
+  worker holder{options_of(replica), policies_, role};
   if (!self.memory) self.memory = holder.data().allocate(tensors, tensor_place::offload_space);
   for (std::size_t i = 0; i < tensors.size(); ++i)
     holder.add(tensors[i].name, self.memory->data(i), tensors[i].shape, tensors[i].type);
