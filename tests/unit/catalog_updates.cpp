@@ -109,6 +109,34 @@ TEST_CASE("catalog: what is held already is kept") {
   CHECK(s.server.entry("rollout-a").version == version_number{1});
 }
 
+TEST_CASE(
+    "catalog: a version without holders is not refused while a worker that reads it may have all of it") {
+  scene s;
+  const auto source = s.server.start_update(s.a);
+  s.server.send(s.trainer, messages::leave_request{});
+  const auto asked = s.server.update(s.b, exactly(1));
+  CHECK_FALSE(s.server.answer<messages::update_reply>(s.b, asked).has_value());
+  SUBCASE("it has: the report was on its way") {
+    s.server.finish(s.a, source);
+    const auto reply = s.server.answer<messages::update_reply>(s.b, asked);
+    REQUIRE(reply.has_value());
+    REQUIRE(reply->sources.size() == 1);
+    CHECK(reply->sources.front().source == s.a);
+  }
+  SUBCASE("it has not") {
+    s.server.fail(s.a, source, {errc::source_lost, "connection reset"}, false);
+    const auto reply = s.server.answer<messages::update_reply>(s.b, asked);
+    REQUIRE(reply.has_value());
+    CHECK(reply->result.code == errc::unavailable);
+  }
+  SUBCASE("it dies") {
+    s.server.send(s.a, messages::leave_request{});
+    const auto reply = s.server.answer<messages::update_reply>(s.b, asked);
+    REQUIRE(reply.has_value());
+    CHECK(reply->result.code == errc::unavailable);
+  }
+}
+
 TEST_CASE("catalog: selectors: exactly a past version is refused by name, at_least waits, latest takes") {
   scene s;
   s.server.unpublish(s.trainer, 1);
@@ -694,6 +722,7 @@ TEST_CASE("catalog: when the last holder has died its readers are told so by nam
   CHECK(reply.result.code == errc::unavailable);
   CHECK(reply.result.sentence ==
         "no remaining source holds shard 0/1 of version 1 (the last source: connection reset)");
+  s.server.fail(s.a, source, reply.result, false);
   const auto other = s.server.answer<messages::update_reply>(s.b, s.server.update(s.b, exactly(1)));
   REQUIRE(other.has_value());
   CHECK(other->result.code == errc::unavailable);

@@ -81,8 +81,9 @@ class worker {
   TENSORHUB_DECL unpublish_report unpublish(std::chrono::milliseconds timeout = defaults::drain_timeout);
 
   /// Reads a version into the tensors, in place. Their bytes are undefined while this runs, and after an
-  /// error unless the error says otherwise; after success this worker is a source itself. A version that is
-  /// held already is returned at once.
+  /// error unless the error says otherwise; after success this worker is a source itself. (The server hears
+  /// so a moment later if this is the only shard: `list`, and readers that prefer what is near, may see what
+  /// was held before until then.) A version that is held already is returned at once.
   ///
   /// `latest` takes what is there now: if nothing newer than what is held can be read now, that is kept, and
   /// nothing is waited for. (`newer` may have told of a version that is hidden again, because its trainer

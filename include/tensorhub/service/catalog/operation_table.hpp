@@ -111,6 +111,9 @@ class operation_table {
                                                             : operation_stage::failed);
     --open_count_;
     replica_state& replica = *operation.replica;
+    const auto version = replica.model->versions.find(operation.version);
+    if (version != replica.model->versions.end() && version->second.complete_replicas == 0)
+      core_.mark_calls(*replica.model);  // they may have waited for it to arrive here
     replica.closed_operation = std::max(replica.closed_operation, operation.counter);
     replica.model->operations.all.erase(operation.serial);
     end_starving(operation);

@@ -475,7 +475,8 @@ class updates {
     const version_view view = view_for(operation, asked);
     const version_decision decision = consistency_.decide(selector, view);
     if (decision.kind == version_decision::kind_type::refuse &&
-        (may_come_back(model, selector.version) || versions_.may_hold(*operation.replica, selector.version)))
+        (may_come_back(model, selector.version) || may_arrive(model, selector.version) ||
+         versions_.may_hold(*operation.replica, selector.version)))
       return;
     if (core_.recovering(model)) {
       // Workers that are not back yet may have a newer version, and no version is certainly lost.
@@ -525,6 +526,15 @@ class updates {
     if (!core_.recovering()) return false;
     const auto record = model.versions.find(version);
     return model.before.back > 0 || record == model.versions.end() || !record->second.ever_complete;
+  }
+
+  /// Others read the version, and may have all of it: their reports may be on their way.
+  [[nodiscard]] static bool may_arrive(const model_state& model, version_number version) {
+    return model.operations.users.contains(version) &&
+           std::ranges::any_of(model.operations.all, [version](const auto& entry) {
+             return entry.second->is_decided() && !entry.second->is_publish &&
+                    entry.second->version == version;
+           });
   }
 
   /// A worker has every chunk, although this reader cannot get a source now: all credits are taken, or the
