@@ -121,6 +121,31 @@ struct newcomers {
 
 }  // namespace
 
+TEST_CASE("catalog: the joins of a large fleet wait for its layout, up to so many bytes of them") {
+  newcomers s;
+  std::uint64_t id = 1;
+  SUBCASE("as workers say them") {
+    for (; id <= 5000; ++id) s.join(id);
+    s.server.join(1, "rollout-1");
+    CHECK(s.server.core.worker_count() >= 4990);
+  }
+  SUBCASE("as large as they can be") {
+    messages::assignment large;
+    large.address.text.assign(limits::address_bytes, 'a');
+    for (; id <= 2000; ++id) {
+      auto join = s.bare(id);
+      for (std::uint64_t k = 1; k <= limits::sources; ++k) {
+        large.source = incarnation{10'000 + k};
+        join.reading.push_back(large);
+      }
+      s.server.send({id}, std::move(join));
+    }
+    s.server.join(1, "rollout-1");
+    CHECK(s.server.core.worker_count() > 500);
+    CHECK(s.server.core.worker_count() < 1000);
+  }
+}
+
 TEST_CASE("catalog: a few of many joining workers are asked for their layout, the others wait for it") {
   newcomers s;
   for (std::uint64_t id = 1; id <= 10; ++id) s.join(id);

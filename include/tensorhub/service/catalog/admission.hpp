@@ -30,6 +30,7 @@ namespace tensorhub::inline TENSORHUB_MODE::catalog_detail {
 struct waiting_join {
   messages::envelope said{};
   client_identity client{};
+  std::size_t bytes = 0;  ///< about what it takes here
 };
 
 class admission {
@@ -143,7 +144,7 @@ class admission {
     const shard_name which{join.model, join.shard.index};
     if (searches_.size() >= most_searches && !searches_.contains(which)) return sender;
     layout_search& search = searches_[which];
-    waiting_ -= search.waiting.erase(sender.from);
+    stop_waiting(search, sender.from);
     const auto earlier = search.asked.find(sender.from);
     const bool was_asked = earlier != search.asked.end();
     if (was_asked && !is_silent(*earlier)) return sender;  // the question may have been lost
@@ -156,12 +157,14 @@ class admission {
         search.waiting, [&](const auto& entry) { return !search.asked.contains(entry.first); });
     if (out && was_asked && other != search.waiting.end()) {
       out = asked_worker{other->first, other->second.said.sequence};
-      search.waiting.erase(other);
-      --waiting_;
+      stop_waiting(search, out->from);
     }
     if (out) search.asked[out->from] = core_.now;
-    if ((!out || out->from != sender.from) && waiting_ < most_waiting)
-      waiting_ += search.waiting.emplace(sender.from, waiting_join{said, client}).second ? 1 : 0;
+    const std::size_t bytes = bytes_of(join);
+    if ((!out || out->from != sender.from) && bytes <= most_waiting_bytes - waiting_bytes_) {
+      search.waiting.emplace(sender.from, waiting_join{said, client, bytes});
+      waiting_bytes_ += bytes;
+    }
     return out;
   }
   /// Joins that waited for a layout which the server has learnt since.
@@ -170,7 +173,7 @@ class admission {
   void forget(incarnation id) {
     for (auto& [which, search] : searches_) {
       search.asked.erase(id);
-      waiting_ -= search.waiting.erase(id);
+      stop_waiting(search, id);
     }
   }
 
@@ -198,19 +201,38 @@ class admission {
   [[nodiscard]] bool is_silent(const std::pair<const incarnation, time_point>& asked) const noexcept {
     return core_.now - asked.second > answer_time;
   }
+  void stop_waiting(layout_search& search, incarnation id) {
+    const auto join = search.waiting.find(id);
+    if (join == search.waiting.end()) return;
+    waiting_bytes_ -= join->second.bytes;
+    search.waiting.erase(join);
+  }
+  void stop_waiting(const layout_search& search) noexcept {
+    for (const auto& [from, join] : search.waiting) waiting_bytes_ -= join.bytes;
+  }
+  [[nodiscard]] static std::size_t bytes_of(const messages::join_request& join) noexcept {
+    std::size_t bytes = sizeof(waiting_join) + join.barred.size() * sizeof(incarnation);
+    for (const std::string* text :
+         {&join.model, &join.replica, &join.place.datacenter, &join.place.rack, &join.place.host,
+          &join.place.device, &join.transport, &join.consistency, &join.integrity, &join.address.text})
+      bytes += text->size();
+    for (const messages::assignment& each : join.reading)
+      bytes += sizeof(each) + each.source_replica.size() + each.address.text.size();
+    return bytes;
+  }
   /// The layout has arrived.
   void end_search(const shard_name& which) {
     const auto search = searches_.find(which);
     if (search == searches_.end()) return;
+    stop_waiting(search->second);
     for (auto& [from, join] : search->second.waiting) told_.push_back(std::move(join));
-    waiting_ -= search->second.waiting.size();
     searches_.erase(search);
   }
   void forget_silent_searches() {
     std::erase_if(searches_, [this](const auto& entry) {
       const auto is_old = [this](const auto& asked) { return is_silent(asked); };
       if (!std::ranges::all_of(entry.second.asked, is_old)) return false;
-      waiting_ -= entry.second.waiting.size();
+      stop_waiting(entry.second);
       return true;
     });
   }
@@ -267,12 +289,13 @@ class admission {
   static constexpr std::size_t most_asked_remembered = 64;
   static constexpr std::chrono::milliseconds answer_time{500};
   static constexpr std::size_t most_searches = 4096;
-  static constexpr std::size_t most_waiting = 1024;  ///< joins; the senders of others repeat them
+  /// Of joins: those of some ten thousand workers. The senders of others repeat them.
+  static constexpr std::size_t most_waiting_bytes = 64u << 20;
 
   core& core_;
   std::string_view consistency_;
   std::map<shard_name, layout_search> searches_;
-  std::size_t waiting_ = 0;  ///< joins in all searches
+  std::size_t waiting_bytes_ = 0;  ///< of joins in all searches
   std::vector<waiting_join> told_;
 };
 
