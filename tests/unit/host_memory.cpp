@@ -16,6 +16,7 @@
 #include <array>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <iostream>
 #include <string>
 #include <utility>
@@ -90,6 +91,23 @@ TEST_CASE("host memory: an allocation is zero-filled, at a page, and as long as 
     CHECK(std::all_of(memory.data(), memory.data() + bytes, [](std::byte b) { return b == std::byte{0}; }));
     std::memset(memory.data(), 7, bytes);  // all of it may be written
   }
+}
+
+TEST_CASE("host memory: all pages of an allocation are there at once; huge ones where the machine has them") {
+  host_memory space;
+  constexpr std::uint64_t bytes = (130u << 20) + page;  // three pieces for the threads that make them
+  const auto memory = space.allocate(bytes);
+  std::vector<unsigned char> resident(bytes / page);
+  REQUIRE(::mincore(memory.data(), bytes, resident.data()) == 0);
+  CHECK(std::ranges::all_of(resident, [](unsigned char each) { return (each & 1) != 0; }));
+  std::ifstream setting{"/sys/kernel/mm/transparent_hugepage/shmem_enabled"};
+  std::string words;
+  std::getline(setting, words);
+  CAPTURE(words);
+  const bool are_given = words.find("[a") != std::string::npos || words.find("[w") != std::string::npos ||
+                         words.find("[f") != std::string::npos;
+  MESSAGE("shared memory gets huge pages: ", words, "; of this allocation: ", memory.huge_page_bytes());
+  CHECK((memory.huge_page_bytes() > 0) == are_given);
 }
 
 TEST_CASE("host memory: what is written is in the backing file") {

@@ -50,6 +50,10 @@ struct file_mappings {
   std::map<std::uintptr_t, mapping_entry> entries;  ///< guarded by mutex
 };
 
+/// Makes the pages of new memory with several threads (page by page, the first update would pay for it), if
+/// that much is free: a layout may be larger than what is ever read of it. False: there was too little.
+bool make_pages(std::byte* data, std::uint64_t bytes) noexcept;
+
 }  // namespace detail
 
 /// Makes a file mapping of the user known to the host memory space, as long as this object lives.
@@ -78,9 +82,10 @@ struct host_memory {
   using concept_tag = memory_space_tag;
   static constexpr bool host_accessible = true;
 
-  /// Zero-filled pages of a memfd, or anonymous pages if the kernel has no memfd. Only this mapping can write
-  /// to the file (Linux 5.1 or newer). A forked child does not inherit the mapping: a child that touches it
-  /// is ended by SIGSEGV.
+  /// Zero-filled pages of a memfd, or anonymous pages if the kernel has no memfd; all of them are made at once
+  /// if they are free (Linux 5.14 or newer), as huge pages where the machine gives these to shared memory. Only this
+  /// mapping can write to the file (Linux 5.1 or newer). A forked child does not inherit the mapping: a child
+  /// that touches it is ended by SIGSEGV. Throws `system_failed` if there is no memory.
   class allocation {
    public:
     explicit allocation(std::uint64_t bytes);
@@ -92,6 +97,8 @@ struct host_memory {
       return {data_, bytes_, memory_kind::host, descriptor_.get(), 0};
     }
     [[nodiscard]] std::byte* data() const noexcept { return data_; }
+    /// How much of it lies in huge pages, as the kernel tells it now (/proc/self/smaps: for reports).
+    [[nodiscard]] std::uint64_t huge_page_bytes() const;
 
    private:
     void release() noexcept;

@@ -13,6 +13,7 @@ TENSORHUB_DECL file_mapping_view::file_mapping_view(int descriptor, std::uint64_
                                                     int protection) noexcept {
   void* const memory = ::mmap(nullptr, bytes, protection, MAP_SHARED, descriptor, 0);
   if (memory == MAP_FAILED) return;
+  static_cast<void>(::madvise(memory, bytes, MADV_HUGEPAGE));  // where the file has them
   data_ = static_cast<std::byte*>(memory);
   bytes_ = bytes;
 }

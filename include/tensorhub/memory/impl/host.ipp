@@ -4,10 +4,17 @@
 
 #include <sys/stat.h>
 
+#include <algorithm>
+#include <atomic>
 #include <cerrno>
+#include <cstdio>
+#include <fstream>
 #include <iterator>
 #include <string>
+#include <system_error>
+#include <thread>
 #include <utility>
+#include <vector>
 
 #include "tensorhub/detail/file_seals.hpp"
 #include "tensorhub/error.hpp"
@@ -41,6 +48,33 @@ TENSORHUB_DECL memory_range file_mappings::around(const memory_range& range) con
   return {range.data - inside, mapping.bytes, memory_kind::host, mapping.descriptor, mapping.offset};
 }
 
+TENSORHUB_DECL bool make_pages(std::byte* data, std::uint64_t bytes) noexcept {
+  const auto free_bytes = static_cast<std::uint64_t>(std::max(::sysconf(_SC_AVPHYS_PAGES), 0l)) *
+                          static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+  if (bytes > free_bytes) return true;
+  constexpr int populate_write = 23;  // MADV_POPULATE_WRITE, Linux 5.14; older headers do not have it
+  constexpr std::uint64_t piece_bytes = 64u << 20;
+  constexpr std::uint64_t most_threads = 8;
+  std::atomic<std::uint64_t> next{0};
+  std::atomic<bool> failed{false};
+  const auto work = [&] {
+    for (std::uint64_t at = next.fetch_add(piece_bytes); at < bytes; at = next.fetch_add(piece_bytes)) {
+      if (::madvise(data + at, std::min(piece_bytes, bytes - at), populate_write) != 0 && errno == ENOMEM)
+        failed = true;
+    }
+  };
+  const std::uint64_t cores = std::max(std::thread::hardware_concurrency(), 1u);
+  const std::uint64_t threads = std::min({cores, most_threads, bytes / piece_bytes});
+  std::vector<std::jthread> helpers;
+  try {
+    for (std::uint64_t i = 1; i < threads; ++i) helpers.emplace_back(work);
+  } catch (...) {  // no more threads: those that run do the rest
+  }
+  work();
+  helpers.clear();
+  return !failed;
+}
+
 }  // namespace tensorhub::inline TENSORHUB_MODE::detail
 
 namespace tensorhub::inline TENSORHUB_MODE {
@@ -68,6 +102,15 @@ TENSORHUB_DECL host_memory::allocation::allocation(std::uint64_t bytes) : bytes_
   const int flags = descriptor_ ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS;
   void* const memory =
       ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, flags, descriptor_ ? descriptor_.get() : -1, 0);
+  if (memory != MAP_FAILED) {
+    data_ = static_cast<std::byte*>(memory);
+    static_cast<void>(::madvise(memory, bytes, MADV_HUGEPAGE));
+    if (!detail::make_pages(data_, bytes)) {
+      ::munmap(std::exchange(data_, nullptr), bytes);
+      throw error(errc::system_failed, "no memory for " + std::to_string(bytes) +
+                                           " bytes: end other programs, or raise the limit of this one");
+    }
+  }
   // Readers of other processes get the descriptor and must not write to the pages. Older kernels do not know
   // this seal; there, and for other users in any case, the mode keeps a reader from opening the file again.
   if (descriptor_) {
@@ -78,7 +121,6 @@ TENSORHUB_DECL host_memory::allocation::allocation(std::uint64_t bytes) : bytes_
     throw error(errc::system_failed,
                 "no memory for " + std::to_string(bytes) + " bytes: " + std::strerror(errno));
   }
-  data_ = static_cast<std::byte*>(memory);
   // What a forked child wrote to these shared pages would change the bytes of a published version.
   static_cast<void>(::madvise(memory, bytes, MADV_DONTFORK));
   if (descriptor_)
@@ -98,6 +140,24 @@ TENSORHUB_DECL host_memory::allocation& host_memory::allocation::operator=(alloc
     descriptor_ = std::move(other.descriptor_);
   }
   return *this;
+}
+
+TENSORHUB_DECL std::uint64_t host_memory::allocation::huge_page_bytes() const {
+  const auto begin = reinterpret_cast<std::uintptr_t>(data_);
+  std::ifstream maps{"/proc/self/smaps"};
+  std::uint64_t kibibytes = 0;
+  bool is_inside = false;
+  for (std::string line; std::getline(maps, line);) {
+    unsigned long long first = 0;
+    unsigned long long last = 0;
+    unsigned long long huge = 0;
+    if (std::sscanf(line.c_str(), "%llx-%llx ", &first, &last) == 2)
+      is_inside = first >= begin && first < begin + bytes_;
+    else if (is_inside && (std::sscanf(line.c_str(), "ShmemPmdMapped: %llu", &huge) == 1 ||
+                           std::sscanf(line.c_str(), "AnonHugePages: %llu", &huge) == 1))
+      kibibytes += huge;
+  }
+  return kibibytes * 1024;
 }
 
 TENSORHUB_DECL void host_memory::allocation::release() noexcept {
