@@ -4,9 +4,11 @@
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <filesystem>
@@ -254,6 +256,69 @@ struct man_in_the_middle {
   }
 };
 
+/// On the wire between a reader and a source: passes everything on, looks for the source's bytes, and can
+/// change one of them.
+class wire_tap {
+ public:
+  wire_tap(const std::string& source_address, const std::string& scheme, bool changes)
+      : source_{*parts::parse_address(source_address, scheme)}, changes_{changes} {
+    auto door = parts::listen_at({}, "tls");
+    listener_ = std::move(door.socket);
+    address_ = scheme + "127.0.0.1:" + std::to_string(door.port);
+    thread_ = std::jthread{[this](const std::stop_token& stop) { run(stop); }};
+  }
+  [[nodiscard]] const std::string& address() const noexcept { return address_; }
+  [[nodiscard]] bool saw_bytes() const noexcept { return saw_bytes_; }
+
+ private:
+  static constexpr std::size_t changed_at = 200'000;  // within the 300,000 bytes that are read
+
+  void run(const std::stop_token& stop) {
+    while (!stop.stop_requested()) {
+      std::vector<pollfd> watched{{listener_.get(), POLLIN, 0}};
+      for (const auto& socket : ends_) watched.push_back({socket.get(), POLLIN, 0});
+      if (::poll(watched.data(), watched.size(), 50) <= 0) continue;
+      for (std::size_t i = 1; i < watched.size(); ++i) {
+        if (watched[i].revents != 0) pass_on(i - 1);
+      }
+      if (watched[0].revents == 0) continue;
+      ends_.emplace_back(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+      ends_.push_back(
+          parts::connect_to(parts::make_address(source_), {}, std::chrono::steady_clock::now() + 10s));
+    }
+  }
+  /// The reader's end of a connection has an even number, the source's the next one.
+  void pass_on(std::size_t from) {
+    std::vector<char> bytes(1u << 16);
+    const ssize_t count = ::recv(ends_[from].get(), bytes.data(), bytes.size(), MSG_DONTWAIT);
+    if (count <= 0) {
+      ::shutdown(ends_[from ^ 1].get(), SHUT_RDWR);
+      return;
+    }
+    bytes.resize(static_cast<std::size_t>(count));
+    if (from % 2 == 1) look_at(bytes);
+    for (std::size_t at = 0; at < bytes.size();) {
+      const ssize_t sent = ::send(ends_[from ^ 1].get(), bytes.data() + at, bytes.size() - at, MSG_NOSIGNAL);
+      if (sent > 0) at += static_cast<std::size_t>(sent);
+      if (sent < 0 && errno != EAGAIN) return;
+    }
+  }
+  void look_at(std::vector<char>& bytes) {
+    if (contains({bytes.begin(), bytes.end()}, std::string(64, '\7'))) saw_bytes_ = true;
+    if (changes_ && changed_at - seen_ < bytes.size()) bytes[changed_at - seen_] ^= 1;
+    seen_ += bytes.size();
+  }
+
+  parts::host_and_port source_;
+  bool changes_;
+  detail::unique_socket listener_{};
+  std::string address_{};
+  std::vector<detail::unique_socket> ends_{};  ///< of the thread
+  std::size_t seen_ = 0;                       ///< of the thread: bytes from the source
+  std::atomic<bool> saw_bytes_{false};
+  std::jthread thread_{};
+};
+
 }  // namespace
 
 TEST_CASE("tls: whoever stands between reader and source, with a good certificate, gets no further") {
@@ -281,6 +346,26 @@ TEST_CASE("tls: whoever stands between reader and source, with a good certificat
     const man_in_the_middle relay{ours.issue({.name = "rollout-9"}), here.source.address().text, true};
     const std::string sentence = connect_to(relay.address);
     CHECK_MESSAGE(contains(sentence, "does not know this reader's capability"), sentence);
+  }
+}
+
+TEST_CASE("on the wire: bytes of tcp can be read and changed, those of tls cannot") {
+  const authority ours;
+  const auto tapped = [](auto& here, const std::string& scheme, bool changes) {
+    const wire_tap tap{here.source.address().text, scheme, changes};
+    here.endpoint.emplace(here.reader.connect(here.queue, {tap.address()}, source_id, 10s));
+    const bool arrived = here.can_read();
+    return std::pair{arrived, tap.saw_bytes()};
+  };
+  for (const bool changes : {false, true}) {
+    CAPTURE(changes);
+    scene<tcp> in_the_clear{{}, {}};
+    CHECK(tapped(in_the_clear, "tcp://", changes) == std::pair{!changes, true});
+    const bool is_changed = std::ranges::count(in_the_clear.target, std::byte{6}) == 1;
+    CHECK(is_changed == changes);  // a digest is what would tell
+    tls_scene encrypted{ours.options(), ours.options()};
+    CHECK(tapped(encrypted, "tls://", changes) == std::pair{!changes, false});
+    CHECK(std::ranges::count(encrypted.target, std::byte{6}) == 0);
   }
 }
 
