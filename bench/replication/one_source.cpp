@@ -33,6 +33,7 @@ course replicate(report& out, std::size_t readers, std::uint64_t chunks, std::si
   const auto trainer = run.add("trainer");
   std::vector<field::replica> rollouts;
   for (std::size_t i = 0; i < readers; ++i) rollouts.push_back(run.add("rollout-" + std::to_string(i)));
+  run.network().run([&] { return run.network().server().worker_count() == run.network().size(); });
   run.publish_now(trainer, 1);
   course seen;
   std::size_t left = readers + late;
@@ -76,7 +77,8 @@ void describe(report& out) {
        std::string{"chunks: "} +
            (out.smoke() ? "256" : "8192 (6.1 MB), at n = 1024 4096 (12.2 MB; one_to_many: 64)") +
            "; 8 chunk reads outstanding per reader; scheduler defaults (8 sources, 8 credits)",
-       "all n readers ask at the same moment; figure: the last one's time over that of a single reader",
+       "all n readers, which have joined, ask at the same moment; figure: the last one's time over that of a "
+       "single reader",
        "late joiners: 64 readers, then 8 more that join when half of a single reader's time has passed"});
 }
 
