@@ -198,7 +198,7 @@ class data_plane {
 struct worker_role {
   /// Where the two cannot share a transport, it does not listen at the fixed port of the transport's options.
   bool added = false;
-  bool temporary = false;           ///< part of a temporary replica (worker/offloads.hpp)
+  bool temporary = false;  ///< part of a temporary replica (worker/offloads.hpp)
   /// Others are told to look for what it holds: its updates end when the server knows of them.
   bool awaited = false;
   std::function<void()> dropped{};  ///< that one is not needed any more; must not call the worker
