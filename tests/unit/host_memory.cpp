@@ -14,6 +14,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -97,6 +98,11 @@ TEST_CASE("host memory: all pages of an allocation are there at once; huge ones 
   host_memory space;
   constexpr std::uint64_t bytes = (130u << 20) + page;  // three pieces for the threads that make them
   const auto memory = space.allocate(bytes);
+  constexpr int populate_read = 22;
+  if (::madvise(memory.data(), page, populate_read) != 0 && errno == EINVAL) {
+    MESSAGE("NOT RUN: this kernel makes no pages ahead (Linux 5.14 or newer does)");
+    return;
+  }
   std::vector<unsigned char> resident(bytes / page);
   REQUIRE(::mincore(memory.data(), bytes, resident.data()) == 0);
   CHECK(std::ranges::all_of(resident, [](unsigned char each) { return (each & 1) != 0; }));

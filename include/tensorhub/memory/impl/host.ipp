@@ -8,8 +8,8 @@
 #include <atomic>
 #include <cerrno>
 #include <cstdio>
-#include <fstream>
 #include <iterator>
+#include <memory>
 #include <string>
 #include <system_error>
 #include <thread>
@@ -144,17 +144,19 @@ TENSORHUB_DECL host_memory::allocation& host_memory::allocation::operator=(alloc
 
 TENSORHUB_DECL std::uint64_t host_memory::allocation::huge_page_bytes() const {
   const auto begin = reinterpret_cast<std::uintptr_t>(data_);
-  std::ifstream maps{"/proc/self/smaps"};
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> maps{std::fopen("/proc/self/smaps", "re"),
+                                                             &std::fclose};
   std::uint64_t kibibytes = 0;
   bool is_inside = false;
-  for (std::string line; std::getline(maps, line);) {
+  char line[512];
+  while (maps && std::fgets(line, sizeof line, maps.get()) != nullptr) {
     unsigned long long first = 0;
     unsigned long long last = 0;
     unsigned long long huge = 0;
-    if (std::sscanf(line.c_str(), "%llx-%llx ", &first, &last) == 2)
+    if (std::sscanf(line, "%llx-%llx ", &first, &last) == 2)
       is_inside = first >= begin && first < begin + bytes_;
-    else if (is_inside && (std::sscanf(line.c_str(), "ShmemPmdMapped: %llu", &huge) == 1 ||
-                           std::sscanf(line.c_str(), "AnonHugePages: %llu", &huge) == 1))
+    else if (is_inside && (std::sscanf(line, "ShmemPmdMapped: %llu", &huge) == 1 ||
+                           std::sscanf(line, "AnonHugePages: %llu", &huge) == 1))
       kibibytes += huge;
   }
   return kibibytes * 1024;
