@@ -82,7 +82,7 @@ struct host_memory {
   using concept_tag = memory_space_tag;
   static constexpr bool host_accessible = true;
 
-  /// Zero-filled pages of a memfd, or anonymous pages if the kernel has no memfd. All are made at once if they
+  /// Zero-filled pages of a memfd, or anonymous pages if there is no memfd. They are made at once if they
   /// are free (Linux 5.14 or newer), as huge pages where the machine gives these to shared memory. Only this
   /// mapping can write to the file (Linux 5.1 or newer). A forked child does not inherit it: a child that
   /// touches it is ended by SIGSEGV. Throws `system_failed` if there is no memory.
