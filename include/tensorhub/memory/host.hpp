@@ -52,7 +52,7 @@ struct file_mappings {
 
 /// Makes the pages of new memory with several threads (page by page, the first update would pay for it), if
 /// that much is free: a layout may be larger than what is ever read of it. False: there was too little.
-bool make_pages(std::byte* data, std::uint64_t bytes) noexcept;
+[[nodiscard]] bool make_pages(std::byte* data, std::uint64_t bytes) noexcept;
 
 }  // namespace detail
 

@@ -289,7 +289,7 @@ class admission {
   static constexpr std::size_t most_asked_remembered = 64;
   static constexpr std::chrono::milliseconds answer_time{500};
   static constexpr std::size_t most_searches = 4096;
-  /// Of joins: those of some ten thousand workers. The senders of others repeat them.
+  /// Of the joins that wait. The senders of others repeat them.
   static constexpr std::size_t most_waiting_bytes = 64u << 20;
 
   core& core_;
