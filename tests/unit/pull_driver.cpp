@@ -162,6 +162,11 @@ class reader_process {
   reader_process(const reader_process&) = delete;
   reader_process& operator=(const reader_process&) = delete;
 
+  /// Another update through the same lanes, with the connections that they have kept.
+  void prepare_next(pull_driver_options options) {
+    driver = std::make_unique<driver_type>(lanes_, shape_, memory_.places(), seed, 17, options, callbacks());
+  }
+
   void start() {
     running_ = std::async(std::launch::async, [this] { return driver->run(); });
   }
@@ -191,6 +196,7 @@ class reader_process {
   record seen;
   std::function<void(const source_failure&)> on_failure = [](const source_failure&) {};
   std::function<void()> on_stall = [] {};
+  std::function<void()> on_believed = [] {};
   std::function<void(std::span<const chunk_index>)> on_confirmed = [](std::span<const chunk_index>) {};
   std::unique_ptr<driver_type> driver;
 
@@ -216,6 +222,7 @@ class reader_process {
       on_stall();
     };
     to.believed = [this](std::span<const digest128> table) {
+      on_believed();
       const std::lock_guard lock{seen.mutex};
       ++seen.times_believed;
       seen.believed.assign(table.begin(), table.end());
@@ -488,6 +495,30 @@ TEST_CASE("pull driver: a source that dies in the middle is reported once, and a
     CHECK(reader.seen.failures[0].reason == errc::source_lost);
     CHECK(reader.names() == std::vector<std::string>{"source 1", "source 2"});
     CHECK(std::ranges::equal(reader.driver->table(), second.table));
+  }
+}
+
+TEST_CASE(
+    "pull driver: a source that dies under kept connections loses none of the chunks that were asked for") {
+  constexpr pull_driver_options options{.lanes = 4};
+  for (int round = 0; round < 5; ++round) {
+    CAPTURE(round);
+    source_process<> first{1};
+    source_process<> second{2};
+    reader_process<> reader{first.shape(), options};
+    reader.driver->add_source(first.target());
+    REQUIRE(reader.run());
+    reader.prepare_next(options);
+    // The other lanes ask for chunks before their connections have been seen to work.
+    reader.on_believed = [&] { first.transport.stall(); };
+    reader.on_failure = [&](const source_failure&) { reader.driver->add_source(second.target()); };
+    reader.driver->add_source(first.target());
+    reader.start();
+    std::this_thread::sleep_for(50ms);
+    first.transport.kill();
+    REQUIRE(reader.result());
+    CHECK(reader.bytes == second.bytes);
+    CHECK(reader.seen.failures.size() == 1);
   }
 }
 

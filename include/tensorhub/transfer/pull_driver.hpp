@@ -359,9 +359,10 @@ class pull_driver {
       channel.reused = {};
       return false;
     }
-    if (task.kind == pull_task::kind_type::block) self.block_pending = false;
     const std::lock_guard lock{mutex_};
-    if (!core_.is_lost(channel.slot)) core_.not_posted(channel.id, task);
+    if (core_.is_lost(channel.slot)) return false;  // by another lane: the core waits for the end of this read
+    if (task.kind == pull_task::kind_type::block) self.block_pending = false;
+    core_.not_posted(channel.id, task);
     if (channel.outstanding > 0) return true;
     channel.endpoint.reset();
     channel.is_stale = true;
