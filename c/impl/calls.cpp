@@ -87,9 +87,12 @@ tensorhub::worker_policies policies_of(const tensorhub_worker_options& given) {
   if (given.listen_host != nullptr) through.listen_host = given.listen_host;
   through.listen_port = static_cast<std::uint16_t>(given.listen_port);
   through.advertised_host = text_of(given.advertised_host);
-  if (name == "auto") return over<near_or_tcp>(given, near_or_tcp::with(std::move(through)));
+  const auto near = given.for_tenants != 0 ? same_host::options::for_tenants() : same_host::options{};
+  if (name == "auto") return over<near_or_tcp>(given, near_or_tcp::with(near, std::move(through)));
+  if (name == "same_host") return over<same_host>(given, near);
+  if (given.for_tenants != 0 && name == "tcp")
+    throw error(errc::invalid_argument, "options.for_tenants is set, and transport 'tcp' has no such option");
   if (name == "tcp") return over<tcp>(given, std::move(through));
-  if (name == "same_host") return over<same_host>(given, {});
   throw error(errc::invalid_argument, "options.transport is '" + name + "': take auto, tcp or same_host");
 }
 

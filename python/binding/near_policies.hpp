@@ -15,13 +15,14 @@ namespace tensorhub_python {
   using tensorhub::transports::same_host;
   using tensorhub::transports::tcp;
   using near_or_tcp = tensorhub::first_of<same_host, tcp>;
-  if (given.transport == "same_host") return policies_over<same_host>(given, {});
+  const auto near = given.for_tenants ? same_host::options::for_tenants() : same_host::options{};
+  if (given.transport == "same_host") return policies_over<same_host>(given, near);
   tcp::options by_tcp;
   if (!given.listen_host.empty()) by_tcp.listen_host = given.listen_host;
   by_tcp.listen_port = given.listen_port;
   by_tcp.advertised_host = given.advertised_host;
   if (given.transport == "tcp") return policies_over<tcp>(given, std::move(by_tcp));
-  return policies_over<near_or_tcp>(given, near_or_tcp::with(std::move(by_tcp)));
+  return policies_over<near_or_tcp>(given, near_or_tcp::with(near, std::move(by_tcp)));
 }
 
 }  // namespace tensorhub_python

@@ -57,14 +57,14 @@ struct known_transport {
   const char* libraries;  ///< that its module needs; null: it is in this module
 };
 constexpr known_transport known_transports[] = {
-    {"auto", true, nullptr, nullptr},
+    {"auto", true, "for_tenants", nullptr},  // same_host, else tcp
     {"tcp", true, nullptr, nullptr},
-    {"same_host", false, nullptr, nullptr},
+    {"same_host", false, "for_tenants", nullptr},
     {"verbs", false, "rdma_device", "libibverbs and librdmacm"},
     {"libfabric", true, "provider", "libfabric"},
 };
 constexpr const char* policy_fields[] = {"transport", "listen_host", "listen_port", "advertised_host",
-                                         "provider",  "rdma_device", "memory"};
+                                         "provider",  "rdma_device", "for_tenants", "memory"};
 
 const known_transport& transport_of(const std::string& name) {
   for (const known_transport& each : known_transports) {
@@ -76,9 +76,8 @@ const known_transport& transport_of(const std::string& name) {
   throw error(errc::invalid_argument, "transport '" + name + "' does not exist: take one of " + all);
 }
 
-void refuse_unused(const known_transport& transport, const char* option, const std::string& value,
-                   bool is_used) {
-  if (!value.empty() && !is_used)
+void refuse_unused(const known_transport& transport, const char* option, bool is_given, bool is_used) {
+  if (is_given && !is_used)
     throw error(errc::invalid_argument,
                 "transport '" + std::string{transport.name} + "' has no option " + option + ": leave it out");
 }
@@ -180,14 +179,16 @@ chosen_policies chosen_policies_of(const nb::dict& given) {
   from.take("advertised_host", through.advertised_host);
   from.take("provider", through.provider);
   from.take("rdma_device", through.rdma_device);
+  from.take("for_tenants", through.for_tenants);
   from.take("memory", memory);
   const auto security = security_of(from);
   through.trusts_sources = !security || security->trust_sources;
   const known_transport& transport = transport_of(through.transport);
   const std::string own = transport.own != nullptr ? transport.own : "";
-  refuse_unused(transport, "advertised_host", through.advertised_host, transport.advertises);
-  refuse_unused(transport, "provider", through.provider, own == "provider");
-  refuse_unused(transport, "rdma_device", through.rdma_device, own == "rdma_device");
+  refuse_unused(transport, "advertised_host", !through.advertised_host.empty(), transport.advertises);
+  refuse_unused(transport, "provider", !through.provider.empty(), own == "provider");
+  refuse_unused(transport, "rdma_device", !through.rdma_device.empty(), own == "rdma_device");
+  refuse_unused(transport, "for_tenants", through.for_tenants, own == "for_tenants");
   const bool on_devices = is_cuda(memory);
   const bool is_near = transport.libraries == nullptr;
   if (is_near && !on_devices) return {near_policies(through), nullptr};

@@ -35,6 +35,7 @@ struct transport_options {
   std::string advertised_host{};
   std::string provider{};      ///< libfabric's
   std::string rdma_device{};   ///< of verbs
+  bool for_tenants = false;    ///< of same_host
   bool trusts_sources = true;  ///< else digests that a source cannot forge
 };
 

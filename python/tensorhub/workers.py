@@ -100,6 +100,9 @@ class Options(TypedDict, total=False):
     """Of libfabric, as `fi_info -l` names it; the default is "tcp"."""
     rdma_device: str
     """Of verbs: only this device, such as "mlx5_0"."""
+    for_tenants: bool
+    """Of "auto" and "same_host": the host has several tenants. Readers get copies of this worker's memory, and nothing
+    of it that they could keep; the process makes no core dumps any more."""
     chunk_bytes: int
     lanes: int
     """Threads that read during an update and digest during a publish."""

@@ -40,6 +40,33 @@ def publisher(server: th.ReferenceServer | str, words: int = 1000) -> th.Publish
     return out
 
 
+def test_a_source_for_tenants_lets_nobody_attach_and_is_read() -> None:
+    done = run(
+        """
+        import ctypes
+        import numpy as np
+        import tensorhub as th
+
+        is_dumpable = lambda: ctypes.CDLL(None).prctl(3)
+        source, target = np.arange(100_000, dtype=np.float32), np.zeros(100_000, dtype=np.float32)
+        assert is_dumpable() == 1
+        with (
+            th.ReferenceServer() as server,
+            th.Publisher(server, "m", "t", for_tenants=True) as trainer,
+            th.Subscriber(server, "m", "r", for_tenants=True) as rollout,
+        ):
+            assert is_dumpable() == 0
+            trainer.add("w", source)
+            rollout.add("w", target)
+            with trainer.published(1):
+                assert [each.path for each in rollout.update(timeout=20).sources] == ["same_host"]
+            assert np.array_equal(source, target)
+            trainer.leave()
+        """
+    )
+    assert done.returncode == 0, done.stderr
+
+
 # ---- signals
 
 

@@ -195,6 +195,7 @@ def test_a_layout_that_differs_names_the_first_difference(server: th.ReferenceSe
         ({"model": ""}, "model"),
         ({"shard": (3, 2)}, "shard"),
         ({"listen_port": 70_000}, "listen_port"),
+        ({"transport": "tcp", "for_tenants": True}, "'tcp' has no option for_tenants"),
     ],
 )
 def test_wrong_options_are_refused_by_name(

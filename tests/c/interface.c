@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <tensorhub/tensorhub.h>
 #include <threads.h>
 #include <time.h>
@@ -133,6 +134,42 @@ static void exchange_in_place(const char* transport, float* weights, const char*
   tensorhub_subscriber_free(rollout);
   tensorhub_publisher_free(trainer);
   free(own);
+}
+
+/// A source for tenants lets nobody attach to its process, and is read all the same.
+static void exchange_between_tenants(float* weights, const char* server) {
+  tensorhub_worker_options options = who(server, "tcp", "trainer-0");
+  options.model = "tenants";
+  options.for_tenants = 1;
+  tensorhub_publisher* trainer = NULL;
+  BADLY(tensorhub_publisher_create(&options, &trainer, &error), TENSORHUB_INVALID_ARGUMENT, "for_tenants");
+  const char* const transports[] = {"auto", "same_host"};
+  for (int i = 0; i < 2; ++i) {
+    options.transport = transports[i];
+    options.replica = "trainer-0";
+    float* const own = new_weights();
+    const tensorhub_tensor source = tensor_at(weights);
+    const tensorhub_tensor target = tensor_at(own);
+    CHECK(prctl(PR_GET_DUMPABLE) == 1);
+    WELL(tensorhub_publisher_create(&options, &trainer, &error));
+    CHECK(prctl(PR_GET_DUMPABLE) == 0);
+    WELL(tensorhub_publisher_add(trainer, &source, &error));
+    tensorhub_subscriber* rollout = NULL;
+    options.replica = "rollout-0";
+    WELL(tensorhub_subscriber_create(&options, TENSORHUB_IN_PLACE, &rollout, &error));
+    WELL(tensorhub_subscriber_add(rollout, &target, &error));
+    fill(weights, 9);
+    WELL(tensorhub_publisher_publish(trainer, 1, TENSORHUB_DEFAULT_TIMEOUT, NULL, &error));
+    WELL(tensorhub_subscriber_update(rollout, TENSORHUB_EXACTLY, 1, 20000, NULL, &error));
+    CHECK(holds(own, 9));
+    WELL(tensorhub_subscriber_leave(rollout, 5000, NULL, &error));
+    WELL(tensorhub_publisher_leave(trainer, 5000, NULL, &error));
+    tensorhub_subscriber_free(rollout);
+    tensorhub_publisher_free(trainer);
+    CHECK(prctl(PR_SET_DUMPABLE, 1) == 0);
+    free(own);
+    options.model = "more tenants";
+  }
 }
 
 static void exchange_staged(tensorhub_publisher* trainer, float* weights, const char* server) {
@@ -439,6 +476,7 @@ int main(void) {
   float* const weights = new_weights();
   exchange_in_place("tcp", weights, address);
   exchange_in_place("same_host", weights, address);
+  exchange_between_tenants(weights, address);
   tensorhub_publisher* const trainer = new_trainer(address, "auto", weights);
   exchange_staged(trainer, weights, address);
   exchange_double_buffered(trainer, weights, address);

@@ -78,7 +78,7 @@ void check_guard(const typename T::options& how = {}) {
   const auto with = [&](std::string capability) {
     return transport_address{source.address().text, std::move(capability)};
   };
-  const std::string good = make_capability(key, reader_id, source_id, {1});
+  const std::string good = make_capability(key, reader_id, source_id, 1);
   reading<T> reader{reader_id, how};
   auto present = reader.through.connect(reader.on, with(good), source_id, 5s);
   REQUIRE(reader.reads(present, region, text));
@@ -87,7 +87,7 @@ void check_guard(const typename T::options& how = {}) {
   reading<T> stranger{stranger_id, how};
   CHECK(stranger.refusal(with({})).find("capability") != std::string::npos);
   CHECK(!stranger.refusal(with(good)).empty());  // another reader's
-  CHECK(!stranger.refusal(with(make_capability(other_key, stranger_id, {11}, {1}))).empty());
+  CHECK(!stranger.refusal(with(make_capability(other_key, stranger_id, {11}, 1))).empty());
   CHECK(!stranger.refusal(with(std::string(capability_bytes, '\0'))).empty());
   CHECK(!stranger.refusal(with(std::string(capability_bytes, 'x'))).empty());
   CHECK(!stranger.refusal(with(std::string(1000, 'x'))).empty());
@@ -96,10 +96,18 @@ void check_guard(const typename T::options& how = {}) {
   CHECK(!reader.refusal(elsewhere, {11}).empty());  // for another source
   CHECK(other_source.refused_connections() >= 1);
 
+  source.expire_capabilities(source_id, 5);
+  source.expire_capabilities(source_id, 3);  // what has expired stays so
+  source.expire_capabilities({12}, 9);       // nobody here
+  CHECK(reader.refusal(with(good)).find("taken back") != std::string::npos);
+  CHECK(!reader.refusal(with(make_capability(key, reader_id, source_id, 4))).empty());
+  CHECK(reader.refusal(with(make_capability(key, reader_id, source_id, 5))).empty());
+  CHECK(reader.refusal(with(make_capability(key, reader_id, source_id, 6))).empty());
+
   CHECK(reader.reads(present, region, text));  // has not noticed
-  CHECK(stranger.refusal(with(make_capability(key, stranger_id, source_id, {2}))).empty());
+  CHECK(stranger.refusal(with(make_capability(key, stranger_id, source_id, 6))).empty());
   source.cut_off(stranger_id);  // whatever it shows
-  CHECK(!stranger.refusal(with(make_capability(key, stranger_id, source_id, {2}))).empty());
+  CHECK(!stranger.refusal(with(make_capability(key, stranger_id, source_id, 6))).empty());
   CHECK(reader.reads(present, region, text));
 }
 

@@ -326,7 +326,7 @@ TEST_CASE("tls: whoever stands between reader and source, with a good certificat
   tls_scene here{ours.options(), ours.options()};
   const std::string key = random_capability_key();
   here.source.require_capability(std::as_bytes(std::span{key}));
-  const std::string capability = make_capability(key, incarnation{2}, source_id, {5});
+  const std::string capability = make_capability(key, incarnation{2}, source_id, 5);
   const auto connect_to = [&](const std::string& address) {
     return sentence_of([&] {
       here.endpoint.emplace(here.reader.connect(here.queue, {address, capability}, source_id, 10s));

@@ -79,7 +79,7 @@ TEST_CASE("verbs: a reader of one model guesses a key of another model of the sa
   const auto read = [&](const tensorhub::remote_region& from) {
     tensorhub::data_plane& data = policy.worker.data();
     const std::string lease =
-        tensorhub::make_capability(data.capability_key(), self, policy.worker.self(), {1});
+        tensorhub::make_capability(data.capability_key(), self, policy.worker.self(), 1);
     auto connection = reader.connect(queue, {data.address().text, lease}, policy.worker.self(), 20s);
     REQUIRE(queue.post_read(connection, region.front(), 0, {&from, 0, target.size()}, 7) ==
             tensorhub::post_result::posted);

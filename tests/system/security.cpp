@@ -513,7 +513,7 @@ TEST_CASE("security: who knows address and keys of the memory, but has no lease,
   CHECK(refused({99}, {}));
   CHECK(refused(reader.worker.self(), {}));  // a reader's name alone is none
   const std::string own_key = tensorhub::random_capability_key();
-  CHECK(refused({99}, tensorhub::make_capability(own_key, {99}, source.worker.self(), {1})));
+  CHECK(refused({99}, tensorhub::make_capability(own_key, {99}, source.worker.self(), 1)));
   CHECK(source.worker.data().refused_connections() == 3);
   CHECK(eventually([&] { return lines >= 1; }));
 
@@ -523,7 +523,7 @@ TEST_CASE("security: who knows address and keys of the memory, but has no lease,
   CHECK(reader.worker.update().version == 2);
 }
 
-TEST_CASE("security: who had a lease cannot read what is written after the unpublish, with tcp") {
+TEST_CASE("security: who had a lease cannot read, nor come again, after the unpublish, with tcp") {
   // In its first seconds a server has every worker revoke its keys, in case there was an earlier server.
   hub::reference_server server{{.catalog = {.recovery_grace = 0ms}}};
   member<worker_of_both_doors> source{who(server.address(), "trainer-0")};
@@ -532,9 +532,11 @@ TEST_CASE("security: who had a lease cannot read what is written after the unpub
   tensorhub::data_plane& data = source.worker.data();
   tensorhub::transports::tcp reader{{}, {99}};
   auto queue = reader.make_queue(1);
-  const std::string lease =
-      tensorhub::make_capability(data.capability_key(), {99}, source.worker.self(), {1});
-  auto connection = reader.connect(queue, {data.address().text, lease}, source.worker.self(), 5s);
+  const std::string lease = tensorhub::make_capability(data.capability_key(), {99}, source.worker.self(), 1);
+  const auto connected = [&] {
+    return reader.connect(queue, {data.address().text, lease}, source.worker.self(), 5s);
+  };
+  auto connection = connected();
   std::array<std::byte, 64> target{};
   const tensorhub::memory_range range{target.data(), target.size()};
   const auto region = reader.register_memory(std::span{&range, 1}, tensorhub::region_access::local_write);
@@ -553,6 +555,8 @@ TEST_CASE("security: who had a lease cannot read what is written after the unpub
   source.worker.publish(2);
   CHECK(read(first) == tensorhub::completion_status::access_denied);
   CHECK(read(data.control()) == tensorhub::completion_status::ok);
+  CHECK(code_of([&] { static_cast<void>(connected()); }) == errc::transport_failed);
+  CHECK(data.refused_connections() == 1);
   rollout other{who(server.address(), "rollout-0")};
   CHECK(other.worker.update().version == 2);
 }

@@ -33,7 +33,7 @@ TEST_CASE("capability: lets in its reader at its source, and nobody else anywher
   capability_check check;
   CHECK(check.accepts(std::string{}, {1}, {2}));  // as long as nobody asks
   check.require(bytes_of(key));
-  const std::string good = make_capability(key, {1}, {2}, {3});
+  const std::string good = make_capability(key, {1}, {2}, 3);
   CHECK(good.size() == capability_bytes);
   CHECK(check.accepts(good, {1}, {2}));
   CHECK(!check.accepts(good, {4}, {2}));
@@ -42,7 +42,7 @@ TEST_CASE("capability: lets in its reader at its source, and nobody else anywher
   CHECK(!check.accepts(good.substr(1), {1}, {2}));
   CHECK(!check.accepts(good + "x", {1}, {2}));
   CHECK(!check.accepts(std::string(capability_bytes, '\0'), {1}, {2}));
-  CHECK(!check.accepts(make_capability(random_capability_key(), {1}, {2}, {3}), {1}, {2}));
+  CHECK(!check.accepts(make_capability(random_capability_key(), {1}, {2}, 3), {1}, {2}));
   for (std::size_t bit = 0; bit < good.size() * 8; ++bit) {
     std::string bent = good;
     bent[bit / 8] = static_cast<char>(bent[bit / 8] ^ 1 << bit % 8);
@@ -54,7 +54,7 @@ TEST_CASE("capability: what is shown over one connection is worth nothing over a
   const std::string key = random_capability_key();
   capability_check check;
   check.require(bytes_of(key));
-  const std::string given = make_capability(key, {1}, {2}, {3});
+  const std::string given = make_capability(key, {1}, {2}, 3);
   const std::string one(32, 'a'), other(32, 'b');
   const auto shown = shown_over(given, bytes_of(one));
   CHECK(check.accepts(shown, {1}, {2}, bytes_of(one)));
@@ -67,19 +67,19 @@ TEST_CASE("capability: what is shown over one connection is worth nothing over a
   const source_proof proof = check.proof_to(shown, {1}, {2}, bytes_of(one));
   CHECK(is_same(proof, proof_of_source(given, bytes_of(one))));
   CHECK(!is_same(proof, proof_of_source(given, bytes_of(other))));
-  CHECK(!is_same(proof, proof_of_source(make_capability(key, {1}, {2}, {4}), bytes_of(one))));
+  CHECK(!is_same(proof, proof_of_source(make_capability(key, {1}, {2}, 4), bytes_of(one))));
   CHECK(std::memcmp(proof.data(), shown.data() + 8, proof.size()) != 0);  // not the reader's own words
   CHECK(capability_check{}.proof_to(shown, {1}, {2}, bytes_of(one)) == source_proof{});
 }
 
-TEST_CASE("capability: each lease has another one, each key is another one") {
+TEST_CASE("capability: each epoch has another one, each key is another one") {
   const std::string key = random_capability_key();
   CHECK(key.size() == capability_key_bytes);
   CHECK(key != random_capability_key());
-  CHECK(make_capability(key, {1}, {2}, {3}).substr(8) != make_capability(key, {1}, {2}, {4}).substr(8));
-  CHECK(make_capability(key, {1}, {2}, {3}) == make_capability(key, {1}, {2}, {3}));
-  CHECK(make_capability({}, {1}, {2}, {3}).empty());
-  CHECK(make_capability("short", {1}, {2}, {3}).empty());
+  CHECK(make_capability(key, {1}, {2}, 3).substr(8) != make_capability(key, {1}, {2}, 4).substr(8));
+  CHECK(make_capability(key, {1}, {2}, 3) == make_capability(key, {1}, {2}, 3));
+  CHECK(make_capability({}, {1}, {2}, 3).empty());
+  CHECK(make_capability("short", {1}, {2}, 3).empty());
   capability_check check;
   CHECK_THROWS_AS(check.require(bytes_of("short")), error);
   CHECK(!check.required());
@@ -104,7 +104,7 @@ TEST_CASE("capability: the hash is BLAKE2b-128 over the three numbers") {
   // python3: hashlib.blake2b(struct.pack('<3Q', 1, 2, 3), digest_size=16, key=bytes(range(32))).hexdigest()
   std::string key(capability_key_bytes, '\0');
   for (std::size_t i = 0; i < key.size(); ++i) key[i] = static_cast<char>(i);
-  const std::string made = make_capability(key, {1}, {2}, {3});
+  const std::string made = make_capability(key, {1}, {2}, 3);
   std::string hex;
   for (const char c : made.substr(8)) {
     static constexpr char digits[] = "0123456789abcdef";
@@ -114,7 +114,9 @@ TEST_CASE("capability: the hash is BLAKE2b-128 over the three numbers") {
   CHECK(hex == "c8e1be8eb16e8eff3789d2d95a13a0a9");
 }
 
-TEST_CASE("capability: the catalog gives one for each lease on a source that asks for them") {
+TEST_CASE(
+    "capability: the catalog gives one for each lease, of the source's epoch, on a source that asks for "
+    "them") {
   catalog_test::driver<> server;
   const std::string key = random_capability_key();
   auto announce = server.join_message("trainer");
@@ -128,10 +130,10 @@ TEST_CASE("capability: the catalog gives one for each lease on a source that ask
   const incarnation second = server.join(3, "rollout-b");
   const messages::assignment to_first = server.start_update(first);
   CHECK(to_first.source == trainer);
-  CHECK(to_first.address.capability == make_capability(key, first, trainer, to_first.lease));
+  CHECK(to_first.address.capability == make_capability(key, first, trainer, to_first.epoch));
   const messages::assignment to_second = server.start_update(second);
   CHECK(to_second.source == trainer);
-  CHECK(to_second.address.capability == make_capability(key, second, trainer, to_second.lease));
+  CHECK(to_second.address.capability == make_capability(key, second, trainer, to_second.epoch));
   CHECK(to_first.address.capability != to_second.address.capability);
 }
 

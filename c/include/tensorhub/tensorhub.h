@@ -161,6 +161,10 @@ typedef struct tensorhub_worker_options {
   /// With keys: digests that a source could forge (xxh3_128 instead of blake3_128), as of C++ workers that
   /// say `trust_sources`.
   int32_t trust_sources;
+  /// Of same_host, not 0: this host has several tenants, so readers get copies of this worker's memory and
+  /// nothing of it that they could keep (`same_host_options::for_tenants`). The process makes no core dumps
+  /// any more. "tcp" refuses it.
+  int32_t for_tenants;
 } tensorhub_worker_options;
 
 /// One tensor, row-major and without gaps. All workers of a shard add the same ones in the same order.

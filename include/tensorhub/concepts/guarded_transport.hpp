@@ -15,11 +15,15 @@
 /// |                           |          | closed. Others are refused: their `connect` throws             |
 /// |                           |          | `transport_failed`, others are not affected. Throws            |
 /// |                           |          | `invalid_argument` for a bad key                               |
-/// | t.refused_connections()   | uint64_t | how many were refused for that; noexcept, any thread           |
+/// | t.expire_capabilities(    | void     | from its return on a capability of an earlier epoch than       |
+/// |     self, epoch)          |          | `epoch` lets nobody in at `self`, one of the incarnations that |
+/// |                           |          | this transport serves; other incarnations and connections that |
+/// |                           |          | were made before are not affected. Noexcept, any thread        |
+/// | t.refused_connections()   | uint64_t | how many were refused for either; noexcept, any thread         |
 ///
 /// A capability is checked when a connection is made. A connection may outlive the lease for which it was
-/// made. It ends when its reader closes it, or by `cut_off`, which bars the reader's incarnation for ever,
-/// whatever capability it presents.
+/// made, but not give it more: what it may read is decided by the keys of the memory. It ends when its reader
+/// closes it, or by `cut_off`, which bars the reader's incarnation for ever, whatever capability it presents.
 
 #include <concepts>
 #include <cstddef>
@@ -37,6 +41,7 @@ concept guarded_transport =
     transport<T> &&
     requires(T& t, const T& ct, std::span<const std::byte> key) {
       { t.require_capability(key) } -> std::same_as<void>;
+      { t.expire_capabilities(incarnation{}, std::uint64_t{}) } noexcept -> std::same_as<void>;
       { ct.refused_connections() } noexcept -> std::same_as<std::uint64_t>;
     };
 // clang-format on

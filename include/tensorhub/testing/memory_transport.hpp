@@ -37,8 +37,8 @@
 #include "tensorhub/config.hpp"
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/error.hpp"
-#include "tensorhub/types/capability.hpp"
 #include "tensorhub/types/device_access.hpp"
+#include "tensorhub/types/reader_gate.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::testing {
 
@@ -68,20 +68,18 @@ struct region_state {
 /// One "process" as its peers reach it.
 struct node {
   mutable std::mutex mutex;
-  std::vector<incarnation> own;  ///< what this process is; the oldest first
+  explicit node(incarnation self) : gate{self} {}
+
   std::string address;
   bool alive = true;
   bool stalled = false;
   clock::time_point stalled_since{};
   std::uint64_t registered_bytes = 0;
   std::map<key_bytes, region_state*> regions;
-  std::set<incarnation> refused;
-  capability_check capabilities;
-  std::uint64_t refused_connections = 0;
+  detail::reader_gate gate;
   std::mt19937_64 random{std::random_device{}()};
 
-  /// Called with the mutex held, as the next one.
-  [[nodiscard]] bool is(incarnation self) const noexcept { return std::ranges::find(own, self) != own.end(); }
+  /// Called with the mutex held.
   [[nodiscard]] key_bytes new_key() noexcept {
     const std::array<std::uint64_t, 2> words{random(), random()};
     key_bytes key{};
@@ -219,7 +217,7 @@ struct queue_state {
     return ends(completion_status::local_error);
   }
   if (!source.alive) return breaks(completion_status::peer_lost);
-  if (source.refused.contains(endpoint.reader)) return breaks(completion_status::cut_off);
+  if (source.gate.has_cut_off(endpoint.reader)) return breaks(completion_status::cut_off);
   if (source.stalled) {
     const auto silent_since = std::max(read.posted_at, source.stalled_since);
     if (clock::now() - silent_since < queue.options.peer_timeout) return false;
@@ -394,8 +392,8 @@ class memory_transport {
     std::shared_ptr<queue_state> state_;
   };
 
-  memory_transport(options chosen, incarnation self) : options_{chosen} {
-    node_->own = {self};
+  memory_transport(options chosen, incarnation self)
+      : options_{chosen}, node_{std::make_shared<memory_detail::node>(self)} {
     memory_detail::registry::instance().insert(node_);
   }
   ~memory_transport() { kill(); }
@@ -458,31 +456,18 @@ class memory_transport {
     node_->regions.insert(std::move(entry));
   }
 
-  void cut_off(incarnation peer) noexcept {
-    const std::lock_guard lock{node_->mutex};
-    node_->refused.insert(peer);
-  }
+  void cut_off(incarnation peer) noexcept { node_->gate.cut_off(peer); }
 
-  void admit(incarnation self) {
-    const std::lock_guard lock{node_->mutex};
-    if (!node_->is(self)) node_->own.push_back(self);
-  }
-  void rename(incarnation self, incarnation next) noexcept {
-    const std::lock_guard lock{node_->mutex};
-    std::ranges::replace(node_->own, self, next);
-  }
-  void dismiss(incarnation self) noexcept {
-    const std::lock_guard lock{node_->mutex};
-    std::erase(node_->own, self);
-  }
+  void admit(incarnation self) { node_->gate.admit(self); }
+  void rename(incarnation self, incarnation next) noexcept { node_->gate.rename(self, next); }
+  void dismiss(incarnation self) noexcept { node_->gate.dismiss(self); }
 
-  void require_capability(std::span<const std::byte> key) {
-    const std::lock_guard lock{node_->mutex};
-    node_->capabilities.require(key);
+  void require_capability(std::span<const std::byte> key) { node_->gate.require_capability(key); }
+  void expire_capabilities(incarnation self, std::uint64_t epoch) noexcept {
+    node_->gate.expire_capabilities(self, epoch);
   }
   [[nodiscard]] std::uint64_t refused_connections() const noexcept {
-    const std::lock_guard lock{node_->mutex};
-    return node_->refused_connections;
+    return node_->gate.refused_connections();
   }
 
   [[nodiscard]] queue make_queue(std::size_t depth) {
@@ -504,21 +489,17 @@ class memory_transport {
     if (!source)
       throw error{errc::transport_failed, "connection refused: nothing is listening at this address",
                   context};
-    const incarnation reader = self ? self : first_self();
+    const incarnation reader = self ? self : node_->gate.self();
     const auto give_up = memory_detail::clock::now() + std::min<duration>(timeout, std::chrono::hours{1});
     for (;;) {
       {
         const std::lock_guard lock{source->mutex};
         if (!source->alive) throw error{errc::transport_failed, "the peer is gone", context};
-        if (source->refused.contains(reader)) {
-          throw error{errc::transport_failed, "the peer has cut this process off", context};
-        }
-        if (!source->is(peer))
-          throw error{errc::transport_failed, "another process is at this address", context};
-        if (!source->capabilities.accepts(address.capability, reader, peer)) {
-          ++source->refused_connections;
-          throw error{errc::transport_failed, "the peer asks for a capability, and this is none for it",
-                      context};
+        const auto shown = std::as_bytes(std::span{address.capability});
+        const detail::refusal why = source->gate.judge_reader(reader, peer, shown, {});
+        if (why != detail::refusal::none) {
+          throw error{errc::transport_failed,
+                      "the peer " + detail::describe(why, {0, 0, source->gate.self(), peer}), context};
         }
         if (!source->stalled) break;
       }
@@ -548,13 +529,8 @@ class memory_transport {
   }
 
  private:
-  [[nodiscard]] incarnation first_self() const noexcept {
-    const std::lock_guard lock{node_->mutex};
-    return node_->own.empty() ? incarnation{} : node_->own.front();
-  }
-
   options options_;
-  std::shared_ptr<memory_detail::node> node_ = std::make_shared<memory_detail::node>();
+  std::shared_ptr<memory_detail::node> node_;
 };
 static_assert(guarded_transport<memory_transport> && shared_transport<memory_transport>);
 

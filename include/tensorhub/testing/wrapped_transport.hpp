@@ -51,6 +51,9 @@ class wrapped_transport {
   void require_capability(std::span<const std::byte> key) requires guarded_transport<Inner> {
     inner_.require_capability(key);
   }
+  void expire_capabilities(incarnation self, std::uint64_t epoch) noexcept requires guarded_transport<Inner> {
+    inner_.expire_capabilities(self, epoch);
+  }
   [[nodiscard]] std::uint64_t refused_connections() const noexcept requires guarded_transport<Inner> {
     return inner_.refused_connections();
   }

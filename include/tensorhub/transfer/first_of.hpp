@@ -289,6 +289,12 @@ class first_of {
       if constexpr (guarded_transport<member<I>>) started.require_capability(key);
     });
   }
+  void expire_capabilities(incarnation self, std::uint64_t epoch) noexcept
+      requires(guarded_transport<Members> || ...) {
+    each_started([&]<std::size_t I>(auto& started) {
+      if constexpr (guarded_transport<member<I>>) started.expire_capabilities(self, epoch);
+    });
+  }
   [[nodiscard]] std::uint64_t refused_connections() const noexcept
       requires(guarded_transport<Members> || ...) {
     std::uint64_t sum = 0;

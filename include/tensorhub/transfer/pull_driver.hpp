@@ -360,7 +360,7 @@ class pull_driver {
       return false;
     }
     const std::lock_guard lock{mutex_};
-    if (core_.is_lost(channel.slot)) return false;  // by another lane: the core waits for the end of this read
+    if (core_.is_lost(channel.slot)) return false;  // the core waits for this read to end
     if (task.kind == pull_task::kind_type::block) self.block_pending = false;
     core_.not_posted(channel.id, task);
     if (channel.outstanding > 0) return true;

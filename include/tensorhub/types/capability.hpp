@@ -3,20 +3,20 @@
 /// Permission to read, which a source can check without asking any other process.
 ///
 /// Each worker makes a random key and sends it only to the reference server (in its join_request). For each
-/// lease the server makes a capability with the key of the source: the lease's number, and a keyed hash over
-/// (reader's incarnation, source's incarnation, lease). The capability travels to the reader in
+/// lease the server makes a capability with the key of the source: the epoch of the reference that is read,
+/// and a keyed hash over (reader's incarnation, source's incarnation, epoch). It travels to the reader in
 /// `transport_address::capability`. The reader's transport presents it when it connects; the source's
 /// transport computes it again and compares. A process that knows the address and the keys of the memory but
 /// has no lease is therefore refused, and so is a process that presents the capability of another reader or
 /// for another source.
 ///
-///     bytes 0-7    lease, little-endian
-///     bytes 8-23   BLAKE2b-128, keyed with the source's key, of {reader, source, lease}, 8 bytes each
+///     bytes 0-7    epoch of the source's reference, little-endian
+///     bytes 8-23   BLAKE2b-128, keyed with the source's key, of {reader, source, epoch}, 8 bytes each
 ///
-/// A capability does not expire: it works as long as its source's key, which is that of one incarnation. A
-/// reader whose lease must not be used any more is cut off by its incarnation (concepts/transport.hpp,
-/// promise 5). A capability is not encrypted either: it can be overheard on a network to which others can
-/// listen (transports/README.md says which transports encrypt).
+/// A capability expires when its source raises its epoch, which it does before it changes the bytes of a
+/// version (`guarded_transport::expire_capabilities`). A reader that must not read until then is cut off by
+/// its incarnation (concepts/transport.hpp, promise 5). A capability is not encrypted: it can be overheard on
+/// a network to which others can listen (transports/README.md says which transports encrypt).
 ///
 /// Thread safety: values and pure functions.
 
@@ -44,7 +44,7 @@ inline constexpr std::size_t capability_bytes = 8 + capability_hash_bytes;
 /// The capability that `reader` presents to `source`. Empty if `key` is empty: the source asks for no
 /// capability then.
 [[nodiscard]] std::string make_capability(std::string_view key, incarnation reader, incarnation source,
-                                          lease_id lease);
+                                          std::uint64_t epoch);
 
 /// What the two ends of an encrypted connection agree upon, and nobody between them (TLS exporter, RFC 9266).
 /// Empty: the connection has nothing of that kind.
@@ -74,10 +74,10 @@ class capability_check {
   void require(std::span<const std::byte> key);
   [[nodiscard]] bool required() const noexcept { return required_; }
 
-  /// Whether this capability lets `reader` read from `source`. Takes the same time for every wrong
-  /// capability; never throws, never allocates.
+  /// Whether this capability lets `reader` read from `source`, and is of `oldest_epoch` or later. Takes the
+  /// same time for every wrong capability; never throws, never allocates.
   [[nodiscard]] bool accepts(std::span<const std::byte> shown, incarnation reader, incarnation source,
-                             channel_binding binding = {}) const noexcept;
+                             channel_binding binding = {}, std::uint64_t oldest_epoch = 0) const noexcept;
   [[nodiscard]] bool accepts(std::string_view shown, incarnation reader, incarnation source) const noexcept {
     return accepts(std::as_bytes(std::span{shown}), reader, source);
   }
@@ -86,7 +86,7 @@ class capability_check {
                                       incarnation source, channel_binding binding) const noexcept;
 
  private:
-  /// The capability that the server gave, if this is one with that lease.
+  /// The capability that the server gave, if this is one with that epoch.
   [[nodiscard]] std::array<std::byte, capability_bytes> given(std::span<const std::byte> shown,
                                                               incarnation reader,
                                                               incarnation source) const noexcept;

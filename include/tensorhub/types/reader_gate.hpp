@@ -93,7 +93,7 @@ template <typename Welcome>
 /// The incarnations that a source is, its list of readers that it has cut off, and its capability check.
 class reader_gate {
  public:
-  explicit reader_gate(incarnation self) : own_{self} {}
+  explicit reader_gate(incarnation self) : own_{{self}} {}
 
   /// The incarnation as which the process speaks where nobody names another one: the oldest that it is. Zero
   /// if it is none.
@@ -113,6 +113,9 @@ class reader_gate {
   /// another size.
   void require_capability(std::span<const std::byte> key);
 
+  /// From now on `self`, if the process is it, lets in nobody with a capability of an earlier epoch.
+  void expire_capabilities(incarnation self, std::uint64_t epoch) noexcept;
+
   /// Connections refused for want of a valid capability.
   [[nodiscard]] std::uint64_t refused_connections() const noexcept { return refused_connections_.load(); }
 
@@ -123,6 +126,9 @@ class reader_gate {
     if (greeting.protocol != protocol) return refusal::other_protocol;
     return judge_reader({greeting.reader}, {greeting.source}, greeting.capability, binding);
   }
+  [[nodiscard]] refusal judge_reader(incarnation reader, incarnation expected,
+                                     std::span<const std::byte> capability, channel_binding binding) noexcept;
+  [[nodiscard]] bool has_cut_off(incarnation reader) const noexcept;
   /// What it is told then, so that it knows whom it has reached.
   template <typename Hello>
   [[nodiscard]] source_proof proof_to(const Hello& greeting, channel_binding binding) const noexcept {
@@ -131,15 +137,16 @@ class reader_gate {
   }
 
  private:
-  [[nodiscard]] refusal judge_reader(incarnation reader, incarnation expected,
-                                     std::span<const std::byte> capability, channel_binding binding) noexcept;
-  /// Pre-condition: mutex_ is held.
-  [[nodiscard]] bool is(incarnation self) const noexcept {
-    return std::ranges::find(own_, self) != own_.end();
-  }
+  /// What the process is, and the epoch before which its capabilities have expired.
+  struct identity {
+    incarnation self;
+    std::uint64_t oldest_epoch = 0;
+  };
+  /// Null: the process is not it. Pre-condition: mutex_ is held.
+  [[nodiscard]] identity* find(incarnation self) noexcept;
 
   mutable std::mutex mutex_;
-  std::vector<incarnation> own_;  ///< guarded by mutex_, as the next three
+  std::vector<identity> own_;  ///< guarded by mutex_, as the next three
   std::unordered_set<incarnation> cut_off_;
   bool refuses_everybody_ = false;
   capability_check capabilities_;

@@ -281,7 +281,10 @@ class policy_data_plane final : public data_plane {
   void show_again(version_number version, std::uint64_t epoch) noexcept override {
     memory_.show_again(version, epoch);
   }
-  void raise_epoch(std::uint64_t epoch) noexcept override { memory_.raise_epoch(epoch); }
+  void raise_epoch(std::uint64_t epoch) noexcept override {
+    memory_.raise_epoch(epoch);
+    if constexpr (guarded_transport<Transport>) transport_.expire_capabilities(self_, epoch);
+  }
   void revoke_all() noexcept override { memory_.revoke_all(); }
   [[nodiscard]] bool revokes_cheaply() const noexcept override {
     return Transport::capabilities.revokes_cheaply;

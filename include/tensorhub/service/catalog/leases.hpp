@@ -161,7 +161,7 @@ class leases {
     out.source_replica = source.replica->name;
     out.source_shard = source.shard.index;
     out.address = source.access.address;
-    out.address.capability = make_capability(source.access.capability_key, reader.id, source.id, lease.id);
+    out.address.capability = make_capability(source.access.capability_key, reader.id, source.id, shown.epoch);
     out.control = shown.control;
     out.epoch = shown.epoch;
     out.drained = reader.as_source.readers.empty() && !reader.past.has_old_keys;

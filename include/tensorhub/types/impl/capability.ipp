@@ -55,12 +55,12 @@ TENSORHUB_DECL std::string random_capability_key() {
 }
 
 TENSORHUB_DECL std::string make_capability(std::string_view key, incarnation reader, incarnation source,
-                                           lease_id lease) {
+                                           std::uint64_t epoch) {
   if (key.size() != capability_key_bytes) return {};
   capability_detail::prepare();
-  const std::array<std::uint64_t, 3> words{reader.value, source.value, lease.value};
+  const std::array<std::uint64_t, 3> words{reader.value, source.value, epoch};
   std::string out(capability_bytes, '\0');
-  std::memcpy(out.data(), &lease.value, 8);
+  std::memcpy(out.data(), &epoch, 8);
   static_cast<void>(::crypto_generichash(reinterpret_cast<unsigned char*>(out.data()) + 8,
                                          capability_hash_bytes,
                                          reinterpret_cast<const unsigned char*>(words.data()), sizeof words,
@@ -110,9 +110,13 @@ TENSORHUB_DECL std::array<std::byte, capability_bytes> capability_check::given(
 }
 
 TENSORHUB_DECL bool capability_check::accepts(std::span<const std::byte> shown, incarnation reader,
-                                              incarnation source, channel_binding binding) const noexcept {
+                                              incarnation source, channel_binding binding,
+                                              std::uint64_t oldest_epoch) const noexcept {
   if (!required_) return true;
   if (shown.size() != capability_bytes) return false;
+  std::uint64_t epoch = 0;
+  std::memcpy(&epoch, shown.data(), sizeof epoch);
+  if (epoch < oldest_epoch) return false;
   const auto expected = shown_over(capability_detail::text_of(given(shown, reader, source)), binding);
   return ::sodium_memcmp(expected.data(), shown.data(), expected.size()) == 0;
 }

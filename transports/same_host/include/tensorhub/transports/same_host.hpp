@@ -134,6 +134,9 @@ class same_host {
   void dismiss(incarnation self) noexcept { source_.dismiss(self); }
 
   void require_capability(std::span<const std::byte> key) { source_.require_capability(key); }
+  void expire_capabilities(incarnation self, std::uint64_t epoch) noexcept {
+    source_.expire_capabilities(self, epoch);
+  }
   [[nodiscard]] std::uint64_t refused_connections() const noexcept { return source_.refused_connections(); }
 
   [[nodiscard]] queue make_queue(std::size_t depth);

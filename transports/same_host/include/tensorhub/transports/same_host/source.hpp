@@ -63,6 +63,9 @@ class source {
   /// Accepts only readers with a capability of this key from now on, and closes all present connections:
   /// their readers have to connect again.
   void require_capability(std::span<const std::byte> key);
+  void expire_capabilities(incarnation self, std::uint64_t epoch) noexcept {
+    gate_.expire_capabilities(self, epoch);
+  }
   [[nodiscard]] incarnation self() const noexcept { return gate_.self(); }
   void admit(incarnation self) { gate_.admit(self); }
   /// Closes the connections that were made to `self`, as `dismiss` does.

@@ -137,6 +137,9 @@ class source {
     gate_.require_capability(key);
     close_if([](const connection&) { return true; });
   }
+  void expire_capabilities(incarnation self, std::uint64_t epoch) noexcept {
+    gate_.expire_capabilities(self, epoch);
+  }
   [[nodiscard]] std::uint64_t refused_connections() const noexcept {
     return gate_.refused_connections() + shared_->refused();
   }

@@ -65,6 +65,9 @@ class source {
   /// Accepts only readers with a capability of this key from now on, and closes all present connections:
   /// their readers have to connect again.
   void require_capability(std::span<const std::byte> key);
+  void expire_capabilities(incarnation self, std::uint64_t epoch) noexcept {
+    gate_.expire_capabilities(self, epoch);
+  }
   [[nodiscard]] std::uint64_t refused_connections() const noexcept { return gate_.refused_connections(); }
 
   /// Called when memory could not be deregistered: no peer may read any more.
