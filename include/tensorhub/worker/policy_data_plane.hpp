@@ -214,9 +214,9 @@ class policy_data_plane final : public data_plane {
   }
   [[nodiscard]] registration_cost cost() const noexcept override { return memory_.shard().cost(); }
 
-  [[nodiscard]] version_digests pack(version_number version,
-                                     std::optional<std::span<const std::size_t>> changed) override {
-    const std::uint64_t written = written_;
+  [[nodiscard]] version_digests pack(
+      version_number version, [[maybe_unused]] std::optional<std::span<const std::size_t>> changed) override {
+    [[maybe_unused]] const std::uint64_t written = written_;
     memory_.shard().pack();
     version_digests made;
     if constexpr (Integrity::enabled) {
@@ -238,10 +238,7 @@ class policy_data_plane final : public data_plane {
     return made;
   }
   void forget_digests() noexcept override { ++written_; }
-  void unpack() override {
-    forget_digests();
-    memory_.shard().unpack();
-  }
+  void unpack() override { memory_.shard().unpack(); }
   void unpack(std::size_t tensor) override {
     forget_digests();
     memory_.shard().unpack(tensor);

@@ -60,9 +60,7 @@ inline constexpr std::chrono::milliseconds digests_are_late{1000};
     const auto found = known.find(name);
     if (found == known.end()) {
       throw self.failure(errc::invalid_argument,
-                         "no tensor '" + name +
-                             "' was added, which is said to have changed: name tensors as "
-                             "add() did");
+                         "tensor '" + name + "' is said to have changed, and was not added");
     }
     positions.push_back(found->second);
   }
