@@ -1,7 +1,7 @@
 // How long a publish takes: digests of everything, or of one tensor of 16.
 //
-// Not kept: to show chunks as they are digested, so that readers begin during the publish. It was measured, and
-// gained nothing.
+// Not kept: to show chunks as they are digested, so that readers begin during the publish. It was measured,
+// and gained nothing.
 
 #include <cstddef>
 #include <memory>
@@ -66,10 +66,11 @@ class trainer {
 
   template <typename Publish>
   [[nodiscard]] double taken(Publish&& publish) {
-    worker_->unpublish();
     const double started = bench::now_seconds();
     publish();
-    return bench::now_seconds() - started;
+    const double seconds = bench::now_seconds() - started;
+    worker_->unpublish();
+    return seconds;
   }
 
   const model* weights_;
