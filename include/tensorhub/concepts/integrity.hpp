@@ -4,8 +4,8 @@
 ///
 /// A digest is bound to its place: `bind` covers model and shard, and the chunk number is added for each
 /// chunk. The same bytes of another model, shard or chunk therefore have another digest; those that did not
-/// change from one version to the next keep theirs, so that a publisher need not make it again. What a version
-/// is made of is said by the root over all digests of a shard, which is bound to the version too.
+/// change from one version to the next keep theirs, so that a publisher need not make it again. What a
+/// version is made of is said by the root over all digests of a shard, which is bound to the version too.
 
 #include <concepts>
 #include <cstddef>

@@ -51,8 +51,8 @@ struct integrity_rules {
     return seen;
   }
 
-  /// "Seeds that stand for 'these bytes belong to'": another model, shard or number of shards has other seeds,
-  /// and therefore other digests and roots; another version has another root.
+  /// "Seeds that stand for 'these bytes belong to'": another model, shard or number of shards has other
+  /// seeds, and therefore other digests and roots; another version has another root.
   static violations bound_to_model_version_and_shard() {
     violations seen;
     if (!I::enabled) return seen;

@@ -122,8 +122,7 @@ TENSORHUB_DECL std::vector<chunk_index> chunks_of(const layout& shape, std::span
     for (std::uint64_t i = 0; i < run.count; ++i) chunks.push_back(run.first + i);
   }
   std::ranges::sort(chunks);
-  const auto repeated = std::ranges::unique(chunks);
-  chunks.erase(repeated.begin(), repeated.end());
+  chunks.erase(std::unique(chunks.begin(), chunks.end()), chunks.end());
   return chunks;
 }
 
