@@ -41,6 +41,20 @@ tensorhub_status tensorhub_publisher_publish(tensorhub_publisher* publisher, uin
     reported(report, [&] { return told(self.publish(version, timeout)); });
   });
 }
+tensorhub_status tensorhub_publisher_publish_changed(tensorhub_publisher* publisher, uint64_t version,
+                                                     const char* const* names, size_t name_count,
+                                                     int64_t timeout_ms, tensorhub_publish_report* report,
+                                                     tensorhub_error** error) {
+  return guarded(error, [&] {
+    auto& self = required(publisher, "publisher");
+    if (name_count > 0) static_cast<void>(required(names, "names"));
+    tensorhub::changed_tensors changed;
+    for (size_t i = 0; i < name_count; ++i)
+      changed.names.emplace_back(&required(names[i], "a name in names"));
+    const auto timeout = time_of(timeout_ms, defaults::join_timeout);
+    reported(report, [&] { return told(self.publish(version, changed, timeout)); });
+  });
+}
 tensorhub_status tensorhub_publisher_publish_snapshot(tensorhub_publisher* publisher, uint64_t version,
                                                       int64_t timeout_ms, tensorhub_publish_report* report,
                                                       tensorhub_error** error) {

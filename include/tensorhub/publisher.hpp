@@ -5,6 +5,8 @@
 ///     trainer.publish(step);                         // in place: the tensors must not change ...
 ///     trainer.unpublish();                           // ... until this has returned
 ///
+///     trainer.publish(step, tensorhub::changed({"lora.a", "lora.b"}));  // in place: the rest is as it was
+///
 ///     trainer.publish(step, tensorhub::snapshot);    // a copy: the tensors may change when this returns
 ///
 /// Thread safety and errors: as worker/worker.hpp says.
@@ -103,12 +105,19 @@ class publisher : public any_publisher {
   publish_report publish(version_number, std::chrono::milliseconds = {})  //
       requires streaming_memory_space<Memory>
   = delete;
+  publish_report publish(version_number, const changed_tensors&, std::chrono::milliseconds = {})  //
+      requires streaming_memory_space<Memory>
+  = delete;
   snapshot_report publish(version_number, snapshot_mode, std::chrono::milliseconds = {})  //
       requires streaming_memory_space<Memory>
   = delete;
   publish_report publish(version_number version, all_done_t,
                          std::chrono::milliseconds timeout = defaults::join_timeout) {
     return any_publisher::publish(version, timeout);
+  }
+  publish_report publish(version_number version, const changed_tensors& changed, all_done_t,
+                         std::chrono::milliseconds timeout = defaults::join_timeout) {
+    return any_publisher::publish(version, changed, timeout);
   }
   snapshot_report publish(version_number version, snapshot_mode how, all_done_t,
                           std::chrono::milliseconds timeout = defaults::join_timeout) {
@@ -118,6 +127,11 @@ class publisher : public any_publisher {
   publish_report publish(version_number version, const stream_of<Memory>& stream,
                          std::chrono::milliseconds timeout = defaults::join_timeout) {
     return any_publisher::publish(version, await_stream(&stream, timeout));
+  }
+  publish_report publish(version_number version, const changed_tensors& changed,
+                         const stream_of<Memory>& stream,
+                         std::chrono::milliseconds timeout = defaults::join_timeout) {
+    return any_publisher::publish(version, changed, await_stream(&stream, timeout));
   }
   snapshot_report publish(version_number version, snapshot_mode how, const stream_of<Memory>& stream,
                           std::chrono::milliseconds timeout = defaults::join_timeout) {

@@ -2,9 +2,9 @@
 /// \file version.hpp
 /// The version of the library and of the two protocols it speaks.
 ///
-/// `control_protocol` changes when the bytes of a control message change. Server and workers must have the
-/// same number; a mismatch is refused with an explanation. Each transport has a data protocol number of its
-/// own.
+/// `control_protocol` changes when the bytes of a control message change, or what they mean. Server and
+/// workers must have the same number; a mismatch is refused with an explanation. Each transport has a data
+/// protocol number of its own.
 
 #include <cstdint>
 #include <string_view>
@@ -20,6 +20,6 @@ namespace tensorhub::inline TENSORHUB_MODE {
 inline constexpr std::string_view version_string = "0.1.0";
 
 /// The number in the frame header of every control message (service/codec.hpp).
-inline constexpr std::uint16_t control_protocol = 6;
+inline constexpr std::uint16_t control_protocol = 7;
 
 }  // namespace tensorhub::inline TENSORHUB_MODE

@@ -2,11 +2,13 @@
 /// `tensorhub._core.Publisher`.
 
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <tensorhub/arena_publisher.hpp>
 #include <tensorhub/publisher.hpp>
@@ -80,11 +82,15 @@ class publisher : publisher_tensors, public publishing_door<publisher_worker> {
   void check_tensors() const {
     for (const kept_tensor& each : tensors) each.check_unmoved();
   }
-  nb::dict publish(std::uint64_t version, double timeout, nb::handle stream) {
+  nb::dict publish(std::uint64_t version, double timeout, nb::handle stream,
+                   std::optional<std::vector<std::string>> changed) {
     check_tensors();
     const auto streams = order_.before(tensors, stream);
-    return told(
-        call([&](auto& worker) { return worker.publish(version, order_.await(streams, time_of(timeout))); }));
+    return told(call([&](auto& worker) {
+      const milliseconds left = order_.await(streams, time_of(timeout));
+      if (changed) return worker.publish(version, tensorhub::changed(*std::move(changed)), left);
+      return worker.publish(version, left);
+    }));
   }
   nb::dict publish_snapshot(std::uint64_t version, std::uint64_t stride, double timeout, nb::handle stream) {
     check_tensors();
@@ -152,7 +158,7 @@ void bind_publisher(nb::module_& module) {
   nb::class_<publisher> bound{module, "Publisher"};
   bound.def(nb::init<const nb::dict&>());
   bound.def("add", &publisher::add, nb::arg(), nb::arg().none());
-  bound.def("publish", &publisher::publish, nb::arg(), nb::arg(), nb::arg().none());
+  bound.def("publish", &publisher::publish, nb::arg(), nb::arg(), nb::arg().none(), nb::arg().none());
   bound.def("publish_snapshot", &publisher::publish_snapshot, nb::arg(), nb::arg(), nb::arg(),
             nb::arg().none());
   bound.def("roll_back_to", &publisher::roll_back_to);

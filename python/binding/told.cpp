@@ -124,6 +124,7 @@ nb::dict told(const tensorhub::worker_statistics& counted) {
   out["sources_failed"] = told(counted.sources_failed);
   out["stalls"] = counted.stalls;
   out["chunks"] = counted.chunks;
+  out["digested_chunks"] = counted.digested_chunks;
   nb::dict received;
   for (const auto& each : counted.received) {
     const nb::object path = nb::cast(each.path + (each.crossing ? " from another datacenter" : ""));

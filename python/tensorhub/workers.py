@@ -261,9 +261,21 @@ class Publisher(_InPlace):
         self._inner = _core.Publisher(_given(server, model, replica, options))
         super().__init__(server, model, replica, options.get("shard", (0, 1)))
 
-    def publish(self, version: int, timeout: float = _core.join_timeout, *, stream: object = None) -> PublishReport:
-        """Shows the tensors' bytes as `version`. They must not change until `unpublish` has returned."""
-        return PublishReport(**self._inner.publish(version, timeout, stream))
+    def publish(
+        self,
+        version: int,
+        timeout: float = _core.join_timeout,
+        *,
+        stream: object = None,
+        changed: Iterable[str] | None = None,
+    ) -> PublishReport:
+        """Shows the tensors' bytes as `version`. They must not change until `unpublish` has returned.
+
+        `changed`: only the tensors of these names have changed since the last publish, and the others keep their
+        digests, which takes less time. Readers refuse the bytes of a tensor that has changed and was left out.
+        """
+        names = None if changed is None else list(changed)
+        return PublishReport(**self._inner.publish(version, timeout, stream, names))
 
     def publish_snapshot(
         self, version: int, stride: int = 1, timeout: float = _core.join_timeout, *, stream: object = None
@@ -277,10 +289,15 @@ class Publisher(_InPlace):
 
     @contextlib.contextmanager
     def published(
-        self, version: int, timeout: float = _core.join_timeout, *, stream: object = None
+        self,
+        version: int,
+        timeout: float = _core.join_timeout,
+        *,
+        stream: object = None,
+        changed: Iterable[str] | None = None,
     ) -> Iterator[PublishReport]:
-        """Publishes `version` for the time of a `with` block."""
-        report = self.publish(version, timeout, stream=stream)
+        """Publishes `version`, as `publish` does, for the time of a `with` block."""
+        report = self.publish(version, timeout, stream=stream, changed=changed)
         try:
             yield report
         finally:

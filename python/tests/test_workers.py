@@ -64,6 +64,30 @@ def test_update_reads_into_the_callers_arrays(server: th.ReferenceServer, transp
         assert equal(source, target)
 
 
+def test_publish_of_what_has_changed(pair: Pair) -> None:
+    source = tensors(5, 2_000_000)  # "embedding" has 8 chunks, and the others share one
+    target = zeros(source)
+    trainer, rollout = pair(source, target)
+    with trainer.published(1, changed=("bias",)):  # nothing is known yet
+        assert trainer.statistics()["digested_chunks"] == 9
+        rollout.update()
+    source["bias"][3] ^= 1
+    with trainer.published(2, changed=("bias",)):
+        assert trainer.statistics()["digested_chunks"] == 1
+        rollout.update(2)
+    assert equal(source, target)
+    source["embedding"][3] += 1
+    with trainer.published(3, changed=["bias"]), pytest.raises(th.Error):
+        rollout.update(3, timeout=3)
+    assert rollout.statistics()[0]["sources_failed"]["corrupt"] >= 1
+    with pytest.raises(th.InvalidArgument, match="tensor 'nobody' is said to have changed"):
+        trainer.publish(4, changed=["nobody"])
+    trainer.publish(4, changed=[])
+    assert trainer.statistics()["digested_chunks"] == 9
+    rollout.update(4)
+    assert equal(source, target)
+
+
 def test_a_rollout_is_a_source(pair: Pair, server: th.ReferenceServer) -> None:
     source = tensors(2)
     trainer, rollout = pair(source, zeros(source))

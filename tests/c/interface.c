@@ -86,6 +86,34 @@ static tensorhub_publisher* new_trainer(const char* server, const char* transpor
   return trainer;
 }
 
+/// Two versions after what is published, of which only the second says what has changed.
+static void exchange_changed(tensorhub_publisher* trainer, tensorhub_subscriber* rollout, float* weights,
+                             const float* own, uint64_t version) {
+  const char* const names[] = {"wq", NULL};
+  const char* const unknown[] = {"nobody"};
+  tensorhub_publish_report published = {.struct_bytes = sizeof published};
+  fill(weights, version);
+  WELL(tensorhub_publisher_publish_changed(trainer, version, names, 1, TENSORHUB_DEFAULT_TIMEOUT, &published,
+                                           &error));
+  CHECK(published.version == version && published.bytes == values * sizeof(float));
+  WELL(tensorhub_subscriber_update(rollout, TENSORHUB_EXACTLY, version, 20000, NULL, &error));
+  CHECK(holds(own, version));
+  WELL(tensorhub_publisher_unpublish(trainer, TENSORHUB_DEFAULT_TIMEOUT, NULL, &error));
+  WELL(tensorhub_publisher_publish_changed(trainer, version + 1, NULL, 0, TENSORHUB_DEFAULT_TIMEOUT, NULL,
+                                           &error));
+  WELL(tensorhub_subscriber_update(rollout, TENSORHUB_EXACTLY, version + 1, 20000, NULL, &error));
+  CHECK(holds(own, version));
+  WELL(tensorhub_publisher_unpublish(trainer, TENSORHUB_DEFAULT_TIMEOUT, NULL, &error));
+  BADLY(tensorhub_publisher_publish_changed(trainer, version + 2, unknown, 1, 5000, NULL, &error),
+        TENSORHUB_INVALID_ARGUMENT, "tensor 'nobody' is said to have changed");
+  BADLY(tensorhub_publisher_publish_changed(trainer, version + 2, names, 2, 5000, NULL, &error),
+        TENSORHUB_INVALID_ARGUMENT, "a name in names is NULL");
+  BADLY(tensorhub_publisher_publish_changed(trainer, version + 2, NULL, 1, 5000, NULL, &error),
+        TENSORHUB_INVALID_ARGUMENT, "names is NULL");
+  BADLY(tensorhub_publisher_publish_changed(NULL, version + 2, NULL, 0, 5000, NULL, &error),
+        TENSORHUB_INVALID_ARGUMENT, "publisher is NULL");
+}
+
 static void exchange_in_place(const char* transport, float* weights, const char* server) {
   tensorhub_publisher* const trainer = new_trainer(server, transport, weights);
   const tensorhub_worker_options options = who(server, transport, "rollout-0");
@@ -130,6 +158,7 @@ static void exchange_in_place(const char* transport, float* weights, const char*
   BADLY(tensorhub_publisher_publish(trainer, 3, 5000, &no_report, &error), TENSORHUB_INVALID_ARGUMENT,
         "report begins with struct_bytes = 1");
   CHECK(tensorhub_publisher_held_version(trainer) == 0);
+  exchange_changed(trainer, rollout, weights, own, 3);
   WELL(tensorhub_subscriber_leave(rollout, 5000, NULL, &error));
   tensorhub_subscriber_free(rollout);
   tensorhub_publisher_free(trainer);

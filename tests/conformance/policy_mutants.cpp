@@ -207,8 +207,24 @@ results check_digests() {
 }
 
 struct ignores_the_version : xxh3_128 {
-  static std::uint64_t bind(std::string_view model, version_number, shard_of shard) noexcept {
+  static digest_seeds bind(std::string_view model, version_number, shard_of shard) noexcept {
     return xxh3_128::bind(model, 1, shard);
+  }
+};
+struct ignores_the_shard : xxh3_128 {
+  static digest_seeds bind(std::string_view model, version_number version, shard_of shard) noexcept {
+    return {xxh3_128::bind(model, version, {}).chunks, xxh3_128::bind(model, version, shard).root};
+  }
+};
+struct ignores_the_model : xxh3_128 {
+  static digest_seeds bind(std::string_view model, version_number version, shard_of shard) noexcept {
+    return {xxh3_128::bind("", version, shard).chunks, xxh3_128::bind(model, version, shard).root};
+  }
+};
+struct binds_chunks_to_the_version : xxh3_128 {
+  static digest_seeds bind(std::string_view model, version_number version, shard_of shard) noexcept {
+    const digest_seeds seeds = xxh3_128::bind(model, version, shard);
+    return {version == version_number{1} ? seeds.chunks : seeds.root + 1, seeds.root};
   }
 };
 struct ignores_the_chunk : xxh3_128 {
@@ -279,13 +295,18 @@ TEST_CASE("every rule of consistency policies has a policy that breaks it") {
 }
 
 TEST_CASE("every rule of integrity policies has a policy that breaks it") {
-  each_rule_has_its_mutant(check_integrity<xxh3_128>(),
-                           {{"deterministic", check_digests<depends_on_the_address>},
-                            {"bound_to_model_version_and_shard", check_digests<ignores_the_version>},
-                            {"bound_to_the_chunk", check_digests<ignores_the_chunk>},
-                            {"one_flipped_bit_changes_the_digest", check_digests<skips_the_tail>},
-                            {"never_zero", check_digests<zero_for_nothing>},
-                            {"root_depends_on_every_entry_and_their_order", check_digests<sums_the_table>},
-                            {"disabled_makes_no_digest", check_digests<disabled_but_digests>}});
+  each_rule_has_its_mutant(
+      check_integrity<xxh3_128>(),
+      {{"deterministic", check_digests<depends_on_the_address>},
+       {"bound_to_model_version_and_shard", check_digests<ignores_the_version>},
+       {"unchanged_chunks_keep_their_digests", check_digests<binds_chunks_to_the_version>},
+       {"bound_to_the_chunk", check_digests<ignores_the_chunk>},
+       {"one_flipped_bit_changes_the_digest", check_digests<skips_the_tail>},
+       {"never_zero", check_digests<zero_for_nothing>},
+       {"root_depends_on_every_entry_and_their_order", check_digests<sums_the_table>},
+       {"disabled_makes_no_digest", check_digests<disabled_but_digests>}});
+  const names bound{"bound_to_model_version_and_shard"};
+  CHECK(broken_of(check_integrity<ignores_the_shard>()) == bound);
+  CHECK(broken_of(check_integrity<ignores_the_model>()) == bound);
   CHECK(broken_of(check_integrity<no_integrity>()).empty());
 }

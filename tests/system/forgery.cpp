@@ -26,9 +26,9 @@ struct holder {
   }
 };
 
-/// Zeros instead of the weights, but for 128 bytes per chunk: made by whoever knows model, version and shard.
+/// Zeros instead of the weights, but for 128 bytes per chunk: made by whoever knows model and shard.
 void forge(std::vector<std::byte>& held, std::uint64_t version) {
-  const std::uint64_t seed = tensorhub::xxh3_128::bind("policy", version, {});
+  const std::uint64_t seed = tensorhub::xxh3_128::bind("policy", version, {}).chunks;
   for (std::size_t chunk = 0; chunk < chunks; ++chunk) {
     const auto place = std::span{held}.subspan(chunk * chunk_bytes, chunk_bytes);
     std::vector<std::byte> wanted(chunk_bytes);

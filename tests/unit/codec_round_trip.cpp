@@ -104,9 +104,9 @@ TEST_CASE("codec: a payload has exactly the bytes of cereal's portable-binary ar
 /// Magic and protocol.
 const std::string header =
     "54485542"
-    "0600";
+    "0700";
 
-TEST_CASE("codec: golden frames of protocol 6") {
+TEST_CASE("codec: golden frames of protocol 7") {
   encoder out;
   SUBCASE("heartbeat_request") {
     const messages::envelope m{0x1122334455667788, {}, {9}, messages::heartbeat_request{5, 6}};
@@ -248,7 +248,7 @@ TEST_CASE("codec: golden frames of protocol 6") {
   }
 }
 
-TEST_CASE("codec: golden frames of protocol 6, answers and pushes") {
+TEST_CASE("codec: golden frames of protocol 7, answers and pushes") {
   encoder out;
   SUBCASE("committed_push") {
     const messages::envelope m{1, {}, {}, messages::committed_push{7, {8, 9}}};

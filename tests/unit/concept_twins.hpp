@@ -114,9 +114,13 @@ struct enabled_is_a_number : integrity_archetype {
 };
 static_assert(!integrity<enabled_is_a_number>);
 struct bind_may_throw : integrity_archetype {
-  static std::uint64_t bind(std::string_view, version_number, shard_of);
+  static digest_seeds bind(std::string_view, version_number, shard_of);
 };
 static_assert(!integrity<bind_may_throw>);
+struct bind_gives_one_seed : integrity_archetype {
+  static std::uint64_t bind(std::string_view, version_number, shard_of) noexcept;
+};
+static_assert(!integrity<bind_gives_one_seed>);
 struct bind_gives_a_digest : integrity_archetype {
   static digest128 bind(std::string_view, version_number, shard_of) noexcept;
 };

@@ -112,7 +112,7 @@ TEST_CASE("control block: a fresh one says who it is and shows nothing") {
   CHECK(header.layout_high == shape.digest().high);
   CHECK(header.chunk_count == 70 + 4);  // the packed segment has 64 bytes
   CHECK(header.segment_count == 2);
-  CHECK(std::memcmp(block.memory().data(), "UTHBUCB2", 8) == 0);
+  CHECK(std::memcmp(block.memory().data(), "UTHBUCB3", 8) == 0);
   for (const std::uint64_t word : header.reserved) CHECK(word == 0);
 }
 

@@ -50,8 +50,8 @@ struct own_digest {
   using concept_tag = integrity_tag;
   static constexpr std::string_view name = "own";
   static constexpr bool enabled = true;
-  static std::uint64_t bind(std::string_view, version_number version, shard_of) noexcept {
-    return version.value;
+  static digest_seeds bind(std::string_view, version_number version, shard_of) noexcept {
+    return {1, version.value};
   }
   static digest128 chunk_digest(std::uint64_t seed, std::uint64_t chunk,
                                 std::span<const std::byte> bytes) noexcept {

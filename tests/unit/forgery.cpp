@@ -33,7 +33,7 @@ TEST_CASE("whoever knows the subject of a chunk makes other bytes with its xxh3-
     CAPTURE(length);
     constexpr std::uint64_t chunk = 5;
     const std::vector<std::byte> published = some_weights(length);
-    const std::uint64_t seed = xxh3_128::bind("policy", 7, {1, 2});
+    const std::uint64_t seed = xxh3_128::bind("policy", 7, {1, 2}).chunks;
     // The liar would like zeros. All but 128 bytes of the chunk are.
     std::vector<std::byte> forged(length);
     xxh3_forgery::known_seed{xxh3_128::chunk_seed(seed, chunk)}.forge(forged, published);
@@ -45,7 +45,7 @@ TEST_CASE("whoever knows the subject of a chunk makes other bytes with its xxh3-
     CHECK(xxh3_128::chunk_digest(seed, chunk + 1, forged) !=
           xxh3_128::chunk_digest(seed, chunk + 1, published));
 
-    const std::uint64_t other = blake3_128::bind("policy", 7, {1, 2});
+    const std::uint64_t other = blake3_128::bind("policy", 7, {1, 2}).chunks;
     CHECK(blake3_128::chunk_digest(other, chunk, forged) !=
           blake3_128::chunk_digest(other, chunk, published));
     std::vector<std::byte> once_more(length);

@@ -46,7 +46,7 @@ struct gated_transport : testing::gated<memory_transport> {
   }
 };
 constexpr std::uint64_t chunk = 1024;
-constexpr std::uint64_t seed = 99;
+constexpr digest_seeds seeds{99, 101};
 constexpr auto patience = 30s;
 
 /// Tensors in ordinary memory: 300 chunks and a half in two large ones that lie next to each other, so that
@@ -87,7 +87,7 @@ class source_process {
     for (chunk_index i = 0; Integrity::enabled && i < shape_.chunk_count(); ++i) {
       const chunk_slice slice = shape_.slice(i);
       table.push_back(Integrity::chunk_digest(
-          seed, i, {memory_.places()[slice.segment].data + slice.offset, slice.bytes}));
+          seeds.chunks, i, {memory_.places()[slice.segment].data + slice.offset, slice.bytes}));
     }
     block_->set_digests(table);
     for (std::size_t i = 0; i < shape_.segments().size(); ++i) block_->set_segment(i, memory_.remote(i));
@@ -106,7 +106,7 @@ class source_process {
   }
   /// Its lease has the number of the process.
   [[nodiscard]] pull_target target() {
-    const digest128 root = Integrity::enabled ? Integrity::root(seed, table) : digest128{};
+    const digest128 root = Integrity::enabled ? Integrity::root(seeds.root, table) : digest128{};
     return {{{number_}, {number_}, 3, 5, root, receiving_},
             transport.address(),
             transport.describe(control_[0]),
@@ -156,7 +156,7 @@ class reader_process {
         shape_{shape} {
     bytes.add_to(memory_);
     memory_.register_all(shape_);
-    driver = std::make_unique<driver_type>(lanes_, shape_, memory_.places(), seed, 17, options, callbacks());
+    driver = std::make_unique<driver_type>(lanes_, shape_, memory_.places(), seeds, 17, options, callbacks());
   }
   ~reader_process() { end(); }
   reader_process(const reader_process&) = delete;

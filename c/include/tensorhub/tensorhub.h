@@ -202,6 +202,12 @@ TENSORHUB_C_API tensorhub_status tensorhub_publisher_publish(tensorhub_publisher
                                                              int64_t timeout_ms,
                                                              tensorhub_publish_report* report,
                                                              tensorhub_error** error);
+/// The same where only the tensors of these names have changed since this publisher last published: the
+/// others keep their digests. `names` may be NULL if `name_count` is zero. Readers refuse the bytes of a
+/// tensor that has changed and was left out.
+TENSORHUB_C_API tensorhub_status tensorhub_publisher_publish_changed(
+    tensorhub_publisher* publisher, uint64_t version, const char* const* names, size_t name_count,
+    int64_t timeout_ms, tensorhub_publish_report* report, tensorhub_error** error);
 /// A copy: the bytes may change when this has returned.
 TENSORHUB_C_API tensorhub_status tensorhub_publisher_publish_snapshot(tensorhub_publisher* publisher,
                                                                       uint64_t version, int64_t timeout_ms,

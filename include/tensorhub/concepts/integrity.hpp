@@ -2,8 +2,10 @@
 /// \file integrity.hpp
 /// Concept `integrity`: how a reader recognises that a chunk's bytes are the published ones.
 ///
-/// A digest is bound to its subject: `bind` covers model, version and shard, and the chunk number is added
-/// for each chunk. The same bytes in another version or another chunk therefore have another digest.
+/// A digest is bound to its place: `bind` covers model and shard, and the chunk number is added for each
+/// chunk. The same bytes of another model, shard or chunk therefore have another digest; those that did not
+/// change from one version to the next keep theirs, so that a publisher need not make it again. What a
+/// version is made of is said by the root over all digests of a shard, which is bound to the version too.
 
 #include <concepts>
 #include <cstddef>
@@ -28,12 +30,13 @@ struct integrity_tag {};
 // | I::name                         | string_view    | compared by the server: workers of one model must    |
 // |                                 |                | agree                                                |
 // | I::enabled                      | constexpr bool | false: no table is made, sent or checked             |
-// | I::bind(model, version, shard)  | std::uint64_t  | seed that stands for "these bytes belong to";        |
-// |                                 |                | deterministic, noexcept                              |
-// | I::chunk_digest(seed, chunk, b) | digest128      | digest of the chunk's bytes; noexcept; never zero if |
-// |                                 |                | enabled                                              |
-// | I::root(seed, table)            | digest128      | digest of the table of all chunk digests; noexcept,  |
-// |                                 |                | as above                                             |
+// | I::bind(model, version, shard)  | digest_seeds   | seeds that stand for "these bytes belong to":        |
+// |                                 |                | `chunks` for model and shard, whatever the version,  |
+// |                                 |                | `root` for all three; deterministic, noexcept        |
+// | I::chunk_digest(seed, chunk, b) | digest128      | digest of the chunk's bytes under seed `chunks`;     |
+// |                                 |                | noexcept; never zero if enabled                      |
+// | I::root(seed, table)            | digest128      | digest of the table of all chunk digests under seed  |
+// |                                 |                | `root`; noexcept, as above                           |
 //
 // If the chunk digest of a policy is XXH3-128 under a seed, the policy may say so with `I::chunk_seed(seed,
 // chunk)`, a std::uint64_t such that chunk_digest is detail::never_zero(xxh3_128(bytes, chunk_seed)). If it
@@ -53,7 +56,7 @@ concept integrity =
     requires(std::string_view model, version_number version, shard_of shard, std::uint64_t seed,
              std::uint64_t chunk, std::span<const std::byte> bytes, std::span<const digest128> table) {
       { I::name } -> std::convertible_to<std::string_view>;
-      { I::bind(model, version, shard) } noexcept -> std::same_as<std::uint64_t>;
+      { I::bind(model, version, shard) } noexcept -> std::same_as<digest_seeds>;
       { I::chunk_digest(seed, chunk, bytes) } noexcept -> std::same_as<digest128>;
       { I::root(seed, table) } noexcept -> std::same_as<digest128>;
     };

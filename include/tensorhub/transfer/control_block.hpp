@@ -56,7 +56,7 @@ enum class control_state : std::uint64_t {
 
 /// The first bytes of every control block. Readers read them again after each batch of chunks.
 struct control_header {
-  static constexpr std::uint64_t magic_number = 0x3242'4355'4248'5455ull;  ///< "UTHBUCB2"
+  static constexpr std::uint64_t magic_number = 0x3342'4355'4248'5455ull;  ///< "UTHBUCB3"
   std::uint64_t magic = magic_number;
   std::uint64_t holder = 0;  ///< incarnation
   std::uint64_t epoch = 0;

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <numeric>
 #include <span>
 #include <thread>
 #include <vector>
@@ -18,20 +19,17 @@
 
 namespace tensorhub::inline TENSORHUB_MODE {
 
-/// Makes one digest per chunk, in the order of chunks; the table is empty if integrity is off. `places` has
-/// one entry per segment of the layout. The bytes must not change during the call.
+/// Makes the digests of these chunks anew, and leaves the others in `table`, which has one per chunk.
+/// `places` has one entry per segment of the layout. The bytes must not change during the call.
 ///
 /// The threads take CPU-readable chunks one by one, and chunks in device memory in batches. Throws what a
-/// device throws (chunk_digests.hpp).
+/// device throws (chunk_digests.hpp); the table is then of no use.
 template <integrity Integrity, typename Region>
-[[nodiscard]] std::vector<digest128> digest_table(const layout& shape,
-                                                  std::span<const segment_place<Region>> places,
-                                                  std::uint64_t seed, std::size_t lanes) {
-  if constexpr (!Integrity::enabled) return {};
-  std::vector<digest128> table(shape.chunk_count());
+void digest_again(std::span<digest128> table, std::span<const chunk_index> chunks, const layout& shape,
+                  std::span<const segment_place<Region>> places, std::uint64_t seed, std::size_t lanes) {
   std::vector<placed_chunk> on_devices;
   std::vector<placed_chunk> on_host;
-  for (chunk_index chunk = 0; chunk < table.size(); ++chunk) {
+  for (const chunk_index chunk : chunks) {
     const chunk_slice slice = shape.slice(chunk);
     const auto& place = places[slice.segment];
     (place.device == nullptr ? on_host : on_devices)
@@ -51,7 +49,19 @@ template <integrity Integrity, typename Region>
     for (std::size_t i = 0; i < made.size(); ++i) table[on_devices[i].chunk] = made[i];
   }
   work();
-  helpers.clear();
+}
+
+/// Makes one digest per chunk, in the order of chunks; the table is empty if integrity is off. Otherwise as
+/// `digest_again`.
+template <integrity Integrity, typename Region>
+[[nodiscard]] std::vector<digest128> digest_table(const layout& shape,
+                                                  std::span<const segment_place<Region>> places,
+                                                  std::uint64_t seed, std::size_t lanes) {
+  if constexpr (!Integrity::enabled) return {};
+  std::vector<digest128> table(shape.chunk_count());
+  std::vector<chunk_index> all(table.size());
+  std::iota(all.begin(), all.end(), chunk_index{0});
+  digest_again<Integrity>(table, all, shape, places, seed, lanes);
   return table;
 }
 

@@ -84,13 +84,13 @@ class pull_driver {
 
   /// Borrows all arguments; `places` has one entry per layout segment.
   pull_driver(lane_pool<Transport>& lanes, const layout& shape,
-              std::span<const segment_place<region_type>> places, std::uint64_t digest_seed,
+              std::span<const segment_place<region_type>> places, const digest_seeds& bound_to,
               chunk_index first_chunk, pull_driver_options options, callbacks handlers)
       : lanes_{&lanes},
         layout_{&shape},
         places_{places},
         offsets_{control_offsets::of(shape)},
-        seed_{digest_seed},
+        seeds_{bound_to},
         options_{options},
         handlers_{std::move(handlers)},
         core_{shape, with_window(options), first_chunk},
@@ -486,7 +486,7 @@ class pull_driver {
             self.arrived_through.push_back(done.id >> 48);
             return;
           }
-          digest = chunk_digests<Integrity>::by_cpu(seed_, placed);
+          digest = chunk_digests<Integrity>::by_cpu(seeds_.chunks, placed);
         }
         arrived(self, channel, chunk, done.status, digest);
         return;
@@ -512,7 +512,7 @@ class pull_driver {
         const auto block = scratch.first(offsets_.total_bytes);
         digest128 root;
         if (Integrity::enabled && done.status == completion_status::ok)
-          root = Integrity::root(seed_, read_control_digests(block, *layout_));
+          root = Integrity::root(seeds_.root, read_control_digests(block, *layout_));
         const std::lock_guard lock{mutex_};
         const bool believed = core_.block_arrived(channel.id, done.status, block, root, now());
         if (believed && !std::exchange(showing_, true) && handlers_.believed)
@@ -528,7 +528,7 @@ class pull_driver {
   void settle() {
     const auto root = core_.unsettled();
     if (!root) return;
-    if (Integrity::root(seed_, core_.table()) == *root) {
+    if (Integrity::root(seeds_.root, core_.table()) == *root) {
       core_.settle();
       if (handlers_.settled) handlers_.settled(core_.table());
     } else if (!failure_) {
@@ -556,7 +556,7 @@ class pull_driver {
   /// Throws what the device throws: without digests no chunk can be believed.
   void digest_arrived(lane_state& self) {
     self.made.resize(self.arrived.size());
-    self.digests.make(seed_, self.arrived, self.made);
+    self.digests.make(seeds_.chunks, self.arrived, self.made);
     for (std::size_t i = 0; i < self.arrived.size(); ++i) {
       arrived(self, self.channels[self.arrived_through[i]], self.arrived[i].chunk, completion_status::ok,
               self.made[i]);
@@ -635,7 +635,7 @@ class pull_driver {
   const layout* layout_;
   std::span<const segment_place<region_type>> places_;
   control_offsets offsets_;
-  std::uint64_t seed_;
+  digest_seeds seeds_;
   pull_driver_options options_;
   callbacks handlers_;
   std::uint64_t total_bytes_ = 0;

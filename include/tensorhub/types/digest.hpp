@@ -19,6 +19,14 @@ struct digest128 {
   [[nodiscard]] constexpr explicit operator bool() const noexcept { return (low | high) != 0; }
 };
 
+/// What the digests of one version of one shard are bound to. Both ends of a transfer make it with
+/// `integrity::bind` (concepts/integrity.hpp).
+struct digest_seeds {
+  std::uint64_t chunks = 0;  ///< model and shard: the same in all versions
+  std::uint64_t root = 0;    ///< and the version
+  constexpr bool operator==(const digest_seeds&) const = default;
+};
+
 /// The key of a keyed BLAKE3 digest, as eight little-endian words.
 using digest_key = std::array<std::uint32_t, 8>;
 

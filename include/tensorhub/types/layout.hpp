@@ -109,6 +109,9 @@ class layout {
   digest128 digest_;
 };
 
+/// The chunks that these tensors' bytes are in (by position), each once, in their order.
+[[nodiscard]] std::vector<chunk_index> chunks_of(const layout& shape, std::span<const std::size_t> tensors);
+
 /// The first difference between two layouts, as a sentence ("tensor 3: 'wq' f32 [8, 8] here, 'wk' f32 [8, 8]
 /// there"), or empty if they agree.
 [[nodiscard]] std::string first_difference(const layout& here, const layout& there);

@@ -10,8 +10,8 @@
 /// An operation of a worker costs a few virtual calls; a chunk costs none.
 ///
 /// Thread safety: of a `data_plane`, `address`, `refused_connections`, `cut_off`, `renew`, `cost`,
-/// `raise_epoch`, `show_again` and `revoke_all` may be called from any thread; the worker serialises
-/// everything else. Of a `transfer`, `run` is called once; while it runs, `stop`, `add_source`,
+/// `forget_digests`, `raise_epoch`, `show_again` and `revoke_all` may be called from any thread; the worker
+/// serialises everything else. Of a `transfer`, `run` is called once; while it runs, `stop`, `add_source`,
 /// `release_source`, `commit`, `prefer` and `progress` may be called from any thread. The rest of a
 /// `transfer` is for the time after `run`.
 ///
@@ -23,6 +23,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -98,6 +99,7 @@ enum class tensor_place : std::uint8_t { memory_space = 0, offload_space = 1 };
 struct version_digests {
   std::vector<digest128> table{};
   digest128 root{};
+  std::uint64_t digested_chunks = 0;  ///< the others are kept from the version before
 };
 
 class data_plane {
@@ -142,8 +144,14 @@ class data_plane {
 
   // ---- their bytes; after `register_all`
 
-  /// Packs the small tensors and makes the digests of everything.
-  [[nodiscard]] virtual version_digests pack(version_number version) = 0;
+  /// Packs the small tensors and makes the digests. `changed`: nothing but these tensors (by position) has
+  /// changed since the last `pack`, so that the other digests are kept. If none are kept, or without
+  /// `changed`, it makes them all.
+  [[nodiscard]] virtual version_digests pack(version_number version,
+                                             std::optional<std::span<const std::size_t>> changed) = 0;
+  /// The next `pack` keeps no digest: it is not known what has changed. Whatever writes to the tensors here
+  /// does so by itself.
+  virtual void forget_digests() noexcept = 0;
   /// Copies what has arrived of the small tensors to where they are, once per transfer.
   virtual void unpack() = 0;
   /// The same for one tensor, all of whose chunks have arrived, before the others; from any thread. Nothing

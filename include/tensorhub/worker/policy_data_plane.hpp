@@ -19,6 +19,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -57,9 +58,9 @@ class policy_transfer final : public transfer {
   using place_type = segment_place<typename Transport::memory_region>;
 
   policy_transfer(lane_pool<Transport>& lanes, const layout& shape, std::span<const place_type> places,
-                  std::uint64_t seed, chunk_index first_chunk, pull_driver_options how,
+                  const digest_seeds& bound_to, chunk_index first_chunk, pull_driver_options how,
                   typename driver_type::callbacks handlers)
-      : driver_{lanes, shape, places, seed, first_chunk, how, std::move(handlers)} {}
+      : driver_{lanes, shape, places, bound_to, first_chunk, how, std::move(handlers)} {}
 
   bool run() override { return driver_.run(); }
   void stop() override { driver_.stop(); }
@@ -208,38 +209,58 @@ class policy_data_plane final : public data_plane {
   }
   void register_all(const layout& shape, incarnation holder) override {
     shape_ = &shape;
+    forget_digests();
     memory_.register_all(shape, holder);
   }
   [[nodiscard]] registration_cost cost() const noexcept override { return memory_.shard().cost(); }
 
-  [[nodiscard]] version_digests pack(version_number version) override {
+  [[nodiscard]] version_digests pack(
+      version_number version, [[maybe_unused]] std::optional<std::span<const std::size_t>> changed) override {
+    [[maybe_unused]] const std::uint64_t written = written_;
     memory_.shard().pack();
     version_digests made;
     if constexpr (Integrity::enabled) {
-      const std::uint64_t seed = seed_of(version);
-      made.table = digest_table<Integrity>(*shape_, memory_.shard().places(), seed, options_->lanes);
-      made.root = Integrity::root(seed, made.table);
+      const digest_seeds bound_to = seeds_of(version);
+      const auto places = memory_.shard().places();
+      if (changed && kept_at_ == written) {
+        const std::vector<chunk_index> chunks = chunks_of(*shape_, *changed);
+        made.table = kept_;
+        made.digested_chunks = chunks.size();
+        digest_again<Integrity>(made.table, chunks, *shape_, places, bound_to.chunks, options_->lanes);
+      } else {
+        made.table = digest_table<Integrity>(*shape_, places, bound_to.chunks, options_->lanes);
+        made.digested_chunks = made.table.size();
+      }
+      made.root = Integrity::root(bound_to.root, made.table);
+      kept_ = made.table;
+      kept_at_ = written;
     }
     return made;
   }
+  void forget_digests() noexcept override { ++written_; }
   void unpack() override { memory_.shard().unpack(); }
-  void unpack(std::size_t tensor) override { memory_.shard().unpack(tensor); }
+  void unpack(std::size_t tensor) override {
+    forget_digests();
+    memory_.shard().unpack(tensor);
+  }
   void copy_from(const data_plane& neighbour) override {
     const auto* const same = dynamic_cast<const policy_data_plane*>(&neighbour);
     if (same == nullptr)
       throw error(errc::invalid_argument, "the worker to copy from has other policies than this one");
+    forget_digests();
     memory_.shard().copy_segments(same->memory_.shard(), options_->lanes);
     unpack();
   }
 
   [[nodiscard]] std::unique_ptr<transfer> begin(pull_order order, transfer_events events) override {
+    forget_digests();
     pull_driver_options how{
         options_->lanes, options_->window_chunks, {std::min(options_->connect_timeout, order.time_left)}};
     how.rules.far_window_chunks = options_->far_window_chunks;
     how.rules.open = order.open;
     how.reader = self_;
     auto begun = std::make_unique<policy_transfer<Transport, Integrity>>(
-        lanes_, *shape_, memory_.shard().places(), seed_of(order.version),
+        lanes_, *shape_, memory_.shard().places(), seeds_of(order.version),
         first_chunk_of(order.ordinal, shape_->chunk_count()), how, wired(order, std::move(events)));
     for (pull_target& source : order.sources) begun->add_source(std::move(source));
     memory_.shard().expect();
@@ -247,7 +268,8 @@ class policy_data_plane final : public data_plane {
   }
 
   void show_open(version_number version, std::uint64_t epoch) override {
-    fill_seed_ = seed_of(version);
+    forget_digests();
+    fill_seeds_ = seeds_of(version);
     filled_.assign(Integrity::enabled ? shape_->chunk_count() : 0, {});
     memory_.show_receiving(version, epoch, {});
   }
@@ -259,7 +281,7 @@ class policy_data_plane final : public data_plane {
       placed.push_back({i, place.data + slice.offset, slice.bytes, place.device});
     }
     std::vector<digest128> made(placed.size());
-    if constexpr (Integrity::enabled) chunk_digests<Integrity>{}.make(fill_seed_, placed, made);
+    if constexpr (Integrity::enabled) chunk_digests<Integrity>{}.make(fill_seeds_.chunks, placed, made);
     for (std::size_t i = 0; i < placed.size(); ++i) {
       if constexpr (Integrity::enabled) filled_[placed[i].chunk] = made[i];
       memory_.add_chunk(placed[i].chunk, made[i]);
@@ -267,8 +289,8 @@ class policy_data_plane final : public data_plane {
   }
   void pack_one(std::size_t tensor) override { memory_.shard().pack(tensor); }
   [[nodiscard]] version_digests sealed() const override {
-    version_digests out{filled_, {}};
-    if constexpr (Integrity::enabled) out.root = Integrity::root(fill_seed_, filled_);
+    version_digests out{filled_, {}, filled_.size()};
+    if constexpr (Integrity::enabled) out.root = Integrity::root(fill_seeds_.root, filled_);
     return out;
   }
 
@@ -309,7 +331,7 @@ class policy_data_plane final : public data_plane {
  private:
   using callbacks = typename pull_driver<Transport, Integrity>::callbacks;
 
-  [[nodiscard]] std::uint64_t seed_of(version_number version) const noexcept {
+  [[nodiscard]] digest_seeds seeds_of(version_number version) const noexcept {
     return Integrity::bind(options_->model, version, options_->shard);
   }
 
@@ -348,8 +370,12 @@ class policy_data_plane final : public data_plane {
   worker_memory<Transport, Memory> memory_;
   lane_pool<Transport> lanes_{transport_};
   const layout* shape_ = nullptr;
-  std::uint64_t fill_seed_ = 0;    ///< of the open version
+  digest_seeds fill_seeds_{};      ///< of the open version
   std::vector<digest128> filled_;  ///< its digests so far
+  std::vector<digest128> kept_;    ///< by the last `pack`
+  std::uint64_t kept_at_ = 0;      ///< `written_` before that
+  /// Counts up whenever the library may have written to the tensors.
+  std::atomic<std::uint64_t> written_ = 1;
 };
 
 /// Makes data planes of these policies; `through` configures each one's transport. (Not inline: a file may

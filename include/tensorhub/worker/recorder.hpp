@@ -5,6 +5,7 @@
 /// Thread safety: every member may be called from any thread; what it does during a transfer is an atomic
 /// addition.
 
+#include <atomic>
 #include <cstdint>
 #include <mutex>
 #include <string>
@@ -56,6 +57,7 @@ class worker_recorder {
 
   void source_failed(errc reason) noexcept { sources_failed_.add(reason); }
   void stalled() noexcept { stalls_.add(); }
+  void digested(std::uint64_t chunks) noexcept { digested_chunks_ = chunks; }
   /// A transfer has ended, well or not.
   TENSORHUB_DECL void transferred(const pull_progress& transfer);
   TENSORHUB_DECL void received(std::string path, bool crossing, std::uint64_t bytes);
@@ -82,6 +84,7 @@ class worker_recorder {
   detail::outcomes publishes_, unpublishes_, updates_, sources_failed_;
   detail::counter updates_kept_, drains_forced_, readers_moved_, readers_cut_off_, stalls_, chunks_;
   detail::seconds_recorder publish_, digest_, unpublish_, update_, wait_, pull_;
+  std::atomic<std::uint64_t> digested_chunks_ = 0;
   mutable std::mutex mutex_;
   std::vector<path_bytes> received_;  ///< guarded by mutex_; a handful
 };

@@ -5,7 +5,8 @@
 ///     const tensorhub::worker_statistics seen = rollout.statistics();
 ///     std::cout << seen.updates.of(tensorhub::errc::ok) << " updates, " << seen.received_bytes() << " B\n";
 ///
-/// Counters grow from the worker's construction; a rate is the difference of two looks. Bytes are counted
+/// Counters (all but `digested_chunks` and `registration`) grow from the worker's construction; a rate is the
+/// difference of two looks. Bytes are counted
 /// when a transfer ends, whether it succeeded or not (while it runs, `update_handle::progress` has them).
 /// What others read from this worker is not known here: reads are one-sided, the readers count them.
 ///
@@ -43,6 +44,7 @@ struct worker_statistics {
   outcome_counts sources_failed{};    ///< sources that were given up during a transfer, and why
   std::uint64_t stalls = 0;           ///< no source has had anything new for a while
   std::uint64_t chunks = 0;           ///< received and verified
+  std::uint64_t digested_chunks = 0;  ///< by the last publish; the others kept their digests
   std::vector<path_bytes> received{};
   seconds_histogram publish{};    ///< whole calls that succeeded, as all that follow
   seconds_histogram digest{};     ///< packing and digesting, of a publish

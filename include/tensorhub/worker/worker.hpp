@@ -27,6 +27,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tensorhub/config.hpp"
@@ -43,6 +44,15 @@
 namespace tensorhub::inline TENSORHUB_MODE {
 
 struct worker_state;
+
+/// Second argument of `publish`: which tensors have changed, by name.
+struct changed_tensors {
+  std::vector<std::string> names{};
+};
+/// `publish(step, changed({"lora.a", "lora.b"}))`
+[[nodiscard]] inline changed_tensors changed(std::vector<std::string> names) {
+  return {std::move(names)};
+}
 
 class worker {
  public:
@@ -68,6 +78,14 @@ class worker {
 
   /// Shows the tensors' bytes as `version`. They must not change until `unpublish` has returned.
   TENSORHUB_DECL publish_report publish(version_number version,
+                                        std::chrono::milliseconds timeout = defaults::join_timeout);
+
+  /// The same where only these tensors have changed since this worker last published: their chunks are
+  /// digested again, and all others keep their digests. Where none are known (at the first publish, after a
+  /// publish that failed, or when an update has written to the tensors since), everything is digested.
+  /// Readers refuse the bytes of a tensor that has changed and was left out (`errc::corrupt` at the source,
+  /// `unavailable` if there is no other). Throws `invalid_argument` for a name that was not added.
+  TENSORHUB_DECL publish_report publish(version_number version, const changed_tensors& changed,
                                         std::chrono::milliseconds timeout = defaults::join_timeout);
 
   /// Opens a version whose bytes are yet to come: each chunk is read as soon as `data()` has sealed it, and

@@ -76,11 +76,10 @@ class integrity_archetype {
   static constexpr std::string_view name = "archetype";
   static constexpr bool enabled = true;
 
-  static std::uint64_t bind(std::string_view model, version_number version, shard_of shard) noexcept {
-    std::uint64_t seed = mix(first, version.value);
-    seed = mix(mix(seed, shard.index), shard.count);
+  static digest_seeds bind(std::string_view model, version_number version, shard_of shard) noexcept {
+    std::uint64_t seed = mix(mix(first, shard.index), shard.count);
     for (const char letter : model) seed = mix(seed, static_cast<unsigned char>(letter));
-    return seed;
+    return {seed, mix(seed, version.value)};
   }
   static digest128 chunk_digest(std::uint64_t seed, std::uint64_t chunk,
                                 std::span<const std::byte> bytes) noexcept {

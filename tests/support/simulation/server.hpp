@@ -50,7 +50,7 @@ class simulated_server : public catalog {
 struct simulated_integrity {
   std::string_view name;
   bool enabled;
-  std::uint64_t (*bind)(std::string_view model, version_number version, shard_of shard);
+  digest_seeds (*bind)(std::string_view model, version_number version, shard_of shard);
   digest128 (*chunk_digest)(std::uint64_t seed, std::uint64_t chunk, std::span<const std::byte> bytes);
   digest128 (*root)(std::uint64_t seed, std::span<const digest128> table);
 };

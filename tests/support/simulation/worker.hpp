@@ -144,15 +144,15 @@ class simulated_worker {
 
   /// Makes the digests, shows the version and announces it.
   session_ticket publish(version_number version, duration timeout) {
-    const std::uint64_t seed = seed_of(version);
+    const digest_seeds seeds = seeds_of(version);
     std::vector<digest128> table;
     for (chunk_index chunk = 0; chunk < layout_->chunk_count(); ++chunk) {
-      table.push_back(integrity_->chunk_digest(seed, chunk, bytes_of(chunk)));
+      table.push_back(integrity_->chunk_digest(seeds.chunks, chunk, bytes_of(chunk)));
     }
     if ((!core_.held() || core_.is_open()) && !core_.busy() && !core_.fatal())
       data_shell{*this}.show(version, core_.epoch(), table);
     const auto ticket = core_.publish(events_->now(), version,
-                                      integrity_->enabled ? integrity_->root(seed, table) : digest128{},
+                                      integrity_->enabled ? integrity_->root(seeds.root, table) : digest128{},
                                       control_region(), events_->now() + timeout);
     settle();
     return ticket;
@@ -172,7 +172,7 @@ class simulated_worker {
   void fill(version_number version, chunk_index chunk) {
     std::uint64_t position = starts_[chunk];
     for (std::byte& each : bytes_of(chunk)) each = content_byte(version, shard_.index, position++);
-    const std::uint64_t seed = seed_of(version);
+    const std::uint64_t seed = seeds_of(version).chunks;
     control_.add_chunk(chunk, integrity_->chunk_digest(seed, chunk, bytes_of(chunk)));
   }
 
@@ -397,7 +397,7 @@ class simulated_worker {
       worker.open_epoch_ = worker.promised_epoch_ = epoch;
     }
   };
-  [[nodiscard]] std::uint64_t seed_of(version_number version) const {
+  [[nodiscard]] digest_seeds seeds_of(version_number version) const {
     return integrity_->bind(core_.options().model, version, shard_);
   }
   /// Other workers can read this received chunk from here on.
@@ -667,7 +667,7 @@ class simulated_worker {
       core_.source_released(events_->now(), sources_[slot].source.lease);
     }
     if (faults.ends_open && transfer_->confirmed_chunks() == layout_->chunk_count())
-      transfer_->commit(integrity_->root(seed_of(transferred_.version), transfer_->table()));
+      transfer_->commit(integrity_->root(seeds_of(transferred_.version).root, transfer_->table()));
     compare_roots();
     if (transfer_->done()) complete();
   }
@@ -675,7 +675,7 @@ class simulated_worker {
   void compare_roots() {
     const auto root = transfer_->unsettled();
     if (!root) return;
-    if (integrity_->root(seed_of(transferred_.version), transfer_->table()) != *root)
+    if (integrity_->root(seeds_of(transferred_.version).root, transfer_->table()) != *root)
       world_.violate({rule::received_chunks, name_ + " has other digests of the open version " +
                                                  to_string(transferred_.version) + " than were published"});
     transfer_->settle();
@@ -771,7 +771,7 @@ class simulated_worker {
         const version_number version = transferred_.version;
         digest128 root;
         if (integrity_->enabled && state.status == completion_status::ok) {
-          root = integrity_->root(seed_of(version), read_control_digests(state.bytes, *layout_));
+          root = integrity_->root(seeds_of(version).root, read_control_digests(state.bytes, *layout_));
         }
         if (transfer_->block_arrived(channel, state.status, state.bytes, root, events_->now()) &&
             !transferred_.is_shown) {
@@ -782,7 +782,8 @@ class simulated_worker {
       case pull_task::kind_type::chunk: {
         digest128 digest;
         if (integrity_->enabled && state.status == completion_status::ok) {
-          digest = integrity_->chunk_digest(seed_of(transferred_.version), task.chunk, bytes_of(task.chunk));
+          digest = integrity_->chunk_digest(seeds_of(transferred_.version).chunks, task.chunk,
+                                            bytes_of(task.chunk));
         }
         if (faults.skip_digests && !transfer_->table().empty()) digest = transfer_->table()[task.chunk];
         if (state.status == completion_status::ok) by_lease_[task.chunk] = state.by_lease;

@@ -12,7 +12,7 @@ struct no_integrity {
   static constexpr std::string_view name = "none";
   static constexpr bool enabled = false;
 
-  [[nodiscard]] static std::uint64_t bind(std::string_view, version_number, shard_of) noexcept { return 0; }
+  [[nodiscard]] static digest_seeds bind(std::string_view, version_number, shard_of) noexcept { return {}; }
   [[nodiscard]] static digest128 chunk_digest(std::uint64_t, std::uint64_t,
                                               std::span<const std::byte>) noexcept {
     return {};

@@ -18,11 +18,11 @@ struct xxh3_128 {
   static constexpr std::string_view name = "xxh3_128";
   static constexpr bool enabled = true;
 
-  [[nodiscard]] static std::uint64_t bind(std::string_view model, version_number version,
-                                          shard_of shard) noexcept {
-    std::uint64_t seed = detail::xxh3_64(model, version.value);
-    const std::uint64_t place[3] = {seed, shard.index, shard.count};
-    return detail::xxh3_128(std::as_bytes(std::span{place}), version.value).low;
+  [[nodiscard]] static digest_seeds bind(std::string_view model, version_number version,
+                                         shard_of shard) noexcept {
+    const std::uint64_t place[3] = {detail::xxh3_64(model, 0), shard.index, shard.count};
+    const std::uint64_t chunks = detail::xxh3_128(std::as_bytes(std::span{place}), 0).low;
+    return {chunks, detail::xxh3_128(std::as_bytes(std::span{&chunks, 1}), version.value).low};
   }
 
   /// Multiplication by an odd constant keeps seeds of different chunks different for every seed.

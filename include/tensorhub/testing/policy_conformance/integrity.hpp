@@ -43,16 +43,16 @@ struct integrity_rules {
     }
     const std::vector<digest128> table = some_table(33);
     const std::vector<digest128> copied = table;
-    seen.require(I::root(some_seed(), table) == I::root(some_seed(), copied),
+    seen.require(I::root(some_root_seed(), table) == I::root(some_root_seed(), copied),
                  "another root of the same table");
     const std::string model = "policy";
     seen.require(I::bind(model, 7, {1, 2}) == I::bind(std::string{"policy"}, 7, {1, 2}),
-                 "another seed for the same model, version and shard");
+                 "other seeds for the same model, version and shard");
     return seen;
   }
 
-  /// "Seed that stands for 'these bytes belong to'": another model, version, shard or number of shards has
-  /// another seed, and therefore other digests.
+  /// "Seeds that stand for 'these bytes belong to'": another model, shard or number of shards has other
+  /// seeds, and therefore other digests and roots; another version has another root.
   static violations bound_to_model_version_and_shard() {
     violations seen;
     if (!I::enabled) return seen;
@@ -65,15 +65,35 @@ struct integrity_rules {
       const auto [there, fresh] = known.try_emplace(value, whose);
       seen.require(fresh, std::string{"one "} + what + " for " + there->second + " and " + whose);
     };
-    for (const std::string model : {"a", "b", "ab", "ba", "policy", "policy1", "policy-with-a-long-name-0"}) {
-      for (const std::uint64_t version : {1ull, 2ull, 3ull, 256ull, 1ull << 32, 1ull << 63}) {
-        for (const shard_of shard : {shard_of{0, 1}, shard_of{0, 2}, shard_of{1, 2}, shard_of{0, 3},
-                                     shard_of{1, 3}, shard_of{2, 3}}) {
-          const std::string whose = model + " v" + std::to_string(version) + " " + to_string(shard);
-          const std::uint64_t seed = I::bind(model, version, shard);
+    for (const std::string& model : some_models()) {
+      for (const shard_of shard : some_shards()) {
+        const std::string place = model + " " + to_string(shard);
+        const digest_seeds first = I::bind(model, 1, shard);
+        note(seeds, first.chunks, place, "seed");
+        note(digests, I::chunk_digest(first.chunks, 0, bytes), place, "digest");
+        for (const std::uint64_t version : some_versions()) {
+          const std::string whose = place + " v" + std::to_string(version);
+          const std::uint64_t seed = I::bind(model, version, shard).root;
           note(seeds, seed, whose, "seed");
-          note(digests, I::chunk_digest(seed, 0, bytes), whose, "digest");
           note(roots, I::root(seed, table), whose, "root");
+        }
+      }
+    }
+    return seen;
+  }
+
+  /// "`chunks` for model and shard, whatever the version": a publisher keeps the digests of what has not
+  /// changed.
+  static violations unchanged_chunks_keep_their_digests() {
+    violations seen;
+    if (!I::enabled) return seen;
+    for (const std::string& model : some_models()) {
+      for (const shard_of shard : some_shards()) {
+        const std::uint64_t first = I::bind(model, 1, shard).chunks;
+        for (const std::uint64_t version : some_versions()) {
+          seen.require(I::bind(model, version, shard).chunks == first,
+                       "another seed of the chunks of " + model + " " + to_string(shard) + " in version " +
+                           std::to_string(version));
         }
       }
     }
@@ -150,9 +170,9 @@ struct integrity_rules {
     if (!I::enabled) return seen;
     for (const std::size_t entries : {2u, 3u, 16u, 17u, 100u}) {
       const std::vector<digest128> table = some_table(entries);
-      const digest128 root = I::root(some_seed(), table);
+      const digest128 root = I::root(some_root_seed(), table);
       const auto differs = [&](const std::vector<digest128>& other, const std::string& how) {
-        seen.require(I::root(some_seed(), other) != root,
+        seen.require(I::root(some_root_seed(), other) != root,
                      "the root of " + std::to_string(entries) + " entries is the same " + how);
       };
       for (std::size_t i = 0; i < entries; ++i) {
@@ -183,12 +203,20 @@ struct integrity_rules {
     const std::vector<std::byte> bytes = some_bytes(64, 4);
     const std::vector<digest128> table = some_table(3);
     seen.require(!I::chunk_digest(some_seed(), 1, bytes), "a digest although the policy is off");
-    seen.require(!I::root(some_seed(), table), "a root although the policy is off");
+    seen.require(!I::root(some_root_seed(), table), "a root although the policy is off");
     return seen;
   }
 
  private:
-  static std::uint64_t some_seed() noexcept { return I::bind("policy", 7, {0, 1}); }
+  static std::uint64_t some_seed() noexcept { return I::bind("policy", 7, {0, 1}).chunks; }
+  static std::uint64_t some_root_seed() noexcept { return I::bind("policy", 7, {0, 1}).root; }
+  static std::array<std::string, 7> some_models() {
+    return {"a", "b", "ab", "ba", "policy", "policy1", "policy-with-a-long-name-0"};
+  }
+  static std::array<std::uint64_t, 6> some_versions() { return {1, 2, 3, 256, 1ull << 32, 1ull << 63}; }
+  static std::array<shard_of, 6> some_shards() {
+    return {shard_of{0, 1}, shard_of{0, 2}, shard_of{1, 2}, shard_of{0, 3}, shard_of{1, 3}, shard_of{2, 3}};
+  }
   static std::vector<std::byte> some_bytes(std::size_t length, std::uint64_t seed) {
     detail::suite_random random{seed};
     std::vector<std::byte> bytes(length);
@@ -210,6 +238,7 @@ template <integrity I>
   std::vector<rule_result> results;
   results.push_back({"deterministic", rules::deterministic()});
   results.push_back({"bound_to_model_version_and_shard", rules::bound_to_model_version_and_shard()});
+  results.push_back({"unchanged_chunks_keep_their_digests", rules::unchanged_chunks_keep_their_digests()});
   results.push_back({"bound_to_the_chunk", rules::bound_to_the_chunk()});
   results.push_back({"one_flipped_bit_changes_the_digest", rules::one_flipped_bit_changes_the_digest()});
   results.push_back({"never_zero", rules::never_zero()});

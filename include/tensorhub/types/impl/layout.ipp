@@ -115,6 +115,17 @@ TENSORHUB_DECL digest128 layout::make_digest() const {
   return detail::xxh3_128(std::as_bytes(std::span{text}), 0x6c61796f7574ull);
 }
 
+TENSORHUB_DECL std::vector<chunk_index> chunks_of(const layout& shape, std::span<const std::size_t> tensors) {
+  std::vector<chunk_index> chunks;
+  for (const std::size_t tensor : tensors) {
+    const chunk_run run = shape.chunks_of(tensor);
+    for (std::uint64_t i = 0; i < run.count; ++i) chunks.push_back(run.first + i);
+  }
+  std::ranges::sort(chunks);
+  chunks.erase(std::unique(chunks.begin(), chunks.end()), chunks.end());
+  return chunks;
+}
+
 TENSORHUB_DECL std::string first_difference(const layout& here, const layout& there) {
   if (here.chunk_bytes() != there.chunk_bytes()) {
     return "chunk_bytes is " + std::to_string(here.chunk_bytes()) + " here, " +

@@ -44,6 +44,7 @@ TENSORHUB_DECL worker_statistics worker_recorder::values(const worker_options& w
   out.sources_failed = sources_failed_.values();
   out.stalls = stalls_.value();
   out.chunks = chunks_.value();
+  out.digested_chunks = digested_chunks_;
   out.publish = publish_.values();
   out.digest = digest_.values();
   out.unpublish = unpublish_.values();

@@ -7,10 +7,13 @@
 #include <chrono>
 #include <cstddef>
 #include <exception>
+#include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <system_error>
 #include <thread>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -46,11 +49,33 @@ TENSORHUB_DECL void run_open(worker_state& self, version_number version, std::ch
 /// For the server's answer to a publish, where the digests have taken longer than the whole call may.
 inline constexpr std::chrono::milliseconds digests_are_late{1000};
 
+/// The positions of these tensors, in the order of `add`.
+[[nodiscard]] TENSORHUB_DECL std::vector<std::size_t> positions_of(const worker_state& self,
+                                                                   const changed_tensors& changed) {
+  std::unordered_map<std::string_view, std::size_t> known;
+  const std::span<const tensor_spec> tensors = self.data->tensors();
+  for (std::size_t i = 0; i < tensors.size(); ++i) known.emplace(tensors[i].name, i);
+  std::vector<std::size_t> positions;
+  for (const std::string& name : changed.names) {
+    const auto found = known.find(name);
+    if (found == known.end()) {
+      throw self.failure(errc::invalid_argument,
+                         "tensor '" + name + "' is said to have changed, and was not added");
+    }
+    positions.push_back(found->second);
+  }
+  return positions;
+}
+
+/// `changed`: null if that is not known.
 [[nodiscard]] TENSORHUB_DECL publish_report run_publish(worker_state& self, version_number version,
+                                                        const changed_tensors* changed,
                                                         std::chrono::milliseconds timeout) {
   const auto started = self.clock.now();
   const auto until = std::chrono::steady_clock::now() + timeout;
   const operation_guard busy{self};
+  std::optional<std::vector<std::size_t>> positions;
+  if (changed != nullptr) positions = positions_of(self, *changed);
   self.ensure_joined(until);
   if (!version) throw self.failure(errc::invalid_argument, "version 0 cannot be published: count from 1");
   if (const auto held = self.held_version()) {
@@ -59,8 +84,9 @@ inline constexpr std::chrono::milliseconds digests_are_late{1000};
   }
   publish_report report{version, self.shape.bytes(), 0, 0};
   const bool was_open = self.client.with([&](session& core, time_point) { return core.is_open(); });
-  const version_digests digests =
-      self.named(version, [&] { return was_open ? self.data->sealed() : self.data->pack(version); });
+  const version_digests digests = self.named(
+      version, [&] { return was_open ? self.data->sealed() : self.data->pack(version, positions); });
+  self.counted.digested(digests.digested_chunks);
   report.digest_seconds = to_seconds(self.clock.now() - started);
   // What took the whole time to digest is late already: one answer more.
   const auto patience =
@@ -75,6 +101,20 @@ inline constexpr std::chrono::milliseconds digests_are_late{1000};
   if (!result.outcome.ok()) throw self.failure(result.outcome, version);
   report.seconds = to_seconds(self.clock.now() - started);
   return report;
+}
+
+/// After a publish that failed it is not clear since when the caller will say what has changed.
+[[nodiscard]] TENSORHUB_DECL publish_report count_publish(worker_state& self, version_number version,
+                                                          const changed_tensors* changed,
+                                                          std::chrono::milliseconds timeout) {
+  return self.counted.publish([&] {
+    try {
+      return run_publish(self, version, changed, timeout);
+    } catch (...) {
+      self.data->forget_digests();
+      throw;
+    }
+  });
 }
 
 /// Pre-condition: an operation of this worker is the caller's.
@@ -199,7 +239,11 @@ TENSORHUB_DECL void worker::open(version_number version, std::chrono::millisecon
 }
 
 TENSORHUB_DECL publish_report worker::publish(version_number version, std::chrono::milliseconds timeout) {
-  return state_->counted.publish([&] { return worker_detail::run_publish(*state_, version, timeout); });
+  return worker_detail::count_publish(*state_, version, nullptr, timeout);
+}
+TENSORHUB_DECL publish_report worker::publish(version_number version, const changed_tensors& changed,
+                                              std::chrono::milliseconds timeout) {
+  return worker_detail::count_publish(*state_, version, &changed, timeout);
 }
 
 TENSORHUB_DECL unpublish_report worker::unpublish(std::chrono::milliseconds timeout) {

@@ -1,0 +1,172 @@
+// A publish that is told what has changed: what it digests again, what readers get, and what they refuse.
+
+#include <doctest/doctest.h>
+
+#include <cstring>
+#include <tensorhub/policy/integrity/blake3_128.hpp>
+#include <tensorhub/server.hpp>
+
+#include "hub.hpp"
+
+using namespace system_tests;
+using tensorhub::changed;
+using blake3_hub = tensorhub::hub<tensorhub::transports::tcp, tensorhub::blake3_128>;
+using both_doors = member<worker_of_both_doors>;
+
+namespace {
+
+/// Chunks of the weights: 3 of "mapped", 2 of "plain", and one with the small tensors "bias" and "norm".
+constexpr std::uint64_t all_chunks = 6;
+
+bool are_equal(const weights& a, const weights& b) {
+  return std::memcmp(a.mapped.data(), b.mapped.data(), a.words() * sizeof(std::uint64_t)) == 0 &&
+         a.plain == b.plain && a.bias == b.bias && a.norm == b.norm;
+}
+
+/// `publish` of what has changed, and the chunks that were digested.
+template <typename Worker>
+std::uint64_t digested(Worker& worker, std::uint64_t version, std::vector<std::string> names) {
+  worker.publish(version, changed(std::move(names)));
+  return worker.statistics().digested_chunks;
+}
+
+/// What a new reader gets of the version.
+template <typename Hub>
+bool arrives(const std::string& server, std::uint64_t version, const weights& expected) {
+  member<typename Hub::subscriber> reader{who(server, "reader-" + std::to_string(version))};
+  reader.worker.update(exactly(version), 20s);
+  return are_equal(reader.memory, expected);
+}
+
+/// A new reader refuses the bytes of the only source.
+template <typename Hub>
+bool is_refused(const std::string& server, std::uint64_t version) {
+  member<typename Hub::subscriber> reader{who(server, "reader-" + std::to_string(version))};
+  const errc code = code_of([&] { reader.worker.update(exactly(version), 3s); });
+  return code != errc::ok && reader.worker.statistics().chunks_refused() > 0;
+}
+
+}  // namespace
+
+TEST_CASE_TEMPLATE("changed: only the chunks of named tensors are digested again", Hub, hub, blake3_hub) {
+  typename Hub::reference_server server;
+  member<typename Hub::publisher> source{who(server.address(), "trainer-0")};
+  member<typename Hub::subscriber> rollout{who(server.address(), "rollout-0")};
+  weights& now = source.memory;
+  now.fill(1);
+  CHECK(digested(source.worker, 1, {"norm"}) == all_chunks);  // nothing is known yet
+  rollout.worker.update(exactly(1), 20s);
+  source.worker.unpublish(20s);
+
+  now.mapped_word(7) += 1;
+  CHECK(digested(source.worker, 2, {"mapped"}) == 3);
+  rollout.worker.update(exactly(2), 20s);
+  CHECK(are_equal(rollout.memory, now));
+  source.worker.unpublish(20s);
+
+  now.plain.back() += 1;
+  now.norm[2] = static_cast<std::uint8_t>(now.norm[2] + 1);
+  CHECK(digested(source.worker, 3, {"norm", "plain", "norm", "nothing", "bias"}) == 3);
+  CHECK(arrives<Hub>(server.address(), 3, now));
+  source.worker.unpublish(20s);
+
+  CHECK(digested(source.worker, 4, {}) == 0);
+  rollout.worker.update(exactly(4), 20s);
+  CHECK(are_equal(rollout.memory, now));
+  source.worker.unpublish(20s);
+
+  source.worker.publish(5);
+  CHECK(source.worker.statistics().digested_chunks == all_chunks);
+}
+
+TEST_CASE_TEMPLATE("changed: readers refuse a tensor that was left out", Hub, hub, blake3_hub) {
+  typename Hub::reference_server server;
+  member<typename Hub::publisher> source{who(server.address(), "trainer-0")};
+  source.memory.fill(1);
+  source.worker.publish(1);
+  source.worker.unpublish(20s);
+  SUBCASE("a large one") {
+    source.memory.mapped_word(7) += 1;
+  }
+  SUBCASE("a small one") {
+    source.memory.bias[3] ^= 1;
+  }
+  CHECK(digested(source.worker, 2, {"plain"}) == 2);
+  CHECK(is_refused<Hub>(server.address(), 2));
+  source.worker.unpublish(20s);
+  CHECK(digested(source.worker, 3, {"mapped", "bias"}) == 4);
+  CHECK(arrives<Hub>(server.address(), 3, source.memory));
+}
+
+TEST_CASE("changed: a name that was not added is refused, and after a publish that failed all is digested") {
+  hub::reference_server server;
+  trainer source{who(server.address(), "trainer-0")};
+  source.memory.fill(1);
+  std::string sentence;
+  CHECK(code_of(
+            [&] {
+              source.worker.publish(1, changed({"bias", "nobody"}));
+            },
+            &sentence) == errc::invalid_argument);
+  CHECK(contains(sentence, "tensor 'nobody' is said to have changed, and was not added"));
+  CHECK(contains(sentence, "trainer-0"));
+  CHECK(source.worker.held_version() == tensorhub::version_number{});
+  CHECK(digested(source.worker, 1, {}) == all_chunks);
+  CHECK(code_of([&] { source.worker.publish(2, changed({})); }) == errc::busy);
+  source.worker.unpublish(20s);
+  source.memory.bias[3] ^= 1;
+  CHECK(digested(source.worker, 2, {}) == all_chunks);
+  CHECK(arrives<hub>(server.address(), 2, source.memory));
+}
+
+TEST_CASE("changed: after an update into the memory all is digested") {
+  hub::reference_server server;
+  trainer source{who(server.address(), "trainer-0")};
+  both_doors other{who(server.address(), "trainer-1")};
+  other.memory.fill(1);
+  other.worker.publish(1);
+  other.worker.unpublish(20s);
+  source.memory.fill(2);
+  source.worker.publish(2);
+  other.worker.update(exactly(2), 20s);
+  other.worker.unpublish(20s);
+  source.worker.unpublish(20s);
+  CHECK(digested(other.worker, 3, {}) == all_chunks);
+  CHECK(arrives<hub>(server.address(), 3, source.memory));
+}
+
+TEST_CASE("changed: after a copy of a neighbour's bytes all is digested") {
+  hub::reference_server server;
+  trainer source{who(server.address(), "trainer-0")};
+  both_doors near{who(server.address(), "trainer-1")};
+  both_doors other{who(server.address(), "trainer-2")};
+  other.memory.fill(1);
+  other.worker.publish(1);
+  other.worker.unpublish(20s);
+  source.memory.fill(2);
+  source.worker.publish(2);
+  near.worker.update(exactly(2), 20s);
+  source.worker.unpublish(20s);
+  other.worker.update_from(near.worker, 20s);
+  other.worker.unpublish(20s);
+  near.worker.unpublish(20s);
+  CHECK(digested(other.worker, 3, {}) == all_chunks);
+  CHECK(arrives<hub>(server.address(), 3, source.memory));
+}
+
+TEST_CASE("changed: after an open version all is digested, and what it sealed counts") {
+  hub::reference_server server;
+  both_doors source{who(server.address(), "trainer-0")};
+  source.memory.fill(1);
+  source.worker.publish(1);
+  source.worker.unpublish(20s);
+  source.worker.open(2, 20s);
+  source.memory.fill(2);
+  for (std::size_t i = 0; i < source.worker.data().tensors().size(); ++i) source.worker.data().pack_one(i);
+  source.worker.data().seal({0, all_chunks});
+  source.worker.publish(2);
+  CHECK(source.worker.statistics().digested_chunks == all_chunks);
+  source.worker.unpublish(20s);
+  CHECK(digested(source.worker, 3, {}) == all_chunks);
+  CHECK(arrives<hub>(server.address(), 3, source.memory));
+}
