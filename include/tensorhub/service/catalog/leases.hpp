@@ -315,6 +315,16 @@ class leases {
     return false;
   }
 
+  /// A push about sources of an update whose end the reader has reported since: it would only be told to give
+  /// back what it has given back.
+  [[nodiscard]] bool is_moot(const outgoing& message) const {
+    const auto* push = get_if<messages::reassign_push>(&message.message.body);
+    if (push == nullptr) return false;
+    const worker_state* reader = core_.find(message.to);
+    const bool reads_on = reader != nullptr && reader->as_reader.operation == push->source.operation;
+    return !reads_on && !core_.leases.contains(push->source.lease) && !core_.leases.contains(push->old_lease);
+  }
+
   [[nodiscard]] source_limits limits() const noexcept { return choosing_.limits(); }
 
   /// Counts the sources of the reader's running update, without those that the reader must release.

@@ -133,7 +133,9 @@ TENSORHUB_DECL void catalog::unreachable(time_point now, incarnation worker) {
 }
 
 TENSORHUB_DECL std::vector<outgoing> catalog::take_output() {
-  return std::exchange(core().output, {});
+  auto output = std::exchange(core().output, {});
+  std::erase_if(output, [this](const outgoing& each) { return parts_->leases.is_moot(each); });
+  return output;
 }
 TENSORHUB_DECL std::vector<log_line> catalog::take_log() {
   return std::exchange(core().log_lines, {});
