@@ -52,6 +52,7 @@ class client {
 
   [[nodiscard]] zmq::socket_t& socket() { return socket_; }
   [[nodiscard]] std::uint64_t updates() const { return updates_; }
+  [[nodiscard]] std::uint64_t received() const { return received_; }
   [[nodiscard]] bool joined() const { return joined_; }
 
   void join(bool with_layout) {
@@ -76,6 +77,7 @@ class client {
     if (!socket_.recv(frame, zmq::recv_flags::dontwait)) return false;
     const auto decoded = decoder_.decode({static_cast<const std::byte*>(frame.data()), frame.size()});
     if (!decoded.ok()) throw std::runtime_error("bad frame from the server");
+    ++received_;
     const messages::message& body = decoded.message.body;
     if (const auto* joined = get_if<messages::join_reply>(&body)) {
       if (!joined->result.ok()) throw std::runtime_error("not joined: " + joined->result.sentence);
@@ -127,6 +129,7 @@ class client {
   std::uint64_t sequence_ = 0;
   std::uint64_t operation_ = 0;
   std::uint64_t updates_ = 0;
+  std::uint64_t received_ = 0;  ///< frames
   bool joined_ = false;
   bool published_ = false;
   bool expects_finish_ = false;
@@ -211,8 +214,9 @@ class crowd {
   }
 
   /// Every worker updates again and again for so long: updates per second.
-  double run(double seconds) {
+  bench::figures run(double seconds) {
     const std::uint64_t before = updates();
+    const std::uint64_t received_before = received();
     const double started = bench::now_seconds();
     for (auto& each : clients_) {
       each->pause(false);
@@ -227,13 +231,20 @@ class crowd {
       }
       return now > started + seconds;
     });
-    const double rate = static_cast<double>(updates() - before) / (bench::now_seconds() - started);
+    const auto made = static_cast<double>(updates() - before);
+    const double rate = made / (bench::now_seconds() - started);
+    const double frames = static_cast<double>(received() - received_before) / made;
     for (auto& each : clients_) each->pause(true);
     work_until([&] { return std::ranges::none_of(clients_, [](const auto& each) { return each->busy(); }); });
-    return rate;
+    return {{"updates/s", rate}, {"messages/update", frames}};
   }
 
  private:
+  [[nodiscard]] std::uint64_t received() const {
+    std::uint64_t sum = 0;
+    for (const auto& each : clients_) sum += each->received();
+    return sum;
+  }
   [[nodiscard]] std::uint64_t updates() const {
     std::uint64_t sum = 0;
     for (const auto& each : clients_) sum += each->updates();
@@ -340,14 +351,14 @@ int main(int argc, char** argv) {
     crowds.push_back(std::make_unique<crowd>(servers[i]->line().hear(), workers, security));
     rivals.add(what.name + std::to_string(workers) + " workers", [&, i, seconds] {
       const double cpu = bench::cpu_of(*servers[i]);
-      const double rate = crowds[i]->run(seconds);
-      return bench::figures{
-          {"updates/s", rate},
-          {"server cpu us/update", (bench::cpu_of(*servers[i]) - cpu) / (rate * seconds) * 1e6}};
+      bench::figures seen = crowds[i]->run(seconds);
+      seen["server cpu us/update"] =
+          (bench::cpu_of(*servers[i]) - cpu) / (seen.at("updates/s") * seconds) * 1e6;
+      return seen;
     });
   }
   rivals.run(given.smoke ? 1 : 7);
-  rivals.print({"updates/s", "server cpu us/update"});
+  rivals.print({"updates/s", "server cpu us/update", "messages/update"});
   for (const std::size_t workers : sizes) {
     const std::string suffix = std::to_string(workers) + " workers";
     // Not of the rates: there the one client thread, which both have, hides what the server costs.

@@ -57,7 +57,7 @@ class driver {
                std::uint64_t acknowledged = 0, std::vector<request_sequence> open = {}) {
     const auto client = clients.find(worker);
     core.receive(now, {worker.value, {sequence}, {acknowledged}, std::move(body), std::move(open)},
-                 client == clients.end() ? client_identity{} : client->second);
+                 client == clients.end() ? client_identity{} : client->second, is_batch_);
     collect();
   }
   /// What is sent by `work` is answered together.

@@ -251,7 +251,7 @@ class catalog_server::loop {
       tally_.unread.fetch_add(1, std::memory_order_relaxed);
       return;
     }
-    catalog_.receive(now, decoded.message, known->client);
+    catalog_.receive(now, decoded.message, known->client, true);
     if (is_charged) flush();  // before the next question is asked, and its answer made
   }
   [[nodiscard]] static bool may_have_a_large_answer(const messages::message& body) noexcept {

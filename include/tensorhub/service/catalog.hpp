@@ -53,8 +53,10 @@ class catalog {
 
   /// Handles any message of any worker; never throws because of its contents.
   /// `from`: whose connection it came by (default: a server without security, where everybody may say
-  /// everything).
-  void receive(time_point now, const messages::envelope& envelope, const client_identity& from = {});
+  /// everything). `more`: others may follow before the output is taken; readers are given further sources of
+  /// what has arrived only then, as many will have reported the end of their updates.
+  void receive(time_point now, const messages::envelope& envelope, const client_identity& from = {},
+               bool more = false);
 
   /// Runs the timers: deadlines of waiting requests, silent workers, repeated cut-offs. Call at or after
   /// `next_deadline()`. `behind`: messages wait to be received, so nobody is declared dead for being silent.

@@ -46,6 +46,14 @@ struct outgoing {
 
 namespace catalog_detail {
 
+/// Workers that have become readable for one shard of one version: so many.
+struct fresh_sources {
+  model_state* model = nullptr;
+  version_number version{};
+  std::uint32_t shard = 0;
+  std::size_t count = 0;
+};
+
 struct core {
   catalog_options options{};
   server_epoch epoch{};
@@ -64,6 +72,9 @@ struct core {
   std::set<incarnation> suspects{};       ///< workers that are not `heard`
   std::set<incarnation> lingered{};       ///< readers that were left at the deadline of a drain, once
   std::vector<std::pair<incarnation, verdict>> condemned{};  ///< found out during this event
+
+  bool is_batch = false;               ///< more events follow before the output is taken
+  std::vector<fresh_sources> fresh{};  ///< which hungry readers are given then
 
   std::string refused{};  ///< the last transition that was not made
 
@@ -100,6 +111,17 @@ struct core {
   void mark_credits(model_state& model) { list(model).credits = true; }
   void mark_source(model_state& model, version_number version, std::uint32_t shard) {
     list(model).sources.emplace(version, shard);
+  }
+  /// Pre-condition: `is_batch`.
+  void put_off(model_state& model, version_number version, std::uint32_t shard) {
+    const auto same = [&](const fresh_sources& each) {
+      return each.model == &model && each.version == version && each.shard == shard;
+    };
+    const auto found = std::ranges::find_if(fresh, same);
+    if (found == fresh.end())
+      fresh.push_back({&model, version, shard, 1});
+    else
+      ++found->count;
   }
   unsettled_state& list(model_state& model) {
     if (!std::exchange(model.unsettled.is_listed, true)) unsettled.push_back(&model);

@@ -94,12 +94,12 @@ class leases {
       grow(operation, reader, excluded, &told);
   }
 
-  /// A new source has become readable: tries again to give more sources to a few hungry readers.
-  void feed(model_state& model, version_number version, std::uint32_t shard) {
+  /// So many new sources have become readable: tries again to give more sources to a few hungry readers each.
+  void feed(model_state& model, version_number version, std::uint32_t shard, std::size_t sources) {
     const auto record = model.versions.find(version);
     if (record == model.versions.end()) return;
     auto& hungry = record->second.hungry[shard];
-    for (std::size_t i = std::min<std::size_t>(hungry.size(), fed_at_once); i > 0; --i) {
+    for (std::size_t i = std::min<std::size_t>(hungry.size(), fed_at_once * sources); i > 0; --i) {
       worker_state* reader = core_.find(hungry.front());
       hungry.pop_front();
       if (reader == nullptr) continue;

@@ -312,7 +312,12 @@ class updates {
         for (operation_state* operation : std::vector{replica->second->open}) retry_if_waiting(*operation);
       }
     }
-    for (const auto& [version, shard] : changed.sources) leases_.feed(model, version, shard);
+    for (const auto& [version, shard] : changed.sources) {
+      if (core_.is_batch)
+        core_.put_off(model, version, shard);
+      else
+        leases_.feed(model, version, shard, 1);
+    }
     if (changed.credits || !changed.sources.empty()) serve_starved(model);
   }
 
