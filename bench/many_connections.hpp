@@ -3,8 +3,8 @@
 /// One reference server with so many workers, each with a TCP connection of its own, on one machine.
 ///
 /// The workers are one ROUTER socket in another process, which connects as often as there are workers: a
-/// DEALER for each would need twice as many descriptors. They join at once; the trainer publishes; each worker
-/// that is told updates and reports the end at once. No weights move.
+/// DEALER for each would need twice as many descriptors. They join at once; the trainer publishes; each
+/// worker that is told updates and reports the end at once. No weights move.
 
 #include <sys/resource.h>
 #include <unistd.h>

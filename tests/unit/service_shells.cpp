@@ -637,7 +637,7 @@ TEST_CASE("server shell: what has come is answered together, and each worker's a
   std::uint64_t in_a_row = 0;
   reference_server_options options;
   options.catalog.recovery_grace = 0ms;  // an order about an unknown model is answered at once
-  options.may_serve = [&] {  // before each message that is received, and before each that is sent
+  options.may_serve = [&] {              // before each message that is received, and before each that is sent
     const auto* const server = present.load();
     const std::uint64_t received = server == nullptr ? 0 : server->statistics().messages;
     in_a_row = received == std::exchange(seen, received) ? 0 : in_a_row + 1;

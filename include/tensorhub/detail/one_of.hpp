@@ -7,10 +7,9 @@
 /// `visit` are found by argument-dependent lookup.
 ///
 /// The alternatives are distinct, default-constructible, copyable, and do not throw when they are moved. One
-/// of more than `one_of_inside_bytes` lies on the heap, so that the others are cheap to move and to keep in
-/// lists.
-/// A value that was moved from may be assigned to and destroyed, and must not be read: what lay on the heap is
-/// gone from it.
+/// of more than `one_of_inside_bytes` lies on the heap, so that the others are cheap to move and to keep.
+/// A value that was moved from may be assigned to and destroyed, and must not be read: what lay on the heap
+/// is gone from it.
 ///
 /// Thread safety: a value, no shared state.
 

@@ -403,11 +403,12 @@ class catalog_server::loop {
 
   void flush() {
     for (auto output = catalog_.take_output(); !output.empty(); output = catalog_.take_output()) {
-      order_.clear();
-      for (outgoing& message : output) order_.push_back(&message);
+      std::vector<outgoing*> order;
+      order.reserve(output.size());
+      for (outgoing& message : output) order.push_back(&message);
       // ZeroMQ writes what waits for a connection with one call of the kernel.
-      std::ranges::stable_sort(order_, {}, &outgoing::to);
-      for (outgoing* const each : order_) {
+      std::ranges::stable_sort(order, {}, &outgoing::to);
+      for (outgoing* const each : order) {
         outgoing& message = *each;
         const auto to = routes_.find(message.to);
         if (to == routes_.end() || to->second.connection.empty()) continue;
@@ -479,7 +480,6 @@ class catalog_server::loop {
   detail::log_limiter news_{20'000, 20};  ///< who joins and leaves: a fleet may do so at once
   encoder encoder_;
   decoder decoder_;
-  std::vector<outgoing*> order_;  ///< scratch memory of `flush`
   std::unordered_map<incarnation, route> routes_;
   std::unordered_map<std::string, std::unordered_set<incarnation>>
       speakers_;  ///< of each connection; never empty

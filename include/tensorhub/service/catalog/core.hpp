@@ -54,6 +54,12 @@ struct fresh_sources {
   std::size_t count = 0;
 };
 
+/// Events whose output is taken together.
+struct batch_state {
+  bool runs = false;                   ///< more events follow before that
+  std::vector<fresh_sources> fresh{};  ///< which hungry readers are given then
+};
+
 struct core {
   catalog_options options{};
   server_epoch epoch{};
@@ -73,8 +79,7 @@ struct core {
   std::set<incarnation> lingered{};       ///< readers that were left at the deadline of a drain, once
   std::vector<std::pair<incarnation, verdict>> condemned{};  ///< found out during this event
 
-  bool is_batch = false;               ///< more events follow before the output is taken
-  std::vector<fresh_sources> fresh{};  ///< which hungry readers are given then
+  batch_state batch{};
 
   std::string refused{};  ///< the last transition that was not made
 
@@ -112,14 +117,14 @@ struct core {
   void mark_source(model_state& model, version_number version, std::uint32_t shard) {
     list(model).sources.emplace(version, shard);
   }
-  /// Pre-condition: `is_batch`.
+  /// Pre-condition: a batch runs.
   void put_off(model_state& model, version_number version, std::uint32_t shard) {
     const auto same = [&](const fresh_sources& each) {
       return each.model == &model && each.version == version && each.shard == shard;
     };
-    const auto found = std::ranges::find_if(fresh, same);
-    if (found == fresh.end())
-      fresh.push_back({&model, version, shard, 1});
+    const auto found = std::ranges::find_if(batch.fresh, same);
+    if (found == batch.fresh.end())
+      batch.fresh.push_back({&model, version, shard, 1});
     else
       ++found->count;
   }

@@ -313,7 +313,7 @@ class updates {
       }
     }
     for (const auto& [version, shard] : changed.sources) {
-      if (core_.is_batch)
+      if (core_.batch.runs)
         core_.put_off(model, version, shard);
       else
         leases_.feed(model, version, shard, 1);

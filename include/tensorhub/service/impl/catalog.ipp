@@ -94,7 +94,7 @@ TENSORHUB_DECL const catalog_detail::core& catalog::core() const noexcept {
 TENSORHUB_DECL void catalog::receive(time_point now, const messages::envelope& envelope,
                                      const client_identity& from, bool more) {
   core().begin(now);
-  core().is_batch = more;
+  core().batch.runs = more;
   if (envelope.sender != 0 &&
       parts_->authority.allows(from.may(), envelope, core().find(incarnation{envelope.sender})))
     handle(envelope, from);
@@ -134,8 +134,8 @@ TENSORHUB_DECL void catalog::unreachable(time_point now, incarnation worker) {
 }
 
 TENSORHUB_DECL std::vector<outgoing> catalog::take_output() {
-  core().is_batch = false;
-  for (const auto& [model, version, shard, count] : std::exchange(core().fresh, {}))
+  core().batch.runs = false;
+  for (const auto& [model, version, shard, count] : std::exchange(core().batch.fresh, {}))
     parts_->leases.feed(*model, version, shard, count);
   settle();
   auto output = std::exchange(core().output, {});
