@@ -3,20 +3,26 @@
 // One update is three exchanges: update (answered with a source), finish, unpublish. The same client process
 // drives both; the bare server answers each request with an answer of the same type and size that was made
 // before, so the difference is the catalog and the codec.
+//
+// With --connections N: so many connections at once, and no rival (many_connections.hpp).
 
 #include <sys/epoll.h>
 
 #include <array>
+#include <cstdlib>
 #include <cstring>
 #include <optional>
 #include <sstream>
+#include <string_view>
 #include <tensorhub/server.hpp>
 #include <tensorhub/service/codec.hpp>
 #include <tensorhub/types/incarnation_proof.hpp>
 #include <tensorhub/types/layout.hpp>
 #include <zmq.hpp>
 
+#include "control_messages.hpp"
 #include "harness.hpp"
+#include "many_connections.hpp"
 #include "support/child_process.hpp"
 #include "tensorhub/detail/unique_fd.hpp"
 
@@ -24,11 +30,6 @@ namespace {
 
 namespace messages = tensorhub::messages;
 using tensorhub::incarnation;
-
-/// The layout that all workers of the benchmark have.
-std::vector<tensorhub::tensor_spec> tensors() {
-  return {{"w", tensorhub::dtype::f32, {1024, 1024}}, {"b", tensorhub::dtype::f32, {1024}}};
-}
 
 /// One worker: a DEALER socket and where it is in its update.
 class client {
@@ -51,26 +52,15 @@ class client {
 
   [[nodiscard]] zmq::socket_t& socket() { return socket_; }
   [[nodiscard]] std::uint64_t updates() const { return updates_; }
+  [[nodiscard]] std::uint64_t received() const { return received_; }
   [[nodiscard]] bool joined() const { return joined_; }
 
   void join(bool with_layout) {
-    messages::join_request join;
-    join.model = "model";
-    join.replica = "replica-" + std::to_string(id_);
-    join.place.host = "host-" + std::to_string(id_ % 16);
-    join.spot = true;
-    join.transport = "tcp";
-    join.consistency = tensorhub::group_consistent::name;
-    join.integrity = "xxh3_128";
-    join.address.text = "tcp://127.0.0.1:" + std::to_string(10'000 + id_);
-    join.layout_digest = shape_->digest();
-    join.chunk_bytes = shape_->chunk_bytes();
-    join.chunk_count = shape_->chunk_count();
+    messages::join_request join = bench::join_of(id_, *shape_, with_layout);
     join.proof = self_.proof;
-    if (with_layout) join.tensors = tensors();
     send(std::move(join));
   }
-  void publish() { send(messages::publish_request{{1}, reference(1)}); }
+  void publish() { send(messages::publish_request{{1}, bench::held_by(1, 0)}); }
   void update() {
     ++operation_;
     busy_ = true;
@@ -87,6 +77,7 @@ class client {
     if (!socket_.recv(frame, zmq::recv_flags::dontwait)) return false;
     const auto decoded = decoder_.decode({static_cast<const std::byte*>(frame.data()), frame.size()});
     if (!decoded.ok()) throw std::runtime_error("bad frame from the server");
+    ++received_;
     const messages::message& body = decoded.message.body;
     if (const auto* joined = get_if<messages::join_reply>(&body)) {
       if (!joined->result.ok()) throw std::runtime_error("not joined: " + joined->result.sentence);
@@ -97,7 +88,7 @@ class client {
       messages::finish_request finish;
       finish.operation = {operation_};
       finish.version = source->version;
-      finish.held = reference(source->version.value);
+      finish.held = bench::held_by(source->version.value, operation_);
       finish.lease = source->sources.front().lease;
       expects_finish_ = true;
       send(std::move(finish));
@@ -118,15 +109,6 @@ class client {
   void pause(bool paused) { paused_ = paused; }
 
  private:
-  messages::reference reference(std::uint64_t version) const {
-    messages::reference held;
-    held.version = {version};
-    held.epoch = operation_;
-    held.root = {7, 7};
-    held.control = {0, 4096, {}};
-    held.control.key.used_bytes = 24;
-    return held;
-  }
   void send(messages::message body) {
     // Everything before this request has been answered: a worker of this benchmark has one at a time.
     const tensorhub::request_sequence before{sequence_};
@@ -147,6 +129,7 @@ class client {
   std::uint64_t sequence_ = 0;
   std::uint64_t operation_ = 0;
   std::uint64_t updates_ = 0;
+  std::uint64_t received_ = 0;  ///< frames
   bool joined_ = false;
   bool published_ = false;
   bool expects_finish_ = false;
@@ -211,7 +194,7 @@ class crowd {
  public:
   crowd(const std::string& address, std::size_t workers,
         const std::optional<tensorhub::client_security>& security)
-      : shape_{tensors()} {
+      : shape_{bench::tensors_of_all()} {
     context_.set(zmq::ctxopt::max_sockets, 4096);
     for (std::size_t i = 0; i <= workers; ++i) {  // number 0 publishes
       clients_.push_back(std::make_unique<client>(context_, address, i + 1, shape_, security));
@@ -231,8 +214,9 @@ class crowd {
   }
 
   /// Every worker updates again and again for so long: updates per second.
-  double run(double seconds) {
+  bench::figures run(double seconds) {
     const std::uint64_t before = updates();
+    const std::uint64_t received_before = received();
     const double started = bench::now_seconds();
     for (auto& each : clients_) {
       each->pause(false);
@@ -247,13 +231,20 @@ class crowd {
       }
       return now > started + seconds;
     });
-    const double rate = static_cast<double>(updates() - before) / (bench::now_seconds() - started);
+    const auto made = static_cast<double>(updates() - before);
+    const double rate = made / (bench::now_seconds() - started);
+    const double frames = static_cast<double>(received() - received_before) / made;
     for (auto& each : clients_) each->pause(true);
     work_until([&] { return std::ranges::none_of(clients_, [](const auto& each) { return each->busy(); }); });
-    return rate;
+    return {{"updates/s", rate}, {"messages/update", frames}};
   }
 
  private:
+  [[nodiscard]] std::uint64_t received() const {
+    std::uint64_t sum = 0;
+    for (const auto& each : clients_) sum += each->received();
+    return sum;
+  }
   [[nodiscard]] std::uint64_t updates() const {
     std::uint64_t sum = 0;
     for (const auto& each : clients_) sum += each->updates();
@@ -316,10 +307,19 @@ std::unique_ptr<processes::child_process> start(server_kind kind, const key_ring
   });
 }
 
+/// The word after `--connections` as a number; zero: there is none.
+std::size_t wanted_connections(int argc, char** argv) {
+  for (int i = 1; i + 1 < argc; ++i)
+    if (std::string_view{argv[i]} == "--connections") return std::strtoul(argv[i + 1], nullptr, 10);
+  return 0;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   const bench::arguments given = bench::parse(argc, argv);
+  if (const std::size_t connections = wanted_connections(argc, argv); connections > 0)
+    return bench::measure_connections(given, connections);
   const double seconds = given.smoke ? 0.1 : 1.0;
   const std::vector<std::size_t> sizes =
       given.smoke ? std::vector<std::size_t>{10} : std::vector<std::size_t>{100, 1000};
@@ -351,14 +351,14 @@ int main(int argc, char** argv) {
     crowds.push_back(std::make_unique<crowd>(servers[i]->line().hear(), workers, security));
     rivals.add(what.name + std::to_string(workers) + " workers", [&, i, seconds] {
       const double cpu = bench::cpu_of(*servers[i]);
-      const double rate = crowds[i]->run(seconds);
-      return bench::figures{
-          {"updates/s", rate},
-          {"server cpu us/update", (bench::cpu_of(*servers[i]) - cpu) / (rate * seconds) * 1e6}};
+      bench::figures seen = crowds[i]->run(seconds);
+      seen["server cpu us/update"] =
+          (bench::cpu_of(*servers[i]) - cpu) / (seen.at("updates/s") * seconds) * 1e6;
+      return seen;
     });
   }
   rivals.run(given.smoke ? 1 : 7);
-  rivals.print({"updates/s", "server cpu us/update"});
+  rivals.print({"updates/s", "server cpu us/update", "messages/update"});
   for (const std::size_t workers : sizes) {
     const std::string suffix = std::to_string(workers) + " workers";
     // Not of the rates: there the one client thread, which both have, hides what the server costs.

@@ -57,7 +57,15 @@ class driver {
                std::uint64_t acknowledged = 0, std::vector<request_sequence> open = {}) {
     const auto client = clients.find(worker);
     core.receive(now, {worker.value, {sequence}, {acknowledged}, std::move(body), std::move(open)},
-                 client == clients.end() ? client_identity{} : client->second);
+                 client == clients.end() ? client_identity{} : client->second, is_batch_);
+    collect();
+  }
+  /// What is sent by `work` is answered together.
+  template <typename Work>
+  void together(Work&& work) {
+    is_batch_ = true;
+    work();
+    is_batch_ = false;
     collect();
   }
   void pass(std::chrono::milliseconds time) {
@@ -285,11 +293,14 @@ class driver {
 
  private:
   void collect() {
+    if (is_batch_) return;
     for (outgoing& out : core.take_output()) inboxes_[out.to].push_back(std::move(out.message));
     if (core.worker_count() < fleet_size) check_rules();
   }
 
   static constexpr std::size_t fleet_size = 64;
+
+  bool is_batch_ = false;
 
   std::map<incarnation, std::uint64_t> sequences_;
   std::map<incarnation, std::uint64_t> operations_;

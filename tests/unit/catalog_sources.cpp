@@ -2,6 +2,8 @@
 /// The catalog, message by message: readers that are sources, several sources per reader, credits, places
 /// that are taken, seeds of datacenters, and why.
 
+#include <set>
+
 #include "baselines/chain.hpp"
 #include "catalog_driver.hpp"
 #include "support/catalog_of.hpp"
@@ -294,6 +296,60 @@ TEST_CASE("catalog: a drain tells the readers that only trade to go on without i
   CHECK_FALSE(s.server.answer<messages::drained_reply>(s.trainer, drain).has_value());
   s.server.send(s.b, messages::lease_released_request{sources[1].lease});
   CHECK(s.server.answer<messages::drained_reply>(s.trainer, drain).value().moved == 1);
+}
+
+TEST_CASE("catalog: a reader whose source is drained is told in one message which one it reads instead") {
+  scene s{{2, 4}};
+  s.server.finish(s.a, s.server.start_update(s.a));
+  s.server.finish(s.c, s.server.start_update(s.c));
+  const auto sources = s.server.sources_of(s.b, s.server.update(s.b));
+  REQUIRE(sources.size() == 2);
+  s.server.clear();
+  const auto drain = s.server.unpublish(sources[1].source, 1);
+  const auto push = s.server.push<messages::reassign_push>(s.b);
+  REQUIRE(push.has_value());
+  CHECK(push->old_lease == sources[1].lease);
+  CHECK(push->source.source == s.trainer);
+  CHECK_FALSE(s.server.push<messages::reassign_push>(s.b).has_value());
+  CHECK(s.server.leases_on(sources[1].source) == 1);
+  s.server.send(s.b, messages::lease_released_request{sources[1].lease});
+  CHECK(s.server.answer<messages::drained_reply>(sources[1].source, drain).value().moved == 1);
+  CHECK(s.server.leases_on(s.trainer) == 1);
+}
+
+TEST_CASE("catalog: a reader that has ended its update meanwhile is given no sources") {
+  scene s;
+  const auto a = s.server.start_update(s.a);
+  const auto b = s.server.start_update(s.b);
+  const auto c = s.server.start_update(s.c);
+  const std::uint64_t before = s.server.core.statistics().assignments;
+  s.server.together([&] {
+    s.server.finish(s.a, a);
+    s.server.finish(s.b, b);
+  });
+  CHECK_FALSE(s.server.push<messages::reassign_push>(s.b).has_value());
+  const auto first = s.server.push<messages::reassign_push>(s.c);
+  const auto second = s.server.push<messages::reassign_push>(s.c);
+  REQUIRE((first && second));
+  CHECK(std::set{first->source.source, second->source.source} == std::set{s.a, s.b});
+  CHECK(s.server.core.statistics().assignments == before + 2);
+  s.server.finish(s.c, c);
+}
+
+TEST_CASE("catalog: a reader that has ended its update meanwhile is not told that a source is taken back") {
+  scene s;
+  s.server.finish(s.a, s.server.start_update(s.a));
+  const auto sources = s.server.sources_of(s.b, s.server.update(s.b));
+  REQUIRE(sources.size() == 2);
+  REQUIRE(sources[0].source == s.a);
+  s.server.clear();
+  std::uint64_t drain = 0;
+  s.server.together([&] {
+    drain = s.server.unpublish(s.trainer, 1);
+    s.server.finish(s.b, sources[0]);
+  });
+  CHECK_FALSE(s.server.push<messages::reassign_push>(s.b).has_value());
+  CHECK(s.server.answer<messages::drained_reply>(s.trainer, drain).has_value());
 }
 
 TEST_CASE("catalog: a drain of an upstream makes another of the reader's sources its upstream") {

@@ -629,3 +629,44 @@ TEST_CASE("shells: the thread that admits clients goes on when there is no memor
   CHECK(text.to_string() == "hello");
   CHECK(said >= 3);
 }
+
+TEST_CASE("server shell: what has come is answered together, and each worker's answers are in order") {
+  std::atomic<const reference_server<>*> present = nullptr;
+  std::atomic<std::uint64_t> most_at_once = 0;
+  std::uint64_t seen = 0;
+  std::uint64_t in_a_row = 0;
+  reference_server_options options;
+  options.catalog.recovery_grace = 0ms;  // an order about an unknown model is answered at once
+  options.may_serve = [&] {              // before each message that is received, and before each that is sent
+    const auto* const server = present.load();
+    const std::uint64_t received = server == nullptr ? 0 : server->statistics().messages;
+    in_a_row = received == std::exchange(seen, received) ? 0 : in_a_row + 1;
+    if (in_a_row > most_at_once) most_at_once = in_a_row;
+    std::this_thread::sleep_for(1ms);  // meanwhile more come
+    return true;
+  };
+  const reference_server<> server{options};
+  present = &server;
+  raw_worker first{server.address()};
+  raw_worker second{server.address()};
+  std::uint64_t sequence = 0;
+  const auto ask_all = [&] {
+    const std::uint64_t begins = sequence;
+    for (int i = 0; i < 4; ++i) {
+      ++sequence;
+      first.send(request(7, sequence, messages::manage_request{}));
+      second.send(request(8, sequence, messages::manage_request{}));
+    }
+    for (std::uint64_t i = begins + 1; i <= sequence; ++i)
+      for (raw_worker* each : {&first, &second}) CHECK(each->receive().sequence == request_sequence{i});
+    return most_at_once > 2;
+  };
+  CHECK(eventually(ask_all));
+  present = nullptr;
+}
+
+TEST_CASE("server shell: as many connections may arrive at once as the kernel allows") {
+  zmq::context_t context;
+  const zmq::socket_t router = detail::bounded_socket(context, zmq::socket_type::router);
+  CHECK(router.get(zmq::sockopt::backlog) == 4096);
+}

@@ -6,7 +6,10 @@
 /// service. This class has one small table of functions per operation. `get_if`, `holds_alternative` and
 /// `visit` are found by argument-dependent lookup.
 ///
-/// The alternatives are distinct, default-constructible, copyable, and do not throw when they are moved.
+/// The alternatives are distinct, default-constructible, copyable, and do not throw when they are moved. One
+/// of more than `one_of_inside_bytes` lies on the heap, so that the others are cheap to move and to keep.
+/// A value that was moved from may be assigned to and destroyed, and must not be read: what lay on the heap
+/// is gone from it.
 ///
 /// Thread safety: a value, no shared state.
 
@@ -28,8 +31,12 @@ struct type_at<0, First, Others...> {
   using type = First;
 };
 
+inline constexpr std::size_t one_of_inside_bytes = 512;
+
 template <typename... Alternatives>
 class one_of {
+  template <typename T>
+  static constexpr bool is_inside = sizeof(T) <= one_of_inside_bytes;
   using first = typename type_at<0, Alternatives...>::type;
 
  public:
@@ -45,12 +52,12 @@ class one_of {
     return at;
   }();
 
-  /// The first alternative.
-  one_of() : index_{0} { std::construct_at(reinterpret_cast<first*>(storage_)); }
+  /// The first alternative that lies inside.
+  one_of() : index_{static_cast<std::uint16_t>(first_inside)} { make<alternative<first_inside>>(storage_); }
   template <typename T>
   requires(index_of<std::remove_cvref_t<T>> < size) one_of(T&& value)
       : index_{static_cast<std::uint16_t>(index_of<std::remove_cvref_t<T>>)} {
-    std::construct_at(reinterpret_cast<std::remove_cvref_t<T>*>(storage_), std::forward<T>(value));
+    make<std::remove_cvref_t<T>>(storage_, std::forward<T>(value));
   }
   one_of(const one_of& other) : index_{other.index_} { copies[index_](storage_, other.storage_); }
   one_of(one_of&& other) noexcept : index_{other.index_} { moves[index_](storage_, other.storage_); }
@@ -72,18 +79,23 @@ class one_of {
   /// Becomes a default-constructed `T`.
   template <typename T>
   requires(index_of<T> < size) T& emplace() {
-    *this = one_of{T{}};
-    return *reinterpret_cast<T*>(storage_);
+    if constexpr (is_inside<T> && std::is_nothrow_default_constructible_v<T>) {
+      destroys[index_](storage_);
+      index_ = static_cast<std::uint16_t>(index_of<T>);
+      make<T>(storage_);
+    } else {
+      *this = one_of{T{}};
+    }
+    return *at<T>(storage_);
   }
 
   template <typename T>
   requires(index_of<T> < size) friend T* get_if(one_of* value) noexcept {
-    return value != nullptr && value->index_ == index_of<T> ? reinterpret_cast<T*>(value->storage_) : nullptr;
+    return value != nullptr && value->index_ == index_of<T> ? at<T>(value->storage_) : nullptr;
   }
   template <typename T>
   requires(index_of<T> < size) friend const T* get_if(const one_of* value) noexcept {
-    return value != nullptr && value->index_ == index_of<T> ? reinterpret_cast<const T*>(value->storage_)
-                                                            : nullptr;
+    return value != nullptr && value->index_ == index_of<T> ? at<T>(value->storage_) : nullptr;
   }
   template <typename T>
   requires(index_of<T> < size) friend bool holds_alternative(const one_of& value) noexcept {
@@ -95,16 +107,15 @@ class one_of {
     using result = std::invoke_result_t<Visitor&, first&>;
     using call = result (*)(Visitor&, std::byte*);
     static constexpr call calls[] = {
-        [](Visitor& with, std::byte* at) -> result { return with(*reinterpret_cast<Alternatives*>(at)); }...};
+        [](Visitor& with, std::byte* in) -> result { return with(*at<Alternatives>(in)); }...};
     return calls[value.index_](visitor, value.storage_);
   }
   template <typename Visitor>
   friend auto visit(Visitor&& visitor, const one_of& value) {
     using result = std::invoke_result_t<Visitor&, const first&>;
     using call = result (*)(Visitor&, const std::byte*);
-    static constexpr call calls[] = {[](Visitor& with, const std::byte* at) -> result {
-      return with(*reinterpret_cast<const Alternatives*>(at));
-    }...};
+    static constexpr call calls[] = {
+        [](Visitor& with, const std::byte* in) -> result { return with(*at<Alternatives>(in)); }...};
     return calls[value.index_](visitor, value.storage_);
   }
 
@@ -112,22 +123,66 @@ class one_of {
   using copy = void (*)(std::byte*, const std::byte*);
   using move = void (*)(std::byte*, std::byte*) noexcept;
   using destroy = void (*)(std::byte*) noexcept;
-  static constexpr copy copies[] = {[](std::byte* to, const std::byte* from) {
-    std::construct_at(reinterpret_cast<Alternatives*>(to), *reinterpret_cast<const Alternatives*>(from));
-  }...};
-  static constexpr move moves[] = {[](std::byte* to, std::byte* from) noexcept {
-    std::construct_at(reinterpret_cast<Alternatives*>(to), std::move(*reinterpret_cast<Alternatives*>(from)));
-  }...};
-  static constexpr destroy destroys[] = {
-      [](std::byte* at) noexcept { std::destroy_at(reinterpret_cast<Alternatives*>(at)); }...};
+
+  /// Null: it was moved from.
+  template <typename T>
+  [[nodiscard]] static T* at(std::byte* storage) noexcept {
+    if constexpr (is_inside<T>)
+      return reinterpret_cast<T*>(storage);
+    else
+      return *reinterpret_cast<T**>(storage);
+  }
+  template <typename T>
+  [[nodiscard]] static const T* at(const std::byte* storage) noexcept {
+    if constexpr (is_inside<T>)
+      return reinterpret_cast<const T*>(storage);
+    else
+      return *reinterpret_cast<T* const*>(storage);
+  }
+  template <typename T, typename... From>
+  static void make(std::byte* storage, From&&... from) {
+    if constexpr (is_inside<T>)
+      std::construct_at(reinterpret_cast<T*>(storage), std::forward<From>(from)...);
+    else
+      std::construct_at(reinterpret_cast<T**>(storage),
+                        std::make_unique<T>(std::forward<From>(from)...).release());
+  }
+  template <typename T>
+  static void copy_to(std::byte* to, const std::byte* from) {
+    make<T>(to, *at<T>(from));
+  }
+  template <typename T>
+  static void move_to(std::byte* to, std::byte* from) noexcept {
+    if constexpr (is_inside<T>)
+      std::construct_at(reinterpret_cast<T*>(to), std::move(*at<T>(from)));
+    else
+      std::construct_at(reinterpret_cast<T**>(to), std::exchange(*reinterpret_cast<T**>(from), nullptr));
+  }
+  template <typename T>
+  static void destroy_at(std::byte* storage) noexcept {
+    if constexpr (is_inside<T>)
+      std::destroy_at(at<T>(storage));
+    else
+      delete at<T>(storage);
+  }
+  static constexpr copy copies[] = {copy_to<Alternatives>...};
+  static constexpr move moves[] = {move_to<Alternatives>...};
+  static constexpr destroy destroys[] = {destroy_at<Alternatives>...};
 
   static constexpr std::size_t largest = [] {
     std::size_t bytes = 0;
-    for (const std::size_t each : {sizeof(Alternatives)...}) bytes = each > bytes ? each : bytes;
+    for (const std::size_t each : {(is_inside<Alternatives> ? sizeof(Alternatives) : sizeof(void*))...})
+      bytes = each > bytes ? each : bytes;
     return bytes;
   }();
+  static constexpr std::size_t first_inside = [] {
+    constexpr bool inside[] = {is_inside<Alternatives>...};
+    std::size_t found = 0;
+    while (found < size && !inside[found]) ++found;
+    return found < size ? found : 0;
+  }();
 
-  alignas(Alternatives...) std::byte storage_[largest];
+  alignas(Alternatives...) alignas(void*) std::byte storage_[largest];
   std::uint16_t index_ = 0;
 };
 

@@ -18,6 +18,7 @@
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
+#include <vector>
 
 #include "tensorhub/detail/exception_text.hpp"
 #include "tensorhub/detail/random_id.hpp"
@@ -195,7 +196,8 @@ class catalog_server::loop {
     return now - drained_ <= options_.catalog.worker_timeout;
   }
 
-  /// True: there may be more.
+  /// Hands what has come to the catalog, message by message; `step` sends the answers together. True: there
+  /// may be more.
   bool receive_some() {
     constexpr int batch = 64;  // bounded, so that a flood does not starve the timers
     for (int taken = 0; taken < batch; ++taken) {
@@ -218,7 +220,6 @@ class catalog_server::loop {
         return false;
       }
       if (may_serve()) accept();
-      flush();
     }
     return true;
   }
@@ -245,11 +246,13 @@ class catalog_server::loop {
     const route* const known = remember(incarnation{decoded.message.sender}, from, joins);
     if (known == nullptr) return;
     const time_point now = clock_.now();
-    if (may_have_a_large_answer(decoded.message.body) && !budget_.may_ask(from, now)) {
+    const bool is_charged = may_have_a_large_answer(decoded.message.body);
+    if (is_charged && !budget_.may_ask(from, now)) {
       tally_.unread.fetch_add(1, std::memory_order_relaxed);
       return;
     }
-    catalog_.receive(now, decoded.message, known->client);
+    catalog_.receive(now, decoded.message, known->client, true);
+    if (is_charged) flush();  // before the next question is asked, and its answer made
   }
   [[nodiscard]] static bool may_have_a_large_answer(const messages::message& body) noexcept {
     return get_if<messages::describe_request>(&body) != nullptr ||
@@ -400,7 +403,13 @@ class catalog_server::loop {
 
   void flush() {
     for (auto output = catalog_.take_output(); !output.empty(); output = catalog_.take_output()) {
-      for (outgoing& message : output) {
+      std::vector<outgoing*> order;
+      order.reserve(output.size());
+      for (outgoing& message : output) order.push_back(&message);
+      // ZeroMQ writes what waits for a connection with one call of the kernel.
+      std::ranges::stable_sort(order, {}, &outgoing::to);
+      for (outgoing* const each : order) {
+        outgoing& message = *each;
         const auto to = routes_.find(message.to);
         if (to == routes_.end() || to->second.connection.empty()) continue;
         message.message.recipient = message.to.value;

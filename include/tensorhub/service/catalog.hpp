@@ -53,8 +53,10 @@ class catalog {
 
   /// Handles any message of any worker; never throws because of its contents.
   /// `from`: whose connection it came by (default: a server without security, where everybody may say
-  /// everything).
-  void receive(time_point now, const messages::envelope& envelope, const client_identity& from = {});
+  /// everything). `more`: others may follow before the output is taken; readers are given further sources of
+  /// what has arrived only then, as many will have reported the end of their updates.
+  void receive(time_point now, const messages::envelope& envelope, const client_identity& from = {},
+               bool more = false);
 
   /// Runs the timers: deadlines of waiting requests, silent workers, repeated cut-offs. Call at or after
   /// `next_deadline()`. `behind`: messages wait to be received, so nobody is declared dead for being silent.
@@ -64,6 +66,8 @@ class catalog {
   /// Reports that the shell could not send to this worker: its connection is gone, at least for the moment.
   void unreachable(time_point now, incarnation worker);
 
+  /// What is to be sent for all events since the last call: less than the sum of each if several are taken
+  /// together (`leases::is_moot`).
   [[nodiscard]] std::vector<outgoing> take_output();
   [[nodiscard]] std::vector<log_line> take_log();
   [[nodiscard]] server_epoch epoch() const noexcept { return core().epoch; }

@@ -63,14 +63,13 @@ class choosing {
     if (record == asking.replica->model->versions.end()) return {};
     const source_index& index = *record->second.sources[asking.shard];
     forget_candidates();
-    ++stamp_;
+    pass_over_sources(asking);
     const auto& known = asking.replica->model->layouts[asking.shard];
     const std::uint64_t chunks = known ? known->chunk_count() : 0;
     const auto offer_one = [&](worker_state& worker, bool may_cross) {
       if (std::exchange(worker.as_source.places.mark, stamp_) == stamp_) return false;
       if (&worker == asking.reader || &worker == without || contains(excluded, worker.id)) return false;
       if (!may_cross && worker.place.datacenter != asking.place->datacenter) return false;
-      if (asking.reader != nullptr && reads_from(*asking.reader, worker.id, asking.operation)) return false;
       const bool is_suspect = worker.is_suspect();
       const std::uint64_t held =
           worker.as_source.offered == offer::complete ? chunks : worker.progress.chunks_received;
@@ -84,8 +83,8 @@ class choosing {
                      [&](worker_state& worker) { return offer_one(worker, false); });
     const bool may_cross = upstream && (crosses || crossings_into(record->second, asking).empty());
     if (may_cross && !has_certain_candidate(asking)) {
-      ++stamp_;
       forget_candidates();
+      pass_over_sources(asking);
       index.visit_far(*asking.place, of_each_group, random(),
                       [&](worker_state& worker) { return offer_one(worker, true); });
     }
@@ -113,6 +112,16 @@ class choosing {
  private:
   [[nodiscard]] static bool contains(const std::vector<incarnation>& list, incarnation id) {
     return std::ranges::find(list, id) != list.end();
+  }
+  /// Begins a query, as if it had visited those that the asker reads from already.
+  void pass_over_sources(const asker& asking) {
+    ++stamp_;
+    if (asking.reader == nullptr) return;
+    for (const lease_id id : asking.reader->as_reader.leases) {
+      const lease_state& lease = core_.leases.at(id);
+      if (lease.operation != asking.operation || lease.stage == lease_stage::cutting_off) continue;
+      if (worker_state* source = core_.find(lease.source)) source->as_source.places.mark = stamp_;
+    }
   }
   /// Does not count leases of earlier operations whose end has not been reported yet.
   [[nodiscard]] bool reads_from(const worker_state& reader, incarnation source,

@@ -46,6 +46,20 @@ struct outgoing {
 
 namespace catalog_detail {
 
+/// Workers that have become readable for one shard of one version: so many.
+struct fresh_sources {
+  model_state* model = nullptr;
+  version_number version{};
+  std::uint32_t shard = 0;
+  std::size_t count = 0;
+};
+
+/// Events whose output is taken together.
+struct batch_state {
+  bool runs = false;                   ///< more events follow before that
+  std::vector<fresh_sources> fresh{};  ///< which hungry readers are given then
+};
+
 struct core {
   catalog_options options{};
   server_epoch epoch{};
@@ -64,6 +78,8 @@ struct core {
   std::set<incarnation> suspects{};       ///< workers that are not `heard`
   std::set<incarnation> lingered{};       ///< readers that were left at the deadline of a drain, once
   std::vector<std::pair<incarnation, verdict>> condemned{};  ///< found out during this event
+
+  batch_state batch{};
 
   std::string refused{};  ///< the last transition that was not made
 
@@ -100,6 +116,17 @@ struct core {
   void mark_credits(model_state& model) { list(model).credits = true; }
   void mark_source(model_state& model, version_number version, std::uint32_t shard) {
     list(model).sources.emplace(version, shard);
+  }
+  /// Pre-condition: a batch runs.
+  void put_off(model_state& model, version_number version, std::uint32_t shard) {
+    const auto same = [&](const fresh_sources& each) {
+      return each.model == &model && each.version == version && each.shard == shard;
+    };
+    const auto found = std::ranges::find_if(batch.fresh, same);
+    if (found == batch.fresh.end())
+      batch.fresh.push_back({&model, version, shard, 1});
+    else
+      ++found->count;
   }
   unsettled_state& list(model_state& model) {
     if (!std::exchange(model.unsettled.is_listed, true)) unsettled.push_back(&model);

@@ -48,8 +48,11 @@ class leases {
 
   /// Gives the reader further sources, up to the scheduler's limit. Each one is appended to `told`, or sent
   /// to the reader as a push if `told` is null. A reader that could use more is remembered as hungry.
-  void grow(const operation_state& operation, worker_state& reader, const std::vector<incarnation>& excluded,
-            std::vector<messages::assignment>* told) {
+  /// `released`: a lease that has been taken back from the reader; the first push says so, too. Returns
+  /// `released`, or zero if a push has said so.
+  lease_id grow(const operation_state& operation, worker_state& reader,
+                const std::vector<incarnation>& excluded, std::vector<messages::assignment>* told,
+                lease_id released = {}) {
     while (count_sources(reader) < choosing_.limits().sources) {
       if (reader.as_reader.upstream == nullptr && !promote(reader, {}))
         demote_lost_seed(operation, reader, excluded);
@@ -67,13 +70,14 @@ class leases {
       if (told != nullptr)
         told->push_back(assignment_of(operation, *lease, reader));
       else
-        push_source(operation, *lease, reader, {});
+        push_source(operation, *lease, reader, std::exchange(released, {}));
     }
     if (reader.as_reader.hungry_for != operation.version &&
         count_sources(reader) < choosing_.limits().sources) {
       reader.as_reader.hungry_for = operation.version;
       hungry_of(reader, operation.version).push_back(reader.id);
     }
+    return released;
   }
 
   /// The reader's sources have no new chunks for it: the nearest ones are not enough for this version.
@@ -90,12 +94,12 @@ class leases {
       grow(operation, reader, excluded, &told);
   }
 
-  /// A new source has become readable: tries again to give more sources to a few hungry readers.
-  void feed(model_state& model, version_number version, std::uint32_t shard) {
+  /// So many new sources have become readable: tries again to give more sources to a few hungry readers each.
+  void feed(model_state& model, version_number version, std::uint32_t shard, std::size_t sources) {
     const auto record = model.versions.find(version);
     if (record == model.versions.end()) return;
     auto& hungry = record->second.hungry[shard];
-    for (std::size_t i = std::min<std::size_t>(hungry.size(), fed_at_once); i > 0; --i) {
+    for (std::size_t i = std::min<std::size_t>(hungry.size(), fed_at_once * sources); i > 0; --i) {
       worker_state* reader = core_.find(hungry.front());
       hungry.pop_front();
       if (reader == nullptr) continue;
@@ -285,8 +289,9 @@ class leases {
     if (old.is_reserved()) return move_reserved(source, old, *operation, *member, reader);
     if (reader == nullptr || reader->id != old.reader) return;
     if (!old.upstream || promote(*reader, id)) {
-      take_back(core_.leases.at(id), *reader);
-      return grow(*operation, *reader, member->excluded, nullptr);
+      withdraw(core_.leases.at(id), *reader);
+      if (grow(*operation, *reader, member->excluded, nullptr, id)) tell_taken_back(old);
+      return;
     }
     const auto chosen = choosing_.choose(asker_of(*operation, old.shard, reader), member->excluded, &source,
                                          false, true, old.crossing);
@@ -308,6 +313,16 @@ class leases {
       return true;
     }
     return false;
+  }
+
+  /// A push about sources of an update whose end the reader has reported since: it would only be told to give
+  /// back what it has given back.
+  [[nodiscard]] bool is_moot(const outgoing& message) const {
+    const auto* push = get_if<messages::reassign_push>(&message.message.body);
+    if (push == nullptr) return false;
+    const worker_state* reader = core_.find(message.to);
+    const bool reads_on = reader != nullptr && reader->as_reader.operation == push->source.operation;
+    return !reads_on && !core_.leases.contains(push->source.lease) && !core_.leases.contains(push->old_lease);
   }
 
   [[nodiscard]] source_limits limits() const noexcept { return choosing_.limits(); }
@@ -497,12 +512,18 @@ class leases {
 
   /// Tells the reader to release this source.
   void take_back(lease_state& lease, worker_state& reader) {
+    withdraw(lease, reader);
+    tell_taken_back(lease);
+  }
+  void withdraw(lease_state& lease, worker_state& reader) {
     move_to(lease, lease_stage::moving);
     if (reader.as_reader.upstream_lease == lease.id) forget_upstream(reader);
+  }
+  void tell_taken_back(const lease_state& lease) {
     messages::reassign_push push{lease.id, {}};
     push.source.operation = lease.operation;
     push.source.version = lease.version;
-    core_.send(reader.id, {}, std::move(push));
+    core_.send(lease.reader, {}, std::move(push));
   }
 
   /// The reader has lost the seed of its datacenter, which may not have been declared dead yet. Takes the

@@ -461,11 +461,11 @@ class membership {
     versions_.drop(worker);
     replica_state& replica = *worker.replica;
     model_state& model = *worker.model;
-    for (auto& [key, operation] : replica.operations) {
-      if (operation.is_closed() || operation.is_publish) continue;
-      const member_state* member = member_of(operation, worker.shard.index);
-      if (member != nullptr && (operation.is_decided() || member->phase != phase::absent))
-        updates_.close_failed(operation, reason);
+    for (operation_state* operation : std::vector{replica.open}) {
+      if (operation->is_closed() || operation->is_publish) continue;
+      const member_state* member = member_of(*operation, worker.shard.index);
+      if (member != nullptr && (operation->is_decided() || member->phase != phase::absent))
+        updates_.close_failed(*operation, reason);
     }
     questions_.forget(worker);
     replica.workers[worker.shard.index] = nullptr;
@@ -474,13 +474,12 @@ class membership {
     core_.workers.erase(worker.id);
     --model.workers;
     if (std::ranges::all_of(replica.workers, [](const worker_state* w) { return w == nullptr; })) {
-      for (auto& [key, operation] : replica.operations) {
-        if (!operation.is_closed()) table_.close(operation);
-      }
+      while (!replica.open.empty()) table_.close(*replica.open.front());
     }
     if (model.workers == 0) {
       questions_.forget(model);
       std::erase(core_.unsettled, &model);
+      std::erase_if(core_.batch.fresh, [&](const fresh_sources& each) { return each.model == &model; });
       core_.models.erase(std::string{model.name});
     }
   }

@@ -53,9 +53,9 @@ class operation_table {
   /// This worker has called an update, and has not reported its end or heard that the server knows it.
   /// A correct worker makes no other call before that (outbox.hpp).
   [[nodiscard]] bool is_in_update(const worker_state& worker) const {
-    for (auto& [key, operation] : worker.replica->operations) {
-      const member_state* member = member_of(operation, worker.shard.index);
-      if (operation.is_closed() || operation.is_publish || member == nullptr) continue;
+    for (operation_state* operation : worker.replica->open) {
+      const member_state* member = member_of(*operation, worker.shard.index);
+      if (operation->is_publish || member == nullptr) continue;
       if (member->phase == phase::waiting || member->phase == phase::assigned) return true;
       const bool is_confirmed = !policy_.completes_per_group || !member->called;
       if (member->phase == phase::finished && !is_confirmed) return true;
@@ -66,9 +66,8 @@ class operation_table {
   /// False: this worker has so many unfinished calls that it is faulty or malicious.
   [[nodiscard]] static bool has_room(const worker_state& worker) {
     std::size_t open_calls = 0;
-    for (auto& [key, operation] : worker.replica->operations) {
-      if (operation.is_closed()) continue;
-      const member_state* member = member_of(operation, worker.shard.index);
+    for (operation_state* operation : worker.replica->open) {
+      const member_state* member = member_of(*operation, worker.shard.index);
       open_calls += member != nullptr && member->phase != phase::absent ? 1 : 0;
     }
     return open_calls < limits::open_calls;
@@ -90,6 +89,8 @@ class operation_table {
     if (!policy_.decides_per_group) operation.only_shard = worker.shard.index;
     operation.members.resize(policy_.decides_per_group ? replica.workers.size() : 1);
     operation.serial = ++last_serial_;
+    replica.open.insert(std::ranges::upper_bound(replica.open, operation.key(), {}, &operation_state::key),
+                        &operation);
     replica.model->operations.all.emplace(operation.serial, &operation);
     ++open_count_;
     forget_old(replica, counter);
@@ -115,6 +116,7 @@ class operation_table {
     if (version != replica.model->versions.end() && version->second.complete_replicas == 0)
       core_.mark_calls(*replica.model);  // they may have waited for it to arrive here
     replica.closed_operation = std::max(replica.closed_operation, operation.counter);
+    std::erase(replica.open, &operation);
     replica.model->operations.all.erase(operation.serial);
     end_starving(operation);
     deadlines_.erase({operation.looked_at, operation.serial});
@@ -186,12 +188,12 @@ class operation_table {
   /// update, whatever number the worker sent; zero: none.
   [[nodiscard]] static operation_counter waiting_call(const worker_state& worker,
                                                       std::optional<version_number> publishes) {
-    for (auto& [key, operation] : worker.replica->operations) {
-      const member_state* member = member_of(operation, worker.shard.index);
-      const bool waits = !operation.is_closed() && member != nullptr && member->phase == phase::absent;
+    for (operation_state* operation : worker.replica->open) {
+      const member_state* member = member_of(*operation, worker.shard.index);
+      const bool waits = member != nullptr && member->phase == phase::absent;
       const bool fits =
-          operation.is_publish == publishes.has_value() && (!publishes || operation.version == *publishes);
-      if (waits && fits) return operation.counter;
+          operation->is_publish == publishes.has_value() && (!publishes || operation->version == *publishes);
+      if (waits && fits) return operation->counter;
     }
     return {};
   }

@@ -233,6 +233,10 @@ struct member_state {
   std::uint32_t retries = 0;
 };
 
+/// The number of a call and the shard that it belongs to alone, or `all_shards`.
+using operation_key = std::pair<std::uint64_t, std::uint32_t>;
+inline constexpr std::uint32_t all_shards = UINT32_MAX;
+
 /// One call of update() by all shards of a replica (or by one worker, if the consistency policy decides per
 /// worker).
 struct operation_state {
@@ -250,6 +254,9 @@ struct operation_state {
   time_point looked_at = time_point::never();  ///< when its deadlines are examined next; never: it has none
   std::vector<member_state> members{};         ///< by shard; one entry if only_shard
 
+  [[nodiscard]] operation_key key() const noexcept {
+    return {counter.value, only_shard.value_or(all_shards)};
+  }
   [[nodiscard]] bool is_closed() const noexcept { return stage >= operation_stage::ended; }
   /// Also of a closed operation: it was.
   [[nodiscard]] bool is_decided() const noexcept {
@@ -295,7 +302,9 @@ struct replica_state {
   version_number letting_go{};  ///< the version that the replica asks to release
   version_number counts_for{};  ///< the version whose version_state::reliable_replicas counts it
   operation_counter closed_operation{};  ///< highest operation that has ended
-  std::map<std::pair<std::uint64_t, std::uint32_t>, operation_state> operations{};
+  std::map<operation_key, operation_state> operations{};
+  /// Those of them that are open, in their order: the others are only remembered.
+  std::vector<operation_state*> open{};
 };
 
 [[nodiscard]] inline bool worker_state::is_barred_as_source() const noexcept {
@@ -476,9 +485,6 @@ class dead_list {
 
 // ---- look-ups
 
-/// Second part of an operation's key if the operation belongs to all shards.
-inline constexpr std::uint32_t all_shards = UINT32_MAX;
-
 /// Null: the operation belongs to another shard alone.
 [[nodiscard]] inline member_state* member_of(operation_state& operation, std::uint32_t shard) {
   if (!operation.only_shard) return &operation.members[shard];
@@ -497,11 +503,11 @@ inline constexpr std::uint32_t all_shards = UINT32_MAX;
 /// (The shard may also take part in operations that it called at an earlier server only.)
 [[nodiscard]] inline operation_state* unfinished_operation(replica_state& replica, std::uint32_t shard,
                                                            request_sequence before) {
-  for (auto& [key, operation] : replica.operations) {
-    const member_state* member = member_of(operation, shard);
-    if (operation.is_closed() || member == nullptr || !member->called || member->called >= before) continue;
+  for (operation_state* operation : replica.open) {
+    const member_state* member = member_of(*operation, shard);
+    if (member == nullptr || !member->called || member->called >= before) continue;
     const bool has_failed = member->phase == phase::failed || member->phase == phase::intact;
-    if (member->phase != phase::absent && !has_failed) return &operation;
+    if (member->phase != phase::absent && !has_failed) return operation;
   }
   return nullptr;
 }

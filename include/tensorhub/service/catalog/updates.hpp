@@ -237,12 +237,11 @@ class updates {
   /// A worker joined or reported after its group decided an update. Either it already holds that version, or
   /// its memory will be overwritten.
   void await_decided(worker_state& worker, const operation_state* reported) {
-    for (auto& [key, operation] : worker.replica->operations) {
-      if (&operation == reported || operation.is_closed() || operation.is_publish || !operation.is_decided())
-        continue;
-      member_state* member = member_of(operation, worker.shard.index);
+    for (operation_state* operation : worker.replica->open) {
+      if (operation == reported || operation->is_publish || !operation->is_decided()) continue;
+      member_state* member = member_of(*operation, worker.shard.index);
       if (member == nullptr || member->phase != phase::absent || member->keeps) continue;
-      member->keeps = worker.held && worker.held->version == operation.version;
+      member->keeps = worker.held && worker.held->version == operation->version;
       if (member->keeps)
         leases_.end(std::exchange(member->lease, {}), &drain_state::finished);
       else
@@ -263,8 +262,8 @@ class updates {
   /// Shards that ended a call at an earlier server do not make that call again; the other shards are told how
   /// it ended.
   void resolve_ended(replica_state& replica) {
-    for (auto& [key, operation] : replica.operations) {
-      if (!operation.is_closed()) static_cast<void>(resolve_ended(operation));
+    for (operation_state* operation : std::vector{replica.open}) {
+      if (!operation->is_closed()) static_cast<void>(resolve_ended(*operation));
     }
     core_.mark_calls(replica);  // a call may have waited to learn what the new shard holds
   }
@@ -310,10 +309,15 @@ class updates {
       for (const std::string& name : changed.replicas) {
         const auto replica = model.replicas.find(name);
         if (replica == model.replicas.end()) continue;
-        for (auto& [key, operation] : replica->second->operations) retry_if_waiting(operation);
+        for (operation_state* operation : std::vector{replica->second->open}) retry_if_waiting(*operation);
       }
     }
-    for (const auto& [version, shard] : changed.sources) leases_.feed(model, version, shard);
+    for (const auto& [version, shard] : changed.sources) {
+      if (core_.batch.runs)
+        core_.put_off(model, version, shard);
+      else
+        leases_.feed(model, version, shard, 1);
+    }
     if (changed.credits || !changed.sources.empty()) serve_starved(model);
   }
 
@@ -416,10 +420,10 @@ class updates {
   }
   /// The worker is not read into by the operation, which has failed; perhaps by another one.
   void spare(const operation_state& failed, worker_state& worker) {
-    for (auto& [key, operation] : worker.replica->operations) {
-      const member_state* member = member_of(operation, worker.shard.index);
-      if (&operation == &failed || operation.is_publish || operation.is_closed()) continue;
-      if (!operation.is_decided() || member == nullptr) continue;
+    for (operation_state* operation : worker.replica->open) {
+      const member_state* member = member_of(*operation, worker.shard.index);
+      if (operation == &failed || operation->is_publish) continue;
+      if (!operation->is_decided() || member == nullptr) continue;
       if (member->phase == phase::assigned || (member->phase == phase::absent && !member->keeps)) return;
     }
     versions_.spare(worker);

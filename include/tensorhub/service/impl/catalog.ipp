@@ -92,8 +92,9 @@ TENSORHUB_DECL const catalog_detail::core& catalog::core() const noexcept {
 }
 
 TENSORHUB_DECL void catalog::receive(time_point now, const messages::envelope& envelope,
-                                     const client_identity& from) {
+                                     const client_identity& from, bool more) {
   core().begin(now);
+  core().batch.runs = more;
   if (envelope.sender != 0 &&
       parts_->authority.allows(from.may(), envelope, core().find(incarnation{envelope.sender})))
     handle(envelope, from);
@@ -133,7 +134,13 @@ TENSORHUB_DECL void catalog::unreachable(time_point now, incarnation worker) {
 }
 
 TENSORHUB_DECL std::vector<outgoing> catalog::take_output() {
-  return std::exchange(core().output, {});
+  core().batch.runs = false;
+  for (const auto& [model, version, shard, count] : std::exchange(core().batch.fresh, {}))
+    parts_->leases.feed(*model, version, shard, count);
+  settle();
+  auto output = std::exchange(core().output, {});
+  std::erase_if(output, [this](const outgoing& each) { return parts_->leases.is_moot(each); });
+  return output;
 }
 TENSORHUB_DECL std::vector<log_line> catalog::take_log() {
   return std::exchange(core().log_lines, {});

@@ -47,6 +47,7 @@ TENSORHUB_DECL zmq::socket_t bounded_socket(zmq::context_t& context, zmq::socket
              static_cast<std::int64_t>(is_server ? most_heard_bytes : limits::frame_bytes));
   socket.set(zmq::sockopt::handshake_ivl, 5000);
   socket.set(zmq::sockopt::sndhwm, most_unsent);
+  socket.set(zmq::sockopt::backlog, most_arriving);
   socket.set(zmq::sockopt::rcvhwm, is_server ? most_unheard : most_unsent);
   return socket;
 }

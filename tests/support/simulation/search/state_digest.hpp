@@ -295,8 +295,8 @@ class state_digest {
   }
   void fold(const catalog_detail::replica_state& replica) {
     const auto& [name, model, workers, torn, complete, available, temporary, dropping, set_aside, letting_go,
-                 counts_for, closed_operation, operations] = replica;
-    static_cast<void>(std::tie(model, available));  // which follows from what else is there
+                 counts_for, closed_operation, operations, open] = replica;
+    static_cast<void>(std::tie(model, available, open));  // which follows from what else is there
     number(workers.size());
     for (const catalog_detail::worker_state* worker : workers) fold(worker);
     add(name, torn, complete, temporary, dropping, set_aside, letting_go, counts_for, closed_operation,
