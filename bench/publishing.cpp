@@ -17,8 +17,8 @@
 
 namespace {
 
-using xxh3_hub = tensorhub::hub<tensorhub::transports::tcp>;
-using blake3_hub = tensorhub::hub<tensorhub::transports::tcp, tensorhub::blake3_128>;
+template <typename Integrity>
+using hub_of = tensorhub::hub<tensorhub::transports::tcp, Integrity>;
 
 constexpr std::size_t tensors = 16;
 
@@ -37,15 +37,15 @@ struct model {
   }
 };
 
-template <typename Hub>
+template <typename Integrity>
 class trainer {
  public:
   trainer(const std::string& server, const model& weights) : weights_{&weights} {
     tensorhub::worker_options options;
     options.server = server;
-    options.model = std::string{Hub::integrity_type::name};
+    options.model = std::string{Integrity::name};
     options.replica = "trainer";
-    worker_ = std::make_unique<typename Hub::publisher>(options);
+    worker_ = std::make_unique<typename hub_of<Integrity>::publisher>(options);
     for (std::size_t i = 0; i < tensors; ++i)
       worker_->add(name(i), weights.tensor(i), {weights.tensor_bytes}, tensorhub::dtype::u8);
     worker_->join();
@@ -74,18 +74,18 @@ class trainer {
   }
 
   const model* weights_;
-  std::unique_ptr<typename Hub::publisher> worker_;
+  std::unique_ptr<typename hub_of<Integrity>::publisher> worker_;
   std::uint64_t version_ = 0;
 };
 
-template <typename Hub>
-void add(bench::comparison& result, trainer<Hub>& one, int repeats) {
+template <typename Integrity>
+void add(bench::comparison& result, trainer<Integrity>& one, int repeats) {
   const auto median_of = [repeats](auto&& publish) {
     std::vector<double> seconds;
     for (int i = 0; i < repeats; ++i) seconds.push_back(publish());
     return bench::figures{{"ms", bench::median(seconds) * 1e3}};
   };
-  const std::string name{Hub::integrity_type::name};
+  const std::string name{Integrity::name};
   result.add(name + ", all", [&one, median_of] { return median_of([&one] { return one.all_changed(); }); });
   result.add(name + ", one of 16 changed", [&one, median_of] {
     // The other trainer has changed the tensors, too: what this one remembers of them is made anew.
@@ -99,14 +99,14 @@ void add(bench::comparison& result, trainer<Hub>& one, int repeats) {
 int main(int argc, char** argv) {
   const bench::arguments given = bench::parse(argc, argv);
   const processes::child_process server_process{[](processes::channel& line) {
-    xxh3_hub::reference_server server;
+    hub_of<tensorhub::xxh3_128>::reference_server server;
     line.say(server.address());
     static_cast<void>(line.hear());
   }};
   const std::string server = server_process.line().hear();
   const model weights{given.smoke ? std::size_t{32} << 20 : std::size_t{1} << 30};
-  trainer<xxh3_hub> fast{server, weights};
-  trainer<blake3_hub> strong{server, weights};
+  trainer<tensorhub::xxh3_128> fast{server, weights};
+  trainer<tensorhub::blake3_128> strong{server, weights};
   bench::comparison result{
       given, "publish of 1 GiB in 16 tensors",
       "server in a process of its own; publish() in place, after all tensors or one have "

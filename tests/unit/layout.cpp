@@ -228,6 +228,20 @@ TEST_CASE("layout: chunks cover every byte of every segment exactly once, whatev
 
 // ---- agreement
 
+TEST_CASE("layout: the chunks of several tensors come in their order, each once") {
+  const layout shape{{bytes_tensor("large", 2 * chunk + 1), bytes_tensor("a", 1000), bytes_tensor("b", 10),
+                      bytes_tensor("nothing", 0), bytes_tensor("c", 1000), bytes_tensor("other", chunk)},
+                     chunk};
+  using positions = std::vector<std::size_t>;
+  using chunks = std::vector<chunk_index>;
+  // The small ones lie at 0, 1024 and 1088, in three chunks; "large" follows in three, "other" in one.
+  CHECK(chunks_of(shape, positions{}) == chunks{});
+  CHECK(chunks_of(shape, positions{3}) == chunks{});
+  CHECK(chunks_of(shape, positions{2, 1, 2}) == chunks{0, 1});
+  CHECK(chunks_of(shape, positions{4, 2}) == chunks{1, 2});
+  CHECK(chunks_of(shape, positions{5, 0, 1}) == chunks{0, 3, 4, 5, 6});
+}
+
 TEST_CASE("layout: the digest covers names, types, shapes, order and chunk size, and nothing else") {
   const std::vector<tensor_spec> tensors{{"wq", dtype::f32, {8, 4}}, {"wk", dtype::f32, {8, 4}}};
   const auto digest = [](std::vector<tensor_spec> list, std::uint64_t chunk_bytes = chunk) {
