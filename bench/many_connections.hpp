@@ -46,6 +46,7 @@ class connected_fleet {
     for (std::size_t i = 1; i < members_.size(); ++i) {
       connect(address, i);
       join(i, false);
+      work_until([&] { return i + 1 - joined_ < most_arriving; });
     }
     work_until([&] { return joined_ == members_.size(); });
     join_seconds_ = now_seconds() - began_;
@@ -64,6 +65,9 @@ class connected_fleet {
   }
 
  private:
+  /// Of connections without an answer: the kernel and the server's backlog take no more at once.
+  static constexpr std::size_t most_arriving = 4096;
+
   struct member {
     std::uint64_t sequence = 0;
     bool updates = false;
