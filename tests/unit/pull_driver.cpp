@@ -164,7 +164,7 @@ class reader_process {
 
   /// Another update through the same lanes, with the connections that they have kept.
   void prepare_next(pull_driver_options options) {
-    driver = std::make_unique<driver_type>(lanes_, shape_, memory_.places(), seed, 17, options, callbacks());
+    driver = std::make_unique<driver_type>(lanes_, shape_, memory_.places(), seeds, 17, options, callbacks());
   }
 
   void start() {
