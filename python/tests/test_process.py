@@ -59,7 +59,8 @@ def test_a_source_for_tenants_lets_nobody_attach_and_is_read() -> None:
             trainer.add("w", source)
             rollout.add("w", target)
             with trainer.published(1):
-                assert [each.path for each in rollout.update(timeout=20).sources] == ["same_host"]
+                path = rollout.update(timeout=20).sources[0].path
+                assert path.startswith("same_host"), path
             assert np.array_equal(source, target)
             trainer.leave()
         """

@@ -346,7 +346,7 @@ TEST_CASE("garbage at the data port: the connection ends, the readers go on") {
       send_garbage(address, garbage);
       continue;
     }
-    const auto shown = tensorhub::make_capability(key, {5}, source.worker.self(), 1);
+    const auto shown = tensorhub::make_capability(key, {5}, source.worker.self(), UINT64_MAX);
     request_garbage(address, data_stranger::greeting(5, source.worker.self().value, shown), garbage);
   }
   source.worker.unpublish();

@@ -437,7 +437,7 @@ TEST_CASE("the data port: thousands that say nothing, half a hello, requests who
   constexpr tensorhub::incarnation reader{5};
   const auto greeting = data_stranger::greeting(
       reader.value, source.self().value,
-      tensorhub::make_capability(source.data().capability_key(), reader, source.self(), 1));
+      tensorhub::make_capability(source.data().capability_key(), reader, source.self(), UINT64_MAX));
   const auto without_capability = data_stranger::greeting(reader.value, source.self().value, {});
   const tensorhub::remote_region control = source.data().control();
   wire::read_request wanted;
