@@ -43,17 +43,20 @@ TEST_CASE("a flood of 100,000 frames whose answers are never read") {
   for (int i = 0; i < 10; ++i) good.round();
   flood.join();
   good.round();
-  CHECK(server.statistics().bad_frames >= 25'000);
+  CHECK(comes_true([&] { return server.statistics().bad_frames >= 25'000; }));
 }
 
 TEST_CASE("a flood of joins over one connection: other names, models, replicas and incarnations each time") {
   std::mutex mutex;
   std::vector<std::string> lines;
-  hub::reference_server server{
-      {.level = tensorhub::log_level::warning, .log = [&](const tensorhub::log_line& line) {
-         const std::lock_guard lock{mutex};
-         lines.push_back(line.text);
-       }}};
+  tensorhub::reference_server_options how;
+  how.catalog.worker_timeout = std::chrono::minutes{5};  // nobody makes room by being silent
+  how.level = tensorhub::log_level::warning;
+  how.log = [&](const tensorhub::log_line& line) {
+    const std::lock_guard lock{mutex};
+    lines.push_back(line.text);
+  };
+  hub::reference_server server{how};
   bystanders good{server.address()};
   liar one{server.address()};
   const messages::join_request fits = one.join_of("x");
