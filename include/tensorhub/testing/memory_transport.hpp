@@ -456,7 +456,10 @@ class memory_transport {
     node_->regions.insert(std::move(entry));
   }
 
-  void cut_off(incarnation peer) noexcept { node_->gate.cut_off(peer); }
+  void cut_off(incarnation peer) noexcept {
+    const std::lock_guard lock{node_->mutex};  // no read is half done when this returns
+    node_->gate.cut_off(peer);
+  }
 
   void admit(incarnation self) { node_->gate.admit(self); }
   void rename(incarnation self, incarnation next) noexcept { node_->gate.rename(self, next); }
