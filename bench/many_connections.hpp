@@ -1,6 +1,6 @@
 #pragma once
 /// \file many_connections.hpp
-/// One reference server with so many workers, each with a TCP connection of its own, on one machine.
+/// One reference server and thousands of workers on one machine, each with a TCP connection of its own.
 ///
 /// The workers are one ROUTER socket in another process, which connects as often as there are workers: a
 /// DEALER for each would need twice as many descriptors. They join at once; the trainer publishes; each

@@ -91,7 +91,9 @@ tensorhub::worker_policies policies_of(const tensorhub_worker_options& given) {
   if (name == "auto") return over<near_or_tcp>(given, near_or_tcp::with(near, std::move(through)));
   if (name == "same_host") return over<same_host>(given, near);
   if (given.for_tenants != 0 && name == "tcp")
-    throw error(errc::invalid_argument, "options.for_tenants is set, and transport 'tcp' has no such option");
+    throw error(errc::invalid_argument,
+                "options.for_tenants is set, and transport 'tcp' has no such option: leave it out, or take "
+                "auto or same_host");
   if (name == "tcp") return over<tcp>(given, std::move(through));
   throw error(errc::invalid_argument, "options.transport is '" + name + "': take auto, tcp or same_host");
 }

@@ -46,6 +46,25 @@ bool is_refused(const std::string& server, std::uint64_t version) {
   return code != errc::ok && reader.worker.statistics().chunks_refused() > 0;
 }
 
+/// A trainer that shows version 2, and another one that remembers the digests of its own version 1.
+struct two_trainers {
+  hub::reference_server server;
+  trainer source{who(server.address(), "trainer-0")};
+  both_doors other{who(server.address(), "trainer-1")};
+  two_trainers() {
+    other.memory.fill(1);
+    other.worker.publish(1);
+    other.worker.unpublish(20s);
+    source.memory.fill(2);
+    source.worker.publish(2);
+  }
+  /// The other one has the trainer's bytes now, and must not believe its digests.
+  void check_other() {
+    CHECK(digested(other.worker, 3, {}) == all_chunks);
+    CHECK(arrives<hub>(server.address(), 3, source.memory));
+  }
+};
+
 }  // namespace
 
 TEST_CASE_TEMPLATE("changed: only the chunks of named tensors are digested again", Hub, hub, blake3_hub) {
@@ -120,38 +139,22 @@ TEST_CASE("changed: a name that was not added is refused, and after a publish th
 }
 
 TEST_CASE("changed: after an update into the memory all is digested") {
-  hub::reference_server server;
-  trainer source{who(server.address(), "trainer-0")};
-  both_doors other{who(server.address(), "trainer-1")};
-  other.memory.fill(1);
-  other.worker.publish(1);
-  other.worker.unpublish(20s);
-  source.memory.fill(2);
-  source.worker.publish(2);
-  other.worker.update(exactly(2), 20s);
-  other.worker.unpublish(20s);
-  source.worker.unpublish(20s);
-  CHECK(digested(other.worker, 3, {}) == all_chunks);
-  CHECK(arrives<hub>(server.address(), 3, source.memory));
+  two_trainers both;
+  both.other.worker.update(exactly(2), 20s);
+  both.other.worker.unpublish(20s);
+  both.source.worker.unpublish(20s);
+  both.check_other();
 }
 
 TEST_CASE("changed: after a copy of a neighbour's bytes all is digested") {
-  hub::reference_server server;
-  trainer source{who(server.address(), "trainer-0")};
-  both_doors near{who(server.address(), "trainer-1")};
-  both_doors other{who(server.address(), "trainer-2")};
-  other.memory.fill(1);
-  other.worker.publish(1);
-  other.worker.unpublish(20s);
-  source.memory.fill(2);
-  source.worker.publish(2);
+  two_trainers both;
+  both_doors near{who(both.server.address(), "trainer-2")};
   near.worker.update(exactly(2), 20s);
-  source.worker.unpublish(20s);
-  other.worker.update_from(near.worker, 20s);
-  other.worker.unpublish(20s);
+  both.source.worker.unpublish(20s);
+  both.other.worker.update_from(near.worker, 20s);
+  both.other.worker.unpublish(20s);
   near.worker.unpublish(20s);
-  CHECK(digested(other.worker, 3, {}) == all_chunks);
-  CHECK(arrives<hub>(server.address(), 3, source.memory));
+  both.check_other();
 }
 
 TEST_CASE("changed: after an open version all is digested, and what it sealed counts") {

@@ -66,8 +66,8 @@ class catalog {
   /// Reports that the shell could not send to this worker: its connection is gone, at least for the moment.
   void unreachable(time_point now, incarnation worker);
 
-  /// What is to be sent for all events since the last call: less than the sum of each if several are taken
-  /// together (`leases::is_moot`).
+  /// What is to be sent because of all events since the last call. Of several events taken together it is
+  /// less than of each alone: a later one may make messages of an earlier one moot (`leases::is_moot`).
   [[nodiscard]] std::vector<outgoing> take_output();
   [[nodiscard]] std::vector<log_line> take_log();
   [[nodiscard]] server_epoch epoch() const noexcept { return core().epoch; }

@@ -6,8 +6,8 @@
 ///     std::cout << seen.updates.of(tensorhub::errc::ok) << " updates, " << seen.received_bytes() << " B\n";
 ///
 /// Counters (all but `digested_chunks` and `registration`) grow from the worker's construction; a rate is the
-/// difference of two looks. Bytes are counted
-/// when a transfer ends, whether it succeeded or not (while it runs, `update_handle::progress` has them).
+/// difference of two looks. Bytes are counted when a transfer ends, whether it succeeded or not (while it
+/// runs, `update_handle::progress` has them).
 /// What others read from this worker is not known here: reads are one-sided, the readers count them.
 ///
 /// Thread safety: values.

@@ -46,7 +46,7 @@ struct outgoing {
 
 namespace catalog_detail {
 
-/// Workers that have become readable for one shard of one version: so many.
+/// How many workers have become readable for one shard of one version.
 struct fresh_sources {
   model_state* model = nullptr;
   version_number version{};
@@ -56,8 +56,8 @@ struct fresh_sources {
 
 /// Events whose output is taken together.
 struct batch_state {
-  bool runs = false;                   ///< more events follow before that
-  std::vector<fresh_sources> fresh{};  ///< which hungry readers are given then
+  bool runs = false;                   ///< more events may follow before that
+  std::vector<fresh_sources> fresh{};  ///< hungry readers are given them when the output is taken
 };
 
 struct core {

@@ -94,7 +94,7 @@ class leases {
       grow(operation, reader, excluded, &told);
   }
 
-  /// So many new sources have become readable: tries again to give more sources to a few hungry readers each.
+  /// `sources` new ones have become readable: tries again to give more of them to a few hungry readers each.
   void feed(model_state& model, version_number version, std::uint32_t shard, std::size_t sources) {
     const auto record = model.versions.find(version);
     if (record == model.versions.end()) return;
@@ -315,8 +315,8 @@ class leases {
     return false;
   }
 
-  /// A push about sources of an update whose end the reader has reported since: it would only be told to give
-  /// back what it has given back.
+  /// The push is about sources of an update whose end the reader has reported since, when it gave all of them
+  /// back.
   [[nodiscard]] bool is_moot(const outgoing& message) const {
     const auto* push = get_if<messages::reassign_push>(&message.message.body);
     if (push == nullptr) return false;

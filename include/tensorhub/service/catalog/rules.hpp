@@ -117,8 +117,8 @@ class rule_check {
            "a replica has the version that all its shards hold", replica.name);
     expect(!replica.complete || !replica.torn, "a torn replica has no version", replica.name);
     for (const auto& [key, operation] : replica.operations) check_operation(operation);
-    expect(std::ranges::is_sorted(replica.open, {}, &operation_state::key), "which is in order",
-           replica.name);
+    expect(std::ranges::is_sorted(replica.open, {}, &operation_state::key),
+           "the open operations of a replica are in order", replica.name);
   }
 
   void check_operation(const operation_state& operation) {
@@ -127,7 +127,8 @@ class rule_check {
     expect(operation.is_closed() != open.contains(operation.serial), "open operations are in the index",
            whom);
     const auto listed = std::ranges::count(operation.replica->open, &operation);
-    expect(listed == (operation.is_closed() ? 0 : 1), "and in that of their replica", whom);
+    expect(listed == (operation.is_closed() ? 0 : 1), "open operations are in the list of their replica",
+           whom);
     for_each_member(operation, [&](const member_state& member, std::uint32_t shard) {
       expect(!operation.is_closed() || !member.sequence, "who called a closed operation has an answer", whom);
       const worker_state* worker = operation.replica->workers[shard];

@@ -59,8 +59,9 @@ inline constexpr std::chrono::milliseconds digests_are_late{1000};
   for (const std::string& name : changed.names) {
     const auto found = known.find(name);
     if (found == known.end()) {
-      throw self.failure(errc::invalid_argument,
-                         "tensor '" + name + "' is said to have changed, and was not added");
+      throw self.failure(
+          errc::invalid_argument,
+          "tensor '" + name + "' is said to have changed, and was not added: name tensors as add() got them");
     }
     positions.push_back(found->second);
   }
