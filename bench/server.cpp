@@ -273,13 +273,23 @@ class crowd {
   std::vector<std::unique_ptr<client>> clients_;
 };
 
-enum class server_kind { bare, plain, secured };
+enum class server_kind { bare, plain, secured, with_rights };
 
 /// Of all secured rows.
 struct key_ring {
   tensorhub::curve_key_pair server = tensorhub::make_curve_keys();
   tensorhub::curve_key_pair clients = tensorhub::make_curve_keys();
 };
+
+/// Of all workers. With rights: the patterns that fit come last.
+tensorhub::client_rules rules_of(server_kind kind) {
+  tensorhub::client_rules out{"bench"};
+  if (kind != server_kind::with_rights) return out;
+  out.models = {"other-*", "policy-*-7b", "mod*"};
+  out.replicas = {"trainer-*", "rollout-*", "repl*"};
+  out.may = tensorhub::right::read | tensorhub::right::serve | tensorhub::right::publish;
+  return out;
+}
 
 std::unique_ptr<processes::child_process> start(server_kind kind, const key_ring& keys) {
   return std::make_unique<processes::child_process>([kind, keys](processes::channel& line) {
@@ -298,8 +308,8 @@ std::unique_ptr<processes::child_process> start(server_kind kind, const key_ring
     } else {
       tensorhub::reference_server_options how;
       how.catalog.worker_timeout = std::chrono::seconds{60};
-      if (kind == server_kind::secured)
-        how.security = tensorhub::server_security{keys.server, {{keys.clients.public_key, "bench"}}};
+      if (kind >= server_kind::secured)
+        how.security = tensorhub::server_security{keys.server, {{keys.clients.public_key, rules_of(kind)}}};
       tensorhub::reference_server<> server{how};
       line.say(server.address());
       answer_questions();
@@ -328,9 +338,10 @@ int main(int argc, char** argv) {
     server_kind kind;
     const char* name;
   };
-  const std::array<row, 3> rows{row{server_kind::bare, "bare ROUTER, "},
+  const std::array<row, 4> rows{row{server_kind::bare, "bare ROUTER, "},
                                 row{server_kind::plain, "reference server, "},
-                                row{server_kind::secured, "reference server with CURVE, "}};
+                                row{server_kind::secured, "reference server with CURVE, "},
+                                row{server_kind::with_rights, "the same with rights and patterns, "}};
   const key_ring keys;
   for (std::size_t i = 0; i < sizes.size() * rows.size(); ++i)
     servers.push_back(start(rows[i % rows.size()].kind, keys));
@@ -346,7 +357,7 @@ int main(int argc, char** argv) {
     const std::size_t workers = sizes[i / rows.size()];
     const row& what = rows[i % rows.size()];
     std::optional<tensorhub::client_security> security;
-    if (what.kind == server_kind::secured)
+    if (what.kind >= server_kind::secured)
       security = tensorhub::client_security{keys.server.public_key, keys.clients, true};
     crowds.push_back(std::make_unique<crowd>(servers[i]->line().hear(), workers, security));
     rivals.add(what.name + std::to_string(workers) + " workers", [&, i, seconds] {
@@ -366,6 +377,10 @@ int main(int argc, char** argv) {
                 rivals.ratio("reference server, " + suffix, {"bare ROUTER, " + suffix},
                              "server cpu us/update", false),
                 0.2);
+    rivals.goal("cpu per update, " + suffix + ", CURVE alone over with rights",
+                rivals.ratio("the same with rights and patterns, " + suffix,
+                             {"reference server with CURVE, " + suffix}, "server cpu us/update", false),
+                0.95);
   }
   rivals.write_json(given.json_path);
 }

@@ -57,16 +57,19 @@ struct reference_server_options {
 /// Statistics of the catalog (service/statistics.hpp) and of the socket. They do not contain bytes of
 /// weights, which do not pass through the server; workers count those (`worker::statistics`).
 struct reference_server_statistics : catalog_statistics {
-  std::uint64_t messages = 0;          ///< received and understood
-  std::uint64_t bad_frames = 0;        ///< dropped: garbage, other protocol, wrong number of parts
-  std::uint64_t crowded_messages = 0;  ///< dropped: too many workers on one connection
+  std::uint64_t messages = 0;              ///< received and understood
+  std::uint64_t bad_frames = 0;            ///< dropped: garbage, other protocol, wrong number of parts
+  std::uint64_t crowded_messages = 0;      ///< dropped: too many workers on one connection
+  std::uint64_t flooding_connections = 0;  ///< closed: too many bytes in large messages
   /// Not sent: the connection does not take those before, or asks too much.
   std::uint64_t unread_answers = 0;
   // With security only:
   std::uint64_t refused_connections = 0;  ///< with keys that are not on the allow-list
   std::uint64_t failed_handshakes = 0;    ///< no CURVE, another server's key, garbage
-  std::uint64_t forged_messages = 0;      ///< dropped: the incarnation belongs to another key
-  std::uint64_t revoked_messages = 0;     ///< dropped: the key was revoked
+  /// How often connections from a network were blocked for a while, after too many of those.
+  std::uint64_t blocked_networks = 0;
+  std::uint64_t forged_messages = 0;   ///< dropped: the incarnation belongs to another key
+  std::uint64_t revoked_messages = 0;  ///< dropped: the key was revoked
 };
 
 /// A reference server with any policies. Users name the policies as template arguments of `reference_server`.

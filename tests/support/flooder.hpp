@@ -7,10 +7,12 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <tensorhub/security.hpp>
 #include <tensorhub/service/codec.hpp>
 #include <tensorhub/transports/tcp.hpp>
@@ -63,12 +65,17 @@ struct target {
   std::string data_address{};          ///< of a worker with transport tcp
 };
 
+/// Every kind comes from an address of its own: a server that blocks one of them hears the others.
 class flooder {
  public:
-  flooder(const target& where, std::string kind) : where_{where}, kind_{std::move(kind)} {}
+  flooder(const target& where, std::string kind)
+      : where_{where},
+        kind_{std::move(kind)},
+        self_{static_cast<std::uint32_t>(std::ranges::find(kinds, kind_) - kinds.begin()) + 0x7f000002} {}
   /// A step of about a millisecond at most, if its victim takes what it is given.
   void step() {
-    if (kind_ == "connections of strangers") return connect_and_say_nothing(port_of(where_.server));
+    if (kind_ == "connections of strangers")  // which the server may not answer
+      return connect_and_say_nothing(port_of(where_.server), SOCK_NONBLOCK);
     if (kind_ == "data connections of strangers")
       return connect_and_say_nothing(port_of(where_.data_address));
     if (kind_ == "data greetings without a capability") return greet();
@@ -105,7 +112,8 @@ class flooder {
     socket->set(zmq::sockopt::curve_serverkey, where_.server_key);
     socket->set(zmq::sockopt::curve_publickey, keys.public_key);
     socket->set(zmq::sockopt::curve_secretkey, keys.secret_key);
-    socket->connect(where_.server);
+    socket->connect("tcp://127.0.0." + std::to_string(self_ & 0xff) + ":0;" +
+                    where_.server.substr(std::string_view{"tcp://"}.size()));
     return socket;
   }
   /// A key that is not on the list: the whole handshake is computed, and refused.
@@ -114,11 +122,13 @@ class flooder {
     strangers_.push_back(client(stranger_));
     std::this_thread::sleep_for(std::chrono::milliseconds{1});
   }
-  void connect_and_say_nothing(std::uint16_t port) {
+  void connect_and_say_nothing(std::uint16_t port, int how = 0) {
     if (sockets_.size() >= 500) sockets_.erase(sockets_.begin());
-    sockets_.emplace_back(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    sockets_.emplace_back(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | how, 0));
     sockaddr_in to{};
     to.sin_family = AF_INET;
+    to.sin_addr.s_addr = htonl(self_);
+    static_cast<void>(::bind(sockets_.back().get(), reinterpret_cast<const sockaddr*>(&to), sizeof to));
     to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     to.sin_port = htons(port);
     static_cast<void>(::connect(sockets_.back().get(), reinterpret_cast<const sockaddr*>(&to), sizeof to));
@@ -132,6 +142,7 @@ class flooder {
 
   const target where_;
   const std::string kind_;
+  const std::uint32_t self_;  ///< its address, as a number
   const std::vector<std::byte> large_ = std::vector<std::byte>((8u << 20) - 4096);
   const tensorhub::curve_key_pair stranger_ = tensorhub::make_curve_keys();
   zmq::context_t context_;

@@ -476,3 +476,19 @@ TEST_CASE("the data port: thousands that say nothing, half a hello, requests who
   MESSAGE(sent_requests << " requests for " << asked_kib << " KiB; grown by " << grown_kib << " KiB");
   CHECK(grown_kib < asked_kib / 8);
 }
+
+TEST_CASE("a flood of large messages costs its sender the connection, and is heard a little at a time") {
+  hub::reference_server server;
+  bystanders good{server.address()};
+  std::atomic<bool> is_over = false;
+  std::jthread flood{[&] {
+    liar one{server.address(), 0xbad, 1000, 1};
+    const std::vector<std::byte> garbage((8u << 20) - 4096, std::byte{7});
+    while (!is_over) one.send_frame(garbage);
+  }};
+  CHECK(comes_true([&] { return server.statistics().flooding_connections >= 3; }));
+  for (int i = 0; i < 3; ++i) good.round();
+  // After what is granted at once, a message for each connection.
+  CHECK(server.statistics().bad_frames <= 8 + 9 * (server.statistics().flooding_connections + 1));
+  is_over = true;
+}

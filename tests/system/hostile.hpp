@@ -25,12 +25,14 @@ namespace wire = tensorhub::transports::tcp_detail;
 /// Somebody at the server's door who sends what it likes.
 class liar {
  public:
-  /// `most_unread`: answers that its side takes from the network before it reads them.
-  explicit liar(const std::string& server, std::uint64_t self = 0xbad, int most_unread = 1000)
+  /// `most_unread`: answers that its side takes from the network before it reads them; `most_unsent`: frames
+  /// that wait at its side, 0 for any number.
+  explicit liar(const std::string& server, std::uint64_t self = 0xbad, int most_unread = 1000,
+                int most_unsent = 0)
       : socket_{context_, zmq::socket_type::dealer}, self_{self} {
     socket_.set(zmq::sockopt::linger, 0);
     socket_.set(zmq::sockopt::rcvhwm, most_unread);
-    socket_.set(zmq::sockopt::sndhwm, 0);
+    socket_.set(zmq::sockopt::sndhwm, most_unsent);
     socket_.set(zmq::sockopt::rcvtimeo, 30'000);
     socket_.connect(server);
   }

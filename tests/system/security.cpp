@@ -133,6 +133,21 @@ class raw_client {
   return static_cast<std::uint16_t>(std::stoul(address.substr(address.rfind(':') + 1)));
 }
 
+/// From another address of the loopback interface: another network, for a server.
+[[nodiscard]] std::string from_elsewhere(const std::string& server) {
+  return "tcp://127.0.0.2:0;" + server.substr(std::string_view{"tcp://"}.size());
+}
+void connect_and_leave(std::uint16_t port) {
+  const tensorhub::detail::unique_fd client{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)};
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(0x7f000002);
+  REQUIRE(::bind(client.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0);
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  address.sin_port = htons(port);
+  static_cast<void>(::connect(client.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address));
+}
+
 /// Breaks every TCP connection of this process to this port, as a network would. Returns their number.
 std::size_t break_connections_to(std::uint16_t port) {
   std::size_t broken = 0;
@@ -409,9 +424,9 @@ TEST_CASE("security: a flood of strangers costs few lines, and nobody else anyth
     each.set(zmq::sockopt::curve_serverkey, keys.public_key);
     each.set(zmq::sockopt::curve_publickey, bad.public_key);
     each.set(zmq::sockopt::curve_secretkey, bad.secret_key);
-    each.connect(server.address());
+    each.connect(from_elsewhere(server.address()));
   }
-  CHECK(eventually([&] { return server.statistics().refused_connections >= 200; }));
+  CHECK(eventually([&] { return server.statistics().refused_connections >= 128; }));
   auto options = who(server.address(), "trainer-0");
   options.security = client_security{keys.public_key, good, true};
   trainer source{options};
@@ -419,6 +434,39 @@ TEST_CASE("security: a flood of strangers costs few lines, and nobody else anyth
   source.worker.publish(1);
   CHECK(lines >= 1);
   CHECK(lines < 150);
+}
+
+TEST_CASE("security: strangers that come again and again are not served, those who are members are") {
+  secured_server door;
+  trainer source{door.options_of("trainer-0", door.good)};
+  rollout reader{door.options_of("rollout-0", door.good)};
+  const std::uint16_t port = port_of(door.server->address());
+  constexpr int strangers = 3000;
+  for (int i = 0; i < strangers; ++i) {
+    connect_and_leave(port);
+    if (i % 1000 == 500) {
+      const auto version = static_cast<std::uint64_t>(i);
+      source.memory.fill(version);
+      source.worker.publish(version);
+      CHECK(reader.worker.update(exactly(version)).version == version);
+      source.worker.unpublish();
+      rollout newcomer{door.options_of("rollout-" + std::to_string(i), door.good)};  // from another network
+    }
+    std::this_thread::sleep_for(1ms);
+  }
+  CHECK(door.seen().blocked_networks >= 1);
+  CHECK(door.seen().failed_handshakes >= 100);
+  CHECK(door.seen().failed_handshakes < strangers / 2);
+  // The door opens again, for a member at the strangers' address too.
+  zmq::context_t context;
+  zmq::socket_t neighbour{context, zmq::socket_type::dealer};
+  neighbour.set(zmq::sockopt::linger, 0);
+  neighbour.set(zmq::sockopt::curve_serverkey, door.keys.public_key);
+  neighbour.set(zmq::sockopt::curve_publickey, door.good.public_key);
+  neighbour.set(zmq::sockopt::curve_secretkey, door.good.secret_key);
+  neighbour.connect(from_elsewhere(door.server->address()));
+  neighbour.send(zmq::str_buffer("hello"), zmq::send_flags::none);
+  CHECK(eventually([&] { return door.seen().bad_frames == 1; }));
 }
 
 TEST_CASE("security: with keys, digests that a source can forge have to be named") {

@@ -134,3 +134,15 @@ TEST_CASE("etcd gateway: what is no answer is none, with a sentence") {
 TEST_CASE("etcd gateway: an answer of a million open brackets is none") {
   for (const char each : {'[', '{'}) answer_to<etcd_answers::no_answer>(look, std::string(1u << 20, each));
 }
+
+TEST_CASE("etcd gateway: a login says user and password, whatever they consist of") {
+  std::string password = "a \"secret\" \\ \xc3\xa4 \x7f/";
+  for (char each = 1; each < ' '; ++each) password += each;
+  const etcd_post login = to_login("ser\"vers", password);
+  CHECK(login.path == "/v3/auth/authenticate");
+  const auto said = etcd_detail::json::parse(login.body);
+  CHECK(said.size() == 2);
+  CHECK(said.at("name") == "ser\"vers");
+  CHECK(said.at("password") == password);
+  CHECK(etcd_detail::json::parse(to_login("", "").body).at("password") == "");
+}

@@ -72,10 +72,14 @@ TENSORHUB_DECL void write(page& out, const reference_server_statistics& seen, co
               about, seen.crowded_messages);
   out.counter("tensorhub_server_unread_answers_total",
               "Not sent: nobody takes those before, or too many are asked for.", about, seen.unread_answers);
+  out.counter("tensorhub_server_flooding_connections_total", "Closed: they sent too much.", about,
+              seen.flooding_connections);
   out.counter("tensorhub_server_refused_connections_total", "Of keys that are not on the allow-list.", about,
               seen.refused_connections);
   out.counter("tensorhub_server_failed_handshakes_total", "Connections without CURVE, or with a wrong key.",
               about, seen.failed_handshakes);
+  out.counter("tensorhub_server_blocked_networks_total", "Times that a network was blocked for a while.",
+              about, seen.blocked_networks);
   out.counter("tensorhub_server_forged_messages_total", "Dropped: of another key's worker.", about,
               seen.forged_messages);
   out.counter("tensorhub_server_revoked_messages_total", "Dropped: of a revoked key.", about,

@@ -73,10 +73,12 @@ class catalog_server::loop {
     out.messages = tally_.messages.load();
     out.bad_frames = tally_.bad_frames.load();
     out.crowded_messages = tally_.crowded.load();
+    out.flooding_connections = tally_.flooding.load();
     out.unread_answers = tally_.unread.load();
     if (guard_) {
       out.refused_connections = guard_->refused();
       out.failed_handshakes = guard_->failed();
+      out.blocked_networks = guard_->blocked();
       out.forged_messages = tally_.forged.load();
       out.revoked_messages = tally_.revoked.load();
     }
@@ -220,8 +222,27 @@ class catalog_server::loop {
         return false;
       }
       if (may_serve()) accept();
+      close_if_flooding();
     }
     return true;
+  }
+
+  /// After its message was accepted, so that somebody with much to say gets on, though slowly.
+  void close_if_flooding() {
+    if (frame_.size() <= detail::heard_budget::small_bytes) return;
+    const std::string_view address = property("Peer-Address");
+    // Who has keys can have many connections: then all of a key at one address count together.
+    const std::string sender =
+        guard_ ? std::string{property("User-Id")} + "@" + std::string{address} : identity_.to_string();
+    if (heard_.admits(sender, frame_.size(), clock_.now()) || !detail::close_connection_of(frame_)) return;
+    tally_.flooding.fetch_add(1, std::memory_order_relaxed);
+    say_limited({log_level::warning,
+                 "closed a connection from " + std::string{address} + (guard_ ? " with the key " : "") +
+                     std::string{guard_ ? property("User-Id") : std::string_view{}} +
+                     ": it sends more than " + std::to_string(detail::heard_budget::bytes_per_second >> 20) +
+                     " MiB a second in large messages",
+                 {}});
+    if (guard_) guard_->offended(address);
   }
 
   void skip_parts() {
@@ -461,6 +482,7 @@ class catalog_server::loop {
     std::atomic<std::uint64_t> messages = 0;
     std::atomic<std::uint64_t> bad_frames = 0;
     std::atomic<std::uint64_t> crowded = 0;
+    std::atomic<std::uint64_t> flooding = 0;
     std::atomic<std::uint64_t> unread = 0;
     std::atomic<std::uint64_t> forged = 0;
     std::atomic<std::uint64_t> revoked = 0;
@@ -475,6 +497,7 @@ class catalog_server::loop {
   std::string address_;
   zmq::message_t identity_;
   zmq::message_t frame_;
+  detail::heard_budget heard_;
   detail::send_budget budget_;
   detail::log_limiter warnings_{200, 2};
   detail::log_limiter news_{20'000, 20};  ///< who joins and leaves: a fleet may do so at once

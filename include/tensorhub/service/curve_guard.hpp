@@ -1,14 +1,15 @@
 #pragma once
 /// \file curve_guard.hpp
-/// Admission to a secured reference server: one thread that ZeroMQ asks about every new connection (ZAP,
-/// ZeroMQ
+/// Admission to a secured reference server: one thread that ZeroMQ asks about every new connection (ZAP, ZeroMQ
 /// RFC 27) and that receives an event for every failed handshake.
 ///
 ///  - A client whose key is on the allow-list is admitted; each of its messages then carries the key as the
 ///    property "User-Id".
 ///  - A client with another key is refused, counted, and logged with its key and address.
-///  - Clients without CURVE, or with the wrong server key, fail the handshake; they are counted and logged
-///  too.
+///  - Clients without CURVE, or with the wrong server key, fail the handshake; they are counted and logged too.
+///
+/// A network whose clients fail too often is blocked for a while (arrival_budget.hpp, listen_filter.hpp), so
+/// that handshakes of strangers cannot take the server's time.
 ///
 /// The rate of log lines is bounded: under a flood of unknown clients some lines a second are written, and
 /// they state how many lines were suppressed.
@@ -35,8 +36,11 @@
 #include <zmq.hpp>
 
 #include "tensorhub/detail/build_mode.hpp"
+#include "tensorhub/policy/steady_clock.hpp"
 #include "tensorhub/security.hpp"
+#include "tensorhub/service/arrival_budget.hpp"
 #include "tensorhub/service/handshake.hpp"
+#include "tensorhub/service/listen_filter.hpp"
 #include "tensorhub/service/log.hpp"
 #include "tensorhub/service/log_limiter.hpp"
 #include "tensorhub/service/zmq_socket.hpp"
@@ -64,6 +68,9 @@ class curve_guard {
   /// Grows whenever the list changes: the answers of `rules_of` hold until then.
   [[nodiscard]] std::uint64_t changes() const noexcept { return changes_.load(std::memory_order_acquire); }
 
+  /// The server had to close a connection from this address, which sent too much.
+  void offended(std::string_view peer_address);
+
   /// Queues a line for `take_log`, within the rate limit.
   void note(log_level level, std::string text);
   [[nodiscard]] std::vector<log_line> take_log();
@@ -72,10 +79,17 @@ class curve_guard {
   [[nodiscard]] std::uint64_t refused() const noexcept { return refused_.load(std::memory_order_relaxed); }
   /// Number of connections that ended before the client presented a key.
   [[nodiscard]] std::uint64_t failed() const noexcept { return failed_.load(std::memory_order_relaxed); }
+  /// How often a network was blocked.
+  [[nodiscard]] std::uint64_t blocked() const noexcept { return blocked_.load(std::memory_order_relaxed); }
 
  private:
   static constexpr std::size_t most_lines = 256;
   static constexpr std::chrono::milliseconds pause_after_failure{10};
+
+  struct peer {
+    std::string text{};  ///< its address and port
+    std::optional<ip_network> network{};
+  };
 
   void run(const std::stop_token& stop);
 
@@ -90,10 +104,13 @@ class curve_guard {
   /// Handles one event. The failure of a connection is followed by its end, which names its descriptor.
   bool hear_one();
 
-  void say_failed(const handshake_event& event, const std::string& address);
+  void say_failed(const handshake_event& event, const peer& from);
 
-  /// The address of the peer; empty if the connection is already gone.
-  [[nodiscard]] static std::string peer_of(int descriptor);
+  /// Tells the kernel which networks are blocked, if these are others than before.
+  void filter_arrivals();
+
+  /// Of a connection; empty if it is already gone.
+  [[nodiscard]] static peer peer_of(int descriptor);
 
   zmq::socket_t questions_;
   handshake_monitor failures_;
@@ -101,15 +118,21 @@ class curve_guard {
   wake_event signal_;
   std::atomic<std::uint64_t> refused_ = 0;
   std::atomic<std::uint64_t> failed_ = 0;
+  std::atomic<std::uint64_t> blocked_ = 0;
   std::atomic<std::uint64_t> changes_ = 1;
   mutable std::mutex mutex_;
   std::unordered_map<std::string, std::shared_ptr<const client_rules>>
-      allowed_;  ///< guarded by mutex_, like the next two
+      allowed_;  ///< guarded by mutex_, like the next three
   log_limiter limiter_{20, 2};
   std::vector<log_line> lines_;
-  std::unordered_map<std::uint32_t, std::string> addresses_;  ///< by descriptor; used by the thread only
-  std::optional<handshake_event> failure_;                    ///< used by the thread only
-  std::jthread thread_;                                       ///< last member: uses all members above
+  std::vector<ip_network> offenders_;  ///< that the thread has not charged yet
+  // Used by the thread only:
+  std::unordered_map<std::uint32_t, peer> peers_;  ///< by descriptor
+  std::optional<handshake_event> failure_;
+  std::optional<int> listening_;
+  steady_clock clock_;
+  arrival_budget arrivals_;
+  std::jthread thread_;  ///< last member: uses all members above
 };
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::detail

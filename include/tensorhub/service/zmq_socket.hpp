@@ -47,6 +47,34 @@ inline constexpr int server_io_threads = 2;
 /// `most_heard_bytes` at most.
 [[nodiscard]] zmq::socket_t bounded_socket(zmq::context_t& context, zmq::socket_type type);
 
+/// Bytes that somebody may still send, or be sent, in large messages.
+struct byte_account {
+  std::int64_t left = 0;  ///< below zero: it was too much already
+  time_point as_of{};
+  /// Never more than `most`.
+  void refill(time_point now, std::size_t bytes_per_second, std::size_t most) noexcept;
+};
+
+/// Large messages to a router, by sender: ZeroMQ's threads decrypt a large message in one go, which others
+/// wait for. Honest ones are joins, which describe all tensors.
+class heard_budget {
+ public:
+  static constexpr std::size_t most_bytes = 64u << 20;
+  static constexpr std::size_t bytes_per_second = 16u << 20;
+  static constexpr std::size_t small_bytes = 64u << 10;
+
+  /// False: this is more than its share; its connection should be closed.
+  [[nodiscard]] bool admits(std::string_view sender, std::size_t bytes, time_point now);
+
+ private:
+  std::unordered_map<std::string, byte_account> accounts_;  ///< of senders of large messages
+  std::size_t prune_at_ = 64;
+};
+
+/// Closes the connection over which `frame` came (it has to be the last one received). Its peer may connect
+/// again. False: the connection has ended already.
+bool close_connection_of(zmq::message_t& frame) noexcept;
+
 /// Large answers of a router, by connection: somebody may ask for many, and read none, or ask for one after
 /// the other, so that nothing else is done.
 ///
@@ -74,9 +102,7 @@ class send_budget {
   using tally = std::atomic<std::size_t>;
   struct account {
     std::shared_ptr<tally> waiting = std::make_shared<tally>(0);  ///< messages keep it, too
-    std::int64_t left = most_bytes;                               ///< below zero: it was answered too much
-    time_point as_of{};
-    void refill(time_point now) noexcept;
+    byte_account bytes{most_bytes};
   };
 
   std::unordered_map<std::string, account> accounts_;  ///< of connections with large answers

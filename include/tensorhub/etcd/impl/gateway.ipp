@@ -3,6 +3,7 @@
 /// Definitions of gateway.hpp.
 
 #include <algorithm>
+#include <utility>
 #include <variant>
 
 #include "tensorhub/etcd/gateway.hpp"
@@ -131,7 +132,18 @@ TENSORHUB_DECL etcd_post to_post(const std::string& name, const etcd_request& re
 }
 
 TENSORHUB_DECL etcd_post to_login(const std::string& user, const std::string& password) {
-  return {"/v3/auth/authenticate", etcd_detail::json{{"name", user}, {"password", password}}.dump()};
+  // The password is written by hand: the JSON library would leave copies of it in memory.
+  std::string body = R"({"name":)" + etcd_detail::json(user).dump() + R"(,"password":")";
+  body.reserve(body.size() + 6 * password.size() + 2);
+  for (const char each : password) {
+    if (each == '"' || each == '\\') body += '\\';
+    if (static_cast<unsigned char>(each) < 0x20)
+      body.append("\\u00").append(1, each < 0x10 ? '0' : '1').append(1, "0123456789abcdef"[each & 15]);
+    else
+      body += each;
+  }
+  body += "\"}";
+  return {"/v3/auth/authenticate", std::move(body)};
 }
 
 TENSORHUB_DECL std::string token_in(std::string_view answer) {

@@ -9,10 +9,12 @@
 #include <sys/socket.h>
 
 #include <array>
+#include <cerrno>
 #include <chrono>
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -21,7 +23,8 @@ namespace tensorhub::inline TENSORHUB_MODE::detail {
 TENSORHUB_DECL curve_guard::curve_guard(zmq::context_t& context, zmq::socket_t& router,
                                         const server_security& security, std::function<void()> wake)
     : questions_{context, zmq::socket_type::rep},
-      failures_{context, router, handshake_failures | ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_DISCONNECTED},
+      failures_{context, router,
+                handshake_failures | ZMQ_EVENT_LISTENING | ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_DISCONNECTED},
       wake_{std::move(wake)} {
   for (const auto& [key, rules] : security.allowed_clients)
     allowed_.emplace(key, std::make_shared<const client_rules>(rules));
@@ -77,6 +80,7 @@ TENSORHUB_DECL void curve_guard::run(const std::stop_token& stop) {
     try {
       is_busy = answer_one();
       is_busy = hear_one() || is_busy;
+      filter_arrivals();
     } catch (...) {  // no memory for the words: whoever comes next is answered all the same
       std::this_thread::sleep_for(pause_after_failure);
       continue;
@@ -89,6 +93,7 @@ TENSORHUB_DECL void curve_guard::run(const std::stop_token& stop) {
       zmq::poll(items, 3, std::chrono::milliseconds{1000});
     } catch (const zmq::error_t&) {  // interrupted by a signal
     }
+    if ((items[2].revents & ZMQ_POLLIN) != 0) signal_.lower();
   }
 }
 
@@ -109,6 +114,9 @@ TENSORHUB_DECL bool curve_guard::answer_one() {
     bool welcome = false;
     try {  // whatever fails, the question is answered: else no other one could be heard
       welcome = understood && admits(key.data());
+      const auto from = network_of(parts[3].to_string_view());
+      if (from && welcome) arrivals_.proved(*from, clock_.now());
+      if (from && !welcome) arrivals_.failed(*from, clock_.now());
       if (!welcome) turn_away(understood ? key.data() : "(none)", parts[3].to_string());
     } catch (...) {
       welcome = false;
@@ -144,19 +152,51 @@ TENSORHUB_DECL void curve_guard::turn_away(const std::string& key, const std::st
 TENSORHUB_DECL bool curve_guard::hear_one() {
   const auto event = failures_.next();
   if (!event) return false;
-  if (event->kind == ZMQ_EVENT_ACCEPTED) {
-    addresses_[event->value] = peer_of(static_cast<int>(event->value));
+  if (event->kind == ZMQ_EVENT_LISTENING) {
+    listening_ = static_cast<int>(event->value);
+  } else if (event->kind == ZMQ_EVENT_ACCEPTED) {
+    const peer& from = peers_[event->value] = peer_of(static_cast<int>(event->value));
+    if (from.network) arrivals_.arrived(*from.network, clock_.now());
   } else if (event->kind == ZMQ_EVENT_DISCONNECTED) {
-    if (failure_) say_failed(*std::exchange(failure_, std::nullopt), addresses_[event->value]);
-    addresses_.erase(event->value);
+    if (failure_) say_failed(*std::exchange(failure_, std::nullopt), peers_[event->value]);
+    peers_.erase(event->value);
   } else if (event->kind != ZMQ_EVENT_HANDSHAKE_FAILED_AUTH) {  // this guard refused those itself
     failure_ = *event;
   }
   return true;
 }
 
-TENSORHUB_DECL void curve_guard::say_failed(const handshake_event& event, const std::string& address) {
+TENSORHUB_DECL void curve_guard::offended(std::string_view peer_address) {
+  const auto from = network_of(peer_address);
+  if (!from) return;
+  {
+    const std::lock_guard lock{mutex_};
+    if (offenders_.size() < most_lines) offenders_.push_back(*from);
+  }
+  signal_.raise();
+}
+
+TENSORHUB_DECL void curve_guard::filter_arrivals() {
+  {
+    const std::lock_guard lock{mutex_};
+    for (const ip_network& each : std::exchange(offenders_, {})) arrivals_.offended(each, clock_.now());
+  }
+  if (!arrivals_.refresh(clock_.now()) || !listening_) return;
+  const bool is_done = accept_none_of(arrivals_.blocked(), *listening_);
+  const int reason = errno;
+  if (blocked_.exchange(arrivals_.times_blocked()) == arrivals_.times_blocked()) return;
+  const std::string last = to_string(arrivals_.blocked().back());
+  note(log_level::warning,
+       is_done ? "accepts no new connection from " + last + " for some seconds: too many of its clients " +
+                     "showed no key of the list, or sent too much; connections that exist go on"
+               : "cannot block " + last + ", whose clients fail too often: the kernel says '" +
+                     std::generic_category().message(reason) + "'; block it in the firewall");
+  wake_();
+}
+
+TENSORHUB_DECL void curve_guard::say_failed(const handshake_event& event, const peer& from) {
   failed_.fetch_add(1, std::memory_order_relaxed);
+  if (from.network) arrivals_.failed(*from.network, clock_.now());
   const char* why = "it closed the connection before it had shown a key";
   if (event.value == ZMQ_PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC)
     why = "it takes this server for one with another public key";
@@ -165,24 +205,26 @@ TENSORHUB_DECL void curve_guard::say_failed(const handshake_event& event, const 
   else if (event.kind == ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL)
     why = "it does not keep to the protocol";
   note(log_level::warning, "a handshake with a client at " +
-                               (address.empty() ? "an unknown address" : address) + " failed: " + why);
+                               (from.text.empty() ? "an unknown address" : from.text) + " failed: " + why);
   wake_();
 }
 
-TENSORHUB_DECL std::string curve_guard::peer_of(int descriptor) {
+TENSORHUB_DECL curve_guard::peer curve_guard::peer_of(int descriptor) {
   sockaddr_storage address{};
   socklen_t bytes = sizeof address;
   if (::getpeername(descriptor, reinterpret_cast<sockaddr*>(&address), &bytes) != 0) return {};
+  peer out{{}, network_of(address)};
   std::array<char, INET6_ADDRSTRLEN> text{};
   if (address.ss_family == AF_INET) {
     const auto& four = reinterpret_cast<const sockaddr_in&>(address);
-    if (::inet_ntop(AF_INET, &four.sin_addr, text.data(), text.size()) == nullptr) return {};
-    return std::string{text.data()} + ":" + std::to_string(ntohs(four.sin_port));
+    if (::inet_ntop(AF_INET, &four.sin_addr, text.data(), text.size()) != nullptr)
+      out.text = std::string{text.data()} + ":" + std::to_string(ntohs(four.sin_port));
+  } else if (address.ss_family == AF_INET6) {
+    const auto& six = reinterpret_cast<const sockaddr_in6&>(address);
+    if (::inet_ntop(AF_INET6, &six.sin6_addr, text.data(), text.size()) != nullptr)
+      out.text = "[" + std::string{text.data()} + "]:" + std::to_string(ntohs(six.sin6_port));
   }
-  if (address.ss_family != AF_INET6) return {};
-  const auto& six = reinterpret_cast<const sockaddr_in6&>(address);
-  if (::inet_ntop(AF_INET6, &six.sin6_addr, text.data(), text.size()) == nullptr) return {};
-  return "[" + std::string{text.data()} + "]:" + std::to_string(ntohs(six.sin6_port));
+  return out;
 }
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::detail

@@ -4,6 +4,8 @@
 
 #include "tensorhub/service/zmq_socket.hpp"
 
+#include <sys/socket.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
@@ -18,6 +20,7 @@
 
 #include "tensorhub/config.hpp"
 #include "tensorhub/detail/process_wide.hpp"
+#include "tensorhub/service/listen_filter.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::detail {
 
@@ -52,18 +55,50 @@ TENSORHUB_DECL zmq::socket_t bounded_socket(zmq::context_t& context, zmq::socket
   return socket;
 }
 
-TENSORHUB_DECL void send_budget::account::refill(time_point now) noexcept {
+TENSORHUB_DECL void byte_account::refill(time_point now, std::size_t bytes_per_second,
+                                         std::size_t most) noexcept {
   const double seconds = to_seconds(now - as_of);
   as_of = now;
-  const double earned = std::min(seconds * double{bytes_per_second}, 2.0 * most_bytes);
-  left = std::min(left + static_cast<std::int64_t>(earned), std::int64_t{most_bytes});
+  const auto limit = static_cast<std::int64_t>(most);
+  const double earned =
+      std::min(seconds * static_cast<double>(bytes_per_second), 2.0 * static_cast<double>(most));
+  left = std::min(left + static_cast<std::int64_t>(earned), limit);
+}
+
+TENSORHUB_DECL bool heard_budget::admits(std::string_view sender, std::size_t bytes, time_point now) {
+  if (bytes <= small_bytes) return true;
+  if (accounts_.size() >= prune_at_) {
+    for (auto& [name, each] : accounts_) each.refill(now, bytes_per_second, most_bytes);
+    std::erase_if(accounts_, [](const auto& entry) { return entry.second.left == std::int64_t{most_bytes}; });
+    prune_at_ = 2 * accounts_.size() + 64;
+  }
+  byte_account& known =
+      accounts_.try_emplace(std::string{sender}, byte_account{most_bytes, now}).first->second;
+  known.refill(now, bytes_per_second, most_bytes);
+  known.left = std::max(known.left - static_cast<std::int64_t>(bytes), -std::int64_t{most_bytes});
+  return known.left >= 0;
+}
+
+TENSORHUB_DECL bool close_connection_of(zmq::message_t& frame) noexcept {
+  // The connection may be gone, and its descriptor be another's: that one must at least have the same peer,
+  // and connects again.
+  const int descriptor = ::zmq_msg_get(frame.handle(), ZMQ_SRCFD);
+  const char* const address = ::zmq_msg_gets(frame.handle(), "Peer-Address");
+  sockaddr_storage peer{};
+  socklen_t bytes = sizeof peer;
+  if (descriptor < 0 || address == nullptr ||
+      ::getpeername(descriptor, reinterpret_cast<sockaddr*>(&peer), &bytes) != 0)
+    return false;
+  const auto network = network_of(peer);
+  return network && network == network_of(std::string_view{address}) &&
+         ::shutdown(descriptor, SHUT_RDWR) == 0;
 }
 
 TENSORHUB_DECL bool send_budget::may_ask(std::string_view connection, time_point now) {
   const auto found = accounts_.find(std::string{connection});
   if (found == accounts_.end()) return true;
-  found->second.refill(now);
-  return found->second.left > 0;
+  found->second.bytes.refill(now, bytes_per_second, most_bytes);
+  return found->second.bytes.left > 0;
 }
 
 TENSORHUB_DECL std::optional<zmq::message_t> send_budget::admit(std::string_view connection,
@@ -76,15 +111,15 @@ TENSORHUB_DECL std::optional<zmq::message_t> send_budget::admit(std::string_view
     std::size_t size;
   };
   if (accounts_.size() >= prune_at_) {
-    for (auto& [name, each] : accounts_) each.refill(now);
+    for (auto& [name, each] : accounts_) each.bytes.refill(now, bytes_per_second, most_bytes);
     std::erase_if(accounts_, [](const auto& entry) {
-      return entry.second.left == std::int64_t{most_bytes} && entry.second.waiting->load() == 0;
+      return entry.second.bytes.left == std::int64_t{most_bytes} && entry.second.waiting->load() == 0;
     });
     prune_at_ = 2 * accounts_.size() + 64;
   }
   account& known = accounts_[std::string{connection}];
-  known.refill(now);
-  known.left -= static_cast<std::int64_t>(frame.size());
+  known.bytes.refill(now, bytes_per_second, most_bytes);
+  known.bytes.left -= static_cast<std::int64_t>(frame.size());
   const auto& counts = known.waiting;
   const std::size_t present = counts->load(std::memory_order_relaxed);
   if (present > 0 && present + frame.size() > most_bytes) return std::nullopt;
