@@ -38,7 +38,8 @@ inline constexpr retry_t retry{};
 /// Who a worker is and how it behaves. Only the first three have no sensible default.
 struct worker_options {
   /// Of the reference server: "tcp://host:port", or several with commas between, which may take over from
-  /// each other.
+  /// each other. With bars between, "tcp://a:5570 | tcp://b:5570", each of these (or of these lists) serves a
+  /// share of the models, by their names: all processes have to have the same text here, in the same order.
   std::string server{};
   std::string model{};
   std::string replica{};
@@ -134,7 +135,7 @@ struct snapshot_report {
   double seconds = 0;         ///< the whole call
 };
 
-/// How many reference servers the list has.
+/// How many reference servers may take over from each other for this worker's model.
 [[nodiscard]] TENSORHUB_DECL std::size_t servers_of(const worker_options& options);
 
 /// A reference server of the list has an address that other machines can use.

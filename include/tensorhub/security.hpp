@@ -28,6 +28,7 @@
 
 #include <cstddef>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -59,7 +60,7 @@ struct server_security {
 /// The field `security` of `worker_options`.
 struct client_security {
   /// The server's public key. For several servers: the key that they share, or one key each, separated by
-  /// commas, in the order of `worker_options::server`.
+  /// commas and bars as in `worker_options::server`, in its order.
   std::string server_key{};
   curve_key_pair keys{};  ///< this worker's own
   /// The weights may have an integrity policy that a source can forge, such as the default `xxh3_128`: every
@@ -67,6 +68,10 @@ struct client_security {
   bool trust_sources = false;
   bool operator==(const client_security&) const = default;
 };
+
+/// Leaves one group of a list of servers with bars (detail/server_groups.hpp), and of their keys the ones that
+/// belong to it. Throws `invalid_argument` if a group is empty, or if there are keys for other groups.
+void choose_group(std::size_t group, std::string& servers, std::optional<client_security>& security);
 
 /// Whether this text has the form of a key.
 [[nodiscard]] bool is_curve_key(const std::string& text) noexcept;

@@ -31,7 +31,7 @@
 namespace tensorhub::inline TENSORHUB_MODE {
 
 struct server_client_options {
-  /// As `worker_options::server`: one address, or several with commas between.
+  /// As `worker_options::server`: one address, or several with commas between, and bars.
   std::string server{};
   std::optional<client_security> security{};
   tensorhub::process process{};  ///< whose control connection it shares
@@ -58,7 +58,7 @@ class server_client {
 
   // ---- questions
 
-  /// The models, or the one of this name.
+  /// The models, by name, or the one of this name.
   [[nodiscard]] TENSORHUB_DECL std::vector<model_entry> list(
       std::string model = {}, std::chrono::milliseconds timeout = defaults::join_timeout);
   [[nodiscard]] TENSORHUB_DECL model_description describe_model(
@@ -101,7 +101,9 @@ class server_client {
 
  private:
   struct state;
-  std::unique_ptr<state> state_;
+  [[nodiscard]] TENSORHUB_DECL state& of(const std::string& model) const;
+
+  std::vector<std::unique_ptr<state>> groups_;  ///< one for each group of servers
 };
 
 }  // namespace tensorhub::inline TENSORHUB_MODE

@@ -2,15 +2,20 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
+#include <functional>
 #include <future>
 #include <memory>
 #include <optional>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "hub.hpp"
+#include "tensorhub/detail/server_groups.hpp"
 #include "tensorhub/server_client.hpp"
 
 using namespace system_tests;
@@ -135,4 +140,113 @@ TEST_CASE("server client: of two servers it asks the one that answers") {
   CHECK(client.list().empty());
   first.reset();
   CHECK(client.list({}, 30s).empty());
+}
+
+namespace {
+
+/// Workers of this model with these servers, one of which publishes what the other one reads.
+struct pair_of_workers {
+  trainer source;
+  rollout reader;
+  pair_of_workers(const std::string& servers, const std::string& model,
+                  const std::optional<tensorhub::client_security>& security = {})
+      : source{of(servers, model, "trainer", security), 100},
+        reader{of(servers, model, "rollout", security), 100} {
+    source.memory.fill(1);
+    source.worker.publish(1);
+    CHECK(reader.worker.update(exactly(1), 20s).version == 1);
+  }
+  static tensorhub::worker_options of(const std::string& servers, const std::string& model,
+                                      const std::string& replica,
+                                      const std::optional<tensorhub::client_security>& security) {
+    auto out = who(servers, replica);
+    out.model = model;
+    out.security = security;
+    return out;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("models are spread over groups of servers by their names") {
+  const system_tests::hub::reference_server first;
+  const system_tests::hub::reference_server second;
+  // The first group has a server that is not there.
+  const std::string servers = "tcp://127.0.0.1:1, " + first.address() + " | " + second.address();
+  const std::vector<std::string> names{"actor", "critic", "judge", "policy", "reward", "student"};
+  std::vector<std::unique_ptr<pair_of_workers>> all;
+  std::size_t of_first = 0;
+  for (const std::string& name : names) {
+    all.push_back(std::make_unique<pair_of_workers>(servers, name));
+    of_first += tensorhub::detail::group_of_model(name, 2) == 0 ? 1 : 0;
+  }
+  REQUIRE(of_first > 0);
+  REQUIRE(of_first < names.size());
+  CHECK(first.statistics().models == of_first);
+  CHECK(second.statistics().models == names.size() - of_first);
+  server_client client{{.server = servers}};
+  const auto told = client.list();
+  REQUIRE(told.size() == names.size());
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    CHECK(told[i].name == names[i]);
+    CHECK(client.list(names[i]).front().latest == 1);
+    CHECK(client.describe_model(names[i], 0).tensors.size() == 5);
+    CHECK(client.why(names[i], "rollout").find("trainer") != std::string::npos);
+    client.retain(names[i], 1);
+    client.pin(names[i], 1);
+    client.release(names[i], 1);
+    CHECK(client.drain(names[i], "rollout").workers == 1);
+    client.resume(names[i], "rollout");
+  }
+  CHECK(code_of([&] { static_cast<void>(client.list("none of them")); }) == errc::not_found);
+  std::vector<tensorhub::update_handle> waiting;
+  for (const auto& each : all) waiting.push_back(each->reader.worker.update_async(2, 60s));
+  CHECK(comes_true([&] { return client.stuck({}, 0ms).entries.size() == names.size(); }));
+  const auto stuck = client.stuck({}, 0ms).entries;
+  CHECK(std::ranges::is_sorted(stuck, std::ranges::greater{}, &tensorhub::stuck_entry::waited_ms));
+  for (const std::string& name : names) {
+    CHECK(client.stuck(name, 0ms).entries.size() == 1);
+    CHECK(client.evict(name, "rollout") == 1);
+  }
+}
+
+TEST_CASE("groups of servers have keys of their own, or share one") {
+  const auto keys = std::array{tensorhub::make_curve_keys(), tensorhub::make_curve_keys()};
+  const auto ours = tensorhub::make_curve_keys();
+  const auto secured = [&](const tensorhub::curve_key_pair& own) {
+    tensorhub::reference_server_options how;
+    how.security = tensorhub::server_security{own, {{ours.public_key, {}}}};
+    return how;
+  };
+  const system_tests::hub::reference_server first{secured(keys[0])};
+  const system_tests::hub::reference_server second{secured(keys[1])};
+  const std::string servers = first.address() + "|" + second.address();
+  const tensorhub::client_security security{keys[0].public_key + " | " + keys[1].public_key, ours, true};
+  const pair_of_workers policy{servers, "policy", security};
+  const pair_of_workers judge{servers, "judge", security};
+  CHECK(first.statistics().models == 1);
+  CHECK(second.statistics().models == 1);
+  server_client client{{.server = servers, .security = security}};
+  CHECK(client.list().size() == 2);
+
+  const auto refused = [&](const std::string& list, const std::string& server_keys) {
+    std::string sentence;
+    CHECK(code_of(
+              [&] {
+                server_client none{
+                    {.server = list, .security = tensorhub::client_security{server_keys, ours, true}}};
+              },
+              &sentence) == errc::invalid_argument);
+    CHECK(code_of([&] {
+            pair_of_workers none{list, "policy", tensorhub::client_security{server_keys, ours, true}};
+          }) == errc::invalid_argument);
+    return sentence;
+  };
+  const std::string one = keys[0].public_key;
+  CHECK(contains(refused(servers + "|", one), "empty group"));
+  CHECK(contains(refused("| " + servers, one), "empty group"));
+  CHECK(contains(refused(servers, one + "|" + one + "|" + one), "3 groups of keys for 2"));
+  CHECK(contains(refused(servers, one + "," + one), "2 keys for 1 servers"));
+  const pair_of_workers shared{first.address() + "|" + first.address(), "student",
+                               tensorhub::client_security{one, ours, true}};
 }

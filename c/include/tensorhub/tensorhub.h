@@ -136,7 +136,7 @@ typedef enum tensorhub_dtype {
 /// have no default.
 typedef struct tensorhub_worker_options {
   size_t struct_bytes;
-  const char* server;  ///< "tcp://host:port", or several with commas between
+  const char* server;  ///< "tcp://host:port", or several with commas and bars between
   const char* model;
   const char* replica;
   uint32_t shard_index;
@@ -319,7 +319,7 @@ TENSORHUB_C_API void tensorhub_seeder_stop(tensorhub_seeder* seeder);
 
 typedef struct tensorhub_client_options {
   size_t struct_bytes;
-  const char* server;      ///< "tcp://host:port", or several with commas between
+  const char* server;      ///< "tcp://host:port", or several with commas and bars between
   const char* server_key;  ///< with `public_key` and `secret_key`: as tensorhub_server_options
   const char* public_key;
   const char* secret_key;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tensorhub/detail/local_host.hpp"
+#include "tensorhub/detail/server_groups.hpp"
 #include "tensorhub/detail/split_list.hpp"
 #include "tensorhub/options.hpp"
 #include "tensorhub/types/plain_text.hpp"
@@ -17,11 +18,17 @@ namespace tensorhub::inline TENSORHUB_MODE {
 
 namespace options_detail {
 
+/// One list without bars.
+TENSORHUB_DECL std::string servers_of_model(const worker_options& options) {
+  const auto groups = detail::split_groups(options.server);
+  return groups[detail::group_of_model(options.model, groups.size())];
+}
+
 /// "host:port" of the servers of the list that are not on this machine.
 TENSORHUB_DECL std::vector<std::string> remote_servers(const worker_options& options) {
   constexpr std::string_view scheme = "tcp://";
   std::vector<std::string> out;
-  for (const std::string& server : detail::split_list(options.server)) {
+  for (const std::string& server : detail::split_list(servers_of_model(options))) {
     if (server.starts_with(scheme) &&
         !detail::is_local_host(std::string_view{server}.substr(0, server.rfind(':')).substr(scheme.size())))
       out.push_back(server.substr(scheme.size()));
@@ -70,7 +77,7 @@ TENSORHUB_DECL void update_report::add(const pull_progress& transfer) {
 }
 
 TENSORHUB_DECL std::size_t servers_of(const worker_options& options) {
-  return 1 + static_cast<std::size_t>(std::ranges::count(options.server, ','));
+  return detail::split_list(options_detail::servers_of_model(options)).size();
 }
 
 TENSORHUB_DECL bool serves_other_machines(const worker_options& options) {
@@ -117,6 +124,8 @@ TENSORHUB_DECL worker_options validated(worker_options options) {
     refuse("shard " + to_string(options.shard) + " does not exist: the index must be below the count");
   }
   if (options.location.host.empty()) options.location.host = detail::machine_name();
+  const std::size_t groups = detail::split_groups(options.server).size();
+  choose_group(detail::group_of_model(options.model, groups), options.server, options.security);
   if (options.security) validate(*options.security, servers_of(options));
   options.log = never_throwing(std::move(options.log));
   options.lanes = std::clamp<std::size_t>(options.lanes, 1, 64);

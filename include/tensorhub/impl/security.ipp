@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "tensorhub/detail/server_groups.hpp"
 #include "tensorhub/detail/split_list.hpp"
 #include "tensorhub/detail/wipe.hpp"
 #include "tensorhub/error.hpp"
@@ -84,6 +85,25 @@ TENSORHUB_DECL void validate(const client_security& security, std::size_t server
                                             " keys for " + std::to_string(servers) +
                                             " servers: give one for all, or one for each");
   }
+}
+
+TENSORHUB_DECL void choose_group(std::size_t group, std::string& servers,
+                                 std::optional<client_security>& security) {
+  std::vector<std::string> groups = detail::split_groups(servers);
+  for (const std::string& each : groups) {
+    if (groups.size() > 1 && each.find_first_not_of(' ') == each.npos)
+      throw error(errc::invalid_argument, "the list of servers '" + servers.substr(0, 256) +
+                                              "' has an empty group: give an address at either side of '|'");
+  }
+  if (security) {
+    std::vector<std::string> keys = detail::split_groups(security->server_key);
+    if (keys.size() != 1 && keys.size() != groups.size())
+      throw error(errc::invalid_argument, "client_security::server_key has " + std::to_string(keys.size()) +
+                                              " groups of keys for " + std::to_string(groups.size()) +
+                                              " groups of servers: give one key for all, or as many groups");
+    security->server_key = std::move(keys[keys.size() == 1 ? 0 : group]);
+  }
+  servers = std::move(groups[group]);
 }
 
 TENSORHUB_DECL client_security for_server(client_security security, std::size_t index) {

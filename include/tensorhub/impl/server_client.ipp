@@ -4,10 +4,13 @@
 
 #include <algorithm>
 #include <atomic>
+#include <functional>
+#include <iterator>
 #include <thread>
 #include <utility>
 
 #include "tensorhub/detail/random_id.hpp"
+#include "tensorhub/detail/server_groups.hpp"
 #include "tensorhub/detail/split_list.hpp"
 #include "tensorhub/detail/time_left.hpp"
 #include "tensorhub/error.hpp"
@@ -73,12 +76,17 @@ struct server_client::state {
 
 namespace server_client_detail {
 
-TENSORHUB_DECL server_client_options validated(server_client_options options) {
+/// The same for each group of servers.
+TENSORHUB_DECL std::vector<server_client_options> validated(const server_client_options& options) {
   if (options.server.empty())
     throw error(errc::invalid_argument,
                 "server_client_options::server is empty: give the reference server's address");
-  if (options.security) validate(*options.security, detail::split_list(options.server).size());
-  return options;
+  std::vector<server_client_options> out(detail::split_groups(options.server).size(), options);
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    choose_group(i, out[i].server, out[i].security);
+    if (out[i].security) validate(*out[i].security, detail::split_list(out[i].server).size());
+  }
+  return out;
 }
 
 [[nodiscard]] inline error_context about(std::string model, std::string replica) {
@@ -97,88 +105,111 @@ TENSORHUB_DECL messages::manage_request about_versions(std::string model, messag
 
 }  // namespace server_client_detail
 
-TENSORHUB_DECL server_client::server_client(server_client_options options)
-    : state_{std::make_unique<state>(server_client_detail::validated(std::move(options)))} {}
+TENSORHUB_DECL server_client::server_client(server_client_options options) {
+  for (const server_client_options& each : server_client_detail::validated(options))
+    groups_.push_back(std::make_unique<state>(each));
+}
 TENSORHUB_DECL server_client::~server_client() = default;
 
+TENSORHUB_DECL server_client::state& server_client::of(const std::string& model) const {
+  return *groups_[detail::group_of_model(model, groups_.size())];
+}
+
 TENSORHUB_DECL void server_client::interrupt() {
-  ++state_->interrupts;
-  state_->client.with([](inquiry& core, time_point) { core.interrupt(); });
+  for (const auto& each : groups_) {
+    ++each->interrupts;
+    each->client.with([](inquiry& core, time_point) { core.interrupt(); });
+  }
 }
 
 TENSORHUB_DECL std::vector<model_entry> server_client::list(std::string model,
                                                             std::chrono::milliseconds timeout) {
-  return state_
-      ->ask(model, timeout,
-            [&](inquiry& core, time_point now, time_point until) { return core.list(now, model, until); })
-      .list.models;
+  const auto until = std::chrono::steady_clock::now() + timeout;
+  std::vector<model_entry> out;
+  for (const auto& each : groups_) {
+    if (!model.empty() && each.get() != &of(model)) continue;
+    auto told =
+        each->ask(model, std::max(detail::time_left(until), std::chrono::milliseconds{1}),
+                  [&](inquiry& core, time_point now, time_point end) { return core.list(now, model, end); })
+            .list.models;
+    std::ranges::move(told, std::back_inserter(out));
+  }
+  std::ranges::sort(out, {}, &model_entry::name);
+  return out;
 }
 TENSORHUB_DECL model_description server_client::describe_model(std::string model, std::uint32_t shard,
                                                                std::chrono::milliseconds timeout) {
-  auto known = state_
-                   ->ask(model, timeout,
-                         [&](inquiry& core, time_point now, time_point until) {
-                           return core.describe(now, model, shard, until);
-                         })
+  auto known = of(model)
+                   .ask(model, timeout,
+                        [&](inquiry& core, time_point now, time_point until) {
+                          return core.describe(now, model, shard, until);
+                        })
                    .description;
   return {known.shards, known.chunk_bytes, std::move(known.tensors)};
 }
 TENSORHUB_DECL std::string server_client::why(std::string model, std::string replica, std::uint32_t shard,
                                               std::chrono::milliseconds timeout) {
-  return state_
-      ->ask(model, timeout,
-            [&](inquiry& core, time_point now, time_point until) {
-              return core.why(now, model, std::move(replica), shard, until);
-            })
+  return of(model)
+      .ask(model, timeout,
+           [&](inquiry& core, time_point now, time_point until) {
+             return core.why(now, model, std::move(replica), shard, until);
+           })
       .why;
 }
 TENSORHUB_DECL stuck_report server_client::stuck(std::string model, std::chrono::milliseconds older_than,
                                                  std::chrono::milliseconds timeout) {
-  auto told = state_
-                  ->ask(model, timeout,
-                        [&](inquiry& core, time_point now, time_point until) {
-                          return core.stuck(now, model, older_than, until);
-                        })
-                  .stuck;
-  return {std::move(told.entries), told.left_out};
+  const auto until = std::chrono::steady_clock::now() + timeout;
+  stuck_report out;
+  for (const auto& each : groups_) {
+    if (!model.empty() && each.get() != &of(model)) continue;
+    auto told = each->ask(model, std::max(detail::time_left(until), std::chrono::milliseconds{1}),
+                          [&](inquiry& core, time_point now, time_point end) {
+                            return core.stuck(now, model, older_than, end);
+                          })
+                    .stuck;
+    std::ranges::move(told.entries, std::back_inserter(out.entries));
+    out.left_out += told.left_out;
+  }
+  std::ranges::stable_sort(out.entries, std::ranges::greater{}, &stuck_entry::waited_ms);
+  return out;
 }
 
 TENSORHUB_DECL void server_client::retain(std::string model, std::uint32_t versions,
                                           std::chrono::milliseconds timeout) {
-  state_->manage(server_client_detail::about_versions(std::move(model), {versions, {}, {}, {}}), timeout);
+  of(model).manage(server_client_detail::about_versions(model, {versions, {}, {}, {}}), timeout);
 }
 TENSORHUB_DECL void server_client::pin(std::string model, version_number version,
                                        std::chrono::milliseconds timeout) {
-  state_->manage(server_client_detail::about_versions(std::move(model), {{}, version, {}, {}}), timeout);
+  of(model).manage(server_client_detail::about_versions(model, {{}, version, {}, {}}), timeout);
 }
 TENSORHUB_DECL void server_client::release(std::string model, version_number version,
                                            std::chrono::milliseconds timeout) {
-  state_->manage(server_client_detail::about_versions(std::move(model), {{}, {}, version, {}}), timeout);
+  of(model).manage(server_client_detail::about_versions(model, {{}, {}, version, {}}), timeout);
 }
 TENSORHUB_DECL void server_client::roll_back_to(std::string model, version_number version,
                                                 std::chrono::milliseconds timeout) {
-  state_->manage(server_client_detail::about_versions(std::move(model), {{}, {}, {}, version}), timeout);
+  of(model).manage(server_client_detail::about_versions(model, {{}, {}, {}, version}), timeout);
 }
 
 TENSORHUB_DECL std::uint32_t server_client::evict(std::string model, std::string replica,
                                                   std::chrono::milliseconds timeout) {
-  return state_
-      ->manage(server_client_detail::about_replica(messages::manage_kind::evict, std::move(model),
-                                                   std::move(replica)),
-               timeout)
+  return of(model)
+      .manage(server_client_detail::about_replica(messages::manage_kind::evict, model, std::move(replica)),
+              timeout)
       .workers;
 }
 TENSORHUB_DECL drain_report server_client::drain(std::string model, std::string replica,
                                                  std::chrono::milliseconds timeout) {
   static constexpr std::chrono::milliseconds look_interval{20};
   const auto until = std::chrono::steady_clock::now() + timeout;
-  const std::uint64_t before = state_->interrupts;
+  state& servers = of(model);
+  const std::uint64_t before = servers.interrupts;
   for (;;) {
-    if (state_->interrupts != before)
+    if (servers.interrupts != before)
       throw error(errc::cancelled, "the caller interrupted the drain; the replica is still drained",
                   server_client_detail::about(std::move(model), std::move(replica)));
     const auto told =
-        state_->manage(server_client_detail::about_replica(messages::manage_kind::drain, model, replica),
+        servers.manage(server_client_detail::about_replica(messages::manage_kind::drain, model, replica),
                        std::max(detail::time_left(until), std::chrono::milliseconds{1}));
     if (told.readers == 0 || std::chrono::steady_clock::now() + look_interval >= until)
       return {told.workers, told.readers};
@@ -187,9 +218,8 @@ TENSORHUB_DECL drain_report server_client::drain(std::string model, std::string 
 }
 TENSORHUB_DECL void server_client::resume(std::string model, std::string replica,
                                           std::chrono::milliseconds timeout) {
-  state_->manage(server_client_detail::about_replica(messages::manage_kind::resume, std::move(model),
-                                                     std::move(replica)),
-                 timeout);
+  of(model).manage(
+      server_client_detail::about_replica(messages::manage_kind::resume, model, std::move(replica)), timeout);
 }
 
 }  // namespace tensorhub::inline TENSORHUB_MODE
