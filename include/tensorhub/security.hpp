@@ -69,8 +69,8 @@ struct client_security {
   bool operator==(const client_security&) const = default;
 };
 
-/// Leaves one group of a list of servers with bars (detail/server_groups.hpp), and of their keys the ones that
-/// belong to it. Throws `invalid_argument` if a group is empty, or if there are keys for other groups.
+/// Leaves one group of a list of servers with bars (detail/server_groups.hpp), and of their keys the ones
+/// that belong to it. Throws `invalid_argument` if a group is empty, or if there are keys for other groups.
 void choose_group(std::size_t group, std::string& servers, std::optional<client_security>& security);
 
 /// Whether this text has the form of a key.

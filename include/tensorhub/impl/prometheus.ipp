@@ -54,6 +54,22 @@ TENSORHUB_DECL prometheus::ClientMetric& page::with(prometheus::MetricFamily& fa
   return family.metric.back();
 }
 
+TENSORHUB_DECL void write_refusals(page& out, const reference_server_statistics& seen,
+                                   const page::labels& about) {
+  out.counter("tensorhub_server_flooding_connections_total", "Closed: they sent too much.", about,
+              seen.flooding_connections);
+  out.counter("tensorhub_server_refused_connections_total", "Of keys that are not on the allow-list.", about,
+              seen.refused_connections);
+  out.counter("tensorhub_server_failed_handshakes_total", "Connections without CURVE, or with a wrong key.",
+              about, seen.failed_handshakes);
+  out.counter("tensorhub_server_blocked_networks_total", "Times that a network was blocked for a while.",
+              about, seen.blocked_networks);
+  out.counter("tensorhub_server_forged_messages_total", "Dropped: of another key's worker.", about,
+              seen.forged_messages);
+  out.counter("tensorhub_server_revoked_messages_total", "Dropped: of a revoked key.", about,
+              seen.revoked_messages);
+}
+
 TENSORHUB_DECL void write(page& out, const reference_server_statistics& seen, const page::labels& about) {
   out.gauge("tensorhub_server_workers", "Workers that have joined.", about,
             static_cast<double>(seen.workers));
@@ -72,18 +88,7 @@ TENSORHUB_DECL void write(page& out, const reference_server_statistics& seen, co
               about, seen.crowded_messages);
   out.counter("tensorhub_server_unread_answers_total",
               "Not sent: nobody takes those before, or too many are asked for.", about, seen.unread_answers);
-  out.counter("tensorhub_server_flooding_connections_total", "Closed: they sent too much.", about,
-              seen.flooding_connections);
-  out.counter("tensorhub_server_refused_connections_total", "Of keys that are not on the allow-list.", about,
-              seen.refused_connections);
-  out.counter("tensorhub_server_failed_handshakes_total", "Connections without CURVE, or with a wrong key.",
-              about, seen.failed_handshakes);
-  out.counter("tensorhub_server_blocked_networks_total", "Times that a network was blocked for a while.",
-              about, seen.blocked_networks);
-  out.counter("tensorhub_server_forged_messages_total", "Dropped: of another key's worker.", about,
-              seen.forged_messages);
-  out.counter("tensorhub_server_revoked_messages_total", "Dropped: of a revoked key.", about,
-              seen.revoked_messages);
+  write_refusals(out, seen, about);
   out.counter("tensorhub_server_workers_joined_total", "Workers that joined.", about, seen.workers_joined);
   out.counter("tensorhub_server_workers_left_total", "Workers that left politely.", about, seen.workers_left);
   out.counter("tensorhub_server_workers_dead_total", "Workers declared dead.", about, seen.workers_dead);

@@ -234,7 +234,8 @@ class catalog_server::loop {
     // Who has keys can have many connections: then all of a key at one address count together.
     const std::string sender =
         guard_ ? std::string{property("User-Id")} + "@" + std::string{address} : identity_.to_string();
-    if (heard_.admits(sender, frame_.size(), clock_.now()) || !detail::close_connection_of(frame_)) return;
+    if (budgets_.heard.admits(sender, frame_.size(), clock_.now()) || !detail::close_connection_of(frame_))
+      return;
     tally_.flooding.fetch_add(1, std::memory_order_relaxed);
     say_limited({log_level::warning,
                  "closed a connection from " + std::string{address} + (guard_ ? " with the key " : "") +
@@ -268,7 +269,7 @@ class catalog_server::loop {
     if (known == nullptr) return;
     const time_point now = clock_.now();
     const bool is_charged = may_have_a_large_answer(decoded.message.body);
-    if (is_charged && !budget_.may_ask(from, now)) {
+    if (is_charged && !budgets_.sent.may_ask(from, now)) {
       tally_.unread.fetch_add(1, std::memory_order_relaxed);
       return;
     }
@@ -449,7 +450,7 @@ class catalog_server::loop {
   bool send(std::string_view to, const messages::envelope& message) {
     if (!may_serve()) return true;
     try {
-      auto frame = budget_.admit(to, encoder_.encode(message), clock_.now());
+      auto frame = budgets_.sent.admit(to, encoder_.encode(message), clock_.now());
       if (frame && socket_.send(zmq::const_buffer{to.data(), to.size()},
                                 zmq::send_flags::sndmore | zmq::send_flags::dontwait)) {
         static_cast<void>(socket_.send(*frame, zmq::send_flags::dontwait));
@@ -497,8 +498,10 @@ class catalog_server::loop {
   std::string address_;
   zmq::message_t identity_;
   zmq::message_t frame_;
-  detail::heard_budget heard_;
-  detail::send_budget budget_;
+  struct {
+    detail::heard_budget heard;
+    detail::send_budget sent;
+  } budgets_;  ///< of each connection's large messages
   detail::log_limiter warnings_{200, 2};
   detail::log_limiter news_{20'000, 20};  ///< who joins and leaves: a fleet may do so at once
   encoder encoder_;

@@ -6,9 +6,9 @@
 ///
 /// Each network has up to `most_credits` and earns `credits_per_second`. A connection takes one credit, and
 /// gives it back when it has shown a key that is on the list; one that fails takes `failure_cost` more. A
-/// network without credits is blocked until it has earned `credits_to_reopen`, in 4 s. So a fleet behind one address
-/// may arrive at once, and strangers get, after the first second, 64 connections a second at most for each
-/// network that they have.
+/// network without credits is blocked until it has earned `credits_to_reopen`, in 4 s. So a fleet behind one
+/// address may arrive at once, and strangers get, after the first second, 64 connections a second at most for
+/// each network that they have.
 ///
 /// A pure state machine: no clock, no socket. Thread safety: none.
 

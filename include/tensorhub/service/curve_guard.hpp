@@ -1,12 +1,13 @@
 #pragma once
 /// \file curve_guard.hpp
-/// Admission to a secured reference server: one thread that ZeroMQ asks about every new connection (ZAP, ZeroMQ
-/// RFC 27) and that receives an event for every failed handshake.
+/// Admission to a secured reference server: one thread that ZeroMQ asks about every new connection (ZAP,
+/// ZeroMQ RFC 27) and that receives an event for every failed handshake.
 ///
 ///  - A client whose key is on the allow-list is admitted; each of its messages then carries the key as the
 ///    property "User-Id".
 ///  - A client with another key is refused, counted, and logged with its key and address.
-///  - Clients without CURVE, or with the wrong server key, fail the handshake; they are counted and logged too.
+///  - Clients without CURVE, or with the wrong server key, fail the handshake; they are counted and logged
+///    too.
 ///
 /// A network whose clients fail too often is blocked for a while (arrival_budget.hpp, listen_filter.hpp), so
 /// that handshakes of strangers cannot take the server's time.
