@@ -274,6 +274,8 @@ class Publisher(_InPlace):
         `changed`: only the tensors of these names have changed since the last publish, and the others keep their
         digests, which takes less time. Readers refuse the bytes of a tensor that has changed and was left out.
         """
+        if isinstance(changed, str):
+            raise TypeError(f"changed= takes the names of tensors, and got one string: write changed=[{changed!r}]")
         names = None if changed is None else list(changed)
         return PublishReport(**self._inner.publish(version, timeout, stream, names))
 

@@ -82,6 +82,8 @@ def test_publish_of_what_has_changed(pair: Pair) -> None:
     assert rollout.statistics()[0]["sources_failed"]["corrupt"] >= 1
     with pytest.raises(th.InvalidArgument, match="tensor 'nobody' is said to have changed"):
         trainer.publish(4, changed=["nobody"])
+    with pytest.raises(TypeError, match=r"changed=\['bias'\]"):
+        trainer.publish(4, changed="bias")
     trainer.publish(4, changed=[])
     assert trainer.statistics()["digested_chunks"] == 9
     rollout.update(4)
