@@ -31,8 +31,10 @@ class ServerClient(Closable):
         security: Security | None = None,
         server_timeout: float | None = None,
     ) -> None:
-        """`server`: one address, or several with commas between, of servers that may take over from each other; with
-        bars between such lists, each of them serves a share of the models, by their names."""
+        """`server`: one address, or several with commas between, of servers that may take over from each other.
+
+        With bars between such lists, each of them serves a share of the models, by their names.
+        """
         self._server = server.address if isinstance(server, ReferenceServer) else server
         given: dict[str, object] = {"server": self._server, "server_timeout": server_timeout}
         if security is not None:
