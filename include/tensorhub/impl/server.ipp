@@ -227,11 +227,12 @@ class catalog_server::loop {
     return true;
   }
 
-  /// After its message was accepted, so that somebody with much to say gets on, though slowly.
+  /// Called after the message was accepted: an honest client with many large messages gets them through,
+  /// though slowly.
   void close_if_flooding() {
     if (frame_.size() <= detail::heard_budget::small_bytes) return;
     const std::string_view address = property("Peer-Address");
-    // Who has keys can have many connections: then all of a key at one address count together.
+    // A client with a key can open many connections: those of one key at one address share an account.
     const std::string sender =
         guard_ ? std::string{property("User-Id")} + "@" + std::string{address} : identity_.to_string();
     if (budgets_.heard.admits(sender, frame_.size(), clock_.now()) || !detail::close_connection_of(frame_))

@@ -5,7 +5,7 @@
 /// again at once.
 ///
 /// Each network has up to `most_credits` and earns `credits_per_second`. A connection takes one credit, and
-/// gives it back when it has shown a key that is on the list; one that fails takes `failure_cost` more. A
+/// gives it back when it has shown a key of the allow-list; one that fails takes `failure_cost` more. A
 /// network without credits is blocked until it has earned `credits_to_reopen`, in 4 s. So a fleet behind one
 /// address may arrive at once, and strangers get, after the first second, 64 connections a second at most for
 /// each network that they have.
@@ -28,7 +28,7 @@ class arrival_budget {
   static constexpr double most_credits = 1024;
   static constexpr double credits_per_second = 64;
   static constexpr double failure_cost = 7;
-  /// Of a connection that the server had to close, for sending too much.
+  /// Taken for a connection that the server closed because it sent too much.
   static constexpr double offence_cost = 32;
   static constexpr double credits_to_reopen = 256;
   /// A network's account is forgotten when it is full again. Further networks have none until then.
@@ -39,9 +39,9 @@ class arrival_budget {
   void failed(const ip_network& from, time_point now) { charge(from, failure_cost, now); }
   void offended(const ip_network& from, time_point now) { charge(from, offence_cost, now); }
 
-  /// Opens the door again to those that have earned it. True: `blocked` is not what it was at the last call.
+  /// Unblocks the networks that have earned enough. True: `blocked` has changed since the last call.
   bool refresh(time_point now);
-  /// At most `most_filtered_networks`, the longest blocked first: it is let in again when one more comes.
+  /// At most `most_filtered_networks`, the longest blocked first. One more unblocks the first of them.
   [[nodiscard]] const std::vector<ip_network>& blocked() const noexcept { return blocked_; }
   /// How often a network was blocked.
   [[nodiscard]] std::uint64_t times_blocked() const noexcept { return times_blocked_; }

@@ -69,7 +69,7 @@ class curve_guard {
   /// Grows whenever the list changes: the answers of `rules_of` hold until then.
   [[nodiscard]] std::uint64_t changes() const noexcept { return changes_.load(std::memory_order_acquire); }
 
-  /// The server had to close a connection from this address, which sent too much.
+  /// Charges the network of this address for a connection that the server closed because it sent too much.
   void offended(std::string_view peer_address);
 
   /// Queues a line for `take_log`, within the rate limit.
@@ -107,7 +107,7 @@ class curve_guard {
 
   void say_failed(const handshake_event& event, const peer& from);
 
-  /// Tells the kernel which networks are blocked, if these are others than before.
+  /// Tells the kernel which networks are blocked, if that has changed.
   void filter_arrivals();
 
   /// Of a connection; empty if it is already gone.

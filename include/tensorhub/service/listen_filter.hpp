@@ -1,8 +1,8 @@
 #pragma once
 /// \file listen_filter.hpp
-/// Networks from which a listening TCP socket accepts no connection: the kernel drops their requests before
-/// anybody computes anything, by a packet filter (BPF) of the socket, which needs no privilege. Connections
-/// that exist go on. A client's kernel asks again after 1, 3, 7 ... seconds.
+/// Networks from which a listening TCP socket accepts no connection: a packet filter (BPF) of the socket
+/// makes the kernel drop their requests, and needs no privilege. Connections that exist go on. A client's
+/// kernel asks again after 1, 3, 7 ... seconds.
 ///
 /// Thread safety: all functions may be called from any thread.
 
@@ -31,8 +31,7 @@ struct ip_network {
     }
   };
 };
-/// Empty: no address of these families. An IPv4 address that is written as an IPv6 one is taken for what it
-/// is.
+/// Empty: the address is of another family, or the text is none. "::ffff:10.0.0.7" is an IPv4 address.
 [[nodiscard]] std::optional<ip_network> network_of(const sockaddr_storage& address) noexcept;
 [[nodiscard]] std::optional<ip_network> network_of(std::string_view address);
 /// "10.0.0.7" or "2001:db8:0:1::/64".

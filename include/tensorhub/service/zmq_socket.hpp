@@ -47,7 +47,7 @@ inline constexpr int server_io_threads = 2;
 /// `most_heard_bytes` at most.
 [[nodiscard]] zmq::socket_t bounded_socket(zmq::context_t& context, zmq::socket_type type);
 
-/// Bytes that somebody may still send, or be sent, in large messages.
+/// Bytes that a peer may still send, or be sent, in large messages.
 struct byte_account {
   std::int64_t left = 0;  ///< below zero: it was too much already
   time_point as_of{};
@@ -55,8 +55,9 @@ struct byte_account {
   void refill(time_point now, std::size_t bytes_per_second, std::size_t most) noexcept;
 };
 
-/// Large messages to a router, by sender: ZeroMQ's threads decrypt a large message in one go, which others
-/// wait for. Honest ones are joins, which describe all tensors.
+/// Large messages to a router, by sender. ZeroMQ decrypts a message in one go, and the other connections of
+/// that I/O thread wait meanwhile. Honest clients send large messages when they join: they describe all
+/// tensors.
 class heard_budget {
  public:
   static constexpr std::size_t most_bytes = 64u << 20;

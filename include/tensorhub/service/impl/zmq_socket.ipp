@@ -80,8 +80,8 @@ TENSORHUB_DECL bool heard_budget::admits(std::string_view sender, std::size_t by
 }
 
 TENSORHUB_DECL bool close_connection_of(zmq::message_t& frame) noexcept {
-  // The connection may be gone, and its descriptor be another's: that one must at least have the same peer,
-  // and connects again.
+  // The connection may have ended, and its descriptor may belong to another one by now. That one is closed
+  // only if it has the same peer, which connects again.
   const int descriptor = ::zmq_msg_get(frame.handle(), ZMQ_SRCFD);
   const char* const address = ::zmq_msg_gets(frame.handle(), "Peer-Address");
   sockaddr_storage peer{};
