@@ -23,7 +23,8 @@
 /// |   _digest_, _unpublish_seconds (histograms)             |   _drain_seconds (histograms)                |
 ///
 /// Results and reasons are the names of `errc`; codes that have not occurred are left out. The endpoint
-/// speaks plain HTTP without authentication; by default it listens on the loopback interface.
+/// speaks plain HTTP without authentication; by default it listens on the loopback interface. Where others
+/// reach it, put a proxy before it.
 ///
 /// Built on prometheus-cpp (its HTTP server is civetweb). Thread safety: every member, from any thread.
 

@@ -187,7 +187,9 @@ TENSORHUB_DECL prometheus_exporter::prometheus_exporter(prometheus_options how) 
                                             "': an address looks like 127.0.0.1:9464, a path like /metrics");
   }
   try {
-    exposer_ = std::make_unique<prometheus::Exposer>(how.address);
+    // A connection that says nothing keeps a thread of civetweb until its time is over: 30 s by default.
+    exposer_ = std::make_unique<prometheus::Exposer>(std::vector<std::string>{
+        "listening_ports", how.address, "num_threads", "4", "request_timeout_ms", "1000"});
     exposer_->RegisterCollectable(watched_, how.path);
   } catch (const std::exception& e) {
     throw error(errc::transport_failed,
