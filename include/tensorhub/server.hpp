@@ -60,7 +60,7 @@ struct reference_server_statistics : catalog_statistics {
   std::uint64_t messages = 0;              ///< received and understood
   std::uint64_t bad_frames = 0;            ///< dropped: garbage, other protocol, wrong number of parts
   std::uint64_t crowded_messages = 0;      ///< dropped: too many workers on one connection
-  std::uint64_t flooding_connections = 0;  ///< closed: too many bytes in large messages
+  std::uint64_t flooding_connections = 0;  ///< closed: too many messages, or too large
   /// Not sent: the connection does not take those before, or asks too much.
   std::uint64_t unread_answers = 0;
   // With security only:

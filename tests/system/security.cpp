@@ -488,6 +488,33 @@ TEST_CASE("security: strangers that come again and again are not served, those w
   CHECK(eventually([&] { return door.seen().bad_frames == 1; }));
 }
 
+TEST_CASE("security: a member that sends messages without end loses its connection") {
+  secured_server door;
+  trainer source{door.options_of("trainer-0", door.good)};
+  rollout reader{door.options_of("rollout-0", door.good)};
+  zmq::context_t context;
+  zmq::socket_t member{context, zmq::socket_type::dealer};
+  member.set(zmq::sockopt::linger, 0);
+  member.set(zmq::sockopt::sndtimeo, 20'000);
+  member.set(zmq::sockopt::curve_serverkey, door.keys.public_key);
+  member.set(zmq::sockopt::curve_publickey, door.good.public_key);
+  member.set(zmq::sockopt::curve_secretkey, door.good.secret_key);
+  member.connect(from_elsewhere(door.server->address()));
+  const auto began = std::chrono::steady_clock::now();
+  constexpr int frames = 200'000;
+  for (int i = 0; i < frames && door.seen().flooding_connections == 0; ++i)
+    REQUIRE(member.send(zmq::str_buffer("no message"), zmq::send_flags::none));
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
+  if (door.seen().flooding_connections == 0 && frames < 30'000 * took.count())
+    MESSAGE("NOT JUDGED: this machine is too slow for a flood");
+  else
+    CHECK(door.seen().flooding_connections > 0);
+  source.memory.fill(1);
+  source.worker.publish(1);
+  CHECK(reader.worker.update(exactly(1)).version == 1);
+  CHECK(door.seen().workers == 2);
+}
+
 TEST_CASE("security: with keys, digests that a source can forge have to be named") {
   const secured_server door;
   auto options = door.options_of("rollout-0", door.good);

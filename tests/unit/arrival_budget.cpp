@@ -15,6 +15,7 @@
 
 #include "tensorhub/detail/unique_fd.hpp"
 #include "tensorhub/service/listen_filter.hpp"
+#include "tensorhub/service/zmq_socket.hpp"
 
 using namespace tensorhub;
 using namespace tensorhub::detail;
@@ -96,6 +97,27 @@ TEST_CASE("arrivals: what is remembered is bounded") {
   fail(budget, four(9u << 20), 1000, start + 17s);  // all of the others have all credits again
   CHECK(budget.refresh(start + 17s));
   CHECK(budget.blocked() == std::vector{four(9u << 20)});
+}
+
+TEST_CASE("heard budget: so much at once, then so much a second, each sender by itself") {
+  heard_budget budget{1000, 100};
+  for (int i = 0; i < 10; ++i) CHECK(budget.admits("one", 100, start));
+  CHECK_FALSE(budget.admits("one", 1, start));
+  CHECK(budget.admits("other", 1000, start));
+  CHECK_FALSE(budget.admits("one", 1000, start));  // its debt is no more than what it has at once
+  CHECK_FALSE(budget.admits("one", 1, start + 9s));
+  CHECK(budget.admits("one", 1, start + 11s));
+  CHECK(budget.admits("one", 1000, start + 60s));  // and it saves no more than that
+  CHECK_FALSE(budget.admits("one", 1, start + 60s));
+}
+
+TEST_CASE("heard budget: senders that have all of it again are forgotten") {
+  heard_budget budget{1000, 100};
+  CHECK_FALSE(budget.admits("loud", 1001, start));
+  for (int i = 0; i < 10'000; ++i) CHECK(budget.admits(std::to_string(i), 1000, start));
+  CHECK_FALSE(budget.admits("loud", 100, start));
+  for (int i = 0; i < 40'000; ++i) CHECK(budget.admits("new " + std::to_string(i), 1, start + 20s));
+  CHECK(budget.admits("loud", 1000, start + 20s));
 }
 
 TEST_CASE("arrivals: networks as text and as addresses") {

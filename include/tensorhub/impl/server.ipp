@@ -227,23 +227,37 @@ class catalog_server::loop {
     return true;
   }
 
-  /// Called after the message was accepted: an honest client with many large messages gets them through,
-  /// though slowly.
+  /// Called after the message was accepted: an honest client with much to say gets it through, though slowly.
   void close_if_flooding() {
-    if (frame_.size() <= detail::heard_budget::small_bytes) return;
-    const std::string_view address = property("Peer-Address");
+    const bool is_large = frame_.size() > large_message_bytes;
+    if (!is_large && !guard_) return;
+    if (guard_ && !sends_few_messages()) return close_connection("more messages than its workers need");
+    if (is_large && !sends_few_bytes())
+      close_connection("more than " + std::to_string(large_bytes_per_second >> 20) +
+                       " MiB a second in large messages");
+  }
+  /// With keys: each worker of a connection has a share. (One that updates 64 KiB without a pause sends some
+  /// 6,000 messages a second.)
+  [[nodiscard]] bool sends_few_messages() {
+    const std::string_view connection = identity_.to_string_view();
+    const auto workers = speakers_.find(std::string{connection});
+    const std::size_t shares = workers == speakers_.end() ? 1 : workers->second.size();
+    return budgets_.messages.admits(
+        connection, limits::workers_of_connection / std::max(shares, std::size_t{1}), clock_.now());
+  }
+  [[nodiscard]] bool sends_few_bytes() {
     // A client with a key can open many connections: those of one key at one address share an account.
     const std::string sender =
-        guard_ ? std::string{property("User-Id")} + "@" + std::string{address} : identity_.to_string();
-    if (budgets_.heard.admits(sender, frame_.size(), clock_.now()) || !detail::close_connection_of(frame_))
-      return;
+        guard_ ? std::string{property("User-Id")} + "@" + std::string{property("Peer-Address")}
+               : identity_.to_string();
+    return budgets_.large_bytes.admits(sender, frame_.size(), clock_.now());
+  }
+  void close_connection(const std::string& why) {
+    const std::string address{property("Peer-Address")};
+    if (!detail::close_connection_of(frame_)) return;
     tally_.flooding.fetch_add(1, std::memory_order_relaxed);
-    say_limited({log_level::warning,
-                 "closed a connection from " + std::string{address} + (guard_ ? " with the key " : "") +
-                     std::string{guard_ ? property("User-Id") : std::string_view{}} +
-                     ": it sends more than " + std::to_string(detail::heard_budget::bytes_per_second >> 20) +
-                     " MiB a second in large messages",
-                 {}});
+    const std::string key = guard_ ? " with the key " + std::string{property("User-Id")} : std::string{};
+    say_limited({log_level::warning, "closed a connection from " + address + key + ": it sends " + why, {}});
     if (guard_) guard_->offended(address);
   }
 
@@ -499,10 +513,17 @@ class catalog_server::loop {
   std::string address_;
   zmq::message_t identity_;
   zmq::message_t frame_;
+  static constexpr std::size_t large_message_bytes = 64u << 10;
+  static constexpr std::size_t large_bytes_per_second = 16u << 20;
+  /// A message costs its connection its worker's share of `workers_of_connection`.
+  static constexpr std::size_t most_messages = 10'000;
+  static constexpr std::size_t messages_per_second = 15'000;
   struct {
-    detail::heard_budget heard;
+    detail::heard_budget large_bytes{64u << 20, large_bytes_per_second};
+    detail::heard_budget messages{most_messages * limits::workers_of_connection,
+                                  messages_per_second* limits::workers_of_connection};
     detail::send_budget sent;
-  } budgets_;  ///< of each connection's large messages
+  } budgets_;
   detail::log_limiter warnings_{200, 2};
   detail::log_limiter news_{20'000, 20};  ///< who joins and leaves: a fleet may do so at once
   encoder encoder_;

@@ -47,28 +47,27 @@ inline constexpr int server_io_threads = 2;
 /// `most_heard_bytes` at most.
 [[nodiscard]] zmq::socket_t bounded_socket(zmq::context_t& context, zmq::socket_type type);
 
-/// Bytes that a peer may still send, or be sent, in large messages.
-struct byte_account {
+/// What a peer may still send, or be sent: bytes or messages.
+struct flow_account {
   std::int64_t left = 0;  ///< below zero: it was too much already
   time_point as_of{};
   /// Never more than `most`.
-  void refill(time_point now, std::size_t bytes_per_second, std::size_t most) noexcept;
+  void refill(time_point now, std::size_t per_second, std::size_t most) noexcept;
 };
 
-/// Large messages to a router, by sender. ZeroMQ decrypts a message in one go, and the other connections of
-/// that I/O thread wait meanwhile. Honest clients send large messages when they join: they describe all
-/// tensors.
+/// What a router hears, by sender: `most` at once, and so much a second in the long run.
 class heard_budget {
  public:
-  static constexpr std::size_t most_bytes = 64u << 20;
-  static constexpr std::size_t bytes_per_second = 16u << 20;
-  static constexpr std::size_t small_bytes = 64u << 10;
+  heard_budget(std::size_t most, std::size_t per_second) : most_{most}, per_second_{per_second} {}
 
   /// False: this is more than its share; its connection should be closed.
-  [[nodiscard]] bool admits(std::string_view sender, std::size_t bytes, time_point now);
+  [[nodiscard]] bool admits(std::string_view sender, std::size_t amount, time_point now);
 
  private:
-  std::unordered_map<std::string, byte_account> accounts_;  ///< of senders of large messages
+  std::size_t most_;
+  std::size_t per_second_;
+  std::unordered_map<std::string, flow_account> accounts_;
+  std::string sender_;  ///< scratch
   std::size_t prune_at_ = 64;
 };
 
@@ -103,7 +102,7 @@ class send_budget {
   using tally = std::atomic<std::size_t>;
   struct account {
     std::shared_ptr<tally> waiting = std::make_shared<tally>(0);  ///< messages keep it, too
-    byte_account bytes{most_bytes};
+    flow_account bytes{most_bytes};
   };
 
   std::unordered_map<std::string, account> accounts_;  ///< of connections with large answers

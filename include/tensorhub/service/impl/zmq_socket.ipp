@@ -55,27 +55,25 @@ TENSORHUB_DECL zmq::socket_t bounded_socket(zmq::context_t& context, zmq::socket
   return socket;
 }
 
-TENSORHUB_DECL void byte_account::refill(time_point now, std::size_t bytes_per_second,
-                                         std::size_t most) noexcept {
+TENSORHUB_DECL void flow_account::refill(time_point now, std::size_t per_second, std::size_t most) noexcept {
   const double seconds = to_seconds(now - as_of);
   as_of = now;
   const auto limit = static_cast<std::int64_t>(most);
-  const double earned =
-      std::min(seconds * static_cast<double>(bytes_per_second), 2.0 * static_cast<double>(most));
+  const double earned = std::min(seconds * static_cast<double>(per_second), 2.0 * static_cast<double>(most));
   left = std::min(left + static_cast<std::int64_t>(earned), limit);
 }
 
-TENSORHUB_DECL bool heard_budget::admits(std::string_view sender, std::size_t bytes, time_point now) {
-  if (bytes <= small_bytes) return true;
+TENSORHUB_DECL bool heard_budget::admits(std::string_view sender, std::size_t amount, time_point now) {
+  const auto most = static_cast<std::int64_t>(most_);
   if (accounts_.size() >= prune_at_) {
-    for (auto& [name, each] : accounts_) each.refill(now, bytes_per_second, most_bytes);
-    std::erase_if(accounts_, [](const auto& entry) { return entry.second.left == std::int64_t{most_bytes}; });
+    for (auto& [name, each] : accounts_) each.refill(now, per_second_, most_);
+    std::erase_if(accounts_, [most](const auto& entry) { return entry.second.left == most; });
     prune_at_ = 2 * accounts_.size() + 64;
   }
-  byte_account& known =
-      accounts_.try_emplace(std::string{sender}, byte_account{most_bytes, now}).first->second;
-  known.refill(now, bytes_per_second, most_bytes);
-  known.left = std::max(known.left - static_cast<std::int64_t>(bytes), -std::int64_t{most_bytes});
+  sender_.assign(sender);
+  flow_account& known = accounts_.try_emplace(sender_, flow_account{most, now}).first->second;
+  known.refill(now, per_second_, most_);
+  known.left = std::max(known.left - static_cast<std::int64_t>(amount), -most);
   return known.left >= 0;
 }
 
