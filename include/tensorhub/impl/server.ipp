@@ -239,8 +239,9 @@ class catalog_server::loop {
   /// With keys: each worker of a connection has a share. (One that updates 64 KiB without a pause sends some
   /// 6,000 messages a second.)
   [[nodiscard]] bool sends_few_messages() {
-    const std::string_view connection = identity_.to_string_view();
-    const auto workers = speakers_.find(std::string{connection});
+    std::string& connection = budgets_.connection;
+    connection.assign(identity_.to_string_view());
+    const auto workers = speakers_.find(connection);
     const std::size_t shares = workers == speakers_.end() ? 1 : workers->second.size();
     return budgets_.messages.admits(
         connection, limits::workers_of_connection / std::max(shares, std::size_t{1}), clock_.now());
@@ -523,6 +524,7 @@ class catalog_server::loop {
     detail::heard_budget messages{most_messages * limits::workers_of_connection,
                                   messages_per_second* limits::workers_of_connection};
     detail::send_budget sent;
+    std::string connection{};  ///< scratch
   } budgets_;
   detail::log_limiter warnings_{200, 2};
   detail::log_limiter news_{20'000, 20};  ///< who joins and leaves: a fleet may do so at once
