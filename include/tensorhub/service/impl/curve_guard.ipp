@@ -184,7 +184,8 @@ TENSORHUB_DECL void curve_guard::filter_arrivals() {
   if (!arrivals_.refresh(clock_.now()) || !listening_) return;
   const bool is_done = accept_none_of(arrivals_.blocked(), *listening_);
   const int reason = errno;
-  if (blocked_.exchange(arrivals_.times_blocked()) == arrivals_.times_blocked()) return;
+  const bool has_blocked = blocked_.exchange(arrivals_.times_blocked()) != arrivals_.times_blocked();
+  if (!has_blocked || arrivals_.blocked().empty()) return;
   const std::string last = to_string(arrivals_.blocked().back());
   note(log_level::warning,
        is_done ? "accepts no new connection from " + last + " for some seconds: too many of its clients " +
