@@ -48,6 +48,13 @@ class liar {
     send_as(self_, sequence_, std::move(body), sequence_ - 1);
     return sequence_;
   }
+  /// Once by itself, once behind another part and before a third.
+  void send_in_parts(std::span<const std::byte> frame) {
+    send_frame(frame);
+    socket_.send(zmq::str_buffer("more"), zmq::send_flags::sndmore);
+    socket_.send(zmq::const_buffer{frame.data(), frame.size()}, zmq::send_flags::sndmore);
+    socket_.send(zmq::str_buffer("the end"), zmq::send_flags::none);
+  }
   void send_frame(std::span<const std::byte> frame) {
     socket_.send(zmq::const_buffer{frame.data(), frame.size()}, zmq::send_flags::none);
   }

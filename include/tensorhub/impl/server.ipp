@@ -76,6 +76,7 @@ class catalog_server::loop {
     out.flooding_connections = tally_.flooding.load();
     out.unread_answers = tally_.unread.load();
     if (guard_) {
+      out.flooding_connections += guard_->closed();
       out.refused_connections = guard_->refused();
       out.failed_handshakes = guard_->failed();
       out.blocked_networks = guard_->blocked();
@@ -203,6 +204,8 @@ class catalog_server::loop {
   bool receive_some() {
     constexpr int batch = 64;  // bounded, so that a flood does not starve the timers
     for (int taken = 0; taken < batch; ++taken) {
+      std::size_t bytes = 0;
+      bool is_whole = true;
       try {
         if (!socket_.recv(identity_, zmq::recv_flags::dontwait)) {
           drained_ = clock_.now();
@@ -213,26 +216,28 @@ class catalog_server::loop {
           continue;
         }
         static_cast<void>(socket_.recv(frame_, zmq::recv_flags::none));
-        if (frame_.more()) {
-          skip_parts();
-          count_bad();
-          continue;
-        }
+        bytes = frame_.size();
+        is_whole = !frame_.more();
+        for (; frame_.more(); bytes += frame_.size())
+          static_cast<void>(socket_.recv(frame_, zmq::recv_flags::none));
       } catch (const zmq::error_t&) {
         return false;
       }
-      if (may_serve()) accept();
-      close_if_flooding();
+      if (!is_whole)
+        count_bad();
+      else if (may_serve())
+        accept();
+      close_if_flooding(bytes);
     }
     return true;
   }
 
   /// Called after the message was accepted: an honest client with much to say gets it through, though slowly.
-  void close_if_flooding() {
-    const bool is_large = frame_.size() > large_message_bytes;
+  void close_if_flooding(std::size_t bytes) {
+    const bool is_large = bytes > large_message_bytes;
     if (!is_large && !guard_) return;
     if (guard_ && !sends_few_messages()) return close_connection("more messages than its workers need");
-    if (is_large && !sends_few_bytes())
+    if (is_large && !sends_few_bytes(bytes))
       close_connection("more than " + std::to_string(large_bytes_per_second >> 20) +
                        " MiB a second in large messages");
   }
@@ -246,12 +251,12 @@ class catalog_server::loop {
     return budgets_.messages.admits(
         connection, limits::workers_of_connection / std::max(shares, std::size_t{1}), clock_.now());
   }
-  [[nodiscard]] bool sends_few_bytes() {
+  [[nodiscard]] bool sends_few_bytes(std::size_t bytes) {
     // A client with a key can open many connections: those of one key at one address share an account.
     const std::string sender =
         guard_ ? std::string{property("User-Id")} + "@" + std::string{property("Peer-Address")}
                : identity_.to_string();
-    return budgets_.large_bytes.admits(sender, frame_.size(), clock_.now());
+    return budgets_.large_bytes.admits(sender, bytes, clock_.now());
   }
   void close_connection(const std::string& why) {
     const std::string address{property("Peer-Address")};
@@ -260,12 +265,6 @@ class catalog_server::loop {
     const std::string key = guard_ ? " with the key " + std::string{property("User-Id")} : std::string{};
     say_limited({log_level::warning, "closed a connection from " + address + key + ": it sends " + why, {}});
     if (guard_) guard_->offended(address);
-  }
-
-  void skip_parts() {
-    do {
-      static_cast<void>(socket_.recv(frame_, zmq::recv_flags::none));
-    } while (frame_.more());
   }
 
   void accept() {

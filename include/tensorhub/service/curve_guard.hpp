@@ -80,6 +80,8 @@ class curve_guard {
   [[nodiscard]] std::uint64_t refused() const noexcept { return refused_.load(std::memory_order_relaxed); }
   /// Number of connections that ended before the client presented a key.
   [[nodiscard]] std::uint64_t failed() const noexcept { return failed_.load(std::memory_order_relaxed); }
+  /// Number of connections that were closed because they sent too much.
+  [[nodiscard]] std::uint64_t closed() const noexcept { return closed_.load(std::memory_order_relaxed); }
   /// How often a network was blocked.
   [[nodiscard]] std::uint64_t blocked() const noexcept { return blocked_.load(std::memory_order_relaxed); }
 
@@ -90,7 +92,13 @@ class curve_guard {
   struct peer {
     std::string text{};  ///< its address and port
     std::optional<ip_network> network{};
+    std::uint64_t received = 0;  ///< bytes, as the kernel counts them
+    flow_account bytes{most_bytes};
   };
+  /// What a connection may send at once: the messages that a router keeps, and one more.
+  static constexpr std::size_t most_bytes = (most_unheard + 1) * most_heard_bytes;
+  static constexpr std::size_t bytes_per_second = 16u << 20;
+  static constexpr std::chrono::milliseconds weigh_interval{100};
 
   void run(const std::stop_token& stop);
 
@@ -107,6 +115,11 @@ class curve_guard {
 
   void say_failed(const handshake_event& event, const peer& from);
 
+  /// Closes connections that send too much, by what the kernel has received: ZeroMQ keeps the parts of a message
+  /// that does not end, however many, and shows them to nobody.
+  void weigh(time_point now);
+  [[nodiscard]] static std::optional<std::uint64_t> bytes_received_by(int descriptor) noexcept;
+
   /// Tells the kernel which networks are blocked, if that has changed.
   void filter_arrivals();
 
@@ -120,6 +133,7 @@ class curve_guard {
   std::atomic<std::uint64_t> refused_ = 0;
   std::atomic<std::uint64_t> failed_ = 0;
   std::atomic<std::uint64_t> blocked_ = 0;
+  std::atomic<std::uint64_t> closed_ = 0;
   std::atomic<std::uint64_t> changes_ = 1;
   mutable std::mutex mutex_;
   std::unordered_map<std::string, std::shared_ptr<const client_rules>>
@@ -133,6 +147,7 @@ class curve_guard {
   std::optional<int> listening_;
   steady_clock clock_;
   arrival_budget arrivals_;
+  time_point weigh_at_{};
   std::jthread thread_;  ///< last member: uses all members above
 };
 

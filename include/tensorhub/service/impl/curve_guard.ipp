@@ -8,10 +8,14 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -80,6 +84,7 @@ TENSORHUB_DECL void curve_guard::run(const std::stop_token& stop) {
     try {
       is_busy = answer_one();
       is_busy = hear_one() || is_busy;
+      weigh(clock_.now());
       filter_arrivals();
     } catch (...) {  // no memory for the words: whoever comes next is answered all the same
       std::this_thread::sleep_for(pause_after_failure);
@@ -90,7 +95,7 @@ TENSORHUB_DECL void curve_guard::run(const std::stop_token& stop) {
                                {failures_.socket().handle(), 0, ZMQ_POLLIN, 0},
                                {nullptr, signal_.descriptor(), ZMQ_POLLIN, 0}};
     try {
-      zmq::poll(items, 3, std::chrono::milliseconds{1000});
+      zmq::poll(items, 3, weigh_interval);
     } catch (const zmq::error_t&) {  // interrupted by a signal
     }
     if ((items[2].revents & ZMQ_POLLIN) != 0) signal_.lower();
@@ -174,6 +179,40 @@ TENSORHUB_DECL void curve_guard::offended(std::string_view peer_address) {
     if (offenders_.size() < most_lines) offenders_.push_back(*from);
   }
   signal_.raise();
+}
+
+TENSORHUB_DECL std::optional<std::uint64_t> curve_guard::bytes_received_by(int descriptor) noexcept {
+  // struct tcp_info of linux/tcp.h, up to tcpi_bytes_received: that header and netinet/tcp.h exclude each other.
+  constexpr std::size_t place = 128;
+  std::array<std::byte, place + sizeof(std::uint64_t)> seen{};
+  socklen_t bytes = seen.size();
+  constexpr int tcp_info_option = 11;
+  if (::getsockopt(descriptor, IPPROTO_TCP, tcp_info_option, seen.data(), &bytes) != 0 || bytes < seen.size())
+    return std::nullopt;
+  std::uint64_t out = 0;
+  std::memcpy(&out, seen.data() + place, sizeof out);
+  return out;
+}
+
+TENSORHUB_DECL void curve_guard::weigh(time_point now) {
+  if (now < weigh_at_) return;
+  // A look takes less than 1 us: 2 % of the time at most.
+  weigh_at_ = now + std::max<duration>(weigh_interval, std::chrono::microseconds{50} * peers_.size());
+  for (auto& [descriptor, each] : peers_) {
+    const auto received = bytes_received_by(static_cast<int>(descriptor));
+    if (!received) continue;
+    const std::uint64_t before = std::exchange(each.received, *received);
+    each.bytes.refill(now, bytes_per_second, most_bytes);
+    if (each.received > before) each.bytes.left -= static_cast<std::int64_t>(each.received - before);
+    if (each.bytes.left >= 0) continue;
+    each.bytes.left = 0;
+    if (::shutdown(static_cast<int>(descriptor), SHUT_RDWR) != 0) continue;
+    closed_.fetch_add(1, std::memory_order_relaxed);
+    if (each.network) arrivals_.offended(*each.network, now);
+    note(log_level::warning,
+         "closed the connection of the client at " + each.text + ": it has sent more than its messages need");
+    wake_();
+  }
 }
 
 TENSORHUB_DECL void curve_guard::filter_arrivals() {
