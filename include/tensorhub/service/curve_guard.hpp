@@ -77,13 +77,21 @@ class curve_guard {
   [[nodiscard]] std::vector<log_line> take_log();
 
   /// Number of connections with unknown or revoked keys.
-  [[nodiscard]] std::uint64_t refused() const noexcept { return refused_.load(std::memory_order_relaxed); }
+  [[nodiscard]] std::uint64_t refused() const noexcept {
+    return counted_.refused.load(std::memory_order_relaxed);
+  }
   /// Number of connections that ended before the client presented a key.
-  [[nodiscard]] std::uint64_t failed() const noexcept { return failed_.load(std::memory_order_relaxed); }
+  [[nodiscard]] std::uint64_t failed() const noexcept {
+    return counted_.failed.load(std::memory_order_relaxed);
+  }
   /// Number of connections that were closed because they sent too much.
-  [[nodiscard]] std::uint64_t closed() const noexcept { return closed_.load(std::memory_order_relaxed); }
+  [[nodiscard]] std::uint64_t closed() const noexcept {
+    return counted_.closed.load(std::memory_order_relaxed);
+  }
   /// How often a network was blocked.
-  [[nodiscard]] std::uint64_t blocked() const noexcept { return blocked_.load(std::memory_order_relaxed); }
+  [[nodiscard]] std::uint64_t blocked() const noexcept {
+    return counted_.blocked.load(std::memory_order_relaxed);
+  }
 
  private:
   static constexpr std::size_t most_lines = 256;
@@ -115,8 +123,8 @@ class curve_guard {
 
   void say_failed(const handshake_event& event, const peer& from);
 
-  /// Closes connections that send too much, by what the kernel has received: ZeroMQ keeps the parts of a message
-  /// that does not end, however many, and shows them to nobody.
+  /// Closes connections that send too much, by what the kernel has received: ZeroMQ keeps the parts of a
+  /// message that does not end, however many, and shows them to nobody.
   void weigh(time_point now);
   [[nodiscard]] static std::optional<std::uint64_t> bytes_received_by(int descriptor) noexcept;
 
@@ -130,10 +138,12 @@ class curve_guard {
   handshake_monitor failures_;
   std::function<void()> wake_;
   wake_event signal_;
-  std::atomic<std::uint64_t> refused_ = 0;
-  std::atomic<std::uint64_t> failed_ = 0;
-  std::atomic<std::uint64_t> blocked_ = 0;
-  std::atomic<std::uint64_t> closed_ = 0;
+  struct {
+    std::atomic<std::uint64_t> refused = 0;
+    std::atomic<std::uint64_t> failed = 0;
+    std::atomic<std::uint64_t> blocked = 0;
+    std::atomic<std::uint64_t> closed = 0;
+  } counted_;
   std::atomic<std::uint64_t> changes_ = 1;
   mutable std::mutex mutex_;
   std::unordered_map<std::string, std::shared_ptr<const client_rules>>

@@ -148,7 +148,7 @@ TENSORHUB_DECL bool curve_guard::admits(const std::string& key) const {
 }
 
 TENSORHUB_DECL void curve_guard::turn_away(const std::string& key, const std::string& address) {
-  refused_.fetch_add(1, std::memory_order_relaxed);
+  counted_.refused.fetch_add(1, std::memory_order_relaxed);
   note(log_level::warning,
        "refused a client with the key " + key + " at " + address + ": it is not on the allow-list");
   wake_();
@@ -182,7 +182,8 @@ TENSORHUB_DECL void curve_guard::offended(std::string_view peer_address) {
 }
 
 TENSORHUB_DECL std::optional<std::uint64_t> curve_guard::bytes_received_by(int descriptor) noexcept {
-  // struct tcp_info of linux/tcp.h, up to tcpi_bytes_received: that header and netinet/tcp.h exclude each other.
+  // struct tcp_info of linux/tcp.h, up to tcpi_bytes_received. (That header and netinet/tcp.h exclude each
+  // other.)
   constexpr std::size_t place = 128;
   std::array<std::byte, place + sizeof(std::uint64_t)> seen{};
   socklen_t bytes = seen.size();
@@ -207,7 +208,7 @@ TENSORHUB_DECL void curve_guard::weigh(time_point now) {
     if (each.bytes.left >= 0) continue;
     each.bytes.left = 0;
     if (::shutdown(static_cast<int>(descriptor), SHUT_RDWR) != 0) continue;
-    closed_.fetch_add(1, std::memory_order_relaxed);
+    counted_.closed.fetch_add(1, std::memory_order_relaxed);
     if (each.network) arrivals_.offended(*each.network, now);
     note(log_level::warning,
          "closed the connection of the client at " + each.text + ": it has sent more than its messages need");
@@ -223,7 +224,7 @@ TENSORHUB_DECL void curve_guard::filter_arrivals() {
   if (!arrivals_.refresh(clock_.now()) || !listening_) return;
   const bool is_done = accept_none_of(arrivals_.blocked(), *listening_);
   const int reason = errno;
-  const bool has_blocked = blocked_.exchange(arrivals_.times_blocked()) != arrivals_.times_blocked();
+  const bool has_blocked = counted_.blocked.exchange(arrivals_.times_blocked()) != arrivals_.times_blocked();
   if (!has_blocked || arrivals_.blocked().empty()) return;
   const std::string last = to_string(arrivals_.blocked().back());
   note(log_level::warning,
@@ -235,7 +236,7 @@ TENSORHUB_DECL void curve_guard::filter_arrivals() {
 }
 
 TENSORHUB_DECL void curve_guard::say_failed(const handshake_event& event, const peer& from) {
-  failed_.fetch_add(1, std::memory_order_relaxed);
+  counted_.failed.fetch_add(1, std::memory_order_relaxed);
   if (from.network) arrivals_.failed(*from.network, clock_.now());
   const char* why = "it closed the connection before it had shown a key";
   if (event.value == ZMQ_PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC)
