@@ -238,7 +238,7 @@ class catalog_server::loop {
     if (!is_large && !guard_) return;
     if (guard_ && !sends_few_messages()) return close_connection("more messages than its workers need");
     if (is_large && !sends_few_bytes(bytes))
-      close_connection("more than " + std::to_string(large_bytes_per_second >> 20) +
+      close_connection("more than " + std::to_string(detail::heard_bytes_per_second >> 20) +
                        " MiB a second in large messages");
   }
   /// With keys: each worker of a connection has a share. (One that updates 64 KiB without a pause sends some
@@ -514,12 +514,11 @@ class catalog_server::loop {
   zmq::message_t identity_;
   zmq::message_t frame_;
   static constexpr std::size_t large_message_bytes = 64u << 10;
-  static constexpr std::size_t large_bytes_per_second = 16u << 20;
   /// A message costs its connection its worker's share of `workers_of_connection`.
   static constexpr std::size_t most_messages = 10'000;
   static constexpr std::size_t messages_per_second = 15'000;
   struct {
-    detail::heard_budget large_bytes{64u << 20, large_bytes_per_second};
+    detail::heard_budget large_bytes{64u << 20, detail::heard_bytes_per_second};
     detail::heard_budget messages{most_messages * limits::workers_of_connection,
                                   messages_per_second* limits::workers_of_connection};
     detail::send_budget sent;

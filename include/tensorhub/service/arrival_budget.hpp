@@ -60,6 +60,7 @@ class arrival_budget {
   std::vector<ip_network> blocked_;
   std::uint64_t times_blocked_ = 0;
   std::size_t prune_at_ = 1024;
+  time_point prune_from_{};  ///< a table that is full is not searched for every connection
   bool has_changed_ = false;
 };
 

@@ -10,7 +10,8 @@
 ///    too.
 ///
 /// A network whose clients fail too often is blocked for a while (arrival_budget.hpp, listen_filter.hpp), so
-/// that handshakes of strangers cannot take the server's time.
+/// that handshakes of strangers cannot take the server's time. A connection that sends more bytes than a
+/// worker needs is closed.
 ///
 /// The rate of log lines is bounded: under a flood of unknown clients some lines a second are written, and
 /// they state how many lines were suppressed.
@@ -105,7 +106,6 @@ class curve_guard {
   };
   /// What a connection may send at once: the messages that a router keeps, and one more.
   static constexpr std::size_t most_bytes = (most_unheard + 1) * most_heard_bytes;
-  static constexpr std::size_t bytes_per_second = 16u << 20;
   static constexpr std::chrono::milliseconds weigh_interval{100};
 
   void run(const std::stop_token& stop);

@@ -5,6 +5,7 @@
 #include "tensorhub/service/arrival_budget.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 namespace tensorhub::inline TENSORHUB_MODE::detail {
@@ -15,7 +16,8 @@ TENSORHUB_DECL void arrival_budget::account::refill(time_point now) noexcept {
 }
 
 TENSORHUB_DECL arrival_budget::account* arrival_budget::account_of(const ip_network& from, time_point now) {
-  if (accounts_.size() >= prune_at_) {
+  if (accounts_.size() >= prune_at_ && now >= prune_from_) {
+    prune_from_ = now + std::chrono::seconds{1};
     for (auto& [network, each] : accounts_) each.refill(now);
     std::erase_if(accounts_, [](const auto& entry) { return entry.second.credits >= most_credits; });
     prune_at_ = std::min(2 * accounts_.size() + 1024, most_networks);

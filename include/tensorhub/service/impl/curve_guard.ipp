@@ -203,7 +203,7 @@ TENSORHUB_DECL void curve_guard::weigh(time_point now) {
     const auto received = bytes_received_by(static_cast<int>(descriptor));
     if (!received) continue;
     const std::uint64_t before = std::exchange(each.received, *received);
-    each.bytes.refill(now, bytes_per_second, most_bytes);
+    each.bytes.refill(now, heard_bytes_per_second, most_bytes);
     if (each.received > before) each.bytes.left -= static_cast<std::int64_t>(each.received - before);
     if (each.bytes.left >= 0) continue;
     each.bytes.left = 0;
