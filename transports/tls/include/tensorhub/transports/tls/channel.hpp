@@ -7,8 +7,8 @@
 /// connection stays open until the peer has received the alert or the greeting timeout is over. A reader of
 /// transport `tcp` that connects to this port gets the answer `needs_tls` in its own protocol.
 ///
-/// The bytes of an answer are copied when they are encrypted, 16 KiB at a time. When a source withdraws its
-/// memory, at most one such record is in flight: nothing is sent by reference.
+/// The bytes of an answer are copied when they are encrypted: nothing is sent by reference. Of what a socket does
+/// not accept, at most five records of 16 KiB wait, as copies; the caller passes their bytes again.
 ///
 /// Thread safety: none; one thread at a time.
 
@@ -37,6 +37,7 @@
 #include "tensorhub/transports/tcp/socket.hpp"
 #include "tensorhub/transports/tls/context.hpp"
 #include "tensorhub/transports/tls/options.hpp"
+#include "tensorhub/transports/tls/socket_bio.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::transports::tls_detail {
 
@@ -86,7 +87,8 @@ class tls_channel {
 
   [[nodiscard]] ssize_t send(const void* data, std::size_t bytes) noexcept;
 
-  /// One record contains everything before the last piece, and the beginning of the last piece.
+  /// One record contains everything before the last piece, and the beginning of the last piece. After fewer
+  /// bytes than asked for, the next call must begin with the same bytes as the rest.
   [[nodiscard]] ssize_t send(std::span<iovec> pieces, int) noexcept;
 
   [[nodiscard]] ssize_t receive(void* into, std::size_t bytes) noexcept;
@@ -128,14 +130,19 @@ class tls_channel {
   [[nodiscard]] std::string why_no_connection(int need) const;
   [[nodiscard]] std::string refused_ours(std::string_view why) const;
 
-  /// Sends at most one record, completely or not at all; -1 with errno. The function changes the key before a
+  /// Encrypts the pieces without their first bytes, as far as there is room; returns how many bytes.
+  [[nodiscard]] std::size_t encrypt(std::span<const iovec> pieces, std::size_t skipped) noexcept;
+
+  /// Encrypts at most one record, and sends it or adds it to the open batch, completely or not at all; -1 with
+  /// errno. The function changes the key before a
   /// record, never after one: a later read must not have to send the key update.
   [[nodiscard]] ssize_t write(const void* data, std::size_t bytes) noexcept;
 
   detail::unique_socket socket_;
   tls_context* shared_;
   std::unique_ptr<verdict> verdict_{};
-  session_pointer session_{};  ///< destroyed before the socket is closed, and before the verdict
+  session_pointer session_{};      ///< destroyed before the socket is closed, and before the verdict
+  record_batch* batch_ = nullptr;  ///< of the session
   phase phase_ = phase::silent;
   bool by_kernel_ = false;
   bool may_have_more_ = true;

@@ -41,6 +41,9 @@ namespace tensorhub::inline TENSORHUB_MODE::transports::tls_detail {
 
 enum class session_role : std::uint8_t { reader, source };
 
+/// Of records that a reader takes from its socket by one call.
+inline constexpr std::size_t reader_buffer_bytes = 64 * 1024 + 1024;
+
 /// The result of one handshake's checks of the peer.
 struct verdict {
   const tls_options* rules = nullptr;

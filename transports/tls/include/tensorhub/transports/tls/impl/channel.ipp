@@ -76,36 +76,53 @@ TENSORHUB_DECL handshake_need tls_channel::handshake() noexcept {
 }
 
 TENSORHUB_DECL ssize_t tls_channel::send(const void* data, std::size_t bytes) noexcept {
-  ::ERR_clear_error();
-  return write(data, bytes);
+  iovec piece{const_cast<void*>(data), bytes};
+  return send(std::span{&piece, 1}, 0);
 }
 
 TENSORHUB_DECL ssize_t tls_channel::send(std::span<iovec> pieces, int) noexcept {
-  static thread_local std::array<std::byte, record_bytes> record;
   ::ERR_clear_error();
-  iovec body = pieces.back();
-  std::size_t total = 0;
+  std::size_t encrypted = batch_->plain_bytes();  // by the last call, of the same pieces
+  if (!batch_->flush(socket())) return -1;
+  std::size_t bytes = 0;
+  for (const iovec& piece : pieces) bytes += piece.iov_len;
+  if (bytes - encrypted > record_bytes && !by_kernel_) batch_->open();
+  encrypted += encrypt(pieces, encrypted);
+  const int why_not_more = errno;
+  if (batch_->flush(socket())) errno = why_not_more;
+  const std::size_t sent = encrypted - batch_->plain_bytes();
+  return sent > 0 || bytes == 0 ? static_cast<ssize_t>(sent) : -1;
+}
+
+TENSORHUB_DECL std::size_t tls_channel::encrypt(std::span<const iovec> pieces, std::size_t skipped) noexcept {
+  static thread_local std::array<std::byte, record_bytes> record;
   std::size_t used = 0;
   for (const iovec& piece : pieces.first(pieces.size() - 1)) {
-    std::memcpy(record.data() + used, piece.iov_base, piece.iov_len);  // an answer's header: 16 bytes
-    used += piece.iov_len;
+    const std::size_t known = std::min(skipped, piece.iov_len);
+    std::memcpy(record.data() + used, static_cast<const std::byte*>(piece.iov_base) + known,
+                piece.iov_len - known);  // an answer's header: 16 bytes
+    used += piece.iov_len - known;
+    skipped -= known;
   }
+  std::span body{static_cast<const std::byte*>(pieces.back().iov_base), pieces.back().iov_len};
+  body = body.subspan(skipped);
+  std::size_t total = 0;
   if (used > 0) {
-    const std::size_t beginning = std::min(body.iov_len, record.size() - used);
-    if (beginning > 0) std::memcpy(record.data() + used, body.iov_base, beginning);
+    const std::size_t beginning = std::min(body.size(), record.size() - used);
+    if (beginning > 0) std::memcpy(record.data() + used, body.data(), beginning);
     const auto written = write(record.data(), used + beginning);
-    if (written < static_cast<ssize_t>(used + beginning)) return written;
+    if (written < static_cast<ssize_t>(used + beginning))
+      return written < 0 ? 0 : static_cast<std::size_t>(written);
     total = used + beginning;
-    body = {static_cast<std::byte*>(body.iov_base) + beginning, body.iov_len - beginning};
+    body = body.subspan(beginning);
   }
-  while (body.iov_len > 0) {
-    const auto written = write(body.iov_base, body.iov_len);
-    if (written < 0) return total > 0 ? static_cast<ssize_t>(total) : -1;
+  while (!body.empty()) {
+    const auto written = write(body.data(), body.size());
+    if (written < 0) break;
     total += static_cast<std::size_t>(written);
-    body = {static_cast<std::byte*>(body.iov_base) + written,
-            body.iov_len - static_cast<std::size_t>(written)};
+    body = body.subspan(static_cast<std::size_t>(written));
   }
-  return static_cast<ssize_t>(total);
+  return total;
 }
 
 TENSORHUB_DECL ssize_t tls_channel::receive(void* into, std::size_t bytes) noexcept {
@@ -150,6 +167,7 @@ TENSORHUB_DECL std::string tls_channel::why_closed() const {
 TENSORHUB_DECL void tls_channel::begin(session_role role) {
   verdict_ = std::make_unique<verdict>();
   session_ = shared_->make_session(socket(), role, *verdict_);
+  batch_ = &batch_of(::SSL_get_rbio(session_.get()));
   phase_ = phase::shaking;
 }
 
@@ -260,6 +278,7 @@ TENSORHUB_DECL ssize_t tls_channel::write(const void* data, std::size_t bytes) n
     return -1;
   }
   sent_bytes_ += written;
+  batch_->count(written);
   return static_cast<ssize_t>(written);
 }
 

@@ -66,6 +66,7 @@ TENSORHUB_DECL session_pointer tls_context::make_session(int socket, session_rol
       ::SSL_set_options(session.get(), SSL_OP_ENABLE_KTLS);
 #endif
   } else {
+    ::SSL_set_default_read_buffer_len(session.get(), reader_buffer_bytes);
     ::SSL_set_connect_state(session.get());
   }
   return session;

@@ -2,12 +2,45 @@
 /// \file socket_bio.ipp
 /// Definitions of socket_bio.hpp.
 
+#include <algorithm>
 #include <cerrno>
 #include <cstddef>
+#include <cstring>
+#include <new>
 
 #include "tensorhub/transports/tls/socket_bio.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::transports::tls_detail {
+
+TENSORHUB_DECL void record_batch::open() noexcept {
+  if (!bytes_) bytes_.reset(new (std::nothrow) char[capacity]);
+  open_ = bytes_ != nullptr;
+}
+
+TENSORHUB_DECL std::size_t record_batch::add(int socket, const char* record, std::size_t bytes) noexcept {
+  if (bytes > capacity - end_ && !send(socket)) return 0;
+  const std::size_t taken = std::min(bytes, capacity - end_);
+  std::memcpy(bytes_.get() + end_, record, taken);
+  end_ += taken;
+  return taken;
+}
+
+TENSORHUB_DECL bool record_batch::flush(int socket) noexcept {
+  open_ = false;
+  if (!send(socket)) return false;
+  bytes_.reset();
+  return true;
+}
+
+TENSORHUB_DECL bool record_batch::send(int socket) noexcept {
+  while (begin_ < end_) {
+    const auto sent = ::send(socket, bytes_.get() + begin_, end_ - begin_, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent < 0) return false;
+    begin_ += static_cast<std::size_t>(sent);
+  }
+  begin_ = end_ = plain_bytes_ = 0;
+  return true;
+}
 
 TENSORHUB_DECL int write_without_signal(BIO* self, const char* data, int bytes) noexcept {
   BIO* const below = ::BIO_next(self);
@@ -20,7 +53,14 @@ TENSORHUB_DECL int write_without_signal(BIO* self, const char* data, int bytes) 
   }
   int socket = -1;
   BIO_get_fd(below, &socket);
-  const auto sent = ::send(socket, data, static_cast<std::size_t>(bytes), MSG_NOSIGNAL | MSG_DONTWAIT);
+  record_batch& batch = batch_of(self);
+  ssize_t sent = -1;
+  if (batch.is_open()) {
+    if (const std::size_t taken = batch.add(socket, data, static_cast<std::size_t>(bytes)); taken > 0)
+      return static_cast<int>(taken);
+  } else if (batch.flush(socket)) {
+    sent = ::send(socket, data, static_cast<std::size_t>(bytes), MSG_NOSIGNAL | MSG_DONTWAIT);
+  }
   if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) BIO_set_retry_write(self);
   return static_cast<int>(sent);
 }
@@ -47,7 +87,13 @@ TENSORHUB_DECL bio_pointer make_socket_bio(int socket) noexcept {
     ::BIO_meth_set_read(made, &read_below);
     ::BIO_meth_set_ctrl(made, &control_below);
     ::BIO_meth_set_create(made, [](BIO* fresh) {
-      ::BIO_set_init(fresh, 1);
+      auto* const batch = new (std::nothrow) record_batch;
+      ::BIO_set_data(fresh, batch);
+      ::BIO_set_init(fresh, batch == nullptr ? 0 : 1);
+      return batch == nullptr ? 0 : 1;
+    });
+    ::BIO_meth_set_destroy(made, [](BIO* old) {
+      delete static_cast<record_batch*>(::BIO_get_data(old));
       return 1;
     });
     return made;
@@ -58,6 +104,10 @@ TENSORHUB_DECL bio_pointer make_socket_bio(int socket) noexcept {
   if (!filter || !below) return nullptr;
   ::BIO_push(filter.get(), below.release());
   return filter;
+}
+
+TENSORHUB_DECL record_batch& batch_of(BIO* made) noexcept {
+  return *static_cast<record_batch*>(::BIO_get_data(made));
 }
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::transports::tls_detail
