@@ -7,8 +7,8 @@
 /// connection stays open until the peer has received the alert or the greeting timeout is over. A reader of
 /// transport `tcp` that connects to this port gets the answer `needs_tls` in its own protocol.
 ///
-/// The bytes of an answer are copied when they are encrypted: nothing is sent by reference. Of what a socket does
-/// not accept, at most five records of 16 KiB wait, as copies; the caller passes their bytes again.
+/// The bytes of an answer are copied when they are encrypted: nothing is sent by reference. Of what a socket
+/// does not accept, at most five records of 16 KiB wait, as copies; the caller passes their bytes again.
 ///
 /// Thread safety: none; one thread at a time.
 
@@ -133,8 +133,8 @@ class tls_channel {
   /// Encrypts the pieces without their first bytes, as far as there is room; returns how many bytes.
   [[nodiscard]] std::size_t encrypt(std::span<const iovec> pieces, std::size_t skipped) noexcept;
 
-  /// Encrypts at most one record, and sends it or adds it to the open batch, completely or not at all; -1 with
-  /// errno. The function changes the key before a
+  /// Encrypts at most one record, and sends it or adds it to the open batch, completely or not at all; -1
+  /// with errno. The function changes the key before a
   /// record, never after one: a later read must not have to send the key update.
   [[nodiscard]] ssize_t write(const void* data, std::size_t bytes) noexcept;
 

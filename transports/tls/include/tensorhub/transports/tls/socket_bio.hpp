@@ -7,8 +7,8 @@
 /// MSG_NOSIGNAL. If the kernel encrypts (kernel TLS, source's side only), the filter leaves writing to
 /// OpenSSL's BIO: the I/O threads of a source block the signal anyway.
 ///
-/// OpenSSL writes each record, 16 KiB at most, by a call of its own. A `record_batch` collects records, so that
-/// an answer of many records is sent in a quarter of the calls and wakes the reader less often.
+/// OpenSSL writes each record, 16 KiB at most, by a call of its own. A `record_batch` collects records, so
+/// that an answer of many records is sent in a quarter of the calls and wakes the reader less often.
 ///
 /// Thread safety: a BIO belongs to one session, and a batch to one BIO.
 
@@ -30,7 +30,8 @@ class record_batch {
   void open() noexcept;
   [[nodiscard]] bool is_open() const noexcept { return open_; }
 
-  /// Takes at least a part, and returns how much. 0: the batch is full, and the socket accepts nothing (errno).
+  /// Takes at least a part, and returns how much. 0: the batch is full, and the socket accepts nothing
+  /// (errno).
   [[nodiscard]] std::size_t add(int socket, const char* record, std::size_t bytes) noexcept;
 
   /// The user's bytes in the records that are not sent: those of complete records, as `count` was told.
