@@ -134,8 +134,8 @@ class tls_channel {
   [[nodiscard]] std::size_t encrypt(std::span<const iovec> pieces, std::size_t skipped) noexcept;
 
   /// Encrypts at most one record, and sends it or adds it to the open batch, completely or not at all; -1
-  /// with errno. The function changes the key before a
-  /// record, never after one: a later read must not have to send the key update.
+  /// with errno. The function changes the key before a record, never after one: a later read must not have to
+  /// send the key update.
   [[nodiscard]] ssize_t write(const void* data, std::size_t bytes) noexcept;
 
   detail::unique_socket socket_;
