@@ -4,7 +4,10 @@
 #include <doctest/doctest.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -255,22 +258,22 @@ TEST_CASE(
   CHECK(connects_within(20s, reader, queue, source));
 }
 
-TEST_CASE("tcp paths: the defaults are few streams, large buffers and bbr where the kernel has it") {
+TEST_CASE("tcp paths: the defaults are one stream, large buffers and bbr where the kernel has it") {
   tcp::options here, there;
   here.here.datacenter = "eu-1";
   there.here.datacenter = "us-1";
   const opened far = open(here, there);
   const opened near = open(here, here);
-  CHECK(far.reader.size() == 4);
+  CHECK(far.reader.size() == 1);
   CHECK(near.reader.size() == 1);
   // What this process may choose at all.
   const int probe = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   const bool has_bbr = ::setsockopt(probe, IPPROTO_TCP, TCP_CONGESTION, "bbr", 3) == 0;
-  const int wanted = 16 << 20;
+  const int wanted = 64 << 20;
   const bool may_force = ::setsockopt(probe, SOL_SOCKET, SO_SNDBUFFORCE, &wanted, sizeof wanted) == 0;
   ::close(probe);
   for (const auto& end : {far.reader, far.source}) {
-    REQUIRE(end.size() == 4);
+    REQUIRE(end.size() == 1);
     for (const socket_facts& each : end) {
       if (has_bbr) CHECK(each.congestion_control == "bbr");
       if (may_force) CHECK(each.send_buffer_bytes == 2 * wanted);
@@ -357,4 +360,62 @@ TEST_CASE("tcp: who answers a request before it was sent is no source") {
   completion done;
   // Else unsent requests would grow beyond their memory.
   CHECK(reader.receive(done) == parts::receive_outcome::broken);
+}
+
+TEST_CASE("tcp paths: the streams of an endpoint are opened at the same time") {
+  auto door = parts::listen_at({}, "tcp");
+  const std::jthread source{[&door] {
+    std::vector<detail::unique_fd> readers;
+    const auto until = std::chrono::steady_clock::now() + 10s;
+    parts::hello greeting;
+    for (int i = 0; i < 3; ++i) {
+      if (!parts::wait_ready(door.socket.get(), POLLIN, until)) return;
+      readers.emplace_back(::accept(door.socket.get(), nullptr, nullptr));
+      static_cast<void>(::recv(readers.back().get(), &greeting, sizeof greeting, MSG_WAITALL));
+    }
+    parts::welcome answer;
+    answer.source = source_id.value;
+    for (const auto& each : readers)
+      static_cast<void>(::send(each.get(), &answer, sizeof answer, MSG_NOSIGNAL));
+  }};
+  tcp reader{in("us-1"), reader_id};
+  auto queue = reader.make_queue(1);
+  const std::string address = parts::make_address({"127.0.0.1", std::to_string(door.port), "eu-1"});
+  CHECK_NOTHROW(static_cast<void>(reader.connect(queue, {address}, source_id, 10s)));
+}
+
+TEST_CASE(
+    "tcp paths: over a wide area nothing is sent by reference, so that a connection outlives a revocation") {
+  constexpr std::size_t bytes = 1u << 20;
+  const detail::unique_fd file{::memfd_create("weights", MFD_CLOEXEC)};
+  REQUIRE(::ftruncate(file.get(), bytes) == 0);
+  const memory_range range{
+      static_cast<std::byte*>(::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0)),
+      bytes, memory_kind::host, file.get()};
+  std::vector<std::byte> target(bytes);
+  const memory_range into_range{target.data(), bytes};
+  const auto status_after_revocation = [&](const std::string& datacenter, std::uint64_t read_bytes) {
+    tcp::options options = in("eu-1");
+    options.send_from_file = transports::file_sending::always;
+    tcp source{options, source_id}, reader{in(datacenter), reader_id};
+    auto regions = source.register_memory(std::span{&range, 1}, region_access::remote_read);
+    const auto into = reader.register_memory(std::span{&into_range, 1}, region_access::local_write);
+    auto queue = reader.make_queue(1);
+    auto endpoint = reader.connect(queue, source.address(), source_id, 5s);
+    completion done{};
+    const auto read = [&] {
+      const remote_region from = source.describe(regions.front());
+      REQUIRE(queue.post_read(endpoint, into.front(), 0, {&from, 0, read_bytes}, 1) == post_result::posted);
+      while (queue.poll(std::span{&done, 1}) == 0) queue.wait(10ms);
+      return done.status;
+    };
+    REQUIRE(read() == completion_status::ok);
+    source.revoke(regions.front());
+    return read();
+  };
+  CHECK(status_after_revocation("us-1", bytes) == completion_status::ok);
+  CHECK(status_after_revocation("eu-1", bytes) == completion_status::peer_lost);
+  CHECK(status_after_revocation("eu-1", 64u << 10) ==
+        completion_status::ok);  // cheaper copied than connected again
+  ::munmap(range.data, bytes);
 }

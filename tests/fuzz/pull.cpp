@@ -112,7 +112,8 @@ class scene {
     blocks_.push_back(honest_block(facts));
     const source_slot slot = core_.add_source(facts);
     for (std::size_t lanes = 1 + in.below(2); lanes > 0; --lanes)
-      channels_.push_back(core_.open_channel(slot, static_cast<lane_id>(lanes - 1)));
+      channels_.push_back(core_.open_channel(slot, static_cast<lane_id>(lanes - 1),
+                                             facts.lease.value % 2 == 0 ? UINT64_MAX : 0));
     slots_of_.resize(channels_.size(), slot);
   }
   void end_source(fuzz::input& in) {

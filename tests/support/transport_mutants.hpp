@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <cstring>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -32,6 +33,7 @@
 #include "tensorhub/concepts/transport.hpp"
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/error.hpp"
+#include "tensorhub/testing/conformance/read_rules.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::testing {
 
@@ -61,6 +63,7 @@ enum class fault {
   revoke_keeps_old,      ///< there is a new key, and the old one keeps working
   ignores_cut_off,       ///< `cut_off` does nothing
   cuts_off_new_only,     ///< `cut_off` refuses new connections and keeps the old ones
+  swaps_reads,           ///< posts a read behind the next one, if their order matters
   posts_when_full,       ///< `queue_full` is returned, but the read is done and completes
   no_rollback,           ///< ranges before the bad range stay registered
   any_incarnation,       ///< connects to any process at the address
@@ -181,6 +184,7 @@ class mutant {
    public:
     [[nodiscard]] incarnation peer() const noexcept { return expected_; }
     [[nodiscard]] bool usable() const noexcept { return base_.usable() && !*denied_; }
+    [[nodiscard]] std::uint64_t ordered_read_bytes() const noexcept { return base_.ordered_read_bytes(); }
 
    private:
     friend class mutant;
@@ -238,6 +242,14 @@ class mutant {
           return post_result::posted;
         }
       }
+      if (kind == fault::swaps_reads && slice.bytes == conformance_rules::ordered_chunk_bytes) {
+        own.behind = [&own, &connection, core = into.core_.get(), offset, region, at = slice.offset,
+                      bytes = slice.bytes, id] {
+          static_cast<void>(
+              own.base.post_read(connection.base_, core->base, offset, {&region, at, bytes}, id));
+        };
+        return post_result::posted;
+      }
       if (own.base.post_read(connection.base_, into.core_->base, offset, slice, id) ==
           post_result::queue_full)
         return post_result::queue_full;
@@ -261,6 +273,10 @@ class mutant {
         own.extra.pop_front();
       }
       if (kind == fault::completes_early && filled > 0) return filled;
+      if (own.behind && own.base.outstanding() == 0) {  // the next one has completed
+        std::this_thread::sleep_for(std::chrono::microseconds{50});
+        std::exchange(own.behind, {})();
+      }
       std::array<completion, 64> batch{};
       const std::size_t room = std::min(completions.size() - filled, batch.size());
       const std::size_t wanted = kind == fault::loses_overflow ? batch.size() : room;
@@ -306,6 +322,7 @@ class mutant {
       std::size_t depth = 0;
       std::size_t seen = 0;
       std::size_t owed = 0;            ///< of a mixed queue: reads posted here and not yet polled here
+      std::function<void()> behind{};  ///< posts the read that waits for the next one
       std::deque<completion> extra{};  ///< completions that the base does not have
       std::map<request_id, tracked_read> tracked{};
       std::map<request_id, std::shared_ptr<bool>> denied{};
@@ -316,7 +333,7 @@ class mutant {
       const fault kind = state_->owner->kind;
       if (kind == fault::mixes_queues) return state_->owed;
       const std::size_t of_base = kind == fault::completes_early ? 0 : state_->base.outstanding();
-      return of_base + state_->extra.size();
+      return of_base + state_->extra.size() + (state_->behind ? 1 : 0);
     }
     post_result do_now(const tracked_read& read, request_id id) noexcept {
       std::memmove(read.target, read.source, read.bytes);

@@ -97,6 +97,12 @@ struct transport_capabilities {
 // | e.peer()                               | incarnation            | noexcept                              |
 // | e.usable()                             | bool                   | false once a read ended in an error   |
 // |                                        |                        | that broke it; noexcept               |
+// | e.ordered_read_bytes()                 | uint64_t               | optional: of at most so many bytes,   |
+// |                                        |                        | two reads of this endpoint look at    |
+// |                                        |                        | the source's memory in the order of   |
+// |                                        |                        | their posting, each at all its bytes; |
+// |                                        |                        | they may complete in any order.       |
+// |                                        |                        | Absent: 0; noexcept                   |
 // | q.post_read(e, into, offset, from, id) | post_result            | reads `from` to bytes [offset, offset |
 // |                                        |                        | + from.bytes) of the local region     |
 // |                                        |                        | `into`; noexcept. A read that does    |

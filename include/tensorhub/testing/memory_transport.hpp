@@ -298,6 +298,7 @@ class memory_transport {
       const std::lock_guard lock{queue_->mutex};
       return !state_->broken;
     }
+    [[nodiscard]] std::uint64_t ordered_read_bytes() const noexcept { return UINT64_MAX; }
 
    private:
     friend class memory_transport;

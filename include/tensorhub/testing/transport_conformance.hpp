@@ -51,6 +51,7 @@ template <transport T>
       transport_rule<T>{"reads_at_the_limit", 0, rules::reads_at_the_limit<T>},
       transport_rule<T>{"many_reads_complete_once", 1, rules::many_reads_complete_once<T>},
       transport_rule<T>{"errors_complete_once", 1, rules::errors_complete_once<T>},
+      transport_rule<T>{"ordered_reads_look_in_order", 0, rules::ordered_reads_look_in_order<T>},
       transport_rule<T>{"poll_respects_the_span", 1, rules::poll_respects_the_span<T>},
       transport_rule<T>{"wait_ends_with_a_completion", 0, rules::wait_ends_with_a_completion<T>},
       transport_rule<T>{"wake_ends_wait", 0, rules::wake_ends_wait<T>},

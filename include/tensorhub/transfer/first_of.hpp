@@ -153,6 +153,17 @@ class first_of {
           },
           part_);
     }
+    /// As the member in use says.
+    [[nodiscard]] std::uint64_t ordered_read_bytes() const noexcept {
+      return std::visit(
+          [](const auto& part) noexcept -> std::uint64_t {
+            if constexpr (requires { part.ordered_read_bytes(); })
+              return part.ordered_read_bytes();
+            else
+              return 0;
+          },
+          part_);
+    }
     /// The name of the member in use.
     [[nodiscard]] std::string_view through() const noexcept {
       static constexpr std::array<std::string_view, count> names{Members::name...};

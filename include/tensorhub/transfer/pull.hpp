@@ -18,6 +18,9 @@
 /// chunk has arrived (control_block.hpp). One header read confirms all chunks that had arrived on that
 /// channel before the header read was posted.
 ///
+/// Over a channel whose reads look at the source's memory in the order of their posting, the last header read does
+/// not wait for the chunks: it is posted behind them (it *chases* them) and spares a round trip.
+///
 /// A version may be *open*: its publisher still fills it, and no lease has a root. The publisher shows each
 /// chunk with its digest when it is ready, so the pull reads digests together with the map, and believes a
 /// chunk that has the digest which was shown first for it. The pull is done only when it has been told the
@@ -77,7 +80,8 @@ class pull {
   void lose_source(source_slot slot, errc reason, std::string detail,
                    std::optional<chunk_index> chunk = std::nullopt);
 
-  channel_id open_channel(source_slot slot, lane_id lane = 0);
+  /// `ordered_read_bytes`: as the channel's endpoint says (concepts/transport.hpp).
+  channel_id open_channel(source_slot slot, lane_id lane = 0, std::uint64_t ordered_read_bytes = 0);
 
   /// The open version is whole, and this is its root (zero: no digests to check).
   void commit(digest128 root);
@@ -205,9 +209,12 @@ class pull {
     bool look_pending = false;               ///< a header or map read is outstanding
     std::vector<chunk_index> unconfirmed{};  ///< arrived since the last header read was posted
     time_point oldest_unconfirmed{};
-    std::vector<chunk_index> confirming{};  ///< arrived before the header read that is outstanding
-    std::optional<chunk_index> found{};     ///< scratch of find_chunk
-    bool awaits_room = false;               ///< its last task could not be posted: a completion comes first
+    std::vector<chunk_index> confirming{};  ///< the source showed them before the header read outstanding
+    std::uint64_t ordered_read_bytes = 0;
+    std::vector<chunk_index> chased{};   ///< in flight, and posted before the header read that is outstanding
+    std::vector<chunk_index> proven{};   ///< in flight, and the header that was read behind them was right
+    std::optional<chunk_index> found{};  ///< scratch of find_chunk
+    bool awaits_room = false;            ///< its last task could not be posted: a completion comes first
     bool defers_to_others = false;  ///< the source had chunks, but this lane's other sources have them too
   };
   struct lane_record {
@@ -222,6 +229,8 @@ class pull {
   [[nodiscard]] std::optional<pull_task> first_look(channel_record& c, source_record& from, time_point now);
 
   [[nodiscard]] bool wants_header(const channel_record& c, bool may_take, time_point now) const;
+  /// Nothing is left to take, and a header read would look at the source after the reads in flight.
+  [[nodiscard]] bool may_chase(const channel_record& c) const noexcept;
 
   void look_arrived(channel_id id, completion_status status, std::span<const std::byte> bytes, bool with_map,
                     time_point now);

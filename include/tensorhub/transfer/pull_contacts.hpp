@@ -51,8 +51,8 @@ class pull_contacts {
   /// Pre-condition: no attempt of this lane runs.
   [[nodiscard]] std::optional<attempt> next(lane_id lane);
 
-  /// The lane has connected: opens its channel.
-  channel_id made(lane_id lane, const attempt& ended);
+  /// The lane has connected: opens its channel. `ordered_read_bytes`: of the endpoint.
+  channel_id made(lane_id lane, const attempt& ended, std::uint64_t ordered_read_bytes = 0);
 
   /// The lane has not connected. Returns true if the source is to be tried again; else the pull has lost it.
   /// `reason`: `errc::timed_out`, if nobody has answered for `patience`.

@@ -333,7 +333,7 @@ class pull_driver {
         self.channels.emplace_back();
         channel_record& channel = self.channels.back();
         channel.slot = attempt->slot;
-        channel.id = contacts_.made(self.number, *attempt);
+        channel.id = contacts_.made(self.number, *attempt, ordered_read_bytes(made));
         channel.endpoint.emplace(std::move(made));
         if (is_kept) channel.reused = now();
         channel.look = self.free_looks.back();
@@ -387,6 +387,13 @@ class pull_driver {
       contacts_.lose(channel.slot, e.code(), e.sentence());
       wake_all();
     }
+  }
+
+  [[nodiscard]] static std::uint64_t ordered_read_bytes(const endpoint_type& endpoint) noexcept {
+    if constexpr (requires { endpoint.ordered_read_bytes(); })
+      return endpoint.ordered_read_bytes();
+    else
+      return 0;
   }
 
   /// Records how a source is reached: the name of the transport, or the choice of a composed one, and the
@@ -501,10 +508,7 @@ class pull_driver {
           core_.map_arrived(channel.id, done.status, bytes, now());
         else
           core_.header_arrived(channel.id, done.status, bytes, now());
-        const auto fresh = core_.take_confirmed();
-        if (!fresh.empty() && handlers_.confirmed) handlers_.confirmed(fresh, core_.table());
-        settle();
-        if (core_.done() || core_.is_lost(channel.slot)) wake_all();
+        show_confirmed(channel.slot);
         return;
       }
       case pull_task::kind_type::block: {
@@ -522,6 +526,14 @@ class pull_driver {
         return;
       }
     }
+  }
+
+  /// After a report that may have confirmed chunks of this source, or lost it. Pre-condition: the lock is held.
+  void show_confirmed(source_slot slot) {
+    const auto fresh = core_.take_confirmed();
+    if (!fresh.empty() && handlers_.confirmed) handlers_.confirmed(fresh, core_.table());
+    settle();
+    if (core_.done() || core_.is_lost(slot)) wake_all();
   }
 
   /// Compares what was collected of an open version with its root. Pre-condition: the lock is held.
@@ -550,7 +562,7 @@ class pull_driver {
     }
     const std::lock_guard lock{mutex_};
     core_.chunk_arrived(channel.id, chunk, status, digest, at);
-    if (core_.is_lost(channel.slot)) wake_all();
+    show_confirmed(channel.slot);
   }
 
   /// Throws what the device throws: without digests no chunk can be believed.

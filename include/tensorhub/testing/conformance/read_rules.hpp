@@ -3,6 +3,7 @@
 /// Rules of the transport conformance suite: each posted read completes once, with all bytes (promises 1, 2
 /// and 4).
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <chrono>
@@ -322,6 +323,53 @@ std::vector<std::string> queues_of_two_threads(conformance_fixture<T>& fixture) 
     std::jthread second{work, 1};
   }
   for (findings& each : parts) found.add(each.take());
+  return found.take();
+}
+
+/// The bytes of the first of two reads in `ordered_reads_look_in_order`.
+inline constexpr std::uint64_t ordered_chunk_bytes = 40'000;
+
+/// `ordered_read_bytes`: a thread counts in the first word of the memory and then copies the count to all others.
+/// A read of the others and one of the first word behind it must not show a later count in the others.
+template <transport T>
+std::vector<std::string> ordered_reads_look_in_order(conformance_fixture<T>& fixture) {
+  constexpr std::uint64_t begin = 64;
+  findings found;
+  if constexpr (!requires(const typename T::endpoint& e) { e.ordered_read_bytes(); }) {
+    fixture.skip("the transport promises no order");
+  } else {
+    conformance_scene<T> scene{fixture, begin + ordered_chunk_bytes, begin + ordered_chunk_bytes, 2};
+    if (!scene.from.range().host_accessible() || !scene.to.range().host_accessible() ||
+        !fixture.options().concurrent_overwrites ||
+        scene.reader.endpoint().ordered_read_bytes() < ordered_chunk_bytes) {
+      fixture.skip("no order is promised here, or the memory cannot be written while it is read");
+      return {};
+    }
+    auto* const words = reinterpret_cast<std::uint64_t*>(scene.from.data());
+    for (std::size_t i = 0; i < (begin + ordered_chunk_bytes) / 8; ++i) words[i] = 0;
+    const std::jthread writing{[words](const std::stop_token& stop) {
+      for (std::uint64_t count = 1; !stop.stop_requested(); ++count) {
+        std::atomic_ref{words[0]}.store(count, std::memory_order_release);
+        for (std::size_t i = begin / 8; i < (begin + ordered_chunk_bytes) / 8; ++i)
+          std::atomic_ref{words[i]}.store(count, std::memory_order_release);
+      }
+    }};
+    const std::size_t reads = 50 * fixture.options().rounds;
+    for (std::size_t i = 0; i < reads && found.empty() && !fixture.overdue(); ++i) {
+      static_cast<void>(scene.reader.post(scene.into(), begin, {&scene.remote, begin, ordered_chunk_bytes}));
+      static_cast<void>(scene.reader.post(scene.into(), 0, {&scene.remote, 0, 8}));
+      while (scene.reader.queue().outstanding() > 0 && !fixture.overdue()) {
+        if (scene.reader.take([](const completion&) {}) == 0)
+          scene.reader.queue().wait(std::chrono::milliseconds{1});
+      }
+      const auto* const seen = reinterpret_cast<const std::uint64_t*>(scene.to.data());
+      const std::uint64_t latest =
+          *std::max_element(seen + begin / 8, seen + (begin + ordered_chunk_bytes) / 8);
+      found.require(latest <= seen[0], "the first of two reads shows the count " + std::to_string(latest) +
+                                           ", and the one behind it " + std::to_string(seen[0]));
+    }
+    found.require(!fixture.overdue(), "two reads did not complete");
+  }
   return found.take();
 }
 

@@ -76,6 +76,8 @@ TENSORHUB_DECL void pull::lose_source(source_slot slot, errc reason, std::string
     for (const chunk_index i : c.confirming) give_back(i);
     c.unconfirmed.clear();
     c.confirming.clear();
+    c.chased.clear();
+    c.proven.clear();
   }
   forget_digests_of(slot);
   if (lost.retiring) return;
@@ -83,10 +85,12 @@ TENSORHUB_DECL void pull::lose_source(source_slot slot, errc reason, std::string
   failures_.push_back({slot, lost.facts.lease, reason, std::move(detail), chunk, lost.facts.holder});
 }
 
-TENSORHUB_DECL channel_id pull::open_channel(source_slot slot, lane_id lane) {
+TENSORHUB_DECL channel_id pull::open_channel(source_slot slot, lane_id lane,
+                                             std::uint64_t ordered_read_bytes) {
   channels_.emplace_back();
   channels_.back().slot = slot;
   channels_.back().lane = lane;
+  channels_.back().ordered_read_bytes = ordered_read_bytes;
   if (lane >= lanes_.size()) lanes_.resize(lane + 1);
   lanes_[lane].channels.push_back(static_cast<channel_id>(channels_.size() - 1));
   return static_cast<channel_id>(channels_.size() - 1);
@@ -112,9 +116,14 @@ TENSORHUB_DECL std::optional<pull_task> pull::next(channel_id id, time_point now
   const bool wants_look = !c.look_pending && wants_header(c, may_take, now);
   const bool wants_map = !from.complete && !from.map_pending && !c.look_pending && !from.retiring &&
                          !may_take && missing_count_ > 0 && now >= from.next_poll;
-  if (wants_look || wants_map) {
+  const bool chases = !c.look_pending && may_chase(c);
+  if (wants_look || wants_map || chases) {
     c.look_pending = true;
     c.confirming = std::exchange(c.unconfirmed, {});
+    if (chases) {
+      for (const read_record& read : c.reads) c.chased.push_back(read.chunk);
+      return pull_task{pull_task::kind_type::header, 0};
+    }
     if (from.complete || from.map_pending || from.retiring) return pull_task{pull_task::kind_type::header, 0};
     from.map_pending = true;
     return pull_task{pull_task::kind_type::map, 0};
@@ -154,6 +163,8 @@ TENSORHUB_DECL void pull::not_posted(channel_id id, const pull_task& task) {
       return;
     case pull_task::kind_type::chunk:
       end_read(c, task.chunk);
+      std::erase(c.chased, task.chunk);
+      std::erase(c.proven, task.chunk);
       return give_back(task.chunk);
     case pull_task::kind_type::map:
       from.map_pending = false;
@@ -163,6 +174,7 @@ TENSORHUB_DECL void pull::not_posted(channel_id id, const pull_task& task) {
       c.look_pending = false;
       c.unconfirmed.insert(c.unconfirmed.end(), c.confirming.begin(), c.confirming.end());
       c.confirming.clear();
+      c.chased.clear();
       return;
   }
 }
@@ -214,6 +226,8 @@ TENSORHUB_DECL void pull::chunk_arrived(channel_id id, chunk_index chunk, comple
                                         digest128 digest, time_point now) {
   channel_record& c = channels_[id];
   const time_point posted = end_read(c, chunk);
+  const bool is_chased = std::erase(c.chased, chunk) > 0;
+  const bool is_proven = std::erase(c.proven, chunk) > 0;
   source_record& from = sources_[c.slot];
   if (from.state == source_state::lost) {
     give_back(chunk);
@@ -239,7 +253,9 @@ TENSORHUB_DECL void pull::chunk_arrived(channel_id id, chunk_index chunk, comple
   usual_ = usual_.count() == 0 ? took : (15 * usual_ + took) / 16;
   stall_.last_progress = now;
   stall_.is_reported = false;
+  if (is_proven) return confirm(chunk, from);
   states_[chunk] = chunk_state::unconfirmed;
+  if (is_chased) return c.confirming.push_back(chunk);
   if (c.unconfirmed.empty()) c.oldest_unconfirmed = now;
   c.unconfirmed.push_back(chunk);
 }
@@ -302,6 +318,13 @@ TENSORHUB_DECL bool pull::wants_header(const channel_record& c, bool may_take, t
   return now >= c.oldest_unconfirmed + options_.confirm_after || (c.reads.empty() && !may_take);
 }
 
+TENSORHUB_DECL bool pull::may_chase(const channel_record& c) const noexcept {
+  if (missing_count_ != 0 || c.reads.empty() || !c.proven.empty()) return false;
+  return std::ranges::all_of(c.reads, [&](const read_record& read) {
+    return layout_->slice(read.chunk).bytes <= c.ordered_read_bytes;
+  });
+}
+
 TENSORHUB_DECL void pull::look_arrived(channel_id id, completion_status status,
                                        std::span<const std::byte> bytes, bool with_map, time_point now) {
   channel_record& c = channels_[id];
@@ -331,6 +354,8 @@ TENSORHUB_DECL void pull::look_arrived(channel_id id, completion_status status,
   }
   for (const chunk_index chunk : c.confirming) confirm(chunk, from);
   c.confirming.clear();
+  c.proven.insert(c.proven.end(), c.chased.begin(), c.chased.end());
+  c.chased.clear();
   if (header->state == static_cast<std::uint64_t>(control_state::shown) && !open_.is_open) {
     from.may_have = from.may_have || !from.complete;
     from.complete = true;

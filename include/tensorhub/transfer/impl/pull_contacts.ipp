@@ -33,13 +33,14 @@ TENSORHUB_DECL std::optional<pull_contacts::attempt> pull_contacts::next(lane_id
   return out;
 }
 
-TENSORHUB_DECL channel_id pull_contacts::made(lane_id lane, const attempt& ended) {
+TENSORHUB_DECL channel_id pull_contacts::made(lane_id lane, const attempt& ended,
+                                              std::uint64_t ordered_read_bytes) {
   lanes_[lane].met[ended.slot] = true;
   if (ended.explores) {
     sources_[ended.slot].met = contact::made;
     ++ended_;
   }
-  return transfer_->open_channel(ended.slot, lane);
+  return transfer_->open_channel(ended.slot, lane, ordered_read_bytes);
 }
 
 TENSORHUB_DECL bool pull_contacts::failed(lane_id lane, const attempt& ended, errc reason,

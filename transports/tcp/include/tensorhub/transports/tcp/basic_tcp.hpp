@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <future>
 #include <memory>
 #include <span>
 #include <string>
@@ -78,6 +79,7 @@ class basic_tcp {
    public:
     [[nodiscard]] incarnation peer() const noexcept { return core_->peer(); }
     [[nodiscard]] bool usable() const noexcept { return core_->usable(); }
+    [[nodiscard]] std::uint64_t ordered_read_bytes() const noexcept { return core_->ordered_read_bytes(); }
 
    private:
     friend class basic_tcp;
@@ -190,14 +192,20 @@ class basic_tcp {
                                  duration timeout, incarnation self = {}) {
     if (!self) self = source_.self();
     const auto until = std::chrono::steady_clock::now() + timeout;
-    auto core = std::make_unique<endpoint_type>(*on.core_, peer);
-    on.core_->attach(*core);
     const auto where = parse_address(address.text, Channel::scheme);
     const path_kind path = where ? path_to(*where, datacenter_) : path_kind::same_datacenter;
     const tcp_path settings = settings_of(options_, path);
+    auto core = std::make_unique<endpoint_type>(*on.core_, peer,
+                                                settings.streams > 1 ? 0 : Channel::ordered_read_bytes(path));
+    on.core_->attach(*core);
     const std::vector<device_access*> devices = source_.regions().target_devices();
-    for (std::size_t i = 0; i < std::max<std::size_t>(1, settings.streams); ++i)
-      add_stream(*on.core_, *core, open_stream(address, {self, peer}, path, settings, until), devices);
+    const auto open = [&] { return open_stream(address, {self, peer}, path, settings, until); };
+    // Each takes two round trips. Without a thread, `get` opens it.
+    std::vector<std::future<Channel>> further;
+    for (std::size_t i = 1; i < settings.streams; ++i)
+      further.push_back(std::async(std::launch::async | std::launch::deferred, open));
+    add_stream(*on.core_, *core, open(), devices);
+    for (std::future<Channel>& each : further) add_stream(*on.core_, *core, each.get(), devices);
     return endpoint{std::move(core)};
   }
 

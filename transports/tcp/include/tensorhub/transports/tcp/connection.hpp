@@ -66,6 +66,9 @@ class basic_connection {
   [[nodiscard]] bool at_rest() const noexcept { return greeted_ && answer_count_ == 0 && !send_is_pending_; }
   [[nodiscard]] std::chrono::steady_clock::time_point opened() const noexcept { return opened_; }
 
+  /// From now on, nothing is sent by reference.
+  void copy_everything() noexcept { send_from_file_ = false; }
+
   /// True: bytes of this region may still be in flight on this connection, or being copied for it. (The
   /// destructor waits for these copies.)
   [[nodiscard]] bool carries(std::uint64_t region) const noexcept {
@@ -146,7 +149,6 @@ class basic_connection {
   }
 
  private:
-  static constexpr std::uint64_t smallest_file_send_bytes = 32 * 1024;
   /// More bytes per call would leave the caches before the reader receives them.
   static constexpr std::uint64_t largest_send_bytes = 1024 * 1024;
 
@@ -211,7 +213,7 @@ class basic_connection {
       fresh.uncopied_bytes = fresh.part.bytes;
     }
     fresh.from_file = Channel::sends_files && send_from_file_ && fresh.part.backing_fd >= 0 &&
-                      fresh.part.bytes >= smallest_file_send_bytes;
+                      fresh.part.bytes >= smallest_reference_bytes;
     if (fresh.from_file && std::ranges::find(by_reference_, fresh.region) == by_reference_.end()) {
       try {
         by_reference_.push_back(fresh.region);

@@ -22,21 +22,22 @@ enum class file_sending : std::uint8_t {
   never,
 };
 
-/// Settings for a path with a long delay: a few streams, a congestion control that does not halve its rate
-/// for every lost packet, and buffers that hold the bytes in flight.
+/// Settings for a path with a long delay: a congestion control that does not halve its rate for every lost
+/// packet, and buffers that hold the bytes in flight.
 struct tcp_path {
-  std::size_t streams = 4;  ///< connections per endpoint; reads are spread over them
+  /// Connections per endpoint; reads are spread over them. A worker has an endpoint for each of its lanes. With
+  /// more than one, an update needs a further round trip.
+  std::size_t streams = 1;
 
   /// A name that the kernel knows; "auto" and the empty name mean the same as in tcp_options. If the kernel
   /// does not have the algorithm, or does not permit this user to choose it, the system's default is used.
   std::string congestion_control = "bbr";
 
-  /// The buffer of each connection. 16 MiB is 1.3 times what a path of 1 Gbit/s and 100 ms holds (12.5 MB),
-  /// so that one stream fills the path while the others recover from a loss. The size is a limit: memory is
-  /// used only for bytes in flight. 0: the kernel tunes the size. (The README describes the effect of
-  /// net.core.*mem_max.)
-  std::size_t send_buffer_bytes = 16u << 20;
-  std::size_t receive_buffer_bytes = 16u << 20;
+  /// The buffer of each connection. 64 MiB is what a path of 5 Gbit/s and 100 ms holds. The size is a limit:
+  /// memory is used only for bytes in flight. 0: the kernel tunes the size. (The README describes the effect
+  /// of net.core.*mem_max.)
+  std::size_t send_buffer_bytes = 64u << 20;
+  std::size_t receive_buffer_bytes = 64u << 20;
   bool operator==(const tcp_path&) const = default;
 };
 
@@ -71,6 +72,7 @@ struct tcp_options {
   tcp_path wide_area{};
   location here{};  ///< if empty, a worker copies its own location here; only the datacenter is used
 
+  /// To readers in the same datacenter. The connection ends when the memory is revoked.
   file_sending send_from_file = file_sending::automatic;
   /// The maximum number of readers' connections; never more than half of the descriptors that the process may
   /// have. At the limit a new connection replaces the oldest one that has not sent its hello, or else the one

@@ -12,6 +12,8 @@
 /// | options, name, scheme,          | of the transport; `scheme` is what its addresses begin with          |
 /// | capabilities                    |                                                                      |
 /// | sends_files                     | answers may be sent by `sendfile`                                    |
+/// | ordered_read_bytes(path)        | of at most so many bytes, answers hold what the memory held in the   |
+/// |                                 | order of the requests; constexpr                                     |
 /// | most_newcomers                  | connections that a source keeps while they have not said hello       |
 /// | greets_apart                    | handshakes cost so much that a source has a thread for them, apart   |
 /// |                                 | from those that answer reads                                         |
@@ -50,6 +52,7 @@
 #include "tensorhub/detail/unique_socket.hpp"
 #include "tensorhub/transports/tcp/address.hpp"
 #include "tensorhub/transports/tcp/options.hpp"
+#include "tensorhub/transports/tcp/protocol.hpp"
 #include "tensorhub/transports/tcp/socket.hpp"
 #include "tensorhub/types/capability.hpp"
 
@@ -73,6 +76,9 @@ class plain_channel {
                                                        .sends_by_reference = true,
                                                        .revokes_cheaply = true};
   static constexpr bool sends_files = true;
+  [[nodiscard]] static constexpr std::uint64_t ordered_read_bytes(path_kind path) noexcept {
+    return path == path_kind::wide_area ? UINT64_MAX : smallest_reference_bytes - 1;
+  }
   /// More than a listening socket's backlog: the source accepts the whole backlog before it reads the first
   /// hello.
   static constexpr std::size_t most_newcomers = 8192;

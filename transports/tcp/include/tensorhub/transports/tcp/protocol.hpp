@@ -10,6 +10,10 @@
 ///       read_request (any number)                     ->
 ///                                                     <-     read_answer, then `bytes` bytes if it is ok
 ///
+/// A source copies the bytes of an answer into the connection when their turn comes, so that it looks at its memory
+/// in the order of the requests. Only over a short path, and only of at least `smallest_reference_bytes`, an
+/// answer may be sent by reference: its bytes are then those of a later moment.
+///
 /// A source that must not continue an answer (its memory was revoked, or the reader was cut off) closes the
 /// connection: an answer ends only with its last byte.
 
@@ -28,7 +32,9 @@ static_assert(std::endian::native == std::endian::little, "the data protocol nee
 
 inline constexpr std::uint64_t hello_magic = 0x3144425548544854;    // "THTHUBD1"
 inline constexpr std::uint64_t welcome_magic = 0x3157425548544854;  // "THTHUBW1"
-inline constexpr std::uint32_t data_protocol = 3;
+inline constexpr std::uint32_t data_protocol = 4;
+
+inline constexpr std::uint64_t smallest_reference_bytes = 256 * 1024;
 
 /// Selects the socket settings that both ends use for a connection; the reader decides.
 enum class path_kind : std::uint32_t {

@@ -38,18 +38,21 @@ class queue_core;
 template <typename Channel>
 class endpoint_core {
  public:
-  endpoint_core(queue_core<Channel>& owner, incarnation peer) : owner_{&owner}, peer_{peer} {}
+  endpoint_core(queue_core<Channel>& owner, incarnation peer, std::uint64_t ordered_read_bytes)
+      : owner_{&owner}, peer_{peer}, ordered_read_bytes_{ordered_read_bytes} {}
   ~endpoint_core();
   endpoint_core(const endpoint_core&) = delete;
   endpoint_core& operator=(const endpoint_core&) = delete;
 
   [[nodiscard]] incarnation peer() const noexcept { return peer_; }
   [[nodiscard]] bool usable() const noexcept { return usable_; }
+  [[nodiscard]] std::uint64_t ordered_read_bytes() const noexcept { return ordered_read_bytes_; }
 
  private:
   friend class queue_core<Channel>;
   queue_core<Channel>* owner_;
   incarnation peer_;
+  std::uint64_t ordered_read_bytes_;
   bool usable_ = true;
   std::vector<std::unique_ptr<stream<Channel>>> streams_;
 };

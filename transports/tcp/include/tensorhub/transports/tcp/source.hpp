@@ -445,6 +445,7 @@ class source {
     one.seats = &seats_;
     one.seated = {greeting.reader};
     if (greeting.path == path_kind::wide_area) {
+      one.copy_everything();
       size_send_buffer(one.socket(), options_.wide_area);
       choose_congestion_control(one.socket(), options_.wide_area.congestion_control);
     }

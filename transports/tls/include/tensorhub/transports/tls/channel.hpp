@@ -34,6 +34,7 @@
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/detail/unique_socket.hpp"
 #include "tensorhub/transports/tcp/plain_channel.hpp"
+#include "tensorhub/transports/tcp/protocol.hpp"
 #include "tensorhub/transports/tcp/socket.hpp"
 #include "tensorhub/transports/tls/context.hpp"
 #include "tensorhub/transports/tls/options.hpp"
@@ -63,6 +64,9 @@ class tls_channel {
                                                        .revokes_cheaply = true,
                                                        .encrypts = true};
   static constexpr bool sends_files = false;
+  [[nodiscard]] static constexpr std::uint64_t ordered_read_bytes(tcp_detail::path_kind) noexcept {
+    return UINT64_MAX;
+  }
   /// Each may hold OpenSSL's memory for half a handshake, about 40 KiB.
   static constexpr std::size_t most_newcomers = 4096;
   static constexpr bool greets_apart = true;
