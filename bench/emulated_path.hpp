@@ -24,9 +24,11 @@
 #include <cerrno>
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <deque>
 #include <random>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <system_error>
@@ -136,9 +138,10 @@ class emulated_path {
         const auto begins = std::max(now, free_at_);
         if (begins - now > settings_.round_trip) continue;  // the queue is full
         if (settings_.loss > 0 && lost_(random_)) continue;
-        free_at_ = begins + std::chrono::nanoseconds{static_cast<std::int64_t>(
-                                static_cast<double>(bytes) * 1e9 / settings_.bytes_per_second)};
-        waiting_.push_back({free_at_ + settings_.round_trip / 2, {taken.data(), taken.data() + bytes}});
+        const std::span group{taken.data(), static_cast<std::size_t>(bytes)};
+        free_at_ = begins + std::chrono::nanoseconds{static_cast<std::int64_t>(wire_bytes(group) * 1e9 /
+                                                                               settings_.bytes_per_second)};
+        waiting_.push_back({free_at_ + settings_.round_trip / 2, {group.begin(), group.end()}});
       }
     }
     void deliver() {
@@ -154,6 +157,17 @@ class emulated_path {
 
    private:
     static constexpr std::size_t virtio_header_bytes = 10;  ///< struct virtio_net_hdr
+
+    /// Of a group of segments: each has the headers that the group has once.
+    [[nodiscard]] static double wire_bytes(std::span<const char> group) {
+      std::uint16_t header_bytes = 0, segment_bytes = 0;
+      std::memcpy(&header_bytes, group.data() + 2, sizeof header_bytes);
+      std::memcpy(&segment_bytes, group.data() + 4, sizeof segment_bytes);
+      const std::size_t packet_bytes = group.size() - virtio_header_bytes;
+      if (group[1] == 0 || segment_bytes == 0) return static_cast<double>(packet_bytes);
+      const std::size_t segments = (packet_bytes - header_bytes + segment_bytes - 1) / segment_bytes;
+      return static_cast<double>(packet_bytes + (segments - 1) * header_bytes);
+    }
     struct packet {
       clock::time_point due;
       std::vector<char> bytes;

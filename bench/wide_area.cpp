@@ -15,9 +15,6 @@ using hub = tensorhub::hub<tensorhub::transports::tcp>;
 using bench::path_end;
 using namespace std::chrono_literals;
 
-const bench::path_settings settings{
-    .round_trip = std::chrono::milliseconds{std::getenv("RTT") ? std::atoi(std::getenv("RTT")) : 100},
-    .loss = std::getenv("LOSS") ? std::atof(std::getenv("LOSS")) : 0};
 /// Of IPv4 and TCP with time stamps, in packets of 1,500 bytes.
 constexpr double payload_share = 1448.0 / 1500;
 
@@ -39,10 +36,7 @@ tensorhub::worker_options worker_at(path_end end, const std::string& server, std
 }
 
 tensorhub::transports::tcp_options listening_at(path_end end) {
-  tensorhub::transports::tcp_options o{.listen_host = bench::address_of(end)};
-  if (const char* c = std::getenv("CC")) o.wide_area.congestion_control = c;
-  if (const char* c = std::getenv("ST")) o.wide_area.streams = std::stoul(c);
-  return o;
+  return {.listen_host = bench::address_of(end)};
 }
 
 /// Publishes the version that it is told.
@@ -83,13 +77,15 @@ void roll_out(const bench::emulated_path& path, const processes::channel& line, 
 class pair_of_workers {
  public:
   pair_of_workers(const bench::emulated_path& path, const std::string& server, std::size_t bytes)
-      : trainer_{[&](processes::channel& line) { train(path, line, server, bytes); }},
+      : bytes_{bytes},
+        trainer_{[&](processes::channel& line) { train(path, line, server, bytes); }},
         rollout_{[&](processes::channel& line) { roll_out(path, line, server, bytes); }} {}
 
   void begin() {
     static_cast<void>(trainer_.line().hear(60s));
     static_cast<void>(rollout_.line().hear(60s));
   }
+  [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
   [[nodiscard]] double update_seconds() {
     const std::string version = std::to_string(++version_);
     static_cast<void>(trainer_.ask(version));
@@ -98,9 +94,34 @@ class pair_of_workers {
   }
 
  private:
+  std::size_t bytes_;
   processes::child_process trainer_;
   processes::child_process rollout_;
   std::uint64_t version_ = 0;
+};
+
+/// A path with a reference server and pairs of workers at its two ends.
+struct world {
+  bench::path_settings settings;
+  bench::emulated_path path{settings};
+  processes::child_process server{[this](processes::channel& line) { serve(path, line); }};
+  std::string address = server.line().hear(10s);
+  std::vector<std::unique_ptr<pair_of_workers>> pairs{};
+
+  explicit world(const bench::path_settings& of) : settings{of} {}
+
+  /// All processes come before the first update.
+  void add(std::size_t bytes) { pairs.push_back(std::make_unique<pair_of_workers>(path, address, bytes)); }
+
+  [[nodiscard]] bench::figures update(std::size_t pair) const {
+    const double transfer =
+        static_cast<double>(pairs[pair]->bytes()) / (settings.bytes_per_second * payload_share);
+    const double seconds = pairs[pair]->update_seconds();
+    return {
+        {"seconds", seconds},
+        {"round trips", (seconds - transfer) / std::chrono::duration<double>(settings.round_trip).count()},
+        {"of the path", transfer / seconds}};
+  }
 };
 
 }  // namespace
@@ -111,34 +132,23 @@ int main(int argc, char** argv) {
     std::printf("NOT RUN: a wide-area path cannot be emulated here: %s\n", why.c_str());
     return 0;
   }
-  const bench::emulated_path path{settings};
-  const processes::child_process server_process{[&](processes::channel& line) { serve(path, line); }};
-  const std::string server = server_process.line().hear(10s);
-  const std::vector<std::pair<std::string, std::size_t>> sizes = {
-      {"64 KiB", 64u << 10},
-      {"16 MiB", given.smoke ? 1u << 20 : 16u << 20},
-      {"1 GiB", given.smoke ? 4u << 20 : 1u << 30}};
-  std::vector<std::unique_ptr<pair_of_workers>> pairs;
-  for (const auto& [name, bytes] : sizes)
-    pairs.push_back(std::make_unique<pair_of_workers>(path, server, bytes));
-  for (const auto& each : pairs) each->begin();
+  const std::size_t large = given.smoke ? 4u << 20 : 1u << 30;
+  world clean{{}}, lossy{{.round_trip = 50ms, .loss = 0.001}};
+  for (const std::size_t bytes : {std::size_t{64u << 10}, std::size_t{16u << 20}, large}) clean.add(bytes);
+  lossy.add(large);
+  for (const world* each : {&clean, &lossy})
+    for (const auto& pair : each->pairs) pair->begin();
 
   bench::comparison result{
       given, "one reader over 1 Gbit/s and 100 ms",
-      "server, trainer, reader in processes of their own, in two network namespaces; update: "
-      "update() of a version that is there, over connections that are there; transfer: its "
-      "bytes at the path's rate, less the headers of TCP; 5 rounds"};
-  const double round_trip = std::chrono::duration<double>(settings.round_trip).count();
-  for (std::size_t i = 0; i < sizes.size(); ++i) {
-    const double transfer =
-        static_cast<double>(sizes[i].second) / (settings.bytes_per_second * payload_share);
-    result.add("update, " + sizes[i].first, [one = pairs[i].get(), transfer, round_trip] {
-      const double seconds = one->update_seconds();
-      return bench::figures{{"seconds", seconds},
-                            {"round trips", (seconds - transfer) / round_trip},
-                            {"of the path", transfer / seconds}};
-    });
-  }
+      "server, trainer, reader in processes of their own, in two network namespaces; update: update() of a "
+      "version that is there, over connections that are there; round trips: its time without that of its "
+      "bytes "
+      "at the path's rate, less the headers of TCP; 5 rounds"};
+  result.add("update, 64 KiB", [&clean] { return clean.update(0); });
+  result.add("update, 16 MiB", [&clean] { return clean.update(1); });
+  result.add("update, 1 GiB", [&clean] { return clean.update(2); });
+  result.add("update, 1 GiB, 50 ms, 0.1 % of packets lost", [&lossy] { return lossy.update(0); });
   result.run(given.smoke ? 1 : 5);
   result.print({"seconds", "round trips", "of the path"});
   result.goal("2 round trips / those beside the transfer, 16 MiB",

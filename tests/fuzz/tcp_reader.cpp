@@ -138,7 +138,7 @@ struct posted {
 
 class scene {
  public:
-  scene() : endpoint_{std::make_unique<endpoint_core<memory_channel>>(queue_, incarnation{7})} {
+  scene() : endpoint_{std::make_unique<endpoint_core<memory_channel>>(queue_, incarnation{7}, 0)} {
     for (target& each : targets_) {
       each.is_long = &each == &targets_.back();
       if (!each.is_long) each.expected = each.memory = std::vector<std::byte>(200);
