@@ -3,11 +3,12 @@
 /// A long network path on one machine: two network namespaces, joined by a process that carries the packets
 /// between their two TUN devices, at a given rate and with a given delay.
 ///
-/// The kernel's TCP runs over it as over a real path: slow start, windows, retransmission, and connections that
-/// take a round trip. Packets wait in a queue of one bandwidth-delay product, as in a router; what does not fit
-/// is dropped. Segments travel in groups, as between a kernel and its network card (`TUN_F_TSO4`).
+/// The kernel's TCP runs over it as over a real path: slow start, windows, retransmission, and connections
+/// that take a round trip. Packets wait in a queue of one bandwidth-delay product, as in a router; what does
+/// not fit is dropped. Segments travel in groups, as between a kernel and its network card (`TUN_F_TSO4`).
 ///
-/// Needs root, or CAP_SYS_ADMIN and CAP_NET_ADMIN. Linux: drivers/net/tun.c, Documentation/networking/tuntap.rst.
+/// Needs root, or CAP_SYS_ADMIN and CAP_NET_ADMIN. Source of the ioctls: Linux,
+/// Documentation/networking/tuntap.rst and drivers/net/tun.c.
 
 #include <arpa/inet.h>
 #include <fcntl.h>

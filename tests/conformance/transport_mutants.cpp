@@ -101,6 +101,16 @@ void require_every_rule_failed() {
 
 #define EXPECT_FAILURES(kind, ...) expect_failures(fault::kind, #kind, __VA_ARGS__)
 
+/// Mutants that mistake who somebody is.
+void expect_failures_of_names() {
+  EXPECT_FAILURES(any_incarnation,
+                  {"other_incarnation_is_refused", "one_process_is_several", "renamed_process_is_another"});
+  EXPECT_FAILURES(keeps_its_name, {"renamed_process_is_another"});
+  EXPECT_FAILURES(never_dismisses, {"one_process_is_several"});
+  EXPECT_FAILURES(reads_as_the_first, {"one_process_is_several"});
+  EXPECT_FAILURES(connects_to_nobody, {"dead_address_is_refused"});
+}
+
 TEST_CASE("mutants that conform fail nothing") {
   EXPECT_FAILURES(none, {});
   expect_failures<mutant_claim::limited>(fault::none, "none, limited", {});
@@ -175,12 +185,7 @@ TEST_CASE("every mutant fails the rules that name its fault, and every rule is f
   EXPECT_FAILURES(swaps_reads, {"ordered_reads_look_in_order"});
   EXPECT_FAILURES(posts_when_full, {"queue_full_posts_nothing"});
   EXPECT_FAILURES(no_rollback, {"registration_is_all_or_nothing"});
-  EXPECT_FAILURES(any_incarnation,
-                  {"other_incarnation_is_refused", "one_process_is_several", "renamed_process_is_another"});
-  EXPECT_FAILURES(keeps_its_name, {"renamed_process_is_another"});
-  EXPECT_FAILURES(never_dismisses, {"one_process_is_several"});
-  EXPECT_FAILURES(reads_as_the_first, {"one_process_is_several"});
-  EXPECT_FAILURES(connects_to_nobody, {"dead_address_is_refused"});
+  expect_failures_of_names();
   EXPECT_FAILURES(forgets_cancelled, {"closed_endpoint_cancels"});
   EXPECT_FAILURES(writes_after_cancel, {"closed_endpoint_cancels"});
   EXPECT_FAILURES(writes_after_queue, {"closed_queue_writes_nothing"});

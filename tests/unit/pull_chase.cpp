@@ -1,5 +1,5 @@
-/// Channels whose reads look at the source in the order of their posting: the last header read does not wait for
-/// the chunks.
+/// Channels whose reads look at the source in the order of their posting: the last header read does not wait
+/// for the chunks.
 
 #include <doctest/doctest.h>
 

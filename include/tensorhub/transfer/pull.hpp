@@ -18,8 +18,8 @@
 /// chunk has arrived (control_block.hpp). One header read confirms all chunks that had arrived on that
 /// channel before the header read was posted.
 ///
-/// Over a channel whose reads look at the source's memory in the order of their posting, the last header read does
-/// not wait for the chunks: it is posted behind them (it *chases* them) and spares a round trip.
+/// Over a channel whose reads look at the source's memory in the order of their posting, the last header read
+/// does not wait for the chunks: it is posted behind them (it *chases* them) and spares a round trip.
 ///
 /// A version may be *open*: its publisher still fills it, and no lease has a root. The publisher shows each
 /// chunk with its digest when it is ready, so the pull reads digests together with the map, and believes a

@@ -528,7 +528,8 @@ class pull_driver {
     }
   }
 
-  /// After a report that may have confirmed chunks of this source, or lost it. Pre-condition: the lock is held.
+  /// After a report that may have confirmed chunks of this source, or lost it. Pre-condition: the lock is
+  /// held.
   void show_confirmed(source_slot slot) {
     const auto fresh = core_.take_confirmed();
     if (!fresh.empty() && handlers_.confirmed) handlers_.confirmed(fresh, core_.table());

@@ -329,8 +329,9 @@ std::vector<std::string> queues_of_two_threads(conformance_fixture<T>& fixture) 
 /// The bytes of the first of two reads in `ordered_reads_look_in_order`.
 inline constexpr std::uint64_t ordered_chunk_bytes = 40'000;
 
-/// `ordered_read_bytes`: a thread counts in the first word of the memory and then copies the count to all others.
-/// A read of the others and one of the first word behind it must not show a later count in the others.
+/// `ordered_read_bytes`: a thread counts in the first word of the memory and then copies the count to all
+/// others. A read of the others and one of the first word behind it must not show a later count in the
+/// others.
 template <transport T>
 std::vector<std::string> ordered_reads_look_in_order(conformance_fixture<T>& fixture) {
   constexpr std::uint64_t begin = 64;

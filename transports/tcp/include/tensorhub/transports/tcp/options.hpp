@@ -25,8 +25,8 @@ enum class file_sending : std::uint8_t {
 /// Settings for a path with a long delay: a congestion control that does not halve its rate for every lost
 /// packet, and buffers that hold the bytes in flight.
 struct tcp_path {
-  /// Connections per endpoint; reads are spread over them. A worker has an endpoint for each of its lanes. With
-  /// more than one, an update needs a further round trip.
+  /// Connections per endpoint; reads are spread over them. A worker has an endpoint for each of its lanes.
+  /// With more than one, an update needs a further round trip.
   std::size_t streams = 1;
 
   /// A name that the kernel knows; "auto" and the empty name mean the same as in tcp_options. If the kernel

@@ -10,9 +10,10 @@
 ///       read_request (any number)                     ->
 ///                                                     <-     read_answer, then `bytes` bytes if it is ok
 ///
-/// A source copies the bytes of an answer into the connection when their turn comes, so that it looks at its memory
-/// in the order of the requests. Only over a short path, and only of at least `smallest_reference_bytes`, an
-/// answer may be sent by reference: its bytes are then those of a later moment.
+/// A source copies the bytes of an answer into the connection when their turn comes, so that it looks at its
+/// memory in the order of the requests. Only over a short path, and only of at least
+/// `smallest_reference_bytes`, an answer may be sent by reference: its bytes are then those of a later
+/// moment.
 ///
 /// A source that must not continue an answer (its memory was revoked, or the reader was cut off) closes the
 /// connection: an answer ends only with its last byte.
