@@ -139,12 +139,12 @@ int main(int argc, char** argv) {
   for (const world* each : {&clean, &lossy})
     for (const auto& pair : each->pairs) pair->begin();
 
-  bench::comparison result{
-      given, "one reader over 1 Gbit/s and 100 ms",
-      "server, trainer, reader in processes of their own, in two network namespaces; update: update() of a "
-      "version that is there, over connections that are there; round trips: its time without that of its "
-      "bytes "
-      "at the path's rate, less the headers of TCP; 5 rounds"};
+  bench::comparison result{given, "one reader over 1 Gbit/s and 100 ms",
+                           "server, trainer and reader in processes of their own, in two network namespaces; "
+                           "update: update() of a "
+                           "version that is there, over connections that are there; round trips: its time "
+                           "less that of its bytes at "
+                           "the path's rate, without TCP's headers; 5 rounds"};
   result.add("update, 64 KiB", [&clean] { return clean.update(0); });
   result.add("update, 16 MiB", [&clean] { return clean.update(1); });
   result.add("update, 1 GiB", [&clean] { return clean.update(2); });

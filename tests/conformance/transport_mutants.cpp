@@ -21,18 +21,7 @@ using namespace tensorhub::testing;
 
 namespace {
 
-#if defined(__SANITIZE_THREAD__)
-constexpr bool under_thread_sanitizer = true;
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-constexpr bool under_thread_sanitizer = true;
-#else
-constexpr bool under_thread_sanitizer = false;
-#endif
-#else
-constexpr bool under_thread_sanitizer = false;
-#endif
-
+using conformance_rules::under_thread_sanitizer;
 using rule_names = std::set<std::string>;
 
 /// The rules in which a fault may be a data race of the test itself.

@@ -41,7 +41,7 @@ namespace tensorhub::inline TENSORHUB_MODE::transports::tls_detail {
 
 enum class session_role : std::uint8_t { reader, source };
 
-/// Of records that a reader takes from its socket by one call.
+/// The most that a reader takes from its socket by one call: four records.
 inline constexpr std::size_t reader_buffer_bytes = 64 * 1024 + 1024;
 
 /// The result of one handshake's checks of the peer.
