@@ -20,6 +20,7 @@ inline constexpr std::size_t name_bytes = 512;  ///< model, replica, tensor, dat
 inline constexpr std::size_t address_bytes = 1024;        ///< one transport address
 inline constexpr std::size_t capability_bytes = 64;       ///< a key for capabilities, or one capability
 inline constexpr std::size_t remote_key_bytes = 240;      ///< opaque key of a remote region
+inline constexpr std::size_t told_segments = 4;           ///< regions of a shard that control messages name
 inline constexpr std::size_t tensors = 1u << 20;          ///< tensors of one shard
 inline constexpr std::size_t tensor_dimensions = 16;      ///< dimensions of one tensor
 inline constexpr std::uint32_t shards = 1u << 16;         ///< shards of one model

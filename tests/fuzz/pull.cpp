@@ -56,7 +56,10 @@ struct posted {
 class scene {
  public:
   explicit scene(fuzz::input& in)
-      : is_open_{in.once_in(4)}, core_{shape(), {.needs_root = is_open_, .open = is_open_}, in.number()} {}
+      : is_open_{in.once_in(4)},
+        core_{shape(),
+              {.needs_root = is_open_, .open = is_open_, .far_window_chunks = in.once_in(2) ? 128u : 32u},
+              in.number()} {}
 
   void step(fuzz::input& in) {
     now_ = now_ + duration{in.once_in(8) ? 100'000'000 : 1'000};
@@ -110,6 +113,8 @@ class scene {
                       published_root,    in.once_in(2),        in.number(), in.once_in(4)};
     if (is_open_ || in.once_in(16)) facts.root = {};
     blocks_.push_back(honest_block(facts));
+    if (facts.lease.value % 3 == 0) facts.segments = *read_control_segments(blocks_.back(), shape());
+    if (in.once_in(16) && !facts.segments.empty()) facts.segments.back().bytes = in.number();
     const source_slot slot = core_.add_source(facts);
     for (std::size_t lanes = 1 + in.below(2); lanes > 0; --lanes)
       channels_.push_back(core_.open_channel(slot, static_cast<lane_id>(lanes - 1),

@@ -32,6 +32,26 @@ struct scene {
   incarnation trainer, a, b, c;
 };
 
+TEST_CASE("catalog: a reader learns where the segments of a source that has the version lie") {
+  scene s;
+  messages::reference held = s.server.reference(2);
+  held.segments = {driver<>::shows().control};
+  REQUIRE(s.server.publish(s.server.join(5, "second trainer"), held).ok());
+  const auto first = s.server.start_shown(s.a);
+  REQUIRE(first.size() == 1);
+  CHECK(first[0].segments == held.segments);
+  const auto second = s.server.start_shown(s.b);
+  REQUIRE(second.size() == 2);
+  CHECK(second[0].receiving);
+  CHECK(second[0].segments.empty());
+  CHECK(second[1].segments == held.segments);
+  s.server.finish(s.a, first[0]);  // and says nothing of its segments
+  const auto third = s.server.start_shown(s.c);
+  const auto of_a = std::ranges::find(third, s.a, &messages::assignment::source);
+  REQUIRE(of_a != third.end());
+  CHECK(of_a->segments.empty());
+}
+
 // ---- readers are sources
 
 TEST_CASE("catalog: a reader that shows what it receives is a source at once") {

@@ -166,6 +166,11 @@ TEST_CASE("codec: a claimed length is compared with what is there before anythin
         decode_fault::truncated);
   CHECK(with_count(messages::describe_reply{}, header_bytes + 23, limits::tensors + 1) ==
         decode_fault::list_too_long);
+  // holding_request: version 12, epoch 8, root 16, control 17, a flag, then the number of segments.
+  CHECK(with_count(messages::holding_request{}, header_bytes + 1 + 54, limits::told_segments) ==
+        decode_fault::truncated);
+  CHECK(with_count(messages::holding_request{}, header_bytes + 1 + 54, limits::told_segments + 1) ==
+        decode_fault::list_too_long);
 }
 
 TEST_CASE("codec: a megabyte that claims a million tensors reserves only what it can hold") {

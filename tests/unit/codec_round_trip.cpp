@@ -104,9 +104,9 @@ TEST_CASE("codec: a payload has exactly the bytes of cereal's portable-binary ar
 /// Magic and protocol.
 const std::string header =
     "54485542"
-    "0700";
+    "0800";
 
-TEST_CASE("codec: golden frames of protocol 7") {
+TEST_CASE("codec: golden frames of protocol 8") {
   encoder out;
   SUBCASE("heartbeat_request") {
     const messages::envelope m{0x1122334455667788, {}, {9}, messages::heartbeat_request{5, 6}};
@@ -248,7 +248,7 @@ TEST_CASE("codec: golden frames of protocol 7") {
   }
 }
 
-TEST_CASE("codec: golden frames of protocol 7, answers and pushes") {
+TEST_CASE("codec: golden frames of protocol 8, answers and pushes") {
   encoder out;
   SUBCASE("committed_push") {
     const messages::envelope m{1, {}, {}, messages::committed_push{7, {8, 9}}};
@@ -309,13 +309,14 @@ TEST_CASE("codec: golden frames of protocol 7, answers and pushes") {
     source.control = {3, 4096, {}};
     source.control.key.used_bytes = 1;
     source.control.key.bytes[0] = std::byte{0xff};
+    source.segments = {{5, 6, {}}};
     source.epoch = 4;
     source.drained = true;
     source.ordinal = 6;
     const messages::envelope m{1, {2}, {}, messages::update_reply{{}, {3}, false, 7, {source}, 5}};
     CHECK(hex(out.encode(m)) == header +
                                     "0600"
-                                    "bc000000"
+                                    "d5000000"
                                     "00000000"
                                     "0100000000000000"
                                     "0200000000000000"
@@ -347,6 +348,10 @@ TEST_CASE("codec: golden frames of protocol 7, answers and pushes") {
                                     "0010000000000000"
                                     "01"
                                     "ff"
+                                    "0100000000000000"  // one segment
+                                    "0500000000000000"
+                                    "0600000000000000"
+                                    "00"
                                     "0400000000000000"
                                     "01"
                                     "00"

@@ -64,12 +64,12 @@ inline auto fields(msg::status& m) {
   return std::tie(a, b);
 }
 inline auto fields(msg::reference& m) {
-  auto& [a, b, c, d, e] = m;
-  return std::tie(a, b, c, d, e);
+  auto& [a, b, c, d, e, f] = m;
+  return std::tie(a, b, c, d, e, f);
 }
 inline auto fields(msg::assignment& m) {
-  auto& [a, b, c, d, e, f, g, h, i, j, k, l, n, o] = m;
-  return std::tie(a, b, c, d, e, f, g, h, i, j, k, l, n, o);
+  auto& [a, b, c, d, e, f, g, h, i, j, k, l, n, o, p] = m;
+  return std::tie(a, b, c, d, e, f, g, h, i, j, k, l, n, o, p);
 }
 inline auto fields(msg::rollback& m) {
   auto& [a, b] = m;

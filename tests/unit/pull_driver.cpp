@@ -112,6 +112,13 @@ class source_process {
             transport.describe(control_[0]),
             "source " + std::to_string(number_)};
   }
+  /// A source in another datacenter, of whose lease the server says where its segments lie.
+  [[nodiscard]] pull_target named_far_target() {
+    pull_target out = target();
+    out.facts.far = true;
+    out.facts.segments = *read_control_segments(block_->memory(), shape_);
+    return out;
+  }
   [[nodiscard]] const layout& shape() const { return shape_; }
   [[nodiscard]] control_block& block() { return *block_; }
 
@@ -292,6 +299,29 @@ TEST_CASE_TEMPLATE("pull driver: a transfer is complete with any number of lanes
     CHECK(progress.sources[0].path == "memory");
     CHECK_FALSE(progress.sources[0].lost);
   }
+}
+
+TEST_CASE_TEMPLATE("pull driver: a shard whose memory the server has named is read ahead of its block",
+                   Integrity, xxh3_128, no_integrity) {
+  source_process<Integrity> source{1};
+  pull_driver_options how{.lanes = 2};
+  how.rules.far_window_chunks = source.shape().chunk_count();
+  reader_process<Integrity> reader{source.shape(), how, source.shape().bytes()};  // the block has to wait
+  reader.driver->add_source(source.named_far_target());
+  reader.start();
+  REQUIRE(reader.gate->wait_until_shut(patience));
+  CHECK(reader.driver->progress().chunks == 0);
+  {
+    const std::lock_guard lock{reader.seen.mutex};
+    CHECK(reader.seen.times_believed == 0);
+  }
+  reader.gate->open();
+  REQUIRE(reader.result());
+  CHECK(reader.bytes == source.bytes);
+  CHECK(reader.seen.traced == source.shape().chunk_count());
+  CHECK(reader.seen.confirmed.size() == source.shape().chunk_count());
+  CHECK_FALSE(reader.seen.confirmed_too_early);
+  CHECK(reader.seen.failures.empty());
 }
 
 TEST_CASE("pull driver: two sources from the start serve one reader") {

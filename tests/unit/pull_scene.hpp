@@ -53,6 +53,8 @@ class holder {
     block_.show(version, epoch);
   }
   void set_segment(std::size_t segment, const remote_region& region) { block_.set_segment(segment, region); }
+  /// Its lease says where its segments lie.
+  void name_segments(const layout& shape) { facts.segments = read_control_segments(block(), shape).value(); }
   void raise(std::uint64_t epoch) { block_.raise_epoch(epoch); }
   void show(version_number version, std::uint64_t epoch) { block_.show(version, epoch); }
 

@@ -647,11 +647,33 @@ TEST_CASE("session: who was declared dead ends every call and lets nobody read a
 
 const messages::goodbye_push not_heard{server_epoch{77}, false, {errc::disconnected, "not heard"}, {42}};
 
-/// What the shell does: `control` is the control block that it has written again.
-void go_on(driver& worker, const std::optional<remote_region>& control) {
+/// What the shell does: `memory` is what its control block, which it has written again, describes.
+void go_on(driver& worker, const std::optional<readable_memory>& memory) {
   REQUIRE(worker.core.may_return());
   worker.clear_output();
-  worker.core = worker.core.successor(worker.now, {{43}, {}}, control);
+  worker.core = worker.core.successor(worker.now, {{43}, {}}, memory);
+}
+
+TEST_CASE("session: the server is told where the segments of a version that is whole lie") {
+  driver worker;
+  worker.join();
+  const auto named = [](std::uint64_t base) { return std::vector{driver::control(base + 1)}; };
+  const auto first = worker.core.publish(worker.now, 1, {}, driver::readable(10), worker.in(1s));
+  CHECK(worker.sent_body<messages::publish_request>().held.segments == named(10));
+  worker.answer(messages::status_reply{{}, {1}});
+  REQUIRE(worker.result(first).value().outcome.ok());
+  const auto second = worker.start_update(2);
+  SUBCASE("it has received it") {
+    worker.core.pull_finished(worker.now, driver::readable(20));
+    CHECK(worker.sent_body<messages::finish_request>().held.value().segments == named(20));
+  }
+  SUBCASE("it holds what it held before, perhaps with other keys") {
+    worker.core.cancel(worker.now, second);
+    worker.core.pull_failed(worker.now, {errc::source_lost, "stopped"}, driver::readable(30));
+    const auto held = worker.sent_body<messages::finish_request>().held.value();
+    CHECK(held.control == driver::control(30));
+    CHECK(held.segments == named(30));
+  }
 }
 
 TEST_CASE("session: a worker that was not heard goes on as another incarnation, with what it holds") {
@@ -671,8 +693,7 @@ TEST_CASE("session: a worker that was not heard goes on as another incarnation, 
   worker.carry_out_cut_off();
   CHECK(worker.core.kept().value().version == version_number{1});
   SUBCASE("its memory can be described again") {
-    const remote_region control = driver::control(9);
-    go_on(worker, control);
+    go_on(worker, driver::readable(9));
     CHECK(worker.core.self() == incarnation{43});
     CHECK_FALSE(worker.core.may_return());
     CHECK_FALSE(worker.core.fatal());
@@ -686,6 +707,7 @@ TEST_CASE("session: a worker that was not heard goes on as another incarnation, 
     CHECK(body.held->epoch == raised);
     CHECK(body.held->root == digest128{1, 2});
     CHECK(body.held->control.base == 9);
+    CHECK(body.held->segments == driver::readable(9).segments);
     CHECK(body.operation == operation_counter{});
     worker.push(not_heard);  // repeated: it is meant for the earlier incarnation
     CHECK_FALSE(worker.core.fatal());

@@ -191,6 +191,11 @@ class driver {
     return out;
   }
 
+  /// With the memory of one segment.
+  [[nodiscard]] static readable_memory readable(std::uint64_t base) {
+    return {control(base), {control(base + 1)}};
+  }
+
   session core;
   time_point now{1'000'000'000};
   request_sequence last_sequence{};

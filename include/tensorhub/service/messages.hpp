@@ -59,6 +59,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tensorhub/detail/build_mode.hpp"
@@ -95,6 +96,12 @@ struct reference {
   /// The holder still fills the version: it is not whole, its chunks are shown as they are ready, and its
   /// root is not known.
   bool open = false;
+  std::vector<remote_region> segments{};  ///< of a version that is whole: as in `readable_memory`
+
+  void name_memory(readable_memory memory) {
+    control = memory.control;
+    segments = std::move(memory.segments);
+  }
 };
 
 /// One permission to read: everything that a reader needs to know about its source.
@@ -108,6 +115,7 @@ struct assignment {
   std::uint32_t source_shard = 0;
   transport_address address{};
   remote_region control{};
+  std::vector<remote_region> segments{};  ///< as in `reference`; empty of a source that is receiving
   std::uint64_t epoch = 0;
   /// True: the reader's old reference has no lease left, so the reader may overwrite its memory without
   /// asking again.

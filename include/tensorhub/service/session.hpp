@@ -60,11 +60,11 @@ class session : public session_detail::operations {
   /// The session has ended because the server did not hear from it in time, and its process may go on as
   /// another incarnation.
   [[nodiscard]] bool may_return() const noexcept { return fatal_ && returns_ && !is_revoking(); }
-  /// The session that goes on as `self`; it joins by itself. Tickets and request numbers continue. `control`:
-  /// the control block, if it shows `kept()` at `epoch()`; else nothing is held.
+  /// The session that goes on as `self`; it joins by itself. Tickets and request numbers continue. `memory`:
+  /// the worker's, if its control block shows `kept()` at `epoch()`; else nothing is held.
   /// Pre-condition: `may_return()`; the transport says `self` from now on.
   [[nodiscard]] session successor(time_point now, const proven_incarnation& self,
-                                  const std::optional<remote_region>& control) const;
+                                  std::optional<readable_memory> memory) const;
 
   /// Sets the address that the join announces. It is set late because a transport may lose a part that cannot
   /// register the memory.

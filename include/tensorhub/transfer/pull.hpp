@@ -21,6 +21,12 @@
 /// Over a channel whose reads look at the source's memory in the order of their posting, the last header read
 /// does not wait for the chunks: it is posted behind them (it *chases* them) and spares a round trip.
 ///
+/// A shard of one chunk, and over a wide-area path one that fits the window, is read *ahead* of its source's
+/// control block, if the server has named the memory of its segments: first the chunks, by one channel, then
+/// the block, behind them or after them. What has arrived counts when the block has passed the first two
+/// steps, names the same memory, and has the digests: it is also the header that was read after the chunks.
+/// The bytes cannot be older than the version, because the source had shown it before the lease was given.
+///
 /// A version may be *open*: its publisher still fills it, and no lease has a root. The publisher shows each
 /// chunk with its digest when it is ready, so the pull reads digests together with the map, and believes a
 /// chunk that has the digest which was shown first for it. The pull is done only when it has been told the
@@ -148,7 +154,7 @@ class pull {
   /// The number of this channel's chunk reads that have not ended.
   [[nodiscard]] std::size_t in_flight(channel_id id) const noexcept { return channels_[id].reads.size(); }
 
-  /// Set by `block_arrived`; stable until the end of the pull.
+  /// Of a source that is believed, or read ahead of that; stable until the end of the pull.
   [[nodiscard]] std::span<const remote_region> segments(source_slot slot) const noexcept {
     return sources_[slot].segments;
   }
@@ -177,8 +183,9 @@ class pull {
 
  private:
   enum class chunk_state : std::uint8_t { missing, in_flight, unconfirmed, confirmed };
-  /// `unknown`: nothing of the source was read. `reading`: a read of its header or block is outstanding.
-  enum class source_state : std::uint8_t { unknown, reading, believed, lost };
+  /// `unknown`: nothing of the source was read. `ahead`: only chunks were, through one channel. `reading`: a
+  /// read of its header or block is outstanding.
+  enum class source_state : std::uint8_t { unknown, ahead, reading, believed, lost };
 
   struct source_record {
     pull_source facts{};
@@ -197,6 +204,8 @@ class pull {
     std::uint64_t chunks = 0;
     std::uint64_t bytes = 0;
     std::vector<remote_region> segments{};
+    channel_id ahead_through = 0;                   ///< in state `ahead`
+    std::vector<std::optional<digest128>> early{};  ///< by chunk: of what has arrived before the table
   };
   struct read_record {
     chunk_index chunk = 0;
@@ -228,9 +237,21 @@ class pull {
   /// A receiving source may not have begun yet. Its header is read until it is the header of the lease.
   [[nodiscard]] std::optional<pull_task> first_look(channel_record& c, source_record& from, time_point now);
 
+  /// The whole shard may be read before anything else of this source.
+  [[nodiscard]] bool may_read_ahead(const source_record& from) const;
+  [[nodiscard]] std::optional<pull_task> read_ahead(channel_id id, time_point now);
+  /// The block has come: are these the digests of the chunks that came before? Loses the source if not.
+  [[nodiscard]] bool check_early(source_slot slot);
+
   [[nodiscard]] bool wants_header(const channel_record& c, bool may_take, time_point now) const;
   /// Nothing is left to take, and a header read would look at the source after the reads in flight.
   [[nodiscard]] bool may_chase(const channel_record& c) const noexcept;
+  /// A read of `bytes` would look at the source after the reads in flight, if there are any.
+  [[nodiscard]] bool looks_last(const channel_record& c, std::uint64_t bytes) const noexcept;
+  /// A look is about to be posted: it will prove what has arrived, and if it `looks_last` what is in flight.
+  static void look_behind(channel_record& c, bool looks_last);
+  /// The look was right.
+  void confirm_looked_at(channel_record& c, source_record& from);
 
   void look_arrived(channel_id id, completion_status status, std::span<const std::byte> bytes, bool with_map,
                     time_point now);
@@ -320,7 +341,9 @@ class pull {
 
   // ---- belief
 
-  bool lost(source_slot slot, errc reason, std::string detail);
+  bool lost(source_slot slot, errc reason, std::string detail,
+            std::optional<chunk_index> chunk = std::nullopt);
+  [[nodiscard]] static std::string without_its_digest(chunk_index chunk);
   [[nodiscard]] static bool matches(const control_header& header, const source_record& from) noexcept;
   /// True for a source that will receive this version but has not begun.
   [[nodiscard]] static bool is_early(const control_header& header, const pull_source& facts) noexcept;

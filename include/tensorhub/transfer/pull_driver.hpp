@@ -521,7 +521,7 @@ class pull_driver {
         const bool believed = core_.block_arrived(channel.id, done.status, block, root, now());
         if (believed && !std::exchange(showing_, true) && handlers_.believed)
           handlers_.believed(core_.table());
-        settle();
+        show_confirmed(channel.slot);
         wake_all();
         return;
       }

@@ -7,12 +7,14 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/types/digest.hpp"
 #include "tensorhub/types/ids.hpp"
 #include "tensorhub/types/layout.hpp"
+#include "tensorhub/types/memory.hpp"
 #include "tensorhub/types/units.hpp"
 #include "tensorhub/types/version_number.hpp"
 
@@ -29,6 +31,8 @@ struct pull_source {
   bool receiving = false;
   chunk_index first = 0;  ///< the chunk at which to begin, if the source has all chunks
   bool far = false;       ///< the source is in another datacenter: its path has a window of its own
+  /// Where the layout's segments lie, as the server was told; empty: only the control block says it.
+  std::vector<remote_region> segments{};
 };
 
 /// The chunk at which the k-th reader begins: 0, 1/2, 1/4, 3/4, 1/8 ... of all chunks (the sequence of J. van

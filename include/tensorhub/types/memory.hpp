@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tensorhub/config.hpp"
@@ -69,6 +70,18 @@ struct remote_region {
   std::uint64_t bytes = 0;
   remote_key key{};
   bool operator==(const remote_region&) const = default;
+};
+
+/// What a worker lets other processes read: its control block and, of a shard of few segments
+/// (`limits::told_segments`), the segments' memory, so that readers need not look it up in the block.
+struct readable_memory {
+  remote_region control{};
+  std::vector<remote_region> segments{};  ///< one per layout segment, or none
+
+  readable_memory() = default;
+  readable_memory(const remote_region& control_block,  // NOLINT: most have nothing else to say
+                  std::vector<remote_region> of_segments = {})
+      : control{control_block}, segments{std::move(of_segments)} {}
 };
 
 /// `bytes` bytes at `offset` of a remote region: the source of one read. Borrowed: the region must outlive

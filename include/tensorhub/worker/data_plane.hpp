@@ -177,11 +177,13 @@ class data_plane {
   // ---- what readers are shown; after `register_all`
 
   [[nodiscard]] virtual remote_region control() const = 0;
+  /// What a version that is whole is announced with: `control()`, and the segments if they are few.
+  [[nodiscard]] virtual readable_memory readable() const = 0;
   /// The table of the version that `show` showed last.
   [[nodiscard]] virtual std::span<const digest128> digests() const noexcept = 0;
   virtual void show(version_number version, std::uint64_t epoch, std::span<const digest128> table) = 0;
-  /// Describes the version that `show` showed last once more, while nothing is shown. Returns `control()`.
-  [[nodiscard]] virtual remote_region describe_held() = 0;
+  /// Describes the version that `show` showed last once more, while nothing is shown. Returns `readable()`.
+  [[nodiscard]] virtual readable_memory describe_held() = 0;
   /// Shows what `describe_held` has described.
   virtual void show_again(version_number version, std::uint64_t epoch) noexcept = 0;
   /// Bytes may change after this returns.

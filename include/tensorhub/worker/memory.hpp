@@ -51,6 +51,11 @@ class worker_memory {
 
   /// What a reader needs to read the control block, which says the rest.
   [[nodiscard]] remote_region control() const { return transport_->describe(regions_.front()); }
+  /// The same, and the tensors' segments if they are few.
+  [[nodiscard]] readable_memory readable() const {
+    if (shape_->segments().size() > limits::told_segments) return control();
+    return {control(), regions()};
+  }
   /// The table of the version that `show` showed last.
   [[nodiscard]] std::span<const digest128> digests() const noexcept { return control_->held_digests(); }
 
@@ -63,10 +68,10 @@ class worker_memory {
     control_->show_receiving(version, epoch, table, regions());
   }
   /// Describes the version that `show` showed last once more, with the keys of now; the block shows nothing.
-  /// Returns `control()`.
-  [[nodiscard]] remote_region describe_held() {
+  /// Returns `readable()`.
+  [[nodiscard]] readable_memory describe_held() {
     control_->describe_held(regions());
-    return control();
+    return readable();
   }
   /// The process goes on as another incarnation; the block shows nothing.
   void renew(incarnation self) noexcept {

@@ -295,11 +295,12 @@ class policy_data_plane final : public data_plane {
   }
 
   [[nodiscard]] remote_region control() const override { return memory_.control(); }
+  [[nodiscard]] readable_memory readable() const override { return memory_.readable(); }
   [[nodiscard]] std::span<const digest128> digests() const noexcept override { return memory_.digests(); }
   void show(version_number version, std::uint64_t epoch, std::span<const digest128> table) override {
     memory_.show(version, epoch, table);
   }
-  [[nodiscard]] remote_region describe_held() override { return memory_.describe_held(); }
+  [[nodiscard]] readable_memory describe_held() override { return memory_.describe_held(); }
   void show_again(version_number version, std::uint64_t epoch) noexcept override {
     memory_.show_again(version, epoch);
   }

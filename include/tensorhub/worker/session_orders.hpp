@@ -68,13 +68,13 @@ void report_end(Holder& holder, session& core, time_point now, const transfer_en
   if (end.complete) {
     try {
       holder.show(end.version, core.epoch(), end.digests);
-      return core.pull_finished(now, holder.control());
+      return core.pull_finished(now, holder.readable());
     } catch (...) {
       trouble = status_of_exception("what has arrived cannot be shown");
     }
   }
   holder.raise_epoch(core.epoch());  // the received chunks were shown to readers
-  std::optional<remote_region> kept;
+  std::optional<readable_memory> kept;
   if (end.intact) {
     try {
       kept = holder.describe_held();
@@ -83,7 +83,7 @@ void report_end(Holder& holder, session& core, time_point now, const transfer_en
           "; " + status_of_exception("the version held before cannot be shown again").sentence;
     }
   }
-  core.pull_failed(now, std::move(trouble), kept);
+  core.pull_failed(now, std::move(trouble), std::move(kept));
 }
 
 /// The session has ended because the server did not hear from it (`may_return`): its process goes on as
@@ -91,15 +91,15 @@ void report_end(Holder& holder, session& core, time_point now, const transfer_en
 template <typename Holder>
 void go_on_as(const proven_incarnation& next, Holder& holder, session& core, time_point now) {
   holder.renew(next.id);
-  std::optional<remote_region> control;
+  std::optional<readable_memory> memory;
   if (core.kept()) {
     try {
-      control = holder.describe_held();
+      memory = holder.describe_held();
       holder.show_again(core.kept()->version, core.epoch());
     } catch (...) {  // without keys nobody can read it: nothing is held
     }
   }
-  core = core.successor(now, next, control);
+  core = core.successor(now, next, std::move(memory));
 }
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::worker_detail

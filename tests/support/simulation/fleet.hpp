@@ -354,10 +354,10 @@ class fleet {
   }
   void perform(member& worker, const session_actions::stop_pull& order) {
     if (!worker.transfer_) return;
-    std::optional<remote_region> kept;
+    std::optional<readable_memory> kept;
     if (worker.transfer_->intact()) kept = control();
     end_transfer(worker);
-    worker.core_.pull_failed(events_.now(), order.reason, kept);
+    worker.core_.pull_failed(events_.now(), order.reason, std::move(kept));
   }
 
   // ---- the data plane

@@ -153,7 +153,7 @@ class simulated_worker {
       data_shell{*this}.show(version, core_.epoch(), table);
     const auto ticket = core_.publish(events_->now(), version,
                                       integrity_->enabled ? integrity_->root(seeds.root, table) : digest128{},
-                                      control_region(), events_->now() + timeout);
+                                      readable(), events_->now() + timeout);
     settle();
     return ticket;
   }
@@ -333,6 +333,10 @@ class simulated_worker {
   [[nodiscard]] remote_region control_region() const {
     return region(control_base, control_offsets::of(*layout_).total_bytes);
   }
+  [[nodiscard]] readable_memory readable() const {
+    if (memory_.size() > limits::told_segments) return control_region();
+    return {control_region(), regions()};
+  }
   [[nodiscard]] remote_region region(std::uint64_t base, std::uint64_t bytes) const {
     remote_region out;
     out.base = base;
@@ -366,9 +370,9 @@ class simulated_worker {
       worker.control_.show(version, epoch, table, worker.regions());
       shown(version, epoch, "shows");
     }
-    [[nodiscard]] remote_region describe_held() {
+    [[nodiscard]] readable_memory describe_held() {
       if (!worker.faults.forgets_description) worker.control_.describe_held(worker.regions());
-      return worker.control_region();
+      return worker.readable();
     }
     void show_again(version_number version, std::uint64_t epoch) {
       worker.control_.show_again(version, epoch);
@@ -379,7 +383,7 @@ class simulated_worker {
       worker.open_epoch_ = 0;
       if (!worker.faults.no_epoch) worker.control_.raise_epoch(epoch);
     }
-    [[nodiscard]] remote_region control() const { return worker.control_region(); }
+    [[nodiscard]] readable_memory readable() const { return worker.readable(); }
     void cut_off(incarnation reader) {
       if (!worker.faults.no_cut_off) worker.cut_off_.insert(reader);
     }
@@ -568,7 +572,7 @@ class simulated_worker {
 
   void add_source(const messages::assignment& source) {
     transfer_->add_source({source.lease, source.source, source.version, source.epoch, source.root,
-                           source.receiving, source.ordinal, source.crossing});
+                           source.receiving, source.ordinal, source.crossing, source.segments});
     sources_.push_back({source, {}, false, false});
   }
   void release(lease_id released) {
@@ -777,6 +781,7 @@ class simulated_worker {
             !transferred_.is_shown) {
           show_transferred();
         }
+        show_confirmed();
         break;
       }
       case pull_task::kind_type::chunk: {
@@ -812,10 +817,7 @@ class simulated_worker {
           transfer_->map_arrived(channel, status, seen, events_->now());
         else
           transfer_->header_arrived(channel, status, seen, events_->now());
-        for (const chunk_index chunk : transfer_->take_confirmed()) {
-          check_read_by_lease(chunk);
-          show_chunk(chunk);
-        }
+        show_confirmed();
         break;
       }
     }
@@ -824,6 +826,12 @@ class simulated_worker {
     settle();
   }
 
+  void show_confirmed() {
+    for (const chunk_index chunk : transfer_->take_confirmed()) {
+      check_read_by_lease(chunk);
+      show_chunk(chunk);
+    }
+  }
   void show_transferred() {
     transferred_.is_shown = true;
     const auto table = transferred_.was_open ? std::span<const digest128>{} : transfer_->table();

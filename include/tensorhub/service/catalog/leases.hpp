@@ -170,6 +170,7 @@ class leases {
     out.epoch = shown.epoch;
     out.drained = reader.as_source.readers.empty() && !reader.past.has_old_keys;
     out.receiving = source.receiving.has_value() || shown.open;
+    if (!out.receiving) out.segments = shown.segments;
     out.ordinal = lease.ordinal;
     out.crossing = lease.crossing;
     return out;

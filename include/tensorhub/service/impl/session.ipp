@@ -287,12 +287,12 @@ TENSORHUB_DECL void session::end_as_silent(const messages::status& reason) {
 }
 
 TENSORHUB_DECL session session::successor(time_point now, const proven_incarnation& self,
-                                          const std::optional<remote_region>& control) const {
+                                          std::optional<readable_memory> memory) const {
   session next{options_, self.id, *layout_};
   next.options_.proof = self.proof;
   std::optional<messages::reference> held;
-  if (control) held = kept();
-  if (held) held->control = *control;
+  if (memory) held = kept();
+  if (held) held->name_memory(*std::move(memory));
   next.follow(*this, held);
   next.believed_ = believed_;
   next.ended_ = ended_;

@@ -25,7 +25,7 @@ class operations : public questions {
  public:
   /// The control block must already show the version at `epoch()`. If the version is open, this makes it
   /// whole.
-  session_ticket publish(time_point now, version_number version, digest128 root, const remote_region& control,
+  session_ticket publish(time_point now, version_number version, digest128 root, readable_memory memory,
                          time_point deadline);
 
   /// Publishes a version whose bytes are yet to come. The control block must already show it as receiving, at
@@ -61,11 +61,11 @@ class operations : public questions {
 
   /// All bytes of the assigned version were received and verified, and the control block shows them at
   /// `epoch()`.
-  void pull_finished(time_point now, const remote_region& control);
+  void pull_finished(time_point now, readable_memory memory);
 
-  /// No read is outstanding any more. `kept`: the control block, if no byte of the weights was written; it
-  /// describes the version held before.
-  void pull_failed(time_point now, messages::status reason, const std::optional<remote_region>& kept);
+  /// No read is outstanding any more. `kept`: the worker's memory, if no byte of the weights was written; the
+  /// control block describes the version held before.
+  void pull_failed(time_point now, messages::status reason, std::optional<readable_memory> kept);
 
   /// A source has failed; the transfer continues with the others, and with sources that the server adds.
   void source_failed(time_point now, lease_id lease, errc reason, std::string detail);

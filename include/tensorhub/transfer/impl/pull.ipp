@@ -105,7 +105,9 @@ TENSORHUB_DECL std::optional<pull_task> pull::next(channel_id id, time_point now
     case source_state::reading:
       return std::nullopt;
     case source_state::unknown:
-      return first_look(c, from, now);
+      return may_read_ahead(from) ? read_ahead(id, now) : first_look(c, from, now);
+    case source_state::ahead:
+      return id == from.ahead_through ? read_ahead(id, now) : std::nullopt;
     case source_state::believed:
       break;
   }
@@ -119,12 +121,9 @@ TENSORHUB_DECL std::optional<pull_task> pull::next(channel_id id, time_point now
   const bool chases = !c.look_pending && may_chase(c);
   if (wants_look || wants_map || chases) {
     c.look_pending = true;
-    c.confirming = std::exchange(c.unconfirmed, {});
-    if (chases) {
-      for (const read_record& read : c.reads) c.chased.push_back(read.chunk);
+    look_behind(c, chases);
+    if (chases || from.complete || from.map_pending || from.retiring)
       return pull_task{pull_task::kind_type::header, 0};
-    }
-    if (from.complete || from.map_pending || from.retiring) return pull_task{pull_task::kind_type::header, 0};
     from.map_pending = true;
     return pull_task{pull_task::kind_type::map, 0};
   }
@@ -143,7 +142,7 @@ TENSORHUB_DECL time_point pull::due(channel_id id) const noexcept {
   const channel_record& c = channels_[id];
   if (from.state == source_state::lost || from.retiring || c.awaits_room) return time_point::never();
   if (from.state == source_state::unknown) return from.next_poll;
-  if (from.state == source_state::reading) return time_point::never();
+  if (from.state == source_state::ahead || from.state == source_state::reading) return time_point::never();
   if (!c.unconfirmed.empty() && !c.look_pending) return c.oldest_unconfirmed + options_.confirm_after;
   if (missing_count_ == 0) {
     const auto slow = find_slow_source(c, from);
@@ -158,9 +157,6 @@ TENSORHUB_DECL void pull::not_posted(channel_id id, const pull_task& task) {
   source_record& from = sources_[c.slot];
   c.awaits_room = true;
   switch (task.kind) {
-    case pull_task::kind_type::block:
-      if (from.state == source_state::reading) from.state = source_state::unknown;
-      return;
     case pull_task::kind_type::chunk:
       end_read(c, task.chunk);
       std::erase(c.chased, task.chunk);
@@ -169,6 +165,7 @@ TENSORHUB_DECL void pull::not_posted(channel_id id, const pull_task& task) {
     case pull_task::kind_type::map:
       from.map_pending = false;
       [[fallthrough]];
+    case pull_task::kind_type::block:
     case pull_task::kind_type::header:
       if (from.state == source_state::reading) from.state = source_state::unknown;
       c.look_pending = false;
@@ -181,7 +178,8 @@ TENSORHUB_DECL void pull::not_posted(channel_id id, const pull_task& task) {
 
 TENSORHUB_DECL bool pull::block_arrived(channel_id id, completion_status status,
                                         std::span<const std::byte> block, digest128 root, time_point now) {
-  const source_slot slot = channels_[id].slot;
+  channel_record& c = channels_[id];
+  const source_slot slot = c.slot;
   source_record& from = sources_[slot];
   if (from.state != source_state::reading) return false;
   if (status != completion_status::ok)
@@ -209,8 +207,12 @@ TENSORHUB_DECL bool pull::block_arrived(channel_id id, completion_status status,
   }
   auto segments = read_control_segments(block, *layout_);
   if (!segments) return lost(slot, errc::protocol_mismatch, "the source's regions do not fit the layout");
+  if (from.segments.empty())
+    from.segments = std::move(*segments);
+  else if (from.segments != *segments)
+    return lost(slot, errc::contract_broken, "its regions are not those that the server was told");
   if (table_.empty() && from.facts.root) table_ = read_control_digests(block, *layout_);
-  from.segments = std::move(*segments);
+  if (!check_early(slot)) return false;
   from.state = source_state::believed;
   from.complete = header->state == static_cast<std::uint64_t>(control_state::shown) && !open_.is_open;
   from.may_have = from.complete;
@@ -219,6 +221,7 @@ TENSORHUB_DECL bool pull::block_arrived(channel_id id, completion_status status,
   from.next_poll = now;
   stall_.last_progress = now;
   if (open_.is_open) apply_map(slot, block, now);
+  confirm_looked_at(c, from);
   return true;
 }
 
@@ -244,8 +247,7 @@ TENSORHUB_DECL void pull::chunk_arrived(channel_id id, chunk_index chunk, comple
     if (open_.is_open) forget_digest(chunk);
     // What was wrong may have been the digest, half of which was read before it was written.
     if (open_.is_open && ++open_.mismatches <= max_open_mismatches) return;
-    lose_source(c.slot, errc::corrupt,
-                "chunk " + std::to_string(chunk) + " does not have its published digest", chunk);
+    lose_source(c.slot, errc::corrupt, without_its_digest(chunk), chunk);
     return;
   }
   const duration took = now - posted;
@@ -254,6 +256,7 @@ TENSORHUB_DECL void pull::chunk_arrived(channel_id id, chunk_index chunk, comple
   stall_.last_progress = now;
   stall_.is_reported = false;
   if (is_proven) return confirm(chunk, from);
+  if (from.state != source_state::believed && from.facts.root && table_.empty()) from.early[chunk] = digest;
   states_[chunk] = chunk_state::unconfirmed;
   if (is_chased) return c.confirming.push_back(chunk);
   if (c.unconfirmed.empty()) c.oldest_unconfirmed = now;
@@ -312,6 +315,47 @@ TENSORHUB_DECL std::optional<pull_task> pull::first_look(channel_record& c, sour
   return pull_task{pull_task::kind_type::header, 0};
 }
 
+TENSORHUB_DECL bool pull::may_read_ahead(const source_record& from) const {
+  const pull_source& facts = from.facts;
+  const std::size_t most = facts.far ? options_.far_window_chunks : 1;
+  if (options_.open || facts.receiving || from.retiring || (options_.needs_root && !facts.root)) return false;
+  if (states_.empty() || states_.size() > most || missing_count_ < states_.size()) return false;
+  return std::ranges::equal(
+      facts.segments, layout_->segments(),
+      [](const remote_region& told, const layout_segment& segment) { return told.bytes >= segment.bytes; });
+}
+
+TENSORHUB_DECL std::optional<pull_task> pull::read_ahead(channel_id id, time_point now) {
+  channel_record& c = channels_[id];
+  source_record& from = sources_[c.slot];
+  if (from.state == source_state::unknown) {
+    from.state = source_state::ahead;
+    from.complete = true;
+    from.segments = from.facts.segments;
+    from.ahead_through = id;
+    from.early.assign(states_.size(), std::nullopt);
+  }
+  if (has_room(c) && find_chunk(c, from, now)) {
+    take(c, *c.found, now);
+    return pull_task{pull_task::kind_type::chunk, *c.found};
+  }
+  const bool is_in_flight = !c.reads.empty();
+  if (is_in_flight ? !looks_last(c, control_offsets::of(*layout_).total_bytes) : c.unconfirmed.empty())
+    return std::nullopt;
+  from.state = source_state::reading;
+  look_behind(c, is_in_flight);
+  return pull_task{pull_task::kind_type::block, 0};
+}
+
+TENSORHUB_DECL bool pull::check_early(source_slot slot) {
+  std::vector<std::optional<digest128>>& early = sources_[slot].early;
+  for (chunk_index i = 0; i < early.size(); ++i) {
+    const auto digest = std::exchange(early[i], std::nullopt);
+    if (digest && *digest != table_[i]) return lost(slot, errc::corrupt, without_its_digest(i), i);
+  }
+  return true;
+}
+
 TENSORHUB_DECL bool pull::wants_header(const channel_record& c, bool may_take, time_point now) const {
   if (c.unconfirmed.empty()) return false;
   if (c.unconfirmed.size() >= options_.confirm_every || confirmed_ == 0) return true;
@@ -319,10 +363,26 @@ TENSORHUB_DECL bool pull::wants_header(const channel_record& c, bool may_take, t
 }
 
 TENSORHUB_DECL bool pull::may_chase(const channel_record& c) const noexcept {
-  if (missing_count_ != 0 || c.reads.empty() || !c.proven.empty()) return false;
-  return std::ranges::all_of(c.reads, [&](const read_record& read) {
-    return layout_->slice(read.chunk).bytes <= c.ordered_read_bytes;
-  });
+  return missing_count_ == 0 && !c.reads.empty() && c.proven.empty() && looks_last(c, sizeof(control_header));
+}
+
+TENSORHUB_DECL bool pull::looks_last(const channel_record& c, std::uint64_t bytes) const noexcept {
+  return bytes <= c.ordered_read_bytes && std::ranges::all_of(c.reads, [&](const read_record& read) {
+           return layout_->slice(read.chunk).bytes <= c.ordered_read_bytes;
+         });
+}
+
+TENSORHUB_DECL void pull::look_behind(channel_record& c, bool looks_last) {
+  c.confirming = std::exchange(c.unconfirmed, {});
+  if (!looks_last) return;
+  for (const read_record& read : c.reads) c.chased.push_back(read.chunk);
+}
+
+TENSORHUB_DECL void pull::confirm_looked_at(channel_record& c, source_record& from) {
+  for (const chunk_index chunk : c.confirming) confirm(chunk, from);
+  c.confirming.clear();
+  c.proven.insert(c.proven.end(), c.chased.begin(), c.chased.end());
+  c.chased.clear();
 }
 
 TENSORHUB_DECL void pull::look_arrived(channel_id id, completion_status status,
@@ -352,10 +412,7 @@ TENSORHUB_DECL void pull::look_arrived(channel_id id, completion_status status,
     from.next_poll = now;
     return;
   }
-  for (const chunk_index chunk : c.confirming) confirm(chunk, from);
-  c.confirming.clear();
-  c.proven.insert(c.proven.end(), c.chased.begin(), c.chased.end());
-  c.chased.clear();
+  confirm_looked_at(c, from);
   if (header->state == static_cast<std::uint64_t>(control_state::shown) && !open_.is_open) {
     from.may_have = from.may_have || !from.complete;
     from.complete = true;
@@ -569,9 +626,14 @@ TENSORHUB_DECL duration pull::stall_patience() const noexcept {
   return std::min(options_.stall_timeout, std::max(options_.orphan_timeout, options_.slow_factor * usual_));
 }
 
-TENSORHUB_DECL bool pull::lost(source_slot slot, errc reason, std::string detail) {
-  lose_source(slot, reason, std::move(detail));
+TENSORHUB_DECL bool pull::lost(source_slot slot, errc reason, std::string detail,
+                               std::optional<chunk_index> chunk) {
+  lose_source(slot, reason, std::move(detail), chunk);
   return false;
+}
+
+TENSORHUB_DECL std::string pull::without_its_digest(chunk_index chunk) {
+  return "chunk " + std::to_string(chunk) + " does not have its published digest";
 }
 
 TENSORHUB_DECL bool pull::matches(const control_header& header, const source_record& from) noexcept {

@@ -31,7 +31,7 @@ namespace worker_detail {
 [[nodiscard]] TENSORHUB_DECL pull_target pull_target_of(const messages::assignment& source,
                                                         std::uint64_t chunks) {
   return {{source.lease, source.source, source.version, source.epoch, source.root, source.receiving,
-           first_chunk_of(source.ordinal, chunks), source.crossing},
+           first_chunk_of(source.ordinal, chunks), source.crossing, source.segments},
           source.address,
           source.control,
           source.source_replica + "/" + std::to_string(source.source_shard)};

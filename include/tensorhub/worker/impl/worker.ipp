@@ -96,7 +96,7 @@ inline constexpr std::chrono::milliseconds digests_are_late{1000};
     // A worker that has just been declared dead shows what it holds once more.
     if ((!core.held() || core.is_open()) && !core.fatal())
       self.data->show(version, core.epoch(), digests.table);
-    return core.publish(now, version, digests.root, self.data->control(), now + patience);
+    return core.publish(now, version, digests.root, self.data->readable(), now + patience);
   });
   const session_result result = self.wait_for(ticket, patience);
   if (!result.outcome.ok()) throw self.failure(result.outcome, version);

@@ -217,8 +217,8 @@ class small_worker {
     void revoke_all() {
       if (!worker.faults.cuts_nobody_off) ++worker.memory_.keys;
     }
-    [[nodiscard]] remote_region control() const { return worker.region(); }
-    [[nodiscard]] remote_region describe_held() const { return worker.region(); }
+    [[nodiscard]] readable_memory readable() const { return worker.region(); }
+    [[nodiscard]] readable_memory describe_held() const { return worker.region(); }
   };
 
   [[nodiscard]] remote_region region() const {

@@ -180,7 +180,7 @@ class state_digest {
                          std::size_t{region.key.used_bytes}});
   }
   void fold(const messages::reference& held) {
-    add(held.version, held.epoch, held.root, held.control, held.open);
+    add(held.version, held.epoch, held.root, held.control, held.open, held.segments);
   }
   void fold(const messages::announcement& shows) { add(shows.epoch, shows.control); }
   void fold(const messages::retention& keeps) {

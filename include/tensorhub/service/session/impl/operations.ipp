@@ -12,7 +12,7 @@
 namespace tensorhub::inline TENSORHUB_MODE::session_detail {
 
 TENSORHUB_DECL session_ticket operations::publish(time_point now, version_number version, digest128 root,
-                                                  const remote_region& control, time_point deadline) {
+                                                  readable_memory memory, time_point deadline) {
   const session_ticket ticket = new_ticket();
   ++counter_.value;
   if (!admit(ticket)) return ticket;
@@ -23,7 +23,8 @@ TENSORHUB_DECL session_ticket operations::publish(time_point now, version_number
     return ticket;
   }
   begin(ticket, step::publishing, deadline);
-  operation_->target = {version, epoch_, root, control};
+  operation_->target = {version, epoch_, root};
+  operation_->target.name_memory(std::move(memory));
   ask_publish(now);
   return ticket;
 }
@@ -136,10 +137,11 @@ TENSORHUB_DECL void operations::pull_started(time_point now, const remote_region
   request(now, messages::receiving_request{known_counter(), {epoch_, control}}, purpose::notice);
 }
 
-TENSORHUB_DECL void operations::pull_finished(time_point now, const remote_region& control) {
+TENSORHUB_DECL void operations::pull_finished(time_point now, readable_memory memory) {
   if (!operation_ || !operation_->is_pulling()) return hide_leftover();
   if (operation_->abort && !operation_->is_local()) return pull_failed(now, *operation_->abort, {});
-  held_ = messages::reference{operation_->version, epoch_, operation_->root.value_or(digest128{}), control};
+  held_ = messages::reference{operation_->version, epoch_, operation_->root.value_or(digest128{})};
+  held_->name_memory(std::move(memory));
   if (operation_->is_local()) return end_install(now, {});
   operation_->at = step::finishing;
   outbox_.forget(
@@ -151,14 +153,14 @@ TENSORHUB_DECL void operations::pull_finished(time_point now, const remote_regio
 }
 
 TENSORHUB_DECL void operations::pull_failed(time_point now, messages::status reason,
-                                            const std::optional<remote_region>& kept) {
+                                            std::optional<readable_memory> kept) {
   if (!operation_ || !operation_->is_pulling()) return hide_leftover();
   if (operation_->abort) reason = *operation_->abort;
   raise_epoch();  // the received chunks were shown to readers
   if (kept && operation_->previous) {
     held_ = operation_->previous;
     held_->epoch = epoch_;
-    held_->control = *kept;  // keys may have been renewed since
+    held_->name_memory(*std::move(kept));  // keys may have been renewed since
     act(session_actions::restore{*held_});
   }
   if (operation_->is_local()) return end_install(now, std::move(reason));
