@@ -35,7 +35,7 @@ struct scene {
 TEST_CASE("catalog: a reader learns where the segments of a source that has the version lie") {
   scene s;
   messages::reference held = s.server.reference(2);
-  held.segments = {driver<>::shows().control};
+  held.segments = {{1, 2, "key"}};
   REQUIRE(s.server.publish(s.server.join(5, "second trainer"), held).ok());
   const auto first = s.server.start_shown(s.a);
   REQUIRE(first.size() == 1);

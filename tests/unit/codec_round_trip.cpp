@@ -309,14 +309,14 @@ TEST_CASE("codec: golden frames of protocol 8, answers and pushes") {
     source.control = {3, 4096, {}};
     source.control.key.used_bytes = 1;
     source.control.key.bytes[0] = std::byte{0xff};
-    source.segments = {{5, 6, {}}};
+    source.segments = {{5, 6, "B"}};
     source.epoch = 4;
     source.drained = true;
     source.ordinal = 6;
     const messages::envelope m{1, {2}, {}, messages::update_reply{{}, {3}, false, 7, {source}, 5}};
     CHECK(hex(out.encode(m)) == header +
                                     "0600"
-                                    "d5000000"
+                                    "dd000000"
                                     "00000000"
                                     "0100000000000000"
                                     "0200000000000000"
@@ -351,7 +351,8 @@ TEST_CASE("codec: golden frames of protocol 8, answers and pushes") {
                                     "0100000000000000"  // one segment
                                     "0500000000000000"
                                     "0600000000000000"
-                                    "00"
+                                    "0100000000000000"
+                                    "42"
                                     "0400000000000000"
                                     "01"
                                     "00"

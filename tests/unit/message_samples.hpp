@@ -55,6 +55,10 @@ inline auto fields(th::remote_region& m) {
   auto& [a, b, c] = m;
   return std::tie(a, b, c);
 }
+inline auto fields(th::told_region& m) {
+  auto& [a, b, c] = m;
+  return std::tie(a, b, c);
+}
 inline auto fields(th::tensor_spec& m) {
   auto& [a, b, c] = m;
   return std::tie(a, b, c);

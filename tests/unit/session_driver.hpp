@@ -4,6 +4,7 @@
 
 #include <doctest/doctest.h>
 
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <optional>
@@ -193,7 +194,7 @@ class driver {
 
   /// With the memory of one segment.
   [[nodiscard]] static readable_memory readable(std::uint64_t base) {
-    return {control(base), {control(base + 1)}};
+    return {control(base), std::array{control(base + 1)}};
   }
 
   session core;

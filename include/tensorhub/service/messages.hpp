@@ -96,7 +96,7 @@ struct reference {
   /// The holder still fills the version: it is not whole, its chunks are shown as they are ready, and its
   /// root is not known.
   bool open = false;
-  std::vector<remote_region> segments{};  ///< of a version that is whole: as in `readable_memory`
+  std::vector<told_region> segments{};  ///< of a version that is whole: as in `readable_memory`
 
   void name_memory(readable_memory memory) {
     control = memory.control;
@@ -115,7 +115,7 @@ struct assignment {
   std::uint32_t source_shard = 0;
   transport_address address{};
   remote_region control{};
-  std::vector<remote_region> segments{};  ///< as in `reference`; empty of a source that is receiving
+  std::vector<told_region> segments{};  ///< as in `reference`; empty of a source that is receiving
   std::uint64_t epoch = 0;
   /// True: the reader's old reference has no lease left, so the reader may overwrite its memory without
   /// asking again.

@@ -2,12 +2,13 @@
 /// \file memory.hpp
 /// Local memory as transports see it, and remote memory as messages describe it.
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <span>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "tensorhub/config.hpp"
@@ -72,16 +73,38 @@ struct remote_region {
   bool operator==(const remote_region&) const = default;
 };
 
+/// A remote region whose key takes no more memory than it has bytes, for lists in messages.
+struct told_region {
+  std::uint64_t base = 0;
+  std::uint64_t bytes = 0;
+  std::string key{};  ///< at most `limits::remote_key_bytes`
+  bool operator==(const told_region&) const = default;
+
+  [[nodiscard]] static told_region of(const remote_region& region) {
+    return {region.base, region.bytes,
+            std::string{reinterpret_cast<const char*>(region.key.bytes.data()), region.key.used_bytes}};
+  }
+  [[nodiscard]] remote_region region() const {
+    remote_region out{base, bytes, {}};
+    out.key.used_bytes = static_cast<std::uint8_t>(std::min(key.size(), out.key.bytes.size()));
+    std::memcpy(out.key.bytes.data(), key.data(), out.key.used_bytes);
+    return out;
+  }
+};
+
 /// What a worker lets other processes read: its control block and, of a shard of few segments
 /// (`limits::told_segments`), the segments' memory, so that readers need not look it up in the block.
 struct readable_memory {
   remote_region control{};
-  std::vector<remote_region> segments{};  ///< one per layout segment, or none
+  std::vector<told_region> segments{};  ///< one per layout segment, or none
 
   readable_memory() = default;
-  readable_memory(const remote_region& control_block,  // NOLINT: most have nothing else to say
-                  std::vector<remote_region> of_segments = {})
-      : control{control_block}, segments{std::move(of_segments)} {}
+  readable_memory(const remote_region& control_block)  // NOLINT: most have nothing else to say
+      : control{control_block} {}
+  readable_memory(const remote_region& control_block, std::span<const remote_region> of_segments)
+      : control{control_block} {
+    for (const remote_region& each : of_segments) segments.push_back(told_region::of(each));
+  }
 };
 
 /// `bytes` bytes at `offset` of a remote region: the source of one read. Borrowed: the region must outlive

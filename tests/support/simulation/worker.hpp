@@ -571,8 +571,10 @@ class simulated_worker {
   }
 
   void add_source(const messages::assignment& source) {
-    transfer_->add_source({source.lease, source.source, source.version, source.epoch, source.root,
-                           source.receiving, source.ordinal, source.crossing, source.segments});
+    pull_source facts{source.lease, source.source,    source.version, source.epoch,
+                      source.root,  source.receiving, source.ordinal, source.crossing};
+    for (const told_region& segment : source.segments) facts.segments.push_back(segment.region());
+    transfer_->add_source(facts);
     sources_.push_back({source, {}, false, false});
   }
   void release(lease_id released) {

@@ -35,12 +35,12 @@ template <typename T>
 /// On the wire: a text's or list's count is 8 bytes, a flag 1, an errc 2.
 inline constexpr std::size_t minimum_tensor_bytes = 8 + 1 + 8;
 inline constexpr std::size_t minimum_version_bytes = 8 + 4;
-inline constexpr std::size_t minimum_region_bytes = 8 + 8 + 1;
+inline constexpr std::size_t minimum_told_region_bytes = 8 + 8 + 8;
 inline constexpr std::size_t minimum_replica_entry_bytes = 8 + 4 + minimum_version_bytes + 1 + 1 + 4;
 inline constexpr std::size_t minimum_model_entry_bytes = 8 + 4 + 8 + minimum_version_bytes + 8 + 8;
 inline constexpr std::size_t minimum_stuck_entry_bytes = 1 + 8 + 8 + 4 + minimum_version_bytes + 8 * 6;
 inline constexpr std::size_t minimum_assignment_bytes =
-    8 * 2 + minimum_version_bytes + 16 + 8 + 8 + 4 + 8 + 8 + minimum_region_bytes + 8 + 8 + 1 + 1 + 8 + 1;
+    8 * 2 + minimum_version_bytes + 16 + 8 + 8 + 4 + 8 + 8 + 17 + 8 + 8 + 1 + 1 + 8 + 1;
 
 // ---- values
 
@@ -86,8 +86,12 @@ inline void move_field(field_archive& archive, remote_region& region) {
   auto& [base, bytes, key] = region;
   archive(base, bytes, key);
 }
-[[nodiscard]] inline auto as_segments(std::vector<remote_region>& segments) noexcept {
-  return as_list(segments, minimum_region_bytes, limits::told_segments);
+inline void move_field(field_archive& archive, told_region& region) {
+  auto& [base, bytes, key] = region;
+  archive(base, bytes, bounded_text{key, limits::remote_key_bytes, text_kind::secret});
+}
+[[nodiscard]] inline auto as_segments(std::vector<told_region>& segments) noexcept {
+  return as_list(segments, minimum_told_region_bytes, limits::told_segments);
 }
 inline void move_field(field_archive& archive, tensor_spec& tensor) {
   auto& [name, type, shape] = tensor;

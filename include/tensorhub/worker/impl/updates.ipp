@@ -30,11 +30,13 @@ namespace worker_detail {
 /// A session's word for a source, in the driver's. `chunks`: of the shard.
 [[nodiscard]] TENSORHUB_DECL pull_target pull_target_of(const messages::assignment& source,
                                                         std::uint64_t chunks) {
-  return {{source.lease, source.source, source.version, source.epoch, source.root, source.receiving,
-           first_chunk_of(source.ordinal, chunks), source.crossing, source.segments},
-          source.address,
-          source.control,
-          source.source_replica + "/" + std::to_string(source.source_shard)};
+  pull_target out{{source.lease, source.source, source.version, source.epoch, source.root, source.receiving,
+                   first_chunk_of(source.ordinal, chunks), source.crossing},
+                  source.address,
+                  source.control,
+                  source.source_replica + "/" + std::to_string(source.source_shard)};
+  for (const told_region& segment : source.segments) out.facts.segments.push_back(segment.region());
+  return out;
 }
 
 /// A source that was given up, for the log.

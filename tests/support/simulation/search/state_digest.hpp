@@ -179,6 +179,7 @@ class state_digest {
         std::string_view{reinterpret_cast<const char*>(region.key.bytes.data()),
                          std::size_t{region.key.used_bytes}});
   }
+  void fold(const told_region& region) { add(region.base, region.bytes, region.key); }
   void fold(const messages::reference& held) {
     add(held.version, held.epoch, held.root, held.control, held.open, held.segments);
   }
