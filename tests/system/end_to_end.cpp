@@ -1,6 +1,12 @@
 #include <doctest/doctest.h>
 
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "hub.hpp"
 
@@ -33,6 +39,29 @@ TEST_CASE("the same with integrity off") {
   source.worker.publish(1);
   CHECK(reader.worker.update().version == 1);
   CHECK(reader.memory.holds(1));
+}
+
+TEST_CASE("a small version is read as soon as the server has answered, before its control block") {
+  hub::reference_server server;
+  std::vector<std::uint8_t> given(64 * 1000, 7), taken(given.size());
+  hub::publisher source{who(server.address(), "trainer-0")};
+  source.add("w", given.data(), {given.size()}, tensorhub::dtype::u8);
+  source.publish(1);
+  const auto gate = std::make_shared<tensorhub::testing::read_gate>(given.size());  // nothing else may pass
+  std::atomic<bool> has_arrived = false;
+  auto options = who(server.address(), "rollout-0");
+  options.trace = [&](const tensorhub::chunk_event&) { has_arrived = true; };
+  gated_hub::subscriber reader{options, {.gate = gate}};
+  reader.add("w", taken.data(), {taken.size()}, tensorhub::dtype::u8);
+  auto running = reader.update_async(latest, 60s);
+  REQUIRE(gate->wait_until_shut(20s));
+  const auto until = std::chrono::steady_clock::now() + 20s;
+  while (!has_arrived && std::chrono::steady_clock::now() < until) std::this_thread::sleep_for(1ms);
+  CHECK(has_arrived);
+  CHECK(!running.done());
+  gate->open();
+  CHECK(running.wait(60s).version == 1);
+  CHECK(taken == given);
 }
 
 TEST_CASE("a subscriber is a source: the version outlives its publisher") {

@@ -657,7 +657,9 @@ void go_on(driver& worker, const std::optional<readable_memory>& memory) {
 TEST_CASE("session: the server is told where the segments of a version that is whole lie") {
   driver worker;
   worker.join();
-  const auto named = [](std::uint64_t base) { return std::vector{told_region::of(driver::control(base + 1))}; };
+  const auto named = [](std::uint64_t base) {
+    return std::vector{told_region::of(driver::control(base + 1))};
+  };
   const auto first = worker.core.publish(worker.now, 1, {}, driver::readable(10), worker.in(1s));
   CHECK(worker.sent_body<messages::publish_request>().held.segments == named(10));
   worker.answer(messages::status_reply{{}, {1}});
