@@ -26,6 +26,12 @@ struct ahead {
   void take_chunks() {
     for (int i = 0; i < 9; ++i) d.take(channel, kind::chunk);
   }
+  /// Everything that is read ahead has arrived, but the block behind it.
+  void read_all() {
+    take_chunks();
+    d.take(channel, kind::block);
+    arrive(0, 9);
+  }
   [[nodiscard]] bool block(digest128 root = published_root) {
     return d.core.block_arrived(channel, completion_status::ok, source.block(), root, d.now);
   }
@@ -102,9 +108,7 @@ TEST_CASE("pull: without order, the block is read when the chunks are here") {
 TEST_CASE("pull: what was read ahead of a wrong block does not count") {
   SUBCASE("the source has let go of the version") {
     ahead a;
-    a.take_chunks();
-    a.d.take(a.channel, kind::block);
-    a.arrive(0, 9);
+    a.read_all();
     a.source.raise(6);
     CHECK_FALSE(a.block());
     CHECK(a.d.failure().reason == errc::contract_broken);
@@ -113,9 +117,7 @@ TEST_CASE("pull: what was read ahead of a wrong block does not count") {
   }
   SUBCASE("its memory is elsewhere") {
     ahead a;
-    a.take_chunks();
-    a.d.take(a.channel, kind::block);
-    a.arrive(0, 9);
+    a.read_all();
     a.source.set_segment(1, {4096, 1u << 20, {}});
     CHECK_FALSE(a.block());
     const source_failure failed = a.d.failure();
@@ -125,9 +127,7 @@ TEST_CASE("pull: what was read ahead of a wrong block does not count") {
   }
   SUBCASE("its table is not the published one") {
     ahead a;
-    a.take_chunks();
-    a.d.take(a.channel, kind::block);
-    a.arrive(0, 9);
+    a.read_all();
     CHECK_FALSE(a.block({1, 2}));
     CHECK(a.d.failure().reason == errc::corrupt);
     a.check_another_source();
