@@ -101,8 +101,10 @@ struct readable_memory {
   readable_memory() = default;
   readable_memory(const remote_region& control_block)  // NOLINT: most have nothing else to say
       : control{control_block} {}
+  /// Too many segments are left out.
   readable_memory(const remote_region& control_block, std::span<const remote_region> of_segments)
       : control{control_block} {
+    if (of_segments.size() > limits::told_segments) return;
     for (const remote_region& each : of_segments) segments.push_back(told_region::of(each));
   }
 };

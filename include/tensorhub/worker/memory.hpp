@@ -52,10 +52,7 @@ class worker_memory {
   /// What a reader needs to read the control block, which says the rest.
   [[nodiscard]] remote_region control() const { return transport_->describe(regions_.front()); }
   /// The same, and the tensors' segments if they are few.
-  [[nodiscard]] readable_memory readable() const {
-    if (shape_->segments().size() > limits::told_segments) return control();
-    return {control(), regions()};
-  }
+  [[nodiscard]] readable_memory readable() const { return {control(), regions()}; }
   /// The table of the version that `show` showed last.
   [[nodiscard]] std::span<const digest128> digests() const noexcept { return control_->held_digests(); }
 

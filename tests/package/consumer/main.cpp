@@ -1,8 +1,6 @@
 #include <iostream>
-#ifndef CONSUMER_HAS_NO_HUB
 #include <tensorhub/server.hpp>
 #include <tensorhub/tensorhub.hpp>
-#endif
 #include <tensorhub/transports/same_host.hpp>
 #include <tensorhub/transports/tcp.hpp>
 #ifdef CONSUMER_HAS_VERBS
@@ -38,11 +36,6 @@ bool starts() {
   }
 }
 
-#ifdef CONSUMER_HAS_NO_HUB
-int main() {
-  return starts<tensorhub::transports::tcp>() ? 0 : 1;
-}
-#else
 int main() {
   using hub =
       tensorhub::hub<tensorhub::first_of<tensorhub::transports::same_host, tensorhub::transports::tcp>>;
@@ -97,4 +90,3 @@ int main() {
 #endif
   return good ? 0 : 1;
 }
-#endif
