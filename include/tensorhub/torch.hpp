@@ -27,7 +27,6 @@
 #include <c10/core/Storage.h>
 #include <c10/util/StringUtil.h>
 
-#include <algorithm>
 #include <array>
 #include <concepts>
 #include <cstddef>
@@ -45,6 +44,7 @@
 #include "tensorhub/concepts/memory_space.hpp"
 #include "tensorhub/concepts/transport.hpp"
 #include "tensorhub/detail/build_mode.hpp"
+#include "tensorhub/detail/whole_range.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/types/tensor.hpp"
 
@@ -77,7 +77,7 @@ namespace tensorhub::inline TENSORHUB_MODE::torch {
       known_type{"ComplexFloat", dtype::c64},
       known_type{"ComplexDouble", dtype::c128},
   };
-  const auto* const found = std::ranges::find(known_types, scalar_type, &known_type::first);
+  const auto* const found = detail::find(known_types, scalar_type, &known_type::first);
   return found == known_types.end() ? std::nullopt : std::optional{found->second};
 }
 

@@ -102,6 +102,21 @@ complaints check_line_length(const source_file& file) {
   return found;
 }
 
+/// Concepts and types of std::ranges may stand there; its algorithms may not.
+complaints check_algorithms(const source_file& file) {
+  complaints found;
+  const std::string code = code_only(file.text);
+  const std::string_view prefix = "std::ranges::";
+  for (auto at = code.find(prefix); at != std::string::npos; at = code.find(prefix, at)) {
+    at += prefix.size();
+    const std::string name = code.substr(at, code.find_first_not_of("abcdefghijklmnopqrstuvwxyz_", at) - at);
+    if (code[at + name.size()] == '(' && name != "size" && name != "data")
+      found.push_back(file.path + " calls std::ranges::" + name +
+                      ": take detail/whole_range.hpp or <algorithm>, which a user's compiler reads faster");
+  }
+  return found;
+}
+
 /// Words of DESIGN's list of names, where the word alone is wrong whatever it is used for. (Others, such as
 /// `buffer` or `epoch`, are wrong for one meaning only; a reader has to see that.)
 complaints check_names(const source_file& file) {
@@ -171,6 +186,9 @@ TEST_CASE("no file knows a machine") {
 TEST_CASE("nothing is left unfinished") {
   nothing_is_found(is_cpp, check_unfinished);
 }
+TEST_CASE("no header makes its users wait for an algorithm of std::ranges") {
+  nothing_is_found(is_library_file, check_algorithms);
+}
 TEST_CASE("names are the design's") {
   nothing_is_found(is_cpp, check_names);
 }
@@ -200,6 +218,11 @@ TEST_CASE("the checkers of single files find planted faults") {
   CHECK(faults_of_ann("HOME=/space/ann") == 1);
   CHECK(faults_of_ann("can plan, and annul; a/ann.txt") == 0);
   CHECK(check_user({"README.md", "#!/usr/bin/env"}, "daemon", "/usr").empty());
+
+  CHECK(check_algorithms({"a.hpp", "f(std::ranges::size(a)); std::ranges::sort(a); std::ranges::find(a, 1);"})
+            .size() == 2);
+  CHECK(check_algorithms({"a.hpp", "/// std::ranges::sort(a)\ntemplate <std::ranges::range R> void f(R);"})
+            .empty());
 
   CHECK(check_unfinished({"a.cpp", std::string{"int a;  // TO"} + "DO: b\n"}).size() == 1);
   CHECK(check_unfinished({"a.cpp", std::string{"int a;  // FIX"} + "ME\n"}).size() == 1);

@@ -5,26 +5,25 @@
 ///
 /// Thread safety: functions of values.
 
-#include <algorithm>
 #include <array>
 #include <string>
 #include <string_view>
 
 #include "tensorhub/detail/build_mode.hpp"
+#include "tensorhub/detail/whole_range.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::detail {
 
 /// To listen there is to listen at all interfaces.
 [[nodiscard]] inline bool is_every_interface(std::string_view host) noexcept {
   constexpr std::array<std::string_view, 4> names{"*", "0.0.0.0", "::", "[::]"};
-  return std::ranges::find(names, host) != names.end();
+  return detail::contains(names, host);
 }
 
 /// The loopback interface, or every interface: to connect there is to connect to the own machine.
 [[nodiscard]] inline bool is_local_host(std::string_view host) noexcept {
   constexpr std::array<std::string_view, 4> names{"", "localhost", "::1", "[::1]"};
-  return is_every_interface(host) || host.starts_with("127.") ||
-         std::ranges::find(names, host) != names.end();
+  return is_every_interface(host) || host.starts_with("127.") || detail::contains(names, host);
 }
 
 /// The host to listen at if the user names none.

@@ -11,6 +11,7 @@
 
 #include "tensorhub/arena_publisher.hpp"
 #include "tensorhub/detail/time_left.hpp"
+#include "tensorhub/detail/whole_range.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE {
 
@@ -138,9 +139,9 @@ TENSORHUB_DECL publish_report any_arena_publisher::commit(version_number version
     throw failure(errc::invalid_argument,
                   "version " + to_string(begun_) + " was begun: commit that one, or unpublish()", version);
   }
-  const auto missing = std::ranges::count_if(progress_, [](progress p) { return p != progress::put; });
+  const auto missing = detail::count_if(progress_, [](progress p) { return p != progress::put; });
   if (missing > 0) {
-    const auto first = std::ranges::find_if(progress_, [](progress p) { return p != progress::put; });
+    const auto first = detail::find_if(progress_, [](progress p) { return p != progress::put; });
     throw failure(errc::invalid_argument,
                   "the version is not whole: " + std::to_string(missing) +
                       " tensors were not put, such as '" +
@@ -161,7 +162,7 @@ TENSORHUB_DECL unpublish_report any_arena_publisher::unpublish(std::chrono::mill
 }
 
 TENSORHUB_DECL void any_arena_publisher::forget_what_was_put() {
-  std::ranges::fill(progress_, progress::missing);
+  std::fill(progress_.begin(), progress_.end(), progress::missing);
   lacking_ = tensors_of_chunk_;
   begun_ = {};
 }

@@ -22,6 +22,7 @@
 
 #include "tensorhub/detail/exception_text.hpp"
 #include "tensorhub/detail/random_id.hpp"
+#include "tensorhub/detail/whole_range.hpp"
 #include "tensorhub/policy/steady_clock.hpp"
 #include "tensorhub/server.hpp"
 #include "tensorhub/service/catalog.hpp"
@@ -141,7 +142,7 @@ class catalog_server::loop {
     if (!options_.security) return;
     const auto& allowed = options_.security->allowed_clients;
     const auto unnamed =
-        std::ranges::count_if(allowed, [](const auto& entry) { return !entry.second.may.has_value(); });
+        detail::count_if(allowed, [](const auto& entry) { return !entry.second.may.has_value(); });
     if (unnamed > 0)
       say({log_level::warning,
            std::to_string(unnamed) + " of " + std::to_string(allowed.size()) +
@@ -444,7 +445,8 @@ class catalog_server::loop {
       order.reserve(output.size());
       for (outgoing& message : output) order.push_back(&message);
       // ZeroMQ writes what waits for a connection with one call of the kernel.
-      std::ranges::stable_sort(order, {}, &outgoing::to);
+      std::stable_sort(order.begin(), order.end(),
+                       [](const outgoing* a, const outgoing* b) { return a->to < b->to; });
       for (outgoing* const each : order) {
         outgoing& message = *each;
         const auto to = routes_.find(message.to);

@@ -132,9 +132,10 @@ TENSORHUB_DECL std::vector<model_entry> server_client::list(std::string model,
         each->ask(model, std::max(detail::time_left(until), std::chrono::milliseconds{1}),
                   [&](inquiry& core, time_point now, time_point end) { return core.list(now, model, end); })
             .list.models;
-    std::ranges::move(told, std::back_inserter(out));
+    out.insert(out.end(), std::move_iterator{told.begin()}, std::move_iterator{told.end()});
   }
-  std::ranges::sort(out, {}, &model_entry::name);
+  std::sort(out.begin(), out.end(),
+            [](const model_entry& a, const model_entry& b) { return a.name < b.name; });
   return out;
 }
 TENSORHUB_DECL model_description server_client::describe_model(std::string model, std::uint32_t shard,
@@ -167,10 +168,12 @@ TENSORHUB_DECL stuck_report server_client::stuck(std::string model, std::chrono:
                             return core.stuck(now, model, older_than, end);
                           })
                     .stuck;
-    std::ranges::move(told.entries, std::back_inserter(out.entries));
+    out.entries.insert(out.entries.end(), std::move_iterator{told.entries.begin()},
+                       std::move_iterator{told.entries.end()});
     out.left_out += told.left_out;
   }
-  std::ranges::stable_sort(out.entries, std::ranges::greater{}, &stuck_entry::waited_ms);
+  std::stable_sort(out.entries.begin(), out.entries.end(),
+                   [](const stuck_entry& a, const stuck_entry& b) { return a.waited_ms > b.waited_ms; });
   return out;
 }
 

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "tensorhub/detail/time_left.hpp"
+#include "tensorhub/detail/whole_range.hpp"
 #include "tensorhub/policy/steady_clock.hpp"
 #include "tensorhub/subscriber.hpp"
 #include "tensorhub/worker/repeated.hpp"
@@ -25,7 +26,7 @@ TENSORHUB_DECL std::string_view to_string(subscriber_mode mode) noexcept {
 }
 TENSORHUB_DECL subscriber_mode subscriber_mode_named(std::string_view name) {
   const auto& names = subscriber_detail::mode_names;
-  const auto found = std::ranges::find(names, name);
+  const auto found = detail::find(names, name);
   if (found == names.end())
     throw error(errc::invalid_argument, "a subscriber has no mode '" + std::string{name} +
                                             "': take 'in_place', 'staged' or 'double_buffered'");

@@ -46,7 +46,7 @@ class closed_requests {
  public:
   void learn(const envelope& said) {
     const auto is_open_there = [&](request_sequence sequence) {
-      return sequence > said.acknowledged || std::ranges::binary_search(said.open, sequence);
+      return sequence > said.acknowledged || std::binary_search(said.open.begin(), said.open.end(), sequence);
     };
     std::erase_if(open_, [&](request_sequence sequence) { return !is_open_there(sequence); });
     for (const request_sequence sequence : said.open) {
@@ -55,7 +55,7 @@ class closed_requests {
     all_up_to_ = std::max(all_up_to_, said.acknowledged);
   }
   [[nodiscard]] bool contains(request_sequence sequence) const noexcept {
-    return sequence <= all_up_to_ && !std::ranges::binary_search(open_, sequence);
+    return sequence <= all_up_to_ && !std::binary_search(open_.begin(), open_.end(), sequence);
   }
 
  private:

@@ -27,9 +27,16 @@ namespace tensorhub::inline TENSORHUB_MODE {
 /// The valid version of this number, whether or not it was published.
 [[nodiscard]] inline version_number valid_version(const messages::retention& keeps,
                                                   version_number number) noexcept {
-  const auto above = std::ranges::lower_bound(keeps.rollbacks, number.value, {}, &messages::rollback::to);
+  const auto above =
+      std::lower_bound(keeps.rollbacks.begin(), keeps.rollbacks.end(), number.value,
+                       [](const messages::rollback& each, std::uint64_t value) { return each.to < value; });
   number.line = above == keeps.rollbacks.begin() ? 0 : std::prev(above)->line;
   return number;
+}
+
+/// A user retains this version by its number, whatever line it is of.
+[[nodiscard]] inline bool is_pinned(const messages::retention& keeps, version_number version) noexcept {
+  return std::binary_search(keeps.pinned.begin(), keeps.pinned.end(), version.number());
 }
 
 /// A roll back has withdrawn the version, or it is of a line that is not known.
@@ -59,7 +66,7 @@ namespace tensorhub::inline TENSORHUB_MODE {
     return a.line >= b.line || a.to >= b.to;
   };
   return rollbacks.size() <= limits::rollbacks &&
-         std::ranges::adjacent_find(rollbacks, follows) == rollbacks.end() &&
+         std::adjacent_find(rollbacks.begin(), rollbacks.end(), follows) == rollbacks.end() &&
          (rollbacks.empty() || (rollbacks.front().line > 0 && rollbacks.back().line < UINT32_MAX / 2));
 }
 

@@ -147,7 +147,7 @@ class throttled : public wrapped_transport<Inner> {
   }
   void rename(incarnation self, incarnation next) noexcept requires shared_transport<Inner> {
     const std::lock_guard lock{mutex_};
-    std::ranges::replace(own_, self, next);
+    std::replace(own_.begin(), own_.end(), self, next);
     throttled_detail::sending_links::instance().rename(self, next);
     this->inner().rename(self, next);
   }

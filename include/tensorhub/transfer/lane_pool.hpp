@@ -26,6 +26,7 @@
 
 #include "tensorhub/concepts/transport.hpp"
 #include "tensorhub/detail/build_mode.hpp"
+#include "tensorhub/detail/whole_range.hpp"
 #include "tensorhub/types/ids.hpp"
 #include "tensorhub/types/memory.hpp"
 
@@ -68,7 +69,7 @@ class lane_pool {
 
     /// Empty: there is none between these ends that may still be alive.
     [[nodiscard]] std::optional<endpoint_type> take(const connection_ends& ends) {
-      const auto found = std::ranges::find(kept_, ends, &kept_connection::ends);
+      const auto found = detail::find(kept_, ends, &kept_connection::ends);
       if (found == kept_.end()) return std::nullopt;
       std::optional<endpoint_type> out{std::move(found->endpoint)};
       kept_.erase(found);

@@ -112,8 +112,8 @@ class shard_memory {
 
   /// One tensor into the packed segment, from any thread. A large one is where it belongs already.
   void pack(std::size_t tensor) {
-    const auto found = std::ranges::lower_bound(small_, tensor, {}, &small_tensor::position);
-    if (found == small_.end() || found->position != tensor) return;
+    const small_tensor* const found = small_at(tensor);
+    if (found == nullptr) return;
     const copy_run run{found->packed, found->own, found->bytes};
     copy_small(std::span{&run, 1});
   }
@@ -138,8 +138,8 @@ class shard_memory {
   /// The same for one tensor, from any thread. A large one is where it belongs already.
   void unpack(std::size_t tensor) {
     const std::lock_guard lock{unpack_mutex_};
-    const auto found = std::ranges::lower_bound(small_, tensor, {}, &small_tensor::position);
-    if (found == small_.end() || found->position != tensor || found->unpacked) return;
+    small_tensor* const found = small_at(tensor);
+    if (found == nullptr || found->unpacked) return;
     const copy_run run{found->own, found->packed, found->bytes};
     copy_small(std::span{&run, 1});
     found->unpacked = true;
@@ -207,6 +207,13 @@ class shard_memory {
     }
   }
 
+  /// Null: it is a large one, or empty.
+  [[nodiscard]] small_tensor* small_at(std::size_t position) noexcept {
+    const auto found =
+        std::lower_bound(small_.begin(), small_.end(), position,
+                         [](const small_tensor& each, std::size_t wanted) { return each.position < wanted; });
+    return found != small_.end() && found->position == position ? &*found : nullptr;
+  }
   /// A device copies thousands of small tensors in one call.
   void copy_small(std::span<const copy_run> runs) {
     if (runs.empty()) return;

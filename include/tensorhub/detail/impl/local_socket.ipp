@@ -6,6 +6,7 @@
 #include <span>
 
 #include "tensorhub/detail/local_socket.hpp"
+#include "tensorhub/detail/whole_range.hpp"
 #include "tensorhub/error.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::detail::local {
@@ -65,7 +66,7 @@ TENSORHUB_DECL peer_credentials credentials_of(int socket) noexcept {
 }
 
 TENSORHUB_DECL bool may_talk(uid_t user, const std::vector<uid_t>& allowed) noexcept {
-  return user == ::geteuid() || std::ranges::find(allowed, user) != allowed.end();
+  return user == ::geteuid() || detail::contains(allowed, user);
 }
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::detail::local

@@ -2,10 +2,10 @@
 /// \file gateway.ipp
 /// Definitions of gateway.hpp.
 
-#include <algorithm>
 #include <utility>
 #include <variant>
 
+#include "tensorhub/detail/whole_range.hpp"
 #include "tensorhub/etcd/gateway.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::etcd_detail {
@@ -149,7 +149,7 @@ TENSORHUB_DECL etcd_post to_login(const std::string& user, const std::string& pa
 TENSORHUB_DECL std::string token_in(std::string_view answer) {
   const std::string token = etcd_detail::text_of(etcd_detail::json::parse(answer, nullptr, false), "token");
   // It becomes part of a header.
-  const bool is_plain = std::ranges::all_of(token, [](char each) { return each > ' ' && each < 0x7f; });
+  const bool is_plain = detail::all_of(token, [](char each) { return each > ' ' && each < 0x7f; });
   return is_plain && token.size() <= 4096 ? token : std::string{};
 }
 

@@ -27,6 +27,7 @@
 #include <vector>
 
 #include "tensorhub/detail/build_mode.hpp"
+#include "tensorhub/detail/whole_range.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/memory/cuda/context.hpp"
 #include "tensorhub/memory/cuda/functions.hpp"
@@ -339,7 +340,7 @@ class cuda_device final : public device_access {
   }
 
   [[nodiscard]] static bool is_visible(const std::array<std::byte, 16>& id) {
-    return std::ranges::any_of(all(), [&](const auto& each) { return each->id_ == id; });
+    return detail::any_of(all(), [&](const auto& each) { return each->id_ == id; });
   }
 
   static void check_size(std::uint64_t bytes, const device_export& from) {

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "tensorhub/detail/build_mode.hpp"
+#include "tensorhub/detail/whole_range.hpp"
 #include "tensorhub/service/catalog/core.hpp"
 #include "tensorhub/types/client_rules.hpp"
 #include "tensorhub/types/layout.hpp"
@@ -151,9 +152,9 @@ class admission {
     const auto silent = [this](const auto& entry) { return is_silent(entry); };
     if (search.asked.size() >= most_asked_remembered) std::erase_if(search.asked, silent);
     std::optional<asked_worker> out;
-    if (std::ranges::count_if(search.asked, std::not_fn(silent)) < most_asked) out = sender;
+    if (detail::count_if(search.asked, std::not_fn(silent)) < most_asked) out = sender;
     // It has not answered: another one is asked.
-    const auto other = std::ranges::find_if(
+    const auto other = detail::find_if(
         search.waiting, [&](const auto& entry) { return !search.asked.contains(entry.first); });
     if (out && was_asked && other != search.waiting.end()) {
       out = asked_worker{other->first, other->second.said.sequence};
@@ -231,7 +232,7 @@ class admission {
   void forget_silent_searches() {
     std::erase_if(searches_, [this](const auto& entry) {
       const auto is_old = [this](const auto& asked) { return is_silent(asked); };
-      if (!std::ranges::all_of(entry.second.asked, is_old)) return false;
+      if (!detail::all_of(entry.second.asked, is_old)) return false;
       stop_waiting(entry.second);
       return true;
     });

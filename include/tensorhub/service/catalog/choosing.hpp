@@ -26,6 +26,7 @@
 
 #include "tensorhub/concepts/scheduler.hpp"
 #include "tensorhub/detail/build_mode.hpp"
+#include "tensorhub/detail/whole_range.hpp"
 #include "tensorhub/service/catalog/core.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::catalog_detail {
@@ -111,7 +112,7 @@ class choosing {
 
  private:
   [[nodiscard]] static bool contains(const std::vector<incarnation>& list, incarnation id) {
-    return std::ranges::find(list, id) != list.end();
+    return detail::contains(list, id);
   }
   /// Begins a query, as if it had visited those that the asker reads from already.
   void pass_over_sources(const asker& asking) {
@@ -126,7 +127,7 @@ class choosing {
   /// Does not count leases of earlier operations whose end has not been reported yet.
   [[nodiscard]] bool reads_from(const worker_state& reader, incarnation source,
                                 operation_counter operation) const {
-    return std::ranges::any_of(reader.as_reader.leases, [&](lease_id id) {
+    return detail::any_of(reader.as_reader.leases, [&](lease_id id) {
       const lease_state& lease = core_.leases.at(id);
       return lease.source == source && lease.operation == operation &&
              lease.stage != lease_stage::cutting_off;
@@ -136,7 +137,7 @@ class choosing {
     const auto leads = [&](const worker_state* worker) {
       return leads_to_everything(*worker, asking.reader);
     };
-    return std::ranges::any_of(workers_, leads) || std::ranges::any_of(suspect_workers_, leads);
+    return detail::any_of(workers_, leads) || detail::any_of(suspect_workers_, leads);
   }
   void forget_candidates() {
     candidates_.clear();

@@ -28,6 +28,7 @@
 
 #include "tensorhub/config.hpp"
 #include "tensorhub/detail/build_mode.hpp"
+#include "tensorhub/detail/whole_range.hpp"
 #include "tensorhub/service/any_policies.hpp"
 #include "tensorhub/service/catalog/bounds.hpp"
 #include "tensorhub/service/catalog/options.hpp"
@@ -122,7 +123,7 @@ struct core {
     const auto same = [&](const fresh_sources& each) {
       return each.model == &model && each.version == version && each.shard == shard;
     };
-    const auto found = std::ranges::find_if(batch.fresh, same);
+    const auto found = detail::find_if(batch.fresh, same);
     if (found == batch.fresh.end())
       batch.fresh.push_back({&model, version, shard, 1});
     else
@@ -168,7 +169,7 @@ struct core {
     std::vector<lease_id> ids;
     ids.reserve(leases.size());
     for (const auto& [id, lease] : leases) ids.push_back(id);
-    std::ranges::sort(ids);
+    std::sort(ids.begin(), ids.end());
     return ids;
   }
 

@@ -20,6 +20,7 @@
 #include "tensorhub/concepts/consistency.hpp"
 #include "tensorhub/concepts/scheduler.hpp"
 #include "tensorhub/detail/build_mode.hpp"
+#include "tensorhub/detail/whole_range.hpp"
 #include "tensorhub/service/catalog/choosing.hpp"
 #include "tensorhub/service/catalog/core.hpp"
 #include "tensorhub/service/catalog/versions.hpp"
@@ -330,16 +331,15 @@ class leases {
 
   /// Counts the sources of the reader's running update, without those that the reader must release.
   [[nodiscard]] std::uint32_t count_sources(const worker_state& reader) const {
-    return static_cast<std::uint32_t>(
-        std::ranges::count_if(reader.as_reader.leases, [this, &reader](lease_id id) {
-          const lease_state& lease = core_.leases.at(id);
-          return lease.operation == reader.as_reader.operation && lease.lasts();
-        }));
+    return static_cast<std::uint32_t>(detail::count_if(reader.as_reader.leases, [this, &reader](lease_id id) {
+      const lease_state& lease = core_.leases.at(id);
+      return lease.operation == reader.as_reader.operation && lease.lasts();
+    }));
   }
   /// The worker has been given sources and has not reported the end of that update.
   [[nodiscard]] bool has_sources(const worker_state& worker) const {
-    return std::ranges::any_of(worker.as_reader.leases,
-                               [this](lease_id id) { return !core_.leases.at(id).is_reserved(); });
+    return detail::any_of(worker.as_reader.leases,
+                          [this](lease_id id) { return !core_.leases.at(id).is_reserved(); });
   }
   /// The update for which the worker is reading; null: none.
   [[nodiscard]] operation_state* operation_read_by(const worker_state& reader) const {
@@ -484,11 +484,11 @@ class leases {
     };
     const auto look_at_source = [&](worker_state& source) {
       if (found == nullptr && source.as_source.load >= choosing_.limits().credits)
-        std::ranges::for_each(source.as_source.readers, look_at);
+        for (const lease_id id : source.as_source.readers) look_at(id);
       return false;
     };
     const std::set<lease_id> crossings = choosing::crossings_into(record->second, wanting);
-    std::ranges::for_each(crossings, look_at);
+    for (const lease_id id : crossings) look_at(id);
     index.visit_near(*wanting.place, 1, 0, look_at_source);
     if (crossings.empty()) index.visit_far(*wanting.place, 1, 0, look_at_source);
     if (found == nullptr) {
@@ -537,8 +537,7 @@ class leases {
     for (const lease_id id : choosing::crossings_into(record->second, asking)) {
       lease_state& lease = core_.leases.at(id);
       worker_state* seed = core_.find(lease.reader);
-      if (lease.is_reserved() || seed == nullptr || seed == &reader ||
-          !std::ranges::count(excluded, seed->id))
+      if (lease.is_reserved() || seed == nullptr || seed == &reader || !detail::contains(excluded, seed->id))
         continue;
       take_back(lease, *seed);
       if (std::exchange(seed->as_reader.hungry_for, lease.version) != lease.version)

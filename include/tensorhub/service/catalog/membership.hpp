@@ -17,6 +17,7 @@
 #include "tensorhub/concepts/consistency.hpp"
 #include "tensorhub/concepts/scheduler.hpp"
 #include "tensorhub/detail/build_mode.hpp"
+#include "tensorhub/detail/whole_range.hpp"
 #include "tensorhub/service/barred_readers.hpp"
 #include "tensorhub/service/catalog/admission.hpp"
 #include "tensorhub/service/catalog/core.hpp"
@@ -127,14 +128,14 @@ class membership {
     for (const auto& [id, worker] : core_.workers) {
       if (core_.now - worker->signs.last_heard > core_.options.worker_timeout) silent.push_back(id);
     }
-    std::ranges::sort(silent);
+    std::sort(silent.begin(), silent.end());
     for (const incarnation id : silent) {
       if (worker_state* worker = core_.find(id))
         declare_dead(*worker, "was silent for too long", verdict::silent);
     }
     for (auto& [name, model] : core_.models) {
       std::erase_if(model.replicas, [](const auto& entry) {
-        return std::ranges::all_of(entry.second->workers, [](const worker_state* w) { return w == nullptr; });
+        return detail::all_of(entry.second->workers, [](const worker_state* w) { return w == nullptr; });
       });
     }
   }
@@ -250,7 +251,7 @@ class membership {
   [[nodiscard]] messages::status check_not_split(incarnation from, const messages::join_request& join) const {
     const bool has_election = term_of(core_.epoch) != 0;
     if (!join.before.moved || has_election || core_.recovering() || core_.find(from) != nullptr) return {};
-    if (std::ranges::find(taken_over_, join.before.server) != taken_over_.end()) return {};
+    if (detail::contains(taken_over_, join.before.server)) return {};
     return {errc::unavailable,
             "this reference server has no election, and does not take over workers of another one that may "
             "still run: if that one has ended, restart this one; or run both as candidates of an etcd "
@@ -328,7 +329,7 @@ class membership {
   /// Takes over what the worker knows from an earlier server.
   void succeed(worker_state& worker, const messages::join_request& join) {
     model_state& model = *worker.model;
-    if (core_.recovering() && std::ranges::find(taken_over_, join.before.server) == taken_over_.end()) {
+    if (core_.recovering() && !detail::contains(taken_over_, join.before.server)) {
       std::rotate(taken_over_.begin(), taken_over_.begin() + 1, taken_over_.end());
       taken_over_.back() = join.before.server;
     }
@@ -473,7 +474,7 @@ class membership {
     core_.lingered.erase(worker.id);
     core_.workers.erase(worker.id);
     --model.workers;
-    if (std::ranges::all_of(replica.workers, [](const worker_state* w) { return w == nullptr; })) {
+    if (detail::all_of(replica.workers, [](const worker_state* w) { return w == nullptr; })) {
       while (!replica.open.empty()) table_.close(*replica.open.front());
     }
     if (model.workers == 0) {

@@ -89,8 +89,9 @@ class operation_table {
     if (!policy_.decides_per_group) operation.only_shard = worker.shard.index;
     operation.members.resize(policy_.decides_per_group ? replica.workers.size() : 1);
     operation.serial = ++last_serial_;
-    replica.open.insert(std::ranges::upper_bound(replica.open, operation.key(), {}, &operation_state::key),
-                        &operation);
+    const auto is_before = [](const auto& key, const operation_state* other) { return key < other->key(); };
+    replica.open.insert(
+        std::upper_bound(replica.open.begin(), replica.open.end(), operation.key(), is_before), &operation);
     replica.model->operations.all.emplace(operation.serial, &operation);
     ++open_count_;
     forget_old(replica, counter);

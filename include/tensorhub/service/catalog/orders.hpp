@@ -9,13 +9,13 @@
 /// A replica that is *set aside* is offered to nobody and relied upon for nothing. It stays so until it is
 /// resumed, or all its workers are gone.
 
-#include <algorithm>
 #include <deque>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "tensorhub/detail/build_mode.hpp"
+#include "tensorhub/detail/whole_range.hpp"
 #include "tensorhub/service/catalog/core.hpp"
 #include "tensorhub/service/catalog/leases.hpp"
 #include "tensorhub/service/catalog/membership.hpp"
@@ -30,7 +30,7 @@ class orders {
       : core_{core}, versions_{versions}, retention_{retention}, leases_{leases}, membership_{membership} {}
 
   void on_manage(incarnation from, request_sequence sequence, const messages::manage_request& request) {
-    const auto known = std::ranges::find_if(
+    const auto known = detail::find_if(
         answered_, [&](const answered& each) { return each.from == from && each.sequence == sequence; });
     if (known != answered_.end()) return core_.send(from, sequence, known->reply);
     const auto model = core_.models.find(request.model);

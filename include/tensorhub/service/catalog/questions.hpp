@@ -2,12 +2,12 @@
 /// \file questions.hpp
 /// Requests that change nothing: wait, list, describe.
 
-#include <algorithm>
 #include <chrono>
 #include <string>
 #include <utility>
 
 #include "tensorhub/detail/build_mode.hpp"
+#include "tensorhub/detail/whole_range.hpp"
 #include "tensorhub/service/catalog/core.hpp"
 #include "tensorhub/types/client_rules.hpp"
 
@@ -133,7 +133,7 @@ class questions {
   template <typename Request>
   [[nodiscard]] bool put_off(incarnation from, request_sequence sequence, const Request& request) {
     if (!core_.recovering() || put_off_.size() >= put_off_at_most) return false;
-    const bool known = std::ranges::any_of(
+    const bool known = detail::any_of(
         put_off_, [&](const question& each) { return each.from == from && each.sequence == sequence; });
     if (!known) put_off_.push_back({from, sequence, request});
     return true;

@@ -26,6 +26,7 @@
 
 #include "tensorhub/concepts/consistency.hpp"
 #include "tensorhub/detail/build_mode.hpp"
+#include "tensorhub/detail/whole_range.hpp"
 #include "tensorhub/service/catalog/core.hpp"
 #include "tensorhub/service/catalog/versions.hpp"
 
@@ -47,8 +48,8 @@ class retention {
     if (request.keep_latest) next.keep_latest = *request.keep_latest;
     const version_number pin = request.pin.number();
     if (request.release) std::erase(next.pinned, request.release.number());
-    if (pin && !std::ranges::binary_search(next.pinned, pin))
-      next.pinned.insert(std::ranges::upper_bound(next.pinned, pin), pin);
+    if (pin && !is_pinned(next, pin))
+      next.pinned.insert(std::upper_bound(next.pinned.begin(), next.pinned.end(), pin), pin);
     if (next.pinned.size() > limits::retained_versions || next.keep_latest > limits::retained_versions) {
       return {errc::limit_exceeded, "more than " + std::to_string(limits::retained_versions) +
                                         " versions of a model cannot be retained: release some"};
@@ -102,7 +103,7 @@ class retention {
 
   [[nodiscard]] bool is_retained(const model_state& model, version_number version) const {
     if (is_void(model, version)) return false;
-    if (std::ranges::binary_search(model.keeps.pinned, version.number())) return true;
+    if (is_pinned(model.keeps, version)) return true;
     std::uint32_t newer = 0;
     for (auto each = model.versions.rbegin(); each != model.versions.rend(); ++each) {
       if (newer >= model.keeps.keep_latest) return false;
@@ -208,11 +209,11 @@ class retention {
       }
       return !state.ever_complete;
     };
-    return !std::ranges::all_of(model.versions, is_underway);
+    return !detail::all_of(model.versions, is_underway);
   }
   [[nodiscard]] static bool is_published(const model_state& model, version_number version,
                                          std::uint32_t shard) {
-    return std::ranges::any_of(model.replicas, [&](const auto& entry) {
+    return detail::any_of(model.replicas, [&](const auto& entry) {
       const worker_state* worker = entry.second->workers[shard];
       return worker != nullptr && worker->publisher && worker->held && worker->held->version == version;
     });
@@ -225,8 +226,8 @@ class retention {
   /// What `change` could have made. (A revision at the end of all numbers could not be changed any more.)
   [[nodiscard]] static bool is_sound(const messages::retention& told) {
     return told.revision < UINT64_MAX / 2 && told.keep_latest <= limits::retained_versions &&
-           told.pinned.size() <= limits::retained_versions && std::ranges::is_sorted(told.pinned) &&
-           tensorhub::is_sound(told.rollbacks);
+           told.pinned.size() <= limits::retained_versions &&
+           std::is_sorted(told.pinned.begin(), told.pinned.end()) && tensorhub::is_sound(told.rollbacks);
   }
   void tell_all(const model_state& model) {
     for (const auto& [name, replica] : model.replicas) {
@@ -242,11 +243,10 @@ class retention {
     if (!core_.recovering() || replica.model->before.back == 0) return false;
     const auto is_absent = [](const worker_state* w) { return w == nullptr; };
     const auto holds = [](const worker_state* w) { return w != nullptr && w->held; };
-    return std::ranges::any_of(replica.workers, is_absent) && std::ranges::any_of(replica.workers, holds);
+    return detail::any_of(replica.workers, is_absent) && detail::any_of(replica.workers, holds);
   }
   [[nodiscard]] static bool has_spot(const replica_state& replica) {
-    return std::ranges::any_of(replica.workers,
-                               [](const worker_state* w) { return w != nullptr && w->spot; });
+    return detail::any_of(replica.workers, [](const worker_state* w) { return w != nullptr && w->spot; });
   }
   [[nodiscard]] std::size_t count_others(const replica_state& replica, version_number version) const {
     const auto record = replica.model->versions.find(version);
@@ -258,13 +258,12 @@ class retention {
   [[nodiscard]] bool has_heard_others(const replica_state& replica, version_number version) const {
     const auto record = replica.model->versions.find(version);
     return record != replica.model->versions.end() &&
-           std::ranges::any_of(record->second.reliable_replicas, [&](const replica_state* other) {
-             return other != &replica && is_heard(*other);
-           });
+           detail::any_of(record->second.reliable_replicas,
+                          [&](const replica_state* other) { return other != &replica && is_heard(*other); });
   }
   [[nodiscard]] bool is_heard(const replica_state& replica) const {
-    return std::ranges::all_of(replica.workers,
-                               [this](const worker_state* w) { return w != nullptr && core_.is_heard(*w); });
+    return detail::all_of(replica.workers,
+                          [this](const worker_state* w) { return w != nullptr && core_.is_heard(*w); });
   }
 
   /// A replica could not take the version because it could not read it, not because of its own state.
@@ -318,7 +317,7 @@ class retention {
     }
     const auto fits = [&](const replica_state& replica) {
       return !replica.temporary && !handover.failed.contains(replica.name) &&
-             std::ranges::all_of(replica.workers, [](const worker_state* w) {
+             detail::all_of(replica.workers, [](const worker_state* w) {
                return w != nullptr && !w->spot && !w->parting.leaving && !w->is_barred_as_source();
              });
     };
@@ -356,7 +355,7 @@ class retention {
   void order(model_state& model, handover_state& handover) {
     const auto host = model.replicas.find(handover.host);
     const bool is_whole =
-        host != model.replicas.end() && std::ranges::all_of(host->second->workers, [](const worker_state* w) {
+        host != model.replicas.end() && detail::all_of(host->second->workers, [](const worker_state* w) {
           return w != nullptr && !w->parting.leaving;
         });
     if (!is_whole) {
@@ -374,7 +373,7 @@ class retention {
       // A temporary replica that is still incomplete belongs to a running handover.
       if (!version || core_.recovering(*replica.model)) return;
       const auto& reliable = replica.model->versions.at(version).reliable_replicas;
-      const bool elsewhere = std::ranges::any_of(
+      const bool elsewhere = detail::any_of(
           reliable, [&](const replica_state* other) { return !other->temporary && is_heard(*other); });
       if (is_retained(*replica.model, version) && !elsewhere) return;
       replica.dropping = true;

@@ -14,6 +14,7 @@
 
 #include "tensorhub/concepts/scheduler.hpp"
 #include "tensorhub/detail/build_mode.hpp"
+#include "tensorhub/detail/whole_range.hpp"
 #include "tensorhub/service/catalog/core.hpp"
 #include "tensorhub/service/catalog/versions.hpp"
 
@@ -75,9 +76,9 @@ class rule_check {
     expect((source == nullptr) == core_.sourceless.contains(lease.id),
            "a lease ends with its source, but while an earlier server's may come", whom);
     if (source != nullptr)
-      expect(std::ranges::count(source->as_source.readers, lease.id) == 1, "a source knows its leases", whom);
+      expect(detail::count(source->as_source.readers, lease.id) == 1, "a source knows its leases", whom);
     if (reader != nullptr && !is_cut_off)
-      expect(std::ranges::count(reader->as_reader.leases, lease.id) == 1, "a reader knows its leases", whom);
+      expect(detail::count(reader->as_reader.leases, lease.id) == 1, "a reader knows its leases", whom);
     if (reader != nullptr && lease.upstream && !is_cut_off)
       expect(reader->as_reader.upstream_lease == lease.id && reader->as_reader.upstream == source,
              "a reader has one upstream", whom);
@@ -117,7 +118,10 @@ class rule_check {
            "a replica has the version that all its shards hold", replica.name);
     expect(!replica.complete || !replica.torn, "a torn replica has no version", replica.name);
     for (const auto& [key, operation] : replica.operations) check_operation(operation);
-    expect(std::ranges::is_sorted(replica.open, {}, &operation_state::key),
+    const auto is_before = [](const operation_state* a, const operation_state* b) {
+      return a->key() < b->key();
+    };
+    expect(std::is_sorted(replica.open.begin(), replica.open.end(), is_before),
            "the open operations of a replica are in order", replica.name);
   }
 
@@ -126,7 +130,7 @@ class rule_check {
     const auto& open = operation.replica->model->operations.all;
     expect(operation.is_closed() != open.contains(operation.serial), "open operations are in the index",
            whom);
-    const auto listed = std::ranges::count(operation.replica->open, &operation);
+    const auto listed = detail::count(operation.replica->open, &operation);
     expect(listed == (operation.is_closed() ? 0 : 1), "open operations are in the list of their replica",
            whom);
     for_each_member(operation, [&](const member_state& member, std::uint32_t shard) {

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "tensorhub/detail/build_mode.hpp"
+#include "tensorhub/detail/whole_range.hpp"
 #include "tensorhub/types/location.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::catalog_detail {
@@ -98,7 +99,7 @@ class source_index {
     return found == complete_.end() ? 0 : found->second.size();
   }
   [[nodiscard]] bool empty() const noexcept {
-    return std::ranges::all_of(datacenters_, [](const auto& entry) { return entry.second.size() == 0; });
+    return detail::all_of(datacenters_, [](const auto& entry) { return entry.second.size() == 0; });
   }
 
   /// The number of group names in the index.

@@ -22,6 +22,7 @@
 
 #include "tensorhub/config.hpp"
 #include "tensorhub/detail/build_mode.hpp"
+#include "tensorhub/detail/whole_range.hpp"
 #include "tensorhub/service/catalog/source_index.hpp"
 #include "tensorhub/service/catalog/states.hpp"
 #include "tensorhub/service/catalog/upstream_chains.hpp"
@@ -265,8 +266,8 @@ struct operation_state {
   }
   [[nodiscard]] bool has_version() const noexcept { return inherited || is_decided(); }
   [[nodiscard]] bool is_finished() const noexcept {
-    return std::ranges::all_of(
-        members, [](const member_state& m) { return m.phase == catalog_detail::phase::finished; });
+    return detail::all_of(members,
+                          [](const member_state& m) { return m.phase == catalog_detail::phase::finished; });
   }
 };
 

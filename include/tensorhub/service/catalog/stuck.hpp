@@ -52,10 +52,11 @@ class stuck {
       look_at(model, least, reply.entries);
     }
     if (!known) reply.result = {errc::not_found, "no worker of a model '" + request.model + "' has joined"};
-    std::ranges::sort(reply.entries, [](const messages::stuck_entry& a, const messages::stuck_entry& b) {
-      return std::tie(b.waited_ms, a.kind, a.model, a.replica, a.shard) <
-             std::tie(a.waited_ms, b.kind, b.model, b.replica, b.shard);
-    });
+    std::sort(reply.entries.begin(), reply.entries.end(),
+              [](const messages::stuck_entry& a, const messages::stuck_entry& b) {
+                return std::tie(b.waited_ms, a.kind, a.model, a.replica, a.shard) <
+                       std::tie(a.waited_ms, b.kind, b.model, b.replica, b.shard);
+              });
     if (reply.entries.size() > most_entries) {
       reply.left_out = static_cast<std::uint32_t>(reply.entries.size() - most_entries);
       reply.entries.resize(most_entries);

@@ -17,6 +17,7 @@
 #include "tensorhub/concepts/consistency.hpp"
 #include "tensorhub/concepts/scheduler.hpp"
 #include "tensorhub/detail/build_mode.hpp"
+#include "tensorhub/detail/whole_range.hpp"
 #include "tensorhub/service/catalog/core.hpp"
 #include "tensorhub/service/catalog/leases.hpp"
 #include "tensorhub/service/catalog/operation_table.hpp"
@@ -326,7 +327,7 @@ class updates {
   void close_failed(operation_state& operation, messages::status reason) {
     if (operation.is_closed()) return;
     replica_state& replica = *operation.replica;
-    const bool changed = std::ranges::any_of(operation.members, [](const member_state& m) {
+    const bool changed = detail::any_of(operation.members, [](const member_state& m) {
       return m.phase == phase::assigned || (m.phase == phase::finished && !m.keeps) ||
              m.phase == phase::failed;
     });
@@ -402,7 +403,7 @@ class updates {
       return !operation.is_closed() && !operation.is_publish && operation.has_version() &&
              is_void(model, operation.version);
     };
-    const auto found = std::ranges::find_if(model.operations.all, is_wrong);
+    const auto found = detail::find_if(model.operations.all, is_wrong);
     return found == model.operations.all.end() ? nullptr : found->second;
   }
   /// Why the operation fails with the end that this shard reports; ok: it does not.
@@ -535,7 +536,7 @@ class updates {
   /// Others read the version, and may have all of it: their reports may be on their way.
   [[nodiscard]] static bool may_arrive(const model_state& model, version_number version) {
     return model.operations.users.contains(version) &&
-           std::ranges::any_of(model.operations.all, [version](const auto& entry) {
+           detail::any_of(model.operations.all, [version](const auto& entry) {
              return entry.second->is_decided() && !entry.second->is_publish &&
                     entry.second->version == version;
            });
@@ -549,7 +550,7 @@ class updates {
     const model_state& model = *reader.model;
     const auto record = model.versions.find(operation.version);
     if (record == model.versions.end()) return false;
-    const auto failed = std::ranges::count_if(member.excluded, [&](incarnation id) {
+    const auto failed = detail::count_if(member.excluded, [&](incarnation id) {
       const worker_state* source = core_.find(id);
       return source != nullptr && source->model == &model && source->shard == reader.shard &&
              source->as_source.offered == offer::complete && source->as_source.version == operation.version;
@@ -708,8 +709,8 @@ class updates {
                   std::string{to_string(request.reason)} + " " + request.detail,
               std::move(fields));
     worker_state* const source = core_.find(failed);
-    const bool is_barred = worker.past.was_elsewhere && source != nullptr &&
-                           std::ranges::find(source->past.barred, worker.id) != source->past.barred.end();
+    const bool is_barred =
+        worker.past.was_elsewhere && source != nullptr && detail::contains(source->past.barred, worker.id);
     if (source != nullptr && !is_barred && request.reason == errc::source_lost) {
       liveness& life = source->signs.life;
       const bool is_reachable = life == liveness::heard || life == liveness::suspect;

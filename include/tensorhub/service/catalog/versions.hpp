@@ -12,6 +12,7 @@
 
 #include "tensorhub/concepts/consistency.hpp"
 #include "tensorhub/detail/build_mode.hpp"
+#include "tensorhub/detail/whole_range.hpp"
 #include "tensorhub/service/catalog/core.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::catalog_detail {
@@ -46,7 +47,7 @@ class versions {
     const auto record = model.versions.find(version);
     return record != model.versions.end() && record->second.filling > 0 &&
            record->second.sources[shard]->complete_count() == 0 &&
-           std::ranges::any_of(model.replicas, [&](const auto& entry) {
+           detail::any_of(model.replicas, [&](const auto& entry) {
              const worker_state* worker = entry.second->workers[shard];
              return worker != nullptr && worker->shows_open() && worker->held->version == version;
            });
@@ -177,7 +178,7 @@ class versions {
   [[nodiscard]] static version_number complete_of(const replica_state& replica) {
     const worker_state* first = replica.workers.front();
     if (first == nullptr || !first->holds() || is_void(*replica.model, first->held->version)) return {};
-    const bool all = std::ranges::all_of(replica.workers, [first](const worker_state* w) {
+    const bool all = detail::all_of(replica.workers, [first](const worker_state* w) {
       return w != nullptr && w->holds() && w->held->version == first->held->version;
     });
     return all ? first->held->version : version_number{};
@@ -198,8 +199,8 @@ class versions {
   /// A replica that an earlier server knew: its missing shards may hold this version, as the present ones do,
   /// and that server may have answered them so in the current call.
   [[nodiscard]] static bool may_hold(const replica_state& replica, version_number version) {
-    return std::ranges::count(replica.workers, nullptr) > 0 &&
-           std::ranges::any_of(replica.workers, [version](const worker_state* w) {
+    return detail::count(replica.workers, nullptr) > 0 &&
+           detail::any_of(replica.workers, [version](const worker_state* w) {
              return w != nullptr && w->past.was_elsewhere && w->held && w->held->version == version;
            });
   }
@@ -211,7 +212,7 @@ class versions {
     for (auto version = model.versions.end(); version != model.versions.begin();) {
       --version;
       const bool held =
-          std::ranges::any_of(version->second.sources, [](const auto& index) { return !index->empty(); });
+          detail::any_of(version->second.sources, [](const auto& index) { return !index->empty(); });
       if (held || version->second.complete_replicas > 0 || model.operations.users.contains(version->first))
         continue;
       if (++others > core_.options.retained_versions) version = model.versions.erase(version);
@@ -239,7 +240,7 @@ class versions {
   /// still: its readers wait until it is resumed, or others have the version.)
   void count_available(replica_state& replica) {
     model_state& model = *replica.model;
-    const bool is_barred = std::ranges::any_of(
+    const bool is_barred = detail::any_of(
         replica.workers, [](const worker_state* w) { return w != nullptr && !w->access.may_serve; });
     const version_number available = is_barred ? version_number{} : replica.complete;
     if (available == replica.available) return;
@@ -256,7 +257,7 @@ class versions {
   /// Recounts whether the replica is reliable for the version that it holds (retention.hpp).
   void count_reliable(replica_state& replica, version_number complete) {
     const bool reliable = complete && !replica.letting_go && !replica.dropping &&
-                          std::ranges::none_of(replica.workers, [](const worker_state* w) {
+                          detail::none_of(replica.workers, [](const worker_state* w) {
                             return w == nullptr || w->spot || w->parting.leaving || w->is_barred_as_source();
                           });
     const version_number wanted = reliable ? complete : version_number{};

@@ -2,6 +2,7 @@
 /// \file arrival_budget.ipp
 /// Definitions of service/arrival_budget.hpp.
 
+#include "tensorhub/detail/whole_range.hpp"
 #include "tensorhub/service/arrival_budget.hpp"
 
 #include <algorithm>
@@ -40,7 +41,7 @@ TENSORHUB_DECL void arrival_budget::charge(const ip_network& from, double cost, 
   account* const known = account_of(from, now);
   if (known == nullptr) return;
   known->credits = std::max(known->credits - cost, 0.0);
-  if (known->credits > 0 || std::ranges::find(blocked_, from) != blocked_.end()) return;
+  if (known->credits > 0 || detail::contains(blocked_, from)) return;
   if (blocked_.size() >= most_filtered_networks) blocked_.erase(blocked_.begin());
   blocked_.push_back(from);
   ++times_blocked_;

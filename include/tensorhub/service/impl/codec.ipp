@@ -46,7 +46,7 @@ void move_body(field_archive& archive, messages::message& body, std::size_t type
   if (reader.left_bytes() / 8 > limits::worker_requests_in_flight) return decode_fault::list_too_long;
   open.resize(reader.left_bytes() / 8);
   for (request_sequence& each : open) reader(each.value);
-  const bool ascends = std::ranges::is_sorted(open, std::ranges::less_equal{});
+  const bool ascends = std::adjacent_find(open.begin(), open.end(), std::greater_equal{}) == open.end();
   return ascends ? decode_fault::none : decode_fault::unordered;
 }
 /// The payload of a message whose number is `type`, less than `message_types`.

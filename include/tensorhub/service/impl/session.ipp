@@ -6,6 +6,7 @@
 #include <string>
 #include <variant>
 
+#include "tensorhub/detail/whole_range.hpp"
 #include "tensorhub/service/barred_readers.hpp"
 #include "tensorhub/service/session.hpp"
 #include "tensorhub/service/session/joining.hpp"
@@ -71,8 +72,7 @@ TENSORHUB_DECL void session::cancel_join(const messages::status& reason) {
 TENSORHUB_DECL session_ticket session::install(time_point now, version_number version, digest128 root,
                                                time_point deadline) {
   const bool is_retained =
-      held_ && (versions_.keeps.keep_latest > 0 ||
-                std::ranges::binary_search(versions_.keeps.pinned, held_->version.number()));
+      held_ && (versions_.keeps.keep_latest > 0 || is_pinned(versions_.keeps, held_->version));
   return operations::install(now, version, root, deadline, is_retained);
 }
 
@@ -151,7 +151,7 @@ TENSORHUB_DECL std::uint32_t session::counted_workers(time_point now) const noex
 }
 
 TENSORHUB_DECL bool session::is_late(const messages::message& body) const noexcept {
-  if (!speaker_ || std::ranges::find(ended_, speaker_) == ended_.end()) return false;
+  if (!speaker_ || !detail::contains(ended_, speaker_)) return false;
   return !(holds_alternative<messages::join_reply>(body) || holds_alternative<messages::goodbye_push>(body) ||
            holds_alternative<messages::list_reply>(body) ||
            holds_alternative<messages::describe_reply>(body) ||
@@ -160,7 +160,7 @@ TENSORHUB_DECL bool session::is_late(const messages::message& body) const noexce
 
 TENSORHUB_DECL void session::note_end_of_server() {
   if (!server_ || !speaker_ || server_ == speaker_) return;
-  if (std::ranges::find(ended_, server_) != ended_.end()) return;
+  if (detail::contains(ended_, server_)) return;
   std::rotate(ended_.begin(), ended_.begin() + 1, ended_.end());
   ended_.back() = server_;
 }
@@ -180,7 +180,7 @@ TENSORHUB_DECL void session::handle(time_point now, const pending_request& pendi
   contact_.refusal.clear();
   server_ = reply.epoch;
   believed_ = speaker_;
-  std::ranges::replace(ended_, server_, server_epoch{});
+  std::replace(ended_.begin(), ended_.end(), server_, server_epoch{});
   joined_ = true;
   // The running call keeps its number: its requests and the server's pushes name it.
   operation_counter& closed = operation_ ? closed_meanwhile_ : counter_;

@@ -84,7 +84,7 @@ TENSORHUB_DECL control_block::control_block(incarnation holder, const layout& sh
                                             std::to_string(words_for(shape)) + " words of memory, not " +
                                             std::to_string(words_.size()));
   words_ = words_.first(words_for(shape));
-  std::ranges::fill(words_, std::uint64_t{0});
+  std::fill(words_.begin(), words_.end(), std::uint64_t{0});
   control_header header;
   header.holder = holder.value;
   header.layout_low = shape.digest().low;

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <utility>
 
+#include "tensorhub/detail/whole_range.hpp"
 #include "tensorhub/transfer/pull.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE {
@@ -198,7 +199,7 @@ TENSORHUB_DECL bool pull::block_arrived(channel_id id, completion_status status,
     return lost(slot, errc::corrupt, "the server names no root digest of this version");
   if (from.facts.root && root != from.facts.root && !options_.open) {
     // The source began while the version was open, and does not know all digests yet.
-    if (from.facts.receiving && std::ranges::count(read_control_digests(block, *layout_), digest128{}) > 0) {
+    if (from.facts.receiving && detail::contains(read_control_digests(block, *layout_), digest128{})) {
       from.state = source_state::unknown;
       wait_longer(from, now);
       return false;
@@ -285,7 +286,7 @@ TENSORHUB_DECL std::optional<source_failure> pull::take_failure() {
 TENSORHUB_DECL bool pull::take_stall(time_point now) noexcept {
   if (stall_.last_progress == time_point{}) stall_.last_progress = now;  // first call
   if (done() || stall_.is_reported || now - stall_.last_progress < stall_patience()) return false;
-  if (std::ranges::any_of(channels_, [](const channel_record& c) { return !c.reads.empty(); })) return false;
+  if (detail::any_of(channels_, [](const channel_record& c) { return !c.reads.empty(); })) return false;
   stall_.is_reported = true;
   stall_.last_progress = now;
   return true;
@@ -301,7 +302,7 @@ TENSORHUB_DECL bool pull::is_idle(source_slot slot) const noexcept {
   const source_record& from = sources_[slot];
   if (from.state == source_state::reading) return false;
   if (from.state != source_state::lost && !from.retiring) return false;
-  return std::ranges::all_of(channels_, [slot](const channel_record& c) {
+  return detail::all_of(channels_, [slot](const channel_record& c) {
     return c.slot != slot || (c.reads.empty() && !c.look_pending && c.unconfirmed.empty());
   });
 }
@@ -320,8 +321,8 @@ TENSORHUB_DECL bool pull::may_read_ahead(const source_record& from) const {
   const std::size_t most = facts.far ? options_.far_window_chunks : 1;
   if (options_.open || facts.receiving || from.retiring || (options_.needs_root && !facts.root)) return false;
   if (states_.empty() || states_.size() > most || missing_count_ < states_.size()) return false;
-  return std::ranges::equal(
-      facts.segments, layout_->segments(),
+  return std::equal(
+      facts.segments.begin(), facts.segments.end(), layout_->segments().begin(), layout_->segments().end(),
       [](const remote_region& told, const layout_segment& segment) { return told.bytes >= segment.bytes; });
 }
 
@@ -367,7 +368,7 @@ TENSORHUB_DECL bool pull::may_chase(const channel_record& c) const noexcept {
 }
 
 TENSORHUB_DECL bool pull::looks_last(const channel_record& c, std::uint64_t bytes) const noexcept {
-  return bytes <= c.ordered_read_bytes && std::ranges::all_of(c.reads, [&](const read_record& read) {
+  return bytes <= c.ordered_read_bytes && detail::all_of(c.reads, [&](const read_record& read) {
            return layout_->slice(read.chunk).bytes <= c.ordered_read_bytes;
          });
 }
@@ -512,7 +513,7 @@ TENSORHUB_DECL std::optional<chunk_index> pull::find_chunk(channel_record& c, so
   const auto is_there = [&](chunk_index i) {
     return states_[i] == chunk_state::missing && (from.complete || (from.map[i / 64] >> (i % 64) & 1) != 0);
   };
-  if (const auto wanted = std::ranges::find_if(preferred_, is_there); wanted != preferred_.end())
+  if (const auto wanted = detail::find_if(preferred_, is_there); wanted != preferred_.end())
     return c.found = *wanted;
   if (from.complete) {
     c.found = find_in_complete(c, from, now);
@@ -547,7 +548,7 @@ TENSORHUB_DECL chunk_index pull::random_chunk() noexcept {
 }
 
 TENSORHUB_DECL bool pull::has_complete_source(const source_record* without) const noexcept {
-  return std::ranges::any_of(sources_, [without](const source_record& s) {
+  return detail::any_of(sources_, [without](const source_record& s) {
     return &s != without && s.state == source_state::believed && s.complete && !s.retiring;
   });
 }
@@ -574,7 +575,7 @@ TENSORHUB_DECL void pull::take(channel_record& c, chunk_index chunk, time_point 
 }
 
 TENSORHUB_DECL time_point pull::end_read(channel_record& c, chunk_index chunk) {
-  const auto read = std::ranges::find(c.reads, chunk, &read_record::chunk);
+  const auto read = detail::find(c.reads, chunk, &read_record::chunk);
   if (read == c.reads.end()) return {};
   const time_point posted = read->posted;
   c.reads.erase(read);
@@ -618,7 +619,7 @@ TENSORHUB_DECL std::optional<pull::slow_source> pull::find_slow_source(const cha
 }
 
 TENSORHUB_DECL duration pull::stall_patience() const noexcept {
-  const bool is_certain = std::ranges::any_of(sources_, [](const source_record& s) {
+  const bool is_certain = detail::any_of(sources_, [](const source_record& s) {
     return s.state != source_state::lost && !s.retiring && (s.complete || !s.facts.receiving);
   });
   if (is_certain || !stall_.of_orphans || *stall_.of_orphans >= max_orphan_stalls)

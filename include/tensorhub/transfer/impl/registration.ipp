@@ -17,7 +17,8 @@ TENSORHUB_DECL std::optional<std::pair<std::size_t, std::size_t>> find_overlap(
   for (std::size_t i = 0; i < ranges.size(); ++i) {
     if (ranges[i].bytes > 0) order.push_back(i);
   }
-  std::ranges::sort(order, {}, [&](std::size_t i) { return ranges[i].data; });
+  std::sort(order.begin(), order.end(),
+            [&](std::size_t a, std::size_t b) { return ranges[a].data < ranges[b].data; });
   for (std::size_t i = 1; i < order.size(); ++i) {
     const memory_range& before = ranges[order[i - 1]];
     if (before.data + before.bytes > ranges[order[i]].data) return std::pair{order[i - 1], order[i]};
@@ -55,7 +56,8 @@ TENSORHUB_DECL registration_plan plan_registration(std::span<const registration_
                                                    const registration_limits& limits) {
   std::vector<std::size_t> order(items.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
-  std::ranges::sort(order, {}, [&](std::size_t i) { return items[i].range.data; });
+  std::sort(order.begin(), order.end(),
+            [&](std::size_t a, std::size_t b) { return items[a].range.data < items[b].range.data; });
 
   registration_plan plan;
   plan.places.resize(items.size());

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "tensorhub/detail/split_list.hpp"
+#include "tensorhub/detail/whole_range.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/types/client_rules.hpp"
 
@@ -22,7 +23,7 @@ inline constexpr std::array<std::pair<std::string_view, right>, 7> names{{{"read
                                                                           {"evict", right::evict}}};
 
 [[nodiscard]] inline bool fits_any(const std::vector<std::string>& patterns, std::string_view name) noexcept {
-  return std::ranges::any_of(patterns, [name](const std::string& each) { return fits(each, name); });
+  return detail::any_of(patterns, [name](const std::string& each) { return fits(each, name); });
 }
 
 /// Removes the first word from `text`; empty: there is none.
@@ -36,7 +37,7 @@ inline constexpr std::array<std::pair<std::string_view, right>, 7> names{{{"read
 [[nodiscard]] inline std::vector<std::string> patterns_in(std::string_view list) {
   std::vector<std::string> out = detail::split_list(std::string{list});
   for (const std::string& each : out) {
-    if (each.empty() || std::ranges::count(each, '*') > 1)
+    if (each.empty() || detail::count(each, '*') > 1)
       throw error(errc::invalid_argument,
                   "'" + each + "' is no pattern: it is a name in which one '*' may stand for any characters");
   }
@@ -69,8 +70,8 @@ TENSORHUB_DECL std::optional<rights> rights_named(std::string_view names) {
   if (names == "none") return out;
   while (true) {
     const std::size_t end = names.find(',');
-    const auto found = std::ranges::find(client_rules_detail::names, names.substr(0, end),
-                                         &std::pair<std::string_view, right>::first);
+    const auto found = detail::find(client_rules_detail::names, names.substr(0, end),
+                                    &std::pair<std::string_view, right>::first);
     if (found == client_rules_detail::names.end()) return std::nullopt;
     out = out | found->second;
     if (end == std::string_view::npos) return out;
@@ -112,7 +113,7 @@ TENSORHUB_DECL client_rules client_rules_of(std::string_view text) {
       throw error(
           errc::invalid_argument,
           "'#' begins no remark here, so that what follows it would count: a comment has its own line");
-    if (at != std::string_view::npos && std::ranges::find(said, field) != said.end())
+    if (at != std::string_view::npos && detail::contains(said, field))
       throw error(errc::invalid_argument,
                   "'" + std::string{field.substr(0, 64)} + "=' is there twice: name all with commas between");
     if (at != std::string_view::npos) said.push_back(field);

@@ -44,8 +44,9 @@ TENSORHUB_DECL chunk_run layout::chunks_of(std::size_t tensor) const noexcept {
     return {first, (*offset + bytes - 1) / chunk_bytes_ - first + 1};
   }
   const auto large = segments_.begin() + (packed_bytes() > 0 ? 1 : 0);
-  const auto found = std::ranges::lower_bound(large, segments_.end(), tensor, {},
-                                              [](const layout_segment& s) { return *s.tensor; });
+  const auto found =
+      std::lower_bound(large, segments_.end(), tensor,
+                       [](const layout_segment& each, std::size_t wanted) { return *each.tensor < wanted; });
   return {found->first_chunk, found->chunk_count};
 }
 
@@ -121,7 +122,7 @@ TENSORHUB_DECL std::vector<chunk_index> chunks_of(const layout& shape, std::span
     const chunk_run run = shape.chunks_of(tensor);
     for (std::uint64_t i = 0; i < run.count; ++i) chunks.push_back(run.first + i);
   }
-  std::ranges::sort(chunks);
+  std::sort(chunks.begin(), chunks.end());
   chunks.erase(std::unique(chunks.begin(), chunks.end()), chunks.end());
   return chunks;
 }

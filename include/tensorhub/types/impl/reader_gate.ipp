@@ -2,6 +2,7 @@
 /// \file reader_gate.ipp
 /// Definitions of types/reader_gate.hpp.
 
+#include "tensorhub/detail/whole_range.hpp"
 #include "tensorhub/types/reader_gate.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::detail {
@@ -34,11 +35,11 @@ TENSORHUB_DECL incarnation reader_gate::self() const noexcept {
 }
 TENSORHUB_DECL incarnation reader_gate::self_for(incarnation expected) const noexcept {
   const std::lock_guard lock{mutex_};
-  if (std::ranges::find(own_, expected, &identity::self) != own_.end()) return expected;
+  if (detail::find(own_, expected, &identity::self) != own_.end()) return expected;
   return own_.empty() ? incarnation{} : own_.front().self;
 }
 TENSORHUB_DECL reader_gate::identity* reader_gate::find(incarnation self) noexcept {
-  const auto found = std::ranges::find(own_, self, &identity::self);
+  const auto found = detail::find(own_, self, &identity::self);
   return found == own_.end() ? nullptr : &*found;
 }
 TENSORHUB_DECL void reader_gate::admit(incarnation self) {

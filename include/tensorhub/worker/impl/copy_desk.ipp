@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <utility>
 
+#include "tensorhub/detail/whole_range.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/worker/copy_desk.hpp"
 
@@ -40,7 +41,7 @@ TENSORHUB_DECL copy_desk::~copy_desk() {
 }
 
 TENSORHUB_DECL bool copy_desk::is_held(std::size_t side) const noexcept {
-  return std::ranges::any_of(connections_, [&](const auto& entry) { return entry.second.who.holds[side]; });
+  return detail::any_of(connections_, [&](const auto& entry) { return entry.second.who.holds[side]; });
 }
 
 TENSORHUB_DECL side_wait copy_desk::wait_until_free(std::size_t side, clock::time_point until) {

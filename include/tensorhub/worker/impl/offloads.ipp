@@ -12,6 +12,7 @@
 
 #include "tensorhub/detail/thread_name.hpp"
 #include "tensorhub/detail/time_left.hpp"
+#include "tensorhub/detail/whole_range.hpp"
 #include "tensorhub/worker/offloads.hpp"
 #include "tensorhub/worker/session_orders.hpp"
 #include "tensorhub/worker/state.hpp"
@@ -40,7 +41,7 @@ TENSORHUB_DECL void offloads::take(version_number version, std::string replica,
   const std::lock_guard lock{mutex_};
   forget_done();
   if (closed_) return;
-  const bool is_known = std::ranges::any_of(
+  const bool is_known = detail::any_of(
       kept_, [&](const auto& each) { return each->version == version && each->at == kept::phase::keeping; });
   if (is_known) return;
   kept_.push_back(std::make_unique<kept>());
@@ -65,7 +66,7 @@ TENSORHUB_DECL void offloads::leave(std::chrono::steady_clock::time_point until)
   }
   changed_.notify_all();
   changed_.wait_until(lock, until, [this] {
-    return std::ranges::all_of(kept_, [](const auto& each) { return each->at != kept::phase::keeping; });
+    return detail::all_of(kept_, [](const auto& each) { return each->at != kept::phase::keeping; });
   });
 }
 
@@ -122,7 +123,7 @@ TENSORHUB_DECL void offloads::offer_memory(kept& self) {
 }
 
 TENSORHUB_DECL std::unique_ptr<owned_tensors> offloads::take_spare() {
-  const auto found = std::ranges::find_if(
+  const auto found = detail::find_if(
       kept_, [](const auto& each) { return each->at == kept::phase::offering && each->memory; });
   if (found == kept_.end()) return nullptr;
   changed_.notify_all();

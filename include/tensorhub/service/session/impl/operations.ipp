@@ -6,6 +6,7 @@
 #include <utility>
 #include <variant>
 
+#include "tensorhub/detail/whole_range.hpp"
 #include "tensorhub/service/session/joining.hpp"
 #include "tensorhub/service/session/operations.hpp"
 
@@ -174,7 +175,7 @@ TENSORHUB_DECL void operations::hide_leftover() {
 TENSORHUB_DECL void operations::source_failed(time_point now, lease_id lease, errc reason,
                                               std::string detail) {
   if (!operation_ || operation_->at != step::pulling) return;
-  const auto known = std::ranges::find(operation_->sources, lease, &messages::assignment::lease);
+  const auto known = detail::find(operation_->sources, lease, &messages::assignment::lease);
   if (known == operation_->sources.end()) return;
   operation_->sources.erase(known);
   request(now, messages::source_failed_request{counter_, lease, reason, std::move(detail)},
@@ -375,8 +376,8 @@ TENSORHUB_DECL void operations::become_whole(digest128 root) {
 }
 
 TENSORHUB_DECL void operations::take_source(const messages::assignment& source, lease_id released) {
-  const bool known = std::ranges::any_of(
-      operation_->sources, [&](const messages::assignment& s) { return s.lease == source.lease; });
+  const bool known = detail::any_of(operation_->sources,
+                                    [&](const messages::assignment& s) { return s.lease == source.lease; });
   if (known || source.version != operation_->version) return;
   if (source.root) become_whole(source.root);
   operation_->sources.push_back(source);
@@ -510,8 +511,7 @@ TENSORHUB_DECL void operations::force_unpublish(time_point now, const messages::
   session_result result;
   result.forced = true;
   // Nobody has said that another holder has it.
-  result.drained.lost =
-      keeps.keep_latest > 0 || std::ranges::binary_search(keeps.pinned, operation_->target.version.number());
+  result.drained.lost = keeps.keep_latest > 0 || is_pinned(keeps, operation_->target.version);
   conclude(std::move(result));
 }
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "tensorhub/detail/whole_range.hpp"
 #include "tensorhub/service/session/outbox.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::session_detail {
@@ -82,7 +83,7 @@ TENSORHUB_DECL void outbox::make_notice(purpose why) {
 
 TENSORHUB_DECL std::size_t outbox::count(purpose why) const noexcept {
   return static_cast<std::size_t>(
-      std::ranges::count_if(open_, [why](const auto& entry) { return entry.second.why == why; }));
+      detail::count_if(open_, [why](const auto& entry) { return entry.second.why == why; }));
 }
 
 TENSORHUB_DECL time_point outbox::next_deadline(bool joined) const noexcept {

@@ -33,6 +33,7 @@
 
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/detail/peer_read.hpp"
+#include "tensorhub/detail/whole_range.hpp"
 #include "tensorhub/transports/tcp/plain_channel.hpp"
 #include "tensorhub/transports/tcp/protocol.hpp"
 #include "tensorhub/transports/tcp/region_table.hpp"
@@ -75,7 +76,7 @@ class basic_connection {
     for (std::size_t i = 0; i < answer_count_; ++i) {
       if (answer_at(i).region == region) return true;
     }
-    return std::ranges::find(by_reference_, region) != by_reference_.end();
+    return detail::contains(by_reference_, region);
   }
 
   /// Performs the channel's handshake and receives the hello; `judge(const hello&, channel_binding) ->
@@ -214,7 +215,7 @@ class basic_connection {
     }
     fresh.from_file = Channel::sends_files && send_from_file_ && fresh.part.backing_fd >= 0 &&
                       fresh.part.bytes >= smallest_reference_bytes;
-    if (fresh.from_file && std::ranges::find(by_reference_, fresh.region) == by_reference_.end()) {
+    if (fresh.from_file && !detail::contains(by_reference_, fresh.region)) {
       try {
         by_reference_.push_back(fresh.region);
       } catch (...) {  // no memory for the note: copy instead, which needs none

@@ -96,8 +96,9 @@ class queue_core {
       ledger_.end({read.id, completion_status::peer_lost});
       return post_result::posted;
     }
-    stream& least_busy = **std::ranges::min_element(
-        endpoint.streams_, {}, [](const auto& each) { return each->outstanding_bytes(); });
+    stream& least_busy = **std::min_element(
+        endpoint.streams_.begin(), endpoint.streams_.end(),
+        [](const auto& a, const auto& b) { return a->outstanding_bytes() < b->outstanding_bytes(); });
     if (read.device != nullptr && !least_busy.prepared(*read.device)) {
       ledger_.end({read.id, completion_status::local_error});
       return post_result::posted;

@@ -26,6 +26,7 @@
 
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/detail/wake_event.hpp"
+#include "tensorhub/detail/whole_range.hpp"
 #include "tensorhub/transports/verbs/connection.hpp"
 #include "tensorhub/transports/verbs/device.hpp"
 #include "tensorhub/transports/verbs/handles.hpp"
@@ -91,8 +92,8 @@ class source {
   template <typename Predicate>
   void close_if(std::unique_lock<std::mutex>& lock, Predicate&& matches) noexcept {
     for (;;) {
-      const auto found = std::ranges::find_if(
-          readers_, [&](const auto& entry) { return matches(std::as_const(entry.second)); });
+      const auto found =
+          detail::find_if(readers_, [&](const auto& entry) { return matches(std::as_const(entry.second)); });
       if (found == readers_.end()) return;
       handle<rdma_cm_id> id = take_out(found);
       lock.unlock();

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "tensorhub/detail/random_id.hpp"
+#include "tensorhub/detail/whole_range.hpp"
 #include "tensorhub/transports/libfabric/queue.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::transports::libfabric_detail {
@@ -242,7 +243,7 @@ TENSORHUB_DECL void queue_core::pump(endpoint_core& endpoint) noexcept {
   while (endpoint.waiting_count_ > 0 && endpoint.in_flight_ < pieces_in_flight_ &&
          in_flight_ < cq_entries / 2 && endpoint.state_ == endpoint_core::state::ready) {
     posted_read& read = *endpoint.waiting_[endpoint.waiting_first_];
-    const auto slot = std::ranges::find(endpoint.operations_->pieces, nullptr, &piece::read);
+    const auto slot = detail::find(endpoint.operations_->pieces, nullptr, &piece::read);
     const std::uint64_t target = read.into_offset + read.asked_bytes;
     const std::uint64_t source = read.from_offset + read.asked_bytes;
     const std::uint64_t part = source / read.key.part_bytes;
@@ -373,7 +374,7 @@ TENSORHUB_DECL std::string queue_core::describe_problem(const ::fi_eq_err_entry&
 }
 
 TENSORHUB_DECL endpoint_core* queue_core::find(const ::fid* which) noexcept {
-  const auto found = std::ranges::find_if(endpoints_, [which](const endpoint_core* each) {
+  const auto found = detail::find_if(endpoints_, [which](const endpoint_core* each) {
     return each->fids_.endpoint != nullptr && &each->fids_.endpoint->fid == which;
   });
   return found == endpoints_.end() ? nullptr : *found;

@@ -2,10 +2,9 @@
 /// \file source.ipp
 /// Definitions of source.hpp.
 
-#include <algorithm>
-
 #include "tensorhub/detail/local_host.hpp"
 #include "tensorhub/detail/peer_read.hpp"
+#include "tensorhub/detail/whole_range.hpp"
 #include "tensorhub/transports/libfabric/source.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::transports::libfabric_detail {
@@ -132,7 +131,7 @@ TENSORHUB_DECL void source::run() noexcept {
     {
       const std::lock_guard lock{mutex_};
       work();
-      retrying = std::ranges::any_of(answers_, [](const answer& each) { return !each.posted; });
+      retrying = detail::any_of(answers_, [](const answer& each) { return !each.posted; });
       expected = !served_.empty() || !answers_.empty();
       at_rest = waiter_.may_sleep();
     }
@@ -283,7 +282,7 @@ TENSORHUB_DECL void source::receive_messages(clock::time_point now) noexcept {
 TENSORHUB_DECL void source::answer_hello(const message& came, clock::time_point now) {
   const welcome verdict = judged(came.content.from_reader);
   const bool refuses = verdict.status != welcome_status::accepted;
-  const auto waiting = std::ranges::count(answers_, refuses, &answer::refuses);
+  const auto waiting = detail::count(answers_, refuses, &answer::refuses);
   const std::size_t most = refuses ? most_refusals : max_connections_;
   if (static_cast<std::size_t>(waiting) >= most || !greeting_endpoint_.takes(came.address())) return;
   answer reply{std::make_unique<message>(provider_, greeting_domain_.get()), FI_ADDR_NOTAVAIL, now};

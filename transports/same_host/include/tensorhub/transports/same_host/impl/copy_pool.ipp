@@ -7,6 +7,7 @@
 #include <cstring>
 #include <string>
 
+#include "tensorhub/detail/whole_range.hpp"
 #include "tensorhub/transports/same_host/copy_pool.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::transports::same_host_detail {
@@ -103,7 +104,7 @@ TENSORHUB_DECL void copy_pool::end_all(work_queue& queue, std::vector<read_recor
   }
   if (!wait) return;
   quiet_.wait(lock, [&] {
-    return std::ranges::none_of(
+    return detail::none_of(
         reads, [&](const read_record& each) { return each.endpoint == &endpoint && each.pieces_out > 0; });
   });
 }

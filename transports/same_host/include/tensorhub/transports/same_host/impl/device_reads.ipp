@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "tensorhub/detail/peer_read.hpp"
+#include "tensorhub/detail/whole_range.hpp"
 #include "tensorhub/transports/same_host/device_reads.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::transports::same_host_detail {
@@ -38,14 +39,14 @@ TENSORHUB_DECL void device_reads::work() noexcept {
 }
 
 TENSORHUB_DECL bool device_reads::can_work() const noexcept {
-  return std::ranges::any_of(active_, [](const read_record* read) {
+  return detail::any_of(active_, [](const read_record* read) {
     const device_part& part = read->part;
     if (part.failure != completion_status::ok) return false;
     const bool has_more = part.next < read->bytes;
     if (part.way == way_type::bounced)
-      return has_more && std::ranges::any_of(part.lane->bounces, [](const auto& b) { return !b.in_use; });
+      return has_more && detail::any_of(part.lane->bounces, [](const auto& b) { return !b.in_use; });
     if (part.way != way_type::staged) return false;
-    return std::ranges::any_of(read->connection->slots(), [&](const stage_slot& slot) {
+    return detail::any_of(read->connection->slots(), [&](const stage_slot& slot) {
       if (slot.state == stage_slot::state_type::free) return has_more;
       return slot.owner == read && slot.state != stage_slot::state_type::asked && !is_flying(*read, slot);
     });
@@ -53,7 +54,7 @@ TENSORHUB_DECL bool device_reads::can_work() const noexcept {
 }
 
 TENSORHUB_DECL bool device_reads::is_flying() const noexcept {
-  return std::ranges::any_of(lanes_, [](const auto& each) { return !each->flying.empty(); });
+  return detail::any_of(lanes_, [](const auto& each) { return !each->flying.empty(); });
 }
 
 TENSORHUB_DECL bool device_reads::wait_a_little(duration longest) noexcept {
@@ -95,13 +96,12 @@ TENSORHUB_DECL lane_state device_reads::state_of(device_lane_record& lane) noexc
 
 TENSORHUB_DECL bool device_reads::has_pieces_of(const device_lane_record& lane,
                                                 const endpoint_core& endpoint) noexcept {
-  return std::ranges::any_of(lane.flying,
-                             [&](const auto& piece) { return piece.read->endpoint == &endpoint; });
+  return detail::any_of(lane.flying, [&](const auto& piece) { return piece.read->endpoint == &endpoint; });
 }
 
 TENSORHUB_DECL bool device_reads::is_flying(const read_record& read, const stage_slot& slot) noexcept {
   return read.part.lane != nullptr &&
-         std::ranges::any_of(read.part.lane->flying, [&](const auto& piece) { return piece.slot == &slot; });
+         detail::any_of(read.part.lane->flying, [&](const auto& piece) { return piece.slot == &slot; });
 }
 
 TENSORHUB_DECL bool device_reads::is_over(const read_record& read) noexcept {
@@ -185,7 +185,7 @@ TENSORHUB_DECL void device_reads::bounce(read_record& read) noexcept {
   device_part& part = read.part;
   for (int i = 0; i < pieces_at_once && part.next < read.bytes; ++i) {
     auto& bounces = part.lane->bounces;
-    const auto free = std::ranges::find_if(bounces, [](const auto& each) { return !each.in_use; });
+    const auto free = detail::find_if(bounces, [](const auto& each) { return !each.in_use; });
     if (free == bounces.end()) return;
     try {
       if (free->memory.data() == nullptr)

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "tensorhub/detail/whole_range.hpp"
 #include "tensorhub/transports/same_host/kept_links.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::transports::same_host_detail {
@@ -15,7 +16,7 @@ TENSORHUB_DECL std::unique_ptr<link> kept_links::take(const std::string& address
     std::unique_ptr<link> found;
     {
       const std::lock_guard lock{mutex_};
-      const auto at = std::ranges::find_if(links_, [&](const auto& each) {
+      const auto at = detail::find_if(links_, [&](const auto& each) {
         return each->peer() == peer && each->self() == self && each->address() == address;
       });
       if (at == links_.end()) return nullptr;

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "tensorhub/detail/peer_read.hpp"
+#include "tensorhub/detail/whole_range.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/transports/same_host/copy.hpp"
 #include "tensorhub/transports/same_host/link.hpp"
@@ -347,7 +348,7 @@ TENSORHUB_DECL bool link::take_in(const question& asked, const region_answer& an
 
 TENSORHUB_DECL bool link::take_staged(const region_answer& answer,
                                       const detail::unique_fd& descriptor) noexcept {
-  const auto slot = std::ranges::find_if(slots_, [&](const stage_slot& each) {
+  const auto slot = detail::find_if(slots_, [&](const stage_slot& each) {
     return each.state == stage_slot::state_type::asked && each.number == answer.number;
   });
   if (slot == slots_.end()) return false;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "tensorhub/detail/random_id.hpp"
+#include "tensorhub/detail/whole_range.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/transports/same_host/region_table.hpp"
 
@@ -55,7 +56,7 @@ TENSORHUB_DECL void region_table::erase(std::uint64_t region) noexcept {
 
 TENSORHUB_DECL void region_table::wait_for_loans(std::unique_lock<std::mutex>& lock,
                                                  std::uint64_t region) noexcept {
-  quiet_.wait_for(lock, longest_loan, [&] { return std::ranges::find(lent_, region) == lent_.end(); });
+  quiet_.wait_for(lock, longest_loan, [&] { return !detail::contains(lent_, region); });
 }
 
 TENSORHUB_DECL void region_table::renew(std::uint64_t region) noexcept {
@@ -106,7 +107,7 @@ TENSORHUB_DECL std::optional<region_facts> region_table::lend(const region_key& 
 TENSORHUB_DECL void region_table::give_back(std::uint64_t region) noexcept {
   {
     const std::lock_guard lock{mutex_};
-    if (const auto at = std::ranges::find(lent_, region); at != lent_.end()) lent_.erase(at);
+    if (const auto at = detail::find(lent_, region); at != lent_.end()) lent_.erase(at);
   }
   quiet_.notify_all();
 }
@@ -122,7 +123,7 @@ TENSORHUB_DECL std::vector<device_access*> region_table::devices() const {
   const std::lock_guard lock{mutex_};
   for (const auto& [region, entry] : entries_) {
     device_access* const device = entry.facts.range.device;
-    if (device != nullptr && std::ranges::find(out, device) == out.end()) out.push_back(device);
+    if (device != nullptr && !detail::contains(out, device)) out.push_back(device);
   }
   return out;
 }

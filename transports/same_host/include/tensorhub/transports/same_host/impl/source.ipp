@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <utility>
 
+#include "tensorhub/detail/whole_range.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/transports/same_host/machine.hpp"
 #include "tensorhub/transports/same_host/source.hpp"
@@ -232,7 +233,7 @@ TENSORHUB_DECL bool source::greet(connection& each) {
 TENSORHUB_DECL welcome_status source::judge(const hello& greeting) noexcept {
   const auto status = detail::status_of<welcome_status>(gate_.judge(greeting, protocol_number));
   if (status != welcome_status::accepted) return status;
-  const auto present = std::ranges::count_if(connections_, [&](const auto& entry) {
+  const auto present = detail::count_if(connections_, [&](const auto& entry) {
     return entry.second->greeted && entry.second->reader.value == greeting.reader;
   });
   return static_cast<std::size_t>(present) < options_.max_connections_per_reader ? status

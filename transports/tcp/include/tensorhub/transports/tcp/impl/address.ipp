@@ -2,24 +2,24 @@
 /// \file address.ipp
 /// Definitions of address.hpp.
 
-#include <algorithm>
 #include <span>
 
 #include "tensorhub/config.hpp"
+#include "tensorhub/detail/whole_range.hpp"
 #include "tensorhub/transports/tcp/address.hpp"
 #include "tensorhub/types/xxh3.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::transports::tcp_detail {
 
 TENSORHUB_DECL std::string datacenter_label(std::string_view name) {
-  if (name.size() <= label_bytes && std::ranges::all_of(name, is_plain)) return std::string{name};
+  if (name.size() <= label_bytes && detail::all_of(name, is_plain)) return std::string{name};
   return "~" + to_hex(tensorhub::detail::xxh3_128(std::as_bytes(std::span{name}), 0));
 }
 
 TENSORHUB_DECL bool is_label(std::string_view text) noexcept {
   if (text.empty() || text.size() > label_bytes) return false;
-  if (text.front() != '~') return std::ranges::all_of(text, is_plain);
-  return text.size() == 33 && std::ranges::all_of(text.substr(1), [](char c) {
+  if (text.front() != '~') return detail::all_of(text, is_plain);
+  return text.size() == 33 && detail::all_of(text.substr(1), [](char c) {
            return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f');
          });
 }

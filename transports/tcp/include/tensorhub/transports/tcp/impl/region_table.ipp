@@ -2,10 +2,10 @@
 /// \file region_table.ipp
 /// Definitions of region_table.hpp.
 
-#include <algorithm>
 #include <string>
 
 #include "tensorhub/detail/random_id.hpp"
+#include "tensorhub/detail/whole_range.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/transports/tcp/region_table.hpp"
 
@@ -69,7 +69,7 @@ TENSORHUB_DECL std::vector<device_access*> region_table::target_devices() const 
   const std::lock_guard lock{mutex_};
   for (const auto& [region, each] : entries_) {
     if (each.range.host_accessible() || each.access == region_access::remote_read) continue;
-    if (std::ranges::find(out, each.range.device) == out.end()) out.push_back(each.range.device);
+    if (!detail::contains(out, each.range.device)) out.push_back(each.range.device);
   }
   return out;
 }

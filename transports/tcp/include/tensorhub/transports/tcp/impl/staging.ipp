@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "tensorhub/detail/whole_range.hpp"
 #include "tensorhub/transports/tcp/staging.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::transports::tcp_detail {
@@ -68,7 +69,7 @@ TENSORHUB_DECL staging_pool::lent_ring staging_pool::lend(device_access& device)
 
 TENSORHUB_DECL std::unique_ptr<staging_ring> staging_pool::take(device_access& device) noexcept {
   const std::lock_guard lock{mutex_};
-  const auto found = std::ranges::find_if(idle_, [&](const auto& each) { return each->device() == &device; });
+  const auto found = detail::find_if(idle_, [&](const auto& each) { return each->device() == &device; });
   if (found == idle_.end()) return nullptr;
   std::unique_ptr<staging_ring> ring = std::move(*found);
   idle_.erase(found);

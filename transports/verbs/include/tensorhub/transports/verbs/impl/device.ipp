@@ -9,6 +9,7 @@
 #include <memory>
 #include <utility>
 
+#include "tensorhub/detail/whole_range.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/transports/verbs/device.hpp"
 
@@ -81,12 +82,14 @@ TENSORHUB_DECL std::vector<rail_candidate> find_candidates(rdma_event_channel& c
     if (identify(channel, candidate)) found.push_back(std::move(candidate));
   }
   const int here = node_of_this_thread();
-  std::ranges::stable_sort(found, {}, [here](const rail_candidate& each) {
+  const auto rank = [here](const rail_candidate& each) {
     const bool link_local =
         !each.address.is_v6() && (ntohl(each.address.v4().sin_addr.s_addr) >> 16) == 0xa9fe;
     const int distance = each.node == here ? 0 : each.node < 0 ? 1 : 2;
     return (each.is_active ? 0 : 100) + (link_local ? 50 : 0) + (each.address.is_v6() ? 10 : 0) + distance;
-  });
+  };
+  std::stable_sort(found.begin(), found.end(),
+                   [&](const rail_candidate& a, const rail_candidate& b) { return rank(a) < rank(b); });
   return found;
 }
 
@@ -94,7 +97,7 @@ TENSORHUB_DECL std::string list_of(const std::vector<rail_candidate>& candidates
   std::string text = "There is: ";
   for (const rail_candidate& each : candidates) text += each.text() + "; ";
   for (const std::string& name : device_names()) {
-    if (std::ranges::none_of(candidates, [&](const auto& each) { return each.device == name; }))
+    if (detail::none_of(candidates, [&](const auto& each) { return each.device == name; }))
       text += name + ", whose network interface has no IP address or is down; ";
   }
   text.resize(text.size() - 2);
@@ -104,7 +107,7 @@ TENSORHUB_DECL std::string list_of(const std::vector<rail_candidate>& candidates
 TENSORHUB_DECL bool fits(const rail_candidate& each, const verbs_options& options) {
   return (options.device.empty() || options.device == each.device) &&
          (options.device_port == 0 || options.device_port == each.port) &&
-         (options.gid_index < 0 || std::ranges::count(each.gid_indexes, options.gid_index) > 0);
+         (options.gid_index < 0 || detail::contains(each.gid_indexes, options.gid_index));
 }
 
 TENSORHUB_DECL std::vector<rail_candidate> choose_rails(rdma_event_channel& channel,

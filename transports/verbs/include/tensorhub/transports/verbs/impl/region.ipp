@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "tensorhub/detail/whole_range.hpp"
 #include "tensorhub/transports/verbs/protocol.hpp"
 #include "tensorhub/transports/verbs/region.hpp"
 #include "tensorhub/types/device_access.hpp"
@@ -106,7 +107,7 @@ TENSORHUB_DECL remote_region region::describe() const {
   key.head.pieces = static_cast<std::uint8_t>(pieces_);
   key.head.base = reinterpret_cast<std::uintptr_t>(range_.data);
   key.head.bytes = range_.bytes;
-  std::ranges::copy(keys, key.rkeys.begin());
+  std::copy(keys.begin(), keys.end(), key.rkeys.begin());
   return {key.head.base, range_.bytes, encode_key(key, owner_.key_maker())};
 }
 
@@ -121,8 +122,8 @@ TENSORHUB_DECL void region::revoke() noexcept {
     for (int i = 0; i < most_attempts; ++i) {
       revoke_trouble_ = open_to_peers();
       if (revoke_trouble_ != 0) break;
-      const bool is_new = std::ranges::none_of(
-          remote_.remote_keys(), [&](std::uint32_t each) { return std::ranges::count(old, each) > 0; });
+      const bool is_new = detail::none_of(remote_.remote_keys(),
+                                          [&](std::uint32_t each) { return detail::contains(old, each); });
       if (is_new) return;
       same.push_back(std::move(remote_));
     }

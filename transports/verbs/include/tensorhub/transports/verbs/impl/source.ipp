@@ -2,6 +2,7 @@
 /// \file source.ipp
 /// Definitions of source.hpp.
 
+#include "tensorhub/detail/whole_range.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/transports/verbs/source.hpp"
 
@@ -124,7 +125,7 @@ TENSORHUB_DECL handle<rdma_cm_id> source::ended(rdma_cm_id* id) noexcept {
   const auto found = readers_.find(id);
   if (found != readers_.end()) return take_out(found);
   const bool is_listener =
-      std::ranges::any_of(rails_, [id](const rail& each) { return each.listener.get() == id; });
+      detail::any_of(rails_, [id](const rail& each) { return each.listener.get() == id; });
   if (!is_listener && id->context != nullptr) static_cast<connection*>(id->context)->lose();
   return {};
 }
@@ -155,7 +156,7 @@ TENSORHUB_DECL welcome_status source::judge(const hello& greeting) noexcept {
   const auto status = detail::status_of<welcome_status>(gate_.judge(greeting, data_protocol));
   if (status != welcome_status::accepted) return status;
   if (readers_.size() >= max_connections_) return welcome_status::overloaded;
-  const auto present = static_cast<std::size_t>(std::ranges::count_if(
+  const auto present = static_cast<std::size_t>(detail::count_if(
       readers_, [&](const auto& entry) { return entry.second.reader.value == greeting.reader; }));
   return present < max_connections_per_reader_ ? welcome_status::accepted : welcome_status::crowded;
 }
