@@ -17,7 +17,7 @@ while [ $# -gt 0 ]; do
   done
   echo "== $name"
   count=$((count + 1))
-  if "$binary" "${arguments[@]}"; then
+  if "$binary" --duration=true "${arguments[@]}"; then
     echo "== $name passed"
   else
     failed+=("$name (status $?)")
