@@ -37,7 +37,8 @@ struct reading {
       const auto made = through.connect(on, where, peer, 5s);
       return {};
     } catch (const error& e) {
-      return e.code() == errc::transport_failed ? e.what() : "";
+      if (e.code() != errc::transport_failed) throw;  // neither let in nor refused
+      return e.what();
     }
   }
   [[nodiscard]] bool reads(typename T::endpoint& from, const remote_region& region,

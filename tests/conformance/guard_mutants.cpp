@@ -43,7 +43,7 @@ struct bad_guard_options {
   guard_fault fault = guard_fault::none;
 };
 
-/// Judges in place of the transport inside, which is never told to.
+/// Judges in place of the transport inside, which is never told to guard.
 class bad_guard : public testing::wrapped_transport<testing::memory_transport> {
   using base = testing::wrapped_transport<testing::memory_transport>;
 

@@ -102,7 +102,7 @@ complaints check_line_length(const source_file& file) {
   return found;
 }
 
-/// Concepts and types of std::ranges may stand there; its algorithms may not.
+/// A header may name concepts and types of std::ranges, and must not call its algorithms.
 complaints check_algorithms(const source_file& file) {
   complaints found;
   const std::string code = code_only(file.text);
