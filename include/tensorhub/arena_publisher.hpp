@@ -97,7 +97,7 @@ class any_arena_publisher : private worker {
   /// How far a tensor is.
   enum class progress : std::uint8_t { missing, being_put, put };
 
-  /// Once: the memory.
+  /// Once: the memory. Pre-condition: `mutex_` is the caller's.
   TENSORHUB_DECL void prepare();
   /// The position of a tensor that is to be put now.
   [[nodiscard]] TENSORHUB_DECL std::size_t take(const std::string& name, std::uint64_t bytes);

@@ -2,7 +2,9 @@
 
 #include <doctest/doctest.h>
 
+#include <atomic>
 #include <cstring>
+#include <latch>
 #include <string>
 #include <thread>
 #include <vector>
@@ -273,4 +275,32 @@ TEST_CASE("tensors are put from several threads, and written where they belong")
   CHECK(running.wait(20s).version == 3);
   rollout.install();
   CHECK(live(rollout) == source);
+}
+
+TEST_CASE("no put is refused because another thread joins, or takes the last version back") {
+  static constexpr int threads = 8;
+  static constexpr int tensors_each = 16;
+  hub::reference_server server;
+  hub::arena_publisher trainer{who(server.address(), "trainer-0")};
+  const auto name_of = [](int thread, int i) { return std::to_string(thread) + "." + std::to_string(i); };
+  for (int thread = 0; thread < threads; ++thread) {
+    for (int i = 0; i < tensors_each; ++i) trainer.add(name_of(thread, i), {64}, tensorhub::dtype::u8);
+  }
+  const std::vector<std::byte> bytes(64);
+  for (const std::uint64_t version : {1u, 2u, 3u}) {
+    std::latch begin{threads};
+    std::atomic<int> refused = 0;
+    std::vector<std::jthread> putting;
+    for (int thread = 0; thread < threads; ++thread) {
+      putting.emplace_back([&, thread] {
+        begin.arrive_and_wait();
+        for (int i = 0; i < tensors_each; ++i) {
+          if (code_of([&] { trainer.put(name_of(thread, i), bytes); }) != errc::ok) ++refused;
+        }
+      });
+    }
+    putting.clear();
+    REQUIRE(refused == 0);
+    CHECK(trainer.commit(version).version == version);
+  }
 }

@@ -34,7 +34,6 @@ TENSORHUB_DECL void any_arena_publisher::add(std::string name,
 }
 
 TENSORHUB_DECL void any_arena_publisher::prepare() {
-  const std::lock_guard lock{mutex_};
   if (memory_) return;
   auto memory = data().allocate(tensors_, tensor_place::memory_space);
   for (std::size_t i = 0; i < tensors_.size(); ++i)
@@ -44,9 +43,9 @@ TENSORHUB_DECL void any_arena_publisher::prepare() {
 }
 
 TENSORHUB_DECL void any_arena_publisher::join() {
+  const std::lock_guard lock{mutex_};  // of `worker`'s calls a second one is refused: `put`s take turns
   prepare();
   worker::join();
-  const std::lock_guard lock{mutex_};
   if (!tensors_of_chunk_.empty() || shape().packed_bytes() == 0) return;
   tensors_of_chunk_.resize(static_cast<std::size_t>(shape().segments().front().chunk_count));
   for (std::size_t i = 0; i < tensors_.size(); ++i) {
@@ -85,8 +84,8 @@ TENSORHUB_DECL std::size_t any_arena_publisher::take(const std::string& name, st
                                               " bytes: it cannot be put as " + std::to_string(bytes));
   }
   if (is_published_) {
-    is_published_ = false;
     worker::unpublish();
+    is_published_ = false;
   }
   const bool may_be_read = begun_ && progress_[tensor] == progress::put;
   if (may_be_read || progress_[tensor] == progress::being_put)
@@ -126,8 +125,8 @@ TENSORHUB_DECL void any_arena_publisher::seal_packed(chunk_run chunks) {
 }
 
 TENSORHUB_DECL void* any_arena_publisher::tensor(const std::string& name) {
-  prepare();
   const std::lock_guard lock{mutex_};
+  prepare();
   return memory_->data(position_of(name));
 }
 
@@ -156,9 +155,10 @@ TENSORHUB_DECL publish_report any_arena_publisher::commit(version_number version
 
 TENSORHUB_DECL unpublish_report any_arena_publisher::unpublish(std::chrono::milliseconds timeout) {
   const std::lock_guard lock{mutex_};
+  const unpublish_report report = worker::unpublish(timeout);
   forget_what_was_put();
   is_published_ = false;
-  return worker::unpublish(timeout);
+  return report;
 }
 
 TENSORHUB_DECL void any_arena_publisher::forget_what_was_put() {
