@@ -4,6 +4,7 @@
 /// another's, blocking, one thread per stream and side, by send/recv or by sendfile/recv. The reader asks for
 /// a range (16 bytes), the source answers with its bytes; ranges are chunks, asked for `depth` ahead.
 
+#include <arpa/inet.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/sendfile.h>
@@ -26,10 +27,29 @@ struct range_request {
   std::uint64_t bytes = 0;  ///< zero: the reader is done
 };
 
-inline void prepare_socket(int socket) {
+/// Where the source is, and how its connections are set.
+struct bare_path {
+  std::string host = "127.0.0.1";
+  std::string congestion_control = "cubic";
+  int buffer_bytes = 0;  ///< of a socket, as only root may set it; 0: the kernel tunes it
+};
+
+inline void prepare_socket(int socket, const bare_path& path) {
   const int one = 1;
   ::setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-  ::setsockopt(socket, IPPROTO_TCP, TCP_CONGESTION, "cubic", 5);
+  ::setsockopt(socket, IPPROTO_TCP, TCP_CONGESTION, path.congestion_control.data(),
+               static_cast<socklen_t>(path.congestion_control.size()));
+  if (path.buffer_bytes == 0) return;
+  ::setsockopt(socket, SOL_SOCKET, SO_SNDBUFFORCE, &path.buffer_bytes, sizeof path.buffer_bytes);
+  ::setsockopt(socket, SOL_SOCKET, SO_RCVBUFFORCE, &path.buffer_bytes, sizeof path.buffer_bytes);
+}
+
+[[nodiscard]] inline sockaddr_in address_of(const bare_path& path, std::uint16_t port) {
+  sockaddr_in out{};
+  out.sin_family = AF_INET;
+  out.sin_port = htons(port);
+  ::inet_pton(AF_INET, path.host.c_str(), &out.sin_addr);
+  return out;
 }
 
 inline bool send_all(int socket, const void* data, std::size_t bytes) {
@@ -56,14 +76,14 @@ inline bool receive_all(int socket, void* data, std::size_t bytes) {
 /// Serves every connection with a thread, for ever. `descriptor` is a file with the same bytes as `data`.
 class bare_source {
  public:
-  bare_source(const std::byte* data, int descriptor, bool use_sendfile)
+  bare_source(const std::byte* data, int descriptor, bool use_sendfile, bare_path path = {})
       : data_{data},
         descriptor_{descriptor},
         use_sendfile_{use_sendfile},
+        path_{std::move(path)},
         listener_{::socket(AF_INET, SOCK_STREAM, 0)} {
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    prepare_socket(listener_.get(), path_);
+    sockaddr_in address = address_of(path_, 0);
     socklen_t length = sizeof address;
     if (::bind(listener_.get(), reinterpret_cast<sockaddr*>(&address), length) != 0 ||
         ::listen(listener_.get(), 16) != 0 ||
@@ -79,7 +99,7 @@ class bare_source {
     for (;;) {
       const int socket = ::accept(listener_.get(), nullptr, nullptr);
       if (socket < 0) return;
-      prepare_socket(socket);
+      prepare_socket(socket, path_);
       std::thread{[this, socket] { serve(socket); }}.detach();
     }
   }
@@ -102,6 +122,7 @@ class bare_source {
   const std::byte* data_;
   int descriptor_;
   bool use_sendfile_;
+  bare_path path_;
   tensorhub::detail::unique_fd listener_;
   std::uint16_t port_ = 0;
 };
@@ -109,16 +130,13 @@ class bare_source {
 /// Streams to a bare source, kept open from turn to turn.
 class bare_reader {
  public:
-  bare_reader(std::uint16_t port, std::size_t streams) {
+  bare_reader(std::uint16_t port, std::size_t streams, const bare_path& path = {}) {
+    const sockaddr_in address = address_of(path, port);
     for (std::size_t i = 0; i < streams; ++i) {
       sockets_.emplace_back(::socket(AF_INET, SOCK_STREAM, 0));
-      sockaddr_in address{};
-      address.sin_family = AF_INET;
-      address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-      address.sin_port = htons(port);
-      if (::connect(sockets_.back().get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0)
+      prepare_socket(sockets_.back().get(), path);
+      if (::connect(sockets_.back().get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0)
         throw std::runtime_error("the bare reader cannot connect");
-      prepare_socket(sockets_.back().get());
     }
   }
 
