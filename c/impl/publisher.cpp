@@ -96,7 +96,9 @@ tensorhub_status tensorhub_publisher_release(tensorhub_publisher* publisher, uin
   });
 }
 uint64_t tensorhub_publisher_held_version(tensorhub_publisher* publisher) {
-  return publisher == nullptr ? 0 : publisher->held_version().value;
+  std::uint64_t held = 0;
+  static_cast<void>(guarded(nullptr, [&] { held = required(publisher, "publisher").held_version().value; }));
+  return held;
 }
 tensorhub_status tensorhub_publisher_leave(tensorhub_publisher* publisher, int64_t grace_ms,
                                            tensorhub_publish_report* report, tensorhub_error** error) {

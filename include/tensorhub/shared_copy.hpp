@@ -37,6 +37,7 @@
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/fwd.hpp"
 #include "tensorhub/subscriber.hpp"
+#include "tensorhub/worker/call_turn.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE {
 
@@ -77,10 +78,10 @@ class any_shared_copy : private any_subscriber {
   /// Throws `invalid_argument` if the name is taken, no tensor has bytes, or the memory lies in no file.
   TENSORHUB_DECL void join();
 
-  /// Receives a version, and makes it live. A copy of one shard keeps what is live, and reads nothing,
-  /// where that is what the server would give it; several shards always receive, because they could not
-  /// agree on it. Throws `timed_out`, with the processes in the sentence, if some still hold the memory
-  /// that it needs; on failure what is live stays as it is.
+  /// Receives a version, and makes it live. One at a time: a second call fails with `busy` at once. A copy
+  /// of one shard keeps what is live, and reads nothing, where that is what the server would give it; several
+  /// shards always receive, because they could not agree on it. Throws `timed_out`, with the processes in the
+  /// sentence, if some still hold the memory that it needs; on failure what is live stays as it is.
   TENSORHUB_DECL update_report update(version_selector selector = latest,
                                       std::chrono::milliseconds timeout = defaults::update_timeout,
                                       update_reach reach = update_reach::anywhere);
@@ -101,6 +102,7 @@ class any_shared_copy : private any_subscriber {
   [[nodiscard]] TENSORHUB_DECL std::string holders_of(std::size_t side) const;
 
   std::string name_;
+  call_turn updating_;
   mutable std::mutex mutex_;
   std::shared_ptr<shared_copy_detail::copy_desk> desk_;  ///< set once, by `join`, under mutex_
 };

@@ -10,9 +10,11 @@
 #include <atomic>
 #include <cerrno>
 #include <chrono>
+#include <csignal>
 #include <cstdio>
 #include <stdexcept>
 #include <string>
+#include <tensorhub/leave_on_signal.hpp>
 #include <thread>
 
 #include "hub.hpp"
@@ -90,6 +92,8 @@ TEST_CASE("logs that throw end no thread: server, worker, seeder") {
 
 namespace {
 
+using staged = member<staged_of<hub::subscriber>>;
+
 struct without_threads {
   without_threads() { threads_fail = true; }
   ~without_threads() { threads_fail = false; }
@@ -112,6 +116,22 @@ TEST_CASE("threads that cannot be started: an update fails with an error, and th
   }
   CHECK(reader.worker.update(latest, 20s).version == 1);
   CHECK(reader.memory.holds(1));
+}
+
+TEST_CASE("threads that cannot be started: a stage and leave_on_signal fail with an error, and then work") {
+  hub::reference_server server;
+  trainer source{who(server.address(), "trainer-0")};
+  source.worker.publish(1);
+  staged holder{who(server.address(), "rollout-0")};
+  holder.worker.join();
+  const auto take_signal = [] { const tensorhub::leave_on_signal on_notice{1s, {SIGUSR1}}; };
+  {
+    const without_threads limit;
+    CHECK(code_of([&] { holder.worker.stage(latest, 5s); }) == errc::system_failed);
+    CHECK(code_of(take_signal) == errc::system_failed);
+  }
+  CHECK(code_of(take_signal) == errc::ok);
+  CHECK(holder.worker.stage(latest, 20s).version == 1);
 }
 
 TEST_CASE("threads that cannot be started: the last copy of a retained version is said to be lost") {

@@ -139,6 +139,7 @@ TEST_CASE("shared copy: other processes read what one has received, and hold bac
   SUBCASE("until it lets go") {
     auto update = std::async(std::launch::async, [&] { return world.copy->update(3, 120s).version; });
     CHECK(update.wait_for(100ms) == std::future_status::timeout);
+    CHECK(code_of([&] { world.copy->update(3, 300ms); }) == errc::busy);
     CHECK(ask("let go") == "done");
     CHECK(update.wait_for(60s) == std::future_status::ready);
     CHECK(update.get() == 3);

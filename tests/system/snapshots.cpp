@@ -2,6 +2,10 @@
 
 #include <doctest/doctest.h>
 
+#include <atomic>
+#include <stop_token>
+#include <thread>
+
 #include "hub.hpp"
 
 using namespace system_tests;
@@ -36,6 +40,20 @@ TEST_CASE(
   CHECK(source.worker.held_version() == 0);
   reader.worker.unpublish();
   CHECK(code_of([&] { reader.worker.update(exactly(5), 2s); }) == errc::unavailable);
+}
+
+TEST_CASE("held_version() of a publisher may be asked beside its snapshots") {
+  hub::reference_server server;
+  trainer source{who(server.address(), "trainer-0"), large_words};
+  std::atomic<int> refused = 0;
+  std::jthread looks{[&](const std::stop_token& stop) {
+    while (!stop.stop_requested())
+      if (code_of([&] { static_cast<void>(source.worker.held_version()); }) != errc::ok) ++refused;
+  }};
+  for (std::uint64_t version = 1; version <= 20; ++version)
+    CHECK(code_of([&] { source.worker.publish(version, snapshot); }) == errc::ok);
+  looks = {};
+  CHECK(refused == 0);
 }
 
 TEST_CASE("a second snapshot disturbs no reader of the first, a third one waits for them") {

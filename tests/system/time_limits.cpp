@@ -477,6 +477,16 @@ TEST_CASE("leave_on_signal: a program that this process executes ends at a SIGTE
 #else
   const int forked = status_of([] { ::sleep(3); });  // as if the signal were not taken
   CHECK((WIFSIGNALED(forked) && WTERMSIG(forked) == SIGTERM));
+  const int with_its_own = status_of([] {
+    try {
+      const tensorhub::leave_on_signal own{2s};
+      while (!own.requested()) ::usleep(10'000);
+      ::_exit(9);
+    } catch (const tensorhub::error&) {
+      ::_exit(8);
+    }
+  });
+  CHECK((WIFEXITED(with_its_own) && WEXITSTATUS(with_its_own) == 9));
 #endif
   CHECK_FALSE(on_notice.requested());
 }
@@ -500,6 +510,56 @@ TEST_CASE("newer() asks in the background before the worker has joined, and neve
     auto running = asking.worker.update_async(latest, 2s);
     CHECK(code_of([&] { CHECK(!asking.worker.newer()); }) == errc::ok);
   }
+}
+
+TEST_CASE("calls that only join say busy for no other call, and no other call says busy for them") {
+  rollout asking{patient(nobody, "rollout-0"), 1000};
+  SUBCASE("beside an update") {
+    auto running = asking.worker.update_async(latest, 2s);
+    CHECK(code_of([&] { asking.worker.wait(at_least(1), given); }) == errc::disconnected);
+    CHECK(code_of([&] { asking.worker.pin(3, given); }) == errc::disconnected);
+    running.cancel();  // ends its own call alone
+    CHECK(code_of([&] { asking.worker.wait(at_least(1), given); }) == errc::disconnected);
+  }
+  SUBCASE("before an update, and beside each other") {
+    const auto waits = [&] { CHECK(code_of([&] { asking.worker.wait(latest, 1s); }) == errc::disconnected); };
+    const std::jthread first{waits}, second{waits};
+    std::this_thread::sleep_for(100ms);
+    CHECK(code_of([&] { asking.worker.update(latest, given); }) == errc::disconnected);
+  }
+}
+
+TEST_CASE("a double-buffered subscriber joins beside a stage, and unpublishes nothing beside one") {
+  hub::reference_server server;
+  trainer source{patient(server.address(), "trainer-0"), 1000};
+  source.worker.publish(1);
+  flipping rollout{patient(server.address(), "rollout-0")};
+  CHECK(rollout.worker.stage(latest, 20s).version == 1);
+  rollout.worker.install();
+  auto running = rollout.worker.stage_async(at_least(2), 60s);
+  CHECK(code_of([&] { rollout.worker.join(); }) == errc::ok);
+  CHECK(code_of([&] { rollout.worker.retain(0, 20s); }) == errc::ok);
+  CHECK(code_of([&] { rollout.worker.unpublish(); }) == errc::busy);
+  CHECK(source.worker.list("policy").front().replicas.size() == 3);
+  source.worker.unpublish();
+  CHECK(code_of([&] { rollout.worker.wait(exactly(1), 1s); }) == errc::ok);  // the live side shows it
+  running.cancel();
+}
+
+TEST_CASE("the end of a process does not wait for a copy of its own that a silent server has ordered") {
+  std::atomic<bool> is_deaf = false;
+  hub::reference_server server{{.log =
+                                    [&](const tensorhub::log_line& line) {
+                                      if (contains(line.text, "takes it into host memory")) is_deaf = true;
+                                    },
+                                .may_serve = [&] { return !is_deaf.load(); }}};
+  std::optional<trainer> source;
+  source.emplace(patient(server.address(), "trainer-0"), 1000);
+  source->worker.publish(1);
+  source->worker.retain(1);
+  CHECK(source->worker.unpublish(1s).forced);
+  REQUIRE(is_deaf);
+  CHECK(time_of([&] { source.reset(); }) <= 3 * generous);
 }
 
 TEST_CASE("update(latest) takes what is there now, or keeps what is held: it waits for nothing that is not") {

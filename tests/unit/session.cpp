@@ -78,6 +78,30 @@ TEST_CASE("session: a server that does not answer is named at the deadline of th
   CHECK(result->outcome.sentence.find("no answer from the reference server at tcp://server:5570") == 0);
 }
 
+TEST_CASE("session: joins at the same time are one request, and each ends by its own deadline") {
+  driver worker;
+  const auto short_one = worker.core.join(worker.now, worker.in(1s));
+  const auto cancelled = worker.core.join(worker.now, worker.in(20s));
+  const auto long_one = worker.core.join(worker.now, worker.in(30s));
+  static_cast<void>(worker.sent_body<messages::join_request>());
+  CHECK(worker.silent());
+  worker.core.cancel_join(cancelled, {errc::cancelled, "not wanted"});
+  CHECK(worker.result(cancelled).value().outcome.code == errc::cancelled);
+  worker.pass(1000ms);
+  CHECK(worker.result(short_one).value().outcome.code == errc::disconnected);
+  CHECK(worker.core.next_deadline() <= worker.in(30s));
+  CHECK_FALSE(worker.result(long_one).has_value());
+  SUBCASE("answered") {
+    worker.answer(driver::joined_reply());
+    CHECK(worker.result(long_one).value().outcome.ok());
+    CHECK(worker.core.joined());
+  }
+  SUBCASE("interrupted") {
+    worker.core.interrupt(worker.now);
+    CHECK(worker.result(long_one).value().outcome.code == errc::cancelled);
+  }
+}
+
 TEST_CASE("session: hearts beat at the server's interval, with what has been acknowledged") {
   driver worker;
   worker.join();

@@ -39,6 +39,17 @@ struct taken_signals {
   return all;
 }
 
+/// Makes them this process's. What a child has inherited by a fork is handled as before it was taken.
+TENSORHUB_DECL void adopt(taken_signals& all) noexcept {
+  if (all.process.exchange(getpid()) == getpid()) return;
+  for (std::size_t number = 0; number < all.of.size(); ++number) {
+    taken_signal& one = all.of[number];
+    if (!one.taken) continue;
+    sigaction(static_cast<int>(number), &one.before, nullptr);
+    one.taken = false;
+  }
+}
+
 /// In a child that was forked the signal is handled as before it was taken.
 TENSORHUB_DECL void note_signal_for_leaving(int number) {
   const int error_before = errno;
@@ -60,7 +71,7 @@ TENSORHUB_DECL leave_on_signal::leave_on_signal(std::chrono::milliseconds grace,
                                                 std::function<void(const log_line&)> log)
     : grace_{grace}, log_{never_throwing(std::move(log))} {
   auto& all = leave_on_signal_detail::taken();
-  all.process = getpid();
+  leave_on_signal_detail::adopt(all);
   struct sigaction noted {};
   noted.sa_handler = leave_on_signal_detail::note_signal_for_leaving;
   noted.sa_flags = SA_RESTART;
@@ -83,7 +94,13 @@ TENSORHUB_DECL leave_on_signal::leave_on_signal(std::chrono::milliseconds grace,
     throw error(errc::system_failed,
                 "signal " + std::to_string(each) + " cannot be taken by sigaction: check the number");
   }
-  thread_ = std::jthread{[this](const std::stop_token& stop) { run(stop); }};
+  try {
+    thread_ = std::jthread{[this](const std::stop_token& stop) { run(stop); }};
+  } catch (const std::system_error& e) {
+    give_back();
+    throw error(errc::system_failed,
+                std::string{"no thread can be started that waits for the signals: "} + e.what());
+  }
 }
 
 TENSORHUB_DECL leave_on_signal::~leave_on_signal() {

@@ -104,6 +104,8 @@ TENSORHUB_DECL update_report any_shared_copy::update(version_selector selector,
                                                      std::chrono::milliseconds timeout, update_reach reach) {
   using shared_copy_detail::side_wait;
   const auto until = std::chrono::steady_clock::now() + timeout;
+  const held_turn turn{updating_};  // nobody else flips between the choice of a side and `show`
+  if (!turn) throw failure(errc::busy, "another update of this shared copy is running");
   join();
   const version_number live = held_version();
   if (options().shard.count == 1 && live && accepts(selector, live)) {

@@ -198,7 +198,10 @@ TENSORHUB_DECL unpublish_report any_subscriber::unpublish(std::chrono::milliseco
   if (!flips()) return workers_[0]->unpublish(timeout);
   const auto started = std::chrono::steady_clock::now();
   unpublish_report report;
-  for (const auto& side : workers_) report.add(side->unpublish(detail::time_left(started + timeout)));
+  // The idle side first: if a stage runs there, this fails with `busy` before the live version is hidden.
+  const std::size_t idle = side_to_stage();
+  for (const std::size_t side : {idle, 1 - idle})
+    report.add(workers_[side]->unpublish(detail::time_left(started + timeout)));
   report.seconds = to_seconds(std::chrono::steady_clock::now() - started);
   return report;
 }

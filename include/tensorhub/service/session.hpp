@@ -37,13 +37,14 @@ class session : public session_detail::operations {
   session(session_options options, incarnation self, const layout& shape)
       : operations{std::move(options), self, shape} {}
 
+  /// Several may run at once; each ends by its own deadline.
   session_ticket join(time_point now, time_point deadline);
 
   /// Pre-condition: no version is published; call `unpublish` first. Otherwise the call ends with `busy`.
   session_ticket leave(time_point now, time_point deadline);
 
-  /// Ends a call of `join` with this reason. The worker may join all the same.
-  void cancel_join(const messages::status& reason);
+  /// Ends a call of `join` with this reason, if it still runs. The worker may join all the same.
+  void cancel_join(session_ticket ticket, const messages::status& reason);
 
   /// The worker is about to leave: a join or an update that runs ends with `cancelled`, and every running
   /// call by `until`.
@@ -92,6 +93,8 @@ class session : public session_detail::operations {
   using operations::on_push;
 
   /// `with_layout`: the server has asked for the tensors.
+  void finish_joins(const messages::status& outcome);
+  void end_late_joins(time_point now);
   void send_join(time_point now, bool with_layout = false);
   /// Workers of the model, as the server counts them; zero: the count cannot be trusted. The count is trusted
   /// only after two consecutive heartbeats were answered: a single answer may predate a pause of this
@@ -174,8 +177,11 @@ class session : public session_detail::operations {
   std::vector<incarnation> barred_;  ///< the last few readers that it has cut off
   time_point next_heartbeat_{};
   duration heartbeat_interval_ = defaults::heartbeat_interval;
-  session_ticket join_ticket_ = 0;
-  time_point join_deadline_ = time_point::never();
+  struct waiting_join {
+    session_ticket ticket = 0;
+    time_point deadline{};
+  };
+  std::vector<waiting_join> joins_{};  ///< calls of `join` that run
 };
 
 }  // namespace tensorhub::inline TENSORHUB_MODE

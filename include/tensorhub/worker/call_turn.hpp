@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <condition_variable>
+#include <memory>
 #include <mutex>
 #include <utility>
 
@@ -36,6 +37,19 @@ class call_turn {
   std::mutex mutex_;
   std::condition_variable ended_;
   bool taken_ = false;
+};
+
+/// The turn of one call, until this object ends. Not there: another call has it.
+class held_turn {
+ public:
+  explicit held_turn(call_turn& turn) : turn_{turn.try_begin() ? &turn : nullptr} {}
+  [[nodiscard]] explicit operator bool() const noexcept { return turn_ != nullptr; }
+
+ private:
+  struct end_turn {
+    void operator()(call_turn* turn) const noexcept { turn->end(); }
+  };
+  std::unique_ptr<call_turn, end_turn> turn_;
 };
 
 }  // namespace tensorhub::inline TENSORHUB_MODE

@@ -86,6 +86,8 @@ class offloads {
   TENSORHUB_DECL void keep(kept& self, const std::string& replica, const std::vector<tensor_spec>& tensors);
   /// For a while after the version is gone: lets another have the memory.
   TENSORHUB_DECL void offer_memory(kept& self);
+  /// Ends early, with `disconnected`, if the version is to go before the server has answered.
+  TENSORHUB_DECL void join(const kept& self, worker& holder);
   /// False: the process's own tensors do not hold the version, or not for long enough.
   [[nodiscard]] TENSORHUB_DECL bool copy_from_owner(const kept& self, worker& holder);
   /// As long as something new arrives within each `drain_timeout`: a shard may have any size.
@@ -95,6 +97,7 @@ class offloads {
   TENSORHUB_DECL void end(kept& self);
   /// Until the version is to go; throws `unavailable` when the server has given the holder up.
   TENSORHUB_DECL void serve(kept& self, worker& holder, const std::string& replica);
+  [[nodiscard]] TENSORHUB_DECL bool is_over(const kept& self) const;
   [[nodiscard]] TENSORHUB_DECL std::chrono::milliseconds time_left(const kept& self) const;
   [[nodiscard]] TENSORHUB_DECL bool reserve(std::uint64_t needed);
   /// Joins the threads that are done. Pre-condition: mutex_ is held.

@@ -75,8 +75,9 @@ class snapshots {
 
  private:
   struct slot;
-  class one_call;
 
+  /// One call at a time, as at `worker`: throws `busy` if another one runs.
+  [[nodiscard]] TENSORHUB_DECL held_turn take_turn();
   [[nodiscard]] TENSORHUB_DECL slot& open(std::size_t index, const data_plane& from);
 
   worker_options options_;

@@ -50,6 +50,12 @@ struct key_revocation {
   }
 };
 
+/// The layout is fixed and everything is registered: once, by the first call that needs it.
+struct preparation {
+  std::mutex mutex;
+  std::atomic<bool> done = false;
+};
+
 struct worker_state {
   using client_type = client_shell<session>;
 
@@ -69,13 +75,14 @@ struct worker_state {
     return std::min(std::max(timeout, std::chrono::milliseconds{0}) / 10, std::chrono::milliseconds{250});
   }
 
-  /// For calls that need no idle worker.
-  TENSORHUB_DECL void ensure_joined_idle(steady_time until);
-  /// Pre-condition: an operation of this worker is the caller's (as of `prepare`). Waits until then, and at
-  /// most for the join time-out. `asking`: whose cancellation ends it, if it has a handle.
-  TENSORHUB_DECL void ensure_joined(steady_time until = steady_time::max(), update_state* asking = nullptr);
-  /// Once: fixes the layout and registers everything.
+  /// For calls that need not be one at a time. Throws `invalid_argument` if the worker has left its model.
+  TENSORHUB_DECL void ensure_joined_beside(steady_time until = steady_time::max());
+  /// Waits until then, and at most for the join time-out; several may do so at once. `asking`: whose
+  /// cancellation ends it, if it has a handle.
+  TENSORHUB_DECL void ensure_joined(steady_time until, update_state* asking = nullptr);
   TENSORHUB_DECL void prepare();
+  /// Throws if this worker has left its model, or does so now.
+  TENSORHUB_DECL void refuse_if_left() const;
   [[nodiscard]] TENSORHUB_DECL version_number held_version();
   /// What the server's list says of a worker that has not joined: asked in the background, and never waited
   /// for. Zero: nothing is known.
@@ -118,7 +125,7 @@ struct worker_state {
   layout shape{};
 
   call_turn operating;
-  std::atomic<bool> prepared = false;  ///< `shape` does not change any more
+  preparation prepared;  ///< `shape` does not change any more
   std::atomic<bool> joined = false;
   std::atomic<bool> leaving = false;
   std::atomic<bool> has_left = false;

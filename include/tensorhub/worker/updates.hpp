@@ -50,6 +50,7 @@ struct update_state {
   bool ended = false;
   std::exception_ptr failure;
   update_report report;
+  session_ticket join_ticket = 0;  ///< of the join before it; guarded by the client's mutex
   session_ticket ticket = 0;
   bool cancelled = false;
   std::optional<tensor_arrivals> arrivals{};       ///< once a transfer has begun

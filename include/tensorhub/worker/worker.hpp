@@ -13,7 +13,8 @@
 /// and in `lanes - 1` more while it runs.
 ///
 /// Thread safety: every member may be called from any thread. `publish`, `unpublish`, `update` and `leave`
-/// are one at a time: a second call fails with `errc::busy` at once. `add` must not run beside them.
+/// are one at a time: a second call fails with `errc::busy` at once. All others may run beside them, and
+/// wait for a join that runs. `add` must not run beside any.
 ///
 /// All time-outs are of the whole call; a call ends by then, with a result or an `error` that names what it
 /// waited for. Nothing interrupts work on the user's bytes that has begun (digests, packing, registration, a

@@ -19,12 +19,8 @@ TENSORHUB_DECL session_ticket session::join(time_point now, time_point deadline)
     finish(ticket, fatal_.value_or(messages::status{}));
     return ticket;
   }
-  if (join_ticket_ != 0) {
-    finish(ticket, {errc::busy, "another join of this worker is running"});
-    return ticket;
-  }
-  join_ticket_ = ticket;
-  join_deadline_ = deadline;
+  joins_.push_back({ticket, deadline});
+  if (joins_.size() > 1) return ticket;
   contact_.asked_since = now;
   send_join(now);
   return ticket;
@@ -54,19 +50,34 @@ TENSORHUB_DECL session_ticket session::leave(time_point now, time_point deadline
 
 TENSORHUB_DECL void session::make_way(time_point now, time_point until) {
   const messages::status reason{errc::cancelled, "this worker leaves its model"};
-  cancel_join(reason);
+  finish_joins(reason);
   end_running(now, until, reason);
 }
 
 TENSORHUB_DECL void session::interrupt(time_point now) {
   const messages::status reason{errc::cancelled, "the call was interrupted"};
-  cancel_join(reason);
+  finish_joins(reason);
   end_running(now, now, reason);
   for (const session_ticket ticket : outbox_.take_calls()) finish(ticket, reason);
 }
 
-TENSORHUB_DECL void session::cancel_join(const messages::status& reason) {
-  if (join_ticket_ != 0) finish(std::exchange(join_ticket_, 0), reason);
+TENSORHUB_DECL void session::cancel_join(session_ticket ticket, const messages::status& reason) {
+  const auto same = [ticket](const waiting_join& each) { return each.ticket == ticket; };
+  if (std::erase_if(joins_, same) > 0) finish(ticket, reason);
+}
+
+TENSORHUB_DECL void session::finish_joins(const messages::status& outcome) {
+  for (const waiting_join& each : std::exchange(joins_, {})) finish(each.ticket, outcome);
+}
+
+TENSORHUB_DECL void session::end_late_joins(time_point now) {
+  const std::vector<waiting_join> all = joins_;
+  for (const waiting_join& each : all) {
+    if (now < each.deadline) continue;
+    cancel_join(each.ticket, {errc::disconnected,
+                              "no answer from the reference server at " + options_.server +
+                                  ": is it running there, and is it a TensorHub server?" + contact_.refusal});
+  }
 }
 
 TENSORHUB_DECL session_ticket session::install(time_point now, version_number version, digest128 root,
@@ -92,12 +103,7 @@ TENSORHUB_DECL void session::receive(time_point now, const messages::envelope& e
 }
 
 TENSORHUB_DECL void session::advance(time_point now) {
-  if (join_ticket_ != 0 && now >= join_deadline_) {
-    const session_ticket ticket = std::exchange(join_ticket_, 0);
-    finish(ticket, {errc::disconnected, "no answer from the reference server at " + options_.server +
-                                            ": is it running there, and is it a TensorHub server?" +
-                                            contact_.refusal});
-  }
+  end_late_joins(now);
   if (now >= patience()) try_next_server(now);
   outbox_.repeat(now, joined_);
   for (const session_ticket ticket : outbox_.take_expired(now)) {
@@ -114,7 +120,7 @@ TENSORHUB_DECL void session::advance(time_point now) {
 TENSORHUB_DECL time_point session::next_deadline() const noexcept {
   time_point next = outbox_.next_deadline(joined_);
   if (joined_) next = std::min(next, next_heartbeat_);
-  if (join_ticket_ != 0) next = std::min(next, join_deadline_);
+  for (const waiting_join& each : joins_) next = std::min(next, each.deadline);
   next = std::min(next, patience());
   return std::min(next, operation_deadline());
 }
@@ -191,7 +197,7 @@ TENSORHUB_DECL void session::handle(time_point now, const pending_request& pendi
   heartbeat_interval_ =
       std::chrono::milliseconds{std::clamp<std::uint32_t>(reply.heartbeat_interval_ms, 1, 60'000)};
   next_heartbeat_ = now + heartbeat_interval_;
-  if (join_ticket_ != 0) finish(std::exchange(join_ticket_, 0), {});
+  finish_joins({});
   outbox_.repeat_all(now, true);
 }
 
@@ -272,7 +278,7 @@ TENSORHUB_DECL void session::end(const messages::status& reason) {
   returns_ = false;
   joined_ = false;
   end_operation(reason);
-  if (join_ticket_ != 0) finish(std::exchange(join_ticket_, 0), reason);
+  finish_joins(reason);
   for (const auto& [sequence, request] : outbox_.take_all()) {
     if (request.ticket != 0) finish(request.ticket, reason);
   }

@@ -117,9 +117,11 @@ TENSORHUB_DECL void offloads::offer_memory(kept& self) {
   std::unique_ptr<owned_tensors> unused;  // is given back without the lock
   std::unique_lock lock{mutex_};
   changed_.wait_for(lock, spare_time, [&] { return closed_ || !self.memory; });
-  self.at = kept::phase::done;
   unused.swap(self.memory);
   lock.unlock();
+  unused.reset();
+  lock.lock();
+  self.at = kept::phase::done;  // last: `take` joins this thread from now on, and must not wait
 }
 
 TENSORHUB_DECL std::unique_ptr<owned_tensors> offloads::take_spare() {
@@ -155,9 +157,23 @@ TENSORHUB_DECL void offloads::keep(kept& self, const std::string& replica,
   serve(self, holder, replica);
 }
 
+TENSORHUB_DECL void offloads::join(const kept& self, worker& holder) {
+  static constexpr std::chrono::milliseconds look_interval{200};
+  const auto until = std::chrono::steady_clock::now() + options_.drain_timeout;
+  for (;;) {
+    const auto now = std::chrono::steady_clock::now();
+    try {
+      return holder.state_->ensure_joined_beside(std::min(until, now + look_interval));
+    } catch (const error& e) {
+      if (e.code() != errc::disconnected || now >= until || is_over(self)) throw;
+    }
+  }
+}
+
 TENSORHUB_DECL bool offloads::copy_from_owner(const kept& self, worker& holder) {
   if (owner_->held_version() != self.version.number()) return false;
   try {
+    join(self, holder);
     static_cast<void>(holder.state_->updates.update_from(*owner_, options_.drain_timeout));
     return holder.held_version() == self.version.number();
   } catch (const error&) {  // it was taken back meanwhile: others may hold it
@@ -206,6 +222,11 @@ TENSORHUB_DECL void offloads::serve(kept& self, worker& holder, const std::strin
   }
   throw error(errc::unavailable, "the temporary replica '" + replica + "' does not hold version " +
                                      to_string(self.version) + " any more: the server has given it up");
+}
+
+TENSORHUB_DECL bool offloads::is_over(const kept& self) const {
+  const std::lock_guard lock{mutex_};
+  return self.over;
 }
 
 TENSORHUB_DECL std::chrono::milliseconds offloads::time_left(const kept& self) const {

@@ -28,31 +28,22 @@ struct snapshots::slot {
   }
 };
 
-/// One at a time, as at `worker`.
-class snapshots::one_call {
- public:
-  explicit one_call(snapshots& owner) : owner_{&owner} {
-    if (!owner.operating_.try_begin())
-      throw owner.failure(errc::busy, "another call about the snapshots of this publisher is running");
-  }
-  ~one_call() { owner_->operating_.end(); }
-  one_call(const one_call&) = delete;
-  one_call& operator=(const one_call&) = delete;
-
- private:
-  snapshots* owner_;
-};
-
 TENSORHUB_DECL snapshots::snapshots(worker_options options, worker_policies policies)
     : options_{std::move(options)}, policies_{std::move(policies)} {}
 TENSORHUB_DECL snapshots::~snapshots() = default;
+
+TENSORHUB_DECL held_turn snapshots::take_turn() {
+  held_turn turn{operating_};
+  if (!turn) throw failure(errc::busy, "another call about the snapshots of this publisher is running");
+  return turn;
+}
 
 TENSORHUB_DECL snapshot_report snapshots::publish(version_number version, snapshot_mode how,
                                                   const data_plane& from, std::chrono::milliseconds timeout) {
   using clock_type = std::chrono::steady_clock;
   const auto seconds = [](clock_type::duration time) { return std::chrono::duration<double>(time).count(); };
   const auto started = clock_type::now();
-  const one_call busy{*this};
+  const held_turn busy = take_turn();
   if (from.tensors().empty())
     throw failure(errc::invalid_argument, "no tensor was added: call add() first", version);
   slot& into = open(how.slot_of(version), from);
@@ -84,7 +75,7 @@ TENSORHUB_DECL void snapshots::unpublish(std::chrono::milliseconds timeout, unpu
   using clock_type = std::chrono::steady_clock;
   const auto started = clock_type::now();
   const double seconds_before = done.seconds;
-  const one_call busy{*this};
+  const held_turn busy = take_turn();
   for (const auto& each : slots_) {
     if (each) done.add(each->shown.unpublish(detail::time_left(started + timeout)));
   }
@@ -109,11 +100,8 @@ TENSORHUB_DECL std::vector<worker*> snapshots::workers() {
 }
 
 TENSORHUB_DECL version_number snapshots::held_version() {
-  const one_call busy{*this};
   version_number newest{};
-  for (const auto& each : slots_) {
-    if (each) newest = std::max(newest, each->shown.held_version());
-  }
+  for (worker* const each : workers()) newest = std::max(newest, each->held_version());
   return newest;
 }
 

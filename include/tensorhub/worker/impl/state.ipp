@@ -28,9 +28,7 @@ TENSORHUB_DECL operation_guard::operation_guard(worker_state& owner) : owner_{&o
     static_cast<void>(owner_.release());
     throw owner.failure(errc::busy, "another publish, unpublish, update or leave of this worker is running");
   }
-  if (owner.has_left)
-    throw owner.failure(errc::invalid_argument, "this worker has left its model: construct a new one");
-  if (owner.leaving) throw owner.failure(errc::busy, "this worker is leaving its model");
+  owner.refuse_if_left();
 }
 
 TENSORHUB_DECL operation_guard::operation_guard(worker_state& owner, worker_state::steady_time until) {
@@ -111,9 +109,14 @@ TENSORHUB_DECL session_options worker_state::told_to_session(const worker_polici
   return out;
 }
 
-TENSORHUB_DECL void worker_state::ensure_joined_idle(steady_time until) {
+TENSORHUB_DECL void worker_state::refuse_if_left() const {
+  if (has_left) throw failure(errc::invalid_argument, "this worker has left its model: construct a new one");
+  if (leaving) throw failure(errc::busy, "this worker is leaving its model");
+}
+
+TENSORHUB_DECL void worker_state::ensure_joined_beside(steady_time until) {
   if (joined) return;
-  const operation_guard busy{*this};
+  refuse_if_left();
   ensure_joined(until);
 }
 
@@ -121,24 +124,34 @@ TENSORHUB_DECL void worker_state::ensure_joined(steady_time until, update_state*
   prepare();
   if (joined) return;
   const std::chrono::milliseconds patience = std::min(options.join_timeout, detail::time_left(until));
+  const auto go_on = [this] {  // under the client's mutex: a leave begins before or after this
+    if (leaving || has_left) throw failure(errc::cancelled, "this worker leaves its model");
+  };
   const session_ticket ticket = client.with([&](session& core, time_point now) {
-    if (leaving) throw failure(errc::cancelled, "this worker leaves its model");
+    go_on();
     if (asking != nullptr && asking->is_cancelled())
       throw failure(errc::cancelled, "the caller cancelled the update");
-    return core.join(now, now + patience);
+    const session_ticket begun = core.join(now, now + patience);
+    if (asking != nullptr) asking->join_ticket = begun;
+    return begun;
   });
   static_cast<void>(checked(wait_for(ticket, patience)));
-  joined = true;
+  client.with([&](session&, time_point) {
+    go_on();
+    joined = true;
+  });
 }
 
 TENSORHUB_DECL void worker_state::prepare() {
-  if (prepared) return;
+  if (prepared.done) return;
+  const std::lock_guard lock{prepared.mutex};
+  if (prepared.done) return;
   layout built = data->build_layout(options.chunk_bytes, context_of(options));
   // Under the lock: a handle of update_async may be asked for its progress already.
   client.with([&](session&, time_point) { shape = std::move(built); });
   named({}, [&] { data->register_all(shape, self); });
   client.with([&](session& core, time_point) { core.reachable_at(data->address()); });
-  prepared = true;
+  prepared.done = true;
 }
 
 TENSORHUB_DECL version_number worker_state::held_version() {
@@ -256,7 +269,6 @@ TENSORHUB_DECL void worker_state::perform(session& core, const session_actions::
         detail::name_thread("tensorhub-keys");
         data->revoke_all();
         while (!report_revoked()) std::this_thread::sleep_for(std::chrono::milliseconds{10});
-        revocation.end();
       }};
       return;
     } catch (const std::system_error&) {  // no thread can be started: heartbeats wait
@@ -267,7 +279,10 @@ TENSORHUB_DECL void worker_state::perform(session& core, const session_actions::
 }
 TENSORHUB_DECL bool worker_state::report_revoked() noexcept {
   try {
-    client.with([](session& revoked, time_point now) { revoked.all_cut_off(now); });
+    client.with([this](session& revoked, time_point now) {
+      revoked.all_cut_off(now);
+      revocation.end();  // before the next order can come
+    });
     return true;
   } catch (...) {
     return false;

@@ -12,6 +12,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <thread>
 #include <unordered_map>
 #include <utility>
@@ -71,23 +72,28 @@ TENSORHUB_DECL update_handle worker_updates::update_async(version_selector selec
   auto state = std::make_shared<update_state>();
   state->owner = whole_;
   update_handle handle{state};
-  handle.thread_ =
-      std::jthread{[this, state, selector, timeout, reach, ahead, busy = operation_guard{*whole_}]() mutable {
-        update_report report;
-        std::exception_ptr failed;
-        try {
-          report = whole_->counted.update(
-              [&] { return run(std::move(busy), selector, timeout, reach, ahead, state.get()); });
-        } catch (...) {
-          failed = std::current_exception();
-        }
-        const std::lock_guard lock{state->mutex};
-        state->report = std::move(report);
-        state->failure = failed;
-        state->ended = true;
-        state->changed.notify_all();
-        if (state->completion) state->completion->raise();
-      }};
+  auto work = [this, state, selector, timeout, reach, ahead, busy = operation_guard{*whole_}]() mutable {
+    update_report report;
+    std::exception_ptr failed;
+    try {
+      report = whole_->counted.update(
+          [&] { return run(std::move(busy), selector, timeout, reach, ahead, state.get()); });
+    } catch (...) {
+      failed = std::current_exception();
+    }
+    const std::lock_guard lock{state->mutex};
+    state->report = std::move(report);
+    state->failure = failed;
+    state->ended = true;
+    state->changed.notify_all();
+    if (state->completion) state->completion->raise();
+  };
+  try {
+    handle.thread_ = std::jthread{std::move(work)};
+  } catch (const std::system_error& e) {
+    throw whole_->failure(errc::system_failed,
+                          std::string{"no thread can be started for the update: "} + e.what());
+  }
   return handle;
 }
 
@@ -161,13 +167,14 @@ TENSORHUB_DECL session_result worker_updates::carry_out(session_ticket ticket,
                                                         std::chrono::steady_clock::time_point until,
                                                         time_point started, update_report& report,
                                                         update_state* handle) {
-  for (;;) {
+  for (bool is_last = false;;) {
     const auto last_look = std::chrono::steady_clock::now() + worker_state::answer_margin;
     const auto give_up = std::max(until + 2 * worker_state::answer_margin, last_look);
     worker_results::step next = whole_->results.next(ticket, give_up);
-    if (!next.order && !next.result && whole_->revocation.runs) continue;
-    if (!next.order && !next.result)
-      throw whole_->failure(errc::timed_out, "the update's own control thread does not answer");
+    const bool is_silent = !next.order && !next.result;
+    // The process may have been stopped until now, the control thread with it: one look more.
+    if (is_silent && (whole_->revocation.runs || !std::exchange(is_last, true))) continue;
+    if (is_silent) throw whole_->failure(errc::timed_out, "the update's own control thread does not answer");
     if (next.result) return *std::move(next.result);
     report.wait_seconds = to_seconds(whole_->clock.now() - started);
     next.order->time_left = detail::time_left(until);
@@ -313,7 +320,7 @@ TENSORHUB_DECL void worker_updates::cancel(update_state& handle) {
     if (ticket != 0)
       core.cancel(now, ticket);
     else if (!handle.has_ended())
-      core.cancel_join({errc::cancelled, "the caller cancelled the update"});
+      core.cancel_join(handle.join_ticket, {errc::cancelled, "the caller cancelled the update"});
   });
 }
 

@@ -169,8 +169,8 @@ inline constexpr std::chrono::milliseconds longest_wait_for_nothing{1000};
   if (!turn) {  // it digests or copies, or tries to connect: nothing can stop it, and nothing of it counts
     self.client.with([](session& core, time_point now) { core.abandon(now); });
     report.forced = true;
-    self.joined = false;
     self.has_left = true;
+    self.joined = false;
     self.kept_for_others->leave(until);
     self.revocation.await_end();
     return report;
@@ -213,7 +213,8 @@ TENSORHUB_DECL worker::~worker() {
 TENSORHUB_DECL void worker::add(std::string name, const void* data, std::span<const std::uint64_t> dimensions,
                                 dtype type) {
   const operation_guard busy{*state_};
-  if (state_->prepared)
+  const std::lock_guard lock{state_->prepared.mutex};
+  if (state_->prepared.done)
     throw state_->failure(errc::invalid_argument,
                           "tensor '" + name + "' was added after the first publish or update");
   state_->named({}, [&] {
@@ -231,8 +232,7 @@ TENSORHUB_DECL void worker::keep_alive(std::shared_ptr<const void> owner) {
 }
 
 TENSORHUB_DECL void worker::join() {
-  const operation_guard busy{*state_};
-  state_->ensure_joined();
+  state_->ensure_joined_beside();
 }
 
 TENSORHUB_DECL void worker::open(version_number version, std::chrono::milliseconds timeout) {
@@ -285,7 +285,7 @@ TENSORHUB_DECL std::optional<version_number> worker::newer() {
 
 TENSORHUB_DECL version_number worker::wait(version_selector selector, std::chrono::milliseconds timeout) {
   const auto until = std::chrono::steady_clock::now() + timeout;
-  state_->ensure_joined_idle(until);
+  state_->ensure_joined_beside(until);
   return state_
       ->ask(detail::time_left(until),
             [&](session& core, time_point now, time_point late) { return core.wait(now, selector, late); })
@@ -337,7 +337,7 @@ TENSORHUB_DECL incarnation worker::self() const noexcept {
 }
 TENSORHUB_DECL const layout& worker::shape() const noexcept {
   static const layout none;
-  return state_->prepared ? state_->shape : none;
+  return state_->prepared.done ? state_->shape : none;
 }
 TENSORHUB_DECL registration_cost worker::cost() const noexcept {
   return state_->data->cost();
