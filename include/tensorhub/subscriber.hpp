@@ -176,6 +176,7 @@ class any_subscriber {
   TENSORHUB_DECL unpublish_report release_stage(std::chrono::milliseconds timeout = defaults::drain_timeout);
   TENSORHUB_DECL unpublish_report leave(std::chrono::milliseconds grace = defaults::drain_timeout);
   TENSORHUB_DECL void interrupt();
+  [[nodiscard]] std::uint64_t interrupts() const noexcept { return workers_[0]->interrupts(); }
 
   // ---- questions to the server, and what it is to retain
 
@@ -224,6 +225,8 @@ class any_subscriber {
   /// The worker that `stage` writes: 0 or 1.
   [[nodiscard]] TENSORHUB_DECL std::size_t side_to_stage() const;
   [[nodiscard]] TENSORHUB_DECL worker& live_side() const;
+  /// What is live is still the version of its number: it was not rolled back, nor taken back.
+  [[nodiscard]] TENSORHUB_DECL bool holds_what_is_live() const;
   [[nodiscard]] TENSORHUB_DECL error failure(errc code, const std::string& sentence) const;
 
  private:

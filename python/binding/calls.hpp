@@ -36,15 +36,26 @@ using std::chrono::milliseconds;
 using tensorhub::errc;
 using tensorhub::error;
 
-/// A C++ object that a Python object owns. In a process that was forked since, its threads do not run: every
-/// call is refused, and the object is never destroyed there.
+/// An object that Python uses. Its end may wait, so Python goes on meanwhile. In a process that was forked
+/// since, its threads do not run, and it is never destroyed.
+template <typename Object, typename... Arguments>
+[[nodiscard]] std::shared_ptr<Object> made(Arguments&&... arguments) {
+  return {new Object{std::forward<Arguments>(arguments)...}, [process = ::getpid()](Object* object) {
+            if (::getpid() != process) return;
+            const nb::gil_scoped_acquire held;  // or not yet: both ways lead here
+            const nb::gil_scoped_release python_goes_on;
+            delete object;
+          }};
+}
+
+/// A C++ object, as of `made`, that a Python object owns. In a process that was forked since, every call is
+/// refused.
 template <typename Object>
 class owned {
  public:
   /// `kind`: for errors, such as "Publisher".
   owned(std::string kind, std::shared_ptr<Object> object)
       : kind_{std::move(kind)}, object_{std::move(object)} {}
-  ~owned() { drop(); }
   owned(const owned&) = delete;
   owned& operator=(const owned&) = delete;
 
@@ -58,16 +69,9 @@ class owned {
     return object_;
   }
   [[nodiscard]] bool is_closed() const noexcept { return !object_; }
+  [[nodiscard]] bool is_usable() const noexcept { return object_ && ::getpid() == process_; }
   /// Ends the object, which may take a while: readers that still read are cut off.
-  void drop() {
-    if (!object_) return;
-    if (::getpid() != process_) {
-      static_cast<void>(new std::shared_ptr<Object>{std::move(object_)});
-      return;
-    }
-    const nb::gil_scoped_release python_goes_on;
-    object_.reset();
-  }
+  void drop() { object_.reset(); }
 
  private:
   std::string kind_;

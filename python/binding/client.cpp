@@ -18,7 +18,7 @@ namespace {
 class server_client {
  public:
   explicit server_client(const nb::dict& given)
-      : client_{"ServerClient", std::make_shared<tensorhub::server_client>(client_options_of(given))} {}
+      : client_{"ServerClient", made<tensorhub::server_client>(client_options_of(given))} {}
 
   template <typename Call>
   auto call(Call&& body) {

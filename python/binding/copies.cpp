@@ -30,7 +30,7 @@ struct copy_worker final : tensorhub::any_shared_copy {
 class shared_copy {
  public:
   shared_copy(const nb::dict& given, const std::string& name)
-      : worker_{"SharedCopy", std::make_shared<copy_worker>(options_of(given), policies_of(given), name)} {}
+      : worker_{"SharedCopy", made<copy_worker>(options_of(given), policies_of(given), name)} {}
 
   void declare(const std::string& name, const std::vector<std::uint64_t>& shape, const std::string& type) {
     worker_.use()->add(name, shape, dtype_of(type));
@@ -113,8 +113,7 @@ class attached_copy {
  public:
   attached_copy(const std::string& name, double timeout)
       : copy_{"AttachedCopy",
-              waited([] {},
-                     [&] { return std::make_shared<tensorhub::attached_copy>(name, time_of(timeout)); })} {}
+              waited([] {}, [&] { return made<tensorhub::attached_copy>(name, time_of(timeout)); })} {}
 
   [[nodiscard]] nb::list tensors() const {
     nb::list out;

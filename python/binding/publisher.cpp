@@ -51,7 +51,7 @@ class publishing_door {
 
  protected:
   publishing_door(std::string kind, const nb::dict& given, const tensorhub::worker_policies& policies)
-      : worker_{std::move(kind), std::make_shared<Worker>(options_of(given), policies)} {}
+      : worker_{std::move(kind), made<Worker>(options_of(given), policies)} {}
   ~publishing_door() = default;
   [[nodiscard]] std::shared_ptr<Worker> worker() const { return worker_.use(); }
 

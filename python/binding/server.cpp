@@ -18,8 +18,7 @@ namespace {
 class server {
  public:
   explicit server(const nb::dict& given)
-      : server_{"ReferenceServer",
-                std::make_shared<tensorhub::reference_server<>>(server_options_of(given))} {}
+      : server_{"ReferenceServer", made<tensorhub::reference_server<>>(server_options_of(given))} {}
 
   [[nodiscard]] std::string address() const { return server_.use()->address(); }
   void allow(const std::string& key, const std::string& name) const {

@@ -31,6 +31,7 @@ struct subscriber_worker final : tensorhub::any_subscriber {
   subscriber_worker(tensorhub::worker_options options, subscriber_mode mode,
                     const tensorhub::worker_policies& policies)
       : any_subscriber{std::move(options), mode, policies} {}
+  using any_subscriber::holds_what_is_live;
 };
 
 chosen_policies policies_for(const nb::dict& given, subscriber_mode mode) {
@@ -55,10 +56,7 @@ struct viewed {
 nb::object view_in(viewed where, const void* data, const std::vector<std::uint64_t>& shape,
                    tensorhub::dtype type) {
   auto kept = std::make_unique<viewed>(std::move(where));
-  const nb::capsule owner{kept.get(), [](void* held) noexcept {
-                            const nb::gil_scoped_release python_goes_on;
-                            delete static_cast<viewed*>(held);
-                          }};
+  const nb::capsule owner{kept.get(), [](void* held) noexcept { delete static_cast<viewed*>(held); }};
   static_cast<void>(kept.release());
   return view_of(data, shape, type, owner);
 }
@@ -141,10 +139,22 @@ class update {
   }
   /// Pre-condition: it is done.
   [[nodiscard]] nb::dict result() const { return told(running_.use()->handle.wait(milliseconds{0})); }
-  void close() { running_.drop(); }
+  /// Others may wait for it still, or hold its tensors.
+  void close() {
+    if (running_.is_usable()) end(running_.use()->handle);
+    running_.drop();
+  }
   [[nodiscard]] bool is_closed() const { return running_.is_closed(); }
 
  private:
+  static void end(tensorhub::update_handle& handle) {
+    const nb::gil_scoped_release python_goes_on;
+    try {
+      handle.cancel();
+      static_cast<void>(handle.wait(std::chrono::hours{24 * 365}));
+    } catch (const error&) {  // its end, whatever it is
+    }
+  }
   owned<running_update> running_;
 };
 
@@ -152,6 +162,9 @@ class subscriber {
  public:
   subscriber(const nb::dict& given, const std::string& mode)
       : subscriber{given, tensorhub::subscriber_mode_named(mode)} {}
+  ~subscriber() { serve_no_views(); }
+  subscriber(const subscriber&) = delete;
+  subscriber& operator=(const subscriber&) = delete;
 
   void add(const std::string& name, nb::object tensor) {
     const auto whole = worker_.use();
@@ -192,7 +205,7 @@ class subscriber {
             .wait(std::chrono::hours{24 * 365});  // it ends by its own time-out
       };
       const milliseconds left = order_.await(streams, time_of(timeout));
-      return retry ? tensorhub::detail::repeated(who_, left, once) : once(left);
+      return retry ? tensorhub::detail::repeated(who_, left, worker, once) : once(left);
     }));
   }
   /// Waits for the streams before it returns.
@@ -202,7 +215,7 @@ class subscriber {
     const auto whole = worker_.use();
     const auto streams = before_writing(*whole, stream);
     const milliseconds left = call([&](auto&) { return order_.await(streams, time_of(timeout)); });
-    return std::make_unique<update>(std::make_shared<running_update>(
+    return std::make_unique<update>(made<running_update>(
         running_update{{whole, views_},
                        start(*whole, selector_of(kind, version), left, near_only),
                        whole->mode() == subscriber_mode::in_place ? &tensors_ : nullptr}));
@@ -213,7 +226,7 @@ class subscriber {
     return told(call([&](subscriber_worker& worker) {
       const auto once = [&](milliseconds left) { return worker.install(left); };
       const milliseconds left = order_.await(streams, time_of(timeout));
-      return retry ? tensorhub::detail::repeated(who_, left, once) : once(left);
+      return retry ? tensorhub::detail::repeated(who_, left, worker, once) : once(left);
     }));
   }
   std::uint64_t newer() { return worker_.use()->newer().value_or(tensorhub::version_number{}).value; }
@@ -223,6 +236,7 @@ class subscriber {
     });
   }
   std::uint64_t held_version() { return worker_.use()->held_version().value; }
+  bool holds_what_is_live() { return worker_.use()->holds_what_is_live(); }
   std::uint64_t staged_version() { return worker_.use()->staged_version().value; }
   /// The live bytes of an allocated tensor.
   nb::object tensor(const std::string& name) {
@@ -242,10 +256,8 @@ class subscriber {
   /// Calls that run in other threads end soon, and the worker with the last of them; if there are views of
   /// its memory, it serves nothing from now on, and ends with the last view.
   void close() {
-    if (!worker_.is_closed()) {
-      interrupt();
-      if (views_.use_count() > 1) leave_at_once(*worker_.use());
-    }
+    if (worker_.is_usable()) interrupt();
+    serve_no_views();
     worker_.drop();
   }
   void interrupt() {
@@ -259,8 +271,7 @@ class subscriber {
   subscriber(const nb::dict& given, subscriber_mode mode, const chosen_policies& chosen)
       : who_{options_of(given)},
         order_{chosen.await},
-        worker_{"Subscriber", std::make_shared<subscriber_worker>(options_of(given), mode, chosen.policies)} {
-  }
+        worker_{"Subscriber", made<subscriber_worker>(options_of(given), mode, chosen.policies)} {}
 
   /// A stage touches no tensor of the caller.
   [[nodiscard]] std::vector<device_stream> before_writing(const subscriber_worker& whole,
@@ -268,17 +279,20 @@ class subscriber {
     if (whole.mode() != subscriber_mode::in_place) return {};
     return order_.before(tensors_, stream);
   }
-  static void leave_at_once(subscriber_worker& whole) {
+  /// Views keep the worker, but not the tensors that it would go on serving.
+  void serve_no_views() const {
+    if (!worker_.is_usable() || views_.use_count() == 1) return;
+    const auto whole = worker_.use();
     const nb::gil_scoped_release python_goes_on;
     try {
-      whole.leave(milliseconds{0});
+      whole->leave(milliseconds{0});
     } catch (const error&) {  // the server finds out by itself
     }
   }
 
   tensorhub::worker_options who_;
   stream_order order_;
-  std::vector<kept_tensor> tensors_;  // outlive the worker
+  std::vector<kept_tensor> tensors_;  // outlive what serves them
   std::map<std::string, tensor_place> allocated_;
   std::shared_ptr<int> views_ = std::make_shared<int>();  // counts them
   owned<subscriber_worker> worker_;
@@ -292,7 +306,7 @@ struct seeder_worker final : tensorhub::any_seeder {
 class seeder {
  public:
   explicit seeder(const nb::dict& given)
-      : worker_{"Seeder", std::make_shared<seeder_worker>(options_of(given), policies_of(given))} {}
+      : worker_{"Seeder", made<seeder_worker>(options_of(given), policies_of(given))} {}
 
   template <typename Call>
   auto call(Call&& body) {
@@ -351,6 +365,7 @@ void bind_subscriber(nb::module_& module) {
   bound.def("tensor", &subscriber::tensor);
   bound.def("statistics", &subscriber::statistics);
   bound.def_prop_ro("held_version", &subscriber::held_version);
+  bound.def_prop_ro("holds_what_is_live", &subscriber::holds_what_is_live);
   bound.def_prop_ro("staged_version", &subscriber::staged_version);
   bind_shared_calls(bound);
 

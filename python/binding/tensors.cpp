@@ -143,6 +143,9 @@ tensor_place array_place(const std::string& name, nb::handle tensor, tensor_use 
   const nb::object capsule = tensor.attr("__array_struct__");
   const auto* const seen = static_cast<const array_struct*>(PyCapsule_GetPointer(capsule.ptr(), nullptr));
   if (seen == nullptr) throw nb::python_error();
+  // A scalar has no memory of its own: each time it shows another copy.
+  if (array_address(tensor) != seen->data)
+    refuse(name, "is a scalar, and no array: give an array of no dimensions");
   const dtype type = framework_type(name, text_of(tensor.attr("dtype").attr("name")));
   if ((seen->flags & is_contiguous) == 0) refuse(name, how_to_copy);
   if ((seen->flags & is_native) == 0) refuse(name, "has the other byte order: convert it first");

@@ -11,6 +11,8 @@ import json
 import math
 import mmap
 import os
+import secrets
+import socket
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -115,7 +117,8 @@ def save_file(
     A model of several shards is as many files: `shard=(index, count)` names one.
     """
     path = Path(path)
-    replica = replica or f"save-{os.getpid()}"
+    unique = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+    replica = replica or f"save-{unique}"
     with Subscriber(server, model, replica, **options) as asker:
         count = max((each.shards for each in asker.models(model, timeout)), default=1)
         index, given = options.get("shard", (0, 1))
@@ -123,7 +126,7 @@ def save_file(
             raise InvalidArgument(f"model '{model}' has {count} shards: give shard=(index, {count})", model=model)
         layout = asker.describe_model(index, timeout)
     header, places, total = _make_header(layout)
-    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
+    partial = path.with_name(f"{path.name}.{unique}.partial")
     try:
         with partial.open("x+b") as file:
             file.write(header)

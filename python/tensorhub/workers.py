@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import time
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -429,7 +430,8 @@ class Update(Closable):
     async def _awaited(self) -> UpdateReport:
         loop = asyncio.get_running_loop()
         ended = asyncio.Event()
-        loop.add_reader(self.fileno(), ended.set)
+        descriptor = os.dup(self.fileno())  # of this task alone, and open until its end, also beside close()
+        loop.add_reader(descriptor, ended.set)
         stopped: asyncio.CancelledError | None = None
         try:
             while not self.done():
@@ -439,7 +441,8 @@ class Update(Closable):
                     stopped = e
                     self.cancel()
         finally:
-            loop.remove_reader(self.fileno())
+            loop.remove_reader(descriptor)
+            os.close(descriptor)
         if stopped is not None:
             raise stopped
         return _update_report(self._inner.result())
@@ -503,7 +506,7 @@ class Subscriber(_InPlace):
         if self._mode == "in_place":
             return self._receive(version, at_least, timeout, prefer_local, retry, stream)
         live = self.held_version
-        if live and self._is_enough(live, version, at_least):
+        if live and self._inner.holds_what_is_live and self._is_enough(live, version, at_least):
             return UpdateReport(
                 live, kept=True, lost=False, bytes=0, seconds=0, wait_seconds=0, pull_seconds=0, sources=()
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import pickle
 import signal
@@ -220,6 +221,33 @@ def test_after_a_fork_a_call_says_what_to_do() -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_a_view_ends_nothing_in_a_forked_process() -> None:
+    done = run(
+        """
+        import os, sys
+        import numpy as np
+        import tensorhub as th
+
+        with th.ReferenceServer() as server, th.Publisher(server, "policy", "trainer-0") as trainer:
+            trainer.add("w", np.ones(1000, dtype=np.float32))
+            trainer.publish(1)
+            rollout = th.Subscriber(server, "policy", "rollout-0", mode="double_buffered")
+            rollout.allocate("w", [1000], "f32")
+            rollout.update()
+            view = rollout.tensor("w")
+            del rollout
+            child = os.fork()
+            if child == 0:
+                del view
+                os._exit(0)
+            _, status = os.waitpid(child, 0)
+            assert np.asarray(view)[0] == 1
+            sys.exit(os.waitstatus_to_exitcode(status))
+        """
+    )
+    assert done.returncode == 0, done.stderr
+
+
 # ---- the interpreter's end
 
 
@@ -345,3 +373,98 @@ def test_closing_beside_a_call_that_waits(server: th.ReferenceServer) -> None:
     waiting.join(20)
     assert not waiting.is_alive()
     assert len(failures) == 1
+
+
+def test_closing_an_update_beside_a_wait(server: th.ReferenceServer) -> None:
+    target = np.zeros(1000, dtype=np.float32)
+    rollout = th.Subscriber(server, "policy", "rollout-0")
+    rollout.add("w", target)
+    running = rollout.update_async(1, timeout=30)
+    failures: list[th.Error] = []
+
+    def wait() -> None:
+        try:
+            running.wait()
+        except th.Error as e:
+            failures.append(e)
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    time.sleep(0.3)
+    running.close()
+    with publisher(server) as trainer:
+        trainer.publish(1)
+        time.sleep(0.5)
+        assert (target == 0).all()
+        assert rollout.held_version == 0
+        waiting.join(5)
+        assert not waiting.is_alive()
+        assert len(failures) == 1
+        assert rollout.update(1, timeout=20).version == 1
+    rollout.close()
+
+
+@pytest.mark.parametrize("ending", ["published", "closed"])
+def test_two_tasks_await_an_update(server: th.ReferenceServer, ending: str) -> None:
+    async def await_both() -> list[object]:
+        with subscriber(server) as rollout, publisher(server) as trainer:
+            running = rollout.update_async(1, timeout=30)
+
+            async def await_it() -> th.UpdateReport:
+                return await running
+
+            tasks = [asyncio.ensure_future(await_it()) for _ in range(2)]
+            await asyncio.sleep(0.2)
+            if ending == "published":
+                trainer.publish(1)
+            else:
+                running.close()
+            _, pending = await asyncio.wait(tasks, timeout=10)
+            assert not pending
+            return [each.exception() or each.result().version for each in tasks]
+
+    outcomes = asyncio.run(await_both())
+    if ending == "published":
+        assert outcomes == [1, 1]
+    else:
+        assert all(isinstance(each, th.Error) for each in outcomes)
+
+
+def test_closing_beside_a_call_that_is_repeated() -> None:
+    target = np.zeros(1000, dtype=np.float32)
+    rollout = th.Subscriber("tcp://127.0.0.1:9", "policy", "rollout-0", join_timeout=0.2)
+    rollout.add("w", target)
+    failures: list[th.Error] = []
+
+    def update() -> None:
+        try:
+            rollout.update(timeout=60, retry=True)
+        except th.Error as e:
+            failures.append(e)
+
+    repeating = threading.Thread(target=update)
+    repeating.start()
+    time.sleep(2.5)  # pauses of a second between attempts
+    rollout.close()
+    repeating.join(10)
+    assert not repeating.is_alive()
+    assert isinstance(failures[0], th.Cancelled)
+
+
+def test_views_of_a_stage_keep_nothing_served_whose_tensors_are_gone(server: th.ReferenceServer) -> None:
+    def views_of_a_stage() -> list[object]:
+        rollout = th.Subscriber(server, "policy", "rollout-0", mode="staged")
+        rollout.add("w", np.zeros(1000, dtype=np.float32))
+        running = rollout.stage_async(1)
+        views = [view for _, view in running.tensors()]
+        running.wait()
+        rollout.install()
+        return views
+
+    with publisher(server) as trainer:
+        trainer.publish(1)
+        views = views_of_a_stage()
+        gc.collect()
+        holders = [each.name for each in trainer.models("policy")[0].replicas if each.version]
+        assert holders == ["trainer-0"]
+        assert np.asarray(views[0])[0] == 1

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -55,6 +57,22 @@ def test_a_file_goes_over_a_hub(server: th.ReferenceServer, tmp_path: Path) -> N
         assert [each.name for each in publisher.models("policy")[0].replicas if each.shards_joined] == ["file"]
         save_file(server, "policy", copy)  # over the old one
     assert sorted(each.name for each in tmp_path.iterdir()) == ["copy.safetensors", "model.safetensors"]
+
+
+@pytest.mark.parametrize("names", [("a", "b"), ("a", "a")])
+def test_two_containers_save_at_the_same_time(
+    server: th.ReferenceServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: tuple[str, str]
+) -> None:
+    monkeypatch.setattr(os, "getpid", lambda: 1)
+    source = tmp_path / "model.safetensors"
+    raw = np.random.default_rng(2).bytes(32 << 20)
+    write(source, {"w": {"dtype": "U8", "shape": [len(raw)], "data_offsets": [0, len(raw)]}}, raw)
+    with publish_file(server, "policy", source, version=1), ThreadPoolExecutor(2) as both:
+        saving = [both.submit(save_file, server, "policy", tmp_path / name) for name in names]
+        assert [each.result().version for each in saving] == [1, 1]
+    for name in names:
+        assert contents(tmp_path / name) == contents(source)
+    assert {each.name for each in tmp_path.iterdir()} == {"model.safetensors", *names}
 
 
 def test_the_package_safetensors_reads_it(server: th.ReferenceServer, tmp_path: Path) -> None:

@@ -109,6 +109,8 @@ def read_only() -> np.ndarray:
         (Torchlike(np.zeros(4), device="cuda"), "host memory only"),
         (read_only(), "read-only"),
         (b"read-only", "read-only"),
+        (np.float32(3), "is a scalar"),
+        (np.zeros(3).max(), "is a scalar"),
         (3.5, "of type float"),
         ("text", "of type str"),
         (None, "of type NoneType"),

@@ -321,6 +321,27 @@ def test_a_trainer_goes_back_to_a_checkpoint(pair: Pair) -> None:
     assert rollout.held_version == 5
 
 
+def test_a_checkpoint_replaces_what_a_double_buffered_subscriber_shows(server: th.ReferenceServer) -> None:
+    source = np.ones(1000, dtype=np.float32)
+    with (
+        th.Publisher(server, "policy", "trainer-0") as trainer,
+        th.Subscriber(server, "policy", "rollout-0", mode="double_buffered") as rollout,
+    ):
+        trainer.add("w", source)
+        rollout.allocate("w", [1000], "f32")
+        trainer.publish(5)
+        rollout.update(5)
+        assert rollout.update(5).kept
+        trainer.unpublish()
+        trainer.roll_back_to(3)
+        source[:] = 77
+        trainer.publish(5)
+        time.sleep(1)  # the worker hears of it with a heartbeat
+        report = rollout.update(5)
+        assert (report.version, report.kept) == (5, False)
+        assert (np.asarray(rollout.tensor("w")) == 77).all()
+
+
 def test_stuck_says_who_waits_for_what(pair: Pair) -> None:
     source = tensors(7)
     trainer, rollout = pair(source, zeros(source))

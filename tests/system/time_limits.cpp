@@ -529,6 +529,24 @@ TEST_CASE("calls that only join say busy for no other call, and no other call sa
   }
 }
 
+TEST_CASE("a call that is repeated ends by one interrupt, also between two attempts") {
+  auto options = patient(nobody, "rollout-0");
+  options.join_timeout = given;
+  rollout asking{options, 1000};
+  errc outcome = errc::ok;
+  std::chrono::steady_clock::time_point ended;
+  std::jthread repeating{[&] {
+    outcome = code_of([&] { asking.worker.update(latest, tensorhub::retry, 60s); });
+    ended = std::chrono::steady_clock::now();
+  }};
+  std::this_thread::sleep_for(2500ms);  // pauses of a second by now
+  const auto interrupted_at = std::chrono::steady_clock::now();
+  asking.worker.interrupt();
+  repeating.join();
+  CHECK(outcome == errc::cancelled);
+  CHECK(ended - interrupted_at <= generous);
+}
+
 TEST_CASE("a double-buffered subscriber joins beside a stage, and unpublishes nothing beside one") {
   hub::reference_server server;
   trainer source{patient(server.address(), "trainer-0"), 1000};

@@ -111,7 +111,7 @@ TENSORHUB_DECL update_report any_shared_copy::update(version_selector selector,
   if (options().shard.count == 1 && live && accepts(selector, live)) {
     update_report kept;
     kept.version = wait(selector, detail::time_left(until));  // there is one: the live one is served
-    kept.kept = kept.version == live && live_side().held_version() == live;  // not rolled back
+    kept.kept = kept.version == live && holds_what_is_live();
     if (kept.kept) return kept;
   }
   const std::size_t side = side_to_stage();

@@ -109,7 +109,7 @@ TENSORHUB_DECL update_report any_subscriber::stage(version_selector selector,
 }
 TENSORHUB_DECL update_report any_subscriber::stage(version_selector selector, retry_t,
                                                    std::chrono::milliseconds timeout, update_reach reach) {
-  return detail::repeated(options_, timeout,
+  return detail::repeated(options_, timeout, *this,
                           [&](std::chrono::milliseconds left) { return stage(selector, left, reach); });
 }
 TENSORHUB_DECL update_handle any_subscriber::stage_async(version_selector selector,
@@ -321,6 +321,10 @@ TENSORHUB_DECL worker& any_subscriber::idle_side() const {
 TENSORHUB_DECL worker& any_subscriber::live_side() const {
   const std::lock_guard lock{mutex_};
   return *workers_[live_.value_or(0)];
+}
+TENSORHUB_DECL bool any_subscriber::holds_what_is_live() const {
+  const version_number live = held_version();
+  return live && (flips() ? live_side() : *workers_[0]).held_version() == live;
 }
 
 TENSORHUB_DECL error any_subscriber::failure(errc code, const std::string& sentence) const {

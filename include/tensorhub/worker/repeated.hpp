@@ -18,28 +18,36 @@
 namespace tensorhub::inline TENSORHUB_MODE::detail {
 
 /// `call(time left)` until it succeeds, fails with an error that is not `retryable()`, or `timeout` has
-/// passed: then its last error is thrown. Throws `invalid_argument` for one of several shards, which repeat a
+/// passed: then its last error is thrown. `cancelled`: `caller`, a worker or subscriber, was interrupted
+/// meanwhile. Throws `invalid_argument` for one of several shards, which repeat a
 /// failed call together or not at all (worker/worker.hpp, `update`).
-template <typename Call>
-auto repeated(const worker_options& who, std::chrono::milliseconds timeout, Call&& call) {
+template <typename Caller, typename Call>
+auto repeated(const worker_options& who, std::chrono::milliseconds timeout, const Caller& caller,
+              Call&& call) {
   using std::chrono::milliseconds;
   constexpr milliseconds first_pause{20};
   constexpr milliseconds longest_pause{1000};
+  constexpr milliseconds longest_sleep{50};
   if (who.shard.count > 1) {
     throw error(
         errc::invalid_argument,
         "`retry` repeats a call in this process alone, and the shards of a replica repeat it together: "
         "call without `retry`, and again in all shards when it has failed in one",
-        {who.model, who.replica, who.shard.index, std::nullopt, {}, std::nullopt});
+        context_of(who));
   }
   const auto until = std::chrono::steady_clock::now() + timeout;
+  const std::uint64_t interrupts = caller.interrupts();
   for (milliseconds pause = first_pause;; pause = std::min(2 * pause, longest_pause)) {
     try {
       return call(time_left(until));
     } catch (const error& e) {
       if (!e.retryable() || time_left(until) <= pause) throw;
     }
-    std::this_thread::sleep_for(pause);
+    const auto wake = std::chrono::steady_clock::now() + pause;
+    while (time_left(wake) > milliseconds{0} && caller.interrupts() == interrupts)
+      std::this_thread::sleep_for(std::min(time_left(wake), longest_sleep));
+    if (caller.interrupts() != interrupts)
+      throw error(errc::cancelled, "the call was interrupted", context_of(who));
   }
 }
 

@@ -20,6 +20,7 @@
 /// waited for. Nothing interrupts work on the user's bytes that has begun (digests, packing, registration, a
 /// copy): a call ends after it.
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -165,6 +166,8 @@ class worker {
   /// deadline, the others with `cancelled`, unless they have just succeeded. Copies and digests that run are
   /// finished first. A call that has not begun to wait yet is not noticed: repeat this until it has ended.
   TENSORHUB_DECL void interrupt();
+  /// How often it was called: what repeats a call ends when this has changed.
+  [[nodiscard]] std::uint64_t interrupts() const noexcept { return interrupts_; }
 
   // ---- questions to the server: one request and its answer each, also while an update runs
 
@@ -223,6 +226,7 @@ class worker {
  private:
   friend class offloads;
   std::vector<std::shared_ptr<const void>> owners_;  ///< guarded as the tensors are; outlives them
+  std::atomic<std::uint64_t> interrupts_ = 0;
   std::unique_ptr<worker_state> state_;
 };
 

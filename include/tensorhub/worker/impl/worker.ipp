@@ -27,6 +27,7 @@
 namespace tensorhub::inline TENSORHUB_MODE {
 
 TENSORHUB_DECL void worker::interrupt() {
+  ++interrupts_;
   state_->client.with([](session& core, time_point now) { core.interrupt(now); });
 }
 
@@ -260,7 +261,7 @@ TENSORHUB_DECL update_report worker::update(version_selector selector, std::chro
 }
 TENSORHUB_DECL update_report worker::update(version_selector selector, retry_t,
                                             std::chrono::milliseconds timeout, update_reach reach) {
-  return detail::repeated(state_->options, timeout,
+  return detail::repeated(state_->options, timeout, *this,
                           [&](std::chrono::milliseconds left) { return update(selector, left, reach); });
 }
 TENSORHUB_DECL update_handle worker::update_async(version_selector selector,
