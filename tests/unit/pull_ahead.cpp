@@ -278,3 +278,40 @@ TEST_CASE("pull: a source that is released while it is read ahead is believed to
   CHECK(a.d.nothing(a.channel));
   CHECK(a.d.core.is_idle(0));
 }
+
+TEST_CASE("pull: a source that is released while its block could not be posted is asked for the block") {
+  ahead a{0};
+  a.take_chunks();
+  a.arrive(0, 8);
+  SUBCASE("all chunks have arrived") {
+    a.arrive(8, 9);
+    a.d.take(a.channel, kind::block);
+    a.d.core.not_posted(a.channel, {kind::block, 0});
+    a.d.core.retire_source(0);
+    CHECK(a.d.nothing(a.d.core.open_channel(0, 1)));  // it has read nothing that needs a proof
+    a.d.take(a.channel, kind::block);
+    CHECK(a.block());
+    a.d.confirm(a.channel, a.source);
+    CHECK(a.d.core.done());
+  }
+  SUBCASE("its connection has to be made again, with a chunk missing") {
+    a.d.core.not_posted(a.channel, {kind::chunk, 8});
+    a.d.core.retire_source(0);
+    a.d.take(a.channel, kind::block);
+    a.d.core.not_posted(a.channel, {kind::block, 0});
+    a.d.take(a.channel, kind::block);
+    CHECK(a.block());
+    a.d.confirm(a.channel, a.source);
+    CHECK(a.d.core.confirmed_chunks() == 8);
+  }
+  CHECK(a.d.core.is_idle(0));
+}
+
+TEST_CASE("pull: a source that is released with nothing of it read is not asked") {
+  ahead a;
+  const auto first = a.d.take(a.channel, kind::chunk);
+  a.d.core.not_posted(a.channel, {kind::chunk, first});
+  a.d.core.retire_source(0);
+  CHECK(a.d.nothing(a.channel));
+  CHECK(a.d.core.is_idle(0));
+}

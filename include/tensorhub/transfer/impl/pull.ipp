@@ -309,7 +309,9 @@ TENSORHUB_DECL bool pull::is_idle(source_slot slot) const noexcept {
 
 TENSORHUB_DECL std::optional<pull_task> pull::first_look(channel_record& c, source_record& from,
                                                          time_point now) {
-  if (from.retiring || now < from.next_poll) return std::nullopt;
+  // Chunks that were read ahead wait for the block, which could not be posted before.
+  const bool has_read_ahead = !c.reads.empty() || !c.unconfirmed.empty();
+  if ((from.retiring && !has_read_ahead) || now < from.next_poll) return std::nullopt;
   from.state = source_state::reading;
   if (!from.facts.receiving || from.seen) return pull_task{pull_task::kind_type::block, 0};
   c.look_pending = true;
