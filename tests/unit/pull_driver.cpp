@@ -17,6 +17,7 @@
 #include <thread>
 #include <vector>
 
+#include "fragile_transport.hpp"
 #include "support/gated.hpp"
 #include "tensorhub/memory/host.hpp"
 #include "tensorhub/policy/integrity/none.hpp"
@@ -33,8 +34,8 @@ namespace {
 /// Connecting to this process ends with the time-out: it accepts connections, and says nothing.
 constexpr incarnation stopped_process{7000};
 
-struct gated_transport : testing::gated<memory_transport> {
-  using base = testing::gated<memory_transport>;
+struct gated_transport : testing::gated<pull_test::fragile_transport> {
+  using base = testing::gated<pull_test::fragile_transport>;
   using base::base;
   std::atomic<bool> somebody_hangs = true;  ///< false: ends all at once
   [[nodiscard]] endpoint connect(queue& on, const transport_address& where, incarnation peer,
@@ -190,6 +191,8 @@ class reader_process {
     start();
     return result();
   }
+
+  [[nodiscard]] pull_test::fragile_transport& connections() { return transport_.inner(); }
 
   /// Of all sources, in the order in which they came.
   [[nodiscard]] std::vector<std::string> names() const {
@@ -465,6 +468,73 @@ TEST_CASE("pull driver: more sources than a lane has places for headers come one
   REQUIRE(reader.result());
   CHECK(reader.bytes == whole.bytes);
   CHECK(reader.seen.failures.size() == others.size());
+}
+
+// ---- connections that are closed
+
+/// Whether the driver answers while a connection is being closed.
+struct answers {
+  std::future<void> asked;
+  int given = 0;
+  int missing = 0;
+
+  void ask(reader_process<>& reader) {
+    if (asked.valid()) asked.wait();
+    asked = std::async(std::launch::async, [&] { (void)reader.driver->progress(); });
+    const bool is_given = asked.wait_for(1s) == std::future_status::ready;
+    ++(is_given ? given : missing);
+  }
+};
+
+TEST_CASE(
+    "pull driver: a slow source is reported before its connection is closed, and nobody waits for that") {
+  source_process<> slow{1};
+  source_process<> fast{2};
+  answers of_driver;
+  bool is_reported_first = false;
+  reader_process<> reader{fast.shape(), {}, 100 * chunk};
+  reader.connections().on_close = [&](incarnation peer) {
+    if (peer != incarnation{1}) return;
+    is_reported_first = !reader.seen.failures.empty();
+    of_driver.ask(reader);
+  };
+  reader.driver->add_source(slow.target());
+  reader.driver->add_source(fast.target());
+  reader.start();
+  REQUIRE(reader.gate->wait_until_shut(patience));
+  slow.transport.stall();
+  reader.gate->open();
+  REQUIRE(reader.result());
+  CHECK(reader.bytes == fast.bytes);
+  REQUIRE(reader.seen.failures.size() == 1);
+  CHECK(reader.seen.failures[0].reason == errc::timed_out);
+  CHECK(is_reported_first);
+  CHECK(of_driver.given == 1);
+  CHECK(of_driver.missing == 0);
+}
+
+TEST_CASE("pull driver: nobody waits while a connection is closed to keep another one") {
+  constexpr std::size_t too_many = lane_pool<gated_transport>::most_kept + 2;
+  answers of_driver;
+  std::deque<source_process<>> sources;
+  for (std::uint64_t i = 0; i < too_many; ++i) sources.emplace_back(i + 1);
+  reader_process<> reader{sources[0].shape(), {}, 200 * chunk};
+  std::atomic<bool> is_running = true;
+  reader.connections().on_close = [&](incarnation) {
+    if (is_running) of_driver.ask(reader);
+  };
+  for (source_process<>& source : sources) reader.driver->add_source(source.target());
+  reader.start();
+  REQUIRE(reader.gate->wait_until_shut(patience));
+  SUBCASE("at the end") {}
+  SUBCASE("before the end, because their sources are released") {
+    for (std::uint64_t i = 1; i < too_many; ++i) reader.driver->release_source({i});
+  }
+  reader.gate->open();
+  REQUIRE(reader.result());
+  is_running = false;
+  CHECK(of_driver.given == 2);
+  CHECK(of_driver.missing == 0);
 }
 
 // ---- stopping

@@ -76,14 +76,20 @@ class lane_pool {
       if (!out->usable()) out.reset();
       return out;
     }
+    /// Returns the endpoint that is not kept: this one, or the oldest. To destroy it may take long.
     /// Pre-condition: no read of the endpoint is outstanding.
-    void keep(connection_ends ends, endpoint_type endpoint) {
-      if (!endpoint.usable()) return;
+    std::optional<endpoint_type> keep(connection_ends ends, endpoint_type endpoint) {
+      if (!endpoint.usable()) return endpoint;
       if constexpr (requires { endpoint.kept_by_transport(); }) {
-        if (endpoint.kept_by_transport()) return;
+        if (endpoint.kept_by_transport()) return endpoint;
       }
-      if (kept_.size() == most_kept) kept_.erase(kept_.begin());
+      std::optional<endpoint_type> oldest;
+      if (kept_.size() == most_kept) {
+        oldest.emplace(std::move(kept_.front().endpoint));
+        kept_.erase(kept_.begin());
+      }
       kept_.push_back({std::move(ends), std::chrono::steady_clock::now(), std::move(endpoint)});
+      return oldest;
     }
     void close_idle() {
       const auto oldest = std::chrono::steady_clock::now() - kept_for;

@@ -272,23 +272,29 @@ class pull_driver {
 
   /// Keeps the endpoints that are at rest, and ends the reads of the others.
   void leave(lane_state& self) {
+    std::vector<endpoint_type> closing;
     {
       const std::lock_guard lock{mutex_};
       for (channel_record& channel : self.channels) {
         if (!channel.endpoint) continue;
         note_path(channel.slot, *channel.endpoint);
-        if (channel.outstanding == 0 && !core_.is_lost(channel.slot)) keep(self, channel);
+        if (channel.outstanding == 0 && !core_.is_lost(channel.slot)) keep(self, channel, closing);
       }
     }
+    closing.clear();
     self.channels.clear();
     std::array<completion, 16> ended;
     while (self.queue.outstanding() > 0 && self.queue.poll(ended) > 0) {
     }
   }
-  void keep(lane_state& self, channel_record& channel) {
+  /// Adds to `closing` what is not kept. To destroy an endpoint may take seconds, so nobody does it with the
+  /// lock held.
+  void keep(lane_state& self, channel_record& channel, std::vector<endpoint_type>& closing) {
     const pull_target& target = sources_[channel.slot].target;
-    self.own.keep({target.address.text, target.facts.holder, options_.reader}, *std::move(channel.endpoint));
+    auto other = self.own.keep({target.address.text, target.facts.holder, options_.reader},
+                               *std::move(channel.endpoint));
     channel.endpoint.reset();
+    if (other) closing.push_back(*std::move(other));
   }
 
   [[nodiscard]] bool finished() const {
@@ -359,10 +365,12 @@ class pull_driver {
       channel.reused = {};
       return false;
     }
-    const std::lock_guard lock{mutex_};
-    if (core_.is_lost(channel.slot)) return false;  // the core waits for this read to end
-    if (task.kind == pull_task::kind_type::block) self.block_pending = false;
-    core_.not_posted(channel.id, task);
+    {
+      const std::lock_guard lock{mutex_};
+      if (core_.is_lost(channel.slot)) return false;  // the core waits for this read to end
+      if (task.kind == pull_task::kind_type::block) self.block_pending = false;
+      core_.not_posted(channel.id, task);
+    }
     if (channel.outstanding > 0) return true;
     channel.endpoint.reset();
     channel.is_stale = true;
@@ -583,10 +591,11 @@ class pull_driver {
     return sources_[slot].target.name;  // the string does not move
   }
 
-  /// Reports the findings of the core to the session. Returns true if an endpoint was closed, so that its
-  /// reads end now.
+  /// Reports the findings of the core to the session, and then closes endpoints that are not needed any more.
+  /// Returns true if it has closed one, so that its reads end now.
   bool report(lane_state& self) {
     bool ended = false;
+    std::vector<endpoint_type> closing;
     std::vector<source_failure> failed;
     std::vector<lease_id> released;
     std::string stall;
@@ -608,8 +617,9 @@ class pull_driver {
         note_path(channel.slot, *channel.endpoint);
         if (channel.outstanding == 0) {
           self.free_looks.push_back(channel.look);
-          if (!core_.is_lost(channel.slot)) keep(self, channel);
+          if (!core_.is_lost(channel.slot)) keep(self, channel, closing);
         }
+        if (channel.endpoint) closing.push_back(*std::move(channel.endpoint));
         channel.endpoint.reset();
         ended = true;
       }
