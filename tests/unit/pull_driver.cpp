@@ -172,6 +172,7 @@ class reader_process {
 
   /// Another update through the same lanes, with the connections that they have kept.
   void prepare_next(pull_driver_options options) {
+    memory_.expect();
     driver = std::make_unique<driver_type>(lanes_, shape_, memory_.places(), seeds, 17, options, callbacks());
   }
 
@@ -535,6 +536,28 @@ TEST_CASE("pull driver: nobody waits while a connection is closed to keep anothe
   is_running = false;
   CHECK(of_driver.given == 2);
   CHECK(of_driver.missing == 0);
+}
+
+TEST_CASE("pull driver: a kept connection that ends before anything is read through it is made again") {
+  source_process<> first{1};
+  source_process<> second{2};
+  reader_process<> reader{first.shape()};
+  reader.driver->add_source(first.target());
+  REQUIRE(reader.run());
+  reader.prepare_next({});
+  reader.bytes.fill(7);
+  second.will_receive();
+  int connected_again = 0;
+  reader.connections().on_connect = [&](incarnation peer) {
+    if (peer == incarnation{2}) reader.connections().end({1});
+    if (peer == incarnation{1}) ++connected_again;
+  };
+  reader.driver->add_source(first.target());
+  reader.driver->add_source(second.target());
+  REQUIRE(reader.run());
+  CHECK(reader.bytes == first.bytes);
+  CHECK(connected_again == 1);
+  CHECK(reader.seen.failures.empty());
 }
 
 // ---- stopping

@@ -317,8 +317,13 @@ class pull_driver {
 
   /// Connects to sources that are new to this lane. Returns true if an attempt failed and will be repeated.
   bool open_channels(lane_state& self) {
-    for (channel_record& channel : self.channels)
+    for (channel_record& channel : self.channels) {
+      if (has_ended_unread(channel)) {
+        channel.endpoint.reset();
+        channel.is_stale = true;
+      }
       if (channel.is_stale) connect_again(self, channel);
+    }
     for (;;) {
       std::optional<pull_contacts::attempt> attempt;
       pull_target target;
@@ -353,6 +358,12 @@ class pull_driver {
         if (again) return true;
       }
     }
+  }
+
+  /// An earlier update's endpoint has ended, and no read of it will say so.
+  [[nodiscard]] static bool has_ended_unread(const channel_record& channel) noexcept {
+    return channel.endpoint && channel.reused != time_point{} && channel.outstanding == 0 &&
+           !channel.endpoint->usable();
   }
 
   /// Gives back a task of an endpoint that had ended before this update. False: it had not, as far as anybody
