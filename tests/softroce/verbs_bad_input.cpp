@@ -371,3 +371,9 @@ TEST_CASE("verbs: a server that is no source, or speaks another protocol, is tol
     }
   }
 }
+
+TEST_CASE("verbs: an endpoint without connections, as a broken one is, has a name for the maker of keys") {
+  parts::queue_core queue{2, {}};
+  const parts::endpoint_core none{queue, {1}, 1, 1};
+  CHECK(none.key_maker() == incarnation{});
+}

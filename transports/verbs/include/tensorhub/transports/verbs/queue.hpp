@@ -69,14 +69,19 @@ class endpoint_core {
   [[nodiscard]] bool usable() const noexcept { return usable_; }
   /// The number of the source's rails in use; its keys must cover at least as many.
   [[nodiscard]] std::size_t rails() const noexcept { return rails_; }
-  void add(std::unique_ptr<connection> fresh) { connections_.push_back(std::move(fresh)); }
-  /// What the source's keys are bound to, as the source has said. Pre-condition: a connection was added.
-  [[nodiscard]] incarnation key_maker() const noexcept { return connections_.front()->key_maker(); }
+  void add(std::unique_ptr<connection> fresh) {
+    if (connections_.empty()) key_maker_ = fresh->key_maker();
+    connections_.push_back(std::move(fresh));
+  }
+  /// What the source's keys are bound to, as the source has said on the first connection. A broken endpoint has
+  /// no connections any more.
+  [[nodiscard]] incarnation key_maker() const noexcept { return key_maker_; }
 
  private:
   friend class queue_core;
   queue_core* owner_;
   incarnation peer_;
+  incarnation key_maker_{};
   std::size_t rails_;
   std::uint64_t largest_work_request_;
   bool usable_ = true;
