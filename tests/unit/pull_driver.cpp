@@ -3,10 +3,13 @@
 
 #include "tensorhub/transfer/pull_driver.hpp"
 
+#include <dlfcn.h>
 #include <doctest/doctest.h>
+#include <pthread.h>
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <cstring>
 #include <deque>
 #include <functional>
@@ -23,7 +26,20 @@
 #include "tensorhub/policy/integrity/none.hpp"
 #include "tensorhub/policy/integrity/xxh3_128.hpp"
 #include "tensorhub/testing/memory_transport.hpp"
+#include "tensorhub/transfer/digest_table.hpp"
 #include "tensorhub/transfer/shard_memory.hpp"
+
+// The sanitizers replace pthread_create themselves.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define TENSORHUB_THREADS_CAN_FAIL 0
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define TENSORHUB_THREADS_CAN_FAIL 0
+#endif
+#endif
+#ifndef TENSORHUB_THREADS_CAN_FAIL
+#define TENSORHUB_THREADS_CAN_FAIL 1
+#endif
 
 using namespace tensorhub;
 using namespace std::chrono_literals;
@@ -120,6 +136,9 @@ class source_process {
     out.facts.segments = *read_control_segments(block_->memory(), shape_);
     return out;
   }
+  [[nodiscard]] std::vector<digest128> digests(std::size_t lanes) const {
+    return digest_table<Integrity>(shape_, memory_.places(), seeds.chunks, lanes);
+  }
   [[nodiscard]] const layout& shape() const { return shape_; }
   [[nodiscard]] control_block& block() { return *block_; }
 
@@ -191,6 +210,12 @@ class reader_process {
   [[nodiscard]] bool run() {
     start();
     return result();
+  }
+  /// In the calling thread; it waits for as long as it takes.
+  [[nodiscard]] bool run_here() {
+    const bool complete = driver->run();
+    memory_.unpack();
+    return complete;
   }
 
   [[nodiscard]] pull_test::fragile_transport& connections() { return transport_.inner(); }
@@ -716,4 +741,42 @@ TEST_CASE("pull driver: bytes that are not the published ones are corrupt, and r
   CHECK(reader.bytes == good.bytes);
 }
 
+// ---- threads that cannot be started
+
+#if TENSORHUB_THREADS_CAN_FAIL
+/// The threads that this thread may still start; negative: any number.
+thread_local int threads_left = -1;
+#endif
+
 }  // namespace
+
+#if TENSORHUB_THREADS_CAN_FAIL
+
+/// In the place of the system's, for the whole process.
+extern "C" int pthread_create(pthread_t* made, const pthread_attr_t* how, void* (*run)(void*),
+                              void* what) noexcept {
+  using creation = int (*)(pthread_t*, const pthread_attr_t*, void* (*)(void*), void*);
+  static const auto real = reinterpret_cast<creation>(::dlsym(RTLD_NEXT, "pthread_create"));
+  if (threads_left == 0) return EAGAIN;
+  if (threads_left > 0) --threads_left;
+  return real(made, how, run, what);
+}
+
+TEST_CASE("pull driver: the lanes whose threads can be started do it all, and so do those that digest") {
+  for (const int startable : {0, 1, 2}) {
+    CAPTURE(startable);
+    source_process<> source{1};
+    reader_process<> reader{source.shape(), {.lanes = 4}};
+    reader.driver->add_source(source.target());
+    threads_left = startable;
+    CHECK_NOTHROW(CHECK(reader.run_here()));
+    threads_left = startable;
+    std::vector<digest128> table;
+    CHECK_NOTHROW(table = source.digests(4));
+    threads_left = -1;
+    CHECK(reader.bytes == source.bytes);
+    CHECK(table == source.table);
+  }
+}
+
+#endif

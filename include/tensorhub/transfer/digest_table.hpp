@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <numeric>
 #include <span>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -42,7 +43,11 @@ void digest_again(std::span<digest128> table, std::span<const chunk_index> chunk
   };
   std::vector<std::jthread> helpers;
   lanes = std::min<std::size_t>(lanes, on_host.size() / 8 + 1);
-  for (std::size_t i = 1; i < lanes; ++i) helpers.emplace_back(work);
+  helpers.reserve(lanes);
+  try {
+    for (std::size_t i = 1; i < lanes; ++i) helpers.emplace_back(work);
+  } catch (const std::system_error&) {  // no more threads: those that run do the rest
+  }
   if (!on_devices.empty()) {
     std::vector<digest128> made(on_devices.size());
     chunk_digests<Integrity>{}.make(seed, on_devices, made);

@@ -2,12 +2,12 @@
 /// \file pull_driver.hpp
 /// Runs a `pull` over a transport: a thin shell between the pure state machine and one-sided reads.
 ///
-/// `run` works in the calling thread and in `lanes - 1` more threads, but no more than the shard has
-/// chunks. Each lane has its own queue, endpoints and scratch memory, which it keeps for the next update
-/// (lane_pool.hpp). A lane digests each chunk right after the chunk has arrived, while the bytes are in the
-/// cache of the core that received them. All lanes share one `pull` under one mutex; the mutex is held for
-/// decisions only, never while the bytes of a chunk are read or digested. `pull_contacts` decides which
-/// lane connects to which source.
+/// `run` works in the calling thread and in `lanes - 1` more threads, but no more than the shard has chunks,
+/// and no more than the system can start. Each lane has its own queue, endpoints and scratch memory, which it
+/// keeps for the next update (lane_pool.hpp). A lane digests each chunk right after the chunk has arrived,
+/// while the bytes are in the cache of the core that received them. All lanes share one `pull` under one
+/// mutex; the mutex is held for decisions only, never while the bytes of a chunk are read or digested.
+/// `pull_contacts` decides which lane connects to which source.
 ///
 /// Thread safety: `add_source`, `release_source`, `stop`, `progress` may be called by any thread while `run`
 /// runs; `run` is called once.
@@ -27,6 +27,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -146,7 +147,11 @@ class pull_driver {
   bool run() {
     {
       std::vector<std::jthread> helpers;
-      for (lane_id i = 1; i < options_.lanes; ++i) helpers.emplace_back([this, i] { guarded_lane(i); });
+      helpers.reserve(options_.lanes);
+      try {
+        for (lane_id i = 1; i < options_.lanes; ++i) helpers.emplace_back([this, i] { guarded_lane(i); });
+      } catch (const std::system_error&) {  // no more threads: the lanes that run do the rest
+      }
       guarded_lane(0);
     }
     if (failure_) std::rethrow_exception(failure_);
