@@ -101,20 +101,21 @@ struct without_threads {
 
 }  // namespace
 
-TEST_CASE("threads that cannot be started: an update fails with an error, and the next one works") {
+TEST_CASE("threads that cannot be started: publish and update do everything in the caller's thread") {
+  constexpr std::size_t words = 4u << 20;  // many chunks
   hub::reference_server server;
-  trainer source{who(server.address(), "trainer-0")};
+  trainer source{who(server.address(), "trainer-0"), words};
   source.memory.fill(1);
-  source.worker.publish(1);
   auto options = who(server.address(), "rollout-0");
   options.lanes = 3;
-  rollout reader{options};
+  rollout reader{options, words};
+  source.worker.join();
   reader.worker.join();
   {
     const without_threads limit;
-    CHECK(code_of([&] { reader.worker.update(latest, 5s); }) == errc::system_failed);
+    CHECK(code_of([&] { source.worker.publish(1); }) == errc::ok);
+    CHECK(code_of([&] { reader.worker.update(latest, 20s); }) == errc::ok);
   }
-  CHECK(reader.worker.update(latest, 20s).version == 1);
   CHECK(reader.memory.holds(1));
 }
 

@@ -25,12 +25,17 @@ constexpr std::array retryable_codes{errc::unavailable, errc::timed_out,    errc
                                      errc::torn,        errc::group_failed, errc::contract_broken,
                                      errc::corrupt,     errc::source_lost,  errc::disconnected};
 
+/// A caller that nobody interrupts.
+struct undisturbed {
+  [[nodiscard]] static std::uint64_t interrupts() noexcept { return 0; }
+};
+
 /// How often `repeated` calls what fails with these codes, one after the other, and then succeeds; negative:
 /// it threw.
 int calls_of(const std::vector<errc>& codes, std::chrono::milliseconds timeout = 20s) {
   std::size_t calls = 0;
   try {
-    return tensorhub::detail::repeated({}, timeout, [&](std::chrono::milliseconds) {
+    return tensorhub::detail::repeated({}, timeout, undisturbed{}, [&](std::chrono::milliseconds) {
       if (calls++ < codes.size()) throw error(codes[calls - 1], "planted");
       return static_cast<int>(calls);
     });
@@ -73,15 +78,34 @@ TEST_CASE("errors: a call is repeated while it fails for reasons that may pass")
 
 TEST_CASE("errors: what is left of the time is what each call gets") {
   std::chrono::milliseconds before = 10s;
-  const int calls =
-      tensorhub::detail::repeated({}, 10s, [&, count = 0](std::chrono::milliseconds left) mutable {
-        CHECK(left <= before);
-        before = left;
-        if (++count < 3) throw error(errc::busy, "planted");
-        return count;
-      });
+  const int calls = tensorhub::detail::repeated({}, 10s, undisturbed{},
+                                                [&, count = 0](std::chrono::milliseconds left) mutable {
+                                                  CHECK(left <= before);
+                                                  before = left;
+                                                  if (++count < 3) throw error(errc::busy, "planted");
+                                                  return count;
+                                                });
   CHECK(calls == 3);
   CHECK(before < 10s);
+}
+
+TEST_CASE("errors: a call is not repeated after an interrupt") {
+  struct {
+    std::uint64_t count = 0;
+    [[nodiscard]] std::uint64_t interrupts() const noexcept { return count; }
+  } caller;
+  int calls = 0;
+  const auto fail = [&](std::chrono::milliseconds) -> int {
+    if (++calls == 3) ++caller.count;
+    throw error(errc::busy, "planted");
+  };
+  try {
+    tensorhub::detail::repeated({}, 10s, caller, fail);
+    FAIL("it has succeeded");
+  } catch (const error& e) {
+    CHECK(e.code() == errc::cancelled);
+  }
+  CHECK(calls == 3);
 }
 
 TEST_CASE("errors: one of several shards does not repeat alone") {
@@ -89,7 +113,7 @@ TEST_CASE("errors: one of several shards does not repeat alone") {
   who.model = "policy";
   who.shard = {1, 2};
   try {
-    tensorhub::detail::repeated(who, 1s, [](std::chrono::milliseconds) { return 0; });
+    tensorhub::detail::repeated(who, 1s, undisturbed{}, [](std::chrono::milliseconds) { return 0; });
     FAIL("it was called");
   } catch (const error& e) {
     CHECK(e.code() == errc::invalid_argument);
