@@ -40,16 +40,6 @@ TEST_CASE("an update that is stopped at its deadline ends, although the server h
   CHECK(session.result(ticket).has_value());
 }
 
-TEST_CASE("a second join while one runs is refused, and the first one goes on") {
-  session_test::driver session;
-  const auto first = session.core.join(session.now, session.in(3s));
-  const auto second = session.core.join(session.now, session.in(30s));
-  REQUIRE(session.result(second).has_value());
-  CHECK(session.result(second)->outcome.code == errc::busy);
-  session.pass(4s);
-  CHECK(session.result(first).has_value());
-}
-
 TEST_CASE("a call's number at the end of all numbers: answered, and later calls too") {
   catalog_test::driver<> server;
   const incarnation trainer = server.join(1, "trainer");
