@@ -7,6 +7,7 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -15,12 +16,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <iostream>
 #include <iterator>
 #include <optional>
 #include <span>
 #include <string>
+#include <tensorhub/detail/local_socket.hpp>
 #include <tensorhub/detail/unique_fd.hpp>
 #include <tensorhub/detail/unique_socket.hpp>
 #include <tensorhub/transports/same_host.hpp>
@@ -45,6 +48,21 @@ using tensorhub::transports::same_host;
 [[nodiscard]] std::size_t descriptors_of_this_process() {
   using files = std::filesystem::directory_iterator;
   return static_cast<std::size_t>(std::distance(files{"/proc/self/fd"}, files{}));
+}
+
+/// A packet of no bytes that brings two descriptors.
+[[nodiscard]] bool send_empty_packet(int socket) {
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(2 * sizeof(int))> control{};
+  msghdr message{};
+  message.msg_control = control.data();
+  message.msg_controllen = control.size();
+  cmsghdr* const header = CMSG_FIRSTHDR(&message);
+  header->cmsg_level = SOL_SOCKET;
+  header->cmsg_type = SCM_RIGHTS;
+  header->cmsg_len = CMSG_LEN(2 * sizeof(int));
+  const std::array<int, 2> descriptors{socket, socket};
+  std::memcpy(CMSG_DATA(header), descriptors.data(), sizeof descriptors);
+  return ::sendmsg(socket, &message, MSG_NOSIGNAL) == 0;
 }
 
 /// A process that connects `count` times to the sockets that it is told, says nothing, and answers with the
@@ -100,6 +118,22 @@ TEST_CASE("connections of another user take no descriptors of a source") {
   REQUIRE(stranger.connect_to(source) == silent_process::count);
   CHECK(trouble_of_a_reader(source) == "");
   CHECK(descriptors_of_this_process() < before + 50);
+}
+
+TEST_CASE("descriptors that come with a packet of no bytes are closed") {
+  namespace local = tensorhub::detail::local;
+  std::array<int, 2> ends{};
+  REQUIRE(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends.data()) == 0);
+  const unique_fd sender{ends[0]};
+  const unique_fd receiver{ends[1]};
+  const std::size_t before = descriptors_of_this_process();
+  for (int i = 0; i < 50; ++i) {
+    REQUIRE(send_empty_packet(sender.get()));
+    wire::hello packet;
+    unique_fd descriptor;
+    REQUIRE(local::receive_packet(receiver.get(), packet, descriptor) == local::packet_outcome::ended);
+  }
+  CHECK(descriptors_of_this_process() == before);
 }
 
 TEST_CASE("connections that say nothing give way to readers") {

@@ -7,7 +7,6 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <array>
 #include <string>
 
@@ -100,7 +99,6 @@ void same_host_hello(fuzz::input& in) {
   const detail::unique_fd source{ends[1]};
   const std::size_t files = in.below(8);
   std::string packet{in.rest()};
-  packet.resize(std::max<std::size_t>(1, packet.size()));
   const int before = next_descriptor();
   {
     send_with_files(reader.get(), packet, files);

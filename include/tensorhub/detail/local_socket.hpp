@@ -105,7 +105,6 @@ template <typename Packet>
   } while (taken < 0 && errno == EINTR);
   if (taken < 0)
     return errno == EAGAIN || errno == EWOULDBLOCK ? packet_outcome::nothing : packet_outcome::ended;
-  if (taken == 0) return packet_outcome::ended;
   for (cmsghdr* each = CMSG_FIRSTHDR(&message); each != nullptr; each = CMSG_NXTHDR(&message, each)) {
     if (each->cmsg_level != SOL_SOCKET || each->cmsg_type != SCM_RIGHTS) continue;
     // Alignment leaves space for a second descriptor: this process must close all that arrived.
@@ -119,6 +118,8 @@ template <typename Packet>
         ::close(got);
     }
   }
+  // This comes after the descriptors, which an empty packet may have, too.
+  if (taken == 0) return packet_outcome::ended;
   const bool whole = taken == static_cast<ssize_t>(sizeof packet) && (message.msg_flags & MSG_TRUNC) == 0;
   return whole ? packet_outcome::taken : packet_outcome::strange;
 }
