@@ -8,6 +8,7 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -160,6 +161,29 @@ struct reading_side : source_processes::reading_side<same_host> {
   }
 };
 
+/// This process handles a signal every 50 µs, as a profiler's.
+class frequent_signals {
+ public:
+  frequent_signals() {
+    struct sigaction nothing {};
+    nothing.sa_handler = [](int) {};
+    nothing.sa_flags = SA_RESTART;
+    REQUIRE(::sigaction(SIGALRM, &nothing, &usual_) == 0);
+    const itimerval often{{0, 50}, {0, 50}};
+    REQUIRE(::setitimer(ITIMER_REAL, &often, nullptr) == 0);
+  }
+  ~frequent_signals() {
+    const itimerval never{};
+    ::setitimer(ITIMER_REAL, &never, nullptr);
+    ::sigaction(SIGALRM, &usual_, nullptr);
+  }
+  frequent_signals(const frequent_signals&) = delete;
+  frequent_signals& operator=(const frequent_signals&) = delete;
+
+ private:
+  struct sigaction usual_ {};
+};
+
 /// How often a mapping of one of the sources' memfds is in this process's address space.
 [[nodiscard]] std::size_t mappings_of_others() {
   std::ifstream maps{"/proc/self/maps"};
@@ -236,6 +260,20 @@ TEST_CASE("a killed source: every outstanding read ends once, and none ends well
     CHECK(code == errc::transport_failed);
     CHECK(sentence.find("cannot be reached") != std::string::npos);
   }
+}
+
+TEST_CASE("a signal that this process handles while it reads ends no read") {
+  const source_process source{{.memory = memory_of_source::plain}};
+  reading_side reader{{.copy_threads = 1}};
+  reader.connect(source.address);
+  const frequent_signals signals;
+  counts ended;
+  for (int round = 0; round < 1000 && reader.endpoint->usable(); ++round) {
+    for (tensorhub::request_id id = 0; id < 8; ++id) reader.post(source.region, 64, 0, id);
+    for (const auto& [status, count] : reader.drain()) ended[status] += count;
+  }
+  CHECK(ended == counts{{completion_status::ok, 8000}});
+  CHECK(reader.endpoint->usable());
 }
 
 TEST_CASE("a source that died before its region was asked for: peer lost") {

@@ -291,7 +291,10 @@ TENSORHUB_DECL void link::probe(uid_t its_user) {
 TENSORHUB_DECL bool link::is_alive() const noexcept {
   std::array<pollfd, 2> entries{pollfd{socket_.get(), 0, 0}, pollfd{process_file_.get(), POLLIN, 0}};
   const nfds_t count = process_file_ ? 2 : 1;
-  return ::poll(entries.data(), count, 0) == 0;
+  for (;;) {
+    const int ready = ::poll(entries.data(), count, 0);
+    if (ready >= 0 || errno != EINTR) return ready == 0;
+  }
 }
 
 TENSORHUB_DECL bool link::take_in(const question& asked, const region_answer& answer,
