@@ -101,6 +101,7 @@ struct work_queue {
 
 class copy_pool {
  public:
+  /// Has fewer helpers where no more threads can be started.
   explicit copy_pool(std::size_t helpers);
   ~copy_pool();
   copy_pool(const copy_pool&) = delete;

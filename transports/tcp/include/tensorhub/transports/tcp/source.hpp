@@ -32,6 +32,7 @@
 #include <cstdint>
 #include <cstring>
 #include <deque>
+#include <exception>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -99,13 +100,17 @@ class source {
     for (std::size_t i = 0; i < first_server + threads_for(options); ++i)
       loops_.push_back(std::make_unique<loop>());
     watch(*loops_.front(), EPOLL_CTL_ADD, listener_.socket.get(), EPOLLIN, listener_id);
-    for (const auto& each : loops_) each->thread = std::jthread{[this, &here = *each] { run(here); }};
+    try {
+      for (const auto& each : loops_) each->thread = std::jthread{[this, &here = *each] { run(here); }};
+    } catch (const std::exception& e) {
+      stop();
+      throw error(errc::system_failed, std::string{Channel::name} +
+                                           ": an I/O thread cannot be started: " + e.what() +
+                                           ": raise the limit of threads (ulimit -u, or a "
+                                           "container's pids.max), or lower options::io_threads");
+    }
   }
-  ~source() {
-    stopping_ = true;
-    for (const auto& each : loops_) each->event.raise();
-    for (const auto& each : loops_) each->thread.join();
-  }
+  ~source() { stop(); }
   source(const source&) = delete;
   source& operator=(const source&) = delete;
 
@@ -201,6 +206,14 @@ class source {
     wanted.events = events;
     wanted.data.u64 = id;
     static_cast<void>(::epoll_ctl(where.epoll.get(), operation, socket, &wanted));
+  }
+
+  void stop() noexcept {
+    stopping_ = true;
+    for (const auto& each : loops_) each->event.raise();
+    for (const auto& each : loops_) {
+      if (each->thread.joinable()) each->thread.join();
+    }
   }
 
   [[nodiscard]] static std::size_t threads_for(const tcp_options& options) noexcept {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <exception>
 #include <string>
 
 #include "tensorhub/detail/whole_range.hpp"
@@ -25,7 +26,11 @@ TENSORHUB_DECL void work_queue::wake() const noexcept {
 }
 
 TENSORHUB_DECL copy_pool::copy_pool(std::size_t helpers) {
-  for (std::size_t i = 0; i < helpers; ++i) helpers_.emplace_back([this] { help(); });
+  helpers_.reserve(helpers);
+  try {
+    while (helpers_.size() < helpers) helpers_.emplace_back([this] { help(); });
+  } catch (const std::exception&) {  // no more threads: those that run, and the polling one, do the rest
+  }
 }
 
 TENSORHUB_DECL copy_pool::~copy_pool() {

@@ -1,0 +1,135 @@
+// Transports in a process that may start only some of the threads that they want: a source is not made, with
+// an error; a reader copies with fewer threads. Neither waits for ever.
+
+#include <dlfcn.h>
+#include <doctest/doctest.h>
+#include <pthread.h>
+
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <cstddef>
+#include <iostream>
+#include <span>
+#include <tensorhub/transports/same_host.hpp>
+#include <tensorhub/transports/tcp.hpp>
+#include <vector>
+
+#include "support/child_process.hpp"
+
+#ifdef TENSORHUB_HAS_TLS
+#include <tensorhub/transports/tls.hpp>
+
+#include "tls_certificates.hpp"
+#endif
+
+// The sanitizers replace pthread_create themselves.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define TENSORHUB_THREADS_CAN_FAIL 0
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define TENSORHUB_THREADS_CAN_FAIL 0
+#endif
+#endif
+#ifndef TENSORHUB_THREADS_CAN_FAIL
+#define TENSORHUB_THREADS_CAN_FAIL 1
+#endif
+
+#if TENSORHUB_THREADS_CAN_FAIL
+
+static std::atomic<int> threads_left = -1;  ///< -1: as many as the system gives
+
+/// In the place of the system's, for the whole process.
+extern "C" int pthread_create(pthread_t* made, const pthread_attr_t* how, void* (*run)(void*),
+                              void* what) noexcept {
+  using creation = int (*)(pthread_t*, const pthread_attr_t*, void* (*)(void*), void*);
+  static const auto real = reinterpret_cast<creation>(::dlsym(RTLD_NEXT, "pthread_create"));
+  if (threads_left == 0) return EAGAIN;
+  if (threads_left > 0) --threads_left;
+  return real(made, how, run, what);
+}
+
+namespace {
+
+using namespace std::chrono_literals;
+using tensorhub::errc;
+using tensorhub::transports::same_host;
+using tensorhub::transports::tcp;
+
+/// How `work()` ends in a process that can start so many threads. `timed_out`: it does not.
+template <typename Work>
+errc ending(int threads, const Work& work) {
+  const processes::child_process child{[&](processes::channel& line) {
+    threads_left = threads;
+    errc code = errc::ok;
+    try {
+      work();
+    } catch (const tensorhub::error& e) {
+      code = e.code();
+    }
+    line.tell(code);
+  }};
+  errc code = errc::timed_out;
+  static_cast<void>(child.line().try_take(code, 20s));
+  return code;
+}
+
+/// A reader with three threads reads what this process itself serves.
+void read_with_three_threads() {
+  constexpr std::size_t bytes = 4u << 20;
+  std::vector<std::byte> from(bytes, std::byte{7}), to(bytes);
+  const tensorhub::memory_range source_range{from.data(), bytes}, target_range{to.data(), bytes};
+  same_host both{{.copy_threads = 3}, {1}};
+  const auto region =
+      both.register_memory(std::span{&source_range, 1}, tensorhub::region_access::remote_read);
+  const auto into = both.register_memory(std::span{&target_range, 1}, tensorhub::region_access::local_write);
+  auto queue = both.make_queue(1);
+  auto endpoint = both.connect(queue, both.address(), {1}, 10s);
+  const tensorhub::remote_region remote = both.describe(region.front());
+  static_cast<void>(queue.post_read(endpoint, into.front(), 0, {&remote, 0, bytes}, 1));
+  std::array<tensorhub::completion, 1> done{};
+  while (queue.poll(done) == 0) queue.wait(1s);
+  if (done[0].status != tensorhub::completion_status::ok || to != from)
+    throw tensorhub::error(errc::corrupt, "the bytes have not arrived");
+}
+
+}  // namespace
+
+TEST_CASE("tcp: a source whose threads cannot all be started ends with an error") {
+  const auto make = [] { const tcp source{{.io_threads = 3}, {1}}; };
+  for (int threads = 0; threads < 3; ++threads) {
+    CAPTURE(threads);
+    CHECK(ending(threads, make) == errc::system_failed);
+  }
+  CHECK(ending(3, make) == errc::ok);
+}
+
+#ifdef TENSORHUB_HAS_TLS
+TEST_CASE("tls: a source whose threads cannot all be started ends with an error") {
+  const tls_tests::authority authority;
+  auto options = authority.options();
+  options.tcp.io_threads = 2;
+  const auto make = [&] { const tensorhub::transports::tls source{options, {1}}; };
+  for (int threads = 0; threads < 3; ++threads) {  // one greets
+    CAPTURE(threads);
+    CHECK(ending(threads, make) == errc::system_failed);
+  }
+  CHECK(ending(3, make) == errc::ok);
+}
+#endif
+
+TEST_CASE("same_host: a reader whose helpers cannot all be started copies with those that are there") {
+  for (int threads = 1; threads <= 3; ++threads) {  // the first one is the source's
+    CAPTURE(threads);
+    CHECK(ending(threads, read_with_three_threads) == errc::ok);
+  }
+}
+
+#else
+
+TEST_CASE("threads that cannot be started") {
+  std::cout << "SKIPPED: conformance.few_threads: the sanitizer itself replaces pthread_create" << std::endl;
+}
+
+#endif
