@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 
@@ -623,6 +624,47 @@ TEST_CASE("tls: renewed certificates are used by the next connection; files that
   here.connect();
   CHECK(here.can_read());
   CHECK(contains(here.source.report().last_refusal, "the changed files are not used"));
+}
+
+TEST_CASE("tls: a renewed key that others may read is used once they may not") {
+  const authority ours;
+  tls::options options = ours.options();
+  const identity renewed = ours.issue({.name = "first"}, "renewed");
+  options.certificate_file = renewed.certificate_file;
+  options.key_file = renewed.key_file;
+  tls::options choosy = ours.options();
+  choosy.allowed_names = {"second"};
+  tls_scene here{options, choosy};
+  static_cast<void>(ours.issue({.name = "second"}, "renewed"));
+  REQUIRE(::chmod(renewed.key_file.c_str(), 0644) == 0);
+  CHECK(contains(here.connect_sentence(), "CN=first has none of the names"));
+  std::this_thread::sleep_for(50ms);  // file systems' clocks are coarse
+  REQUIRE(::chmod(renewed.key_file.c_str(), 0600) == 0);
+  here.connect();
+  CHECK(here.can_read());
+}
+
+TEST_CASE("tls: renewed certificates that could not be read for want of descriptors are used later") {
+  const authority ours;
+  const identity renewed = ours.issue({.name = "first"}, "renewed");
+  tls::options options = ours.options();
+  options.certificate_file = renewed.certificate_file;
+  options.key_file = renewed.key_file;
+  tls_parts::tls_context context{options};
+  const auto name_in_use = [&] {
+    tls_parts::verdict found;
+    static_cast<void>(context.make_session(-1, tls_parts::session_role::reader, found));
+    return context.own_certificate();
+  };
+  static_cast<void>(ours.issue({.name = "second"}, "renewed"));
+  rlimit usual{};
+  REQUIRE(::getrlimit(RLIMIT_NOFILE, &usual) == 0);
+  const rlimit none{0, usual.rlim_max};
+  REQUIRE(::setrlimit(RLIMIT_NOFILE, &none) == 0);
+  const std::string meanwhile = name_in_use();
+  REQUIRE(::setrlimit(RLIMIT_NOFILE, &usual) == 0);
+  CHECK(contains(meanwhile, "CN=first"));
+  CHECK(eventually([&] { return contains(name_in_use(), "CN=second"); }));
 }
 
 TEST_CASE("tls: the report says who encrypts") {

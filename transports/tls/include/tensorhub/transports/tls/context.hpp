@@ -17,6 +17,7 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <mutex>
 #include <string>
@@ -83,9 +84,10 @@ class tls_context {
 
   [[nodiscard]] stamps stamp_of_files() const noexcept;
 
-  /// The files may be read in the middle of their replacement: the old context then stays until they are
-  /// complete.
+  /// The files may be read in the middle of their replacement, or while the process has no descriptor left:
+  /// the old context then stays until they can be used.
   void reload_if_changed();
+  static constexpr std::chrono::seconds retry_interval{1};
 
   [[noreturn]] static void fail(const std::string& what);
   /// Refuses a file that other users may use. One that is not there is refused by OpenSSL.
@@ -95,7 +97,8 @@ class tls_context {
 
   const tls_options options_;
   mutable std::mutex mutex_;
-  stamps stamp_{};  ///< guarded by mutex_, as the next two
+  stamps stamp_{};  ///< guarded by mutex_, as the next three
+  std::chrono::steady_clock::time_point retry_at_ = std::chrono::steady_clock::time_point::max();
   context_pointer context_;
   std::string last_refusal_{};
   std::atomic<std::uint64_t> opened_ = 0;

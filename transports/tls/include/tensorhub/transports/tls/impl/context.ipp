@@ -2,6 +2,7 @@
 /// \file context.ipp
 /// Definitions of context.hpp.
 
+#include <chrono>
 #include <cstddef>
 #include <memory>
 #include <utility>
@@ -101,18 +102,22 @@ TENSORHUB_DECL tls_context::stamps tls_context::stamp_of_files() const noexcept 
     struct stat found {};
     file_stamp& stamp = out[i++];
     if (::stat(file->c_str(), &found) == 0)
-      stamp = {found.st_mtim.tv_sec, found.st_mtim.tv_nsec, found.st_size, found.st_ino};
+      // Not st_mtim: a change of the permissions may be what lets a file be used.
+      stamp = {found.st_ctim.tv_sec, found.st_ctim.tv_nsec, found.st_size, found.st_ino};
   }
   return out;
 }
 
 TENSORHUB_DECL void tls_context::reload_if_changed() {
   const stamps now = stamp_of_files();
-  if (now == stamp_) return;
+  const auto time = std::chrono::steady_clock::now();
+  if (now == stamp_ && time < retry_at_) return;
   stamp_ = now;
+  retry_at_ = std::chrono::steady_clock::time_point::max();
   try {
     context_ = make_context();
   } catch (const error& e) {
+    retry_at_ = time + retry_interval;
     last_refusal_ = std::string{"the changed files are not used: "} + e.what();
   }
 }
