@@ -17,7 +17,7 @@ namespace tensorhub::inline TENSORHUB_MODE::transports {
 /// interface `sendfile` is slower: the reader then copies from pages that are in no cache, instead of from
 /// the socket's buffers (bench/tcp_transport measures both).
 enum class file_sending : std::uint8_t {
-  automatic,  ///< to other machines
+  automatic,  ///< to other machines, and containers of this one that have an address of their own
   always,
   never,
 };

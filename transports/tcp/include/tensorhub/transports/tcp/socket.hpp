@@ -43,7 +43,8 @@ void set_option(int socket, int level, int name, int value) noexcept;
 
 [[nodiscard]] bool is_loopback(const sockaddr_storage& address) noexcept;
 
-/// The other end of this connection is on this machine.
+/// The other end of this connection is on this machine, at a loopback address or at the address of this end.
+/// (A container of this machine with an address of its own looks like another machine.)
 [[nodiscard]] bool reaches_loopback(int socket) noexcept;
 
 /// The settings of a connection to or from a peer that far away.

@@ -44,21 +44,35 @@ TENSORHUB_DECL void set_option(int socket, int level, int name, int value) noexc
   static_cast<void>(::setsockopt(socket, level, name, &value, sizeof value));
 }
 
-TENSORHUB_DECL bool is_loopback(const sockaddr_storage& address) noexcept {
+/// The bytes of an IP address; empty: it is none.
+[[nodiscard]] inline std::string_view host_bytes(const sockaddr_storage& address) noexcept {
   if (address.ss_family == AF_INET) {
-    const auto& v4 = reinterpret_cast<const sockaddr_in&>(address);
-    return (ntohl(v4.sin_addr.s_addr) >> 24) == 127;
+    const auto& host = reinterpret_cast<const sockaddr_in&>(address).sin_addr;
+    return {reinterpret_cast<const char*>(&host), sizeof host};
   }
   if (address.ss_family == AF_INET6) {
-    return IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6&>(address).sin6_addr) != 0;
+    const auto& host = reinterpret_cast<const sockaddr_in6&>(address).sin6_addr;
+    return {reinterpret_cast<const char*>(&host), sizeof host};
   }
-  return false;
+  return {};
+}
+
+TENSORHUB_DECL bool is_loopback(const sockaddr_storage& address) noexcept {
+  if (address.ss_family == AF_INET6) {
+    const auto& host = reinterpret_cast<const sockaddr_in6&>(address).sin6_addr;
+    return IN6_IS_ADDR_LOOPBACK(&host) || (IN6_IS_ADDR_V4MAPPED(&host) && host.s6_addr[12] == 127);
+  }
+  return address.ss_family == AF_INET && host_bytes(address).front() == 127;
 }
 
 TENSORHUB_DECL bool reaches_loopback(int socket) noexcept {
-  sockaddr_storage peer{};
-  socklen_t length = sizeof peer;
-  return ::getpeername(socket, reinterpret_cast<sockaddr*>(&peer), &length) == 0 && is_loopback(peer);
+  sockaddr_storage own{}, peer{};
+  socklen_t own_length = sizeof own, peer_length = sizeof peer;
+  if (::getpeername(socket, reinterpret_cast<sockaddr*>(&peer), &peer_length) != 0) return false;
+  if (is_loopback(peer)) return true;
+  // What a machine sends to an address of its own comes from that address.
+  return ::getsockname(socket, reinterpret_cast<sockaddr*>(&own), &own_length) == 0 &&
+         !host_bytes(peer).empty() && host_bytes(own) == host_bytes(peer);
 }
 
 TENSORHUB_DECL tcp_path settings_of(const tcp_options& options, path_kind path) {
