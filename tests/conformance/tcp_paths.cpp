@@ -8,6 +8,7 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -47,6 +48,7 @@ struct socket_facts {
   std::string congestion_control;
   int send_buffer_bytes = 0;
   int receive_buffer_bytes = 0;
+  int unread_bytes = 0;
 };
 
 [[nodiscard]] int port_of(const sockaddr_storage& address) {
@@ -79,6 +81,7 @@ struct socket_facts {
     bytes = sizeof(int);
     REQUIRE(::getsockopt(socket, SOL_SOCKET, SO_SNDBUF, &facts.send_buffer_bytes, &bytes) == 0);
     REQUIRE(::getsockopt(socket, SOL_SOCKET, SO_RCVBUF, &facts.receive_buffer_bytes, &bytes) == 0);
+    REQUIRE(::ioctl(socket, FIONREAD, &facts.unread_bytes) == 0);
     found.push_back(facts);
   }
   return found;
@@ -491,4 +494,47 @@ TEST_CASE("tcp paths: a reader on this machine gets nothing by reference, whatev
     return;
   }
   CHECK(status_after_revocation({.listen_host = own}, {}) == completion_status::ok);
+}
+
+TEST_CASE("tcp paths: memory sent by reference and revoked: no other stream confirms later bytes") {
+  const file_memory memory;
+  std::memset(memory.range().data, 1, file_memory::bytes);
+  constexpr std::uint64_t bytes = 512u << 10;
+  std::vector<std::byte> check(4096), target(bytes);
+  const std::array<memory_range, 2> ranges{memory_range{check.data(), check.size()}, memory.range()};
+  const memory_range into_range{target.data(), bytes};
+  tcp source{{.send_buffer_bytes = 4u << 20, .send_from_file = transports::file_sending::always}, source_id};
+  tcp reader{{.streams = 2, .receive_buffer_bytes = 4u << 20}, reader_id};
+  auto regions = source.register_memory(ranges, region_access::remote_read);
+  const std::array<remote_region, 2> remote{source.describe(regions[0]), source.describe(regions[1])};
+  const auto into = reader.register_memory(std::span{&into_range, 1}, region_access::local_write);
+  auto queue = reader.make_queue(2);
+  auto endpoint = reader.connect(queue, source.address(), source_id, 5s);
+  const auto post = [&](std::size_t region, std::uint64_t size) {
+    REQUIRE(queue.post_read(endpoint, into.front(), 0, {&remote[region], 0, size}, region) ==
+            post_result::posted);
+  };
+  post(0, 64);  // so that the next one goes over the other stream
+  post(1, bytes);
+  const auto until = std::chrono::steady_clock::now() + 5s;
+  int unread = 0;
+  while (unread < static_cast<int>(bytes) && std::chrono::steady_clock::now() < until) {
+    unread = 0;
+    for (const auto& each : connections(port_in(source.address().text), false)) unread += each.unread_bytes;
+  }
+  if (unread < static_cast<int>(bytes)) {
+    std::cout << "SKIPPED: conformance.tcp_paths: the sockets' buffers do not hold a read" << std::endl;
+    return;
+  }
+  source.revoke(regions[1]);
+  std::memset(memory.range().data, 2, file_memory::bytes);
+  std::array<completion_status, 2> ended{};
+  for (std::size_t i = 0; i < 2; ++i) {
+    const completion done = take_one(queue);
+    ended[done.id] = done.status;
+  }
+  const bool is_later = ended[1] == completion_status::ok && target.back() == std::byte{2};
+  post(0, 64);
+  const bool is_confirmed = take_one(queue).status == completion_status::ok;
+  CHECK(!(is_later && is_confirmed));
 }

@@ -242,7 +242,8 @@ class basic_tcp {
     Channel channel = Channel::connect(
         shared_, connect_to(address, settings, until, name, options_.names_in_addresses), address, until);
     hello greeting;
-    greeting.path = path;
+    greeting.path =
+        path == path_kind::same_datacenter && settings.streams > 1 ? path_kind::one_of_several : path;
     greeting.reader = who.reader.value;
     greeting.source = who.source.value;
     const auto binding = channel.binding();

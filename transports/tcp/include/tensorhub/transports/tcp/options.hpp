@@ -72,7 +72,8 @@ struct tcp_options {
   tcp_path wide_area{};
   location here{};  ///< if empty, a worker copies its own location here; only the datacenter is used
 
-  /// To readers in the same datacenter. The connection ends when the memory is revoked.
+  /// To readers in the same datacenter that have one stream per endpoint. The connection ends when the memory
+  /// is revoked.
   file_sending send_from_file = file_sending::automatic;
   /// The maximum number of readers' connections; never more than half of the descriptors that the process may
   /// have. At the limit a new connection replaces the oldest one that has not sent its hello, or else the one

@@ -37,10 +37,13 @@ inline constexpr std::uint32_t data_protocol = 4;
 
 inline constexpr std::uint64_t smallest_reference_bytes = 256 * 1024;
 
-/// Selects the socket settings that both ends use for a connection; the reader decides.
+/// What both ends of a connection do by; the reader decides.
 enum class path_kind : std::uint32_t {
   same_datacenter = 0,
-  wide_area = 1,  ///< any other value is treated as `same_datacenter`
+  wide_area = 1,
+  /// In the same datacenter, as any other value is. Everything is copied: a check by another stream of an
+  /// endpoint does not see that this one was closed, because what it had carried by reference was revoked.
+  one_of_several = 2,
 };
 
 struct hello {

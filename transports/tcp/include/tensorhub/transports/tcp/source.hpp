@@ -457,8 +457,9 @@ class source {
     if (!seats_.take({greeting.reader})) return welcome_status::crowded;
     one.seats = &seats_;
     one.seated = {greeting.reader};
-    if (greeting.path == path_kind::wide_area) {
+    if (greeting.path == path_kind::wide_area || greeting.path == path_kind::one_of_several)
       one.copy_everything();
+    if (greeting.path == path_kind::wide_area) {
       size_send_buffer(one.socket(), options_.wide_area);
       choose_congestion_control(one.socket(), options_.wide_area.congestion_control);
     }
