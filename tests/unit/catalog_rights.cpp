@@ -251,3 +251,125 @@ TEST_CASE("catalog rights: a reader does not tell a new server what is retained,
     CHECK(keeps_after(right::publish) == 900);
   }
 }
+
+namespace {
+
+/// What a worker that joins says of version `claimed`, of bytes that nobody has published.
+[[nodiscard]] messages::reference forged(driver<>& server, version_number claimed) {
+  messages::reference out = server.reference(claimed);
+  out.root.low ^= 1;
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("catalog rights: a key that may not publish brings no version, and blocks none, by its join") {
+  driver server;
+  const incarnation trainer = server.join(1, "trainer");
+  REQUIRE(server.publish(trainer, 1).ok());
+  server.clients[{2}] = client_that_may(right::read | right::serve);
+  auto lie = server.join_message("rollout-0");
+  lie.before.server = {76};
+  messages::assignment source;
+  source.source = trainer;
+  source.version = 2;
+  SUBCASE("it holds a later version") {
+    lie.held = server.reference(9);
+  }
+  SUBCASE("and is filling it") {
+    lie.held = server.reference(9);
+    lie.held->open = true;
+  }
+  SUBCASE("it holds the last version of all") {
+    lie.held = server.reference(version_number{UINT64_MAX});
+  }
+  SUBCASE("it reads the next version, of another root") {
+    source.root = forged(server, 2).root;
+    lie.reading = {source};
+  }
+  SUBCASE("and shows it") {
+    lie.reading = {source};
+    lie.receiving = forged(server, 2);
+  }
+  SUBCASE("it has been told to read it") {
+    lie.decided = 2;
+  }
+  REQUIRE(server.ask<messages::join_reply>({2}, lie).result.ok());
+  server.send({2}, messages::finish_request{{1}, 2, {}, false, forged(server, 2), {}});
+  CHECK(server.available() == versions{1});
+  CHECK(server.publish(trainer, 2).ok());
+  CHECK(server.available() == versions{2});
+  CHECK(server.core.record_of_model("policy")->latest_ever == version_number{2});
+}
+
+TEST_CASE(
+    "catalog rights: who comes late is believed to hold what the server knows, or what it may publish") {
+  driver server;
+  const incarnation trainer = server.join(1, "trainer");
+  REQUIRE(server.publish(trainer, 1).ok());
+  REQUIRE(server.publish(trainer, 2).ok());
+  const auto joins_with = [&](std::uint64_t id, rights may, const messages::reference& held) {
+    server.clients[{id}] = client_that_may(may, std::to_string(id));
+    auto join = server.join_message("rollout-" + std::to_string(id));
+    join.before.server = {76};
+    join.held = held;
+    REQUIRE(server.ask<messages::join_reply>({id}, join).result.ok());
+    return server.core.record_of({id})->held.has_value();
+  };
+  CHECK(joins_with(2, right::read | right::serve, server.reference(2)));
+  CHECK(joins_with(3, right::read | right::serve, server.reference(1)));
+  CHECK_FALSE(joins_with(4, right::read | right::serve, forged(server, 2)));
+  CHECK_FALSE(joins_with(5, right::read | right::serve, server.reference(9)));
+  CHECK(joins_with(6, right::read | right::serve | right::publish, server.reference(9)));
+  CHECK(server.available() == versions{1, 2, 9});
+  // Without integrity there are no roots.
+  messages::reference bare = server.reference(9);
+  bare.root = {};
+  CHECK_FALSE(joins_with(7, right::read | right::serve, bare));
+}
+
+TEST_CASE("catalog rights: a new server believes all that come while it recovers") {
+  driver server{catalog_options{.recovery_grace = 1000ms}, server_epoch{78}};
+  server.clients[{2}] = client_that_may(right::read | right::serve);
+  auto join = server.join_message("rollout-0");
+  join.before.server = {77};
+  join.held = server.reference(9);
+  REQUIRE(server.ask<messages::join_reply>({2}, join).result.ok());
+  CHECK(server.available() == versions{9});
+}
+
+TEST_CASE(
+    "catalog rights: who may not publish does not report what the server has forgotten, or never knew") {
+  driver server;
+  const incarnation trainer = server.join(1, "trainer");
+  REQUIRE(server.publish(trainer, 10).ok());
+  REQUIRE(server.publish(trainer, 20).ok());
+  const auto is_held_by = [&](std::uint64_t id, rights may) {
+    server.clients[{id}] = client_that_may(may, std::to_string(id));
+    server.join(id, "rollout-" + std::to_string(id));
+    server.send({id}, messages::holding_request{server.reference(15)});
+    return server.core.record_of({id})->held.has_value();
+  };
+  CHECK_FALSE(is_held_by(2, right::read | right::serve));
+  CHECK(is_held_by(3, right::read | right::publish));
+}
+
+TEST_CASE("catalog rights: while a shard is still to be published, nobody has received it") {
+  for (const bool opened : {false, true}) {
+    CAPTURE(opened);
+    driver server;
+    const incarnation t0 = server.join(1, "trainer", {0, 2});
+    const incarnation t1 = server.join(2, "trainer", {1, 2});
+    const incarnation liar = server.join(3, "liar", {1, 2});
+    auto first = server.reference(2);
+    first.open = opened;
+    REQUIRE(server.publish(t0, first).ok());
+    SUBCASE("by a report of an update's end") {
+      server.send(liar, messages::finish_request{{1}, 2, {}, false, forged(server, 2), {}});
+    }
+    SUBCASE("by a report of a copy") {
+      server.send(liar, messages::holding_request{forged(server, 2)});
+    }
+    CHECK(server.publish(t1, 2).ok());
+  }
+}

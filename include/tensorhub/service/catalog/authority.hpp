@@ -16,6 +16,9 @@
 /// | unpublish, finish, lease_released, cut_off_done, offload_failed, heartbeat, leave | nothing: the end   |
 /// |   of what the worker holds, or has begun      |                                  |                    |
 ///
+/// What a worker says that it holds, of a version that the server does not know, is believed if its key may
+/// publish, or while the server recovers (`versions::is_trusted`).
+///
 /// Rules may change while a worker runs (the list is read again): its next message counts under the new ones.
 
 #include <bit>

@@ -306,6 +306,7 @@ class membership {
     worker.access.key = client.key;
     worker.access.may_serve = client.may().has_any_of(right::serve);
     worker.signs.last_heard = core_.now;
+    worker.access.may_publish = client.may().has_any_of(right::publish);
     worker.past.called = worker.past.called || join.operation.value != 0;
     replica.closed_operation = std::max(replica.closed_operation, join.operation);
     if (is_first_word) succeed(worker, join);  // a repeated join may arrive late and be out of date
@@ -341,7 +342,7 @@ class membership {
     model.before.awaited = model.before.awaited || is_known;
     if (is_known) count_back(model, join);
     // What cannot be checked is believed only while the server recovers. Afterwards a joiner does not
-    // change which version numbers may be published.
+    // change which version numbers may be published, unless its key may publish.
     if (core_.recovering()) {
       model.latest_seen = std::max(model.latest_seen, join.latest);
       const version_number valid = is_void(model, join.latest) ? version_number{} : join.latest;
@@ -356,7 +357,8 @@ class membership {
     }
     if (!join.reading.empty()) {
       const messages::assignment& first = join.reading.front();
-      versions_.know(model, first.version, worker.shard.index, first.root);
+      const digest128 root = versions_.is_trusted(worker) ? first.root : digest128{};
+      versions_.know(model, first.version, worker.shard.index, root);
       versions_.begin_overwriting(worker);
       // Afterwards nobody may claim to read from others: their drains would wait for it. A worker that comes
       // late and does read is stopped by its source's next drain, which makes the old keys invalid.
@@ -365,9 +367,10 @@ class membership {
         leases_.promote(worker, {});
       }
     }
-    if (join.receiving && !join.reading.empty() && !worker.receiving)
+    const bool shows = join.receiving && !join.reading.empty() && !worker.receiving;
+    if (shows && (versions_.is_trusted(worker) || versions_.may_bring(worker, *join.receiving)))
       versions_.receive(worker, *join.receiving);
-    if (join.held && !worker.held && versions::may_have_root(worker, *join.held))
+    if (join.held && !worker.held && versions_.may_bring(worker, *join.held))
       versions_.hold(worker, *join.held, join.held->open);
     updates_.resolve_ended(*worker.replica);
     updates_.await_decided(worker, nullptr);

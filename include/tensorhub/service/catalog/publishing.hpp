@@ -169,7 +169,7 @@ class publishing {
     } else {
       leases_.forget_drain(worker);
     }
-    const bool is_believed = !held.open && versions::may_have_received(worker, held);
+    const bool is_believed = !held.open && versions_.may_have_received(worker, held);
     if (is_believed)
       versions_.hold(worker, held, is_same && worker.publisher);
     else

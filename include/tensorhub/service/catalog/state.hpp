@@ -105,6 +105,7 @@ struct access_state {
   transport_address address{};
   std::string capability_key{};  ///< empty: readers need no capability
   bool may_serve = true;         ///< its key has that right (authority.hpp)
+  bool may_publish = true;       ///< likewise
   std::string key{};             ///< with which it has joined; empty without security
 };
 

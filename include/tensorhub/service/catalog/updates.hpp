@@ -432,7 +432,7 @@ class updates {
   /// What a worker's memory holds after its update.
   void note_held(worker_state& worker, const messages::finish_request& request) {
     const bool is_believed =
-        request.held && !request.held->open && versions::may_have_received(worker, *request.held);
+        request.held && !request.held->open && versions_.may_have_received(worker, *request.held);
     const bool holds_old = !request.held && request.intact && worker.held;
     leases_.end_overwritten(worker, is_believed ? request.held->version
                                     : holds_old ? worker.held->version

@@ -34,13 +34,36 @@ class versions {
     reindex(worker);
   }
 
-  /// A report of a version's arrival may be believed: others have published it, with this root. (A worker
-  /// whose update has failed may go back to an old version that the server has forgotten, or never knew.)
-  [[nodiscard]] static bool may_have_received(const worker_state& worker,
-                                              const messages::reference& reference) {
+  /// The worker is believed what the server cannot check: its key may publish, or there has been no time for
+  /// a publisher to come back.
+  [[nodiscard]] bool is_trusted(const worker_state& worker) const noexcept {
+    return worker.access.may_publish || core_.recovering();
+  }
+  /// A report of a version's arrival may be believed: others have published it, with this root. (A trusted
+  /// worker whose update has failed may go back to an old version that the server has forgotten, or never
+  /// knew.)
+  [[nodiscard]] bool may_have_received(const worker_state& worker,
+                                       const messages::reference& reference) const {
+    const model_state& model = *worker.model;
     if (const digest128 known = known_root(worker, reference.version)) return known == reference.root;
-    if (is_open(*worker.model, reference.version, worker.shard.index)) return false;
-    return worker.past.was_elsewhere || reference.version <= worker.model->latest_seen;
+    if (is_open(model, reference.version, worker.shard.index)) return false;
+    const bool is_trusted_here = is_trusted(worker);
+    if (worker.past.was_elsewhere && is_trusted_here) return true;
+    const bool is_new_root = bool{reference.root};
+    if (is_new_root && (!is_trusted_here || is_underway(model, reference.version))) return false;
+    return reference.version <= model.latest_seen;
+  }
+  /// What a worker says of its memory when it joins may be believed.
+  [[nodiscard]] bool may_bring(const worker_state& worker, const messages::reference& reference) const {
+    if (is_trusted(worker)) return may_have_root(worker, reference);
+    return !reference.open && may_have_received(worker, reference);
+  }
+  /// Some shards of the version were published, or are being filled, and it has never been available.
+  [[nodiscard]] static bool is_underway(const model_state& model, version_number version) {
+    const auto record = model.versions.find(version);
+    if (record == model.versions.end() || version <= model.latest_ever) return false;
+    return record->second.filling > 0 ||
+           detail::any_of(record->second.roots, [](const digest128& root) { return bool{root}; });
   }
   /// Nobody has this shard of the version completely, but somebody is filling it.
   [[nodiscard]] static bool is_open(const model_state& model, version_number version, std::uint32_t shard) {

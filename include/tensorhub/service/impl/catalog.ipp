@@ -208,6 +208,7 @@ TENSORHUB_DECL bool catalog::ask(const messages::envelope& envelope, const clien
 
 /// The list of keys may have been read again since the worker's last message.
 TENSORHUB_DECL void catalog::note_rights(catalog_detail::worker_state& worker, const client_rules& rules) {
+  worker.access.may_publish = rules.has_any_of(right::publish);
   const bool may_serve = rules.has_any_of(right::serve);
   if (std::exchange(worker.access.may_serve, may_serve) == may_serve) return;
   parts_->versions.recompute(*worker.replica);
