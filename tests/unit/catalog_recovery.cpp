@@ -614,6 +614,66 @@ TEST_CASE("recovery: who gives up a call gives up that one, not another that it 
   CHECK(server.core.knows(back));
 }
 
+// ---- leases of an earlier server
+
+namespace {
+
+/// A lease on `source` of version 7 that an earlier server has granted under this number.
+[[nodiscard]] messages::assignment old_lease(std::uint64_t number, incarnation source) {
+  messages::assignment out;
+  out.operation = {3};
+  out.lease = {number};
+  out.version = 7;
+  out.source = source;
+  return out;
+}
+[[nodiscard]] messages::join_request reader_of(driver<>& server, const std::string& replica,
+                                               messages::assignment old) {
+  auto join = server.join_message(replica);
+  join.before.server = {76};
+  join.operation = {2};
+  join.decided = 7;
+  join.reading.push_back(std::move(old));
+  return join;
+}
+[[nodiscard]] messages::join_request holder_of_7(driver<>& server, const std::string& replica) {
+  auto join = server.join_message(replica);
+  join.before.server = {76};
+  join.held = server.reference(7);
+  return join;
+}
+
+}  // namespace
+
+TEST_CASE("recovery: a reader names a source that it has lost by the number of the earlier server") {
+  driver<> server{catalog_options{.recovery_grace = 1000ms}};
+  const auto old = old_lease(41, {1});
+  REQUIRE(server.ask<messages::join_reply>({1}, holder_of_7(server, "trainer")).result.ok());
+  REQUIRE(server.ask<messages::join_reply>({2}, reader_of(server, "rollout", old)).result.ok());
+  server.pass_alive(1100ms, {{1}, {2}});
+  const auto reply = server.lose_source({2}, old);
+  REQUIRE(reply.result.ok());
+  REQUIRE(reply.sources.size() == 1);
+  CHECK(reply.sources.front().source == incarnation{1});
+  CHECK(reply.sources.front().lease != old.lease);
+  CHECK(server.leases_on({1}) == 1);
+}
+
+TEST_CASE("recovery: a number that two readers name, or that would come next, is given to one lease only") {
+  driver<> server{catalog_options{.recovery_grace = 1000ms}};
+  REQUIRE(server.ask<messages::join_reply>({1}, holder_of_7(server, "trainer")).result.ok());
+  const auto old = old_lease((77ull << 32) + 1, {1});
+  for (const std::uint64_t id : {2, 3})
+    REQUIRE(server.ask<messages::join_reply>({id}, reader_of(server, "rollout-" + std::to_string(id), old))
+                .result.ok());
+  server.pass_alive(1100ms, {{1}, {2}, {3}});
+  const incarnation next = server.join(4, "rollout-4");
+  const auto lease = server.start_update(next, exactly(7)).lease;
+  CHECK(lease != old.lease);
+  CHECK(server.leases_on({1}) == 3);
+  CHECK(server.lose_source({2}, old).sources.size() == 1);
+}
+
 // ---- two servers without an election
 
 TEST_CASE("recovery: a server without an election takes over workers only while it is new") {

@@ -164,7 +164,7 @@ struct core {
     log(log_level::error, "a fault of the catalog: it has no transition " + refused);
   }
 
-  /// All leases, in the order in which they were granted.
+  /// All leases, in the order in which they were granted; those of earlier servers before or after.
   [[nodiscard]] std::vector<lease_id> leases_in_order() const {
     std::vector<lease_id> ids;
     ids.reserve(leases.size());

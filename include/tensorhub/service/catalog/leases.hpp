@@ -31,7 +31,10 @@ namespace tensorhub::inline TENSORHUB_MODE::catalog_detail {
 class leases {
  public:
   leases(core& core, versions& versions, any_scheduler scheduler)
-      : core_{core}, versions_{versions}, choosing_{core, std::move(scheduler)} {}
+      : core_{core},
+        versions_{versions},
+        choosing_{core, std::move(scheduler)},
+        last_lease_{core.epoch.value << 32} {}
 
   // ---- assignment
 
@@ -119,7 +122,9 @@ class leases {
       if (core_.leases.at(known).source == old.source) return;
     }
     lease_state lease;
-    lease.id = next_lease();
+    // The reader goes on under the number that it knows.
+    const bool is_free = old.lease && !core_.leases.contains(old.lease);
+    lease.id = is_free ? old.lease : next_lease();
     lease.source = old.source;
     lease.reader = reader.id;
     lease.version = old.version;
@@ -354,7 +359,12 @@ class leases {
   }
 
  private:
-  [[nodiscard]] lease_id next_lease() noexcept { return {++last_lease_}; }
+  [[nodiscard]] lease_id next_lease() {
+    do {
+      ++last_lease_;
+    } while (core_.leases.contains(lease_id{last_lease_}));
+    return {last_lease_};
+  }
 
   [[nodiscard]] asker asker_of(const operation_state& operation, std::uint32_t shard,
                                worker_state* reader) const {
@@ -594,7 +604,7 @@ class leases {
   core& core_;
   versions& versions_;
   choosing choosing_;
-  std::uint64_t last_lease_ = 0;
+  std::uint64_t last_lease_;  ///< begins elsewhere at each server: readers keep the numbers of earlier ones
 };
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::catalog_detail
