@@ -674,6 +674,47 @@ TEST_CASE("recovery: a number that two readers name, or that would come next, is
   CHECK(server.lose_source({2}, old).sources.size() == 1);
 }
 
+TEST_CASE("recovery: a reader that comes before its source reads on when that one lets go") {
+  driver<> server{catalog_options{.recovery_grace = 1000ms}};
+  const auto old = old_lease(41, {1});
+  REQUIRE(server.ask<messages::join_reply>({2}, reader_of(server, "rollout", old)).result.ok());
+  REQUIRE(server.ask<messages::join_reply>({1}, holder_of_7(server, "trainer")).result.ok());
+  CHECK(server.core.record_of({2})->as_reader.upstream == server.core.record_of({1}));
+  server.pass_alive(1100ms, {{1}, {2}});
+  const auto asked = server.unpublish({1}, 7);
+  CHECK_FALSE(server.push<messages::reassign_push>({2}).has_value());
+  CHECK_FALSE(server.answer<messages::drained_reply>({1}, asked).has_value());
+  server.finish({2}, old);
+  CHECK(server.answer<messages::drained_reply>({1}, asked).has_value());
+}
+
+TEST_CASE("recovery: so does one that reads a reader, and comes before both") {
+  driver<> server{catalog_options{.recovery_grace = 1000ms}};
+  const auto last = reader_of(server, "rollout-b", old_lease(42, {2}));
+  REQUIRE(server.ask<messages::join_reply>({3}, last).result.ok());
+  auto middle = reader_of(server, "rollout-a", old_lease(41, {1}));
+  middle.receiving = server.reference(7);
+  REQUIRE(server.ask<messages::join_reply>({2}, middle).result.ok());
+  CHECK(server.core.record_of({3})->as_reader.upstream == nullptr);
+  REQUIRE(server.ask<messages::join_reply>({1}, holder_of_7(server, "trainer")).result.ok());
+  CHECK(server.core.record_of({2})->as_reader.upstream == server.core.record_of({1}));
+  CHECK(server.core.record_of({3})->as_reader.upstream == server.core.record_of({2}));
+}
+
+TEST_CASE("recovery: a seed that comes before its source is the seed of its datacenter still") {
+  driver<> server{catalog_options{.recovery_grace = 1000ms}};
+  auto seed = reader_of(server, "rollout-a", old_lease(41, {1}));
+  seed.place.datacenter = "west";
+  seed.receiving = server.reference(7);
+  REQUIRE(server.ask<messages::join_reply>({2}, seed).result.ok());
+  auto holder = holder_of_7(server, "trainer");
+  holder.place.datacenter = "east";
+  REQUIRE(server.ask<messages::join_reply>({1}, holder).result.ok());
+  server.pass_alive(1100ms, {{1}, {2}});
+  const incarnation other = server.join_at(3, "rollout-b", {.datacenter = "west"});
+  CHECK(server.start_update(other, exactly(7)).source == incarnation{2});
+}
+
 // ---- two servers without an election
 
 TEST_CASE("recovery: a server without an election takes over workers only while it is new") {

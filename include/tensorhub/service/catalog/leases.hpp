@@ -138,8 +138,7 @@ class leases {
     reader.as_reader.operation = old.operation;
     lease_state& kept = core_.leases.emplace(lease.id, std::move(lease)).first->second;
     if (worker_state* source = core_.find(old.source)) {
-      kept.datacenter = reader.place.datacenter;
-      kept.crossing = reader.place.datacenter != source->place.datacenter;
+      note_places(kept, reader, *source);
       source->as_source.readers.push_back(kept.id);
       charge(kept, true);
     } else {
@@ -151,11 +150,28 @@ class leases {
     std::erase_if(core_.sourceless, [&](lease_id id) {
       lease_state& lease = core_.leases.at(id);
       if (lease.source != source.id) return false;
+      if (const worker_state* reader = core_.find(lease.reader)) note_places(lease, *reader, source);
       source.as_source.readers.push_back(id);
       if (lease.lasts()) charge(lease, true);
       return true;
     });
   }
+  /// A worker that comes from an earlier server has said what it has: readers that came before it, and theirs
+  /// in turn, get an upstream.
+  void lead_readers(const worker_state& source) {
+    std::vector<const worker_state*> leading{&source};
+    while (!leading.empty()) {
+      const worker_state& next = *leading.back();
+      leading.pop_back();
+      for (const lease_id id : next.as_source.readers) {
+        const lease_state& lease = core_.leases.at(id);
+        worker_state* reader = lease.inherited ? core_.find(lease.reader) : nullptr;
+        if (reader == nullptr || reader->as_reader.upstream != nullptr) continue;
+        if (promote(*reader, {})) leading.push_back(reader);
+      }
+    }
+  }
+
 
   /// Pre-condition: the lease's source has joined and shows its version.
   [[nodiscard]] messages::assignment assignment_of(const operation_state& operation, const lease_state& lease,
@@ -295,7 +311,8 @@ class leases {
     worker_state* reader = operation->replica->workers[old.shard];
     if (old.is_reserved()) return move_reserved(source, old, *operation, *member, reader);
     if (reader == nullptr || reader->id != old.reader) return;
-    if (!old.upstream || promote(*reader, id)) {
+    if (reader->as_reader.upstream == nullptr) promote(*reader, {});  // it may be this one
+    if (!core_.leases.at(id).upstream || promote(*reader, id)) {
       withdraw(core_.leases.at(id), *reader);
       if (grow(*operation, *reader, member->excluded, nullptr, id)) tell_taken_back(old);
       return;
@@ -452,6 +469,11 @@ class leases {
       const lease_state& lease = core_.leases.at(id);
       if (lease.lasts() && lease.ordinal < 64) taken |= 1ull << lease.ordinal;
     }
+  static void note_places(lease_state& lease, const worker_state& reader, const worker_state& source) {
+    lease.datacenter = reader.place.datacenter;
+    lease.crossing = reader.place.datacenter != source.place.datacenter;
+  }
+
     return static_cast<std::uint64_t>(std::countr_one(taken));
   }
 

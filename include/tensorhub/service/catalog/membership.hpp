@@ -291,13 +291,13 @@ class membership {
       core_.workers[id] = std::move(owned);
       replica.workers[join.shard.index] = present;
       ++model.workers;
-      leases_.find_source(*present);
       core_.log(log_level::info, who(*present) + " joined", about(*present));
       ++core_.counted.seen.workers_joined;
     }
     worker_state& worker = *present;
     worker.place = join.place;
     worker.spot = join.spot;
+    if (is_fresh) leases_.find_source(worker);
     replica.temporary = replica.temporary || join.temporary;
     worker.access.transport = join.transport;
     worker.access.integrity = join.integrity;
@@ -375,6 +375,7 @@ class membership {
     updates_.resolve_ended(*worker.replica);
     updates_.await_decided(worker, nullptr);
   }
+    leases_.lead_readers(worker);
 
   /// The workers of an older server do not count: there may be others that had moved on from it, and only the
   /// last server knew those that were new there.
