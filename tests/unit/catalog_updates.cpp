@@ -238,6 +238,22 @@ TEST_CASE("catalog: shards that ask for different versions fail their group by n
   CHECK(s.server.push<messages::abort_push>(s.rollout0).has_value());
 }
 
+TEST_CASE("catalog: a shard that waits for a later version is not told to keep what the others hold") {
+  group_scene s;
+  s.update_all();
+  const auto first = s.server.update(s.rollout0, at_least(2));
+  CHECK_FALSE(s.server.answer<messages::update_reply>(s.rollout0, first).has_value());
+  const auto second = s.server.update(s.rollout1);
+  for (const auto& [worker, asked] : {std::pair{s.rollout0, first}, {s.rollout1, second}}) {
+    const auto reply = s.server.answer<messages::update_reply>(worker, asked);
+    REQUIRE(reply.has_value());
+    CHECK(reply->result.code == errc::group_failed);
+    CHECK(reply->result.sentence.find(
+              "shard 0/2 of replica 'rollout' asked for another version than the 1") == 0);
+  }
+  CHECK(s.server.entry("rollout").version == version_number{1});
+}
+
 TEST_CASE("catalog: a shard that fails after changing bytes tears its replica; the next update repairs it") {
   group_scene s;
   s.update_all();

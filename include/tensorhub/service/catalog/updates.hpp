@@ -775,6 +775,12 @@ class updates {
   void close_kept(operation_state& operation, version_number version) {
     core_.move_to(operation.stage, operation_stage::decided);
     table_.set_version(operation, version);
+    for (std::size_t i = 0; i < operation.members.size(); ++i) {
+      const member_state& member = operation.members[i];
+      const worker_state* worker = operation.replica->workers[operation.only_shard.value_or(i)];
+      if (member.phase == phase::waiting && !accepts(member.selector, version))
+        return close_disagreed(operation, worker->shard);
+    }
     for_each_member(operation, [&](member_state& member, std::uint32_t shard) {
       if (member.phase != phase::waiting) return;
       core_.move_to(member.phase, phase::finished);
