@@ -335,6 +335,30 @@ TEST_CASE("retention: a temporary replica is dropped when it is not needed any m
   CHECK(s.server.push<messages::drop_push>(temporary).has_value());
 }
 
+TEST_CASE("retention: a temporary replica that is being dropped does not end a handover") {
+  retaining s;
+  const auto first = s.server.unpublish(s.trainer, 1);
+  const auto order = s.server.push<messages::offload_push>(s.trainer);
+  REQUIRE(order.has_value());
+  const incarnation copy = s.take(10, *order);
+  CHECK(s.is_let_go(s.trainer, first));
+  REQUIRE(s.server.publish(s.trainer, 1).ok());  // the copy is not needed any more
+  CHECK(s.server.push<messages::drop_push>(copy).has_value());
+  s.server.clear();
+  static_cast<void>(s.server.core.take_log());
+  const auto second = s.server.unpublish(s.trainer, 1);
+  CHECK_FALSE(s.is_let_go(s.trainer, second));
+  std::size_t orders = 0;
+  while (s.server.push<messages::offload_push>(s.trainer)) ++orders;
+  CHECK(orders >= 1);
+  CHECK(orders <= 2);
+  for (const log_line& line : s.server.core.take_log())
+    CHECK_MESSAGE(line.text.find("does not settle") == std::string::npos, line.text);
+  s.server.send(copy, messages::leave_request{});
+  s.take(11, *order);
+  CHECK(s.is_let_go(s.trainer, second));
+}
+
 TEST_CASE("retention: an update that would overwrite the last copy waits for the handover") {
   retaining s;
   s.server.finish(s.a, s.server.start_update(s.a));

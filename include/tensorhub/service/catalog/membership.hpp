@@ -484,6 +484,7 @@ class membership {
     if (model.workers == 0) {
       questions_.forget(model);
       std::erase(core_.unsettled, &model);
+      replica.dropping = false;  // a new copy may have the same name
       std::erase_if(core_.batch.fresh, [&](const fresh_sources& each) { return each.model == &model; });
       core_.models.erase(std::string{model.name});
     }

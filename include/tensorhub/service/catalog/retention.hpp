@@ -164,8 +164,8 @@ class retention {
     for (auto entry = model.handovers.begin(); entry != model.handovers.end();) {
       handover_state& handover = entry->second;
       const auto temporary = model.replicas.find(handover.temporary);
-      const bool is_there =
-          temporary != model.replicas.end() && temporary->second->complete == handover.version;
+      const bool is_there = temporary != model.replicas.end() && !temporary->second->dropping &&
+                            temporary->second->complete == handover.version;
       const auto from = model.replicas.find(handover.from);
       const bool is_wanted = from != model.replicas.end() && from->second->letting_go == handover.version;
       if (is_there || !is_wanted) {
