@@ -161,6 +161,49 @@ TEST_CASE("versions that a worker invents are forgotten like others that nobody 
   CHECK(server.core.record_of(trainer)->model->versions.size() < 64);
 }
 
+TEST_CASE("so are versions that a worker invents in one join after the other") {
+  catalog_test::driver<> server;
+  const incarnation trainer = server.join(1, "trainer");
+  for (std::uint64_t i = 1; i <= 1'000; ++i) {
+    auto join = server.join_message("liar");
+    join.held = server.reference({i});
+    REQUIRE(server.ask<messages::join_reply>({100 + i}, std::move(join)).result.ok());
+  }
+  CHECK(server.core.record_of(trainer)->model->versions.size() < 64);
+}
+
+TEST_CASE("a source that confirms no cut-off is declared dead, before its readers' leases fill the memory") {
+  catalog_test::driver<> server;
+  const incarnation source = server.join(1, "trainer");
+  REQUIRE(server.publish(source, 1).ok());
+  for (std::uint64_t i = 0; i < 64; ++i) server.join(10 + i, "idle-" + std::to_string(i));
+  for (std::uint64_t i = 0; i < 2'000; ++i) {
+    const incarnation reader = server.join(100 + i, "rollout");
+    static_cast<void>(server.update(reader));
+    server.clear();
+  }
+  CHECK(server.core.statistics().cut_offs <= 1'024);
+  CHECK_FALSE(server.core.knows(source));
+  server.check_rules();
+}
+
+TEST_CASE("a reader waits once for further sources of a version, however often it asks") {
+  catalog_test::driver<> server;
+  const incarnation one = server.join(1, "trainer-1");
+  const incarnation two = server.join(2, "trainer-2");
+  REQUIRE(server.publish(one, 1).ok());
+  REQUIRE(server.publish(two, 2).ok());
+  const incarnation reader = server.join(3, "rollout");
+  for (int i = 0; i < 100; ++i) {
+    for (const std::uint64_t version : {1, 2}) {
+      const auto source = server.start_update(reader, exactly(version_number{version}));
+      server.acknowledge(reader, server.fail(reader, source, {errc::cancelled, "no"}, true));
+    }
+  }
+  for (const auto& [version, state] : server.core.record_of(reader)->model->versions)
+    CHECK(state.hungry.front().size() <= 1);
+}
+
 TEST_CASE("a full server says so, and which option would help") {
   catalog_options how;
   how.most = {.workers = 3, .models = 1, .replicas = 2};

@@ -78,8 +78,7 @@ class leases {
     }
     if (reader.as_reader.hungry_for != operation.version &&
         count_sources(reader) < choosing_.limits().sources) {
-      reader.as_reader.hungry_for = operation.version;
-      hungry_of(reader, operation.version).push_back(reader.id);
+      wait_for_sources(reader, operation.version);
     }
     return released;
   }
@@ -150,12 +149,13 @@ class leases {
     std::erase_if(core_.sourceless, [&](lease_id id) {
       lease_state& lease = core_.leases.at(id);
       if (lease.source != source.id) return false;
-      if (const worker_state* reader = core_.find(lease.reader)) note_places(lease, *reader, source);
       source.as_source.readers.push_back(id);
+      if (const worker_state* reader = core_.find(lease.reader)) note_places(lease, *reader, source);
       if (lease.lasts()) charge(lease, true);
       return true;
     });
   }
+
   /// A worker that comes from an earlier server has said what it has: readers that came before it, and theirs
   /// in turn, get an upstream.
   void lead_readers(const worker_state& source) {
@@ -171,7 +171,6 @@ class leases {
       }
     }
   }
-
 
   /// Pre-condition: the lease's source has joined and shows its version.
   [[nodiscard]] messages::assignment assignment_of(const operation_state& operation, const lease_state& lease,
@@ -239,6 +238,15 @@ class leases {
     core_.cut_offs.insert(lease.id);
     move_to(lease, lease_stage::cutting_off);
     core_.send(lease.source, {}, messages::cut_off_push{lease.reader});
+  }
+
+  /// So many of this worker's readers are dead, and it has not confirmed that it has cut them off, that it
+  /// never will: the leases must not fill the server's memory.
+  [[nodiscard]] bool confirms_nothing(const worker_state& source) const {
+    return source.as_source.readers.size() > most_cut_offs &&
+           detail::count_if(source.as_source.readers, [this](lease_id id) {
+             return core_.leases.at(id).stage == lease_stage::cutting_off;
+           }) > static_cast<std::ptrdiff_t>(most_cut_offs);
   }
 
   /// Finds a reserved lease whose source still shows the version. Ends the lease if the source has dropped
@@ -461,6 +469,11 @@ class leases {
     return lease;
   }
 
+  static void note_places(lease_state& lease, const worker_state& reader, const worker_state& source) {
+    lease.datacenter = reader.place.datacenter;
+    lease.crossing = reader.place.datacenter != source.place.datacenter;
+  }
+
   /// The lowest ordinal that no counted lease on the source has.
   [[nodiscard]] std::uint64_t free_ordinal(const worker_state& source) const {
     if (source.as_source.readers.size() > limits::sources) return source.as_source.readers.size();
@@ -469,11 +482,6 @@ class leases {
       const lease_state& lease = core_.leases.at(id);
       if (lease.lasts() && lease.ordinal < 64) taken |= 1ull << lease.ordinal;
     }
-  static void note_places(lease_state& lease, const worker_state& reader, const worker_state& source) {
-    lease.datacenter = reader.place.datacenter;
-    lease.crossing = reader.place.datacenter != source.place.datacenter;
-  }
-
     return static_cast<std::uint64_t>(std::countr_one(taken));
   }
 
@@ -572,8 +580,7 @@ class leases {
       if (lease.is_reserved() || seed == nullptr || seed == &reader || !detail::contains(excluded, seed->id))
         continue;
       take_back(lease, *seed);
-      if (std::exchange(seed->as_reader.hungry_for, lease.version) != lease.version)
-        hungry_of(*seed, lease.version).push_back(seed->id);
+      if (seed->as_reader.hungry_for != lease.version) wait_for_sources(*seed, lease.version);
     }
   }
 
@@ -615,11 +622,15 @@ class leases {
     if (here.empty()) crossings.erase(lease.datacenter);
   }
 
-  [[nodiscard]] std::deque<incarnation>& hungry_of(const worker_state& reader, version_number version) {
-    return reader.model->versions.at(version).hungry[reader.shard.index];
+  /// The reader is given further sources of this version when there are some (`feed`).
+  static void wait_for_sources(worker_state& reader, version_number version) {
+    reader.as_reader.hungry_for = version;
+    auto& hungry = reader.model->versions.at(version).hungry[reader.shard.index];
+    if (!detail::contains(hungry, reader.id)) hungry.push_back(reader.id);
   }
 
   static constexpr std::size_t fed_at_once = 4;
+  static constexpr std::size_t most_cut_offs = 1024;
   static constexpr int looks_per_timeout = 64;
   static constexpr std::size_t most_next_looks = 64;
 

@@ -177,7 +177,8 @@ class membership {
       if (worker == nullptr) continue;
       declare_dead(
           *worker,
-          found == verdict::unruly ? "called update() before it had reported the end of its last call"
+          found == verdict::unruly   ? "called update() before it had reported the end of its last call"
+          : found == verdict::silent ? "does not confirm that it has cut off dead readers"
           : found == verdict::lingering
               ? "was the second time left at the deadline of an unpublish() or update() of its source"
               : "was declared dead by an earlier server: its source has cut it off",
@@ -296,8 +297,8 @@ class membership {
     }
     worker_state& worker = *present;
     worker.place = join.place;
-    worker.spot = join.spot;
     if (is_fresh) leases_.find_source(worker);
+    worker.spot = join.spot;
     replica.temporary = replica.temporary || join.temporary;
     worker.access.transport = join.transport;
     worker.access.integrity = join.integrity;
@@ -305,8 +306,8 @@ class membership {
     worker.access.capability_key = join.capability_key;
     worker.access.key = client.key;
     worker.access.may_serve = client.may().has_any_of(right::serve);
-    worker.signs.last_heard = core_.now;
     worker.access.may_publish = client.may().has_any_of(right::publish);
+    worker.signs.last_heard = core_.now;
     worker.past.called = worker.past.called || join.operation.value != 0;
     replica.closed_operation = std::max(replica.closed_operation, join.operation);
     if (is_first_word) succeed(worker, join);  // a repeated join may arrive late and be out of date
@@ -374,8 +375,9 @@ class membership {
       versions_.hold(worker, *join.held, join.held->open);
     updates_.resolve_ended(*worker.replica);
     updates_.await_decided(worker, nullptr);
-  }
     leases_.lead_readers(worker);
+    versions_.forget_old(model);
+  }
 
   /// The workers of an older server do not count: there may be others that had moved on from it, and only the
   /// last server knew those that were new there.
@@ -448,10 +450,12 @@ class membership {
     worker.drain.reset();  // its readers are moved, not waited for, so it must get no drained_reply
     for (const lease_id id : std::vector<lease_id>{worker.as_reader.leases}) {
       lease_state& lease = core_.leases.at(id);
-      if (gone_politely || lease.is_reserved() || core_.find(lease.source) == nullptr) {
+      const worker_state* source = core_.find(lease.source);
+      if (gone_politely || lease.is_reserved() || source == nullptr) {
         leases_.end(id, &drain_state::finished);
       } else {
         leases_.begin_cut_off(lease);
+        if (leases_.confirms_nothing(*source)) core_.condemned.emplace_back(source->id, verdict::silent);
       }
     }
     worker.as_reader.leases.clear();
@@ -480,11 +484,11 @@ class membership {
     --model.workers;
     if (detail::all_of(replica.workers, [](const worker_state* w) { return w == nullptr; })) {
       while (!replica.open.empty()) table_.close(*replica.open.front());
+      replica.dropping = false;  // a new copy may have the same name
     }
     if (model.workers == 0) {
       questions_.forget(model);
       std::erase(core_.unsettled, &model);
-      replica.dropping = false;  // a new copy may have the same name
       std::erase_if(core_.batch.fresh, [&](const fresh_sources& each) { return each.model == &model; });
       core_.models.erase(std::string{model.name});
     }
