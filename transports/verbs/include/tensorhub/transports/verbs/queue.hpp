@@ -73,8 +73,8 @@ class endpoint_core {
     if (connections_.empty()) key_maker_ = fresh->key_maker();
     connections_.push_back(std::move(fresh));
   }
-  /// What the source's keys are bound to, as the source has said on the first connection. A broken endpoint has
-  /// no connections any more.
+  /// What the source's keys are bound to, as the source has said on the first connection. A broken endpoint
+  /// has no connections any more.
   [[nodiscard]] incarnation key_maker() const noexcept { return key_maker_; }
 
  private:
