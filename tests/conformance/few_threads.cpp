@@ -1,13 +1,9 @@
 // Transports in a process that may start only some of the threads that they want: a source is not made, with
 // an error; a reader copies with fewer threads. Neither waits for ever.
 
-#include <dlfcn.h>
 #include <doctest/doctest.h>
-#include <pthread.h>
 
 #include <array>
-#include <atomic>
-#include <cerrno>
 #include <chrono>
 #include <cstddef>
 #include <iostream>
@@ -17,6 +13,7 @@
 #include <vector>
 
 #include "support/child_process.hpp"
+#include "support/few_threads.hpp"
 
 #ifdef TENSORHUB_HAS_TLS
 #include <tensorhub/transports/tls.hpp>
@@ -24,31 +21,7 @@
 #include "tls_certificates.hpp"
 #endif
 
-// The sanitizers replace pthread_create themselves.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define TENSORHUB_THREADS_CAN_FAIL 0
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define TENSORHUB_THREADS_CAN_FAIL 0
-#endif
-#endif
-#ifndef TENSORHUB_THREADS_CAN_FAIL
-#define TENSORHUB_THREADS_CAN_FAIL 1
-#endif
-
 #if TENSORHUB_THREADS_CAN_FAIL
-
-static std::atomic<int> threads_left = -1;  ///< -1: as many as the system gives
-
-/// In the place of the system's, for the whole process.
-extern "C" int pthread_create(pthread_t* made, const pthread_attr_t* how, void* (*run)(void*),
-                              void* what) noexcept {
-  using creation = int (*)(pthread_t*, const pthread_attr_t*, void* (*)(void*), void*);
-  static const auto real = reinterpret_cast<creation>(::dlsym(RTLD_NEXT, "pthread_create"));
-  if (threads_left == 0) return EAGAIN;
-  if (threads_left > 0) --threads_left;
-  return real(made, how, run, what);
-}
 
 namespace {
 

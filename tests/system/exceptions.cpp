@@ -4,11 +4,7 @@
 
 #include <doctest/doctest.h>
 
-#include <dlfcn.h>
-#include <pthread.h>
-
 #include <atomic>
-#include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
@@ -18,20 +14,9 @@
 #include <thread>
 
 #include "hub.hpp"
+#include "support/few_threads.hpp"
 
 using namespace system_tests;
-
-// The sanitizers replace pthread_create themselves.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define TENSORHUB_THREADS_CAN_FAIL 0
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define TENSORHUB_THREADS_CAN_FAIL 0
-#endif
-#endif
-#ifndef TENSORHUB_THREADS_CAN_FAIL
-#define TENSORHUB_THREADS_CAN_FAIL 1
-#endif
 
 namespace {
 
@@ -40,18 +25,6 @@ void throwing_log(const tensorhub::log_line&) {
 }
 
 }  // namespace
-
-#if TENSORHUB_THREADS_CAN_FAIL
-static std::atomic<bool> threads_fail = false;
-
-/// In the place of the system's, for the whole process.
-extern "C" int pthread_create(pthread_t* made, const pthread_attr_t* how, void* (*run)(void*),
-                              void* what) noexcept {
-  using creation = int (*)(pthread_t*, const pthread_attr_t*, void* (*)(void*), void*);
-  static const auto real = reinterpret_cast<creation>(::dlsym(RTLD_NEXT, "pthread_create"));
-  return threads_fail ? EAGAIN : real(made, how, run, what);
-}
-#endif
 
 TEST_CASE("a trace that throws fails its update with an error; the next update works") {
   hub::reference_server server;
@@ -95,8 +68,8 @@ namespace {
 using staged = member<staged_of<hub::subscriber>>;
 
 struct without_threads {
-  without_threads() { threads_fail = true; }
-  ~without_threads() { threads_fail = false; }
+  without_threads() { threads_left = 0; }
+  ~without_threads() { threads_left = -1; }
 };
 
 }  // namespace

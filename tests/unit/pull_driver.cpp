@@ -3,13 +3,10 @@
 
 #include "tensorhub/transfer/pull_driver.hpp"
 
-#include <dlfcn.h>
 #include <doctest/doctest.h>
-#include <pthread.h>
 
 #include <algorithm>
 #include <atomic>
-#include <cerrno>
 #include <cstring>
 #include <deque>
 #include <functional>
@@ -21,6 +18,7 @@
 #include <vector>
 
 #include "fragile_transport.hpp"
+#include "support/few_threads.hpp"
 #include "support/gated.hpp"
 #include "tensorhub/memory/host.hpp"
 #include "tensorhub/policy/integrity/none.hpp"
@@ -28,18 +26,6 @@
 #include "tensorhub/testing/memory_transport.hpp"
 #include "tensorhub/transfer/digest_table.hpp"
 #include "tensorhub/transfer/shard_memory.hpp"
-
-// The sanitizers replace pthread_create themselves.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define TENSORHUB_THREADS_CAN_FAIL 0
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define TENSORHUB_THREADS_CAN_FAIL 0
-#endif
-#endif
-#ifndef TENSORHUB_THREADS_CAN_FAIL
-#define TENSORHUB_THREADS_CAN_FAIL 1
-#endif
 
 using namespace tensorhub;
 using namespace std::chrono_literals;
@@ -743,24 +729,9 @@ TEST_CASE("pull driver: bytes that are not the published ones are corrupt, and r
 
 // ---- threads that cannot be started
 
-#if TENSORHUB_THREADS_CAN_FAIL
-/// The threads that this thread may still start; negative: any number.
-thread_local int threads_left = -1;
-#endif
-
 }  // namespace
 
 #if TENSORHUB_THREADS_CAN_FAIL
-
-/// In the place of the system's, for the whole process.
-extern "C" int pthread_create(pthread_t* made, const pthread_attr_t* how, void* (*run)(void*),
-                              void* what) noexcept {
-  using creation = int (*)(pthread_t*, const pthread_attr_t*, void* (*)(void*), void*);
-  static const auto real = reinterpret_cast<creation>(::dlsym(RTLD_NEXT, "pthread_create"));
-  if (threads_left == 0) return EAGAIN;
-  if (threads_left > 0) --threads_left;
-  return real(made, how, run, what);
-}
 
 TEST_CASE("pull driver: the lanes whose threads can be started do it all, and so do those that digest") {
   for (const int startable : {0, 1, 2}) {

@@ -1,0 +1,37 @@
+#pragma once
+/// \file few_threads.hpp
+/// A process that can start only some more threads: `threads_left`, of which each thread that is started
+/// takes one. It replaces pthread_create, so one file of a binary includes it. The sanitizers replace
+/// pthread_create themselves: there TENSORHUB_THREADS_CAN_FAIL is 0, and there is nothing else in here.
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define TENSORHUB_THREADS_CAN_FAIL 0
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define TENSORHUB_THREADS_CAN_FAIL 0
+#endif
+#endif
+#ifndef TENSORHUB_THREADS_CAN_FAIL
+#define TENSORHUB_THREADS_CAN_FAIL 1
+#endif
+
+#if TENSORHUB_THREADS_CAN_FAIL
+
+#include <dlfcn.h>
+#include <pthread.h>
+
+#include <atomic>
+#include <cerrno>
+
+static std::atomic<int> threads_left = -1;  ///< -1: as many as the system gives
+
+extern "C" int pthread_create(pthread_t* made, const pthread_attr_t* how, void* (*run)(void*),
+                              void* what) noexcept {
+  using creation = int (*)(pthread_t*, const pthread_attr_t*, void* (*)(void*), void*);
+  static const auto real = reinterpret_cast<creation>(::dlsym(RTLD_NEXT, "pthread_create"));
+  if (threads_left == 0) return EAGAIN;
+  if (threads_left > 0) --threads_left;
+  return real(made, how, run, what);
+}
+
+#endif
