@@ -1,7 +1,7 @@
 #pragma once
 /// \file fragile_transport.hpp
 /// The memory transport, with connections that may end while nobody reads through them, and whose closing a
-/// test can watch. Nothing that is `ended` comes back; a new connection to the same process works.
+/// test can watch. A connection that has ended stays so; a new one to the same process works.
 ///
 /// Thread safety: as concept `transport` requires; the hooks are set before they are needed.
 

@@ -527,11 +527,11 @@ TEST_CASE(
 
 TEST_CASE("pull driver: nobody waits while a connection is closed to keep another one") {
   constexpr std::size_t too_many = lane_pool<gated_transport>::most_kept + 2;
+  std::atomic<bool> is_running = true;
   answers of_driver;
   std::deque<source_process<>> sources;
   for (std::uint64_t i = 0; i < too_many; ++i) sources.emplace_back(i + 1);
   reader_process<> reader{sources[0].shape(), {}, 200 * chunk};
-  std::atomic<bool> is_running = true;
   reader.connections().on_close = [&](incarnation) {
     if (is_running) of_driver.ask(reader);
   };
