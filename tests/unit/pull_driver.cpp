@@ -491,8 +491,9 @@ struct answers {
   int missing = 0;
 
   void ask(reader_process<>& reader) {
-    if (asked.valid()) asked.wait();
-    asked = std::async(std::launch::async, [&] { (void)reader.driver->progress(); });
+    // One that is still waited for was asked under the same lock.
+    if (!asked.valid() || asked.wait_for(0s) == std::future_status::ready)
+      asked = std::async(std::launch::async, [&] { (void)reader.driver->progress(); });
     const bool is_given = asked.wait_for(1s) == std::future_status::ready;
     ++(is_given ? given : missing);
   }
