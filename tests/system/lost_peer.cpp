@@ -239,6 +239,7 @@ TEST_CASE("a server that was stopped for longer than worker_timeout declares nob
   source.memory.fill(1);
   source.worker.publish(1);
   CHECK(contains(program.output_line(), "joined"));
+  const auto self = source.worker.self();
   program.signal(SIGSTOP);
   std::this_thread::sleep_for(2s);
   program.signal(SIGCONT);
@@ -246,6 +247,7 @@ TEST_CASE("a server that was stopped for longer than worker_timeout declares nob
   rollout reader{who(address, "rollout-0")};
   CHECK(reader.worker.update(latest, 20s).version == 1);
   CHECK(code_of([&] { source.worker.unpublish(20s); }) == errc::ok);
+  CHECK(source.worker.self() == self);  // one that was declared dead would be another incarnation
 }
 
 TEST_CASE("a server notices also that it was stopped in the middle of its work") {
@@ -262,5 +264,6 @@ TEST_CASE("a server notices also that it was stopped in the middle of its work")
   source.memory.fill(1);
   source.worker.publish(1);
   CHECK_MESSAGE(said.wait_for("was stopped for", 20s), said.text());
+  CHECK(code_of([&] { source.worker.unpublish(20s); }) == errc::ok);  // a round trip later
   CHECK_MESSAGE(!contains(said.text(), "was silent for too long"), said.text());
 }

@@ -363,8 +363,11 @@ TEST_CASE("time-outs: the end of a process that takes a version into host memory
   host->worker.join();
   source.worker.publish(1);
   source.worker.retain(1);
-  CHECK(source.worker.unpublish(given).forced);
+  std::jthread lets_go{[&] { CHECK(source.worker.unpublish(60s).forced); }};
+  for (int i = 0; i < 2000 && host->worker.offloaded_bytes() == 0; ++i) std::this_thread::sleep_for(10ms);
   CHECK(host->worker.offloaded_bytes() > 0);
+  source.worker.interrupt();
+  lets_go.join();
   server.reset();
   CHECK(time_of([&] { host.reset(); }) <= 3 * generous);
 }

@@ -509,8 +509,9 @@ TEST_CASE("server shell: a server that may not serve hears nothing and says noth
   std::atomic<int> asked = 0;
   reference_server_options options;
   options.may_serve = [&] {
+    const bool answer = may;
     ++asked;
-    return may.load();
+    return answer;
   };
   const reference_server<> server{options};
   raw_worker worker{server.address()};
