@@ -31,6 +31,13 @@
 
 namespace tensorhub::inline TENSORHUB_MODE {
 
+namespace session_detail {
+struct waiting_join {
+  session_ticket ticket = 0;
+  time_point deadline{};
+};
+}  // namespace session_detail
+
 class session : public session_detail::operations {
  public:
   /// `shape` is borrowed and must outlive the session.
@@ -177,11 +184,7 @@ class session : public session_detail::operations {
   std::vector<incarnation> barred_;  ///< the last few readers that it has cut off
   time_point next_heartbeat_{};
   duration heartbeat_interval_ = defaults::heartbeat_interval;
-  struct waiting_join {
-    session_ticket ticket = 0;
-    time_point deadline{};
-  };
-  std::vector<waiting_join> joins_{};  ///< calls of `join` that run
+  std::vector<session_detail::waiting_join> joins_{};  ///< calls of `join` that run
 };
 
 }  // namespace tensorhub::inline TENSORHUB_MODE

@@ -62,17 +62,17 @@ TENSORHUB_DECL void session::interrupt(time_point now) {
 }
 
 TENSORHUB_DECL void session::cancel_join(session_ticket ticket, const messages::status& reason) {
-  const auto same = [ticket](const waiting_join& each) { return each.ticket == ticket; };
+  const auto same = [ticket](const session_detail::waiting_join& each) { return each.ticket == ticket; };
   if (std::erase_if(joins_, same) > 0) finish(ticket, reason);
 }
 
 TENSORHUB_DECL void session::finish_joins(const messages::status& outcome) {
-  for (const waiting_join& each : std::exchange(joins_, {})) finish(each.ticket, outcome);
+  for (const session_detail::waiting_join& each : std::exchange(joins_, {})) finish(each.ticket, outcome);
 }
 
 TENSORHUB_DECL void session::end_late_joins(time_point now) {
-  const std::vector<waiting_join> all = joins_;
-  for (const waiting_join& each : all) {
+  const std::vector<session_detail::waiting_join> all = joins_;
+  for (const session_detail::waiting_join& each : all) {
     if (now < each.deadline) continue;
     cancel_join(each.ticket, {errc::disconnected,
                               "no answer from the reference server at " + options_.server +
@@ -120,7 +120,7 @@ TENSORHUB_DECL void session::advance(time_point now) {
 TENSORHUB_DECL time_point session::next_deadline() const noexcept {
   time_point next = outbox_.next_deadline(joined_);
   if (joined_) next = std::min(next, next_heartbeat_);
-  for (const waiting_join& each : joins_) next = std::min(next, each.deadline);
+  for (const session_detail::waiting_join& each : joins_) next = std::min(next, each.deadline);
   next = std::min(next, patience());
   return std::min(next, operation_deadline());
 }

@@ -83,8 +83,7 @@ struct session_members {
 template struct opened<session_members, &session::believed_, &session::ended_, &session::server_index_,
                        &session::leaving_, &session::peers_, &session::counted_at_, &session::beats_answered_,
                        &session::worker_timeout_, &session::heartbeat_interval_, &session::barred_,
-                       &session::returns_, &session::joined_at_, &session::next_heartbeat_,
-                       &session::join_ticket_, &session::join_deadline_>;
+                       &session::returns_, &session::joined_at_, &session::next_heartbeat_, &session::joins_>;
 
 }  // namespace open_state
 
@@ -204,6 +203,7 @@ class state_digest {
     add(core.is_revoking());
   }
   void fold(const session_detail::heard_versions& heard) { add(heard.keeps, heard.keeps_from, heard.latest); }
+  void fold(const session_detail::waiting_join& join) { add(join.ticket, join.deadline); }
   void fold(const session_detail::contact& contact) {
     fold(contact.heard);
     fold(contact.asked_since);
