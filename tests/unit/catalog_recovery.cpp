@@ -663,7 +663,7 @@ TEST_CASE("recovery: a number that two readers name, or that would come next, is
   driver<> server{catalog_options{.recovery_grace = 1000ms}};
   REQUIRE(server.ask<messages::join_reply>({1}, holder_of_7(server, "trainer")).result.ok());
   const auto old = old_lease((77ull << 32) + 1, {1});
-  for (const std::uint64_t id : {2, 3})
+  for (const std::uint64_t id : {2u, 3u})
     REQUIRE(server.ask<messages::join_reply>({id}, reader_of(server, "rollout-" + std::to_string(id), old))
                 .result.ok());
   server.pass_alive(1100ms, {{1}, {2}, {3}});

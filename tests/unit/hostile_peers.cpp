@@ -195,7 +195,7 @@ TEST_CASE("a reader waits once for further sources of a version, however often i
   REQUIRE(server.publish(two, 2).ok());
   const incarnation reader = server.join(3, "rollout");
   for (int i = 0; i < 100; ++i) {
-    for (const std::uint64_t version : {1, 2}) {
+    for (const std::uint64_t version : {1u, 2u}) {
       const auto source = server.start_update(reader, exactly(version_number{version}));
       server.acknowledge(reader, server.fail(reader, source, {errc::cancelled, "no"}, true));
     }
