@@ -98,8 +98,10 @@ TENSORHUB_DECL leave_on_signal::leave_on_signal(std::chrono::milliseconds grace,
     thread_ = std::jthread{[this](const std::stop_token& stop) { run(stop); }};
   } catch (const std::system_error& e) {
     give_back();
-    throw error(errc::system_failed,
-                std::string{"no thread can be started that waits for the signals: "} + e.what());
+    throw error(
+        errc::system_failed,
+        std::string{"the thread that waits for the signals cannot be started; raise the limit of threads: "} +
+            e.what());
   }
 }
 

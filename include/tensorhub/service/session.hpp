@@ -32,6 +32,7 @@
 namespace tensorhub::inline TENSORHUB_MODE {
 
 namespace session_detail {
+/// A call of `join` that waits for the server's answer.
 struct waiting_join {
   session_ticket ticket = 0;
   time_point deadline{};

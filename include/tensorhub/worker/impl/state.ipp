@@ -124,11 +124,11 @@ TENSORHUB_DECL void worker_state::ensure_joined(steady_time until, update_state*
   prepare();
   if (joined) return;
   const std::chrono::milliseconds patience = std::min(options.join_timeout, detail::time_left(until));
-  const auto go_on = [this] {  // under the client's mutex: a leave begins before or after this
+  const auto refuse_leaving = [this] {  // under the client's mutex: a leave begins before or after this
     if (leaving || has_left) throw failure(errc::cancelled, "this worker leaves its model");
   };
   const session_ticket ticket = client.with([&](session& core, time_point now) {
-    go_on();
+    refuse_leaving();
     if (asking != nullptr && asking->is_cancelled())
       throw failure(errc::cancelled, "the caller cancelled the update");
     const session_ticket begun = core.join(now, now + patience);
@@ -137,7 +137,7 @@ TENSORHUB_DECL void worker_state::ensure_joined(steady_time until, update_state*
   });
   static_cast<void>(checked(wait_for(ticket, patience)));
   client.with([&](session&, time_point) {
-    go_on();
+    refuse_leaving();
     joined = true;
   });
 }

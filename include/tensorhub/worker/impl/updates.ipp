@@ -91,8 +91,9 @@ TENSORHUB_DECL update_handle worker_updates::update_async(version_selector selec
   try {
     handle.thread_ = std::jthread{std::move(work)};
   } catch (const std::system_error& e) {
-    throw whole_->failure(errc::system_failed,
-                          std::string{"no thread can be started for the update: "} + e.what());
+    throw whole_->failure(
+        errc::system_failed,
+        std::string{"the update's thread cannot be started; raise the limit of threads: "} + e.what());
   }
   return handle;
 }

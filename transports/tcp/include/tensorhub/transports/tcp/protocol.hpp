@@ -37,7 +37,7 @@ inline constexpr std::uint32_t data_protocol = 4;
 
 inline constexpr std::uint64_t smallest_reference_bytes = 256 * 1024;
 
-/// What both ends of a connection do by; the reader decides.
+/// How both ends treat a connection; the reader decides.
 enum class path_kind : std::uint32_t {
   same_datacenter = 0,
   wide_area = 1,
