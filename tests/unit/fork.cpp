@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -12,12 +13,14 @@
 #include <cstddef>
 #include <cstdio>
 #include <cstdlib>
+#include <optional>
 #include <tensorhub/detail/unique_fd.hpp>
 #include <tensorhub/detail/unique_socket.hpp>
 #include <tensorhub/memory/host.hpp>
 #include <tensorhub/service/zmq_socket.hpp>
 #include <thread>
 #include <utility>
+#include <vector>
 
 using namespace tensorhub;
 
@@ -127,6 +130,40 @@ TEST_CASE("fork: a child does not offer the memory of its parent, which it has n
   const memory_range inside{memory.range().data, 64};
   REQUIRE(host_memory{}.allocation_around(inside).backing_fd >= 0);
   CHECK(holds_in_child([&] { return host_memory{}.allocation_around(inside).backing_fd < 0; }));
+}
+
+TEST_CASE(
+    "fork: an allocation that ends in a child takes nothing that the child has mapped at its addresses") {
+  constexpr std::size_t bytes = 4096;
+  const auto survives = [](const auto& end) {
+    std::optional ended{host_memory{}.allocate(bytes)};
+    return holds_in_child([&] {
+      std::byte* const data = ended->data();
+      const void* const own = ::mmap(data, bytes, PROT_READ | PROT_WRITE,
+                                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+      end(ended);
+      return own == data && ::msync(data, bytes, MS_ASYNC) == 0;
+    });
+  };
+  CHECK(survives([](auto& ended) { ended.reset(); }));
+  CHECK(survives([](auto& ended) { ended = host_memory{}.allocate(bytes); }));
+  CHECK(survives([](auto& ended) { auto moved = std::move(*ended); }));
+  CHECK(survives([](auto& ended) {
+    auto other = host_memory{}.allocate(bytes);
+    other = std::move(*ended);
+  }));
+}
+
+TEST_CASE("fork: an allocation of a child, at the address of its parent's, stays known when that ends") {
+  std::optional parents{host_memory{}.allocate(4096)};
+  CHECK(holds_in_child([&] {
+    const std::byte* const data = parents->data();
+    std::vector<host_memory::allocation> own;
+    do own.push_back(host_memory{}.allocate(4096));
+    while (own.back().data() != data && own.size() < 1000);
+    parents.reset();
+    return host_memory{}.allocation_around({own.back().data(), 64}).backing_fd >= 0;
+  }));
 }
 
 TEST_CASE("fork: a child is not held up by what other threads of its parent were doing") {

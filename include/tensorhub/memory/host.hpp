@@ -104,6 +104,7 @@ struct host_memory {
     void release() noexcept;
     std::byte* data_ = nullptr;
     std::uint64_t bytes_ = 0;
+    ::pid_t process_ = ::getpid();  ///< has the pages; in its children these addresses are anyone's
     detail::unique_fd descriptor_;
   };
 

@@ -129,6 +129,7 @@ TENSORHUB_DECL host_memory::allocation::allocation(std::uint64_t bytes) : bytes_
 TENSORHUB_DECL host_memory::allocation::allocation(allocation&& other) noexcept
     : data_{std::exchange(other.data_, nullptr)},
       bytes_{std::exchange(other.bytes_, 0)},
+      process_{other.process_},
       descriptor_{std::move(other.descriptor_)} {}
 
 TENSORHUB_DECL host_memory::allocation& host_memory::allocation::operator=(allocation&& other) noexcept {
@@ -136,6 +137,7 @@ TENSORHUB_DECL host_memory::allocation& host_memory::allocation::operator=(alloc
     release();
     data_ = std::exchange(other.data_, nullptr);
     bytes_ = std::exchange(other.bytes_, 0);
+    process_ = other.process_;
     descriptor_ = std::move(other.descriptor_);
   }
   return *this;
@@ -162,7 +164,7 @@ TENSORHUB_DECL std::uint64_t host_memory::allocation::huge_page_bytes() const {
 }
 
 TENSORHUB_DECL void host_memory::allocation::release() noexcept {
-  if (data_ == nullptr) return;
+  if (data_ == nullptr || process_ != ::getpid()) return;
   if (descriptor_) detail::process_wide<detail::file_mappings>().erase(data_);
   ::munmap(data_, bytes_);
 }
