@@ -78,6 +78,7 @@ TENSORHUB_DECL void device_reads::give_up(const endpoint_core& endpoint, complet
 
 TENSORHUB_DECL void device_reads::settle(const endpoint_core& endpoint) noexcept {
   give_up(endpoint, completion_status::cancelled);
+  // This wait has no deadline: the device may still write to the targets, which belong to the caller.
   for (std::size_t i = 0; i < lanes_.size(); ++i) {
     device_lane_record& each = *lanes_[i];
     while (has_pieces_of(each, endpoint)) {
