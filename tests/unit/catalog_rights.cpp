@@ -202,6 +202,24 @@ TEST_CASE("catalog rights: a worker that may not serve reads, and nobody reads f
   CHECK(server.available().empty());
 }
 
+TEST_CASE("catalog rights: a temporary replica that may not serve outlives the record of its version") {
+  driver server;
+  const incarnation trainer = server.join(1, "trainer");
+  REQUIRE(server.publish(trainer, 1).ok());
+  REQUIRE(server.ask<messages::status_reply>(trainer, messages::retain_request{.pin = 1}).result.ok());
+  const incarnation temporary{2};
+  server.clients[temporary] = client_that_may(right::read);
+  auto join = server.join_message("trainer~1");
+  join.temporary = true;
+  REQUIRE(server.ask<messages::join_reply>(temporary, join).result.ok());
+  server.finish(temporary, server.start_update(temporary, exactly(1)));
+  const std::uint64_t last = 2 + catalog_options{}.retained_versions;
+  for (std::uint64_t number = 2; number <= last; ++number) REQUIRE(server.publish(trainer, number).ok());
+  server.pass_alive(1500ms, {trainer, temporary});
+  CHECK(server.entry("trainer~1").version == version_number{1});  // the last copy of a pinned version
+  CHECK_FALSE(server.push<messages::drop_push>(temporary).has_value());
+}
+
 TEST_CASE("catalog rights: the place of a living worker is its key's, but for those that may replace") {
   driver server;
   server.clients[{1}] = client_that_may(right::publish | right::serve, "trainers");

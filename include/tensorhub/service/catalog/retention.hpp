@@ -372,9 +372,12 @@ class retention {
     if (!replica.dropping) {
       // A temporary replica that is still incomplete belongs to a running handover.
       if (!version || core_.recovering(*replica.model)) return;
-      const auto& reliable = replica.model->versions.at(version).reliable_replicas;
-      const bool elsewhere = detail::any_of(
-          reliable, [&](const replica_state* other) { return !other->temporary && is_heard(*other); });
+      // Of a version that nobody else may read, the record may have been forgotten.
+      const auto record = replica.model->versions.find(version);
+      const bool elsewhere =
+          record != replica.model->versions.end() &&
+          detail::any_of(record->second.reliable_replicas,
+                         [&](const replica_state* other) { return !other->temporary && is_heard(*other); });
       if (is_retained(*replica.model, version) && !elsewhere) return;
       replica.dropping = true;
       versions_.recompute(replica);
