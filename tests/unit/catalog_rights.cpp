@@ -321,6 +321,37 @@ TEST_CASE("catalog rights: a key that may not publish brings no version, and blo
 }
 
 TEST_CASE(
+    "catalog rights: a key that may not publish displaces no known version by numbers that it invents") {
+  driver server;
+  const incarnation trainer = server.join(1, "trainer");
+  REQUIRE(server.publish(trainer, 1).ok());
+  server.unpublish(trainer, 1);
+  bool is_told = false;
+  SUBCASE("it has been told to read them") {
+    is_told = true;
+  }
+  SUBCASE("it reads them") {}
+  for (std::uint64_t i = 0; i < 2 * catalog_options{}.retained_versions; ++i) {
+    const incarnation liar{100 + i};
+    server.clients[liar] = client_that_may(right::read);
+    auto lie = server.join_message("rollout-0");
+    lie.before.server = {76};
+    if (is_told) {
+      lie.decided = 1000 + i;
+    } else {
+      messages::assignment source;
+      source.source = trainer;
+      source.version = 1000 + i;
+      lie.reading = {source};
+    }
+    REQUIRE(server.ask<messages::join_reply>(liar, lie).result.ok());
+    server.send(liar, messages::leave_request{});
+  }
+  CHECK(server.publish(trainer, forged(server, 1)).code == errc::version_conflict);
+  CHECK(server.publish(trainer, 1).ok());
+}
+
+TEST_CASE(
     "catalog rights: who comes late is believed to hold what the server knows, or what it may publish") {
   driver server;
   const incarnation trainer = server.join(1, "trainer");

@@ -325,6 +325,7 @@ struct version_state {
   std::uint32_t filling = 0;              ///< workers that hold it open
   std::uint32_t complete_replicas = 0;
   std::set<const replica_state*> reliable_replicas{};  ///< those of them that are reliable (retention.hpp)
+  bool was_held = false;                               ///< by some worker
   bool ever_complete = false;
 };
 

@@ -28,6 +28,7 @@ class versions {
     worker.publisher = publisher;
     worker.parting.leaving = false;  // a process that leaves holds nothing anew
     version_state& version = version_of(*worker.model, reference.version);
+    version.was_held = true;
     count_filling(worker, 1);
     if (!version.roots[worker.shard.index]) version.roots[worker.shard.index] = reference.root;
     worker.model->latest_seen = std::max(worker.model->latest_seen, reference.version);
@@ -229,7 +230,7 @@ class versions {
   }
 
   /// Deletes version records, except those of versions that are held or in use and of the newest few others
-  /// (which `version_conflict` needs).
+  /// (which `version_conflict` needs). Numbers that were only heard of do not count: anyone may invent them.
   void forget_old(model_state& model) {
     std::size_t others = 0;
     for (auto version = model.versions.end(); version != model.versions.begin();) {
@@ -238,11 +239,15 @@ class versions {
           detail::any_of(version->second.sources, [](const auto& index) { return !index->empty(); });
       if (held || version->second.complete_replicas > 0 || model.operations.users.contains(version->first))
         continue;
-      if (++others > core_.options.retained_versions) version = model.versions.erase(version);
+      if (is_hearsay(version->second) || ++others > core_.options.retained_versions)
+        version = model.versions.erase(version);
     }
   }
 
  private:
+  [[nodiscard]] static bool is_hearsay(const version_state& version) {
+    return !version.was_held && detail::all_of(version.roots, [](const digest128& root) { return !root; });
+  }
   void end_showing(worker_state& worker) {
     worker.receiving.reset();
     update_chain(worker);
