@@ -9,6 +9,7 @@
 #include "catalog_driver.hpp"
 #include "tensorhub/service/recorders.hpp"
 #include "tensorhub/service/statistics.hpp"
+#include "tensorhub/worker/recorder.hpp"
 
 using namespace catalog_test;
 
@@ -56,6 +57,26 @@ TEST_CASE("statistics: the catalog counts what was done, once") {
   refused.consistency = "other";
   server.send(incarnation{7}, refused);
   CHECK(server.core.statistics().joins_refused.of(errc::policy_mismatch) == 1);
+}
+
+TEST_CASE("statistics: an update that kept its version is counted as such at once") {
+  worker_recorder recorder;
+  std::atomic<bool> ends = false;
+  std::jthread updates{[&] {
+    while (!ends) static_cast<void>(recorder.update([] { return update_report{.kept = true}; }));
+  }};
+  std::uint64_t others = 0;
+  for (int i = 0; i < 100'000; ++i) {
+    const worker_statistics seen = recorder.values({}, {});
+    others += seen.updates.of(errc::ok) == seen.updates_kept ? 0 : 1;
+  }
+  ends = true;
+  CHECK(others == 0);  // as which a scrape would show them
+  updates.join();
+  static_cast<void>(recorder.update([] { return update_report{}; }));
+  const worker_statistics seen = recorder.values({}, {});
+  CHECK(seen.updates.of(errc::ok) == seen.updates_kept + 1);
+  CHECK(seen.update.count() == seen.updates_kept + 1);
 }
 
 TEST_CASE("statistics: a histogram's buckets") {

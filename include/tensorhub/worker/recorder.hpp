@@ -28,14 +28,16 @@ class worker_recorder {
   /// Runs a call of the worker and counts how it ended.
   template <typename Call>
   publish_report publish(Call&& call) {
-    const publish_report done = counted(publishes_, std::forward<Call>(call));
+    const publish_report done = failures_counted(publishes_, std::forward<Call>(call));
+    publishes_.add(errc::ok);
     publish_.add_seconds(done.seconds);
     digest_.add_seconds(done.digest_seconds);
     return done;
   }
   template <typename Call>
   unpublish_report unpublish(Call&& call) {
-    const unpublish_report done = counted(unpublishes_, std::forward<Call>(call));
+    const unpublish_report done = failures_counted(unpublishes_, std::forward<Call>(call));
+    unpublishes_.add(errc::ok);
     unpublish_.add_seconds(done.seconds);
     drains_forced_.add(done.forced ? 1 : 0);
     readers_moved_.add(done.moved);
@@ -44,11 +46,12 @@ class worker_recorder {
   }
   template <typename Call>
   update_report update(Call&& call) {
-    update_report done = counted(updates_, std::forward<Call>(call));
+    update_report done = failures_counted(updates_, std::forward<Call>(call));
     update_.add_seconds(done.seconds);
     if (done.kept) {
       updates_kept_.add();
     } else {
+      updates_.add(errc::ok);
       wait_.add_seconds(done.wait_seconds);
       pull_.add_seconds(done.pull_seconds);
     }
@@ -67,11 +70,9 @@ class worker_recorder {
 
  private:
   template <typename Call>
-  static auto counted(detail::outcomes& ended, Call&& call) {
+  static auto failures_counted(detail::outcomes& ended, Call&& call) {
     try {
-      auto done = std::forward<Call>(call)();
-      ended.add(errc::ok);
-      return done;
+      return std::forward<Call>(call)();
     } catch (const error& e) {
       ended.add(e.code());
       throw;
@@ -81,7 +82,7 @@ class worker_recorder {
     }
   }
 
-  detail::outcomes publishes_, unpublishes_, updates_, sources_failed_;
+  detail::outcomes publishes_, unpublishes_, updates_, sources_failed_;  ///< updates_: without updates_kept_
   detail::counter updates_kept_, drains_forced_, readers_moved_, readers_cut_off_, stalls_, chunks_;
   detail::seconds_recorder publish_, digest_, unpublish_, update_, wait_, pull_;
   std::atomic<std::uint64_t> digested_chunks_ = 0;

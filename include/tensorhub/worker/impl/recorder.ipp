@@ -38,6 +38,7 @@ TENSORHUB_DECL worker_statistics worker_recorder::values(const worker_options& w
   out.unpublishes = unpublishes_.values();
   out.updates = updates_.values();
   out.updates_kept = updates_kept_.value();
+  out.updates.by_code[outcome_counts::index_of(errc::ok)] += out.updates_kept;
   out.drains_forced = drains_forced_.value();
   out.readers_moved = readers_moved_.value();
   out.readers_cut_off = readers_cut_off_.value();
