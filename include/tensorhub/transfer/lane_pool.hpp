@@ -16,6 +16,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -46,6 +47,7 @@ class lane_pool {
  public:
   static constexpr std::size_t most_kept = 8;
   static constexpr std::chrono::minutes kept_for{2};
+  using clock = std::chrono::steady_clock;
 
   class lane {
    public:
@@ -88,18 +90,20 @@ class lane_pool {
         oldest.emplace(std::move(kept_.front().endpoint));
         kept_.erase(kept_.begin());
       }
-      kept_.push_back({std::move(ends), std::chrono::steady_clock::now(), std::move(endpoint)});
+      kept_.push_back({std::move(ends), clock::now(), std::move(endpoint)});
       return oldest;
     }
-    void close_idle() {
-      const auto oldest = std::chrono::steady_clock::now() - kept_for;
-      std::erase_if(kept_, [oldest](const kept_connection& each) { return each.since < oldest; });
+    [[nodiscard]] bool has_idle(clock::time_point now) const noexcept {
+      return !kept_.empty() && kept_.front().since < now - kept_for;
+    }
+    void close_idle(clock::time_point now) {
+      std::erase_if(kept_, [&](const kept_connection& each) { return each.since < now - kept_for; });
     }
 
    private:
     struct kept_connection {
       connection_ends ends;
-      std::chrono::steady_clock::time_point since;
+      clock::time_point since;
       endpoint_type endpoint;
     };
     typename Transport::queue queue_;
@@ -113,15 +117,26 @@ class lane_pool {
   [[nodiscard]] Transport& through() const noexcept { return *through_; }
 
   /// A queue for `depth` reads, the same number every time, and at least so much scratch memory.
-  [[nodiscard]] std::unique_ptr<lane> borrow(std::size_t depth, std::size_t scratch_words) {
+  [[nodiscard]] std::unique_ptr<lane> borrow(std::size_t depth, std::size_t scratch_words,
+                                             clock::time_point now = clock::now()) {
     std::unique_ptr<lane> out;
+    // To close a connection may take long, and uses its lane's queue: meanwhile nobody else has the lane.
+    std::vector<std::unique_ptr<lane>> stale;
     {
       const std::lock_guard lock{mutex_};
-      for (const auto& each : idle_) each->close_idle();
       if (!idle_.empty()) {
         out = std::move(idle_.back());
         idle_.pop_back();
       }
+      const auto first = std::partition(idle_.begin(), idle_.end(),
+                                        [now](const auto& each) { return !each->has_idle(now); });
+      stale.assign(std::make_move_iterator(first), std::make_move_iterator(idle_.end()));
+      idle_.erase(first, idle_.end());
+    }
+    if (out) out->close_idle(now);
+    for (auto& each : stale) {
+      each->close_idle(now);
+      give_back(std::move(each));
     }
     if (!out || out->scratch().size() < scratch_words * 8)
       return std::make_unique<lane>(*through_, depth, scratch_words);

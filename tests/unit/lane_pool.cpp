@@ -1,0 +1,50 @@
+/// \file lane_pool.cpp
+/// What lanes keep from one update to the next (transfer/lane_pool.hpp): connections that nobody uses.
+
+#include <doctest/doctest.h>
+
+#include <chrono>
+#include <future>
+#include <utility>
+#include <vector>
+
+#include "fragile_transport.hpp"
+#include "tensorhub/transfer/lane_pool.hpp"
+
+using namespace tensorhub;
+using namespace std::chrono_literals;
+using pull_test::fragile_transport;
+
+TEST_CASE("lane pool: nobody waits while connections are closed that were idle for too long") {
+  using pool = lane_pool<fragile_transport>;
+  fragile_transport through{{}, {1}};
+  fragile_transport source{{}, {2}};
+  pool lanes{through};
+  const connection_ends ends{source.address().text, {2}, {1}};
+  {
+    auto one = lanes.borrow(1, 8);
+    auto other = lanes.borrow(1, 8);
+    for (pool::lane* lane : {one.get(), other.get()})
+      static_cast<void>(lane->keep(ends, through.connect(lane->queue(), source.address(), {2}, 10s)));
+    lanes.give_back(std::move(one));
+    lanes.give_back(std::move(other));
+  }
+  int closed = 0;
+  int waited = 0;
+  std::vector<std::future<void>> others;
+  through.on_close = [&](incarnation) {
+    ++closed;
+    others.push_back(std::async(std::launch::async, [&] { lanes.give_back(lanes.borrow(1, 8)); }));
+    waited += others.back().wait_for(5s) == std::future_status::ready ? 0 : 1;
+  };
+  SUBCASE("not so long") {
+    CHECK(lanes.borrow(1, 8, pool::clock::now() + pool::kept_for / 2)->take(ends).has_value());
+    CHECK(closed == 1);  // the one that was taken
+  }
+  SUBCASE("too long") {
+    CHECK_FALSE(lanes.borrow(1, 8, pool::clock::now() + pool::kept_for + 1s)->take(ends).has_value());
+    CHECK(closed == 2);
+  }
+  CHECK(waited == 0);
+  through.on_close = {};
+}
