@@ -13,6 +13,7 @@
 #include <cstdlib>
 #include <iostream>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <tensorhub/server.hpp>
@@ -133,6 +134,7 @@ void pull(const settings& given, const sigset_t& ends) {
       .model = given.model,
       .replica = given.replica.empty() ? "puller-" + std::to_string(::getpid()) : given.replica,
       .spot = true};
+  std::optional<serve_file::mapped_file> file;  // ends after the subscriber, which reads and writes it
   hub::subscriber subscriber{who, {.listen_host = given.host}};
   const auto model = subscriber.describe_model(0, timeout);
   if (model.tensors.empty() || model.tensors.front().name != header_name)
@@ -140,10 +142,10 @@ void pull(const settings& given, const sigset_t& ends) {
   std::uint64_t bytes = 0;
   for (const auto& tensor : model.tensors) bytes += tensor.bytes().value_or(0);
 
-  const serve_file::mapped_file file{given.path, bytes};
+  file.emplace(given.path, bytes);
   std::uint64_t offset = 0;
   for (const auto& tensor : model.tensors) {
-    subscriber.add(tensor.name, file.data() + offset, tensor.shape, tensor.type);
+    subscriber.add(tensor.name, file->data() + offset, tensor.shape, tensor.type);
     offset += *tensor.bytes();
   }
   auto running = subscriber.update_async(tensorhub::latest, timeout);
