@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <utility>
@@ -80,6 +82,26 @@ TEST_CASE("cuda memory: no room is an error that says how much there is") {
     CHECK(e.sentence().find("1048576") != std::string::npos);
     CHECK(e.sentence().find("CUDA_ERROR_OUT_OF_MEMORY") != std::string::npos);
   }
+}
+
+TEST_CASE("cuda memory: an allocation that finds no lane to clear it leaves nothing behind") {
+  scene here;
+  memory space;
+  here.driver.set.fail_after = 0;
+  CHECK_THROWS_AS(static_cast<void>(space.allocate(4096)), error);  // the device's lane for errands is gone
+  here.driver.set.fail_after = UINT64_MAX;
+  here.driver.set.free_bytes = 8192;  // less than a new lane needs
+  std::vector<std::unique_ptr<tensorhub::device_lane>> every_ring;
+  try {
+    for (;;) every_ring.push_back(device::at(0).open_lane());
+  } catch (const error&) {
+  }
+  const auto blocks = here.driver.now().blocks;
+  CHECK_THROWS_AS(static_cast<void>(space.allocate(4096)), error);
+  CHECK(here.driver.now().blocks == blocks);
+  every_ring.clear();
+  here.driver.set.free_bytes = 1ull << 40;
+  CHECK(space.allocate(4096).data() != nullptr);
 }
 
 TEST_CASE("cuda memory: every kind of pointer is described as what it is") {

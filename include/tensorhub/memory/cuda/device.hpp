@@ -242,12 +242,14 @@ class cuda_device final : public device_access {
                                " are free)");
       }
     }
-    std::string trouble;
-    if (!with_lane([&](lane_type& lane) { return lane.clear(data, bytes); }, trouble)) {
-      free(data);
+    try {
+      std::string trouble;
+      if (with_lane([&](lane_type& lane) { return lane.clear(data, bytes); }, trouble)) return data;
       throw error(errc::system_failed, "new device memory cannot be cleared: " + trouble);
+    } catch (...) {
+      free(data);
+      throw;
     }
-    return data;
   }
   /// The driver waits for all work of the device that may use any memory.
   void free(CUdeviceptr data) noexcept {
