@@ -101,11 +101,6 @@ class fleet {
     struct channel_state {
       channel_id id = 0;
       member* source = nullptr;
-      bool connected = false;
-    };
-    struct source_state {
-      messages::assignment from{};
-      bool report_release = false;
     };
     member(std::uint32_t number, host_id host, session_options options, incarnation self, const layout& shape)
         : number_{number}, host_{host}, core_{std::move(options), self, shape} {}
@@ -124,7 +119,9 @@ class fleet {
     std::optional<pull> transfer_{};
     version_number transfer_version_{};
     std::vector<channel_state> channels_{};
-    std::vector<source_state> sources_{};
+    std::vector<messages::assignment> sources_{};
+    std::vector<source_slot> connected_{};  ///< sources that it may still ask, in order
+    std::vector<source_slot> released_{};   ///< sources of which it reports when their reads have ended
     std::uint64_t life_ = 0;  ///< of the transfer: late events notice that their transfer has ended
   };
 
@@ -367,24 +364,26 @@ class fleet {
     worker.transfer_.reset();
     worker.channels_.clear();
     worker.sources_.clear();
+    worker.connected_.clear();
+    worker.released_.clear();
   }
   void release(member& worker, lease_id released) {
     for (source_slot slot = 0; slot < worker.sources_.size(); ++slot) {
-      if (!released || worker.sources_[slot].from.lease != released) continue;
+      if (!released || worker.sources_[slot].lease != released) continue;
       worker.transfer_->retire_source(slot);
-      worker.sources_[slot].report_release = true;
+      worker.released_.push_back(slot);
     }
   }
   void add_source(member& worker, const messages::assignment& source) {
     const source_slot slot = worker.transfer_->add_source(
         {source.lease, source.source, source.version, source.epoch, source.root, source.receiving,
          first_chunk_of(source.ordinal, shape_.chunk_count()), source.crossing});
-    worker.sources_.push_back({source, false});
+    worker.sources_.push_back(source);
     worker.channels_.push_back(
-        {worker.transfer_->open_channel(slot), members_[source.source.value - 1000].get(), false});
+        {worker.transfer_->open_channel(slot), members_[source.source.value - 1000].get()});
     events_.after(options_.connect_time, [this, &worker, life = worker.life_, slot] {
       if (worker.life_ != life) return;
-      worker.channels_[slot].connected = true;
+      worker.connected_.insert(std::ranges::upper_bound(worker.connected_, slot), slot);
       pump(worker);
       settle(worker);
     });
@@ -396,10 +395,9 @@ class fleet {
     const time_point now = events_.now();
     for (bool posted = true; posted;) {
       posted = false;
-      order_.clear();
-      for (source_slot slot = 0; slot < worker.channels_.size(); ++slot) {
-        if (worker.channels_[slot].connected && !transfer.is_lost(slot)) order_.push_back(slot);
-      }
+      std::erase_if(worker.connected_,
+                    [&](source_slot slot) { return transfer.is_lost(slot) || transfer.is_idle(slot); });
+      order_ = worker.connected_;
       std::ranges::stable_sort(order_, {}, [&](source_slot slot) { return transfer.in_flight(slot); });
       for (const source_slot slot : order_) {
         const auto task = transfer.next(worker.channels_[slot].id, now);
@@ -410,20 +408,19 @@ class fleet {
     }
     while (const auto failure = transfer.take_failure())
       worker.core_.source_failed(now, failure->lease, failure->reason, failure->detail);
-    for (source_slot slot = 0; slot < worker.sources_.size(); ++slot) {
-      if (!worker.sources_[slot].report_release || !transfer.is_idle(slot)) continue;
-      worker.sources_[slot].report_release = false;
-      worker.core_.source_released(now, worker.sources_[slot].from.lease);
-    }
+    std::erase_if(worker.released_, [&](source_slot slot) {
+      const bool is_idle = transfer.is_idle(slot);
+      if (is_idle) worker.core_.source_released(now, worker.sources_[slot].lease);
+      return is_idle;
+    });
     if (transfer.take_stall(now)) {
       transfer.forgive_stall(now);
       worker.core_.pull_stalled(now, "nothing new");
     }
     if (transfer.done()) return complete(worker);
     time_point due = now + std::chrono::milliseconds{600};  // for stalls
-    for (const auto& channel : worker.channels_) {
-      if (channel.connected) due = std::min(due, transfer.due(channel.id));
-    }
+    for (const source_slot slot : worker.connected_)
+      due = std::min(due, transfer.due(worker.channels_[slot].id));
     due = std::max(due, now + std::chrono::microseconds{1});
     if (due >= worker.poll_timer_) return;
     worker.poll_timer_ = due;
@@ -449,7 +446,7 @@ class fleet {
     const auto arrive = [this, &worker, life = worker.life_, slot, chunk = task.chunk, posted](bool ok) {
       if (worker.life_ != life) return;
       member& from = *worker.channels_[slot].source;
-      if (ok && !has(from, worker.sources_[slot].from, chunk)) ++broken_reads_;
+      if (ok && !has(from, worker.sources_[slot], chunk)) ++broken_reads_;
       if (ok && trace) trace({worker.number_, from.number_, chunk, posted, events_.now()});
       worker.transfer_->chunk_arrived(worker.channels_[slot].id, chunk,
                                       ok ? completion_status::ok : completion_status::peer_lost, {},
