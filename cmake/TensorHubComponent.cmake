@@ -15,7 +15,7 @@ function(tensorhub_component name)
   if(arg_INCLUDE)
     target_include_directories(
       tensorhub_${name} INTERFACE $<BUILD_INTERFACE:${CMAKE_CURRENT_SOURCE_DIR}/${arg_INCLUDE}>
-                                  $<INSTALL_INTERFACE:include>)
+                                  $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
     set_property(GLOBAL APPEND PROPERTY TENSORHUB_INCLUDE_FOLDERS "${CMAKE_CURRENT_SOURCE_DIR}/${arg_INCLUDE}")
   endif()
   set_property(GLOBAL APPEND PROPERTY TENSORHUB_COMPONENT_HEADERS ${arg_HEADERS})
