@@ -3,15 +3,12 @@
 
 #include <doctest/doctest.h>
 
-#include <cstdint>
 #include <string_view>
 
 #include "histories.hpp"
 #include "run_histories.hpp"
 #include "support/simulation/options.hpp"
 #include "support/simulation/server.hpp"
-#include "support/simulation/violation.hpp"
-#include "support/simulation/world.hpp"
 #include "tensorhub/policy/consistency/bounded_staleness.hpp"
 #include "tensorhub/policy/consistency/independent.hpp"
 #include "tensorhub/policy/integrity/none.hpp"
@@ -53,14 +50,6 @@ TEST_CASE("contract: trainers go back to a checkpoint, and publish later version
   const simulation_statistics seen =
       run_histories("roll back", policies_of(), 600, 0.0, rollback_options_for);
   CHECK(seen.trainers.rollbacks > 100);
-}
-
-TEST_CASE("contract: replicas that still hold what was rolled back do not count as holders of that number") {
-  for (const std::uint64_t seed : {166, 699}) {
-    simulation history{rollback_options_for(seed)};
-    history.run();
-    for (const violation& found : history.violations()) FAIL_CHECK(found.sentence);
-  }
 }
 
 TEST_CASE("contract: patient holders, readers that stand still, processes restarted at their address") {
