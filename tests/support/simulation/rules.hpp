@@ -2,10 +2,9 @@
 /// \file rules.hpp
 /// The rules that hold between a server and its workers at every moment of a history.
 ///
-///   catalog   what service/catalog/rules.hpp asserts of the server alone
+///   catalog   what service/catalog/rules.hpp asserts of the server alone, as that upstreams form no cycle
 ///   leases    each is on a worker that shows its version; no worker has more readers than the scheduler's
 ///             credits
-///   upstreams those of one version form no cycle
 ///   seeds     at most one lease of a version and shard crosses into a datacenter
 ///   answers   requests that the protocol answers at once (messages.hpp) are answered at once
 ///   beliefs   the server knows what an idle worker holds
@@ -93,7 +92,6 @@ class contract_rules {
 
   void check_leases() {
     if (const std::string broken = server_->broken_rule(); !broken.empty()) violate_({rule::catalog, broken});
-    std::map<incarnation, std::pair<incarnation, version_number>> upstream;
     std::map<incarnation, std::uint32_t> readers;
     std::map<std::tuple<std::string, version_number, std::uint32_t>, std::size_t> seeds;
     std::set<std::pair<incarnation, incarnation>> running;
@@ -101,9 +99,6 @@ class contract_rules {
     server_->for_each_lease([&](const auto& lease) {
       if (lease.inherited) return;  // an earlier server granted the lease, by its own view
       const bool lasts = lease.lasts();
-      if (lasts && lease.upstream && lease.reader &&
-          !upstream.try_emplace(lease.reader, lease.source, lease.version).second)
-        violate_({rule::upstreams, "worker " + to_hex(lease.reader) + " has two upstreams"});
       if (lasts) ++readers[lease.source];
       if (lasts && running.contains({lease.source, lease.reader})) ++statistics_->trades;
       if (lasts) running.emplace(lease.reader, lease.source);
@@ -130,18 +125,6 @@ class contract_rules {
     for (const auto& [worker, count] : readers) {
       if (count > server_->limits().credits)
         violate_({rule::credits, "worker " + to_hex(worker) + " has " + std::to_string(count) + " readers"});
-    }
-    // A worker that still holds the version, and will read another one after its drain, ends the leases
-    // itself.
-    for (const auto& [reader, from] : upstream) {
-      incarnation at = from.first;
-      std::string way = to_hex(reader) + " reads from " + to_hex(at);
-      for (std::size_t steps = 0; upstream.contains(at) && upstream[at].second == from.second; ++steps) {
-        at = upstream[at].first;
-        way += ", from " + to_hex(at);
-        if (at == reader || steps > upstream.size())
-          return violate_({rule::upstreams, "upstreams form a cycle: " + way});
-      }
     }
   }
 

@@ -40,7 +40,6 @@ enum class rule : std::uint8_t {
   trainers,          ///< a trainer's publish and unpublish succeed
   valid,             ///< an update never ends with a version that was rolled back before its call
   whole,             ///< an update ends only with a version that its publisher has made whole
-  upstreams,         ///< a reader has one upstream of a version, and upstreams form no cycle
 };
 
 struct violation {

@@ -308,6 +308,8 @@ class simulated_worker {
     bool shows_early = false;          ///< sets a chunk's bit when its read begins
     bool ends_open = false;            ///< takes an open version for whole when it has every chunk
     bool shows_unverified = false;     ///< sets a chunk's bit when the chunk has arrived, whatever its digest
+    bool forgets_overwriting = false;  ///< a stopped pull says that it has changed nothing
+    bool overruns = false;             ///< the read of a chunk also changes the first byte of the next one
   } faults;
 
   [[nodiscard]] const chunk_origins& origins() const noexcept { return origins_; }
@@ -521,7 +523,7 @@ class simulated_worker {
   void perform(const session_actions::stop_pull& order) {
     if (copy_.runs) return end_copy();
     if (!transfer_) return;
-    const bool intact = transfer_->intact();
+    const bool intact = faults.forgets_overwriting || transfer_->intact();
     end_transfer();
     data_shell memory{*this};
     worker_detail::report_end(memory, core_, events_->now(),
@@ -792,6 +794,7 @@ class simulated_worker {
         if (faults.skip_digests && !transfer_->table().empty()) digest = transfer_->table()[task.chunk];
         if (state.status == completion_status::ok) by_lease_[task.chunk] = state.by_lease;
         if (faults.shows_unverified && state.status == completion_status::ok) show_chunk(task.chunk);
+        if (faults.overruns) overrun(task.chunk + 1);
         transfer_->chunk_arrived(channel, task.chunk, state.status, digest, events_->now());
         break;
       }
@@ -825,6 +828,10 @@ class simulated_worker {
     settle();
   }
 
+  void overrun(chunk_index next) {
+    if (next < layout_->chunk_count() && transfer_->is_confirmed(next))
+      bytes_of(next).front() ^= std::byte{1};
+  }
   void show_confirmed() {
     for (const chunk_index chunk : transfer_->take_confirmed()) {
       check_read_by_lease(chunk);
