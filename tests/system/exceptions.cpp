@@ -126,7 +126,9 @@ TEST_CASE("threads that cannot be started: the last copy of a retained version i
 #else
 
 TEST_CASE("threads that cannot be started") {
-  std::puts("SKIPPED: threads that cannot be started: the sanitizer replaces pthread_create itself");
+  std::puts(
+      "SKIPPED: system.exceptions: threads that cannot be started: the sanitizer replaces pthread_create "
+      "itself");
 }
 
 #endif

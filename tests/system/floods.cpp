@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <iostream>
 #include <memory>
 #include <string>
 #include <tensorhub/server.hpp>
@@ -98,7 +99,7 @@ TEST_CASE("floods of each kind beside a fleet") {
     CHECK(server.ask("how many?") == "5 workers, 0 dead");
     MESSAGE(kind << ": the server has " << most_mib << " MiB, " << quiet_mib << " when it is quiet");
 #if defined(TENSORHUB_FEWER_ROUNDS)
-    MESSAGE("NOT JUDGED: a sanitizer keeps freed memory");
+    std::cout << "SKIPPED: system.floods: the server's memory: a sanitizer keeps freed memory\n";
 #else
     CHECK(most_mib < quiet_mib + bound_mib);
 #endif

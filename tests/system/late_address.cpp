@@ -85,7 +85,7 @@ TEST_CASE("a worker tells its peers an address that other machines can use, or i
   SUBCASE("the address towards a server on another machine") {
     const std::string own = network_address();
     if (own.empty()) {
-      MESSAGE("NOT RUN: this machine has no address but loopback");
+      std::cout << "SKIPPED: system.late_address: this machine has no address but loopback\n";
       return;
     }
     const std::string server = "tcp://127.0.0.1:5570,tcp://" + own + ":5570";

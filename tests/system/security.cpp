@@ -12,6 +12,7 @@
 #include <deque>
 #include <filesystem>
 #include <fstream>
+#include <iostream>
 #include <mutex>
 #include <tensorhub/key_files.hpp>
 #include <tensorhub/policy/integrity/blake3_128.hpp>
@@ -506,7 +507,7 @@ TEST_CASE("security: a member that sends messages without end loses its connecti
     REQUIRE(member.send(zmq::str_buffer("no message"), zmq::send_flags::none));
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
   if (door.seen().flooding_connections == 0 && frames < 30'000 * took.count())
-    MESSAGE("NOT JUDGED: this machine is too slow for a flood");
+    std::cout << "SKIPPED: system.security: messages without end: this machine is too slow for a flood\n";
   else
     CHECK(door.seen().flooding_connections > 0);
   source.memory.fill(1);

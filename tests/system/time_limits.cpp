@@ -476,7 +476,9 @@ TEST_CASE("leave_on_signal: a program that this process executes ends at a SIGTE
   const int executed = status_of([] { ::execlp("sleep", "sleep", "3", nullptr); });
   CHECK((WIFSIGNALED(executed) && WTERMSIG(executed) == SIGTERM));
 #if defined(TENSORHUB_TESTS_SEE_SIGNALS_LATE)
-  std::puts("SKIPPED: a child that is only forked: the thread sanitizer delivers its signals late");
+  std::puts(
+      "SKIPPED: system.time_limits: a child that is only forked: the thread sanitizer delivers its signals "
+      "late");
 #else
   const int forked = status_of([] { ::sleep(3); });  // as if the signal were not taken
   CHECK((WIFSIGNALED(forked) && WTERMSIG(forked) == SIGTERM));

@@ -178,7 +178,7 @@ TEST_CASE("fork: a child is not held up by what other threads of its parent were
 
 TEST_CASE("fork: a child has a ZeroMQ context of its own, whose threads run") {
 #if defined(__SANITIZE_THREAD__)
-  std::puts("SKIPPED: a forked child that starts threads: the thread sanitizer ends it");
+  std::puts("SKIPPED: unit.fork: a forked child that starts threads: the thread sanitizer ends it");
 #else
   const auto ours = detail::shared_context();
   CHECK(holds_in_child([&] {

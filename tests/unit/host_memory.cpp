@@ -100,7 +100,8 @@ TEST_CASE("host memory: all pages of an allocation are there at once; huge ones 
   const auto memory = space.allocate(bytes);
   constexpr int populate_read = 22;
   if (::madvise(memory.data(), page, populate_read) != 0 && errno == EINVAL) {
-    MESSAGE("NOT RUN: this kernel makes no pages ahead (Linux 5.14 or newer does)");
+    std::cout
+        << "SKIPPED: unit.host_memory: pages ahead: this kernel makes none (Linux 5.14 or newer does)\n";
     return;
   }
   std::vector<unsigned char> resident(bytes / page);
@@ -315,7 +316,8 @@ TEST_CASE("host memory: whoever has the descriptor of an allocation can read it,
   CHECK((facts.st_mode & 0777) == 0400);  // no other user opens it for writing
   const detail::unique_fd probe{::memfd_create("probe", MFD_ALLOW_SEALING)};
   if (::fcntl(probe.get(), F_ADD_SEALS, detail::seal_future_write) != 0) {
-    std::cout << "SKIPPED: host memory, no writing by a descriptor: this kernel has no F_SEAL_FUTURE_WRITE\n";
+    std::cout << "SKIPPED: unit.host_memory: no writing by a descriptor: this kernel has no"
+              << " F_SEAL_FUTURE_WRITE\n";
     return;
   }
   // Root may open it again, whatever its mode is.
