@@ -53,6 +53,8 @@ def _serve(given: argparse.Namespace) -> int:
 
 
 def _client(given: argparse.Namespace) -> tensorhub.ServerClient:
+    if bool(given.keys) != bool(given.server_key):
+        _refuse("--keys and --server-key belong together")
     if not given.keys:
         return tensorhub.ServerClient(given.server)
     public_key, secret_key = tensorhub.read_keys(given.keys)

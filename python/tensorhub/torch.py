@@ -84,7 +84,8 @@ class ArenaPublisher:
         """Publishes what was put as `version`. Every tensor must have been put since the last one."""
         if self._waiting is not None:
             for name, tensor in self._waiting.items():
-                self._declare(name, tensor.dtype, tensor.shape)
+                if name not in self._layout:  # an earlier commit may have failed after this
+                    self._declare(name, tensor.dtype, tensor.shape)
             for name, tensor in self._waiting.items():
                 self._publisher.put(name, tensor.resolve_conj())
             self._waiting = None
@@ -188,16 +189,21 @@ class Receiver:
 
     def _learn_layout(self, deadline: float) -> None:
         count = self._wait_for_model(deadline)
-        shards = []
-        for index in range(count):
-            options = self._options.copy()
-            options["shard"] = (index, count)
-            shards.append(Subscriber(self._server, self._model, self._replica, mode="double_buffered", **options))
-        for index, shard in enumerate(shards):
-            for tensor in self._asker.describe_model(index, max(0.0, deadline - time.monotonic())):
-                shard.allocate(tensor.name, tensor.shape, tensor.dtype)
-                self._layout.append((shard, tensor.name))
-        self._shards = shards
+        layout = []
+        with contextlib.ExitStack() as unfinished:
+            shards = []
+            for index in range(count):
+                options = self._options.copy()
+                options["shard"] = (index, count)
+                shard = Subscriber(self._server, self._model, self._replica, mode="double_buffered", **options)
+                unfinished.callback(shard.close)
+                shards.append(shard)
+            for index, shard in enumerate(shards):
+                for tensor in self._asker.describe_model(index, max(0.0, deadline - time.monotonic())):
+                    shard.allocate(tensor.name, tensor.shape, tensor.dtype)
+                    layout.append((shard, tensor.name))
+            unfinished.pop_all()
+        self._shards, self._layout = shards, layout
 
     def _wait_for_model(self, deadline: float) -> int:
         pause, answer = 0.1, 0.1  # the last question needs time for its answer, too

@@ -510,8 +510,9 @@ class Subscriber(_InPlace):
             return UpdateReport(
                 live, kept=True, lost=False, bytes=0, seconds=0, wait_seconds=0, pull_seconds=0, sources=()
             )
+        deadline = time.monotonic() + timeout
         report = self._receive(version, at_least, timeout, prefer_local, retry)
-        self._inner.install(timeout, retry, stream)
+        self._inner.install(max(0.0, deadline - time.monotonic()), retry, stream)
         return report
 
     def stage(

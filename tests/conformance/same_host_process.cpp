@@ -12,14 +12,18 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <functional>
 #include <iostream>
 #include <optional>
 #include <string>
+#include <system_error>
 #include <tensorhub/memory/host.hpp>
 #include <tensorhub/transports/same_host.hpp>
 #include <vector>
@@ -196,6 +200,17 @@ class frequent_signals {
   return found;
 }
 
+/// The descriptors of this process through which memory of host_memory would outlive its owner.
+[[nodiscard]] std::ptrdiff_t files_of_memory() {
+  const auto is_one = [](const std::filesystem::directory_entry& entry) {
+    std::error_code gone;
+    const std::string name = std::filesystem::read_symlink(entry.path(), gone).string();
+    return name.starts_with("/memfd:tensorhub") && name.find("grants") == std::string::npos;
+  };
+  const std::filesystem::directory_iterator all{"/proc/self/fd"};
+  return std::count_if(begin(all), end(all), is_one);
+}
+
 }  // namespace
 
 TEST_CASE("the bytes of another process arrive, whatever its memory is") {
@@ -229,6 +244,20 @@ TEST_CASE("a sealed file is mapped once, over several endpoints, and unmapped wh
   const auto until = std::chrono::steady_clock::now() + 20s;
   while (mappings_of_others() > 0 && std::chrono::steady_clock::now() < until) ::usleep(20'000);
   CHECK(mappings_of_others() == 0);
+}
+
+TEST_CASE("a forked child of a source has none of the files that the source offers") {
+  const auto memory = tensorhub::host_memory{}.allocate(region_bytes);
+  const auto range = tensorhub::host_memory{}.allocation_around(memory.range());
+  same_host source{{}, source_id};
+  const auto regions = source.register_memory(std::span{&range, 1}, region_access::remote_read);
+  REQUIRE(files_of_memory() == 2);  // its owner's, and one for readers
+  const pid_t child = ::fork();
+  REQUIRE(child >= 0);
+  if (child == 0) std::_Exit(static_cast<int>(files_of_memory()));
+  int status = -1;
+  REQUIRE(::waitpid(child, &status, 0) == child);
+  CHECK(status == 0);
 }
 
 TEST_CASE("a file that is not sealed may become shorter: the read is denied, nothing faults") {

@@ -395,6 +395,9 @@ TEST_CASE("reference_server: options that make no sense end it with status 2") {
   for (const std::vector<std::string>& options : {std::vector<std::string>{"--worker-timeout-ms", "soon"},
                                                   {"--scheduler", "dice"},
                                                   {"--consistency", "none"},
+                                                  {"--client", "spot may=read"},
+                                                  {"--etcd", "http://127.0.0.1:1", "--election", "policy",
+                                                   "--address", "tcp://127.0.0.1:*", "--scheduler", "dice"},
                                                   {"--nonsense", "1"}}) {
     std::vector<std::string> command{TENSORHUB_REFERENCE_SERVER};
     command.insert(command.end(), options.begin(), options.end());
@@ -410,6 +413,16 @@ TEST_CASE("reference_server: makes keys, lets in who is on the list, and reads t
   CHECK(maker.wait() == 0);
   child_process again{{TENSORHUB_REFERENCE_SERVER, "--make-keys", keys}};
   CHECK(again.wait() == 1);
+  child_process for_roles{{TENSORHUB_REFERENCE_SERVER, "--make-keys", folder.path / "roles", "--client",
+                           "spot may=read", "--client", "trainer may=publish,serve"}};
+  CHECK(for_roles.wait() == 0);
+  std::size_t roles = 0;
+  for (const auto& [key, rules] : tensorhub::read_allow_list(folder.path / "roles" / "clients.allow")) {
+    ++roles;
+    CHECK(rules.may == (rules.name == "spot" ? tensorhub::rights{tensorhub::right::read}
+                                             : tensorhub::right::publish | tensorhub::right::serve));
+  }
+  CHECK(roles == 2);
   child_process half{{TENSORHUB_REFERENCE_SERVER, "--keys", keys / "server.secret"}};
   CHECK(half.wait() == 2);
   child_process program{{TENSORHUB_REFERENCE_SERVER, "--address", "tcp://127.0.0.1:*", "--keys",

@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -130,6 +131,18 @@ TEST_CASE("fork: a child does not offer the memory of its parent, which it has n
   const memory_range inside{memory.range().data, 64};
   REQUIRE(host_memory{}.allocation_around(inside).backing_fd >= 0);
   CHECK(holds_in_child([&] { return host_memory{}.allocation_around(inside).backing_fd < 0; }));
+}
+
+TEST_CASE("fork: a child keeps no page of its parent's allocation: it has not even the file") {
+  const auto memory = host_memory{}.allocate(4096);
+  const int file = host_memory{}.allocation_around(memory.range()).backing_fd;
+  REQUIRE(file >= 0);
+  struct stat of_parent {};
+  REQUIRE(::fstat(file, &of_parent) == 0);
+  CHECK(holds_in_child([&] {
+    struct stat here {};
+    return ::fstat(file, &here) == 0 && here.st_ino != of_parent.st_ino;
+  }));
 }
 
 TEST_CASE(

@@ -72,7 +72,7 @@ constexpr std::string_view usage =
     "one "
     "named\n"
     "                         client), and a list that allows those; then ends\n"
-    "  --client \"NAME RULES\"  before --make-keys, once for each role: \"trainer "
+    "  --client \"NAME RULES\"  with --make-keys, once for each role: \"trainer "
     "may=publish,serve,retain,replace\"\n"
     "  --keys F/server.secret with --allow: only clients with a key on the list are let in (CURVE)\n"
     "  --allow F/clients.allow  a public key, a name and rules per line (models=, replicas=, may=); read "
@@ -183,8 +183,22 @@ void keep_secrets() {
   ::prctl(PR_SET_DUMPABLE, 0);
 }
 
+tensorhub::any_scheduler scheduler_named(const std::string& name) {
+  if (name == "nearest_source") return tensorhub::nearest_source{};
+  if (name == "least_loaded") return tensorhub::least_loaded{};
+  refuse("--scheduler does not know '" + name + "'");
+}
+tensorhub::any_consistency consistency_named(const std::string& name) {
+  if (name == "group_consistent") return tensorhub::group_consistent{};
+  if (name == "independent") return tensorhub::independent{};
+  refuse("--consistency does not know '" + name + "'");
+}
+
 /// Checks what belongs together, and reads the files of keys.
 void complete(settings& out) {
+  // At once: with etcd a server starts only when it is elected.
+  static_cast<void>(scheduler_named(out.scheduler));
+  static_cast<void>(consistency_named(out.consistency));
   if (out.etcd.contains("--etcd") != out.etcd.contains("--election"))
     refuse("--etcd and --election belong together");
 #if !REFERENCE_SERVER_HAS_ETCD
@@ -206,6 +220,7 @@ void complete(settings& out) {
 settings parse(int argc, char** argv) {
   settings out;
   std::vector<tensorhub::client_rules> clients;
+  std::optional<std::string> folder_of_keys;
   for (int i = 1; i < argc; ++i) {
     const std::string name = argv[i];
     if (name == "--help" || name == "-h") {
@@ -218,7 +233,7 @@ settings parse(int argc, char** argv) {
     const std::string value = argv[++i];
     auto& catalog = out.server.catalog;
     if (name == "--make-keys") {
-      make_keys(value, std::move(clients));
+      folder_of_keys = value;
     } else if (name == "--client") {
       clients.push_back(client_named(value));
     } else if (std::string* const text = text_option(out, name)) {
@@ -252,6 +267,8 @@ settings parse(int argc, char** argv) {
       refuse("unknown option " + name);
     }
   }
+  if (folder_of_keys) make_keys(*folder_of_keys, std::move(clients));
+  if (!clients.empty()) refuse("--client says for whom --make-keys makes keys, and --make-keys is not there");
   complete(out);
   return out;
 }
@@ -304,17 +321,6 @@ void run(Server& server, const settings& given, const sigset_t& ends, const char
               static_cast<unsigned long long>(seen.messages),
               static_cast<unsigned long long>(seen.bad_frames),
               static_cast<unsigned long long>(seen.workers));
-}
-
-tensorhub::any_scheduler scheduler_named(const std::string& name) {
-  if (name == "nearest_source") return tensorhub::nearest_source{};
-  if (name == "least_loaded") return tensorhub::least_loaded{};
-  refuse("--scheduler does not know '" + name + "'");
-}
-tensorhub::any_consistency consistency_named(const std::string& name) {
-  if (name == "group_consistent") return tensorhub::group_consistent{};
-  if (name == "independent") return tensorhub::independent{};
-  refuse("--consistency does not know '" + name + "'");
 }
 
 void serve(const settings& given) {

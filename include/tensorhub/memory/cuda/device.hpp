@@ -161,8 +161,9 @@ class cuda_device final : public device_access {
     const auto found = mappings_.find(from.handle);
     if (found != mappings_.end()) {
       check_size(found->second.bytes, from);
+      auto again = std::make_unique<imported>(*this, found->first, found->second.data);
       ++found->second.users;
-      return std::make_unique<imported>(*this, found->first, found->second.data);
+      return again;
     }
     CUipcMemHandle handle{};
     std::memcpy(&handle, from.handle.data(), sizeof handle);
@@ -185,6 +186,7 @@ class cuda_device final : public device_access {
       const auto entry = mappings_.emplace(from.handle, mapping{first, bytes, 1}).first;
       return std::make_unique<imported>(*this, entry->first, first);
     } catch (...) {
+      mappings_.erase(from.handle);
       static_cast<void>(cuda_->ipc_close_handle(data));
       throw;
     }

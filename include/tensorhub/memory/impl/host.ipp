@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "tensorhub/detail/file_seals.hpp"
+#include "tensorhub/detail/unique_socket.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/memory/host.hpp"
 
@@ -120,10 +121,17 @@ TENSORHUB_DECL host_memory::allocation::allocation(std::uint64_t bytes) : bytes_
     throw error(errc::system_failed,
                 "no memory for " + std::to_string(bytes) + " bytes: " + std::strerror(errno));
   }
-  // What a forked child wrote to these shared pages would change the bytes of a published version.
+  // What a forked child wrote to these shared pages would change the bytes of a published version, and what
+  // it has of them or of their file would outlive this process.
   static_cast<void>(::madvise(memory, bytes, MADV_DONTFORK));
-  if (descriptor_)
+  if (!descriptor_) return;
+  detail::keep_from_children(descriptor_.get());
+  try {
     detail::process_wide<detail::file_mappings>().insert(data_, bytes_, descriptor_.get(), 0, false);
+  } catch (...) {
+    release();
+    throw;
+  }
 }
 
 TENSORHUB_DECL host_memory::allocation::allocation(allocation&& other) noexcept
@@ -164,6 +172,7 @@ TENSORHUB_DECL std::uint64_t host_memory::allocation::huge_page_bytes() const {
 }
 
 TENSORHUB_DECL void host_memory::allocation::release() noexcept {
+  if (descriptor_) detail::forget_kept(descriptor_.get());
   if (data_ == nullptr || process_ != ::getpid()) return;
   if (descriptor_) detail::process_wide<detail::file_mappings>().erase(data_);
   ::munmap(data_, bytes_);

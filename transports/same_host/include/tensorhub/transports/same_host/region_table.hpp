@@ -21,7 +21,7 @@
 #include <vector>
 
 #include "tensorhub/detail/build_mode.hpp"
-#include "tensorhub/detail/unique_fd.hpp"
+#include "tensorhub/detail/unique_socket.hpp"
 #include "tensorhub/transports/same_host/grants.hpp"
 #include "tensorhub/transports/same_host/options.hpp"
 #include "tensorhub/transports/same_host/protocol.hpp"
@@ -32,8 +32,8 @@ namespace tensorhub::inline TENSORHUB_MODE::transports::same_host_detail {
 
 /// A file for readers: open for reading only.
 struct shared_file {
-  std::uint64_t number = 0;  ///< unique within the transport object
-  detail::unique_fd descriptor{};
+  std::uint64_t number = 0;            ///< unique within the transport object
+  detail::unique_socket descriptor{};  ///< a forked child with a copy would keep the file's pages
   struct stat facts {};
   bool is_sealed = false;  ///< memory of tensorhub::host_memory: there are tensors in it, and nothing else
 

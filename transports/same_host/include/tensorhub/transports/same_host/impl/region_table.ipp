@@ -179,10 +179,10 @@ TENSORHUB_DECL std::shared_ptr<const shared_file> region_table::file_of(const me
     if (file && file->facts.st_dev == facts.st_dev && file->facts.st_ino == facts.st_ino) return file;
   }
   const std::string path = "/proc/self/fd/" + std::to_string(range.backing_fd);
-  detail::unique_fd own{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
+  detail::unique_socket own{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
   // A descriptor that is open for writing is never given away.
   if (!own && (::fcntl(range.backing_fd, F_GETFL) & O_ACCMODE) == O_RDONLY)
-    own.reset(::fcntl(range.backing_fd, F_DUPFD_CLOEXEC, 0));
+    own = detail::unique_socket{::fcntl(range.backing_fd, F_DUPFD_CLOEXEC, 0)};
   if (!own) return {};
   const bool is_sealed = is_sealed_against_shrinking(own.get());
   auto file = std::make_shared<shared_file>(shared_file{++last_file_, std::move(own), facts, is_sealed});
