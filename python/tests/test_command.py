@@ -39,6 +39,14 @@ def test_a_server_serves_until_it_is_told_to_stop(capsys: pytest.CaptureFixture[
     assert "  replica trainer-0: 1 of 1 shards joined, version 3, 0 readers\n" in out
 
 
+@pytest.mark.parametrize("half", ["--keys", "--server-key"])
+def test_a_client_with_half_of_its_keys_is_refused(half: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as refused:
+        main(["models", "tcp://127.0.0.1:9", half, "some.file"])
+    assert refused.value.code == 2
+    assert "--keys and --server-key belong together" in capsys.readouterr().err
+
+
 def test_failures_are_a_sentence_and_a_status(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["models", "tcp://127.0.0.1:9", "--timeout", "0.2"]) == 1
     assert "disconnected" in capsys.readouterr().err

@@ -110,6 +110,50 @@ def test_an_arena_is_whole_or_not_published(server: th.ReferenceServer) -> None:
     arena.close()
 
 
+def test_the_first_commit_of_an_arena_without_a_layout_can_be_repeated() -> None:
+    with th.ReferenceServer() as gone:
+        address = gone.address
+    arena, source = ArenaPublisher(address, "m", "t", join_timeout=0.3), tensors(1)
+    for name, tensor in source.items():
+        arena.put(name, tensor)
+    with pytest.raises((th.Disconnected, th.TimedOut)):
+        arena.commit(1)
+    with th.ReferenceServer(address) as server:
+        arena.commit(1)
+        receiver = Receiver(server, "m", "r")
+        receiver.receive()
+        got = dict(receiver.tensors())
+        assert all(bits(got[name]) == bits(tensor) for name, tensor in source.items())
+        receiver.close()
+        arena.close()
+
+
+def test_a_receiver_that_could_not_learn_a_layout_learns_it_later(
+    server: th.ReferenceServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arena, receiver = ArenaPublisher(server, "m", "t", LAYOUT), Receiver(server, "m", "r")
+    source = tensors(1)
+    for name, tensor in source.items():
+        arena.put(name, tensor)
+    arena.commit(1)
+
+    def fails_after_some(shard: th.Subscriber, name: str, shape: tuple[int, ...], dtype: str) -> None:
+        if name == "mask":
+            raise MemoryError
+        allocate(shard, name, shape, dtype)
+
+    allocate = th.Subscriber.allocate
+    with monkeypatch.context() as patched:
+        patched.setattr(th.Subscriber, "allocate", fails_after_some)
+        with pytest.raises(MemoryError):
+            receiver.receive()
+    receiver.receive()
+    got = dict(receiver.tensors())
+    assert all(bits(got[name]) == bits(tensor) for name, tensor in source.items())
+    receiver.close()
+    arena.close()
+
+
 def test_a_receiver_takes_all_shards_of_one_version(server: th.ReferenceServer) -> None:
     arenas = [ArenaPublisher(server, "m", "t", LAYOUT[i::2], shard=(i, 2)) for i in range(2)]
     source = tensors(1)

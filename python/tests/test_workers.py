@@ -132,6 +132,30 @@ def test_staged_leaves_what_is_live_until_install(pair: Pair) -> None:
     assert len(rollout.statistics()) == 2
 
 
+def test_an_update_in_two_steps_keeps_one_time_out(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = tensors(4)
+    trainer, rollout = pair(source, zeros(source), mode="staged")
+    trainer.publish(1)
+    given: list[float] = []
+    inner = rollout._inner
+
+    class Watched:
+        def __getattr__(self, name: str) -> object:
+            return getattr(inner, name)
+
+        def receive(self, *arguments: object) -> object:
+            time.sleep(0.2)
+            return inner.receive(*arguments)
+
+        def install(self, timeout: float, *others: object) -> object:
+            given.append(timeout)
+            return inner.install(timeout, *others)
+
+    monkeypatch.setattr(rollout, "_inner", Watched())
+    assert rollout.update(timeout=20).version == 1
+    assert 0 < given[0] <= 19.8
+
+
 def test_double_buffered_flips_between_two_memories(server: th.ReferenceServer) -> None:
     source = tensors(5)
     with (
