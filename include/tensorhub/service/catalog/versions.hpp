@@ -211,7 +211,9 @@ class versions {
   void recompute(replica_state& replica) {
     const version_number complete = complete_of(replica);
     if (complete) replica.torn = false;
-    if (complete != replica.letting_go) replica.letting_go = {};
+    // The shards that are left need not wait for a handover any more.
+    if (complete != replica.letting_go && std::exchange(replica.letting_go, {}))
+      core_.retention_changed = true;
     count_reliable(replica, complete);
     for (worker_state* worker : replica.workers) {
       if (worker != nullptr) reindex(*worker);
