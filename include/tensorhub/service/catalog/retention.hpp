@@ -16,7 +16,8 @@
 /// A replica stops counting as reliable as soon as it asks, so two replicas that ask at the same time cannot
 /// each rely on the other. A handover ends when the temporary replica is complete, or when no replica can be
 /// the host; in that case the version is lost and is reported as lost. A temporary replica is dropped when
-/// its version is no longer retained, or another reliable replica holds it.
+/// its version is no longer retained, another reliable replica holds it, or it stays incomplete because one of
+/// its processes has died.
 
 #include <algorithm>
 #include <string>
@@ -368,23 +369,48 @@ class retention {
   }
 
   void drop_if_unneeded(replica_state& replica) {
-    const version_number version = replica.complete;
     if (!replica.dropping) {
-      // A temporary replica that is still incomplete belongs to a running handover.
-      if (!version || core_.recovering(*replica.model)) return;
-      // Of a version that nobody else may read, the record may have been forgotten.
-      const auto record = replica.model->versions.find(version);
-      const bool elsewhere =
-          record != replica.model->versions.end() &&
-          detail::any_of(record->second.reliable_replicas,
-                         [&](const replica_state* other) { return !other->temporary && is_heard(*other); });
-      if (is_retained(*replica.model, version) && !elsewhere) return;
+      note_abandoned(replica);
+      if (core_.recovering(*replica.model) || is_needed(replica)) return;
       replica.dropping = true;
       versions_.recompute(replica);
     }
     for (const worker_state* worker : replica.workers) {
       if (worker != nullptr) core_.send(worker->id, {}, messages::drop_push{});
     }
+  }
+  /// Of a temporary replica.
+  [[nodiscard]] bool is_needed(const replica_state& replica) const {
+    const model_state& model = *replica.model;
+    const version_number version = replica.complete;
+    if (!version) {
+      return model.waits_to_let_go || core_.now < replica.abandoned_since + core_.options.worker_timeout;
+    }
+    // Of a version that nobody else may read, the record may have been forgotten.
+    const auto record = model.versions.find(version);
+    const bool elsewhere = record != model.versions.end() &&
+                           detail::any_of(record->second.reliable_replicas, [&](const replica_state* other) {
+                             return !other->temporary && is_heard(*other);
+                           });
+    return is_retained(model, version) && !elsewhere;
+  }
+  /// A temporary replica that is incomplete belongs to a handover, or one of its processes has died: then
+  /// nobody completes it. (A copy may still be finished after its handover has ended at a deadline.)
+  void note_abandoned(replica_state& replica) const {
+    const model_state& model = *replica.model;
+    const bool is_filled = core_.recovering(model) || !replica.open.empty() ||
+                           detail::any_of(model.handovers, [&](const auto& entry) {
+                             return entry.second.temporary == replica.name;
+                           });
+    const bool is_abandoned = !replica.complete && !is_filled && !has_readable(replica);
+    replica.abandoned_since =
+        is_abandoned ? std::min(replica.abandoned_since, core_.now) : time_point::never();
+  }
+  /// Single shards of a retained version can be read: the policy decides for each worker alone.
+  [[nodiscard]] bool has_readable(const replica_state& replica) const {
+    return !core_.policy.decides_per_group && detail::any_of(replica.workers, [&](const worker_state* w) {
+      return w != nullptr && w->holds() && is_retained(*replica.model, w->held->version);
+    });
   }
 
   static constexpr std::uint32_t most_unreadable = 3;  ///< replicas that try in turn to read from one holder

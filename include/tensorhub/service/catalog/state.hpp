@@ -303,7 +303,8 @@ struct replica_state {
   bool set_aside = false;       ///< offered to nobody, by an order (orders.hpp)
   version_number letting_go{};  ///< the version that the replica asks to release
   version_number counts_for{};  ///< the version whose version_state::reliable_replicas counts it
-  operation_counter closed_operation{};  ///< highest operation that has ended
+  time_point abandoned_since = time_point::never();  ///< temporary and incomplete, and nobody completes it
+  operation_counter closed_operation{};              ///< highest operation that has ended
   std::map<operation_key, operation_state> operations{};
   /// Those of them that are open, in their order: the others are only remembered.
   std::vector<operation_state*> open{};

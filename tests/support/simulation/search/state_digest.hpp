@@ -296,12 +296,12 @@ class state_digest {
   }
   void fold(const catalog_detail::replica_state& replica) {
     const auto& [name, model, workers, torn, complete, available, temporary, dropping, set_aside, letting_go,
-                 counts_for, closed_operation, operations, open] = replica;
+                 counts_for, abandoned_since, closed_operation, operations, open] = replica;
     static_cast<void>(std::tie(model, available, open));  // which follows from what else is there
     number(workers.size());
     for (const catalog_detail::worker_state* worker : workers) fold(worker);
-    add(name, torn, complete, temporary, dropping, set_aside, letting_go, counts_for, closed_operation,
-        operations);
+    add(name, torn, complete, temporary, dropping, set_aside, letting_go, counts_for, abandoned_since,
+        closed_operation, operations);
   }
   /// The load classes follow from the workers' `offered` and `load`.
   void fold(const catalog_detail::version_state& version) {
