@@ -194,3 +194,56 @@ TEST_CASE("catalog: readers have time to leave before the end of a drain counts 
   CHECK(s.server.core.knows(s.reader));
   CHECK(s.server.core.statistics().workers_unruly == 0);
 }
+
+// ---- readers that wait for further sources
+
+namespace {
+
+/// A trainer with version 1, and readers that have begun to read it and are gone.
+struct crowd {
+  driver<> server{};
+  incarnation trainer = server.join(1, "trainer");
+  std::uint64_t joined = 100;
+
+  crowd() { REQUIRE(server.publish(trainer, 1).ok()); }
+  /// The reader leaves, or stays joined and has given its update up.
+  void read(bool leaves) {
+    ++joined;
+    const incarnation reader = server.join(joined, leaves ? "rollout" : std::to_string(joined));
+    const auto source = server.start_update(reader);
+    if (leaves)
+      server.send(reader, messages::leave_request{});
+    else
+      server.fail(reader, source, {errc::cancelled, "no"}, true);
+  }
+  [[nodiscard]] std::size_t hungry() const {
+    return server.core.record_of(trainer)->model->versions.at(1).hungry.front().size();
+  }
+};
+
+}  // namespace
+
+TEST_CASE("catalog: readers that are gone do not keep others from further sources") {
+  crowd c;
+  const incarnation second = c.server.join(2, "second trainer");
+  const incarnation reader = c.server.join(3, "reader");
+  bool leaves = false;
+  SUBCASE("they have left") {
+    leaves = true;
+  }
+  SUBCASE("they have given up") {
+    leaves = false;
+  }
+  for (int i = 0; i < 5; ++i) c.read(leaves);
+  CHECK(c.server.start_update(reader).source == c.trainer);
+  REQUIRE(c.server.publish(second, 1).ok());
+  const auto more = c.server.push<messages::reassign_push>(reader);
+  REQUIRE(more.has_value());
+  CHECK(more->source.source == second);
+}
+
+TEST_CASE("catalog: readers that are gone are forgotten, also while their version gets no further source") {
+  crowd c;
+  for (int i = 0; i < 100; ++i) c.read(true);
+  CHECK(c.hungry() <= 5);
+}

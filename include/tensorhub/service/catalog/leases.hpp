@@ -102,14 +102,18 @@ class leases {
     const auto record = model.versions.find(version);
     if (record == model.versions.end()) return;
     auto& hungry = record->second.hungry[shard];
-    for (std::size_t i = std::min<std::size_t>(hungry.size(), fed_at_once * sources); i > 0; --i) {
-      worker_state* reader = core_.find(hungry.front());
+    std::size_t fed = 0;
+    // `grow` may shorten the queue.
+    for (std::size_t left = hungry.size(); std::min(left, hungry.size()) > 0 && fed < fed_at_once * sources;
+         --left) {
+      const incarnation next = hungry.front();
       hungry.pop_front();
-      if (reader == nullptr) continue;
-      if (reader->as_reader.hungry_for == version) reader->as_reader.hungry_for = {};
-      operation_state* operation = operation_read_by(*reader);
-      if (operation != nullptr && operation->version == version)
-        grow(*operation, *reader, member_of(*operation, shard)->excluded, nullptr);
+      if (!is_hungry(next, version)) continue;
+      worker_state& reader = *core_.find(next);
+      if (reader.as_reader.hungry_for == version) reader.as_reader.hungry_for = {};
+      operation_state& operation = *operation_read_by(reader);
+      grow(operation, reader, member_of(operation, shard)->excluded, nullptr);
+      ++fed;
     }
   }
 
@@ -623,10 +627,21 @@ class leases {
   }
 
   /// The reader is given further sources of this version when there are some (`feed`).
-  static void wait_for_sources(worker_state& reader, version_number version) {
-    reader.as_reader.hungry_for = version;
+  void wait_for_sources(worker_state& reader, version_number version) {
     auto& hungry = reader.model->versions.at(version).hungry[reader.shard.index];
+    if (hungry.size() > 2 * std::size_t{reader.model->workers})
+      std::erase_if(hungry, [&](incarnation id) { return !is_hungry(id, version); });
+    reader.as_reader.hungry_for = version;
     if (!detail::contains(hungry, reader.id)) hungry.push_back(reader.id);
+  }
+  /// The worker that waited for sources of this version has not left, and reads the version still.
+  [[nodiscard]] bool is_hungry(incarnation id, version_number version) {
+    worker_state* reader = core_.find(id);
+    if (reader == nullptr) return false;
+    const operation_state* operation = operation_read_by(*reader);
+    if (operation != nullptr && operation->version == version) return true;
+    if (reader->as_reader.hungry_for == version) reader->as_reader.hungry_for = {};
+    return false;
   }
 
   static constexpr std::size_t fed_at_once = 4;
