@@ -448,3 +448,17 @@ TEST_CASE("retention: a shard whose report comes late is not told to overwrite w
     CHECK_FALSE(server.start_update(group[1]).source == incarnation{});
   }
 }
+
+TEST_CASE(
+    "retention: a worker that waited to let go, and keeps its version after all, is relied upon again") {
+  retaining s;
+  CHECK_FALSE(s.is_let_go(s.trainer, s.server.unpublish(s.trainer, 1)));
+  const messages::holding_request still{s.server.reference(1)};
+  REQUIRE(s.server.ask<messages::status_reply>(s.trainer, still).result.ok());
+  s.server.finish(s.a, s.server.start_update(s.a));
+  s.server.clear();
+  CHECK(s.is_let_go(s.a, s.server.unpublish(s.a, 1)));
+  s.server.pass_alive(1500ms, {s.trainer, s.a, s.b});
+  for (const incarnation each : {s.trainer, s.a, s.b})
+    CHECK_FALSE(s.server.push<messages::offload_push>(each).has_value());
+}

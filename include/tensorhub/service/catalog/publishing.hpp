@@ -174,6 +174,7 @@ class publishing {
       versions_.hold(worker, held, is_same && worker.publisher);
     else
       versions_.disbelieve(worker, held.version);
+    retention::keep_on(*worker.replica);
     versions_.recompute(*worker.replica);
     versions_.forget_old(*worker.model);
     if (is_believed) return {};

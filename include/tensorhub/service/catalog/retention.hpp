@@ -148,6 +148,14 @@ class retention {
     model.waits_to_let_go = model.waits_to_let_go || !handover.given_up;
     return handover.given_up;
   }
+  /// A worker of this replica says that it holds its version: unless another call may release it, the replica
+  /// does not ask any more. Recompute it afterwards.
+  static void keep_on(replica_state& replica) {
+    const auto asks = [](const worker_state* w) { return w != nullptr && w->parting.parked; };
+    const auto may_ask = [](const operation_state* each) { return !each->is_publish && !each->is_decided(); };
+    if (detail::none_of(replica.workers, asks) && detail::none_of(replica.open, may_ask))
+      replica.letting_go = {};
+  }
   /// The owner reclaimed the memory before a handover completed.
   void note_forced(const replica_state& replica, version_number version) {
     if (is_retained(*replica.model, version) && !has_spot(replica) && count_others(replica, version) == 0)
