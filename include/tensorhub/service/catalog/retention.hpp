@@ -405,14 +405,14 @@ class retention {
   /// A temporary replica that is incomplete belongs to a handover, or one of its processes has died: then
   /// nobody completes it. (A copy may still be finished after its handover has ended at a deadline.)
   void note_abandoned(replica_state& replica) const {
-    const model_state& model = *replica.model;
-    const bool is_filled = core_.recovering(model) || !replica.open.empty() ||
-                           detail::any_of(model.handovers, [&](const auto& entry) {
-                             return entry.second.temporary == replica.name;
-                           });
-    const bool is_abandoned = !replica.complete && !is_filled && !has_readable(replica);
+    const bool is_abandoned = !replica.complete && !is_filled(replica) && !has_readable(replica);
     replica.abandoned_since =
         is_abandoned ? std::min(replica.abandoned_since, core_.now) : time_point::never();
+  }
+  [[nodiscard]] bool is_filled(const replica_state& replica) const {
+    const auto is_about_it = [&](const auto& entry) { return entry.second.temporary == replica.name; };
+    return core_.recovering(*replica.model) || !replica.open.empty() ||
+           detail::any_of(replica.model->handovers, is_about_it);
   }
   /// Single shards of a retained version can be read: the policy decides for each worker alone.
   [[nodiscard]] bool has_readable(const replica_state& replica) const {
