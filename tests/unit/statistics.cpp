@@ -71,7 +71,7 @@ TEST_CASE("statistics: an update that kept its version is counted as such at onc
     others += seen.updates.of(errc::ok) == seen.updates_kept ? 0 : 1;
   }
   ends = true;
-  CHECK(others == 0);  // as which a scrape would show them
+  CHECK(others == 0);  // a scrape would take them for updates that were read
   updates.join();
   static_cast<void>(recorder.update([] { return update_report{}; }));
   const worker_statistics seen = recorder.values({}, {});

@@ -2,7 +2,7 @@
 /// \file rules.hpp
 /// The rules that hold between a server and its workers at every moment of a history.
 ///
-///   catalog   what service/catalog/rules.hpp asserts of the server alone, as that upstreams form no cycle
+///   catalog   what service/catalog/rules.hpp asserts of the server alone (that upstreams form no cycle, too)
 ///   leases    each is on a worker that shows its version; no worker has more readers than the scheduler's
 ///             credits
 ///   seeds     at most one lease of a version and shard crosses into a datacenter

@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstdint>
+#include <deque>
 #include <optional>
 #include <string>
 #include <utility>
@@ -102,18 +103,17 @@ class leases {
     const auto record = model.versions.find(version);
     if (record == model.versions.end()) return;
     auto& hungry = record->second.hungry[shard];
-    std::size_t fed = 0;
-    // `grow` may shorten the queue.
-    for (std::size_t left = hungry.size(); std::min(left, hungry.size()) > 0 && fed < fed_at_once * sources;
-         --left) {
-      const incarnation next = hungry.front();
+    std::size_t left = fed_at_once * sources;
+    // `grow` may put a reader back behind those that are here now, and may shorten the queue.
+    for (std::size_t i = hungry.size(); i > 0 && left > 0 && !hungry.empty(); --i) {
+      worker_state* reader = core_.find(hungry.front());
       hungry.pop_front();
-      if (!is_hungry(next, version)) continue;
-      worker_state& reader = *core_.find(next);
-      if (reader.as_reader.hungry_for == version) reader.as_reader.hungry_for = {};
-      operation_state& operation = *operation_read_by(reader);
-      grow(operation, reader, member_of(operation, shard)->excluded, nullptr);
-      ++fed;
+      if (reader == nullptr) continue;
+      end_hunger(*reader, version);
+      operation_state* operation = operation_read_by(*reader);
+      if (operation == nullptr || operation->version != version) continue;
+      grow(*operation, *reader, member_of(*operation, shard)->excluded, nullptr);
+      --left;
     }
   }
 
@@ -629,19 +629,23 @@ class leases {
   /// The reader is given further sources of this version when there are some (`feed`).
   void wait_for_sources(worker_state& reader, version_number version) {
     auto& hungry = reader.model->versions.at(version).hungry[reader.shard.index];
-    if (hungry.size() > 2 * std::size_t{reader.model->workers})
-      std::erase_if(hungry, [&](incarnation id) { return !is_hungry(id, version); });
+    if (hungry.size() > 2 * std::size_t{reader.model->workers}) forget_gone(hungry, version);
     reader.as_reader.hungry_for = version;
     if (!detail::contains(hungry, reader.id)) hungry.push_back(reader.id);
   }
-  /// The worker that waited for sources of this version has not left, and reads the version still.
-  [[nodiscard]] bool is_hungry(incarnation id, version_number version) {
-    worker_state* reader = core_.find(id);
-    if (reader == nullptr) return false;
-    const operation_state* operation = operation_read_by(*reader);
-    if (operation != nullptr && operation->version == version) return true;
-    if (reader->as_reader.hungry_for == version) reader->as_reader.hungry_for = {};
-    return false;
+  /// Those that have left, or do not read this version any more.
+  void forget_gone(std::deque<incarnation>& hungry, version_number version) {
+    std::erase_if(hungry, [&](incarnation id) {
+      worker_state* reader = core_.find(id);
+      if (reader == nullptr) return true;
+      const operation_state* operation = operation_read_by(*reader);
+      if (operation != nullptr && operation->version == version) return false;
+      end_hunger(*reader, version);
+      return true;
+    });
+  }
+  static void end_hunger(worker_state& reader, version_number version) noexcept {
+    if (reader.as_reader.hungry_for == version) reader.as_reader.hungry_for = {};
   }
 
   static constexpr std::size_t fed_at_once = 4;

@@ -405,11 +405,11 @@ class retention {
   /// A temporary replica that is incomplete belongs to a handover, or one of its processes has died: then
   /// nobody completes it. (A copy may still be finished after its handover has ended at a deadline.)
   void note_abandoned(replica_state& replica) const {
-    const bool is_abandoned = !replica.complete && !is_filled(replica) && !has_readable(replica);
+    const bool is_abandoned = !replica.complete && !may_complete(replica) && !has_readable(replica);
     replica.abandoned_since =
         is_abandoned ? std::min(replica.abandoned_since, core_.now) : time_point::never();
   }
-  [[nodiscard]] bool is_filled(const replica_state& replica) const {
+  [[nodiscard]] bool may_complete(const replica_state& replica) const {
     const auto is_about_it = [&](const auto& entry) { return entry.second.temporary == replica.name; };
     return core_.recovering(*replica.model) || !replica.open.empty() ||
            detail::any_of(replica.model->handovers, is_about_it);

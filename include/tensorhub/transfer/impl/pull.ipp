@@ -62,7 +62,7 @@ TENSORHUB_DECL source_slot pull::add_source(const pull_source& source) {
 TENSORHUB_DECL void pull::retire_source(source_slot slot) {
   if (sources_[slot].state == source_state::lost) return;
   sources_[slot].retiring = true;
-  // A long pull sees hundreds of sources come and go; only those that it may take from share a lane's window.
+  // A long pull sees many sources come and go; only those that it may take from share a lane's window.
   for (lane_record& lane : lanes_)
     std::erase_if(lane.channels, [&](channel_id id) { return channels_[id].slot == slot; });
   forget_digests_of(slot);
