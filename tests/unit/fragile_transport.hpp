@@ -88,7 +88,7 @@ class fragile_transport : public testing::wrapped_transport<memory_transport> {
   [[nodiscard]] queue make_queue(std::size_t depth) { return queue{inner().make_queue(depth)}; }
   [[nodiscard]] endpoint connect(queue& on, const transport_address& where, incarnation peer,
                                  duration timeout, incarnation self = {}) {
-    if (on_connect) on_connect(peer);
+    if (on_connect) on_connect(peer, timeout);
     auto is_ended = std::make_shared<std::atomic<bool>>(false);
     {
       const std::lock_guard lock{mutex_};
@@ -104,7 +104,7 @@ class fragile_transport : public testing::wrapped_transport<memory_transport> {
       if (to == peer) *is_ended = true;
   }
 
-  std::function<void(incarnation)> on_connect{};
+  std::function<void(incarnation, duration)> on_connect{};
   std::function<void(incarnation)> on_close{};
 
  private:

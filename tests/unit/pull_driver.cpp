@@ -560,7 +560,7 @@ TEST_CASE("pull driver: a kept connection that ends before anything is read thro
   reader.bytes.fill(7);
   second.will_receive();
   int connected_again = 0;
-  reader.connections().on_connect = [&](incarnation peer) {
+  reader.connections().on_connect = [&](incarnation peer, duration) {
     if (peer == incarnation{2}) reader.connections().end({1});
     if (peer == incarnation{1}) ++connected_again;
   };
@@ -570,6 +570,28 @@ TEST_CASE("pull driver: a kept connection that ends before anything is read thro
   CHECK(reader.bytes == first.bytes);
   CHECK(connected_again == 1);
   CHECK(reader.seen.failures.empty());
+}
+
+TEST_CASE("pull driver: a connection is made again in less time while another source is connected") {
+  source_process<> first{1};
+  source_process<> second{2};
+  source_process<> third{3};
+  const contact_options contacts{.connect_timeout = patience, .next_connect_timeout = 1s};
+  reader_process<> reader{first.shape(), {.contacts = contacts}};
+  for (source_process<>* source : {&first, &second}) reader.driver->add_source(source->target());
+  REQUIRE(reader.run());
+  reader.prepare_next({.contacts = contacts});
+  reader.bytes.fill(7);
+  third.will_receive();
+  duration longest{};
+  reader.connections().on_connect = [&](incarnation peer, duration timeout) {
+    if (peer == incarnation{3}) reader.connections().end({1});
+    if (peer == incarnation{1}) longest = std::max(longest, timeout);
+  };
+  for (source_process<>* source : {&first, &second, &third}) reader.driver->add_source(source->target());
+  REQUIRE(reader.run());
+  CHECK(reader.bytes == first.bytes);
+  CHECK(longest == 1s);
 }
 
 // ---- stopping

@@ -58,6 +58,9 @@ class pull_contacts {
   /// `reason`: `errc::timed_out`, if nobody has answered for `patience`.
   [[nodiscard]] bool failed(lane_id lane, const attempt& ended, errc reason, const std::string& sentence);
 
+  /// Time-out for connecting to a source: shorter while another one is connected.
+  [[nodiscard]] duration patience_for(source_slot slot) const;
+
   /// The pull loses a source that cannot be connected to, for this reason.
   void lose(source_slot slot, errc reason, const std::string& sentence);
 
@@ -77,7 +80,6 @@ class pull_contacts {
   [[nodiscard]] std::uint64_t changes() const noexcept { return ended_ + transfer_->source_count(); }
   [[nodiscard]] std::optional<source_slot> next_to_meet(const lane_record& lane) const;
   [[nodiscard]] bool has_others(source_slot slot) const;
-  [[nodiscard]] duration patience_for(source_slot slot) const;
 
   pull* transfer_;
   contact_options options_;

@@ -396,15 +396,17 @@ class pull_driver {
     channel.is_stale = false;
     channel.reused = {};
     pull_target target;
+    duration patience{};
     {
       const std::lock_guard lock{mutex_};
       target = sources_[channel.slot].target;
+      patience = contacts_.patience_for(channel.slot);
       if (core_.is_lost(channel.slot) || core_.is_idle(channel.slot))
         return self.free_looks.push_back(channel.look);
     }
     try {
       channel.endpoint.emplace(connect_as(options_.reader, lanes_->through(), self.queue, target.address,
-                                          target.facts.holder, options_.contacts.connect_timeout));
+                                          target.facts.holder, patience));
     } catch (const error& e) {
       self.free_looks.push_back(channel.look);
       const std::lock_guard lock{mutex_};
