@@ -84,7 +84,7 @@ class server_client {
   TENSORHUB_DECL void roll_back_to(std::string model, version_number version,
                                    std::chrono::milliseconds timeout = defaults::join_timeout);
 
-  // ---- orders about a replica
+  // ---- orders about a replica and its parts, such as "rollout-0@stage" (types/replica_name.hpp)
 
   /// The server declares the replica's workers dead: their calls fail with `replaced`, their readers go
   /// elsewhere, their places are free. Returns how many there were. A process that is started anew may join

@@ -91,7 +91,7 @@ TEST_CASE("retention: a large version may take longer than drain_timeout into ho
   CHECK_FALSE(done.forced);
   CHECK_FALSE(done.lost);
   CHECK(done.seconds > 0.4);  // else the link was not slow
-  CHECK(replicas_of(source.worker) == std::vector<std::string>{"trainer-0~1 1"});
+  CHECK(replicas_of(source.worker) == std::vector<std::string>{"rollout-0~1 1"});
   CHECK(host.worker.offloaded_bytes() > 0);
 }
 

@@ -104,6 +104,16 @@ TEST_CASE("rights: a key that only reads is a source for nobody") {
   CHECK(late.worker.update(latest, 20s).sources == std::vector<std::string>{"trainer-0/0"});
 }
 
+TEST_CASE("rights: a rollout takes over the retained version of a trainer, which has another key") {
+  running_fleet all;
+  all.source.worker.retain(1);
+  rollout host{all.who_has(all.rollouts, "rollout-0"), few_words};
+  host.worker.join();
+  CHECK_FALSE(all.source.worker.leave(20s).lost);
+  rollout late{all.who_has(all.rollouts, "rollout-1"), few_words};
+  CHECK(late.worker.update(exactly(1), 20s).sources == std::vector<std::string>{"rollout-0~1/0"});
+}
+
 TEST_CASE("rights: an operator's key sees everything and evicts, and joins nothing") {
   running_fleet all;
   tensorhub::server_client orders{{.server = all.server.address(), .security = all.as(all.operators)}};

@@ -144,6 +144,26 @@ TEST_CASE("orders: an evicted replica is told so, and its place is free") {
   CHECK(s.order(manage_kind::evict, "trainer").result.code == errc::not_found);
 }
 
+TEST_CASE("orders: what is ordered of a replica is ordered of its parts, those included that join later") {
+  ordered s;
+  const incarnation stage = s.server.join(4, "rollout-0@stage");
+  s.server.finish(stage, s.server.start_update(stage));
+  const incarnation other = s.server.join(5, "rollout-00");
+  s.server.finish(other, s.server.start_update(other));
+  CHECK(s.order(manage_kind::drain, "rollout-0").workers == 2);
+  const incarnation copy = s.server.join(6, "rollout-0~1");
+  s.server.finish(copy, s.server.start_update(copy));
+  REQUIRE(s.server.unpublish(s.trainer, 1) > 0);
+  const auto late = s.server.start_update(s.second);
+  CHECK(late.source == other);  // all others are drained
+  CHECK(s.order(manage_kind::drain, "rollout-00").readers == 1);
+
+  CHECK(s.order(manage_kind::resume, "rollout-0").workers == 3);
+  CHECK(s.order(manage_kind::evict, "rollout-0@stage").workers == 1);
+  CHECK(s.order(manage_kind::evict, "rollout-0").workers == 2);
+  CHECK(s.server.core.worker_count() == 3);
+}
+
 TEST_CASE("orders: what has not joined is not found; a new server waits until it knows") {
   ordered s;
   CHECK(s.order(manage_kind::drain, "nobody").result.code == errc::not_found);

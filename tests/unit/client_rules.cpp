@@ -46,6 +46,19 @@ TEST_CASE("client rules: one star of a pattern stands for any characters") {
   }
 }
 
+TEST_CASE("client rules: a key that may be a replica may be its parts") {
+  client_rules rules;
+  rules.replicas = {"rollout-0", "trainer-*"};
+  CHECK(rules.may_be("rollout-0@stage"));
+  CHECK(rules.may_be("rollout-0~12"));
+  CHECK(rules.may_be("rollout-0@b~12"));
+  CHECK(rules.may_be("trainer-3@snapshot-0"));
+  CHECK_FALSE(rules.may_be("rollout-00"));
+  CHECK_FALSE(rules.may_be("rollout-1@rollout-0"));
+  CHECK_FALSE(rules.may_be("@rollout-0"));
+  CHECK_FALSE(rules.may_be(""));
+}
+
 TEST_CASE("client rules: their text says what they are") {
   const client_rules full =
       client_rules_of("all the rollouts models=policy-*,value replicas=r-* may=read,serve");

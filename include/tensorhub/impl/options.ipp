@@ -13,6 +13,7 @@
 #include "tensorhub/detail/split_list.hpp"
 #include "tensorhub/options.hpp"
 #include "tensorhub/types/plain_text.hpp"
+#include "tensorhub/types/replica_name.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE {
 
@@ -142,7 +143,7 @@ TENSORHUB_DECL error_context context_of(const worker_options& options) {
   return out;
 }
 TENSORHUB_DECL worker_options beside(worker_options options, std::string_view role) {
-  options.replica += "@" + std::string{role};
+  options.replica = name_in_role(options.replica, role);
   return options;
 }
 

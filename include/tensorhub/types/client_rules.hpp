@@ -89,8 +89,9 @@ inline constexpr rights rights_of_unnamed =
 struct client_rules {
   std::string name{};                    ///< for log lines and errors
   std::vector<std::string> models{"*"};  ///< patterns: the models that it may speak of
-  std::vector<std::string> replicas{
-      "*"};                     ///< patterns: the replicas as which it may join, or which it evicts
+  /// Patterns: the replicas as which, or as whose parts (types/replica_name.hpp), it may join, or which it
+  /// evicts.
+  std::vector<std::string> replicas{"*"};
   std::optional<rights> may{};  ///< empty: not named, `rights_of_unnamed`
 
   client_rules() = default;

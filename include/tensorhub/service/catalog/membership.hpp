@@ -26,6 +26,7 @@
 #include "tensorhub/service/catalog/questions.hpp"
 #include "tensorhub/service/catalog/updates.hpp"
 #include "tensorhub/service/catalog/versions.hpp"
+#include "tensorhub/types/replica_name.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::catalog_detail {
 
@@ -259,6 +260,14 @@ class membership {
             "(standby_server)"};
   }
 
+  /// The replica by whose name one that is to join was set aside (orders.hpp), as a part of it; empty: by none.
+  [[nodiscard]] static std::string order_about(const model_state& model, const std::string& replica) {
+    for (std::string_view whole = replica; !whole.empty(); whole = whole_of(whole)) {
+      const auto is_ordered = [whole](const replica_state* each) { return each->set_aside_as == whole; };
+      if (detail::any_of(parts_of(model, std::string{whole}), is_ordered)) return std::string{whole};
+    }
+    return {};
+  }
   /// `join`: the body of `said`.
   worker_state& admit(const messages::envelope& said, const messages::join_request& join,
                       const client_identity& client) {
@@ -270,6 +279,7 @@ class membership {
       slot->name = join.replica;
       slot->model = &model;
       slot->workers.resize(model.shards);
+      slot->set_aside_as = order_about(model, slot->name);
     }
     worker_state* present = slot->workers[join.shard.index];
     if (present != nullptr && present->id != id) {

@@ -7,7 +7,8 @@
 /// order is answered again, and not carried out again.
 ///
 /// A replica that is *set aside* is offered to nobody and relied upon for nothing. It stays so until it is
-/// resumed, or all its workers are gone.
+/// resumed, or all its workers are gone. An order about a replica is one about all its parts
+/// (types/replica_name.hpp), also those that join later.
 
 #include <deque>
 #include <string>
@@ -62,9 +63,8 @@ class orders {
       reply.result = retention_.change(model, nullptr, request.change);
       return reply;
     }
-    const auto found = model.replicas.find(request.replica);
-    const auto workers =
-        found == model.replicas.end() ? std::vector<incarnation>{} : workers_of(*found->second);
+    const std::vector<replica_state*> parts = parts_of(model, request.replica);
+    const std::vector<incarnation> workers = workers_of(parts);
     if (workers.empty()) {
       reply.result = {errc::not_found, "no worker of replica '" + request.replica + "' of model '" +
                                            request.model + "' has joined"};
@@ -75,28 +75,34 @@ class orders {
       for (const incarnation each : workers) membership_.evict(each);
       return reply;
     }
-    set_aside(*found->second, request.kind == messages::manage_kind::drain);
+    const bool aside = request.kind == messages::manage_kind::drain;
+    for (replica_state* each : parts) set_aside(*each, aside ? request.replica : std::string{});
     for (const incarnation each : workers)
       reply.readers += static_cast<std::uint32_t>(core_.find(each)->as_source.readers.size());
     return reply;
   }
 
-  [[nodiscard]] static std::vector<incarnation> workers_of(const replica_state& replica) {
+  [[nodiscard]] static std::vector<incarnation> workers_of(const std::vector<replica_state*>& replicas) {
     std::vector<incarnation> out;
-    for (const worker_state* worker : replica.workers) {
-      if (worker != nullptr) out.push_back(worker->id);
+    for (const replica_state* replica : replicas) {
+      for (const worker_state* worker : replica->workers) {
+        if (worker != nullptr) out.push_back(worker->id);
+      }
     }
     return out;
   }
 
-  void set_aside(replica_state& replica, bool aside) {
-    if (std::exchange(replica.set_aside, aside) != aside) {
+  /// `as`: the replica that the order names; empty: it is a source again.
+  void set_aside(replica_state& replica, const std::string& as) {
+    const bool was_aside = !replica.set_aside_as.empty();
+    replica.set_aside_as = as;
+    if (was_aside == as.empty()) {
       core_.log(log_level::info, "replica '" + replica.name + "' of model '" + replica.model->name + "' is " +
-                                     (aside ? "drained: nobody is sent there" : "a source again"));
+                                     (as.empty() ? "a source again" : "drained: nobody is sent there"));
       versions_.recompute(replica);
     }
     for (worker_state* worker : replica.workers) {
-      if (worker != nullptr && aside) leases_.move_readers(*worker);
+      if (worker != nullptr && !as.empty()) leases_.move_readers(*worker);
     }
   }
 

@@ -30,6 +30,7 @@
 #include "tensorhub/detail/whole_range.hpp"
 #include "tensorhub/service/catalog/core.hpp"
 #include "tensorhub/service/catalog/versions.hpp"
+#include "tensorhub/types/replica_name.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::catalog_detail {
 
@@ -140,7 +141,6 @@ class retention {
     if (fresh) {
       handover.version = version;
       handover.from = replica.name;
-      handover.temporary = replica.name + "~" + to_string(version);
     }
     if (is_leaving && handover.host == replica.name) handover.host.clear();
     if (is_leaving) handover.failed.insert(replica.name);
@@ -342,6 +342,7 @@ class retention {
     }
     if (best != nullptr) {
       handover.host = best->name;
+      handover.temporary = name_of_copy(best->name, handover.version);
       core_.log(log_level::info, "version " + to_string(handover.version) + " of model '" + model.name +
                                      "' is handed over by '" + handover.from + "': '" + handover.host +
                                      "' takes it into host memory");

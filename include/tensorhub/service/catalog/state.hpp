@@ -30,6 +30,7 @@
 #include "tensorhub/service/log.hpp"
 #include "tensorhub/service/rollbacks.hpp"
 #include "tensorhub/types/layout.hpp"
+#include "tensorhub/types/replica_name.hpp"
 #include "tensorhub/types/units.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::catalog_detail {
@@ -300,7 +301,7 @@ struct replica_state {
   version_number available{};   ///< likewise, and readers get it; in version_state::complete_replicas
   bool temporary = false;       ///< shows a copy made by a handover (retention.hpp)
   bool dropping = false;        ///< temporary, and no longer needed
-  bool set_aside = false;       ///< offered to nobody, by an order (orders.hpp)
+  std::string set_aside_as{};   ///< offered to nobody, by an order about this replica (orders.hpp)
   version_number letting_go{};  ///< the version that the replica asks to release
   version_number counts_for{};  ///< the version whose version_state::reliable_replicas counts it
   time_point abandoned_since = time_point::never();  ///< temporary and incomplete, and nobody completes it
@@ -311,7 +312,7 @@ struct replica_state {
 };
 
 [[nodiscard]] inline bool worker_state::is_barred_as_source() const noexcept {
-  return replica->set_aside || !access.may_serve;
+  return !replica->set_aside_as.empty() || !access.may_serve;
 }
 
 struct version_state {
@@ -451,6 +452,17 @@ struct model_state {
   open_operations operations{};
   unsettled_state unsettled{};
 };
+
+/// The replica of this name and those that are parts of it.
+[[nodiscard]] inline std::vector<replica_state*> parts_of(const model_state& model,
+                                                          const std::string& replica) {
+  std::vector<replica_state*> out;
+  for (auto each = model.replicas.lower_bound(replica); each != model.replicas.end(); ++each) {
+    if (!each->first.starts_with(replica)) break;
+    if (is_part_of(each->first, replica)) out.push_back(each->second.get());
+  }
+  return out;
+}
 
 /// Why the server declared a worker dead.
 enum class verdict : std::uint8_t {

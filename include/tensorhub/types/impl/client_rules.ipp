@@ -10,6 +10,7 @@
 #include "tensorhub/detail/whole_range.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/types/client_rules.hpp"
+#include "tensorhub/types/replica_name.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE {
 
@@ -91,7 +92,11 @@ TENSORHUB_DECL bool client_rules::may_speak_of(std::string_view model) const noe
   return client_rules_detail::fits_any(models, model);
 }
 TENSORHUB_DECL bool client_rules::may_be(std::string_view replica) const noexcept {
-  return client_rules_detail::fits_any(replicas, replica);
+  do {
+    if (client_rules_detail::fits_any(replicas, replica)) return true;
+    replica = whole_of(replica);
+  } while (!replica.empty());
+  return false;
 }
 
 TENSORHUB_DECL std::string to_string(const client_rules& rules) {

@@ -295,12 +295,12 @@ class state_digest {
     add(operation->replica->name, operation->counter, operation->only_shard);
   }
   void fold(const catalog_detail::replica_state& replica) {
-    const auto& [name, model, workers, torn, complete, available, temporary, dropping, set_aside, letting_go,
-                 counts_for, abandoned_since, closed_operation, operations, open] = replica;
+    const auto& [name, model, workers, torn, complete, available, temporary, dropping, set_aside_as,
+                 letting_go, counts_for, abandoned_since, closed_operation, operations, open] = replica;
     static_cast<void>(std::tie(model, available, open));  // which follows from what else is there
     number(workers.size());
     for (const catalog_detail::worker_state* worker : workers) fold(worker);
-    add(name, torn, complete, temporary, dropping, set_aside, letting_go, counts_for, abandoned_since,
+    add(name, torn, complete, temporary, dropping, set_aside_as, letting_go, counts_for, abandoned_since,
         closed_operation, operations);
   }
   /// The load classes follow from the workers' `offered` and `load`.
