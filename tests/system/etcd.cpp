@@ -256,7 +256,7 @@ TEST_CASE("etcd: without etcd the leader stops in time, and says so; when etcd i
 
   etcd.kill();
   REQUIRE(eventually([&] { return contains(said.text(), "no leader any more (term 1): its lease may"); }));
-  CHECK(contains(said.text(), "etcd does not answer: http://127.0.0.1:"));
+  CHECK(contains(said.text(), "a request to etcd failed: http://127.0.0.1:"));
   CHECK_FALSE(server.leads());
   client.ask();
   CHECK_FALSE(client.answer(100ms));
@@ -386,7 +386,7 @@ TEST_CASE("etcd: what cannot be is refused, and an etcd that is none is said") {
   how.election.answer_time = 200ms;
   how.etcd.endpoints = "http" + none.address().substr(3);
   const standby server{how};
-  REQUIRE(eventually([&] { return contains(said.text(), "etcd does not answer: http://127.0.0.1:"); }));
+  REQUIRE(eventually([&] { return contains(said.text(), "a request to etcd failed: http://127.0.0.1:"); }));
   CHECK_FALSE(server.leads());
 }
 
@@ -497,7 +497,7 @@ TEST_CASE("etcd: over TLS, with certificates of both sides") {
     const standby server{options};
     const auto heard = [&] {
       const std::string text = said.text();
-      return contains(text, "etcd does not answer: " + etcd.url()) && contains(text, of);
+      return contains(text, "a request to etcd failed: " + etcd.url()) && contains(text, of);
     };
     CHECK_MESSAGE(eventually(heard), said.text());
     CHECK_FALSE(server.leads());

@@ -207,15 +207,27 @@ TEST_CASE("election: the reason why etcd does not answer is logged: if told late
     one.answer(request, no_answer{why});
   };
   fails("timed out", 3000ms);  // the request's whole time
-  CHECK(one.said("etcd does not answer: timed out"));
+  CHECK(one.said("a request to etcd failed: timed out"));
   fails("wrong certificate", 0ms);
-  CHECK_FALSE(one.said("etcd does not answer"));  // it was said within the time of a lease
+  CHECK_FALSE(one.said("a request to etcd failed"));  // it was said within the time of a lease
   one.now = one.now + 10s;
   fails("no route", 0ms);
-  CHECK(one.said("etcd does not answer: no route"));
+  CHECK(one.said("a request to etcd failed: no route"));
   one.now = one.now + 10s;
   fails("no route", 0ms);
-  CHECK_FALSE(one.said("etcd does not answer"));
+  CHECK_FALSE(one.said("a request to etcd failed"));
+}
+
+TEST_CASE("election: an etcd that lets this candidate read only is complained about once in a lease's time") {
+  driver one;
+  std::size_t lines = 0;
+  for (const time_point end = one.now + 60s; one.now < end;) {
+    one.answer(one.asks<etcd_requests::look>(), situation{});
+    one.answer(one.asks<etcd_requests::grant_lease>(), no_answer{"permission denied (HTTP 403)"});
+    lines += one.core.take_log().size();
+  }
+  CHECK(lines >= 10);
+  CHECK(lines <= 14);  // "failed" and "answers again"
 }
 
 TEST_CASE("election: a leader that was suspended does not lead afterwards, whatever comes then") {

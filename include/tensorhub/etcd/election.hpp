@@ -222,8 +222,9 @@ class election {
   std::uint64_t highest_term_ = 0;  ///< highest ever seen, also if etcd loses its data
   std::string leader_address_{};
   struct trouble {
-    std::string why{};  ///< etcd does not answer; empty: it answers
-    time_point said{};
+    std::string why{};  ///< the latest request failed; empty: it did not
+    bool is_said = false;
+    time_point next{};  ///< what an etcd that answers only some requests does is not said at each of them
   };
   trouble trouble_{};
   std::string hopeless_{};  ///< what was logged that an operator has to do; empty: nothing

@@ -115,13 +115,13 @@ TENSORHUB_DECL void election::follow(time_point now) {
 }
 
 TENSORHUB_DECL void election::set_trouble(time_point now, const std::string& why) {
-  const bool another = why != trouble_.why && now >= trouble_.said + options_.lease;
-  if (!why.empty() && (trouble_.why.empty() || another)) {
-    say(log_level::warning, "etcd does not answer: " + why);
-    trouble_.said = now;
-  }
-  if (!trouble_.why.empty() && why.empty()) say(log_level::info, "etcd answers again");
+  if (why.empty() && trouble_.is_said) say(log_level::info, "etcd answers again");
+  trouble_.is_said = trouble_.is_said && why == trouble_.why;
   trouble_.why = why;
+  if (why.empty() || trouble_.is_said || now < trouble_.next) return;
+  say(log_level::warning, "a request to etcd failed: " + why);
+  trouble_.is_said = true;
+  trouble_.next = now + options_.lease;
 }
 
 TENSORHUB_DECL void election::fail(time_point now, const std::string& why) {
