@@ -83,7 +83,7 @@ struct hub_names<true, Transport, Policies...> {
 
  public:
   using publisher = tensorhub::publisher<Transport, consistency_type, integrity_type, memory_type>;
-  /// Is given its tensors one by one (arena_publisher.hpp).
+  /// Receives its tensors one by one (arena_publisher.hpp).
   using arena_publisher =
       tensorhub::arena_publisher<Transport, consistency_type, integrity_type, memory_type>;
   /// Receives in place, or beside its live weights (subscriber_mode).
@@ -95,7 +95,7 @@ struct hub_names<true, Transport, Policies...> {
   using reference_server = tensorhub::reference_server<scheduler_type, consistency_type>;
 };
 
-/// What is asked of a hub's arguments.
+/// Requirements on a hub's arguments.
 template <typename Transport, typename... Policies>
 struct hub_check {
   // (Laid out by hand: clang-format 14 takes these for casts.)

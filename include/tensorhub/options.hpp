@@ -79,12 +79,12 @@ struct unpublish_report {
   std::uint32_t moved = 0;     ///< readers that went on with another source
   std::uint32_t cut_off = 0;   ///< readers that the server had declared dead
   bool forced = false;         ///< the deadline came: the remaining readers were cut off
-  /// Was the last reliable copy of a retained version, and nobody could take it. With `forced`: or the server
-  /// has not said by the deadline that somebody has it.
+  /// This was the last reliable copy of a retained version, and nobody could take it. With `forced`: or the
+  /// server has not said by the deadline that somebody has it.
   bool lost = false;
   double seconds = 0;
 
-  /// Another one beside it.
+  /// Adds the report of another worker.
   TENSORHUB_DECL void add(const unpublish_report& other);
 };
 
@@ -101,7 +101,7 @@ struct update_report {
   std::vector<std::string> paths{};    ///< how each was reached: "tcp", "tcp (same_host: on another machine)"
   std::vector<std::uint64_t> source_bytes{};  ///< what came from each
 
-  /// Of one transfer.
+  /// Adds the figures of one transfer.
   TENSORHUB_DECL void add(const pull_progress& transfer);
 };
 
@@ -152,7 +152,7 @@ TENSORHUB_DECL void make_reachable(const worker_options& options, std::string& l
 /// `invalid_argument` or `limit_exceeded`, with the option's name.
 [[nodiscard]] TENSORHUB_DECL worker_options validated(worker_options options);
 
-/// Whose error it is.
+/// The context of this worker's errors.
 [[nodiscard]] TENSORHUB_DECL error_context context_of(const worker_options& options);
 
 /// One more worker of the same process and shard, with versions of its own: replica "<replica>@<role>".

@@ -27,9 +27,9 @@ namespace tensorhub::inline TENSORHUB_MODE {
 
 class process {
  public:
-  /// The one of the operating-system process that uses it.
+  /// Shared by all workers of this operating-system process that have none of their own.
   process() = default;
-  /// Another one. A forked child that uses its parent's uses its own `process{}` instead.
+  /// Shares with no other. A forked child that uses its parent's uses its own `process{}` instead.
   [[nodiscard]] TENSORHUB_DECL static process separate();
 
   /// The part of this type that `fits`, or what `make` makes. One part is made at a time.

@@ -54,7 +54,7 @@ class any_publisher : private worker {
                           dtype type);
   TENSORHUB_DECL void add(std::string name, const void* data, std::initializer_list<std::uint64_t> dimensions,
                           dtype type);
-  /// Of a vector, an array or a span, whose element type says what they are; without dimensions in one.
+  /// Adds a vector, an array or a span, whose element type is the tensor's; without dimensions it has one.
   template <elements Range>
   void add(std::string name, Range&& values, std::initializer_list<std::uint64_t> dimensions = {}) {
     detail::add_elements(*this, std::move(name), values, dimensions);
@@ -68,16 +68,16 @@ class any_publisher : private worker {
   TENSORHUB_DECL snapshot_report publish(version_number version, snapshot_mode how,
                                          std::chrono::milliseconds timeout = defaults::join_timeout);
 
-  /// As at `worker`, of all that is published, snapshots too.
+  /// As `worker::unpublish`, for all that is published, snapshots included.
   TENSORHUB_DECL unpublish_report unpublish(std::chrono::milliseconds timeout = defaults::drain_timeout);
 
   /// The newest version that is published; zero: none.
   [[nodiscard]] TENSORHUB_DECL version_number held_version();
 
-  /// As at `worker`, of the snapshots' calls too.
+  /// As `worker::interrupt`, for the snapshots' calls as well.
   TENSORHUB_DECL void interrupt();
 
-  /// As at `worker`, of the snapshots too.
+  /// As `worker::leave`, for the snapshots as well.
   TENSORHUB_DECL unpublish_report leave(std::chrono::milliseconds grace = defaults::drain_timeout);
 
  protected:

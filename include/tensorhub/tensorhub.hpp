@@ -1,7 +1,8 @@
 #pragma once
 /// \file tensorhub.hpp
-/// Includes the whole core library but the reference server (<tensorhub/server.hpp>), which workers do not
-/// need. Transports are included separately, for example <tensorhub/transports/tcp.hpp>.
+/// Includes what a worker needs. Included by their own names are the transports, such as
+/// <tensorhub/transports/tcp.hpp>, the reference server (server.hpp), `blake3_128`
+/// (policy/integrity/blake3_128.hpp), and copies shared by processes (shared_copy.hpp, attached_copy.hpp).
 
 #include "tensorhub/config.hpp"
 #include "tensorhub/error.hpp"

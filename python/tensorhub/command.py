@@ -101,7 +101,7 @@ def _parser() -> argparse.ArgumentParser:
     server = commands.add_parser("server", help="serve until SIGINT or SIGTERM; prints its address")
     server.add_argument("--address", default="tcp://127.0.0.1:5570", help="where to listen (%(default)s)")
     server.add_argument("--keys", metavar="FILE", help="the server's .secret file: only known workers are admitted")
-    server.add_argument("--allow", metavar="FILE", help="public keys and names of these, a line for each")
+    server.add_argument("--allow", metavar="FILE", help="public keys, names and rules, a line for each")
     server.add_argument("--insecure", action="store_true", help="other machines may connect, and nobody needs a key")
     server.set_defaults(run=_serve)
 

@@ -100,5 +100,5 @@ def read_public_key(file: str) -> str:
 
 
 def read_allow_list(file: str) -> dict[str, str]:
-    """Public keys and names: a line for each."""
+    """Public keys, names and rules: a line for each."""
     return _core.read_allow_list(file)

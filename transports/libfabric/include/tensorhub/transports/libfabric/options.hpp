@@ -30,7 +30,7 @@ struct libfabric_options {
   /// with a reference server on another machine, the interface from which that server is reached.
   std::string listen_host{};
   std::uint16_t listen_port = 0;  ///< 0: any free one
-  std::string advertised_host{};  ///< numeric address that peers connect to; empty: the listening address
+  std::string advertised_host{};  ///< numeric address that peers connect to; empty: as `listen_host`
 
   /// A posted read travels in pieces of this size (or of the provider's max_msg_size, if that is less); each
   /// endpoint has at most `pieces_in_flight` of them in flight.
