@@ -141,7 +141,8 @@ class any_subscriber {
       update_reach reach = update_reach::anywhere);
 
   /// What was staged is live when this returns, and served (staged: as soon as the server has heard).
-  /// `not_found`: no `stage` has succeeded since the last `install`; `busy`: one is running.
+  /// `not_found`: no `stage` has succeeded since the last `install`, or what was staged was rolled back;
+  /// `unavailable`: the same, of which only the live side has heard yet; `busy`: a `stage` is running.
   ///
   /// Staged: it is copied over the live weights, which must not be in use. The live version's readers end or
   /// are moved first, for at most `worker_options::drain_timeout`; once the live worker has joined, a silent

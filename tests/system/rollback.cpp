@@ -137,3 +137,23 @@ TEST_CASE("roll back: a seed and a subscriber of two memories follow") {
   CHECK(engine.install().version == 1);
   CHECK(becomes([&] { return seed.held_version() == 1; }));
 }
+
+TEST_CASE("roll back: what lies staged beside the live version is not installed any more") {
+  scene s;
+  member<staged_of<hub::subscriber>> engine{who(s.server.address(), "rollout-0")};
+  CHECK(engine.worker.update().version == 1);
+  s.source.memory.fill(2);
+  s.source.worker.publish(2);
+  CHECK(engine.worker.stage(exactly(2)).version == 2);
+  s.source.worker.unpublish();
+  s.source.worker.roll_back_to(1);
+  REQUIRE(becomes([&] { return !engine.worker.staged_version(); }));
+  CHECK(code_of([&] { engine.worker.install(); }) == errc::not_found);
+  CHECK(engine.worker.held_version() == 1);
+  CHECK(engine.memory.holds(1));
+  s.source.memory.fill(22);
+  s.source.worker.publish(2);
+  CHECK(engine.worker.stage().version == 2);
+  CHECK(engine.worker.install().version == 2);
+  CHECK(engine.memory.holds(22));
+}

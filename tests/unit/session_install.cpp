@@ -196,3 +196,28 @@ TEST_CASE("session: an unpublish waits until the server has heard that an instal
   worker.pass(0ms);
   CHECK(worker.sent<messages::unpublish_request>().has_value());
 }
+
+TEST_CASE("session: what was rolled back is not installed, and nothing is drained for it") {
+  driver worker;
+  worker.join();
+  worker.push(messages::retention_push{{1, 0, {}, {{1, 1}}}});
+  worker.hold(1);
+  version_number version{2};
+  SUBCASE("a version of before") {
+    const auto ticket = worker.core.install(worker.now, version, {2, 9}, worker.in(1s));
+    CHECK(worker.result(ticket).value().outcome.code == errc::unavailable);
+    CHECK(worker.silent());
+    CHECK(worker.no_action());
+    CHECK(worker.core.held().value().version == version_number{1});
+  }
+  SUBCASE("one of the present line, and one of a line of which this worker has not heard yet, are") {
+    SUBCASE("present") {
+      version.line = 1;
+    }
+    SUBCASE("later") {
+      version.line = 2;
+    }
+    static_cast<void>(worker.core.install(worker.now, version, {2, 9}, worker.in(1s)));
+    CHECK(worker.sent_body<messages::unpublish_request>().version == version_number{1});
+  }
+}

@@ -49,6 +49,11 @@ namespace tensorhub::inline TENSORHUB_MODE {
   return keeps.rollbacks.empty() ? 0 : keeps.rollbacks.back().line;
 }
 
+/// A roll back that is known has withdrawn the version.
+[[nodiscard]] inline bool is_withdrawn(const messages::retention& keeps, version_number version) noexcept {
+  return version.line <= last_line(keeps) && is_void(keeps, version);
+}
+
 /// Makes all versions above `to` void. `seen`: the latest one that is known, perhaps of a line that an
 /// earlier server has not passed on. False: there were too many roll backs (limits::rollbacks).
 [[nodiscard]] inline bool roll_back(messages::retention& keeps, version_number to, version_number seen) {

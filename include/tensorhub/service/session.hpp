@@ -60,7 +60,8 @@ class session : public session_detail::operations {
   /// Every call that runs ends now: an unpublish and a leave as at their deadline, the others as `cancelled`.
   void interrupt(time_point now);
 
-  /// The shell copies this version into the memory by itself (operations.hpp).
+  /// The shell copies this version into the memory by itself (operations.hpp). `unavailable`: it was rolled
+  /// back, as far as this session has heard; nothing is drained.
   session_ticket install(time_point now, version_number version, digest128 root, time_point deadline);
 
   /// Leaves at once: ends all calls, cuts off all readers, and tells the server so once, without an answer.

@@ -138,7 +138,7 @@ class worker {
   /// server decides nothing and is only told: a silent server costs at most `server_timeout`, after which the
   /// readers of what was held are cut off (unless a version is retained: then it is waited for). Until the
   /// copy begins a failure leaves shown what was held before. Throws `not_found` if the neighbour holds
-  /// nothing.
+  /// nothing that is valid, `unavailable` if this worker alone has heard that it was rolled back.
   TENSORHUB_DECL update_report update_from(worker& neighbour,
                                            std::chrono::milliseconds timeout = defaults::update_timeout);
 

@@ -82,6 +82,12 @@ TENSORHUB_DECL void session::end_late_joins(time_point now) {
 
 TENSORHUB_DECL session_ticket session::install(time_point now, version_number version, digest128 root,
                                                time_point deadline) {
+  if (is_withdrawn(versions_.keeps, version)) {
+    const session_ticket ticket = new_ticket();
+    if (admit(ticket))
+      finish(ticket, {errc::unavailable, "version " + to_string(version) + " was rolled back"});
+    return ticket;
+  }
   const bool is_retained =
       held_ && (versions_.keeps.keep_latest > 0 || is_pinned(versions_.keeps, held_->version));
   return operations::install(now, version, root, deadline, is_retained);

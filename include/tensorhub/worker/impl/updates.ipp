@@ -103,7 +103,8 @@ TENSORHUB_DECL update_report worker_updates::update_from(worker_state& neighbour
   const operation_guard ours{*whole_};
   const auto started = whole_->clock.now();
   const auto until = std::chrono::steady_clock::now() + timeout;
-  const auto held = neighbour.client.with([](session& core, time_point) { return core.held(); });
+  const auto held = neighbour.client.with(
+      [](session& core, time_point) { return core.valid_version_held() ? core.held() : std::nullopt; });
   if (!held) throw whole_->failure(errc::not_found, "the worker to copy from holds no version");
   whole_->ensure_joined(until);
   if (whole_->shape.digest() != neighbour.shape.digest()) {
