@@ -138,3 +138,20 @@ TEST_CASE("pull contacts: a refused connection is final, and one that fails afte
   CHECK_FALSE(scene.time_out(1, later));
   CHECK(scene.transfer.take_failure().value().reason == errc::timed_out);
 }
+
+TEST_CASE("pull contacts: a source that was released is connected to no more, and counts no more") {
+  contacts_of_pull scene{1};
+  SUBCASE("reached before") {
+    scene.reach(0);
+    scene.transfer.retire_source(0);
+    CHECK(scene.nothing(1));
+  }
+  SUBCASE("not reached before") {
+    scene.transfer.retire_source(0);
+    CHECK(scene.nothing(0));
+  }
+  const source_slot slot = scene.add();
+  const auto only = scene.take(0);
+  CHECK(only.slot == slot);
+  CHECK(only.patience == 1s);
+}

@@ -180,6 +180,10 @@ class pull {
   [[nodiscard]] bool is_lost(source_slot slot) const noexcept {
     return sources_[slot].state == source_state::lost;
   }
+  /// Neither lost nor retired: chunks may be taken from it, once it is believed.
+  [[nodiscard]] bool is_wanted(source_slot slot) const noexcept {
+    return !is_lost(slot) && !sources_[slot].retiring;
+  }
 
  private:
   enum class chunk_state : std::uint8_t { missing, in_flight, unconfirmed, confirmed };

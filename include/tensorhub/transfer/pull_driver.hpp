@@ -657,7 +657,7 @@ class pull_driver {
     core_.forgive_stall(now());
     std::string text = "no new chunk from";
     for (source_slot slot = 0; slot < sources_.size(); ++slot) {
-      if (!core_.is_lost(slot)) text += " " + sources_[slot].target.name;
+      if (core_.is_wanted(slot)) text += " " + sources_[slot].target.name;
     }
     return text + ": " + std::to_string(core_.confirmed_chunks()) + " of " +
            std::to_string(layout_->chunk_count()) + " are here";

@@ -69,7 +69,7 @@ TENSORHUB_DECL std::optional<source_slot> pull_contacts::next_to_meet(const lane
   std::optional<source_slot> unknown;
   bool is_exploring = false, has_contact = false;
   for (source_slot slot = 0; slot < sources_.size(); ++slot) {
-    if (transfer_->is_lost(slot)) continue;
+    if (!transfer_->is_wanted(slot)) continue;
     const contact met = sources_[slot].met;
     if (met == contact::made && !lane.met[slot]) return slot;
     is_exploring |= met == contact::trying;
@@ -83,13 +83,13 @@ TENSORHUB_DECL std::optional<source_slot> pull_contacts::next_to_meet(const lane
 
 TENSORHUB_DECL bool pull_contacts::has_others(source_slot slot) const {
   for (source_slot other = 0; other < sources_.size(); ++other)
-    if (other != slot && !transfer_->is_lost(other)) return true;
+    if (other != slot && transfer_->is_wanted(other)) return true;
   return false;
 }
 
 TENSORHUB_DECL duration pull_contacts::patience_for(source_slot slot) const {
   for (source_slot other = 0; other < sources_.size(); ++other) {
-    if (other != slot && sources_[other].met == contact::made && !transfer_->is_lost(other))
+    if (other != slot && sources_[other].met == contact::made && transfer_->is_wanted(other))
       return std::min(options_.connect_timeout, options_.next_connect_timeout);
   }
   return options_.connect_timeout;
