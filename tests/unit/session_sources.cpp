@@ -338,6 +338,25 @@ TEST_CASE("session: a stall is told without a lease, and only while reading") {
   }
 }
 
+TEST_CASE("session: a stall is told once, until the server has answered") {
+  driver worker;
+  worker.join();
+  worker.start_update(3);
+  worker.core.pull_stalled(worker.now, "no new chunk from trainer");
+  const auto told = worker.sent<messages::source_failed_request>().value();
+  worker.clear_output();
+  worker.core.pull_stalled(worker.now, "still none");
+  CHECK(worker.silent());
+  worker.push(more(driver::source(3, 6)));
+  worker.core.source_failed(worker.now, {5}, errc::source_lost, "connection reset");
+  CHECK(worker.sent_body<messages::source_failed_request>().lease == lease_id{5});
+  worker.core.pull_stalled(worker.now, "still none");
+  CHECK(worker.silent());
+  worker.answer(told.sequence, driver::assign(driver::source(3, 7)));
+  worker.core.pull_stalled(worker.now, "again none");
+  CHECK(worker.sent_body<messages::source_failed_request>().detail == "again none");
+}
+
 TEST_CASE("session: whatever ends the reading raises the epoch: what was received was shown") {
   driver worker;
   worker.join();

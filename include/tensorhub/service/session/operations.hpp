@@ -70,7 +70,8 @@ class operations : public questions {
   /// A source has failed; the transfer continues with the others, and with sources that the server adds.
   void source_failed(time_point now, lease_id lease, errc reason, std::string detail);
 
-  /// No source has had new chunks for a while.
+  /// No source has had new chunks for a while. Nothing is said while the server has not answered the last
+  /// such report.
   void pull_stalled(time_point now, std::string detail);
   /// The action `offload` could not be carried out.
   void offload_failed(time_point now, version_number version, messages::status reason);

@@ -183,7 +183,7 @@ TENSORHUB_DECL void operations::source_failed(time_point now, lease_id lease, er
 }
 
 TENSORHUB_DECL void operations::pull_stalled(time_point now, std::string detail) {
-  if (!operation_ || operation_->at != step::pulling) return;
+  if (!operation_ || operation_->at != step::pulling || outbox_.tells_of_stall()) return;
   request(now, messages::source_failed_request{counter_, {}, errc::timed_out, std::move(detail)},
           purpose::source_failed);
 }

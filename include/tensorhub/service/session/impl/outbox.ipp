@@ -86,6 +86,13 @@ TENSORHUB_DECL std::size_t outbox::count(purpose why) const noexcept {
       detail::count_if(open_, [why](const auto& entry) { return entry.second.why == why; }));
 }
 
+TENSORHUB_DECL bool outbox::tells_of_stall() const noexcept {
+  return detail::any_of(open_, [](const auto& entry) {
+    const auto* failed = get_if<messages::source_failed_request>(&entry.second.body);
+    return failed != nullptr && !failed->lease;
+  });
+}
+
 TENSORHUB_DECL time_point outbox::next_deadline(bool joined) const noexcept {
   time_point next = time_point::never();
   for (const auto& [sequence, pending] : open_) {
