@@ -114,3 +114,28 @@ TEST_CASE("the error of a version comes instead of its next tensor") {
   CHECK(code_of([&] { static_cast<void>(arriving.next(20s)); }) == errc::cancelled);
   CHECK(code_of([&] { static_cast<void>(arriving.next(20s)); }) == errc::cancelled);
 }
+
+TEST_CASE("tensors that were not taken are gone when the next update writes, which they do not disturb") {
+  hub::reference_server server;
+  trainer source{who(server.address(), "trainer-0"), large_words};
+  source.memory.fill(1);
+  source.worker.publish(1);
+  const auto gate = gate_after(large_words * sizeof(std::uint64_t) + plain_bytes);  // all of one version
+  gated_rollout reader{who(server.address(), "rollout-0"), large_words, {.gate = gate}};
+  auto first = reader.worker.update_async(latest, 60s);
+  auto arriving = first.tensors(std::vector<std::string>{"norm", "bias", "mapped"});
+  CHECK(first.wait(20s).version == 1);
+  CHECK(arriving.next(20s)->name == "norm");
+  source.worker.unpublish();
+  source.memory.fill(2);
+  source.worker.publish(2);
+  auto second = reader.worker.update_async(exactly(2), 60s);
+  REQUIRE(gate->wait_until_shut(20s));
+  std::string sentence;
+  CHECK(code_of([&] { static_cast<void>(arriving.next(20s)); }, &sentence) == errc::unavailable);
+  CHECK(contains(sentence, "version 1"));
+  gate->open();
+  CHECK(second.wait(20s).version == 2);
+  CHECK(reader.memory.holds(2));
+  CHECK(code_of([&] { static_cast<void>(arriving.next(20s)); }) == errc::unavailable);
+}

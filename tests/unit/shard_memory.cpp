@@ -243,7 +243,9 @@ TEST_CASE("shard memory: small tensors are packed, served packed, and unpacked a
   CHECK(large == numbered(chunk, 1));
 }
 
-TEST_CASE("shard memory: one small tensor is unpacked before the others, and each once per transfer") {
+TEST_CASE(
+    "shard memory: one small tensor is unpacked before the others, and each once per transfer,"
+    " of which only the last one counts") {
   scene s;
   auto a = numbered(100, 1);
   auto b = numbered(65, 2);
@@ -261,10 +263,10 @@ TEST_CASE("shard memory: one small tensor is unpacked before the others, and eac
   };
   s.memory.expect();
   const auto [first_a, first_b] = arrives(77);
-  s.memory.unpack(2);
+  CHECK(s.memory.unpack(2, s.memory.transfers()));
   CHECK(b == first_b);
   CHECK(a == numbered(100, 1));
-  s.memory.unpack(1);  // a large one: nothing to do
+  CHECK(s.memory.unpack(1, s.memory.transfers()));  // a large one: nothing to do
   CHECK(large == numbered(chunk, 3));
   b[0] = std::byte{1};  // its reader's own business now
   b[1] = std::byte{2};
@@ -272,7 +274,11 @@ TEST_CASE("shard memory: one small tensor is unpacked before the others, and eac
   s.memory.unpack();
   CHECK(a == first_a);
   CHECK(b == taken);
+  const std::uint64_t first = s.memory.transfers();
   s.memory.expect();
+  CHECK_FALSE(s.memory.unpack(2, first));  // its bytes are about to be overwritten
+  CHECK_FALSE(s.memory.unpack(1, first));
+  CHECK(b == taken);
   const auto [second_a, second_b] = arrives(88);
   s.memory.unpack();
   CHECK(a == second_a);

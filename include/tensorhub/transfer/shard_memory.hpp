@@ -6,7 +6,8 @@
 /// and their regions are kept for all versions. Small tensors have a packed copy: `pack` makes it, and
 /// `unpack` writes it back.
 ///
-/// Thread safety: any thread may call `cost` and `unpack`; the worker serialises all other calls.
+/// Thread safety: any thread may call `cost`, `transfers` and `unpack`; the worker serialises all other
+/// calls.
 
 #include <algorithm>
 #include <chrono>
@@ -118,10 +119,16 @@ class shard_memory {
     copy_small(std::span{&run, 1});
   }
 
-  /// Other bytes are about to arrive in the packed segment.
+  /// Other bytes are about to arrive: another transfer begins.
   void expect() {
     const std::lock_guard lock{unpack_mutex_};
+    ++transfers_;
     for (small_tensor& each : small_) each.unpacked = false;
+  }
+  /// How many have begun.
+  [[nodiscard]] std::uint64_t transfers() const noexcept {
+    const std::lock_guard lock{unpack_mutex_};
+    return transfers_;
   }
   /// Copies the packed segment into those small tensors into which it was not copied yet. Throws like `pack`.
   void unpack() {
@@ -135,14 +142,16 @@ class shard_memory {
     for (small_tensor& each : small_) each.unpacked = true;
     note(&registration_cost::unpack_seconds, started);
   }
-  /// The same for one tensor, from any thread. A large one is where it belongs already.
-  void unpack(std::size_t tensor) {
+  /// The same for one tensor, from any thread, while no other transfer has begun than the `transfer`-th;
+  /// false: one has, and what was received before is gone. A large one is where it belongs already.
+  [[nodiscard]] bool unpack(std::size_t tensor, std::uint64_t transfer) {
     const std::lock_guard lock{unpack_mutex_};
+    if (transfer != transfers_) return false;
     small_tensor* const found = small_at(tensor);
-    if (found == nullptr || found->unpacked) return;
+    if (found == nullptr || found->unpacked) return true;
     const copy_run run{found->own, found->packed, found->bytes};
     copy_small(std::span{&run, 1});
-    found->unpacked = true;
+    return found->unpacked = true;
   }
 
   /// Copies all segments of `from`, which has the same layout, over the segments of this object, with `lanes`
@@ -258,7 +267,8 @@ class shard_memory {
   std::vector<region_type> regions_;
   std::vector<segment_place<region_type>> places_;
   std::vector<small_tensor> small_;  ///< in the order of `add`
-  std::mutex unpack_mutex_;
+  mutable std::mutex unpack_mutex_;
+  std::uint64_t transfers_ = 0;  ///< guarded by unpack_mutex_
   mutable std::mutex cost_mutex_;
   registration_cost cost_{};
 };

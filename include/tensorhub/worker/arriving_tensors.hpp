@@ -47,7 +47,8 @@ class arriving_tensors {
   /// then do all tensors belong to a version that counts.
   ///
   /// Throws the update's error if it fails; what was taken before is then no version. `timed_out`: not yet,
-  /// and the next call goes on waiting.
+  /// and the next call goes on waiting. `unavailable`: the update had ended, and the worker's next one writes
+  /// to the tensors.
   [[nodiscard]] TENSORHUB_DECL std::optional<arrived_tensor> next(std::chrono::milliseconds timeout);
 
  private:

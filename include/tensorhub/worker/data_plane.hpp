@@ -9,11 +9,11 @@
 ///
 /// An operation of a worker costs a few virtual calls; a chunk costs none.
 ///
-/// Thread safety: of a `data_plane`, `address`, `refused_connections`, `cut_off`, `renew`, `cost`,
-/// `forget_digests`, `raise_epoch`, `show_again` and `revoke_all` may be called from any thread; the worker
-/// serialises everything else. Of a `transfer`, `run` is called once; while it runs, `stop`, `add_source`,
-/// `release_source`, `commit`, `prefer` and `progress` may be called from any thread. The rest of a
-/// `transfer` is for the time after `run`.
+/// Thread safety: of a `data_plane`, `address`, `refused_connections`, `refusals_to_log`, `cut_off`, `renew`,
+/// `cost`, `forget_digests`, `transfers`, `unpack`, `raise_epoch`, `show_again` and `revoke_all` may be called
+/// from any thread; the worker serialises everything else. Of a `transfer`, `run` is called once; while it
+/// runs, `stop`, `add_source`, `release_source`, `commit`, `prefer` and `progress` may be called from any
+/// thread. The rest of a `transfer` is for the time after `run`.
 ///
 /// Errors: `error`, as the parts below throw them. They do not name the worker yet.
 
@@ -154,9 +154,11 @@ class data_plane {
   virtual void forget_digests() noexcept = 0;
   /// Copies what has arrived of the small tensors to where they are, once per transfer.
   virtual void unpack() = 0;
-  /// The same for one tensor, all of whose chunks have arrived, before the others; from any thread. Nothing
-  /// to do for a large one.
-  virtual void unpack(std::size_t tensor) = 0;
+  /// How many transfers and copies have begun to write to the tensors.
+  [[nodiscard]] virtual std::uint64_t transfers() const noexcept = 0;
+  /// The same for one tensor, all of whose chunks have arrived, before the others. Nothing to do for a large
+  /// one. False: another transfer has begun since the `transfer`-th, whose bytes are gone.
+  [[nodiscard]] virtual bool unpack(std::size_t tensor, std::uint64_t transfer) = 0;
   /// Copies all bytes of a worker of the same policies and layout over ours, small tensors included. Throws
   /// `invalid_argument` for a worker of other policies.
   virtual void copy_from(const data_plane& neighbour) = 0;

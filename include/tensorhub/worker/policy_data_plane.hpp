@@ -239,9 +239,10 @@ class policy_data_plane final : public data_plane {
   }
   void forget_digests() noexcept override { ++written_; }
   void unpack() override { memory_.shard().unpack(); }
-  void unpack(std::size_t tensor) override {
+  [[nodiscard]] std::uint64_t transfers() const noexcept override { return memory_.shard().transfers(); }
+  [[nodiscard]] bool unpack(std::size_t tensor, std::uint64_t transfer) override {
     forget_digests();
-    memory_.shard().unpack(tensor);
+    return memory_.shard().unpack(tensor, transfer);
   }
   void copy_from(const data_plane& neighbour) override {
     const auto* const same = dynamic_cast<const policy_data_plane*>(&neighbour);

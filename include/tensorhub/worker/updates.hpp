@@ -53,8 +53,9 @@ struct update_state {
   session_ticket join_ticket = 0;  ///< of the join before it; guarded by the client's mutex
   session_ticket ticket = 0;
   bool cancelled = false;
-  std::optional<tensor_arrivals> arrivals{};       ///< once a transfer has begun
-  std::vector<std::size_t> order{};                ///< the tensors that were asked for one by one
+  std::optional<tensor_arrivals> arrivals{};  ///< once a transfer has begun
+  std::uint64_t transfer = 0;                 ///< of those of the data plane, the one that is this update's
+  std::vector<std::size_t> order{};           ///< the tensors that were asked for one by one
   std::optional<detail::wake_event> completion{};  ///< once somebody has asked for it
 
   [[nodiscard]] bool is_cancelled() const {

@@ -154,7 +154,9 @@ TENSORHUB_DECL update_report worker_updates::run([[maybe_unused]] operation_guar
     return begun;
   });
   if (handle != nullptr) {
+    const std::uint64_t before = whole_->data->transfers();
     std::unique_lock lock{handle->mutex};
+    handle->transfer = before;  // of what is held, if that is kept
     handle->ticket = ticket;
     const bool cancelled = handle->cancelled;
     lock.unlock();
@@ -242,6 +244,11 @@ TENSORHUB_DECL void worker_updates::pull_now(pull_order order, update_report& re
   // end, and nobody may use the transfer after it.
   try {
     begun = whole_->data->begin(std::move(order), std::move(events));
+    if (handle != nullptr) {
+      const std::uint64_t number = whole_->data->transfers();
+      const std::lock_guard lock{handle->mutex};
+      handle->transfer = number;
+    }
     whole_->client.with([&](session& core, time_point) {
       running_ = begun.get();
       reading_version_ = version;
@@ -422,13 +429,20 @@ TENSORHUB_DECL std::optional<arrived_tensor> arriving_tensors::next(std::chrono:
   await_next(timeout);
   std::unique_lock lock{update_->mutex};
   if (update_->failure) std::rethrow_exception(update_->failure);
+  const std::uint64_t transfer = update_->transfer;
+  const version_number version = update_->report.version;
   lock.unlock();
   if (taken_ == order_.size()) return std::nullopt;
   data_plane& data = *update_->owner->data;
   const std::size_t position = order_[taken_];
-  data.unpack(position);
-  ++taken_;
   const tensor_spec& tensor = data.tensors()[position];
+  if (!data.unpack(position, transfer)) {
+    throw update_->owner->failure(errc::unavailable,
+                                  "tensor '" + tensor.name + "' of version " + to_string(version) +
+                                      " is gone: another update of this worker has begun; take all before",
+                                  version);
+  }
+  ++taken_;
   const memory_range& range = data.ranges()[position];
   return arrived_tensor{position, tensor.name, tensor.type, tensor.shape, range.data, range.bytes};
 }
