@@ -237,12 +237,12 @@ TENSORHUB_DECL std::vector<digest128> worker_updates::digests_of_copy() {
 TENSORHUB_DECL void worker_updates::pull_now(pull_order order, update_report& report, update_state* handle) {
   const auto started = whole_->clock.now();
   const version_number version = order.version;
-  transfer_events events = events_of(order, handle);
   std::unique_ptr<transfer> begun;
   messages::status trouble{errc::cancelled, "the transfer was stopped"};
   // Whatever is thrown here, by the library or by a callback of the options: the session must learn of the
   // end, and nobody may use the transfer after it.
   try {
+    transfer_events events = events_of(order, handle);
     begun = whole_->data->begin(std::move(order), std::move(events));
     if (handle != nullptr) {
       const std::uint64_t number = whole_->data->transfers();
@@ -264,10 +264,6 @@ TENSORHUB_DECL void worker_updates::pull_now(pull_order order, update_report& re
   } catch (...) {
     trouble = worker_detail::status_of_exception("the transfer failed");
   }
-  if (begun) {
-    report.add(begun->progress());
-    whole_->counted.transferred(begun->progress());
-  }
   report.pull_seconds = to_seconds(whole_->clock.now() - started);
   whole_->client.with([&](session& core, time_point now) {
     running_ = nullptr;
@@ -280,6 +276,9 @@ TENSORHUB_DECL void worker_updates::pull_now(pull_order order, update_report& re
                               {version, complete, !begun || begun->intact(), std::move(trouble),
                                complete ? begun->table() : std::span<const digest128>{}});
   });
+  if (!begun) return;  // last: without memory these throw
+  report.add(begun->progress());
+  whole_->counted.transferred(begun->progress());
 }
 
 TENSORHUB_DECL std::vector<chunk_index> worker_updates::first_wanted(update_state* handle) {
