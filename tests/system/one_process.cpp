@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
@@ -17,6 +18,7 @@
 #include <string>
 #include <system_error>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "hub.hpp"
@@ -196,4 +198,30 @@ TEST_CASE("one process: more workers one after the other than a connection may h
     REQUIRE(reader.worker.update(exactly(1)).version == 1);
   }
   CHECK(server.statistics().crowded_messages == 0);
+}
+
+TEST_CASE("one process: a refused data connection is logged once, by whichever of its workers sees it") {
+  const system_tests::hub::reference_server server;
+  std::atomic<int> lines = 0;
+  const auto logging = [&](std::string replica) {
+    auto options = who_here(server.address(), std::move(replica));
+    options.log = [&](const tensorhub::log_line& line) {
+      lines += contains(line.text, "capability") ? 1 : 0;
+    };
+    return options;
+  };
+  member<worker_of_both_doors> first{logging("trainer-0")};
+  member<worker_of_both_doors> second{logging("trainer-1")};
+  first.worker.join();
+  second.worker.join();
+  tcp stranger{{}, {99}};
+  auto queue = stranger.make_queue(1);
+  const tensorhub::transport_address where{first.worker.data().address().text, {}};
+  CHECK(code_of([&] { static_cast<void>(stranger.connect(queue, where, first.worker.self(), 5s)); }) ==
+        errc::transport_failed);
+  CHECK(becomes([&] { return lines >= 1; }));
+  member<worker_of_both_doors> late{logging("trainer-2")};
+  late.worker.join();
+  std::this_thread::sleep_for(1500ms);  // heartbeats: every worker has had an occasion
+  CHECK(lines == 1);
 }

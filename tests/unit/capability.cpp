@@ -154,3 +154,15 @@ TEST_CASE("a welcome: who accepts this reader in another protocol is not believe
   CHECK_FALSE(detail::why_refused(welcome{}, 3, incarnation{8}).empty());
   CHECK(detail::why_refused(welcome{}, 4, incarnation{7}).starts_with("speaks data protocol 3"));
 }
+
+TEST_CASE("capability: refused connections are told once, and at most once a second") {
+  refusal_watch watch;
+  const auto at = [](std::int64_t milliseconds) { return time_point{milliseconds * 1'000'000}; };
+  CHECK_FALSE(watch.look(0, at(1000)).has_value());
+  CHECK(watch.look(3, at(1000)).value().find("refused 3 data connections") != std::string::npos);
+  CHECK_FALSE(watch.look(3, at(3000)).has_value());
+  CHECK(watch.look(4, at(3000)).value().find("refused 1 data connections") != std::string::npos);
+  CHECK_FALSE(watch.look(6, at(3999)).has_value());
+  CHECK_FALSE(watch.look(3, at(5000)).has_value());  // who looked before the others, and asks after them
+  CHECK(watch.look(7, at(5000)).value().find("refused 3 data connections") != std::string::npos);
+}

@@ -4,17 +4,18 @@
 /// (concepts/guarded_transport.hpp), and refused connections are logged. A transport without that support
 /// accepts any client that knows its address; reading still needs the key of each region.
 ///
-/// Thread safety: `refusal_watch` belongs to one thread at a time.
+/// Thread safety: any thread may call `refusal_watch::look`.
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
-#include <functional>
+#include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 
 #include "tensorhub/concepts/guarded_transport.hpp"
 #include "tensorhub/detail/build_mode.hpp"
-#include "tensorhub/service/log.hpp"
 #include "tensorhub/types/capability.hpp"
 #include "tensorhub/types/units.hpp"
 
@@ -34,30 +35,26 @@ template <transport T>
   }
 }
 
-/// Writes at most one log line a second about refused connections.
+/// Of one transport, whose workers are all of this process: a refused connection is in one log line, and
+/// there is at most one a second.
 class refusal_watch {
  public:
-  /// `count`: connections that the transport has refused since its start. `log`: may be empty.
-  void look(std::uint64_t count, incarnation self, time_point now,
-            const std::function<void(const log_line&)>& log) {
-    if (count == said_ || now < next_) return;
+  /// `count`: connections that the transport has refused since its start. Empty: nothing is to be said now;
+  /// else whoever asked logs it.
+  [[nodiscard]] std::optional<std::string> look(std::uint64_t count, time_point now) {
+    if (count == said_) return std::nullopt;
+    const std::lock_guard lock{mutex_};
+    if (count <= said_ || now < next_) return std::nullopt;
     next_ = now + std::chrono::seconds{1};
-    const std::uint64_t fresh = count - said_;
-    said_ = count;
-    if (!log) return;
-    log_line line{log_level::warning,
-                  "refused " + std::to_string(fresh) + " data connections without a valid capability (" +
-                      std::to_string(count) +
-                      " since the start): a client without a lease knows this address",
-                  {}};
-    line.about.worker = self;
-    line.about.code = errc::refused;
-    log(line);
+    return "this process has refused " + std::to_string(count - said_.exchange(count)) +
+           " data connections without a valid capability (" + std::to_string(count) +
+           " since the start): a client without a lease knows its address";
   }
 
  private:
-  std::uint64_t said_ = 0;
-  time_point next_{};
+  std::atomic<std::uint64_t> said_ = 0;
+  std::mutex mutex_;
+  time_point next_{};  ///< guarded by mutex_
 };
 
 }  // namespace tensorhub::inline TENSORHUB_MODE

@@ -125,6 +125,8 @@ class data_plane {
   [[nodiscard]] virtual const std::string& capability_key() const noexcept = 0;
   /// How many connections were refused for the want of a capability.
   [[nodiscard]] virtual std::uint64_t refused_connections() const noexcept = 0;
+  /// What no worker of the process has logged of them yet, for the one that asks; empty: nothing now.
+  [[nodiscard]] virtual std::optional<std::string> refusals_to_log(time_point now) = 0;
   virtual void cut_off(incarnation reader) noexcept = 0;
   /// The transport can go on as another incarnation (concepts/shared_transport.hpp).
   [[nodiscard]] virtual bool renewable() const noexcept = 0;

@@ -110,6 +110,7 @@ class process_transport {
   [[nodiscard]] Transport& through() noexcept { return through_; }
   /// One for all workers: a capability is of one of them all the same, since its incarnation is in it.
   [[nodiscard]] const std::string& capability_key() const noexcept { return capability_key_; }
+  [[nodiscard]] refusal_watch& refusals() noexcept { return refusals_; }
 
   /// The transport of a worker: one of its process if it has equal options.
   [[nodiscard]] static std::shared_ptr<process_transport> of(const worker_options& worker, options how,
@@ -146,6 +147,7 @@ class process_transport {
   const options options_;
   Transport through_;
   const std::string capability_key_;
+  refusal_watch refusals_;
 };
 
 template <transport Transport, integrity Integrity, memory_space Memory>
@@ -186,6 +188,9 @@ class policy_data_plane final : public data_plane {
       return transport_.refused_connections();
     else
       return 0;
+  }
+  [[nodiscard]] std::optional<std::string> refusals_to_log(time_point now) override {
+    return shared_->refusals().look(refused_connections(), now);
   }
   void cut_off(incarnation reader) noexcept override { transport_.cut_off(reader); }
   [[nodiscard]] bool renewable() const noexcept override { return shared_transport<Transport>; }

@@ -20,7 +20,6 @@
 #include "tensorhub/options.hpp"
 #include "tensorhub/policy/steady_clock.hpp"
 #include "tensorhub/service/client.hpp"
-#include "tensorhub/service/guarding.hpp"
 #include "tensorhub/service/session.hpp"
 #include "tensorhub/types/layout.hpp"
 #include "tensorhub/types/units.hpp"
@@ -136,7 +135,6 @@ struct worker_state {
   worker_recorder counted;
   worker_updates updates{*this};
   std::unique_ptr<offloads> kept_for_others;  ///< closed before what it uses goes (~worker)
-  refusal_watch refusals;                     ///< guarded by the client's mutex
   key_revocation revocation;
   client_type client;  ///< last: its thread uses everything above
 
@@ -147,6 +145,7 @@ struct worker_state {
   // ---- the session's actions (client thread or a caller's thread; the client's mutex is held)
 
   TENSORHUB_DECL void after_step(session& core);
+  TENSORHUB_DECL void log_refusals();
   /// The session has ended, and its process goes on as another incarnation.
   TENSORHUB_DECL void go_on(session& core);
   TENSORHUB_DECL void carry_out(session& core, session_action& action);

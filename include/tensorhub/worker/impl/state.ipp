@@ -218,7 +218,7 @@ TENSORHUB_DECL error worker_state::failure(const messages::status& outcome, vers
 
 TENSORHUB_DECL void worker_state::after_step(session& core) {
   core.progress(updates.chunks_received());  // goes with the next heartbeat
-  refusals.look(data->refused_connections(), self, clock.now(), options.log);
+  if (options.log) log_refusals();
   // What is reported while an action is carried out may order more.
   for (auto actions = core.take_actions(); !actions.empty(); actions = core.take_actions()) {
     for (session_action& action : actions) carry_out(core, action);
@@ -227,6 +227,15 @@ TENSORHUB_DECL void worker_state::after_step(session& core) {
   newer = core.latest() > held ? core.latest().value : 0;
   results.deliver(core.take_results());
   if (core.may_return()) go_on(core);
+}
+
+TENSORHUB_DECL void worker_state::log_refusals() {
+  auto sentence = data->refusals_to_log(clock.now());
+  if (!sentence) return;
+  log_line line{log_level::warning, *std::move(sentence), {}};
+  line.about.worker = self;
+  line.about.code = errc::refused;
+  options.log(line);
 }
 
 TENSORHUB_DECL void worker_state::go_on(session& core) {
