@@ -173,11 +173,12 @@ class scene {
         static_cast<void>(core_.block_arrived(each.channel, status, cut(in, block), root, now_));
         return;
       case pull_task::kind_type::header:
-        return core_.header_arrived(each.channel, status,
-                                    cut(in, std::span{block}.first(sizeof(control_header))), now_);
+        core_.header_arrived(each.channel, status, cut(in, std::span{block}.first(sizeof(control_header))),
+                             now_);
+        return;
       case pull_task::kind_type::map:
-        return core_.map_arrived(each.channel, status, cut(in, std::span{block}.first(core_.map_bytes())),
-                                 now_);
+        core_.map_arrived(each.channel, status, cut(in, std::span{block}.first(core_.map_bytes())), now_);
+        return;
       case pull_task::kind_type::chunk: {
         reading_.erase(each.task.chunk);
         // Without digests nobody would see it.

@@ -73,19 +73,24 @@ class fragile_transport : public testing::wrapped_transport<memory_transport> {
     void wait(duration timeout) noexcept {
       if (ended_.empty()) inner_.wait(timeout);
     }
-    void wake() noexcept { inner_.wake(); }
+    void wake() noexcept {
+      ++*wakes_;
+      inner_.wake();
+    }
     [[nodiscard]] std::size_t outstanding() const noexcept { return inner_.outstanding() + ended_.size(); }
 
    private:
     friend class fragile_transport;
-    explicit queue(memory_transport::queue inner) : inner_{std::move(inner)} {}
+    queue(memory_transport::queue inner, std::atomic<std::size_t>& wakes)
+        : inner_{std::move(inner)}, wakes_{&wakes} {}
     memory_transport::queue inner_;
+    std::atomic<std::size_t>* wakes_;
     std::vector<completion> ended_;
   };
 
   explicit fragile_transport(options chosen = {}, incarnation self = {}) : wrapped_transport{chosen, self} {}
 
-  [[nodiscard]] queue make_queue(std::size_t depth) { return queue{inner().make_queue(depth)}; }
+  [[nodiscard]] queue make_queue(std::size_t depth) { return {inner().make_queue(depth), wakes_}; }
   [[nodiscard]] endpoint connect(queue& on, const transport_address& where, incarnation peer,
                                  duration timeout, incarnation self = {}) {
     if (on_connect) on_connect(peer, timeout);
@@ -104,10 +109,14 @@ class fragile_transport : public testing::wrapped_transport<memory_transport> {
       if (to == peer) *is_ended = true;
   }
 
+  /// Of all queues together.
+  [[nodiscard]] std::size_t wakes() const noexcept { return wakes_; }
+
   std::function<void(incarnation, duration)> on_connect{};
   std::function<void(incarnation)> on_close{};
 
  private:
+  std::atomic<std::size_t> wakes_ = 0;
   std::mutex mutex_;
   std::vector<std::pair<incarnation, std::shared_ptr<std::atomic<bool>>>> connections_;
 };

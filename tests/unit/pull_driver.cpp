@@ -386,6 +386,30 @@ TEST_CASE("pull driver: a source that receives is followed until it has everythi
   }
 }
 
+TEST_CASE("pull driver: the other lanes are woken if a map shows more than one lane has room for") {
+  source_process<> source{1};
+  source.will_receive();
+  reader_process<> reader{source.shape(), {.lanes = 2, .window_chunks = 2}};
+  reader.driver->add_source(source.target());
+  reader.start();
+  source.begin();
+  const auto shows = [&](chunk_index first, chunk_index count) {
+    const std::size_t before = reader.connections().wakes();
+    for (chunk_index i = first; i < first + count; ++i) source.block().add_chunk(i);
+    const auto until = std::chrono::steady_clock::now() + patience;
+    while (reader.driver->progress().chunks < first + count && std::chrono::steady_clock::now() < until)
+      std::this_thread::sleep_for(1ms);
+    CHECK(reader.driver->progress().chunks == first + count);
+    return reader.connections().wakes() - before;
+  };
+  static_cast<void>(shows(0, 1));  // both lanes are connected, or soon
+  std::this_thread::sleep_for(50ms);
+  CHECK(shows(1, 1) == 0);
+  CHECK(shows(2, 100) >= 1);
+  source.block().show(3, 5);
+  REQUIRE(reader.result());
+}
+
 TEST_CASE(
     "pull driver: a reader is a source while it receives: two that have half of it each complete each "
     "other") {

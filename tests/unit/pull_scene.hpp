@@ -159,9 +159,11 @@ struct driver {
         core.block_arrived(channel, completion_status::ok, source.block(), published_root, now);
         return;
       case kind::header:
-        return core.header_arrived(channel, completion_status::ok, source.header(), now);
+        core.header_arrived(channel, completion_status::ok, source.header(), now);
+        return;
       case kind::map:
-        return core.map_arrived(channel, completion_status::ok, source.map(), now);
+        core.map_arrived(channel, completion_status::ok, source.map(), now);
+        return;
       case kind::chunk:
         return arrive(channel, task.chunk);
     }

@@ -136,6 +136,44 @@ TEST_CASE("pull: a reader follows its source's map, and a look confirms what had
   CHECK(d.core.done());
 }
 
+TEST_CASE("pull: a look says whether it brings more than the lane has room for") {
+  driver d{{.window_chunks = 2}};
+  holder source{d.shape, 1};
+  source.begin();
+  const channel_id channel = d.open(source);
+  const auto look = [&] {
+    d.now = std::max(d.now, d.core.due(channel));
+    d.take(channel, kind::map);
+    return d.core.map_arrived(channel, completion_status::ok, source.map(), d.now);
+  };
+  CHECK_FALSE(look());
+  source.receive({4, 7});
+  CHECK_FALSE(look());
+  for (int i = 0; i < 2; ++i) d.take(channel, kind::chunk);
+  d.arrive(channel, 4);
+  d.arrive(channel, 7);
+  source.receive({1, 2, 3});
+  CHECK(look());
+  d.arrive(channel, d.take(channel, kind::chunk));
+  d.take(channel, kind::chunk);
+  d.take(channel, kind::chunk);
+  d.pass(std::chrono::milliseconds{1});
+  CHECK_FALSE(look());  // no room is left, and none of it is new
+  SUBCASE("one more") {
+    source.receive({5});
+    d.arrive(channel, 2);
+    d.pass(std::chrono::milliseconds{1});
+    CHECK_FALSE(look());
+  }
+  SUBCASE("all") {
+    source.complete();
+    d.arrive(channel, 2);
+    d.pass(std::chrono::milliseconds{1});
+    CHECK(look());
+    CHECK(d.take(channel, kind::chunk) != 2);
+  }
+}
+
 TEST_CASE("pull: a source that has finished is complete: no map is read any more") {
   driver d;
   holder source{d.shape, 1};

@@ -124,13 +124,14 @@ class pull {
   void chunk_arrived(channel_id id, chunk_index chunk, completion_status status, digest128 digest,
                      time_point now = {});
 
-  /// The result of a task `header`.
-  void header_arrived(channel_id id, completion_status status, std::span<const std::byte> bytes,
+  /// The result of a task `header`. True: the source has new chunks, and more to take than this channel's
+  /// lane has room for; the shell asks for the tasks of other lanes, too.
+  bool header_arrived(channel_id id, completion_status status, std::span<const std::byte> bytes,
                       time_point now = {}) {
-    look_arrived(id, status, bytes, false, now);
+    return look_arrived(id, status, bytes, false, now);
   }
-  /// The result of a task `map`: `bytes` are the first `map_bytes()` of the control block.
-  void map_arrived(channel_id id, completion_status status, std::span<const std::byte> bytes,
+  /// The result of a task `map`: `bytes` are the first `map_bytes()` of the control block. True: likewise.
+  bool map_arrived(channel_id id, completion_status status, std::span<const std::byte> bytes,
                    time_point now = {});
 
   // ---- state --------------------------------------------------------------------------------------------
@@ -257,12 +258,13 @@ class pull {
   /// The look was right.
   void confirm_looked_at(channel_record& c, source_record& from);
 
-  void look_arrived(channel_id id, completion_status status, std::span<const std::byte> bytes, bool with_map,
+  bool look_arrived(channel_id id, completion_status status, std::span<const std::byte> bytes, bool with_map,
                     time_point now);
 
   void confirm(chunk_index chunk, source_record& from);
 
-  void apply_map(source_slot slot, std::span<const std::byte> bytes, time_point now);
+  /// True: the map has news.
+  bool apply_map(source_slot slot, std::span<const std::byte> bytes, time_point now);
   /// Takes over digests that were not known yet from `bytes`, and clears in `scratch_` what is not to be
   /// believed: chunks without a digest, or with another one than was shown first.
   void learn_digests(source_slot from, std::span<const std::byte> bytes);
@@ -278,7 +280,10 @@ class pull {
 
   // ---- chunks
 
-  [[nodiscard]] bool has_room(const channel_record& c) const noexcept;
+  /// How many more chunks this channel may read now.
+  [[nodiscard]] std::size_t room(const channel_record& c) const noexcept;
+  /// How many of the missing chunks this source has.
+  [[nodiscard]] std::uint64_t on_offer(const source_record& from) const noexcept;
 
   /// The chunk to read next from this source; empty if it has no chunk that is missing here.
   [[nodiscard]] std::optional<chunk_index> find_chunk(channel_record& c, source_record& from, time_point now);

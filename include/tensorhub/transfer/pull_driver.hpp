@@ -530,10 +530,9 @@ class pull_driver {
         const auto bytes =
             scratch.subspan(look_offset(channel.look), is_map ? look_bytes_ : sizeof(control_header));
         const std::lock_guard lock{mutex_};
-        if (is_map)
-          core_.map_arrived(channel.id, done.status, bytes, now());
-        else
-          core_.header_arrived(channel.id, done.status, bytes, now());
+        const bool leaves_some = is_map ? core_.map_arrived(channel.id, done.status, bytes, now())
+                                        : core_.header_arrived(channel.id, done.status, bytes, now());
+        if (leaves_some) wake_all(&self.queue);
         show_confirmed(channel.slot);
         return;
       }
@@ -663,8 +662,10 @@ class pull_driver {
            std::to_string(layout_->chunk_count()) + " are here";
   }
 
-  void wake_all() noexcept {
-    for (queue_type* queue : queues_) queue->wake();
+  /// `but`: this one is awake.
+  void wake_all(const queue_type* but = nullptr) noexcept {
+    for (queue_type* queue : queues_)
+      if (queue != but) queue->wake();
   }
 
   static constexpr duration idle_wait = std::chrono::milliseconds{100};

@@ -115,10 +115,10 @@ TENSORHUB_DECL std::optional<pull_task> pull::next(channel_id id, time_point now
     case source_state::believed:
       break;
   }
-  const bool room = has_room(c);
-  if (!room) c.defers_to_others = false;
+  const bool has_room = room(c) > 0;
+  if (!has_room) c.defers_to_others = false;
   const bool may_take =
-      from.may_have && missing_count_ > 0 && (!room || find_chunk(c, from, now).has_value());
+      from.may_have && missing_count_ > 0 && (!has_room || find_chunk(c, from, now).has_value());
   const bool wants_look = !c.look_pending && wants_header(c, may_take, now);
   const bool wants_map = !from.complete && !from.map_pending && !c.look_pending && !from.retiring &&
                          !may_take && missing_count_ > 0 && now >= from.next_poll;
@@ -135,7 +135,7 @@ TENSORHUB_DECL std::optional<pull_task> pull::next(channel_id id, time_point now
     drop_slow_source(c, from, now);
     return std::nullopt;
   }
-  if (!room) return std::nullopt;
+  if (!has_room) return std::nullopt;
   const chunk_index chunk = *c.found;
   take(c, chunk, now);
   return pull_task{pull_task::kind_type::chunk, chunk};
@@ -267,10 +267,10 @@ TENSORHUB_DECL void pull::chunk_arrived(channel_id id, chunk_index chunk, comple
   c.unconfirmed.push_back(chunk);
 }
 
-TENSORHUB_DECL void pull::map_arrived(channel_id id, completion_status status,
+TENSORHUB_DECL bool pull::map_arrived(channel_id id, completion_status status,
                                       std::span<const std::byte> bytes, time_point now) {
   sources_[channels_[id].slot].map_pending = false;
-  look_arrived(id, status, bytes, true, now);
+  return look_arrived(id, status, bytes, true, now);
 }
 
 TENSORHUB_DECL std::span<const chunk_index> pull::take_confirmed() {
@@ -341,7 +341,7 @@ TENSORHUB_DECL std::optional<pull_task> pull::read_ahead(channel_id id, time_poi
     from.ahead_through = id;
     from.early.assign(states_.size(), std::nullopt);
   }
-  if (has_room(c) && find_chunk(c, from, now)) {
+  if (room(c) > 0 && find_chunk(c, from, now)) {
     take(c, *c.found, now);
     return pull_task{pull_task::kind_type::chunk, *c.found};
   }
@@ -391,40 +391,37 @@ TENSORHUB_DECL void pull::confirm_looked_at(channel_record& c, source_record& fr
   c.chased.clear();
 }
 
-TENSORHUB_DECL void pull::look_arrived(channel_id id, completion_status status,
+TENSORHUB_DECL bool pull::look_arrived(channel_id id, completion_status status,
                                        std::span<const std::byte> bytes, bool with_map, time_point now) {
   channel_record& c = channels_[id];
   c.look_pending = false;
   source_record& from = sources_[c.slot];
-  if (from.state == source_state::lost) return;
+  if (from.state == source_state::lost) return false;
   const auto header = status == completion_status::ok ? read_control_header(bytes) : std::nullopt;
   if (from.state == source_state::reading && header && is_early(*header, from.facts)) {
     from.state = source_state::unknown;
-    return wait_longer(from, now);
+    wait_longer(from, now);
+    return false;
   }
-  if (!header || !matches(*header, from)) {
-    if (status != completion_status::ok) {
-      lose_source(c.slot, errc_of(status), "reading the control block again: " + text(status));
-    } else {
-      lose_source(
-          c.slot, errc::contract_broken,
-          header ? changed(*header, from.facts) : std::string{"the source no longer shows a control block"});
-    }
-    return;
-  }
+  if (status != completion_status::ok)
+    return lost(c.slot, errc_of(status), "reading the control block again: " + text(status));
+  if (!header) return lost(c.slot, errc::contract_broken, "the source no longer shows a control block");
+  if (!matches(*header, from)) return lost(c.slot, errc::contract_broken, changed(*header, from.facts));
   if (from.state == source_state::reading) {
     from.seen = true;
     from.state = source_state::unknown;
     from.next_poll = now;
-    return;
+    return false;
   }
   confirm_looked_at(c, from);
+  bool news = false;
   if (header->state == static_cast<std::uint64_t>(control_state::shown) && !open_.is_open) {
-    from.may_have = from.may_have || !from.complete;
-    from.complete = true;
+    news = !std::exchange(from.complete, true);
+    from.may_have = from.may_have || news;
   } else if (with_map && bytes.size() >= map_bytes()) {
-    apply_map(c.slot, bytes, now);
+    news = apply_map(c.slot, bytes, now);
   }
+  return news && on_offer(from) > room(c);
 }
 
 TENSORHUB_DECL void pull::confirm(chunk_index chunk, source_record& from) {
@@ -437,7 +434,7 @@ TENSORHUB_DECL void pull::confirm(chunk_index chunk, source_record& from) {
   fresh_.push_back(chunk);
 }
 
-TENSORHUB_DECL void pull::apply_map(source_slot slot, std::span<const std::byte> bytes, time_point now) {
+TENSORHUB_DECL bool pull::apply_map(source_slot slot, std::span<const std::byte> bytes, time_point now) {
   source_record& from = sources_[slot];
   bool news = false;
   scratch_.resize(from.map.size());
@@ -447,10 +444,14 @@ TENSORHUB_DECL void pull::apply_map(source_slot slot, std::span<const std::byte>
     news = news || (scratch_[i] & ~from.map[i] & missing_[i]) != 0;
     from.map[i] |= scratch_[i];
   }
-  if (!news) return wait_longer(from, now);
+  if (!news) {
+    wait_longer(from, now);
+    return false;
+  }
   from.may_have = true;
   from.poll_interval = shortest_interval();
   from.next_poll = now + from.poll_interval;
+  return true;
 }
 
 TENSORHUB_DECL void pull::learn_digests(source_slot from, std::span<const std::byte> bytes) {
@@ -495,18 +496,29 @@ TENSORHUB_DECL duration pull::shortest_interval() const noexcept {
   return std::clamp(usual_ / options_.looks_per_read, options_.poll_shortest, options_.poll_longest);
 }
 
-TENSORHUB_DECL bool pull::has_room(const channel_record& c) const noexcept {
+TENSORHUB_DECL std::size_t pull::room(const channel_record& c) const noexcept {
+  const auto left = [](std::size_t most, std::size_t used) { return most - std::min(most, used); };
+  if (sources_[c.slot].facts.far) return left(options_.far_window_chunks, c.reads.size());
   const lane_record& lane = lanes_[c.lane];
-  if (sources_[c.slot].facts.far) return c.reads.size() < options_.far_window_chunks;
-  if (lane.in_flight >= options_.window_chunks) return false;
+  const std::size_t of_lane = left(options_.window_chunks, lane.in_flight);
+  if (of_lane == 0) return 0;
   std::size_t useful = 0;
   for (const channel_id other : lane.channels) {
     const source_record& from = sources_[channels_[other].slot];
     useful += from.state == source_state::believed && !from.retiring && !from.facts.far ? 1 : 0;
   }
   // Several sources share the window, so that a slow source cannot fill it.
-  return useful <= 1 ||
-         c.reads.size() < std::max<std::size_t>(options_.min_share, options_.window_chunks / useful);
+  if (useful <= 1) return of_lane;
+  const std::size_t share = std::max<std::size_t>(options_.min_share, options_.window_chunks / useful);
+  return std::min(of_lane, left(share, c.reads.size()));
+}
+
+TENSORHUB_DECL std::uint64_t pull::on_offer(const source_record& from) const noexcept {
+  if (from.complete) return missing_count_;
+  std::uint64_t chunks = 0;
+  for (std::size_t word = 0; word < missing_.size(); ++word)
+    chunks += static_cast<std::uint64_t>(std::popcount(missing_[word] & from.map[word]));
+  return chunks;
 }
 
 TENSORHUB_DECL std::optional<chunk_index> pull::find_chunk(channel_record& c, source_record& from,
