@@ -148,8 +148,8 @@ struct snapshot_report {
 TENSORHUB_DECL void make_reachable(const worker_options& options, std::string& listen_host,
                                    std::string& advertised_host);
 
-/// The options as a worker uses them: an empty host filled in, lanes and windows within reason. Throws
-/// `invalid_argument` or `limit_exceeded`, with the option's name.
+/// The options as a worker uses them: an empty host filled in, lanes, windows and time-outs within reason.
+/// Throws `invalid_argument` or `limit_exceeded`, with the option's name.
 [[nodiscard]] TENSORHUB_DECL worker_options validated(worker_options options);
 
 /// The context of this worker's errors.

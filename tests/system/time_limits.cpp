@@ -613,3 +613,37 @@ TEST_CASE("a handle that another one is assigned to cancels its update, as its e
   CHECK(running.wait(20s).version == 1);
   CHECK(first.worker.update(latest, 20s).version == 1);  // its own has ended
 }
+
+TEST_CASE("time-outs: the largest one means for ever, and is not over at once") {
+  constexpr milliseconds for_ever = milliseconds::max();
+  hub::reference_server server;
+  auto patient_for_ever = patient(server.address(), "rollout-0");
+  patient_for_ever.join_timeout = patient_for_ever.drain_timeout = for_ever;
+  patient_for_ever.connect_timeout = patient_for_ever.request_retry = for_ever;
+  trainer source{patient(server.address(), "trainer-0"), large_words};
+  const auto gate = std::make_shared<tensorhub::testing::read_gate>(begun_bytes);
+  gated_rollout slow{patient_for_ever, large_words, {.gate = gate}};
+  version_number seen{};
+  errc ended = errc::ok;
+  {
+    const std::jthread waiting{
+        [&] { ended = code_of([&] { seen = slow.worker.wait(at_least(2), for_ever); }); }};
+    std::this_thread::sleep_for(given);
+    CHECK(code_of([&] { source.worker.publish(2, for_ever); }) == errc::ok);
+  }
+  CHECK(ended == errc::ok);
+  CHECK(seen == 2);
+  auto reading = slow.worker.update_async(exactly(2), for_ever);
+  REQUIRE(gate->wait_until_shut(20s));
+  auto arriving = reading.tensors(std::vector<std::string>{"mapped"});
+  const std::jthread opening{[&] {
+    std::this_thread::sleep_for(3 * given);
+    gate->open();
+  }};
+  tensorhub::unpublish_report report;
+  CHECK(time_of([&] { report = source.worker.unpublish(for_ever); }) >= given);
+  CHECK_FALSE(report.forced);
+  CHECK(code_of([&] { CHECK(arriving.next(for_ever).has_value()); }) == errc::ok);
+  CHECK(code_of([&] { CHECK(reading.wait(for_ever).version == 2); }) == errc::ok);
+  CHECK(code_of([&] { source.worker.leave(for_ever); }) == errc::ok);
+}

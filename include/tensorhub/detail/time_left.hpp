@@ -1,8 +1,9 @@
 #pragma once
 /// \file time_left.hpp
-/// The rest of a call's time, for the shells of calls that have one deadline for several steps.
+/// A call's time as its caller gives it, its end, and the rest of it, for the shells of calls that have one
+/// deadline for several steps.
 ///
-/// Thread safety: a pure function of the present time.
+/// Thread safety: pure functions of the present time.
 
 #include <algorithm>
 #include <chrono>
@@ -10,6 +11,24 @@
 #include "tensorhub/detail/build_mode.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::detail {
+
+/// As clocks can add it: `milliseconds::max()`, for ever, is a year; what is negative is no time.
+[[nodiscard]] constexpr std::chrono::milliseconds bounded(std::chrono::milliseconds given) noexcept {
+  constexpr std::chrono::milliseconds longest = std::chrono::hours{24 * 365};
+  return std::clamp(given, std::chrono::milliseconds{0}, longest);
+}
+
+/// The intervals of a client's options, after each of which something is done again: not at once.
+template <typename Options>
+constexpr void bound_intervals(Options& options) noexcept {
+  for (auto* each : {&options.request_retry, &options.server_timeout})
+    *each = std::max(bounded(*each), std::chrono::milliseconds{1});
+}
+
+/// The end of such a time that begins now.
+[[nodiscard]] inline std::chrono::steady_clock::time_point end_of(std::chrono::milliseconds given) {
+  return std::chrono::steady_clock::now() + bounded(given);
+}
 
 /// Zero if `until` has passed.
 [[nodiscard]] inline std::chrono::milliseconds time_left(std::chrono::steady_clock::time_point until) {

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "tensorhub/attached_copy.hpp"
+#include "tensorhub/detail/time_left.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/worker/copy_view.hpp"
 
@@ -25,15 +26,14 @@ TENSORHUB_DECL std::span<const std::byte> held_copy::tensor(const std::string& n
 }
 
 TENSORHUB_DECL attached_copy::attached_copy(const std::string& name, std::chrono::milliseconds timeout)
-    : view_{std::make_shared<shared_copy_detail::copy_view>(name,
-                                                            std::chrono::steady_clock::now() + timeout)} {}
+    : view_{std::make_shared<shared_copy_detail::copy_view>(name, detail::end_of(timeout))} {}
 
 TENSORHUB_DECL std::span<const tensor_spec> attached_copy::tensors() const noexcept {
   return view_->tensors();
 }
 
 TENSORHUB_DECL held_copy attached_copy::hold(version_selector selector, std::chrono::milliseconds timeout) {
-  const auto found = view_->hold(selector, std::chrono::steady_clock::now() + timeout);
+  const auto found = view_->hold(selector, detail::end_of(timeout));
   return held_copy{view_, found.side, found.version};
 }
 

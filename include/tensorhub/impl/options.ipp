@@ -11,6 +11,7 @@
 #include "tensorhub/detail/local_host.hpp"
 #include "tensorhub/detail/server_groups.hpp"
 #include "tensorhub/detail/split_list.hpp"
+#include "tensorhub/detail/time_left.hpp"
 #include "tensorhub/options.hpp"
 #include "tensorhub/types/plain_text.hpp"
 #include "tensorhub/types/replica_name.hpp"
@@ -132,6 +133,10 @@ TENSORHUB_DECL worker_options validated(worker_options options) {
   options.lanes = std::clamp<std::size_t>(options.lanes, 1, 64);
   options.window_chunks = std::clamp<std::size_t>(options.window_chunks, 1, 1024);
   options.far_window_chunks = std::clamp<std::size_t>(options.far_window_chunks, 1, 1024);
+  options.join_timeout = detail::bounded(options.join_timeout);
+  options.drain_timeout = detail::bounded(options.drain_timeout);
+  options.connect_timeout = detail::bounded(options.connect_timeout);
+  detail::bound_intervals(options);
   return options;
 }
 

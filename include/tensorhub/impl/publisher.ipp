@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "tensorhub/detail/time_left.hpp"
 #include "tensorhub/publisher.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE {
@@ -42,7 +43,7 @@ TENSORHUB_DECL unpublish_report any_publisher::unpublish(std::chrono::millisecon
   unpublish_report report = worker::unpublish(timeout);
   const auto used =
       std::chrono::ceil<std::chrono::milliseconds>(std::chrono::duration<double>{report.seconds});
-  snapshots_.unpublish(std::max(timeout - used, std::chrono::milliseconds{0}), report);
+  snapshots_.unpublish(std::max(detail::bounded(timeout) - used, std::chrono::milliseconds{0}), report);
   return report;
 }
 

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "tensorhub/detail/exception_text.hpp"
+#include "tensorhub/detail/time_left.hpp"
 #include "tensorhub/seeder.hpp"
 #include "tensorhub/service/log.hpp"
 
@@ -40,7 +41,7 @@ TENSORHUB_DECL version_number any_seeder::wait(version_number version, std::chro
   std::unique_lock lock{mutex_};
   const std::uint64_t before = interrupts_;
   const auto has_ended = [&] { return held_ >= version || interrupts_ != before; };
-  if (!changed_.wait_for(lock, timeout, has_ended) || held_ < version) {
+  if (!changed_.wait_for(lock, detail::bounded(timeout), has_ended) || held_ < version) {
     error_context about = context_of(options_);
     about.version = version.value;
     throw error(interrupts_ != before ? errc::cancelled : errc::timed_out,

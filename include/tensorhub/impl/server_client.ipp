@@ -46,6 +46,7 @@ struct server_client::state {
   template <typename Start>
   session_result ask(const std::string& model, std::chrono::milliseconds timeout, Start&& start) {
     static constexpr std::chrono::milliseconds answer_margin{2000};
+    timeout = detail::bounded(timeout);
     error_context about;
     about.model = model;
     if (model.size() > limits::name_bytes)
@@ -85,6 +86,7 @@ TENSORHUB_DECL std::vector<server_client_options> validated(const server_client_
   for (std::size_t i = 0; i < out.size(); ++i) {
     choose_group(i, out[i].server, out[i].security);
     if (out[i].security) validate(*out[i].security, detail::split_list(out[i].server).size());
+    detail::bound_intervals(out[i]);
   }
   return out;
 }
@@ -124,7 +126,7 @@ TENSORHUB_DECL void server_client::interrupt() {
 
 TENSORHUB_DECL std::vector<model_entry> server_client::list(std::string model,
                                                             std::chrono::milliseconds timeout) {
-  const auto until = std::chrono::steady_clock::now() + timeout;
+  const auto until = detail::end_of(timeout);
   std::vector<model_entry> out;
   for (const auto& each : groups_) {
     if (!model.empty() && each.get() != &of(model)) continue;
@@ -159,7 +161,7 @@ TENSORHUB_DECL std::string server_client::why(std::string model, std::string rep
 }
 TENSORHUB_DECL stuck_report server_client::stuck(std::string model, std::chrono::milliseconds older_than,
                                                  std::chrono::milliseconds timeout) {
-  const auto until = std::chrono::steady_clock::now() + timeout;
+  const auto until = detail::end_of(timeout);
   stuck_report out;
   for (const auto& each : groups_) {
     if (!model.empty() && each.get() != &of(model)) continue;
@@ -204,7 +206,7 @@ TENSORHUB_DECL std::uint32_t server_client::evict(std::string model, std::string
 TENSORHUB_DECL drain_report server_client::drain(std::string model, std::string replica,
                                                  std::chrono::milliseconds timeout) {
   static constexpr std::chrono::milliseconds look_interval{20};
-  const auto until = std::chrono::steady_clock::now() + timeout;
+  const auto until = detail::end_of(timeout);
   state& servers = of(model);
   const std::uint64_t before = servers.interrupts;
   for (;;) {

@@ -187,7 +187,7 @@ TENSORHUB_DECL std::optional<version_number> any_subscriber::newer() {
 }
 TENSORHUB_DECL version_number any_subscriber::wait(version_selector selector,
                                                    std::chrono::milliseconds timeout) {
-  const auto until = std::chrono::steady_clock::now() + timeout;
+  const auto until = detail::end_of(timeout);
   if (flips()) prepare();
   return live_side().wait(selector, detail::time_left(until));
 }
@@ -201,7 +201,7 @@ TENSORHUB_DECL unpublish_report any_subscriber::unpublish(std::chrono::milliseco
   // The idle side first: if a stage runs there, this fails with `busy` before the live version is hidden.
   const std::size_t idle = side_to_stage();
   for (const std::size_t side : {idle, 1 - idle})
-    report.add(workers_[side]->unpublish(detail::time_left(started + timeout)));
+    report.add(workers_[side]->unpublish(detail::time_left(started + detail::bounded(timeout))));
   report.seconds = to_seconds(std::chrono::steady_clock::now() - started);
   return report;
 }

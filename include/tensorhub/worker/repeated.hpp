@@ -35,7 +35,7 @@ auto repeated(const worker_options& who, std::chrono::milliseconds timeout, cons
         "call without `retry`, and again in all shards when it has failed in one",
         context_of(who));
   }
-  const auto until = std::chrono::steady_clock::now() + timeout;
+  const auto until = end_of(timeout);
   const std::uint64_t interrupts = caller.interrupts();
   for (milliseconds pause = first_pause;; pause = std::min(2 * pause, longest_pause)) {
     try {

@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "tensorhub/detail/build_mode.hpp"
+#include "tensorhub/detail/time_left.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/options.hpp"
 #include "tensorhub/policy/steady_clock.hpp"
@@ -97,6 +98,7 @@ struct worker_state {
   /// One question and its answer.
   template <typename Start>
   session_result ask(std::chrono::milliseconds timeout, Start&& start) {
+    timeout = detail::bounded(timeout);
     const session_ticket ticket =
         client.with([&](session& core, time_point now) { return start(core, now, now + timeout); });
     return checked(wait_for(ticket, timeout));

@@ -28,6 +28,7 @@
 
 #include "tensorhub/concepts/memory_space.hpp"
 #include "tensorhub/detail/build_mode.hpp"
+#include "tensorhub/detail/time_left.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/memory/host.hpp"
 
@@ -80,6 +81,7 @@ template <streaming_memory_space Memory>
 std::chrono::milliseconds await_stream(Memory& space, const stream_of<Memory>& stream,
                                        std::chrono::milliseconds timeout) {
   using clock = std::chrono::steady_clock;
+  timeout = detail::bounded(timeout);
   const auto started = clock::now();
   auto mark = space.mark(stream);
   // A stream that is nearly done is not slept for; a sleep is never long against what has passed already.

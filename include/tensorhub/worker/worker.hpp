@@ -16,9 +16,9 @@
 /// are one at a time: a second call fails with `errc::busy` at once. All others may run beside them, and
 /// wait for a join that runs. `add` must not run beside any.
 ///
-/// All time-outs are of the whole call; a call ends by then, with a result or an `error` that names what it
-/// waited for. Nothing interrupts work on the user's bytes that has begun (digests, packing, registration, a
-/// copy): a call ends after it.
+/// All time-outs are of the whole call (`milliseconds::max()`, for ever, is a year); a call ends by then,
+/// with a result or an `error` that names what it waited for. Nothing interrupts work on the user's bytes
+/// that has begun (digests, packing, registration, a copy): a call ends after it.
 
 #include <atomic>
 #include <chrono>

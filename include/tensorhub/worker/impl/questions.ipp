@@ -64,7 +64,7 @@ namespace worker_detail {
 
 TENSORHUB_DECL void change_retention(worker_state& self, const messages::retain_request& change,
                                      std::chrono::milliseconds timeout) {
-  const auto until = std::chrono::steady_clock::now() + timeout;
+  const auto until = detail::end_of(timeout);
   self.ensure_joined_beside(until);
   self.ask(detail::time_left(until),
            [&](session& core, time_point now, time_point late) { return core.retain(now, change, late); });

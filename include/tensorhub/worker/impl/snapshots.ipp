@@ -64,7 +64,8 @@ TENSORHUB_DECL snapshot_report snapshots::publish(version_number version, snapsh
   }
   const auto copied = clock_type::now();
   report.copy_seconds = seconds(copied - drained);
-  const publish_report shown = into.shown.publish(version, detail::time_left(started + timeout));
+  const publish_report shown =
+      into.shown.publish(version, detail::time_left(started + detail::bounded(timeout)));
   report.bytes = shown.bytes;
   report.digest_seconds = shown.digest_seconds;
   report.seconds = seconds(clock_type::now() - started);
@@ -77,7 +78,7 @@ TENSORHUB_DECL void snapshots::unpublish(std::chrono::milliseconds timeout, unpu
   const double seconds_before = done.seconds;
   const held_turn busy = take_turn();
   for (const auto& each : slots_) {
-    if (each) done.add(each->shown.unpublish(detail::time_left(started + timeout)));
+    if (each) done.add(each->shown.unpublish(detail::time_left(started + detail::bounded(timeout))));
   }
   done.seconds = seconds_before + std::chrono::duration<double>(clock_type::now() - started).count();
 }

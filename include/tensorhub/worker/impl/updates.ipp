@@ -102,7 +102,7 @@ TENSORHUB_DECL update_report worker_updates::update_from(worker_state& neighbour
                                                          std::chrono::milliseconds timeout) {
   const operation_guard ours{*whole_};
   const auto started = whole_->clock.now();
-  const auto until = std::chrono::steady_clock::now() + timeout;
+  const auto until = detail::end_of(timeout);
   const auto held = neighbour.client.with(
       [](session& core, time_point) { return core.valid_version_held() ? core.held() : std::nullopt; });
   if (!held) throw whole_->failure(errc::not_found, "the worker to copy from holds no version");
@@ -143,7 +143,7 @@ TENSORHUB_DECL update_report worker_updates::run([[maybe_unused]] operation_guar
                                                  std::chrono::milliseconds timeout, update_reach reach,
                                                  bool ahead, update_state* handle) {
   const auto started = whole_->clock.now();
-  const auto until = std::chrono::steady_clock::now() + timeout;
+  const auto until = detail::end_of(timeout);
   whole_->ensure_joined(until, handle);
   const session_ticket ticket = whole_->client.with([&](session& core, time_point now) {
     if (whole_->leaving) throw whole_->failure(errc::cancelled, "this worker leaves its model");
@@ -394,7 +394,7 @@ TENSORHUB_DECL int update_handle::descriptor() const {
 }
 TENSORHUB_DECL update_report update_handle::wait(std::chrono::milliseconds timeout) {
   std::unique_lock lock{state_->mutex};
-  if (!state_->changed.wait_for(lock, timeout, [this] { return state_->ended; })) {
+  if (!state_->changed.wait_for(lock, detail::bounded(timeout), [this] { return state_->ended; })) {
     throw state_->owner->failure(errc::timed_out, "the update is still running");
   }
   if (state_->failure) std::rethrow_exception(state_->failure);
@@ -447,7 +447,7 @@ TENSORHUB_DECL std::optional<arrived_tensor> arriving_tensors::next(std::chrono:
 }
 
 TENSORHUB_DECL void arriving_tensors::await_next(std::chrono::milliseconds timeout) {
-  const auto until = std::chrono::steady_clock::now() + timeout;
+  const auto until = detail::end_of(timeout);
   const std::span<const std::size_t> rest = std::span<const std::size_t>{order_}.subspan(taken_);
   std::optional<chunk_index> last_preferred;
   std::unique_lock lock{update_->mutex};

@@ -34,7 +34,7 @@ TENSORHUB_DECL void worker::interrupt() {
 namespace worker_detail {
 
 TENSORHUB_DECL void run_open(worker_state& self, version_number version, std::chrono::milliseconds timeout) {
-  const auto until = std::chrono::steady_clock::now() + timeout;
+  const auto until = detail::end_of(timeout);
   const operation_guard busy{self};
   self.ensure_joined(until);
   if (!version) throw self.failure(errc::invalid_argument, "version 0 cannot be published: count from 1");
@@ -74,7 +74,7 @@ inline constexpr std::chrono::milliseconds digests_are_late{1000};
                                                         const changed_tensors* changed,
                                                         std::chrono::milliseconds timeout) {
   const auto started = self.clock.now();
-  const auto until = std::chrono::steady_clock::now() + timeout;
+  const auto until = detail::end_of(timeout);
   const operation_guard busy{self};
   std::optional<std::vector<std::size_t>> positions;
   if (changed != nullptr) positions = positions_of(self, *changed);
@@ -160,7 +160,7 @@ inline constexpr std::chrono::milliseconds longest_wait_for_nothing{1000};
 /// `answer`: the server's answer to the last message is waited for so long, whatever `grace` says.
 [[nodiscard]] TENSORHUB_DECL unpublish_report run_leave(worker_state& self, std::chrono::milliseconds grace,
                                                         std::chrono::milliseconds answer) {
-  const auto until = std::chrono::steady_clock::now() + grace;
+  const auto until = detail::end_of(grace);
   const auto drained_by = until - worker_state::last_part(grace);
   const leaving_mark mark{self};
   self.client.with(
@@ -251,7 +251,8 @@ TENSORHUB_DECL publish_report worker::publish(version_number version, const chan
 TENSORHUB_DECL unpublish_report worker::unpublish(std::chrono::milliseconds timeout) {
   return state_->counted.unpublish([&] {
     const operation_guard busy{*state_};
-    return state_->joined ? worker_detail::run_unpublish(*state_, timeout, false) : unpublish_report{};
+    return state_->joined ? worker_detail::run_unpublish(*state_, detail::bounded(timeout), false)
+                          : unpublish_report{};
   });
 }
 
@@ -285,7 +286,7 @@ TENSORHUB_DECL std::optional<version_number> worker::newer() {
 }
 
 TENSORHUB_DECL version_number worker::wait(version_selector selector, std::chrono::milliseconds timeout) {
-  const auto until = std::chrono::steady_clock::now() + timeout;
+  const auto until = detail::end_of(timeout);
   state_->ensure_joined_beside(until);
   return state_
       ->ask(detail::time_left(until),
