@@ -109,8 +109,8 @@ class rule_check {
       expect(state.complete_replicas == complete[version], "complete replicas that are read are counted",
              model.name + " " + to_string(version));
     for (const auto& [turn, operation] : model.operations.starved)
-      expect(!operation->is_closed() && !operation->is_decided(), "who waits for a credit is undecided",
-             operation->replica->name);
+      expect(!operation->is_closed() && (!operation->is_decided() || has_waiting(*operation)),
+             "who waits for a credit is undecided, or has a shard that waits", operation->replica->name);
   }
 
   void check_replica(const replica_state& replica) {
@@ -125,11 +125,17 @@ class rule_check {
            "the open operations of a replica are in order", replica.name);
   }
 
+  [[nodiscard]] static bool has_waiting(const operation_state& operation) {
+    return detail::any_of(operation.members, [](const member_state& m) { return m.phase == phase::waiting; });
+  }
   void check_operation(const operation_state& operation) {
     const std::string whom = operation.replica->name + " " + std::to_string(operation.counter.value);
     const auto& open = operation.replica->model->operations.all;
     expect(operation.is_closed() != open.contains(operation.serial), "open operations are in the index",
            whom);
+    expect(
+        operation.is_closed() || !operation.is_decided() || !has_waiting(operation) || operation.starved != 0,
+        "after a decision, shards wait for credits alone", whom);
     const auto listed = detail::count(operation.replica->open, &operation);
     expect(listed == (operation.is_closed() ? 0 : 1), "open operations are in the list of their replica",
            whom);

@@ -126,7 +126,7 @@ class stuck {
       if (worker == nullptr) return;
       switch (member.phase) {
         case phase::waiting:
-          if (!operation.is_decided()) undecided(model, operation, member, *worker, least, out);
+          waiting(model, operation, member, *worker, least, out);
           break;
         case phase::assigned:
           if (!worker->drain) reading(operation, *worker, least, out);
@@ -142,8 +142,8 @@ class stuck {
     });
   }
 
-  void undecided(const model_state& model, const operation_state& operation, const member_state& member,
-                 const worker_state& worker, duration least, entries& out) const {
+  void waiting(const model_state& model, const operation_state& operation, const member_state& member,
+               const worker_state& worker, duration least, entries& out) const {
     auto* entry = add(out, operation.starved != 0 ? kind::no_credit : kind::no_version, worker,
                       asked_at(worker, member.sequence), least);
     if (entry == nullptr) return;
@@ -211,13 +211,14 @@ class stuck {
                               std::to_string(core_.options.group_timeout.count()) + " ms of that";
   }
 
-  /// A shard has received every chunk, while others of its replica are still reading.
+  /// A shard has received every chunk, while others of its replica are still reading, or wait for a source.
   void finished(const operation_state& operation, const member_state& member, const worker_state& worker,
                 duration least, entries& out) const {
     std::string unfinished;
     std::size_t count = 0;
     for_each_member(operation, [&](const member_state& other, std::uint32_t shard) {
-      if (other.phase == phase::assigned) append(unfinished, name_of(*operation.replica, shard), count);
+      if (other.phase == phase::assigned || other.phase == phase::waiting)
+        append(unfinished, name_of(*operation.replica, shard), count);
     });
     if (count == 0 || !member.sequence) return;
     auto* entry = add(out, kind::unfinished_group, worker, asked_at(worker, member.sequence), least);

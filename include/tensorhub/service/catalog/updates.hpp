@@ -425,7 +425,8 @@ class updates {
       const member_state* member = member_of(*operation, worker.shard.index);
       if (operation == &failed || operation->is_publish) continue;
       if (!operation->is_decided() || member == nullptr) continue;
-      if (member->phase == phase::assigned || (member->phase == phase::absent && !member->keeps)) return;
+      const bool reads = member->phase == phase::assigned || member->phase == phase::waiting;
+      if (reads || (member->phase == phase::absent && !member->keeps)) return;
     }
     versions_.spare(worker);
   }
@@ -543,8 +544,7 @@ class updates {
   }
 
   /// A worker has every chunk, although this reader cannot get a source now: all credits are taken, or the
-  /// server does not know yet that a seed is dead. Or a holder may come back within the grace. The reader
-  /// asks again after its next stall.
+  /// server does not know yet that a seed is dead. Or a holder may come back within the grace.
   [[nodiscard]] bool may_wait(const operation_state& operation, const worker_state& reader,
                               const member_state& member) const {
     const model_state& model = *reader.model;
@@ -634,7 +634,7 @@ class updates {
     });
   }
 
-  /// No source has a free credit for the operation now: it waits for its turn (`serve_waiting`).
+  /// No source has a free credit for the operation now: it waits for its turn (`serve_starved`).
   void starve(operation_state& operation) {
     leases_.release_reserved(operation);
     table_.starve(operation);
@@ -645,7 +645,21 @@ class updates {
     table_.look_at(operation, operation.arrival_deadline);
   }
 
-  /// Answers a waiting shard of a decided operation.
+  /// The lease that was reserved for the shard, or another one; null: no source has a free credit now.
+  [[nodiscard]] const lease_state* lease_for(const operation_state& operation, worker_state& worker,
+                                             member_state& member) {
+    const auto reserved = leases_.find_reserved(member.lease);
+    if (reserved != core_.leases.end()) {
+      leases_.hand_over(reserved->second, worker);
+      return &reserved->second;
+    }
+    const lease_state* fresh = leases_.grant_upstream(operation, worker.shard.index, &worker, {}, false);
+    if (fresh != nullptr) member.lease = fresh->id;
+    return fresh;
+  }
+
+  /// Answers a waiting shard of a decided operation. If what was reserved for it is gone, and all other
+  /// sources are taken, it waits for its turn (`serve_starved`).
   void deliver(operation_state& operation, worker_state& worker) {
     member_state& member = *member_of(operation, worker.shard.index);
     // An installation may have put another version there since the decision.
@@ -657,22 +671,21 @@ class updates {
       }
       return close_if_finished(operation);
     }
+    versions_.begin_overwriting(worker);
+    versions_.recompute(*worker.replica);
+    const lease_state* lease = lease_for(operation, worker, member);
+    if (lease == nullptr) {
+      const bool has_source = may_wait(operation, worker, member) ||
+                              versions::is_open(*worker.model, operation.version, worker.shard.index);
+      if (!has_source) return close_failed(operation, no_source_left(operation, worker, {}));
+      table_.starve(operation);
+      return;
+    }
     worker.as_reader.operation = operation.counter;
     worker.progress.progressed = core_.now;
     worker.progress.most_chunks = 0;
-    auto lease = leases_.find_reserved(member.lease);
-    if (lease == core_.leases.end()) {
-      const lease_state* fresh = leases_.grant_upstream(operation, worker.shard.index, &worker, {}, false);
-      if (fresh == nullptr) return close_failed(operation, no_source_left(operation, worker, {}));
-      member.lease = fresh->id;
-      lease = core_.leases.find(member.lease);
-    } else {
-      leases_.hand_over(lease->second, worker);
-    }
-    versions_.begin_overwriting(worker);
-    versions_.recompute(*worker.replica);
     core_.move_to(member.phase, phase::assigned);
-    std::vector<messages::assignment> sources{leases_.assignment_of(operation, lease->second, worker)};
+    std::vector<messages::assignment> sources{leases_.assignment_of(operation, *lease, worker)};
     if (member.shows && sources.front().drained) show(operation, worker, *member.shows);
     leases_.grow(operation, worker, {}, &sources);
     messages::update_reply reply = assigned_to(worker, operation, std::move(sources));
@@ -811,10 +824,16 @@ class updates {
     for (std::size_t failures = 0; failures < failures_at_once && !starved.empty();) {
       operation_state& operation = *starved.begin()->second;
       table_.end_starving(operation);
-      if (!operation.is_decided()) retry(operation);
+      operation.is_decided() ? deliver_late(operation) : retry(operation);
       failures += operation.starved != 0 ? 1 : 0;
     }
     model.unsettled.credits = false;  // what a failure gives back was there before
+  }
+  void deliver_late(operation_state& operation) {
+    for_each_member(operation, [&](const member_state& member, std::uint32_t shard) {
+      if (!operation.is_closed() && member.phase == phase::waiting)
+        deliver(operation, *operation.replica->workers[shard]);
+    });
   }
   void retry_if_waiting(operation_state& operation) {
     if (!operation.is_closed() && !operation.is_decided() && operation.starved == 0) retry(operation);
@@ -825,20 +844,27 @@ class updates {
     }
   }
 
+  [[nodiscard]] static messages::status waited_in_vain(const operation_state& operation,
+                                                       const member_state& member, std::uint32_t shard) {
+    const model_state& model = *operation.replica->model;
+    if (operation.is_decided())
+      return {errc::timed_out, "no source of version " + to_string(operation.version) + " of model '" +
+                                   model.name + "' became free in time for shard " + std::to_string(shard) +
+                                   " of replica '" + operation.replica->name + "'"};
+    return {errc::timed_out, "no version (" + to_string(member.selector) + ") of model '" + model.name +
+                                 "' became available; the latest was " + to_string(model.latest_ever)};
+  }
   void expire(operation_state& operation) {
     time_point next = time_point::never();
     for_each_member(operation, [&](const member_state& member, std::uint32_t shard) {
-      const bool waits = !operation.is_decided() && member.phase == phase::waiting;
+      const bool waits = member.phase == phase::waiting;
       const bool is_missing = operation.has_version() && member.phase == phase::absent;
       if (operation.is_closed() || (!waits && !is_missing)) return;
       const time_point deadline = waits ? member.deadline : operation.arrival_deadline;
       if (core_.now < deadline)
         next = std::min(next, deadline);
       else if (waits)
-        close_failed(operation, {errc::timed_out, "no version (" + to_string(member.selector) +
-                                                      ") of model '" + operation.replica->model->name +
-                                                      "' became available; the latest was " +
-                                                      to_string(operation.replica->model->latest_ever)});
+        close_failed(operation, waited_in_vain(operation, member, shard));
       else
         close_failed(operation,
                      {errc::group_failed, "shard " + std::to_string(shard) + " of replica '" +
