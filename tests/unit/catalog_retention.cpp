@@ -462,3 +462,78 @@ TEST_CASE(
   for (const incarnation each : {s.trainer, s.a, s.b})
     CHECK_FALSE(s.server.push<messages::offload_push>(each).has_value());
 }
+
+namespace {
+
+/// The only holder of version 1, which is pinned, has asked for version 2, and its call has ended while it
+/// waited for the handover.
+struct kept_after_all : retaining {
+  catalog_options settings{};
+  kept_after_all() {
+    server.finish(a, server.start_update(a));
+    CHECK(change({0, 1, {}}).ok());
+    CHECK(is_let_go(trainer, server.unpublish(trainer, 1)));
+    REQUIRE(server.publish(trainer, 2).ok());
+    server.clear();
+  }
+  [[nodiscard]] std::vector<incarnation> everybody() const { return {trainer, a, b}; }
+  std::uint64_t ask_in_vain(std::chrono::milliseconds timeout = 200ms) {
+    const auto asked = server.update(a, latest, timeout);
+    CHECK_FALSE(server.answer<messages::update_reply>(a, asked).has_value());
+    return asked;
+  }
+  /// Nobody has to take a copy when another holder lets go.
+  bool is_relied_upon() {
+    server.finish(b, server.start_update(b, exactly(1)));
+    server.clear();
+    return is_let_go(b, server.unpublish(b, 1));
+  }
+  bool is_ordered() {
+    server.clear();
+    server.pass_alive(2 * settings.heartbeat_interval, everybody());
+    const auto has_order = [&](incarnation each) {
+      return server.push<messages::offload_push>(each).has_value();
+    };
+    return has_order(trainer) || has_order(a) || has_order(b);
+  }
+};
+
+}  // namespace
+
+TEST_CASE("retention: a holder whose update has failed while it waited to let go is relied upon again") {
+  kept_after_all s;
+  const auto asked = s.ask_in_vain();
+  SUBCASE("at its deadline") {
+    s.server.pass_alive(300ms, s.everybody());
+    CHECK(s.server.answer<messages::update_reply>(s.a, asked).value().result.code == errc::timed_out);
+  }
+  SUBCASE("it gives up") {
+    s.server.send(s.a, messages::finish_request{
+                           s.server.operation_of(s.a), 0, {errc::cancelled, "cancelled"}, true, {}, {}});
+  }
+  SUBCASE("what it asked for is gone: it keeps what it has") {
+    s.server.unpublish(s.trainer, 2);
+    CHECK(s.server.answer<messages::update_reply>(s.a, asked).value().keep);
+  }
+  CHECK(s.server.core.statistics().operations == 0);
+  CHECK(s.is_ordered());  // it may ask again soon
+  s.server.pass_alive(s.settings.worker_timeout, s.everybody());
+  CHECK_FALSE(s.is_ordered());
+  CHECK(s.is_relied_upon());
+}
+
+TEST_CASE("retention: who asks again and again, with short time-outs, gets its handover") {
+  kept_after_all s;
+  for (auto left = 3 * s.settings.worker_timeout; left > 0ms; left -= 1900ms) {
+    s.ask_in_vain();
+    s.server.pass_alive(1900ms, s.everybody());
+    CHECK(s.is_ordered());
+    CHECK(s.server.core.record_of(s.a)->replica->counts_for == version_number{});
+  }
+  s.ask_in_vain(60'000ms);
+  s.server.pass_alive(3 * s.settings.worker_timeout, s.everybody());
+  CHECK(s.is_ordered());
+  const auto order = s.server.push<messages::offload_push>(s.a);
+  s.take(10, order.value_or(messages::offload_push{1, "rollout-a~1"}));
+  CHECK(s.server.core.record_of(s.a)->is_overwritten());
+}

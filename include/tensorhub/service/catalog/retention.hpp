@@ -14,7 +14,8 @@
 ///            if they are about to end, the nearest other replica's processes, by an update
 ///
 /// A replica stops counting as reliable as soon as it asks, so two replicas that ask at the same time cannot
-/// each rely on the other. A handover ends when the temporary replica is complete, or when no replica can be
+/// each rely on the other. It counts again if its call ends without the release, and it does not ask once more
+/// within `worker_timeout`. A handover ends when the temporary replica is complete, or when no replica can be
 /// the host; in that case the version is lost and is reported as lost. A temporary replica is dropped when
 /// its version is no longer retained, when another reliable replica holds it, or when it stays incomplete
 /// because one of its processes has died.
@@ -134,7 +135,7 @@ class retention {
       model.waits_to_let_go = true;
       return false;
     }
-    replica.letting_go = version;
+    replica.letting_go = {.version = version};
     versions_.recompute(replica);
     const auto [position, fresh] = model.handovers.try_emplace(version);
     handover_state& handover = position->second;
@@ -151,10 +152,7 @@ class retention {
   /// A worker of this replica says that it holds its version: unless another call may release it, the replica
   /// does not ask any more. Recompute it afterwards.
   static void keep_on(replica_state& replica) {
-    const auto asks = [](const worker_state* w) { return w != nullptr && w->parting.parked; };
-    const auto may_ask = [](const operation_state* each) { return !each->is_publish && !each->is_decided(); };
-    if (detail::none_of(replica.workers, asks) && detail::none_of(replica.open, may_ask))
-      replica.letting_go = {};
+    if (!may_ask(replica)) replica.letting_go = {};
   }
   /// The owner reclaimed the memory before a handover completed.
   void note_forced(const replica_state& replica, version_number version) {
@@ -168,6 +166,20 @@ class retention {
 
   // ---- periodic work
 
+  /// Replicas that have asked to let go, and hold their version after all, are relied upon again. They have
+  /// time to ask once more before: a caller may repeat an update with a short time-out until its handover is
+  /// complete.
+  void rely_again(model_state& model) {
+    for (const auto& [name, replica] : model.replicas) {
+      letting_go_state& asked = replica->letting_go;
+      if (!asked.version) continue;
+      asked.unasked_since =
+          may_ask(*replica) ? time_point::never() : std::min(asked.unasked_since, core_.now);
+      if (core_.now < asked.unasked_since + core_.options.worker_timeout) continue;
+      asked = {};
+      versions_.recompute(*replica);
+    }
+  }
   /// Repeats orders, replaces hosts that are gone, and drops temporary replicas that are no longer needed.
   void look_after(model_state& model) {
     for (auto entry = model.handovers.begin(); entry != model.handovers.end();) {
@@ -176,7 +188,8 @@ class retention {
       const bool is_there = temporary != model.replicas.end() && !temporary->second->dropping &&
                             temporary->second->complete == handover.version;
       const auto from = model.replicas.find(handover.from);
-      const bool is_wanted = from != model.replicas.end() && from->second->letting_go == handover.version;
+      const bool is_wanted =
+          from != model.replicas.end() && from->second->letting_go.version == handover.version;
       if (is_there || !is_wanted) {
         entry = model.handovers.erase(entry);
         continue;
@@ -193,6 +206,12 @@ class retention {
   }
 
  private:
+  /// A call of the replica waits to let go of its version, or may do so when there is a newer one.
+  [[nodiscard]] static bool may_ask(const replica_state& replica) {
+    const auto asks = [](const worker_state* w) { return w != nullptr && w->parting.parked; };
+    const auto may_ask = [](const operation_state* each) { return !each->is_publish && !each->is_decided(); };
+    return detail::any_of(replica.workers, asks) || detail::any_of(replica.open, may_ask);
+  }
   static void remember_temporary(const replica_state& replica) {
     const auto& replicas = replica.model->replicas;
     auto& names = replica.model->temporaries;

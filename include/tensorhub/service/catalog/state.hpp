@@ -292,17 +292,23 @@ struct handover_state {
   std::set<std::string> failed{};
 };
 
+/// The version that a replica asks to release, and is not relied upon for.
+struct letting_go_state {
+  version_number version{};                        ///< zero: none
+  time_point unasked_since = time_point::never();  ///< none of its calls may ask any more
+};
+
 struct replica_state {
   std::string name{};
   model_state* model = nullptr;
   std::vector<worker_state*> workers{};  ///< by shard; null: not joined
   bool torn = false;
-  version_number complete{};    ///< held by all shards; zero: none
-  version_number available{};   ///< likewise, and readers get it; in version_state::complete_replicas
-  bool temporary = false;       ///< shows a copy made by a handover (retention.hpp)
-  bool dropping = false;        ///< temporary, and no longer needed
-  std::string set_aside_as{};   ///< offered to nobody, by an order about this replica (orders.hpp)
-  version_number letting_go{};  ///< the version that the replica asks to release
+  version_number complete{};   ///< held by all shards; zero: none
+  version_number available{};  ///< likewise, and readers get it; in version_state::complete_replicas
+  bool temporary = false;      ///< shows a copy made by a handover (retention.hpp)
+  bool dropping = false;       ///< temporary, and no longer needed
+  std::string set_aside_as{};  ///< offered to nobody, by an order about this replica (orders.hpp)
+  letting_go_state letting_go{};
   version_number counts_for{};  ///< the version whose version_state::reliable_replicas counts it
   time_point abandoned_since = time_point::never();  ///< temporary and incomplete, and nobody completes it
   operation_counter closed_operation{};              ///< highest operation that has ended

@@ -212,7 +212,7 @@ class versions {
     const version_number complete = complete_of(replica);
     if (complete) replica.torn = false;
     // The shards that are left need not wait for a handover any more.
-    if (complete != replica.letting_go && std::exchange(replica.letting_go, {}))
+    if (complete != replica.letting_go.version && std::exchange(replica.letting_go, {}).version)
       core_.retention_changed = true;
     count_reliable(replica, complete);
     for (worker_state* worker : replica.workers) {
@@ -286,7 +286,7 @@ class versions {
 
   /// Recounts whether the replica is reliable for the version that it holds (retention.hpp).
   void count_reliable(replica_state& replica, version_number complete) {
-    const bool reliable = complete && !replica.letting_go && !replica.dropping &&
+    const bool reliable = complete && !replica.letting_go.version && !replica.dropping &&
                           detail::none_of(replica.workers, [](const worker_state* w) {
                             return w == nullptr || w->spot || w->parting.leaving || w->is_barred_as_source();
                           });

@@ -116,7 +116,9 @@ TENSORHUB_DECL void catalog::advance(time_point now, bool behind) {
     if (!behind) parts_->membership.declare_silent_workers_dead();
     parts_->membership.repeat_cut_offs();
     for (auto& [name, model] : core().models) {
-      if (model.keeps.revision > 0) parts_->retention.look_after(model);
+      if (model.keeps.revision == 0) continue;
+      parts_->retention.rely_again(model);
+      parts_->retention.look_after(model);
     }
   }
   settle();

@@ -294,6 +294,10 @@ class state_digest {
   void fold(const catalog_detail::operation_state* operation) {
     add(operation->replica->name, operation->counter, operation->only_shard);
   }
+  void fold(const catalog_detail::letting_go_state& asked) {
+    const auto& [version, unasked_since] = asked;
+    add(version, unasked_since);
+  }
   void fold(const catalog_detail::replica_state& replica) {
     const auto& [name, model, workers, torn, complete, available, temporary, dropping, set_aside_as,
                  letting_go, counts_for, abandoned_since, closed_operation, operations, open] = replica;
