@@ -422,3 +422,142 @@ TEST_CASE("catalog rights: while a shard is still to be published, nobody has re
     CHECK(server.publish(t1, 2).ok());
   }
 }
+
+namespace {
+
+/// As a policy without digests leaves it.
+[[nodiscard]] messages::reference bare(const driver<>& server, version_number version) {
+  messages::reference out = server.reference(version);
+  out.root = {};
+  return out;
+}
+
+/// A worker that may not publish says in many ways that it holds version 15, which nobody has published.
+void bring_unpublished(bool has_roots) {
+  driver server;
+  const incarnation trainer = server.join(1, "trainer");
+  for (const version_number version : versions{10, 20})
+    REQUIRE(server.publish(trainer, has_roots ? server.reference(version) : bare(server, version)).ok());
+  const incarnation liar{2};
+  server.clients[liar] = client_that_may(right::read | right::serve);
+  auto lie = server.join_message("rollout-0");
+  lie.before.server = {76};
+  messages::assignment source;
+  source.source = trainer;
+  source.version = 15;
+  messages::message next = messages::heartbeat_request{};
+  const messages::finish_request ended{{1}, 15, {}, false, bare(server, 15), {}};
+  SUBCASE("by its join") {
+    lie.held = bare(server, 15);
+  }
+  SUBCASE("by its join, and shows it") {
+    lie.reading = {source};
+    lie.receiving = bare(server, 15);
+  }
+  SUBCASE("by a report of a copy") {
+    next = messages::holding_request{bare(server, 15)};
+  }
+  SUBCASE("by a report of an update's end") {
+    next = ended;
+  }
+  SUBCASE("of one that it has been told to make") {
+    lie.decided = 15;
+    next = ended;
+  }
+  SUBCASE("of one that reads") {
+    lie.reading = {source};
+    next = ended;
+  }
+  REQUIRE(server.ask<messages::join_reply>(liar, lie).result.ok());
+  server.send(liar, next);
+  REQUIRE(server.core.knows(liar));
+  CHECK_FALSE(server.core.record_of(liar)->held.has_value());
+  CHECK(server.core.record_of(liar)->as_source.offered == catalog_detail::offer::none);
+  CHECK(server.available() == versions{20});
+}
+
+}  // namespace
+
+TEST_CASE("catalog rights: a key that may not publish brings no version, without a root either") {
+  bring_unpublished(true);
+}
+TEST_CASE("catalog rights: a key that may not publish brings no version of a model that has no roots") {
+  bring_unpublished(false);
+}
+
+TEST_CASE("catalog rights: nor what was only opened, or of which only another shard was published") {
+  driver server;
+  const incarnation t0 = server.join(1, "trainer", {0, 2});
+  const incarnation t1 = server.join(2, "trainer", {1, 2});
+  server.clients[{3}] = client_that_may(right::read | right::serve);
+  const incarnation liar = server.join(3, "liar", {1, 2});
+  SUBCASE("another shard was published") {
+    REQUIRE(server.publish(t0, bare(server, 2)).ok());
+  }
+  SUBCASE("it was opened, and taken back") {
+    auto opened = bare(server, 2);
+    opened.open = true;
+    REQUIRE(server.publish(t1, opened).ok());
+    server.unpublish(t1, 2);
+  }
+  server.send(liar, messages::holding_request{bare(server, 2)});
+  CHECK_FALSE(server.core.record_of(liar)->held.has_value());
+}
+
+TEST_CASE("catalog rights: without roots a reader is believed to hold what was published") {
+  driver server;
+  const rights may = right::read | right::serve;
+  const incarnation trainer = server.join(1, "trainer");
+  REQUIRE(server.publish(trainer, bare(server, 1)).ok());
+  server.clients[{2}] = server.clients[{3}] = server.clients[{4}] = client_that_may(may);
+  const auto read = [&](std::uint64_t id) {
+    server.join(id, "rollout-" + std::to_string(id));
+    const auto source = server.start_update({id});
+    server.send({id},
+                messages::finish_request{source.operation, 1, {}, false, bare(server, 1), source.lease});
+    return server.core.record_of({id})->held.has_value();
+  };
+  CHECK(read(2));
+  SUBCASE("of one that reads from another reader, when the record was forgotten meanwhile") {
+    server.clients[{2}] = client_that_may(right::read);  // it is offered to nobody
+    server.send_as({2}, 0, messages::heartbeat_request{});
+    const std::uint64_t last = 2 + catalog_options{}.retained_versions;
+    for (std::uint64_t number = 2; number <= last; ++number)
+      REQUIRE(server.publish(trainer, bare(server, number)).ok());
+    server.unpublish(trainer, last);
+    server.clients[{2}] = client_that_may(may);
+    server.send_as({2}, 0, messages::heartbeat_request{});
+    CHECK(read(3));
+  }
+  SUBCASE("of one that comes late, too") {
+    auto join = server.join_message("rollout-4");
+    join.before.server = {76};
+    join.held = bare(server, 1);
+    REQUIRE(server.ask<messages::join_reply>({4}, join).result.ok());
+    CHECK(server.core.record_of({4})->held.has_value());
+  }
+}
+
+TEST_CASE("catalog rights: a reader ends after the recovery of a new server what it has read without roots") {
+  driver server{catalog_options{.recovery_grace = 1000ms}, server_epoch{78}};
+  const incarnation reader{2};
+  server.clients[reader] = client_that_may(right::read | right::serve);
+  auto join = server.join_message("rollout");
+  join.before.server = {77};
+  join.decided = 7;
+  join.latest = version_number{7};
+  messages::assignment source;
+  source.operation = {1};
+  source.lease = {41};
+  source.version = 7;
+  source.source = {1};  // which does not come back
+  SUBCASE("it has sources") {
+    join.reading = {source};
+  }
+  SUBCASE("it has none yet") {}
+  REQUIRE(server.ask<messages::join_reply>(reader, join).result.ok());
+  server.pass_alive(1100ms, {reader});
+  server.send(reader, messages::finish_request{{1}, 7, {}, false, bare(server, 7), {41}});
+  CHECK(server.core.record_of(reader)->held.has_value());
+  CHECK(server.available() == versions{7});
+}

@@ -363,13 +363,12 @@ class membership {
     // This applies even if the worker holds nothing: it may be publishing while the answer was lost.
     worker.past.has_old_keys = worker.past.has_old_keys || is_known;
     if (join.decided) {
-      versions_.know(model, join.decided, worker.shard.index, {});
+      versions_.know(worker, join.decided, {});
       updates_.adopt_update(worker, {join.operation.value + 1}, join.decided);
     }
     if (!join.reading.empty()) {
       const messages::assignment& first = join.reading.front();
-      const digest128 root = versions_.is_trusted(worker) ? first.root : digest128{};
-      versions_.know(model, first.version, worker.shard.index, root);
+      versions_.know(worker, first.version, first.root);
       versions_.begin_overwriting(worker);
       // Afterwards nobody may claim to read from others: their drains would wait for it. A worker that comes
       // late and does read is stopped by its source's next drain, which makes the old keys invalid.

@@ -334,6 +334,7 @@ struct version_state {
   std::uint32_t complete_replicas = 0;
   std::set<const replica_state*> reliable_replicas{};  ///< those of them that are reliable (retention.hpp)
   bool was_held = false;                               ///< by some worker
+  std::vector<bool> vouched{};  ///< by shard: a worker that was believed has held it whole, or read it
   bool ever_complete = false;
 };
 

@@ -29,6 +29,7 @@ class versions {
     worker.parting.leaving = false;  // a process that leaves holds nothing anew
     version_state& version = version_of(*worker.model, reference.version);
     version.was_held = true;
+    if (!reference.open) version.vouched[worker.shard.index] = true;
     count_filling(worker, 1);
     if (!version.roots[worker.shard.index]) version.roots[worker.shard.index] = reference.root;
     worker.model->latest_seen = std::max(worker.model->latest_seen, reference.version);
@@ -40,18 +41,17 @@ class versions {
   [[nodiscard]] bool is_trusted(const worker_state& worker) const noexcept {
     return worker.access.may_publish || core_.recovering();
   }
-  /// A report of a version's arrival may be believed: others have published it, with this root. (A trusted
-  /// worker whose update has failed may go back to an old version that the server has forgotten, or never
-  /// knew.)
+  /// A report of a version's arrival may be believed: others have published it, with this root, or without
+  /// one under a policy that makes none. (A trusted worker whose update has failed may go back to an old
+  /// version that the server has forgotten, or never knew.)
   [[nodiscard]] bool may_have_received(const worker_state& worker,
                                        const messages::reference& reference) const {
     const model_state& model = *worker.model;
     if (const digest128 known = known_root(worker, reference.version)) return known == reference.root;
     if (is_open(model, reference.version, worker.shard.index)) return false;
-    const bool is_trusted_here = is_trusted(worker);
-    if (worker.past.was_elsewhere && is_trusted_here) return true;
-    const bool is_new_root = bool{reference.root};
-    if (is_new_root && (!is_trusted_here || is_underway(model, reference.version))) return false;
+    if (!is_trusted(worker)) return !reference.root && is_vouched(worker, reference.version);
+    if (worker.past.was_elsewhere) return true;
+    if (reference.root && is_underway(model, reference.version)) return false;
     return reference.version <= model.latest_seen;
   }
   /// What a worker says of its memory when it joins may be believed.
@@ -82,10 +82,13 @@ class versions {
     return !known || known == reference.root;
   }
 
-  /// Records a version that an earlier server decided for a worker.
-  void know(model_state& model, version_number number, std::uint32_t shard, digest128 root) {
-    version_state& version = version_of(model, number);
-    if (!version.roots[shard]) version.roots[shard] = root;
+  /// Records a version that an earlier server decided for a worker. `root`: by its word.
+  void know(const worker_state& worker, version_number number, digest128 root) {
+    version_state& version = version_of(*worker.model, number);
+    if (!is_trusted(worker)) return;
+    digest128& known = version.roots[worker.shard.index];
+    if (!known) known = root;
+    version.vouched[worker.shard.index] = true;
   }
 
   void drop(worker_state& worker) {
@@ -183,8 +186,10 @@ class versions {
     if (wanted == offer::none) return;
     worker.as_source.offered = wanted;
     // The record may have been forgotten while the worker was not offered, and is made anew here.
-    digest128& root = version_of(*worker.model, version).roots[worker.shard.index];
+    version_state& record = version_of(*worker.model, version);
+    digest128& root = record.roots[worker.shard.index];
     if (!root) root = worker.shown()->root;
+    if (wanted == offer::complete) record.vouched[worker.shard.index] = true;
     source_index& index = index_of(worker, version);
     if (wanted == offer::complete) note_gain(worker, version, index);
     core_.mark_source(*worker.model, version, worker.shard.index);
@@ -260,6 +265,10 @@ class versions {
     const auto record = worker.model->versions.find(worker.held->version);
     if (record != worker.model->versions.end()) record->second.filling += static_cast<std::uint32_t>(change);
   }
+  [[nodiscard]] static bool is_vouched(const worker_state& worker, version_number version) {
+    const auto record = worker.model->versions.find(version);
+    return record != worker.model->versions.end() && record->second.vouched[worker.shard.index];
+  }
   /// Of the worker's shard; zero: not known.
   [[nodiscard]] static digest128 known_root(const worker_state& worker, version_number version) {
     const auto record = worker.model->versions.find(version);
@@ -308,6 +317,7 @@ class versions {
     const auto [position, fresh] = model.versions.try_emplace(version);
     if (fresh) {
       position->second.roots.resize(model.shards);
+      position->second.vouched.resize(model.shards);
       position->second.hungry.resize(model.shards);
       position->second.crossings.resize(model.shards);
       position->second.next_look.resize(model.shards);

@@ -310,12 +310,13 @@ class state_digest {
   /// The load classes follow from the workers' `offered` and `load`.
   void fold(const catalog_detail::version_state& version) {
     const auto& [roots, sources, hungry, crossings, next_look, ordinals, filling, complete_replicas,
-                 reliable_replicas, was_held, ever_complete] = version;
+                 reliable_replicas, was_held, vouched, ever_complete] = version;
     static_cast<void>(std::tie(sources, filling));
     std::vector<std::string> reliable;
     for (const catalog_detail::replica_state* each : reliable_replicas) reliable.push_back(each->name);
     std::ranges::sort(reliable);
-    add(roots, hungry, crossings, next_look, ordinals, complete_replicas, reliable, was_held, ever_complete);
+    add(roots, hungry, crossings, next_look, ordinals, complete_replicas, reliable, was_held, vouched,
+        ever_complete);
   }
   void fold(const catalog_detail::waiter_state& waiter) {
     add(waiter.worker, waiter.sequence, waiter.selector, waiter.deadline);
