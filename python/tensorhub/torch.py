@@ -108,7 +108,7 @@ class Receiver:
     """Receives whole models, whose layout it learns from the hub, into two memories that take turns.
 
     The shards of a model (one for each rank of a trainer, perhaps) are received together, all of the same version.
-    What `tensors` has given stays as it is until the next `receive`. Not thread-safe.
+    What `tensors` has given stays as it is until the next `receive`. Not thread-safe, but for `close`.
     """
 
     def __init__(self, server: str | ReferenceServer, model: str, replica: str, **options: Unpack[Options]) -> None:
@@ -121,6 +121,7 @@ class Receiver:
         self._asker = Subscriber(server, model, replica, **options)
         self._shards: list[Subscriber] = []
         self._layout: list[tuple[Subscriber, str]] = []
+        self._is_closed = False
         self.version = 0
         """The version that `tensors` gives; zero: none yet."""
 
@@ -163,7 +164,8 @@ class Receiver:
             yield name, torch.from_dlpack(shard.tensor(name))
 
     def close(self) -> None:
-        """Ends it at once."""
+        """Ends it at once, and its call in another thread soon."""
+        self._is_closed = True
         for each in [self._asker, *self._shards]:
             each.close()
 
@@ -204,6 +206,8 @@ class Receiver:
                     layout.append((shard, tensor.name))
             unfinished.pop_all()
         self._shards, self._layout = shards, layout
+        if self._is_closed:  # since the last answer: `close` has not seen these shards
+            self.close()
 
     def _wait_for_model(self, deadline: float) -> int:
         pause, answer = 0.1, 0.1  # the last question needs time for its answer, too

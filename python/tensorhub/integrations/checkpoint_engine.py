@@ -69,12 +69,23 @@ class HubWeights:
         self.version = version
 
     async def receive(self, version: int) -> AsyncIterator[tuple[str, torch.Tensor]]:
-        """Receives `version`, and then yields its tensors, which stay as they are until the next `receive`."""
+        """Receives `version`, and then yields its tensors, which stay as they are until the next `receive`.
+
+        A task that is cancelled while it receives gives up what was received before, too: its tensors are kept by
+        their users alone, and the next `receive` makes everything anew.
+        """
         if self._receiver is None:
             self._receiver = Receiver(self._server, self._model, self._replica, **self._options)
-        await asyncio.to_thread(self._receiver.receive, version, timeout=self._timeout)
+        receiver = self._receiver
+        try:
+            await asyncio.to_thread(receiver.receive, version, timeout=self._timeout)
+        except asyncio.CancelledError:
+            # Its thread cannot be cancelled, and a receiver is no place for two calls: closed, it ends soon.
+            self._receiver = None
+            receiver.close()
+            raise
         self.version = version
-        for each in self._receiver.tensors():
+        for each in receiver.tensors():
             yield each
 
     def close(self) -> None:

@@ -1,0 +1,65 @@
+"""What the checkpoint engines have in common, also where torch is not installed: of it only `from_dlpack` is used."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import importlib.util
+import sys
+import time
+import types
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tensorhub as th
+
+
+@pytest.fixture
+def hub_weights(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    if importlib.util.find_spec("torch") is None:
+        stand_in = types.ModuleType("torch")
+        stand_in.from_dlpack = np.from_dlpack  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, "torch", stand_in)
+    names = ("tensorhub.torch", "tensorhub.integrations.checkpoint_engine")
+    for each in names:
+        monkeypatch.delitem(sys.modules, each, raising=False)
+    yield importlib.import_module(names[1]).HubWeights
+    for each in names:
+        sys.modules.pop(each, None)  # the next test may have another torch
+
+
+@pytest.mark.parametrize("waits_for", ["model", "version"])
+def test_a_cancelled_receive_ends_and_the_next_one_works(
+    server: th.ReferenceServer, hub_weights: Any, waits_for: str
+) -> None:
+    source = np.arange(100_000, dtype=np.float32)
+    hub = hub_weights(server=server.address, replica="rollout-0", timeout=20.0)
+    trainer = th.Publisher(server, "policy", "trainer-0")
+    trainer.add("w", source)
+
+    async def receive(version: int) -> dict[str, np.ndarray]:
+        return {name: np.array(tensor) async for name, tensor in hub.receive(version)}
+
+    async def cancel() -> None:
+        if waits_for == "version":
+            trainer.publish(1)
+            await receive(1)
+        receiving = asyncio.create_task(receive(2))
+        await asyncio.sleep(0.5)
+        receiving.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await receiving
+
+    started = time.monotonic()
+    asyncio.run(cancel())  # waits for the threads of its pool
+    assert time.monotonic() - started < 10
+    trainer.unpublish()
+    source += 1
+    trainer.publish(2)
+    assert np.array_equal(asyncio.run(receive(2))["w"], source)
+    assert hub.version == 2
+    hub.close()
+    trainer.close()
