@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <memory>
 #include <span>
+#include <stop_token>
 #include <string>
 
 #include "tensorhub/config.hpp"
@@ -53,9 +54,10 @@ class attached_copy {
   /// Attaches to the process that shares a copy as `name`. Throws `disconnected` if there is none,
   /// `refused` if it belongs to another user, `protocol_mismatch` if it is none of ours or of another
   /// version of the library, `timed_out` if it does not answer, `limit_exceeded` if too many processes are
-  /// attached.
+  /// attached, `cancelled` soon after `stop` was requested.
   TENSORHUB_DECL explicit attached_copy(const std::string& name,
-                                        std::chrono::milliseconds timeout = defaults::connect_timeout);
+                                        std::chrono::milliseconds timeout = defaults::connect_timeout,
+                                        std::stop_token stop = {});
 
   /// Names, types and shapes, in the owner's order.
   [[nodiscard]] TENSORHUB_DECL std::span<const tensor_spec> tensors() const noexcept;

@@ -10,6 +10,7 @@
 #include <atomic>
 #include <memory>
 #include <optional>
+#include <stop_token>
 #include <tensorhub/shared_copy.hpp>
 #include <utility>
 #include <vector>
@@ -112,8 +113,7 @@ class held_copy {
 class attached_copy {
  public:
   attached_copy(const std::string& name, double timeout)
-      : copy_{"AttachedCopy",
-              waited([] {}, [&] { return made<tensorhub::attached_copy>(name, time_of(timeout)); })} {}
+      : copy_{"AttachedCopy", made<tensorhub::attached_copy>(attached_to(name, time_of(timeout)))} {}
 
   [[nodiscard]] nb::list tensors() const {
     nb::list out;
@@ -156,6 +156,14 @@ class attached_copy {
   [[nodiscard]] bool is_closed() const { return copy_.is_closed(); }
 
  private:
+  static tensorhub::attached_copy attached_to(const std::string& name, milliseconds timeout) {
+    std::stop_source stop;
+    return waited([&] { stop.request_stop(); },
+                  [&] {
+                    return tensorhub::attached_copy{name, timeout, stop.get_token()};
+                  });
+  }
+
   std::atomic<bool> is_interrupted_ = false;
   owned<tensorhub::attached_copy> copy_;
 };

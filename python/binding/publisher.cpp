@@ -6,9 +6,11 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <atomic>
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <tensorhub/arena_publisher.hpp>
 #include <tensorhub/publisher.hpp>
@@ -126,7 +128,6 @@ class arena : public publishing_door<arena_worker> {
   void begin(std::uint64_t version, double timeout) {
     call([&](auto& worker) { worker.begin(version, time_of(timeout)); });
   }
-  /// Not `call`: there are thousands.
   void put(const std::string& name, nb::object tensor) {
     const kept_tensor seen{name, std::move(tensor), {}};
     const tensor_place& place = seen.place();
@@ -139,17 +140,25 @@ class arena : public publishing_door<arena_worker> {
                       tensorhub::describe({{}, known->second.type, known->second.shape}));
     }
     const std::uint64_t bytes = tensorhub::tensor_spec{{}, place.type, place.shape}.bytes().value_or(0);
-    const auto owner = worker();
+    const std::span content{static_cast<const std::byte*>(place.data), static_cast<std::size_t>(bytes)};
+    if (may_wait_) {
+      call([&](auto& worker) { worker.put(name, content); });
+      may_wait_ = false;
+      return;
+    }
+    const auto owner = worker();  // there are thousands, and none needs a thread that can be interrupted
     const waiting_calls::entry counted;
     const nb::gil_scoped_release python_goes_on;
-    owner->put(name, {static_cast<const std::byte*>(place.data), static_cast<std::size_t>(bytes)});
+    owner->put(name, content);
   }
   nb::dict commit(std::uint64_t version, double timeout) {
+    may_wait_ = true;
     return told(call([&](auto& worker) { return worker.commit(version, time_of(timeout)); }));
   }
 
  private:
   std::map<std::string, tensor_place> declared_;
+  std::atomic<bool> may_wait_ = true;  ///< the next `put` joins, or takes back what was committed
 };
 
 }  // namespace

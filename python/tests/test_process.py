@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import os
 import pickle
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
 import threading
 import time
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -76,10 +79,23 @@ def nobody() -> str:
     return "tcp://127.0.0.1:9"  # discard: nobody listens there
 
 
-@pytest.mark.parametrize("call", ["update", "wait", "models", "publish", "async", "seeder", "leave"])
+@contextlib.contextmanager
+def interrupted_soon() -> Iterator[None]:
+    interrupts = threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT))
+    interrupts.start()
+    try:
+        yield
+    finally:
+        interrupts.cancel()  # a call that has returned too early must not end the other tests, too
+        interrupts.join()
+
+
+@pytest.mark.parametrize("call", ["update", "wait", "models", "publish", "async", "seeder", "leave", "put"])
 def test_ctrl_c_ends_a_wait(server: th.ReferenceServer, call: str) -> None:
     asking = subscriber(nobody() if call == "models" else server)
     trainer = publisher(nobody())
+    arena = th.ArenaPublisher(nobody(), "policy", "trainer-1", join_timeout=60)
+    arena.declare("w", [1000], "f32")
     deserted = publisher(server)  # its server ends before it leaves, and it waits for another one
     if call == "leave":
         deserted.publish(1, timeout=20)
@@ -92,21 +108,42 @@ def test_ctrl_c_ends_a_wait(server: th.ReferenceServer, call: str) -> None:
         "async": lambda: asking.update_async(5, timeout=60).wait(60),
         "seeder": lambda: th.Seeder(server, "policy", "seed").wait(5, timeout=60),
         "leave": lambda: deserted.leave(grace=60),
+        "put": lambda: arena.put("w", np.ones(1000, dtype=np.float32)),
     }
-    interrupts = threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT))
-    interrupts.start()
     started = time.monotonic()
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            calls[call]()
-    finally:
-        interrupts.cancel()  # a call that has returned too early must not end the other tests, too
+    with interrupted_soon(), pytest.raises(KeyboardInterrupt):
+        calls[call]()
     assert time.monotonic() - started < 10
-    interrupts.join()
     # The worker is as it was after an error: another call can be made.
     if call in ("update", "wait", "async"):
         with pytest.raises(th.TimedOut):
             asking.update(5, timeout=0.1)
+
+
+def test_ctrl_c_ends_a_put_that_takes_the_last_version_back(server: th.ReferenceServer) -> None:
+    weights = np.ones(1000, dtype=np.float32)
+    with th.ArenaPublisher(server, "policy", "trainer-0") as arena:
+        arena.declare("w", [1000], "f32")
+        arena.put("w", weights)
+        arena.commit(1)
+        server.close()
+        started = time.monotonic()
+        with interrupted_soon(), pytest.raises(KeyboardInterrupt):
+            arena.put("w", weights)
+        assert time.monotonic() - started < 5
+
+
+def test_ctrl_c_ends_an_attach_to_a_process_that_does_not_answer() -> None:
+    name = f"test-{os.getpid()}-{os.urandom(4).hex()}"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as silent:
+        silent.bind(f"\0tensorhub-copy/{name}")
+        silent.listen()
+        with pytest.raises(th.TimedOut):
+            th.AttachedCopy(name, timeout=0.1)
+        started = time.monotonic()
+        with interrupted_soon(), pytest.raises(KeyboardInterrupt):
+            th.AttachedCopy(name, timeout=20)
+        assert time.monotonic() - started < 5
 
 
 # ---- event loops

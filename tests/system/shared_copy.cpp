@@ -399,6 +399,12 @@ TEST_CASE("attached copy: an owner that sends something else is refused") {
   }
   SUBCASE("nothing") {
     CHECK(code_of([&] { attached_copy{owner.name, 100ms}; }) == errc::timed_out);
+    std::stop_source stop;
+    const std::jthread stopping{[&] {
+      std::this_thread::sleep_for(100ms);
+      stop.request_stop();
+    }};
+    CHECK(code_of([&] { attached_copy{owner.name, 20s, stop.get_token()}; }) == errc::cancelled);
   }
 }
 

@@ -25,8 +25,9 @@ TENSORHUB_DECL std::span<const std::byte> held_copy::tensor(const std::string& n
   return view_->tensor(name, side_);
 }
 
-TENSORHUB_DECL attached_copy::attached_copy(const std::string& name, std::chrono::milliseconds timeout)
-    : view_{std::make_shared<shared_copy_detail::copy_view>(name, detail::end_of(timeout))} {}
+TENSORHUB_DECL attached_copy::attached_copy(const std::string& name, std::chrono::milliseconds timeout,
+                                            std::stop_token stop)
+    : view_{std::make_shared<shared_copy_detail::copy_view>(name, detail::end_of(timeout), stop)} {}
 
 TENSORHUB_DECL std::span<const tensor_spec> attached_copy::tensors() const noexcept {
   return view_->tensors();

@@ -13,6 +13,7 @@
 #include <mutex>
 #include <optional>
 #include <span>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -37,7 +38,7 @@ struct copy_hold {
 
 class copy_view {
  public:
-  copy_view(std::string name, clock::time_point until);
+  copy_view(std::string name, clock::time_point until, const std::stop_token& stop);
 
   [[nodiscard]] std::span<const tensor_spec> tensors() const noexcept { return tensors_; }
   [[nodiscard]] std::span<const std::byte> tensor(const std::string& name, std::size_t side) const;
@@ -47,8 +48,9 @@ class copy_view {
   [[nodiscard]] version_number live_version() noexcept;
 
  private:
-  void greet(clock::time_point until);
-  void expect(copy_packet& packet, detail::unique_fd& file, clock::time_point until, copy_message kind);
+  void greet(clock::time_point until, const std::stop_token& stop);
+  void expect(copy_packet& packet, detail::unique_fd& file, clock::time_point until,
+              const std::stop_token& stop, copy_message kind);
   /// The file, mapped, if it is of this length, and cannot become shorter.
   [[nodiscard]] detail::file_mapping_view map(const detail::unique_fd& file, std::uint64_t bytes) const;
   void read_table(const detail::unique_fd& file, std::uint64_t encoded_bytes);

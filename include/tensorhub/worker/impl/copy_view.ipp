@@ -17,7 +17,8 @@ namespace tensorhub::inline TENSORHUB_MODE::shared_copy_detail {
 
 // ---- attaching
 
-TENSORHUB_DECL copy_view::copy_view(std::string name, clock::time_point until) : name_{std::move(name)} {
+TENSORHUB_DECL copy_view::copy_view(std::string name, clock::time_point until, const std::stop_token& stop)
+    : name_{std::move(name)} {
   if (name_.empty() || name_.size() > copy_name_bytes) {
     throw failure(errc::invalid_argument,
                   "a name of a shared copy has 1 to " + std::to_string(copy_name_bytes) + " bytes");
@@ -32,28 +33,29 @@ TENSORHUB_DECL copy_view::copy_view(std::string name, clock::time_point until) :
   }
   if (!may_talk(credentials_of(socket_.get()).user, {}))
     throw failure(errc::refused, "the process that shares a copy under this name belongs to another user");
-  greet(until);
+  greet(until, stop);
 }
 
-TENSORHUB_DECL void copy_view::greet(clock::time_point until) {
+TENSORHUB_DECL void copy_view::greet(clock::time_point until, const std::stop_token& stop) {
   copy_packet packet;
   detail::unique_fd file;
-  expect(packet, file, until, copy_message::shape);
+  expect(packet, file, until, stop, copy_message::shape);
   read_table(file, packet.bytes);
   for (std::uint64_t side = 0; side < memories_.size(); ++side) {
     file.reset();
-    expect(packet, file, until, copy_message::memory);
+    expect(packet, file, until, stop, copy_message::memory);
     if (packet.side != side || packet.bytes == 0 || packet.bytes > limits::shard_bytes)
       throw failure(errc::protocol_mismatch, "the owner's message is none of this protocol's");
     memories_[static_cast<std::size_t>(side)] = map(file, packet.bytes);
   }
   check_table();
-  expect(packet, file, until, copy_message::live);
+  expect(packet, file, until, stop, copy_message::live);
   live_ = {static_cast<std::size_t>(packet.side), packet.version};
 }
 
 TENSORHUB_DECL void copy_view::expect(copy_packet& packet, detail::unique_fd& file, clock::time_point until,
-                                      copy_message kind) {
+                                      const std::stop_token& stop, copy_message kind) {
+  constexpr clock::duration between_looks = std::chrono::milliseconds{50};
   pollfd watched{socket_.get(), POLLIN, 0};
   for (;;) {
     switch (receive_packet(socket_.get(), packet, file)) {
@@ -71,9 +73,11 @@ TENSORHUB_DECL void copy_view::expect(copy_packet& packet, detail::unique_fd& fi
       case packet_outcome::nothing:
         break;
     }
+    if (stop.stop_requested()) throw failure(errc::cancelled, "the caller gave up before the owner answered");
     const auto left = until - clock::now();
-    if (left.count() <= 0 || detail::wait_for_descriptors({&watched, 1}, left) == 0)
+    if (left.count() <= 0)
       throw failure(errc::timed_out, "the owner does not answer: it hangs or is stopped");
+    detail::wait_for_descriptors({&watched, 1}, stop.stop_possible() ? std::min(left, between_looks) : left);
   }
 }
 
