@@ -36,18 +36,6 @@ using std::chrono::milliseconds;
 using tensorhub::errc;
 using tensorhub::error;
 
-/// An object that Python uses. Its end may wait, so Python goes on meanwhile. In a process that was forked
-/// since, its threads do not run, and it is never destroyed.
-template <typename Object, typename... Arguments>
-[[nodiscard]] std::shared_ptr<Object> made(Arguments&&... arguments) {
-  return {new Object{std::forward<Arguments>(arguments)...}, [process = ::getpid()](Object* object) {
-            if (::getpid() != process) return;
-            const nb::gil_scoped_acquire held;  // or not yet: both ways lead here
-            const nb::gil_scoped_release python_goes_on;
-            delete object;
-          }};
-}
-
 /// A C++ object, as of `made`, that a Python object owns. In a process that was forked since, every call is
 /// refused.
 template <typename Object>
@@ -147,6 +135,21 @@ auto waited(Interrupt&& interrupt, Call&& call) {
         }
       });
   return outcome.get();
+}
+
+/// An object that Python uses. Its constructor does not touch Python. That may wait (for a host's address), and
+/// so may its end: Python goes on meanwhile. In a process that was forked since, its threads do not run, and it
+/// is never destroyed.
+template <typename Object, typename... Arguments>
+[[nodiscard]] std::shared_ptr<Object> made(Arguments&&... arguments) {
+  const waiting_calls::entry counted;
+  const nb::gil_scoped_release python_goes_on;
+  return {new Object{std::forward<Arguments>(arguments)...}, [process = ::getpid()](Object* object) {
+            if (::getpid() != process) return;
+            const nb::gil_scoped_acquire held;  // or not yet: both ways lead here
+            const nb::gil_scoped_release others_go_on;
+            delete object;
+          }};
 }
 
 /// By the fields' names in C++, of which Python's are the same. Unknown fields are refused.

@@ -84,10 +84,11 @@ class arriving {
     wait_with_signals(
         [&](milliseconds longest) {
           const auto left = std::chrono::ceil<milliseconds>(until - std::chrono::steady_clock::now());
+          const bool had_ended = running->handle.done();  // if it ends now, the next turn finds the tensor
           try {
             tensor = tensors_.next(std::max(milliseconds{0}, std::min(left, longest)));
           } catch (const error& e) {
-            if (e.code() == errc::timed_out && left > longest && !running->handle.done()) return false;
+            if (e.code() == errc::timed_out && left > longest && !had_ended) return false;
             failure = std::current_exception();
           }
           return true;
@@ -208,16 +209,19 @@ class subscriber {
       return retry ? tensorhub::detail::repeated(who_, left, worker, once) : once(left);
     }));
   }
-  /// Waits for the streams before it returns.
+  /// Waits for the streams, and allocates a stage, before it returns.
   std::unique_ptr<update> receive_async(const std::string& kind, std::uint64_t version, double timeout,
                                         bool near_only, nb::handle stream) {
     check_tensors();
     const auto whole = worker_.use();
     const auto streams = before_writing(*whole, stream);
-    const milliseconds left = call([&](auto&) { return order_.await(streams, time_of(timeout)); });
+    tensorhub::update_handle begun = call([&](subscriber_worker& worker) {
+      const milliseconds left = order_.await(streams, time_of(timeout));
+      return start(worker, selector_of(kind, version), left, near_only);
+    });
     return std::make_unique<update>(made<running_update>(
         running_update{{whole, views_},
-                       start(*whole, selector_of(kind, version), left, near_only),
+                       std::move(begun),
                        whole->mode() == subscriber_mode::in_place ? &tensors_ : nullptr}));
   }
   nb::dict install(double timeout, bool retry, nb::handle stream) {

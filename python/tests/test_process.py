@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import json
 import os
 import pickle
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import textwrap
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -507,3 +510,81 @@ def test_views_of_a_stage_keep_nothing_served_whose_tensors_are_gone(server: th.
         holders = [each.name for each in trainer.models("policy")[0].replicas if each.version]
         assert holders == ["trainer-0"]
         assert np.asarray(views[0])[0] == 1
+
+
+# ---- other threads
+
+
+class Ticks:
+    """How long another thread of Python had to wait at most, while a block ran; and how long the block took."""
+
+    def __enter__(self) -> Ticks:
+        self._ended = False
+        self._gaps = [0.0]
+        self._ticking = threading.Thread(target=self._tick)
+        self._ticking.start()
+        time.sleep(0.05)
+        self._started = time.monotonic()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.took = time.monotonic() - self._started
+        self._ended = True
+        self._ticking.join()
+        self.longest_gap = max(self._gaps)
+
+    def _tick(self) -> None:
+        last = time.monotonic()
+        while not self._ended:
+            time.sleep(0.002)
+            now = time.monotonic()
+            self._gaps.append(now - last)
+            last = now
+
+
+def test_other_threads_run_while_memory_of_a_stage_is_allocated(server: th.ReferenceServer) -> None:
+    words = 50_000_000
+    with th.Subscriber(server, "policy", "rollout-0", mode="double_buffered") as rollout:
+        rollout.allocate("w", [words], "f32")
+        with Ticks() as ticks:
+            running = rollout.stage_async(1, timeout=60)
+        running.close()
+    assert ticks.longest_gap < ticks.took / 2
+
+
+def test_other_threads_run_while_a_constructor_asks_for_a_host() -> None:
+    own_network = ["unshare", "--user", "--map-root-user", "--mount", "--net"]
+    asks_here = "ip link set lo up && mount --bind resolv.conf /etc/resolv.conf"
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "resolv.conf").write_text("nameserver 127.0.0.1\noptions timeout:1 attempts:2\n")
+        tried = subprocess.run([*own_network, "sh", "-c", asks_here], cwd=folder, capture_output=True, check=False)
+        if tried.returncode != 0:
+            pytest.skip("a name server that does not answer: this user may have no network of its own")
+        program = f"""
+            import json, socket, sys
+            sys.path.insert(0, {os.path.dirname(__file__)!r})
+            import tensorhub as th
+            from test_process import Ticks
+
+            silent = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+            silent.bind(("127.0.0.1", 53))
+            with Ticks() as ticks:
+                try:
+                    th.Publisher("tcp://127.0.0.1:9", "m", "t", transport="tcp", listen_host="nobody.example")
+                except th.Error as e:
+                    assert "nobody.example" in str(e), e
+            print(json.dumps([ticks.took, ticks.longest_gap]))
+        """
+        command = [*own_network, "sh", "-c", f'{asks_here} && exec "$0" -B -c "$1"', sys.executable]
+        done = subprocess.run(
+            [*command, textwrap.dedent(program)],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    assert done.returncode == 0, done.stderr
+    took, longest_gap = json.loads(done.stdout)
+    assert took > 0.5
+    assert longest_gap < took / 2
