@@ -21,17 +21,18 @@ class fields {
  public:
   explicit fields(const nb::dict& given) : left_{nb::cast<nb::dict>(given.attr("copy")())} {}
 
-  /// Into `out`, if it is there and not None.
+  /// Into `out`, if it is there and not None: true.
   template <typename Value>
-  void take(const char* name, Value& out) {
-    if (!left_.contains(name)) return;
+  bool take(const char* name, Value& out) {
+    if (!left_.contains(name)) return false;
     const nb::object value = left_[name];
     nb::del(left_[name]);
-    if (value.is_none()) return;
+    if (value.is_none()) return false;
     if (!nb::try_cast(value, out))
       throw error(errc::invalid_argument, std::string{"option "} + name + " is " +
                                               nb::cast<std::string>(nb::repr(value)) +
                                               ", which is not of the option's type");
+    return true;
   }
   void take(const char* name, milliseconds& out) {
     double seconds = -1;
@@ -116,12 +117,12 @@ bool is_cuda(const std::string& memory) {
 /// Empty: no keys are given.
 std::optional<tensorhub::client_security> security_of(fields& from) {
   tensorhub::client_security security;
-  from.take("server_key", security.server_key);
-  from.take("public_key", security.keys.public_key);
-  from.take("secret_key", security.keys.secret_key);
+  bool is_given = from.take("server_key", security.server_key);
+  is_given |= from.take("public_key", security.keys.public_key);
+  is_given |= from.take("secret_key", security.keys.secret_key);
   from.take("trust_sources", security.trust_sources);
-  if (security == tensorhub::client_security{}) return std::nullopt;
-  return security;
+  if (!is_given && !security.trust_sources) return std::nullopt;
+  return security;  // keys that are empty are refused where the others are
 }
 
 }  // namespace

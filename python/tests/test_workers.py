@@ -438,6 +438,20 @@ def test_keys_admit_and_refuse(server: th.ReferenceServer, tmp_path: object) -> 
         assert guarded.statistics()["refused_connections"] >= 1
 
 
+@pytest.mark.parametrize(
+    "keys",
+    [th.Security("", "", ""), th.Security("", *th.make_keys()), th.Security(th.make_keys()[0], "", "")],
+    ids=["all", "server's", "own"],
+)
+def test_keys_that_are_given_and_empty_are_refused(server: th.ReferenceServer, keys: th.Security) -> None:
+    with pytest.raises(th.InvalidArgument, match="_key is no"):
+        th.Subscriber(server, "policy", "rollout-0", security=keys)
+    with pytest.raises(th.InvalidArgument, match="_key is no"):
+        th.Publisher(server, "policy", "trainer-0", security=keys)
+    with pytest.raises(th.InvalidArgument, match="_key is no"):
+        th.ServerClient(server, security=keys)
+
+
 def test_threads_run_while_a_call_waits(pair: Pair) -> None:
     source = tensors(9)
     _, rollout = pair(source, zeros(source))
