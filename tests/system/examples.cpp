@@ -210,6 +210,18 @@ TEST_CASE("reference_server: serves, and ends when it is asked to") {
   CHECK(program.wait() == 0);
 }
 
+TEST_CASE("reference_server: by nohup, and without a list to read again, it outlives its terminal") {
+  child_process program{{"/bin/sh", "-c", "trap '' HUP; exec \"$0\" \"$@\"", TENSORHUB_REFERENCE_SERVER,
+                         "--address", "tcp://127.0.0.1:*", "--log-level", "error"}};
+  const std::string address = address_of(program);
+  program.signal(SIGHUP);
+  std::this_thread::sleep_for(300ms);
+  rollout reader{who(address, "rollout-0"), 1000};
+  reader.worker.join();
+  program.signal(SIGTERM);
+  CHECK(program.wait() == 0);
+}
+
 TEST_CASE("reference_server: answers what an operator asks it") {
   child_process program{
       {TENSORHUB_REFERENCE_SERVER, "--address", "tcp://127.0.0.1:*", "--log-level", "error"}};

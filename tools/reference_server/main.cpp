@@ -294,7 +294,8 @@ std::string time_now() {
   return text;
 }
 
-/// Of a server, or of one that leads now and then; until a signal of `ends` ends it.
+/// Of a server, or of one that leads now and then; until a signal of `ends` ends it. SIGHUP is in it only if
+/// there is a list to read again.
 template <typename Server>
 void run(Server& server, const settings& given, const sigset_t& ends, const char* what_it_does) {
 #if REFERENCE_SERVER_HAS_PROMETHEUS
@@ -314,7 +315,7 @@ void run(Server& server, const settings& given, const sigset_t& ends, const char
   int received = 0;
   auto allowed =
       given.server.security ? given.server.security->allowed_clients : tensorhub::client_allow_list{};
-  for (sigwait(&ends, &received); received == SIGHUP && !given.allow.empty(); sigwait(&ends, &received))
+  for (sigwait(&ends, &received); received == SIGHUP; sigwait(&ends, &received))
     read_list_again(server, given.allow, allowed);
   const auto seen = server.statistics();
   std::printf("ended by %s: %llu messages, %llu bad frames, %llu workers\n", strsignal(received),
@@ -329,7 +330,7 @@ void serve(const settings& given) {
   sigemptyset(&ends);
   sigaddset(&ends, SIGINT);
   sigaddset(&ends, SIGTERM);
-  sigaddset(&ends, SIGHUP);
+  if (!given.allow.empty()) sigaddset(&ends, SIGHUP);  // else it is the caller's, such as nohup's
   sigprocmask(SIG_BLOCK, &ends, nullptr);
   const auto make_server = [&given](tensorhub::reference_server_options options) {
     return std::make_unique<tensorhub::catalog_server>(std::move(options), scheduler_named(given.scheduler),
