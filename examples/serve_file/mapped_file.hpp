@@ -47,7 +47,7 @@ class mapped_file {
     };
     if (descriptor_ < 0) fail("cannot open");
     struct stat facts {};
-    if (new_bytes > 0 && ::ftruncate(descriptor_, static_cast<off_t>(new_bytes)) != 0) fail("cannot extend");
+    if (new_bytes > 0 && !extend(new_bytes)) fail("cannot extend");
     if (::fstat(descriptor_, &facts) != 0) fail("cannot examine");
     bytes_ = static_cast<std::uint64_t>(facts.st_size);
     if (bytes_ == 0) {
@@ -58,6 +58,16 @@ class mapped_file {
                    descriptor_, 0);
     if (data_ == MAP_FAILED) fail("cannot map");
     known_.emplace(data_, bytes_, descriptor_, 0);  // lets the transport send from the page cache
+  }
+
+  /// Takes the space that the file needs: where a written page finds none later, SIGBUS ends the process.
+  [[nodiscard]] bool extend(std::uint64_t bytes) const {
+    do {
+      errno = ::posix_fallocate(descriptor_, 0, static_cast<off_t>(bytes));
+    } while (errno == EINTR);
+    if (errno == EOPNOTSUPP || errno == EINVAL)  // this file system cannot tell
+      return ::ftruncate(descriptor_, static_cast<off_t>(bytes)) == 0;
+    return errno == 0;
   }
 
   int descriptor_;

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import json
 import math
 import mmap
@@ -130,7 +131,8 @@ def save_file(
     try:
         with partial.open("x+b") as file:
             file.write(header)
-            file.truncate(len(header) + total)
+            file.flush()
+            _extend(file.fileno(), len(header) + total)
             mapping = mmap.mmap(file.fileno(), len(header) + total)
         with Subscriber(server, model, replica, **options) as reader:
             for tensor, offset in zip(layout, places, strict=True):
@@ -143,6 +145,16 @@ def save_file(
     finally:
         partial.unlink(missing_ok=True)
     return report
+
+
+def _extend(descriptor: int, size: int) -> None:
+    """Takes the space that the file needs: where a written page finds none later, SIGBUS ends the process."""
+    try:
+        os.posix_fallocate(descriptor, 0, size)
+    except OSError as e:
+        if e.errno not in (errno.EOPNOTSUPP, errno.EINVAL):  # this file system cannot tell
+            raise
+        os.truncate(descriptor, size)
 
 
 def _read_header(length: bytes, file: Any, path: str) -> tuple[int, list[tuple[str, str, tuple[int, ...], int]]]:

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import subprocess
+import sys
+import textwrap
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -91,6 +95,39 @@ def test_a_version_that_does_not_come_leaves_no_file(server: th.ReferenceServer,
     with publish_file(server, "policy", source, version=1), pytest.raises(th.TimedOut):
         save_file(server, "policy", tmp_path / "copy.safetensors", 2, timeout=0.3)
     assert [each.name for each in tmp_path.iterdir()] == ["model.safetensors"]
+
+
+def test_a_file_system_without_space_is_an_error() -> None:
+    own_mounts = ["unshare", "--user", "--map-root-user", "--mount"]
+    small = "mount -t tmpfs -o size=1m tmpfs /mnt"
+    tried = [*own_mounts, "sh", "-c", small]
+    if not shutil.which("unshare") or subprocess.run(tried, capture_output=True, check=False).returncode != 0:
+        pytest.skip("a full file system: this user may not mount one")
+    program = """
+        import errno, os, sys
+        import numpy as np
+        import tensorhub as th
+        from tensorhub.safetensors import save_file
+
+        weights = [np.ones(500, dtype=np.float32) for _ in range(2000)]  # small ones are unpacked by the CPU
+        with th.ReferenceServer() as server, th.Publisher(server, "policy", "trainer-0") as trainer:
+            trainer.add_all((str(i), each) for i, each in enumerate(weights))
+            trainer.publish(1)
+            try:
+                save_file(server, "policy", "/mnt/copy.safetensors")
+            except OSError as e:
+                assert e.errno == errno.ENOSPC, e
+                sys.exit(len(os.listdir("/mnt")))
+            sys.exit("it was saved")
+    """
+    done = subprocess.run(
+        [*own_mounts, "sh", "-c", f'{small} && exec "$0" -c "$1"', sys.executable, textwrap.dedent(program)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, (done.returncode, done.stderr)
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <iostream>
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <random>
@@ -181,6 +182,26 @@ TEST_CASE(
   const std::string why = nothing.output_line();  // later the server would say that there is none
   CHECK_MESSAGE(contains(why, "the deadline passed"), why);
   CHECK(nothing.wait() == 1);
+}
+
+TEST_CASE("serve_file: a file system without space for the file is an error") {
+  const std::string mounted = "mount -t tmpfs -o size=1m tmpfs /mnt && exec \"$0\" \"$@\" 2>&1";
+  const auto on_small_file_system = [&](std::vector<std::string> command) {
+    command.insert(command.begin(), {"/usr/bin/unshare", "-rm", "/bin/sh", "-c", mounted});
+    return command;
+  };
+  if (child_process{on_small_file_system({"/bin/true"})}.wait() != 0) {
+    std::cout << "SKIPPED: system.examples: a full file system: this user may not mount one" << std::endl;
+    return;
+  }
+  const scratch_folder folder;
+  const std::string file = folder.path / "model.safetensors";
+  write_safetensors(file);
+  child_process publisher{{TENSORHUB_SERVE_FILE, "publish", file, "--listen", "tcp://127.0.0.1:*"}};
+  child_process puller{
+      on_small_file_system({TENSORHUB_SERVE_FILE, "pull", "/mnt/copy", "--server", address_of(publisher)})};
+  CHECK(puller.wait() == 1);
+  CHECK(contains(puller.output_line(), "cannot extend '/mnt/copy': No space left on device"));
 }
 
 TEST_CASE("serve_file: what is no model file is refused") {
