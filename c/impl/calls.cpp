@@ -29,6 +29,12 @@ template <typename Transport>
       std::move(through));
 }
 
+void refuse_unused(const std::string& transport, const char* option, bool is_given) {
+  if (is_given)
+    throw error(errc::invalid_argument, std::string{"options."} + option + " is set, and transport '" +
+                                            transport + "' has no such option: leave it out, or take 'auto'");
+}
+
 /// What the reports of an update and of an install have in common, and their two parts.
 template <typename Report>
 [[nodiscard]] tensorhub_update_report filled(const Report& done, double wait_seconds, double pull_seconds) {
@@ -73,6 +79,9 @@ tensorhub::worker_options options_of(const tensorhub_worker_options& given) {
   out.spot = given.spot != 0;
   out.join_timeout = time_of(given.join_timeout_ms, out.join_timeout);
   out.security = security_of(given);
+  if (given.trust_sources != 0 && !out.security)
+    throw error(errc::invalid_argument,
+                "options.trust_sources is set, and there are no keys: it is for workers that have keys");
   if (out.security) out.security->trust_sources = given.trust_sources != 0;
   out.log = log_of(given.log, given.log_context);
   return out;
@@ -89,12 +98,16 @@ tensorhub::worker_policies policies_of(const tensorhub_worker_options& given) {
   through.advertised_host = text_of(given.advertised_host);
   const auto near = given.for_tenants != 0 ? same_host::options::for_tenants() : same_host::options{};
   if (name == "auto") return over<near_or_tcp>(given, near_or_tcp::with(near, std::move(through)));
-  if (name == "same_host") return over<same_host>(given, near);
-  if (given.for_tenants != 0 && name == "tcp")
-    throw error(errc::invalid_argument,
-                "options.for_tenants is set, and transport 'tcp' has no such option: leave it out, or take "
-                "auto or same_host");
-  if (name == "tcp") return over<tcp>(given, std::move(through));
+  if (name == "same_host") {
+    refuse_unused(name, "listen_host", !text_of(given.listen_host).empty());
+    refuse_unused(name, "listen_port", given.listen_port != 0);
+    refuse_unused(name, "advertised_host", !text_of(given.advertised_host).empty());
+    return over<same_host>(given, near);
+  }
+  if (name == "tcp") {
+    refuse_unused(name, "for_tenants", given.for_tenants != 0);
+    return over<tcp>(given, std::move(through));
+  }
   throw error(errc::invalid_argument, "options.transport is '" + name + "': take auto, tcp or same_host");
 }
 

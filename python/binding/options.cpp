@@ -5,6 +5,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 
+#include <cmath>
 #include <map>
 #include <tuple>
 
@@ -35,9 +36,12 @@ class fields {
     return true;
   }
   void take(const char* name, milliseconds& out) {
-    double seconds = -1;
-    take(name, seconds);
-    if (seconds < 0) return;
+    double seconds = 0;
+    if (!take(name, seconds)) return;
+    if (!std::isfinite(seconds) || seconds < 0)
+      throw error(errc::invalid_argument, std::string{"option "} + name + " is " +
+                                              nb::cast<std::string>(nb::repr(nb::float_(seconds))) +
+                                              ": give seconds, zero or more");
     constexpr double longest = 365 * 24 * 3600.0;
     out = milliseconds{static_cast<std::int64_t>(std::min(seconds, longest) * 1e3)};
   }
@@ -53,16 +57,17 @@ class fields {
 /// The transports, and which options of the machine's network each of them has.
 struct known_transport {
   const char* name;
+  bool listens;           ///< listen_host and listen_port
   bool advertises;        ///< advertised_host
   const char* own;        ///< one more option; null: none
   const char* libraries;  ///< that its module needs; null: it is in this module
 };
 constexpr known_transport known_transports[] = {
-    {"auto", true, "for_tenants", nullptr},  // same_host, else tcp
-    {"tcp", true, nullptr, nullptr},
-    {"same_host", false, "for_tenants", nullptr},
-    {"verbs", false, "rdma_device", "libibverbs and librdmacm"},
-    {"libfabric", true, "provider", "libfabric"},
+    {"auto", true, true, "for_tenants", nullptr},  // same_host, else tcp
+    {"tcp", true, true, nullptr, nullptr},
+    {"same_host", false, false, "for_tenants", nullptr},
+    {"verbs", true, false, "rdma_device", "libibverbs and librdmacm"},
+    {"libfabric", true, true, "provider", "libfabric"},
 };
 constexpr const char* policy_fields[] = {"transport", "listen_host", "listen_port", "advertised_host",
                                          "provider",  "rdma_device", "for_tenants", "memory"};
@@ -186,6 +191,8 @@ chosen_policies chosen_policies_of(const nb::dict& given) {
   through.trusts_sources = !security || security->trust_sources;
   const known_transport& transport = transport_of(through.transport);
   const std::string own = transport.own != nullptr ? transport.own : "";
+  refuse_unused(transport, "listen_host", !through.listen_host.empty(), transport.listens);
+  refuse_unused(transport, "listen_port", through.listen_port != 0, transport.listens);
   refuse_unused(transport, "advertised_host", !through.advertised_host.empty(), transport.advertises);
   refuse_unused(transport, "provider", !through.provider.empty(), own == "provider");
   refuse_unused(transport, "rdma_device", !through.rdma_device.empty(), own == "rdma_device");

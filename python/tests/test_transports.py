@@ -79,10 +79,13 @@ def test_a_library_that_is_not_there_is_named(server: th.ReferenceServer, monkey
         ({"transport": "tcp", "provider": "tcp"}, "'tcp' has no option provider"),
         ({"rdma_device": "mlx5_0"}, "'auto' has no option rdma_device"),
         ({"transport": "verbs", "advertised_host": "10.0.0.1"}, "'verbs' has no option advertised_host"),
+        ({"transport": "same_host", "advertised_host": "10.0.0.1"}, "'same_host' has no option advertised_host"),
+        ({"transport": "same_host", "listen_host": "10.0.0.1"}, "'same_host' has no option listen_host"),
+        ({"transport": "same_host", "listen_port": 5571}, "'same_host' has no option listen_port"),
     ],
 )
 def test_options_of_another_transport_are_refused(
-    server: th.ReferenceServer, options: dict[str, str], sentence: str
+    server: th.ReferenceServer, options: dict[str, object], sentence: str
 ) -> None:
     with pytest.raises(th.InvalidArgument, match=sentence):
         th.Publisher(server, "m", "t", **options)  # type: ignore[arg-type]

@@ -452,6 +452,17 @@ def test_keys_that_are_given_and_empty_are_refused(server: th.ReferenceServer, k
         th.ServerClient(server, security=keys)
 
 
+@pytest.mark.parametrize("seconds", [-1.0, -1e-9, float("nan"), float("inf")])
+def test_times_that_are_none_are_refused(server: th.ReferenceServer, seconds: float) -> None:
+    for name in ("join_timeout", "drain_timeout", "connect_timeout", "server_timeout"):
+        with pytest.raises(th.InvalidArgument, match=f"option {name} is"):
+            th.Publisher(server, "policy", "trainer-0", **{name: seconds})  # type: ignore[arg-type]
+    with pytest.raises(th.InvalidArgument, match="option server_timeout is"):
+        th.ServerClient(server, server_timeout=seconds)
+    with pytest.raises(th.InvalidArgument, match="option worker_timeout is"):
+        th.ReferenceServer(worker_timeout=seconds)
+
+
 def test_threads_run_while_a_call_waits(pair: Pair) -> None:
     source = tensors(9)
     _, rollout = pair(source, zeros(source))

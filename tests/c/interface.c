@@ -493,6 +493,25 @@ static void wrong_calls(const char* server) {
   CHECK(tensorhub_status_name((tensorhub_status)999) != NULL);
 }
 
+/// What nothing would use is not taken.
+static void useless_options(const char* server) {
+  tensorhub_publisher* trainer = NULL;
+  tensorhub_worker_options options = who(server, "same_host", "trainer-9");
+  options.trust_sources = 1;
+  BADLY(tensorhub_publisher_create(&options, &trainer, &error), TENSORHUB_INVALID_ARGUMENT, "trust_sources");
+  options = who(server, "same_host", "trainer-9");
+  options.listen_host = "10.0.0.1";
+  BADLY(tensorhub_publisher_create(&options, &trainer, &error), TENSORHUB_INVALID_ARGUMENT, "listen_host");
+  options = who(server, "same_host", "trainer-9");
+  options.listen_port = 5571;
+  BADLY(tensorhub_publisher_create(&options, &trainer, &error), TENSORHUB_INVALID_ARGUMENT, "listen_port");
+  options = who(server, "same_host", "trainer-9");
+  options.advertised_host = "10.0.0.1";
+  BADLY(tensorhub_publisher_create(&options, &trainer, &error), TENSORHUB_INVALID_ARGUMENT,
+        "advertised_host");
+  CHECK(trainer == NULL);
+}
+
 int main(void) {
   CHECK(tensorhub_abi_version() == TENSORHUB_ABI_VERSION);
   CHECK(strlen(tensorhub_version()) >= 5);
@@ -516,6 +535,7 @@ int main(void) {
   WELL(tensorhub_publisher_roll_back_to(trainer, 2, 5000, &error));
   WELL(tensorhub_publisher_leave(trainer, 5000, NULL, &error));
   wrong_calls(address);
+  useless_options(address);
   wrong_clients();
   look_after(weights, address);
   tensorhub_publisher_free(trainer);

@@ -144,7 +144,7 @@ typedef struct tensorhub_worker_options {
   const char* transport;    ///< "auto" or NULL: same_host, else tcp; "tcp"; "same_host"
   const char* listen_host;  ///< of tcp; NULL: loopback, or with a location the interface towards the server
   uint32_t listen_port;     ///< of tcp; 0: any free one
-  const char* advertised_host;
+  const char* advertised_host;  ///< of tcp. "same_host" refuses these three
   const char* datacenter;
   const char* rack;
   const char* host;
