@@ -2,6 +2,7 @@
 /// The reference server's functions.
 
 #include <memory>
+#include <tensorhub/key_files.hpp>
 #include <tensorhub/server.hpp>
 #include <utility>
 
@@ -32,9 +33,8 @@ namespace {
   keys.keys = {&required(given.public_key, "options.public_key"), given.secret_key};
   for (std::size_t i = 0; i < given.allowed_key_count; ++i) {
     const char* const given_line = (&required(given.allowed_keys, "options.allowed_keys"))[i];
-    const std::string_view line{&required(given_line, "one of options.allowed_keys")};
-    const std::string_view key = line.substr(0, line.find(' '));
-    keys.allowed_clients.emplace(std::string{key}, tensorhub::client_rules_of(line.substr(key.size())));
+    tensorhub::key_files_detail::allow_line(keys.allowed_clients,
+                                            &required(given_line, "one of options.allowed_keys"));
   }
   out.security = std::move(keys);
   return out;

@@ -512,6 +512,38 @@ static void useless_options(const char* server) {
   CHECK(trainer == NULL);
 }
 
+/// An entry of `allowed_keys` is a line of an allow-list, as in a file. The keys are those of zmq_curve(7).
+static void allowed_keys_are_lines(void) {
+  tensorhub_server_options how = {.struct_bytes = sizeof how};
+  how.public_key = "rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7";
+  how.secret_key = "JTKVSB%%)wK0E.X)V>+}o?pNmC{O&4W4b!Ni{Lh6";
+  const char* const twice[] = {"Yne@$w-vo<fVvi]a<NY6T1ed:M$fCG*[IaLV{hID rollouts may=read",
+                               "Yne@$w-vo<fVvi]a<NY6T1ed:M$fCG*[IaLV{hID oncall may=look,evict"};
+  how.allowed_keys = twice;
+  how.allowed_key_count = 2;
+  tensorhub_server* server = NULL;
+  BADLY(tensorhub_server_start(&how, &server, &error), TENSORHUB_INVALID_ARGUMENT, "second time");
+  const char* const nobody[] = {"rollouts may=read"};
+  how.allowed_keys = nobody;
+  how.allowed_key_count = 1;
+  BADLY(tensorhub_server_start(&how, &server, &error), TENSORHUB_INVALID_ARGUMENT, "no public key");
+  const char* const with_a_tab[] = {"Yne@$w-vo<fVvi]a<NY6T1ed:M$fCG*[IaLV{hID\toncall may=look"};
+  how.allowed_keys = with_a_tab;
+  WELL(tensorhub_server_start(&how, &server, &error));
+  tensorhub_client_options options = {.struct_bytes = sizeof options};
+  options.server = tensorhub_server_address(server);
+  options.server_key = how.public_key;
+  options.public_key = "Yne@$w-vo<fVvi]a<NY6T1ed:M$fCG*[IaLV{hID";
+  options.secret_key = "D:)Q[IlAW!ahhC2ac:9*A}h:p?([4%wOTJ%JR%cs";
+  tensorhub_client* client = NULL;
+  tensorhub_answer* answer = NULL;
+  WELL(tensorhub_client_create(&options, &client, &error));
+  WELL(tensorhub_client_list(client, NULL, 20000, &answer, &error));
+  tensorhub_answer_free(answer);
+  tensorhub_client_free(client);
+  tensorhub_server_stop(server);
+}
+
 int main(void) {
   CHECK(tensorhub_abi_version() == TENSORHUB_ABI_VERSION);
   CHECK(strlen(tensorhub_version()) >= 5);
@@ -536,6 +568,7 @@ int main(void) {
   WELL(tensorhub_publisher_leave(trainer, 5000, NULL, &error));
   wrong_calls(address);
   useless_options(address);
+  allowed_keys_are_lines();
   wrong_clients();
   look_after(weights, address);
   tensorhub_publisher_free(trainer);

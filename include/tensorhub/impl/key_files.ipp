@@ -135,6 +135,17 @@ TENSORHUB_DECL std::string public_key_in(std::string_view text, const std::strin
   fail(errc::invalid_argument, file, "has no public key in its first line (such a file ends in .public)");
 }
 
+TENSORHUB_DECL void allow_line(client_allow_list& allowed, std::string_view line) {
+  std::string key{line.substr(0, line.find_first_of(" \t"))};
+  if (!is_curve_key(key))
+    throw error(errc::invalid_argument, "a line of an allow-list begins with no public key of 40 characters");
+  if (allowed.contains(key))
+    throw error(errc::invalid_argument,
+                "an allow-list has a key for the second time: one line says all of a key");
+  client_rules rules = client_rules_of(line.substr(key.size()));
+  allowed.emplace(std::move(key), std::move(rules));
+}
+
 TENSORHUB_DECL client_allow_list allow_list_in(std::string_view text, const std::string& file,
                                                bool* is_counted) {
   client_allow_list out;
@@ -143,16 +154,8 @@ TENSORHUB_DECL client_allow_list allow_list_in(std::string_view text, const std:
     std::string_view line = take_line(text);
     if (const auto said = count_in(line)) count = said;
     if (says_nothing(line)) continue;
-    std::string key{line.substr(0, line.find_first_of(" \t"))};
-    if (!is_curve_key(key))
-      fail(errc::invalid_argument, file,
-           "has in line " + std::to_string(number) + " no public key of 40 characters");
-    if (out.contains(key))
-      fail(
-          errc::invalid_argument, file,
-          "has in line " + std::to_string(number) + " a key for the second time: one line says all of a key");
     try {
-      out.emplace(key, client_rules_of(line.substr(key.size())));
+      allow_line(out, line);
     } catch (const error& e) {
       fail(e.code(), file, "is wrong in line " + std::to_string(number) + ": " + e.sentence());
     }
