@@ -97,6 +97,7 @@ class any_arena_publisher : private worker {
   /// How far a tensor is.
   enum class progress : std::uint8_t { missing, being_put, put };
 
+  TENSORHUB_DECL void join_by(std::chrono::steady_clock::time_point until);
   /// Once: the memory. Pre-condition: `mutex_` is the caller's.
   TENSORHUB_DECL void prepare();
   /// The position of a tensor that is to be put now.

@@ -99,6 +99,7 @@ class any_shared_copy : private any_subscriber {
   TENSORHUB_DECL ~any_shared_copy();
 
  private:
+  TENSORHUB_DECL void join_by(std::chrono::steady_clock::time_point until);
   [[nodiscard]] TENSORHUB_DECL std::string holders_of(std::size_t side) const;
 
   std::string name_;

@@ -229,6 +229,8 @@ class any_subscriber {
   /// What is live is still the version of its number: it was not rolled back, nor taken back.
   [[nodiscard]] TENSORHUB_DECL bool holds_what_is_live() const;
   [[nodiscard]] TENSORHUB_DECL error failure(errc code, const std::string& sentence) const;
+  /// `join` for a call that has a deadline of its own.
+  TENSORHUB_DECL void join_by(std::chrono::steady_clock::time_point until);
 
  private:
   [[nodiscard]] bool flips() const noexcept { return mode_ == subscriber_mode::double_buffered; }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import threading
 import time
@@ -461,6 +462,21 @@ def test_times_that_are_none_are_refused(server: th.ReferenceServer, seconds: fl
         th.ServerClient(server, server_timeout=seconds)
     with pytest.raises(th.InvalidArgument, match="option worker_timeout is"):
         th.ReferenceServer(worker_timeout=seconds)
+
+
+@pytest.mark.parametrize("call", ["update", "commit"])
+def test_a_call_that_joins_first_ends_within_its_time(call: str) -> None:
+    nobody = "tcp://127.0.0.1:9"
+    with (
+        th.SharedCopy(nobody, "m", "c", name=f"test-{os.getpid()}", join_timeout=4) as copy,
+        th.ArenaPublisher(nobody, "m", "t", join_timeout=4) as arena,
+    ):
+        copy.declare("w", [4], "f32")
+        arena.declare("w", [4], "f32")
+        started = time.monotonic()
+        with pytest.raises(th.Error):
+            copy.update(timeout=0.2) if call == "update" else arena.commit(1, timeout=0.2)
+        assert time.monotonic() - started < 2
 
 
 def test_threads_run_while_a_call_waits(pair: Pair) -> None:

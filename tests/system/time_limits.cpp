@@ -17,6 +17,7 @@
 #include <optional>
 #include <string>
 #include <tensorhub/leave_on_signal.hpp>
+#include <tensorhub/shared_copy.hpp>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -192,6 +193,16 @@ TEST_CASE("time-outs: with no server there every call ends within its own, and n
   every_door doors{[](std::string replica) { return patient(nobody, std::move(replica)); }};
   check_all(doors.calls());
   CHECK(time_of([&] { doors.seeding.reset(); }) <= given + 2 * generous);
+}
+
+TEST_CASE("time-outs: a call that joins first ends within its own") {
+  tensorhub::shared_copy<tensorhub::transports::tcp> copy{patient(nobody, "host-0"),
+                                                          "time-limits-" + std::to_string(::getpid())};
+  copy.add("w", {4}, tensorhub::dtype::u64);
+  CHECK(time_of([&] { copy.update(latest, given); }) <= given + generous);
+  hub::arena_publisher arena{patient(nobody, "trainer-0")};
+  arena.add("w", {4}, tensorhub::dtype::u64);
+  CHECK(time_of([&] { arena.commit(1, given); }) <= given + generous);
 }
 
 TEST_CASE("time-outs: with a server there that has nothing to tell") {

@@ -43,9 +43,12 @@ TENSORHUB_DECL void any_arena_publisher::prepare() {
 }
 
 TENSORHUB_DECL void any_arena_publisher::join() {
+  join_by(std::chrono::steady_clock::time_point::max());
+}
+TENSORHUB_DECL void any_arena_publisher::join_by(std::chrono::steady_clock::time_point until) {
   const std::lock_guard lock{mutex_};  // of `worker`'s calls a second one is refused: `put`s take turns
   prepare();
-  worker::join();
+  worker::join_by(until);
   if (!tensors_of_chunk_.empty() || shape().packed_bytes() == 0) return;
   tensors_of_chunk_.resize(static_cast<std::size_t>(shape().segments().front().chunk_count));
   for (std::size_t i = 0; i < tensors_.size(); ++i) {
@@ -132,7 +135,8 @@ TENSORHUB_DECL void* any_arena_publisher::tensor(const std::string& name) {
 
 TENSORHUB_DECL publish_report any_arena_publisher::commit(version_number version,
                                                           std::chrono::milliseconds timeout) {
-  join();
+  const auto until = std::chrono::steady_clock::now() + timeout;
+  join_by(until);
   const std::lock_guard lock{mutex_};
   if (begun_ && begun_ != version) {
     throw failure(errc::invalid_argument,
@@ -147,7 +151,7 @@ TENSORHUB_DECL publish_report any_arena_publisher::commit(version_number version
                       tensors_[static_cast<std::size_t>(first - progress_.begin())].name + "'",
                   version);
   }
-  publish_report report = worker::publish(version, timeout);
+  publish_report report = worker::publish(version, detail::time_left(until));
   forget_what_was_put();
   is_published_ = true;
   return report;

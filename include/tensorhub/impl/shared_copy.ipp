@@ -72,8 +72,11 @@ TENSORHUB_DECL any_shared_copy::any_shared_copy(worker_options options, const wo
 TENSORHUB_DECL any_shared_copy::~any_shared_copy() = default;
 
 TENSORHUB_DECL void any_shared_copy::join() {
+  join_by(std::chrono::steady_clock::time_point::max());
+}
+TENSORHUB_DECL void any_shared_copy::join_by(std::chrono::steady_clock::time_point until) {
   using namespace shared_copy_detail;
-  any_subscriber::join();
+  any_subscriber::join_by(until);
   const std::lock_guard lock{mutex_};
   if (desk_) return;
   const std::span<const tensor_spec> specs = tensors();
@@ -106,7 +109,7 @@ TENSORHUB_DECL update_report any_shared_copy::update(version_selector selector,
   const auto until = std::chrono::steady_clock::now() + timeout;
   const held_turn turn{updating_};  // nobody else flips between the choice of a side and `show`
   if (!turn) throw failure(errc::busy, "another update of this shared copy is running");
-  join();
+  join_by(until);
   const version_number live = held_version();
   if (options().shard.count == 1 && live && accepts(selector, live)) {
     update_report kept;

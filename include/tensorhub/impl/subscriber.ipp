@@ -78,9 +78,12 @@ TENSORHUB_DECL void any_subscriber::keep_alive(std::shared_ptr<const void> owner
 }
 
 TENSORHUB_DECL void any_subscriber::join() {
-  if (!flips()) return workers_[0]->join();
+  join_by(std::chrono::steady_clock::time_point::max());
+}
+TENSORHUB_DECL void any_subscriber::join_by(std::chrono::steady_clock::time_point until) {
+  if (!flips()) return workers_[0]->join_by(until);
   prepare();
-  for (const auto& side : workers_) side->join();
+  for (const auto& side : workers_) side->join_by(until);
 }
 
 // ---- receive

@@ -77,6 +77,8 @@ class worker {
 
   /// Joins the model. Implied by the first publish or update; call it to find errors early.
   TENSORHUB_DECL void join();
+  /// The same for a call that has a deadline of its own: the time-out is the shorter one.
+  TENSORHUB_DECL void join_by(std::chrono::steady_clock::time_point until);
 
   /// Shows the tensors' bytes as `version`. They must not change until `unpublish` has returned.
   TENSORHUB_DECL publish_report publish(version_number version,

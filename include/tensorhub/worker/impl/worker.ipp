@@ -235,6 +235,9 @@ TENSORHUB_DECL void worker::keep_alive(std::shared_ptr<const void> owner) {
 TENSORHUB_DECL void worker::join() {
   state_->ensure_joined_beside();
 }
+TENSORHUB_DECL void worker::join_by(std::chrono::steady_clock::time_point until) {
+  state_->ensure_joined_beside(until);
+}
 
 TENSORHUB_DECL void worker::open(version_number version, std::chrono::milliseconds timeout) {
   worker_detail::run_open(*state_, version, timeout);
