@@ -61,7 +61,7 @@ TENSORHUB_DECL void any_arena_publisher::join_by(std::chrono::steady_clock::time
 }
 
 TENSORHUB_DECL void any_arena_publisher::begin(version_number version, std::chrono::milliseconds timeout) {
-  const auto until = std::chrono::steady_clock::now() + timeout;
+  const auto until = detail::end_of(timeout);
   join();
   unpublish(timeout);
   worker::open(version, std::max(detail::time_left(until), options_.join_timeout));
@@ -135,7 +135,7 @@ TENSORHUB_DECL void* any_arena_publisher::tensor(const std::string& name) {
 
 TENSORHUB_DECL publish_report any_arena_publisher::commit(version_number version,
                                                           std::chrono::milliseconds timeout) {
-  const auto until = std::chrono::steady_clock::now() + timeout;
+  const auto until = detail::end_of(timeout);
   join_by(until);
   const std::lock_guard lock{mutex_};
   if (begun_ && begun_ != version) {

@@ -106,7 +106,7 @@ TENSORHUB_DECL void any_shared_copy::join_by(std::chrono::steady_clock::time_poi
 TENSORHUB_DECL update_report any_shared_copy::update(version_selector selector,
                                                      std::chrono::milliseconds timeout, update_reach reach) {
   using shared_copy_detail::side_wait;
-  const auto until = std::chrono::steady_clock::now() + timeout;
+  const auto until = detail::end_of(timeout);
   const held_turn turn{updating_};  // nobody else flips between the choice of a side and `show`
   if (!turn) throw failure(errc::busy, "another update of this shared copy is running");
   join_by(until);
