@@ -137,9 +137,9 @@ auto waited(Interrupt&& interrupt, Call&& call) {
   return outcome.get();
 }
 
-/// An object that Python uses. Its constructor does not touch Python. That may wait (for a host's address), and
-/// so may its end: Python goes on meanwhile. In a process that was forked since, its threads do not run, and it
-/// is never destroyed.
+/// An object that Python uses. Its constructor does not touch Python. That may wait (for a host's address),
+/// and so may its end: Python goes on meanwhile. In a process that was forked since, its threads do not run,
+/// and it is never destroyed.
 template <typename Object, typename... Arguments>
 [[nodiscard]] std::shared_ptr<Object> made(Arguments&&... arguments) {
   const waiting_calls::entry counted;

@@ -1,8 +1,8 @@
 #pragma once
 /// \file replica_name.hpp
-/// Names of the workers that a replica's process adds to its own: "<replica>@<role>", such as "rollout-0@stage",
-/// and "<replica>~<version>", a copy of a retained version in its host memory. They are parts of the replica:
-/// what its key may be, and what is ordered of it, they may be and do as well.
+/// Names of the workers that a replica's process adds to its own: "<replica>@<role>", such as
+/// "rollout-0@stage", and "<replica>~<version>", a copy of a retained version in its host memory. They are
+/// parts of the replica: what its key may be, and what is ordered of it, they may be and do as well.
 
 #include <cstddef>
 #include <string>

@@ -10,10 +10,10 @@
 /// An operation of a worker costs a few virtual calls; a chunk costs none.
 ///
 /// Thread safety: of a `data_plane`, `address`, `refused_connections`, `refusals_to_log`, `cut_off`, `renew`,
-/// `cost`, `forget_digests`, `transfers`, `unpack`, `raise_epoch`, `show_again` and `revoke_all` may be called
-/// from any thread; the worker serialises everything else. Of a `transfer`, `run` is called once; while it
-/// runs, `stop`, `add_source`, `release_source`, `commit`, `prefer` and `progress` may be called from any
-/// thread. The rest of a `transfer` is for the time after `run`.
+/// `cost`, `forget_digests`, `transfers`, `unpack`, `raise_epoch`, `show_again` and `revoke_all` may be
+/// called from any thread; the worker serialises everything else. Of a `transfer`, `run` is called once;
+/// while it runs, `stop`, `add_source`, `release_source`, `commit`, `prefer` and `progress` may be called
+/// from any thread. The rest of a `transfer` is for the time after `run`.
 ///
 /// Errors: `error`, as the parts below throw them. They do not name the worker yet.
 

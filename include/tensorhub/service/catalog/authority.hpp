@@ -17,8 +17,8 @@
 /// |   of what the worker holds, or has begun      |                                  |                    |
 ///
 /// What a worker says that it holds, of a version that the server does not know, is believed if its key may
-/// publish, or while the server recovers (`versions::is_trusted`). A version without a root is known when such
-/// a worker has had it, or has read it for an earlier server (`version_state::vouched`).
+/// publish, or while the server recovers (`versions::is_trusted`). A version without a root is known when
+/// such a worker has had it, or has read it for an earlier server (`version_state::vouched`).
 ///
 /// Rules may change while a worker runs (the list is read again): its next message counts under the new ones.
 

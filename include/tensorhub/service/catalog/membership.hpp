@@ -260,7 +260,7 @@ class membership {
             "(standby_server)"};
   }
 
-  /// The replica by whose name one that is to join was set aside (orders.hpp), as a part of it; empty: by none.
+  /// The replica by whose name one that is to join was set aside (orders.hpp), as a part of it; empty: none.
   [[nodiscard]] static std::string order_about(const model_state& model, const std::string& replica) {
     for (std::string_view whole = replica; !whole.empty(); whole = whole_of(whole)) {
       const auto is_ordered = [whole](const replica_state* each) { return each->set_aside_as == whole; };

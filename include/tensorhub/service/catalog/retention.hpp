@@ -14,11 +14,11 @@
 ///            if they are about to end, the nearest other replica's processes, by an update
 ///
 /// A replica stops counting as reliable as soon as it asks, so two replicas that ask at the same time cannot
-/// each rely on the other. It counts again if its call ends without the release, and it does not ask once more
-/// within `worker_timeout`. A handover ends when the temporary replica is complete, or when no replica can be
-/// the host; in that case the version is lost and is reported as lost. A temporary replica is dropped when
-/// its version is no longer retained, when another reliable replica holds it, or when it stays incomplete
-/// because one of its processes has died.
+/// each rely on the other. It counts again if its call ends without the release, and it does not ask once
+/// more within `worker_timeout`. A handover ends when the temporary replica is complete, or when no replica
+/// can be the host; in that case the version is lost and is reported as lost. A temporary replica is dropped
+/// when its version is no longer retained, when another reliable replica holds it, or when it stays
+/// incomplete because one of its processes has died.
 
 #include <algorithm>
 #include <string>
