@@ -171,7 +171,7 @@ def test_an_update_can_be_awaited(server: th.ReferenceServer) -> None:
         trainer.publish(1)
         reports = await asyncio.gather(*waiting)
         ticking.cancel()
-        assert ticks > 10
+        assert ticks > 1
         return list(reports)
 
     assert [each.version for each in asyncio.run(main())] == [1, 1, 1]
@@ -404,7 +404,7 @@ def test_closing_beside_a_call_that_waits(server: th.ReferenceServer) -> None:
 
     def update() -> None:
         try:
-            rollout.update(5, timeout=2)
+            rollout.update(5, timeout=60)
         except th.Error as e:
             failures.append(e)
 
@@ -415,6 +415,7 @@ def test_closing_beside_a_call_that_waits(server: th.ReferenceServer) -> None:
     waiting.join(20)
     assert not waiting.is_alive()
     assert len(failures) == 1
+    assert isinstance(failures[0], th.Cancelled)
 
 
 def test_closing_an_update_beside_a_wait(server: th.ReferenceServer) -> None:
