@@ -518,7 +518,7 @@ struct answers {
     // One that is still waited for was asked under the same lock.
     if (!asked.valid() || asked.wait_for(0s) == std::future_status::ready)
       asked = std::async(std::launch::async, [&] { (void)reader.driver->progress(); });
-    const bool is_given = asked.wait_for(1s) == std::future_status::ready;
+    const bool is_given = asked.wait_for(patience) == std::future_status::ready;
     ++(is_given ? given : missing);
   }
 };
@@ -763,12 +763,21 @@ TEST_CASE("pull driver: bytes that are not the published ones are corrupt, and r
   source_process<> good{2};
   bad.bytes.large_and_other[5 * chunk] ^= std::byte{1};
   reader_process<> reader{good.shape(), {.lanes = 2}};
-  reader.on_failure = [&](const source_failure&) { reader.driver->add_source(good.target()); };
+  const auto times_confirmed = [&](chunk_index which) {
+    const std::lock_guard lock{reader.seen.mutex};
+    return std::ranges::count(reader.seen.confirmed, which);
+  };
+  reader.on_failure = [&](const source_failure& failure) {
+    CHECK(times_confirmed(failure.chunk.value_or(0)) == 0);  // whoever confirms it serves it on
+    reader.driver->add_source(good.target());
+  };
   reader.driver->add_source(bad.target());
   REQUIRE(reader.run());
   REQUIRE(reader.seen.failures.size() == 1);
   CHECK(reader.seen.failures[0].reason == errc::corrupt);
-  const chunk_slice slice = good.shape().slice(reader.seen.failures[0].chunk.value_or(0));
+  const chunk_index refused = reader.seen.failures[0].chunk.value_or(0);
+  CHECK(times_confirmed(refused) == 1);
+  const chunk_slice slice = good.shape().slice(refused);
   CHECK(slice.segment == 2);  // after the packed one and "other"
   CHECK(slice.offset == 5 * chunk);
   CHECK(reader.bytes == good.bytes);
