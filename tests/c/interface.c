@@ -353,6 +353,48 @@ static void order(tensorhub_client* client, tensorhub_publisher* trainer, float*
   CHECK(tensorhub_client_evict(client, "kept", "nobody", 100, NULL, NULL) != TENSORHUB_OK);
 }
 
+/// By keys alone a worker has digests that nobody forges; one that trusts its sources does not fit to those.
+/// (The keys are those of ZeroMQ's RFC 26: secrets to nobody.)
+static void exchange_with_keys(float* weights) {
+  const char* const allowed[] = {"Yne@$w-vo<fVvi]a<NY6T1ed:M$fCG*[IaLV{hID"};
+  tensorhub_server_options how = {.struct_bytes = sizeof how};
+  how.public_key = "rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7";
+  how.secret_key = "JTKVSB%%)wK0E.X)V>+}o?pNmC{O&4W4b!Ni{Lh6";
+  how.allowed_keys = allowed;
+  how.allowed_key_count = 1;
+  tensorhub_server* server = NULL;
+  WELL(tensorhub_server_start(&how, &server, &error));
+  tensorhub_worker_options options = who(tensorhub_server_address(server), "tcp", "trainer-0");
+  options.server_key = how.public_key;
+  options.public_key = allowed[0];
+  options.secret_key = "D:)Q[IlAW!ahhC2ac:9*A}h:p?([4%wOTJ%JR%cs";
+  float* const own = new_weights();
+  const tensorhub_tensor source = tensor_at(weights);
+  const tensorhub_tensor target = tensor_at(own);
+  tensorhub_publisher* trainer = NULL;
+  WELL(tensorhub_publisher_create(&options, &trainer, &error));
+  WELL(tensorhub_publisher_add(trainer, &source, &error));
+  fill(weights, 1);
+  WELL(tensorhub_publisher_publish(trainer, 1, TENSORHUB_DEFAULT_TIMEOUT, NULL, &error));
+  for (options.trust_sources = 0; options.trust_sources < 2; ++options.trust_sources) {
+    options.replica = options.trust_sources ? "rollout-1" : "rollout-0";
+    tensorhub_subscriber* rollout = NULL;
+    WELL(tensorhub_subscriber_create(&options, TENSORHUB_IN_PLACE, &rollout, &error));
+    WELL(tensorhub_subscriber_add(rollout, &target, &error));
+    const tensorhub_status status =
+        tensorhub_subscriber_update(rollout, TENSORHUB_EXACTLY, 1, 20000, NULL, &error);
+    if (options.trust_sources)
+      BADLY(status, TENSORHUB_POLICY_MISMATCH, "blake3_128");
+    else
+      WELL(status);
+    CHECK(holds(own, 1));
+    tensorhub_subscriber_free(rollout);
+  }
+  tensorhub_publisher_free(trainer);
+  tensorhub_server_stop(server);
+  free(own);
+}
+
 static void look_after(float* weights, const char* server) {
   tensorhub_worker_options options = who(server, "tcp", "trainer-0");
   options.model = "kept";
@@ -571,6 +613,7 @@ int main(void) {
   allowed_keys_are_lines();
   wrong_clients();
   look_after(weights, address);
+  exchange_with_keys(weights);
   tensorhub_publisher_free(trainer);
   tensorhub_server_stop(server);
   CHECK(lines_logged > 0);
