@@ -57,13 +57,27 @@ TEST_CASE("catalog: another consistency policy is refused by name") {
 
 TEST_CASE(
     "catalog: transport and integrity must be those that the server asks for, and those of the others") {
-  SUBCASE("the server's") {
+  SUBCASE("the server's transport") {
     catalog_options options;
     options.transport = "verbs";
     driver server{options};
     const auto reply = server.ask<messages::join_reply>({1}, server.join_message("rollout"));
     CHECK(reply.result.code == errc::policy_mismatch);
     CHECK(reply.result.sentence == "this worker uses the transport 'tcp', the server asks for 'verbs'");
+  }
+  SUBCASE("the server's integrity policy") {
+    catalog_options options;
+    options.integrity = "blake3_128";
+    driver server{options};
+    const auto reply = server.ask<messages::join_reply>({1}, server.join_message("rollout"));
+    CHECK(reply.result.code == errc::policy_mismatch);
+    CHECK(reply.result.sentence.find("integrity policy 'xxh3_128', the server asks for 'blake3_128'") !=
+          std::string::npos);
+    CHECK(server.core.worker_count() == 0);
+    auto join = server.join_message("rollout");
+    join.integrity = "blake3_128";
+    CHECK(server.ask<messages::join_reply>({2}, join).result.ok());
+    CHECK(server.core.worker_count() == 1);
   }
   SUBCASE("the others'") {
     driver server;
