@@ -3,6 +3,8 @@
 #include <doctest/doctest.h>
 
 #include <atomic>
+#include <future>
+#include <optional>
 #include <stop_token>
 #include <thread>
 
@@ -73,9 +75,15 @@ TEST_CASE("a second snapshot disturbs no reader of the first, a third one waits 
   CHECK(quick.worker.update().version == 2);
   CHECK(quick.memory.holds(2));
   SUBCASE("the reader ends by itself") {
+    source.memory.fill(3);
+    auto third = std::async(std::launch::async, [&] { source.worker.publish(3, snapshot, 60s); });
+    CHECK(third.wait_for(100ms) == std::future_status::timeout);
     gate->open();
     CHECK(reading.wait(30s).version == 1);
     CHECK(slow.memory.holds(1));
+    third.get();
+    CHECK(quick.worker.update(exactly(3), 30s).version == 3);
+    CHECK(quick.memory.holds(3));
   }
   SUBCASE("the reader is cut off: an error, or version 1 whole, never a mixture") {
     source.memory.fill(3);
