@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <cstring>
+#include <optional>
 #include <tensorhub/policy/integrity/blake3_128.hpp>
 #include <tensorhub/server.hpp>
 
@@ -172,4 +173,23 @@ TEST_CASE("changed: after an open version all is digested, and what it sealed co
   source.worker.unpublish(20s);
   CHECK(digested(source.worker, 3, {}) == all_chunks);
   CHECK(arrives<hub>(server.address(), 3, source.memory));
+}
+
+TEST_CASE("digests are bound to the shard, and their root to the version as well") {
+  hub::reference_server server;
+  both_doors first{who(server.address(), "trainer-0", {0, 2})};
+  both_doors second{who(server.address(), "trainer-0", {1, 2})};
+  for (both_doors* each : {&first, &second}) {
+    each->memory.fill(1);
+    each->worker.join();
+  }
+  const auto of_one = first.worker.data().pack({1}, std::nullopt);
+  const auto of_two = first.worker.data().pack({2}, std::nullopt);
+  const auto elsewhere = second.worker.data().pack({1}, std::nullopt);
+  REQUIRE(of_one.table.size() == all_chunks);
+  REQUIRE(elsewhere.table.size() == all_chunks);
+  CHECK(of_one.table == of_two.table);  // so that `changed` may keep them
+  CHECK(of_one.root != of_two.root);
+  for (std::size_t i = 0; i < all_chunks; ++i) CHECK(of_one.table[i] != elsewhere.table[i]);
+  CHECK(of_one.root != elsewhere.root);
 }
