@@ -139,6 +139,25 @@ TEST_CASE("changed: a name that was not added is refused, and after a publish th
   CHECK(arrives<hub>(server.address(), 2, source.memory));
 }
 
+TEST_CASE("changed: a snapshot is a publish, so what changed before it is not named after it") {
+  hub::reference_server server;
+  trainer source{who(server.address(), "trainer-0")};
+  source.memory.fill(1);
+  source.worker.publish(1);
+  source.worker.unpublish(20s);
+  SUBCASE("one that succeeds") {
+    source.memory.mapped_word(7) += 1;
+    source.worker.publish(2, tensorhub::snapshot);
+  }
+  SUBCASE("one that fails") {
+    source.memory.mapped_word(7) += 1;
+    CHECK(code_of([&] { source.worker.publish(0, tensorhub::snapshot); }) == errc::invalid_argument);
+  }
+  source.memory.bias[3] ^= 1;
+  CHECK(digested(source.worker, 3, {"bias"}) == all_chunks);
+  CHECK(arrives<hub>(server.address(), 3, source.memory));
+}
+
 TEST_CASE("changed: after an update into the memory all is digested") {
   two_trainers both;
   both.other.worker.update(exactly(2), 20s);
