@@ -114,7 +114,7 @@ class any_arena_publisher : private worker {
   mutable std::mutex mutex_;  ///< guards what follows
   std::vector<tensor_spec> tensors_;
   std::map<std::string, std::size_t> positions_;
-  std::unique_ptr<owned_tensors> memory_;
+  std::shared_ptr<owned_tensors> memory_;        ///< the worker's as well, which outlives this
   std::vector<progress> progress_;               ///< by tensor
   std::vector<std::uint32_t> lacking_;           ///< by chunk of the packed segment: tensors not put yet
   std::vector<std::uint32_t> tensors_of_chunk_;  ///< what `lacking_` begins with

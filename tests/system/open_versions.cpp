@@ -2,8 +2,11 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <atomic>
+#include <cstdint>
 #include <cstring>
+#include <functional>
 #include <latch>
 #include <string>
 #include <thread>
@@ -109,6 +112,27 @@ void fill_and_commit() {
   }
 }
 
+/// Host memory that calls `given_back` before it gives an allocation back.
+struct watched_memory : tensorhub::host_memory {
+  static inline std::function<void()> given_back{};
+  class allocation {
+   public:
+    explicit allocation(std::uint64_t bytes) : inner_{bytes} {}
+    allocation(allocation&&) noexcept = default;
+    allocation& operator=(allocation&&) noexcept = default;
+    ~allocation() {
+      if (inner_.data() != nullptr && given_back) given_back();
+    }
+    [[nodiscard]] tensorhub::memory_range range() const noexcept { return inner_.range(); }
+
+   private:
+    tensorhub::host_memory::allocation inner_;
+  };
+  [[nodiscard]] allocation allocate(std::uint64_t bytes) { return allocation{bytes}; }
+};
+using watched_hub = tensorhub::hub<tensorhub::transports::tcp, tensorhub::group_consistent,
+                                   tensorhub::xxh3_128, watched_memory>;
+
 }  // namespace
 
 TEST_CASE("open versions: a reader that has read whole versions reads the next one while it is filled") {
@@ -207,6 +231,35 @@ TEST_CASE("a trainer that dies in the middle of an open version fails its reader
   REQUIRE(arrives(running, 1 << 20));
   trainer.reset();
   CHECK(code_of([&] { static_cast<void>(running.wait(20s)); }) == errc::unavailable);
+}
+
+TEST_CASE("the memory of an arena is given back when its worker has left") {
+  hub::reference_server server;
+  hub::subscriber observer{who(server.address(), "rollout-0")};
+  const auto is_listed = [&] {
+    const auto models = observer.list();
+    return !models.empty() && std::ranges::any_of(models.front().replicas, [](const auto& replica) {
+      return replica.name == "trainer-0";
+    });
+  };
+  std::size_t given_back = 0;
+  std::size_t asked = 0;
+  std::size_t while_listed = 0;
+  {
+    watched_hub::arena_publisher trainer{who(server.address(), "trainer-0")};
+    declare(trainer);
+    put_all(trainer, contents{1});
+    trainer.commit(1);
+    REQUIRE(is_listed());
+    watched_memory::given_back = [&] {
+      ++given_back;
+      if (code_of([&] { while_listed += is_listed() ? 1 : 0; }) == errc::ok) ++asked;
+    };
+  }
+  watched_memory::given_back = {};
+  CHECK(given_back > 0);
+  CHECK(asked == given_back);
+  CHECK(while_listed == 0);
 }
 
 TEST_CASE("updates in place wait for a version to be whole") {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -35,7 +36,8 @@ TENSORHUB_DECL void any_arena_publisher::add(std::string name,
 
 TENSORHUB_DECL void any_arena_publisher::prepare() {
   if (memory_) return;
-  auto memory = data().allocate(tensors_, tensor_place::memory_space);
+  std::shared_ptr<owned_tensors> memory = data().allocate(tensors_, tensor_place::memory_space);
+  keep_alive(memory);  // the worker is a base: it leaves after the members have gone
   for (std::size_t i = 0; i < tensors_.size(); ++i)
     worker::add(tensors_[i].name, memory->data(i), tensors_[i].shape, tensors_[i].type);
   memory_ = std::move(memory);
