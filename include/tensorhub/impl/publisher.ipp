@@ -41,11 +41,7 @@ TENSORHUB_DECL snapshot_report any_publisher::publish(version_number version, sn
 }
 
 TENSORHUB_DECL unpublish_report any_publisher::unpublish(std::chrono::milliseconds timeout) {
-  unpublish_report report = worker::unpublish(timeout);
-  const auto used =
-      std::chrono::ceil<std::chrono::milliseconds>(std::chrono::duration<double>{report.seconds});
-  snapshots_.unpublish(std::max(detail::bounded(timeout) - used, std::chrono::milliseconds{0}), report);
-  return report;
+  return snapshots_.unpublish(*this, timeout);
 }
 
 TENSORHUB_DECL version_number any_publisher::held_version() {

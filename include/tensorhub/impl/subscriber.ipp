@@ -199,14 +199,8 @@ TENSORHUB_DECL version_number any_subscriber::wait(version_selector selector,
 
 TENSORHUB_DECL unpublish_report any_subscriber::unpublish(std::chrono::milliseconds timeout) {
   if (!flips()) return workers_[0]->unpublish(timeout);
-  const auto started = std::chrono::steady_clock::now();
-  unpublish_report report;
-  // The idle side first: if a stage runs there, this fails with `busy` before the live version is hidden.
-  const std::size_t idle = side_to_stage();
-  for (const std::size_t side : {idle, 1 - idle})
-    report.add(workers_[side]->unpublish(detail::time_left(started + detail::bounded(timeout))));
-  report.seconds = to_seconds(std::chrono::steady_clock::now() - started);
-  return report;
+  const std::array<worker*, 2> both{workers_[0].get(), workers_[1].get()};
+  return unpublish_together(both, timeout);
 }
 TENSORHUB_DECL unpublish_report any_subscriber::release_stage(std::chrono::milliseconds timeout) {
   require(mode_ != subscriber_mode::in_place, "release_stage()", "staged or double_buffered");

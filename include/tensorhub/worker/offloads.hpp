@@ -57,6 +57,8 @@ class offloads {
   /// Brings `version` into host memory and shows it as a part of `replica`. A repeated order changes nothing.
   TENSORHUB_DECL void take(version_number version, std::string replica, std::span<const tensor_spec> tensors);
 
+  /// All of them begin to leave, as `leave` says.
+  TENSORHUB_DECL void begin_leave(std::chrono::steady_clock::time_point until);
   /// All of them leave, each when its version is safe elsewhere, or at `until`. What still reads then ends
   /// soon after.
   TENSORHUB_DECL void leave(std::chrono::steady_clock::time_point until);

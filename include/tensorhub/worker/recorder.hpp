@@ -44,6 +44,7 @@ class worker_recorder {
     readers_cut_off_.add(done.cut_off);
     return done;
   }
+  void unpublish_refused(errc reason) noexcept { unpublishes_.add(reason); }
   template <typename Call>
   update_report update(Call&& call) {
     update_report done = failures_counted(updates_, std::forward<Call>(call));

@@ -58,8 +58,9 @@ class snapshots {
   /// one is taken back first: its readers have half the time, and at most the drain time-out.
   TENSORHUB_DECL snapshot_report publish(version_number version, snapshot_mode how, const data_plane& from,
                                          std::chrono::milliseconds timeout);
-  /// Takes both back; `done` is added to. All of it within `timeout`, as at `worker`.
-  TENSORHUB_DECL void unpublish(std::chrono::milliseconds timeout, unpublish_report& done);
+  /// Takes both back, and what `original` shows in place, at the same time (`unpublish_together`).
+  [[nodiscard]] TENSORHUB_DECL unpublish_report unpublish(worker& original,
+                                                          std::chrono::milliseconds timeout);
   /// No memory is made any more. Returns what shows those that are there, for leaving; may be called beside
   /// any other call.
   [[nodiscard]] TENSORHUB_DECL std::vector<worker*> close();

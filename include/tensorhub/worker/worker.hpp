@@ -227,10 +227,16 @@ class worker {
 
  private:
   friend class offloads;
+  friend unpublish_report unpublish_together(std::span<worker* const>, std::chrono::milliseconds);
   std::vector<std::shared_ptr<const void>> owners_;  ///< guarded as the tensors are; outlives them
   std::atomic<std::uint64_t> interrupts_ = 0;
   std::unique_ptr<worker_state> state_;
 };
+
+/// These take back what they hold at the same time, all within `timeout`; the report is of all of them.
+/// Throws `busy` before anything is hidden, or the first error, when all have ended.
+TENSORHUB_DECL unpublish_report unpublish_together(std::span<worker* const> workers,
+                                                   std::chrono::milliseconds timeout);
 
 /// These leave at the same time, all within `grace`; the report is of all of them. Throws the first error,
 /// when all have ended.

@@ -58,13 +58,18 @@ TENSORHUB_DECL void offloads::take(version_number version, std::string replica,
   }
 }
 
-TENSORHUB_DECL void offloads::leave(std::chrono::steady_clock::time_point until) {
-  std::unique_lock lock{mutex_};
+TENSORHUB_DECL void offloads::begin_leave(std::chrono::steady_clock::time_point until) {
+  const std::lock_guard lock{mutex_};
   for (const auto& each : kept_) {
     each->until = until;
     each->over = true;
   }
   changed_.notify_all();
+}
+
+TENSORHUB_DECL void offloads::leave(std::chrono::steady_clock::time_point until) {
+  begin_leave(until);
+  std::unique_lock lock{mutex_};
   changed_.wait_until(lock, until, [this] {
     return detail::all_of(kept_, [](const auto& each) { return each->at != kept::phase::keeping; });
   });

@@ -72,15 +72,11 @@ TENSORHUB_DECL snapshot_report snapshots::publish(version_number version, snapsh
   return report;
 }
 
-TENSORHUB_DECL void snapshots::unpublish(std::chrono::milliseconds timeout, unpublish_report& done) {
-  using clock_type = std::chrono::steady_clock;
-  const auto started = clock_type::now();
-  const double seconds_before = done.seconds;
+TENSORHUB_DECL unpublish_report snapshots::unpublish(worker& original, std::chrono::milliseconds timeout) {
   const held_turn busy = take_turn();
-  for (const auto& each : slots_) {
-    if (each) done.add(each->shown.unpublish(detail::time_left(started + detail::bounded(timeout))));
-  }
-  done.seconds = seconds_before + std::chrono::duration<double>(clock_type::now() - started).count();
+  std::vector<worker*> all = workers();
+  all.insert(all.begin(), &original);
+  return unpublish_together(all, timeout);
 }
 
 TENSORHUB_DECL std::vector<worker*> snapshots::close() {

@@ -120,17 +120,21 @@ inline constexpr std::chrono::milliseconds digests_are_late{1000};
 }
 
 /// Pre-condition: an operation of this worker is the caller's.
-[[nodiscard]] TENSORHUB_DECL unpublish_report run_unpublish(worker_state& self,
+[[nodiscard]] TENSORHUB_DECL session_ticket begin_unpublish(worker_state& self,
                                                             std::chrono::milliseconds timeout,
                                                             bool is_leaving) {
-  const auto started = self.clock.now();
-  unpublish_report report;
-  const session_ticket ticket = self.client.with([&](session& core, time_point now) {
+  return self.client.with([&](session& core, time_point now) {
     const session_ticket begun =
         core.unpublish(now, now + (timeout - worker_state::last_part(timeout)), is_leaving);
     core.end_by(now + timeout);
     return begun;
   });
+}
+
+[[nodiscard]] TENSORHUB_DECL unpublish_report end_of_unpublish(worker_state& self, session_ticket ticket,
+                                                               std::chrono::milliseconds timeout,
+                                                               time_point started) {
+  unpublish_report report;
   const session_result result = self.wait_for(ticket, timeout);
   if (!result.outcome.ok()) throw self.failure(result.outcome, {});
   report.finished = result.drained.finished;
@@ -140,6 +144,13 @@ inline constexpr std::chrono::milliseconds digests_are_late{1000};
   report.lost = result.drained.lost;
   report.seconds = to_seconds(self.clock.now() - started);
   return report;
+}
+
+/// Pre-condition: an operation of this worker is the caller's.
+[[nodiscard]] TENSORHUB_DECL unpublish_report run_unpublish(worker_state& self,
+                                                            std::chrono::milliseconds timeout) {
+  const auto started = self.clock.now();
+  return end_of_unpublish(self, begin_unpublish(self, timeout, false), timeout, started);
 }
 
 /// No new operation begins while this lives, nor afterwards if the worker has left.
@@ -184,7 +195,13 @@ inline constexpr std::chrono::milliseconds longest_wait_for_nothing{1000};
     static_cast<void>(self.wait_for(ticket, patience));
     return report;
   }
-  report = self.counted.unpublish([&] { return run_unpublish(self, detail::time_left(drained_by), true); });
+  report = self.counted.unpublish([&] {
+    const auto started = self.clock.now();
+    const std::chrono::milliseconds patience = detail::time_left(drained_by);
+    const session_ticket ticket = begin_unpublish(self, patience, true);
+    self.kept_for_others->begin_leave(drained_by);  // as long as the drain; the server knows who leaves
+    return end_of_unpublish(self, ticket, patience, started);
+  });
   self.kept_for_others->leave(drained_by);
   const std::chrono::milliseconds patience = std::max(detail::time_left(until), answer);
   const session_ticket ticket =
@@ -254,7 +271,7 @@ TENSORHUB_DECL publish_report worker::publish(version_number version, const chan
 TENSORHUB_DECL unpublish_report worker::unpublish(std::chrono::milliseconds timeout) {
   return state_->counted.unpublish([&] {
     const operation_guard busy{*state_};
-    return state_->joined ? worker_detail::run_unpublish(*state_, detail::bounded(timeout), false)
+    return state_->joined ? worker_detail::run_unpublish(*state_, detail::bounded(timeout))
                           : unpublish_report{};
   });
 }
@@ -299,6 +316,45 @@ TENSORHUB_DECL version_number worker::wait(version_selector selector, std::chron
 
 TENSORHUB_DECL unpublish_report worker::leave(std::chrono::milliseconds grace) {
   return worker_detail::run_leave(*state_, grace, std::chrono::milliseconds{0});
+}
+
+TENSORHUB_DECL unpublish_report unpublish_together(std::span<worker* const> workers,
+                                                   std::chrono::milliseconds timeout) {
+  timeout = detail::bounded(timeout);
+  struct unpublishing {
+    worker_state* self;
+    operation_guard busy;
+    time_point started{};
+    session_ticket ticket = 0;  ///< zero: it has not joined
+  };
+  std::vector<unpublishing> all;
+  for (const worker* const each : workers) {
+    try {
+      all.push_back({each->state_.get(), operation_guard{*each->state_}});
+    } catch (const error& e) {
+      each->state_->counted.unpublish_refused(e.code());
+      throw;
+    }
+  }
+  for (unpublishing& each : all) {
+    each.started = each.self->clock.now();
+    if (each.self->joined) each.ticket = worker_detail::begin_unpublish(*each.self, timeout, false);
+  }
+  unpublish_report report;
+  std::exception_ptr failed;
+  for (const unpublishing& each : all) {
+    try {
+      report.add(each.self->counted.unpublish([&] {
+        return each.ticket == 0
+                   ? unpublish_report{}
+                   : worker_detail::end_of_unpublish(*each.self, each.ticket, timeout, each.started);
+      }));
+    } catch (...) {
+      if (!failed) failed = std::current_exception();
+    }
+  }
+  if (failed) std::rethrow_exception(failed);
+  return report;
 }
 
 TENSORHUB_DECL unpublish_report leave_together(std::span<worker* const> workers,
