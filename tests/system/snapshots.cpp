@@ -97,6 +97,28 @@ TEST_CASE("a second snapshot disturbs no reader of the first, a third one waits 
   }
 }
 
+TEST_CASE("a snapshot that is refused takes nothing back") {
+  hub::reference_server server;
+  trainer source{who(server.address(), "trainer-0")};
+  source.memory.fill(4);
+  source.worker.publish(4, snapshot);
+  source.memory.fill(5);
+  source.worker.publish(5, snapshot);
+  source.memory.fill(6);
+  CHECK(code_of([&] { source.worker.publish(3, snapshot); }) == errc::version_conflict);
+  CHECK(code_of([&] { source.worker.publish(5, snapshot); }) == errc::version_conflict);
+  CHECK(code_of([&] { source.worker.publish(0, snapshot); }) == errc::invalid_argument);
+  CHECK(source.worker.held_version() == 5);
+  rollout reader{who(server.address(), "rollout-0")};
+  CHECK(reader.worker.update(exactly(4), 2s).version == 4);
+  CHECK(reader.worker.update(exactly(5), 2s).version == 5);
+  CHECK(reader.memory.holds(5));
+  source.worker.roll_back_to(4);
+  source.worker.publish(5, snapshot);  // a version that was rolled back does not count
+  CHECK(reader.worker.update(at_least(5), 10s).version == 5);
+  CHECK(reader.memory.holds(6));
+}
+
 TEST_CASE(
     "the shards of a trainer choose the same memory for a version, whatever each has published before") {
   CHECK(snapshot.slot_of(1) != snapshot.slot_of(2));
