@@ -13,7 +13,8 @@
 /// It is a worker like any other (a replica of the model, of as many shards), so the server's rule that one
 /// transfer per version and shard crosses into a datacenter holds for it too, and it serves while it
 /// receives. A version that comes while another one is on its way is taken afterwards; of several, the
-/// latest.
+/// latest. A transfer may take any time as long as something new arrives within each
+/// `worker_options::drain_timeout`; one that does not advance is begun anew.
 ///
 /// Threads: one, besides those of a worker. Thread safety: every member may be called from any thread.
 
@@ -87,6 +88,8 @@ class any_seeder {
   TENSORHUB_DECL void take_layout();
   /// Waits for a newer version for a while, and reads it.
   TENSORHUB_DECL void step(const std::stop_token& stop);
+  /// Returns when the update has ended, or is to; throws `timed_out` if it does not advance.
+  TENSORHUB_DECL void watch(const update_handle& begun, const std::stop_token& stop);
   TENSORHUB_DECL void note(const error& failed, const std::stop_token& stop);
 
   static constexpr std::chrono::milliseconds waiting{500};  ///< between two looks at the stop request

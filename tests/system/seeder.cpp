@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 #include <tensorhub/server.hpp>
+#include <tensorhub/testing/throttled.hpp>
 #include <vector>
 
 #include "hub.hpp"
@@ -79,6 +80,40 @@ TEST_CASE("a seed waits for a layout, and names what it waits for") {
   trained.fill(7);
   trainer.publish(7);
   CHECK(seed.wait(7, 20s) == 7);
+}
+
+TEST_CASE("a seed gives up a transfer that does not advance, says so, and begins again") {
+  hub::reference_server server;
+  member<hub::publisher> trainer{in("eu-1", server.address(), "trainer")};
+  trainer.memory.fill(1);
+  trainer.worker.publish(1);
+  const auto gate = std::make_shared<tensorhub::testing::read_gate>(1u << 20);
+  auto options = in("us-2", server.address(), "seed");
+  options.drain_timeout = 300ms;
+  gated_hub::seeder seed{options, {.gate = gate}};
+  REQUIRE(gate->wait_until_shut(20s));
+  CHECK(comes_true([&] { return contains(seed.last_failure(), "nothing new has arrived for 300 ms"); }));
+  gate->open();
+  CHECK(seed.wait(1, 20s) == 1);
+}
+
+TEST_CASE("a seed's transfer may take longer than drain_timeout, if it advances") {
+  using slow = tensorhub::testing::throttled<tensorhub::transports::tcp>;
+  hub::reference_server server;
+  auto options = in("eu-1", server.address(), "trainer");
+  options.chunk_bytes = 64u << 10;
+  member<hub::publisher> trainer{options, 300'001};  // 3.6 MB
+  trainer.memory.fill(1);
+  trainer.worker.publish(1);
+  options = in("eu-1", server.address(), "seed");
+  options.chunk_bytes = 64u << 10;
+  options.drain_timeout = 400ms;
+  const tensorhub::testing::network_link_options rate{.bytes_per_second = 3e6};
+  tensorhub::hub<slow>::seeder seed{
+      options, slow::options{.receiving = std::make_shared<tensorhub::testing::network_link>(rate)}};
+  CHECK(seed.wait(1, 60s) == 1);
+  CHECK(seed.last_failure().empty());
+  CHECK(seed.statistics().pull.sum_nanoseconds > 800'000'000);  // else the link was not slow
 }
 
 TEST_CASE("a seed goes on with a new server, as does the reader that waits for what the seed will hold") {

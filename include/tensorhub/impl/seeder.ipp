@@ -14,6 +14,7 @@
 #include "tensorhub/detail/time_left.hpp"
 #include "tensorhub/seeder.hpp"
 #include "tensorhub/service/log.hpp"
+#include "tensorhub/worker/stall_watch.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE {
 
@@ -119,7 +120,7 @@ TENSORHUB_DECL void any_seeder::round(const std::stop_token& stop) {
     if (!memory_) take_layout();
     step(stop);
   } catch (const error& e) {
-    if (e.code() != errc::timed_out) note(e, stop);
+    note(e, stop);
   } catch (...) {
     note(error{errc::system_failed, detail::exception_text(), context_of(options_)}, stop);
   }
@@ -139,8 +140,13 @@ TENSORHUB_DECL void any_seeder::step(const std::stop_token& stop) {
     held_ = held;
   }
   const version_selector newer = at_least(version_number{held.value + 1});
-  worker_.wait(newer, waiting);
-  auto begun = worker_.update_async(newer);
+  try {
+    worker_.wait(newer, waiting);
+  } catch (const error& e) {
+    if (e.code() != errc::timed_out) throw;
+    return;
+  }
+  auto begun = worker_.update_async(newer, stall_watch::longest);
   {
     const std::lock_guard lock{mutex_};
     running_ = &begun;
@@ -149,6 +155,7 @@ TENSORHUB_DECL void any_seeder::step(const std::stop_token& stop) {
   std::exception_ptr failed;
   version_number version{};
   try {
+    watch(begun, stop);
     version = begun.wait().version;
   } catch (...) {
     failed = std::current_exception();
@@ -158,6 +165,18 @@ TENSORHUB_DECL void any_seeder::step(const std::stop_token& stop) {
   if (failed) std::rethrow_exception(failed);
   held_ = version;
   changed_.notify_all();
+}
+
+TENSORHUB_DECL void any_seeder::watch(const update_handle& begun, const std::stop_token& stop) {
+  stall_watch each{options_.drain_timeout, defaults::update_timeout};
+  while (!begun.done() && !stop.stop_requested()) {
+    try {
+      each.look(begun.progress());
+    } catch (const error& e) {
+      throw error(e.code(), e.sentence(), context_of(options_));
+    }
+    std::this_thread::sleep_for(stall_watch::look_interval);
+  }
 }
 
 TENSORHUB_DECL void any_seeder::note(const error& failed, const std::stop_token& stop) {

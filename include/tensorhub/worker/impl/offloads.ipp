@@ -15,6 +15,7 @@
 #include "tensorhub/detail/whole_range.hpp"
 #include "tensorhub/worker/offloads.hpp"
 #include "tensorhub/worker/session_orders.hpp"
+#include "tensorhub/worker/stall_watch.hpp"
 #include "tensorhub/worker/state.hpp"
 #include "tensorhub/worker/worker.hpp"
 
@@ -187,25 +188,14 @@ TENSORHUB_DECL bool offloads::copy_from_owner(const kept& self, worker& holder) 
 }
 
 TENSORHUB_DECL void offloads::receive(kept& self, worker& holder) {
-  static constexpr std::chrono::milliseconds look_interval{10};
-  auto reading =
-      holder.update_async(exactly(self.version.number()), std::chrono::hours{24});  // progress decides
-  std::uint64_t bytes = 0;
-  auto advanced = std::chrono::steady_clock::now();
+  auto reading = holder.update_async(exactly(self.version.number()), stall_watch::longest);
+  stall_watch watch{options_.drain_timeout, options_.drain_timeout};
   while (!reading.done()) {
     {  // the holder's own lock comes before this one (`dropped`)
       std::unique_lock lock{mutex_};
-      if (changed_.wait_for(lock, look_interval, [&] { return self.over; })) break;
+      if (changed_.wait_for(lock, stall_watch::look_interval, [&] { return self.over; })) break;
     }
-    const auto now = std::chrono::steady_clock::now();
-    const update_progress seen = reading.progress();
-    const bool is_whole = seen.total_bytes > 0 && seen.bytes == seen.total_bytes;  // waits for other shards
-    if (is_whole || seen.bytes > std::exchange(bytes, seen.bytes)) advanced = now;
-    if (now - advanced <= options_.drain_timeout) continue;
-    reading.cancel();
-    throw error(errc::timed_out, "nothing new has arrived for " +
-                                     std::to_string(options_.drain_timeout.count()) + " ms (after " +
-                                     std::to_string(bytes) + " bytes)");
+    watch.look(reading.progress());  // if it throws, the handle's end is the update's
   }
   if (!reading.done()) {
     static_cast<void>(holder.leave(time_left(self)));
