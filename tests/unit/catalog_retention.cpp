@@ -359,6 +359,25 @@ TEST_CASE("retention: a temporary replica that is being dropped does not end a h
   CHECK(s.is_let_go(s.trainer, second));
 }
 
+TEST_CASE("retention: the copy of a host that stays, and that leaves itself, goes to another host") {
+  retaining s;
+  s.server.finish(s.a, s.server.start_update(s.a));
+  s.server.unpublish(s.trainer, 1);
+  s.server.unpublish(s.a, 1);
+  const incarnation copy = s.take(10, *s.server.push<messages::offload_push>(s.a));
+  s.server.clear();
+  static_cast<void>(s.server.core.take_log());
+  const auto leaving = s.leave(copy, 1);
+  CHECK_FALSE(s.is_let_go(copy, leaving));
+  for (const log_line& line : s.server.core.take_log())
+    CHECK_MESSAGE(line.text.find("does not settle") == std::string::npos, line.text);
+  CHECK_FALSE(s.server.push<messages::offload_push>(s.a).has_value());
+  const auto order = s.server.push<messages::offload_push>(s.b);
+  REQUIRE(order.has_value());
+  s.take(11, *order);
+  CHECK(s.is_let_go(copy, leaving));
+}
+
 TEST_CASE("retention: an update that would overwrite the last copy waits for the handover") {
   retaining s;
   s.server.finish(s.a, s.server.start_update(s.a));

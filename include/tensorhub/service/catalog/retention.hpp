@@ -345,6 +345,7 @@ class retention {
     }
     const auto fits = [&](const replica_state& replica) {
       return !replica.temporary && !handover.failed.contains(replica.name) &&
+             name_of_copy(replica.name, handover.version) != handover.from &&  // has it, and lets go of it
              detail::all_of(replica.workers, [](const worker_state* w) {
                return w != nullptr && !w->spot && !w->parting.leaving && !w->is_barred_as_source();
              });
