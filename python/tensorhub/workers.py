@@ -89,8 +89,8 @@ class Options(TypedDict, total=False):
     listen_host: str
     """Where readers come in: this machine's address on the network that carries the weights. The default is loopback,
     but of a worker with a datacenter, rack or host, and with a server on another machine, the interface from which
-    that server is reached. Verbs: addresses of RDMA interfaces, separated by commas; the default is the best one. Not of
-    "same_host", nor are the next two."""
+    that server is reached. Verbs: addresses of RDMA interfaces, separated by commas; the default is the best one.
+    "same_host" has neither this option nor the next two."""
     listen_port: int
     advertised_host: str
     """The host that readers connect to, if it is not `listen_host`. With a `listen_host` of "0.0.0.0" the default is
