@@ -1,5 +1,5 @@
 // Letters of strangers to a source with addressed endpoints: with addresses that are none of the provider's,
-// and more of them than a source answers.
+// and more of them than a source answers. And a stranger that a reader connects to.
 
 #include <doctest/doctest.h>
 
@@ -14,6 +14,7 @@
 #include <string>
 #include <tensorhub/error.hpp>
 #include <tensorhub/transports/libfabric.hpp>
+#include <thread>
 #include <vector>
 
 namespace {
@@ -105,6 +106,39 @@ class stranger {
   std::size_t answers_ = 0;
 };
 
+/// Refuses a connection, and says in the refusal that it has accepted it.
+class two_faced_listener {
+ public:
+  explicit two_faced_listener(const std::string& provider) : provider_{options_of(provider)} {
+    ::fid_pep* opened = nullptr;
+    REQUIRE(::fi_passive_ep(provider_.fabric(), provider_.listening_info(), &opened, nullptr) == 0);
+    listener_.reset(opened);
+    REQUIRE(::fi_pep_bind(opened, &events_->fid, 0) == 0);
+    REQUIRE(::fi_listen(opened) == 0);
+  }
+  [[nodiscard]] std::string address() const {
+    return wire::peer_address{provider_.name(), true, provider_.address_of(*listener_)}.text();
+  }
+  [[nodiscard]] bool refuse_one() {
+    const auto until = std::chrono::steady_clock::now() + 60s;
+    wire::connection_event event;
+    while (event.read(events_.get()) < 0 || event.kind() != FI_CONNREQ) {
+      if (std::chrono::steady_clock::now() > until) return false;
+      std::this_thread::sleep_for(1ms);
+    }
+    const wire::unique_info request{event.info()};
+    wire::welcome answer;
+    answer.source = source_id.value;
+    return ::fi_reject(listener_.get(), request->handle, &answer, sizeof answer) == 0;
+  }
+
+ private:
+  wire::provider provider_;
+  wire::waiter waiter_{provider_.fabric()};
+  wire::unique_fid<::fid_eq> events_ = wire::open_eq(provider_.fabric(), waiter_, "a listener");
+  wire::unique_fid<::fid_pep> listener_;
+};
+
 }  // namespace
 
 TEST_CASE("libfabric: a letter whose address is none of the provider's gets no answer") {
@@ -161,4 +195,26 @@ TEST_CASE("libfabric: what is none of the provider's addresses is given to no pr
     address.front() ^= std::byte{1};  // the address family
     CHECK_FALSE(other.takes(address));
   }
+}
+
+TEST_CASE("libfabric: a connection that was refused with the words of an acceptance is none") {
+  two_faced_listener listener{"tcp"};
+  bool refused = false;
+  std::string sentence = "nothing was thrown";
+  tensorhub::errc code = tensorhub::errc::ok;
+  {
+    const std::jthread other{[&] { refused = listener.refuse_one(); }};
+    libfabric reader{options_of("tcp"), stranger_id};
+    auto queue = reader.make_queue(1);
+    try {
+      const auto endpoint = reader.connect(queue, {listener.address()}, source_id, 20s);
+      CHECK_FALSE(endpoint.usable());
+    } catch (const tensorhub::error& e) {
+      code = e.code();
+      sentence = e.sentence();
+    }
+  }
+  CHECK(refused);
+  CHECK_MESSAGE(code == tensorhub::errc::transport_failed, sentence);
+  CHECK_MESSAGE(sentence.find("refused the connection") != std::string::npos, sentence);
 }

@@ -159,13 +159,15 @@ class queue_core {
     for (;;) {
       drive();
       if (holds()) return true;
-      if (fresh.state_ != endpoint_core::state::connecting)
-        fail(fresh.refusal_.empty() ? "the connection broke while it was being made" : fresh.refusal_);
+      require_unbroken(fresh);
       const auto now = clock::now();
       if (now >= until) return false;
       if (waiter_.may_sleep()) waiter_.sleep(until - now, true, !provider_.connected());
     }
   }
+
+  /// A connection may break by the event that brings its welcome, and later ones.
+  static void require_unbroken(const endpoint_core& fresh);
 
   void check_welcome(const endpoint_core& fresh, const peer_address& to) const;
 

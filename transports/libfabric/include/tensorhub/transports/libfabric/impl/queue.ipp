@@ -56,6 +56,7 @@ TENSORHUB_DECL std::unique_ptr<endpoint_core> queue_core::connect(const peer_add
     connect_connected(*fresh, to, greeting, until);
   else
     connect_addressed(*fresh, to, greeting, until);
+  require_unbroken(*fresh);
   fresh->nonce_ = fresh->welcome_.nonce;
   fresh->state_ = endpoint_core::state::ready;
   return fresh;
@@ -181,6 +182,11 @@ TENSORHUB_DECL void queue_core::send_message(endpoint_core& fresh, ::fi_addr_t a
   if (!posted || !drive_until(fresh, until, [&] { return !out.busy; }))
     throw error(errc::timed_out, "libfabric: " + to.readable() + " cannot be reached in time");
   if (out.result != 0) fail(to.readable() + " cannot be reached: " + reason(out.result));
+}
+
+TENSORHUB_DECL void queue_core::require_unbroken(const endpoint_core& fresh) {
+  if (fresh.state_ != endpoint_core::state::connecting)
+    fail(fresh.refusal_.empty() ? "the connection broke while it was being made" : fresh.refusal_);
 }
 
 TENSORHUB_DECL void queue_core::check_welcome(const endpoint_core& fresh, const peer_address& to) const {
