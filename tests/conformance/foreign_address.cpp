@@ -88,19 +88,25 @@ TEST_CASE("an address of another transport, or of nothing, is refused with a sen
 #else
   MESSAGE("libfabric is not built: it does not take part");
 #endif
-  const std::vector<std::string> nonsense{"",
-                                          "tcp://",
-                                          "tcp://127.0.0.1",
-                                          "tcp://127.0.0.1:0",
-                                          "tcp://127.0.0.1:99999",
-                                          "tcp://[::1",
-                                          "same_host://",
-                                          "libfabric://",
-                                          "verbs://10.0.0.1:1",
-                                          "first_of/1 ",
-                                          "127.0.0.1:80",
-                                          std::string(3000, 'a'),
-                                          std::string("tcp://127.0.0.1\0:80", 19)};
+  std::vector<std::string> nonsense{"",
+                                    "tcp://",
+                                    "tcp://127.0.0.1",
+                                    "tcp://127.0.0.1:0",
+                                    "tcp://127.0.0.1:99999",
+                                    "tcp://[::1",
+                                    "same_host://",
+                                    "libfabric://",
+                                    "verbs://10.0.0.1:1",
+                                    "first_of/1 ",
+                                    "127.0.0.1:80",
+                                    std::string(3000, 'a'),
+                                    std::string("tcp://127.0.0.1\0:80", 19)};
+#ifdef TENSORHUB_HAS_LIBFABRIC
+  // Shorter than an address of that family (of IPv6), or than any.
+  const std::string& own = all.back().address;
+  nonsense.push_back(own.substr(0, own.rfind('/') + 1) + "0a00" + std::string(28, '0'));
+  nonsense.emplace_back("libfabric://tcp/msg/0/0a");
+#endif
   for (const party& from : all) {
     for (std::size_t to = 0; to < all.size(); ++to) {
       if (all[to].name == from.name) continue;

@@ -197,6 +197,22 @@ TEST_CASE("libfabric: what is none of the provider's addresses is given to no pr
   }
 }
 
+TEST_CASE("libfabric: a reader gives its provider no address to connect to that is none of the provider's") {
+  libfabric reader{options_of("tcp"), stranger_id};
+  auto queue = reader.make_queue(1);
+  const std::string own = reader.address().text;
+  const std::string of_other_family = own.substr(0, own.rfind('/') + 1) + "0a00" + std::string(28, '0');
+  for (const std::string& address : {of_other_family, std::string{"libfabric://tcp/msg/0/0a"}}) {
+    std::string sentence = "nothing was thrown";
+    try {
+      static_cast<void>(reader.connect(queue, {address}, source_id, 20s));
+    } catch (const tensorhub::error& e) {
+      sentence = e.sentence();
+    }
+    CHECK_MESSAGE(sentence.find("is not an address of provider tcp") != std::string::npos, sentence);
+  }
+}
+
 TEST_CASE("libfabric: a connection that was refused with the words of an acceptance is none") {
   two_faced_listener listener{"tcp"};
   bool refused = false;

@@ -8,6 +8,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -80,6 +82,9 @@ class provider {
 
   /// Closing an endpoint of `ofi_rxm` 1.17 with outstanding reads sometimes crashes.
   [[nodiscard]] bool crashes_on_close() const noexcept;
+
+  /// False: the bytes, which may come from a stranger, are no address of this provider's endpoints.
+  [[nodiscard]] bool takes(std::span<const std::byte> address) const;
 
   /// "provider tcp, fabric 127.0.0.0/8, domain lo".
   [[nodiscard]] std::string description() const;

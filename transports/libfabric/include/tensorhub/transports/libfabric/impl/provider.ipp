@@ -150,6 +150,11 @@ TENSORHUB_DECL bool provider::crashes_on_close() const noexcept {
   return std::string_view{info_->fabric_attr->prov_name}.ends_with(";ofi_rxm");
 }
 
+TENSORHUB_DECL bool provider::takes(std::span<const std::byte> address) const {
+  const auto* const own = static_cast<const std::byte*>(own_->src_addr);
+  return raw_address{own_->addr_format, {own, own + own_->src_addrlen}}.has_form_of(address);
+}
+
 TENSORHUB_DECL std::string provider::description() const {
   return "provider " + name() + ", fabric " + text_of(info_->fabric_attr->name) + ", domain " +
          text_of(info_->domain_attr->name);

@@ -116,6 +116,8 @@ TENSORHUB_DECL void queue_core::connect_connected(endpoint_core& fresh, const pe
   const auto check = [this](const char* step, std::int64_t result) {
     if (result != 0) fail(provider_.description() + ": " + step + ": " + reason(result));
   };
+  if (!provider_.takes(to.raw.bytes))
+    fail(to.readable() + " is not an address of " + provider_.description());
   const unique_info info{::fi_dupinfo(provider_.own_info())};
   if (!info) fail(provider_.description() + ": no memory");
   ::free(info->dest_addr);
