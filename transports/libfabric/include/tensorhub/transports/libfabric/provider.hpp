@@ -45,6 +45,14 @@ inline constexpr std::uint64_t wanted_caps = FI_MSG | FI_SEND | FI_RECV | FI_RMA
 
 [[nodiscard]] unique_info choose_provider(const libfabric_options& options);
 
+/// True if a device performs the reads, so that no byte leaves once the memory is deregistered. Other
+/// providers answer a read piece by piece from the memory itself, and continue after its deregistration.
+/// `emulates_reads`: what an endpoint of provider efa says; empty: nothing.
+[[nodiscard]] constexpr bool deregistration_is_final(std::string_view provider,
+                                                     std::optional<bool> emulates_reads) noexcept {
+  return provider == "verbs" || provider == "verbs;ofi_rxm" || (provider == "efa" && emulates_reads == false);
+}
+
 /// An opened fabric and domain, and the provider's properties.
 class provider {
  public:
@@ -72,9 +80,7 @@ class provider {
   [[nodiscard]] bool chooses_keys() const noexcept { return has_mode(FI_MR_PROV_KEY); }
   [[nodiscard]] std::size_t key_bytes() const noexcept { return info_->domain_attr->mr_key_size; }
   [[nodiscard]] std::uint64_t max_message_bytes() const noexcept { return info_->ep_attr->max_msg_size; }
-  /// True if a device performs the reads, so that no byte leaves once the memory is deregistered. Other
-  /// providers answer a read piece by piece from the memory itself, and continue after its deregistration.
-  [[nodiscard]] bool deregistration_is_final() const { return is_verbs() || name().starts_with("efa"); }
+  [[nodiscard]] bool deregistration_is_final() const noexcept { return deregistration_is_final_; }
 
   /// Provider shm maps its peers' queues: within one process the peers of a closed endpoint would crash. The
   /// source therefore stops driving its serving endpoints some time before it closes them.
@@ -109,11 +115,13 @@ class provider {
   [[nodiscard]] bool has_mode(int bit) const noexcept { return (info_->domain_attr->mr_mode & bit) != 0; }
   [[nodiscard]] static std::string text_of(const char* text) { return text == nullptr ? "?" : text; }
   static void clear_port(::fi_info& info) noexcept;
+  [[nodiscard]] std::optional<bool> emulates_reads() const;
 
   unique_info info_;
   unique_info own_;
   unique_fid<::fid_fabric> fabric_;
   unique_fid<::fid_domain> domain_;
+  bool deregistration_is_final_ = false;
 };
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::transports::libfabric_detail

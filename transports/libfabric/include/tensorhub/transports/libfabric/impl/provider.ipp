@@ -137,6 +137,18 @@ TENSORHUB_DECL provider::provider(const libfabric_options& options) : info_{choo
   own_ = unique_info{::fi_dupinfo(info_.get())};
   if (!own_) fail(where + ": no memory");
   clear_port(*own_);
+  deregistration_is_final_ = libfabric_detail::deregistration_is_final(name(), emulates_reads());
+}
+
+TENSORHUB_DECL std::optional<bool> provider::emulates_reads() const {
+  constexpr int efa_emulated_read = FI_OPT_EFA_RNR_RETRY + 1;  // FI_OPT_EFA_EMULATED_READ of later headers
+  ::fid_ep* opened = nullptr;
+  if (name() != "efa" || ::fi_endpoint(domain_.get(), own_.get(), &opened, nullptr) != 0) return {};
+  const unique_fid<::fid_ep> asked{opened};
+  bool answer = true;
+  std::size_t bytes = sizeof answer;
+  const int result = ::fi_getopt(&opened->fid, FI_OPT_ENDPOINT, efa_emulated_read, &answer, &bytes);
+  return result == 0 ? std::optional{answer} : std::nullopt;
 }
 
 TENSORHUB_DECL unique_fid<::fid_domain> provider::open_domain() const {
