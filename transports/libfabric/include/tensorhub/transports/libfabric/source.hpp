@@ -197,13 +197,14 @@ class source {
   peer_address address_{};
   waiter waiter_;
 
-  // Messages are declared before the objects that may point to them, queues before their endpoints.
+  // A domain is declared before the messages that may be registered with it, messages before the objects that
+  // may point to them, queues before their endpoints.
+  unique_fid<::fid_domain> greeting_domain_;
   std::deque<messages> closed_;
   messages greeting_inbox_;
   std::list<answer> answers_;
   unique_fid<::fid_cq> cq_;
   unique_fid<::fid_eq> eq_;
-  unique_fid<::fid_domain> greeting_domain_;
   unique_fid<::fid_cq> greeting_cq_;
   addressed_endpoint greeting_endpoint_;
   unique_fid<::fid_pep> listener_;
