@@ -12,9 +12,9 @@
 
 #if defined(__SSE2__)
 #include <emmintrin.h>
+#endif
 
 #include "tensorhub/detail/build_mode.hpp"
-#endif
 
 namespace tensorhub::inline TENSORHUB_MODE::transports::same_host_detail {
 
