@@ -38,6 +38,7 @@ inline constexpr std::uint64_t region_bytes = 20u << 20;  // several pieces, the
 inline constexpr std::uint64_t regions_in_allocation = 2;
 inline constexpr incarnation source_id{41};
 inline constexpr incarnation reader_id{42};
+inline constexpr incarnation renamed_id{43};
 
 using processes::channel;
 using processes::child_process;
@@ -112,8 +113,9 @@ struct source_setup {
 };
 
 /// A process that serves two regions of one allocation. Orders: 'r' it revokes and overwrites the first, 'n'
-/// it deregisters and frees all and serves other memory with pattern 7 in its place, 'f' it frees without
-/// deregistering, 'c' it cuts the reader off.
+/// it deregisters and frees all and serves other memory with pattern 7 in its place, 'd' it deregisters all
+/// and registers the same memory again, 'f' it frees without deregistering, 'c' it cuts the reader off, 'm'
+/// it is renamed.
 struct source_process {
   child_process process;
   tensorhub::transport_address address{};
@@ -170,6 +172,11 @@ struct source_process {
         memory = std::make_unique<some_memory>(setup.memory, regions_in_allocation);
         offer(7);
       }
+      if (what == 'd') {
+        registered.clear();
+        offer(0);
+      }
+      if (what == 'm') through.rename(source_id, renamed_id);
       if (what == 'f') memory->free();
       if (what == 'c') through.cut_off(reader_id);
     }

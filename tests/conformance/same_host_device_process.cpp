@@ -268,6 +268,50 @@ TEST_CASE("other memory in the place of what was deregistered is mapped anew, th
   CHECK(device_mappings() == before + 1);
 }
 
+TEST_CASE("a source that is renamed is the same source: what was mapped of its memory still is") {
+  const calm_device calm;
+  auto& device = fake_device::instance();
+  source_process source{};
+  reading_side reader{};
+  reader.connect(source);
+  CHECK(reader.read(source.regions[0]) == all_well);
+  const std::uint64_t imports = device.counted.imports, copies = device.counted.copies;
+  reader.endpoint.reset();  // its connection is kept, and the mapping with it
+  source.order('m');
+  reader.endpoint.emplace(reader.through.connect(reader.queue, source.address, renamed_id, 5s));
+  CHECK(reader.read(source.regions[0]) == all_well);
+  CHECK(reader.endpoint->why() == "");
+  CHECK(device.counted.imports == imports);
+  CHECK(device.counted.copies == copies + 1);  // a staged region is copied in pieces
+}
+
+TEST_CASE("memory whose older mapping is in use is staged only until that one ends") {
+  const calm_device calm;
+  auto& device = fake_device::instance();
+  source_process source{};
+  reading_side reader{};
+  const std::size_t mappings = device_mappings();
+  reader.connect(source);
+  CHECK(reader.read(source.regions[0]) == all_well);
+  {
+    auto other_queue = reader.through.make_queue(1);
+    auto other = reader.through.connect(other_queue, source.address, source_id, 5s);
+    REQUIRE(other_queue.post_read(other, reader.into.front(), 0, {&source.regions[0], 0, region_bytes}, 1) ==
+            tensorhub::post_result::posted);
+    CHECK(source_processes::counted(source_processes::drain_each(other_queue)) == all_well);
+    source.order('d');
+    CHECK(reader.read(source.regions[0]) == all_well);
+    CHECK(reader.endpoint->why().find("older mapping") != std::string::npos);
+  }
+  const auto until = std::chrono::steady_clock::now() + 20s;
+  while (device_mappings() != mappings && std::chrono::steady_clock::now() < until)
+    std::this_thread::sleep_for(10ms);
+  const std::uint64_t copies = device.counted.copies;
+  CHECK(reader.read(source.regions[0]) == all_well);
+  CHECK(reader.target.holds(pattern(0)));
+  CHECK(device.counted.copies == copies + 1);  // a staged region is copied in pieces
+}
+
 TEST_CASE("deregistering waits for the piece that is being staged") {
   const calm_device calm;
   auto& device = fake_device::instance();

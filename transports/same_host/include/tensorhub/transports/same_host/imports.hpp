@@ -8,17 +8,17 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <vector>
 
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/types/device_access.hpp"
-#include "tensorhub/types/ids.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::transports::same_host_detail {
 
 /// An allocation of one source.
 struct foreign_allocation {
-  incarnation source{};
+  std::string source{};      ///< its address: its incarnations may be several, and change
   std::uint64_t number = 0;  ///< the source's (region_answer::export_number)
   device_export words{};     ///< with offset 0
   bool operator==(const foreign_allocation&) const = default;
@@ -26,7 +26,8 @@ struct foreign_allocation {
 
 class import_table {
  public:
-  /// Throws `system_failed`, or an exception of the device.
+  /// Null: at present an older mapping of the same handle is in use. Throws `system_failed`, or an exception
+  /// of the device.
   [[nodiscard]] std::shared_ptr<const device_import> get(const foreign_allocation& what, device_access& by);
 
  private:

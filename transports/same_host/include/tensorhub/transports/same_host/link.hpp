@@ -60,7 +60,7 @@ enum class region_state : std::uint8_t { asked, granted, denied };
 /// The result of a device's attempt to map a region's allocation.
 struct mapped_region {
   device_access* by = nullptr;
-  std::shared_ptr<const device_import> memory{};  ///< null: the attempt failed
+  std::shared_ptr<const device_import> memory{};  ///< null: the attempt failed, and so would the next
   std::string why{};                              ///< the reason of the failure
 };
 

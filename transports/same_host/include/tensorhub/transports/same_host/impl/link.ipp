@@ -158,10 +158,14 @@ TENSORHUB_DECL const std::byte* link::map(const region_view& region, device_acce
   region.mapped.reserve(region.mapped.size() + 1);
   sweep();  // releases mappings of revoked regions
   mapped_region fresh{&by, {}, {}};
-  foreign_allocation what{ends_.peer, region.export_number, region.exported};
+  foreign_allocation what{text_, region.export_number, region.exported};
   what.words.offset = 0;
   try {
     fresh.memory = imports_->get(what, by);
+    if (!fresh.memory) {
+      note("an older mapping of the same handle is still in use");
+      return nullptr;
+    }
   } catch (const error& e) {
     fresh.why = by.description() + " cannot map it: " + e.sentence();
   }
