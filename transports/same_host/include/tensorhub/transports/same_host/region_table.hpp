@@ -27,8 +27,19 @@
 #include "tensorhub/transports/same_host/protocol.hpp"
 #include "tensorhub/types/device_access.hpp"
 #include "tensorhub/types/memory.hpp"
+#include "tensorhub/types/units.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::transports::same_host_detail {
+
+/// How long a device may take for one staged piece. One that takes longer is considered dead.
+struct stage_limits {
+  duration copy = std::chrono::seconds{20};      ///< longer than any copy of one piece takes
+  duration lane_end = std::chrono::seconds{60};  ///< for a lane that has not copied it (cuda_lane::patience)
+  duration margin = std::chrono::seconds{10};    ///< for threads that are late
+
+  /// After it the memory is its owner's again, whatever the device does.
+  [[nodiscard]] constexpr duration whole() const noexcept { return copy + lane_end + margin; }
+};
 
 /// A file for readers: open for reading only.
 struct shared_file {
@@ -66,8 +77,9 @@ struct region_facts {
 
 class region_table {
  public:
-  region_table(grant_page& grants, const same_host_options& options)
+  region_table(grant_page& grants, const same_host_options& options, stage_limits limits = {})
       : grants_{&grants},
+        longest_loan_{limits.whole()},
         offers_files_{options.files != backing_files::ignore},
         lets_attach_{options.attach != memory_attach::never},
         exports_devices_{options.device != device_memory::stage} {}
@@ -109,9 +121,6 @@ class region_table {
     std::uint64_t secret[2] = {0, 0};
   };
 
-  /// A device's copy of one piece ends within this time, or never.
-  static constexpr std::chrono::seconds longest_loan{60};
-
   /// Precondition of these three: the mutex is held.
   [[nodiscard]] const region_entry* entry_of(const region_key& key) const noexcept;
   void wait_for_loans(std::unique_lock<std::mutex>& lock, std::uint64_t region) noexcept;
@@ -130,6 +139,7 @@ class region_table {
   [[nodiscard]] std::shared_ptr<const shared_file> file_of(const memory_range& range);
 
   grant_page* grants_;
+  duration longest_loan_;
   bool offers_files_;
   bool lets_attach_;
   bool exports_devices_;

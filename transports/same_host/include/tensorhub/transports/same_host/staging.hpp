@@ -70,8 +70,9 @@ struct stage_job {
 class stage_desk {
  public:
   /// The desk's thread calls `answer` for every job.
-  stage_desk(region_table& regions, std::function<void(const stage_job&, answer_status)> answer)
-      : regions_{&regions}, answer_{std::move(answer)} {}
+  stage_desk(region_table& regions, std::function<void(const stage_job&, answer_status)> answer,
+             stage_limits limits = {})
+      : regions_{&regions}, answer_{std::move(answer)}, limits_{limits} {}
   ~stage_desk() { stop(); }
   stage_desk(const stage_desk&) = delete;
   stage_desk& operator=(const stage_desk&) = delete;
@@ -84,9 +85,6 @@ class stage_desk {
   void stop() noexcept;
 
  private:
-  /// Longer than any copy of one piece takes on a working device.
-  static constexpr std::chrono::seconds longest_copy{20};
-
   void run() noexcept;
 
   [[nodiscard]] answer_status copy(const stage_job& job) noexcept;
@@ -94,6 +92,7 @@ class stage_desk {
 
   region_table* regions_;
   std::function<void(const stage_job&, answer_status)> answer_;
+  stage_limits limits_;
   std::unordered_map<device_access*, std::unique_ptr<device_lane>> lanes_;  ///< used by the thread alone
   std::mutex mutex_;
   std::condition_variable changed_;

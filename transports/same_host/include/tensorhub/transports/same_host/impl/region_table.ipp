@@ -56,7 +56,7 @@ TENSORHUB_DECL void region_table::erase(std::uint64_t region) noexcept {
 
 TENSORHUB_DECL void region_table::wait_for_loans(std::unique_lock<std::mutex>& lock,
                                                  std::uint64_t region) noexcept {
-  quiet_.wait_for(lock, longest_loan, [&] { return !detail::contains(lent_, region); });
+  quiet_.wait_for(lock, longest_loan_, [&] { return !detail::contains(lent_, region); });
 }
 
 TENSORHUB_DECL void region_table::renew(std::uint64_t region) noexcept {

@@ -33,7 +33,7 @@ TENSORHUB_DECL void stage_desk::add(stage_job job) {
 
 TENSORHUB_DECL void stage_desk::settle() noexcept {
   std::unique_lock lock{mutex_};
-  settled_.wait_for(lock, 2 * longest_copy,
+  settled_.wait_for(lock, limits_.whole(),
                     [this] { return copying_into_ == nullptr || !copying_into_->is_closed(); });
 }
 
@@ -90,7 +90,7 @@ TENSORHUB_DECL answer_status stage_desk::copy(const stage_job& job, const memory
     if (!lane) lane = range.device->open_lane();
     const lane_ticket ticket =
         lane->copy(job.into->slot(wanted.slot), range.data + wanted.offset, wanted.bytes);
-    if (ticket != 0 && lane->wait(ticket, longest_copy) == lane_state::done) return answer_status::granted;
+    if (ticket != 0 && lane->wait(ticket, limits_.copy) == lane_state::done) return answer_status::granted;
     lane.reset();  // returns when the lane is idle
   } catch (...) {  // no lane
   }
