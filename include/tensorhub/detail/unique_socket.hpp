@@ -12,40 +12,39 @@
 #include <utility>
 
 #include "tensorhub/detail/build_mode.hpp"
-#include "tensorhub/detail/unique_fd.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::detail {
 
 /// From now on a forked child gets /dev/null in place of this descriptor (or, where there is no memory to
 /// note it, a copy).
 TENSORHUB_DECL void keep_from_children(int descriptor) noexcept;
-/// Call this before the descriptor is closed.
-TENSORHUB_DECL void forget_kept(int descriptor) noexcept;
+/// Closes such a descriptor. No child is forked meanwhile, which would have a copy of it, or /dev/null in place
+/// of what has its number next.
+TENSORHUB_DECL void close_kept(int descriptor) noexcept;
 
 class unique_socket {
  public:
   unique_socket() = default;
   explicit unique_socket(int descriptor) noexcept : descriptor_{descriptor} {
-    if (descriptor_) keep_from_children(descriptor);
+    if (*this) keep_from_children(descriptor);
   }
-  unique_socket(unique_socket&& other) noexcept = default;
+  unique_socket(unique_socket&& other) noexcept : descriptor_{std::exchange(other.descriptor_, -1)} {}
   unique_socket& operator=(unique_socket&& other) noexcept {
     if (this == &other) return *this;
     reset();
-    descriptor_ = std::move(other.descriptor_);
+    descriptor_ = std::exchange(other.descriptor_, -1);
     return *this;
   }
   ~unique_socket() { reset(); }
 
-  [[nodiscard]] int get() const noexcept { return descriptor_.get(); }
-  [[nodiscard]] explicit operator bool() const noexcept { return static_cast<bool>(descriptor_); }
+  [[nodiscard]] int get() const noexcept { return descriptor_; }
+  [[nodiscard]] explicit operator bool() const noexcept { return descriptor_ >= 0; }
   void reset() noexcept {
-    if (descriptor_) forget_kept(get());
-    descriptor_.reset();
+    if (*this) close_kept(std::exchange(descriptor_, -1));
   }
 
  private:
-  unique_fd descriptor_;
+  int descriptor_ = -1;
 };
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::detail

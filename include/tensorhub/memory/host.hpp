@@ -23,6 +23,7 @@
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/detail/process_wide.hpp"
 #include "tensorhub/detail/unique_fd.hpp"
+#include "tensorhub/detail/unique_socket.hpp"
 #include "tensorhub/types/memory.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE {
@@ -104,8 +105,8 @@ struct host_memory {
     void release() noexcept;
     std::byte* data_ = nullptr;
     std::uint64_t bytes_ = 0;
-    ::pid_t process_ = ::getpid();  ///< has the pages; in its children these addresses are anyone's
-    detail::unique_fd descriptor_;
+    ::pid_t process_ = ::getpid();      ///< has the pages; in its children these addresses are anyone's
+    detail::unique_socket descriptor_;  ///< a forked child with a copy would keep the file's pages
   };
 
   [[nodiscard]] allocation allocate(std::uint64_t bytes) { return allocation{bytes}; }

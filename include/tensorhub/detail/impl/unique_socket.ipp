@@ -40,12 +40,14 @@ TENSORHUB_DECL void keep_from_children(int descriptor) noexcept {
   }
 }
 
-TENSORHUB_DECL void forget_kept(int descriptor) noexcept {
+TENSORHUB_DECL void close_kept(int descriptor) noexcept {
   try {
     auto& all = process_wide<kept_sockets>();
     const std::lock_guard lock{all.mutex};
     all.open.erase(descriptor);
+    ::close(descriptor);
   } catch (...) {  // no memory: nothing was noted
+    ::close(descriptor);
   }
 }
 

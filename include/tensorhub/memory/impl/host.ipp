@@ -16,7 +16,6 @@
 #include <vector>
 
 #include "tensorhub/detail/file_seals.hpp"
-#include "tensorhub/detail/unique_socket.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/memory/host.hpp"
 
@@ -93,7 +92,7 @@ TENSORHUB_DECL host_memory::allocation::allocation(std::uint64_t bytes) : bytes_
   if (bytes == 0 || bytes > limits::shard_bytes) {
     throw error(errc::invalid_argument, "cannot allocate " + std::to_string(bytes) + " bytes");
   }
-  descriptor_.reset(::memfd_create("tensorhub", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  descriptor_ = detail::unique_socket{::memfd_create("tensorhub", MFD_CLOEXEC | MFD_ALLOW_SEALING)};
   if (descriptor_ && ::ftruncate(descriptor_.get(), static_cast<off_t>(bytes)) != 0) descriptor_.reset();
   // The length of the file is sealed, so that a reader's mapping of it cannot fault. If sealing fails,
   // readers do not map it.
@@ -125,7 +124,6 @@ TENSORHUB_DECL host_memory::allocation::allocation(std::uint64_t bytes) : bytes_
   // it has of them or of their file would outlive this process.
   static_cast<void>(::madvise(memory, bytes, MADV_DONTFORK));
   if (!descriptor_) return;
-  detail::keep_from_children(descriptor_.get());
   try {
     detail::process_wide<detail::file_mappings>().insert(data_, bytes_, descriptor_.get(), 0, false);
   } catch (...) {
@@ -172,10 +170,10 @@ TENSORHUB_DECL std::uint64_t host_memory::allocation::huge_page_bytes() const {
 }
 
 TENSORHUB_DECL void host_memory::allocation::release() noexcept {
-  if (descriptor_) detail::forget_kept(descriptor_.get());
-  if (data_ == nullptr || process_ != ::getpid()) return;
-  if (descriptor_) detail::process_wide<detail::file_mappings>().erase(data_);
-  ::munmap(data_, bytes_);
+  const bool is_own = data_ != nullptr && process_ == ::getpid();
+  if (is_own && descriptor_) detail::process_wide<detail::file_mappings>().erase(data_);
+  descriptor_.reset();  // first: forks wait for it, and the end of the pages may take long
+  if (is_own) ::munmap(data_, bytes_);
 }
 
 TENSORHUB_DECL memory_range host_memory::describe(void* data, std::uint64_t bytes) {
