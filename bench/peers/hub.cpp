@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <tensorhub/detail/unique_fd.hpp>
 #include <tensorhub/policy/integrity/none.hpp>
 #include <tensorhub/server.hpp>
 #include <tensorhub/tensorhub.hpp>

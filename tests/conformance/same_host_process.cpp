@@ -24,6 +24,7 @@
 #include <optional>
 #include <string>
 #include <system_error>
+#include <tensorhub/detail/unique_fd.hpp>
 #include <tensorhub/memory/host.hpp>
 #include <tensorhub/transports/same_host.hpp>
 #include <vector>

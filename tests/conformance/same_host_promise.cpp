@@ -18,6 +18,7 @@
 #include <functional>
 #include <iostream>
 #include <optional>
+#include <tensorhub/detail/unique_fd.hpp>
 #include <tensorhub/memory/host.hpp>
 #include <tensorhub/transports/same_host.hpp>
 #include <thread>

@@ -20,6 +20,7 @@
 #include <span>
 #include <string>
 #include <system_error>
+#include <tensorhub/detail/unique_fd.hpp>
 #include <tensorhub/memory/host.hpp>
 #include <tensorhub/transports/same_host.hpp>
 #include <tensorhub/transports/same_host/copy.hpp>

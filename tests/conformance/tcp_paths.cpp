@@ -27,6 +27,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <tensorhub/detail/unique_fd.hpp>
 #include <tensorhub/testing/throttled.hpp>
 #include <tensorhub/transfer/first_of.hpp>
 #include <tensorhub/transports/same_host.hpp>

@@ -24,6 +24,7 @@
 #include <utility>
 #include <vector>
 
+#include "tensorhub/detail/unique_fd.hpp"
 #include "tensorhub/transports/tls/socket_bio.hpp"
 #include "tls_certificates.hpp"
 

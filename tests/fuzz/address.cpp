@@ -12,6 +12,7 @@
 
 #include "input.hpp"
 #include "tensorhub/detail/local_socket.hpp"
+#include "tensorhub/detail/unique_fd.hpp"
 #include "tensorhub/transfer/first_of/address.hpp"
 #include "tensorhub/transports/same_host/protocol.hpp"
 #include "tensorhub/transports/tcp/address.hpp"

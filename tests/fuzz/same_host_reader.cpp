@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "input.hpp"
+#include "tensorhub/detail/unique_fd.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/transports/same_host/link.hpp"
 

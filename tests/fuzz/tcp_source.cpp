@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "input.hpp"
+#include "tensorhub/detail/unique_fd.hpp"
 #include "tensorhub/transports/tcp/connection.hpp"
 
 namespace {

@@ -10,6 +10,7 @@
 
 #include "conformance/tls_certificates.hpp"
 #include "input.hpp"
+#include "tensorhub/detail/unique_fd.hpp"
 #include "tensorhub/transports/tls/channel.hpp"
 
 namespace {

@@ -9,6 +9,7 @@
 
 #include "hostile.hpp"
 #include "hub.hpp"
+#include "tensorhub/detail/unique_fd.hpp"
 #include "tensorhub/service/codec.hpp"
 
 using namespace system_tests;

@@ -22,6 +22,7 @@
 #include <zmq.hpp>
 
 #include "hub.hpp"
+#include "tensorhub/detail/unique_fd.hpp"
 #include "tensorhub/service/codec.hpp"
 
 using namespace system_tests;

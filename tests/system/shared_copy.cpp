@@ -2,6 +2,7 @@
 /// One received copy for several processes: what they see, what they hold back, and what becomes of them
 /// and of the owner when either dies, is stopped, or sends something else.
 
+#include <tensorhub/detail/unique_fd.hpp>
 #include <tensorhub/shared_copy.hpp>
 
 #include <doctest/doctest.h>

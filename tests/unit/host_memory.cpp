@@ -2,6 +2,7 @@
 /// Memory space `host`: pages of a memfd, and what is known of other memory.
 
 #include "tensorhub/detail/file_seals.hpp"
+#include "tensorhub/detail/unique_fd.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/memory/host.hpp"
 

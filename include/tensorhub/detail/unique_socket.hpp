@@ -18,8 +18,8 @@ namespace tensorhub::inline TENSORHUB_MODE::detail {
 /// From now on a forked child gets /dev/null in place of this descriptor (or, where there is no memory to
 /// note it, a copy).
 TENSORHUB_DECL void keep_from_children(int descriptor) noexcept;
-/// Closes such a descriptor. No child is forked meanwhile, which would have a copy of it, or /dev/null in place
-/// of what has its number next.
+/// Closes such a descriptor. No child is forked meanwhile, which would have a copy of it, or /dev/null in
+/// place of what has its number next.
 TENSORHUB_DECL void close_kept(int descriptor) noexcept;
 
 class unique_socket {

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "tensorhub/detail/peer_read.hpp"
+#include "tensorhub/detail/unique_fd.hpp"
 #include "tensorhub/detail/whole_range.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/transports/same_host/copy.hpp"

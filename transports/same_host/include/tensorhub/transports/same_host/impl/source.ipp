@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <utility>
 
+#include "tensorhub/detail/unique_fd.hpp"
 #include "tensorhub/detail/whole_range.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/transports/same_host/machine.hpp"

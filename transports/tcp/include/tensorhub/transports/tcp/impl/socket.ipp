@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "tensorhub/detail/local_host.hpp"
+#include "tensorhub/detail/unique_fd.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/transports/tcp/address.hpp"
 #include "tensorhub/transports/tcp/socket.hpp"
