@@ -39,6 +39,28 @@ histories_seen run_some_histories(const simulated_policies& policies, std::uint6
   return seen;
 }
 
+/// What the options of some seed ask for has happened in some history.
+void check_that_faults_happened(const simulation_statistics& total, std::uint64_t first, std::uint64_t last,
+                                simulation_options (*options_of)(std::uint64_t)) {
+  const auto some = [&](auto&& asks) {
+    for (std::uint64_t seed = first; seed <= last; ++seed)
+      if (asks(options_of(seed))) return true;
+    return false;
+  };
+  using options = simulation_options;
+  if (some([](const options& of) { return of.server_kills_per_second > 0; })) CHECK(total.server_kills > 0);
+  if (some([](const options& of) { return of.takeovers_per_second > 0; })) CHECK(total.takeovers > 0);
+  if (some([](const options& of) { return of.pauses_per_second > 0; })) CHECK(total.pauses > 0);
+  if (some([](const options& of) { return of.flipped_bits > 0; })) CHECK(total.flipped_bits > 0);
+  if (some([](const options& of) { return of.polite_leavers_per_second > 0; })) CHECK(total.retired > 0);
+  if (some([](const options& of) { return of.keep_latest > 0 || of.pins > 0; })) {
+    CHECK(total.offloads > 0);
+    CHECK(total.handed_over > 0);
+  }
+  if (some([](const options& of) { return of.trainer.rollbacks > 0; }))
+    CHECK(total.trainers.rollbacks * 2 > last - first + 1);
+}
+
 }  // namespace
 
 simulation_statistics run_histories(const char* title, const simulated_policies& policies,
@@ -88,6 +110,7 @@ simulation_statistics run_histories(const char* title, const simulated_policies&
                                     total.double_joins, total.beliefs, total.forced_drains}) {
     CHECK(often * per > count);
   }
+  check_that_faults_happened(total, first, last, options_of);
   return total;
 }
 
