@@ -12,6 +12,7 @@
 #include <sstream>
 #include <string>
 #include <tensorhub/key_files.hpp>
+#include <tensorhub/policy/integrity/blake3_128.hpp>
 #include <tensorhub/types/plain_text.hpp>
 #include <thread>
 #include <vector>
@@ -376,6 +377,19 @@ TEST_CASE("reference_server: its scheduler and its consistency are those that it
   std::string sentence;
   CHECK(code_of([&] { stranger.worker.join(); }, &sentence) == errc::policy_mismatch);
   CHECK_MESSAGE(contains(sentence, "independent"), sentence);
+}
+
+TEST_CASE("reference_server: its workers have the digests that it is told") {
+  child_process program{{TENSORHUB_REFERENCE_SERVER, "--address", "tcp://127.0.0.1:*", "--log-level", "error",
+                         "--integrity", "blake3_128"}};
+  const std::string address = address_of(program);
+  trainer stranger{who(address, "trainer-0"), 1000};
+  std::string sentence;
+  CHECK(code_of([&] { stranger.worker.join(); }, &sentence) == errc::policy_mismatch);
+  CHECK_MESSAGE(contains(sentence, "the server asks for 'blake3_128'"), sentence);
+  using blake3_hub = tensorhub::hub<tensorhub::transports::tcp, tensorhub::blake3_128>;
+  member<blake3_hub::publisher> known{who(address, "trainer-0"), 1000};
+  CHECK(code_of([&] { known.worker.join(); }, &sentence) == errc::ok);
 }
 
 TEST_CASE("reference_server: --group-timeout-ms and --retain") {
