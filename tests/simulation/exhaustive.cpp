@@ -110,10 +110,11 @@ std::vector<named_world> larger_worlds() {
 bool is_fast() {
   return scaled(400) >= 100;
 }
-void say_skipped(std::string_view what) {
-  std::cout << "SKIPPED: simulation.exhaustive: " << what
-            << ": a build without optimization, or with a sanitizer, takes too long" << std::endl;
+void say_skipped(std::string_view what,
+                 std::string_view why = "a build without optimization, or with a sanitizer, takes too long") {
+  std::cout << "SKIPPED: simulation.exhaustive: " << what << ": " << why << std::endl;
 }
+constexpr std::string_view takes_long = "it takes long: TENSORHUB_SIMULATION_LONG=1 has it";
 
 search_result look_everywhere(const named_world& world, std::uint64_t most_states,
                               const simulated_policies& policies = policies_of()) {
@@ -210,11 +211,7 @@ TEST_CASE("exhaustive: every order in small worlds") {
 TEST_CASE("exhaustive: every order in larger worlds") {
   const std::uint64_t otherwise = number_from_environment("TENSORHUB_SIMULATION_LONG", 0) != 0 ? 600'000 : 0;
   const std::uint64_t most = number_from_environment("TENSORHUB_SIMULATION_STATES", otherwise);
-  if (most == 0) {
-    std::cout
-        << "SKIPPED: simulation.exhaustive: larger worlds: they take long: set TENSORHUB_SIMULATION_LONG=1\n";
-    return;
-  }
+  if (most == 0) return say_skipped("larger worlds", takes_long);
   for (const named_world& world : larger_worlds()) check_sound(world, look_everywhere(world, most));
 }
 
@@ -272,7 +269,7 @@ TEST_CASE("exhaustive: planted bugs") {
   check_caught("each shard decides for itself",
                with(two_shards, [](auto& world) { world.asks_latest = true; }), rule::group_version, 40,
                policies_of<nearest_source, independent>());
-  if (scaled(400) < 400) return say_skipped("one planted bug, which planted.cpp has too");
+  if (scaled(400) < 400) return say_skipped("a planted bug that planted.cpp has, too", takes_long);
   check_caught("keys not revoked after a fail-over",
                with(one_rollout,
                     [](auto& world) {

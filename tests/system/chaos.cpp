@@ -4,6 +4,7 @@
 
 #include <doctest/doctest.h>
 
+#include <iostream>
 #include <tensorhub/transports/same_host.hpp>
 #include <tensorhub/transports/tcp.hpp>
 
@@ -52,7 +53,7 @@ TEST_CASE("chaos with retained versions: some rounds") {
 
 TEST_CASE("chaos with sixteen rollouts: a source and a server are killed") {
   if (fewer) {
-    MESSAGE("left out under sanitizers");
+    std::cout << "SKIPPED: system.chaos: sixteen rollouts: sanitizers take too much memory and time\n";
     return;
   }
   for (const std::uint64_t seed : {51u, 54u})
