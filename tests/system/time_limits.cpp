@@ -39,9 +39,9 @@ using tensorhub::version_number;
 
 namespace {
 
-constexpr milliseconds given = 100ms;      // what most calls are given
-constexpr milliseconds generous = 1500ms;  // for a loaded machine, beyond what a call is given
-constexpr milliseconds at_once = 800ms;    // of what waits for nothing
+constexpr milliseconds given = 100ms;       // what most calls are given
+constexpr milliseconds generous = 10s;      // for a loaded machine, beyond that; `patient` is 30 s
+constexpr milliseconds at_once = generous;  // of what waits for nothing
 
 constexpr std::size_t large_words = 1u << 20;
 constexpr std::uint64_t begun_bytes = 3u << 20;
@@ -50,25 +50,52 @@ const std::string nobody = "tcp://127.0.0.1:9";  // discard: nobody listens ther
 
 using gate_pointer = std::shared_ptr<tensorhub::testing::read_gate>;
 
-/// Runs `call`, whatever its end.
+/// How a call has ended, and when.
+struct outcome {
+  errc code;
+  std::string sentence;
+  milliseconds took;
+};
+
 template <typename Call>
-milliseconds time_of(Call&& call) {
+outcome outcome_of(Call&& call) {
   const auto started = std::chrono::steady_clock::now();
-  static_cast<void>(code_of(call));
-  return std::chrono::duration_cast<milliseconds>(std::chrono::steady_clock::now() - started);
+  outcome seen{};
+  seen.code = code_of(call, &seen.sentence);
+  seen.took = std::chrono::duration_cast<milliseconds>(std::chrono::steady_clock::now() - started);
+  return seen;
+}
+/// How long `call` takes, which is to end in this way.
+template <typename Call>
+milliseconds time_of(Call&& call, errc expected = errc::ok) {
+  const outcome seen = outcome_of(call);
+  CHECK_MESSAGE(seen.code == expected, seen.sentence);
+  return seen.took;
 }
 
 struct timed_call {
   std::string name;
   std::function<void()> call;
   milliseconds most;
+  errc answered = errc::ok;   ///< how it ends with a server there
+  bool is_by_itself = false;  ///< it ends so without a server, too, unless it has something to tell one
 };
 
-void check_all(const std::vector<timed_call>& calls) {
+void check_all(const std::vector<timed_call>& calls, bool is_served) {
   for (const timed_call& each : calls) {
-    const milliseconds took = time_of(each.call);
-    CHECK_MESSAGE(took <= each.most, each.name << " took " << took.count() << " ms, expected at most "
-                                               << each.most.count() << " ms");
+    const outcome seen = outcome_of(each.call);
+    const bool is_unanswered = seen.code == errc::disconnected || seen.code == errc::timed_out;
+    if (is_served)  // a loaded machine may need all of a call's time
+      CHECK_MESSAGE((seen.code == each.answered || (is_unanswered && seen.took >= given)),
+                    each.name << ": " << seen.sentence);
+    else if (each.is_by_itself)
+      CHECK_MESSAGE((seen.code == each.answered || seen.code == errc::disconnected),
+                    each.name << ": " << seen.sentence);
+    else
+      CHECK_MESSAGE(is_unanswered, each.name << ": " << to_string(seen.code) << " " << seen.sentence);
+    CHECK_MESSAGE(seen.took <= each.most, each.name << " took " << seen.took.count()
+                                                    << " ms, expected at most " << each.most.count()
+                                                    << " ms");
   }
 }
 
@@ -76,10 +103,10 @@ void check_all(const std::vector<timed_call>& calls) {
 template <typename Worker>
 void add_questions(std::vector<timed_call>& calls, Worker& worker, const std::string& door) {
   const milliseconds most = given + generous;
-  calls.push_back({door + "::wait", [&] { worker.wait(at_least(9), given); }, most});
+  calls.push_back({door + "::wait", [&] { worker.wait(at_least(9), given); }, most, errc::timed_out});
   calls.push_back({door + "::list", [&] { static_cast<void>(worker.list("policy", given)); }, most});
-  calls.push_back(
-      {door + "::describe_model", [&] { static_cast<void>(worker.describe_model(7, given)); }, most});
+  calls.push_back({door + "::describe_model", [&] { static_cast<void>(worker.describe_model(7, given)); },
+                   most, errc::timed_out});
   calls.push_back({door + "::why", [&] { static_cast<void>(worker.why(given)); }, most});
   calls.push_back({door + "::stuck", [&] { static_cast<void>(worker.stuck(0ms, given)); }, most});
   calls.push_back({door + "::retain", [&] { worker.retain(1, given); }, most});
@@ -89,18 +116,20 @@ void add_questions(std::vector<timed_call>& calls, Worker& worker, const std::st
 template <typename Worker>
 void add_reading(std::vector<timed_call>& calls, Worker& worker, const std::string& door) {
   const milliseconds most = given + generous;
-  calls.push_back({door + "::update", [&] { worker.update(at_least(9), given); }, most});
+  calls.push_back({door + "::update", [&] { worker.update(at_least(9), given); }, most, errc::timed_out});
   calls.push_back({door + "::update_async",
-                   [&] { static_cast<void>(worker.update_async(at_least(9), given).wait(60s)); }, most});
-  calls.push_back({door + "::newer", [&] { static_cast<void>(worker.newer()); }, at_once});
+                   [&] { static_cast<void>(worker.update_async(at_least(9), given).wait(60s)); }, most,
+                   errc::timed_out});
+  calls.push_back({door + "::newer", [&] { static_cast<void>(worker.newer()); }, at_once, errc::ok, true});
 }
 template <typename Worker>
 void add_staging(std::vector<timed_call>& calls, Worker& worker, const std::string& door) {
   const milliseconds most = given + generous;
-  calls.push_back({door + "::stage", [&] { worker.stage(at_least(9), given); }, most});
+  calls.push_back({door + "::stage", [&] { worker.stage(at_least(9), given); }, most, errc::timed_out});
   calls.push_back({door + "::stage_async",
-                   [&] { static_cast<void>(worker.stage_async(at_least(9), given).wait(60s)); }, most});
-  calls.push_back({door + "::newer", [&] { static_cast<void>(worker.newer()); }, at_once});
+                   [&] { static_cast<void>(worker.stage_async(at_least(9), given).wait(60s)); }, most,
+                   errc::timed_out});
+  calls.push_back({door + "::newer", [&] { static_cast<void>(worker.newer()); }, at_once, errc::ok, true});
 }
 
 using staged = member<staged_of<hub::subscriber>>;
@@ -117,14 +146,15 @@ struct flipping {
   }
 };
 
-/// Runs `call` in a thread of its own, and interrupts its worker until it has ended. Returns how long it
-/// took.
+/// Runs `call` in a thread of its own, and interrupts its worker until it has ended. Returns how it
+/// has ended.
 template <typename Worker, typename Call>
-milliseconds interrupted(Worker& worker, Call&& call) {
+outcome interrupted(Worker& worker, Call&& call) {
   std::atomic<bool> ended = false;
-  return time_of([&] {
+  outcome seen{};
+  {
     const std::jthread running{[&] {
-      static_cast<void>(code_of(call));
+      seen = outcome_of(call);
       ended = true;
     }};
     std::this_thread::sleep_for(100ms);
@@ -132,7 +162,8 @@ milliseconds interrupted(Worker& worker, Call&& call) {
       worker.interrupt();
       std::this_thread::sleep_for(20ms);
     }
-  });
+  }
+  return seen;
 }
 
 /// One of each door, and every call of each.
@@ -163,20 +194,26 @@ struct every_door {
     add_staging(all, staging.worker, "staged subscriber");
     add_staging(all, flipping_sides.worker, "double-buffered subscriber");
     all.push_back({"publisher::publish", [&] { publishing.worker.publish(1, given); }, most});
-    all.push_back({"publisher::unpublish", [&] { publishing.worker.unpublish(given); }, most});
+    all.push_back(
+        {"publisher::unpublish", [&] { publishing.worker.unpublish(given); }, most, errc::ok, true});
     all.push_back(
         {"publisher::publish, snapshot", [&] { publishing.worker.publish(2, snapshot, given); }, most});
-    all.push_back({"publisher::unpublish, snapshot", [&] { publishing.worker.unpublish(given); }, most});
-    all.push_back({"staged subscriber::install", [&] { staging.worker.install(given); }, most});
-    all.push_back({"staged subscriber::release_stage", [&] { staging.worker.release_stage(given); }, most});
-    all.push_back({"double-buffered subscriber::install", [&] { flipping_sides.worker.install(); }, at_once});
+    all.push_back({"publisher::unpublish, snapshot", [&] { publishing.worker.unpublish(given); }, most,
+                   errc::ok, true});
     all.push_back(
-        {"double-buffered subscriber::unpublish", [&] { flipping_sides.worker.unpublish(given); }, most});
-    all.push_back({"seeder::wait", [&] { seeding->wait(9, given); }, most});
-    all.push_back({"publisher::leave", [&] { publishing.worker.leave(given); }, most});
-    all.push_back({"subscriber::leave", [&] { reading.worker.leave(given); }, most});
-    all.push_back({"staged subscriber::leave", [&] { staging.worker.leave(given); }, most});
-    all.push_back({"double-buffered subscriber::leave", [&] { flipping_sides.worker.leave(given); }, most});
+        {"staged subscriber::install", [&] { staging.worker.install(given); }, most, errc::not_found, true});
+    all.push_back({"staged subscriber::release_stage", [&] { staging.worker.release_stage(given); }, most,
+                   errc::ok, true});
+    all.push_back({"double-buffered subscriber::install", [&] { flipping_sides.worker.install(); }, at_once,
+                   errc::not_found, true});
+    all.push_back({"double-buffered subscriber::unpublish", [&] { flipping_sides.worker.unpublish(given); },
+                   most, errc::ok, true});
+    all.push_back({"seeder::wait", [&] { seeding->wait(9, given); }, most, errc::timed_out});
+    all.push_back({"publisher::leave", [&] { publishing.worker.leave(given); }, most, errc::ok, true});
+    all.push_back({"subscriber::leave", [&] { reading.worker.leave(given); }, most, errc::ok, true});
+    all.push_back({"staged subscriber::leave", [&] { staging.worker.leave(given); }, most, errc::ok, true});
+    all.push_back({"double-buffered subscriber::leave", [&] { flipping_sides.worker.leave(given); }, most,
+                   errc::ok, true});
     return all;
   }
 };
@@ -191,8 +228,8 @@ tensorhub::worker_options patient(const std::string& server, std::string replica
 
 TEST_CASE("time-outs: with no server there every call ends within its own, and newer() at once") {
   every_door doors{[](std::string replica) { return patient(nobody, std::move(replica)); }};
-  check_all(doors.calls());
-  CHECK(time_of([&] { doors.seeding.reset(); }) <= given + 2 * generous);
+  check_all(doors.calls(), false);
+  CHECK(time_of([&] { doors.seeding.reset(); }) <= given + generous);
 }
 
 TEST_CASE("time-outs: a call that joins first ends within its own") {
@@ -208,8 +245,8 @@ TEST_CASE("time-outs: a call that joins first ends within its own") {
 TEST_CASE("time-outs: with a server there that has nothing to tell") {
   hub::reference_server server;
   every_door doors{[&](std::string replica) { return patient(server.address(), std::move(replica)); }};
-  check_all(doors.calls());
-  CHECK(time_of([&] { doors.seeding.reset(); }) <= given + 2 * generous);
+  check_all(doors.calls(), true);
+  CHECK(time_of([&] { doors.seeding.reset(); }) <= given + generous);
 }
 
 TEST_CASE("time-outs: with a server that has gone since") {
@@ -222,21 +259,22 @@ TEST_CASE("time-outs: with a server that has gone since") {
   doors.flipping_sides.worker.join();
   server.reset();
   SUBCASE("each call") {
-    check_all(doors.calls());
-    CHECK(time_of([&] { source.worker.leave(given); }) <= given + generous);
+    check_all(doors.calls(), false);
+    CHECK(time_of([&] { source.worker.leave(given); }, errc::disconnected) <= given + generous);
   }
   SUBCASE("an update that is cancelled") {
     auto running = doors.reading.worker.update_async(at_least(9), 60s);
     std::this_thread::sleep_for(50ms);
     running.cancel();
-    CHECK(time_of([&] { running.wait(60s); }) <= 2s + generous);  // two intervals of request_retry
+    // Two intervals of request_retry.
+    CHECK(time_of([&] { running.wait(60s); }, errc::cancelled) <= 2s + generous);
   }
   SUBCASE("an update that is cancelled while it joins") {
     rollout late{patient(nobody, "rollout-4"), 1000};
     auto running = late.worker.update_async(latest, 60s);
     std::this_thread::sleep_for(50ms);
     running.cancel();
-    CHECK(time_of([&] { running.wait(60s); }) <= generous);
+    CHECK(time_of([&] { running.wait(60s); }, errc::cancelled) <= generous);
   }
   SUBCASE("the ends of all objects") {}
 }
@@ -264,7 +302,7 @@ TEST_CASE("time-outs: readers that do not end hold nobody longer than its call m
     auto reading = slow.worker.update_async(exactly(1), 60s);
     REQUIRE(gate->wait_until_shut(20s));
     source.worker.publish(2);
-    CHECK(time_of([&] { middle.worker.update(exactly(2), given); }) <= given + generous);
+    CHECK(time_of([&] { middle.worker.update(exactly(2), given); }, errc::timed_out) <= given + generous);
     gate->open();
   }
   SUBCASE("leave") {
@@ -275,7 +313,7 @@ TEST_CASE("time-outs: readers that do not end hold nobody longer than its call m
     gate->open();
   }
   SUBCASE("leave of a publisher with two snapshots: one deadline for all of it") {
-    constexpr milliseconds grace = 2500ms;
+    constexpr milliseconds grace = 5s;
     const auto second_gate = std::make_shared<tensorhub::testing::read_gate>(begun_bytes);
     gated_rollout second{patient(server.address(), "rollout-2"), large_words, {.gate = second_gate}};
     source.worker.publish(1, snapshot);
@@ -284,16 +322,17 @@ TEST_CASE("time-outs: readers that do not end hold nobody longer than its call m
     source.worker.publish(2, snapshot);
     auto reading_second = second.worker.update_async(exactly(2), 60s);
     REQUIRE(second_gate->wait_until_shut(20s));
-    CHECK(time_of([&] { source.worker.leave(grace); }) <= grace + generous);
+    CHECK(time_of([&] { source.worker.leave(grace); }) < 2 * grace);
     gate->open();
     second_gate->open();
   }
 }
 
 TEST_CASE("interrupt: whatever a call of another thread waits for, the call ends") {
-  const auto check = [](auto& worker, const std::string& name, auto&& call) {
-    const milliseconds took = interrupted(worker, call);
-    CHECK_MESSAGE(took <= generous, name << " took " << took.count() << " ms");
+  const auto check = [](auto& worker, const std::string& name, auto&& call, errc expected = errc::cancelled) {
+    const outcome seen = interrupted(worker, call);
+    CHECK_MESSAGE(seen.code == expected, name << ": " << seen.sentence);
+    CHECK_MESSAGE(seen.took <= generous, name << " took " << seen.took.count() << " ms");
   };
   std::optional<hub::reference_server> server;
   bool is_there = false;
@@ -319,7 +358,9 @@ TEST_CASE("interrupt: whatever a call of another thread waits for, the call ends
   check(reading.worker, "list", [&] { static_cast<void>(reading.worker.list("policy", 60s)); });
   check(reading.worker, "why", [&] { static_cast<void>(reading.worker.why(60s)); });
   check(publishing.worker, "retain", [&] { publishing.worker.retain(1, 60s); });
-  check(publishing.worker, "leave", [&] { publishing.worker.leave(60s); });
+  // As at its deadline.
+  check(
+      publishing.worker, "leave", [&] { publishing.worker.leave(60s); }, errc::ok);
 }
 
 TEST_CASE("interrupt: an unpublish and a leave end as at their deadline, and the memory is the caller's") {
@@ -331,12 +372,15 @@ TEST_CASE("interrupt: an unpublish and a leave end as at their deadline, and the
   auto reading = slow.worker.update_async(exactly(1), 60s);
   REQUIRE(gate->wait_until_shut(20s));
   tensorhub::unpublish_report report;
+  outcome ended{};
   SUBCASE("unpublish") {
-    CHECK(interrupted(source.worker, [&] { report = source.worker.unpublish(60s); }) <= generous);
+    ended = interrupted(source.worker, [&] { report = source.worker.unpublish(60s); });
   }
   SUBCASE("leave") {
-    CHECK(interrupted(source.worker, [&] { report = source.worker.leave(60s); }) <= generous);
+    ended = interrupted(source.worker, [&] { report = source.worker.leave(60s); });
   }
+  CHECK_MESSAGE(ended.code == errc::ok, ended.sentence);
+  CHECK(ended.took <= generous);
   CHECK(report.forced);
   gate->open();
   CHECK(code_of([&] { reading.wait(20s); }) != errc::ok);
@@ -380,7 +424,7 @@ TEST_CASE("time-outs: the end of a process that takes a version into host memory
   source.worker.interrupt();
   lets_go.join();
   server.reset();
-  CHECK(time_of([&] { host.reset(); }) <= 3 * generous);
+  CHECK(time_of([&] { host.reset(); }) <= generous);
 }
 
 TEST_CASE("leave: an update that runs is cancelled first, and the worker has left by the grace") {
@@ -593,7 +637,7 @@ TEST_CASE("the end of a process does not wait for a copy of its own that a silen
   source->worker.retain(1);
   CHECK(source->worker.unpublish(1s).forced);
   REQUIRE(is_deaf);
-  CHECK(time_of([&] { source.reset(); }) <= 3 * generous);
+  CHECK(time_of([&] { source.reset(); }) <= generous);
 }
 
 TEST_CASE("update(latest) takes what is there now, or keeps what is held: it waits for nothing that is not") {
@@ -619,7 +663,7 @@ TEST_CASE("a handle that another one is assigned to cancels its update, as its e
   source.worker.publish(1);
   rollout first{patient(server.address(), "rollout-0"), 1000};
   rollout second{patient(server.address(), "rollout-1"), 1000};
-  auto running = first.worker.update_async(at_least(5), 10s);
+  auto running = first.worker.update_async(at_least(5), 60s);
   CHECK(time_of([&] { running = second.worker.update_async(latest, 20s); }) <= generous);
   CHECK(running.wait(20s).version == 1);
   CHECK(first.worker.update(latest, 20s).version == 1);  // its own has ended
