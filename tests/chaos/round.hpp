@@ -406,6 +406,8 @@ class round {
       const bool too_late = code == "timed_out" && !how_.calm;
       if ((!known.contains(code) && !too_late) || (how_.calm && struck_ == 0))
         problem(s.who.name() + " failed: " + line);
+      if (line.find("replica " + s.who.replica) == std::string::npos)
+        problem(s.who.name() + " got an error that does not name it: " + line);
       if (struck_ != 0) result_.noticed.emplace_back(s.who.name() + " " + code, when - struck_);
     } else if (word == "noticed") {
       double when = 0;
