@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include "same_host_device.hpp"
+#include "tensorhub/detail/unique_fd.hpp"
 
 using namespace same_host_device;
 
