@@ -51,8 +51,8 @@ constexpr std::string_view usage =
     "  --retain N             version records kept beyond those that somebody holds (16)\n"
     "  --scheduler S          nearest_source (default) or least_loaded\n"
     "  --consistency C        group_consistent (default) or independent; the workers must use the same\n"
-    "  --integrity I          refuses workers with another integrity policy than this (blake3_128: sources "
-    "may lie)\n"
+    "  --integrity I          refuses workers with another integrity policy than this (any);\n"
+    "                         blake3_128 where sources may lie\n"
     "  --log-level L          error, warning, info (default) or debug\n"
     "  --log-format F         text (default) or json: an object per line, with the time\n"
     "  --metrics HOST:PORT    counters for Prometheus at http://HOST:PORT/metrics\n"
@@ -67,7 +67,8 @@ constexpr std::string_view usage =
     "                         what waits for what (status 3 if something does); how sources were chosen\n"
     "  --ask retain|pin|release|roll-back ADDRESS MODEL NUMBER, --ask evict|drain|resume ADDRESS MODEL "
     "REPLICA\n"
-    "                         gives a running server an order, and ends\n"
+    "                         gives a running server an order, and ends. If the server has keys:\n"
+    "                         --keys F, or --keys F/NAME.secret, beside which server.public must lie\n"
     "  --make-keys F          makes the folder F with a key pair of a server, one of each --client (else of "
     "one "
     "named\n"
@@ -82,7 +83,7 @@ constexpr std::string_view usage =
     "read "
     "and\n"
     "                         replace every model\n"
-    "It prints its address, serves until it gets SIGINT or SIGTERM, and needs no files.\n";
+    "It prints its address, serves until it gets SIGINT or SIGTERM, and without keys needs no files.\n";
 
 [[noreturn]] void refuse(const std::string& sentence) {
   std::fprintf(stderr, "reference_server: %s\n%s", sentence.c_str(), std::string{usage}.c_str());
@@ -325,7 +326,7 @@ void run(Server& server, const settings& given, const sigset_t& ends, const char
 }
 
 void serve(const settings& given) {
-  // Blocked before any thread starts, so that all threads inherit it and only the signalfd sees the signals.
+  // Blocked before any thread starts, so that all threads inherit it and only sigwait sees the signals.
   sigset_t ends;
   sigemptyset(&ends);
   sigaddset(&ends, SIGINT);
