@@ -155,3 +155,21 @@ TEST_CASE("pull contacts: a source that was released is connected to no more, an
   CHECK(only.slot == slot);
   CHECK(only.patience == 1s);
 }
+
+TEST_CASE("pull contacts: between attempts a lane ends its reads of a source that was released") {
+  contacts_of_pull scene{1};
+  const channel_id channel = scene.contacts->made(0, scene.take(0));
+  REQUIRE(scene.transfer.next(channel).has_value());  // its block
+  scene.transfer.retire_source(0);
+  scene.add();
+  duration tried{};
+  for (bool again = true; again;) {
+    const auto attempt = scene.take(0);
+    CHECK(attempt.patience <= 200ms + tried);
+    CHECK(scene.nothing(1));
+    tried = tried + attempt.patience;
+    again = scene.time_out(0, attempt);
+  }
+  CHECK(tried >= 1s);
+  CHECK(scene.transfer.is_lost(1));
+}

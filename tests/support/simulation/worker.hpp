@@ -633,7 +633,7 @@ class simulated_worker {
     const bool all_wait =
         std::ranges::all_of(connecting_.now, [](const auto& each) { return each && each->explores; });
     for (source_slot slot = 0; all_wait && slot < sources_.size(); ++slot) {
-      if (!transfer_->is_wanted(slot) || sources_[slot].channels == decltype(sources_[slot].channels){})
+      if (transfer_->is_lost(slot) || sources_[slot].channels == decltype(sources_[slot].channels){})
         continue;
       world_.violate(
           {rule::lanes, name_ + " lets every lane wait for a source beside one that is connected"});

@@ -69,11 +69,12 @@ TENSORHUB_DECL std::optional<source_slot> pull_contacts::next_to_meet(const lane
   std::optional<source_slot> unknown;
   bool is_exploring = false, has_contact = false;
   for (source_slot slot = 0; slot < sources_.size(); ++slot) {
-    if (!transfer_->is_wanted(slot)) continue;
+    if (transfer_->is_lost(slot)) continue;
     const contact met = sources_[slot].met;
-    if (met == contact::made && !lane.met[slot]) return slot;
     is_exploring |= met == contact::trying;
-    has_contact |= met == contact::made;
+    has_contact |= met == contact::made;  // one that was released, too: some lane has to end its reads
+    if (!transfer_->is_wanted(slot)) continue;
+    if (met == contact::made && !lane.met[slot]) return slot;
     if (met != contact::none || lane.met[slot]) continue;
     if (!unknown || sources_[slot].tried < sources_[*unknown].tried) unknown = slot;
   }
@@ -83,7 +84,7 @@ TENSORHUB_DECL std::optional<source_slot> pull_contacts::next_to_meet(const lane
 
 TENSORHUB_DECL bool pull_contacts::has_others(source_slot slot) const {
   for (source_slot other = 0; other < sources_.size(); ++other)
-    if (other != slot && transfer_->is_wanted(other)) return true;
+    if (other != slot && !transfer_->is_lost(other) && !transfer_->is_idle(other)) return true;
   return false;
 }
 
