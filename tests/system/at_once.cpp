@@ -42,8 +42,8 @@ void check_hides(Source& source, const std::string& server, std::uint64_t read, 
   stopped_reader stopped{server, read};
   rollout late{who(server, "rollout-late"), large_words};
   late.worker.join();
-  std::jthread takes_back{[&] { CHECK(source.unpublish(3s).forced); }};
-  std::this_thread::sleep_for(500ms);
+  std::jthread takes_back{[&] { CHECK(source.unpublish(5s).forced); }};
+  std::this_thread::sleep_for(1s);
   CHECK(code_of([&] { late.worker.update(exactly(other), 1s); }) != errc::ok);
 }
 
@@ -104,9 +104,9 @@ TEST_CASE("leave: what a process keeps for others is handed over while its own v
   stopped_reader stopped{server.address(), 2};
   host.worker.join();
   CHECK(host.worker.offloaded_bytes() == 0);
-  CHECK(source.worker.leave(3s).forced);
+  CHECK(source.worker.leave(8s).forced);
   CHECK(comes_true([&] { return source.worker.offloaded_bytes() == 0; }));
   CHECK(host.worker.offloaded_bytes() > 0);
-  CHECK(late.worker.update(exactly(1), 5s).version == 1);
+  CHECK(late.worker.update(exactly(1), 20s).version == 1);
   CHECK(late.memory.holds(1));
 }
