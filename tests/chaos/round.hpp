@@ -392,23 +392,7 @@ class round {
       hear_got(s, in);
       note(s.who.name() + " " + line);
     } else if (word == "failed" || word == "again") {
-      std::string code;
-      double when = 0;
-      in >> code >> when;
-      s.busy = s.again = word == "again";
-      s.version = 0;
-      look_for_holders(when);
-      note(s.who.name() + " " + line);
-      if (struck_ != 0) count(code);
-      static const std::set<std::string> known{"unavailable", "source_lost",  "group_failed", "torn",
-                                               "replaced",    "disconnected", "cancelled"};
-      // On a calm machine everything comes back long before a call's deadline.
-      const bool too_late = code == "timed_out" && !how_.calm;
-      if ((!known.contains(code) && !too_late) || (how_.calm && struck_ == 0))
-        problem(s.who.name() + " failed: " + line);
-      if (line.find("replica " + s.who.replica) == std::string::npos)
-        problem(s.who.name() + " got an error that does not name it: " + line);
-      if (struck_ != 0) result_.noticed.emplace_back(s.who.name() + " " + code, when - struck_);
+      hear_failed(s, in, line, word == "again");
     } else if (word == "noticed") {
       double when = 0;
       std::string code;
@@ -452,6 +436,26 @@ class round {
       if (!there[i]) holder_since_[i] = 0;
       if (there[i] && holder_since_[i] == 0) holder_since_[i] = when;
     }
+  }
+
+  void hear_failed(seat& s, std::istringstream& in, const std::string& line, bool again) {
+    std::string code;
+    double when = 0;
+    in >> code >> when;
+    s.busy = s.again = again;
+    s.version = 0;
+    look_for_holders(when);
+    note(s.who.name() + " " + line);
+    if (struck_ != 0) count(code);
+    static const std::set<std::string> known{"unavailable", "source_lost",  "group_failed", "torn",
+                                             "replaced",    "disconnected", "cancelled"};
+    // On a calm machine everything comes back long before a call's deadline.
+    const bool too_late = code == "timed_out" && !how_.calm;
+    if ((!known.contains(code) && !too_late) || (how_.calm && struck_ == 0))
+      problem(s.who.name() + " failed: " + line);
+    if (line.find("replica " + s.who.replica) == std::string::npos)
+      problem(s.who.name() + " got an error that does not name it: " + line);
+    if (struck_ != 0) result_.noticed.emplace_back(s.who.name() + " " + code, when - struck_);
   }
 
   void hear_got(seat& s, std::istringstream& in) {
