@@ -216,6 +216,12 @@ TEST_CASE("election: the reason why etcd does not answer is logged: if told late
   one.now = one.now + 10s;
   fails("no route", 0ms);
   CHECK_FALSE(one.said("a request to etcd failed"));
+  one.now = one.now + 10s;
+  fails("timed out", 0ms);
+  CHECK(one.said("a request to etcd failed: timed out"));
+  fails("no route", 0ms);  // not said, for the time of a lease
+  one.answer(one.asks<etcd_requests::look>(), led_by(99));
+  CHECK(one.said("etcd answers again"));
 }
 
 TEST_CASE("election: an etcd that lets this candidate read only is complained about once in a lease's time") {

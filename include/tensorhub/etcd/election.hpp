@@ -222,9 +222,9 @@ class election {
   std::uint64_t highest_term_ = 0;  ///< highest ever seen, also if etcd loses its data
   std::string leader_address_{};
   struct trouble {
-    std::string why{};  ///< the latest request failed; empty: it did not
-    bool is_said = false;
-    time_point next{};  ///< what an etcd that answers only some requests does is not said at each of them
+    std::string why{};   ///< the latest request failed; empty: it did not
+    std::string said{};  ///< the reason that was logged last since etcd answered; empty: none
+    time_point next{};   ///< no other is logged before: an etcd may answer some requests, and fail the others
   };
   trouble trouble_{};
   std::string hopeless_{};  ///< what was logged that an operator has to do; empty: nothing

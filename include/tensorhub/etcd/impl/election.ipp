@@ -115,12 +115,11 @@ TENSORHUB_DECL void election::follow(time_point now) {
 }
 
 TENSORHUB_DECL void election::set_trouble(time_point now, const std::string& why) {
-  if (why.empty() && trouble_.is_said) say(log_level::info, "etcd answers again");
-  trouble_.is_said = trouble_.is_said && why == trouble_.why;
+  if (why.empty() && !std::exchange(trouble_.said, {}).empty()) say(log_level::info, "etcd answers again");
   trouble_.why = why;
-  if (why.empty() || trouble_.is_said || now < trouble_.next) return;
+  if (why == trouble_.said || now < trouble_.next) return;
   say(log_level::warning, "a request to etcd failed: " + why);
-  trouble_.is_said = true;
+  trouble_.said = why;
   trouble_.next = now + options_.lease;
 }
 
