@@ -60,8 +60,8 @@ void write_allow_list(const std::string& file, const client_allow_list& allowed)
 
 namespace key_files_detail {
 
-/// Adds what a line of an allow-list says, which is no comment. Throws `invalid_argument` if it begins with no
-/// key, or with one that is there already.
+/// Adds what a line of an allow-list says, which is no comment. Throws `invalid_argument` if it begins with
+/// no key, or with one that is there already.
 void allow_line(client_allow_list& allowed, std::string_view line);
 
 /// What a file with this text says; `file` is its name for the errors. A target of tests/fuzz.
