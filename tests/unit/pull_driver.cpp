@@ -15,6 +15,7 @@
 #include <mutex>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "fragile_transport.hpp"
@@ -445,6 +446,49 @@ TEST_CASE("pull driver: a source that does not begin is told as a stall, by name
   REQUIRE(!reader.seen.stalls.empty());
   CHECK(reader.seen.stalls[0].find("no new chunk from source 1: 0 of ") == 0);
   CHECK(reader.seen.failures.empty());
+}
+
+TEST_CASE("pull driver: a stall after the loss of all sources names the last of them") {
+  source_process<> gone{1};
+  source_process<> other{2};
+  const pull_target nobody = gone.target();
+  gone.transport.kill();
+  reader_process<> reader{other.shape(), {.rules = {.orphan_timeout = 50ms}}};
+  reader.on_stall = [&] {
+    if (reader.names().size() == 1) reader.driver->add_source(other.target());
+  };
+  reader.driver->add_source(nobody);
+  REQUIRE(reader.run());
+  REQUIRE(!reader.seen.stalls.empty());
+  CHECK(reader.seen.stalls[0].find("no source is left: the last one was source 1: 0 of ") !=
+        std::string::npos);
+}
+
+TEST_CASE("pull driver: a source is reported free before the lane connects to another one") {
+  source_process<> first{1};
+  pull_target silent = first.target();  // connecting to it takes longer than this test
+  silent.name = "silent";
+  silent.facts.lease = lease_id{2};
+  silent.facts.holder = stopped_process;
+  first.will_receive();
+  reader_process<> reader{first.shape(),
+                          {.contacts = {.connect_timeout = 10 * patience}, .rules = {.stall_timeout = 50ms}}};
+  std::promise<void> stall;
+  reader.on_stall = [&, told = false]() mutable {
+    if (!std::exchange(told, true)) stall.set_value();
+  };
+  reader.driver->add_source(first.target());
+  reader.start();
+  REQUIRE(stall.get_future().wait_for(patience) == std::future_status::ready);
+  reader.driver->release_source({1});
+  reader.driver->add_source(silent);
+  const auto is_released = [&] {
+    const std::lock_guard lock{reader.seen.mutex};
+    return reader.seen.released == std::vector<lease_id>{{1}};
+  };
+  const auto until = std::chrono::steady_clock::now() + patience;
+  while (!is_released() && std::chrono::steady_clock::now() < until) std::this_thread::sleep_for(1ms);
+  CHECK(is_released());
 }
 
 TEST_CASE("pull driver: who accepts a connection and says nothing does not keep the lanes from the others") {

@@ -79,6 +79,7 @@ class pull_contacts {
   /// Grows with everything that may give a lane something to try.
   [[nodiscard]] std::uint64_t changes() const noexcept { return ended_ + transfer_->source_count(); }
   [[nodiscard]] std::optional<source_slot> next_to_meet(const lane_record& lane) const;
+  /// A lane has something to do for another source, which may be one that was released.
   [[nodiscard]] bool has_others(source_slot slot) const;
 
   pull* transfer_;

@@ -264,13 +264,14 @@ class pull_driver {
     } const unlist_at_exit{this, &self.queue};
 
     std::array<completion, 16> completions;
-    while (!finished()) {
+    for (;;) {
+      const bool ended = report(self);  // before anything that may take long, such as connecting
+      if (finished()) return;
       const bool tries_again = open_channels(self);
       const bool posted = post_tasks(self);
       const std::size_t count = self.queue.poll(completions);
       for (std::size_t i = 0; i < count; ++i) process_completion(self, completions[i]);
       if (!self.arrived.empty()) digest_arrived(self);
-      const bool ended = report(self);
       if (!posted && count == 0 && !ended && !tries_again) self.queue.wait(time_to_wait(self));
     }
   }
@@ -654,10 +655,15 @@ class pull_driver {
   /// Pre-condition: the lock is held, and the core has just reported a stall.
   [[nodiscard]] std::string describe_stall() {
     core_.forgive_stall(now());
-    std::string text = "no new chunk from";
+    std::string names;
     for (source_slot slot = 0; slot < sources_.size(); ++slot) {
-      if (core_.is_wanted(slot)) text += " " + sources_[slot].target.name;
+      if (core_.is_wanted(slot)) names += " " + sources_[slot].target.name;
     }
+    std::string text = "no new chunk";
+    if (!names.empty())
+      text += " from" + names;
+    else if (!sources_.empty())
+      text += ", and no source is left: the last one was " + sources_.back().target.name;
     return text + ": " + std::to_string(core_.confirmed_chunks()) + " of " +
            std::to_string(layout_->chunk_count()) + " are here";
   }
