@@ -404,6 +404,20 @@ TEST_CASE("retention: at its deadline a worker's memory is its own, and the vers
   CHECK(s.server.core.has_lost("policy", 1));
 }
 
+TEST_CASE("retention: a version that was lost and is published again is no longer said to be lost") {
+  retaining s;
+  static_cast<void>(s.server.unpublish(s.trainer, 1));
+  s.server.send(s.trainer, messages::cut_off_done_request{{}});
+  REQUIRE(s.server.core.has_lost("policy", 1));
+  REQUIRE(s.server.publish(s.trainer, 1).ok());
+  CHECK_FALSE(s.server.core.has_lost("policy", 1));
+  s.server.finish(s.a, s.server.start_update(s.a));
+  const auto unpublish = s.server.unpublish(s.trainer, 1);
+  const auto reply = s.server.answer<messages::drained_reply>(s.trainer, unpublish);
+  REQUIRE(reply.has_value());
+  CHECK_FALSE(reply->lost);
+}
+
 TEST_CASE("retention: a new server hears from its workers what is retained") {
   retaining s;
   const auto told = s.server.ask<messages::status_reply>(s.trainer, messages::retain_request{2, 1, {}});

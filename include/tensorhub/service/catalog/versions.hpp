@@ -302,7 +302,10 @@ class versions {
     const version_number wanted = reliable ? complete : version_number{};
     if (wanted == replica.counts_for) return;
     if (replica.counts_for) version_of(*replica.model, replica.counts_for).reliable_replicas.erase(&replica);
-    if (wanted) version_of(*replica.model, wanted).reliable_replicas.insert(&replica);
+    if (wanted) {
+      version_of(*replica.model, wanted).reliable_replicas.insert(&replica);
+      replica.model->lost.erase(wanted);  // if it was, it is back
+    }
     replica.counts_for = wanted;
     core_.retention_changed = true;
   }
