@@ -31,6 +31,7 @@ class gated_device final : public device_access {
   std::atomic<std::uint64_t> lanes{0};         ///< opened so far
   std::atomic<std::uint64_t> pinned_bytes{0};  ///< at present
   std::atomic<bool> has_pinned{true};          ///< false: there is no more of it
+  std::atomic<bool> hangs{false};              ///< every wait takes its whole time, which is over at once
 
   void close() {
     const std::lock_guard lock{mutex_};
@@ -103,10 +104,11 @@ class gated_device final : public device_access {
       return below_->keyed_digest(jobs, out);
     }
     [[nodiscard]] lane_state state(lane_ticket ticket) noexcept override {
-      return owner_->wait_until_open({}) ? below_->state(ticket) : lane_state::pending;
+      return !owner_->hangs && owner_->wait_until_open({}) ? below_->state(ticket) : lane_state::pending;
     }
     [[nodiscard]] lane_state wait(lane_ticket ticket, duration timeout) noexcept override {
       ++owner_->waits;
+      if (owner_->hangs) return lane_state::pending;
       return owner_->wait_until_open(timeout) ? below_->wait(ticket, timeout) : lane_state::pending;
     }
     [[nodiscard]] std::string trouble() const override { return below_->trouble(); }

@@ -3,6 +3,8 @@
 
 #include <doctest/doctest.h>
 
+#include <future>
+
 #include "same_host_device.hpp"
 
 using namespace same_host_device;
@@ -370,6 +372,29 @@ TEST_CASE("an endpoint or a queue that goes while a device copies: nothing is wr
     CHECK(reader.read(source.regions[1], 4) == counts{{completion_status::ok, 4}});
     CHECK(reader.target.holds(pattern(1)));
   }
+}
+
+TEST_CASE("an endpoint that goes while a device hangs does not wait for ever") {
+  const calm_device calm;
+  source_process source{};
+  gated_device gate;
+  reading_side reader{gate};
+  reader.connect(source);
+  CHECK(reader.read(source.regions[0]) == all_well);
+  gate.close();
+  reader.begin(source.regions[0], 4, gate);
+  const std::uint64_t lanes = gate.lanes;
+  gate.hangs = true;
+  auto ending = std::async(std::launch::async, [&] { reader.endpoint.reset(); });
+  CHECK(ending.wait_for(60s) == std::future_status::ready);
+  gate.hangs = false;
+  gate.open();
+  ending.get();
+  CHECK(reader.drain() == counts{{completion_status::cancelled, 4}});
+  reader.connect(source);
+  CHECK(reader.read(source.regions[1], 4) == counts{{completion_status::ok, 4}});
+  CHECK(reader.target.holds(pattern(1)));
+  CHECK(gate.lanes > lanes);  // the lane that hung is not used again
 }
 
 TEST_CASE("a stopped source: what is mapped is read on, what has to be staged ends by a time-out") {

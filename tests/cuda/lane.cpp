@@ -12,7 +12,6 @@
 #include <memory>
 #include <span>
 #include <string>
-#include <tensorhub/transports/same_host/region_table.hpp>
 #include <tensorhub/types/blake3.hpp>
 #include <tensorhub/types/xxh3.hpp>
 #include <thread>
@@ -32,10 +31,6 @@ using tensorhub::lane_state;
 namespace {
 
 constexpr auto long_enough = 30s;
-
-// Memory of a piece that is being staged is not freed before its lane has ended.
-static_assert(tensorhub::transports::same_host_detail::stage_limits{}.lane_end >=
-              tensorhub::detail::cuda_lane<device>::patience);
 
 std::vector<std::byte> filled(std::size_t bytes, int value) {
   return std::vector<std::byte>(bytes, static_cast<std::byte>(value));

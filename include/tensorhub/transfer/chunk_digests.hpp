@@ -8,7 +8,6 @@
 /// Thread safety: one thread at a time; each thread has its own object.
 
 #include <algorithm>
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -60,9 +59,6 @@ class chunk_digests {
   }
 
  private:
-  /// Longest time that a device may take for one batch.
-  static constexpr duration patience = std::chrono::seconds{30};
-
   struct device_state {
     std::unique_ptr<device_lane> lane;
     pinned_memory scratch;  ///< for policies that the device does not know
@@ -98,9 +94,12 @@ class chunk_digests {
   /// nothing is written after the throw.
   void finish(device_state& with, lane_ticket ticket, const placed_chunk& first,
               const device_access& device) {
-    const lane_state state = ticket == 0 ? lane_state::failed : with.lane->wait(ticket, patience);
+    const lane_state state =
+        ticket == 0 ? lane_state::failed : with.lane->wait(ticket, device_lane::patience);
     if (state == lane_state::done) return;
-    std::string why = state == lane_state::pending ? "no answer for 30 s" : with.lane->trouble();
+    std::string why = state == lane_state::pending
+                          ? "no answer for " + std::to_string(device_lane::patience.count()) + " s"
+                          : with.lane->trouble();
     with.lane.reset();
     error_context context;
     context.chunk = first.chunk;

@@ -8,7 +8,9 @@
 /// testing/fake_device.hpp has one that needs no device.
 ///
 /// Work is queued on *device lanes* (a CUDA stream each); no call waits for the whole device. A lane does its
-/// work in order; lanes are independent of each other and of the user's streams.
+/// work in order; lanes are independent of each other and of the user's streams. A device that makes no
+/// progress for `device_lane::patience` is considered dead: its lane is treated as one that failed, and
+/// whoever waits for the memory that the lane used gets it back.
 ///
 /// A `device_access` outlives every transport and worker that has seen its memory, because they keep lanes of
 /// the device.
@@ -16,6 +18,7 @@
 /// Thread safety: any thread may use a `device_access`; one thread at a time may use a lane.
 
 #include <array>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -63,8 +66,11 @@ class device_lane {
   device_lane() = default;
   device_lane(const device_lane&) = delete;
   device_lane& operator=(const device_lane&) = delete;
-  /// Returns when no work of the lane runs any more.
+  /// Returns when no work of the lane runs any more, or after `patience` without progress.
   virtual ~device_lane() = default;
+
+  /// The longest wait for a device without progress.
+  static constexpr std::chrono::seconds patience{60};
 
   /// Each end may be device memory, pinned or plain host memory. The bytes at `from` must not change until
   /// the piece is done.

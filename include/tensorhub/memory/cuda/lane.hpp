@@ -70,8 +70,6 @@ class cuda_lane final : public device_lane {
   /// engine can do it. If one end lies in host memory, that is worth it for shorter runs too.
   static constexpr std::uint64_t long_run_bytes = 8u << 20;
   static constexpr std::uint64_t long_host_run_bytes = 64u << 10;
-  /// The longest wait for a device without progress: for space in the ring, and for the end of a lane.
-  static constexpr std::chrono::seconds patience{60};
 
   /// The device has its context and kernels already. Throws `system_failed`.
   explicit cuda_lane(Device& device)

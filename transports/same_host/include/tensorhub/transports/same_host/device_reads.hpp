@@ -20,7 +20,6 @@
 /// Thread safety: like the queue, one thread at a time.
 
 #include <array>
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -95,12 +94,11 @@ class device_reads {
   /// now, the others when their pieces have landed.
   void give_up(const endpoint_core& endpoint, completion_status why) noexcept;
   /// Called when the endpoint is destroyed: when the function returns, no byte of the endpoint's targets
-  /// changes any more and its reads have ended.
+  /// changes any more, unless a device hangs for `device_lane::patience`; and its reads have ended.
   void settle(const endpoint_core& endpoint) noexcept;
 
  private:
   static constexpr int pieces_at_once = 4;  ///< copied by the polling thread itself
-  static constexpr std::chrono::seconds longest_look{1};
 
   /// A lane's first piece, if a lane has one.
   [[nodiscard]] static lane_state state_of(device_lane_record& lane) noexcept;

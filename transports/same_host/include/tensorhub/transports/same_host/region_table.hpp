@@ -33,9 +33,9 @@ namespace tensorhub::inline TENSORHUB_MODE::transports::same_host_detail {
 
 /// How long a device may take for one staged piece. One that takes longer is considered dead.
 struct stage_limits {
-  duration copy = std::chrono::seconds{20};      ///< longer than any copy of one piece takes
-  duration lane_end = std::chrono::seconds{60};  ///< for a lane that has not copied it (cuda_lane::patience)
-  duration margin = std::chrono::seconds{10};    ///< for threads that are late
+  duration copy = std::chrono::seconds{20};    ///< longer than any copy of one piece takes
+  duration lane_end = device_lane::patience;   ///< for a lane that has not copied it
+  duration margin = std::chrono::seconds{10};  ///< for threads that are late
 
   /// After it the memory is its owner's again, whatever the device does.
   [[nodiscard]] constexpr duration whole() const noexcept { return copy + lane_end + margin; }

@@ -44,11 +44,8 @@ class staging_ring {
     lane_ticket copy = 0;
   };
 
-  /// How long `settle` waits for the end of a copy. A device that takes longer for 4 MiB is considered dead.
-  static constexpr std::chrono::seconds usual_patience{60};
-
-  /// Throws `system_failed`.
-  explicit staging_ring(device_access& device, duration patience = usual_patience)
+  /// `patience` limits the wait of `settle`. Throws `system_failed`.
+  explicit staging_ring(device_access& device, duration patience = device_lane::patience)
       : device_{&device}, patience_{patience}, memory_{device, ring_bytes}, lane_{device.open_lane()} {}
 
   [[nodiscard]] device_access* device() const noexcept { return device_; }

@@ -78,13 +78,13 @@ TENSORHUB_DECL void device_reads::give_up(const endpoint_core& endpoint, complet
 
 TENSORHUB_DECL void device_reads::settle(const endpoint_core& endpoint) noexcept {
   give_up(endpoint, completion_status::cancelled);
-  // This wait has no deadline: the device may still write to the targets, which belong to the caller.
   for (std::size_t i = 0; i < lanes_.size(); ++i) {
     device_lane_record& each = *lanes_[i];
     while (has_pieces_of(each, endpoint)) {
-      if (state_of(each) == lane_state::pending)
-        static_cast<void>(each.lane->wait(each.flying.front().ticket, longest_look));
-      land(each);
+      const bool is_dead =
+          state_of(each) == lane_state::pending &&
+          each.lane->wait(each.flying.front().ticket, device_lane::patience) == lane_state::pending;
+      is_dead ? start_again(each) : land(each);
     }
   }
   give_up(endpoint, completion_status::cancelled);
