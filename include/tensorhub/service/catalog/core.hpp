@@ -9,7 +9,7 @@
 ///     versions      held and available versions           questions, stuck  wait, list, describe, why, stuck
 ///     retention     retained versions, handovers
 ///     leases        sources, permissions, drains          operation_table   which call is which operation
-///     updates       the course of an update
+///     decisions     which version an update gets          updates       the course of an update
 ///     publishing    publish, unpublish                    admission         whether a worker fits
 ///     membership    join, leave, silence                  rules         asserts what holds after every event
 ///

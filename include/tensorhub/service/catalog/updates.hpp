@@ -1,6 +1,7 @@
 #pragma once
 /// \file updates.hpp
-/// The course of an update: one decision per operation, a source for every shard, and one end for all shards.
+/// The course of an update: one decision per operation (decisions.hpp), a source for every shard, and one end
+/// for all shards.
 ///
 ///     update_request --> waiting --decided--> assigned --finish_request--> finished --all--> closed
 ///                           |  timed out         |  failed, or another shard did             (or torn)
@@ -19,6 +20,7 @@
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/detail/whole_range.hpp"
 #include "tensorhub/service/catalog/core.hpp"
+#include "tensorhub/service/catalog/decisions.hpp"
 #include "tensorhub/service/catalog/leases.hpp"
 #include "tensorhub/service/catalog/operation_table.hpp"
 #include "tensorhub/service/catalog/questions.hpp"
@@ -38,7 +40,7 @@ class updates {
         questions_{questions},
         leases_{leases},
         table_{operations},
-        consistency_{std::move(consistency)} {}
+        decisions_{core, std::move(consistency)} {}
 
   // ---- requests
 
@@ -475,26 +477,12 @@ class updates {
 
   void try_decide(operation_state& operation, const member_state& asked) {
     if (operation.has_version()) return start(operation, operation.version);
-    const model_state& model = *operation.replica->model;
-    version_selector selector = asked.selector;
-    selector.version = valid_version(model.keeps, selector.version);
-    const version_view view = view_for(operation, asked);
-    const version_decision decision = consistency_.decide(selector, view);
-    if (decision.kind == version_decision::kind_type::refuse &&
-        (may_come_back(model, selector.version) || may_arrive(model, selector.version) ||
-         versions_.may_hold(*operation.replica, selector.version)))
-      return;
-    if (core_.recovering(model)) {
-      // Workers that are not back yet may have a newer version, and no version is certainly lost.
-      const bool named = selector.kind == version_selector::kind_type::exactly;
-      if (!named) return;
-    }
+    const version_decision decision = decisions_.make(operation, asked);
     switch (decision.kind) {
       case version_decision::kind_type::wait:
-        if (const version_number open = open_version(operation, asked)) return start(operation, open);
         return;
       case version_decision::kind_type::refuse:
-        return close_failed(operation, {decision.reason, "version " + to_string(selector.version) +
+        return close_failed(operation, {decision.reason, "version " + to_string(decision.version) +
                                                              " of model '" + operation.replica->model->name +
                                                              "' is no longer held by any worker"});
       case version_decision::kind_type::keep:
@@ -502,45 +490,6 @@ class updates {
       case version_decision::kind_type::take:
         return start(operation, decision.version);
     }
-  }
-
-  /// The newest open version that the call would wait for otherwise, if every shard of it can be read.
-  [[nodiscard]] static version_number open_version(const operation_state& operation,
-                                                   const member_state& asked) {
-    const model_state& model = *operation.replica->model;
-    if (!asked.ahead) return {};
-    const auto may_begin = [&](version_number version) {
-      for (std::uint32_t shard = 0; shard < model.shards; ++shard) {
-        if (operation.only_shard && *operation.only_shard != shard) continue;
-        const bool has_source = model.versions.at(version).sources[shard]->complete_count() > 0 ||
-                                versions::is_open(model, version, shard);
-        if (!has_source) return false;
-      }
-      return true;
-    };
-    for (auto each = model.versions.rbegin(); each != model.versions.rend(); ++each) {
-      if (each->second.filling > 0 && !is_void(model, each->first) && accepts(asked.selector, each->first) &&
-          each->first > operation.replica->complete && may_begin(each->first))
-        return each->first;
-    }
-    return {};
-  }
-
-  /// A holder of this version may still join, even if the count says that all workers are back. False if this
-  /// server has seen the version come and go, and no earlier server existed.
-  [[nodiscard]] bool may_come_back(const model_state& model, version_number version) const {
-    if (!core_.recovering()) return false;
-    const auto record = model.versions.find(version);
-    return model.before.back > 0 || record == model.versions.end() || !record->second.ever_complete;
-  }
-
-  /// Others read the version, and may have all of it: their reports may be on their way.
-  [[nodiscard]] static bool may_arrive(const model_state& model, version_number version) {
-    return model.operations.users.contains(version) &&
-           detail::any_of(model.operations.all, [version](const auto& entry) {
-             return entry.second->is_decided() && !entry.second->is_publish &&
-                    entry.second->version == version;
-           });
   }
 
   /// A worker has every chunk, although this reader cannot get a source now: all credits are taken, or the
@@ -556,46 +505,7 @@ class updates {
              source->as_source.offered == offer::complete && source->as_source.version == operation.version;
     });
     return record->second.sources[reader.shard.index]->complete_count() > static_cast<std::size_t>(failed) ||
-           may_come_back(model, operation.version);
-  }
-
-  [[nodiscard]] version_view view_for(const operation_state& operation, const member_state& asked) const {
-    const replica_state& replica = *operation.replica;
-    const model_state& model = *replica.model;
-    version_view view;
-    view.latest_ever = model.latest_ever;
-    if (operation.only_shard) {
-      const worker_state* worker = replica.workers[*operation.only_shard];
-      if (worker != nullptr && worker->holds() && !is_void(model, worker->held->version))
-        view.held = worker->held->version;
-    } else {
-      view.held = replica.complete;
-    }
-    const bool only_local = asked.reach == messages::update_reach::prefer_local && view.held;
-    for (const auto& [version, state] : model.versions) {
-      if (!is_available(state, operation.only_shard)) continue;
-      if (only_local && version != view.held && !is_local(operation, state)) continue;
-      view.latest_available = version;
-      if (asked.selector.kind == version_selector::kind_type::exactly && accepts(asked.selector, version))
-        view.wanted_available = true;
-    }
-    return view;
-  }
-
-  /// For every shard of the replica, a worker in that shard's datacenter holds the version.
-  [[nodiscard]] static bool is_local(const operation_state& operation, const version_state& state) {
-    const replica_state& replica = *operation.replica;
-    for (std::size_t shard = 0; shard < replica.workers.size(); ++shard) {
-      const worker_state* worker = replica.workers[shard];
-      if (worker == nullptr || (operation.only_shard && *operation.only_shard != shard)) continue;
-      if (state.sources[shard]->complete_count(worker->place.datacenter) == 0) return false;
-    }
-    return true;
-  }
-
-  [[nodiscard]] static bool is_available(const version_state& state,
-                                         std::optional<std::uint32_t> only_shard) {
-    return only_shard ? state.sources[*only_shard]->complete_count() > 0 : state.complete_replicas > 0;
+           decisions_.may_come_back(model, operation.version);
   }
 
   /// Decides for `version`: reserves one lease per shard, hides the replica's old version, and answers the
@@ -882,7 +792,7 @@ class updates {
   questions& questions_;
   leases& leases_;
   operation_table& table_;
-  any_consistency consistency_;
+  decisions decisions_;
 };
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::catalog_detail

@@ -1,0 +1,128 @@
+#pragma once
+/// \file decisions.hpp
+/// Which version an update gets: the consistency policy decides about the versions that are available, and the
+/// rules here say when its decision has to wait.
+
+#include <cstdint>
+#include <optional>
+#include <utility>
+
+#include "tensorhub/concepts/consistency.hpp"
+#include "tensorhub/detail/build_mode.hpp"
+#include "tensorhub/detail/whole_range.hpp"
+#include "tensorhub/service/catalog/core.hpp"
+#include "tensorhub/service/catalog/versions.hpp"
+
+namespace tensorhub::inline TENSORHUB_MODE::catalog_detail {
+
+class decisions {
+ public:
+  decisions(const core& core, any_consistency consistency)
+      : core_{core}, consistency_{std::move(consistency)} {}
+
+  /// For an operation without a version, by the call of one of its shards. Of `refuse`, `version` is the one
+  /// that was asked for.
+  [[nodiscard]] version_decision make(const operation_state& operation, const member_state& asked) const {
+    using enum version_decision::kind_type;
+    const model_state& model = *operation.replica->model;
+    version_selector selector = asked.selector;
+    selector.version = valid_version(model.keeps, selector.version);
+    version_decision decision = consistency_.decide(selector, view_for(operation, asked));
+    if (decision.kind == refuse) {
+      decision.version = selector.version;
+      const bool may_be_had = may_come_back(model, selector.version) || may_arrive(model, selector.version) ||
+                              versions::may_hold(*operation.replica, selector.version);
+      if (may_be_had) return {};
+    }
+    // Workers that are not back yet may have a newer version, and no version is certainly lost.
+    const bool is_named = selector.kind == version_selector::kind_type::exactly;
+    if (core_.recovering(model) && !is_named) return {};
+    if (decision.kind != wait) return decision;
+    const version_number open = open_version(operation, asked);
+    return open ? version_decision{take, open, errc::ok} : decision;
+  }
+
+  /// A holder of this version may still join, even if the count says that all workers are back. False if this
+  /// server has seen the version come and go, and no earlier server existed.
+  [[nodiscard]] bool may_come_back(const model_state& model, version_number version) const {
+    if (!core_.recovering()) return false;
+    const auto record = model.versions.find(version);
+    return model.before.back > 0 || record == model.versions.end() || !record->second.ever_complete;
+  }
+
+ private:
+  /// The newest open version that the call would wait for otherwise, if every shard of it can be read.
+  [[nodiscard]] static version_number open_version(const operation_state& operation,
+                                                   const member_state& asked) {
+    const model_state& model = *operation.replica->model;
+    if (!asked.ahead) return {};
+    const auto may_begin = [&](version_number version) {
+      for (std::uint32_t shard = 0; shard < model.shards; ++shard) {
+        if (operation.only_shard && *operation.only_shard != shard) continue;
+        const bool has_source = model.versions.at(version).sources[shard]->complete_count() > 0 ||
+                                versions::is_open(model, version, shard);
+        if (!has_source) return false;
+      }
+      return true;
+    };
+    for (auto each = model.versions.rbegin(); each != model.versions.rend(); ++each) {
+      if (each->second.filling > 0 && !is_void(model, each->first) && accepts(asked.selector, each->first) &&
+          each->first > operation.replica->complete && may_begin(each->first))
+        return each->first;
+    }
+    return {};
+  }
+
+  /// Others read the version, and may have all of it: their reports may be on their way.
+  [[nodiscard]] static bool may_arrive(const model_state& model, version_number version) {
+    return model.operations.users.contains(version) &&
+           detail::any_of(model.operations.all, [version](const auto& entry) {
+             return entry.second->is_decided() && !entry.second->is_publish &&
+                    entry.second->version == version;
+           });
+  }
+
+  [[nodiscard]] version_view view_for(const operation_state& operation, const member_state& asked) const {
+    const replica_state& replica = *operation.replica;
+    const model_state& model = *replica.model;
+    version_view view;
+    view.latest_ever = model.latest_ever;
+    if (operation.only_shard) {
+      const worker_state* worker = replica.workers[*operation.only_shard];
+      if (worker != nullptr && worker->holds() && !is_void(model, worker->held->version))
+        view.held = worker->held->version;
+    } else {
+      view.held = replica.complete;
+    }
+    const bool only_local = asked.reach == messages::update_reach::prefer_local && view.held;
+    for (const auto& [version, state] : model.versions) {
+      if (!is_available(state, operation.only_shard)) continue;
+      if (only_local && version != view.held && !is_local(operation, state)) continue;
+      view.latest_available = version;
+      if (asked.selector.kind == version_selector::kind_type::exactly && accepts(asked.selector, version))
+        view.wanted_available = true;
+    }
+    return view;
+  }
+
+  /// For every shard of the replica, a worker in that shard's datacenter holds the version.
+  [[nodiscard]] static bool is_local(const operation_state& operation, const version_state& state) {
+    const replica_state& replica = *operation.replica;
+    for (std::size_t shard = 0; shard < replica.workers.size(); ++shard) {
+      const worker_state* worker = replica.workers[shard];
+      if (worker == nullptr || (operation.only_shard && *operation.only_shard != shard)) continue;
+      if (state.sources[shard]->complete_count(worker->place.datacenter) == 0) return false;
+    }
+    return true;
+  }
+
+  [[nodiscard]] static bool is_available(const version_state& state,
+                                         std::optional<std::uint32_t> only_shard) {
+    return only_shard ? state.sources[*only_shard]->complete_count() > 0 : state.complete_replicas > 0;
+  }
+
+  const core& core_;
+  any_consistency consistency_;
+};
+
+}  // namespace tensorhub::inline TENSORHUB_MODE::catalog_detail
