@@ -497,6 +497,11 @@ TEST_CASE("reference_server: makes keys, lets in who is on the list, and reads t
   std::ofstream{keys / "clients.allow"} << "nonsense\n";
   program.signal(SIGHUP);
   CHECK(contains(program.output_line(), "stays as it is"));
+  // All keys are in it, and a part of a line; the number of keys, which it had, is not there yet.
+  const auto third = tensorhub::make_curve_keys();
+  std::ofstream{keys / "clients.allow"} << second.public_key << " second\n" << third.public_key << " sp";
+  program.signal(SIGHUP);
+  CHECK(contains(program.output_line(), "does not say that it is whole, as it did before"));
   program.signal(SIGTERM);
   CHECK(program.wait() == 0);
 }

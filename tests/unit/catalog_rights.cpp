@@ -202,6 +202,75 @@ TEST_CASE("catalog rights: a worker that may not serve reads, and nobody reads f
   CHECK(server.available().empty());
 }
 
+TEST_CASE(
+    "catalog rights: a key that may not read any more ends the call that waits, and it may call again") {
+  driver server;
+  const incarnation trainer = server.join(1, "trainer");
+  server.clients[{2}] = client_that_may(right::read | right::serve);
+  const incarnation reader = server.join(2, "rollout-0");
+  const messages::message call = server.update_message(reader, at_least(1));
+  server.send_as(reader, 70, call);
+  CHECK_FALSE(server.answer<messages::update_reply>(reader, 70).has_value());
+  server.clients[reader] = client_that_may(right::serve);
+  server.send_as(reader, 70, call);  // as sessions repeat what is not answered
+  const auto refused = server.answer<messages::update_reply>(reader, 70);
+  REQUIRE(refused.has_value());
+  CHECK(refused->result.code == errc::refused);
+  REQUIRE(server.publish(trainer, 1).ok());
+  CHECK(server.core.statistics().leases == 0);
+  server.clients[reader] = client_that_may(right::read | right::serve);
+  CHECK(server.start_update(reader).source == trainer);
+  CHECK_FALSE(server.core.verdict_of(reader).has_value());
+}
+
+TEST_CASE("catalog rights: a key that may not read any more, for its model or at all, ends what it reads") {
+  driver server;
+  const incarnation trainer = server.join(1, "trainer");
+  REQUIRE(server.publish(trainer, 1).ok());
+  client_rules rules{"somebody"};
+  rules.may = right::read | right::serve;
+  server.clients[{2}] = client_of(rules);
+  const incarnation reader = server.join(2, "rollout-0");
+  const messages::assignment source = server.start_update(reader);
+  SUBCASE("at all") {
+    rules.may = right::serve;
+  }
+  SUBCASE("for its model") {
+    rules.models = {"value"};
+  }
+  SUBCASE("as its replica") {
+    rules.replicas = {"rollout-1"};
+  }
+  server.clients[reader] = client_of(rules);
+  server.send_as(reader, 0, messages::heartbeat_request{});
+  const auto abort = server.push<messages::abort_push>(reader);
+  REQUIRE(abort.has_value());
+  CHECK(abort->reason.code == errc::refused);
+  server.fail(reader, source, abort->reason, false);
+  CHECK(server.core.statistics().leases == 0);
+  CHECK(server.ask<messages::drained_reply>(trainer, messages::unpublish_request{1, 1, {}}).result.ok());
+}
+
+TEST_CASE(
+    "catalog rights: a source whose key is for other models, or other replicas, now is a source no more") {
+  driver server;
+  client_rules rules{"somebody"};
+  rules.may = right::publish | right::serve;
+  server.clients[{1}] = client_of(rules);
+  const incarnation trainer = server.join(1, "trainer");
+  REQUIRE(server.publish(trainer, 1).ok());
+  CHECK(server.available() == versions{1});
+  SUBCASE("models") {
+    rules.models = {"value"};
+  }
+  SUBCASE("replicas") {
+    rules.replicas = {"rollout-*"};
+  }
+  server.clients[trainer] = client_of(rules);
+  server.send_as(trainer, 0, messages::heartbeat_request{});
+  CHECK(server.available().empty());
+}
+
 TEST_CASE("catalog rights: a temporary replica that may not serve outlives the record of its version") {
   driver server;
   const incarnation trainer = server.join(1, "trainer");

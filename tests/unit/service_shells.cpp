@@ -2,6 +2,9 @@
 /// The two shells over real sockets on the loopback interface: messages, deadlines, routes, ends.
 
 #include <doctest/doctest.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
 
 #include <atomic>
 #include <chrono>
@@ -374,6 +377,36 @@ TEST_CASE("server shell: a worker of another protocol is told so, by a message t
   CHECK(answer.sender == server.epoch().value);
   REQUIRE(holds_alternative<messages::goodbye_push>(answer.body));
   CHECK(get_if<messages::goodbye_push>(&answer.body)->reason.code == errc::protocol_mismatch);
+}
+
+/// Time-outs of all connections of this process with one end at this port.
+[[nodiscard]] std::vector<unsigned> time_outs_of_connections(const std::string& address) {
+  const auto port = static_cast<std::uint16_t>(std::stoi(address.substr(address.rfind(':') + 1)));
+  std::vector<unsigned> out;
+  for (int file = 0; file < 1024; ++file) {
+    sockaddr_in here{}, there{};
+    socklen_t bytes = sizeof here;
+    if (::getsockname(file, reinterpret_cast<sockaddr*>(&here), &bytes) != 0) continue;
+    bytes = sizeof there;
+    if (::getpeername(file, reinterpret_cast<sockaddr*>(&there), &bytes) != 0) continue;
+    if (here.sin_port != htons(port) && there.sin_port != htons(port)) continue;
+    int keeps_alive = 0;
+    unsigned time_out = 0;
+    socklen_t size = sizeof keeps_alive;
+    REQUIRE(::getsockopt(file, SOL_SOCKET, SO_KEEPALIVE, &keeps_alive, &size) == 0);
+    CHECK(keeps_alive == 1);
+    REQUIRE(::getsockopt(file, IPPROTO_TCP, TCP_USER_TIMEOUT, &time_out, &size) == 0);
+    out.push_back(time_out);
+  }
+  return out;
+}
+
+TEST_CASE("shells: a connection to a machine that is gone ends in seconds, at either end") {
+  reference_server server{{.address = "tcp://127.0.0.1:*"}};
+  raw_worker worker{server.address()};
+  worker.send(request(7, 1, messages::list_request{}));
+  static_cast<void>(worker.receive());
+  CHECK(time_outs_of_connections(server.address()) == std::vector<unsigned>{10'000, 10'000});
 }
 
 TEST_CASE("server shell: an address that is taken or none is refused") {

@@ -106,6 +106,7 @@ struct settings {
   std::string metrics{};
   std::string keys{};
   std::string allow{};
+  bool is_allow_counted = false;  ///< the list's last line says how many keys it has
   bool insecure = false;
   std::map<std::string, std::string> etcd{};  ///< options of the election, by name
   std::uint32_t lease_s = 5;
@@ -131,26 +132,37 @@ struct settings {
   std::exit(0);
 }
 
+struct counted_list {
+  tensorhub::client_allow_list keys{};
+  bool is_counted = false;  ///< its last line says how many there are
+};
+
+/// A list that was cut off while it was being written has lost its last line. Throws `invalid_argument`.
+void check_whole(const counted_list& wanted, const counted_list& present, const std::string& file) {
+  if (wanted.is_counted) return;
+  const auto gone = std::ranges::count_if(
+      present.keys, [&](const auto& entry) { return !wanted.keys.contains(entry.first); });
+  if (!present.is_counted && 2 * static_cast<std::size_t>(gone) <= present.keys.size()) return;
+  throw tensorhub::error(
+      tensorhub::errc::invalid_argument,
+      "'" + file + "' would revoke " + std::to_string(gone) + " of " + std::to_string(present.keys.size()) +
+          " keys, and does not say that it is whole" + (present.is_counted ? ", as it did before" : "") +
+          ": end it with the line '# " + std::to_string(wanted.keys.size()) + " keys'");
+}
+
 /// The server's list becomes what the file says now; a file that is wrong changes nothing.
 template <typename Server>
-void read_list_again(Server& server, const std::string& file, tensorhub::client_allow_list& present) {
+void read_list_again(Server& server, const std::string& file, counted_list& present) {
   try {
-    bool is_counted = false;
-    tensorhub::client_allow_list wanted = tensorhub::read_allow_list(file, &is_counted);
-    const auto gone =
-        std::ranges::count_if(present, [&](const auto& entry) { return !wanted.contains(entry.first); });
-    if (!is_counted && 2 * static_cast<std::size_t>(gone) > present.size())
-      throw tensorhub::error(tensorhub::errc::invalid_argument,
-                             "'" + file + "' would revoke " + std::to_string(gone) + " of " +
-                                 std::to_string(present.size()) +
-                                 " keys, and does not say that it is whole: end it with the line '# " +
-                                 std::to_string(wanted.size()) + " keys'");
-    for (const auto& [key, rules] : present) {
-      if (!wanted.contains(key)) server.revoke(key);
+    counted_list wanted;
+    wanted.keys = tensorhub::read_allow_list(file, &wanted.is_counted);
+    check_whole(wanted, present, file);
+    for (const auto& [key, rules] : present.keys) {
+      if (!wanted.keys.contains(key)) server.revoke(key);
     }
-    for (const auto& [key, rules] : wanted) server.allow(key, rules);
+    for (const auto& [key, rules] : wanted.keys) server.allow(key, rules);
     present = std::move(wanted);
-    std::printf("allowed now: %zu keys\n", present.size());
+    std::printf("allowed now: %zu keys\n", present.keys.size());
   } catch (const tensorhub::error& e) {
     std::printf("the allow-list stays as it is: %s\n", e.what());
   }
@@ -209,7 +221,7 @@ void complete(settings& out) {
   if (!out.keys.empty()) {
     if (out.insecure) refuse("--insecure and --keys: one of them");
     keep_secrets();
-    out.server.security = {tensorhub::read_curve_keys(out.keys), tensorhub::read_allow_list(out.allow)};
+    out.server.security = {tensorhub::read_curve_keys(out.keys), tensorhub::read_allow_list(out.allow, &out.is_allow_counted)};
   } else if (!out.insecure && !tensorhub::is_local_address(out.server.address)) {
     refuse("other machines reach " + out.server.address +
            ", and without keys each of their processes could read and replace every model: make keys "
@@ -314,8 +326,8 @@ void run(Server& server, const settings& given, const sigset_t& ends, const char
 #endif
   std::fflush(stdout);
   int received = 0;
-  auto allowed =
-      given.server.security ? given.server.security->allowed_clients : tensorhub::client_allow_list{};
+  counted_list allowed;
+  if (given.server.security) allowed = {given.server.security->allowed_clients, given.is_allow_counted};
   for (sigwait(&ends, &received); received == SIGHUP; sigwait(&ends, &received))
     read_list_again(server, given.allow, allowed);
   const auto seen = server.statistics();

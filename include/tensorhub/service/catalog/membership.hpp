@@ -315,6 +315,7 @@ class membership {
     worker.access.address = join.address;
     worker.access.capability_key = join.capability_key;
     worker.access.key = client.key;
+    worker.access.may_read = client.may().has_any_of(right::read);
     worker.access.may_serve = client.may().has_any_of(right::serve);
     worker.access.may_publish = client.may().has_any_of(right::publish);
     worker.signs.last_heard = core_.now;

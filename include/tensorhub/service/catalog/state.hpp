@@ -105,7 +105,8 @@ struct access_state {
   std::string integrity{};
   transport_address address{};
   std::string capability_key{};  ///< empty: readers need no capability
-  bool may_serve = true;         ///< its key has that right (authority.hpp)
+  bool may_read = true;          ///< its key has that right, for this replica (authority.hpp)
+  bool may_serve = true;         ///< likewise
   bool may_publish = true;       ///< likewise
   std::string key{};             ///< with which it has joined; empty without security
 };

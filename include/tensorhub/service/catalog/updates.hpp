@@ -378,6 +378,17 @@ class updates {
     versions_.recompute(replica);
   }
 
+  /// The worker's key may not read any more: its calls end.
+  void refuse(const worker_state& worker) {
+    for (operation_state* operation : std::vector{worker.replica->open}) {
+      if (operation->is_closed() || operation->is_publish) continue;
+      const member_state* member = member_of(*operation, worker.shard.index);
+      if (member == nullptr || (member->phase != phase::waiting && member->phase != phase::assigned))
+        continue;
+      close_failed(*operation, {errc::refused, "the key of " + who(worker) + " may not read any more"});
+    }
+  }
+
   /// Ends operations that have waited for a version, or for a shard, beyond their deadline.
   void expire() {
     while (operation_state* operation = table_.take_due(core_.now)) {

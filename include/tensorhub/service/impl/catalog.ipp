@@ -95,9 +95,10 @@ TENSORHUB_DECL void catalog::receive(time_point now, const messages::envelope& e
                                      const client_identity& from, bool more) {
   core().begin(now);
   core().batch.runs = more;
-  if (envelope.sender != 0 &&
-      parts_->authority.allows(from.may(), envelope, core().find(incarnation{envelope.sender})))
-    handle(envelope, from);
+  catalog_detail::worker_state* const worker = core().find(incarnation{envelope.sender});
+  if (worker != nullptr && !holds_alternative<messages::join_request>(envelope.body))
+    note_rights(*worker, from.may());
+  if (envelope.sender != 0 && parts_->authority.allows(from.may(), envelope, worker)) handle(envelope, from);
   settle();
 }
 
@@ -210,8 +211,11 @@ TENSORHUB_DECL bool catalog::ask(const messages::envelope& envelope, const clien
 
 /// The list of keys may have been read again since the worker's last message.
 TENSORHUB_DECL void catalog::note_rights(catalog_detail::worker_state& worker, const client_rules& rules) {
-  worker.access.may_publish = rules.has_any_of(right::publish);
-  const bool may_serve = rules.has_any_of(right::serve);
+  const bool is_its = rules.may_speak_of(worker.model->name) && rules.may_be(worker.replica->name);
+  worker.access.may_publish = is_its && rules.has_any_of(right::publish);
+  const bool may_read = is_its && rules.has_any_of(right::read);
+  if (std::exchange(worker.access.may_read, may_read) && !may_read) parts_->updates.refuse(worker);
+  const bool may_serve = is_its && rules.has_any_of(right::serve);
   if (std::exchange(worker.access.may_serve, may_serve) == may_serve) return;
   parts_->versions.recompute(*worker.replica);
   if (!may_serve) parts_->leases.move_readers(worker);
@@ -223,7 +227,6 @@ TENSORHUB_DECL void catalog::handle(const messages::envelope& envelope, const cl
   if (ask(envelope, client.may())) return;
   catalog_detail::worker_state* worker = core().find(from);
   if (worker == nullptr) return parts_->membership.notify_goodbye(from);
-  note_rights(*worker, client.may());
   // Requests may wait for a sign of life of this worker.
   if (worker->model->waits_to_let_go && !core().is_heard(*worker)) core().retention_changed = true;
   worker->signs.last_heard = core().now;

@@ -49,6 +49,12 @@ TENSORHUB_DECL zmq::socket_t bounded_socket(zmq::context_t& context, zmq::socket
   socket.set(zmq::sockopt::maxmsgsize,
              static_cast<std::int64_t>(is_server ? most_heard_bytes : limits::frame_bytes));
   socket.set(zmq::sockopt::handshake_ivl, 5000);
+  socket.set(zmq::sockopt::tcp_maxrt, static_cast<int>(peer_silence.count()));
+  socket.set(zmq::sockopt::tcp_keepalive, 1);
+  socket.set(zmq::sockopt::tcp_keepalive_idle, static_cast<int>(peer_silence.count() / 1000));
+  socket.set(zmq::sockopt::tcp_keepalive_intvl, static_cast<int>(peer_silence.count() / 2000));
+  socket.set(zmq::sockopt::tcp_keepalive_cnt, 2);
+  socket.set(zmq::sockopt::connect_timeout, static_cast<int>(connect_attempt.count()));
   socket.set(zmq::sockopt::sndhwm, most_unsent);
   socket.set(zmq::sockopt::backlog, most_arriving);
   socket.set(zmq::sockopt::rcvhwm, is_server ? most_unheard : most_unsent);
