@@ -133,6 +133,11 @@ struct entry_points {
     *context = handle<CUcontext>(static_cast<std::uintptr_t>(device) + 1);
     return CUDA_SUCCESS;
   }
+  static CUresult primary_context_get_state(CUdevice device, unsigned* flags, int* active) {
+    *flags = 0;
+    *active = (all().set.devices_in_use.load() >> device & 1u) != 0 ? 1 : 0;
+    return CUDA_SUCCESS;
+  }
   static CUresult context_push(CUcontext context) {
     if (context == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
     contexts().push_back(context);
@@ -482,6 +487,7 @@ struct entry_points {
   X(cuDeviceGetAttribute, device_get_attribute)               \
   X(cuThreadExchangeStreamCaptureMode, exchange_capture_mode) \
   X(cuDevicePrimaryCtxRetain, primary_context_retain)         \
+  X(cuDevicePrimaryCtxGetState, primary_context_get_state)    \
   X(cuCtxPushCurrent_v2, context_push)                        \
   X(cuCtxPopCurrent_v2, context_pop)                          \
   X(cuCtxGetCurrent, context_get_current)                     \

@@ -11,6 +11,9 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <tensorhub/testing/memory_transport.hpp>
+#include <tensorhub/transfer/parallel_copy.hpp>
+#include <tensorhub/transfer/shard_memory.hpp>
 #include <utility>
 #include <vector>
 
@@ -18,9 +21,14 @@
 
 using namespace fake_scenes;
 using fake_cuda::origin;
+using tensorhub::copy_run;
+using tensorhub::dtype;
 using tensorhub::errc;
 using tensorhub::error;
+using tensorhub::layout;
 using tensorhub::memory_kind;
+using tensorhub::shard_memory;
+using tensorhub::testing::memory_transport;
 
 namespace {
 
@@ -68,6 +76,38 @@ TEST_CASE("cuda memory: the device of an option, else the thread's own") {
   CUcontext popped = nullptr;
   REQUIRE(cuda.context_pop(&popped) == CUDA_SUCCESS);
   CHECK(popped == device::at(1).context());
+}
+
+TEST_CASE("cuda memory: a thread without a device takes the one that the process uses") {
+  scene here;
+  CHECK(&device::current() == &device::at(0));
+  here.driver.set.devices_in_use = 2;
+  CHECK(&device::current() == &device::at(1));
+}
+
+TEST_CASE("cuda memory: memory beside a tensor is on its device, unless the options name another") {
+  const scene here;
+  memory space{{.device = 1}};
+  const auto tensor = space.allocate(64);
+  memory any;
+  CHECK(any.allocate_beside(tensor.range(), 64).range().device == &device::at(1));
+  memory first{{.device = 0}};
+  CHECK(first.allocate_beside(tensor.range(), 64).range().device == &device::at(0));
+  std::array<std::byte, 64> host;
+  CHECK(any.allocate_beside(any.describe(host.data(), host.size()), 64).range().device == &device::at(0));
+}
+
+TEST_CASE("cuda memory: the small tensors are kept together on their own device") {
+  const scene here;
+  memory_transport transport{{}, {1}};
+  memory second{{.device = 1}};
+  const auto tensor = second.allocate(64);
+  shard_memory<memory_transport, memory> shard{transport};
+  shard.add({"small", dtype::u8, {64}}, tensor.data());
+  const layout shape = shard.build_layout(4096, {});
+  REQUIRE(shape.packed_bytes() > 0);
+  shard.register_all(shape);
+  CHECK(shard.places().front().device == &device::at(1));
 }
 
 TEST_CASE("cuda memory: no room is an error that says how much there is") {
@@ -206,6 +246,12 @@ TEST_CASE("cuda memory: a copy that the device fails says so, and the next one w
   here.driver.set.fail_after = 0;
   space.copy(one.data(), given.data(), 1000);
   CHECK(space.trouble().find("CUDA_ERROR_LAUNCH_FAILED") != std::string::npos);
+  here.driver.set.fail_after = UINT64_MAX;
+  const auto other = space.allocate(1000);
+  const copy_run run{other.data(), one.data(), 1000};
+  here.driver.set.fail_after = 0;
+  CHECK_THROWS_WITH_AS(tensorhub::parallel_copy<memory>(std::span{&run, 1}, 1),
+                       doctest::Contains("CUDA_ERROR_LAUNCH_FAILED"), error);
   here.driver.set.fail_after = UINT64_MAX;
   memory again;
   again.copy(one.data(), given.data(), 1000);

@@ -171,7 +171,9 @@ TEST_CASE("device memory: a shard may mix it with host memory, and small tensors
   CHECK(table.back() == xxh3_128::chunk_digest(11, table.size() - 1, std::vector<std::byte>(9000 % 4096)));
 
   const failing_device at_once{0};
-  CHECK_THROWS_WITH_AS(memory.pack(), doctest::Contains("fake device did not copy the small tensors"), error);
+  CHECK_THROWS_WITH_AS(
+      memory.pack(), doctest::Contains("the device did not copy the small tensors, which fake device keeps"),
+      error);
 }
 
 TEST_CASE("device memory: what was freed is refused by name when it is added") {
@@ -220,9 +222,10 @@ TEST_CASE("stream order: work that has failed makes no version") {
   struct broken_space : fake_device_memory {
     struct mark_type {
       [[nodiscard]] lane_state state() const noexcept { return lane_state::failed; }
+      [[nodiscard]] std::string trouble() const { return "an illegal address"; }
     };
     [[nodiscard]] mark_type mark(const stream_type&) const noexcept { return {}; }
   } space;
-  CHECK_THROWS_WITH_AS(await_stream(space, {}, std::chrono::seconds{1}), doctest::Contains("are no version"),
-                       error);
+  CHECK_THROWS_WITH_AS(await_stream(space, {}, std::chrono::seconds{1}),
+                       doctest::Contains("are no version; an illegal address"), error);
 }

@@ -162,6 +162,12 @@ class basic_cuda_memory {
   /// `system_failed`.
   [[nodiscard]] allocation allocate(std::uint64_t bytes) { return allocation{device(), bytes}; }
 
+  /// The same on the device of `neighbour`, unless the options name one or `neighbour` is host memory.
+  [[nodiscard]] allocation allocate_beside(const memory_range& neighbour, std::uint64_t bytes) {
+    const bool is_free = options_.device == current_device && neighbour.kind == memory_kind::cuda_device;
+    return allocation{is_free ? *static_cast<device_type*>(neighbour.device) : device(), bytes};
+  }
+
   /// The device that `allocate` uses.
   [[nodiscard]] device_type& device() const {
     return options_.device == current_device ? device_type::current() : device_type::at(options_.device);

@@ -6,8 +6,9 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <span>
-#include <system_error>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -19,6 +20,17 @@
 
 namespace tensorhub::inline TENSORHUB_MODE {
 
+namespace detail {
+/// Throws `system_failed`, with the reason where the memory space keeps it.
+template <typename Memory>
+[[noreturn]] void copy_failed(const Memory& space, const std::string& what) {
+  std::string why;
+  if constexpr (requires { space.trouble(); }) why = space.trouble();
+  throw error(errc::system_failed, "the device did not copy " + what + (why.empty() ? "" : ": " + why) +
+                                       "; retry, and restart the process if the device keeps failing");
+}
+}  // namespace detail
+
 /// Copies all runs and returns when every byte is copied. The calling thread works too; if the system cannot
 /// start more threads, the calling thread works alone. Long runs are cut into units, so that one huge tensor
 /// keeps all threads busy. Each thread has its own memory space. Throws `std::bad_alloc` before the first
@@ -27,11 +39,8 @@ namespace tensorhub::inline TENSORHUB_MODE {
 template <memory_space Memory>
 void parallel_copy(std::span<const copy_run> runs, std::size_t lanes, std::uint64_t unit_bytes = 4u << 20) {
   if constexpr (device_memory_space<Memory>) {
-    if (!Memory{}.copy_all(runs)) {
-      throw error(errc::system_failed,
-                  "the device did not copy the tensors: retry, and restart the process if the device keeps "
-                  "failing");
-    }
+    Memory space{};
+    if (!space.copy_all(runs)) detail::copy_failed(space, "the tensors");
     return;
   }
   unit_bytes = std::max<std::uint64_t>(unit_bytes, 1);
@@ -52,7 +61,7 @@ void parallel_copy(std::span<const copy_run> runs, std::size_t lanes, std::uint6
   helpers.reserve(lanes);
   try {
     for (std::size_t i = 1; i < lanes; ++i) helpers.emplace_back(work);
-  } catch (const std::system_error&) {  // no more threads: those that run do the rest
+  } catch (const std::exception&) {  // no more threads: those that run do the rest
   }
   work();
 }

@@ -81,7 +81,7 @@ class shard_memory {
     registration_plan plan =
         plan_registration(items, {.max_region_bytes = Transport::capabilities.max_region_bytes});
     if (shape.packed_bytes() > 0) {
-      packed_.emplace(space_.allocate(shape.packed_bytes()));
+      packed_.emplace(allocate_packed());
       plan.regions.push_back(packed_->range());
       plan.regions.back().bytes = shape.packed_bytes();
       plan.places.insert(plan.places.begin(), {plan.regions.size() - 1, 0});
@@ -134,11 +134,17 @@ class shard_memory {
   void unpack() {
     const auto started = clock::now();
     const std::lock_guard lock{unpack_mutex_};
-    std::vector<copy_run> runs;
-    for (const small_tensor& each : small_) {
-      if (!each.unpacked) runs.push_back({each.own, each.packed, each.bytes});
+    if constexpr (device_memory_space<Memory>) {
+      std::vector<copy_run> runs;
+      for (const small_tensor& each : small_) {
+        if (!each.unpacked) runs.push_back({each.own, each.packed, each.bytes});
+      }
+      copy_small(runs);
+    } else {  // it cannot fail, not even for want of memory
+      for (const small_tensor& each : small_) {
+        if (!each.unpacked) space_.copy(each.own, each.packed, each.bytes);
+      }
     }
-    copy_small(runs);
     for (small_tensor& each : small_) each.unpacked = true;
     note(&registration_cost::unpack_seconds, started);
   }
@@ -198,6 +204,17 @@ class shard_memory {
     return std::chrono::duration<double>(clock::now() - started).count();
   }
 
+  /// On the device of a tensor that is packed.
+  [[nodiscard]] typename Memory::allocation allocate_packed() {
+    if constexpr (requires { space_.allocate_beside(ranges_.front(), 1); }) {
+      for (std::size_t i = 0; i < ranges_.size(); ++i) {
+        if (shape_->packed_offset(i) && !ranges_[i].host_accessible())
+          return space_.allocate_beside(ranges_[i], shape_->packed_bytes());
+      }
+    }
+    return space_.allocate(shape_->packed_bytes());
+  }
+
   /// A tensor that lies in the packed segment, too.
   struct small_tensor {
     std::size_t position = 0;  ///< in the order of `add`
@@ -228,9 +245,8 @@ class shard_memory {
     if (runs.empty()) return;
     if constexpr (device_memory_space<Memory>) {
       if (!space_.copy_all(runs))
-        throw error(errc::system_failed, places_.front().device->description() +
-                                             " did not copy the small tensors: retry, and restart the "
-                                             "process if the device keeps failing");
+        detail::copy_failed(
+            space_, "the small tensors, which " + places_.front().device->description() + " keeps together");
     } else {
       for (const copy_run& run : runs) space_.copy(run.to, run.from, run.bytes);
     }

@@ -87,8 +87,12 @@ std::chrono::milliseconds await_stream(Memory& space, const stream_of<Memory>& s
   // A stream that is nearly done is not slept for; a sleep is never long against what has passed already.
   auto pause = std::chrono::microseconds{0};
   for (lane_state state = mark.state(); state != lane_state::done; state = mark.state()) {
-    if (state == lane_state::failed)
-      throw error(errc::system_failed, "the work on the given stream has failed: its bytes are no version");
+    if (state == lane_state::failed) {
+      std::string why;
+      if constexpr (requires { mark.trouble(); }) why = mark.trouble();
+      throw error(errc::system_failed, "the work on the given stream has failed: its bytes are no version" +
+                                           (why.empty() ? "" : "; " + why));
+    }
     const auto waited = clock::now() - started;
     if (waited > timeout) {
       throw error(errc::timed_out, "the given stream has not come to this call within " +

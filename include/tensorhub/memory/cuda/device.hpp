@@ -57,7 +57,8 @@ class cuda_device final : public device_access {
     return *devices[static_cast<std::size_t>(ordinal)];
   }
 
-  /// The calling thread's device, as cudaGetDevice reports it; device 0 if the thread has none.
+  /// The calling thread's device, as cudaGetDevice reports it. A thread that has none, such as those of this
+  /// library, gets the first one that the process uses, else device 0.
   [[nodiscard]] static cuda_device& current() {
     const cuda_functions& cuda = Driver::functions();
     CUdevice device = 0;
@@ -67,6 +68,12 @@ class cuda_device final : public device_access {
       for (const auto& each : all()) {
         if (each->device_ == device) return *each;
       }
+    }
+    for (const auto& each : all()) {
+      unsigned flags = 0;
+      int is_active = 0;
+      if (cuda.primary_context_get_state(each->device_, &flags, &is_active) == CUDA_SUCCESS && is_active != 0)
+        return *each;
     }
     return at(0);
   }

@@ -42,6 +42,7 @@ struct cuda_functions {
   CUresult (*device_get_attribute)(int* value, CUdevice_attribute, CUdevice) = nullptr;
 
   CUresult (*primary_context_retain)(CUcontext*, CUdevice) = nullptr;
+  CUresult (*primary_context_get_state)(CUdevice, unsigned* flags, int* active) = nullptr;
   CUresult (*context_push)(CUcontext) = nullptr;
   CUresult (*context_pop)(CUcontext*) = nullptr;
   CUresult (*context_get_current)(CUcontext*) = nullptr;
@@ -156,6 +157,7 @@ template <typename Lookup>
     take(cuda.device_get_uuid, "cuDeviceGetUuid");
   take(cuda.device_get_attribute, "cuDeviceGetAttribute");
   take(cuda.primary_context_retain, "cuDevicePrimaryCtxRetain");
+  take(cuda.primary_context_get_state, "cuDevicePrimaryCtxGetState");
   take(cuda.context_push, "cuCtxPushCurrent_v2");
   take(cuda.context_pop, "cuCtxPopCurrent_v2");
   take(cuda.context_get_current, "cuCtxGetCurrent");
