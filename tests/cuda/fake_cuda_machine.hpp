@@ -79,8 +79,8 @@ struct settings {
   std::atomic<std::uint64_t> fail_after{UINT64_MAX};  ///< so many pieces succeed, then streams fail
   std::atomic<bool> refuse_copies{false};             ///< cuMemcpyAsync says no at once
   std::atomic<bool> dmabufs{false};
-    std::atomic<unsigned> devices_in_use{0};  ///< by bits: their primary contexts are active
-  std::atomic<bool> capturing{false};  ///< every stream that is asked about
+  std::atomic<unsigned> devices_in_use{0};  ///< by bits: their primary contexts are active
+  std::atomic<bool> capturing{false};       ///< every stream that is asked about
   /// Another thread captures a graph in the mode that most programs use (CU_STREAM_CAPTURE_MODE_GLOBAL).
   std::atomic<bool> capturing_globally{false};
   /// Of the devices of the machine, `devices` from this one on are visible to this process.

@@ -221,7 +221,8 @@ void complete(settings& out) {
   if (!out.keys.empty()) {
     if (out.insecure) refuse("--insecure and --keys: one of them");
     keep_secrets();
-    out.server.security = {tensorhub::read_curve_keys(out.keys), tensorhub::read_allow_list(out.allow, &out.is_allow_counted)};
+    out.server.security = {tensorhub::read_curve_keys(out.keys),
+                           tensorhub::read_allow_list(out.allow, &out.is_allow_counted)};
   } else if (!out.insecure && !tensorhub::is_local_address(out.server.address)) {
     refuse("other machines reach " + out.server.address +
            ", and without keys each of their processes could read and replace every model: make keys "
