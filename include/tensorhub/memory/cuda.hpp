@@ -208,19 +208,16 @@ class basic_cuda_memory {
     static_cast<void>(copy_all(std::span{&run, 1}));
   }
 
-  /// Copies all runs on one lane; runs within device memory go in one batch. Returns false if at least one
-  /// failed.
+  /// Copies all runs, those within device memory in batches: a device has `device_lane::patience` for each.
+  /// Returns false if at least one failed.
   [[nodiscard]] bool copy_all(std::span<const copy_run> runs) noexcept {
     try {
-      std::string why;
-      device_type* const with = device_of(runs);
-      if (with == nullptr) {
-        for (const copy_run& run : runs) {
-          if (run.bytes != 0) std::memcpy(run.to, run.from, run.bytes);
-        }
-      } else if (!with->with_lane([&](auto& lane) { return lane.copy_all(runs); }, why)) {
-        note(why);
-        return false;
+      while (!runs.empty()) {
+        std::size_t count = 0;
+        for (std::uint64_t bytes = 0; count < runs.size() && bytes < batch_bytes; ++count)
+          bytes += runs[count].bytes;
+        if (!copy_batch(runs.first(count))) return false;
+        runs = runs.subspan(count);
       }
       return true;
     } catch (const std::exception& e) {
@@ -240,6 +237,22 @@ class basic_cuda_memory {
   [[nodiscard]] mark_type mark(stream_type stream) { return mark_type{stream}; }
 
  private:
+  static constexpr std::uint64_t batch_bytes = 4ull << 30;
+
+  [[nodiscard]] bool copy_batch(std::span<const copy_run> runs) {
+    device_type* const with = device_of(runs);
+    if (with == nullptr) {
+      for (const copy_run& run : runs) {
+        if (run.bytes != 0) std::memcpy(run.to, run.from, run.bytes);
+      }
+      return true;
+    }
+    std::string why;
+    if (with->with_lane([&](auto& lane) { return lane.copy_all(runs); }, why)) return true;
+    note(why);
+    return false;
+  }
+
   /// The device of the first end that lies on one; null if none does or there is no driver.
   [[nodiscard]] static device_type* device_of(std::span<const copy_run> runs) {
     for (const copy_run& run : runs) {
