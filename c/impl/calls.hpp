@@ -117,7 +117,8 @@ void add_tensor(const tensorhub_tensor* given, Add&& add) {
   const tensorhub_tensor tensor = taken(given, "tensor");
   if (tensor.dimension_count > 0) static_cast<void>(required(tensor.dimensions, "tensor.dimensions"));
   const auto type = static_cast<tensorhub::dtype>(tensor.type);
-  if (tensorhub::size_bytes(type) == 0)
+  const bool is_cut = static_cast<std::uint64_t>(tensor.type) != static_cast<std::uint64_t>(type);
+  if (is_cut || tensorhub::size_bytes(type) == 0)
     throw error(errc::invalid_argument,
                 "tensor.type is " + std::to_string(tensor.type) + ": take one of tensorhub_dtype");
   add(std::string{&required(tensor.name, "tensor.name")}, tensor.data,

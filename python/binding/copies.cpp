@@ -137,8 +137,10 @@ class attached_copy {
           try {
             held.emplace(copy->hold(selector, std::max(milliseconds{0}, std::min(left, longest))));
           } catch (const error& e) {
-            if (e.code() == errc::timed_out && left > longest && !is_interrupted_) return false;
-            failure = std::current_exception();
+            const bool has_time = e.code() == errc::timed_out && left > longest;
+            if (has_time && !is_interrupted_) return false;
+            failure = has_time ? std::make_exception_ptr(error(errc::cancelled, "the wait was interrupted"))
+                               : std::current_exception();
           }
           return true;
         },

@@ -117,8 +117,12 @@ class update {
   [[nodiscard]] int descriptor() const { return running_.use()->handle.descriptor(); }
   [[nodiscard]] nb::dict progress() const { return told(running_.use()->handle.progress()); }
   void cancel() const {
+    const auto running = running_.use();
     const nb::gil_scoped_release python_goes_on;
-    running_.use()->handle.cancel();
+    running->handle.cancel();
+  }
+  void interrupt() const {
+    if (running_.is_usable()) cancel();
   }
   /// False: it still runs after `timeout`.
   [[nodiscard]] bool wait(double timeout) const {
@@ -138,7 +142,7 @@ class update {
   [[nodiscard]] std::unique_ptr<arriving> tensors(const std::vector<std::string>& names) const {
     return std::make_unique<arriving>(running_.use(), names);
   }
-  /// Pre-condition: it is done.
+  /// Of an update that runs still: its error `timed_out`.
   [[nodiscard]] nb::dict result() const { return told(running_.use()->handle.wait(milliseconds{0})); }
   /// Others may wait for it still, or hold its tensors.
   void close() {
@@ -239,15 +243,28 @@ class subscriber {
       return worker.wait(selector_of(kind, version), time_of(timeout)).value;
     });
   }
-  std::uint64_t held_version() { return worker_.use()->held_version().value; }
-  bool holds_what_is_live() { return worker_.use()->holds_what_is_live(); }
-  std::uint64_t staged_version() { return worker_.use()->staged_version().value; }
+  /// For calls that wait for one that allocates memory, and for nothing else: Python goes on meanwhile.
+  template <typename Question>
+  auto ask(Question&& question) {
+    const auto whole = worker_.use();
+    const waiting_calls::entry counted;
+    const nb::gil_scoped_release python_goes_on;
+    return question(*whole);
+  }
+  std::uint64_t held_version() {
+    return ask([](subscriber_worker& worker) { return worker.held_version().value; });
+  }
+  bool holds_what_is_live() {
+    return ask([](subscriber_worker& worker) { return worker.holds_what_is_live(); });
+  }
+  std::uint64_t staged_version() {
+    return ask([](subscriber_worker& worker) { return worker.staged_version().value; });
+  }
   /// The live bytes of an allocated tensor.
   nb::object tensor(const std::string& name) {
-    const auto whole = worker_.use();
-    const void* const data = whole->tensor(name);
+    const void* const data = ask([&name](subscriber_worker& worker) { return worker.tensor(name); });
     const tensor_place& place = allocated_.at(name);
-    return view_in({whole, views_}, data, place.shape, place.type);
+    return view_in({worker_.use(), views_}, data, place.shape, place.type);
   }
   std::uint64_t offloaded_bytes() { return worker_.use()->offloaded_bytes(); }
   nb::list statistics() {
@@ -348,7 +365,7 @@ void bind_subscriber(nb::module_& module) {
   running.def("descriptor", &update::descriptor);
   running.def("progress", &update::progress);
   running.def("cancel", &update::cancel);
-  running.def("interrupt", &update::cancel);
+  running.def("interrupt", &update::interrupt);
   running.def("wait", &update::wait);
   running.def("result", &update::result);
   running.def("tensors", &update::tensors, nb::keep_alive<0, 1>());

@@ -251,6 +251,11 @@ kept_tensor::kept_tensor(std::string name, nb::object tensor, tensor_use use)
     } else {
       place_ = dlpack_place(name_, tensor_, use, exported_);
     }
+    const bool is_empty = std::ranges::find(place_.shape, 0u) != place_.shape.end();
+    if (place_.data == nullptr && !is_empty)
+      refuse(name_,
+             "has no memory of its own (a DTensor, or freed by its framework): give full_tensor() or "
+             "to_local()");
   } catch (const nb::python_error& e) {
     refuse(name_, std::string{"cannot be read: "} + e.what());
   } catch (const nb::cast_error&) {

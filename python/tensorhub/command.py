@@ -6,7 +6,6 @@ import argparse
 import logging
 import signal
 import sys
-import threading
 from typing import TYPE_CHECKING, NoReturn
 
 import tensorhub
@@ -41,14 +40,16 @@ def _serve(given: argparse.Namespace) -> int:
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
     public_key, secret_key = tensorhub.read_keys(given.keys) if given.keys else ("", "")
     allowed = tensorhub.read_allow_list(given.allow) if given.allow else {}
-    ends = threading.Event()
-    for each in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(each, lambda *_: ends.set())
-    with tensorhub.ReferenceServer(
-        given.address, public_key=public_key, secret_key=secret_key, allowed=allowed
-    ) as server:
-        print(server.address, flush=True)
-        ends.wait()
+    ends = {signal.SIGINT, signal.SIGTERM}
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ends)  # in all threads, which the server starts from here
+    try:
+        with tensorhub.ReferenceServer(
+            given.address, public_key=public_key, secret_key=secret_key, allowed=allowed
+        ) as server:
+            print(server.address, flush=True)
+            signal.sigwait(ends)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return 0
 
 

@@ -1,6 +1,6 @@
 """Tensors of torch: modules in place, and whole models that a framework hands over tensor by tensor.
 
->>> publisher.add_all(module.state_dict())     # in place, as everything else: see tensorhub.Publisher
+>>> publisher.add_all(module)     # in place, as everything else: see tensorhub.Publisher
 
 A framework that shards (FSDP, Megatron) has no whole tensors to publish in place; it makes them one by one. They go
 into an arena, and come out of a receiver:
@@ -132,7 +132,10 @@ class Receiver:
         at_least: int | None = None,
         timeout: float = _core.update_timeout,
     ) -> list[UpdateReport]:
-        """Receives a version, as `Subscriber.update`; a report for each shard. An error leaves what was there."""
+        """Receives a version, as `Subscriber.update`; a report for each shard.
+
+        An error leaves what was there; one at the very end, while the shards are exchanged, leaves no version.
+        """
         with self._running(version, at_least, timeout) as running:
             return self._install([each.wait(timeout) for each in running])
 
@@ -184,6 +187,7 @@ class Receiver:
                 update.close()
 
     def _install(self, reports: list[UpdateReport]) -> list[UpdateReport]:
+        self.version = 0
         for each in self._shards:
             each.install()
         self.version = reports[0].version

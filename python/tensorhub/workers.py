@@ -17,10 +17,10 @@ import os
 import time
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict, runtime_checkable
 
 from tensorhub import _core
-from tensorhub.errors import InvalidArgument, TimedOut
+from tensorhub.errors import Error, InvalidArgument
 from tensorhub.lifetime import Closable
 from tensorhub.reports import (
     InstallReport,
@@ -40,7 +40,18 @@ from tensorhub.server import ReferenceServer
 if TYPE_CHECKING:
     from typing_extensions import Buffer, Unpack
 
-__all__ = ["ArenaPublisher", "Location", "Mode", "Options", "Publisher", "Security", "Seeder", "Subscriber", "Update"]
+__all__ = [
+    "ArenaPublisher",
+    "Location",
+    "Mode",
+    "Module",
+    "Options",
+    "Publisher",
+    "Security",
+    "Seeder",
+    "Subscriber",
+    "Update",
+]
 
 Mode = Literal["in_place", "staged", "double_buffered"]
 """Where a subscriber receives.
@@ -49,6 +60,14 @@ Mode = Literal["in_place", "staged", "double_buffered"]
 * `staged`: beside its tensors; `install` copies what was staged over them. One more copy of the shard in host memory.
 * `double_buffered`: into one of two memories of the library's own; `install` flips them.
 """
+
+
+@runtime_checkable
+class Module(Protocol):
+    """What is used of a torch.nn.Module."""
+
+    def state_dict(self, *, keep_vars: bool = ...) -> Mapping[str, Any]:
+        """Names and tensors; with `keep_vars` the parameters themselves."""
 
 
 @dataclass(frozen=True)
@@ -124,6 +143,8 @@ def _given(server: str | ReferenceServer, model: str, replica: str, options: Opt
         group = plain.pop(name, None)
         if group is None:
             continue
+        if isinstance(group, Mapping):  # as a configuration file gives it
+            group = kind(**group)
         if not isinstance(group, kind):
             raise TypeError(f"option {name} is {group!r}: give a tensorhub.{kind.__name__}")
         plain.update({field.name: getattr(group, field.name) for field in fields(group)})
@@ -236,8 +257,17 @@ class _InPlace(_Worker):
         """
         self._inner.add(name, tensor)
 
-    def add_all(self, tensors: Mapping[str, object] | Iterable[tuple[str, object]]) -> None:
-        """Adds each of them: a state dict, or `module.named_parameters()`."""
+    def add_all(self, tensors: Module | Mapping[str, object] | Iterable[tuple[str, object]]) -> None:
+        """Adds a module's parameters and buffers (tied ones once, by their first name), or names and tensors.
+
+        Give the module, or `named_parameters()`: `state_dict()` makes other tensors over the memory of this moment, and
+        if a parameter gets new memory later, nobody notices.
+        """
+        if isinstance(tensors, Module):
+            first_names: dict[int, tuple[str, object]] = {}
+            for name, tensor in tensors.state_dict(keep_vars=True).items():
+                first_names.setdefault(id(tensor), (name, tensor))
+            tensors = first_names.values()
         for name, tensor in tensors.items() if isinstance(tensors, Mapping) else tensors:
             self._inner.add(name, tensor)
 
@@ -246,7 +276,7 @@ class Publisher(_InPlace):
     """A trainer: its tensors become versions, in place or as a copy.
 
     >>> trainer = Publisher(server, model="policy", replica="trainer-0")
-    >>> trainer.add_all(module.state_dict())
+    >>> trainer.add_all(module)
     >>> with trainer.published(step):   # the tensors must not change in here
     ...     evaluate()
     """
@@ -279,7 +309,14 @@ class Publisher(_InPlace):
         if isinstance(changed, str):
             raise TypeError(f"changed= takes the names of tensors, and got one string: write changed=[{changed!r}]")
         names = None if changed is None else list(changed)
-        return PublishReport(**self._inner.publish(version, timeout, stream, names))
+        try:
+            return PublishReport(**self._inner.publish(version, timeout, stream, names))
+        except Error:
+            raise
+        except BaseException:  # Ctrl-C: it may have been published meanwhile
+            if not self.is_closed and self.held_version == version:
+                self.unpublish(0)
+            raise
 
     def publish_snapshot(
         self, version: int, stride: int = 1, timeout: float = _core.join_timeout, *, stream: object = None
@@ -409,8 +446,7 @@ class Update(Closable):
 
     def wait(self, timeout: float = _core.update_timeout) -> UpdateReport:
         """The result, or the update's error; `TimedOut` if it still runs after `timeout`. Ctrl-C cancels it."""
-        if not self._inner.wait(timeout):
-            raise TimedOut("the update is still running")
+        self._inner.wait(timeout)
         return _update_report(self._inner.result())
 
     def tensors(self, names: Iterable[str] = (), timeout: float = _core.update_timeout) -> Iterator[tuple[str, Any]]:
@@ -453,7 +489,7 @@ class Subscriber(_InPlace):
     """A rollout: versions are read into its tensors, and served on to others from the first byte on.
 
     >>> rollout = Subscriber(server, model="policy", replica="rollout-3")
-    >>> rollout.add_all(module.state_dict())
+    >>> rollout.add_all(module)
     >>> rollout.update()                # the latest version there is
 
     All shards of a replica make the same calls in the same order; when a call has failed in one of them, all repeat it.

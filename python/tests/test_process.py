@@ -136,6 +136,25 @@ def test_ctrl_c_ends_a_put_that_takes_the_last_version_back(server: th.Reference
         assert time.monotonic() - started < 5
 
 
+def test_ctrl_c_in_a_publish_leaves_nothing_published(server: th.ReferenceServer) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with publisher(server, 50_000_000) as trainer:
+        trainer.publish(1)
+        trainer.unpublish()
+        before = signal.signal(signal.SIGALRM, interrupt)
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 0.01)  # digests take longer, and nothing interrupts them
+            with pytest.raises(KeyboardInterrupt), trainer.published(2):
+                time.sleep(60)
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
+        assert trainer.held_version == 0
+        trainer.publish(2)
+
+
 def test_ctrl_c_ends_an_attach_to_a_process_that_does_not_answer() -> None:
     name = f"test-{os.getpid()}-{os.urandom(4).hex()}"
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as silent:
@@ -416,6 +435,16 @@ def test_closing_beside_a_call_that_waits(server: th.ReferenceServer) -> None:
     assert not waiting.is_alive()
     assert len(failures) == 1
     assert isinstance(failures[0], th.Cancelled)
+
+
+def test_an_update_that_runs_on_says_whose_it_is(server: th.ReferenceServer) -> None:
+    with subscriber(server) as rollout:
+        running = rollout.update_async(9)
+        with pytest.raises(th.TimedOut) as late:
+            running.wait(0.1)
+        assert (late.value.model, late.value.replica) == ("policy", "rollout-0")
+        running.close()
+        running._interrupt()  # as the interpreter's end does, which may come at any time
 
 
 def test_closing_an_update_beside_a_wait(server: th.ReferenceServer) -> None:

@@ -62,6 +62,50 @@ class Torchlike:
         return bool(self.of.flags.c_contiguous)
 
 
+class Storageless(Torchlike):
+    """As a DTensor: the shape of the whole tensor, and no memory of its own."""
+
+    def data_ptr(self) -> int:
+        return 0
+
+    def detach(self) -> Storageless:
+        return self
+
+
+class Module:
+    """As a torch.nn.Module: `state_dict` gives other tensors over the same memory, unless it is told to keep them."""
+
+    def __init__(self, **parameters: Torchlike) -> None:
+        self.parameters = parameters
+
+    def state_dict(self, *, keep_vars: bool = False) -> dict[str, Torchlike]:
+        if keep_vars:
+            return dict(self.parameters)
+        return {name: Torchlike(each.of) for name, each in self.parameters.items()}
+
+
+def test_a_tensor_without_memory_is_refused(server: th.ReferenceServer, trainer: th.Publisher) -> None:
+    nothing = Storageless(np.zeros(6, dtype=np.float32))
+    with pytest.raises(th.InvalidArgument, match="'w' has no memory of its own"):
+        trainer.add("w", nothing)
+    trainer.add("empty", Storageless(np.zeros((0, 3), dtype=np.float32)))
+    with th.ArenaPublisher(server, "other", "trainer-0") as arena:
+        arena.declare("w", (6,), "f32")
+        with pytest.raises(th.InvalidArgument, match="'w' has no memory of its own"):
+            arena.put("w", nothing)
+
+
+def test_a_module_is_watched_and_its_tied_tensors_are_added_once(trainer: th.Publisher) -> None:
+    embedding = Torchlike(np.zeros(6, dtype=np.float32))
+    trainer.add_all(Module(embedding=embedding, norm=Torchlike(np.zeros(2, dtype=np.float32)), head=embedding))
+    trainer.publish(1)
+    assert [each.name for each in trainer.describe_model()] == ["embedding", "norm"]
+    trainer.unpublish()
+    embedding.of = np.ones(6, dtype=np.float32)  # as `parameter.data = ...`
+    with pytest.raises(th.InvalidArgument, match="'embedding' has moved"):
+        trainer.publish(2)
+
+
 def test_every_protocol_is_taken(trainer: th.Publisher) -> None:
     trainer.add("numpy", np.zeros((3, 4), dtype=np.float16))
     trainer.add("scalar", np.zeros((), dtype=np.int64))

@@ -31,7 +31,7 @@ def test_modules_in_place(server: th.ReferenceServer) -> None:
     source, target = torch.nn.Linear(50, 60), torch.nn.Linear(50, 60)
     with th.Publisher(server, "m", "t") as trainer, th.Subscriber(server, "m", "r") as rollout:
         trainer.add_all(source.named_parameters())
-        rollout.add_all(target.state_dict())
+        rollout.add_all(target)
         with trainer.published(1):
             rollout.update()
         assert torch.equal(source.weight, target.weight)

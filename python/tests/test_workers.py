@@ -415,6 +415,13 @@ def test_a_seeder_answers_the_questions_of_any_worker(server: th.ReferenceServer
         waiting.join()
 
 
+def test_a_configuration_file_may_give_groups_of_options(server: th.ReferenceServer) -> None:
+    with th.Subscriber(server, "policy", "rollout-0", location={"datacenter": "eu", "rack": "7"}):  # type: ignore[arg-type]
+        pass
+    with pytest.raises(TypeError, match="country"):
+        th.Subscriber(server, "policy", "rollout-1", location={"country": "fr"})  # type: ignore[arg-type]
+
+
 def test_keys_admit_and_refuse(server: th.ReferenceServer, tmp_path: object) -> None:
     public, secret = th.make_keys()
     worker_public, worker_secret = th.make_keys()

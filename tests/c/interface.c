@@ -505,6 +505,8 @@ static void wrong_calls(const char* server) {
   tensorhub_tensor tensor = tensor_at(NULL);
   tensor.type = (tensorhub_dtype)77;
   BADLY(tensorhub_publisher_add(trainer, &tensor, &error), TENSORHUB_INVALID_ARGUMENT, "tensor.type is 77");
+  tensor.type = (tensorhub_dtype)(256 + TENSORHUB_F32);
+  BADLY(tensorhub_publisher_add(trainer, &tensor, &error), TENSORHUB_INVALID_ARGUMENT, "tensor.type is ");
   tensor.type = TENSORHUB_F32;
   tensor.name = NULL;
   BADLY(tensorhub_publisher_add(trainer, &tensor, &error), TENSORHUB_INVALID_ARGUMENT, "tensor.name is NULL");

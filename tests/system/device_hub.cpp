@@ -361,7 +361,7 @@ TEST_CASE("device hub: a device that fails makes no version and no silent damage
     const failing_device at_once{0};
     std::string sentence;
     CHECK(code_of([&] { trainer.worker.publish(1, all_done); }, &sentence) == errc::system_failed);
-    CHECK(contains(sentence, "fake device did not copy the small tensors"));
+    CHECK(contains(sentence, "did not copy the small tensors, which fake device keeps together"));
     CHECK(contains(sentence, "model policy; version 1; replica trainer; shard 0]"));
   }
   CHECK_FALSE(trainer.worker.held_version());

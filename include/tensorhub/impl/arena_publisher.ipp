@@ -72,6 +72,8 @@ TENSORHUB_DECL void any_arena_publisher::begin(version_number version, std::chro
 }
 
 TENSORHUB_DECL void any_arena_publisher::put(const std::string& name, std::span<const std::byte> bytes) {
+  if (bytes.data() == nullptr && !bytes.empty())
+    throw failure(errc::invalid_argument, "tensor '" + name + "' has no memory (null)");
   const std::size_t tensor = take(name, bytes.size());
   fill(tensor, bytes.data());
 }

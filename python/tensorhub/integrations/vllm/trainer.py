@@ -12,7 +12,9 @@ from typing import Any, ClassVar
 from vllm.distributed.weight_transfer.base import TrainerInitInfo, TrainerWeightTransferEngine
 
 from tensorhub.errors import InvalidArgument
+from tensorhub.server import read_keys, read_public_key
 from tensorhub.torch import ArenaPublisher
+from tensorhub.workers import Options, Security
 
 __all__ = ["TensorHubTrainerWeightTransferEngine", "TrainerInfo"]
 
@@ -28,6 +30,11 @@ class TrainerInfo(TrainerInitInfo):
     replica: str = "trainer"
     version: int = 0
     """The last version that was published: the next one is one higher."""
+    options: Options | None = None
+    """Of the arena's worker: location, listen_host, transport, ..."""
+    key_file: str = ""
+    """The trainer's `.secret` file, for a server with keys."""
+    server_key_file: str = ""
     engine: dict[str, Any] | None = None
     """More fields of `engine.InitInfo`, for all engines."""
 
@@ -53,7 +60,12 @@ class TensorHubTrainerWeightTransferEngine(TrainerWeightTransferEngine):
         arena = None
         if init_info.is_sender:
             layout = [(each.name, each.dtype, each.shape) for each in source.metadata()]
-            arena = ArenaPublisher(init_info.server, init_info.model, init_info.replica, layout)
+            options = (init_info.options or Options()).copy()
+            if init_info.key_file:
+                options["security"] = Security(
+                    read_public_key(init_info.server_key_file), *read_keys(init_info.key_file)
+                )
+            arena = ArenaPublisher(init_info.server, init_info.model, init_info.replica, layout, **options)
             client.init_weight_transfer_engine(
                 {"server": init_info.server, "model": init_info.model, **(init_info.engine or {})}
             )
