@@ -113,11 +113,11 @@ TENSORHUB_DECL void tls_context::reload_if_changed() {
   const auto time = std::chrono::steady_clock::now();
   if (now == stamp_ && time < retry_at_) return;
   stamp_ = now;
-  retry_at_ = std::chrono::steady_clock::time_point::max();
+  retry_at_ = time + retry_interval;
   try {
     context_ = make_context();
+    retry_at_ = std::chrono::steady_clock::time_point::max();
   } catch (const error& e) {
-    retry_at_ = time + retry_interval;
     last_refusal_ = std::string{"the changed files are not used: "} + e.what();
   }
 }
@@ -150,6 +150,9 @@ TENSORHUB_DECL context_pointer tls_context::make_context() const {
   SSL_CTX_set_mode(
       context, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER | SSL_MODE_NO_AUTO_CHAIN);
   SSL_CTX_set_read_ahead(context, 1);
+  // A call handles the messages of the protocol itself (new keys, for one) that it has, and does not wait for
+  // data behind them: a peer may send nothing else.
+  SSL_CTX_clear_mode(context, SSL_MODE_AUTO_RETRY);
   if (::SSL_CTX_set_ciphersuites(context, options_.ciphersuites.c_str()) != 1)
     fail("none of the ciphersuites '" + options_.ciphersuites + "' is known");
   // No user can type a pass phrase.

@@ -176,7 +176,8 @@ TENSORHUB_DECL bool source::accept(handle<rdma_cm_id>& id, const rail& on, const
   given.initiator_depth = std::min<std::uint8_t>(1, asked.initiator_depth);
   given.rnr_retry_count = 7;
   try {
-    readers_.emplace(raw, reader_connection{std::move(id), {greeting.reader}, {greeting.source}});
+    readers_.emplace(raw, reader_connection{{}, {greeting.reader}, {greeting.source}}).first->second.id =
+        std::move(id);
   } catch (...) {  // no memory: the reader is refused
     ::rdma_destroy_qp(raw);
     return false;
