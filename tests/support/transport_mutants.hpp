@@ -63,6 +63,7 @@ enum class fault {
   revoke_keeps_old,      ///< there is a new key, and the old one keeps working
   ignores_cut_off,       ///< `cut_off` does nothing
   cuts_off_new_only,     ///< `cut_off` refuses new connections and keeps the old ones
+  rename_forgets,        ///< the same, and `rename` forgets whom it has refused
   swaps_reads,           ///< posts a read behind the next one, if their order matters
   posts_when_full,       ///< `queue_full` is returned, but the read is done and completes
   no_rollback,           ///< ranges before the bad range stay registered
@@ -470,7 +471,7 @@ class mutant {
   void cut_off(incarnation peer) noexcept {
     const fault kind = core_->kind;
     if (kind == fault::ignores_cut_off) return;
-    if (kind == fault::cuts_off_new_only) {
+    if (kind == fault::cuts_off_new_only || kind == fault::rename_forgets) {
       const std::lock_guard lock{core_->mutex};
       core_->refused.insert(peer);
       return;
@@ -482,6 +483,10 @@ class mutant {
   void rename(incarnation self, incarnation next) noexcept {
     if (core_->kind == fault::keeps_its_name) return;
     if (core_->self == self) core_->self = next;
+    if (core_->kind == fault::rename_forgets) {
+      const std::lock_guard lock{core_->mutex};
+      core_->refused.clear();
+    }
     core_->base.rename(self, next);
   }
   void dismiss(incarnation self) noexcept {

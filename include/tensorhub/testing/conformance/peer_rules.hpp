@@ -315,6 +315,12 @@ std::vector<std::string> renamed_process_is_another(conformance_fixture<T>& fixt
     found.require(
         cut_off == errc::transport_failed,
         "a renamed reader's new incarnation was cut off, and connecting again " + describe_error(cut_off));
+    const incarnation source_before = std::exchange(source.self, fixture.new_incarnation());
+    source->rename(source_before, source.self);
+    const auto still = connecting(source.self);
+    found.require(
+        still == errc::transport_failed,
+        "a source that was renamed has forgotten whom it had cut off: connecting " + describe_error(still));
   } else {
     fixture.skip("the transport is not shared");
   }
