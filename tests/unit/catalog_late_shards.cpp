@@ -136,3 +136,21 @@ TEST_CASE("catalog: what a late shard waits for is told") {
   CHECK(std::ranges::count_if(seen, is_late) == 1);
   CHECK(std::ranges::count_if(seen, is_done) == 1);
 }
+
+TEST_CASE("catalog: what is reserved for a shard that does not call goes to one that waits") {
+  driver<> server{{}, nearest_source{{.most = {.sources = 1, .credits = 1}}}};
+  std::vector<incarnation> everybody;
+  const auto join = [&](std::uint64_t first, const std::string& replica) {
+    for (const std::uint32_t shard : {0u, 1u})
+      everybody.push_back(server.join(first + shard, replica, {shard, 2}));
+    return pair_of_shards{incarnation{first}, incarnation{first + 1}};
+  };
+  for (const incarnation each : join(1, "trainer")) REQUIRE(server.publish(each, 1).ok());
+  const pair_of_shards silent = join(3, "rollout-0");
+  const pair_of_shards other = join(5, "rollout-1");
+  server.finish(silent[0], server.start_update(silent[0]));
+  const auto asked = server.update(other[0], latest, 60s);
+  CHECK_FALSE(server.answer<messages::update_reply>(other[0], asked).has_value());
+  server.pass_alive(11s, everybody);
+  CHECK(server.answer<messages::update_reply>(other[0], asked).has_value());
+}

@@ -177,4 +177,17 @@ TEST_CASE("orders: what has not joined is not found; a new server waits until it
   CHECK(young.answer<messages::manage_reply>(stranger, sequence)->result.code == errc::not_found);
 }
 
+TEST_CASE("orders: a new server waits for the replica also if others of its model are back") {
+  driver<> young{catalog_options{.recovery_grace = 1000ms}};
+  young.join(1, "trainer");
+  const messages::message drain = messages::manage_request{manage_kind::drain, "policy", "rollout-0", {}};
+  const auto sequence = young.send(stranger, drain);
+  CHECK_FALSE(young.answer<messages::manage_reply>(stranger, sequence).has_value());
+  const auto asked = young.send(stranger, messages::stuck_request{"other", 0});
+  CHECK_FALSE(young.answer<messages::stuck_reply>(stranger, asked).has_value());
+  young.join(2, "rollout-0");
+  young.send_as(stranger, sequence, drain);
+  CHECK(young.answer<messages::manage_reply>(stranger, sequence)->workers == 1);
+}
+
 }  // namespace catalog_test

@@ -220,6 +220,41 @@ TEST_CASE("roll back: a retained version that is withdrawn is not kept for anybo
   }
 }
 
+TEST_CASE("roll back: a new server hears first of what is to be withdrawn, and of earlier roll backs") {
+  rolled s;
+  driver<> after{catalog_options{.recovery_grace = 5000ms}};
+  const incarnation trainer = after.join(1, "trainer");  // it has lost its memory, and reads a checkpoint
+  const auto come = [&](version_number held, const messages::retention& keeps) {
+    auto join = after.join_message("rollout-new");
+    join.held = after.reference(held);
+    join.latest = held;
+    join.keeps = keeps;
+    join.before.server = {77};
+    REQUIRE(after.ask<messages::join_reply>({3}, join).result.ok());
+  };
+  SUBCASE("what it rolls back is not there yet") {
+    const messages::message order = messages::retain_request{{}, {}, {}, version_number{3}};
+    const auto sequence = after.send(trainer, order);
+    come(5, {});
+    CHECK_FALSE(after.answer<messages::status_reply>(trainer, sequence).has_value());
+    after.pass_alive(5100ms, {trainer, incarnation{3}});
+    after.send_as(trainer, sequence, order);
+    REQUIRE(after.answer<messages::status_reply>(trainer, sequence).has_value());
+    CHECK(after.available().empty());
+  }
+  SUBCASE("it retains something before the roll back is known") {
+    REQUIRE(s.roll_back(3).ok());
+    const messages::retention known = s.model().keeps;
+    REQUIRE(
+        after.ask<messages::status_reply>(trainer, messages::retain_request{.keep_latest = 2}).result.ok());
+    come(3, known);
+    const messages::retention& keeps = after.core.record_of_model("policy")->keeps;
+    CHECK(keeps.rollbacks == known.rollbacks);
+    CHECK(keeps.keep_latest == 2);
+    CHECK(after.push<messages::retention_push>(trainer).has_value());
+  }
+}
+
 TEST_CASE("roll back: a new server hears of it, in whatever order its workers come back") {
   rolled s;
   REQUIRE(s.roll_back(3).ok());
@@ -263,6 +298,8 @@ TEST_CASE("roll back: a server that was not told of a line begins one after it")
   join.before.server = {77};
   REQUIRE(after.ask<messages::join_reply>({1}, join).result.ok());
   const incarnation trainer{1};
+  after.pass_alive(5100ms, {trainer});
+  after.clear();
   const auto roll_back = messages::retain_request{{}, {}, {}, {7}};
   REQUIRE(after.ask<messages::status_reply>(trainer, roll_back).result.ok());
   const auto told = after.push<messages::retention_push>(trainer);

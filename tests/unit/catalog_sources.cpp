@@ -229,6 +229,7 @@ TEST_CASE("catalog: who waits for a credit is told at its deadline that it got n
   const auto reply = s.server.answer<messages::update_reply>(s.b, waiting);
   REQUIRE(reply.has_value());
   CHECK(reply->result.code == errc::timed_out);
+  CHECK(reply->result.sentence.find("no source of version 1 ") != std::string::npos);
 }
 
 TEST_CASE("catalog: a chain is one: each reader reads from the one before") {
@@ -666,7 +667,12 @@ TEST_CASE(
   far_scene s;
   s.server.finish(s.y, s.server.start_update(s.y));
   REQUIRE(s.server.publish(s.trainer, 2).ok());
-  auto message = s.server.update_message(s.y, at_least(2));
+  version_selector wanted = at_least(2);
+  SUBCASE("of a later version") {}
+  SUBCASE("of exactly that version") {
+    wanted = exactly(2);
+  }
+  auto message = s.server.update_message(s.y, wanted);
   message.reach = messages::update_reach::prefer_local;
   const auto waiting = s.server.send(s.y, std::move(message));
   CHECK_FALSE(s.server.answer<messages::update_reply>(s.y, waiting).has_value());

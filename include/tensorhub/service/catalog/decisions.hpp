@@ -31,7 +31,8 @@ class decisions {
     if (decision.kind == refuse) {
       decision.version = selector.version;
       const bool may_be_had = may_come_back(model, selector.version) || may_arrive(model, selector.version) ||
-                              versions::may_hold(*operation.replica, selector.version);
+                              versions::may_hold(*operation.replica, selector.version) ||
+                              is_only_far(operation, selector.version);
       if (may_be_had) return {};
     }
     // Workers that are not back yet may have a newer version, and no version is certainly lost.
@@ -51,6 +52,13 @@ class decisions {
   }
 
  private:
+  /// It is available, though `view_for` does not show it to a call that prefers what is local.
+  [[nodiscard]] static bool is_only_far(const operation_state& operation, version_number version) {
+    const model_state& model = *operation.replica->model;
+    const auto record = model.versions.find(version);
+    return record != model.versions.end() && is_available(record->second, operation.only_shard);
+  }
+
   /// The newest open version that the call would wait for otherwise, if every shard of it can be read.
   [[nodiscard]] static version_number open_version(const operation_state& operation,
                                                    const member_state& asked) {

@@ -523,8 +523,11 @@ class leases {
     const auto look_at = [&](lease_id id) {
       lease_state& lease = core_.leases.at(id);
       const worker_state* reader = core_.find(lease.reader);
-      if (reader == nullptr || reader == wanting.reader || lease.is_reserved() || !lease.lasts()) return;
-      if (has_paused(std::max(lease.given, reader->progress.progressed))) found = &lease;
+      if ((reader != nullptr && reader == wanting.reader) || !lease.lasts()) return;
+      if (reader == nullptr && !lease.is_reserved()) return;
+      const bool has_begun = reader != nullptr && !lease.is_reserved();
+      if (has_paused(has_begun ? std::max(lease.given, reader->progress.progressed) : lease.given))
+        found = &lease;
     };
     const auto look_at_source = [&](worker_state& source) {
       if (found == nullptr && source.as_source.load >= choosing_.limits().credits)
@@ -540,8 +543,12 @@ class leases {
       next_looks[wanting.place->datacenter] = core_.now + core_.options.progress_timeout / looks_per_timeout;
       return false;
     }
-    worker_state& reader = *core_.find(found->reader);
     ++core_.counted.seen.sources_taken_back;
+    if (found->is_reserved()) {  // for a shard that has not called: it gets another one when it does
+      end(found->id, &drain_state::finished);
+      return true;
+    }
+    worker_state& reader = *core_.find(found->reader);
     log_fields fields = about(reader);
     fields.peer = found->source;
     fields.version = found->version;

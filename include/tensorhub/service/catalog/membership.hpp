@@ -352,7 +352,8 @@ class membership {
     worker.past.was_elsewhere = is_known;
     for (const incarnation reader : join.barred) bar(worker.past.barred, reader);
     model.before.awaited = model.before.awaited || is_known;
-    if (is_known) count_back(model, join);
+    if (is_known && join.before.server != core_.epoch)
+      count_back(model, join);  // once for each that came back
     // What cannot be checked is believed only while the server recovers. Afterwards a joiner does not
     // change which version numbers may be published, unless its key may publish.
     if (core_.recovering()) {

@@ -36,7 +36,7 @@ class orders {
     if (known != answered_.end()) return core_.send(from, sequence, known->reply);
     const auto model = core_.models.find(request.model);
     // Workers of the model may be on their way to a new server: the order is repeated meanwhile.
-    if (model == core_.models.end() && core_.recovering()) return;
+    if (core_.recovering() && (model == core_.models.end() || is_too_early(model->second, request))) return;
     messages::manage_reply reply;
     if (model == core_.models.end())
       reply.result = {errc::not_found, "no worker of a model '" + request.model + "' has joined"};
@@ -56,6 +56,10 @@ class orders {
     messages::manage_reply reply{};
   };
 
+  [[nodiscard]] bool is_too_early(model_state& model, const messages::manage_request& request) const {
+    if (request.kind == messages::manage_kind::retention) return retention_.is_too_early(request.change);
+    return workers_of(parts_of(model, request.replica)).empty();
+  }
   [[nodiscard]] messages::manage_reply carry_out(model_state& model,
                                                  const messages::manage_request& request) {
     messages::manage_reply reply;

@@ -129,13 +129,13 @@ class questions {
     on_why(from, sequence, request);
   }
   /// True: the server has just started, and the workers in question may still join; the question is kept and
-  /// repeated later.
+  /// repeated later, by its sender if there are too many.
   template <typename Request>
   [[nodiscard]] bool put_off(incarnation from, request_sequence sequence, const Request& request) {
-    if (!core_.recovering() || put_off_.size() >= put_off_at_most) return false;
+    if (!core_.recovering()) return false;
     const bool known = detail::any_of(
         put_off_, [&](const question& each) { return each.from == from && each.sequence == sequence; });
-    if (!known) put_off_.push_back({from, sequence, request});
+    if (!known && put_off_.size() < put_off_at_most) put_off_.push_back({from, sequence, request});
     return true;
   }
 

@@ -42,7 +42,16 @@ class retention {
   // ---- what is retained
 
   void on(worker_state& worker, request_sequence sequence, const messages::retain_request& request) {
+    if (is_too_early(request)) {
+      worker.requests.answers.erase(sequence.value);
+      return;
+    }
     core_.answer(worker, sequence, messages::status_reply{change(*worker.model, &worker, request), {}});
+  }
+  /// A new server does not know yet which versions there are to withdraw, nor of earlier roll backs: the request
+  /// is repeated meanwhile.
+  [[nodiscard]] bool is_too_early(const messages::retain_request& request) const {
+    return request.roll_back_to.has_value() && core_.recovering();
   }
   /// `by`: the worker that wants it; null: an operator.
   [[nodiscard]] messages::status change(model_state& model, const worker_state* by,
@@ -89,13 +98,21 @@ class retention {
   }
 
   /// Merges the retention that a joining worker knows from an earlier server: the higher revision wins while
-  /// the server recovers. Afterwards a joiner is believed only where the server knows of no retention, and
+  /// the server recovers, and a roll back stays one. Afterwards a joiner is believed only where the server knows of no retention, and
   /// withdraws no version of others.
   void learn(model_state& model, const messages::retention& told) {
     const bool is_believed =
         core_.recovering() || (model.keeps.revision == 0 && (told.rollbacks.empty() || model.workers == 0));
-    if (!is_believed || told.revision <= model.keeps.revision || !is_sound(told)) return;
-    adopt(model, told);
+    if (!is_believed || !is_sound(told)) return;
+    messages::retention next = told;
+    if (told.revision <= model.keeps.revision) {
+      // What this server was told to retain meanwhile does not undo a roll back that it had not heard of.
+      if (!core_.recovering() || told.rollbacks.empty() || !model.keeps.rollbacks.empty()) return;
+      next = model.keeps;
+      next.rollbacks = told.rollbacks;
+      ++next.revision;
+    }
+    adopt(model, next);
     tell_all(model);
   }
   void greet(const worker_state& worker) {

@@ -768,7 +768,7 @@ class updates {
   [[nodiscard]] static messages::status waited_in_vain(const operation_state& operation,
                                                        const member_state& member, std::uint32_t shard) {
     const model_state& model = *operation.replica->model;
-    if (operation.is_decided())
+    if (operation.is_decided() || operation.starved != 0)
       return {errc::timed_out, "no source of version " + to_string(operation.version) + " of model '" +
                                    model.name + "' became free in time for shard " + std::to_string(shard) +
                                    " of replica '" + operation.replica->name + "'"};
