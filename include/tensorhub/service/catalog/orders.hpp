@@ -57,7 +57,8 @@ class orders {
   };
 
   [[nodiscard]] bool is_too_early(model_state& model, const messages::manage_request& request) const {
-    if (request.kind == messages::manage_kind::retention) return retention_.is_too_early(request.change);
+    if (request.kind == messages::manage_kind::retention)
+      return retention_.is_too_early(model, request.change);
     return workers_of(parts_of(model, request.replica)).empty();
   }
   [[nodiscard]] messages::manage_reply carry_out(model_state& model,

@@ -42,16 +42,15 @@ class retention {
   // ---- what is retained
 
   void on(worker_state& worker, request_sequence sequence, const messages::retain_request& request) {
-    if (is_too_early(request)) {
+    if (is_too_early(*worker.model, request)) {
       worker.requests.answers.erase(sequence.value);
       return;
     }
     core_.answer(worker, sequence, messages::status_reply{change(*worker.model, &worker, request), {}});
   }
-  /// A new server does not know yet which versions there are to withdraw, nor of earlier roll backs: the request
-  /// is repeated meanwhile.
-  [[nodiscard]] bool is_too_early(const messages::retain_request& request) const {
-    return request.roll_back_to.has_value() && core_.recovering();
+  /// A new server may not have heard yet of what is to be withdrawn: the request is repeated meanwhile.
+  [[nodiscard]] bool is_too_early(const model_state& model, const messages::retain_request& request) const {
+    return request.roll_back_to && core_.recovering() && !has_newer(model, *request.roll_back_to);
   }
   /// `by`: the worker that wants it; null: an operator.
   [[nodiscard]] messages::status change(model_state& model, const worker_state* by,
