@@ -85,7 +85,7 @@ class mapped_file {
 class group_folder {
  public:
   group_folder() {
-    std::string name = (std::filesystem::temp_directory_path() / "groups-XXXXXX").string();
+    std::string name = (std::filesystem::temp_directory_path() / "groups-").string() + std::string(6, 'X');
     REQUIRE(::mkdtemp(name.data()) != nullptr);
     root = name;
   }

@@ -58,8 +58,8 @@ struct file_mappings {
 /// (Version 2: Documentation/admin-guide/cgroup-v2.rst; version 1: cgroup-v1/memory.rst.)
 [[nodiscard]] std::uint64_t room_in_groups(const std::string& folder, const std::string& groups);
 
-/// Makes the pages of new memory with several threads (page by page, the first update would pay for it), if
-/// that much is free on the machine and in its control groups: a layout may be larger than what is ever read of it. False: there was too little.
+/// Makes the pages of new memory with several threads (the first update would pay for them), if they are free
+/// here and in its control groups: a layout may be larger than what is read of it. False: there were too few.
 [[nodiscard]] bool make_pages(std::byte* data, std::uint64_t bytes) noexcept;
 
 }  // namespace detail

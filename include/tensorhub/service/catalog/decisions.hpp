@@ -1,7 +1,7 @@
 #pragma once
 /// \file decisions.hpp
-/// Which version an update gets: the consistency policy decides about the versions that are available, and the
-/// rules here say when its decision has to wait.
+/// Which version an update gets: the consistency policy decides about the versions that are available, and
+/// the rules here say when its decision has to wait.
 
 #include <cstdint>
 #include <optional>

@@ -97,8 +97,8 @@ class retention {
   }
 
   /// Merges the retention that a joining worker knows from an earlier server: the higher revision wins while
-  /// the server recovers, and a roll back stays one. Afterwards a joiner is believed only where the server knows of no retention, and
-  /// withdraws no version of others.
+  /// the server recovers, and a roll back stays one. Afterwards a joiner is believed only where the server
+  /// knows of no retention, and withdraws no version of others.
   void learn(model_state& model, const messages::retention& told) {
     const bool is_believed =
         core_.recovering() || (model.keeps.revision == 0 && (told.rollbacks.empty() || model.workers == 0));
