@@ -363,6 +363,17 @@ TEST_CASE("interrupt: whatever a call of another thread waits for, the call ends
       publishing.worker, "leave", [&] { publishing.worker.leave(60s); }, errc::ok);
 }
 
+TEST_CASE("interrupt: a publish that waits for a server that has gone is cancelled") {
+  std::optional<hub::reference_server> server{std::in_place};
+  trainer publishing{patient(server->address(), "trainer-1"), 1000};
+  publishing.worker.join();
+  server.reset();
+  const outcome seen = interrupted(publishing.worker, [&] { publishing.worker.publish(1, 60s); });
+  CHECK_MESSAGE(seen.code == errc::cancelled, seen.sentence);
+  CHECK_MESSAGE(seen.took <= generous, "it took " << seen.took.count() << " ms");
+  CHECK_FALSE(publishing.worker.held_version());
+}
+
 TEST_CASE("interrupt: an unpublish and a leave end as at their deadline, and the memory is the caller's") {
   hub::reference_server server;
   trainer source{patient(server.address(), "trainer-0"), large_words};

@@ -198,6 +198,17 @@ TEST_CASE("session: a publish without an answer is taken back at the deadline, w
   CHECK_FALSE(worker.core.held().has_value());
 }
 
+TEST_CASE("session: an interrupted publish ends as cancelled, and is taken back") {
+  driver worker;
+  worker.join();
+  const auto ticket = worker.core.publish(worker.now, 4, {}, driver::control(), worker.in(60s));
+  static_cast<void>(worker.sent_body<messages::publish_request>());
+  worker.core.interrupt(worker.now);
+  worker.pass(0ms);
+  CHECK(worker.result(ticket).value().outcome.code == errc::cancelled);
+  CHECK(worker.sent_body<messages::unpublish_request>().version == version_number{4});
+}
+
 TEST_CASE("session: unpublish ends when the server says that no reader is left, then raises the epoch") {
   driver worker;
   worker.join();

@@ -144,11 +144,10 @@ TENSORHUB_DECL void leave_on_signal::leave_all() {
   const std::lock_guard lock{mutex_};
   {
     std::vector<std::jthread> threads;
-    threads.reserve(watched_.size());
     for (const auto& each : watched_) {
       try {
         threads.emplace_back([this, &leave = each.second] { leave_one(leave); });
-      } catch (const std::system_error&) {  // no thread can be started: one after the other
+      } catch (const std::exception&) {  // no thread can be started: one after the other
         leave_one(each.second);
       }
     }

@@ -283,29 +283,31 @@ TENSORHUB_DECL void any_subscriber::require(bool has_call, const char* call, con
 
 TENSORHUB_DECL void any_subscriber::prepare() {
   const std::lock_guard lock{mutex_};
-  if (!memories_.empty()) return;
   if (flips())
     prepare_sides();
   else
     prepare_stage();
 }
+// Both go on where an earlier call has failed: each `add` is `busy` while another call uses that worker.
 TENSORHUB_DECL void any_subscriber::prepare_stage() {
   const auto tensors = workers_[0]->data().tensors();
   // A device is not asked for room for a second shard: what is staged waits in host memory.
-  std::unique_ptr<owned_tensors> memory = workers_[0]->data().allocate(tensors, tensor_place::offload_space);
-  for (std::size_t i = 0; i < tensors.size(); ++i)
-    workers_[1]->add(tensors[i].name, memory->data(i), tensors[i].shape, tensors[i].type);
-  memories_.push_back(std::move(memory));
+  if (memories_.empty())
+    memories_.push_back(workers_[0]->data().allocate(tensors, tensor_place::offload_space));
+  for (std::size_t i = workers_[1]->data().tensors().size(); i < tensors.size(); ++i)
+    workers_[1]->add(tensors[i].name, memories_[0]->data(i), tensors[i].shape, tensors[i].type);
 }
 TENSORHUB_DECL void any_subscriber::prepare_sides() {
-  std::vector<std::unique_ptr<owned_tensors>> memories;
-  for (const auto& side : workers_)
-    memories.push_back(side->data().allocate(tensors_, tensor_place::memory_space));
-  for (std::size_t i = 0; i < workers_.size(); ++i) {
-    for (std::size_t t = 0; t < tensors_.size(); ++t)
-      workers_[i]->add(tensors_[t].name, memories[i]->data(t), tensors_[t].shape, tensors_[t].type);
+  if (memories_.empty()) {
+    std::vector<std::unique_ptr<owned_tensors>> memories;
+    for (const auto& side : workers_)
+      memories.push_back(side->data().allocate(tensors_, tensor_place::memory_space));
+    memories_ = std::move(memories);
   }
-  memories_ = std::move(memories);
+  for (std::size_t i = 0; i < workers_.size(); ++i) {
+    for (std::size_t t = workers_[i]->data().tensors().size(); t < tensors_.size(); ++t)
+      workers_[i]->add(tensors_[t].name, memories_[i]->data(t), tensors_[t].shape, tensors_[t].type);
+  }
 }
 
 TENSORHUB_DECL std::size_t any_subscriber::side_to_stage() const {

@@ -42,10 +42,10 @@ inline constexpr std::size_t heard_bytes_per_second = 16u << 20;
 /// and a client that is turned away tries again after a second or more. (The kernel's own limit is
 /// net.core.somaxconn, 4096 by default.)
 inline constexpr int most_arriving = 4096;
-/// A connection over TCP ends when its peer has acknowledged nothing for so long, and is made again: the
-/// kernel alone would try for a quarter of an hour, and less and less often, so that a machine that is back
-/// is noticed late. With nothing to send, the peer is asked after as long (keep-alive).
-inline constexpr std::chrono::milliseconds peer_silence{10'000};
+/// A connection over TCP ends when its peer has acknowledged nothing, or taken nothing of what was sent, for
+/// so long, and is made again: the kernel alone would try for a quarter of an hour, and less and less often,
+/// so that a machine that is back is noticed late. A peer to which nothing is sent is asked (keep-alive).
+inline constexpr std::chrono::milliseconds peer_silence{60'000};
 /// For the same reason an attempt to connect is begun anew after it.
 inline constexpr std::chrono::milliseconds connect_attempt{3'000};
 /// A connection is served by one of them, so strangers' handshakes delay the others' connections less.

@@ -51,8 +51,8 @@ TENSORHUB_DECL zmq::socket_t bounded_socket(zmq::context_t& context, zmq::socket
   socket.set(zmq::sockopt::handshake_ivl, 5000);
   socket.set(zmq::sockopt::tcp_maxrt, static_cast<int>(peer_silence.count()));
   socket.set(zmq::sockopt::tcp_keepalive, 1);
-  socket.set(zmq::sockopt::tcp_keepalive_idle, static_cast<int>(peer_silence.count() / 1000));
-  socket.set(zmq::sockopt::tcp_keepalive_intvl, static_cast<int>(peer_silence.count() / 2000));
+  socket.set(zmq::sockopt::tcp_keepalive_idle, static_cast<int>(peer_silence.count() / 3000));
+  socket.set(zmq::sockopt::tcp_keepalive_intvl, static_cast<int>(peer_silence.count() / 3000));
   socket.set(zmq::sockopt::tcp_keepalive_cnt, 2);
   socket.set(zmq::sockopt::connect_timeout, static_cast<int>(connect_attempt.count()));
   socket.set(zmq::sockopt::sndhwm, most_unsent);

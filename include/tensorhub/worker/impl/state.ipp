@@ -280,7 +280,7 @@ TENSORHUB_DECL void worker_state::perform(session& core, const session_actions::
         while (!report_revoked()) std::this_thread::sleep_for(std::chrono::milliseconds{10});
       }};
       return;
-    } catch (const std::system_error&) {  // no thread can be started: heartbeats wait
+    } catch (const std::exception&) {  // no thread can be started: heartbeats wait
     }
   }
   worker_detail::perform(*data, core, clock.now(), order);

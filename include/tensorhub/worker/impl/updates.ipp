@@ -248,6 +248,8 @@ TENSORHUB_DECL void worker_updates::pull_now(pull_order order, update_report& re
       const std::uint64_t number = whole_->data->transfers();
       const std::lock_guard lock{handle->mutex};
       handle->transfer = number;
+      handle->arrivals.emplace(whole_->shape);  // a tensor without bytes has arrived with this
+      handle->changed.notify_all();
     }
     whole_->client.with([&](session& core, time_point) {
       running_ = begun.get();
@@ -290,9 +292,6 @@ TENSORHUB_DECL std::vector<chunk_index> worker_updates::first_wanted(update_stat
 TENSORHUB_DECL transfer_events worker_updates::events_of(const pull_order& order, update_state* handle) {
   transfer_events out;
   if (handle != nullptr) {
-    const std::lock_guard lock{handle->mutex};
-    handle->arrivals.emplace(whole_->shape);
-    handle->changed.notify_all();
     out.arrived = [handle](std::span<const chunk_index> chunks) {
       const std::lock_guard arrival{handle->mutex};
       handle->arrivals->add(chunks);

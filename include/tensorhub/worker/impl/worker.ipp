@@ -361,9 +361,10 @@ TENSORHUB_DECL unpublish_report leave_together(std::span<worker* const> workers,
                                                std::chrono::milliseconds grace) {
   std::vector<unpublish_report> reports(workers.size());
   std::vector<std::exception_ptr> failures(workers.size());
+  const auto until = detail::end_of(grace);
   const auto leave = [&](std::size_t i) {
     try {
-      reports[i] = workers[i]->leave(grace);
+      reports[i] = workers[i]->leave(detail::time_left(until));
     } catch (...) {
       failures[i] = std::current_exception();
     }
@@ -373,7 +374,7 @@ TENSORHUB_DECL unpublish_report leave_together(std::span<worker* const> workers,
     for (std::size_t i = 1; i < workers.size(); ++i) {
       try {
         others.emplace_back(leave, i);
-      } catch (const std::system_error&) {  // no thread can be started: one after the other
+      } catch (const std::exception&) {  // no thread can be started: one after the other
         leave(i);
       }
     }

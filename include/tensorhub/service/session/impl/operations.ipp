@@ -466,7 +466,8 @@ TENSORHUB_DECL void operations::expire_operation(time_point now, const messages:
       hide();
       request(now, messages::unpublish_request{operation_->target.version, operation_->target.epoch, {}},
               purpose::notice);
-      return conclude(late(now, "the server's answer to publish()"), {});
+      return conclude(
+          operation_->failure.ok() ? late(now, "the server's answer to publish()") : operation_->failure, {});
     case step::unpublishing:
       return force_unpublish(now, keeps);
     case step::failing:
@@ -520,6 +521,7 @@ TENSORHUB_DECL void operations::end_running(time_point now, time_point until,
   if (!operation_) return;
   operation_->latest = std::min(operation_->latest, until);
   const step at = operation_->at;
+  if (at == step::publishing) operation_->failure = reason;
   if (at == step::publishing || at == step::unpublishing || at == step::failing)
     operation_->deadline = std::min(operation_->deadline, until);
   else
