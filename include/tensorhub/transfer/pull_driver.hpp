@@ -336,6 +336,7 @@ class pull_driver {
       {
         const std::lock_guard lock{mutex_};
         if (stopped_ || core_.done() || self.free_looks.empty()) return false;
+        if (has_released()) return true;  // since the last report: connecting may take long
         attempt = contacts_.next(self.number);
         if (!attempt) return false;
         target = sources_[attempt->slot].target;
@@ -650,6 +651,14 @@ class pull_driver {
     }
     if (!stall.empty() && handlers_.stalled) handlers_.stalled(stall);
     return ended;
+  }
+
+  /// A source is free, and `report` has not said so yet. Pre-condition: the lock is held.
+  [[nodiscard]] bool has_released() const {
+    for (source_slot slot = 0; slot < sources_.size(); ++slot) {
+      if (sources_[slot].report_release && core_.is_idle(slot)) return true;
+    }
+    return false;
   }
 
   /// Pre-condition: the lock is held, and the core has just reported a stall.
