@@ -139,7 +139,9 @@ class attached_copy {
           } catch (const error& e) {
             const bool has_time = e.code() == errc::timed_out && left > longest;
             if (has_time && !is_interrupted_) return false;
-            failure = has_time ? std::make_exception_ptr(error(errc::cancelled, "the wait was interrupted"))
+            failure = has_time ? std::make_exception_ptr(error(errc::cancelled,
+                                                               "hold() was interrupted (by a signal, or by "
+                                                               "close() in another thread): call it again"))
                                : std::current_exception();
           }
           return true;

@@ -68,9 +68,6 @@ class Storageless(Torchlike):
     def data_ptr(self) -> int:
         return 0
 
-    def detach(self) -> Storageless:
-        return self
-
 
 class Module:
     """As a torch.nn.Module: `state_dict` gives other tensors over the same memory, unless it is told to keep them."""

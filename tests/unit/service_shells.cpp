@@ -389,6 +389,7 @@ TEST_CASE("server shell: a worker of another protocol is told so, by a message t
     if (::getsockname(file, reinterpret_cast<sockaddr*>(&here), &bytes) != 0) continue;
     bytes = sizeof there;
     if (::getpeername(file, reinterpret_cast<sockaddr*>(&there), &bytes) != 0) continue;
+    if (here.sin_family != AF_INET) continue;
     if (here.sin_port != htons(port) && there.sin_port != htons(port)) continue;
     int keeps_alive = 0;
     unsigned time_out = 0;

@@ -385,7 +385,12 @@ class updates {
       const member_state* member = member_of(*operation, worker.shard.index);
       if (member == nullptr || (member->phase != phase::waiting && member->phase != phase::assigned))
         continue;
-      close_failed(*operation, {errc::refused, "the key of " + who(worker) + " may not read any more"});
+      close_failed(
+          *operation,
+          {errc::refused,
+           "the key of " + who(worker) +
+               " may not read any more: its line in the server's allow-list has to name `read`, this "
+               "model and this replica"});
     }
   }
 

@@ -57,7 +57,7 @@ struct running {
   bool told = false;                              ///< update: the server knows that this worker can be read
   std::optional<messages::reference> previous{};  ///< update: the version held before
   std::optional<messages::status> abort{};        ///< update: the reason why it is being stopped
-  messages::status failure{};                     ///< update: the status with which the call will end
+  messages::status failure{};                     ///< update, publish: how the call will end
 
   /// The shell runs a transfer and will report its end.
   [[nodiscard]] bool is_pulling() const noexcept { return at == step::pulling || at == step::stopping; }
