@@ -15,7 +15,9 @@
 #include <sstream>
 #include <string>
 
-#if defined(__SANITIZE_ADDRESS__)
+#include "support/sanitizers.hpp"
+
+#if TENSORHUB_UNDER_ADDRESS_SANITIZER
 #include <sanitizer/lsan_interface.h>
 #endif
 
@@ -59,17 +61,8 @@ namespace chaos {
 /// That a library under the transport keeps open, once used, for the process's life (librdmacm: its devices).
 inline std::size_t library_descriptors = 0;
 
-#if defined(__SANITIZE_THREAD__)
-inline constexpr std::size_t sanitizer_threads = 1;  ///< one of its own, begun when it likes
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-inline constexpr std::size_t sanitizer_threads = 1;
-#else
-inline constexpr std::size_t sanitizer_threads = 0;
-#endif
-#else
-inline constexpr std::size_t sanitizer_threads = 0;
-#endif
+/// The thread sanitizer has one of its own, begun when it likes.
+inline constexpr std::size_t sanitizer_threads = TENSORHUB_UNDER_THREAD_SANITIZER;
 
 /// What a worker or a server must give back when it is destroyed, though its process goes on.
 struct belongings {
@@ -98,7 +91,7 @@ struct belongings {
       out += std::to_string(now - descriptors) + " descriptors; ";
     for (const auto inode : nameless_files())
       if (!files.contains(inode)) out += "memfd " + std::to_string(inode) + "; ";
-#if defined(__SANITIZE_ADDRESS__)
+#if TENSORHUB_UNDER_ADDRESS_SANITIZER
     if (__lsan_do_recoverable_leak_check() != 0) out += "what the leak sanitizer says above; ";
 #endif
     return out;

@@ -4,14 +4,8 @@
 ///
 /// Input: a type number (255: a whole frame follows, header and all), then the payload.
 
-#if defined(__SANITIZE_ADDRESS__)
-#define TENSORHUB_ADDRESS_SANITIZER
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define TENSORHUB_ADDRESS_SANITIZER
-#endif
-#endif
-#ifdef TENSORHUB_ADDRESS_SANITIZER
+#include "support/sanitizers.hpp"
+#if TENSORHUB_UNDER_ADDRESS_SANITIZER
 #include <sanitizer/allocator_interface.h>
 #endif
 
@@ -53,7 +47,7 @@ std::vector<std::byte> frame_of(fuzz::input& in) {
 }  // namespace
 
 // Every allocation of the program is counted.
-#ifdef TENSORHUB_ADDRESS_SANITIZER
+#if TENSORHUB_UNDER_ADDRESS_SANITIZER
 namespace {
 void count_allocation(const volatile void*, std::size_t bytes) {
   allocated_bytes.fetch_add(bytes, std::memory_order_relaxed);

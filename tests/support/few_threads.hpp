@@ -4,16 +4,8 @@
 /// takes one. It replaces pthread_create, so one file of a binary includes it. The sanitizers replace
 /// pthread_create themselves: there TENSORHUB_THREADS_CAN_FAIL is 0, and there is nothing else in here.
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define TENSORHUB_THREADS_CAN_FAIL 0
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define TENSORHUB_THREADS_CAN_FAIL 0
-#endif
-#endif
-#ifndef TENSORHUB_THREADS_CAN_FAIL
-#define TENSORHUB_THREADS_CAN_FAIL 1
-#endif
+#include "support/sanitizers.hpp"
+#define TENSORHUB_THREADS_CAN_FAIL !(TENSORHUB_UNDER_ADDRESS_SANITIZER || TENSORHUB_UNDER_THREAD_SANITIZER)
 
 #if TENSORHUB_THREADS_CAN_FAIL
 

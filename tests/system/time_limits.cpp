@@ -23,14 +23,7 @@
 #include <vector>
 
 #include "hub.hpp"
-
-#if defined(__SANITIZE_THREAD__)
-#define TENSORHUB_TESTS_SEE_SIGNALS_LATE
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define TENSORHUB_TESTS_SEE_SIGNALS_LATE
-#endif
-#endif
+#include "support/sanitizers.hpp"
 
 using namespace system_tests;
 using std::chrono::milliseconds;
@@ -541,7 +534,7 @@ TEST_CASE("leave_on_signal: a program that this process executes ends at a SIGTE
   };
   const int executed = status_of([] { ::execlp("sleep", "sleep", "3", nullptr); });
   CHECK((WIFSIGNALED(executed) && WTERMSIG(executed) == SIGTERM));
-#if defined(TENSORHUB_TESTS_SEE_SIGNALS_LATE)
+#if TENSORHUB_UNDER_THREAD_SANITIZER
   std::puts(
       "SKIPPED: system.time_limits: a child that is only forked: the thread sanitizer delivers its signals "
       "late");

@@ -102,7 +102,8 @@ TENSORHUB_DECL std::uint64_t room_in_groups(const std::string& folder, const std
 }
 
 TENSORHUB_DECL bool make_pages(std::byte* data, std::uint64_t bytes) noexcept {
-  if (bytes > free_bytes()) return true;
+  constexpr std::uint64_t small_bytes = 1u << 20;  // as much as another program may take at any moment
+  if (bytes > small_bytes && bytes > free_bytes()) return true;
   constexpr int populate_write = 23;  // MADV_POPULATE_WRITE, Linux 5.14; older headers do not have it
   constexpr std::uint64_t piece_bytes = 64u << 20;
   constexpr std::uint64_t most_threads = 8;
