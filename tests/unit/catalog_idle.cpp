@@ -188,6 +188,18 @@ TEST_CASE("catalog: a reader that is left at the deadline of a drain for the sec
   CHECK(goodbye->reason.code == errc::disconnected);  // its process may return, as another incarnation
 }
 
+TEST_CASE("catalog: a whole update between two forced drains counts for the reader") {
+  forced_drains s;
+  for (const std::uint64_t version : {1u, 3u, 5u}) {
+    s.publish_and_force(version, 6000ms);
+    REQUIRE(s.server.core.knows(s.reader));
+    REQUIRE(s.server.publish(s.trainer, version + 1).ok());
+    s.server.finish(s.reader, s.server.start_update(s.reader));
+    s.server.unpublish(s.trainer, version + 1);
+  }
+  CHECK(s.server.core.statistics().workers_unruly == 0);
+}
+
 TEST_CASE("catalog: readers have time to leave before the end of a drain counts against them") {
   forced_drains s;
   for (std::uint64_t version = 1; version < 5; ++version) s.publish_and_force(version, 4000ms);

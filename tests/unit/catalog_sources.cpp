@@ -627,6 +627,49 @@ TEST_CASE("catalog: a seed that lost its source outside gets another one there")
   CHECK(s.crossings() == 1);
 }
 
+/// Drained by an order: nobody is sent to it.
+static void bar_as_source(driver<>& server, const char* replica) {
+  const messages::manage_request drain{messages::manage_kind::drain, "policy", replica, {}};
+  REQUIRE(server.ask<messages::manage_reply>({77}, drain).result.ok());
+}
+
+TEST_CASE("catalog: those that nobody may read do not wait for each other outside of their datacenter") {
+  far_scene s;
+  bar_as_source(s.server, "rollout-x");
+  bar_as_source(s.server, "rollout-y");
+  CHECK(s.server.start_update(s.x).source == s.trainer);
+  CHECK(s.server.start_update(s.y).source == s.trainer);
+  CHECK(s.server.start_shown(s.z)[0].source == s.trainer);  // and holds up nobody
+  CHECK(s.crossings() == 3);
+  // This one is a seed.
+  const incarnation w = s.server.join_at(5, "rollout-w", {.datacenter = "west"});
+  for (const auto& source : s.server.start_shown(w)) CHECK(source.source == s.z);
+  CHECK(s.crossings() == 3);
+}
+
+TEST_CASE("catalog: one that nobody may read waits for the seed of its datacenter") {
+  far_scene s;
+  bar_as_source(s.server, "rollout-y");
+  const auto seed = s.server.start_update(s.x);
+  const auto waiting = s.server.update(s.y);
+  CHECK_FALSE(s.server.answer<messages::update_reply>(s.y, waiting).has_value());
+  s.server.finish(s.x, seed);
+  CHECK(s.server.sources_of(s.y, waiting)[0].source == s.x);
+}
+
+TEST_CASE("catalog: a seed that is drained holds up nobody, and is not one again when it is resumed") {
+  far_scene s;
+  s.server.start_update(s.x);
+  const auto waiting = s.server.update_shown(s.y);
+  CHECK_FALSE(s.server.answer<messages::update_reply>(s.y, waiting).has_value());
+  bar_as_source(s.server, "rollout-x");
+  CHECK(s.server.sources_of(s.y, waiting)[0].source == s.trainer);
+  const messages::manage_request resume{messages::manage_kind::resume, "policy", "rollout-x", {}};
+  REQUIRE(s.server.ask<messages::manage_reply>({77}, resume).result.ok());
+  CHECK(s.crossings() == 2);
+  for (const auto& source : s.server.start_shown(s.z)) CHECK(source.source != s.trainer);
+}
+
 TEST_CASE("catalog: each datacenter has a seed of its own") {
   far_scene s;
   const incarnation n = s.server.join_at(9, "rollout-n", {.datacenter = "north"});

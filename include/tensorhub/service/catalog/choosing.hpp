@@ -8,8 +8,9 @@
 ///  - *Upstream*: the chain of upstreams from the candidate must end at a worker that has every chunk, and
 ///    must not pass the reader.
 ///  - *One crossing per datacenter*: a source in another datacenter is offered only as an upstream, only if
-///    no worker in the reader's datacenter can be one, and only while no other lease crosses into that
-///    datacenter. The reader of the crossing lease is the seed; the others read from the seed.
+///    no worker in the reader's datacenter can be one, and only while no other lease seeds that datacenter.
+///    The reader of a crossing lease is the seed, and the others read from the seed, unless it is barred as a
+///    source: then waiting for it would save nothing.
 ///  - *Suspects*: a worker that was reported lost, and has not been heard since, is offered only as an
 ///    upstream, and only if no other worker can be one.
 ///  - *Credits*: no worker gets more readers than the scheduler's limit. A worker without a free credit is
@@ -82,7 +83,7 @@ class choosing {
     };
     index.visit_near(*asking.place, of_each_group, random(),
                      [&](worker_state& worker) { return offer_one(worker, false); });
-    const bool may_cross = upstream && (crosses || crossings_into(record->second, asking).empty());
+    const bool may_cross = upstream && (crosses || seeds_of(record->second, asking).empty());
     if (may_cross && !has_certain_candidate(asking)) {
       forget_candidates();
       pass_over_sources(asking);
@@ -103,11 +104,11 @@ class choosing {
     return without == nullptr || !source.as_reader.chain.passes(without->as_reader.chain);
   }
 
-  /// Leases of the asker's version and shard that cross into its datacenter.
-  [[nodiscard]] static std::set<lease_id> crossings_into(const version_state& version, const asker& asking) {
-    const auto& crossings = version.crossings[asking.shard];
-    const auto found = crossings.find(asking.place->datacenter);
-    return found == crossings.end() ? std::set<lease_id>{} : found->second;
+  /// Leases of the asker's version and shard that seed its datacenter.
+  [[nodiscard]] static std::set<lease_id> seeds_of(const version_state& version, const asker& asking) {
+    const auto& seeds = version.seeds[asking.shard];
+    const auto found = seeds.find(asking.place->datacenter);
+    return found == seeds.end() ? std::set<lease_id>{} : found->second;
   }
 
  private:

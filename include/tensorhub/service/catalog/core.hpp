@@ -77,7 +77,8 @@ struct core {
   bool retention_changed = false;         ///< requests that wait for a handover should be tried again
   std::vector<model_state*> unsettled{};  ///< models in which something has become possible
   std::set<incarnation> suspects{};       ///< workers that are not `heard`
-  std::set<incarnation> lingered{};       ///< readers that were left at the deadline of a drain, once
+  /// Readers that were left at the deadline of a drain, and the update in which that was.
+  std::map<incarnation, operation_counter> lingered{};
   std::vector<std::pair<incarnation, verdict>> condemned{};  ///< found out during this event
 
   batch_state batch{};

@@ -270,6 +270,7 @@ class leases {
     move_to(lease, lease_stage::active);
     if (!lease.reader) reader.as_reader.leases.push_back(lease.id);
     lease.reader = reader.id;
+    if (reader.is_barred_as_source()) stop_seeding(lease);
     set_upstream(reader, lease);
   }
 
@@ -306,6 +307,12 @@ class leases {
     for (const lease_id id : std::vector<lease_id>{source.as_source.readers}) move_reader(source, id);
   }
 
+  /// The worker is barred as a source: its readers move, and nobody waits for what it reads from afar.
+  void bar(worker_state& worker) {
+    move_readers(worker);
+    for (const lease_id id : worker.as_reader.leases) stop_seeding(core_.leases.at(id));
+  }
+
   /// Ends a lease on a source that is gone; its reader gets another source if there is one.
   void abandon(worker_state& source, lease_id id, std::uint32_t drain_state::*counter) {
     move_reader(source, id);
@@ -330,7 +337,7 @@ class leases {
       return;
     }
     const auto chosen = choosing_.choose(asker_of(*operation, old.shard, reader), member->excluded, &source,
-                                         false, true, old.crossing);
+                                         false, true, old.seeds);
     if (chosen.source == nullptr) return;
     move_to(core_.leases.at(id), lease_stage::moving);
     forget_upstream(*reader);
@@ -465,6 +472,7 @@ class leases {
     const location& there = reader != nullptr ? reader->place : *place_of(*operation.replica);
     lease.datacenter = there.datacenter;
     lease.crossing = there.datacenter != source.place.datacenter;
+    lease.seeds = lease.crossing && (reader == nullptr || !reader->is_barred_as_source());
     lease.ordinal = free_ordinal(source);
     source.as_source.readers.push_back(id);
     charge(lease, true);
@@ -476,6 +484,7 @@ class leases {
   static void note_places(lease_state& lease, const worker_state& reader, const worker_state& source) {
     lease.datacenter = reader.place.datacenter;
     lease.crossing = reader.place.datacenter != source.place.datacenter;
+    lease.seeds = lease.crossing && !reader.is_barred_as_source();
   }
 
   /// The lowest ordinal that no counted lease on the source has.
@@ -494,7 +503,7 @@ class leases {
     if (member.lease != old.id) return;
     move_to(core_.leases.at(old.id), lease_stage::moving);
     const auto chosen = choosing_.choose(asker_of(operation, old.shard, reader), member.excluded, &source,
-                                         false, true, old.crossing);
+                                         false, true, old.seeds);
     if (chosen.source == nullptr) return move_to(core_.leases.at(old.id), lease_stage::reserved);
     member.lease = grant(*chosen.source, operation, old.shard, reader, true, true).id;
     end(old.id, &drain_state::moved);
@@ -534,10 +543,10 @@ class leases {
         for (const lease_id id : source.as_source.readers) look_at(id);
       return false;
     };
-    const std::set<lease_id> crossings = choosing::crossings_into(record->second, wanting);
-    for (const lease_id id : crossings) look_at(id);
+    const std::set<lease_id> seeds = choosing::seeds_of(record->second, wanting);
+    for (const lease_id id : seeds) look_at(id);
     index.visit_near(*wanting.place, 1, 0, look_at_source);
-    if (crossings.empty()) index.visit_far(*wanting.place, 1, 0, look_at_source);
+    if (seeds.empty()) index.visit_far(*wanting.place, 1, 0, look_at_source);
     if (found == nullptr) {
       if (next_looks.size() >= most_next_looks) next_looks.clear();  // names come from workers
       next_looks[wanting.place->datacenter] = core_.now + core_.options.progress_timeout / looks_per_timeout;
@@ -585,7 +594,7 @@ class leases {
     const auto record = reader.model->versions.find(operation.version);
     if (record == reader.model->versions.end()) return;
     const asker asking = asker_of(operation, reader.shard.index, &reader);
-    for (const lease_id id : choosing::crossings_into(record->second, asking)) {
+    for (const lease_id id : choosing::seeds_of(record->second, asking)) {
       lease_state& lease = core_.leases.at(id);
       worker_state* seed = core_.find(lease.reader);
       if (lease.is_reserved() || seed == nullptr || seed == &reader || !detail::contains(excluded, seed->id))
@@ -615,22 +624,29 @@ class leases {
     core_.move_to(lease.stage, next);
     if (lease.lasts() != lasted) charge(lease, !lasted);
   }
-  /// Adds a lease to the load of its source and, if it crosses, to the crossings; or takes it away.
+  /// Adds a lease to the load of its source and, if it seeds, to the seeds; or takes it away.
   void charge(const lease_state& lease, bool counts) {
     worker_state* source = core_.find(lease.source);
     if (source == nullptr) return;
     if (!counts) core_.mark_credits(*source->model);
     versions_.change_load(*source, counts ? source->as_source.load + 1 : source->as_source.load - 1);
-    if (!lease.crossing) return;
+    if (!lease.seeds) return;
     const auto record = source->model->versions.find(lease.version);
     if (record == source->model->versions.end()) return;
-    auto& crossings = record->second.crossings[lease.shard];
-    auto& here = crossings[lease.datacenter];
+    auto& seeds = record->second.seeds[lease.shard];
+    auto& here = seeds[lease.datacenter];
     if (counts)
       here.insert(lease.id);
     else
       here.erase(lease.id);
-    if (here.empty()) crossings.erase(lease.datacenter);
+    if (here.empty()) seeds.erase(lease.datacenter);
+  }
+
+  void stop_seeding(lease_state& lease) {
+    if (!lease.seeds) return;
+    if (lease.lasts()) charge(lease, false);
+    lease.seeds = false;
+    if (lease.lasts()) charge(lease, true);
   }
 
   /// The reader is given further sources of this version when there are some (`feed`).

@@ -107,7 +107,7 @@ class orders {
       versions_.recompute(replica);
     }
     for (worker_state* worker : replica.workers) {
-      if (worker != nullptr && !as.empty()) leases_.move_readers(*worker);
+      if (worker != nullptr && !as.empty()) leases_.bar(*worker);
     }
   }
 

@@ -124,22 +124,23 @@ class publishing {
 
  private:
   /// The deadline of the worker's drain has passed. Once that may be an accident of a reader's network; a
-  /// reader for which a drain is forced again is declared dead, so that it cannot hold up every step. A
-  /// drain with a short deadline proves nothing.
+  /// reader for which a drain is forced again is declared dead, so that it cannot hold up every step; a whole
+  /// update in between counts for it (updates.hpp). A drain with a short deadline proves nothing.
   ///
   /// The worker has made all its keys invalid, and has not cut off the remaining readers one by one: that is
   /// for ever (transport.hpp), and a reader that was only slow will read from this worker again.
   void judge_remaining(const worker_state& worker) {
     if (!worker.drain || core_.now - worker.drain->begun < core_.options.worker_timeout) return;
-    std::set<incarnation> remaining;
+    std::map<incarnation, operation_counter> remaining;
     for (const lease_id id : worker.as_source.readers) {
       const lease_state& lease = core_.leases.at(id);
       if (!lease.is_reserved() && lease.stage != lease_stage::cutting_off &&
           core_.find(lease.reader) != nullptr)
-        remaining.insert(lease.reader);
+        remaining.emplace(lease.reader, lease.operation);
     }
-    for (const incarnation reader : remaining) {
-      if (!core_.lingered.insert(reader).second) core_.condemned.emplace_back(reader, verdict::lingering);
+    for (const auto& [reader, operation] : remaining) {
+      if (!core_.lingered.emplace(reader, operation).second)
+        core_.condemned.emplace_back(reader, verdict::lingering);
     }
   }
 

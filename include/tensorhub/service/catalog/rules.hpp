@@ -88,9 +88,9 @@ class rule_check {
     expect(++granted_[lease.source] <= limits_.credits, "no source has more readers than credits", whom);
     if (reader != nullptr && lease.operation == reader->as_reader.operation)
       expect(++sources_[lease.reader] <= limits_.sources, "no reader has more sources than the limit", whom);
-    if (lease.crossing && source != nullptr)
+    if (lease.seeds && source != nullptr)
       expect(++seeds_[{source->model, lease.version, lease.shard, lease.datacenter}] <= 1,
-             "one lease of a version and shard crosses into a datacenter", whom);
+             "one lease of a version and shard seeds a datacenter", whom);
   }
 
   void check_load(const worker_state& worker) {

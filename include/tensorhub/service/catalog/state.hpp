@@ -51,14 +51,15 @@ struct lease_state {
   bool inherited = false;     ///< granted by an earlier server
   time_point cut_off_at{};    ///< when the reader was declared dead
   bool upstream = false;      ///< the lease through which the reader is certain to get every chunk
-  bool crossing = false;      ///< source and reader are in different datacenters: the reader is a seed
+  bool crossing = false;      ///< source and reader are in different datacenters
+  bool seeds = false;         ///< likewise, and others there wait for the reader: it is (or will be) a source
   std::string datacenter{};   ///< of the reader
   std::uint64_t ordinal = 0;  ///< number among the counted leases on this source
   operation_counter operation{};
   time_point given{};
 
   [[nodiscard]] bool is_reserved() const noexcept { return stage == lease_stage::reserved; }
-  /// Counts in its source's load, and among the crossings.
+  /// Counts in its source's load, and among the seeds.
   [[nodiscard]] bool lasts() const noexcept {
     return stage != lease_stage::moving && stage != lease_stage::cutting_off;
   }
@@ -326,8 +327,8 @@ struct version_state {
   std::vector<digest128> roots{};                        ///< by shard; zero: unknown
   std::vector<std::unique_ptr<source_index>> sources{};  ///< by shard: workers that accept readers now
   std::vector<std::deque<incarnation>> hungry{};         ///< by shard: readers that could use more sources
-  /// By shard and datacenter: the leases that cross into it. (At most one of them counts.)
-  std::vector<std::map<std::string, std::set<lease_id>>> crossings{};
+  /// By shard and datacenter: the leases that seed it. (At most one of them counts.)
+  std::vector<std::map<std::string, std::set<lease_id>>> seeds{};
   /// By shard and datacenter: when the next search for a reader without progress may run.
   std::vector<std::map<std::string, time_point>> next_look{};
   std::vector<std::uint64_t> ordinals{};  ///< by shard: readers so far

@@ -127,6 +127,9 @@ class updates {
   void on(worker_state& worker, request_sequence sequence, const messages::finish_request& request) {
     leases_.end_all_of(worker);
     worker.as_reader.operation = {};
+    if (const auto found = core_.lingered.find(worker.id);
+        found != core_.lingered.end() && request.result.ok() && request.operation > found->second)
+      core_.lingered.erase(found);
     // A worker that gives up may not know the number of its operation yet.
     operation_state* known =
         request.result.ok() ? nullptr : unfinished_operation(*worker.replica, worker.shard.index, sequence);

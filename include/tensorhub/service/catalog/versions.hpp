@@ -322,7 +322,7 @@ class versions {
       position->second.roots.resize(model.shards);
       position->second.vouched.resize(model.shards);
       position->second.hungry.resize(model.shards);
-      position->second.crossings.resize(model.shards);
+      position->second.seeds.resize(model.shards);
       position->second.next_look.resize(model.shards);
       position->second.ordinals.resize(model.shards);
       for (std::uint32_t shard = 0; shard < model.shards; ++shard)

@@ -218,7 +218,7 @@ TENSORHUB_DECL void catalog::note_rights(catalog_detail::worker_state& worker, c
   const bool may_serve = is_its && rules.has_any_of(right::serve);
   if (std::exchange(worker.access.may_serve, may_serve) == may_serve) return;
   parts_->versions.recompute(*worker.replica);
-  if (!may_serve) parts_->leases.move_readers(worker);
+  if (!may_serve) parts_->leases.bar(worker);
 }
 
 TENSORHUB_DECL void catalog::handle(const messages::envelope& envelope, const client_identity& client) {

@@ -44,7 +44,9 @@ struct libfabric_options {
   /// because some providers then handle host memory differently, and slower.
   bool device_memory = false;
 
-  std::size_t max_connections = 4096;  ///< of readers; further ones are refused
+  /// The maximum number of readers' connections. At the limit a new connection replaces the oldest one, if
+  /// that is ten seconds old; otherwise the new connection is refused.
+  std::size_t max_connections = 4096;
 
   std::chrono::milliseconds peer_timeout = defaults::peer_timeout;  ///< of silence with reads outstanding
   bool operator==(const libfabric_options&) const = default;

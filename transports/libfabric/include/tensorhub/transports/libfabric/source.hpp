@@ -88,6 +88,9 @@ class source {
   static constexpr std::chrono::seconds answer_keep{1};
   static constexpr std::chrono::seconds parking_time{60};
   static constexpr std::chrono::milliseconds sweep_interval{500};
+  /// At the limit a new connection replaces the oldest one of at least this age. A reader that vanished leaves
+  /// its connection without a sign; one that is alive makes another (transfer/lane_pool.hpp).
+  static constexpr std::chrono::seconds replaceable_age{10};
   using clock = std::chrono::steady_clock;
 
   template <typename Action>
@@ -158,7 +161,7 @@ class source {
 
   void accept(::fi_info& request, const hello& greeting, const welcome& reply, clock::time_point now);
 
-  [[nodiscard]] welcome judged(const hello& greeting) noexcept;
+  [[nodiscard]] welcome judged(const hello& greeting, clock::time_point now) noexcept;
 
   // ---- addressed readers --------------------------------------------------------------------------------
 
@@ -187,6 +190,8 @@ class source {
       }
     }
   }
+  /// False: there are as many connections as may be, and none is old enough to make room.
+  [[nodiscard]] bool has_room(clock::time_point now) noexcept;
   /// Afterwards the endpoint sends nothing.
   void close(served& each) noexcept;
 

@@ -13,6 +13,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -75,13 +76,18 @@ class source {
   void refuse_everybody() noexcept;
 
  private:
+  using clock = std::chrono::steady_clock;
   struct reader_connection {
     handle<rdma_cm_id> id;
     incarnation reader;
     incarnation source;  ///< the incarnation of this process that the reader has asked for
+    clock::time_point opened = clock::now();
   };
   using reader_table = std::unordered_map<rdma_cm_id*, reader_connection>;
   static constexpr int backlog = 1024;
+  /// At the limit a new connection replaces the oldest one of at least this age. A reader whose machine
+  /// vanished leaves its queue pair without a sign; one that is alive connects again (transfer/lane_pool.hpp).
+  static constexpr std::chrono::seconds replaceable_age{10};
 
   /// Detects a machine without devices before the libraries print warnings about it.
   [[nodiscard]] static handle<rdma_event_channel> open_channel();
@@ -108,11 +114,14 @@ class source {
 
   [[nodiscard]] handle<rdma_cm_id> ended(rdma_cm_id* id) noexcept;
 
-  /// Accepts or refuses a reader. Returns a refused identifier, which the caller destroys.
-  [[nodiscard]] handle<rdma_cm_id> judge(const rdma_cm_event& event) noexcept;
+  /// Accepts or refuses a reader. The caller destroys the returned identifier, which was refused, and
+  /// `replaced`, whose place the reader has.
+  [[nodiscard]] handle<rdma_cm_id> judge(const rdma_cm_event& event, handle<rdma_cm_id>& replaced) noexcept;
 
-  /// Precondition: mutex_ is held.
-  [[nodiscard]] welcome_status judge(const hello& greeting) noexcept;
+  /// Precondition of both: mutex_ is held.
+  [[nodiscard]] welcome_status judge(const hello& greeting, handle<rdma_cm_id>& replaced) noexcept;
+  /// False: there are as many connections as may be, and none is old enough to make room.
+  [[nodiscard]] bool has_room(handle<rdma_cm_id>& replaced) noexcept;
 
   /// Takes `id` if it succeeds.
   [[nodiscard]] bool accept(handle<rdma_cm_id>& id, const rail& on, const rdma_conn_param& asked,

@@ -211,7 +211,7 @@ TENSORHUB_DECL void source::admit(::fi_info& request, std::span<const std::byte>
                                   clock::time_point now) noexcept {
   hello greeting{.magic = 0};
   if (data.size() >= hello_bytes) std::memcpy(static_cast<void*>(&greeting), data.data(), hello_bytes);
-  welcome reply = judged(greeting);
+  welcome reply = judged(greeting, now);
   if (reply.status == welcome_status::accepted) {
     try {
       accept(request, greeting, reply, now);
@@ -241,7 +241,7 @@ TENSORHUB_DECL void source::accept(::fi_info& request, const hello& greeting, co
   }
 }
 
-TENSORHUB_DECL welcome source::judged(const hello& greeting) noexcept {
+TENSORHUB_DECL welcome source::judged(const hello& greeting, clock::time_point now) noexcept {
   welcome reply;
   reply.source = gate_.self_for({greeting.source}).value;
   reply.nonce = nonce_;
@@ -250,8 +250,7 @@ TENSORHUB_DECL welcome source::judged(const hello& greeting) noexcept {
     return reply;
   }
   reply.status = detail::status_of<welcome_status>(gate_.judge(greeting, data_protocol));
-  if (reply.status == welcome_status::accepted && served_.size() >= max_connections_)
-    reply.status = welcome_status::full;
+  if (reply.status == welcome_status::accepted && !has_room(now)) reply.status = welcome_status::full;
   return reply;
 }
 
@@ -280,7 +279,7 @@ TENSORHUB_DECL void source::receive_messages(clock::time_point now) noexcept {
 }
 
 TENSORHUB_DECL void source::answer_hello(const message& came, clock::time_point now) {
-  const welcome verdict = judged(came.content.from_reader);
+  const welcome verdict = judged(came.content.from_reader, now);
   const bool refuses = verdict.status != welcome_status::accepted;
   const auto waiting = detail::count(answers_, refuses, &answer::refuses);
   const std::size_t most = refuses ? most_refusals : max_connections_;
@@ -326,6 +325,14 @@ TENSORHUB_DECL void source::send_answers(clock::time_point now) noexcept {
       ++each;
     }
   }
+}
+
+TENSORHUB_DECL bool source::has_room(clock::time_point now) noexcept {
+  if (served_.size() < max_connections_) return true;
+  if (served_.empty() || now - served_.front().opened < replaceable_age) return false;
+  close(served_.front());
+  served_.pop_front();
+  return true;
 }
 
 TENSORHUB_DECL void source::close(served& each) noexcept {

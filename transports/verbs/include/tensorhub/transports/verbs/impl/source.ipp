@@ -101,9 +101,10 @@ TENSORHUB_DECL void source::run() noexcept {
 
 TENSORHUB_DECL void source::handle_event(rdma_cm_event* event) noexcept {
   handle<rdma_cm_id> finished;  // destroyed last, when the event is acknowledged
+  handle<rdma_cm_id> replaced;
   switch (event->event) {
     case RDMA_CM_EVENT_CONNECT_REQUEST:
-      finished = judge(*event);
+      finished = judge(*event, replaced);
       break;
     case RDMA_CM_EVENT_DISCONNECTED:
     case RDMA_CM_EVENT_DEVICE_REMOVAL:
@@ -130,7 +131,8 @@ TENSORHUB_DECL handle<rdma_cm_id> source::ended(rdma_cm_id* id) noexcept {
   return {};
 }
 
-TENSORHUB_DECL handle<rdma_cm_id> source::judge(const rdma_cm_event& event) noexcept {
+TENSORHUB_DECL handle<rdma_cm_id> source::judge(const rdma_cm_event& event,
+                                                handle<rdma_cm_id>& replaced) noexcept {
   handle<rdma_cm_id> id{event.id};
   const auto& on = *static_cast<const rail*>(event.listen_id->context);
   id->context = nullptr;
@@ -143,7 +145,7 @@ TENSORHUB_DECL handle<rdma_cm_id> source::judge(const rdma_cm_event& event) noex
   welcome answer;
   answer.source = gate_.self_for({greeting.source}).value;
   answer.key_maker = key_maker_.value;
-  answer.status = judge(greeting);
+  answer.status = judge(greeting, replaced);
   if (answer.status == welcome_status::accepted && !accept(id, on, asked, answer, greeting))
     answer.status = welcome_status::overloaded;
   if (answer.status != welcome_status::accepted)
@@ -151,14 +153,24 @@ TENSORHUB_DECL handle<rdma_cm_id> source::judge(const rdma_cm_event& event) noex
   return id;
 }
 
-TENSORHUB_DECL welcome_status source::judge(const hello& greeting) noexcept {
+TENSORHUB_DECL welcome_status source::judge(const hello& greeting, handle<rdma_cm_id>& replaced) noexcept {
   if (greeting.magic != hello_magic) return welcome_status::other_transport;
   const auto status = detail::status_of<welcome_status>(gate_.judge(greeting, data_protocol));
   if (status != welcome_status::accepted) return status;
-  if (readers_.size() >= max_connections_) return welcome_status::overloaded;
   const auto present = static_cast<std::size_t>(detail::count_if(
       readers_, [&](const auto& entry) { return entry.second.reader.value == greeting.reader; }));
-  return present < max_connections_per_reader_ ? welcome_status::accepted : welcome_status::crowded;
+  if (present >= max_connections_per_reader_) return welcome_status::crowded;
+  return has_room(replaced) ? welcome_status::accepted : welcome_status::overloaded;
+}
+
+TENSORHUB_DECL bool source::has_room(handle<rdma_cm_id>& replaced) noexcept {
+  if (readers_.size() < max_connections_) return true;
+  const auto oldest = std::min_element(readers_.begin(), readers_.end(), [](const auto& a, const auto& b) {
+    return a.second.opened < b.second.opened;
+  });
+  if (oldest == readers_.end() || clock::now() - oldest->second.opened < replaceable_age) return false;
+  replaced = take_out(oldest);
+  return true;
 }
 
 TENSORHUB_DECL bool source::accept(handle<rdma_cm_id>& id, const rail& on, const rdma_conn_param& asked,
