@@ -88,8 +88,8 @@ class source {
   static constexpr std::chrono::seconds answer_keep{1};
   static constexpr std::chrono::seconds parking_time{60};
   static constexpr std::chrono::milliseconds sweep_interval{500};
-  /// At the limit a new connection replaces the oldest one of at least this age. A reader that vanished leaves
-  /// its connection without a sign; one that is alive makes another (transfer/lane_pool.hpp).
+  /// At the limit a new connection replaces the oldest one of at least this age. A reader that vanished
+  /// leaves its connection without a sign; one that is alive makes another (transfer/lane_pool.hpp).
   static constexpr std::chrono::seconds replaceable_age{10};
   using clock = std::chrono::steady_clock;
 

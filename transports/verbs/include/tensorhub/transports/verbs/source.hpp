@@ -86,7 +86,8 @@ class source {
   using reader_table = std::unordered_map<rdma_cm_id*, reader_connection>;
   static constexpr int backlog = 1024;
   /// At the limit a new connection replaces the oldest one of at least this age. A reader whose machine
-  /// vanished leaves its queue pair without a sign; one that is alive connects again (transfer/lane_pool.hpp).
+  /// vanished leaves its queue pair without a sign; one that is alive connects again
+  /// (transfer/lane_pool.hpp).
   static constexpr std::chrono::seconds replaceable_age{10};
 
   /// Detects a machine without devices before the libraries print warnings about it.
