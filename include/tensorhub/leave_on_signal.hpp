@@ -70,7 +70,8 @@ class leave_on_signal {
   TENSORHUB_DECL void forget(const void* worker);
   TENSORHUB_DECL void run(const std::stop_token& stop);
   TENSORHUB_DECL void leave_all();
-  TENSORHUB_DECL void leave_one(const leaving& leave) const noexcept;
+  TENSORHUB_DECL void leave_one(const leaving& leave,
+                                std::chrono::steady_clock::time_point until) const noexcept;
   TENSORHUB_DECL void give_back() noexcept;
 
   std::chrono::milliseconds grace_;

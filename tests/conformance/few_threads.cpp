@@ -1,7 +1,9 @@
-// Transports in a process that may start only some of the threads that they want: a source is not made, with
-// an error; a reader copies with fewer threads. Neither waits for ever.
+// Transports in a process that may start only some of the threads that they want, or watch only some
+// descriptors: a source is not made, with an error; a reader copies with fewer threads, or is refused. None
+// waits for ever.
 
 #include <doctest/doctest.h>
+#include <sys/epoll.h>
 
 #include <array>
 #include <chrono>
@@ -22,6 +24,18 @@
 #endif
 
 #if TENSORHUB_THREADS_CAN_FAIL
+
+static std::atomic<int> watches_left = -1;  ///< -1: as many as fs.epoll.max_user_watches allows
+
+extern "C" int epoll_ctl(int set, int operation, int descriptor, epoll_event* event) noexcept {
+  static const auto real = reinterpret_cast<decltype(&epoll_ctl)>(::dlsym(RTLD_NEXT, "epoll_ctl"));
+  if (operation == EPOLL_CTL_ADD && watches_left == 0) {
+    errno = ENOSPC;
+    return -1;
+  }
+  if (operation == EPOLL_CTL_ADD && watches_left > 0) --watches_left;
+  return real(set, operation, descriptor, event);
+}
 
 namespace {
 
@@ -76,6 +90,25 @@ TEST_CASE("tcp: a source whose threads cannot all be started ends with an error"
     CHECK(ending(threads, make) == errc::system_failed);
   }
   CHECK(ending(3, make) == errc::ok);
+}
+
+TEST_CASE(
+    "tcp: a source that cannot watch its descriptors is not made, one that cannot watch a reader refuses "
+    "it") {
+  const auto connect = [](int watches) {
+    return ending(-1, [&] {
+      watches_left = watches;
+      tcp both{{.io_threads = 2}, {1}};
+      auto queue = both.make_queue(1);
+      static_cast<void>(both.connect(queue, both.address(), {1}, 10s));
+    });
+  };
+  for (int watches = 0; watches < 3; ++watches) {  // the listener, and what wakes the two threads
+    CAPTURE(watches);
+    CHECK(connect(watches) == errc::system_failed);
+  }
+  CHECK(connect(3) == errc::transport_failed);
+  CHECK(connect(4) == errc::ok);
 }
 
 #ifdef TENSORHUB_HAS_TLS

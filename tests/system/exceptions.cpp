@@ -4,6 +4,7 @@
 
 #include <doctest/doctest.h>
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <csignal>
@@ -106,6 +107,26 @@ TEST_CASE("threads that cannot be started: a stage and leave_on_signal fail with
   }
   CHECK(code_of(take_signal) == errc::ok);
   CHECK(holder.worker.stage(latest, 20s).version == 1);
+}
+
+TEST_CASE("threads that cannot be started: those that leave on a signal share its grace") {
+  struct slow {
+    std::chrono::milliseconds given{-1};
+    void leave(std::chrono::milliseconds grace) {
+      given = grace;
+      std::this_thread::sleep_for(grace);
+    }
+  };
+  std::array<slow, 2> all{};
+  tensorhub::leave_on_signal on_notice{500ms, {SIGUSR1}};
+  for (slow& each : all) on_notice.watch(each);
+  {
+    const without_threads limit;
+    std::raise(SIGUSR1);
+    while (!on_notice.done()) std::this_thread::sleep_for(10ms);
+  }
+  CHECK(all[0].given > 0ms);
+  CHECK(all[1].given == 0ms);
 }
 
 TEST_CASE("threads that cannot be started: the last copy of a retained version is said to be lost") {

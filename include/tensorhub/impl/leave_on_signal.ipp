@@ -17,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "tensorhub/detail/time_left.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/leave_on_signal.hpp"
 
@@ -141,25 +142,28 @@ TENSORHUB_DECL void leave_on_signal::run(const std::stop_token& stop) {
 
 TENSORHUB_DECL void leave_on_signal::leave_all() {
   requested_ = true;
+  const auto until = detail::end_of(grace_);
   const std::lock_guard lock{mutex_};
   {
     std::vector<std::jthread> threads;
     for (const auto& each : watched_) {
       try {
-        threads.emplace_back([this, &leave = each.second] { leave_one(leave); });
+        threads.emplace_back([this, &leave = each.second, until] { leave_one(leave, until); });
       } catch (const std::exception&) {  // no thread can be started: one after the other
-        leave_one(each.second);
+        leave_one(each.second, until);
       }
     }
   }  // waits for them
   done_ = true;
 }
 
-TENSORHUB_DECL void leave_on_signal::leave_one(const leaving& leave) const noexcept {
+TENSORHUB_DECL void leave_on_signal::leave_one(const leaving& leave,
+                                               std::chrono::steady_clock::time_point until) const noexcept {
   try {
     std::string trouble;
     try {
-      if (leave(grace_)) trouble = "a retained version is lost: nobody could take it within the grace";
+      if (leave(detail::time_left(until)))
+        trouble = "a retained version is lost: nobody could take it within the grace";
     } catch (const std::exception& e) {
       trouble = std::string{"could not leave within the grace: "} + e.what();
     }

@@ -176,7 +176,11 @@ inline constexpr std::chrono::milliseconds longest_wait_for_nothing{1000};
   const leaving_mark mark{self};
   self.client.with(
       [&](session& core, time_point now) { core.make_way(now, now + detail::time_left(drained_by)); });
-  const operation_guard turn{self, drained_by};
+  operation_guard turn{self, std::chrono::steady_clock::now() + detail::time_left(drained_by) / 2};
+  if (!turn) {  // what it keeps for others needs time, too
+    self.kept_for_others->begin_leave(drained_by);
+    turn = operation_guard{self, drained_by};
+  }
   unpublish_report report;
   if (!turn) {  // it digests or copies, or tries to connect: nothing can stop it, and nothing of it counts
     self.client.with([](session& core, time_point now) { core.abandon(now); });

@@ -99,7 +99,7 @@ class source {
         gate_{self} {
     for (std::size_t i = 0; i < first_server + threads_for(options); ++i)
       loops_.push_back(std::make_unique<loop>());
-    watch(*loops_.front(), EPOLL_CTL_ADD, listener_.socket.get(), EPOLLIN, listener_id);
+    must_add(*loops_.front(), listener_.socket.get(), listener_id);
     try {
       for (const auto& each : loops_) each->thread = std::jthread{[this, &here = *each] { run(here); }};
     } catch (const std::exception& e) {
@@ -184,10 +184,7 @@ class source {
     loop() {
       if (!epoll)
         throw error(errc::system_failed, std::string{Channel::name} + ": no epoll: " + std::strerror(errno));
-      epoll_event wanted{};
-      wanted.events = EPOLLIN;
-      wanted.data.u64 = event_id;
-      static_cast<void>(::epoll_ctl(epoll.get(), EPOLL_CTL_ADD, event.descriptor(), &wanted));
+      must_add(*this, event.descriptor(), event_id);
     }
   };
 
@@ -201,11 +198,18 @@ class source {
   static constexpr std::chrono::seconds greeting_timeout{5};
   static constexpr std::chrono::seconds idle_time{1};
 
-  static void watch(loop& where, int operation, int socket, std::uint32_t events, std::uint64_t id) noexcept {
+  /// False (only if `operation` adds): the kernel has no room for another descriptor.
+  static bool watch(loop& where, int operation, int socket, std::uint32_t events, std::uint64_t id) noexcept {
     epoll_event wanted{};
     wanted.events = events;
     wanted.data.u64 = id;
-    static_cast<void>(::epoll_ctl(where.epoll.get(), operation, socket, &wanted));
+    return ::epoll_ctl(where.epoll.get(), operation, socket, &wanted) == 0;
+  }
+  static void must_add(loop& where, int descriptor, std::uint64_t id) {
+    if (!watch(where, EPOLL_CTL_ADD, descriptor, EPOLLIN, id))
+      throw error(errc::system_failed, std::string{Channel::name} +
+                                           ": epoll takes no descriptor: " + std::strerror(errno) +
+                                           ": raise fs.epoll.max_user_watches, or free memory");
   }
 
   void stop() noexcept {
@@ -328,9 +332,11 @@ class source {
     auto fresh = std::make_unique<watched>(Channel::accept(*shared_, std::move(socket)), by_file, staging_,
                                            std::chrono::steady_clock::now());
     const std::lock_guard lock{owner.mutex};
-    owner.connections.emplace(id, std::move(fresh));
-    connection_count_.fetch_add(1);
-    watch(owner, EPOLL_CTL_ADD, descriptor, EPOLLIN, id);
+    const auto added = owner.connections.emplace(id, std::move(fresh)).first;
+    if (watch(owner, EPOLL_CTL_ADD, descriptor, EPOLLIN, id))
+      connection_count_.fetch_add(1);
+    else
+      owner.connections.erase(added);
   }
 
   [[nodiscard]] loop& next_server() noexcept {
@@ -347,12 +353,15 @@ class source {
     each.events = EPOLLOUT;  // reported at once: the channel may hold requests that epoll does not know of
     loop& next = next_server();
     visit(next, [&] {
+      bool is_watched = false;
       try {
         next.connections.insert(std::move(moved));
-        watch(next, EPOLL_CTL_ADD, socket, EPOLLOUT, id);
-      } catch (...) {  // no memory: the reader is refused
-        connection_count_.fetch_sub(1);
+        is_watched = watch(next, EPOLL_CTL_ADD, socket, EPOLLOUT, id);
+      } catch (...) {
       }
+      if (is_watched) return;
+      next.connections.erase(id);  // no memory: the reader is refused
+      connection_count_.fetch_sub(1);
     });
   }
 
