@@ -92,23 +92,27 @@ TEST_CASE("tcp: a source whose threads cannot all be started ends with an error"
   CHECK(ending(3, make) == errc::ok);
 }
 
-TEST_CASE(
-    "tcp: a source that cannot watch its descriptors is not made, one that cannot watch a reader refuses "
-    "it") {
-  const auto connect = [](int watches) {
-    return ending(-1, [&] {
-      watches_left = watches;
-      tcp both{{.io_threads = 2}, {1}};
-      auto queue = both.make_queue(1);
-      static_cast<void>(both.connect(queue, both.address(), {1}, 10s));
-    });
-  };
-  for (int watches = 0; watches < 3; ++watches) {  // the listener, and what wakes the two threads
+/// How a reader connects to a source of its own process, in which so many descriptors may be watched.
+template <typename Transport>
+static errc connecting(int watches, typename Transport::options options) {
+  return ending(-1, [&] {
+    watches_left = watches;
+    Transport both{options, {1}};
+    auto queue = both.make_queue(1);
+    static_cast<void>(both.connect(queue, both.address(), {1}, 10s));
+  });
+}
+
+TEST_CASE("few watches: a source that cannot watch its own descriptors is not made, nor a reader accepted") {
+  for (int watches = 0; watches < 3; ++watches) {  // the listener, and what wakes two threads
     CAPTURE(watches);
-    CHECK(connect(watches) == errc::system_failed);
+    CHECK(connecting<tcp>(watches, {.io_threads = 2}) == errc::system_failed);
   }
-  CHECK(connect(3) == errc::transport_failed);
-  CHECK(connect(4) == errc::ok);
+  CHECK(connecting<tcp>(3, {.io_threads = 2}) == errc::transport_failed);
+  CHECK(connecting<tcp>(4, {.io_threads = 2}) == errc::ok);
+  CHECK(connecting<same_host>(1, {}) == errc::system_failed);
+  CHECK(connecting<same_host>(2, {}) == errc::transport_failed);
+  CHECK(connecting<same_host>(3, {}) == errc::ok);
 }
 
 #ifdef TENSORHUB_HAS_TLS

@@ -9,7 +9,6 @@
 ///
 /// Thread safety: all members may be called from any thread.
 
-#include <sys/epoll.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 
@@ -28,9 +27,9 @@
 #include <unordered_set>
 
 #include "tensorhub/detail/build_mode.hpp"
+#include "tensorhub/detail/epoll_set.hpp"
 #include "tensorhub/detail/local_socket.hpp"
 #include "tensorhub/detail/random_id.hpp"
-#include "tensorhub/detail/unique_fd.hpp"
 #include "tensorhub/detail/unique_socket.hpp"
 #include "tensorhub/detail/wake_event.hpp"
 #include "tensorhub/transports/same_host/grants.hpp"
@@ -95,8 +94,6 @@ class source {
 
   [[nodiscard]] static std::string random_name();
 
-  void watch(int operation, int descriptor, std::uint32_t events, std::uint64_t id) noexcept;
-
   void run() noexcept;
 
   void accept_all() noexcept;
@@ -147,7 +144,7 @@ class source {
   stage_desk desk_;
   std::function<void()> every_second_;
   detail::unique_socket listener_;
-  detail::unique_fd epoll_;
+  detail::epoll_set set_{"same_host"};
   detail::wake_event wake_;
   std::atomic<bool> stopping_ = false;
   bool is_listening_ = true;  ///< used by the thread alone, as the next

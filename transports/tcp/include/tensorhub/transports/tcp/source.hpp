@@ -19,7 +19,6 @@
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
-#include <sys/epoll.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 
@@ -43,7 +42,7 @@
 #include <vector>
 
 #include "tensorhub/detail/build_mode.hpp"
-#include "tensorhub/detail/unique_fd.hpp"
+#include "tensorhub/detail/epoll_set.hpp"
 #include "tensorhub/detail/unique_socket.hpp"
 #include "tensorhub/detail/wake_event.hpp"
 #include "tensorhub/error.hpp"
@@ -99,7 +98,7 @@ class source {
         gate_{self} {
     for (std::size_t i = 0; i < first_server + threads_for(options); ++i)
       loops_.push_back(std::make_unique<loop>());
-    must_add(*loops_.front(), listener_.socket.get(), listener_id);
+    loops_.front()->set.must_add(listener_.socket.get(), listener_id);
     try {
       for (const auto& each : loops_) each->thread = std::jthread{[this, &here = *each] { run(here); }};
     } catch (const std::exception& e) {
@@ -171,7 +170,7 @@ class source {
   };
 
   struct loop {
-    detail::unique_fd epoll{::epoll_create1(EPOLL_CLOEXEC)};
+    detail::epoll_set set{Channel::name};
     detail::wake_event event{Channel::name};
     std::mutex mutex;
     std::atomic<std::uint32_t> visitors = 0;
@@ -181,11 +180,7 @@ class source {
     std::vector<std::uint64_t> copied_ids;  ///< room for the same
     std::jthread thread;
     bool listening = true;  ///< the thread's own
-    loop() {
-      if (!epoll)
-        throw error(errc::system_failed, std::string{Channel::name} + ": no epoll: " + std::strerror(errno));
-      must_add(*this, event.descriptor(), event_id);
-    }
+    loop() { set.must_add(event.descriptor(), event_id); }
   };
 
   /// The first loop whose thread answers reads.
@@ -197,20 +192,6 @@ class source {
   static constexpr long copy_poll_ns = 15'000;
   static constexpr std::chrono::seconds greeting_timeout{5};
   static constexpr std::chrono::seconds idle_time{1};
-
-  /// False (only if `operation` adds): the kernel has no room for another descriptor.
-  static bool watch(loop& where, int operation, int socket, std::uint32_t events, std::uint64_t id) noexcept {
-    epoll_event wanted{};
-    wanted.events = events;
-    wanted.data.u64 = id;
-    return ::epoll_ctl(where.epoll.get(), operation, socket, &wanted) == 0;
-  }
-  static void must_add(loop& where, int descriptor, std::uint64_t id) {
-    if (!watch(where, EPOLL_CTL_ADD, descriptor, EPOLLIN, id))
-      throw error(errc::system_failed, std::string{Channel::name} +
-                                           ": epoll takes no descriptor: " + std::strerror(errno) +
-                                           ": raise fs.epoll.max_user_watches, or free memory");
-  }
 
   void stop() noexcept {
     stopping_ = true;
@@ -281,14 +262,14 @@ class source {
   }
 
   static int wait_for_events(loop& here, std::span<epoll_event> events) noexcept {
-    int patience_ms = static_cast<int>(sweep_interval.count());
+    std::chrono::milliseconds patience = sweep_interval;
     if (!here.copying.empty()) {
-      pollfd any{here.epoll.get(), POLLIN, 0};
+      pollfd any{here.set.descriptor(), POLLIN, 0};
       const timespec soon{0, copy_poll_ns};
       static_cast<void>(::ppoll(&any, 1, &soon, nullptr));
-      patience_ms = 0;
+      patience = {};
     }
-    return ::epoll_wait(here.epoll.get(), events.data(), static_cast<int>(events.size()), patience_ms);
+    return here.set.wait(events, patience);
   }
 
   void look_at_copies(loop& here) noexcept {
@@ -305,7 +286,7 @@ class source {
       if (!socket) {
         if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
           // Readers wait in the backlog until the next sweep, instead of keeping this thread busy.
-          watch(here, EPOLL_CTL_MOD, listener_.socket.get(), 0, listener_id);
+          here.set.change(listener_.socket.get(), 0, listener_id);
           here.listening = false;
         }
         return;
@@ -333,7 +314,7 @@ class source {
                                            std::chrono::steady_clock::now());
     const std::lock_guard lock{owner.mutex};
     const auto added = owner.connections.emplace(id, std::move(fresh)).first;
-    if (watch(owner, EPOLL_CTL_ADD, descriptor, EPOLLIN, id))
+    if (owner.set.add(descriptor, EPOLLIN, id))
       connection_count_.fetch_add(1);
     else
       owner.connections.erase(added);
@@ -349,14 +330,14 @@ class source {
     auto moved = here.connections.extract(id);
     watched& each = *moved.mapped();
     const int socket = each.socket();
-    watch(here, EPOLL_CTL_DEL, socket, 0, id);
+    here.set.remove(socket);
     each.events = EPOLLOUT;  // reported at once: the channel may hold requests that epoll does not know of
     loop& next = next_server();
     visit(next, [&] {
       bool is_watched = false;
       try {
         next.connections.insert(std::move(moved));
-        is_watched = watch(next, EPOLL_CTL_ADD, socket, EPOLLOUT, id);
+        is_watched = next.set.add(socket, EPOLLOUT, id);
       } catch (...) {
       }
       if (is_watched) return;
@@ -445,7 +426,7 @@ class source {
     if (need == connection_need::copy && note_copying(here, id, each)) wanted = EPOLLRDHUP;
     if (wanted == each.events) return;
     each.events = wanted;
-    watch(here, EPOLL_CTL_MOD, each.socket(), wanted, id);
+    here.set.change(each.socket(), wanted, id);
   }
 
   /// False: no memory for the note. The connection is then watched for output, which is reported at once.
@@ -487,7 +468,7 @@ class source {
     }
     if (!here.listening && &here == loops_.front().get()) {
       here.listening = true;
-      watch(here, EPOLL_CTL_MOD, listener_.socket.get(), EPOLLIN, listener_id);
+      here.set.change(listener_.socket.get(), EPOLLIN, listener_id);
     }
   }
 

@@ -24,9 +24,7 @@ TENSORHUB_DECL source::source(const same_host_options& options, incarnation self
       desk_{regions_, [this](const stage_job& job, answer_status status) { answer_staged(job, status); }},
       every_second_{std::move(every_second)},
       listener_{listen_at(socket_name_)},
-      epoll_{::epoll_create1(EPOLL_CLOEXEC)},
       wake_{"same_host"} {
-  if (!epoll_) throw error(errc::system_failed, std::string{"same_host: no epoll: "} + std::strerror(errno));
   if (options.attach == memory_attach::never) {
     if (options.allow_any_tracer)
       throw error(
@@ -38,8 +36,8 @@ TENSORHUB_DECL source::source(const same_host_options& options, incarnation self
 #ifdef PR_SET_PTRACER
   if (options.allow_any_tracer) static_cast<void>(::prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0));
 #endif
-  watch(EPOLL_CTL_ADD, listener_.get(), EPOLLIN, listener_id);
-  watch(EPOLL_CTL_ADD, wake_.descriptor(), EPOLLIN, event_id);
+  set_.must_add(listener_.get(), listener_id);
+  set_.must_add(wake_.descriptor(), event_id);
   thread_ = std::jthread{[this] { run(); }};
 }
 
@@ -97,20 +95,11 @@ TENSORHUB_DECL std::string source::random_name() {
   return "tensorhub-" + to_hex(id{detail::random_number()}) + to_hex(id{detail::random_number()});
 }
 
-TENSORHUB_DECL void source::watch(int operation, int descriptor, std::uint32_t events,
-                                  std::uint64_t id) noexcept {
-  epoll_event wanted{};
-  wanted.events = events;
-  wanted.data.u64 = id;
-  static_cast<void>(::epoll_ctl(epoll_.get(), operation, descriptor, &wanted));
-}
-
 TENSORHUB_DECL void source::run() noexcept {
   std::array<epoll_event, 64> events{};
   auto next_sweep = clock::now() + sweep_interval;
   while (!stopping_) {
-    const int count = ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()),
-                                   static_cast<int>(sweep_interval.count()));
+    const int count = set_.wait(events, sweep_interval);
     for (int i = 0; i < count; ++i) {
       const std::uint64_t id = events[static_cast<std::size_t>(i)].data.u64;
       if (id == listener_id)
@@ -131,7 +120,7 @@ TENSORHUB_DECL void source::accept_all() noexcept {
     if (!socket) {
       if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
         // Readers wait in the backlog until the next sweep, instead of keeping this thread busy.
-        watch(EPOLL_CTL_MOD, listener_.get(), 0, listener_id);
+        set_.change(listener_.get(), 0, listener_id);
         is_listening_ = false;
       }
       return;
@@ -158,8 +147,8 @@ TENSORHUB_DECL void source::adopt(detail::unique_socket socket, uid_t user) {
   fresh->socket = std::move(socket);
   fresh->user = user;
   fresh->opened = clock::now();
-  connections_.emplace(id, std::move(fresh));
-  watch(EPOLL_CTL_ADD, descriptor, EPOLLIN, id);
+  const auto added = connections_.emplace(id, std::move(fresh)).first;
+  if (!set_.add(descriptor, EPOLLIN, id)) connections_.erase(added);
 }
 
 TENSORHUB_DECL void source::turn_away(const detail::unique_socket& socket,
@@ -327,7 +316,7 @@ TENSORHUB_DECL void source::sweep() noexcept {
   }
   if (is_listening_) return;
   is_listening_ = true;
-  watch(EPOLL_CTL_MOD, listener_.get(), EPOLLIN, listener_id);
+  set_.change(listener_.get(), EPOLLIN, listener_id);
 }
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::transports::same_host_detail
