@@ -49,6 +49,46 @@ TEST_CASE(
   CHECK(join.barred.back() == incarnation{limits::barred_readers + 2});
 }
 
+TEST_CASE(
+    "session: two workers of one process that belong to two servers do not move each other without end") {
+  driver worker{[](session_options& how) {
+    how.servers = 2;
+    how.server_timeout = 2000ms;
+  }};
+  worker.join();
+  messages::join_reply refusal;
+  refusal.result = {errc::unavailable, "no election"};
+  const auto is_moved_and_refused = [&] {
+    worker.core.move_to_server(worker.now, 1);  // there the other one belongs
+    worker.push(messages::goodbye_push{server_epoch{78}, true, {}});
+    CHECK(worker.sent_body<messages::join_request>().before.moved);
+    worker.answer(refusal);
+  };
+  is_moved_and_refused();
+  CHECK(worker.action<session_actions::use_server>().index == 0);
+  CHECK_FALSE(worker.sent_body<messages::join_request>().before.moved);
+  worker.answer(driver::joined_reply());
+  CHECK(worker.core.joined());
+  worker.clear_output();
+  is_moved_and_refused();
+  CHECK(worker.no_action());
+  CHECK_FALSE(worker.sent<messages::join_request>().has_value());
+  CHECK(worker.core.next_deadline() <= worker.in(2000ms));
+  SUBCASE("it goes back after a pause") {
+    worker.pass(2001ms);
+    CHECK(worker.action<session_actions::use_server>().index == 0);
+    CHECK_FALSE(worker.sent_body<messages::join_request>().before.moved);
+  }
+  SUBCASE("or when the other one does") {
+    worker.core.move_to_server(worker.now, 0);
+    CHECK_FALSE(worker.sent_body<messages::join_request>().before.moved);
+    worker.answer(driver::joined_reply());
+    worker.pass(1000ms);
+    CHECK(worker.no_action());
+    CHECK(worker.core.joined());
+  }
+}
+
 TEST_CASE("session: a server that does not take over sends the worker back to the one that it came from") {
   driver worker{[](session_options& how) {
     how.servers = 2;

@@ -110,7 +110,7 @@ TENSORHUB_DECL void session::receive(time_point now, const messages::envelope& e
 
 TENSORHUB_DECL void session::advance(time_point now) {
   end_late_joins(now);
-  if (now >= patience()) try_next_server(now);
+  if (now >= std::min(patience(), contact_.rejoins_at)) try_next_server(now);
   outbox_.repeat(now, joined_);
   for (const session_ticket ticket : outbox_.take_expired(now)) {
     finish(ticket, late(now, "an answer of the reference server"));
@@ -127,7 +127,7 @@ TENSORHUB_DECL time_point session::next_deadline() const noexcept {
   time_point next = outbox_.next_deadline(joined_);
   if (joined_) next = std::min(next, next_heartbeat_);
   for (const session_detail::waiting_join& each : joins_) next = std::min(next, each.deadline);
-  next = std::min(next, patience());
+  next = std::min({next, patience(), contact_.rejoins_at});
   return std::min(next, operation_deadline());
 }
 
@@ -181,10 +181,9 @@ TENSORHUB_DECL void session::handle(time_point now, const pending_request& pendi
                                     const messages::join_reply& reply) {
   if (pending.why != purpose::join) return;
   if (reply.wants_layout) return send_join(now, true);
-  if (reply.result.code == errc::unavailable && options_.servers > 1) {  // this server does not take over
+  if (reply.result.code == errc::unavailable && options_.servers > 1) {
     contact_.refusal = "; another server of the list says: " + reply.result.sentence;
-    try_next_server(now);
-    return send_join(now);
+    return go_elsewhere(now);
   }
   if (!reply.result.ok()) return end(reply.result);
   note_end_of_server();
@@ -260,12 +259,26 @@ TENSORHUB_DECL void session::try_next_server(time_point now) {
   move_to_server(now, next);
 }
 
+TENSORHUB_DECL void session::go_elsewhere(time_point now) {
+  if (now - contact_.refused_since > options_.server_timeout) {
+    contact_.refused_since = now;
+    contact_.refusals = 0;
+  }
+  if (++contact_.refusals >= options_.servers) {
+    contact_.rejoins_at = contact_.refused_since + options_.server_timeout;
+    return;
+  }
+  try_next_server(now);
+  send_join(now);
+}
+
 TENSORHUB_DECL void session::move_to_server(time_point now, std::size_t index) {
   if (index == server_index_) return;
   contact_.asked_since = now;
   server_index_ = index;
   if (joined_) outbox_.heartbeat();
-  const bool is_joining = outbox_.count(purpose::join) > 0;
+  const bool waits = std::exchange(contact_.rejoins_at, time_point::never()) != time_point::never();
+  const bool is_joining = waits || outbox_.count(purpose::join) > 0;
   outbox_.forget({purpose::join});  // it said at which server the worker was before
   outbox_.repeat_all(now, joined_);
   if (is_joining) send_join(now);

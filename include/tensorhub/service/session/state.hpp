@@ -29,9 +29,12 @@ namespace tensorhub::inline TENSORHUB_MODE::session_detail {
 
 /// What a session has heard from servers.
 struct contact {
-  time_point heard{};        ///< when it last heard from one
-  time_point asked_since{};  ///< since when the present one has been asked
-  std::string refusal{};     ///< for sentences: why another server does not take this worker; may be empty
+  time_point heard{};          ///< when it last heard from one
+  time_point asked_since{};    ///< since when the present one has been asked
+  std::string refusal{};       ///< for sentences: why another server does not take this worker; may be empty
+  time_point refused_since{};  ///< the first of `refusals`, within one server_timeout
+  std::size_t refusals = 0;    ///< of servers that do not take this worker over
+  time_point rejoins_at = time_point::never();  ///< all of them have refused: when the next one is asked
 };
 
 /// What a session has heard of its model's versions.
