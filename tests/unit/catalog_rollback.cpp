@@ -257,6 +257,29 @@ TEST_CASE("roll back: a new server hears first of what is to be withdrawn, and o
     CHECK(keeps.keep_latest == 2);
     CHECK(after.push<messages::retention_push>(trainer).has_value());
   }
+  SUBCASE("what it is told to retain meanwhile stays, though a worker knows of a later change than its own") {
+    messages::retention known{.revision = 7, .keep_latest = 3, .pinned = {4}};
+    REQUIRE(
+        after.ask<messages::status_reply>(trainer, messages::retain_request{.keep_latest = 2}).result.ok());
+    come(5, known);
+    const messages::retention& keeps = after.core.record_of_model("policy")->keeps;
+    CHECK(keeps.keep_latest == 2);
+    CHECK(keeps.pinned == std::vector<version_number>{4});
+    CHECK(keeps.revision > known.revision);
+    SUBCASE("a roll back, too") {
+      REQUIRE(
+          after.ask<messages::status_reply>(trainer, messages::retain_request{{}, {}, {}, version_number{3}})
+              .result.ok());
+      known.revision = 99;
+      auto join = after.join_message("rollout-late");
+      join.keeps = known;
+      join.before.server = {77};
+      REQUIRE(after.ask<messages::join_reply>({4}, join).result.ok());
+      CHECK_FALSE(keeps.rollbacks.empty());
+      CHECK(keeps.revision > 99);
+      CHECK(after.available().empty());
+    }
+  }
 }
 
 TEST_CASE("roll back: a new server hears of it, in whatever order its workers come back") {

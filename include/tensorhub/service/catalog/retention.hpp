@@ -56,15 +56,6 @@ class retention {
   [[nodiscard]] messages::status change(model_state& model, const worker_state* by,
                                         const messages::retain_request& request) {
     messages::retention next = model.keeps;
-    if (request.keep_latest) next.keep_latest = *request.keep_latest;
-    const version_number pin = request.pin.number();
-    if (request.release) std::erase(next.pinned, request.release.number());
-    if (pin && !is_pinned(next, pin))
-      next.pinned.insert(std::upper_bound(next.pinned.begin(), next.pinned.end(), pin), pin);
-    if (next.pinned.size() > limits::retained_versions || next.keep_latest > limits::retained_versions) {
-      return {errc::limit_exceeded, "more than " + std::to_string(limits::retained_versions) +
-                                        " versions of a model cannot be retained: release some"};
-    }
     if (request.roll_back_to) {
       const version_number to = *request.roll_back_to;
       if (by != nullptr && by->held && by->held->version.value > to.value &&
@@ -72,14 +63,14 @@ class retention {
         return {errc::busy, "version " + to_string(by->held->version) +
                                 " is still published by this worker: call unpublish() first"};
       if (!has_newer(model, to)) return {};
-      if (!roll_back(next, to, model.latest_seen))
-        return {errc::limit_exceeded, "model '" + model.name + "' was rolled back " +
-                                          std::to_string(limits::rollbacks) +
-                                          " times, each time to a later version: go back to an earlier one"};
-      core_.log(log_level::warning, "model '" + model.name + "' was rolled back to version " + to_string(to) +
-                                        " by " + (by != nullptr ? who(*by) : std::string{"an operator"}));
     }
-    ++next.revision;
+    if (messages::status failure = apply(next, model, request); !failure.ok()) return failure;
+    if (request.roll_back_to)
+      core_.log(log_level::warning, "model '" + model.name + "' was rolled back to version " +
+                                        to_string(*request.roll_back_to) + " by " +
+                                        (by != nullptr ? who(*by) : std::string{"an operator"}));
+    if (core_.recovering() && model.kept_meanwhile.size() < most_kept_meanwhile)
+      model.kept_meanwhile.push_back(request);
     adopt(model, next);
     tell_all(model);
     core_.retention_changed = true;
@@ -104,7 +95,9 @@ class retention {
         core_.recovering() || (model.keeps.revision == 0 && (told.rollbacks.empty() || model.workers == 0));
     if (!is_believed || !is_sound(told)) return;
     messages::retention next = told;
-    if (told.revision <= model.keeps.revision) {
+    if (core_.recovering() && told.revision > model.keeps.revision) {
+      for (const auto& each : model.kept_meanwhile) static_cast<void>(apply(next, model, each));
+    } else if (told.revision <= model.keeps.revision) {
       // What this server was told to retain meanwhile does not undo a roll back that it had not heard of.
       if (!core_.recovering() || told.rollbacks.empty() || !model.keeps.rollbacks.empty()) return;
       next = model.keeps;
@@ -261,6 +254,27 @@ class retention {
       const worker_state* worker = entry.second->workers[shard];
       return worker != nullptr && worker->publisher && worker->held && worker->held->version == version;
     });
+  }
+  /// Pre-condition of a roll back: the model has newer versions.
+  [[nodiscard]] static messages::status apply(messages::retention& keeps, const model_state& model,
+                                              const messages::retain_request& request) {
+    messages::retention next = keeps;
+    if (request.keep_latest) next.keep_latest = *request.keep_latest;
+    const version_number pin = request.pin.number();
+    if (request.release) std::erase(next.pinned, request.release.number());
+    if (pin && !is_pinned(next, pin))
+      next.pinned.insert(std::upper_bound(next.pinned.begin(), next.pinned.end(), pin), pin);
+    if (next.pinned.size() > limits::retained_versions || next.keep_latest > limits::retained_versions) {
+      return {errc::limit_exceeded, "more than " + std::to_string(limits::retained_versions) +
+                                        " versions of a model cannot be retained: release some"};
+    }
+    if (request.roll_back_to && !roll_back(next, *request.roll_back_to, model.latest_seen))
+      return {errc::limit_exceeded, "model '" + model.name + "' was rolled back " +
+                                        std::to_string(limits::rollbacks) +
+                                        " times, each time to a later version: go back to an earlier one"};
+    ++next.revision;
+    keeps = std::move(next);
+    return {};
   }
   void adopt(model_state& model, const messages::retention& keeps) {
     const bool rolls_back = model.keeps.rollbacks != keeps.rollbacks;
@@ -459,6 +473,8 @@ class retention {
   }
 
   static constexpr std::uint32_t most_unreadable = 3;  ///< replicas that try in turn to read from one holder
+
+  static constexpr std::size_t most_kept_meanwhile = 256;  // clients may send as many as they like
 
   core& core_;
   versions& versions_;

@@ -452,6 +452,7 @@ struct model_state {
   std::uint32_t workers = 0;
   predecessor_state before{};
   messages::retention keeps{};
+  std::vector<messages::retain_request> kept_meanwhile{};  ///< changes of it while the server recovered
   bool has_void = false;  ///< what a roll back has made void may be shown, or in use, still
   std::map<version_number, handover_state> handovers{};
   std::set<std::string> temporaries{};  ///< names of replicas that are, or were, temporary
