@@ -246,6 +246,20 @@ TEST_CASE("a member that only took too long is tried again soon, and less often 
   CHECK(path() == "two");
 }
 
+TEST_CASE("a member that failed a short time ago is tried before it is said that none connects") {
+  using late_or_three = first_of<late, three>;
+  const late_or_three source{{}, {1}};
+  late_or_three reader{{}, {2}};
+  auto queue = reader.make_queue(4);
+  late::unanswered = 1;
+  CHECK(reader.connect(queue, source.address(), {1}, 5s).through() == "three");
+  auto where = first_of_detail::decode(source.address().text, 2).value();
+  where.members.pop_back();
+  const auto second = reader.connect(queue, {first_of_detail::encode(where)}, {1}, 5s);
+  CHECK(second.through() == "two");
+  CHECK(contains(second.why(), "three: not started by the peer"));
+}
+
 TEST_CASE("how long a failure is remembered") {
   using namespace first_of_detail;
   failure_memory memory;

@@ -10,8 +10,8 @@
 /// tries the members in the order of the list and uses the first that connects. A member is not tried where
 /// it cannot reach the peer: on another machine without `crosses_hosts`, in another datacenter without
 /// `crosses_datacenters`. `endpoint::why()` says which members were tried and why they failed, and so does
-/// the error if no member connects. A member that failed where a later one succeeded is not tried again with
-/// that peer for `retry_after`. If it only took too long (many peers may connect at once), it is tried again
+/// the error if no member connects. A member that failed where a later one succeeded is tried after the others
+/// with that peer for `retry_after`. If it only took too long (many peers may connect at once), it is tried again
 /// after `attempt_timeout`, after the next failure of that kind after twice that time, and so on.
 ///
 /// `options::required_encryption` fails closed: with it a member that does not encrypt is not used where it
@@ -101,7 +101,8 @@ class first_of {
     location here{};  ///< if it is empty, a worker fills it from its own options; the members get it too
     /// Bounds each attempt but the last, which may take all of the caller's remaining time.
     std::chrono::milliseconds attempt_timeout{1500};
-    std::chrono::milliseconds retry_after{60'000};  ///< per peer: how long a member that failed is not tried
+    std::chrono::milliseconds retry_after{
+        60'000};  ///< per peer: how long a member that failed is tried after the others
     encryption required_encryption = encryption::nowhere;
     bool operator==(const options&) const
         requires(std::equality_comparable<typename Members::options>&&...) = default;
@@ -328,11 +329,13 @@ class first_of {
                       "' is not an address of a first_of: the peer uses another transport");
     endpoint made{peer};
     attempts tried;
-    [&]<std::size_t... I>(std::index_sequence<I...>) {
-      static_cast<void>(
-          (attempt<I>(made, on, *where, {address.capability, self, peer}, until, tried) || ...));
+    const auto connects = [&]<std::size_t... I>(std::index_sequence<I...>) {
+      return (attempt<I>(made, on, *where, {address.capability, self, peer}, until, tried) || ...);
+    };
+    if (!connects(indices{}) && tried.passed_over != 0) {
+      tried.again = true;
+      static_cast<void>(connects(indices{}));
     }
-    (indices{});
     if (made.part_.index() == 0)
       throw error(tried.late != 0 ? errc::timed_out : errc::transport_failed,
                   std::string{name} + ": no member reaches the peer: " + tried.reasons.text());
@@ -348,8 +351,10 @@ class first_of {
 
   struct attempts {
     first_of_detail::refusals reasons{};
-    std::uint32_t failed = 0;  ///< bit per member
-    std::uint32_t late = 0;    ///< those of them that timed out
+    std::uint32_t failed = 0;       ///< bit per member
+    std::uint32_t late = 0;         ///< those of them that timed out
+    std::uint32_t passed_over = 0;  ///< failed a short time ago
+    bool again = false;             ///< no other member connects: those are tried after all
   };
 
   [[nodiscard]] static constexpr std::array<bool, count> all_enabled() {
@@ -475,6 +480,8 @@ class first_of {
                              const reader_facts& who, std::chrono::steady_clock::time_point until,
                              attempts& tried) {
     constexpr transport_capabilities can = member<I>::capabilities;
+    constexpr std::uint32_t bit = 1u << I;
+    if (tried.again && (tried.passed_over & bit) == 0) return false;
     const auto skip = [&](const std::string& why) {
       tried.reasons.add(member<I>::name, why);
       return false;
@@ -493,7 +500,10 @@ class first_of {
                   std::string{where.datacenter.empty() || place_.datacenter.empty()
                                   ? " (one of the two processes names no datacenter)"
                                   : ""});
-    if (memory_of_failures_.holds(who.peer, I)) return skip("failed with this peer a short time ago");
+    if (!tried.again && memory_of_failures_.holds(who.peer, I)) {
+      tried.passed_over |= bit;
+      return skip("failed with this peer a short time ago");
+    }
 
     const auto now = std::chrono::steady_clock::now();
     duration time = std::max<duration>(until - now, std::chrono::milliseconds{1});
@@ -505,8 +515,8 @@ class first_of {
           connect_as(who.self, *own, queue_of_member, {*theirs, who.capability}, who.peer, time));
       return true;
     } catch (const error& e) {
-      tried.failed |= 1u << I;
-      if (e.code() == errc::timed_out) tried.late |= 1u << I;
+      tried.failed |= bit;
+      if (e.code() == errc::timed_out) tried.late |= bit;
       return skip(e.what());
     }
   }
