@@ -101,8 +101,7 @@ class first_of {
     location here{};  ///< if it is empty, a worker fills it from its own options; the members get it too
     /// Bounds each attempt but the last, which may take all of the caller's remaining time.
     std::chrono::milliseconds attempt_timeout{1500};
-    std::chrono::milliseconds retry_after{
-        60'000};  ///< per peer: how long a member that failed is tried after the others
+    std::chrono::milliseconds retry_after{60'000};  ///< per peer: so long a member that failed is tried last
     encryption required_encryption = encryption::nowhere;
     bool operator==(const options&) const
         requires(std::equality_comparable<typename Members::options>&&...) = default;
