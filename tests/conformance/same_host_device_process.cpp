@@ -4,6 +4,8 @@
 #include <doctest/doctest.h>
 
 #include <future>
+#include <optional>
+#include <utility>
 
 #include "same_host_device.hpp"
 
@@ -278,7 +280,7 @@ TEST_CASE("a source that is renamed is the same source: what was mapped of its m
   reader.connect(source);
   CHECK(reader.read(source.regions[0]) == all_well);
   const std::uint64_t imports = device.counted.imports, copies = device.counted.copies;
-  reader.endpoint.reset();  // its connection is kept, and the mapping with it
+  const auto before = std::exchange(reader.endpoint, std::nullopt);  // has its connection, and the mapping
   source.order('m');
   reader.endpoint.emplace(reader.through.connect(reader.queue, source.address, renamed_id, 5s));
   CHECK(reader.read(source.regions[0]) == all_well);

@@ -241,9 +241,11 @@ void overwrite_under_load(const std::function<void(member<typename Hub::publishe
       }
     });
   }
-  const auto until = std::chrono::steady_clock::now() + 4s;
   std::uint64_t version = 0;
-  while (std::chrono::steady_clock::now() < until || version < 10) write(source, ++version);
+  const auto has_met_both = [&] { return version >= 10 && good > 0 && disturbed > 0; };
+  const auto begun = std::chrono::steady_clock::now();
+  const auto lasted = [&] { return std::chrono::steady_clock::now() - begun; };
+  while (lasted() < 4s || (!has_met_both() && lasted() < 60s)) write(source, ++version);
   over = true;
   readers.clear();
   MESSAGE(version << " versions, " << good.load() << " whole updates, " << disturbed.load() << " disturbed, "
