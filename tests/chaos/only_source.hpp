@@ -76,7 +76,7 @@ template <typename Hub>
 /// One line per number of readers.
 template <typename Hub>
 void measure_only_source(std::uint64_t rounds, std::uint64_t bytes) {
-  for (const std::size_t readers : {1, 4}) {
+  for (const std::size_t readers : {1u, 4u}) {
     std::vector<double> seconds;
     for (std::uint64_t i = 0; i < rounds; ++i) {
       for (const double each : kill_only_source<Hub>(readers, bytes)) seconds.push_back(each);
