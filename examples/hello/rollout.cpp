@@ -13,7 +13,8 @@ int main(int argc, char** argv) {
   hub::subscriber rollout{{.server = server, .model = "policy", .replica = "rollout-0"}};
   rollout.add("layers.0.wq", weights.data(), {1024, 1024}, tensorhub::dtype::f32);
   for (std::uint64_t step = 1; step <= 3; ++step) {
-    const auto update = rollout.update(step);  // waits for the version, then reads it from whoever holds it
+    const auto update =
+        rollout.update(step);  // waits for the version, then reads it from a worker that holds it
     const bool right = std::ranges::count(weights, static_cast<float>(step)) == 1 << 20;
     std::printf("rollout: version %d from %s, %.1f MB in %.1f ms, bytes are %s\n", static_cast<int>(step),
                 update.sources.front().c_str(), static_cast<double>(update.bytes) / 1e6,

@@ -6,10 +6,12 @@
 /// RFC 26: Curve25519, encrypted and authenticated, new session keys per connection). The server admits only
 /// clients whose public key is on its allow-list; the workers identify the server by its public key.
 ///
+///     using hub = tensorhub::hub<tensorhub::transports::tcp, tensorhub::blake3_128>;
 ///     auto server_keys = tensorhub::make_curve_keys();
 ///     auto worker_keys = tensorhub::make_curve_keys();
 ///     hub::reference_server server{{.security = tensorhub::server_security{
-///         .keys = server_keys, .allowed_clients = {{worker_keys.public_key, "rollouts"}}}}};
+///         .keys = server_keys, .allowed_clients = {
+///             {worker_keys.public_key, tensorhub::client_rules_of("rollouts may=read,serve")}}}}};
 ///     hub::subscriber rollout{{.server = server.address(), ...,
 ///         .security = tensorhub::client_security{.server_key = server_keys.public_key,
 ///                                                .keys = worker_keys}}};

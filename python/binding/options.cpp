@@ -105,8 +105,10 @@ const module_functions& functions_of(const std::string& name, const std::string&
   } catch (nb::python_error& e) {
     const std::string sentence = nb::cast<std::string>(nb::str(nb::handle{e.value()}));
     if (e.matches(PyExc_ModuleNotFoundError))
-      refuse("this package was built without it; build it on a machine that has the development files of " +
-             needs + " (pip install --no-binary tensorhub tensorhub)");
+      refuse(
+          "this package was built without it; build it again on a machine that has the development files "
+          "of " +
+          needs + " (pip install --force-reinstall . in a clone)");
     refuse(sentence + ". It needs " + needs + ": install them");
   }
   return *static_cast<const module_functions*>(functions);

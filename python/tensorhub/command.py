@@ -21,7 +21,7 @@ def _check_admission(given: argparse.Namespace) -> None:
     if bool(given.keys) != bool(given.allow):
         _refuse("--keys and --allow belong together")
     if given.keys and given.insecure:
-        _refuse("--insecure and --keys: one of them")
+        _refuse("give either --insecure or --keys, not both")
     if not given.keys and not given.insecure and not _core.is_local_address(given.address):
         _refuse(
             f"other machines reach {given.address}, and without keys each of their processes could read and replace "

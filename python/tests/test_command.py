@@ -57,7 +57,7 @@ def test_failures_are_a_sentence_and_a_status(capsys: pytest.CaptureFixture[str]
     [
         (["--address", "tcp://0.0.0.0:0"], "say --insecure"),
         (["--keys", "server.secret"], "--keys and --allow belong together"),
-        (["--keys", "server.secret", "--allow", "allow", "--insecure"], "one of them"),
+        (["--keys", "server.secret", "--allow", "allow", "--insecure"], "not both"),
     ],
 )
 def test_a_server_that_anybody_could_use_is_refused(

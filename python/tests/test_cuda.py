@@ -166,7 +166,7 @@ def test_calls_wait_for_the_current_stream_of_torch(
     assert np.array_equal(target.of.values(), numbers(1))
     driver.fake_hold(number)
     try:
-        with pytest.raises(th.TimedOut, match="the given stream has not come to this call"):
+        with pytest.raises(th.TimedOut, match="the work queued on the given stream did not finish"):
             rollout.update(at_least=2, timeout=0.2)
         rollout.update(at_least=1, timeout=5, stream="all_done")
     finally:

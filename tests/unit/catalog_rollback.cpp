@@ -220,66 +220,72 @@ TEST_CASE("roll back: a retained version that is withdrawn is not kept for anybo
   }
 }
 
-TEST_CASE("roll back: a new server hears first of what is to be withdrawn, and of earlier roll backs") {
-  rolled s;
+namespace {
+
+/// A server that recovers, and a trainer that has lost its memory, and reads a checkpoint.
+struct new_server {
   driver<> after{catalog_options{.recovery_grace = 5000ms}};
-  const incarnation trainer = after.join(1, "trainer");  // it has lost its memory, and reads a checkpoint
-  const auto come = [&](version_number held, const messages::retention& keeps) {
-    auto join = after.join_message("rollout-new");
+  incarnation trainer = after.join(1, "trainer");
+
+  /// From the earlier server.
+  void come(std::uint64_t id, version_number held, const messages::retention& keeps) {
+    auto join = after.join_message("rollout-" + std::to_string(id));
     join.held = after.reference(held);
     join.latest = held;
     join.keeps = keeps;
     join.before.server = {77};
-    REQUIRE(after.ask<messages::join_reply>({3}, join).result.ok());
-  };
+    REQUIRE(after.ask<messages::join_reply>({id}, join).result.ok());
+  }
+  [[nodiscard]] messages::status retain(const messages::retain_request& what) {
+    return after.ask<messages::status_reply>(trainer, what).result;
+  }
+  [[nodiscard]] const messages::retention& keeps() const {
+    return after.core.record_of_model("policy")->keeps;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("roll back: a new server hears first of what is to be withdrawn, and of earlier roll backs") {
+  rolled s;
+  new_server now;
   SUBCASE("what it rolls back is not there yet") {
     const messages::message order = messages::retain_request{{}, {}, {}, version_number{3}};
-    const auto sequence = after.send(trainer, order);
-    CHECK_FALSE(after.answer<messages::status_reply>(trainer, sequence).has_value());
+    const auto sequence = now.after.send(now.trainer, order);
+    CHECK_FALSE(now.after.answer<messages::status_reply>(now.trainer, sequence).has_value());
     SUBCASE("and comes") {
-      come(5, {});
+      now.come(3, 5, {});
     }
     SUBCASE("and does not come") {
-      after.pass_alive(5100ms, {trainer});
+      now.after.pass_alive(5100ms, {now.trainer});
     }
-    after.send_as(trainer, sequence, order);
-    REQUIRE(after.answer<messages::status_reply>(trainer, sequence).has_value());
-    CHECK(after.available().empty());
+    now.after.send_as(now.trainer, sequence, order);
+    REQUIRE(now.after.answer<messages::status_reply>(now.trainer, sequence).has_value());
+    CHECK(now.after.available().empty());
   }
   SUBCASE("it retains something before the roll back is known") {
     REQUIRE(s.roll_back(3).ok());
     const messages::retention known = s.model().keeps;
-    REQUIRE(
-        after.ask<messages::status_reply>(trainer, messages::retain_request{.keep_latest = 2}).result.ok());
-    come(3, known);
-    const messages::retention& keeps = after.core.record_of_model("policy")->keeps;
-    CHECK(keeps.rollbacks == known.rollbacks);
-    CHECK(keeps.keep_latest == 2);
-    CHECK(after.push<messages::retention_push>(trainer).has_value());
+    REQUIRE(now.retain({.keep_latest = 2}).ok());
+    now.come(3, 3, known);
+    CHECK(now.keeps().rollbacks == known.rollbacks);
+    CHECK(now.keeps().keep_latest == 2);
+    CHECK(now.after.push<messages::retention_push>(now.trainer).has_value());
   }
-  SUBCASE("what it is told to retain meanwhile stays, though a worker knows of a later change than its own") {
-    messages::retention known{.revision = 7, .keep_latest = 3, .pinned = {4}};
-    REQUIRE(
-        after.ask<messages::status_reply>(trainer, messages::retain_request{.keep_latest = 2}).result.ok());
-    come(5, known);
-    const messages::retention& keeps = after.core.record_of_model("policy")->keeps;
-    CHECK(keeps.keep_latest == 2);
-    CHECK(keeps.pinned == std::vector<version_number>{4});
-    CHECK(keeps.revision > known.revision);
-    SUBCASE("a roll back, too") {
-      REQUIRE(
-          after.ask<messages::status_reply>(trainer, messages::retain_request{{}, {}, {}, version_number{3}})
-              .result.ok());
-      known.revision = 99;
-      auto join = after.join_message("rollout-late");
-      join.keeps = known;
-      join.before.server = {77};
-      REQUIRE(after.ask<messages::join_reply>({4}, join).result.ok());
-      CHECK_FALSE(keeps.rollbacks.empty());
-      CHECK(keeps.revision > 99);
-      CHECK(after.available().empty());
-    }
-  }
+}
+
+TEST_CASE("roll back: what a new server is told stays, though a worker knows of later changes than its own") {
+  new_server now;
+  REQUIRE(now.retain({.keep_latest = 2}).ok());
+  now.come(3, 5, {.revision = 7, .keep_latest = 3, .pinned = {4}});
+  CHECK(now.keeps().keep_latest == 2);
+  CHECK(now.keeps().pinned == std::vector<version_number>{4});
+  CHECK(now.keeps().revision > 7);
+  REQUIRE(now.retain({{}, {}, {}, version_number{3}}).ok());
+  now.come(4, 5, {.revision = 99, .keep_latest = 3});
+  CHECK_FALSE(now.keeps().rollbacks.empty());
+  CHECK(now.keeps().revision > 99);
+  CHECK(now.after.available().empty());
 }
 
 TEST_CASE("roll back: a new server hears of it, in whatever order its workers come back") {

@@ -207,7 +207,7 @@ TEST_CASE("stream order: a call waits for the stream, and for nothing longer tha
   fake_device_memory space;
   std::atomic<bool> done{false};
   CHECK_THROWS_WITH_AS(await_stream(space, {&done}, std::chrono::milliseconds{20}),
-                       doctest::Contains("has not come to this call within 20 ms"), error);
+                       doctest::Contains("did not finish within 20 ms"), error);
   std::jthread work{[&] {
     std::this_thread::sleep_for(std::chrono::milliseconds{20});
     done = true;

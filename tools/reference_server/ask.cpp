@@ -178,5 +178,5 @@ int ask(std::vector<std::string> words) {
     return 0;
   }
   return refuse("'" + question + "' with " + std::to_string(words.size() - 1) +
-                " words is no question or order");
+                " words after it is no question or order: see --help for what each takes");
 }

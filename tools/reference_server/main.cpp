@@ -48,7 +48,8 @@ constexpr std::string_view usage =
     "  --heartbeat-ms N       interval of the workers' heartbeats (500)\n"
     "  --worker-timeout-ms N  silence after which a worker is declared dead (5000)\n"
     "  --group-timeout-ms N   all shards of a replica must call an update within it (30000)\n"
-    "  --retain N             version records kept beyond those that somebody holds (16)\n"
+    "  --retain N             records (numbers and digests, no weights) kept of versions that nobody holds "
+    "(16)\n"
     "  --scheduler S          nearest_source (default) or least_loaded\n"
     "  --consistency C        group_consistent (default) or independent; the workers must use the same\n"
     "  --integrity I          refuses workers with another integrity policy than this (any);\n"
@@ -59,11 +60,11 @@ constexpr std::string_view usage =
     "  --etcd URL,URL         with --election: one of several servers, of which the one that etcd elects "
     "serves\n"
     "  --election NAME        the same for all of them; --address has to be given, and differs\n"
-    "  --lease-s N            a leader that has died is replaced after it (5)\n"
+    "  --lease-s N            a leader that has died is replaced after so many seconds, 2 to 3600 (5)\n"
     "  --etcd-ca F, --etcd-certificate F, --etcd-key F  PEM files for an etcd at https://\n"
     "  --etcd-user NAME, --etcd-password F  a user of etcd, and a file of mode 0600 with its password\n"
-    "  --ask list|stuck|why ADDRESS [MODEL [REPLICA [SHARD]]]  asks a running server, and ends: who holds "
-    "what;\n"
+    "  --ask list|stuck ADDRESS [MODEL], --ask why ADDRESS MODEL REPLICA [SHARD]\n"
+    "                         asks a running server, and ends (the first option): which replicas hold what;\n"
     "                         what waits for what (status 3 if something does); how sources were chosen\n"
     "  --ask retain|pin|release|roll-back ADDRESS MODEL NUMBER, --ask evict|drain|resume ADDRESS MODEL "
     "REPLICA\n"
@@ -172,7 +173,8 @@ void read_list_again(Server& server, const std::string& file, counted_list& pres
 tensorhub::client_rules client_named(const std::string& text) {
   tensorhub::client_rules out = tensorhub::client_rules_of(text);
   if (out.name.empty() || out.name.find_first_of(" /") != std::string::npos)
-    refuse("--client wants a name, which becomes a file's, and rules, not '" + text + "'");
+    refuse("--client needs a name without spaces or '/' (a file gets it), and rules after it, not '" + text +
+           "'");
   return out;
 }
 
@@ -219,7 +221,7 @@ void complete(settings& out) {
 #endif
   if (out.keys.empty() != out.allow.empty()) refuse("--keys and --allow belong together");
   if (!out.keys.empty()) {
-    if (out.insecure) refuse("--insecure and --keys: one of them");
+    if (out.insecure) refuse("give either --insecure or --keys, not both");
     keep_secrets();
     out.server.security = {tensorhub::read_curve_keys(out.keys),
                            tensorhub::read_allow_list(out.allow, &out.is_allow_counted)};

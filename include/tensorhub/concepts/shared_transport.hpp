@@ -3,7 +3,7 @@
 /// Concept `shared_transport`: a transport that serves and reads for several incarnations of one process.
 ///
 /// The concept is optional. With it, all workers of a process use one transport: one listening port, one set
-/// of threads (worker/process.hpp), and a worker that the reference server has declared dead keeps its memory
+/// of threads (process.hpp), and a worker that the reference server has declared dead keeps its memory
 /// and its registrations, and joins again under another name. Without it, each worker has a transport of its
 /// own, and a worker that was declared dead has to be constructed anew.
 ///

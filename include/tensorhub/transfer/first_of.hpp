@@ -10,9 +10,10 @@
 /// tries the members in the order of the list and uses the first that connects. A member is not tried where
 /// it cannot reach the peer: on another machine without `crosses_hosts`, in another datacenter without
 /// `crosses_datacenters`. `endpoint::why()` says which members were tried and why they failed, and so does
-/// the error if no member connects. A member that failed where a later one succeeded is tried after the others
-/// with that peer for `retry_after`. If it only took too long (many peers may connect at once), it is tried again
-/// after `attempt_timeout`, after the next failure of that kind after twice that time, and so on.
+/// the error if no member connects. A member that failed where a later one succeeded is tried after the
+/// others with that peer for `retry_after`. If it only took too long (many peers may connect at once), it has
+/// its turn again after `attempt_timeout`, after the next failure of that kind after twice that time, and so
+/// on.
 ///
 /// `options::required_encryption` fails closed: with it a member that does not encrypt is not used where it
 /// must not be, and the error says so.

@@ -95,7 +95,7 @@ std::chrono::milliseconds await_stream(Memory& space, const stream_of<Memory>& s
     }
     const auto waited = clock::now() - started;
     if (waited > timeout) {
-      throw error(errc::timed_out, "the given stream has not come to this call within " +
+      throw error(errc::timed_out, "the work queued on the given stream did not finish within " +
                                        std::to_string(timeout.count()) +
                                        " ms: give the call more time, or queue less before it");
     }

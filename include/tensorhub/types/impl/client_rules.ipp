@@ -115,9 +115,8 @@ TENSORHUB_DECL client_rules client_rules_of(std::string_view text) {
     const std::size_t at = word.find('=');
     const std::string_view field = word.substr(0, at);
     if (word == "#")
-      throw error(
-          errc::invalid_argument,
-          "'#' begins no remark here, so that what follows it would count: a comment has its own line");
+      throw error(errc::invalid_argument,
+                  "a comment ('#') cannot follow an entry: put it on a line of its own");
     if (at != std::string_view::npos && detail::contains(said, field))
       throw error(errc::invalid_argument,
                   "'" + std::string{field.substr(0, 64)} + "=' is there twice: name all with commas between");

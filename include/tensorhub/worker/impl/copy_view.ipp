@@ -186,8 +186,8 @@ TENSORHUB_DECL std::optional<copy_hold> copy_view::try_hold(const version_select
   if (asked_) return std::nullopt;
   const bool is_exactly = selector.kind == version_selector::kind_type::exactly;
   if (is_fresh && is_exactly && live_.version > selector.version) {
-    throw failure(errc::unavailable, "version " + to_string(selector.version) + " is live no more: version " +
-                                         to_string(live_.version) + " is");
+    throw failure(errc::unavailable, "version " + to_string(selector.version) +
+                                         " is no longer live: version " + to_string(live_.version) + " is");
   }
   // What is live is asked once in each call: the owner does not wait for a process that reads no messages.
   if (fits(live_.version) || !is_fresh) {
