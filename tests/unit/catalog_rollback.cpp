@@ -282,10 +282,25 @@ TEST_CASE("roll back: what a new server is told stays, though a worker knows of 
   CHECK(now.keeps().pinned == std::vector<version_number>{4});
   CHECK(now.keeps().revision > 7);
   REQUIRE(now.retain({{}, {}, {}, version_number{3}}).ok());
-  now.come(4, 5, {.revision = 99, .keep_latest = 3});
-  CHECK_FALSE(now.keeps().rollbacks.empty());
-  CHECK(now.keeps().revision > 99);
+  const auto rollbacks = now.keeps().rollbacks;
+  CHECK(rollbacks.size() == 1);
   CHECK(now.after.available().empty());
+  messages::reference again = now.after.reference(4);
+  again.version.line = rollbacks.back().line;
+  REQUIRE(now.after.publish(now.trainer, again).ok());
+  now.come(4, 5, {.revision = 99, .keep_latest = 3});
+  CHECK(now.keeps().rollbacks == rollbacks);
+  CHECK(now.keeps().revision > 99);
+  CHECK(now.after.available() == versions{4});
+}
+
+TEST_CASE("roll back: the other shards of a trainer that recovers with the server say it, too") {
+  new_server now;
+  now.come(3, 5, {});
+  const messages::retain_request order{{}, {}, {}, version_number{3}};
+  REQUIRE(now.retain(order).ok());
+  const incarnation other = now.after.join(9, "trainer-of-the-next-shard");
+  CHECK(now.after.ask<messages::status_reply>(other, order).result.ok());
 }
 
 TEST_CASE("roll back: a new server hears of it, in whatever order its workers come back") {

@@ -670,6 +670,57 @@ TEST_CASE("catalog: a seed that is drained holds up nobody, and is not one again
   for (const auto& source : s.server.start_shown(s.z)) CHECK(source.source != s.trainer);
 }
 
+TEST_CASE("catalog: who reads from a seed that is drained is the next one") {
+  far_scene s;
+  s.server.start_shown(s.x);
+  const auto y = s.server.start_shown(s.y);
+  REQUIRE(y[0].source == s.x);
+  s.server.clear();
+  bar_as_source(s.server, "rollout-x");
+  const auto moved = s.server.push<messages::reassign_push>(s.y);
+  REQUIRE(moved.has_value());
+  CHECK(moved->old_lease == y[0].lease);
+  CHECK(moved->source.source == s.trainer);
+}
+
+TEST_CASE("catalog: one that nobody may read moves outside beside the seed") {
+  far_scene s;
+  const incarnation second = s.server.join_at(9, "trainer-b", {.datacenter = "east"});
+  s.server.finish(second, s.server.start_update(second));
+  bar_as_source(s.server, "rollout-x");
+  const auto x = s.server.start_update(s.x);
+  const auto z = s.server.start_update(s.z);
+  s.server.clear();
+  const bool from_second = x.source == second;
+  s.server.unpublish(from_second ? second : s.trainer, 1);
+  const auto moved = s.server.push<messages::reassign_push>(s.x);
+  REQUIRE(moved.has_value());
+  CHECK(moved->source.source == (from_second ? s.trainer : second));
+  CHECK(z.version == x.version);
+}
+
+TEST_CASE("catalog: what is reserved for a late shard of a replica that nobody may read holds up no other") {
+  driver<> server;
+  const incarnation t0 = server.join_at(1, "trainer", {.datacenter = "east"}, {0, 2});
+  const incarnation t1 = server.join_at(2, "trainer", {.datacenter = "east"}, {1, 2});
+  REQUIRE(server.publish(t0, 1).ok());
+  REQUIRE(server.publish(t1, 1).ok());
+  const incarnation x0 = server.join_at(3, "rollout-x", {.datacenter = "west"}, {0, 2});
+  const incarnation y0 = server.join_at(4, "rollout-y", {.datacenter = "west"}, {0, 2});
+  const incarnation y1 = server.join_at(5, "rollout-y", {.datacenter = "west"}, {1, 2});
+  SUBCASE("drained before") {
+    bar_as_source(server, "rollout-x");
+    static_cast<void>(server.start_update(x0));
+  }
+  SUBCASE("drained afterwards") {
+    static_cast<void>(server.start_update(x0));
+    bar_as_source(server, "rollout-x");
+  }
+  const auto first = server.update(y0), second = server.update(y1);
+  CHECK(server.sources_of(y0, first)[0].source == t0);
+  CHECK(server.sources_of(y1, second)[0].source == t1);
+}
+
 TEST_CASE("catalog: each datacenter has a seed of its own") {
   far_scene s;
   const incarnation n = s.server.join_at(9, "rollout-n", {.datacenter = "north"});
@@ -721,6 +772,20 @@ TEST_CASE(
   CHECK_FALSE(s.server.answer<messages::update_reply>(s.y, waiting).has_value());
   s.server.finish(s.z, s.server.start_update(s.z));
   CHECK(s.server.sources_of(s.y, waiting)[0].source == s.z);
+}
+
+TEST_CASE("catalog: a call that waits for a local copy of one version ends when nobody has that any more") {
+  far_scene s;
+  s.server.finish(s.y, s.server.start_update(s.y));
+  REQUIRE(s.server.publish(s.trainer, 2).ok());
+  auto message = s.server.update_message(s.y, exactly(2));
+  message.reach = messages::update_reach::prefer_local;
+  const auto waiting = s.server.send(s.y, std::move(message));
+  CHECK_FALSE(s.server.answer<messages::update_reply>(s.y, waiting).has_value());
+  s.server.unpublish(s.trainer, 2);
+  const auto ended = s.server.answer<messages::update_reply>(s.y, waiting);
+  REQUIRE(ended.has_value());
+  CHECK(ended->result.code == errc::unavailable);
 }
 
 // ---- why

@@ -79,6 +79,23 @@ TEST_CASE(
     CHECK(worker.action<session_actions::use_server>().index == 0);
     CHECK_FALSE(worker.sent_body<messages::join_request>().before.moved);
   }
+  SUBCASE("or leaves, once it is there") {
+    const auto leaving = worker.core.leave(worker.now, worker.in(60s));
+    CHECK_FALSE(worker.result(leaving).has_value());
+    worker.pass(2001ms);
+    CHECK(worker.action<session_actions::use_server>().index == 0);
+    static_cast<void>(worker.sent_body<messages::join_request>());
+    worker.answer(driver::joined_reply());
+    CHECK(worker.sent<messages::leave_request>().has_value());
+  }
+  SUBCASE("but not if it has been given up") {
+    worker.core.abandon(worker.now);
+    worker.drop_actions();
+    worker.clear_output();
+    worker.pass(2001ms);
+    CHECK(worker.no_action());
+    CHECK(worker.silent());
+  }
   SUBCASE("or when the other one does") {
     worker.core.move_to_server(worker.now, 0);
     CHECK_FALSE(worker.sent_body<messages::join_request>().before.moved);

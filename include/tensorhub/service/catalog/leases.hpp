@@ -309,8 +309,17 @@ class leases {
 
   /// The worker is barred as a source: its readers move, and nobody waits for what it reads from afar.
   void bar(worker_state& worker) {
-    move_readers(worker);
     for (const lease_id id : worker.as_reader.leases) stop_seeding(core_.leases.at(id));
+    move_readers(worker);
+  }
+  /// Likewise what is reserved for shards of the replica that have not called.
+  void bar_reserved(const replica_state& replica) {
+    for (const operation_state* operation : replica.open) {
+      for (const member_state& member : operation->members) {
+        const auto lease = core_.leases.find(member.lease);
+        if (lease != core_.leases.end() && lease->second.is_reserved()) stop_seeding(lease->second);
+      }
+    }
   }
 
   /// Ends a lease on a source that is gone; its reader gets another source if there is one.
@@ -337,7 +346,7 @@ class leases {
       return;
     }
     const auto chosen = choosing_.choose(asker_of(*operation, old.shard, reader), member->excluded, &source,
-                                         false, true, old.seeds);
+                                         false, true, may_cross_again(old, reader));
     if (chosen.source == nullptr) return;
     move_to(core_.leases.at(id), lease_stage::moving);
     forget_upstream(*reader);
@@ -436,6 +445,11 @@ class leases {
            reader->as_source.load < choosing_.limits().credits;
   }
 
+  /// The reader of a crossing lease that moves: the seed stays the seed, and another one costs no more there.
+  [[nodiscard]] static bool may_cross_again(const lease_state& old, const worker_state* reader) noexcept {
+    return old.seeds || (old.crossing && reader != nullptr && reader->is_barred_as_source());
+  }
+
   /// Null: the reader that was to be displaced cannot move.
   lease_state* grant_chosen(const choosing::choice& chosen, const operation_state& operation,
                             std::uint32_t shard, worker_state* reader, bool reserved, bool upstream) {
@@ -472,7 +486,8 @@ class leases {
     const location& there = reader != nullptr ? reader->place : *place_of(*operation.replica);
     lease.datacenter = there.datacenter;
     lease.crossing = there.datacenter != source.place.datacenter;
-    lease.seeds = lease.crossing && (reader == nullptr || !reader->is_barred_as_source());
+    lease.seeds = lease.crossing && (reader != nullptr ? !reader->is_barred_as_source()
+                                                       : operation.replica->set_aside_as.empty());
     lease.ordinal = free_ordinal(source);
     source.as_source.readers.push_back(id);
     charge(lease, true);
@@ -503,7 +518,7 @@ class leases {
     if (member.lease != old.id) return;
     move_to(core_.leases.at(old.id), lease_stage::moving);
     const auto chosen = choosing_.choose(asker_of(operation, old.shard, reader), member.excluded, &source,
-                                         false, true, old.seeds);
+                                         false, true, may_cross_again(old, reader));
     if (chosen.source == nullptr) return move_to(core_.leases.at(old.id), lease_stage::reserved);
     member.lease = grant(*chosen.source, operation, old.shard, reader, true, true).id;
     end(old.id, &drain_state::moved);

@@ -109,6 +109,7 @@ class orders {
     for (worker_state* worker : replica.workers) {
       if (worker != nullptr && !as.empty()) leases_.bar(*worker);
     }
+    if (!as.empty()) leases_.bar_reserved(replica);
   }
 
   core& core_;

@@ -50,7 +50,10 @@ class retention {
   }
   /// A new server may not have heard yet of what is to be withdrawn: the request is repeated meanwhile.
   [[nodiscard]] bool is_too_early(const model_state& model, const messages::retain_request& request) const {
-    return request.roll_back_to && core_.recovering() && !has_newer(model, *request.roll_back_to);
+    if (!request.roll_back_to || !core_.recovering() || has_newer(model, *request.roll_back_to)) return false;
+    return detail::none_of(model.kept_meanwhile, [&](const retention_change& each) {  // by another shard
+      return each.request.roll_back_to == request.roll_back_to;
+    });
   }
   /// `by`: the worker that wants it; null: an operator.
   [[nodiscard]] messages::status change(model_state& model, const worker_state* by,
@@ -64,13 +67,14 @@ class retention {
                                 " is still published by this worker: call unpublish() first"};
       if (!has_newer(model, to)) return {};
     }
-    if (messages::status failure = apply(next, model, request); !failure.ok()) return failure;
+    if (messages::status failure = apply(next, model, {request, model.latest_seen}); !failure.ok())
+      return failure;
     if (request.roll_back_to)
       core_.log(log_level::warning, "model '" + model.name + "' was rolled back to version " +
                                         to_string(*request.roll_back_to) + " by " +
                                         (by != nullptr ? who(*by) : std::string{"an operator"}));
     if (core_.recovering() && model.kept_meanwhile.size() < most_kept_meanwhile)
-      model.kept_meanwhile.push_back(request);
+      model.kept_meanwhile.push_back({request, model.latest_seen});
     adopt(model, next);
     tell_all(model);
     core_.retention_changed = true;
@@ -257,7 +261,8 @@ class retention {
   }
   /// Pre-condition of a roll back: the model has newer versions.
   [[nodiscard]] static messages::status apply(messages::retention& keeps, const model_state& model,
-                                              const messages::retain_request& request) {
+                                              const retention_change& change) {
+    const auto& [request, seen] = change;
     messages::retention next = keeps;
     if (request.keep_latest) next.keep_latest = *request.keep_latest;
     const version_number pin = request.pin.number();
@@ -268,7 +273,7 @@ class retention {
       return {errc::limit_exceeded, "more than " + std::to_string(limits::retained_versions) +
                                         " versions of a model cannot be retained: release some"};
     }
-    if (request.roll_back_to && !roll_back(next, *request.roll_back_to, model.latest_seen))
+    if (request.roll_back_to && !roll_back(next, *request.roll_back_to, seen))
       return {errc::limit_exceeded, "model '" + model.name + "' was rolled back " +
                                         std::to_string(limits::rollbacks) +
                                         " times, each time to a later version: go back to an earlier one"};

@@ -340,6 +340,12 @@ struct version_state {
   bool ever_complete = false;
 };
 
+/// What a server was told to retain, or to roll back, and the latest version that it had seen then.
+struct retention_change {
+  messages::retain_request request{};
+  version_number seen{};
+};
+
 /// A worker that waits until a version is available.
 struct waiter_state {
   incarnation worker{};
@@ -452,7 +458,7 @@ struct model_state {
   std::uint32_t workers = 0;
   predecessor_state before{};
   messages::retention keeps{};
-  std::vector<messages::retain_request> kept_meanwhile{};  ///< changes of it while the server recovered
+  std::vector<retention_change> kept_meanwhile{};  ///< while the server recovered
   bool has_void = false;  ///< what a roll back has made void may be shown, or in use, still
   std::map<version_number, handover_state> handovers{};
   std::set<std::string> temporaries{};  ///< names of replicas that are, or were, temporary

@@ -179,8 +179,11 @@ class versions {
     const version_number version = wanted == offer::none ? version_number{} : worker.shown()->version;
     if (wanted == worker.as_source.offered && version == worker.as_source.version) return;
     if (worker.as_source.offered != offer::none) {
-      index_of(worker, worker.as_source.version).erase(worker.as_source.places, places_of);
-      worker.as_source.offered = offer::none;
+      source_index& old = index_of(worker, worker.as_source.version);
+      old.erase(worker.as_source.places, places_of);
+      const bool was_complete = std::exchange(worker.as_source.offered, offer::none) == offer::complete;
+      if (was_complete && !core_.policy.decides_per_group && old.complete_count() == 0)
+        core_.mark_calls(*worker.model);  // as in `count_available`
     }
     worker.as_source.version = version;
     if (wanted == offer::none) return;
@@ -283,7 +286,8 @@ class versions {
         replica.workers, [](const worker_state* w) { return w != nullptr && !w->access.may_serve; });
     const version_number available = is_barred ? version_number{} : replica.complete;
     if (available == replica.available) return;
-    if (replica.available) --version_of(model, replica.available).complete_replicas;
+    if (replica.available && --version_of(model, replica.available).complete_replicas == 0)
+      core_.mark_calls(model);  // those that wait for a local copy of it
     replica.available = available;
     if (!available) return;
     version_state& version = version_of(model, available);

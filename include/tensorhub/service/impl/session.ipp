@@ -27,7 +27,8 @@ TENSORHUB_DECL session_ticket session::join(time_point now, time_point deadline)
 }
 
 TENSORHUB_DECL session_ticket session::leave(time_point now, time_point deadline) {
-  const bool is_joining = outbox_.count(purpose::join) > 0;  // the server may know of this worker already
+  // The server may know of this worker already.
+  const bool is_joining = outbox_.count(purpose::join) > 0 || contact_.rejoins_at != time_point::never();
   if ((joined_ || is_joining) && !operation_ && !held_) leaving_ = true;
   const session_ticket ticket = new_ticket();
   if (fatal_ && std::exchange(returns_, false)) {  // the server has removed this worker already
@@ -132,6 +133,7 @@ TENSORHUB_DECL time_point session::next_deadline() const noexcept {
 }
 
 TENSORHUB_DECL void session::send_join(time_point now, bool with_layout) {
+  contact_.rejoins_at = time_point::never();
   outbox_.forget({purpose::join});
   outbox_.forget_cut_offs();
   messages::join_request join = session_detail::join_request_of(options_, *layout_);
@@ -296,6 +298,7 @@ TENSORHUB_DECL void session::end(const messages::status& reason) {
   fatal_ = reason;
   returns_ = false;
   joined_ = false;
+  contact_.rejoins_at = time_point::never();
   end_operation(reason);
   finish_joins(reason);
   for (const auto& [sequence, request] : outbox_.take_all()) {
