@@ -54,7 +54,9 @@ class shared_copy {
     return call(
         [&](copy_worker& worker) { return worker.wait(selector_of(kind, version), time_of(timeout)).value; });
   }
-  std::uint64_t held_version() { return worker_.use()->held_version().value; }
+  std::uint64_t held_version() {
+    return asked(worker_, [](copy_worker& worker) { return worker.held_version().value; });
+  }
   std::uint64_t offloaded_bytes() { return worker_.use()->offloaded_bytes(); }
   nb::list attached() {
     nb::list out;

@@ -20,6 +20,16 @@ namespace tensorhub_python {
   return milliseconds{static_cast<std::int64_t>(std::ceil(std::min(std::max(seconds, 0.0), longest) * 1e3))};
 }
 
+/// The answer of a worker to what waits for its allocation of memory, and for nothing else: Python goes on
+/// meanwhile.
+template <typename Owner, typename Question>
+auto asked(Owner& owner, Question&& question) {
+  const auto whole = owner.use();
+  const waiting_calls::entry counted;
+  const nb::gil_scoped_release python_goes_on;
+  return question(*whole);
+}
+
 /// Questions, what the server is to retain, and the end of the object.
 template <typename Door>
 void bind_questions(nb::class_<Door>& door) {

@@ -243,26 +243,19 @@ class subscriber {
       return worker.wait(selector_of(kind, version), time_of(timeout)).value;
     });
   }
-  /// For calls that wait for one that allocates memory, and for nothing else: Python goes on meanwhile.
-  template <typename Question>
-  auto ask(Question&& question) {
-    const auto whole = worker_.use();
-    const waiting_calls::entry counted;
-    const nb::gil_scoped_release python_goes_on;
-    return question(*whole);
-  }
   std::uint64_t held_version() {
-    return ask([](subscriber_worker& worker) { return worker.held_version().value; });
+    return asked(worker_, [](subscriber_worker& worker) { return worker.held_version().value; });
   }
   bool holds_what_is_live() {
-    return ask([](subscriber_worker& worker) { return worker.holds_what_is_live(); });
+    return asked(worker_, [](subscriber_worker& worker) { return worker.holds_what_is_live(); });
   }
   std::uint64_t staged_version() {
-    return ask([](subscriber_worker& worker) { return worker.staged_version().value; });
+    return asked(worker_, [](subscriber_worker& worker) { return worker.staged_version().value; });
   }
   /// The live bytes of an allocated tensor.
   nb::object tensor(const std::string& name) {
-    const void* const data = ask([&name](subscriber_worker& worker) { return worker.tensor(name); });
+    const auto find = [&name](subscriber_worker& worker) { return worker.tensor(name); };
+    const void* const data = asked(worker_, find);
     const tensor_place& place = allocated_.at(name);
     return view_in({worker_.use(), views_}, data, place.shape, place.type);
   }

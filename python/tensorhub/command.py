@@ -49,6 +49,8 @@ def _serve(given: argparse.Namespace) -> int:
             print(server.address, flush=True)
             signal.sigwait(ends)
     finally:
+        while signal.sigpending() & ends:  # a second one, such as that of a supervisor to the whole group
+            signal.sigwait(ends)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return 0
 

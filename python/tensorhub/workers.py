@@ -258,7 +258,7 @@ class _InPlace(_Worker):
         self._inner.add(name, tensor)
 
     def add_all(self, tensors: Module | Mapping[str, object] | Iterable[tuple[str, object]]) -> None:
-        """Adds a module's parameters and buffers (tied ones once, by their first name), or names and tensors.
+        """Adds a module's parameters and persistent buffers (tied ones once, by their first name), or what is given.
 
         Give the module, or `named_parameters()`: `state_dict()` makes other tensors over the memory of this moment, and
         if a parameter gets new memory later, nobody notices.
@@ -266,7 +266,8 @@ class _InPlace(_Worker):
         if isinstance(tensors, Module):
             first_names: dict[int, tuple[str, object]] = {}
             for name, tensor in tensors.state_dict(keep_vars=True).items():
-                first_names.setdefault(id(tensor), (name, tensor))
+                if name.rpartition(".")[2] != "_extra_state":  # of get_extra_state(): made anew at each call
+                    first_names.setdefault(id(tensor), (name, tensor))
             tensors = first_names.values()
         for name, tensor in tensors.items() if isinstance(tensors, Mapping) else tensors:
             self._inner.add(name, tensor)
@@ -309,13 +310,15 @@ class Publisher(_InPlace):
         if isinstance(changed, str):
             raise TypeError(f"changed= takes the names of tensors, and got one string: write changed=[{changed!r}]")
         names = None if changed is None else list(changed)
+        before = self.held_version
         try:
             return PublishReport(**self._inner.publish(version, timeout, stream, names))
         except Error:
             raise
         except BaseException:  # Ctrl-C: it may have been published meanwhile
-            if not self.is_closed and self.held_version == version:
-                self.unpublish(0)
+            with contextlib.suppress(Error):
+                if self.held_version == version != before:
+                    self.unpublish(0)
             raise
 
     def publish_snapshot(

@@ -141,18 +141,31 @@ def test_ctrl_c_in_a_publish_leaves_nothing_published(server: th.ReferenceServer
         raise KeyboardInterrupt
 
     with publisher(server, 50_000_000) as trainer:
+        started = time.monotonic()
         trainer.publish(1)
-        trainer.unpublish()
+        took = time.monotonic() - started
         before = signal.signal(signal.SIGALRM, interrupt)
+        met = 0
         try:
-            signal.setitimer(signal.ITIMER_REAL, 0.01)  # digests take longer, and nothing interrupts them
-            with pytest.raises(KeyboardInterrupt), trainer.published(2):
-                time.sleep(60)
+            for version in range(2, 42):
+                trainer.unpublish()
+                published = trainer.statistics()["publishes"]["succeeded"]
+                # Digests take the most of it, and nothing interrupts them.
+                signal.setitimer(signal.ITIMER_REAL, took * (version % 9 + 1) / 10)
+                try:
+                    trainer.publish(version)
+                    signal.setitimer(signal.ITIMER_REAL, 0)
+                except KeyboardInterrupt:
+                    assert trainer.held_version == 0
+                    met += trainer.statistics()["publishes"]["succeeded"] > published
+                if met == 3:
+                    break
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, before)
+        assert met, "no interrupt came while it published: this tests nothing"
         assert trainer.held_version == 0
-        trainer.publish(2)
+        trainer.publish(100)
 
 
 def test_ctrl_c_ends_an_attach_to_a_process_that_does_not_answer() -> None:
@@ -574,12 +587,36 @@ class Ticks:
 
 def test_other_threads_run_while_memory_of_a_stage_is_allocated(server: th.ReferenceServer) -> None:
     words = 50_000_000
-    with th.Subscriber(server, "policy", "rollout-0", mode="double_buffered") as rollout:
-        rollout.allocate("w", [words], "f32")
-        with Ticks() as ticks:
-            running = rollout.stage_async(1, timeout=60)
-        running.close()
-    assert ticks.longest_gap < ticks.took / 2
+    gaps = []
+    for attempt in range(3):  # other programs take the processors, too
+        with th.Subscriber(server, "policy", f"rollout-{attempt}", mode="double_buffered") as rollout:
+            rollout.allocate("w", [words], "f32")
+            with Ticks() as ticks:
+                running = rollout.stage_async(1, timeout=60)
+            running.close()
+        gaps.append((ticks.longest_gap, ticks.took))
+    assert any(gap < took / 2 for gap, took in gaps), gaps
+
+
+def test_other_threads_run_while_memory_of_a_shared_copy_is_allocated(server: th.ReferenceServer) -> None:
+    gaps = []
+    for attempt in range(3):
+        with th.SharedCopy(server, "policy", f"rollout-{attempt}", name=f"copy-{os.getpid()}-{attempt}") as copy:
+            copy.declare("w", [50_000_000], "f32")
+            over = threading.Event()
+
+            def look(copy: th.SharedCopy = copy, over: threading.Event = over) -> None:
+                while not over.is_set():
+                    assert copy.held_version == 0
+
+            looking = threading.Thread(target=look)
+            looking.start()
+            with Ticks() as ticks, pytest.raises(th.TimedOut):
+                copy.update(timeout=0.5)
+            over.set()
+            looking.join()
+        gaps.append((ticks.longest_gap, ticks.took))
+    assert any(gap < took / 2 for gap, took in gaps), gaps
 
 
 def test_other_threads_run_while_a_constructor_asks_for_a_host() -> None:

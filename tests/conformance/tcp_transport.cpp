@@ -14,6 +14,8 @@ using namespace tensorhub;
 using namespace tensorhub::testing;
 using tensorhub::transports::tcp;
 
+template void run_rules(const conformance_subject<tcp>&, const conformance_options&, const rule_exclusions&);
+
 namespace {
 
 conformance_subject<tcp> subject_with(const tcp::options& options) {

@@ -14,6 +14,10 @@ using namespace tensorhub;
 using namespace tensorhub::testing;
 using tensorhub::transports::tls;
 
+/// Compiled in tls_transport.cpp.
+extern template void run_rules(const conformance_subject<tls>&, const conformance_options&,
+                               const rule_exclusions&);
+
 namespace {
 
 conformance_subject<tls> subject_with(const tls::options& options) {

@@ -13,6 +13,8 @@ using namespace tensorhub;
 using namespace tensorhub::testing;
 using tensorhub::transports::tls;
 
+template void run_rules(const conformance_subject<tls>&, const conformance_options&, const rule_exclusions&);
+
 namespace {
 
 conformance_subject<tls> subject_with(const tls::options& options) {

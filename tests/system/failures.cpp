@@ -223,6 +223,7 @@ void overwrite_under_load(const std::function<void(member<typename Hub::publishe
       auto options = who(server.address(), "rollout-" + std::to_string(i));
       options.drain_timeout = 200ms;
       member<typename Hub::subscriber> reader{options, large_words / 8};
+      reader.worker.join();
       while (!over) {
         try {
           const auto done = reader.worker.update(latest, 300ms);
@@ -231,7 +232,7 @@ void overwrite_under_load(const std::function<void(member<typename Hub::publishe
         } catch (const error& e) {
           const std::string neighbour = "rollout-" + std::to_string(1 - i);
           const bool is_named = names_the_source(e, "trainer-0") || names_the_source(e, neighbour);
-          if (e.code() == errc::timed_out)
+          if (e.code() == errc::timed_out || e.code() == errc::disconnected)
             ++late;
           else if (is_named)
             ++(names_the_source(e, neighbour) ? by_neighbour : disturbed);

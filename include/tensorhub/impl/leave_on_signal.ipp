@@ -13,7 +13,6 @@
 #include <exception>
 #include <mutex>
 #include <string>
-#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -97,7 +96,7 @@ TENSORHUB_DECL leave_on_signal::leave_on_signal(std::chrono::milliseconds grace,
   }
   try {
     thread_ = std::jthread{[this](const std::stop_token& stop) { run(stop); }};
-  } catch (const std::system_error& e) {
+  } catch (const std::exception& e) {
     give_back();
     throw error(
         errc::system_failed,

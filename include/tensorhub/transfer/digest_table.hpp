@@ -6,9 +6,9 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <numeric>
 #include <span>
-#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -46,7 +46,7 @@ void digest_again(std::span<digest128> table, std::span<const chunk_index> chunk
   helpers.reserve(lanes);
   try {
     for (std::size_t i = 1; i < lanes; ++i) helpers.emplace_back(work);
-  } catch (const std::system_error&) {  // no more threads: those that run do the rest
+  } catch (const std::exception&) {  // no more threads: those that run do the rest
   }
   if (!on_devices.empty()) {
     std::vector<digest128> made(on_devices.size());

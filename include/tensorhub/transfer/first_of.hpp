@@ -332,12 +332,16 @@ class first_of {
     const auto connects = [&]<std::size_t... I>(std::index_sequence<I...>) {
       return (attempt<I>(made, on, *where, {address.capability, self, peer}, until, tried) || ...);
     };
-    if (!connects(indices{}) && tried.passed_over != 0) {
+    const bool is_made = connects(indices{});
+    bool is_late = tried.late != 0;
+    if (!is_made && tried.passed_over != 0) {
+      is_late = is_late || tried.failed == 0;  // a refusal counts more than what is tried after it
       tried.again = true;
       static_cast<void>(connects(indices{}));
+      is_late = is_late && tried.late != 0;
     }
     if (made.part_.index() == 0)
-      throw error(tried.late != 0 ? errc::timed_out : errc::transport_failed,
+      throw error(is_late ? errc::timed_out : errc::transport_failed,
                   std::string{name} + ": no member reaches the peer: " + tried.reasons.text());
     made.refused_ = tried.reasons.text();
     memory_of_failures_.note(peer, tried.failed, tried.late,

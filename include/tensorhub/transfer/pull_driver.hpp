@@ -27,7 +27,6 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -150,7 +149,7 @@ class pull_driver {
       helpers.reserve(options_.lanes);
       try {
         for (lane_id i = 1; i < options_.lanes; ++i) helpers.emplace_back([this, i] { guarded_lane(i); });
-      } catch (const std::system_error&) {  // no more threads: the lanes that run do the rest
+      } catch (const std::exception&) {  // no more threads: the lanes that run do the rest
       }
       guarded_lane(0);
     }
@@ -201,6 +200,7 @@ class pull_driver {
     std::vector<std::size_t> free_looks{};
     std::deque<channel_record> channels{};
     bool block_pending = false;
+    bool has_connected = false;                  ///< has tried to, once: a stall begins after it
     std::map<chunk_index, time_point> posted{};  ///< chunk reads in flight, if the caller traces
     // Chunks that have arrived in device memory and wait for their digests, which are made in one batch.
     chunk_digests<Integrity> digests{};
@@ -268,6 +268,7 @@ class pull_driver {
       const bool ended = report(self);  // before anything that may take long, such as connecting
       if (finished()) return;
       const bool tries_again = open_channels(self);
+      self.has_connected = true;
       const bool posted = post_tasks(self);
       const std::size_t count = self.queue.poll(completions);
       for (std::size_t i = 0; i < count; ++i) process_completion(self, completions[i]);
@@ -629,7 +630,7 @@ class pull_driver {
         sources_[slot].report_release = false;
         released.push_back(sources_[slot].target.facts.lease);
       }
-      if (core_.take_stall(now())) stall = describe_stall();
+      if (self.has_connected && core_.take_stall(now())) stall = describe_stall();
       for (channel_record& channel : self.channels) {
         const bool is_over = core_.is_lost(channel.slot) || core_.is_idle(channel.slot);
         if (!channel.endpoint || !is_over) continue;

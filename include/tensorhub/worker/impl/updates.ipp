@@ -12,7 +12,6 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <system_error>
 #include <thread>
 #include <unordered_map>
 #include <utility>
@@ -90,7 +89,7 @@ TENSORHUB_DECL update_handle worker_updates::update_async(version_selector selec
   };
   try {
     handle.thread_ = std::jthread{std::move(work)};
-  } catch (const std::system_error& e) {
+  } catch (const std::exception& e) {
     throw whole_->failure(
         errc::system_failed,
         std::string{"the update's thread cannot be started; raise the limit of threads: "} + e.what());

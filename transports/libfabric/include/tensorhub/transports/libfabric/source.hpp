@@ -88,8 +88,8 @@ class source {
   static constexpr std::chrono::seconds answer_keep{1};
   static constexpr std::chrono::seconds parking_time{60};
   static constexpr std::chrono::milliseconds sweep_interval{500};
-  /// At the limit a new connection replaces the oldest one of at least this age. A reader that vanished
-  /// leaves its connection without a sign; one that is alive makes another (transfer/lane_pool.hpp).
+  /// At the limit a new connection replaces the oldest one of at least this age, and no other one for so
+  /// long. A reader that vanished leaves its connection without a sign; one that is alive makes another.
   static constexpr std::chrono::seconds replaceable_age{10};
   using clock = std::chrono::steady_clock;
 
@@ -190,7 +190,8 @@ class source {
       }
     }
   }
-  /// False: there are as many connections as may be, and none is old enough to make room.
+  /// False: there are as many connections as may be, and none may be replaced now. (None is if readers are
+  /// addressed: they would notice only by silence.)
   [[nodiscard]] bool has_room(clock::time_point now) noexcept;
   /// Afterwards the endpoint sends nothing.
   void close(served& each) noexcept;
@@ -217,6 +218,7 @@ class source {
   std::list<parked> parked_;
   std::array<::fi_cq_msg_entry, 32> entries_{};
   clock::time_point next_sweep_{};
+  clock::time_point replaced_at_{};  ///< when a connection was last replaced
 
   std::mutex mutex_;  ///< guards all members above that are not constant
   std::atomic<std::uint32_t> visitors_ = 0;

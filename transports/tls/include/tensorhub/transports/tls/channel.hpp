@@ -110,6 +110,7 @@ class tls_channel {
   static constexpr std::size_t record_bytes = 16'384;  ///< the maximum size of a TLS record
   static constexpr std::size_t largest_receive_bytes = 1u << 20;
   static constexpr std::size_t most_drained_bytes = 64 * 1024;
+  static constexpr int most_messages = 16;  ///< of the protocol itself, that a call handles
   static constexpr unsigned char handshake_record = 0x16;
 
   tls_channel(tls_context& common, detail::unique_socket socket)
@@ -145,8 +146,8 @@ class tls_channel {
   detail::unique_socket socket_;
   tls_context* shared_;
   std::unique_ptr<verdict> verdict_{};
-  session_pointer session_{};      ///< destroyed before the socket is closed, and before the verdict
-  record_batch* batch_ = nullptr;  ///< of the session
+  session_pointer session_{};  ///< destroyed before the socket is closed, and before the verdict
+  bio_state* bio_ = nullptr;   ///< of the session
   phase phase_ = phase::silent;
   bool by_kernel_ = false;
   bool may_have_more_ = true;

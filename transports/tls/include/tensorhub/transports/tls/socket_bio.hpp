@@ -64,8 +64,12 @@ long control_below(BIO* self, int command, long number, void* pointer) noexcept;
 /// Null if there is no memory. The BIO does not close the socket.
 [[nodiscard]] bio_pointer make_socket_bio(int socket) noexcept;
 
-/// Of a BIO made here, which owns it.
-[[nodiscard]] record_batch& batch_of(BIO* made) noexcept;
+/// What a BIO made here owns.
+struct bio_state {
+  record_batch batch{};
+  bool was_empty = false;  ///< the socket had nothing when OpenSSL last read from it
+};
+[[nodiscard]] bio_state& state_of(BIO* made) noexcept;
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::transports::tls_detail
 

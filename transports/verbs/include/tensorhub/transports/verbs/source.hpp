@@ -85,9 +85,9 @@ class source {
   };
   using reader_table = std::unordered_map<rdma_cm_id*, reader_connection>;
   static constexpr int backlog = 1024;
-  /// At the limit a new connection replaces the oldest one of at least this age. A reader whose machine
-  /// vanished leaves its queue pair without a sign; one that is alive connects again
-  /// (transfer/lane_pool.hpp).
+  /// At the limit a new connection replaces the oldest one of at least this age, and no other one for so
+  /// long. A reader whose machine vanished leaves its queue pair without a sign; one that is alive connects
+  /// again.
   static constexpr std::chrono::seconds replaceable_age{10};
 
   /// Detects a machine without devices before the libraries print warnings about it.
@@ -121,7 +121,7 @@ class source {
 
   /// Precondition of both: mutex_ is held.
   [[nodiscard]] welcome_status judge(const hello& greeting, handle<rdma_cm_id>& replaced) noexcept;
-  /// False: there are as many connections as may be, and none is old enough to make room.
+  /// False: there are as many connections as may be, and none may be replaced now.
   [[nodiscard]] bool has_room(handle<rdma_cm_id>& replaced) noexcept;
 
   /// Takes `id` if it succeeds.
@@ -137,7 +137,8 @@ class source {
   detail::wake_event stop_;
   std::atomic<std::uint64_t> registered_bytes_ = 0;
   std::mutex mutex_;
-  reader_table readers_;  ///< guarded by mutex_
+  reader_table readers_;             ///< guarded by mutex_, as the next
+  clock::time_point replaced_at_{};  ///< when a connection was last replaced
   std::thread thread_;
 };
 

@@ -2,6 +2,8 @@
 /// \file source.ipp
 /// Definitions of source.hpp.
 
+#include <algorithm>
+
 #include "tensorhub/detail/local_host.hpp"
 #include "tensorhub/detail/peer_read.hpp"
 #include "tensorhub/detail/whole_range.hpp"
@@ -329,7 +331,9 @@ TENSORHUB_DECL void source::send_answers(clock::time_point now) noexcept {
 
 TENSORHUB_DECL bool source::has_room(clock::time_point now) noexcept {
   if (served_.size() < max_connections_) return true;
-  if (served_.empty() || now - served_.front().opened < replaceable_age) return false;
+  if (!provider_.connected() || served_.empty()) return false;
+  if (now - std::max(served_.front().opened, replaced_at_) < replaceable_age) return false;
+  replaced_at_ = now;
   close(served_.front());
   served_.pop_front();
   return true;

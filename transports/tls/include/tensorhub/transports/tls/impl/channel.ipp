@@ -82,15 +82,15 @@ TENSORHUB_DECL ssize_t tls_channel::send(const void* data, std::size_t bytes) no
 
 TENSORHUB_DECL ssize_t tls_channel::send(std::span<iovec> pieces, int) noexcept {
   ::ERR_clear_error();
-  std::size_t encrypted = batch_->plain_bytes();  // by the last call, of the same pieces
-  if (!batch_->flush(socket())) return -1;
+  std::size_t encrypted = bio_->batch.plain_bytes();  // by the last call, of the same pieces
+  if (!bio_->batch.flush(socket())) return -1;
   std::size_t bytes = 0;
   for (const iovec& piece : pieces) bytes += piece.iov_len;
-  if (bytes - encrypted > record_bytes && !by_kernel_) batch_->open();
+  if (bytes - encrypted > record_bytes && !by_kernel_) bio_->batch.open();
   encrypted += encrypt(pieces, encrypted);
   const int why_not_more = errno;
-  if (batch_->flush(socket())) errno = why_not_more;
-  const std::size_t sent = encrypted - batch_->plain_bytes();
+  if (bio_->batch.flush(socket())) errno = why_not_more;
+  const std::size_t sent = encrypted - bio_->batch.plain_bytes();
   return sent > 0 || bytes == 0 ? static_cast<ssize_t>(sent) : -1;
 }
 
@@ -134,6 +134,7 @@ TENSORHUB_DECL ssize_t tls_channel::receive(std::span<iovec> pieces) noexcept {
   ::ERR_clear_error();
   may_have_more_ = true;
   std::size_t total = 0;
+  int messages = 0;
   for (const iovec& piece : pieces) {
     for (std::size_t have = 0; have < piece.iov_len;) {
       if (total >= largest_receive_bytes) return static_cast<ssize_t>(total);
@@ -145,6 +146,8 @@ TENSORHUB_DECL ssize_t tls_channel::receive(std::span<iovec> pieces) noexcept {
         continue;
       }
       const int need = ::SSL_get_error(session_.get(), 0);
+      // It has handled a message of the protocol itself, behind which OpenSSL may have records already.
+      if (need == SSL_ERROR_WANT_READ && !bio_->was_empty && ++messages <= most_messages) continue;
       if (need == SSL_ERROR_WANT_READ) may_have_more_ = false;
       if (total > 0) return static_cast<ssize_t>(total);  // the next call returns the error again
       if (need == SSL_ERROR_ZERO_RETURN) return 0;
@@ -167,7 +170,7 @@ TENSORHUB_DECL std::string tls_channel::why_closed() const {
 TENSORHUB_DECL void tls_channel::begin(session_role role) {
   verdict_ = std::make_unique<verdict>();
   session_ = shared_->make_session(socket(), role, *verdict_);
-  batch_ = &batch_of(::SSL_get_rbio(session_.get()));
+  bio_ = &state_of(::SSL_get_rbio(session_.get()));
   phase_ = phase::shaking;
 }
 
@@ -278,7 +281,7 @@ TENSORHUB_DECL ssize_t tls_channel::write(const void* data, std::size_t bytes) n
     return -1;
   }
   sent_bytes_ += written;
-  batch_->count(written);
+  bio_->batch.count(written);
   return static_cast<ssize_t>(written);
 }
 

@@ -53,7 +53,7 @@ TENSORHUB_DECL int write_without_signal(BIO* self, const char* data, int bytes) 
   }
   int socket = -1;
   BIO_get_fd(below, &socket);
-  record_batch& batch = batch_of(self);
+  record_batch& batch = state_of(self).batch;
   ssize_t sent = -1;
   if (batch.is_open()) {
     if (const std::size_t taken = batch.add(socket, data, static_cast<std::size_t>(bytes)); taken > 0)
@@ -71,6 +71,7 @@ TENSORHUB_DECL int read_below(BIO* self, char* into, int bytes) noexcept {
   BIO_clear_retry_flags(self);
   const int taken = ::BIO_read(below, into, bytes);
   ::BIO_copy_next_retry(self);
+  state_of(self).was_empty = taken <= 0;
   return taken;
 }
 
@@ -87,13 +88,13 @@ TENSORHUB_DECL bio_pointer make_socket_bio(int socket) noexcept {
     ::BIO_meth_set_read(made, &read_below);
     ::BIO_meth_set_ctrl(made, &control_below);
     ::BIO_meth_set_create(made, [](BIO* fresh) {
-      auto* const batch = new (std::nothrow) record_batch;
-      ::BIO_set_data(fresh, batch);
-      ::BIO_set_init(fresh, batch == nullptr ? 0 : 1);
-      return batch == nullptr ? 0 : 1;
+      auto* const state = new (std::nothrow) bio_state;
+      ::BIO_set_data(fresh, state);
+      ::BIO_set_init(fresh, state == nullptr ? 0 : 1);
+      return state == nullptr ? 0 : 1;
     });
     ::BIO_meth_set_destroy(made, [](BIO* old) {
-      delete static_cast<record_batch*>(::BIO_get_data(old));
+      delete static_cast<bio_state*>(::BIO_get_data(old));
       return 1;
     });
     return made;
@@ -106,8 +107,8 @@ TENSORHUB_DECL bio_pointer make_socket_bio(int socket) noexcept {
   return filter;
 }
 
-TENSORHUB_DECL record_batch& batch_of(BIO* made) noexcept {
-  return *static_cast<record_batch*>(::BIO_get_data(made));
+TENSORHUB_DECL bio_state& state_of(BIO* made) noexcept {
+  return *static_cast<bio_state*>(::BIO_get_data(made));
 }
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::transports::tls_detail

@@ -168,7 +168,10 @@ TENSORHUB_DECL bool source::has_room(handle<rdma_cm_id>& replaced) noexcept {
   const auto oldest = std::min_element(readers_.begin(), readers_.end(), [](const auto& a, const auto& b) {
     return a.second.opened < b.second.opened;
   });
-  if (oldest == readers_.end() || clock::now() - oldest->second.opened < replaceable_age) return false;
+  const auto now = clock::now();
+  if (oldest == readers_.end() || now - std::max(oldest->second.opened, replaced_at_) < replaceable_age)
+    return false;
+  replaced_at_ = now;
   replaced = take_out(oldest);
   return true;
 }
