@@ -294,6 +294,31 @@ TEST_CASE("roll back: what a new server is told stays, though a worker knows of 
   CHECK(now.after.available() == versions{4});
 }
 
+TEST_CASE(
+    "roll back: a new server that has repeated a roll back begins no further line when it hears of the "
+    "first") {
+  new_server now;
+  now.come(3, 5, {});
+  REQUIRE(now.retain({{}, {}, {}, version_number{3}}).ok());
+  const auto rollbacks = now.keeps().rollbacks;
+  messages::reference again = now.after.reference(4);
+  again.version.line = rollbacks.back().line;
+  REQUIRE(now.after.publish(now.trainer, again).ok());
+  now.come(4, 3, {.revision = 2, .rollbacks = rollbacks});
+  CHECK(now.keeps().rollbacks == rollbacks);
+  CHECK(now.after.available() == versions{3, 4});
+}
+
+TEST_CASE("roll back: of what two workers tell a new server, the later change counts, beneath its own") {
+  new_server now;
+  REQUIRE(now.retain({.keep_latest = 2}).ok());
+  now.come(3, 5, {.revision = 7, .pinned = {4}});
+  now.come(4, 5, {.revision = 8, .pinned = {4, 5}});
+  CHECK(now.keeps().pinned.size() == 2);
+  CHECK(now.keeps().keep_latest == 2);
+  CHECK(now.keeps().revision > 8);
+}
+
 TEST_CASE("roll back: the other shards of a trainer that recovers with the server say it, too") {
   new_server now;
   now.come(3, 5, {});

@@ -346,7 +346,7 @@ class leases {
       return;
     }
     const auto chosen = choosing_.choose(asker_of(*operation, old.shard, reader), member->excluded, &source,
-                                         false, true, may_cross_again(old, reader));
+                                         false, true, may_cross_again(old, reader, *operation->replica));
     if (chosen.source == nullptr) return;
     move_to(core_.leases.at(id), lease_stage::moving);
     forget_upstream(*reader);
@@ -446,8 +446,13 @@ class leases {
   }
 
   /// The reader of a crossing lease that moves: the seed stays the seed, and another one costs no more there.
-  [[nodiscard]] static bool may_cross_again(const lease_state& old, const worker_state* reader) noexcept {
-    return old.seeds || (old.crossing && reader != nullptr && reader->is_barred_as_source());
+  [[nodiscard]] static bool may_cross_again(const lease_state& old, const worker_state* reader,
+                                            const replica_state& replica) noexcept {
+    return old.seeds || (old.crossing && is_no_seed(reader, replica));
+  }
+  /// `reader`: null if it has not joined.
+  [[nodiscard]] static bool is_no_seed(const worker_state* reader, const replica_state& replica) noexcept {
+    return reader != nullptr ? reader->is_barred_as_source() : !replica.set_aside_as.empty();
   }
 
   /// Null: the reader that was to be displaced cannot move.
@@ -486,8 +491,7 @@ class leases {
     const location& there = reader != nullptr ? reader->place : *place_of(*operation.replica);
     lease.datacenter = there.datacenter;
     lease.crossing = there.datacenter != source.place.datacenter;
-    lease.seeds = lease.crossing && (reader != nullptr ? !reader->is_barred_as_source()
-                                                       : operation.replica->set_aside_as.empty());
+    lease.seeds = lease.crossing && !is_no_seed(reader, *operation.replica);
     lease.ordinal = free_ordinal(source);
     source.as_source.readers.push_back(id);
     charge(lease, true);
@@ -518,7 +522,7 @@ class leases {
     if (member.lease != old.id) return;
     move_to(core_.leases.at(old.id), lease_stage::moving);
     const auto chosen = choosing_.choose(asker_of(operation, old.shard, reader), member.excluded, &source,
-                                         false, true, may_cross_again(old, reader));
+                                         false, true, may_cross_again(old, reader, *operation.replica));
     if (chosen.source == nullptr) return move_to(core_.leases.at(old.id), lease_stage::reserved);
     member.lease = grant(*chosen.source, operation, old.shard, reader, true, true).id;
     end(old.id, &drain_state::moved);

@@ -99,8 +99,13 @@ class retention {
         core_.recovering() || (model.keeps.revision == 0 && (told.rollbacks.empty() || model.workers == 0));
     if (!is_believed || !is_sound(told)) return;
     messages::retention next = told;
-    if (core_.recovering() && told.revision > model.keeps.revision) {
-      for (const auto& each : model.kept_meanwhile) static_cast<void>(apply(next, model, each));
+    const bool is_changed = core_.recovering() && !model.kept_meanwhile.empty();
+    if (is_changed && told.revision > model.revision_told) {
+      for (retention_change each : model.kept_meanwhile) {
+        if (is_withdrawn(next, each.seen)) each.request.roll_back_to.reset();  // it is known
+        static_cast<void>(apply(next, model, each));
+      }
+      next.revision = std::max(next.revision, model.keeps.revision) + 1;
     } else if (told.revision <= model.keeps.revision) {
       // What this server was told to retain meanwhile does not undo a roll back that it had not heard of.
       if (!core_.recovering() || told.rollbacks.empty() || !model.keeps.rollbacks.empty()) return;
@@ -108,6 +113,7 @@ class retention {
       next.rollbacks = told.rollbacks;
       ++next.revision;
     }
+    model.revision_told = std::max(model.revision_told, told.revision);
     adopt(model, next);
     tell_all(model);
   }

@@ -459,6 +459,7 @@ struct model_state {
   predecessor_state before{};
   messages::retention keeps{};
   std::vector<retention_change> kept_meanwhile{};  ///< while the server recovered
+  std::uint64_t revision_told = 0;                 ///< the highest one that they were made on top of
   bool has_void = false;  ///< what a roll back has made void may be shown, or in use, still
   std::map<version_number, handover_state> handovers{};
   std::set<std::string> temporaries{};  ///< names of replicas that are, or were, temporary

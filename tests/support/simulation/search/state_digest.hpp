@@ -186,6 +186,10 @@ class state_digest {
   void fold(const messages::retention& keeps) {
     add(keeps.revision, keeps.keep_latest, keeps.pinned, keeps.rollbacks);
   }
+  void fold(const catalog_detail::retention_change& change) {
+    fold(messages::message{change.request});
+    fold(change.seen);
+  }
   void fold(const messages::rollback& each) { add(each.line, each.to); }
   void fold(const messages::unpublish_request& request) { fold(messages::message{request}); }
   void fold(const messages::closed_requests& closed) { fold_members(closed, open_state::closed_members{}); }
@@ -207,6 +211,7 @@ class state_digest {
   void fold(const session_detail::contact& contact) {
     fold(contact.heard);
     fold(contact.asked_since);
+    add(contact.refused_since, contact.refusals, contact.rejoins_at);
   }
   void fold(const session_detail::outbox& outbox) { fold_members(outbox, open_state::outbox_members{}); }
   void fold(const session_detail::pending_request& pending) {
@@ -232,8 +237,8 @@ class state_digest {
   }
   void fold(const catalog_detail::lease_state& lease) {
     const auto& [id, source, reader, version, replica, shard, stage, inherited, cut_off_at, upstream,
-                 crossing, datacenter, ordinal, operation, given] = lease;
-    add(id, source, reader, version, replica, shard, stage, inherited, cut_off_at, upstream, crossing,
+                 crossing, seeds, datacenter, ordinal, operation, given] = lease;
+    add(id, source, reader, version, replica, shard, stage, inherited, cut_off_at, upstream, crossing, seeds,
         datacenter, ordinal, operation, given);
   }
   void fold(const catalog_detail::drain_state& drain) {
@@ -309,13 +314,13 @@ class state_digest {
   }
   /// The load classes follow from the workers' `offered` and `load`.
   void fold(const catalog_detail::version_state& version) {
-    const auto& [roots, sources, hungry, crossings, next_look, ordinals, filling, complete_replicas,
+    const auto& [roots, sources, hungry, seeds, next_look, ordinals, filling, complete_replicas,
                  reliable_replicas, was_held, vouched, ever_complete] = version;
     static_cast<void>(std::tie(sources, filling));
     std::vector<std::string> reliable;
     for (const catalog_detail::replica_state* each : reliable_replicas) reliable.push_back(each->name);
     std::ranges::sort(reliable);
-    add(roots, hungry, crossings, next_look, ordinals, complete_replicas, reliable, was_held, vouched,
+    add(roots, hungry, seeds, next_look, ordinals, complete_replicas, reliable, was_held, vouched,
         ever_complete);
   }
   void fold(const catalog_detail::waiter_state& waiter) {
@@ -326,11 +331,11 @@ class state_digest {
   }
   void fold(const catalog_detail::model_state& model) {
     const auto& [name, shards, layouts, layout_bytes, versions, replicas, latest_seen, latest_ever, workers,
-                 before, keeps, has_void, handovers, temporaries, waits_to_let_go, lost, waiters, operations,
-                 unsettled] = model;
+                 before, keeps, kept_meanwhile, revision_told, has_void, handovers, temporaries,
+                 waits_to_let_go, lost, waiters, operations, unsettled] = model;
     static_cast<void>(std::tie(shards, layouts, layout_bytes, unsettled));  // it is empty between events
-    add(name, versions, replicas, latest_seen, latest_ever, workers, before, keeps, has_void, handovers,
-        temporaries, waits_to_let_go, lost, waiters, operations);
+    add(name, versions, replicas, latest_seen, latest_ever, workers, before, keeps, kept_meanwhile,
+        revision_told, has_void, handovers, temporaries, waits_to_let_go, lost, waiters, operations);
   }
   /// The numbers themselves grow with the history; their order decides. `users` follows from the operations.
   void fold(const catalog_detail::open_operations& open) {

@@ -148,7 +148,7 @@ TENSORHUB_DECL ssize_t tls_channel::receive(std::span<iovec> pieces) noexcept {
       const int need = ::SSL_get_error(session_.get(), 0);
       // It has handled a message of the protocol itself, behind which OpenSSL may have records already.
       if (need == SSL_ERROR_WANT_READ && !bio_->was_empty && ++messages <= most_messages) continue;
-      if (need == SSL_ERROR_WANT_READ) may_have_more_ = false;
+      if (need == SSL_ERROR_WANT_READ && bio_->was_empty) may_have_more_ = false;
       if (total > 0) return static_cast<ssize_t>(total);  // the next call returns the error again
       if (need == SSL_ERROR_ZERO_RETURN) return 0;
       if (need != SSL_ERROR_WANT_READ) last_trouble_ = ::ERR_peek_last_error();
