@@ -51,7 +51,7 @@ class retention {
   /// A new server may not have heard yet of what is to be withdrawn: the request is repeated meanwhile.
   [[nodiscard]] bool is_too_early(const model_state& model, const messages::retain_request& request) const {
     if (!request.roll_back_to || !core_.recovering() || has_newer(model, *request.roll_back_to)) return false;
-    return detail::none_of(model.kept_meanwhile, [&](const retention_change& each) {  // by another shard
+    return detail::none_of(model.meanwhile.changes, [&](const retention_change& each) {  // by another shard
       return each.request.roll_back_to == request.roll_back_to;
     });
   }
@@ -73,8 +73,8 @@ class retention {
       core_.log(log_level::warning, "model '" + model.name + "' was rolled back to version " +
                                         to_string(*request.roll_back_to) + " by " +
                                         (by != nullptr ? who(*by) : std::string{"an operator"}));
-    if (core_.recovering() && model.kept_meanwhile.size() < most_kept_meanwhile)
-      model.kept_meanwhile.push_back({request, model.latest_seen});
+    if (core_.recovering() && model.meanwhile.changes.size() < most_kept_meanwhile)
+      model.meanwhile.changes.push_back({request, model.latest_seen});
     adopt(model, next);
     tell_all(model);
     core_.retention_changed = true;
@@ -99,9 +99,9 @@ class retention {
         core_.recovering() || (model.keeps.revision == 0 && (told.rollbacks.empty() || model.workers == 0));
     if (!is_believed || !is_sound(told)) return;
     messages::retention next = told;
-    const bool is_changed = core_.recovering() && !model.kept_meanwhile.empty();
-    if (is_changed && told.revision > model.revision_told) {
-      for (retention_change each : model.kept_meanwhile) {
+    const bool is_changed = core_.recovering() && !model.meanwhile.changes.empty();
+    if (is_changed && told.revision > model.meanwhile.revision_told) {
+      for (retention_change each : model.meanwhile.changes) {
         if (is_withdrawn(next, each.seen)) each.request.roll_back_to.reset();  // it is known
         static_cast<void>(apply(next, model, each));
       }
@@ -113,7 +113,7 @@ class retention {
       next.rollbacks = told.rollbacks;
       ++next.revision;
     }
-    model.revision_told = std::max(model.revision_told, told.revision);
+    model.meanwhile.revision_told = std::max(model.meanwhile.revision_told, told.revision);
     adopt(model, next);
     tell_all(model);
   }

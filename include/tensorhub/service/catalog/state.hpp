@@ -346,6 +346,12 @@ struct retention_change {
   version_number seen{};
 };
 
+/// How the retention came to be while the server recovered.
+struct recovered_retention {
+  std::vector<retention_change> changes{};  ///< that this server was told
+  std::uint64_t revision_told = 0;          ///< the highest one that a worker has brought
+};
+
 /// A worker that waits until a version is available.
 struct waiter_state {
   incarnation worker{};
@@ -458,8 +464,7 @@ struct model_state {
   std::uint32_t workers = 0;
   predecessor_state before{};
   messages::retention keeps{};
-  std::vector<retention_change> kept_meanwhile{};  ///< while the server recovered
-  std::uint64_t revision_told = 0;                 ///< the highest one that they were made on top of
+  recovered_retention meanwhile{};
   bool has_void = false;  ///< what a roll back has made void may be shown, or in use, still
   std::map<version_number, handover_state> handovers{};
   std::set<std::string> temporaries{};  ///< names of replicas that are, or were, temporary

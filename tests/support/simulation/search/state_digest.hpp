@@ -186,6 +186,9 @@ class state_digest {
   void fold(const messages::retention& keeps) {
     add(keeps.revision, keeps.keep_latest, keeps.pinned, keeps.rollbacks);
   }
+  void fold(const catalog_detail::recovered_retention& meanwhile) {
+    add(meanwhile.changes, meanwhile.revision_told);
+  }
   void fold(const catalog_detail::retention_change& change) {
     fold(messages::message{change.request});
     fold(change.seen);
@@ -331,11 +334,11 @@ class state_digest {
   }
   void fold(const catalog_detail::model_state& model) {
     const auto& [name, shards, layouts, layout_bytes, versions, replicas, latest_seen, latest_ever, workers,
-                 before, keeps, kept_meanwhile, revision_told, has_void, handovers, temporaries,
-                 waits_to_let_go, lost, waiters, operations, unsettled] = model;
+                 before, keeps, meanwhile, has_void, handovers, temporaries, waits_to_let_go, lost, waiters,
+                 operations, unsettled] = model;
     static_cast<void>(std::tie(shards, layouts, layout_bytes, unsettled));  // it is empty between events
-    add(name, versions, replicas, latest_seen, latest_ever, workers, before, keeps, kept_meanwhile,
-        revision_told, has_void, handovers, temporaries, waits_to_let_go, lost, waiters, operations);
+    add(name, versions, replicas, latest_seen, latest_ever, workers, before, keeps, meanwhile, has_void,
+        handovers, temporaries, waits_to_let_go, lost, waiters, operations);
   }
   /// The numbers themselves grow with the history; their order decides. `users` follows from the operations.
   void fold(const catalog_detail::open_operations& open) {
