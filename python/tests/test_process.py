@@ -149,7 +149,7 @@ def test_ctrl_c_in_a_publish_leaves_nothing_published(server: th.ReferenceServer
         try:
             for version in range(2, 42):
                 trainer.unpublish()
-                published = trainer.statistics()["publishes"]["succeeded"]
+                published = trainer.statistics()["publishes"].get("ok", 0)
                 # Digests take the most of it, and nothing interrupts them.
                 signal.setitimer(signal.ITIMER_REAL, took * (version % 9 + 1) / 10)
                 try:
@@ -157,7 +157,7 @@ def test_ctrl_c_in_a_publish_leaves_nothing_published(server: th.ReferenceServer
                     signal.setitimer(signal.ITIMER_REAL, 0)
                 except KeyboardInterrupt:
                     assert trainer.held_version == 0
-                    met += trainer.statistics()["publishes"]["succeeded"] > published
+                    met += trainer.statistics()["publishes"].get("ok", 0) > published
                 if met == 3:
                     break
         finally:
@@ -611,7 +611,7 @@ def test_other_threads_run_while_memory_of_a_shared_copy_is_allocated(server: th
 
             looking = threading.Thread(target=look)
             looking.start()
-            with Ticks() as ticks, pytest.raises(th.TimedOut):
+            with Ticks() as ticks, pytest.raises(th.Error):  # nothing is published
                 copy.update(timeout=0.5)
             over.set()
             looking.join()
