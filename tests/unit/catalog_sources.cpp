@@ -670,7 +670,7 @@ TEST_CASE("catalog: a seed that is drained holds up nobody, and is not one again
   for (const auto& source : s.server.start_shown(s.z)) CHECK(source.source != s.trainer);
 }
 
-TEST_CASE("catalog: who reads from a seed that is drained is the next one") {
+TEST_CASE("catalog: a reader of a seed that is drained becomes the next seed") {
   far_scene s;
   s.server.start_shown(s.x);
   const auto y = s.server.start_shown(s.y);

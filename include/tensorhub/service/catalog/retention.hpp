@@ -73,7 +73,7 @@ class retention {
       core_.log(log_level::warning, "model '" + model.name + "' was rolled back to version " +
                                         to_string(*request.roll_back_to) + " by " +
                                         (by != nullptr ? who(*by) : std::string{"an operator"}));
-    if (core_.recovering() && model.meanwhile.changes.size() < most_kept_meanwhile)
+    if (core_.recovering() && model.meanwhile.changes.size() < most_changes_meanwhile)
       model.meanwhile.changes.push_back({request, model.latest_seen});
     adopt(model, next);
     tell_all(model);
@@ -265,7 +265,7 @@ class retention {
       return worker != nullptr && worker->publisher && worker->held && worker->held->version == version;
     });
   }
-  /// Pre-condition of a roll back: the model has newer versions.
+  /// `keeps` with this change; an error leaves it as it is.
   [[nodiscard]] static messages::status apply(messages::retention& keeps, const model_state& model,
                                               const retention_change& change) {
     const auto& [request, seen] = change;
@@ -485,7 +485,7 @@ class retention {
 
   static constexpr std::uint32_t most_unreadable = 3;  ///< replicas that try in turn to read from one holder
 
-  static constexpr std::size_t most_kept_meanwhile = 256;  // clients may send as many as they like
+  static constexpr std::size_t most_changes_meanwhile = 256;  // clients may send as many as they like
 
   core& core_;
   versions& versions_;

@@ -287,7 +287,7 @@ class versions {
     const version_number available = is_barred ? version_number{} : replica.complete;
     if (available == replica.available) return;
     if (replica.available && --version_of(model, replica.available).complete_replicas == 0)
-      core_.mark_calls(model);  // those that wait for a local copy of it
+      core_.mark_calls(model);  // calls that wait for a local copy of it end
     replica.available = available;
     if (!available) return;
     version_state& version = version_of(model, available);

@@ -44,8 +44,8 @@ struct libfabric_options {
   /// because some providers then handle host memory differently, and slower.
   bool device_memory = false;
 
-  /// The maximum number of readers' connections. At the limit a new one is refused, or, if endpoints are
-  /// connected, replaces the oldest one, every ten seconds at most, and if that is ten seconds old.
+  /// The maximum number of readers' connections. At the limit a new one is refused. With connected endpoints
+  /// it replaces the oldest one instead, if that is ten seconds old, but only once in ten seconds.
   std::size_t max_connections = 4096;
 
   std::chrono::milliseconds peer_timeout = defaults::peer_timeout;  ///< of silence with reads outstanding

@@ -60,8 +60,8 @@ struct verbs_options {
   std::uint8_t retry_timeout = 18;
   std::uint8_t retry_count = 7;
 
-  /// The maximum number of readers' connections. At the limit a new connection replaces the oldest one, every
-  /// ten seconds at most, and if that is ten seconds old; otherwise the new connection is refused.
+  /// The maximum number of readers' connections. At the limit a new connection replaces the oldest one, if
+  /// that is ten seconds old, but only once in ten seconds; otherwise the new connection is refused.
   std::size_t max_connections = 16384;
   std::size_t max_connections_per_reader = 256;  ///< of one incarnation; further ones are refused
 
