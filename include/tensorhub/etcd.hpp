@@ -116,6 +116,9 @@ class standby_candidate {
   [[nodiscard]] static options checked(options how);
 
   void run(const std::stop_token& stop);
+  void warn_of_plain_endpoints() const;
+  void say_failure() const noexcept;
+  void give_back_lease() noexcept;
 
   void ask(const etcd_request& request);
 

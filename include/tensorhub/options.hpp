@@ -62,7 +62,9 @@ struct worker_options {
   std::chrono::milliseconds connect_timeout = defaults::connect_timeout;  ///< to a source
   std::chrono::milliseconds request_retry = defaults::request_retry;
   std::chrono::milliseconds server_timeout = defaults::server_timeout;  ///< silence: the next one is tried
-  std::function<void(const log_line&)> log{};  ///< called from any thread; must not call the worker
+  /// Called one line at a time, in a thread of the library's; must not end the worker. The end of the worker
+  /// waits for it.
+  std::function<void(const log_line&)> log{};
   /// Every chunk of an update, as it arrives; called from the update's threads, must not call the worker.
   std::function<void(const chunk_event&)> trace{};
 };

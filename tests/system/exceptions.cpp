@@ -3,6 +3,8 @@
 /// nothing else happens. No thread of the library ends the process, and what follows works.
 
 #include <doctest/doctest.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <array>
 #include <atomic>
@@ -11,7 +13,9 @@
 #include <cstdio>
 #include <stdexcept>
 #include <string>
+#include <tensorhub/detail/unique_fd.hpp>
 #include <tensorhub/leave_on_signal.hpp>
+#include <tensorhub/server_client.hpp>
 #include <thread>
 
 #include "hub.hpp"
@@ -62,6 +66,35 @@ TEST_CASE("logs that throw end no thread: server, worker, seeder") {
   CHECK(reader.memory.holds(1));
 }
 
+TEST_CASE("descriptors that cannot be had: constructors fail with an error that says so, and then work") {
+  const hub::reference_server server;  // ZeroMQ itself ends a process in which it cannot begin
+  const auto without_descriptors = [](auto&& make) {
+    rlimit before{};
+    REQUIRE(::getrlimit(RLIMIT_NOFILE, &before) == 0);
+    const tensorhub::detail::unique_fd lowest{::dup(STDERR_FILENO)};
+    const rlimit few{static_cast<rlim_t>(lowest.get()) + 1, before.rlim_max};
+    REQUIRE(::setrlimit(RLIMIT_NOFILE, &few) == 0);
+    const errc out = code_of(make);
+    REQUIRE(::setrlimit(RLIMIT_NOFILE, &before) == 0);
+    return out;
+  };
+  const auto make_server = [] { const hub::reference_server another; };
+  const auto make_client = [&] {
+    const tensorhub::server_client client{{server.address(), {}, tensorhub::process::separate()}};
+  };
+  const auto make_worker = [&] {
+    auto options = who(server.address(), "rollout-0");
+    options.process = tensorhub::process::separate();
+    const rollout reader{options};
+  };
+  CHECK(without_descriptors(make_server) == errc::system_failed);
+  CHECK(without_descriptors(make_client) == errc::system_failed);
+  CHECK(without_descriptors(make_worker) != errc::ok);  // with the code of its transport
+  CHECK(code_of(make_server) == errc::ok);
+  CHECK(code_of(make_client) == errc::ok);
+  CHECK(code_of(make_worker) == errc::ok);
+}
+
 #if TENSORHUB_THREADS_CAN_FAIL
 
 namespace {
@@ -107,6 +140,23 @@ TEST_CASE("threads that cannot be started: a stage and leave_on_signal fail with
   }
   CHECK(code_of(take_signal) == errc::ok);
   CHECK(holder.worker.stage(latest, 20s).version == 1);
+}
+
+TEST_CASE("threads that cannot be started: constructors fail with an error that says so") {
+  const hub::reference_server server;
+  const trainer source{who(server.address(), "trainer-0")};
+  const auto says = [](auto&& make) {
+    const without_threads limit;
+    std::string sentence;
+    CHECK(code_of(make, &sentence) == errc::system_failed);
+    return contains(sentence, "a thread cannot be started");
+  };
+  auto apart = who(server.address(), "rollout-0");
+  apart.process = tensorhub::process::separate();
+  CHECK(says([&] { const hub::reference_server another; }));
+  CHECK(says([&] { const hub::seeder seed{who(server.address(), "seed-0")}; }));
+  CHECK(says([&] { const rollout reader{apart}; }));
+  CHECK(says([&] { const tensorhub::server_client client{{server.address(), {}, apart.process}}; }));
 }
 
 TEST_CASE("threads that cannot be started: those that leave on a signal share its grace") {

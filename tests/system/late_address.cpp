@@ -58,7 +58,7 @@ TEST_CASE("a worker that readers of other machines cannot reach says so, if ther
     std::vector<std::string> said;
     auto options = who_here(server, "trainer-0");
     options.log = [&](const tensorhub::log_line& line) { said.push_back(line.text); };
-    const tensorhub::hub<tcp>::publisher source{options, through};
+    { const tensorhub::hub<tcp>::publisher source{options, through}; }  // its end waits for its log
     return said;
   };
   CHECK(warnings("tcp://127.0.0.1:5570,tcp://localhost:5571", {}).empty());

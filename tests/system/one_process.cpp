@@ -12,6 +12,7 @@
 #include <filesystem>
 #include <fstream>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <set>
 #include <sstream>
@@ -198,6 +199,37 @@ TEST_CASE("one process: more workers one after the other than a connection may h
     REQUIRE(reader.worker.update(exactly(1)).version == 1);
   }
   CHECK(server.statistics().crowded_messages == 0);
+}
+
+TEST_CASE("one process: a log that takes long, and locks of its own, holds nobody up") {
+  const system_tests::hub::reference_server server;
+  std::timed_mutex of_the_application;
+  std::atomic<bool> called = false;
+  std::atomic<bool> was_in_time = false;
+  auto options = who_here(server.address(), "trainer-0");
+  options.log = [&](const tensorhub::log_line&) {
+    called = true;
+    if (of_the_application.try_lock_for(20s)) {
+      was_in_time = true;
+      of_the_application.unlock();
+    }
+  };
+  member<worker_of_both_doors> source{options};
+  source.worker.join();
+  std::unique_lock lock{of_the_application};
+  tcp stranger{{}, {99}};
+  auto queue = stranger.make_queue(1);
+  const tensorhub::transport_address where{source.worker.data().address().text, {}};
+  CHECK(code_of([&] { static_cast<void>(stranger.connect(queue, where, source.worker.self(), 5s)); }) ==
+        errc::transport_failed);
+  REQUIRE(becomes([&] { return called.load(); }));
+  CHECK(source.worker.held_version() == 0);
+  rollout other{who_here(server.address(), "rollout-0")};  // of the same control connection
+  source.memory.fill(1);
+  source.worker.publish(1);
+  CHECK(other.worker.update(exactly(1)).version == 1);
+  lock.unlock();
+  CHECK(becomes([&] { return was_in_time.load(); }));
 }
 
 TEST_CASE("one process: a refused data connection is logged once, by whichever of its workers sees it") {

@@ -214,6 +214,35 @@ TEST_CASE(
   CHECK(is(moved, 3));
 }
 
+TEST_CASE("shared copy: threads that wait for different versions do not hold each other up") {
+  scene world;
+  world.copy->update(1, 20s);
+  attached_copy weights{world.name};
+  auto last = std::async(std::launch::async, [&] { return weights.hold(at_least(6), 60s).version(); });
+  CHECK(last.wait_for(100ms) == std::future_status::timeout);
+  CHECK(weights.hold(latest, 20s).version() == 1);
+  CHECK(code_of([&] { static_cast<void>(weights.hold(exactly(7), 50ms)); }) == errc::timed_out);
+  std::vector<std::future<bool>> others;
+  for (std::uint64_t thread = 0; thread < 4; ++thread) {
+    others.push_back(std::async(std::launch::async, [&, thread] {
+      bool good = true;
+      for (std::uint64_t wanted = 2; wanted <= 6; ++wanted) {
+        const held_copy held = weights.hold(at_least(wanted), 60s);
+        good = good && held.version() >= wanted && is(held, held.version().value);
+        if (thread == 0)
+          static_cast<void>(code_of([&] { static_cast<void>(weights.hold(exactly(99), 0ms)); }));
+      }
+      return good;
+    }));
+  }
+  for (std::uint64_t version = 2; version <= 6; ++version) {
+    world.publish(version);
+    CHECK(world.copy->update(version, 60s).version == version);
+  }
+  CHECK(last.get() == 6);
+  for (auto& each : others) CHECK(each.get());
+}
+
 TEST_CASE("shared copy: a call that has given up holds nothing") {
   scene world;
   world.copy->update(1, 20s);

@@ -65,6 +65,12 @@ TEST_CASE("statistics: a reader counts what it refused, and logs from whom, of w
   CHECK(seen.chunks_refused() > 0);
   CHECK(seen.chunks_refused() <= counts->torn_bytes);  // no more than the transport has spoilt
   CHECK(seen.update.count() == ok);
+  const auto count = [&] {
+    const std::lock_guard lock{log.mutex};
+    return log.lines.size();
+  };
+  for (int tries = 0; tries < 1000 && count() < seen.sources_failed.failed(); ++tries)
+    std::this_thread::sleep_for(10ms);
   const std::lock_guard lock{log.mutex};
   CHECK(log.lines.size() == seen.sources_failed.failed());
   for (const tensorhub::log_line& line : log.lines) {

@@ -675,13 +675,14 @@ TEST_CASE("a handle that another one is assigned to cancels its update, as its e
 
 TEST_CASE("time-outs: the largest one means for ever, and is not over at once") {
   constexpr milliseconds for_ever = milliseconds::max();
-  hub::reference_server server;
+  hub::reference_server server{
+      {.catalog = {.worker_timeout = for_ever, .progress_timeout = for_ever, .group_timeout = for_ever}}};
   auto patient_for_ever = patient(server.address(), "rollout-0");
   patient_for_ever.join_timeout = patient_for_ever.drain_timeout = for_ever;
   patient_for_ever.connect_timeout = patient_for_ever.request_retry = for_ever;
   trainer source{patient(server.address(), "trainer-0"), large_words};
   const auto gate = std::make_shared<tensorhub::testing::read_gate>(begun_bytes);
-  gated_rollout slow{patient_for_ever, large_words, {.gate = gate}};
+  gated_rollout slow{patient_for_ever, large_words, {.inner = {.peer_timeout = for_ever}, .gate = gate}};
   version_number seen{};
   errc ended = errc::ok;
   {

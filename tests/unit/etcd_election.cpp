@@ -367,6 +367,8 @@ TEST_CASE("election: options that cannot be are refused by name") {
   CHECK(names("lease", [](election_options& o) { o.lease = 1s; }));
   CHECK(names("margin", [](election_options& o) { o.margin = 5001ms; }));
   CHECK(names("margin", [](election_options& o) { o.margin = -1ms; }));
+  CHECK(names("margin", [](election_options& o) { o.margin = std::chrono::milliseconds::max(); }));
+  CHECK(names("keep_alive", [](election_options& o) { o.keep_alive = std::chrono::milliseconds::max(); }));
   CHECK(names("keep_alive", [](election_options& o) { o.keep_alive = 0ms; }));
   CHECK(names("poll", [](election_options& o) { o.poll = 0ms; }));
   CHECK(names("answer_time", [](election_options& o) { o.answer_time = 0ms; }));

@@ -14,7 +14,9 @@
 #include <cstddef>
 #include <cstdio>
 #include <cstdlib>
+#include <mutex>
 #include <optional>
+#include <tensorhub/detail/process_wide.hpp>
 #include <tensorhub/detail/unique_fd.hpp>
 #include <tensorhub/detail/unique_socket.hpp>
 #include <tensorhub/memory/host.hpp>
@@ -56,6 +58,14 @@ class forked {
   pid_t child_;
 };
 
+/// Counts how often it is made.
+struct counted_object {
+  static inline std::atomic<int> made = 0;
+  std::mutex mutex;
+  counted_object() { ++made; }
+  void in_child() noexcept {}
+};
+
 struct connected {
   detail::unique_socket ours;
   detail::unique_fd theirs;
@@ -86,6 +96,12 @@ bool holds_in_child(Body&& body) {
 }
 
 }  // namespace
+
+TEST_CASE("fork: what a process has once is there before a thread can use it for the first time") {
+  CHECK(counted_object::made == 1);
+  static_cast<void>(detail::process_wide<counted_object>());
+  CHECK(counted_object::made == 1);
+}
 
 TEST_CASE("fork: a connection ends when its process closes it, whatever children live") {
   connected pair;

@@ -4,11 +4,14 @@
 #include <doctest/doctest.h>
 
 #include <nlohmann/json.hpp>
+#include <semaphore>
 #include <string>
+#include <vector>
 
 #include "catalog_driver.hpp"
 #include "tensorhub/service/log.hpp"
 #include "tensorhub/service/log_limiter.hpp"
+#include "tensorhub/worker/log_queue.hpp"
 
 using namespace catalog_test;
 using json = nlohmann::json;
@@ -31,6 +34,42 @@ log_line full() {
 }
 
 }  // namespace
+
+TEST_CASE("log: a queue calls the log aside, in order, and its end waits for the last line") {
+  std::vector<std::string> said;
+  std::binary_semaphore may_go_on{0};
+  {
+    const auto log = queued([&](const log_line& line) {
+      if (said.empty()) may_go_on.acquire();
+      said.push_back(line.text);
+    });
+    for (int i = 0; i < 10; ++i) log({log_level::info, std::to_string(i), {}});
+    may_go_on.release();
+  }
+  CHECK(said == std::vector<std::string>{"0", "1", "2", "3", "4", "5", "6", "7", "8", "9"});
+  CHECK(!queued({}));
+}
+
+TEST_CASE("log: a queue is bounded, and says how much is missing") {
+  std::vector<std::string> said;
+  std::binary_semaphore has_begun{0};
+  std::binary_semaphore may_go_on{0};
+  {
+    const auto log = queued([&](const log_line& line) {
+      if (said.empty()) {
+        has_begun.release();
+        may_go_on.acquire();
+      }
+      said.push_back(line.text);
+    });
+    log({log_level::info, "first", {}});
+    has_begun.acquire();
+    for (std::size_t i = 0; i < log_queue::most_lines + 7; ++i) log({log_level::info, "more", {}});
+    may_go_on.release();
+  }
+  REQUIRE(said.size() == log_queue::most_lines + 2);
+  CHECK(said.back() == "7 lines are missing here: this log is too slow");
+}
 
 TEST_CASE("log: a line as text has its sentence and then its fields") {
   CHECK(to_text(full()) ==

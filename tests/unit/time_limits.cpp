@@ -7,9 +7,24 @@
 #include <chrono>
 
 #include "tensorhub/options.hpp"
+#include "tensorhub/service/catalog/options.hpp"
 
 using namespace tensorhub;
 using std::chrono::milliseconds;
+
+TEST_CASE("time limits: a server's, too") {
+  const auto all = [](catalog_options& of) {
+    return std::array{&of.worker_timeout, &of.progress_timeout, &of.group_timeout, &of.recovery_grace,
+                      &of.heartbeat_interval};
+  };
+  catalog_options given;
+  for (milliseconds* each : all(given)) *each = milliseconds::max();
+  catalog_options longest = validated(given);
+  for (const milliseconds* each : all(longest)) CHECK(*each == std::chrono::hours{24 * 365});
+  for (milliseconds* each : all(given)) *each = milliseconds::min();
+  CHECK(validated(given).worker_timeout == milliseconds{0});
+  CHECK(validated(given).heartbeat_interval == milliseconds{1});
+}
 
 TEST_CASE("time limits: options that clocks cannot add are brought within a year") {
   worker_options given;

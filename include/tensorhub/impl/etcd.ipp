@@ -8,7 +8,9 @@
 #include <optional>
 #include <string>
 
+#include "tensorhub/detail/exception_text.hpp"
 #include "tensorhub/detail/random_id.hpp"
+#include "tensorhub/detail/started_thread.hpp"
 #include "tensorhub/etcd.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE {
@@ -24,7 +26,8 @@ TENSORHUB_DECL standby_candidate::standby_candidate(options how, server_maker ma
       make_server_{std::move(make_server)},
       etcd_{options_.etcd},
       core_{options_.election, detail::random_id<server_epoch>().value} {
-  thread_ = std::jthread{[this](const std::stop_token& stop) { run(stop); }};
+  warn_of_plain_endpoints();
+  thread_ = detail::started_thread("the election", [this](const std::stop_token& stop) { run(stop); });
 }
 
 TENSORHUB_DECL reference_server_statistics standby_candidate::statistics() const {
@@ -72,12 +75,6 @@ TENSORHUB_DECL standby_candidate::options standby_candidate::checked(options how
 
 TENSORHUB_DECL void standby_candidate::run(const std::stop_token& stop) {
   static constexpr std::chrono::milliseconds pause_after_failure{10};
-  if (const std::string plain = plain_endpoints(options_.etcd); !plain.empty()) {
-    say({log_level::warning,
-         "etcd is asked in the clear at " + plain +
-             ": whoever is on that network can end this server, or lead in its place; use https://",
-         {}});
-  }
   while (!stop.stop_requested()) {
     try {
       core_.advance(clock_.now());
@@ -88,16 +85,39 @@ TENSORHUB_DECL void standby_candidate::run(const std::stop_token& stop) {
         continue;
       }
       sleep_until(stop, core_.next_deadline());
-    } catch (const std::exception& e) {  // no memory, no thread: the fence ends the term if this goes on
-      say({log_level::error, std::string{"the election's thread has failed, and goes on: "} + e.what(), {}});
+    } catch (...) {  // no memory, no thread: the fence ends the term if this goes on
+      say_failure();
       sleep_until(stop, clock_.now() + pause_after_failure);
     }
   }
   stop_server();
+  give_back_lease();
+}
+
+TENSORHUB_DECL void standby_candidate::warn_of_plain_endpoints() const {
+  const std::string plain = plain_endpoints(options_.etcd);
+  if (plain.empty()) return;
+  say({log_level::warning,
+       "etcd is asked in the clear at " + plain +
+           ": whoever is on that network can end this server, or lead in its place; use https://",
+       {}});
+}
+
+TENSORHUB_DECL void standby_candidate::say_failure() const noexcept {
+  try {
+    say({log_level::error, "the election's thread has failed, and goes on: " + detail::exception_text(), {}});
+  } catch (...) {  // no memory even for the words
+  }
+}
+
+TENSORHUB_DECL void standby_candidate::give_back_lease() noexcept {
   const std::int64_t lease = core_.lease();
   if (lease == 0) return;
-  const etcd_request last{0, {}, etcd_requests::revoke_lease{lease}};
-  static_cast<void>(etcd_.ask(options_.election.name, last, options_.election.answer_time));
+  try {
+    const etcd_request last{0, {}, etcd_requests::revoke_lease{lease}};
+    static_cast<void>(etcd_.ask(options_.election.name, last, options_.election.answer_time));
+  } catch (...) {  // no memory: etcd ends the lease by itself
+  }
 }
 
 TENSORHUB_DECL void standby_candidate::ask(const etcd_request& request) {
@@ -127,8 +147,8 @@ TENSORHUB_DECL void standby_candidate::start_server() {
   } catch (const error& e) {
     core_.resign(clock_.now(), e.sentence());
     fence_->set({INT64_MIN});
-  } catch (const std::exception& e) {  // of ZeroMQ, or no memory, or no thread
-    core_.resign(clock_.now(), e.what());
+  } catch (...) {  // no memory, or what a policy's constructor throws
+    core_.resign(clock_.now(), detail::exception_text());
     fence_->set({INT64_MIN});
   }
 }

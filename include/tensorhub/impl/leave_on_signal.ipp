@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "tensorhub/detail/started_thread.hpp"
 #include "tensorhub/detail/time_left.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/leave_on_signal.hpp"
@@ -95,13 +96,10 @@ TENSORHUB_DECL leave_on_signal::leave_on_signal(std::chrono::milliseconds grace,
                 "signal " + std::to_string(each) + " cannot be taken by sigaction: check the number");
   }
   try {
-    thread_ = std::jthread{[this](const std::stop_token& stop) { run(stop); }};
-  } catch (const std::exception& e) {
+    thread_ = detail::started_thread("leave_on_signal", [this](const std::stop_token& stop) { run(stop); });
+  } catch (...) {
     give_back();
-    throw error(
-        errc::system_failed,
-        std::string{"the thread that waits for the signals cannot be started; raise the limit of threads: "} +
-            e.what());
+    throw;
   }
 }
 

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "tensorhub/detail/exception_text.hpp"
+#include "tensorhub/detail/started_thread.hpp"
 #include "tensorhub/detail/time_left.hpp"
 #include "tensorhub/seeder.hpp"
 #include "tensorhub/service/log.hpp"
@@ -23,7 +24,7 @@ TENSORHUB_DECL any_seeder::any_seeder(worker_options options, worker_policies po
       worker_{options_, std::move(policies), worker_role{.awaited = true}},
       client_{{options_.server, options_.security, options_.process, options_.request_retry,
                options_.server_timeout}} {
-  thread_ = std::jthread{[this](const std::stop_token& stop) { run(stop); }};
+  thread_ = detail::started_thread("the seed", [this](const std::stop_token& stop) { run(stop); });
 }
 
 TENSORHUB_DECL any_seeder::~any_seeder() {
@@ -180,13 +181,16 @@ TENSORHUB_DECL void any_seeder::watch(const update_handle& begun, const std::sto
 }
 
 TENSORHUB_DECL void any_seeder::note(const error& failed, const std::stop_token& stop) {
-  std::unique_lock lock{mutex_};
-  last_failure_ = failed.what();
+  {
+    const std::lock_guard lock{mutex_};
+    last_failure_ = failed.what();
+  }
   if (options_.log) {
     log_line line = line_of(log_level::warning, failed);
     line.text = "seed: " + line.text;
     options_.log(line);
   }
+  std::unique_lock lock{mutex_};
   changed_.wait_for(lock, stop, pause, [] { return false; });
 }
 

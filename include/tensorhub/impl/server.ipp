@@ -22,6 +22,7 @@
 
 #include "tensorhub/detail/exception_text.hpp"
 #include "tensorhub/detail/random_id.hpp"
+#include "tensorhub/detail/started_thread.hpp"
 #include "tensorhub/detail/whole_range.hpp"
 #include "tensorhub/policy/steady_clock.hpp"
 #include "tensorhub/server.hpp"
@@ -57,7 +58,8 @@ class catalog_server::loop {
       throw error(errc::transport_failed,
                   "the reference server cannot listen at '" + options_.address + "': " + e.what());
     }
-    thread_ = std::jthread{[this](const std::stop_token& stop) { run(stop); }};
+    thread_ =
+        detail::started_thread("the reference server", [this](const std::stop_token& stop) { run(stop); });
   }
   ~loop() {
     thread_.request_stop();
@@ -105,6 +107,7 @@ class catalog_server::loop {
 
   [[nodiscard]] static options checked(options how) {
     how.log = never_throwing(std::move(how.log));
+    how.catalog = validated(std::move(how.catalog));
     if (how.security) validate(*how.security);
     if (how.term > server_term_max)
       throw error(errc::limit_exceeded, "reference_server_options::term " + std::to_string(how.term) +
@@ -546,7 +549,9 @@ class catalog_server::loop {
 
 TENSORHUB_DECL catalog_server::catalog_server(options how, any_scheduler scheduler,
                                               any_consistency consistency)
-    : loop_{std::make_unique<loop>(std::move(how), std::move(scheduler), std::move(consistency))} {}
+    : loop_{detail::with_sockets("the reference server", [&] {
+        return std::make_unique<loop>(std::move(how), std::move(scheduler), std::move(consistency));
+      })} {}
 TENSORHUB_DECL catalog_server::~catalog_server() = default;
 TENSORHUB_DECL const std::string& catalog_server::address() const noexcept {
   return loop_->address();

@@ -14,10 +14,12 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <zmq.hpp>
 
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/detail/wake_event.hpp"
+#include "tensorhub/error.hpp"
 #include "tensorhub/types/units.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::detail {
@@ -55,6 +57,17 @@ inline constexpr int server_io_threads = 2;
 /// at most `most_unsent` messages for a connection and of it; a router keeps `most_unheard` of it, each of
 /// `most_heard_bytes` at most.
 [[nodiscard]] zmq::socket_t bounded_socket(zmq::context_t& context, zmq::socket_type type);
+
+/// What `make` returns: something with sockets. What ZeroMQ throws becomes an error that begins with `owner`.
+template <typename Make>
+[[nodiscard]] auto with_sockets(const std::string& owner, Make&& make) {
+  try {
+    return std::forward<Make>(make)();
+  } catch (const zmq::error_t& e) {
+    throw error(errc::system_failed,
+                owner + " has no sockets (" + e.what() + "): raise the limit of open files (ulimit -n)");
+  }
+}
 
 /// What a peer may still send, or be sent: bytes or messages.
 struct flow_account {

@@ -36,6 +36,7 @@
 #include "tensorhub/concepts/shared_transport.hpp"
 #include "tensorhub/config.hpp"
 #include "tensorhub/detail/build_mode.hpp"
+#include "tensorhub/detail/time_left.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/types/device_access.hpp"
 #include "tensorhub/types/reader_gate.hpp"
@@ -220,7 +221,7 @@ struct queue_state {
   if (source.gate.has_cut_off(endpoint.reader)) return breaks(completion_status::cut_off);
   if (source.stalled) {
     const auto silent_since = std::max(read.posted_at, source.stalled_since);
-    if (clock::now() - silent_since < queue.options.peer_timeout) return false;
+    if (clock::now() - silent_since < detail::bounded(queue.options.peer_timeout)) return false;
     return breaks(completion_status::peer_lost);
   }
   const memory_range from = opened_by(source, read);

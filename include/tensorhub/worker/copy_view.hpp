@@ -55,12 +55,23 @@ class copy_view {
   [[nodiscard]] detail::file_mapping_view map(const detail::unique_fd& file, std::uint64_t bytes) const;
   void read_table(const detail::unique_fd& file, std::uint64_t encoded_bytes);
   void check_table() const;
-  void take_turn(clock::time_point until);
-  /// Empty: something has to arrive first. Pre-condition of this and what follows: mutex_ is held.
-  [[nodiscard]] std::optional<copy_hold> try_hold(const version_selector& selector, bool& is_fresh);
+
+  // Pre-condition of what follows: mutex_ is held.
+
+  /// One call of `hold`; several may run at a time.
+  struct hold_call {
+    version_selector selector;
+    bool has_asked = false;
+  };
+  /// Empty: something has to arrive first.
+  [[nodiscard]] std::optional<copy_hold> try_hold(hold_call& call);
+  /// Returns when a message may have arrived, or at `until`. Unlocks meanwhile.
+  void await_news(std::unique_lock<std::mutex>& lock, clock::time_point until);
+  /// What has arrived; while a thread sleeps until something does, it stays for that thread.
   void receive_all() noexcept;
   void send(copy_message kind, const copy_hold& what) noexcept;
-  void give_up() noexcept;
+  /// The call ends: nothing is kept of what it has asked for.
+  void give_up(const hold_call& call) noexcept;
   [[nodiscard]] error failure(errc code, const std::string& sentence) const;
 
   const std::string name_;
@@ -71,11 +82,11 @@ class copy_view {
   std::array<detail::file_mapping_view, 2> memories_;
 
   std::mutex mutex_;  ///< of what follows
-  std::condition_variable turn_;
-  bool is_turn_taken_ = false;  ///< one call of `hold` at a time
+  std::condition_variable news_;
+  bool is_awaited_ = false;  ///< a call of `hold` sleeps at the socket; the others wait for `news_`
   bool has_ended_ = false;
   std::optional<copy_hold> asked_;    ///< the answer to this request is on its way
-  bool is_given_up_ = false;          ///< nobody waits for that answer any more
+  const hold_call* asker_ = nullptr;  ///< whose request or grant that is; null: nobody waits for it any more
   std::optional<copy_hold> granted_;  ///< the answer, not taken yet
   copy_hold live_{};
   std::array<std::size_t, 2> holders_{};  ///< objects of this process that hold a side

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "tensorhub/detail/time_left.hpp"
 #include "tensorhub/etcd/election.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE {
@@ -15,12 +16,15 @@ TENSORHUB_DECL election_options validated(election_options options) {
   if (options.name.empty() || options.name.size() > 200) refuse("name wants 1 to 200 characters");
   if (options.lease < std::chrono::seconds{2} || options.lease > std::chrono::hours{1})
     refuse("lease: 2 s to 1 h (etcd keeps no shorter ones)");
-  if (options.margin < std::chrono::milliseconds{0} || options.margin * 2 > options.lease)
+  const std::chrono::milliseconds half = std::chrono::milliseconds{options.lease} / 2;
+  if (options.margin < std::chrono::milliseconds{0} || options.margin > half)
     refuse("margin: at most half of the lease");
-  if (options.keep_alive < std::chrono::milliseconds{1} || options.keep_alive * 2 > options.lease)
+  if (options.keep_alive < std::chrono::milliseconds{1} || options.keep_alive > half)
     refuse("keep_alive: at most half of the lease");
   if (options.poll < std::chrono::milliseconds{1}) refuse("poll: at least 1 ms");
   if (options.answer_time < std::chrono::milliseconds{1}) refuse("answer_time: at least 1 ms");
+  options.poll = detail::bounded(options.poll);
+  options.answer_time = detail::bounded(options.answer_time);
   if (options.first_term == 0 || options.first_term > server_term_max)
     refuse("first_term: 1 to " + std::to_string(server_term_max));
   return options;

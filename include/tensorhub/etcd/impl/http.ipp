@@ -102,6 +102,9 @@ TENSORHUB_DECL long etcd_client::post(const etcd_post& what, clock::time_point u
   curl_easy_setopt(curl, CURLOPT_ERRORBUFFER, complaint);
   curl_easy_setopt(curl, CURLOPT_URL, url.c_str());
   curl_easy_setopt(curl, CURLOPT_NOSIGNAL, 1L);
+#if LIBCURL_VERSION_NUM >= 0x075700
+  curl_easy_setopt(curl, CURLOPT_QUICK_EXIT, 1L);  // a time-out does not wait for a resolver that hangs
+#endif
   curl_easy_setopt(curl, CURLOPT_PROXY, "");
   curl_easy_setopt(curl, CURLOPT_TIMEOUT_MS, static_cast<long>(std::max<std::int64_t>(1, left)));
   curl_easy_setopt(curl, CURLOPT_HTTPHEADER, headers_.get());

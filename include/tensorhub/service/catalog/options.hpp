@@ -1,13 +1,16 @@
 #pragma once
 /// \file options.hpp
-/// The options of the catalog, and so of a reference server. A plain value.
+/// The options of the catalog, and so of a reference server. A plain value; `milliseconds::max()` means for
+/// ever.
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <string>
 
 #include "tensorhub/config.hpp"
 #include "tensorhub/detail/build_mode.hpp"
+#include "tensorhub/detail/time_left.hpp"
 #include "tensorhub/service/catalog/bounds.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE {
@@ -29,5 +32,14 @@ struct catalog_options {
   catalog_bounds most{};       ///< on what the catalog stores
   bool log_decisions = false;  ///< writes a log line (debug) for every chosen source, worded as in `why`
 };
+
+/// With times that clocks can add.
+[[nodiscard]] inline catalog_options validated(catalog_options options) noexcept {
+  for (auto* each : {&options.worker_timeout, &options.progress_timeout, &options.group_timeout,
+                     &options.recovery_grace, &options.heartbeat_interval})
+    *each = detail::bounded(*each);
+  options.heartbeat_interval = std::max(options.heartbeat_interval, std::chrono::milliseconds{1});
+  return options;
+}
 
 }  // namespace tensorhub::inline TENSORHUB_MODE

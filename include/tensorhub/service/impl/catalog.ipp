@@ -78,8 +78,8 @@ struct catalog::parts {
 
 TENSORHUB_DECL catalog::catalog(catalog_options options, server_epoch epoch, any_scheduler scheduler,
                                 any_consistency consistency)
-    : parts_{
-          std::make_unique<parts>(std::move(options), epoch, std::move(scheduler), std::move(consistency))} {}
+    : parts_{std::make_unique<parts>(validated(std::move(options)), epoch, std::move(scheduler),
+                                     std::move(consistency))} {}
 TENSORHUB_DECL catalog::~catalog() = default;
 TENSORHUB_DECL catalog::catalog(catalog&& other) noexcept = default;
 TENSORHUB_DECL catalog& catalog::operator=(catalog&& other) noexcept = default;

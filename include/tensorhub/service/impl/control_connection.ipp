@@ -18,6 +18,7 @@
 #include "tensorhub/config.hpp"
 #include "tensorhub/detail/random_id.hpp"
 #include "tensorhub/detail/split_list.hpp"
+#include "tensorhub/detail/started_thread.hpp"
 #include "tensorhub/detail/thread_name.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/policy/steady_clock.hpp"
@@ -52,7 +53,8 @@ class control_connection::loop {
       throw error(errc::invalid_argument,
                   "invalid server address '" + address_ + "' (" + e.what() + "): expected tcp://host:port");
     }
-    thread_ = std::jthread{[this](const std::stop_token& stop) { run(stop); }};
+    thread_ =
+        detail::started_thread("the control connection", [this](const std::stop_token& stop) { run(stop); });
   }
   ~loop() {
     thread_.request_stop();
@@ -151,7 +153,15 @@ class control_connection::loop {
       socket_.disconnect(address_);
     } catch (const zmq::error_t&) {  // ZeroMQ has already given up this connection
     }
+    while (handshakes_.next()) {
+    }  // they are of the server that is left
+    {
+      const std::lock_guard lock{mutex_};
+      trouble_.clear();
+    }
     const std::lock_guard lock{ends_mutex_};
+    is_refused_ = false;
+    connects_again_ = time_point::never();
     current_ = next;
     address_ = addresses_[current_];
     try {
@@ -312,7 +322,8 @@ class control_connection::loop {
 
 TENSORHUB_DECL control_connection::control_connection(std::string servers,
                                                       std::optional<client_security> security)
-    : loop_{std::make_unique<loop>(std::move(servers), std::move(security))} {}
+    : loop_{detail::with_sockets("the control connection to " + servers,
+                                 [&] { return std::make_unique<loop>(servers, std::move(security)); })} {}
 TENSORHUB_DECL control_connection::~control_connection() = default;
 TENSORHUB_DECL bool control_connection::fits(const std::string& servers,
                                              const std::optional<client_security>& security) const {

@@ -2,6 +2,7 @@
 /// \file curve_guard.ipp
 /// Definitions of service/curve_guard.hpp.
 
+#include "tensorhub/detail/started_thread.hpp"
 #include "tensorhub/service/curve_guard.hpp"
 
 #include <arpa/inet.h>
@@ -37,7 +38,7 @@ TENSORHUB_DECL curve_guard::curve_guard(zmq::context_t& context, zmq::socket_t& 
   router.set(zmq::sockopt::curve_server, true);
   router.set(zmq::sockopt::curve_secretkey, security.keys.secret_key);
   router.set(zmq::sockopt::zap_domain, std::string{"tensorhub"});
-  thread_ = std::jthread{[this](const std::stop_token& stop) { run(stop); }};
+  thread_ = started_thread("the reference server", [this](const std::stop_token& stop) { run(stop); });
 }
 
 TENSORHUB_DECL curve_guard::~curve_guard() {

@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <utility>
 
+#include "tensorhub/detail/started_thread.hpp"
 #include "tensorhub/detail/whole_range.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/worker/copy_desk.hpp"
@@ -32,7 +33,7 @@ inline constexpr int messages_at_once = 16;
 
 TENSORHUB_DECL copy_desk::copy_desk(const std::string& name, offered_copy what)
     : what_{std::move(what)}, listener_{listen_as(name)}, wake_{"shared copy"} {
-  thread_ = std::jthread{[this] { run(); }};
+  thread_ = detail::started_thread("the shared copy '" + name + "'", [this] { run(); });
 }
 
 TENSORHUB_DECL copy_desk::~copy_desk() {

@@ -134,48 +134,49 @@ TENSORHUB_DECL std::span<const std::byte> copy_view::tensor(const std::string& n
   return {memories_[side].data() + offsets_[found->second], bytes};
 }
 
-TENSORHUB_DECL void copy_view::take_turn(clock::time_point until) {
-  std::unique_lock lock{mutex_};
-  if (!turn_.wait_until(lock, until, [&] { return !is_turn_taken_; }))
-    throw failure(errc::timed_out, "another thread of this process waits in hold()");
-  is_turn_taken_ = true;
-}
-
 TENSORHUB_DECL copy_hold copy_view::hold(const version_selector& selector, clock::time_point until) {
-  take_turn(until);
-  struct turn {
+  std::unique_lock lock{mutex_};
+  struct leaving {  // with the lock held
     copy_view& of;
-    ~turn() {
-      const std::lock_guard lock{of.mutex_};
-      of.is_turn_taken_ = false;
-      of.give_up();
-      of.turn_.notify_one();
-    }
-  } const mine{*this};
-  bool is_fresh = false;
+    hold_call mine;
+    ~leaving() { of.give_up(mine); }
+  } call{*this, {selector}};
   for (;;) {
-    version_number seen;
-    {
-      const std::lock_guard lock{mutex_};
-      if (const auto found = try_hold(selector, is_fresh)) return *found;
-      seen = live_.version;
-    }
-    pollfd watched{socket_.get(), POLLIN, 0};
-    const auto left = until - clock::now();
-    if (left.count() > 0 && detail::wait_for_descriptors({&watched, 1}, left) != 0) continue;
-    throw failure(errc::timed_out,
-                  "the deadline passed while waiting for the version (" + to_string(selector) + "); " +
-                      (seen ? "version " + to_string(seen) + " is live" : "none is live yet"));
+    if (const auto found = try_hold(call.mine)) return *found;
+    if (clock::now() >= until) break;
+    await_news(lock, until);
   }
+  throw failure(
+      errc::timed_out,
+      "the deadline passed while waiting for the version (" + to_string(selector) + "); " +
+          (live_.version ? "version " + to_string(live_.version) + " is live" : "none is live yet"));
 }
 
-TENSORHUB_DECL std::optional<copy_hold> copy_view::try_hold(const version_selector& selector,
-                                                            bool& is_fresh) {
+TENSORHUB_DECL void copy_view::await_news(std::unique_lock<std::mutex>& lock, clock::time_point until) {
+  if (has_ended_) return;
+  if (is_awaited_) {
+    news_.wait_until(lock, until);
+    return;
+  }
+  is_awaited_ = true;
+  lock.unlock();
+  pollfd watched{socket_.get(), POLLIN, 0};
+  detail::wait_for_descriptors({&watched, 1}, until - clock::now());
+  lock.lock();
+  is_awaited_ = false;
+  news_.notify_all();
+}
+
+TENSORHUB_DECL std::optional<copy_hold> copy_view::try_hold(hold_call& call) {
   receive_all();
+  const version_selector& selector = call.selector;
   const auto fits = [&](version_number version) { return version && accepts(selector, version); };
-  if (const auto answer = std::exchange(granted_, std::nullopt)) {
-    held_[answer->side] = answer->version;
-    ++holders_[answer->side];
+  if (granted_ && asker_ == &call) {
+    const copy_hold answer = *std::exchange(granted_, std::nullopt);
+    asker_ = nullptr;
+    held_[answer.side] = answer.version;
+    ++holders_[answer.side];
+    news_.notify_all();
     return answer;
   }
   if (has_ended_) throw failure(errc::disconnected, "the owner has ended: attach to its successor");
@@ -183,23 +184,24 @@ TENSORHUB_DECL std::optional<copy_hold> copy_view::try_hold(const version_select
     ++holders_[live_.side];
     return live_;
   }
-  if (asked_) return std::nullopt;
+  if (asked_ || granted_) return std::nullopt;
   const bool is_exactly = selector.kind == version_selector::kind_type::exactly;
-  if (is_fresh && is_exactly && live_.version > selector.version) {
+  if (call.has_asked && is_exactly && live_.version > selector.version) {
     throw failure(errc::unavailable, "version " + to_string(selector.version) +
                                          " is no longer live: version " + to_string(live_.version) + " is");
   }
   // What is live is asked once in each call: the owner does not wait for a process that reads no messages.
-  if (fits(live_.version) || !is_fresh) {
+  if (fits(live_.version) || !call.has_asked) {
     asked_ = fits(live_.version) ? live_ : copy_hold{};
-    is_fresh = true;
+    asker_ = &call;
+    call.has_asked = true;
     send(copy_message::hold, *asked_);
   }
   return std::nullopt;
 }
 
 TENSORHUB_DECL void copy_view::receive_all() noexcept {
-  while (!has_ended_) {
+  while (!has_ended_ && !is_awaited_) {
     copy_packet packet;
     detail::unique_fd unwanted;
     const packet_outcome outcome = receive_packet(socket_.get(), packet, unwanted);
@@ -212,7 +214,10 @@ TENSORHUB_DECL void copy_view::receive_all() noexcept {
     if (packet.kind != copy_message::held) live_ = told;
     if (packet.kind == copy_message::live) continue;
     const auto asked = std::exchange(asked_, std::nullopt);
-    if (!std::exchange(is_given_up_, false) && packet.kind == copy_message::held) granted_ = asked;
+    if (asker_ != nullptr && packet.kind == copy_message::held)
+      granted_ = asked;
+    else
+      asker_ = nullptr;
   }
 }
 
@@ -225,10 +230,12 @@ TENSORHUB_DECL void copy_view::send(copy_message kind, const copy_hold& what) no
   if (!send_packet(socket_.get(), packet)) has_ended_ = true;
 }
 
-TENSORHUB_DECL void copy_view::give_up() noexcept {
-  if (!asked_ || is_given_up_) return;
-  is_given_up_ = true;
-  if (holders_[asked_->side] == 0) send(copy_message::let_go, *asked_);
+TENSORHUB_DECL void copy_view::give_up(const hold_call& call) noexcept {
+  if (asker_ != &call) return;
+  asker_ = nullptr;
+  const auto given_back = granted_ ? std::exchange(granted_, std::nullopt) : asked_;
+  if (given_back && holders_[given_back->side] == 0) send(copy_message::let_go, *given_back);
+  news_.notify_all();
 }
 
 TENSORHUB_DECL void copy_view::let_go(std::size_t side) noexcept {
@@ -238,8 +245,7 @@ TENSORHUB_DECL void copy_view::let_go(std::size_t side) noexcept {
 
 TENSORHUB_DECL version_number copy_view::live_version() noexcept {
   const std::lock_guard lock{mutex_};
-  if (!is_turn_taken_)
-    receive_all();  // a call of `hold` sleeps until something arrives, and receives it itself
+  receive_all();
   return live_.version;
 }
 

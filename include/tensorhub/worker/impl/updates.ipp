@@ -16,6 +16,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "tensorhub/detail/started_thread.hpp"
 #include "tensorhub/detail/time_left.hpp"
 #include "tensorhub/service/log.hpp"
 #include "tensorhub/transfer/pull_task.hpp"
@@ -87,13 +88,7 @@ TENSORHUB_DECL update_handle worker_updates::update_async(version_selector selec
     state->changed.notify_all();
     if (state->completion) state->completion->raise();
   };
-  try {
-    handle.thread_ = std::jthread{std::move(work)};
-  } catch (const std::exception& e) {
-    throw whole_->failure(
-        errc::system_failed,
-        std::string{"the update's thread cannot be started; raise the limit of threads: "} + e.what());
-  }
+  whole_->named({}, [&] { handle.thread_ = detail::started_thread("the update", std::move(work)); });
   return handle;
 }
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "tensorhub/detail/time_left.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/transports/same_host.hpp"
 #include "tensorhub/transports/same_host/link.hpp"
@@ -82,7 +83,7 @@ TENSORHUB_DECL remote_region same_host::describe(const memory_region& region) co
 
 TENSORHUB_DECL same_host::queue same_host::make_queue(std::size_t depth) {
   return queue{std::make_unique<same_host_detail::queue_core>(
-      depth, pool(), options_.peer_timeout, options_.streaming_from_bytes,
+      depth, pool(), detail::bounded(options_.peer_timeout), options_.streaming_from_bytes,
       [this] { return source_.regions().devices(); })};
 }
 

@@ -21,6 +21,7 @@
 #include "tensorhub/concepts/transport.hpp"
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/detail/local_host.hpp"
+#include "tensorhub/detail/time_left.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/transports/tcp/address.hpp"
 #include "tensorhub/transports/tcp/options.hpp"
@@ -185,7 +186,7 @@ class basic_tcp {
   [[nodiscard]] std::uint64_t refused_connections() const noexcept { return source_.refused_connections(); }
 
   [[nodiscard]] queue make_queue(std::size_t depth) {
-    return queue{std::make_unique<queue_type>(depth, options_.peer_timeout, staging_)};
+    return queue{std::make_unique<queue_type>(depth, detail::bounded(options_.peer_timeout), staging_)};
   }
 
   [[nodiscard]] endpoint connect(queue& on, const transport_address& address, incarnation peer,

@@ -43,6 +43,7 @@
 
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/detail/epoll_set.hpp"
+#include "tensorhub/detail/started_thread.hpp"
 #include "tensorhub/detail/unique_socket.hpp"
 #include "tensorhub/detail/wake_event.hpp"
 #include "tensorhub/error.hpp"
@@ -100,13 +101,11 @@ class source {
       loops_.push_back(std::make_unique<loop>());
     loops_.front()->set.must_add(listener_.socket.get(), listener_id);
     try {
-      for (const auto& each : loops_) each->thread = std::jthread{[this, &here = *each] { run(here); }};
-    } catch (const std::exception& e) {
+      for (const auto& each : loops_)
+        each->thread = detail::started_thread(Channel::name, [this, &here = *each] { run(here); });
+    } catch (...) {
       stop();
-      throw error(errc::system_failed, std::string{Channel::name} +
-                                           ": an I/O thread cannot be started: " + e.what() +
-                                           ": raise the limit of threads (ulimit -u, or a "
-                                           "container's pids.max), or lower options::io_threads");
+      throw;
     }
   }
   ~source() { stop(); }

@@ -139,7 +139,7 @@ class source {
   std::mutex mutex_;
   reader_table readers_;             ///< guarded by mutex_, as the next
   clock::time_point replaced_at_{};  ///< when a connection was last replaced
-  std::thread thread_;
+  std::jthread thread_;
 };
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::transports::verbs_detail

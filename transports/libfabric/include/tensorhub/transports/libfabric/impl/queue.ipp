@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "tensorhub/detail/random_id.hpp"
+#include "tensorhub/detail/time_left.hpp"
 #include "tensorhub/detail/whole_range.hpp"
 #include "tensorhub/transports/libfabric/queue.hpp"
 
@@ -29,7 +30,7 @@ TENSORHUB_DECL queue_core::queue_core(const provider& chosen, const libfabric_op
     : provider_{chosen},
       piece_bytes_{std::max<std::uint64_t>(1, std::min(options.piece_bytes, chosen.max_message_bytes()))},
       pieces_in_flight_{std::max<std::size_t>(1, options.pieces_in_flight)},
-      peer_timeout_{options.peer_timeout},
+      peer_timeout_{tensorhub::detail::bounded(options.peer_timeout)},
       ledger_{depth},
       waiter_{chosen.fabric()},
       cq_{open_cq(chosen.domain(), cq_entries, chosen.connected(), waiter_, chosen.description())},

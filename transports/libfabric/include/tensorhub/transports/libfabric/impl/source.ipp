@@ -6,6 +6,7 @@
 
 #include "tensorhub/detail/local_host.hpp"
 #include "tensorhub/detail/peer_read.hpp"
+#include "tensorhub/detail/started_thread.hpp"
 #include "tensorhub/detail/whole_range.hpp"
 #include "tensorhub/transports/libfabric/source.hpp"
 
@@ -27,7 +28,7 @@ TENSORHUB_DECL source::source(const provider& chosen, const libfabric_options& o
       provider_.name(), provider_.connected(),
       advertised(provider_.connected() ? provider_.address_of(*listener_) : greeting_endpoint_.own_address,
                  options.advertised_host)};
-  thread_ = std::jthread{[this] { run(); }};
+  thread_ = tensorhub::detail::started_thread("libfabric", [this] { run(); });
 }
 
 TENSORHUB_DECL source::~source() {

@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <utility>
 
+#include "tensorhub/detail/started_thread.hpp"
 #include "tensorhub/detail/unique_fd.hpp"
 #include "tensorhub/detail/whole_range.hpp"
 #include "tensorhub/error.hpp"
@@ -38,7 +39,7 @@ TENSORHUB_DECL source::source(const same_host_options& options, incarnation self
 #endif
   set_.must_add(listener_.get(), listener_id);
   set_.must_add(wake_.descriptor(), event_id);
-  thread_ = std::jthread{[this] { run(); }};
+  thread_ = tensorhub::detail::started_thread("same_host", [this] { run(); });
 }
 
 TENSORHUB_DECL source::~source() {

@@ -8,12 +8,16 @@
 #include <string>
 #include <thread>
 
+#include "tensorhub/detail/time_left.hpp"
 #include "tensorhub/transports/verbs/queue.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::transports::verbs_detail {
 
 TENSORHUB_DECL queue_core::queue_core(std::size_t depth, const verbs_options& options)
-    : ledger_{depth}, peer_timeout_{options.peer_timeout}, mode_{options.completions}, event_{"verbs"} {
+    : ledger_{depth},
+      peer_timeout_{tensorhub::detail::bounded(options.peer_timeout)},
+      mode_{options.completions},
+      event_{"verbs"} {
   if (ledger_.depth() >= no_slot)
     throw error(errc::invalid_argument, "verbs: a queue of this depth cannot be made");
   slots_.resize(ledger_.depth());

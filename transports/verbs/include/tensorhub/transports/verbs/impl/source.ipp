@@ -2,6 +2,7 @@
 /// \file source.ipp
 /// Definitions of source.hpp.
 
+#include "tensorhub/detail/started_thread.hpp"
 #include "tensorhub/detail/whole_range.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/transports/verbs/source.hpp"
@@ -23,7 +24,7 @@ TENSORHUB_DECL source::source(const verbs_options& options, incarnation self)
                                               each.address.host() + ": " + reason(errno));
     }
   }
-  thread_ = std::thread{[this] { run(); }};
+  thread_ = tensorhub::detail::started_thread("verbs", [this] { run(); });
 }
 
 TENSORHUB_DECL source::~source() {
