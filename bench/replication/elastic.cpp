@@ -11,7 +11,7 @@
 
 namespace replication_bench {
 
-namespace {
+namespace elastic_detail {
 
 struct plan {
   std::uint32_t shards = 2;
@@ -218,8 +218,8 @@ void simulate(report& out) {
       newcomers, 4.8);
 }
 
-}  // namespace
+}  // namespace elastic_detail
 
-const scenario elastic{describe, simulate};
+const scenario elastic{elastic_detail::describe, elastic_detail::simulate};
 
 }  // namespace replication_bench

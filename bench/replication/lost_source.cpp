@@ -9,7 +9,7 @@
 
 namespace replication_bench {
 
-namespace {
+namespace lost_source_detail {
 
 fleet_options options_of(const report& out) {
   fleet_options options;
@@ -101,8 +101,8 @@ void simulate(report& out) {
   out.progress("lost source");
 }
 
-}  // namespace
+}  // namespace lost_source_detail
 
-const scenario lost_source{describe, simulate};
+const scenario lost_source{lost_source_detail::describe, lost_source_detail::simulate};
 
 }  // namespace replication_bench

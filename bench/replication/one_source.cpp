@@ -10,7 +10,7 @@
 
 namespace replication_bench {
 
-namespace {
+namespace one_source_detail {
 
 constexpr std::uint64_t shard_bytes = 50'000'000'000;
 constexpr double at_full_rate_seconds =
@@ -154,9 +154,9 @@ void simulate_large_fleet(report& out) {
   if (!out.smoke()) out.goal_at_most("last of 10240 readers over one reader", ratio, 1.10);
 }
 
-}  // namespace
+}  // namespace one_source_detail
 
-const scenario one_source{describe, simulate};
-const scenario large_fleet{describe_large_fleet, simulate_large_fleet};
+const scenario one_source{one_source_detail::describe, one_source_detail::simulate};
+const scenario large_fleet{one_source_detail::describe_large_fleet, one_source_detail::simulate_large_fleet};
 
 }  // namespace replication_bench

@@ -12,7 +12,7 @@
 
 namespace replication_bench {
 
-namespace {
+namespace standalone_detail {
 
 /// Two decimals.
 std::string sigma_text(double sigma) {
@@ -246,8 +246,8 @@ void simulate(report& out) {
   }
 }
 
-}  // namespace
+}  // namespace standalone_detail
 
-const scenario standalone{describe, simulate};
+const scenario standalone{standalone_detail::describe, standalone_detail::simulate};
 
 }  // namespace replication_bench

@@ -9,7 +9,7 @@
 
 namespace replication_bench {
 
-namespace {
+namespace wide_area_detail {
 
 constexpr std::uint64_t wide_bytes_per_second = link_bytes_per_second / 10;
 constexpr auto wide_delay = std::chrono::milliseconds{20};
@@ -212,8 +212,8 @@ void simulate(report& out) {
   }
 }
 
-}  // namespace
+}  // namespace wide_area_detail
 
-const scenario wide_area{describe, simulate};
+const scenario wide_area{wide_area_detail::describe, wide_area_detail::simulate};
 
 }  // namespace replication_bench

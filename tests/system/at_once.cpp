@@ -3,10 +3,9 @@
 #include <doctest/doctest.h>
 
 #include <memory>
-#include <tensorhub/testing/throttled.hpp>
 #include <thread>
 
-#include "hub.hpp"
+#include "throttled_hub.hpp"
 
 using namespace system_tests;
 using tensorhub::snapshot;
@@ -86,12 +85,12 @@ TEST_CASE("unpublish of a double-buffered subscriber hides both sides, whichever
 }
 
 TEST_CASE("leave: what a process keeps for others is handed over while its own version drains") {
-  using slow = tensorhub::testing::throttled<tensorhub::transports::tcp>;
   hub::reference_server server;
   const tensorhub::testing::network_link_options rate{.bytes_per_second = 12e6};  // a version takes a second
-  member<tensorhub::hub<slow>::subscriber> host{
+  member<throttled_hub::subscriber> host{
       who(server.address(), "rollout-host"), large_words,
-      slow::options{.receiving = std::make_shared<tensorhub::testing::network_link>(rate)}};
+      throttled_hub::subscriber::transport_options{
+          .receiving = std::make_shared<tensorhub::testing::network_link>(rate)}};
   rollout late{who(server.address(), "rollout-late"), large_words};
   trainer source{who(server.address(), "trainer-0"), large_words};
   source.memory.fill(1);

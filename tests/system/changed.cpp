@@ -4,14 +4,12 @@
 
 #include <cstring>
 #include <optional>
-#include <tensorhub/policy/integrity/blake3_128.hpp>
 #include <tensorhub/server.hpp>
 
-#include "hub.hpp"
+#include "blake3_hub.hpp"
 
 using namespace system_tests;
 using tensorhub::changed;
-using blake3_hub = tensorhub::hub<tensorhub::transports::tcp, tensorhub::blake3_128>;
 using both_doors = member<worker_of_both_doors>;
 
 namespace {

@@ -8,10 +8,9 @@
 #include <string>
 #include <tensorhub/policy/consistency/bounded_staleness.hpp>
 #include <tensorhub/server.hpp>
-#include <tensorhub/transports/same_host.hpp>
 #include <vector>
 
-#include "hub.hpp"
+#include "near_hub.hpp"
 
 using namespace system_tests;
 

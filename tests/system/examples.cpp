@@ -12,13 +12,12 @@
 #include <sstream>
 #include <string>
 #include <tensorhub/key_files.hpp>
-#include <tensorhub/policy/integrity/blake3_128.hpp>
 #include <tensorhub/types/plain_text.hpp>
 #include <thread>
 #include <vector>
 #include <zmq.hpp>
 
-#include "hub.hpp"
+#include "blake3_hub.hpp"
 #include "support/child_process.hpp"
 #include "tensorhub/service/codec.hpp"
 
@@ -387,7 +386,6 @@ TEST_CASE("reference_server: its workers have the digests that it is told") {
   std::string sentence;
   CHECK(code_of([&] { stranger.worker.join(); }, &sentence) == errc::policy_mismatch);
   CHECK_MESSAGE(contains(sentence, "the server asks for 'blake3_128'"), sentence);
-  using blake3_hub = tensorhub::hub<tensorhub::transports::tcp, tensorhub::blake3_128>;
   member<blake3_hub::publisher> known{who(address, "trainer-0"), 1000};
   CHECK(code_of([&] { known.worker.join(); }, &sentence) == errc::ok);
 }

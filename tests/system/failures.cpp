@@ -5,10 +5,9 @@
 #include <atomic>
 #include <iostream>
 #include <memory>
-#include <tensorhub/testing/faulty.hpp>
 #include <thread>
 
-#include "hub.hpp"
+#include "faulty_hub.hpp"
 #include "support/child_process.hpp"
 
 using namespace processes;
@@ -113,13 +112,12 @@ TEST_CASE("a stopped reader is cut off at the deadline of unpublish") {
 }
 
 TEST_CASE("keys that take longer than worker_timeout to revoke: the source lives on, and its memory waits") {
-  using slow_hub = tensorhub::hub<tensorhub::testing::faulty<tensorhub::transports::tcp>>;
   static constexpr std::chrono::milliseconds revoke_time{1000};  // per region; there are two
   tensorhub::reference_server_options how;
   how.catalog.worker_timeout = 1000ms;
   how.catalog.heartbeat_interval = 100ms;
   hub::reference_server server{how};
-  member<slow_hub::publisher> source{
+  member<faulty_hub::publisher> source{
       who(server.address(), "trainer-0"), large_words, {.faults = {.revoke_time = revoke_time}}};
   source.memory.fill(1);
   source.worker.publish(1);

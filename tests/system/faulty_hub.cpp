@@ -4,15 +4,12 @@
 
 #include <map>
 #include <tensorhub/server.hpp>
-#include <tensorhub/testing/faulty.hpp>
 
-#include "hub.hpp"
+#include "faulty_hub.hpp"
 
 using namespace system_tests;
 using tensorhub::testing::fault_counts;
 using tensorhub::testing::fault_rates;
-using faulty_tcp = tensorhub::testing::faulty<tensorhub::transports::tcp>;
-using faulty_hub = tensorhub::hub<faulty_tcp>;
 using faulty_rollout = member<faulty_hub::subscriber>;
 
 namespace {

@@ -3,23 +3,20 @@
 #include <doctest/doctest.h>
 
 #include <tensorhub/server.hpp>
-#include <tensorhub/transports/same_host.hpp>
 
-#include "hub.hpp"
+#include "near_hub.hpp"
 
 using namespace system_tests;
-using near_or_tcp = tensorhub::first_of<tensorhub::transports::same_host, tensorhub::transports::tcp>;
-using composed_hub = tensorhub::hub<near_or_tcp>;
-using composed_trainer = member<composed_hub::publisher>;
-using composed_rollout = member<composed_hub::subscriber>;
+using composed_trainer = member<near_hub::publisher>;
+using composed_rollout = member<near_hub::subscriber>;
 
 TEST_CASE("a hub over first_of: each pair uses the first transport that reaches, and reports it") {
-  composed_hub::reference_server server;
+  near_hub::reference_server server;
   composed_trainer source{who(server.address(), "trainer-0")};
   source.memory.fill(1);
   source.worker.publish(1);
 
-  near_or_tcp::options without_same_host;
+  near_hub::subscriber::transport_options without_same_host;
   without_same_host.enabled[0] = false;
   composed_rollout near{who(server.address(), "rollout-near")};
   composed_rollout poor{who(server.address(), "rollout-poor"), 300'001, without_same_host};
@@ -42,7 +39,7 @@ TEST_CASE("a hub over first_of: each pair uses the first transport that reaches,
 }
 
 TEST_CASE("a hub over first_of refuses a worker of another transport") {
-  composed_hub::reference_server server;
+  near_hub::reference_server server;
   composed_trainer source{who(server.address(), "trainer-0")};
   source.memory.fill(1);
   source.worker.publish(1);

@@ -3,13 +3,10 @@
 
 #include <doctest/doctest.h>
 
-#include <tensorhub/policy/integrity/blake3_128.hpp>
-
-#include "hub.hpp"
+#include "blake3_hub.hpp"
 #include "support/xxh3_forgery.hpp"
 
 using namespace system_tests;
-using blake3_hub = tensorhub::hub<tensorhub::transports::tcp, tensorhub::blake3_128>;
 
 namespace {
 

@@ -22,18 +22,12 @@
 #include <utility>
 #include <vector>
 
-#include "hub.hpp"
-#include "tensorhub/transfer/first_of.hpp"
-#include "tensorhub/transports/same_host.hpp"
+#include "near_hub.hpp"
 
 using namespace system_tests;
-using tensorhub::transports::same_host;
 using tensorhub::transports::tcp;
 
 namespace {
-
-using data = tensorhub::first_of<same_host, tcp>;
-using data_hub = tensorhub::hub<data>;
 
 /// Inodes of the sockets that this process has open.
 [[nodiscard]] std::set<std::uint64_t> own_sockets() {
@@ -113,15 +107,15 @@ TEST_CASE(
   const system_tests::hub::reference_server server;
   const footprint before = look(server.address());
   {
-    member<data_hub::publisher> source{who_here(server.address(), "trainer-0")};
+    member<near_hub::publisher> source{who_here(server.address(), "trainer-0")};
     // Spot workers are not relied upon: what is retained is the trainer's alone.
     const auto spot = [&](const std::string& replica) {
       auto options = who_here(server.address(), replica);
       options.spot = true;
       return options;
     };
-    member<staged_of<data_hub::subscriber>> reader{spot("rollout-0")};
-    data_hub::seeder seed{spot("seed-0")};
+    member<staged_of<near_hub::subscriber>> reader{spot("rollout-0")};
+    near_hub::seeder seed{spot("seed-0")};
     source.worker.retain(1);
     source.memory.fill(1);
     source.worker.publish(1, tensorhub::snapshot);

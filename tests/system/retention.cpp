@@ -13,12 +13,11 @@
 #include <set>
 #include <string>
 #include <system_error>
-#include <tensorhub/testing/faulty.hpp>
-#include <tensorhub/testing/throttled.hpp>
 #include <thread>
 
-#include "hub.hpp"
+#include "faulty_hub.hpp"
 #include "tensorhub/leave_on_signal.hpp"
+#include "throttled_hub.hpp"
 
 using namespace system_tests;
 using tensorhub::version_number;
@@ -70,8 +69,7 @@ TEST_CASE("retention: the last holder's version is in host memory before unpubli
 }
 
 TEST_CASE("retention: a large version may take longer than drain_timeout into host memory, if it advances") {
-  using slow = tensorhub::testing::throttled<tensorhub::transports::tcp>;
-  using slow_rollout = member<tensorhub::hub<slow>::subscriber>;
+  using slow_rollout = member<throttled_hub::subscriber>;
   system_tests::hub::reference_server server;
   auto how = who(server.address(), "trainer-0");
   how.chunk_bytes = 64u << 10;
@@ -82,7 +80,8 @@ TEST_CASE("retention: a large version may take longer than drain_timeout into ho
   how.drain_timeout = 400ms;
   const tensorhub::testing::network_link_options rate{.bytes_per_second = 4e6};
   slow_rollout host{how, 300'001,
-                    slow::options{.receiving = std::make_shared<tensorhub::testing::network_link>(rate)}};
+                    throttled_hub::subscriber::transport_options{
+                        .receiving = std::make_shared<tensorhub::testing::network_link>(rate)}};
   host.worker.join();
   source.memory.fill(1);
   source.worker.publish(1);
@@ -96,10 +95,10 @@ TEST_CASE("retention: a large version may take longer than drain_timeout into ho
 }
 
 TEST_CASE("retention: the holder's own process copies, and reads nothing over its transport") {
-  using deaf = tensorhub::testing::faulty<tensorhub::transports::tcp>;
   system_tests::hub::reference_server server;
-  member<tensorhub::hub<deaf>::publisher> source{who(server.address(), "trainer-0"), 300'001,
-                                                 deaf::options{.faults = {.failed_connections = 1}}};
+  member<faulty_hub::publisher> source{
+      who(server.address(), "trainer-0"), 300'001,
+      faulty_hub::publisher::transport_options{.faults = {.failed_connections = 1}}};
   source.memory.fill(1);
   source.worker.publish(1);
   source.worker.retain(1);

@@ -15,13 +15,12 @@
 #include <iostream>
 #include <mutex>
 #include <tensorhub/key_files.hpp>
-#include <tensorhub/policy/integrity/blake3_128.hpp>
 #include <tensorhub/server.hpp>
 #include <tensorhub/types/capability.hpp>
 #include <thread>
 #include <zmq.hpp>
 
-#include "hub.hpp"
+#include "blake3_hub.hpp"
 #include "tensorhub/detail/unique_fd.hpp"
 #include "tensorhub/service/codec.hpp"
 
@@ -525,12 +524,11 @@ TEST_CASE("security: with keys, digests that a source can forge have to be named
   CHECK(code_of([&] { const hub::subscriber worker{options}; }, &sentence) == errc::invalid_argument);
   CHECK(contains(sentence, "'xxh3_128' is no defence against a source that forges bytes"));
   CHECK(contains(sentence, "replica rollout-0"));
-  using unforgeable = tensorhub::hub<tensorhub::transports::tcp, tensorhub::blake3_128>;
-  member<unforgeable::publisher> source{options, 1000};
+  member<blake3_hub::publisher> source{options, 1000};
   source.memory.fill(1);
   source.worker.publish(1);
   options.replica = "rollout-1";
-  member<unforgeable::subscriber> reader{options, 1000};
+  member<blake3_hub::subscriber> reader{options, 1000};
   CHECK(reader.worker.update().version == 1);
   CHECK(reader.memory.holds(1));
 }

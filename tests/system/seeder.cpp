@@ -7,10 +7,9 @@
 #include <memory>
 #include <string>
 #include <tensorhub/server.hpp>
-#include <tensorhub/testing/throttled.hpp>
 #include <vector>
 
-#include "hub.hpp"
+#include "throttled_hub.hpp"
 
 using namespace system_tests;
 
@@ -98,7 +97,6 @@ TEST_CASE("a seed gives up a transfer that does not advance, says so, and begins
 }
 
 TEST_CASE("a seed's transfer may take longer than drain_timeout, if it advances") {
-  using slow = tensorhub::testing::throttled<tensorhub::transports::tcp>;
   hub::reference_server server;
   auto options = in("eu-1", server.address(), "trainer");
   options.chunk_bytes = 64u << 10;
@@ -109,8 +107,9 @@ TEST_CASE("a seed's transfer may take longer than drain_timeout, if it advances"
   options.chunk_bytes = 64u << 10;
   options.drain_timeout = 1s;
   const tensorhub::testing::network_link_options rate{.bytes_per_second = 1.5e6};
-  tensorhub::hub<slow>::seeder seed{
-      options, slow::options{.receiving = std::make_shared<tensorhub::testing::network_link>(rate)}};
+  throttled_hub::seeder seed{options,
+                             throttled_hub::subscriber::transport_options{
+                                 .receiving = std::make_shared<tensorhub::testing::network_link>(rate)}};
   CHECK(seed.wait(1, 60s) == 1);
   CHECK(seed.last_failure().empty());
   CHECK(seed.statistics().pull.sum_nanoseconds > 1'500'000'000);  // else the link was not slow

@@ -7,15 +7,12 @@
 #include <memory>
 #include <mutex>
 #include <tensorhub/server.hpp>
-#include <tensorhub/testing/faulty.hpp>
 #include <vector>
 
-#include "hub.hpp"
+#include "faulty_hub.hpp"
 
 using namespace system_tests;
 using tensorhub::testing::fault_counts;
-using faulty_tcp = tensorhub::testing::faulty<tensorhub::transports::tcp>;
-using faulty_hub = tensorhub::hub<faulty_tcp>;
 using faulty_rollout = member<faulty_hub::subscriber>;
 
 namespace {
