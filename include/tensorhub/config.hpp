@@ -38,6 +38,8 @@ inline constexpr std::size_t worker_requests_in_flight = 64;  ///< unanswered re
 /// Of these, questions of its callers: the others are for reports, which must never have to wait.
 inline constexpr std::size_t worker_questions = 32;
 inline constexpr std::size_t open_calls = 32;  ///< calls of one worker that its replica has not completed
+/// The longest one: workers beat so often, whatever a server says.
+inline constexpr std::chrono::milliseconds heartbeat_interval{60'000};
 
 // Defaults for the amount that one reference server stores (service/catalog/bounds.hpp).
 inline constexpr std::size_t workers = 1u << 16;           ///< workers joined at one time

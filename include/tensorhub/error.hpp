@@ -36,9 +36,9 @@ enum class errc : std::uint16_t {
   contract_broken = 13,   ///< a source changed bytes while they were published
   corrupt = 14,           ///< bytes do not match their digest
   source_lost = 15,       ///< connection to the source broke
-  disconnected = 16,      ///< the reference server cannot be reached
-  replaced = 17,          ///< this incarnation was declared dead or replaced by a newer process
-  cancelled = 18,         ///< the caller cancelled the operation
+  disconnected = 16,  ///< no reference server answers, or it had declared this worker dead, which joins again
+  replaced = 17,      ///< a newer process has this worker's place, or an operator has evicted it
+  cancelled = 18,     ///< the caller cancelled the operation
   transport_failed = 19,  ///< registration, listening or connecting failed
   system_failed = 20,     ///< an operating-system call failed
   refused = 21,           ///< the other side rejects this process: its key is unknown or revoked
@@ -60,7 +60,7 @@ struct error_context {
   std::optional<std::uint64_t> chunk;
 };
 
-/// Thrown by every control-path function. `what()` is `<sentence> [code; model m, replica r, shard s, ...]`.
+/// Thrown by every control-path function. `what()` is `<sentence> [code; model m; version v; ...]`.
 class error : public std::runtime_error {
  public:
   error(errc code, std::string_view sentence, error_context context = {});

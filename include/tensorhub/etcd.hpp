@@ -116,7 +116,7 @@ class standby_candidate {
   [[nodiscard]] static options checked(options how);
 
   void run(const std::stop_token& stop);
-  void warn_of_plain_endpoints() const;
+  void warn_of_plain_endpoints() const noexcept;
   void say_failure() const noexcept;
   void give_back_lease() noexcept;
 

@@ -2,7 +2,8 @@
 /// \file leave_on_signal.hpp
 /// For processes that are told to end, as spot machines are: on SIGTERM all workers leave with some grace.
 ///
-///     tensorhub::leave_on_signal on_notice{20s};
+///     hub::subscriber rollout{...};
+///     tensorhub::leave_on_signal on_notice{20s};             // after the workers: it ends before them
 ///     on_notice.watch(rollout);
 ///     while (!on_notice.requested()) { ... }                 // then end the process as usual
 ///
@@ -12,8 +13,9 @@
 /// executes begins with the default handling of these signals, and a child that is only forked has that of
 /// before.
 ///
-/// Thread safety: all members may be called from any thread. A worker must outlive this object, or be
-/// forgotten.
+/// Thread safety: all members may be called from any thread. A worker must outlive this object, whose end
+/// waits for those that leave, or be forgotten (`forget` waits likewise). A worker that is watched after the
+/// signal has come does not leave.
 
 #include <atomic>
 #include <chrono>

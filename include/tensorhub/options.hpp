@@ -46,7 +46,9 @@ struct worker_options {
   shard_of shard{};                           ///< {index, count}
   tensorhub::location location{};             ///< an empty host is filled with this machine's name
   std::optional<client_security> security{};  ///< CURVE with these keys; as the server has it, or not
-  /// Host memory in which this process may keep retained versions for others (worker/offloads.hpp).
+  /// Host memory in which this worker may keep retained versions for others (worker/offloads.hpp). Each
+  /// worker of a process has this limit for itself (one that stages is two, a publisher with snapshots
+  /// three); memory that waits a minute for the next order comes on top.
   std::uint64_t offload_limit_bytes = UINT64_MAX;
   bool spot = false;                                  ///< may vanish: serves, but is never relied upon
   std::uint64_t chunk_bytes = defaults::chunk_bytes;  ///< the same for all workers of a model
@@ -62,8 +64,8 @@ struct worker_options {
   std::chrono::milliseconds connect_timeout = defaults::connect_timeout;  ///< to a source
   std::chrono::milliseconds request_retry = defaults::request_retry;
   std::chrono::milliseconds server_timeout = defaults::server_timeout;  ///< silence: the next one is tried
-  /// Called one line at a time, in a thread of the library's; must not end the worker. The end of the worker
-  /// waits for it.
+  /// Called one line at a time, in a thread of the library's; must not call the worker, nor end it. The end
+  /// of the worker waits for it.
   std::function<void(const log_line&)> log{};
   /// Every chunk of an update, as it arrives; called from the update's threads, must not call the worker.
   std::function<void(const chunk_event&)> trace{};

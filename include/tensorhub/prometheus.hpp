@@ -119,8 +119,8 @@ class prometheus_exporter {
   [[nodiscard]] const std::string& address() const noexcept { return address_; }
 
   /// Adds the statistics of `object` to all later scrapes. `object` is a reference server, a publisher, a
-  /// subscriber, or any object with the same `statistics()`. `labels` must distinguish two servers; workers
-  /// add their model, replica and shard themselves.
+  /// subscriber (where that has two workers, both), or any object with the same `statistics()`. `labels` must
+  /// distinguish two servers; workers add their model, replica and shard themselves.
   template <typename Object>
   requires std::same_as<decltype(std::declval<const Object&>().statistics()), reference_server_statistics> ||
       std::same_as<decltype(std::declval<const Object&>().statistics()), worker_statistics>
@@ -129,6 +129,9 @@ class prometheus_exporter {
     for (const auto& [name, value] : labels) about.push_back({name, value});
     watched_->add(&object, [&object, about = std::move(about)](prometheus_detail::page& out) {
       prometheus_detail::write(out, object.statistics(), about);
+      if constexpr (requires { object.stage_statistics(); })
+        if (object.mode() != decltype(object.mode())::in_place)
+          prometheus_detail::write(out, object.stage_statistics(), about);
     });
   }
   /// Removes an object: when this returns, no scrape reads it.

@@ -37,7 +37,6 @@ class any_publisher : private worker {
   using worker::join;
   using worker::keep_alive;
   using worker::list;
-  using worker::offloaded_bytes;
   using worker::pin;
   using worker::publish;
   using worker::release;
@@ -45,7 +44,6 @@ class any_publisher : private worker {
   using worker::roll_back_to;
   using worker::self;
   using worker::shape;
-  using worker::statistics;
   using worker::stuck;
   using worker::wait;
   using worker::why;
@@ -63,8 +61,9 @@ class any_publisher : private worker {
   /// Publishes a copy of the tensors, made by `lanes` threads: they may change as soon as this returns. The
   /// copy lies in host memory, also where the tensors do not (`offload_space_of`). No `unpublish` is needed
   /// between two of them: a snapshot is served until the second next one takes its memory (whose last readers
-  /// it then waits for), or until `unpublish`. Costs the memory of two shards. `busy`: a version is published
-  /// in place.
+  /// it then waits for), or until `unpublish`. That is so for successive numbers; whoever publishes every
+  /// tenth says `snapshot.every(10)`, or each snapshot takes back the one before. Costs the memory of two
+  /// shards. `busy`: a version is published in place.
   TENSORHUB_DECL snapshot_report publish(version_number version, snapshot_mode how,
                                          std::chrono::milliseconds timeout = defaults::join_timeout);
 
@@ -73,6 +72,11 @@ class any_publisher : private worker {
 
   /// The newest version that is published; zero: none.
   [[nodiscard]] TENSORHUB_DECL version_number held_version();
+
+  /// Its own and its snapshots' together, as `offloaded_bytes`; `digested_chunks` and `registration` are
+  /// those of the weights in place.
+  [[nodiscard]] TENSORHUB_DECL worker_statistics statistics() const;
+  [[nodiscard]] TENSORHUB_DECL std::uint64_t offloaded_bytes() const;
 
   /// As `worker::interrupt`, for the snapshots' calls as well.
   TENSORHUB_DECL void interrupt();

@@ -148,11 +148,11 @@ class SourceLost(Error, ConnectionError):
 
 
 class Disconnected(Error, ConnectionError):
-    """The reference server cannot be reached."""
+    """No reference server answers, or it had declared this worker dead, which joins again by itself."""
 
 
 class Replaced(Error):
-    """A newer process has this worker's place."""
+    """A newer process has this worker's place, or an operator has evicted it: construct a new one."""
 
 
 class Cancelled(Error):

@@ -45,7 +45,7 @@ class DrainReport:
 
 @dataclass(frozen=True)
 class SnapshotReport(PublishReport):
-    """What a `publish(..., snapshot=True)` did."""
+    """What a `publish_snapshot` did."""
 
     lost: bool
     """As at `UnpublishReport`, of the snapshot that was in this memory before."""

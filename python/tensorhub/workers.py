@@ -130,7 +130,7 @@ class Options(TypedDict, total=False):
     window_chunks: int
     far_window_chunks: int
     offload_limit_bytes: int
-    """Host memory in which this process may keep retained versions for others."""
+    """Host memory in which each of its workers may keep retained versions for others."""
     join_timeout: float
     drain_timeout: float
     connect_timeout: float

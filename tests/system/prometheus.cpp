@@ -153,6 +153,26 @@ TEST_CASE("prometheus: a scrape tells what a server and its workers have done, a
   CHECK_FALSE(scrape(exporter).contains("tensorhub_updates_total" + me + ",result=\"ok\"}"));
 }
 
+TEST_CASE("prometheus: of a subscriber that stages both workers are shown") {
+  hub::reference_server server;
+  trainer source{who(server.address(), "trainer-0")};
+  member<staged_of<hub::subscriber>> reader{who(server.address(), "rollout-0")};
+  tensorhub::prometheus_exporter exporter{{.address = "127.0.0.1:0"}};
+  exporter.watch(reader.worker);
+  source.memory.fill(1);
+  source.worker.publish(1);
+  reader.worker.stage(exactly(1), 20s);
+  reader.worker.install();
+  const samples seen = scrape(exporter);
+  const double bytes = static_cast<double>(reader.worker.shape().bytes());
+  const auto received = [&](const std::string& replica, const std::string& path) {
+    return value(seen, "tensorhub_received_bytes_total{model=\"policy\",replica=\"" + replica +
+                           "\",shard=\"0\",path=\"" + path + "\",crossing=\"false\"}");
+  };
+  CHECK(received("rollout-0@stage", "tcp") == bytes);
+  CHECK(received("rollout-0", "copy") == bytes);
+}
+
 TEST_CASE("prometheus: nothing but the metrics is served, and what cannot be bound is refused") {
   const tensorhub::prometheus_exporter exporter{{.address = "127.0.0.1:0"}};
   CHECK(get(exporter.address(), "/").starts_with("HTTP/1.1 404"));

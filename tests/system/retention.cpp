@@ -239,7 +239,6 @@ TEST_CASE("retention: an in-place update waits until the version before is safe"
 }
 
 TEST_CASE("leave_on_signal: at SIGTERM the workers hand over and leave; nothing else ends") {
-  tensorhub::leave_on_signal on_notice{20s};  // first: threads that are started later do not take the signal
   system_tests::hub::reference_server server;
   rollout host{who(server.address(), "rollout-host")};
   host.worker.join();
@@ -247,6 +246,7 @@ TEST_CASE("leave_on_signal: at SIGTERM the workers hand over and leave; nothing 
   source.memory.fill(3);
   source.worker.publish(3);
   source.worker.retain(1);
+  tensorhub::leave_on_signal on_notice{20s};
   on_notice.watch(source.worker);
   CHECK_FALSE(on_notice.requested());
   kill(getpid(), SIGTERM);

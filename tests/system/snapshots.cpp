@@ -40,6 +40,8 @@ TEST_CASE(
   CHECK(reader.worker.list().front().replicas.size() == 3);  // two snapshots, the reader; no trainer in place
   CHECK(!source.worker.unpublish().forced);
   CHECK(source.worker.held_version() == 0);
+  CHECK(source.worker.statistics().publishes.of(errc::ok) == 5);
+  CHECK(source.worker.statistics().publish.count() == 5);
   reader.worker.unpublish();
   CHECK(code_of([&] { reader.worker.update(exactly(5), 2s); }) == errc::unavailable);
 }

@@ -561,6 +561,15 @@ TEST_CASE("catalog: nobody is dead for being silent while messages wait to be re
   CHECK_FALSE(server.core.knows({1}));
 }
 
+TEST_CASE("catalog: a silent worker is declared dead however long the interval of heartbeats is said to be") {
+  driver server{
+      catalog_options{.heartbeat_interval = std::chrono::milliseconds::max(), .recovery_grace = 0ms}};
+  server.join(1, "trainer");
+  server.pass(6000ms);
+  server.pass(limits::heartbeat_interval);
+  CHECK_FALSE(server.core.knows({1}));
+}
+
 TEST_CASE("catalog: a silent worker is declared dead and told so; one that beats lives") {
   driver server;
   server.join(1, "trainer");

@@ -370,6 +370,9 @@ TEST_CASE("election: options that cannot be are refused by name") {
   CHECK(names("margin", [](election_options& o) { o.margin = std::chrono::milliseconds::max(); }));
   CHECK(names("keep_alive", [](election_options& o) { o.keep_alive = std::chrono::milliseconds::max(); }));
   CHECK(names("keep_alive", [](election_options& o) { o.keep_alive = 0ms; }));
+  election_options patient = with();
+  patient.answer_time = std::chrono::milliseconds::max();
+  CHECK(validated(patient).answer_time == patient.lease);
   CHECK(names("poll", [](election_options& o) { o.poll = 0ms; }));
   CHECK(names("answer_time", [](election_options& o) { o.answer_time = 0ms; }));
   CHECK(names("first_term", [](election_options& o) { o.first_term = 0; }));

@@ -5,13 +5,15 @@
 
 #include <nlohmann/json.hpp>
 #include <semaphore>
+#include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "catalog_driver.hpp"
 #include "tensorhub/service/log.hpp"
 #include "tensorhub/service/log_limiter.hpp"
-#include "tensorhub/worker/log_queue.hpp"
+#include "tensorhub/service/log_queue.hpp"
 
 using namespace catalog_test;
 using json = nlohmann::json;
@@ -48,6 +50,17 @@ TEST_CASE("log: a queue calls the log aside, in order, and its end waits for the
   }
   CHECK(said == std::vector<std::string>{"0", "1", "2", "3", "4", "5", "6", "7", "8", "9"});
   CHECK(!queued({}));
+}
+
+TEST_CASE("log: all that have a copy of a queued log share its thread") {
+  std::set<std::thread::id> threads;
+  {
+    const auto first = queued([&](const log_line&) { threads.insert(std::this_thread::get_id()); });
+    const auto second = queued(first);
+    for (const auto& each : {first, second, queued(second)}) each({log_level::info, "said", {}});
+  }
+  CHECK(threads.size() == 1);
+  CHECK_FALSE(threads.contains(std::this_thread::get_id()));
 }
 
 TEST_CASE("log: a queue is bounded, and says how much is missing") {

@@ -14,14 +14,16 @@ using std::chrono::milliseconds;
 
 TEST_CASE("time limits: a server's, too") {
   const auto all = [](catalog_options& of) {
-    return std::array{&of.worker_timeout, &of.progress_timeout, &of.group_timeout, &of.recovery_grace,
-                      &of.heartbeat_interval};
+    return std::array{&of.worker_timeout, &of.progress_timeout, &of.group_timeout, &of.recovery_grace};
   };
   catalog_options given;
   for (milliseconds* each : all(given)) *each = milliseconds::max();
+  given.heartbeat_interval = milliseconds::max();
   catalog_options longest = validated(given);
   for (const milliseconds* each : all(longest)) CHECK(*each == std::chrono::hours{24 * 365});
+  CHECK(longest.heartbeat_interval == limits::heartbeat_interval);
   for (milliseconds* each : all(given)) *each = milliseconds::min();
+  given.heartbeat_interval = milliseconds::min();
   CHECK(validated(given).worker_timeout == milliseconds{0});
   CHECK(validated(given).heartbeat_interval == milliseconds{1});
 }

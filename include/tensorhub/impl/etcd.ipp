@@ -26,7 +26,6 @@ TENSORHUB_DECL standby_candidate::standby_candidate(options how, server_maker ma
       make_server_{std::move(make_server)},
       etcd_{options_.etcd},
       core_{options_.election, detail::random_id<server_epoch>().value} {
-  warn_of_plain_endpoints();
   thread_ = detail::started_thread("the election", [this](const std::stop_token& stop) { run(stop); });
 }
 
@@ -75,6 +74,7 @@ TENSORHUB_DECL standby_candidate::options standby_candidate::checked(options how
 
 TENSORHUB_DECL void standby_candidate::run(const std::stop_token& stop) {
   static constexpr std::chrono::milliseconds pause_after_failure{10};
+  warn_of_plain_endpoints();
   while (!stop.stop_requested()) {
     try {
       core_.advance(clock_.now());
@@ -94,13 +94,17 @@ TENSORHUB_DECL void standby_candidate::run(const std::stop_token& stop) {
   give_back_lease();
 }
 
-TENSORHUB_DECL void standby_candidate::warn_of_plain_endpoints() const {
-  const std::string plain = plain_endpoints(options_.etcd);
-  if (plain.empty()) return;
-  say({log_level::warning,
-       "etcd is asked in the clear at " + plain +
-           ": whoever is on that network can end this server, or lead in its place; use https://",
-       {}});
+TENSORHUB_DECL void standby_candidate::warn_of_plain_endpoints() const noexcept {
+  try {
+    const std::string plain = plain_endpoints(options_.etcd);
+    if (plain.empty()) return;
+    say({log_level::warning,
+         "etcd is asked in the clear at " + plain +
+             ": whoever is on that network can end this server, or lead in its place; use https://",
+         {}});
+  } catch (...) {
+    say_failure();
+  }
 }
 
 TENSORHUB_DECL void standby_candidate::say_failure() const noexcept {

@@ -13,6 +13,7 @@
 #include "tensorhub/detail/split_list.hpp"
 #include "tensorhub/detail/time_left.hpp"
 #include "tensorhub/options.hpp"
+#include "tensorhub/service/log_queue.hpp"
 #include "tensorhub/types/plain_text.hpp"
 #include "tensorhub/types/replica_name.hpp"
 
@@ -129,7 +130,7 @@ TENSORHUB_DECL worker_options validated(worker_options options) {
   const std::size_t groups = detail::split_groups(options.server).size();
   choose_group(detail::group_of_model(options.model, groups), options.server, options.security);
   if (options.security) validate(*options.security, servers_of(options));
-  options.log = never_throwing(std::move(options.log));
+  options.log = queued(std::move(options.log));
   options.lanes = std::clamp<std::size_t>(options.lanes, 1, 64);
   options.window_chunks = std::clamp<std::size_t>(options.window_chunks, 1, 1024);
   options.far_window_chunks = std::clamp<std::size_t>(options.far_window_chunks, 1, 1024);

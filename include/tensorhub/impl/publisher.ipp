@@ -14,7 +14,7 @@
 namespace tensorhub::inline TENSORHUB_MODE {
 
 TENSORHUB_DECL any_publisher::any_publisher(worker_options options, const worker_policies& policies)
-    : worker{options, policies}, snapshots_{std::move(options), policies} {}
+    : worker{options = validated(std::move(options)), policies}, snapshots_{std::move(options), policies} {}
 
 TENSORHUB_DECL void any_publisher::add(std::string name, const void* data,
                                        std::span<const std::uint64_t> dimensions, dtype type) {
@@ -46,6 +46,18 @@ TENSORHUB_DECL unpublish_report any_publisher::unpublish(std::chrono::millisecon
 
 TENSORHUB_DECL version_number any_publisher::held_version() {
   return std::max(worker::held_version(), snapshots_.held_version());
+}
+
+TENSORHUB_DECL worker_statistics any_publisher::statistics() const {
+  worker_statistics all = worker::statistics();
+  for (const worker* const each : snapshots_.workers()) all += each->statistics();
+  return all;
+}
+
+TENSORHUB_DECL std::uint64_t any_publisher::offloaded_bytes() const {
+  std::uint64_t all = worker::offloaded_bytes();
+  for (const worker* const each : snapshots_.workers()) all += each->offloaded_bytes();
+  return all;
 }
 
 TENSORHUB_DECL void any_publisher::interrupt() {

@@ -49,6 +49,11 @@ struct seconds_histogram {
   [[nodiscard]] constexpr double sum_seconds() const noexcept {
     return static_cast<double>(sum_nanoseconds) * 1e-9;
   }
+  constexpr seconds_histogram& operator+=(const seconds_histogram& other) noexcept {
+    for (std::size_t i = 0; i < counts.size(); ++i) counts[i] += other.counts[i];
+    sum_nanoseconds += other.sum_nanoseconds;
+    return *this;
+  }
 };
 
 /// Outcomes of calls: one counter per error code; `errc::ok` counts successes.
@@ -67,6 +72,10 @@ struct outcome_counts {
     std::uint64_t total = 0;
     for (std::size_t i = 1; i < codes; ++i) total += by_code[i];
     return total;
+  }
+  constexpr outcome_counts& operator+=(const outcome_counts& other) noexcept {
+    for (std::size_t i = 0; i < codes; ++i) by_code[i] += other.by_code[i];
+    return *this;
   }
 };
 

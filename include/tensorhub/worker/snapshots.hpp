@@ -65,7 +65,7 @@ class snapshots {
   /// any other call.
   [[nodiscard]] TENSORHUB_DECL std::vector<worker*> close();
   /// What shows those that are there; may be called beside any other call.
-  [[nodiscard]] TENSORHUB_DECL std::vector<worker*> workers();
+  [[nodiscard]] TENSORHUB_DECL std::vector<worker*> workers() const;
   /// The newest version that is shown; zero: none.
   [[nodiscard]] TENSORHUB_DECL version_number held_version();
   /// A snapshot was made: the set of tensors is fixed.
@@ -86,8 +86,8 @@ class snapshots {
   worker_options options_;
   worker_policies policies_;
   call_turn operating_;
-  std::mutex opening_;   ///< guards the pointers of `slots_`, and:
-  bool closed_ = false;  ///< the publisher has left
+  mutable std::mutex opening_;  ///< guards the pointers of `slots_`, and:
+  bool closed_ = false;         ///< the publisher has left
   std::atomic<bool> used_ = false;
   std::array<std::unique_ptr<slot>, 2> slots_;
 };

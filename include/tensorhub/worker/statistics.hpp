@@ -65,6 +65,13 @@ struct worker_statistics {
     for (const auto& part : received) total += part.bytes;
     return total;
   }
+
+  /// Adds the counters of another worker; model, replica, shard, `digested_chunks` and `registration` stay.
+  TENSORHUB_DECL worker_statistics& operator+=(const worker_statistics& other);
 };
 
 }  // namespace tensorhub::inline TENSORHUB_MODE
+
+#if defined(TENSORHUB_HEADER_ONLY)
+#include "tensorhub/worker/impl/statistics.ipp"
+#endif

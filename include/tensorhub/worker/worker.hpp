@@ -9,12 +9,13 @@
 ///
 /// Only readers with a lease on it can connect to it (service/guarding.hpp).
 ///
-/// Threads: one for the control connection, and the transport's own. An update works in the calling thread
-/// and in `lanes - 1` more while it runs.
+/// Threads: one for the control connection, and the transport's own; one for the log, from its first line on.
+/// An update works in the calling thread and in `lanes - 1` more while it runs.
 ///
-/// Thread safety: every member may be called from any thread. `publish`, `unpublish`, `update` and `leave`
-/// are one at a time: a second call fails with `errc::busy` at once. All others may run beside them, and
-/// wait for a join that runs. `add` must not run beside any.
+/// Thread safety: every member may be called from any thread. `publish`, `open`, `unpublish`, `update` and
+/// `update_from` are one at a time: a second call fails with `errc::busy` at once. `leave` ends the one that
+/// runs; calls beside it fail with `busy` or `cancelled`, and after it with `invalid_argument`. All others
+/// may run beside them, and wait for a join that runs. `add` must not run beside any.
 ///
 /// All time-outs are of the whole call (`milliseconds::max()`, for ever, is a year); a call ends by then,
 /// with a result or an `error` that names what it waited for. Nothing interrupts work on the user's bytes
@@ -206,7 +207,7 @@ class worker {
   /// published a later version itself; `limit_exceeded`: limits::rollbacks.
   TENSORHUB_DECL void roll_back_to(version_number version,
                                    std::chrono::milliseconds timeout = defaults::join_timeout);
-  /// Host memory in which this process keeps retained versions for others (worker/offloads.hpp).
+  /// Host memory in which this worker keeps retained versions for others (worker/offloads.hpp).
   [[nodiscard]] TENSORHUB_DECL std::uint64_t offloaded_bytes() const;
 
   // ---- what it is, and what it has done

@@ -2,7 +2,7 @@
 
     policy.generation.refit_transport: "tensorhub.integrations.nemo_rl:TensorHubCheckpointEngine"
 
-and the fields of `HubWeights` in the configuration of that name, `server` at least.
+and the fields of `HubWeights` in the configuration of that name: `server` at least, and on several machines `location`.
 """
 
 from __future__ import annotations

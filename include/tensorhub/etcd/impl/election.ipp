@@ -24,7 +24,8 @@ TENSORHUB_DECL election_options validated(election_options options) {
   if (options.poll < std::chrono::milliseconds{1}) refuse("poll: at least 1 ms");
   if (options.answer_time < std::chrono::milliseconds{1}) refuse("answer_time: at least 1 ms");
   options.poll = detail::bounded(options.poll);
-  options.answer_time = detail::bounded(options.answer_time);
+  // What is answered after the lease is of no use, and the next endpoint is asked after it.
+  options.answer_time = std::min<std::chrono::milliseconds>(options.answer_time, options.lease);
   if (options.first_term == 0 || options.first_term > server_term_max)
     refuse("first_term: 1 to " + std::to_string(server_term_max));
   return options;

@@ -16,7 +16,7 @@
 namespace tensorhub::inline TENSORHUB_MODE {
 
 struct catalog_options {
-  std::chrono::milliseconds heartbeat_interval = defaults::heartbeat_interval;
+  std::chrono::milliseconds heartbeat_interval = defaults::heartbeat_interval;  ///< 1 ms to 60 s
   /// Time without a message after which a worker is declared dead.
   std::chrono::milliseconds worker_timeout = defaults::worker_timeout;
   /// Time without a received chunk after which a reader's source may be given to a waiting reader.
@@ -35,10 +35,11 @@ struct catalog_options {
 
 /// With times that clocks can add.
 [[nodiscard]] inline catalog_options validated(catalog_options options) noexcept {
-  for (auto* each : {&options.worker_timeout, &options.progress_timeout, &options.group_timeout,
-                     &options.recovery_grace, &options.heartbeat_interval})
+  for (auto* each :
+       {&options.worker_timeout, &options.progress_timeout, &options.group_timeout, &options.recovery_grace})
     *each = detail::bounded(*each);
-  options.heartbeat_interval = std::max(options.heartbeat_interval, std::chrono::milliseconds{1});
+  options.heartbeat_interval =
+      std::clamp(options.heartbeat_interval, std::chrono::milliseconds{1}, limits::heartbeat_interval);
   return options;
 }
 

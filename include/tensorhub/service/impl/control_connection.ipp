@@ -194,6 +194,7 @@ class control_connection::loop {
         const std::scoped_lock lock{mutex_, ends_mutex_};
         trouble_.clear();
         is_refused_ = false;
+        if (decoded.ok()) connects_again_ = time_point::never();  // it is connected
       }
       if (decoded.ok())
         deliver(decoded.message);

@@ -202,7 +202,8 @@ TENSORHUB_DECL void session::handle(time_point now, const pending_request& pendi
   beats_answered_ = 0;
   worker_timeout_ = std::chrono::milliseconds{reply.worker_timeout_ms};
   heartbeat_interval_ =
-      std::chrono::milliseconds{std::clamp<std::uint32_t>(reply.heartbeat_interval_ms, 1, 60'000)};
+      std::clamp<std::chrono::milliseconds>(std::chrono::milliseconds{reply.heartbeat_interval_ms},
+                                            std::chrono::milliseconds{1}, limits::heartbeat_interval);
   next_heartbeat_ = now + heartbeat_interval_;
   finish_joins({});
   outbox_.repeat_all(now, true);

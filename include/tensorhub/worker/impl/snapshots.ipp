@@ -102,7 +102,7 @@ TENSORHUB_DECL std::vector<worker*> snapshots::close() {
   return workers();
 }
 
-TENSORHUB_DECL std::vector<worker*> snapshots::workers() {
+TENSORHUB_DECL std::vector<worker*> snapshots::workers() const {
   const std::lock_guard lock{opening_};
   std::vector<worker*> all;
   for (const auto& each : slots_) {

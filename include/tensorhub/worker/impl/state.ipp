@@ -15,7 +15,6 @@
 #include "tensorhub/detail/random_id.hpp"
 #include "tensorhub/detail/thread_name.hpp"
 #include "tensorhub/detail/time_left.hpp"
-#include "tensorhub/worker/log_queue.hpp"
 #include "tensorhub/worker/offloads.hpp"
 #include "tensorhub/worker/session_orders.hpp"
 #include "tensorhub/worker/state.hpp"
@@ -56,12 +55,6 @@ namespace worker_detail {
               context_of(options));
 }
 
-/// Lines are written with locks held.
-[[nodiscard]] inline worker_options with_queued_log(worker_options options) {
-  options.log = queued(std::move(options.log));
-  return options;
-}
-
 }  // namespace worker_detail
 
 TENSORHUB_DECL worker_state::worker_state(worker_options whose, worker_policies policies, worker_role as)
@@ -69,7 +62,7 @@ TENSORHUB_DECL worker_state::worker_state(worker_options whose, worker_policies 
 
 TENSORHUB_DECL worker_state::worker_state(worker_options whose, worker_policies policies, worker_role as,
                                           const proven_incarnation& first)
-    : options{worker_detail::with_queued_log(validated(std::move(whose)))},
+    : options{validated(std::move(whose))},
       role{std::move(as)},
       self{first.id},
       data{worker_detail::checked(policies.make_data_plane(options, self, role), options)},

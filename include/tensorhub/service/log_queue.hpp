@@ -1,7 +1,7 @@
 #pragma once
 /// \file log_queue.hpp
-/// A log that is called in a thread of its own, in the order of its lines. A worker writes lines with locks
-/// held and from threads that must not wait; its user's `log` may take time, and locks of its own.
+/// A log that is called in a thread of its own, in the order of its lines. Workers write lines with locks
+/// held and from threads that must not wait; their user's `log` may take time, and locks of its own.
 ///
 /// Thread safety: `add` may be called from any thread.
 
@@ -11,6 +11,7 @@
 #include <functional>
 #include <mutex>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "tensorhub/detail/build_mode.hpp"
@@ -38,6 +39,8 @@ class log_queue {
   TENSORHUB_DECL void run();
   /// Gives `log` what waits. Pre-condition: `lock` is held; it is not while `log` runs.
   TENSORHUB_DECL void tell(std::unique_lock<std::mutex>& lock);
+  /// False: not now.
+  TENSORHUB_DECL bool tell_of(std::uint64_t dropped) const noexcept;
 
   const std::function<void(const log_line&)> log_;
   std::mutex mutex_;
@@ -48,12 +51,14 @@ class log_queue {
   std::thread thread_;  ///< started by the first line
 };
 
-/// `log` behind a queue, which ends with the last copy of this function. Empty, if `log` is.
+/// `log` behind a queue, which ends with the last copy of this function: `log` may throw, and is called by
+/// one thread, however many objects have a copy. Empty, if `log` is; the same, if it is such a function
+/// already.
 [[nodiscard]] TENSORHUB_DECL std::function<void(const log_line&)> queued(
     std::function<void(const log_line&)> log);
 
 }  // namespace tensorhub::inline TENSORHUB_MODE
 
 #if defined(TENSORHUB_HEADER_ONLY)
-#include "tensorhub/worker/impl/log_queue.ipp"
+#include "tensorhub/service/impl/log_queue.ipp"
 #endif

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "tensorhub/detail/thread_name.hpp"
-#include "tensorhub/worker/log_queue.hpp"
+#include "tensorhub/service/log_queue.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE {
 
@@ -51,14 +51,34 @@ TENSORHUB_DECL void log_queue::tell(std::unique_lock<std::mutex>& lock) {
   const std::uint64_t dropped = std::exchange(dropped_, 0);
   lock.unlock();
   for (const log_line& line : lines) log_(line);
-  if (dropped != 0)
-    log_({log_level::warning, std::to_string(dropped) + " lines are missing here: this log is too slow", {}});
+  const bool is_told = dropped == 0 || tell_of(dropped);
   lock.lock();
+  if (!is_told) dropped_ += dropped;
 }
 
+TENSORHUB_DECL bool log_queue::tell_of(std::uint64_t dropped) const noexcept {
+  log_line line{log_level::warning, {}, {}};
+  try {
+    line.text = std::to_string(dropped) + " lines are missing here: this log is too slow";
+  } catch (...) {  // no memory
+    return false;
+  }
+  log_(line);
+  return true;
+}
+
+namespace log_detail {
+
+struct queued_log {
+  std::shared_ptr<log_queue> queue;
+  void operator()(const log_line& line) const noexcept { queue->add(line); }
+};
+
+}  // namespace log_detail
+
 TENSORHUB_DECL std::function<void(const log_line&)> queued(std::function<void(const log_line&)> log) {
-  if (!log) return log;
-  return [queue = std::make_shared<log_queue>(std::move(log))](const log_line& line) { queue->add(line); };
+  if (!log || log.target<log_detail::queued_log>() != nullptr) return log;
+  return log_detail::queued_log{std::make_shared<log_queue>(never_throwing(std::move(log)))};
 }
 
 }  // namespace tensorhub::inline TENSORHUB_MODE
