@@ -34,6 +34,7 @@ class any_publisher : private worker {
  public:
   using worker::cost;
   using worker::describe_model;
+  using worker::interrupts;
   using worker::join;
   using worker::keep_alive;
   using worker::list;

@@ -157,7 +157,7 @@ template <typename Object, typename... Arguments>
 /// Of the transport and the memory that `given` names.
 struct chosen_policies {
   tensorhub::worker_policies policies;
-  streams_waiter await = nullptr;  ///< null: the memory is the host's
+  streams_marker mark = nullptr;  ///< null: the memory is the host's
 };
 [[nodiscard]] chosen_policies chosen_policies_of(const nb::dict& given);
 /// Of a worker whose tensors are the library's, in host memory; throws `invalid_argument` for other memory.

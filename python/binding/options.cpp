@@ -211,7 +211,7 @@ chosen_policies chosen_policies_of(const nb::dict& given) {
     needs += (is_near ? "" : ", and ") + std::string{"the CUDA Toolkit"};
   }
   const module_functions& functions = functions_of(name, what, needs);
-  return {functions.policies(through), functions.await};
+  return {functions.policies(through), functions.mark};
 }
 
 tensorhub::worker_policies policies_of(const nb::dict& given) {

@@ -87,25 +87,25 @@ class publisher : publisher_tensors, public publishing_door<publisher_worker> {
   nb::dict publish(std::uint64_t version, double timeout, nb::handle stream,
                    std::optional<std::vector<std::string>> changed) {
     check_tensors();
-    const auto streams = order_.before(tensors, stream);
+    const auto marks = order_.before(tensors, stream);
     return told(call([&](auto& worker) {
-      const milliseconds left = order_.await(streams, time_of(timeout));
+      const milliseconds left = await(marks, time_of(timeout), worker);
       if (changed) return worker.publish(version, tensorhub::changed(*std::move(changed)), left);
       return worker.publish(version, left);
     }));
   }
   nb::dict publish_snapshot(std::uint64_t version, std::uint64_t stride, double timeout, nb::handle stream) {
     check_tensors();
-    const auto streams = order_.before(tensors, stream);
+    const auto marks = order_.before(tensors, stream);
     return told(call([&](auto& worker) {
-      const milliseconds left = order_.await(streams, time_of(timeout));
+      const milliseconds left = await(marks, time_of(timeout), worker);
       return worker.publish(version, tensorhub::snapshot.every(stride), left);
     }));
   }
 
  private:
   publisher(const nb::dict& given, const chosen_policies& chosen)
-      : publishing_door{"Publisher", given, chosen.policies}, order_{chosen.await} {}
+      : publishing_door{"Publisher", given, chosen.policies}, order_{chosen.mark} {}
 
   stream_order order_;
 };

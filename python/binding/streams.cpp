@@ -32,11 +32,17 @@ void* given_stream(nb::handle stream) {
   }
 }
 
-void* current_stream(const kept_tensor& tensor) {
-  if (!tensor.is_of_torch()) return nullptr;
+void* current_stream_of_torch(nb::handle device) {
   const nb::object torch = nb::module_::import_("torch");
-  return handle_of(
-      torch.attr("cuda").attr("current_stream")(tensor.given().attr("device")).attr("cuda_stream"));
+  return handle_of(torch.attr("cuda").attr("current_stream")(device).attr("cuda_stream"));
+}
+
+/// That an array of CUDA names itself; null: the default one.
+void* named_stream(const kept_tensor& tensor) {
+  if (!nb::hasattr(tensor.given(), "__cuda_array_interface__")) return nullptr;
+  const nb::object shown = tensor.given().attr("__cuda_array_interface__");
+  const nb::object stream = shown.attr("get")("stream");
+  return stream.is_none() ? nullptr : handle_of(stream);
 }
 
 bool says_all_done(nb::handle stream) {
@@ -44,27 +50,50 @@ bool says_all_done(nb::handle stream) {
   return nb::try_cast(stream, text) && text == "all_done";
 }
 
+/// The null stream, and both by name: another one on each device.
+bool follows_from_device(const void* stream) {
+  return reinterpret_cast<std::uintptr_t>(stream) <= 2;
+}
+
+std::vector<device_stream> given_on_devices_of(std::span<const kept_tensor> tensors, void* stream) {
+  std::vector<device_stream> out;
+  if (follows_from_device(stream)) {
+    for (const kept_tensor& each : tensors)
+      if (each.place().on_device && each.place().data != nullptr) out.push_back({stream, each.place().data});
+  }
+  if (out.empty()) out.push_back({stream, nullptr});
+  return out;
+}
+
 }  // namespace
 
-std::vector<device_stream> stream_order::before(std::span<const kept_tensor> tensors,
-                                                nb::handle stream) const {
-  std::vector<device_stream> out;
-  if (says_all_done(stream)) return out;
+std::unique_ptr<stream_marks> stream_order::before(std::span<const kept_tensor> tensors,
+                                                   nb::handle stream) const {
+  const auto streams = streams_before(tensors, stream);
+  return streams.empty() ? nullptr : mark_(streams);
+}
+
+std::vector<device_stream> stream_order::streams_before(std::span<const kept_tensor> tensors,
+                                                        nb::handle stream) const {
+  if (says_all_done(stream)) return {};
   if (!has_devices()) {
     if (!stream.is_none())
       throw error(errc::invalid_argument, "a stream was given to a worker of host memory: leave it out");
-    return out;
+    return {};
   }
-  std::vector<nb::object> seen;  // devices of torch
+  if (!stream.is_none()) return given_on_devices_of(tensors, given_stream(stream));
+  std::vector<device_stream> out;
+  std::vector<nb::object> seen;  // devices of torch; None: its current one
   for (const kept_tensor& each : tensors) {
-    if (!each.place().on_device || each.place().data == nullptr) continue;
-    if (!stream.is_none()) return {{given_stream(stream), each.place().data}};
-    if (each.is_of_torch()) {
-      const nb::object device = each.given().attr("device");
-      if (std::ranges::any_of(seen, [&](const nb::object& known) { return known.equal(device); })) continue;
-      seen.push_back(device);
+    if (each.place().data == nullptr || !(each.place().on_device || each.is_pinned())) continue;
+    if (!each.is_of_torch()) {
+      out.push_back({named_stream(each), each.place().data});
+      continue;
     }
-    out.push_back({current_stream(each), each.place().data});
+    const nb::object device = each.is_pinned() ? nb::none() : nb::object{each.given().attr("device")};
+    if (std::ranges::any_of(seen, [&](const nb::object& known) { return known.equal(device); })) continue;
+    seen.push_back(device);
+    out.push_back({current_stream_of_torch(device), each.is_pinned() ? nullptr : each.place().data});
   }
   return out;
 }

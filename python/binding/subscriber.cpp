@@ -203,13 +203,13 @@ class subscriber {
                    nb::handle stream) {
     check_tensors();
     const auto whole = worker_.use();
-    const auto streams = before_writing(*whole, stream);
+    const auto marks = before_writing(*whole, stream);
     return told(call([&](subscriber_worker& worker) {
       const auto once = [&](milliseconds left) {
         return start(worker, selector_of(kind, version), left, near_only)
             .wait(std::chrono::hours{24 * 365});  // it ends by its own time-out
       };
-      const milliseconds left = order_.await(streams, time_of(timeout));
+      const milliseconds left = await(marks, time_of(timeout), worker);
       return retry ? tensorhub::detail::repeated(who_, left, worker, once) : once(left);
     }));
   }
@@ -218,9 +218,9 @@ class subscriber {
                                         bool near_only, nb::handle stream) {
     check_tensors();
     const auto whole = worker_.use();
-    const auto streams = before_writing(*whole, stream);
+    const auto marks = before_writing(*whole, stream);
     tensorhub::update_handle begun = call([&](subscriber_worker& worker) {
-      const milliseconds left = order_.await(streams, time_of(timeout));
+      const milliseconds left = await(marks, time_of(timeout), worker);
       return start(worker, selector_of(kind, version), left, near_only);
     });
     return std::make_unique<update>(made<running_update>(
@@ -230,10 +230,10 @@ class subscriber {
   }
   nb::dict install(double timeout, bool retry, nb::handle stream) {
     check_tensors();
-    const auto streams = order_.before(tensors_, stream);
+    const auto marks = order_.before(tensors_, stream);
     return told(call([&](subscriber_worker& worker) {
       const auto once = [&](milliseconds left) { return worker.install(left); };
-      const milliseconds left = order_.await(streams, time_of(timeout));
+      const milliseconds left = await(marks, time_of(timeout), worker);
       return retry ? tensorhub::detail::repeated(who_, left, worker, once) : once(left);
     }));
   }
@@ -284,13 +284,13 @@ class subscriber {
       : subscriber{given, mode, policies_for(given, mode)} {}
   subscriber(const nb::dict& given, subscriber_mode mode, const chosen_policies& chosen)
       : who_{options_of(given)},
-        order_{chosen.await},
+        order_{chosen.mark},
         worker_{"Subscriber", made<subscriber_worker>(options_of(given), mode, chosen.policies)} {}
 
   /// A stage touches no tensor of the caller.
-  [[nodiscard]] std::vector<device_stream> before_writing(const subscriber_worker& whole,
-                                                          nb::handle stream) const {
-    if (whole.mode() != subscriber_mode::in_place) return {};
+  [[nodiscard]] std::unique_ptr<stream_marks> before_writing(const subscriber_worker& whole,
+                                                             nb::handle stream) const {
+    if (whole.mode() != subscriber_mode::in_place) return nullptr;
     return order_.before(tensors_, stream);
   }
   /// Views keep the worker, but not the tensors that it would go on serving.

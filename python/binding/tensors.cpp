@@ -242,6 +242,8 @@ kept_tensor::kept_tensor(std::string name, nb::object tensor, tensor_use use)
     if (nb::hasattr(tensor_, "data_ptr") && nb::hasattr(tensor_, "is_contiguous")) {
       protocol_ = protocol::torch;
       place_ = torch_place(name_, tensor_, use);
+      is_pinned_ = use.may_be_on_device && !place_.on_device && nb::hasattr(tensor_, "is_pinned") &&
+                   nb::cast<bool>(tensor_.attr("is_pinned")());
     } else if (nb::hasattr(tensor_, "__array_struct__") && nb::hasattr(tensor_, "dtype")) {
       protocol_ = protocol::array;
       place_ = array_place(name_, tensor_, use);

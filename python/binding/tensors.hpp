@@ -43,6 +43,8 @@ class kept_tensor {
   [[nodiscard]] const tensor_place& place() const noexcept { return place_; }
   [[nodiscard]] const nb::object& given() const noexcept { return tensor_; }
   [[nodiscard]] bool is_of_torch() const noexcept { return protocol_ == protocol::torch; }
+  /// Host memory of torch that devices copy to and from in a stream.
+  [[nodiscard]] bool is_pinned() const noexcept { return is_pinned_; }
   /// Throws `invalid_argument` if the bytes lie elsewhere now.
   void check_unmoved() const;
 
@@ -52,6 +54,7 @@ class kept_tensor {
   nb::object tensor_;
   protocol protocol_ = protocol::dlpack;
   tensor_place place_;
+  bool is_pinned_ = false;
   any_array exported_;  // of protocol dlpack: the memory cannot move while this lives
 };
 

@@ -13,6 +13,8 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <set>
 #include <span>
 #include <string>
@@ -20,6 +22,7 @@
 #include <tensorhub/version.hpp>
 #include <tensorhub/worker/policy_data_plane.hpp>
 #include <utility>
+#include <vector>
 
 #if defined(TENSORHUB_PYTHON_CUDA)
 #include <tensorhub/memory/cuda.hpp>
@@ -39,23 +42,31 @@ struct transport_options {
   bool trusts_sources = true;  ///< else digests that a source cannot forge
 };
 
-/// A stream of a device, and memory of that device: the null stream is another one on each. Memory that was
-/// freed is of no device, and its stream is not waited for.
+/// A stream, and memory of its device where that does not follow from the handle: the null stream is another
+/// one on each. Memory that was freed is of no device, and its stream is not waited for. Without memory: what
+/// the handle means in the calling thread.
 struct device_stream {
   void* handle = nullptr;  ///< CUstream
   const void* memory = nullptr;
 };
 
-/// Waits until what the streams hold now is done, and tells what is left of `timeout`. Throws `timed_out`,
-/// `system_failed`, `invalid_argument` as `tensorhub::await_stream`.
-using streams_waiter = std::chrono::milliseconds (*)(std::span<const device_stream>,
-                                                     std::chrono::milliseconds timeout);
+/// What some streams held when it was made, in the thread that made it.
+class stream_marks {
+ public:
+  virtual ~stream_marks() = default;
+  /// Waits until that is done, from any thread, and tells what is left of `timeout`. Throws as
+  /// `tensorhub::await_mark`.
+  [[nodiscard]] virtual std::chrono::milliseconds await(std::chrono::milliseconds timeout,
+                                                        const std::function<bool()>& gives_up) const = 0;
+};
+/// Waits for nothing. Throws `system_failed`, `invalid_argument` as `tensorhub::cuda_mark`.
+using streams_marker = std::unique_ptr<stream_marks> (*)(std::span<const device_stream>);
 
 /// What the capsule points to.
 struct module_functions {
   /// Throws `transport_failed` and its like, as the transport does; `system_failed` without a CUDA device.
   tensorhub::worker_policies (*policies)(const transport_options&);
-  streams_waiter await;  ///< null: of host memory
+  streams_marker mark;  ///< null: of host memory
 };
 
 inline constexpr const char* capsule_name = "tensorhub.module_functions";
@@ -70,27 +81,42 @@ inline void check_memory() {
   static_cast<void>(tensorhub::cuda_driver::functions());
 }
 
-inline std::chrono::milliseconds await_streams(std::span<const device_stream> streams,
-                                               std::chrono::milliseconds timeout) {
-  const tensorhub::cuda_functions& cuda = tensorhub::cuda_driver::functions();
-  tensorhub::cuda_memory space;
-  std::set<std::pair<int, void*>> done;
-  for (const device_stream& each : streams) {
-    tensorhub::detail::cuda_pointer found;
-    tensorhub::detail::cuda_check(cuda, tensorhub::detail::ask_cuda_pointer(cuda, each.memory, found),
-                                  "cuPointerGetAttributes", "the driver does not say what an address is");
-    if (!found.known() || !done.emplace(found.device, each.handle).second) continue;
-    auto& device = tensorhub::cuda_device<tensorhub::cuda_driver>::at(found.device);
-    const tensorhub::detail::cuda_scope scope{cuda, device.context()};
-    timeout = tensorhub::await_stream(space, static_cast<CUstream>(each.handle), timeout);
+class cuda_marks final : public stream_marks {
+ public:
+  explicit cuda_marks(std::span<const device_stream> streams) {
+    const tensorhub::cuda_functions& cuda = tensorhub::cuda_driver::functions();
+    std::set<std::pair<int, void*>> seen;
+    for (const device_stream& each : streams) {
+      if (each.memory == nullptr) {
+        marks_.emplace_back(static_cast<CUstream>(each.handle));
+        continue;
+      }
+      tensorhub::detail::cuda_pointer found;
+      tensorhub::detail::cuda_check(cuda, tensorhub::detail::ask_cuda_pointer(cuda, each.memory, found),
+                                    "cuPointerGetAttributes", "the driver does not say what an address is");
+      if (!found.known() || !seen.emplace(found.device, each.handle).second) continue;
+      auto& device = tensorhub::cuda_device<tensorhub::cuda_driver>::at(found.device);
+      const tensorhub::detail::cuda_scope scope{cuda, device.context()};
+      marks_.emplace_back(static_cast<CUstream>(each.handle));
+    }
   }
-  return timeout;
-}
-inline constexpr streams_waiter module_await = await_streams;
+  [[nodiscard]] std::chrono::milliseconds await(std::chrono::milliseconds timeout,
+                                                const std::function<bool()>& gives_up) const override {
+    for (const auto& each : marks_) timeout = tensorhub::await_mark(each, timeout, gives_up);
+    return timeout;
+  }
+
+ private:
+  std::vector<tensorhub::cuda_memory::mark_type> marks_;
+};
+inline constexpr streams_marker module_mark =
+    [](std::span<const device_stream> streams) -> std::unique_ptr<stream_marks> {
+  return std::make_unique<cuda_marks>(streams);
+};
 #else
 using module_memory = tensorhub::host_memory;
 inline void check_memory() noexcept {}
-inline constexpr streams_waiter module_await = nullptr;
+inline constexpr streams_marker module_mark = nullptr;
 #endif
 
 template <typename Transport>
@@ -130,19 +156,18 @@ template <typename Transport>
 #define TENSORHUB_PYTHON_TEXT(name) TENSORHUB_PYTHON_TEXT_OF(name)
 #define TENSORHUB_PYTHON_ENTRY_OF(name) PyInit_##name
 #define TENSORHUB_PYTHON_ENTRY(name) TENSORHUB_PYTHON_ENTRY_OF(name)
-#define TENSORHUB_PYTHON_DEFINE_MODULE(make_policies)                                          \
-  PyMODINIT_FUNC TENSORHUB_PYTHON_ENTRY(TENSORHUB_PYTHON_MODULE)() {                           \
-    static const tensorhub_python::module_functions functions{make_policies,                   \
-                                                              tensorhub_python::module_await}; \
-    static PyModuleDef definition{PyModuleDef_HEAD_INIT,                                       \
-                                  TENSORHUB_PYTHON_TEXT(TENSORHUB_PYTHON_MODULE),              \
-                                  "Workers of more policies, for tensorhub._core.",            \
-                                  -1,                                                          \
-                                  nullptr,                                                     \
-                                  nullptr,                                                     \
-                                  nullptr,                                                     \
-                                  nullptr,                                                     \
-                                  nullptr};                                                    \
-    return tensorhub_python::make_transport_module(definition, functions);                     \
+#define TENSORHUB_PYTHON_DEFINE_MODULE(make_policies)                                                        \
+  PyMODINIT_FUNC TENSORHUB_PYTHON_ENTRY(TENSORHUB_PYTHON_MODULE)() {                                         \
+    static const tensorhub_python::module_functions functions{make_policies, tensorhub_python::module_mark}; \
+    static PyModuleDef definition{PyModuleDef_HEAD_INIT,                                                     \
+                                  TENSORHUB_PYTHON_TEXT(TENSORHUB_PYTHON_MODULE),                            \
+                                  "Workers of more policies, for tensorhub._core.",                          \
+                                  -1,                                                                        \
+                                  nullptr,                                                                   \
+                                  nullptr,                                                                   \
+                                  nullptr,                                                                   \
+                                  nullptr,                                                                   \
+                                  nullptr};                                                                  \
+    return tensorhub_python::make_transport_module(definition, functions);                                   \
   }
 #endif

@@ -5,8 +5,9 @@ lies where it lay. All time-outs are in seconds. Objects may be used from any th
 forked after they were made. A call that waits lets other threads run; Ctrl-C ends it.
 
 A call that reads or writes tensors on GPUs first waits for what is queued on `stream`: a stream of torch or CuPy, or a
-`cudaStream_t` as a number; None is torch's current stream of each device where a tensor of torch lies, and the default
-stream where others do; "all_done" says that nothing which touches the tensors is queued or running.
+`cudaStream_t` as a number; None is torch's current stream of each device where a tensor of torch lies (of its current
+device for pinned ones), and for other arrays the stream that they name, or the default stream of their device;
+"all_done" says that nothing which touches the tensors is queued or running.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ Its device memory faults when the CPU touches it.
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import ctypes
 import os
 import subprocess
@@ -35,6 +36,7 @@ def driver() -> ctypes.CDLL:
     loaded.fake_write.argtypes = [ctypes.c_uint64, ctypes.c_void_p, ctypes.c_size_t]
     loaded.fake_read.argtypes = [ctypes.c_void_p, ctypes.c_uint64, ctypes.c_size_t]
     loaded.fake_hold.argtypes = [ctypes.c_uint64]
+    loaded.fake_default_stream.restype = ctypes.c_uint64
     return loaded
 
 
@@ -47,6 +49,7 @@ class DeviceArray:
         self.write(values)
         self.dtype = values.dtype
         self.strides: tuple[int, ...] | None = None
+        self.stream: int | None = None
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
@@ -56,6 +59,7 @@ class DeviceArray:
             "data": (self.address, self.read_only),
             "strides": self.strides,
             "version": 3,
+            "stream": self.stream,
         }
 
     def write(self, values: np.ndarray) -> None:
@@ -197,6 +201,97 @@ def test_a_stream_that_is_given(
     trainer.unpublish()
     with pytest.raises(th.InvalidArgument, match="stream 'x' is not understood"):
         trainer.publish(2, stream="x")
+
+
+@needs_cuda
+def test_the_default_stream_is_that_of_the_calling_thread(driver: ctypes.CDLL, workers: Callable[..., Any]) -> None:
+    trainer, _ = workers(DeviceArray(driver, numbers()), DeviceArray(driver, numbers()))
+    driver.fake_hold(driver.fake_default_stream(0, 2))
+    try:
+        with pytest.raises(th.TimedOut, match="the work queued on the given stream did not finish"):
+            trainer.publish(1, timeout=0.3, stream=2)
+    finally:
+        driver.fake_hold(0)
+    trainer.publish(1, stream=2)
+
+
+@needs_cuda
+def test_a_given_stream_is_waited_for_wherever_the_tensors_are(
+    driver: ctypes.CDLL, workers: Callable[..., Any]
+) -> None:
+    stream = driver.fake_stream(1)
+    number = driver.fake_last_stream()
+    trainer, rollout = workers(numbers(), numbers())
+    held_back(driver, number, lambda: trainer.publish(1, stream=stream))
+    trainer.unpublish()
+    trainer.close()
+    rollout.close()
+    trainer, _ = workers(DeviceArray(driver, numbers()), DeviceArray(driver, numbers()))
+    trainer.add("of another device", DeviceArray(driver, numbers(), device=1))
+    held_back(driver, driver.fake_default_stream(1, 0), lambda: trainer.publish(1, stream=0))
+
+
+@needs_cuda
+def test_an_array_names_its_stream(driver: ctypes.CDLL, workers: Callable[..., Any]) -> None:
+    source = DeviceArray(driver, numbers())
+    source.stream = driver.fake_stream(0)
+    number = driver.fake_last_stream()
+    trainer, _ = workers(source, DeviceArray(driver, numbers()))
+    held_back(driver, number, lambda: trainer.publish(1))
+
+
+class PinnedTorchArray:
+    """What the binding uses of a pinned tensor of torch."""
+
+    def __init__(self, values: np.ndarray) -> None:
+        self.values = values
+        self.dtype = "torch.float32"
+        self.shape = values.shape
+        self.device = SimpleNamespace(type="cpu", index=None)
+
+    def data_ptr(self) -> int:
+        return self.values.ctypes.data
+
+    def is_contiguous(self) -> bool:
+        return True
+
+    def is_pinned(self) -> bool:
+        return True
+
+
+@needs_cuda
+def test_pinned_memory_is_written_in_the_current_stream_of_torch(
+    driver: ctypes.CDLL, workers: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = driver.fake_stream(0)
+    number = driver.fake_last_stream()
+    current = SimpleNamespace(cuda_stream=stream)
+    cuda = SimpleNamespace(current_stream=lambda device: current if device is None else None)
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
+    trainer, _ = workers(PinnedTorchArray(numbers()), numbers())
+    held_back(driver, number, lambda: trainer.publish(1))
+
+
+@needs_cuda
+def test_the_wait_for_a_stream_is_interrupted(driver: ctypes.CDLL, workers: Callable[..., Any]) -> None:
+    stream = driver.fake_stream(0)
+    number = driver.fake_last_stream()
+    trainer, rollout = workers(DeviceArray(driver, numbers()), DeviceArray(driver, numbers()))
+    driver.fake_hold(number)
+    try:
+        with concurrent.futures.ThreadPoolExecutor() as pool:
+            for worker, call in ((trainer, "publish"), (rollout, "update")):
+                arguments = (1,) if call == "publish" else ()
+                calling = pool.submit(getattr(worker, call), *arguments, timeout=60, stream=stream)
+                for _ in range(200):
+                    worker._interrupt()
+                    with contextlib.suppress(concurrent.futures.TimeoutError, th.Cancelled):
+                        calling.result(timeout=0.05)
+                    if calling.done():
+                        break
+                assert isinstance(calling.exception(timeout=20), th.Cancelled)
+    finally:
+        driver.fake_hold(0)
 
 
 @needs_cuda

@@ -66,13 +66,13 @@ struct entry_points {
   }
   static bool is_legacy(CUstream stream) { return stream == nullptr || stream == CU_STREAM_LEGACY; }
   static stream_thread* stream_of(CUstream stream) {
-    if (is_legacy(stream)) {
+    if (is_legacy(stream) || stream == CU_STREAM_PER_THREAD) {
       const int device = current();
       if (device < 0) return nullptr;
       const std::lock_guard lock{all().mutex_};
-      auto& legacy = all().legacy_streams_[device];
-      if (legacy == nullptr) legacy = std::make_unique<stream_thread>(device);
-      return legacy.get();
+      auto& found = all().default_streams_[{device, is_legacy(stream) ? 0 : ::gettid()}];
+      if (found == nullptr) found = std::make_unique<stream_thread>(device);
+      return found.get();
     }
     const std::lock_guard lock{all().mutex_};
     const auto found = all().streams_.find(stream);
@@ -320,6 +320,7 @@ struct entry_points {
   }
   static CUresult event_create(CUevent* event, unsigned flags) {
     if (current() < 0 || flags != CU_EVENT_DISABLE_TIMING) return CUDA_ERROR_INVALID_CONTEXT;
+    if (all().set.refuse_events) return CUDA_ERROR_OUT_OF_MEMORY;
     auto made = std::make_shared<event_record>();
     *event = handle<CUevent>(driver::address(made.get()));
     const std::lock_guard lock{all().mutex_};

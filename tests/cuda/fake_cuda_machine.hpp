@@ -78,6 +78,7 @@ struct settings {
   std::atomic<bool> held{false};              ///< streams do nothing until this is false again
   std::atomic<std::uint64_t> fail_after{UINT64_MAX};  ///< so many pieces succeed, then streams fail
   std::atomic<bool> refuse_copies{false};             ///< cuMemcpyAsync says no at once
+  std::atomic<bool> refuse_events{false};             ///< the driver has no memory for one more
   std::atomic<bool> dmabufs{false};
   std::atomic<unsigned> devices_in_use{0};  ///< by bits: their primary contexts are active
   std::atomic<bool> capturing{false};       ///< every stream that is asked about
@@ -248,7 +249,8 @@ class driver {
   block_map blocks_;
   std::map<int, arena> arenas_;  ///< by device
   std::map<CUstream, std::unique_ptr<stream_thread>> streams_;
-  std::map<int, std::unique_ptr<stream_thread>> legacy_streams_;  ///< by device; made on first use
+  /// By device and thread (0: the legacy stream, which all threads share); made on first use.
+  std::map<std::pair<int, pid_t>, std::unique_ptr<stream_thread>> default_streams_;
   std::map<CUevent, std::shared_ptr<event_record>> events_;
 };
 
@@ -278,6 +280,7 @@ class stream_thread {
     changed_.notify_all();
   }
   [[nodiscard]] int device() const noexcept { return device_; }
+  [[nodiscard]] std::uint64_t number() const noexcept { return number_; }
 
  private:
   struct piece {

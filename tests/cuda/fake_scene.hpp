@@ -52,6 +52,7 @@ struct scene {
     driver.set.capturing = false;
     driver.set.capturing_globally = false;
     driver.set.dmabufs = false;
+    driver.set.refuse_events = false;
     driver.set.devices_in_use = 0;
     driver.set.free_bytes = 1ull << 40;
     CHECK(driver.now().blocks == before.blocks);

@@ -338,6 +338,26 @@ TEST_CASE("cuda lane: an address that nobody has is found before the device sees
   here.driver.free(other);
 }
 
+TEST_CASE("cuda lane: if the driver has no memory to say when its work has ended, it gives back nothing") {
+  scene here;
+  memory space;
+  const auto one = space.allocate(5000);
+  const auto given = noise(5000, 7);
+  {
+    const auto lane = device::at(0).open_lane();
+    here.driver.set.held = true;
+    CHECK(lane->copy(one.data(), given.data(), 5000) == 1);
+    here.driver.set.refuse_events = true;
+  }
+  here.driver.set.refuse_events = false;
+  CHECK(here.driver.now().streams == here.before.streams + 1);  // it is still there, and so is its ring
+  here.driver.set.held = false;
+  while (here.driver.bytes_of(one.data(), 5000) != given) std::this_thread::yield();
+  here.before.streams = here.driver.now().streams;
+  here.before.events = here.driver.now().events;
+  here.before.blocks = here.driver.now().blocks - 1;  // `space` goes
+}
+
 TEST_CASE("cuda lane: its end waits for its work, and writes no digest any more") {
   scene here;
   memory space;

@@ -203,19 +203,33 @@ TEST_CASE("device memory: segments of a device and of the host copy over each ot
                        doctest::Contains("the device did not copy the tensors"), error);
 }
 
+constexpr auto never = [] { return false; };
+
+TEST_CASE("stream order: a call that is interrupted does not wait for its stream") {
+  fake_device_memory space;
+  const std::atomic<bool> done{false};
+  int asked = 0;
+  try {
+    static_cast<void>(await_mark(space.mark({&done}), std::chrono::minutes{5}, [&] { return ++asked > 3; }));
+    FAIL("it did not end");
+  } catch (const error& e) {
+    CHECK(e.code() == errc::cancelled);
+  }
+}
+
 TEST_CASE("stream order: a call waits for the stream, and for nothing longer than its time") {
   fake_device_memory space;
   std::atomic<bool> done{false};
-  CHECK_THROWS_WITH_AS(await_stream(space, {&done}, std::chrono::milliseconds{20}),
+  CHECK_THROWS_WITH_AS(await_mark(space.mark({&done}), std::chrono::milliseconds{20}, never),
                        doctest::Contains("did not finish within 20 ms"), error);
   std::jthread work{[&] {
     std::this_thread::sleep_for(std::chrono::milliseconds{20});
     done = true;
   }};
-  const auto left = await_stream(space, {&done}, std::chrono::seconds{60});
+  const auto left = await_mark(space.mark({&done}), std::chrono::seconds{60}, never);
   CHECK(done);
   CHECK(left < std::chrono::seconds{60});
-  CHECK(await_stream(space, {}, std::chrono::milliseconds{0}) == std::chrono::milliseconds{0});
+  CHECK(await_mark(space.mark({}), std::chrono::milliseconds{0}, never) == std::chrono::milliseconds{0});
 }
 
 TEST_CASE("stream order: work that has failed makes no version") {
@@ -226,6 +240,6 @@ TEST_CASE("stream order: work that has failed makes no version") {
     };
     [[nodiscard]] mark_type mark(const stream_type&) const noexcept { return {}; }
   } space;
-  CHECK_THROWS_WITH_AS(await_stream(space, {}, std::chrono::seconds{1}),
+  CHECK_THROWS_WITH_AS(await_mark(space.mark({}), std::chrono::seconds{1}, never),
                        doctest::Contains("are no version; an illegal address"), error);
 }

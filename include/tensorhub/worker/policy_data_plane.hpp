@@ -326,11 +326,12 @@ class policy_data_plane final : public data_plane {
     return std::make_unique<policy_tensors<Memory>>(tensors);
   }
   void copy(std::span<const copy_run> runs) const override { parallel_copy<Memory>(runs, options_->lanes); }
-  [[nodiscard]] std::chrono::milliseconds await_stream([[maybe_unused]] const void* stream,
-                                                       std::chrono::milliseconds timeout) override {
+  [[nodiscard]] std::chrono::milliseconds await_stream(
+      [[maybe_unused]] const void* stream, std::chrono::milliseconds timeout,
+      [[maybe_unused]] const std::function<bool()>& gives_up) override {
     if constexpr (streaming_memory_space<Memory>)
-      return tensorhub::await_stream(memory_.shard().space(), *static_cast<const stream_of<Memory>*>(stream),
-                                     timeout);
+      return await_mark(memory_.shard().space().mark(*static_cast<const stream_of<Memory>*>(stream)), timeout,
+                        gives_up);
     else
       return timeout;
   }

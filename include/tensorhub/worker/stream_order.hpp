@@ -75,15 +75,14 @@ using stream_of = typename detail::stream_of<Memory>::type;
 template <memory_space Memory>
 using offload_space_of = typename detail::offload_space_of<Memory>::type;
 
-/// Waits until what `stream` holds now is done, and tells what is left of `timeout`. Throws `timed_out`, or
-/// `system_failed` if the work on the stream has failed.
-template <streaming_memory_space Memory>
-std::chrono::milliseconds await_stream(Memory& space, const stream_of<Memory>& stream,
-                                       std::chrono::milliseconds timeout) {
+/// Waits until the work before `mark` is done, and tells what is left of `timeout`. Throws `timed_out`,
+/// `cancelled` if `gives_up()` becomes true, or `system_failed` if the work has failed.
+template <typename Mark, typename Condition>
+std::chrono::milliseconds await_mark(const Mark& mark, std::chrono::milliseconds timeout,
+                                     Condition&& gives_up) {
   using clock = std::chrono::steady_clock;
   timeout = detail::bounded(timeout);
   const auto started = clock::now();
-  auto mark = space.mark(stream);
   // A stream that is nearly done is not slept for; a sleep is never long against what has passed already.
   auto pause = std::chrono::microseconds{0};
   for (lane_state state = mark.state(); state != lane_state::done; state = mark.state()) {
@@ -99,6 +98,8 @@ std::chrono::milliseconds await_stream(Memory& space, const stream_of<Memory>& s
                                        std::to_string(timeout.count()) +
                                        " ms: give the call more time, or queue less before it");
     }
+    if (gives_up())
+      throw error(errc::cancelled, "the call was interrupted while the given stream still had work");
     if (pause.count() > 0) std::this_thread::sleep_for(pause);
     pause = std::min(std::chrono::duration_cast<std::chrono::microseconds>(waited) / 16,
                      std::chrono::microseconds{200});

@@ -223,7 +223,7 @@ class worker {
   [[nodiscard]] TENSORHUB_DECL data_plane& data() noexcept;
 
   /// What is left of `timeout` when the work that `stream` holds now is done. `stream` points to a stream of
-  /// the worker's memory space (worker/stream_order.hpp).
+  /// the worker's memory space (worker/stream_order.hpp). `cancelled`: interrupted, or the worker leaves.
   [[nodiscard]] TENSORHUB_DECL std::chrono::milliseconds await_stream(const void* stream,
                                                                       std::chrono::milliseconds timeout);
 

@@ -47,6 +47,16 @@ void* fake_stream(int device) {
   fake_cuda::entry_points::context_pop(&context);
   return stream;
 }
+/// The number of a default stream: 0 is the legacy one of the device, 2 the calling thread's own.
+std::uint64_t fake_default_stream(int device, int which) {
+  CUcontext context = nullptr;
+  fake_cuda::entry_points::primary_context_retain(&context, device);
+  fake_cuda::entry_points::context_push(context);
+  const fake_cuda::stream_thread* const stream =
+      fake_cuda::entry_points::stream_of(which == 0 ? CU_STREAM_LEGACY : CU_STREAM_PER_THREAD);
+  fake_cuda::entry_points::context_pop(&context);
+  return stream->number();
+}
 /// The number of the stream that was made last.
 std::uint64_t fake_last_stream() {
   return fake_cuda::driver::instance().counted.streams;

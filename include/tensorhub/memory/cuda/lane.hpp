@@ -402,15 +402,18 @@ class cuda_lane final : public device_lane {
     }
   }
 
-  /// Returns when no work of the lane runs any more. After a failure there may be work without an event.
+  /// Returns when no work of the lane runs any more; false: that is not known. After a failure there may be
+  /// work without an event. A driver without memory for an event says nothing of that work; by any other
+  /// failure the context is lost, and all work has ended.
   [[nodiscard]] bool drain() noexcept {
     CUevent last = nullptr;
-    // The context is lost.
-    if (cuda_->event_create(&last, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS) return true;
-    bool ended = cuda_->event_record(last, stream_) != CUDA_SUCCESS;
-    if (!ended) {
-      ended = wait_until([&] { return cuda_->event_query(last) != CUDA_ERROR_NOT_READY; }, patience);
-    }
+    CUresult result = cuda_->event_create(&last, CU_EVENT_DISABLE_TIMING);
+    if (result != CUDA_SUCCESS) return result != CUDA_ERROR_OUT_OF_MEMORY;
+    result = cuda_->event_record(last, stream_);
+    const bool ended =
+        result == CUDA_SUCCESS
+            ? wait_until([&] { return cuda_->event_query(last) != CUDA_ERROR_NOT_READY; }, patience)
+            : result != CUDA_ERROR_OUT_OF_MEMORY;
     static_cast<void>(cuda_->event_destroy(last));
     return ended;
   }

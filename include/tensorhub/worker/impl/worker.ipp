@@ -417,8 +417,10 @@ TENSORHUB_DECL data_plane& worker::data() noexcept {
 
 TENSORHUB_DECL std::chrono::milliseconds worker::await_stream(const void* stream,
                                                               std::chrono::milliseconds timeout) {
+  const std::uint64_t before = interrupts_;
+  const auto gives_up = [&] { return interrupts_ != before || state_->leaving || state_->has_left; };
   try {
-    return state_->data->await_stream(stream, timeout);
+    return state_->data->await_stream(stream, timeout, gives_up);
   } catch (const error& e) {
     throw state_->failure(e.code(), e.sentence());  // with the model, replica and shard
   }
