@@ -110,6 +110,28 @@ TEST_CASE("cuda memory: the small tensors are kept together on their own device"
   CHECK(shard.places().front().device == &device::at(1));
 }
 
+TEST_CASE("cuda memory: small tensors in host memory are kept together there, and take nothing of a device") {
+  scene here;
+  memory_transport transport{{}, {1}};
+  const auto pinned = pinned_memory{}.allocate(64);
+  std::vector<std::byte> plain(64);
+  here.driver.set.free_bytes = 0;
+  for (std::byte* const data : {pinned.data(), plain.data()}) {
+    shard_memory<memory_transport, memory> shard{transport};
+    shard.add({"small", dtype::u8, {64}}, data);
+    const layout shape = shard.build_layout(4096, {});
+    shard.register_all(shape);
+    CHECK(shard.places().front().device == nullptr);
+    data[7] = std::byte{9};
+    shard.pack();
+    CHECK(shard.places().front().data[7] == std::byte{9});
+    data[7] = std::byte{0};
+    shard.expect();
+    shard.unpack();
+    CHECK(data[7] == std::byte{9});
+  }
+}
+
 TEST_CASE("cuda memory: no room is an error that says how much there is") {
   scene here;
   memory space;

@@ -9,7 +9,10 @@
 #include <cstring>
 #include <memory>
 #include <random>
+#include <span>
 #include <string>
+#include <string_view>
+#include <tensorhub/testing/fake_device.hpp>
 #include <tensorhub/testing/faulty.hpp>
 #include <tensorhub/testing/memory_transport.hpp>
 #include <tensorhub/transfer/first_of.hpp>
@@ -58,6 +61,18 @@ class late : public two {
       throw error(errc::timed_out, "nobody answers");
     }
     return two::connect(on, address, peer, timeout);
+  }
+};
+/// `two`, which registers no memory of devices.
+class host_only : public two {
+ public:
+  using two::two;
+  static constexpr std::string_view name = "host_only";
+  [[nodiscard]] std::vector<memory_region> register_memory(std::span<const memory_range> ranges,
+                                                           region_access access) {
+    for (const memory_range& each : ranges)
+      if (!each.host_accessible()) throw error(errc::transport_failed, "no device memory");
+    return two::register_memory(ranges, access);
   }
 };
 using all_three = first_of<one, two, three>;
@@ -200,6 +215,42 @@ TEST_CASE("required encryption everywhere: members in the clear are not started,
   first_of<three>::options clear_only;
   clear_only.required_encryption = encryption::everywhere;
   CHECK(contains(failure_of([&] { first_of<three>{clear_only, {1}}; }), "none can be started"));
+}
+
+TEST_CASE("device memory that a member does not take later is registered by the others, and not refused") {
+  using both = first_of<host_only, three>;
+  struct process {
+    incarnation self;
+    both through;
+    host_memory::allocation bytes{4096};
+    fake_device_memory::allocation on_device = fake_device_memory{}.allocate(4096);
+    process(std::uint64_t id) : self{id}, through{{}, self} {}
+    std::vector<both::memory_region> registered(const memory_range& range) {
+      return through.register_memory(std::span{&range, 1}, region_access::both);
+    }
+  };
+  process source{1};
+  const auto copy = source.registered(source.bytes.range());  // a stage's, say
+  const auto own = source.registered(source.on_device.range());
+  CHECK(contains(source.through.not_started(), "host_only: left out, since it does not take this device"));
+  CHECK(source.through.address_of(copy.front()).text == source.through.address().text);
+
+  process reader{2};
+  const auto into = reader.registered(reader.bytes.range());
+  const auto read = [&](const transport_address& where, const both::memory_region& what) {
+    auto queue = reader.through.make_queue(1);
+    auto endpoint = reader.through.connect(queue, where, source.self, 5s);
+    const remote_region from = source.through.describe(what);
+    CHECK(queue.post_read(endpoint, into.front(), 0, {&from, 0, 4096}, 7) == post_result::posted);
+    std::array<completion, 1> done;
+    CHECK(queue.poll(done) == 1);
+    CHECK(done[0].status == completion_status::ok);
+    return std::string{endpoint.through()};
+  };
+  CHECK(read(source.through.address_of(own.front()), own.front()) == "three");
+  CHECK(read(source.through.address_of(copy.front()), copy.front()) == "host_only");
+  auto queue = source.through.make_queue(1);  // it reads into device memory
+  CHECK(source.through.connect(queue, reader.through.address(), reader.self, 5s).through() == "three");
 }
 
 TEST_CASE("a member that fails to connect: the next one is used, and the failure is remembered") {

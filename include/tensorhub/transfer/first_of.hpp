@@ -29,7 +29,9 @@
 /// only: if the first call of `register_memory` has device memory that a member cannot register, that member
 /// is stopped, as if it could not have been started. From then on `not_started()` has the reason, `address()`
 /// does not name the member, and peers that know the old address fail to connect to it and try the next
-/// member. (A later call must not stop a member, since peers may already be reading through it.)
+/// member. A later call must not stop a member, since peers may already be reading through it: it leaves the
+/// member out of the regions of that call. `address_of` such a region does not name it, and this process
+/// reads no more through it.
 ///
 /// Thread safety: as concept `transport` requires.
 
@@ -126,6 +128,15 @@ class first_of {
 
    private:
     friend class first_of_detail::queue<first_of, Members...>;
+    [[nodiscard]] bool has_part(std::size_t member) const noexcept {
+      return [&]<std::size_t... I>(std::index_sequence<I...>) {
+        return ((I == member && std::get<I>(parts_).has_value()) || ...);
+      }
+      (indices{});
+    }
+    [[nodiscard]] bool has_parts() const noexcept {
+      return std::apply([](const auto&... each) { return (each.has_value() || ...); }, parts_);
+    }
     std::tuple<std::optional<typename Members::memory_region>...> parts_;
     memory_range range_;
   };
@@ -216,7 +227,8 @@ class first_of {
     update_address();
   }
 
-  /// The reasons why members were not started in this process, in one sentence; empty if all were started.
+  /// The reasons why members were not started in this process, or do not take all of its memory, in one
+  /// sentence; empty if there are none.
   [[nodiscard]] std::string not_started() const {
     const std::shared_lock lock{members_mutex_};
     return refusals_.text();
@@ -225,6 +237,16 @@ class first_of {
   [[nodiscard]] transport_address address() const {
     const std::shared_lock lock{members_mutex_};
     return address_;
+  }
+
+  /// With those members only that have registered this region.
+  [[nodiscard]] transport_address address_of(const memory_region& region) const {
+    const std::shared_lock lock{members_mutex_};
+    first_of_detail::place there = place_;
+    std::erase_if(there.members, [&](const auto& each) { return !region.has_part(each.index); });
+    return there.members.size() == place_.members.size()
+               ? address_
+               : transport_address{first_of_detail::encode(there), address_.capability};
   }
 
   /// Why processes of other machines cannot connect through any member that crosses hosts; empty: no reason
@@ -253,6 +275,9 @@ class first_of {
       (register_with<I>(regions, ranges, access), ...);
     }
     (indices{});
+    if (!regions.empty() && !regions.front().has_parts())
+      throw error(errc::transport_failed,
+                  std::string{name} + ": no member takes this memory: " + not_started());
     has_registered_.store(true);
     if (access != region_access::local_write && !regions.empty() && !describe_all(regions.front()))
       throw error(errc::limit_exceeded, std::string{name} + ": the members' keys together do not fit into " +
@@ -404,25 +429,29 @@ class first_of {
       for (std::size_t i = 0; i < parts.size(); ++i)
         std::get<I>(regions[i].parts_).emplace(std::move(parts[i]));
     } catch (const error& e) {
-      if (!stop_without_device_memory<I>(ranges, access, e.sentence())) throw;
+      if (!go_on_without_member<I>(ranges, access, e.sentence())) throw;
     }
   }
 
-  /// Called when the member cannot register these ranges. Returns true if device memory is the reason; the
-  /// member is stopped then.
+  /// Called when the member cannot register these ranges. Returns true if device memory is the reason: the
+  /// member is stopped then, or left out where it is in use.
   template <std::size_t I>
-  [[nodiscard]] bool stop_without_device_memory(std::span<const memory_range> ranges, region_access access,
-                                                const std::string& why) {
+  [[nodiscard]] bool go_on_without_member(std::span<const memory_range> ranges, region_access access,
+                                          const std::string& why) {
     std::vector<memory_range> of_host;
     for (const memory_range& each : ranges) {
       if (each.host_accessible()) of_host.push_back(each);
     }
     const std::unique_lock lock{members_mutex_};
-    if (of_host.size() == ranges.size() || has_registered_ || has_connected_[I] || place_.members.size() < 2)
-      return false;
+    if (of_host.size() == ranges.size() || place_.members.size() < 2) return false;
     auto& started = std::get<I>(members_);
     // If the member cannot register the host memory either, device memory is not the reason.
     if (!of_host.empty()) static_cast<void>(started->register_memory(of_host, access));
+    if (has_registered_ || has_connected_[I]) {
+      if (!is_left_out_[I].exchange(true))
+        refusals_.add(member<I>::name, "left out, since it does not take this device memory: " + why);
+      return true;
+    }
     started.reset();
     refusals_.add(member<I>::name, "stopped, since it does not take this device memory: " + why);
     std::erase_if(place_.members, [](const auto& each) { return each.index == I; });
@@ -494,6 +523,7 @@ class first_of {
     auto& own = std::get<I>(members_);
     const std::string* const theirs = where.address_of(I);
     if (!own) return skip("not started here: " + refusals_.of(member<I>::name));
+    if (is_left_out_[I]) return skip(refusals_.of(member<I>::name));
     if (theirs == nullptr) return skip("not started by the peer");
     if (!can.crosses_hosts && where.machine != place_.machine) return skip("the peer is on another machine");
     if (!can.crosses_datacenters && !where.datacenter.empty() && !place_.datacenter.empty() &&
@@ -531,6 +561,7 @@ class first_of {
   mutable std::shared_mutex members_mutex_;
   std::atomic<bool> has_registered_ = false;
   std::array<std::atomic<bool>, count> has_connected_{};
+  std::array<std::atomic<bool>, count> is_left_out_{};  ///< of regions of device memory
   first_of_detail::place place_;
   first_of_detail::refusals refusals_;
   first_of_detail::failure_memory memory_of_failures_;

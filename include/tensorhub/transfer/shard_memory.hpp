@@ -13,6 +13,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <span>
@@ -81,8 +82,8 @@ class shard_memory {
     registration_plan plan =
         plan_registration(items, {.max_region_bytes = Transport::capabilities.max_region_bytes});
     if (shape.packed_bytes() > 0) {
-      packed_.emplace(allocate_packed());
-      plan.regions.push_back(packed_->range());
+      packed_ = allocate_packed();
+      plan.regions.push_back(packed_->range);
       plan.regions.back().bytes = shape.packed_bytes();
       plan.places.insert(plan.places.begin(), {plan.regions.size() - 1, 0});
     }
@@ -204,15 +205,29 @@ class shard_memory {
     return std::chrono::duration<double>(clock::now() - started).count();
   }
 
-  /// On the device of a tensor that is packed.
-  [[nodiscard]] typename Memory::allocation allocate_packed() {
-    if constexpr (requires { space_.allocate_beside(ranges_.front(), 1); }) {
+  struct packed_memory {
+    std::shared_ptr<const void> owner;
+    memory_range range;
+  };
+  template <typename Allocation>
+  [[nodiscard]] static packed_memory kept(Allocation made) {
+    auto owner = std::make_shared<const Allocation>(std::move(made));
+    return {owner, owner->range()};
+  }
+  /// On the device of a tensor that is packed; in host memory if none of them lies on one, as copies that the
+  /// library makes for others do not: they cost a device nothing.
+  [[nodiscard]] packed_memory allocate_packed() {
+    const std::uint64_t bytes = shape_->packed_bytes();
+    if constexpr (requires { space_.allocate_beside(ranges_.front(), bytes); }) {
       for (std::size_t i = 0; i < ranges_.size(); ++i) {
         if (shape_->packed_offset(i) && !ranges_[i].host_accessible())
-          return space_.allocate_beside(ranges_[i], shape_->packed_bytes());
+          return kept(space_.allocate_beside(ranges_[i], bytes));
       }
     }
-    return space_.allocate(shape_->packed_bytes());
+    if constexpr (requires { typename Memory::offload_space; })
+      return kept(typename Memory::offload_space{}.allocate(bytes));
+    else
+      return kept(space_.allocate(bytes));
   }
 
   /// A tensor that lies in the packed segment, too.
@@ -244,9 +259,12 @@ class shard_memory {
   void copy_small(std::span<const copy_run> runs) {
     if (runs.empty()) return;
     if constexpr (device_memory_space<Memory>) {
-      if (!space_.copy_all(runs))
-        detail::copy_failed(
-            space_, "the small tensors, which " + places_.front().device->description() + " keeps together");
+      if (!space_.copy_all(runs)) {
+        const device_access* const device = places_.front().device;
+        detail::copy_failed(space_, "the small tensors, which " +
+                                        (device != nullptr ? device->description() : "host memory") +
+                                        " keeps together");
+      }
     } else {
       for (const copy_run& run : runs) space_.copy(run.to, run.from, run.bytes);
     }
@@ -279,7 +297,7 @@ class shard_memory {
   std::unordered_set<std::string> names_;
   std::vector<memory_range> ranges_;
   std::vector<memory_range> allocations_;  ///< the allocation around each range
-  std::optional<typename Memory::allocation> packed_;
+  std::optional<packed_memory> packed_;
   std::vector<region_type> regions_;
   std::vector<segment_place<region_type>> places_;
   std::vector<small_tensor> small_;  ///< in the order of `add`

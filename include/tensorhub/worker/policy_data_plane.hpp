@@ -179,7 +179,12 @@ class policy_data_plane final : public data_plane {
   }
   [[nodiscard]] bool copies_cannot_fail() const noexcept override { return Memory::host_accessible; }
 
-  [[nodiscard]] transport_address address() const override { return transport_.address(); }
+  [[nodiscard]] transport_address address() const override {
+    const auto places = memory_.shard().places();
+    if constexpr (requires { transport_.address_of(*places.front().region); })
+      if (!places.empty()) return transport_.address_of(*places.front().region);
+    return transport_.address();
+  }
   [[nodiscard]] const std::string& capability_key() const noexcept override {
     return shared_->capability_key();
   }
